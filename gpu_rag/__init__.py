@@ -1,0 +1,25 @@
+"""gpu-rag: graph RAG at GPU speed on your own machines.
+
+>>> import gpu_rag
+>>> gpu_rag.build("corpus.jsonl", "my-index")                       # doctest: +SKIP
+>>> gpu_rag.Index.open("my-index").answer("Who ...?", method="ppr")  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["Index", "__version__", "build", "evaluate"]
+
+if TYPE_CHECKING:
+    from gpu_rag.api import Index, build, evaluate
+
+
+def __getattr__(name: str) -> Any:
+    """Loads the API on first use, so that `import gpu_rag` stays free of torch."""
+    if name in ("Index", "build", "evaluate"):
+        from gpu_rag import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'gpu_rag' has no attribute {name!r}")

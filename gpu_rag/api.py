@@ -1,0 +1,173 @@
+"""The Python API, which mirrors the command line: `build`, `Index.open`, `index.answer`, `evaluate`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpu_rag.catalog import layers_for
+from gpu_rag.engine import Engine, check_unique
+from gpu_rag.errors import BadInput, IndexMismatch
+from gpu_rag.evaluate.compare import DEFAULT_AT, Comparison, compare
+from gpu_rag.index import index as opened
+from gpu_rag.index.build import BuildReport, Progress, Sources, build_index
+from gpu_rag.index.manifest import Manifest
+from gpu_rag.model_set import ModelSet
+from gpu_rag.models.llm import LLM
+from gpu_rag.settings import Settings, make_settings, merge
+from gpu_rag.sources.questions import QuestionRow, read_questions
+from gpu_rag.types import Answer, Question, Reject
+
+PathLike = str | Path
+
+
+def _paths(given: PathLike | Sequence[PathLike]) -> tuple[Path, ...]:
+    return (Path(given),) if isinstance(given, (str, Path)) else tuple(Path(p) for p in given)
+
+
+def kept_settings(settings: Settings) -> dict[str, Any]:
+    """What a manifest remembers, as defaults for later commands: which embedder made it."""
+    return {"models": {"embedder": settings.models.embedder}}
+
+
+def check_same_embedder(out: Path, models: ModelSet) -> None:
+    """Raises IndexMismatch when `out` is an index of another embedder: mixing their vectors must be asked for."""
+    if not (out / "manifest.json").exists():
+        return
+    built = Manifest.read(out).model("embedder")
+    if built is None:
+        return
+    given = models.describe("embedder")
+    if given["content_hash"] != built["content_hash"]:
+        raise IndexMismatch(
+            "the index was embedded with another model",
+            given=given["name"],
+            expected=built["name"],
+            do="add --fresh to build it again with the new one, or choose another --out",
+        )
+
+
+def build(
+    corpus: PathLike | Sequence[PathLike],
+    out: PathLike,
+    *,
+    methods: Sequence[str] = ("ppr",),
+    openie: PathLike | Sequence[PathLike] = (),
+    settings: Settings | Mapping[str, Any] | None = None,
+    strict: bool = False,
+    fresh: bool = False,
+    progress: Progress | None = None,
+    llm: LLM | None = None,
+    api_key: str | None = None,
+) -> BuildReport:
+    """Indexes a corpus into the folder `out`, with the layers that `methods` need; resumes what is there.
+
+    settings: Settings, or nested sections such as {"index": {"chunk_words": 200}}. openie: ready extraction results; they
+    switch the extractor to `import`. llm: an LLM object instead of the one that the settings name.
+    Raises BadInput, IndexLocked, StorageError, IndexMismatch (another embedder without fresh).
+    """
+    chosen = settings if isinstance(settings, Settings) else make_settings(_with_import(settings or {}, openie))
+    target = Path(out)
+    models = ModelSet(chosen.models, target / "replies.sqlite", llm=llm, api_key=api_key)
+    if not fresh and "embedder" in {r for layer in layers_for(methods) for r in layer.roles(chosen)}:
+        check_same_embedder(target, models)
+    try:
+        return build_index(
+            target,
+            layers_for(methods),
+            chosen,
+            Sources(_paths(corpus), _paths(openie), strict),
+            models,
+            kept_settings=kept_settings(chosen),
+            progress=progress,
+            fresh=fresh,
+        )
+    finally:
+        models.close()
+
+
+def _with_import(settings: Mapping[str, Any], openie: PathLike | Sequence[PathLike]) -> dict[str, Any]:
+    if not _paths(openie):
+        return dict(settings)
+    return merge({"index": {"extractor": "import"}}, settings)
+
+
+class Index(opened.Index):
+    """An index that answers. `Index.open(dir)`, then `index.answer(questions, method=...)`."""
+
+    def engine(
+        self,
+        settings: Settings | Mapping[str, Any] | None = None,
+        *,
+        replies: Path | None = None,
+        llm: LLM | None = None,
+        api_key: str | None = None,
+    ) -> Engine:
+        """An engine over this index. Settings that are not given come from the index, then from the defaults."""
+        if isinstance(settings, Settings):
+            chosen = settings
+        else:
+            chosen = make_settings(merge(self.manifest.settings, settings or {}))
+        models = ModelSet(chosen.models, replies, llm=llm, api_key=api_key)
+        self.device = models.device
+        return Engine(self, chosen, models)
+
+    def answer(
+        self,
+        questions: str | Question | Sequence[str | Question],
+        *,
+        method: str = "ppr",
+        settings: Settings | Mapping[str, Any] | None = None,
+        retrieval_only: bool = False,
+        limit: int | None = None,
+        llm: LLM | None = None,
+    ) -> list[Answer]:
+        """Answers questions (texts or Question objects), in order. limit: passages retrieved a question."""
+        given = [questions] if isinstance(questions, (str, Question)) else list(questions)
+        asked = [q if isinstance(q, Question) else Question(f"q{i}", q) for i, q in enumerate(given, 1)]
+        check_unique(asked)
+        engine = self.engine(settings, llm=llm)
+        try:
+            return engine.run(method, asked, limit=limit, retrieval_only=retrieval_only).answers
+        finally:
+            engine.models.close()
+
+
+def load_questions(path: PathLike, limit: int | None = None) -> tuple[list[QuestionRow], list[Reject]]:
+    """(questions, rejects) of a file of questions; at most `limit` questions."""
+    rows: list[QuestionRow] = []
+    rejects: list[Reject] = []
+    for item in read_questions(Path(path)):
+        if isinstance(item, Reject):
+            rejects.append(item)
+        elif limit is None or len(rows) < limit:
+            rows.append(item)
+        else:
+            break
+    if not rows:
+        reason = f"{rejects[0].file}:{rejects[0].line} {rejects[0].reason}" if rejects else "the file is empty"
+        raise BadInput("no question could be read", given=f"{path}: {reason}")
+    return rows, rejects
+
+
+def evaluate(
+    index: Index | PathLike,
+    questions: PathLike | Sequence[QuestionRow],
+    *,
+    methods: Sequence[str] = ("dense", "bm25", "hybrid", "ppr"),
+    retrieval_only: bool = False,
+    at: Sequence[int] = DEFAULT_AT,
+    settings: Settings | Mapping[str, Any] | None = None,
+    llm: LLM | None = None,
+) -> Comparison:
+    """Compares methods on questions with gold ids or answers; `.document` is what `eval --json` prints."""
+    held = index if isinstance(index, Index) else Index.open(index)
+    rows = load_questions(questions)[0] if isinstance(questions, (str, Path)) else list(questions)
+    if not isinstance(held, Index):
+        raise BadInput("not an index", given=type(held).__name__)
+    engine = held.engine(settings, llm=llm)
+    try:
+        return compare(engine, methods, rows, retrieval_only=retrieval_only, at=at)
+    finally:
+        engine.models.close()

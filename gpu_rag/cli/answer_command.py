@@ -1,0 +1,107 @@
+"""gpu-rag answer: a file of questions into a file of answers, as a job that can be killed and continued."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from gpu_rag.cli.options import add_max_failures, add_settings, api_key, exceeds, say, settings_of
+from gpu_rag.cli.progress import Bars
+
+HELP = "Answer a file of questions; running it again continues where it stopped."
+EXAMPLE = "gpu-rag answer my-index questions.jsonl --method ppr --out answers.jsonl"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument("index", type=Path, metavar="DIR", help="the index folder")
+    parser.add_argument(
+        "questions", type=Path, metavar="QUESTIONS", help=".jsonl {id, question}, or an OpenAI batch file"
+    )
+    parser.add_argument("--method", required=True, metavar="M", help="dense | bm25 | hybrid | ppr")
+    parser.add_argument("--out", required=True, type=Path, metavar="ANSWERS.jsonl", help="one durable row a question")
+    parser.add_argument("--driver", choices=["rounds"], help="how questions are driven (default rounds)")
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N questions")
+    add_max_failures(parser, "5%")
+    add_settings(parser)
+
+
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+    """Answers what is not yet answered, and reports."""
+    from gpu_rag.api import Index, load_questions
+    from gpu_rag.engine import check_unique
+    from gpu_rag.jobs import AnswersFile, summary
+
+    started = time.perf_counter()
+    rows, rejects = load_questions(options.questions, options.limit)
+    check_unique([row.question for row in rows])
+    index = Index.open(options.index)
+    flags = {"runtime": {"driver": options.driver}} if options.driver else {}
+    settings = settings_of(options, index.manifest.settings, flags)
+    engine = index.engine(settings, replies=_beside(options.out, ".replies.sqlite"), api_key=api_key())
+    _write_rejects(_beside(options.out, ".rejects.jsonl"), rejects)
+    try:
+        config = engine.config(options.method)
+        with AnswersFile(options.out, config, style=rows[0].style) as answers, Bars() as bars:
+            todo = [row.question for row in rows if row.question.id not in answers.done]
+            bars.start("questions", len(todo), "questions")
+
+            def take(answer: Any) -> None:
+                answers.add(answer)
+                bars.advance(1, answer.usage.prompt_tokens + answer.usage.generated_tokens)
+
+            result = engine.run(options.method, todo, on_answer=take)
+            bars.finish("questions", skipped=False)
+            kept = [answers.done[row.question.id] for row in rows if row.question.id in answers.done]
+    finally:
+        engine.models.close()
+    from gpu_rag.jobs import row_of
+
+    document = summary([*kept, *(row_of(answer) for answer in result.answers)])
+    document.update(asked=len(todo), kept=len(kept), rejects=len(rejects), method=options.method)
+    document.update(wall_s=time.perf_counter() - started, out=str(options.out), batches=batch_sizes(result.stats))
+    if not options.json:
+        print(_summary(document))
+    if exceeds(options.max_failures, document["failed"] + len(rejects), document["n"] + len(rejects)):
+        say(f"gpu-rag: {document['failed']} questions failed, {len(rejects)} rejected, above {options.max_failures}")
+        return 3, document
+    return 0, document
+
+
+def batch_sizes(stats: Any) -> dict[str, Any]:
+    """How well calls were batched, a verb each."""
+    return {
+        verb: {"calls": s.n_calls, "batches": s.n_batches, "largest": s.largest_batch, "s": s.s}
+        for verb, s in stats.verbs.items()
+    }
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+def _write_rejects(path: Path, rejects: list[Any]) -> None:
+    if not rejects:
+        path.unlink(missing_ok=True)
+        return
+    say(f"{len(rejects)} rows of the questions file could not be read: {path}")
+    path.write_text("".join(json.dumps(vars(reject)) + "\n" for reject in rejects), encoding="utf-8")
+
+
+def _summary(document: dict[str, Any]) -> str:
+    usage = document["usage"]
+    return "\n".join(
+        [
+            f"{document['n']} questions: {document['answered']} answered, {document['unsupported']} unsupported, "
+            f"{document['failed']} failed ({document['kept']} from an earlier run)",
+            f"LLM: {usage['llm_calls']:,} calls, {usage['prompt_tokens']:,} prompt tokens "
+            f"({usage['cached_tokens']:,} cached), {usage['generated_tokens']:,} generated, {usage['malformed']} malformed; "
+            f"{usage['cut']:,} evidence tokens cut",
+            f"seconds: LLM {usage['llm_s']:.1f}, embedding {usage['embed_s']:.1f}, graph {usage['graph_s']:.1f}, "
+            f"wall {document['wall_s']:.1f}",
+            f"answers: {document['out']}",
+        ]
+    )

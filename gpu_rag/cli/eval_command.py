@@ -1,0 +1,93 @@
+"""gpu-rag eval: methods side by side on questions with known answers."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from gpu_rag.cli.options import (
+    add_max_failures,
+    add_settings,
+    api_key,
+    exceeds,
+    names,
+    numbers,
+    say,
+    settings_of,
+    table,
+)
+from gpu_rag.cli.progress import Bars
+
+HELP = "Score methods on questions with gold passages or answers, with bootstrap intervals."
+EXAMPLE = "gpu-rag eval my-index questions.jsonl --method dense,bm25,hybrid,ppr --retrieval-only"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument("index", type=Path, metavar="DIR", help="the index folder")
+    parser.add_argument("questions", type=Path, metavar="QUESTIONS", help="questions with gold_ids and / or answers")
+    parser.add_argument("--method", default="dense,bm25,hybrid,ppr", metavar="M[,M...]", help="methods to compare")
+    parser.add_argument("--retrieval-only", action="store_true", help="no language model: em and f1 are null")
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N questions")
+    parser.add_argument("--at", default="2,5,10", metavar="K,...", help="cut-offs of recall (default 2,5,10)")
+    add_max_failures(parser, "5%")
+    add_settings(parser)
+
+
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+    """Runs every method on every question and scores it."""
+    from gpu_rag.api import Index, load_questions
+    from gpu_rag.evaluate.compare import compare
+
+    rows, rejects = load_questions(options.questions, options.limit)
+    at, methods = numbers(options.at), names(options.method)
+    index = Index.open(options.index)
+    engine = index.engine(settings_of(options, index.manifest.settings), api_key=api_key())
+    try:
+        with Bars() as bars:
+
+            def on_answer(method: str, answer: Any) -> None:
+                bars.start(method, len(rows), "questions")
+                bars.advance(1, answer.usage.prompt_tokens + answer.usage.generated_tokens)
+
+            comparison = compare(
+                engine, methods, rows, retrieval_only=options.retrieval_only, at=at, on_answer=on_answer
+            )
+    finally:
+        engine.models.close()
+    document = comparison.document
+    document["rejects"] = len(rejects)
+    if not options.json:
+        print(score_tables(document, at, options.retrieval_only))
+    failed = sum(entry["failed"] for entry in document["methods"].values()) + len(rejects)
+    if exceeds(options.max_failures, failed, len(methods) * len(rows) + len(rejects)):
+        say(f"gpu-rag: {failed} failures, above --max-failures {options.max_failures}")
+        return 3, document
+    return 0, document
+
+
+def _cell(entry: dict[str, Any], name: str) -> str:
+    value, ci = entry[name], entry["ci95"].get(name)
+    if value is None:
+        return "-"
+    return f"{value:.3f} [{ci[0]:.3f}, {ci[1]:.3f}]" if ci else f"{value:.3f}"
+
+
+def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) -> str:
+    measures = [f"recall@{k}" for k in at] + ([] if retrieval_only else ["em", "f1"])
+    methods = document["methods"]
+    scores = [
+        [m, *(_cell(e, name) for name in measures), str(e["failed"]), f"{e['wall_s']:.2f}"] for m, e in methods.items()
+    ]
+    parts = [
+        f"{document['n']} questions; mean and 95 % bootstrap interval",
+        table(scores, ["method", *measures, "failed", "wall s"]),
+    ]
+    if document["paired"]:
+        rows = []
+        for pair, by_name in document["paired"].items():
+            cells = [by_name.get(name) for name in measures]
+            rows.append([pair, *(f"{c['diff']:+.3f} [{c['low']:+.3f}, {c['high']:+.3f}]" if c else "-" for c in cells)])
+        parts += ["paired differences", table(rows, ["methods", *measures])]
+    return "\n\n".join(parts)

@@ -1,0 +1,30 @@
+"""gpu-rag export: the index as files that other programs read."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+HELP = "Export an index as Parquet tables or as one GraphML graph."
+EXAMPLE = "gpu-rag export my-index --format graphml --out graph.graphml"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument("index", type=Path, metavar="DIR", help="the index folder")
+    parser.add_argument(
+        "--format", required=True, choices=["parquet", "graphml"], help="parquet: a folder; graphml: a file"
+    )
+    parser.add_argument("--out", required=True, type=Path, metavar="PATH", help="where to write; must not exist")
+
+
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+    """Exports and lists the files."""
+    from gpu_rag.api import Index
+    from gpu_rag.index.export import export
+
+    written = export(Index.open(options.index), options.format, options.out)
+    if not options.json:
+        print("\n".join(str(path) for path in written))
+    return 0, {"format": options.format, "files": [{"path": str(p), "bytes": p.stat().st_size} for p in written]}

@@ -1,0 +1,106 @@
+"""gpu-rag index: a corpus into an index folder."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from gpu_rag.cli.options import add_max_failures, add_settings, api_key, exceeds, names, say, settings_of, table
+from gpu_rag.cli.progress import Bars
+
+HELP = "Index a corpus into a folder; running it again continues where it stopped."
+EXAMPLE = "gpu-rag index corpus.jsonl --out my-index"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument(
+        "corpus",
+        nargs="+",
+        type=Path,
+        metavar="CORPUS",
+        help="folder of .txt / .md, .jsonl(.gz), .parquet, BEIR folder, HotpotQA / 2Wiki / MuSiQue / HippoRAG json",
+    )
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the index folder")
+    parser.add_argument(
+        "--openie",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="ready entities and triples (repeatable)",
+    )
+    parser.add_argument(
+        "--for",
+        default="ppr",
+        dest="methods",
+        metavar="METHOD,...",
+        help="build the layers of these methods (default ppr)",
+    )
+    parser.add_argument("--strict", action="store_true", help="stop at the first bad row")
+    parser.add_argument("--fresh", action="store_true", help="build from nothing instead of resuming")
+    add_max_failures(parser, "0")
+    add_settings(parser)
+
+
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+    """Builds and reports."""
+    from gpu_rag.api import build
+
+    flags = {"index": {"extractor": "import"}} if options.openie else {}
+    settings = settings_of(options, flags=flags)
+    with Bars() as bars:
+        report = build(
+            options.corpus,
+            options.out,
+            methods=names(options.methods),
+            openie=options.openie,
+            settings=settings,
+            strict=options.strict,
+            fresh=options.fresh,
+            progress=bars,
+            api_key=api_key(),
+        )
+    document: dict[str, Any] = {
+        name: report.count(name) for name in ("documents", "passages", "entities", "relations", "mentions", "rejects")
+    }
+    document["extraction"] = {
+        name.removeprefix("extraction_"): n
+        for record in report.manifest.stages.values()
+        for name, n in record.counts.items()
+        if name.startswith("extraction_")
+    }
+    document["stages"] = {name: vars(stage) for name, stage in report.stages.items()}
+    document["wall_s"], document["out"] = report.wall_s, str(report.out)
+    if not options.json:
+        print(_summary(document))
+    n_failures = sum(stage.failures for stage in report.stages.values())
+    if exceeds(options.max_failures, n_failures, report.count("passages")):
+        say(f"gpu-rag: {n_failures} extractions failed, above --max-failures {options.max_failures}")
+        return 3, document
+    return 0, document
+
+
+def _summary(document: dict[str, Any]) -> str:
+    per_thousand = max(document["passages"], 1) / 1000
+    rows = []
+    for name, stage in document["stages"].items():
+        spent = "up to date" if stage["skipped"] else f"{stage['s']:.2f}"
+        rate = "" if stage["skipped"] else f"{stage['s'] / per_thousand:.2f}"
+        memory = "" if stage["skipped"] else f"{stage['peak_memory_bytes'] / 2**20:,.0f}"
+        rows.append([name, spent, rate, memory, f"{stage['llm_calls']:,}", f"{stage['generated_tokens']:,}"])
+    counts = ", ".join(
+        f"{document[name]:,} {name}"
+        for name in ("documents", "passages", "entities", "relations", "mentions", "rejects")
+    )
+    extraction = ", ".join(f"{n:,} {name}" for name, n in document["extraction"].items())
+    lines = [
+        table(rows, ["stage", "s", "s/1,000 passages", "peak MiB", "LLM calls", "tokens out"]),
+        counts,
+        *([f"extraction: {extraction}"] if extraction else []),
+        f"index: {document['out']} ({document['wall_s']:.1f} s)",
+    ]
+    if document["rejects"]:
+        lines.append(f"rejected rows, with reasons: {document['out']}/rejects.jsonl")
+    return "\n".join(lines)

@@ -1,0 +1,96 @@
+"""The `gpu-rag` command: parses, dispatches, and turns errors into one line and an exit status."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from gpu_rag import __version__
+from gpu_rag.errors import GpuRagError, UsageError
+
+COMMANDS = ("index", "answer", "ask", "eval", "explain", "verify", "export", "doctor", "demo")
+
+EXIT_STATUS = "exit status: 0 done, 1 failed, 2 bad usage or bad input, 3 finished with failures above --max-failures"
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with usage errors raised as UsageError instead of printed and exited."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raises UsageError: one line that says what is wrong and where help is."""
+        raise UsageError(message, do=f"see: {self.prog} --help")
+
+
+def build_parser() -> Parser:
+    """The whole command line."""
+    parser = Parser(prog="gpu-rag", description="Graph RAG at GPU speed on your own machines.", epilog=EXIT_STATUS)
+    parser.add_argument("--version", action="version", version=f"gpu-rag {__version__}")
+    verbs = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
+    for name in COMMANDS:
+        module: Any = importlib.import_module(f"gpu_rag.cli.{name}_command")
+        sub = verbs.add_parser(
+            name,
+            help=module.HELP,
+            description=module.HELP,
+            epilog=f"example:\n  {module.EXAMPLE}\n\n{EXIT_STATUS}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(sub)
+        sub.add_argument("--json", action="store_true", help="print one JSON document as the last line of stdout")
+        sub.add_argument("--debug", action="store_true", help="print a traceback with an error")
+        sub.set_defaults(run=module.run)
+    return parser
+
+
+def prepare_environment() -> None:
+    """Settings that libraries read at import: no spinning threads, no hub, no telemetry."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    if folder := os.environ.get("GPU_RAG_CACHE"):
+        from gpu_rag.models.packaged import set_cache_dir
+
+        set_cache_dir(folder)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    prepare_environment()
+    try:
+        options = build_parser().parse_args(given)
+        status, document = options.run(options)
+        if options.json:
+            print(json.dumps(document, ensure_ascii=False, allow_nan=False), flush=True)
+        return int(status)
+    except GpuRagError as error:
+        return _report(error, error.exit_code, debug)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output is gone: nothing more to say
+        return 1
+    except KeyboardInterrupt as error:
+        return _report(error, 1, debug, "stopped by Ctrl-C; run the same command again to continue where it stopped")
+    except (OSError, MemoryError) as error:
+        return _report(error, 1, debug)
+
+
+def _report(error: BaseException, status: int, debug: bool, message: str | None = None) -> int:
+    if debug:
+        import traceback
+
+        traceback.print_exception(error, file=sys.stderr)
+    text = message or f"{' '.join(str(error).split()) or type(error).__name__}"
+    print(f"gpu-rag: error: {text}", file=sys.stderr, flush=True)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""Options that several commands share, and the settings that they add up to."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpu_rag.errors import UsageError
+from gpu_rag.settings import Settings, make_settings, merge, nested, parse_assignment, read_profile
+
+PROFILES = ("cpu", "gpu", "multi-gpu")
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """--profile and --set."""
+    parser.add_argument("--profile", metavar="cpu|gpu|FILE", help="settings from configs/NAME.toml or a TOML file")
+    parser.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        dest="assignments",
+        help="one setting, such as index.chunk_words=200 or method.ppr.damping=0.5 (repeatable; the strongest)",
+    )
+
+
+def add_max_failures(parser: argparse.ArgumentParser, default: str) -> None:
+    """--max-failures."""
+    parser.add_argument(
+        "--max-failures",
+        metavar="N|P%",
+        default=default,
+        help=f"failures allowed before exit status 3 (default {default})",
+    )
+
+
+def exceeds(limit: str, failures: int, total: int) -> bool:
+    """Whether `failures` of `total` are above a limit such as "3" or "5%"."""
+    try:
+        number = float(limit.removesuffix("%"))
+    except ValueError as error:
+        raise UsageError(
+            "cannot read --max-failures", given=limit, expected="a number, or a percentage such as 5%"
+        ) from error
+    return failures > (number / 100 * total if limit.endswith("%") else number)
+
+
+def profile_file(name: str) -> Path:
+    """The file of a profile: a name from configs/, or a path."""
+    if name not in PROFILES:
+        return Path(name)
+    here = Path(__file__).resolve().parents[2] / "configs" / f"{name}.toml"
+    return here if here.is_file() else Path(sys.prefix) / "share" / "gpu-rag" / "configs" / f"{name}.toml"
+
+
+def settings_of(
+    options: argparse.Namespace, manifest: Mapping[str, Any] | None = None, flags: Mapping[str, Any] | None = None
+) -> Settings:
+    """Strongest first: --set, flags, profile, manifest, defaults."""
+    profile = read_profile(profile_file(options.profile)) if options.profile else {}
+    assigned = nested([parse_assignment(text) for text in options.assignments])
+    return make_settings(merge(manifest or {}, profile, flags or {}, assigned))
+
+
+def names(text: str) -> list[str]:
+    """A comma-separated list without blanks and repeats."""
+    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+def numbers(text: str) -> list[int]:
+    """A comma-separated list of whole numbers above 0."""
+    try:
+        found = [int(part) for part in names(text)]
+    except ValueError as error:
+        raise UsageError("not whole numbers", given=text, expected="such as 2,5,10") from error
+    if not found or min(found) < 1:
+        raise UsageError("numbers must be above 0", given=text, expected="such as 2,5,10")
+    return sorted(found)
+
+
+def api_key() -> str | None:
+    """The key for an HTTP model server, from GPU_RAG_API_KEY or OPENAI_API_KEY."""
+    return os.environ.get("GPU_RAG_API_KEY") or os.environ.get("OPENAI_API_KEY")
+
+
+def say(*lines: str) -> None:
+    """Progress and remarks go to stderr; stdout is for results."""
+    for line in lines:
+        print(line, file=sys.stderr, flush=True)
+
+
+def table(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:
+    """A plain-text table, first column left-aligned, the others right-aligned."""
+    cells = [list(header), *(list(row) for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    lines = []
+    for row in cells:
+        first, rest = row[0].ljust(widths[0]), (cell.rjust(w) for cell, w in zip(row[1:], widths[1:]))
+        lines.append("  ".join([first, *rest]).rstrip())
+    return "\n".join(lines)

@@ -1,0 +1,57 @@
+"""One answer in words: what was asked, decided, found and answered."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+_WIDTH = 100
+
+
+def _wrapped(text: str, indent: str) -> str:
+    return textwrap.fill(" ".join(text.split()), _WIDTH, initial_indent=indent, subsequent_indent=indent)
+
+
+def _shortened(text: str, limit: int = 320) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= limit else flat[: flat.rfind(" ", 0, limit)] + " ..."
+
+
+def story(row: dict[str, Any], *, decisions: bool = True, evidence: int | None = None) -> str:
+    """The text that `explain` and `ask` print. evidence: how many passages to show (default all)."""
+    lines = [f"question  {row['question']}", f"method    {row['method']}"]
+    if row["status"] == "answered":
+        lines.append(f"answer    {row['answer']}")
+    elif row["status"] == "failed":
+        lines.append(f"failed    {row['error']['type']}: {row['error']['message']}")
+    else:
+        lines.append("answer    none: the reader found no support in the evidence")
+    if decisions and row["trace"]:
+        lines.append("\ndecisions")
+        lines.extend(_step(step) for step in row["trace"])
+    if decisions and row["paths"]:
+        lines.append("\npaths")
+        for path in row["paths"]:
+            where = ", ".join(edge[3] for edge in path["edges"])
+            lines.append(f"  {path['text']}   [{where}]")
+    lines.append("\nevidence")
+    for number, item in enumerate(row["evidence"][:evidence], 1):
+        place = f"{item['passage_id']} characters {item['start']}-{item['end']}"
+        lines.append(f"  {number}. {item['title']}   [{place}]  score {item['score']:.3f}: {item['why']}")
+        lines.append(_wrapped(_shortened(item["text"]), "     "))
+    usage = row["usage"]
+    lines.append(
+        f"\ncost      {usage['llm_calls']} LLM calls, {usage['prompt_tokens']} prompt and {usage['generated_tokens']} "
+        f"generated tokens; LLM {usage['llm_s']:.2f} s, embedding {usage['embed_s']:.3f} s, graph {usage['graph_s']:.3f} s"
+    )
+    if usage["cut"]:
+        lines.append(f"          {usage['cut']} tokens of evidence did not fit the prompt")
+    return "\n".join(lines)
+
+
+def _step(step: dict[str, Any]) -> str:
+    among = f" among {step['n_candidates']:,}" if step["n_candidates"] else ""
+    reply = f" (reply {step['reply_hash']})" if step["reply_hash"] else ""
+    head = f"  {step['step'] + 1}. {step['verb']}{among}{reply}, {step['s'] * 1000:.1f} ms"
+    chosen = [f"       - {item}" for item in step["chosen"][:10]]
+    return "\n".join([head, *chosen])

@@ -1,0 +1,31 @@
+"""gpu-rag verify: is this index whole and sound?"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+HELP = "Check an index: checksums, tables against each other, graph invariants."
+EXAMPLE = "gpu-rag verify my-index --digest"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument("index", type=Path, metavar="DIR", help="the index folder")
+    parser.add_argument("--digest", action="store_true", help="print one hash of the index: equal for equal builds")
+
+
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+    """Checks everything; exit status 1 names what is broken."""
+    from gpu_rag.cli.options import say
+    from gpu_rag.index.manifest import Manifest
+    from gpu_rag.index.verify import verify
+
+    broken = verify(options.index)
+    digest = Manifest.read(options.index).digest()
+    for line in broken:
+        say(f"gpu-rag: broken: {line}")
+    if not options.json and not broken:
+        print(digest if options.digest else f"{options.index}: sound")
+    return (1 if broken else 0), {"ok": not broken, "broken": broken, "digest": digest, "index": str(options.index)}

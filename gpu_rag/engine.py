@@ -1,0 +1,167 @@
+"""Answers questions over one index: binds methods, verbs, executors and a driver."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gpu_rag.catalog import Method, check_layers, load_method
+from gpu_rag.errors import GpuRagError
+from gpu_rag.index.folder import canonical_json, sha256_text
+from gpu_rag.index.index import Index
+from gpu_rag.model_set import ModelSet
+from gpu_rag.runtime.accounts import Budget, RunStats
+from gpu_rag.runtime.rounds import Outcome, run_rounds
+from gpu_rag.settings import RuntimeSettings, Settings, checked
+from gpu_rag.types import Answer, Draft, Question
+from gpu_rag.verbs.model import ModelSettings, model_executors
+from gpu_rag.verbs.retrieve import retrieve_executors
+from gpu_rag.verbs.verbs import Verbs
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Answers in the order of the questions, and the run's totals."""
+
+    answers: list[Answer]
+    stats: RunStats
+    wall_s: float
+
+
+def budget_of(settings: RuntimeSettings) -> Budget | None:
+    """The per-question budget that the settings ask for; 0 means no limit."""
+    limits = (settings.max_calls or None, settings.max_tokens or None, settings.max_seconds or None)
+    return Budget(*limits) if any(limits) else None
+
+
+class Engine:
+    """One index, its models and settings. Methods run over it one after the other and share all that is loaded."""
+
+    def __init__(self, index: Index, settings: Settings, models: ModelSet):
+        self.index, self.settings, self.models = index, settings, models
+        self._executors: dict[bool, dict[str, Any]] = {}
+
+    def params(self, method: str) -> Any:
+        """The method's parameters under the settings, checked."""
+        return checked(load_method(method).Params, self.settings.method.get(method, {}), f"method.{method}")
+
+    def config(self, method: str, *, retrieval_only: bool = False) -> dict[str, Any]:
+        """Everything that an answer depends on: compared, by name, when a run is resumed."""
+        settings = self.settings
+        config: dict[str, Any] = {
+            "method": method,
+            "params": asdict(self.params(method)),
+            "reader": asdict(settings.reader),
+            "seed": settings.runtime.seed,
+            "budget": [settings.runtime.max_calls, settings.runtime.max_tokens, settings.runtime.max_seconds],
+            "index": self.index.manifest.digest(),
+        }
+        if not retrieval_only:
+            config["llm"] = self.models.describe("llm")
+            config["decider"] = settings.models.decider
+        if "passage_vectors" in load_method(method).NEEDS:
+            config["embedder"] = self.models.describe("embedder")
+        return config
+
+    def config_hash(self, method: str, *, retrieval_only: bool = False) -> str:
+        """A short hash of `config`."""
+        return sha256_text(canonical_json(self.config(method, retrieval_only=retrieval_only)))[:16]
+
+    def _bound(self, with_llm: bool) -> dict[str, Any]:
+        if with_llm not in self._executors:
+            embedder = self.models.embedder()
+            self.index.check_embedder(embedder.name, embedder.content_hash)
+            llm = self.models.llm() if with_llm else None
+            executors = {
+                **model_executors(llm, embedder, self._decider(with_llm)),
+                **retrieve_executors(self.index, self.settings.models.threads),
+            }
+            self._executors[with_llm] = executors
+        return self._executors[with_llm]
+
+    def _decider(self, with_llm: bool) -> str:
+        return self.settings.models.decider if with_llm else "similarity"
+
+    def run(
+        self,
+        method: str,
+        questions: Iterable[Question],
+        *,
+        limit: int | None = None,
+        retrieval_only: bool = False,
+        on_answer: Callable[[Answer], None] | None = None,
+    ) -> RunResult:
+        """Answers all questions by one method. limit: passages to retrieve (default: those the reader shows).
+
+        One question's failure is that question's answer with status "failed". Raises MissingLayer, IndexMismatch before
+        any work, ModelError when a model is down.
+        """
+        module = load_method(method)
+        check_layers(method, self.index.layers, str(self.index.path))
+        params, config_hash = self.params(method), self.config_hash(method, retrieval_only=retrieval_only)
+        executors = self._bound(with_llm=not retrieval_only)
+        llm = None if retrieval_only else self.models.llm()
+        models = ModelSettings(llm, self._decider(not retrieval_only))
+        reader, k = self.settings.reader, limit or self.settings.reader.passages
+        program = _retrieval(module) if retrieval_only else module.program
+        stats, answers = RunStats(), {}
+
+        def start(question: Question) -> tuple[Question, Callable[[Any], Any]]:
+            def begin(ctx: Any) -> Any:
+                verbs = Verbs(ctx, self.index, models, reader, k)
+                return program(question, verbs, params)
+
+            return question, begin
+
+        def done(outcome: Outcome) -> None:
+            answer = answer_of(outcome, method, config_hash)
+            answers[outcome.question.id] = answer
+            if on_answer is not None:
+                on_answer(answer)
+
+        asked = list(questions)
+        began = time.perf_counter()
+        run_rounds(
+            map(start, asked),
+            executors,
+            max_live=self.settings.runtime.max_live,
+            budget=budget_of(self.settings.runtime),
+            run_seed=self.settings.runtime.seed,
+            on_done=done,
+            stats=stats,
+        )
+        return RunResult([answers[q.id] for q in asked], stats, time.perf_counter() - began)
+
+
+def _retrieval(module: Method) -> Callable[[Question, Verbs, Any], Any]:
+    async def program(question: Question, verbs: Verbs, params: Any) -> Draft:
+        support = await module.retrieve(question, verbs, params)
+        return Draft(None, support.evidence, support.paths, "unsupported")
+
+    return program
+
+
+def answer_of(outcome: Outcome, method: str, config_hash: str) -> Answer:
+    """The recorded result of one question."""
+    question, draft, error = outcome.question, outcome.draft, outcome.error
+    common: dict[str, Any] = {"trace": outcome.trace, "usage": outcome.usage, "config_hash": config_hash}
+    if draft is None:
+        reason = {"type": type(error).__name__, "message": str(error) or type(error).__name__}
+        return Answer(question.id, question.text, method, "failed", None, error=reason, **common)
+    return Answer(question.id, question.text, method, draft.status, draft.text, draft.evidence, draft.paths, **common)
+
+
+def failures(answers: Sequence[Answer]) -> list[Answer]:
+    """The answers with status "failed"."""
+    return [answer for answer in answers if answer.status == "failed"]
+
+
+def check_unique(questions: Sequence[Question]) -> None:
+    """Raises GpuRagError when two questions share an id: their rows could not be told apart."""
+    seen: set[str] = set()
+    for question in questions:
+        if question.id in seen:
+            raise GpuRagError("two questions have one id", given=question.id, do="give each question an id of its own")
+        seen.add(question.id)

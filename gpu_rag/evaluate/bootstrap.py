@@ -1,0 +1,48 @@
+"""Percentile bootstrap over questions: intervals of a mean, and of a paired difference of two methods.
+
+Source: Efron and Tibshirani 1993, chapters 13 and 16. The resamples are fixed by the seed, and one set of resamples serves all
+methods, so differences are paired by question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+N_RESAMPLES = 10_000
+
+
+def resample_means(scores: np.ndarray, seed: int, n_resamples: int = N_RESAMPLES) -> np.ndarray:
+    """Means of resamples: f64[n_resamples, M] for scores f64[n, M] (questions by measures)."""
+    n = len(scores)
+    generator = np.random.default_rng(seed)
+    # how often each question is drawn: one matrix product instead of n_resamples gathers
+    counts = generator.multinomial(n, np.full(n, 1 / n), size=n_resamples)
+    return counts @ scores / n
+
+
+def interval(means: np.ndarray, level: float = 0.95) -> tuple[float, float]:
+    """The central interval of resampled means that holds `level` of them."""
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def intervals(per_method: Mapping[str, Sequence[float]], seed: int = 0) -> dict[str, tuple[float, float]]:
+    """The 95 % interval of each method's mean. All methods have the same questions in the same order."""
+    names = list(per_method)
+    means = resample_means(np.stack([np.asarray(per_method[name], float) for name in names], axis=1), seed)
+    return {name: interval(means[:, column]) for column, name in enumerate(names)}
+
+
+def paired_difference(first: Sequence[float], second: Sequence[float], seed: int = 0) -> dict[str, float]:
+    """{"diff": mean(first - second), "low", "high": its 95 % interval, "wins", "losses": questions}."""
+    difference = np.asarray(first, float) - np.asarray(second, float)
+    low, high = interval(resample_means(difference[:, None], seed)[:, 0])
+    return {
+        "diff": float(difference.mean()),
+        "low": low,
+        "high": high,
+        "wins": float((difference > 0).sum()),
+        "losses": float((difference < 0).sum()),
+    }

@@ -1,0 +1,124 @@
+"""Methods side by side on one index: scores with bootstrap intervals, paired differences, and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpu_rag.engine import Engine, check_unique
+from gpu_rag.errors import BadInput
+from gpu_rag.evaluate.bootstrap import intervals, paired_difference
+from gpu_rag.evaluate.metrics import exact_match, ranked_documents, recall_at, retrieval_f1_at, token_f1
+from gpu_rag.sources.questions import QuestionRow
+from gpu_rag.types import Answer
+
+DEFAULT_AT = (2, 5, 10)
+_COSTS = ("llm_calls", "prompt_tokens", "cached_tokens", "generated_tokens")
+_SECONDS = ("llm_s", "embed_s", "graph_s")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The document of `eval --json`, and every answer and per-question score behind it."""
+
+    document: dict[str, Any]
+    answers: dict[str, list[Answer]] = field(default_factory=dict)
+    scores: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+
+
+def check_gold(rows: Sequence[QuestionRow], known_documents: set[str]) -> None:
+    """Raises BadInput where a gold id is no document of the index: recall would silently be too low."""
+    if not rows:
+        raise BadInput("no question to evaluate")
+    check_unique([row.question for row in rows])
+    lost = [(row.question.id, gold) for row in rows for gold in row.gold_ids if gold not in known_documents]
+    if lost:
+        raise BadInput(
+            f"{len(lost)} gold ids are not documents of the index",
+            given=f"question {lost[0][0]} with {lost[0][1]}",
+            do="index the corpus that the questions belong to",
+        )
+
+
+def compare(
+    engine: Engine,
+    methods: Sequence[str],
+    rows: Sequence[QuestionRow],
+    *,
+    retrieval_only: bool = False,
+    at: Sequence[int] = DEFAULT_AT,
+    on_answer: Callable[[str, Answer], None] | None = None,
+) -> Comparison:
+    """Runs each method over the same questions and scores it.
+
+    recall@k is over gold_ids per document (a document counts where its best passage ranks); questions without gold_ids
+    are left out of it, questions without answers out of em / f1.
+    """
+    check_gold(rows, set(engine.index.documents["id"].to_pylist()))
+    document: dict[str, Any] = {"n": len(rows), "methods": {}, "paired": {}}
+    comparison = Comparison(document)
+    for method in methods:
+        result = engine.run(
+            method,
+            [row.question for row in rows],
+            limit=max(max(at), engine.settings.reader.passages),
+            retrieval_only=retrieval_only,
+            on_answer=None if on_answer is None else lambda answer, m=method: on_answer(m, answer),
+        )
+        scores = score(engine, result.answers, rows, at, retrieval_only)
+        comparison.answers[method], comparison.scores[method] = result.answers, scores
+        document["methods"][method] = _entry(result.answers, scores, result.wall_s, at, retrieval_only)
+    for method in methods:
+        document["methods"][method]["ci95"] = {}
+    for name in comparison.scores[methods[0]]:
+        per_method = {m: comparison.scores[m][name] for m in methods}
+        if not per_method[methods[0]]:
+            continue
+        for method, (low, high) in intervals(per_method).items():
+            document["methods"][method]["ci95"][name] = [low, high]
+        for i, first in enumerate(methods):
+            for second in methods[:i]:
+                pair = document["paired"].setdefault(f"{first} - {second}", {})
+                pair[name] = paired_difference(per_method[first], per_method[second])
+    return comparison
+
+
+def score(
+    engine: Engine, answers: Sequence[Answer], rows: Sequence[QuestionRow], at: Sequence[int], retrieval_only: bool
+) -> dict[str, list[float]]:
+    """Per-question scores by measure. A failed question scores 0: a failure is never left out of a mean."""
+    document_of = dict(zip(engine.index.passage_ids, engine.index.passage_doc_ids))
+    names = [*(f"recall@{k}" for k in at), *(f"retrieval_f1@{k}" for k in at)]
+    scores: dict[str, list[float]] = {name: [] for name in names}
+    scores.update({"em": [], "f1": []} if not retrieval_only else {})
+    for answer, row in zip(answers, rows):
+        ranking = ranked_documents([document_of[e.passage_id] for e in answer.evidence])
+        if row.gold_ids:
+            for k in at:
+                scores[f"recall@{k}"].append(recall_at(ranking, row.gold_ids, k))
+                scores[f"retrieval_f1@{k}"].append(retrieval_f1_at(ranking, row.gold_ids, k))
+        if row.answers and not retrieval_only:
+            scores["em"].append(exact_match(answer.text, row.answers))
+            scores["f1"].append(token_f1(answer.text, row.answers))
+    return scores
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _entry(
+    answers: Sequence[Answer], scores: dict[str, list[float]], wall_s: float, at: Sequence[int], retrieval_only: bool
+) -> dict[str, Any]:
+    entry: dict[str, Any] = {name: _mean(values) for name, values in scores.items()}
+    if retrieval_only:
+        entry["em"] = entry["f1"] = None
+    entry["failed"] = sum(a.status == "failed" for a in answers)
+    entry["unsupported"] = None if retrieval_only else sum(a.status == "unsupported" for a in answers)
+    entry["malformed"] = sum(a.usage.malformed for a in answers)
+    entry["cut"] = sum(a.usage.cut for a in answers)
+    entry.update({name: _mean([getattr(a.usage, name) for a in answers]) for name in _COSTS})
+    entry["wall_s"] = wall_s
+    entry.update({name: sum(getattr(a.usage, name) for a in answers) for name in _SECONDS})
+    return entry

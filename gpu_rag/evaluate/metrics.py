@@ -1,0 +1,54 @@
+"""Scores of one question: recall and F1 of retrieved documents, exact match and token F1 of an answer."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def ranked_documents(doc_ids: Sequence[str]) -> list[str]:
+    """The documents of a passage ranking, each at its best passage's place."""
+    return list(dict.fromkeys(doc_ids))
+
+
+def recall_at(ranking: Sequence[str], gold: Sequence[str], k: int) -> float:
+    """|top k intersect gold| / |gold|, over distinct documents. `gold` is not empty."""
+    wanted = set(gold)
+    return len(wanted.intersection(ranking[:k])) / len(wanted)
+
+
+def retrieval_f1_at(ranking: Sequence[str], gold: Sequence[str], k: int) -> float:
+    """Harmonic mean of precision (over the at most k retrieved) and recall of the top k."""
+    shown, wanted = ranking[:k], set(gold)
+    hits = len(wanted.intersection(shown))
+    return 2 * hits / (len(shown) + len(wanted)) if hits else 0.0
+
+
+def normalise_answer(text: str) -> str:
+    """Lower case, no ASCII punctuation, no English articles, single spaces (the SQuAD convention)."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(answer: str | None, gold: Sequence[str]) -> float:
+    """1 when the normalised answer equals one of the normalised gold answers, else 0."""
+    return float(answer is not None and normalise_answer(answer) in {normalise_answer(g) for g in gold})
+
+
+def token_f1(answer: str | None, gold: Sequence[str]) -> float:
+    """The best token F1 over the gold answers; yes / no / noanswer count only when equal."""
+    if answer is None:
+        return 0.0
+    return max((_pair_f1(normalise_answer(answer), normalise_answer(g)) for g in gold), default=0.0)
+
+
+def _pair_f1(answer: str, gold: str) -> float:
+    special = {"yes", "no", "noanswer"}
+    if (answer in special or gold in special) and answer != gold:
+        return 0.0
+    common = sum((Counter(answer.split()) & Counter(gold.split())).values())
+    return 2 * common / (len(answer.split()) + len(gold.split())) if common else 0.0

@@ -1,0 +1,182 @@
+"""Building and checking sparse matrices by rows (`CSR`): the adjacency that every graph op works on."""
+
+from __future__ import annotations
+
+import torch
+
+from gpu_rag.errors import BadInput
+from gpu_rag.types import CSR
+
+_INTEGERS = (torch.int32, torch.int64)
+
+
+def csr_from_edges(
+    src: torch.Tensor,
+    dst: torch.Tensor,
+    n: int,
+    weight: torch.Tensor | None = None,
+    *,
+    undirected: bool = True,
+    drop_self_loops: bool = True,
+) -> CSR:
+    """Adjacency of a list of edges; an edge given several times is one entry, its weights summed.
+
+    src, dst: i32/i64[M], nodes in [0, n). weight: float[M], finite and >= 0, or None for a matrix without weights.
+    undirected: every edge is stored in both directions (a pair given as (a, b) and as (b, a) is the same edge, and
+    both stored weights have the same bits). drop_self_loops: edges a -> a are left out, else kept once.
+    Returns CSR with indptr i64[n+1], indices i32[E], weight f32[E] or None, on the device of `src`. Weights are summed
+    in f64, in the order given. Raises BadInput. Memory O(M).
+
+    >>> csr_from_edges(torch.tensor([0, 2]), torch.tensor([1, 1]), 4).indptr.tolist()   # path 0 - 1 - 2, and 3 alone
+    [0, 1, 3, 4, 4]
+    """
+    _check_edges(src, dst, n, weight)
+    src, dst = src.long(), dst.long()
+    values = None if weight is None else weight.double()
+    if drop_self_loops:
+        keep = src != dst
+        src, dst = src[keep], dst[keep]
+        values = None if values is None else values[keep]
+    if undirected:
+        src, dst = torch.minimum(src, dst), torch.maximum(src, dst)
+    key, values = _merged(src * n + dst, values)
+    if undirected:  # mirrored after the sum: both directions get one value
+        row, column = (key // n, key % n) if n else (key, key)
+        off_diagonal = row != column
+        key = torch.cat([key, (column * n + row)[off_diagonal]])
+        key, order = torch.sort(key)
+        values = None if values is None else torch.cat([values, values[off_diagonal]])[order]
+    rows, columns = (key // n, key % n) if n else (key, key)
+    return _assembled(rows, columns, n, None if values is None else values.float())
+
+
+def _check_edges(src: torch.Tensor, dst: torch.Tensor, n: int, weight: torch.Tensor | None) -> None:
+    if n < 0 or n > 2**31 - 1:
+        raise BadInput("the number of nodes is out of range", given=f"n={n}", expected="0 <= n < 2^31")
+    for name, ends in (("src", src), ("dst", dst)):
+        if ends.dtype not in _INTEGERS or ends.dim() != 1:
+            raise BadInput(
+                f"{name} is no list of nodes", given=f"{ends.dtype} {tuple(ends.shape)}", expected="i32/i64 [M]"
+            )
+    if src.shape != dst.shape:
+        raise BadInput(
+            "src and dst differ in length", given=f"{src.shape[0]} and {dst.shape[0]}", expected="one dst an src"
+        )
+    for name, ends in (("src", src), ("dst", dst)):
+        check_range(ends, n, f"{name} of an edge")
+    if weight is not None:
+        _check_weights(weight, src.shape[0])
+
+
+def check_range(nodes: torch.Tensor, n: int, what: str) -> None:
+    """Raises BadInput naming the first of `nodes` that is not in [0, n)."""
+    bad = (nodes < 0) | (nodes >= n)
+    if bool(bad.any()):
+        at = int(bad.nonzero()[0, 0])
+        raise BadInput(f"{what} is no node", given=f"{int(nodes[at])} at position {at}", expected=f"0 <= node < {n}")
+
+
+def _check_weights(weight: torch.Tensor, m: int) -> None:
+    if not weight.is_floating_point() or weight.dim() != 1 or weight.shape[0] != m:
+        raise BadInput(
+            "weights do not match the edges", given=f"{weight.dtype} {tuple(weight.shape)}", expected=f"float [{m}]"
+        )
+    bad = ~(torch.isfinite(weight) & (weight >= 0))
+    if bool(bad.any()):
+        at = int(bad.nonzero()[0, 0])
+        raise BadInput(
+            "a weight is negative or not finite",
+            given=f"{float(weight[at])} at position {at}",
+            expected="finite and >= 0",
+        )
+
+
+def _merged(key: torch.Tensor, values: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Distinct keys in ascending order, and for each the sum of its values in the order given."""
+    if values is None:
+        return torch.unique(key), None
+    key, order = torch.sort(key, stable=True)
+    key, counts = torch.unique_consecutive(key, return_counts=True)
+    if key.numel() == 0:
+        return key, values
+    return key, torch.segment_reduce(values[order], "sum", lengths=counts)
+
+
+def _assembled(rows: torch.Tensor, columns: torch.Tensor, n: int, weight: torch.Tensor | None) -> CSR:
+    """CSR of entries that are already in order of (row, column)."""
+    indptr = torch.zeros(n + 1, dtype=torch.int64, device=rows.device)
+    indptr[1:] = torch.cumsum(torch.bincount(rows, minlength=n), 0)
+    return CSR(indptr, columns.int(), weight)
+
+
+def check_csr(csr: CSR) -> None:
+    """Raises BadInput naming what is broken in `csr`; returns nothing when it is sound. Reads all of it once.
+
+    Sound: indptr i64[N+1] from 0 to E, never falling; indices i32[E] in [0, N), ascending in each row, no duplicates;
+    weight None or f32[E], finite and >= 0; one device.
+    """
+    _check_arrays(csr)
+    if bool((csr.indptr.diff() < 0).any()):
+        row = int((csr.indptr.diff() < 0).nonzero()[0, 0])
+        raise BadInput("indptr of a CSR falls", given=f"row {row}", expected="a list that never falls")
+    check_range(csr.indices, csr.n, "a column index of a CSR")
+    if csr.m > 1:
+        same_row = torch.ones(csr.m, dtype=torch.bool, device=csr.indices.device)
+        starts = csr.indptr[:-1]
+        same_row[starts[starts < csr.m]] = False
+        step = csr.indices.long().diff()
+        bad = same_row[1:] & (step <= 0)
+        if bool(bad.any()):
+            at = int(bad.nonzero()[0, 0])
+            what = "has a duplicate entry" if int(step[at]) == 0 else "is not sorted"
+            row = int(torch.searchsorted(csr.indptr, torch.tensor(at, device=csr.indptr.device), right=True)) - 1
+            raise BadInput(f"a row of a CSR {what}", given=f"row {row}", expected="ascending columns, each once")
+    if csr.weight is not None:
+        _check_weights(csr.weight, csr.m)
+
+
+def _check_arrays(csr: CSR) -> None:
+    for name, array, dtype in (("indptr", csr.indptr, torch.int64), ("indices", csr.indices, torch.int32)):
+        if array.dim() != 1 or array.dtype != dtype:
+            raise BadInput(
+                f"{name} of a CSR has the wrong type",
+                given=f"{array.dtype} {tuple(array.shape)}",
+                expected=f"{dtype} [:]",
+            )
+    if csr.indptr.shape[0] == 0 or int(csr.indptr[0]) != 0 or int(csr.indptr[-1]) != csr.m:
+        ends = "empty" if csr.indptr.shape[0] == 0 else f"{int(csr.indptr[0])} to {int(csr.indptr[-1])}"
+        raise BadInput("indptr of a CSR has wrong ends", given=ends, expected=f"0 to {csr.m}")
+    devices = {str(a.device) for a in (csr.indptr, csr.indices, csr.weight) if a is not None}
+    if len(devices) > 1:
+        raise BadInput("a CSR is spread over devices", given=", ".join(sorted(devices)), expected="one device")
+    if csr.weight is not None and csr.weight.dtype != torch.float32:
+        raise BadInput("weight of a CSR has the wrong type", given=csr.weight.dtype, expected="f32, or None")
+
+
+def row_of_entry(csr: CSR) -> torch.Tensor:
+    """The row of every stored entry: i64[E]."""
+    rows = torch.arange(csr.n, device=csr.indptr.device)
+    return torch.repeat_interleave(rows, csr.indptr.diff(), output_size=csr.m)
+
+
+def transpose(csr: CSR) -> CSR:
+    """The matrix with rows and columns exchanged, rows sorted. O(E log E), deterministic."""
+    order = torch.sort(csr.indices, stable=True).indices
+    weight = None if csr.weight is None else csr.weight[order]
+    return _assembled(csr.indices.long()[order], row_of_entry(csr)[order], csr.n, weight)
+
+
+def is_symmetric(csr: CSR) -> bool:
+    """Whether `csr` equals its transpose, weights compared bit by bit (as `csr_from_edges` makes them)."""
+    other = transpose(csr)
+    if not torch.equal(csr.indptr, other.indptr) or not torch.equal(csr.indices, other.indices):
+        return False
+    return csr.weight is None or other.weight is None or torch.equal(csr.weight, other.weight)
+
+
+def degrees(csr: CSR) -> torch.Tensor:
+    """Weighted degree of each row: f64[N], the sum of its weights (their number where there are none)."""
+    counts = csr.indptr.diff()
+    if csr.weight is None or csr.m == 0:
+        return counts.double()
+    return torch.segment_reduce(csr.weight.double(), "sum", lengths=counts)

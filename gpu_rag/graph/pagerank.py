@@ -1,0 +1,119 @@
+"""Personalized PageRank of many questions at once, with a proved bound on the error.
+
+Row b of the result is the vector p with p = (1-d) pi_b + d (P^T p + lost(p) pi_b), where P is the adjacency with each
+row divided by its sum, pi_b the restart distribution of question b, and lost(p) the mass of p on nodes without
+outgoing weight (dangling and isolated ones): that mass returns to pi_b. See `pagerank_plan` for the solvers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from gpu_rag.errors import BadInput
+from gpu_rag.graph.nearest import topk_rows
+from gpu_rag.graph.pagerank_graph import PageRankGraph, prepare
+from gpu_rag.graph.pagerank_job import Job, Options, pick_implementation
+from gpu_rag.graph.pagerank_teleport import teleport_of
+from gpu_rag.types import CSR, Ragged, TopK
+
+__all__ = ["PageRankGraph", "pagerank_topk", "personalized_pagerank", "pick_implementation", "prepare"]
+
+
+def personalized_pagerank(
+    csr: CSR | PageRankGraph,
+    seeds: Ragged | None = None,
+    weights: Ragged | None = None,
+    *,
+    prior: torch.Tensor | None = None,
+    damping: float = 0.85,
+    tol: float = 1e-6,
+    max_iter: int = 200,
+    solver: str = "auto",
+    block: int = 64,
+    implementation: str = "auto",
+    threads: int = 1,
+) -> torch.Tensor:
+    """PageRank of every node for B questions: f32[B, N] on the device of the graph.
+
+    csr: the adjacency, edges from row to column; or `prepare(csr)`, which is then not checked again.
+    seeds: Ragged of nodes i32/i64, a list a question; weights: Ragged of floats >= 0 with the same offsets, scaled to
+    sum to 1 in each list (all alike if None; a node given twice counts twice). prior: float[B, N] >= 0 instead of
+    seeds, rows scaled likewise. An empty list, or a prior row of zeros, gives a row of zeros.
+    damping: d in [0, 1). tol: each row has |row - p|_1 <= tol, for tol in [1e-12, 1]; it is proved by a residual
+    computed in f64, apart from the rounding of the result to f32 (at most 6e-8). Rows sum to 1 (to 1e-5).
+    max_iter: most steps a question. solver: power | chebyshev (symmetric graphs) | sor (numba) | auto: sor on numba,
+    else chebyshev on a symmetric graph, else power. block: questions alive at once for scipy and torch; numba takes
+    32 at a time. threads: tiles solved at once (inside a tile, torch follows torch.set_num_threads).
+    A row has the same bits alone, in any batch, at any place and with any number of threads.
+    Raises BadInput (graph, seeds, weights, prior), UsageError (options), MissingBackend, and GpuRagError when a row
+    is not within `tol` after `max_iter` steps. Memory: the result, and two states [N, block] (numba: one [N, 32] a
+    thread).
+
+    Path 0 - 1 - 2 and node 3 alone, d = 0.5, seed 0: [0.5833, 0.3333, 0.0833, 0].
+    """
+    options = Options(damping, tol, max_iter, solver, block, threads)
+    job = _job(csr, seeds, weights, prior, implementation, options)
+    graph = job.graph
+    result = torch.empty(job.teleport.batch, graph.n, dtype=torch.float32, device=graph.device)
+
+    def solve(first: int, last: int) -> None:
+        job.solve(first, last, result[first:last], 0)
+
+    job.run(solve)
+    return result
+
+
+def pagerank_topk(
+    csr: CSR | PageRankGraph,
+    seeds: Ragged | None = None,
+    weights: Ragged | None = None,
+    *,
+    k: int,
+    ids: tuple[int, int] | None = None,
+    prior: torch.Tensor | None = None,
+    damping: float = 0.85,
+    tol: float = 1e-6,
+    max_iter: int = 200,
+    solver: str = "auto",
+    block: int = 64,
+    implementation: str = "auto",
+    threads: int = 1,
+) -> TopK:
+    """The k best nodes of `personalized_pagerank` in the range ids = (lo, hi), lo <= node < hi (all nodes if None).
+
+    Same arguments and errors; ids of the result are nodes of the graph. Equal to `topk_rows` of the whole result with
+    the same bits, but only one tile of it is alive at a time (`threads` tiles with numba). Nodes of score 0 count
+    like any other; a question without seeds gets only padding (-1, -inf).
+    """
+    options = Options(damping, tol, max_iter, solver, block, threads)
+    job = _job(csr, seeds, weights, prior, implementation, options)
+    graph, teleport = job.graph, job.teleport
+    lo, hi = (0, graph.n) if ids is None else ids
+    if not 0 <= lo <= hi <= graph.n:
+        raise BadInput("the range of nodes is not in the graph", given=f"ids=({lo}, {hi})", expected=f"0..{graph.n}")
+    if k < 0:
+        raise BadInput("a negative number of results", given=f"k={k}", expected=">= 0")
+    best_ids = torch.empty(teleport.batch, k, dtype=torch.int32, device=graph.device)
+    scores = torch.empty(teleport.batch, k, dtype=torch.float32, device=graph.device)
+
+    def solve(first: int, last: int) -> None:
+        rows = torch.empty(last - first, hi - lo, dtype=torch.float32, device=graph.device)
+        job.solve(first, last, rows, lo)
+        empty = torch.from_numpy(teleport.is_empty(np.arange(first, last))).to(graph.device)
+        rows[empty] = -torch.inf
+        best = topk_rows(rows, k, lo=lo)
+        best_ids[first:last], scores[first:last] = best.ids, best.scores
+
+    job.run(solve)
+    return TopK(best_ids, scores)
+
+
+def _job(
+    csr: CSR | PageRankGraph, seeds: Ragged | None, weights: Ragged | None, prior: torch.Tensor | None,
+    implementation: str, options: Options,
+) -> Job:  # fmt: skip
+    """Checks every input before any work."""
+    chosen = pick_implementation(csr, implementation)
+    graph = prepare(csr)
+    return Job(graph, teleport_of(graph, seeds, weights, prior), chosen, options)

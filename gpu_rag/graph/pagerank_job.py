@@ -1,0 +1,158 @@
+"""One call of PageRank: its arguments checked, its implementation and solver chosen, its tiles run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+import numpy as np
+import torch
+
+from gpu_rag.errors import BadInput, GpuRagError, MissingBackend, UsageError
+from gpu_rag.graph.pagerank_graph import PageRankGraph
+from gpu_rag.graph.pagerank_plan import FINEST_F32, Array, Plan, plan_of
+from gpu_rag.graph.pagerank_solve import Tile, solve_tile
+from gpu_rag.graph.pagerank_teleport import Teleport
+from gpu_rag.types import CSR
+
+IMPLEMENTATIONS = ("numba", "scipy", "torch")
+SOLVERS = ("power", "chebyshev", "sor")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of one call; making one checks them. Raises BadInput."""
+
+    damping: float
+    tol: float
+    max_iter: int
+    solver: str
+    block: int
+    threads: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.damping < 1:
+            raise BadInput("damping is out of range", given=self.damping, expected="0 <= damping < 1")
+        if not 1e-12 <= self.tol <= 1:
+            raise BadInput("tol is out of range", given=self.tol, expected="1e-12 <= tol <= 1")
+        for name in ("max_iter", "block", "threads"):
+            if getattr(self, name) < 1:
+                raise BadInput(f"{name} is out of range", given=getattr(self, name), expected=">= 1")
+        if self.solver not in (*SOLVERS, "auto"):
+            raise UsageError("no such solver", given=self.solver, expected=", ".join((*SOLVERS, "auto")))
+
+
+def pick_implementation(csr: CSR | PageRankGraph, implementation: str = "auto") -> str:
+    """Which implementation runs: numba | scipy | torch. auto: numba on the CPU where it is installed, else scipy
+    there; torch on any other device. Raises MissingBackend, or UsageError for one that cannot take this device."""
+    if implementation not in (*IMPLEMENTATIONS, "auto"):
+        raise UsageError("no such PageRank", given=implementation, expected=", ".join((*IMPLEMENTATIONS, "auto")))
+    device = csr.device if isinstance(csr, PageRankGraph) else csr.indptr.device
+    on_cpu, has_numba = device.type == "cpu", find_spec("numba") is not None
+    if implementation == "auto":
+        return ("numba" if has_numba else "scipy") if on_cpu else "torch"
+    if implementation == "numba" and not has_numba:
+        raise MissingBackend("numba is not installed", do="pip install 'gpu-rag[cpu]'")
+    if implementation != "torch" and not on_cpu:
+        raise UsageError(f"{implementation} works on the CPU", given=f"a graph on {device}", expected="torch or auto")
+    return implementation
+
+
+def _pick_solver(solver: str, implementation: str, graph: PageRankGraph) -> str:
+    if solver == "auto":
+        return "sor" if implementation == "numba" else "chebyshev" if graph.symmetric else "power"
+    if solver == "sor" and implementation != "numba":
+        raise UsageError("sor works row by row", given=f"implementation={implementation}", expected="numba")
+    if solver == "chebyshev" and not graph.symmetric:
+        raise BadInput("chebyshev needs a symmetric graph", given="a directed one", expected="power, sor or auto")
+    return solver
+
+
+class Job:
+    """One call: what to solve and by what. `run` calls back once a tile."""
+
+    def __init__(self, graph: PageRankGraph, teleport: Teleport, implementation: str, options: Options):
+        self.graph, self.teleport, self.implementation, self.threads = graph, teleport, implementation, options.threads
+        self.plan = plan_of(
+            _pick_solver(options.solver, implementation, graph), options.damping, options.tol, options.max_iter,
+            symmetric=graph.symmetric, known_mass=graph.symmetric or not graph.has_dangling,
+        )  # fmt: skip
+        self.dtypes = (torch.float32, torch.float64) if options.tol >= FINEST_F32 else (torch.float64,)
+        self.width, self.new_tile = _tile_maker(graph, teleport, self.plan, implementation, options.block)
+
+    def run(self, solve: Callable[[int, int], None]) -> None:
+        """Calls solve(first, last) for the questions of each tile, on `threads` threads; the first error is raised."""
+        tiles = [(i, min(i + self.width, self.teleport.batch)) for i in range(0, self.teleport.batch, self.width)]
+        if self.threads == 1 or len(tiles) < 2:
+            for first, last in tiles:
+                solve(first, last)
+            return
+        with ThreadPoolExecutor(self.threads) as pool:
+            for done in [pool.submit(solve, first, last) for first, last in tiles]:
+                done.result()
+
+    def solve(self, first: int, last: int, result: torch.Tensor, lo: int) -> None:
+        """Writes the PageRank of questions first..last, nodes lo.., into `result`; columns that f32 cannot bring
+        within the tolerance are solved again in f64."""
+        questions = np.arange(first, last)
+        empty = self.teleport.is_empty(questions)
+        result[torch.from_numpy(empty).to(result.device)] = 0.0
+        questions = questions[~empty]
+        bound, steps = np.zeros(0), np.zeros(0)
+        for dtype in self.dtypes:
+            if len(questions):
+                questions, bound, steps = self._solve_in(dtype, questions, questions - first, result, lo)
+        if len(questions):
+            raise GpuRagError(
+                "PageRank did not converge",
+                given=f"question {questions[0]}: L1 error up to {bound[0]:.2g} after {int(steps[0])} steps",
+                expected=f"<= {self.plan.tol:g} within {self.plan.max_iter}",
+                do="raise max_iter, or lower damping",
+            )
+
+    def _solve_in(
+        self, dtype: torch.dtype, questions: Array, rows: Array, result: torch.Tensor, lo: int
+    ) -> tuple[Array, Array, Array]:
+        """Solves in one precision; returns the questions that failed, their bounds and their steps."""
+        to = np.full(self.width, -1, np.int64)
+        to[: len(rows)] = rows
+        tile = self.new_tile(dtype, questions, result, lo)
+        solved = solve_tile(tile, self.plan, to, self._least_mass(questions))
+        scale = np.ones(result.shape[0])
+        scale[rows] = solved.scale[: len(rows)]
+        result.mul_(torch.from_numpy(scale).to(result)[:, None])
+        failed = solved.unsolved
+        return questions[failed], solved.bound[failed], solved.steps[failed]
+
+    def _least_mass(self, questions: Array) -> Array:
+        """|q|_1 where it is known, else its lower bound 1 - d; 1 for unused columns."""
+        least = np.ones(self.width)
+        if not self.plan.known_mass:
+            least[:] = 1 - self.plan.damping
+        elif self.graph.has_dangling:
+            least[: len(questions)] -= self.plan.damping * self.teleport.mass_on(self.graph.dangling, questions)
+        return least
+
+
+TileMaker = Callable[[torch.dtype, Array, torch.Tensor, int], Tile]
+
+
+def _tile_maker(
+    graph: PageRankGraph, teleport: Teleport, plan: Plan, implementation: str, block: int
+) -> tuple[int, TileMaker]:
+    """Width of a tile, and what makes one of (dtype, questions, result, lo)."""
+    if implementation == "numba":
+        from gpu_rag.graph.pagerank_numba import NumbaGraph, NumbaTile
+
+        views = {t: NumbaGraph(graph, k) for t, k in ((torch.float32, np.float32), (torch.float64, np.float64))}
+        return NumbaTile.width, lambda dtype, questions, result, lo: NumbaTile(
+            views[dtype], plan, teleport, questions, result.numpy(), lo
+        )
+    from gpu_rag.graph.pagerank_matrix import MatrixTile, ScipyProduct, TorchProduct
+
+    product = ScipyProduct(graph) if implementation == "scipy" else TorchProduct(graph)
+    return block, lambda dtype, questions, result, lo: MatrixTile(
+        graph, product, plan, teleport, questions, result, lo, block, dtype
+    )

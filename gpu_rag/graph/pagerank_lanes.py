@@ -1,0 +1,141 @@
+"""One row of a PageRank sweep over LANES columns at once, written as vector instructions.
+
+numba unrolls a short inner loop into scalars, or stores its accumulator once an edge; here the accumulator of a row is
+one LLVM vector that stays in registers. The element type (f32 or f64) is that of the state. No instruction may be
+reassociated or contracted, so a column's bits do not depend on its lane or on the other columns.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+LANES = 32
+
+_I64 = ir.IntType(64)
+_F64 = ir.VectorType(ir.DoubleType(), LANES)
+
+
+class _Row:
+    """Emits code over arrays of shape [rows, LANES] (or [LANES], row 0), for one call of an intrinsic."""
+
+    def __init__(self, context: Any, builder: Any, signature: Any, args: Any):
+        self.context, self.builder, self.signature, self.args = context, builder, signature, args
+
+    def pointer(self, k: int) -> Any:
+        return cgutils.create_struct_proxy(self.signature.args[k])(self.context, self.builder, self.args[k]).data
+
+    def vector_at(self, k: int, row: Any) -> Any:
+        """Address of row `row` of argument k as a vector of its own element type."""
+        element = self.context.get_data_type(self.signature.args[k].dtype)
+        base = self.builder.bitcast(self.pointer(k), ir.VectorType(element, LANES).as_pointer())
+        return self.builder.gep(base, [row])
+
+    def load(self, k: int, row: Any) -> Any:
+        return self.builder.load(self.vector_at(k, row), align=self.signature.args[k].dtype.bitwidth // 8)
+
+    def store(self, value: Any, k: int, row: Any) -> None:
+        self.builder.store(value, self.vector_at(k, row), align=self.signature.args[k].dtype.bitwidth // 8)
+
+    def widen(self, value: Any, kind: Any) -> Any:
+        """A vector converted to `kind`, a vector type of the same or a wider float."""
+        return value if value.type == kind else self.builder.fpext(value, kind)
+
+    def splat(self, scalar: Any, kind: Any) -> Any:
+        one = self.builder.insert_element(ir.Constant(kind, ir.Undefined), scalar, _I64(0))
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+        return self.builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), zeros)
+
+    def absolute(self, value: Any) -> Any:
+        width = 64 if value.type.element == ir.DoubleType() else 32
+        name = f"llvm.fabs.v{LANES}f{width}"
+        fabs = cgutils.get_or_insert_function(self.builder.module, ir.FunctionType(value.type, [value.type]), name)
+        return self.builder.call(fabs, [value])
+
+    def gather(self, state: int, indices: int, weight: int, first: Any, last: Any, kind: Any) -> Any:
+        """sum over e in [first, last) of weight[e] * state[indices[e]], in the order of e, as `kind`."""
+        b = self.builder
+        zero = ir.Constant(kind, [0.0] * LANES)
+        before, loop, after = b.block, b.append_basic_block("edges"), b.append_basic_block("row")
+        b.cbranch(b.icmp_signed("<", first, last), loop, after)
+        b.position_at_end(loop)
+        e, total = b.phi(_I64), b.phi(kind)
+        e.add_incoming(first, before)
+        total.add_incoming(zero, before)
+        node = b.sext(b.load(b.gep(self.pointer(indices), [e])), _I64)
+        term = self.widen(self.load(state, node), kind)
+        if not isinstance(self.signature.args[weight], types.NoneType):
+            w = b.load(b.gep(self.pointer(weight), [e]))
+            if kind.element != w.type:
+                w = b.fpext(w, kind.element)
+            term = b.fmul(term, self.splat(w, kind))
+        grown = b.fadd(total, term)
+        following = b.add(e, _I64(1))
+        e.add_incoming(following, b.block)
+        total.add_incoming(grown, b.block)
+        last_block = b.block
+        b.cbranch(b.icmp_signed("<", following, last), loop, after)
+        b.position_at_end(after)
+        result = b.phi(kind)
+        result.add_incoming(zero, before)
+        result.add_incoming(grown, last_block)
+        return result
+
+
+@intrinsic
+def sweep_row(
+    typing: Any, x: Any, y: Any, source: Any, omega: Any, change: Any, indices: Any, weight: Any, row: Any, at: Any,
+    first: Any, last: Any, damping: Any, inverse: Any, scale: Any,
+) -> Any:  # fmt: skip
+    """y[row] += omega * (z - y[row]) and change += scale * |z - x[row]|,
+    z = (damping * sum_e weight[e] x[indices[e]] + source[at]) * inverse; x and y may be the same array."""
+    signature = types.void(
+        x, y, source, omega, change, indices, weight, types.int64, types.int64, types.int64, types.int64,
+        x.dtype, x.dtype, x.dtype,
+    )  # fmt: skip
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        r = _Row(context, builder, signature, args)
+        row, at, first, last, damping, inverse, scale = args[7:]
+        kind = ir.VectorType(context.get_data_type(signature.args[0].dtype), LANES)
+        z = r.gather(0, 5, 6, first, last, kind)
+        z = builder.fadd(builder.fmul(z, r.splat(damping, kind)), r.load(2, at))
+        z = builder.fmul(z, r.splat(inverse, kind))
+        moved = r.absolute(builder.fsub(z, r.load(0, row)))
+        moved = r.widen(builder.fmul(moved, r.splat(scale, kind)), _F64)
+        old = r.load(1, row)
+        r.store(builder.fadd(old, builder.fmul(r.load(3, _I64(0)), builder.fsub(z, old))), 1, row)
+        r.store(builder.fadd(r.load(4, _I64(0)), moved), 4, _I64(0))
+        return context.get_dummy_value()
+
+    return signature, emit
+
+
+@intrinsic
+def finish_row(
+    typing: Any, x: Any, source: Any, p: Any, gap: Any, mass: Any, indices: Any, weight: Any, row: Any, at: Any,
+    slot: Any, first: Any, last: Any, damping: Any, scale: Any,
+) -> Any:  # fmt: skip
+    """In f64: q = damping * sum_e weight[e] x[indices[e]] + source[at]; gap += |q - scale * x[row]|; mass += q;
+    p[slot] = q rounded to f32."""
+    signature = types.void(
+        x, source, p, gap, mass, indices, weight, types.int64, types.int64, types.int64, types.int64, types.int64,
+        types.float64, types.float64,
+    )  # fmt: skip
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        r = _Row(context, builder, signature, args)
+        row, at, slot, first, last, damping, scale = args[7:]
+        q = r.gather(0, 5, 6, first, last, _F64)
+        q = builder.fadd(builder.fmul(q, r.splat(damping, _F64)), r.widen(r.load(1, at), _F64))
+        held = builder.fmul(r.widen(r.load(0, row), _F64), r.splat(scale, _F64))
+        gap = r.absolute(builder.fsub(q, held))
+        r.store(builder.fadd(r.load(3, _I64(0)), gap), 3, _I64(0))
+        r.store(builder.fadd(r.load(4, _I64(0)), q), 4, _I64(0))
+        r.store(builder.fptrunc(q, ir.VectorType(ir.FloatType(), LANES)), 2, slot)
+        return context.get_dummy_value()
+
+    return signature, emit

@@ -1,0 +1,89 @@
+"""Tiles of PageRank on the CPU by numba: LANES questions side by side in each row of the state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpu_rag.graph.pagerank_graph import PageRankGraph
+from gpu_rag.graph.pagerank_kernels import finish, sweep
+from gpu_rag.graph.pagerank_lanes import LANES
+from gpu_rag.graph.pagerank_plan import ROUNDING, Array, Plan
+from gpu_rag.graph.pagerank_teleport import Teleport
+
+_CACHE_LINE = 64
+
+
+class NumbaGraph:
+    """Views of a prepared graph for the kernels, in the dtype of the state. Shared by threads; read only."""
+
+    def __init__(self, graph: PageRankGraph, dtype: Any):
+        self.n, self.graph, self.dtype = graph.n, graph, np.dtype(dtype)
+        pull = graph.pull
+        self.indptr, self.indices = pull.indptr.contiguous().numpy(), pull.indices.contiguous().numpy()
+        self.weight = None if pull.weight is None else pull.weight.contiguous().numpy()
+        self.scale64 = graph.scale.numpy()
+        self.scale, self.inverse = self.scale64.astype(dtype), (1 / self.scale64).astype(dtype)
+        self.dangling = graph.dangling.numpy()
+
+
+class NumbaTile:
+    """`Tile` of up to LANES questions. result: f32[>= questions, hi - lo], where the checks write nodes lo..hi."""
+
+    width = LANES
+
+    def __init__(self, graph: NumbaGraph, plan: Plan, teleport: Teleport, questions: Array, result: Array, lo: int):
+        self.graph, self.result, self.lo = graph, result, lo
+        self.slack = ROUNDING if graph.dtype == np.float32 else 0.0
+        self.damping = plan.damping
+        self.x = _state(graph.n, graph.dtype)
+        self.y = self.x if plan.in_place else _state(graph.n, graph.dtype)
+        self.at = np.zeros(graph.n, np.int32)
+        self.source = self._start(plan, teleport, questions)
+
+    def _start(self, plan: Plan, teleport: Teleport, questions: Array) -> Array:
+        """Sets x to pi (to its own fixpoint on dangling nodes of a symmetric graph) and returns the rows of (1-d) pi;
+        row 0 is zero, for the nodes without any."""
+        g = self.graph
+        if teleport.prior is None:
+            node, lane, mass = teleport.entries(questions)
+            nodes, row = np.unique(node, return_inverse=True)
+            pi = np.zeros((len(nodes), LANES))
+            np.add.at(pi, (row, lane), mass)
+        else:
+            nodes, pi = np.arange(g.n), teleport.dense(questions, LANES, g.graph).numpy()
+        self.at[nodes] = np.arange(1, len(nodes) + 1)
+        source = np.zeros((len(nodes) + 1, LANES), g.dtype)
+        source[1:] = (1 - plan.damping) * pi
+        first = np.where(g.dangling[nodes, None], 1 - plan.damping, 1.0) if plan.known_mass else 1.0
+        self.x[nodes] = first * pi / g.scale64[nodes, None]
+        return source
+
+    def sweep(self, omega: Array) -> Array:
+        """See `Tile.sweep`."""
+        g, change = self.graph, np.zeros(LANES)
+        kind = g.dtype.type
+        sweep(
+            g.indptr, g.indices, g.weight, g.scale, g.inverse, self.at, kind(self.damping), self.source,
+            omega.astype(g.dtype), self.x, self.y, change,
+        )  # fmt: skip
+        self.x, self.y = self.y, self.x
+        return change
+
+    def check(self, rows: Array) -> tuple[Array, Array]:
+        """See `Tile.check`."""
+        g, gap, mass = self.graph, np.zeros(LANES), np.zeros(LANES)
+        finish(
+            g.indptr, g.indices, g.weight, g.scale64, self.at, self.damping, self.source, self.x, self.lo,
+            rows, self.result, gap, mass,
+        )  # fmt: skip
+        return gap, mass
+
+
+def _state(n: int, dtype: np.dtype[Any]) -> Array:
+    """Zeros [n, LANES] that start on a cache line, so that a row of f32 is two lines and not three."""
+    raw = torch.zeros(n * LANES * dtype.itemsize + _CACHE_LINE, dtype=torch.uint8).numpy()
+    start = -raw.ctypes.data % _CACHE_LINE
+    return raw[start : start + n * LANES * dtype.itemsize].view(dtype).reshape(n, LANES)

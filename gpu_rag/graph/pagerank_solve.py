@@ -1,0 +1,71 @@
+"""The iteration of one tile of questions: every column stops by its own error, whatever its neighbours do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from gpu_rag.graph.pagerank_plan import Array, Plan
+
+MAX_CHECKS = 4  # a column that fails this many checks has met the rounding of its state
+
+
+class Tile(Protocol):
+    """The state of up to `width` questions on some backend."""
+
+    width: int
+    slack: float
+
+    def sweep(self, omega: Array) -> Array:
+        """One step with omega f64[width]; 0 leaves a column as it is after every second step (every step when the
+        solver works in place). Returns f64[width], the L1 size of Z - X in q."""
+
+    def check(self, rows: Array) -> tuple[Array, Array]:
+        """Computes Z in f64 from the state; column c is written to row rows[c] of the result, unless -1.
+        Returns gap = |Z - X|_1 and mass = |Z|_1, each f64[width]."""
+
+
+@dataclass
+class Solved:
+    """scale: f64[width], what the rows must be multiplied with to sum to 1; unsolved: columns without a proof;
+    bound: f64[width]; steps: i64[width]."""
+
+    scale: Array
+    unsolved: Array
+    bound: Array
+    steps: Array
+
+
+def solve_tile(tile: Tile, plan: Plan, rows: Array, least_mass: Array) -> Solved:
+    """Iterates the columns c of `tile` with rows[c] >= 0 until each is within plan.tol, proved by a check in f64.
+
+    rows: i64[width], the row of the result that a column goes to, or -1; least_mass: f64[width], |q|_1 where
+    plan.known_mass, else a lower bound of it. A column is frozen (omega 0) when its predicted gap is small enough;
+    when all are, one pass checks them; a column that fails goes on.
+    """
+    width = tile.width
+    pending = rows >= 0
+    steps, checks = np.zeros(width, np.int64), np.zeros(width, np.int64)
+    predicted = np.full(width, plan.predicted)
+    allowed = plan.allowed(tile.slack, least_mass)
+    scale, bound = np.ones(width), np.full(width, np.inf)
+    going, last = pending.copy(), np.zeros(width)
+    while pending.any():
+        while going.any():
+            for _ in range(plan.stride):
+                change = tile.sweep(np.where(going, plan.omega[np.minimum(steps, plan.max_iter)], 0.0))
+                steps += going
+            last = np.where(going, change, last)
+            going &= (predicted * last > allowed) & (steps < plan.max_iter)
+        gap, mass = tile.check(np.where(pending, rows, -1))
+        checks += pending
+        proved = plan.bound(gap, mass, least_mass) + tile.slack
+        bound = np.where(pending, proved, bound)
+        scale = np.where(pending & (mass > 0), 1 / np.maximum(mass, 1e-300), scale)
+        pending &= (proved > plan.tol) & (steps < plan.max_iter) & (checks < MAX_CHECKS)
+        predicted = np.where(pending, np.maximum(predicted, 1.25 * gap / np.maximum(last, 1e-300)), predicted)
+        going = pending.copy()
+    unsolved = np.flatnonzero((bound > plan.tol) & (rows >= 0))
+    return Solved(scale, unsolved, bound, steps)

@@ -1,0 +1,89 @@
+"""An index as files that other programs read: Parquet tables, or one GraphML graph."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+from xml.sax.saxutils import escape, quoteattr
+
+from gpu_rag.errors import UsageError
+from gpu_rag.index import tables
+from gpu_rag.index.folder import storage_errors
+from gpu_rag.index.index import Index
+
+FORMATS = ("parquet", "graphml")
+_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_NODE_KEYS = (("kind", "node"), ("name", "node"), ("text", "node"))
+_EDGE_KEYS = (("kind", "edge"), ("label", "edge"), ("weight", "edge"))
+
+
+def export(index: Index, form: str, out: Path) -> list[Path]:
+    """Writes the index in a format ("parquet": a folder, "graphml": a file). Returns the files written.
+
+    Raises UsageError for an unknown format, or where `out` exists already: nothing is overwritten.
+    """
+    if form not in FORMATS:
+        raise UsageError("unknown export format", given=form, expected=" | ".join(FORMATS))
+    if out.exists():
+        raise UsageError("--out exists already", given=out, do="remove it or choose another name")
+    with storage_errors(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        return _parquet(index, out) if form == "parquet" else _graphml(index, out)
+
+
+def _parquet(index: Index, out: Path) -> list[Path]:
+    out.mkdir()
+    written = []
+    for stage in index.layers:
+        for source in sorted(index.folder(stage).glob("*.parquet")):
+            written.append(Path(shutil.copyfile(source, out / source.name)))
+    return written
+
+
+def _graphml(index: Index, out: Path) -> list[Path]:
+    with out.open("w", encoding="utf-8") as file:
+        file.write('<?xml version="1.0" encoding="UTF-8"?>\n<graphml xmlns="http://graphml.graphdrawing.org/xmlns">\n')
+        for name, domain in (*_NODE_KEYS, *_EDGE_KEYS):
+            form = "double" if name == "weight" else "string"
+            key = quoteattr(f"{domain[0]}_{name}")
+            file.write(f'<key id={key} for="{domain}" attr.name="{name}" attr.type="{form}"/>\n')
+        file.write('<graph edgedefault="undirected">\n')
+        _write_nodes(index, file)
+        for source, target, kind, label, weight in _edges(index):
+            data = _data("e_kind", kind) + _data("e_label", label) + _data("e_weight", str(weight))
+            file.write(f'<edge source="{source}" target="{target}">{data}</edge>\n')
+        file.write("</graph>\n</graphml>\n")
+    return [out]
+
+
+def _data(key: str, text: str) -> str:
+    return f'<data key="{key}">{escape(_NOT_XML.sub("", text))}</data>' if text else ""
+
+
+def _write_nodes(index: Index, file: IO[str]) -> None:
+    rows = zip(index.passage_ids, index.passages["title"].to_pylist(), index.passages["text"].to_pylist())
+    for number, (passage, title, text) in enumerate(rows):
+        data = _data("n_kind", "passage") + _data("n_name", f"{title} [{passage}]") + _data("n_text", text)
+        file.write(f'<node id="p{number}">{data}</node>\n')
+    if "entities" in index.layers:
+        for number, name in enumerate(index.entity_names):
+            file.write(f'<node id="e{number}">{_data("n_kind", "entity")}{_data("n_name", name)}</node>\n')
+
+
+def _edges(index: Index) -> Iterator[tuple[str, str, str, str, float]]:
+    """(source, target, kind, label, weight): relations, then mentions (one a pair), then synonyms."""
+    if "entities" in index.layers:
+        columns = (index.relations[name].to_pylist() for name in ("subject", "label", "object"))
+        for subject, label, object_ in zip(*columns):
+            yield f"e{subject}", f"e{object_}", "relation", label, 1.0
+    if "mentions" in index.layers:
+        pairs = set(zip(index.mentions["entity"].to_pylist(), index.mentions["passage"].to_pylist()))
+        for entity, passage in sorted(pairs):
+            yield f"e{entity}", f"p{passage}", "mention", "", 1.0
+    if "synonyms" in index.layers:
+        synonyms = tables.read_table(index.folder("synonyms") / "synonyms.parquet", tables.SYNONYMS)
+        for left, right, score in zip(*(synonyms[name].to_pylist() for name in synonyms.column_names)):
+            yield f"e{left}", f"e{right}", "synonym", "", score

@@ -1,0 +1,133 @@
+"""Durable writing: atomic files, a write lock, checksums, and disk errors that say what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from gpu_rag.errors import BadInput, IndexLocked, StorageError
+
+_REFUSALS = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EROFS: "the file system is read-only",
+    errno.EACCES: "no permission to write here",
+    errno.EPERM: "no permission to write here",
+}
+
+
+@contextlib.contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turns the disk's refusals (full, read-only, no permission) into StorageError naming `path`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _REFUSALS:
+            raise
+        raise StorageError(
+            _REFUSALS[error.errno],
+            given=str(error.filename or path),
+            do="free space or choose another --out, then run the same command again: it resumes",
+        ) from error
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys and no spaces: equal values give equal bytes."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def sha256_text(text: str) -> str:
+    """Hex sha256 of a text as UTF-8."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def sha256_file(path: Path) -> str:
+    """Hex sha256 of a file, read in blocks."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def checksums(folder: Path) -> dict[str, dict[str, Any]]:
+    """{relative name: {"sha256", "bytes"}} of every file below `folder`, names sorted."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    return {p.relative_to(folder).as_posix(): {"sha256": sha256_file(p), "bytes": p.stat().st_size} for p in files}
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes renames inside `folder` durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_tree(folder: Path) -> None:
+    """Makes every file below `folder` durable."""
+    for path in folder.rglob("*"):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    sync_folder(folder)
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Writes beside and renames: readers see the old bytes or the new ones, never a part."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with storage_errors(path):
+        with beside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+        sync_folder(path.parent)
+
+
+def read_json(path: Path) -> Any:
+    """The JSON document in `path`. Raises BadInput when it is not JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise BadInput("not a JSON file", given=f"{path}: {error}", expected="a JSON document") from error
+
+
+class WriteLock:
+    """One writer a folder. Held by the operating system, so a killed process never leaves it behind."""
+
+    def __init__(self, folder: Path):
+        self._path = folder / "lock"
+        self._file: IO[str] | None = None
+
+    def __enter__(self) -> WriteLock:
+        with storage_errors(self._path):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._file.seek(0)
+            owner = self._file.read().strip() or "unknown"
+            self._file.close()
+            raise IndexLocked(
+                "another process is writing this index",
+                given=f"{self._path.parent} (process {owner})",
+                do="wait for it to end, or choose another --out",
+            ) from error
+        self._file.truncate(0)
+        self._file.write(str(os.getpid()))
+        self._file.flush()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,0 +1,160 @@
+"""An index in memory: tables read when first asked for, vectors and graph on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from gpu_rag.errors import IndexMismatch, MissingLayer
+from gpu_rag.graph.pagerank import PageRankGraph, prepare
+from gpu_rag.index import tables
+from gpu_rag.index.build import stage_folder
+from gpu_rag.index.manifest import Manifest
+from gpu_rag.text.bm25 import Bm25
+from gpu_rag.types import CSR, Evidence
+
+
+class Index:
+    """A finished index folder, opened for reading. Never writes into the folder."""
+
+    def __init__(self, path: Path, manifest: Manifest, device: str):
+        self.path, self.manifest, self.device = path, manifest, device
+
+    @classmethod
+    def open(cls, path: str | Path, *, device: str = "cpu") -> Index:
+        """Opens an index. Raises BadInput when `path` is none, IndexMismatch for another format version."""
+        folder = Path(path)
+        return cls(folder, Manifest.read(folder), device)
+
+    def check_embedder(self, name: str, content_hash: str) -> None:
+        """Raises IndexMismatch unless this is the embedder, by content, that made the vectors."""
+        built = self.manifest.model("embedder")
+        if built is not None and built["content_hash"] != content_hash:
+            raise IndexMismatch(
+                "the index was embedded with another model",
+                given=f"{name} ({content_hash[:12]})",
+                expected=f"{built['name']} ({built['content_hash'][:12]})",
+                do=f"use --set models.embedder={built['name']}, or build the index again with --fresh",
+            )
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Names of the layers that are built."""
+        return tuple(self.manifest.stages)
+
+    def folder(self, stage: str) -> Path:
+        """The folder of a stage. Raises MissingLayer when it was not built."""
+        if stage not in self.manifest.stages:
+            raise MissingLayer("the index lacks a layer", given=f"{self.path} without {stage}")
+        return stage_folder(self.path, self.manifest, stage)
+
+    def _table(self, stage: str, file: str, schema: pa.Schema) -> pa.Table:
+        return tables.read_table(self.folder(stage) / file, schema)
+
+    @cached_property
+    def documents(self) -> pa.Table:
+        """Table of documents, sorted by id."""
+        return self._table("passages", "documents.parquet", tables.DOCUMENTS)
+
+    @cached_property
+    def passages(self) -> pa.Table:
+        """Table of passages, sorted by id."""
+        return self._table("passages", "passages.parquet", tables.PASSAGES)
+
+    @cached_property
+    def entities(self) -> pa.Table:
+        """Table of entities, sorted by normalised name."""
+        return self._table("entities", "entities.parquet", tables.ENTITIES)
+
+    @cached_property
+    def relations(self) -> pa.Table:
+        """Table of relations, sorted by (subject, label, object)."""
+        return self._table("entities", "relations.parquet", tables.RELATIONS)
+
+    @cached_property
+    def mentions(self) -> pa.Table:
+        """Table of mentions, sorted by (passage, start, entity)."""
+        return self._table("mentions", "mentions.parquet", tables.MENTIONS)
+
+    @cached_property
+    def passage_ids(self) -> list[str]:
+        """Text id of each passage."""
+        return self.passages["id"].to_pylist()
+
+    @cached_property
+    def passage_doc_ids(self) -> list[str]:
+        """Document id of each passage."""
+        return self.passages["doc_id"].to_pylist()
+
+    @cached_property
+    def relation_ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """(subjects, objects) of all relations: i64[n_relations] rows of the entity table."""
+        subjects = self.relations["subject"].to_numpy().astype(np.int64)
+        return subjects, self.relations["object"].to_numpy().astype(np.int64)
+
+    @cached_property
+    def entity_names(self) -> list[str]:
+        """Written name of each entity."""
+        return self.entities["name"].to_pylist()
+
+    @cached_property
+    def bm25(self) -> Bm25:
+        """The BM25 index over the passages."""
+        return Bm25.load(self.folder("bm25"))
+
+    def vectors(self, layer: str) -> torch.Tensor:
+        """Unit vectors of a layer: f32[n, D] on CPU, where half-precision products are slow; f16 on a GPU."""
+        if layer not in self._vectors:
+            arrays = tables.read_arrays(self.folder(layer) / "vectors.safetensors")
+            held = torch.from_numpy(arrays["vectors"])
+            self._vectors[layer] = held.float() if self.device == "cpu" else held.to(self.device)
+        return self._vectors[layer]
+
+    @cached_property
+    def _vectors(self) -> dict[str, torch.Tensor]:
+        return {}
+
+    @cached_property
+    def graph(self) -> PageRankGraph:
+        """The adjacency over [entities | passages], prepared for PageRank."""
+        arrays = tables.read_arrays(self.folder("graph") / "graph.safetensors")
+        held = {name: torch.from_numpy(array).to(self.device) for name, array in arrays.items()}
+        return prepare(CSR(held["indptr"], held["indices"], held["weight"]))
+
+    @property
+    def n_entities(self) -> int:
+        """Number of entities: passage row p is graph node n_entities + p."""
+        return int(self.entities.num_rows)
+
+    @property
+    def n_passages(self) -> int:
+        """Number of passages."""
+        return int(self.passages.num_rows)
+
+    def evidence(self, rows: Sequence[int], scores: Sequence[float], why: str) -> tuple[Evidence, ...]:
+        """Evidence records of passages, in the order given."""
+        part = self.passages.take(pa.array(list(rows), pa.int64())).to_pylist()
+        return tuple(
+            Evidence(row["id"], row["title"], row["text"], row["start"], row["end"], float(score), why)
+            for row, score in zip(part, scores)
+        )
+
+    def relation_text(self, row: int) -> tuple[str, str, str]:
+        """(subject, label, object) of a relation, as written."""
+        subjects, objects = self.relation_ends
+        label = self.relations["label"][row].as_py()
+        return self.entity_names[int(subjects[row])], label, self.entity_names[int(objects[row])]
+
+    def counts(self) -> dict[str, int]:
+        """All counts of all stages."""
+        merged: dict[str, Any] = {}
+        for record in self.manifest.stages.values():
+            for name, n in record.counts.items():
+                merged[name] = merged.get(name, 0) + n
+        return merged

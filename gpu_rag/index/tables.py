@@ -1,0 +1,110 @@
+"""Schemas of the Parquet tables, and how they are written so that equal rows give equal bytes.
+
+Integer ids are row numbers: every table is sorted by its text id, so ids follow the sorted ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from safetensors.numpy import load_file, save_file
+
+from gpu_rag.errors import IndexCorrupt
+from gpu_rag.index.folder import storage_errors
+
+ROWS_A_GROUP = 8192
+
+DOCUMENTS = pa.schema([("id", pa.string()), ("title", pa.string()), ("file", pa.string()), ("line", pa.int32())])
+PASSAGES = pa.schema(
+    [
+        ("id", pa.string()),
+        ("doc_id", pa.string()),
+        ("title", pa.string()),
+        ("text", pa.string()),
+        ("start", pa.int64()),  # character offsets into the source document
+        ("end", pa.int64()),
+    ]
+)
+EXTRACTIONS = pa.schema(
+    [
+        ("passage", pa.int32()),
+        ("entities", pa.list_(pa.string())),
+        ("triples", pa.list_(pa.list_(pa.string()))),
+        ("status", pa.string()),  # ok | empty | truncated | malformed | failed | absent
+    ]
+)
+ENTITIES = pa.schema(
+    [
+        ("id", pa.string()),  # the normalised name
+        ("name", pa.string()),  # the commonest way it is written
+        ("aliases", pa.list_(pa.string())),
+        ("n_passages", pa.int32()),
+    ]
+)
+RELATIONS = pa.schema(
+    [
+        ("id", pa.string()),
+        ("subject", pa.int32()),  # rows of ENTITIES
+        ("label", pa.string()),
+        ("object", pa.int32()),
+        ("passages", pa.list_(pa.int32())),  # where it was extracted, ascending
+        ("origin", pa.string()),
+    ]
+)
+MENTIONS = pa.schema(
+    [
+        ("entity", pa.int32()),
+        ("passage", pa.int32()),
+        ("start", pa.int32()),  # characters into the passage text; -1: extracted there, not found verbatim
+        ("end", pa.int32()),
+        ("origin", pa.string()),  # extraction | search
+    ]
+)
+SYNONYMS = pa.schema([("left", pa.int32()), ("right", pa.int32()), ("score", pa.float32())])
+
+
+def write_table(path: Path, schema: pa.Schema, columns: Mapping[str, Sequence[Any] | np.ndarray]) -> int:
+    """Writes columns as Parquet (zstd, fixed row groups). Returns the number of rows."""
+    arrays = [pa.array(columns[field.name], type=field.type) for field in schema]
+    table = pa.Table.from_arrays(arrays, schema=schema)
+    with storage_errors(path):
+        pq.write_table(table, path, row_group_size=ROWS_A_GROUP, compression="zstd", version="2.6")
+    return int(table.num_rows)
+
+
+def write_rows(path: Path, schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> int:
+    """write_table for row dictionaries."""
+    rows = list(rows)
+    return write_table(path, schema, {name: [row[name] for row in rows] for name in schema.names})
+
+
+def read_table(path: Path, schema: pa.Schema) -> pa.Table:
+    """Reads a table and checks its schema. Raises IndexCorrupt naming the file."""
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise IndexCorrupt("a table of the index cannot be read", given=f"{path}: {error}") from error
+    if not table.schema.equals(schema):
+        raise IndexCorrupt("a table has other columns", given=f"{path}: {table.schema.names}", expected=schema.names)
+    return table
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes named arrays as safetensors."""
+    with storage_errors(path):
+        save_file({name: np.ascontiguousarray(value) for name, value in arrays.items()}, path)
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Reads safetensors. Raises IndexCorrupt naming the file."""
+    from safetensors import SafetensorError
+
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise IndexCorrupt("arrays of the index cannot be read", given=f"{path}: {error}") from error

@@ -1,0 +1,162 @@
+"""Batch answering as a job: durable rows, exact resume, OpenAI-batch files in and out.
+
+One row a question is appended as soon as the question ends, so a killed run loses only the questions in flight; beside ANSWERS
+stand `ANSWERS.config.json`, the settings that made it, and `ANSWERS.replies.sqlite`, the replies of the language model.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from gpu_rag.errors import BadInput, IndexMismatch
+from gpu_rag.index.folder import canonical_json, read_json, storage_errors, write_atomic
+from gpu_rag.types import Answer, Usage
+
+STYLES = ("jsonl", "openai")
+
+
+def row_of(answer: Answer) -> dict[str, Any]:
+    """The row of an answer, as the command line documents it."""
+    return {
+        "id": answer.question_id,
+        "question": answer.question,
+        "method": answer.method,
+        "status": answer.status,
+        "answer": answer.text,
+        "evidence": [dict(vars(e)) for e in answer.evidence],
+        "paths": [{"text": p.text, "edges": [list(e) for e in p.edges], "source": p.source} for p in answer.paths],
+        "trace": [{**vars(step), "chosen": list(step.chosen)} for step in answer.trace],
+        "usage": dict(vars(answer.usage)),
+        "error": answer.error,
+        "config_hash": answer.config_hash,
+    }
+
+
+def openai_row(row: dict[str, Any], model: str) -> dict[str, Any]:
+    """The same row in the output format of OpenAI batch files; the answer is the message's content."""
+    failed = row["status"] == "failed"
+    message = {"role": "assistant", "content": row["answer"] or ""}
+    usage: dict[str, Any] = row["usage"]
+    body = {
+        "object": "chat.completion",
+        "model": model,
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        "usage": {
+            "prompt_tokens": usage["prompt_tokens"],
+            "completion_tokens": usage["generated_tokens"],
+            "total_tokens": usage["prompt_tokens"] + usage["generated_tokens"],
+        },
+        "gpu_rag": row,
+    }
+    response = {"status_code": 500 if failed else 200, "request_id": row["id"], "body": body}
+    error = {"code": row["error"]["type"], "message": row["error"]["message"]} if failed else None
+    return {"id": f"batch_{row['id']}", "custom_id": row["id"], "response": response, "error": error}
+
+
+def plain_row(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of either style as the plain row."""
+    if "custom_id" in row:
+        body: dict[str, Any] = row["response"]["body"]["gpu_rag"]
+        return body
+    return row
+
+
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The plain rows of an answers file; a torn last line (of a killed run) is left out. Raises BadInput for other damage."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise BadInput(
+            "cannot read the answers", given=f"{path}: {error.strerror}", expected="a file made by gpu-rag answer"
+        ) from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = plain_row(json.loads(line))
+            if not isinstance(row["id"], str) or not isinstance(row["status"], str):
+                raise ValueError("no id or status")
+        except (ValueError, KeyError, TypeError) as error:
+            if number == len(lines):  # no newline after it: the write was cut
+                return
+            raise BadInput(
+                "not a row of answers", given=f"{path}:{number}", expected="rows made by gpu-rag answer"
+            ) from error
+        yield row
+
+
+class AnswersFile:
+    """An answers file open for appending. `done`: ids of rows that are there and need not be asked again.
+
+    Opening mends a torn last line, and refuses a file that other settings made. Failed rows of an earlier run are set
+    aside and asked again; each id has one row in the end.
+    """
+
+    def __init__(self, path: Path, config: dict[str, Any], *, style: str = "jsonl"):
+        self.path, self.style, self._config = path, style, config
+        self.done: dict[str, dict[str, Any]] = {}
+        self._file: IO[bytes] | None = None
+        self._sidecar = path.with_name(path.name + ".config.json")
+
+    def __enter__(self) -> AnswersFile:
+        with storage_errors(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self.path.exists() and self.path.stat().st_size:
+                self._check_config()
+                rows = list(read_rows(self.path))
+                self.done = {row["id"]: row for row in rows if row["status"] != "failed"}
+                write_atomic(self.path, b"".join(self._line(row) for row in self.done.values()))
+            write_atomic(self._sidecar, (canonical_json(self._config) + "\n").encode())
+            self._file = self.path.open("ab")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            with storage_errors(self.path):
+                self._file.flush()
+                os.fsync(self._file.fileno())
+                self._file.close()
+
+    def _check_config(self) -> None:
+        if not self._sidecar.exists():
+            raise IndexMismatch(
+                "--out holds answers of unknown settings", given=self.path, expected=f"{self._sidecar.name} beside it",
+                do="choose another --out",
+            )  # fmt: skip
+        old = read_json(self._sidecar)
+        differing = sorted(key for key in old.keys() | self._config.keys() if old.get(key) != self._config.get(key))
+        if differing:
+            raise IndexMismatch(
+                "--out holds answers made with other settings",
+                given=f"{self.path}; differing: {', '.join(differing)}",
+                do="choose another --out, or give the same settings to continue",
+            )
+
+    def _line(self, row: dict[str, Any]) -> bytes:
+        shaped = openai_row(row, row["method"]) if self.style == "openai" else row
+        return json.dumps(shaped, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
+
+    def add(self, answer: Answer) -> None:
+        """Appends one row; it survives the end of this process from here on."""
+        if self._file is None:
+            raise BadInput("the answers file is not open", given=self.path)
+        with storage_errors(self.path):
+            self._file.write(self._line(row_of(answer)))
+            self._file.flush()
+
+
+def summary(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Counts by status and summed usage of rows."""
+    total = vars(Usage()).copy()
+    statuses = {"answered": 0, "unsupported": 0, "failed": 0}
+    n = 0
+    for row in rows:
+        n += 1
+        statuses[row["status"]] += 1
+        for name in total:
+            total[name] += row["usage"][name]
+    return {"n": n, **statuses, "usage": total}

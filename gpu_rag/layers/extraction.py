@@ -1,0 +1,236 @@
+"""Passages -> entity names and triples, by one of three extractors: patterns, an LLM, or ready results."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from gpu_rag.errors import GpuRagError, RequestFailed, UsageError
+from gpu_rag.index import tables
+from gpu_rag.index.build import Sources, Work
+from gpu_rag.layers.passages import content_hash, reject_line, stop_if_strict
+from gpu_rag.settings import Settings
+from gpu_rag.sources.openie import OpenIERow, read_openie
+from gpu_rag.text.patterns import extract_patterns
+from gpu_rag.text.prompts import Prompt
+from gpu_rag.text.replies import canonical_schema, parse_json
+from gpu_rag.types import Extraction, JsonSchema, Malformed, Reject, Reply, Request
+
+Row = tuple[Extraction, str]  # what was found, and its status
+_NOTHING = Extraction((), ())
+
+SCHEMA = canonical_schema(
+    {
+        "type": "object",
+        "properties": {
+            "entities": {"type": "array", "items": {"type": "string"}, "maxItems": 60},
+            "triples": {
+                "type": "array",
+                "items": {"type": "array", "items": {"type": "string"}, "minItems": 3, "maxItems": 3},
+                "maxItems": 60,
+            },
+        },
+        "required": ["entities", "triples"],
+        "additionalProperties": False,
+    }
+)
+
+
+class ExtractionLayer:
+    """Table `extractions`, one row a passage, with a status: ok, empty, truncated, malformed, failed or absent."""
+
+    name = "extraction"
+    version = 1
+    needs: tuple[str, ...] = ("passages",)
+
+    def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
+        """The extractor, and what it reads beside the passages."""
+        extractor = settings.index.extractor
+        params: dict[str, Any] = {"extractor": extractor}
+        if extractor == "import":
+            if not sources.openie:
+                raise UsageError("extractor import needs results to import", given="none", expected="--openie FILE")
+            params["openie"] = content_hash(sources.openie)
+        if extractor == "llm":
+            prompt = Prompt.read("gpu_rag.layers.prompts", "extract")
+            params["prompt"] = [prompt.system, prompt.render(title="", text="")]
+            params["schema"], params["max_tokens"] = SCHEMA, settings.index.extract_tokens
+        return params
+
+    def roles(self, settings: Settings) -> tuple[str, ...]:
+        """The LLM, where it extracts."""
+        return ("llm",) if settings.index.extractor == "llm" else ()
+
+    def run(self, work: Work) -> dict[str, int]:
+        """Extracts from every passage. Raises GpuRagError when an LLM's yield is below `index.min_yield`."""
+        passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
+        work.progress.start(self.name, passages.num_rows, "passages")
+        extractor = {"patterns": by_patterns, "llm": by_llm, "import": by_import}[work.settings.index.extractor]
+        rows = extractor(work, passages)
+        columns = {
+            "passage": list(range(len(rows))),
+            "entities": [list(found.entities) for found, _ in rows],
+            "triples": [[list(triple) for triple in found.triples] for found, _ in rows],
+            "status": [status for _, status in rows],
+        }
+        tables.write_table(work.out / "extractions.parquet", tables.EXTRACTIONS, columns)
+        return {f"extraction_{status}": n for status, n in sorted(Counter(status for _, status in rows).items())}
+
+
+def _status(found: Extraction) -> str:
+    return "ok" if found.entities else "empty"
+
+
+def by_patterns(work: Work, passages: pa.Table) -> list[Row]:
+    """Our own open information extraction for English, no model."""
+    rows: list[Row] = []
+    for title, text in zip(passages["title"].to_pylist(), passages["text"].to_pylist()):
+        found = extract_patterns(title, text)
+        rows.append((found, _status(found)))
+        work.progress.advance(1)
+    return rows
+
+
+# --- ready results ---------------------------------------------------------------------------------
+
+
+def by_import(work: Work, passages: pa.Table) -> list[Row]:
+    """Ready OpenIE results, matched by passage id or document id; rows that match nothing become rejects.
+
+    A document of several passages: each name and triple goes to the passages that hold it verbatim, else to the first.
+    """
+    ids, doc_ids = passages["id"].to_pylist(), passages["doc_id"].to_pylist()
+    texts = [f"{title}\n{text}" for title, text in zip(passages["title"].to_pylist(), passages["text"].to_pylist())]
+    rows_of: dict[str, list[int]] = {}
+    for row, (passage, document) in enumerate(zip(ids, doc_ids)):
+        rows_of.setdefault(document, []).append(row)
+        if passage != document:
+            rows_of[passage] = [row]
+    for members in rows_of.values():
+        members.sort(key=lambda row: passages["start"][row].as_py())
+    found: dict[int, Extraction] = {}
+    with (work.out / "rejects.jsonl").open("w", encoding="utf-8") as rejects:
+        for item in _openie(work.sources, rows_of):
+            if isinstance(item, Reject):
+                stop_if_strict(work.sources.strict, item)
+                rejects.write(reject_line(item))
+                continue
+            for row, part in _distribute(item, rows_of[item.id], texts):
+                found[row] = _joined(found.get(row), part)
+            work.progress.advance(1)
+    return [(found[row], _status(found[row])) if row in found else (_NOTHING, "absent") for row in range(len(ids))]
+
+
+def _openie(sources: Sources, rows_of: dict[str, list[int]]) -> Iterator[OpenIERow | Reject]:
+    for path in sources.openie:
+        for item in read_openie(path):
+            if isinstance(item, OpenIERow) and item.id not in rows_of:
+                yield Reject(str(path), 0, "openie: no passage has this id", item.id)
+            else:
+                yield item
+
+
+def _distribute(item: OpenIERow, rows: list[int], texts: Sequence[str]) -> Iterator[tuple[int, Extraction]]:
+    if len(rows) == 1:
+        yield rows[0], Extraction(tuple(item.entities), tuple(item.triples))
+        return
+    entities: dict[int, list[str]] = {row: [] for row in rows}
+    triples: dict[int, list[tuple[str, str, str]]] = {row: [] for row in rows}
+    for name in item.entities:
+        for row in [row for row in rows if name in texts[row]] or rows[:1]:
+            entities[row].append(name)
+    for triple in item.triples:
+        for row in [row for row in rows if triple[0] in texts[row] and triple[2] in texts[row]] or rows[:1]:
+            triples[row].append(triple)
+    for row in rows:
+        yield row, Extraction(tuple(entities[row]), tuple(triples[row]))
+
+
+def _joined(old: Extraction | None, new: Extraction) -> Extraction:
+    if old is None:
+        return new
+    return Extraction(
+        tuple(dict.fromkeys(old.entities + new.entities)), tuple(dict.fromkeys(old.triples + new.triples))
+    )
+
+
+# --- by an LLM -------------------------------------------------------------------------------------
+
+
+def by_llm(work: Work, passages: pa.Table) -> list[Row]:
+    """One schema-constrained request a passage, one repair try for a reply that cannot be read.
+
+    Every finished reply is in the durable cache before the next batch is asked, so a killed run asks it never again.
+    """
+    prompt = Prompt.read("gpu_rag.layers.prompts", "extract")
+    settings = work.settings.index
+    titles, texts = passages["title"].to_pylist(), passages["text"].to_pylist()
+    rows: list[Row] = []
+    for _, block in work.blocks(len(texts)):
+        requests = [
+            Request(
+                prompt.system,
+                prompt.render(title=title, text=text),
+                JsonSchema(SCHEMA),
+                max_tokens=settings.extract_tokens,
+                seed=work.settings.runtime.seed,
+            )
+            for title, text in zip(titles[block], texts[block])
+        ]
+        rows.extend(_ask_block(work, requests))
+    _check_yield(rows, settings.min_yield)
+    return rows
+
+
+def _ask_block(work: Work, requests: list[Request]) -> list[Row]:
+    rows = [_read(work, reply) for reply in _complete(work, requests)]
+    again = [i for i, (_, status) in enumerate(rows) if status in ("malformed", "truncated")]
+    retries = [replace(requests[i], attempt=1, temperature=0.3) for i in again]
+    for i, reply in zip(again, _complete(work, retries)):
+        second = _read(work, reply)
+        if second[1] in ("ok", "empty"):
+            rows[i] = second
+    work.report.failures += sum(status in ("malformed", "truncated", "failed") for _, status in rows)
+    work.progress.advance(len(requests))
+    return rows
+
+
+def _complete(work: Work, requests: list[Request]) -> list[Reply | RequestFailed]:
+    replies: list[Reply | RequestFailed] = []
+    size = max(1, work.settings.models.max_batch * 4)
+    for start in range(0, len(requests), size):
+        replies.extend(work.models.llm().complete(requests[start : start + size]))
+    return replies
+
+
+def _read(work: Work, reply: Reply | RequestFailed) -> Row:
+    if isinstance(reply, RequestFailed):
+        return _NOTHING, "failed"
+    report = work.report
+    report.llm_calls += not reply.from_cache
+    report.prompt_tokens += reply.n_prompt
+    report.cached_tokens += reply.n_cached
+    report.generated_tokens += reply.n_generated
+    work.progress.advance(0, reply.n_prompt + reply.n_generated)
+    parsed = parse_json(reply.text, SCHEMA)
+    if isinstance(parsed, Malformed):
+        return _NOTHING, "truncated" if reply.finish_reason == "length" else "malformed"
+    triples = tuple((s, r, o) for s, r, o in parsed["triples"])
+    found = Extraction(tuple(parsed["entities"]), triples)
+    return found, _status(found)
+
+
+def _check_yield(rows: list[Row], floor: float) -> None:
+    n_ok = sum(status == "ok" for _, status in rows)
+    if rows and n_ok < floor * len(rows):
+        statuses = dict(Counter(status for _, status in rows))
+        raise GpuRagError(
+            "the extraction found entities in too few passages",
+            given=f"{n_ok} of {len(rows)} ({statuses})",
+            expected=f"at least {floor:.0%}",
+            do="use a stronger model, --set index.extractor=patterns, or lower index.min_yield; finished replies are kept",
+        )

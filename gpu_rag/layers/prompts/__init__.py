@@ -1,0 +1,1 @@
+"""Prompt files of the layers, static part first."""

@@ -1,0 +1,99 @@
+"""What text search needs: the BM25 index, and unit vectors of passages, entities and relations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpu_rag.index import tables
+from gpu_rag.index.build import Sources, Work
+from gpu_rag.settings import Settings
+from gpu_rag.text.bm25 import Bm25
+
+
+def passage_texts(folder: Path) -> list[str]:
+    """Title and text of each passage, as both searches see it."""
+    table = tables.read_table(folder / "passages.parquet", tables.PASSAGES)
+    pairs = zip(table["title"].to_pylist(), table["text"].to_pylist())
+    return [f"{title}\n{text}" if title else text for title, text in pairs]
+
+
+def entity_texts(folder: Path) -> list[str]:
+    """The written name of each entity."""
+    return tables.read_table(folder / "entities.parquet", tables.ENTITIES)["name"].to_pylist()
+
+
+def relation_texts(folder: Path) -> list[str]:
+    """Each relation as "subject label object", with the entities' written names."""
+    names = entity_texts(folder)
+    table = tables.read_table(folder / "relations.parquet", tables.RELATIONS)
+    rows = zip(table["subject"].to_pylist(), table["label"].to_pylist(), table["object"].to_pylist())
+    return [f"{names[s]} {label} {names[o]}" for s, label, o in rows]
+
+
+def _embed(work: Work, texts: Sequence[str]) -> np.ndarray:
+    done = 0
+
+    def on_batch(n_done: int) -> None:
+        nonlocal done
+        work.progress.advance(n_done - done)
+        done = n_done
+
+    return work.models.embedder().embed(texts, on_batch).astype(np.float16)
+
+
+class Bm25Layer:
+    """A BM25 index over the passages."""
+
+    name = "bm25"
+    version = 1
+    needs: tuple[str, ...] = ("passages",)
+
+    def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
+        """The two constants of BM25."""
+        return {"k1": settings.index.bm25_k1, "b": settings.index.bm25_b}
+
+    def roles(self, settings: Settings) -> tuple[str, ...]:
+        """No model."""
+        return ()
+
+    def run(self, work: Work) -> dict[str, int]:
+        """Indexes every passage."""
+        texts = passage_texts(work.stage_folders["passages"])
+        Bm25.build(texts, k1=work.settings.index.bm25_k1, b=work.settings.index.bm25_b).save(work.out)
+        work.progress.advance(len(texts))
+        return {}
+
+
+class Vectors:
+    """Unit vectors (float16) of the texts of one table; resumes at the block where a run died."""
+
+    version = 1
+
+    def __init__(self, name: str, needs: str, texts_of: Any):
+        self.name = name
+        self.needs: tuple[str, ...] = (needs,)
+        self._texts_of = texts_of
+
+    def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
+        """Nothing beside the texts and the model."""
+        return {}
+
+    def roles(self, settings: Settings) -> tuple[str, ...]:
+        """The embedder."""
+        return ("embedder",)
+
+    def run(self, work: Work) -> dict[str, int]:
+        """Embeds block by block and joins the blocks."""
+        texts: Sequence[str] = self._texts_of(work.stage_folders[self.needs[0]])
+        work.progress.start(self.name, len(texts), "texts")
+        parts = []
+        for number, rows in work.blocks(len(texts)):
+            parts.append(work.array_block(number, lambda c=texts[rows]: _embed(work, c)))
+        dim = int(work.models.describe("embedder")["dim"])
+        vectors = np.concatenate(parts) if parts else np.zeros((0, dim), np.float16)
+        tables.write_arrays(work.out / "vectors.safetensors", {"vectors": vectors})
+        return {}

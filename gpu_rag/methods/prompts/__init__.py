@@ -1,0 +1,1 @@
+"""Prompt files of the methods, static part first."""

@@ -1,0 +1,55 @@
+"""The shared reader: passages in rank order, packed into one prompt, one short answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpu_rag.text.prompts import Prompt
+from gpu_rag.types import Draft, Evidence, Path
+from gpu_rag.verbs.verbs import Verbs
+
+_NO_ANSWER = frozenset({"", "unknown", "not known", "none", "no answer", "i don't know"})
+
+
+@dataclass(frozen=True)
+class Support:
+    """What a method retrieved: evidence best first, and the paths that led to it."""
+
+    evidence: tuple[Evidence, ...]
+    paths: tuple[Path, ...] = ()
+
+
+def passage_block(number: int, evidence: Evidence) -> str:
+    """One passage as the reader sees it."""
+    return f"[{number}] {evidence.title}\n{evidence.text}"
+
+
+def clean_answer(text: str) -> str:
+    """The first line, without a leading label or closing full stop."""
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    for label in ("Short answer:", "Answer:"):
+        line = line.removeprefix(label).strip()
+    return line.rstrip(".").strip() if line.count(".") <= 1 else line
+
+
+async def read(question: str, support: Support, verbs: Verbs) -> Draft:
+    """The answer to a question from its evidence; `unsupported` when the reader finds none there."""
+    prompt = Prompt.read("gpu_rag.methods.prompts", "reader")
+    shown: Sequence[Evidence] = support.evidence[: verbs.reader.passages]
+    if not shown:
+        return Draft(None, (), support.paths, "unsupported")
+    blocks = [passage_block(i, e) for i, e in enumerate(shown, 1)]
+    reply = await verbs.ask(
+        prompt,
+        {"question": question},
+        schema=None,
+        max_tokens=verbs.reader.max_tokens,
+        evidence=blocks,
+        slot="passages",
+        name="read",
+    )
+    answer = clean_answer(str(reply))
+    if answer.casefold() in _NO_ANSWER:
+        return Draft(None, support.evidence, support.paths, "unsupported")
+    return Draft(answer, support.evidence, support.paths)

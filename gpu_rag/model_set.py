@@ -1,0 +1,87 @@
+"""The models that settings name, loaded on first use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gpu_rag.errors import UsageError
+from gpu_rag.models.embed import Embedder, load_embedder
+from gpu_rag.models.llm import LLM, load_llm
+from gpu_rag.models.llm.cache import CachedLLM
+from gpu_rag.settings import ModelSettings
+
+
+def pick_device(device: str) -> str:
+    """`auto` -> cuda where torch has one, else cpu. Raises UsageError for cuda where there is none."""
+    import torch
+
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise UsageError("no CUDA device found", given=f"models.device={device}", expected="auto | cpu")
+    if device != "cpu" and not device.startswith("cuda"):
+        raise UsageError("unknown device", given=device, expected="auto | cpu | cuda")
+    return device
+
+
+class ModelSet:
+    """Embedder and LLM of one run. The LLM answers through a durable reply cache where `replies` names its file."""
+
+    def __init__(
+        self,
+        settings: ModelSettings,
+        replies: Path | None = None,
+        *,
+        llm: LLM | None = None,
+        api_key: str | None = None,
+    ):
+        self.settings, self._replies, self._api_key = settings, replies, api_key
+        self._embedder: Embedder | None = None
+        self._given, self._llm = llm, None
+        self._cached: LLM | None = None
+        self.device = pick_device(settings.device)
+
+    def embedder(self) -> Embedder:
+        """The embedding model."""
+        if self._embedder is None:
+            self._embedder = load_embedder(self.settings.embedder, device=self.device, threads=self.settings.threads)
+        return self._embedder
+
+    def has_llm(self) -> bool:
+        """Whether the settings name an LLM."""
+        return self._given is not None or self.settings.llm != "none"
+
+    def llm(self) -> LLM:
+        """The language model. Raises UsageError where the settings say `none`."""
+        if self._cached is None:
+            if not self.has_llm():
+                raise UsageError(
+                    "this needs a language model", given="models.llm=none", expected="smollm2 | a folder | a URL"
+                )
+            inner = self._given or self._load()
+            self._cached = CachedLLM(inner, self._replies) if self._replies else inner
+        return self._cached
+
+    def _load(self) -> LLM:
+        spec = self.settings.llm
+        options: dict[str, Any] = {"api_key": self._api_key} if spec.startswith("http") else {}
+        if not spec.startswith(("http", "replay:")):
+            options["max_batch"] = self.settings.max_batch
+        return load_llm(
+            spec, device=self.device, threads=self.settings.threads, capable=self.settings.capable, **options
+        )
+
+    def describe(self, role: str) -> dict[str, Any]:
+        """{"name", "content_hash"} of a role, and "dim" of the embedder."""
+        if role == "embedder":
+            embedder = self.embedder()
+            return {"name": embedder.name, "content_hash": embedder.content_hash, "dim": embedder.dim}
+        llm = self.llm()
+        return {"name": llm.name, "content_hash": llm.content_hash}
+
+    def close(self) -> None:
+        """Closes the LLM and its cache."""
+        if self._cached is not None:
+            self._cached.close()
+            self._cached = None

@@ -1,0 +1,91 @@
+"""Any sentence-transformers model that is on this machine, as a folder or by its name in the local cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpu_rag.errors import MissingBackend, ModelError
+from gpu_rag.models.device import check_device, use_threads
+from gpu_rag.models.embed import OnBatch
+from gpu_rag.models.embed.batches import distinct, fixed_batches
+from gpu_rag.models.fingerprint import folder_hash
+
+CODE_VERSION = 1
+BATCH = {"cpu": 8, "cuda": 64}
+
+
+class SentenceTransformerEmbedder:
+    """Unit vectors of a sentence-transformers model, with its own pooling, prompts and length limit.
+
+    A batch holds texts of one token count, filled up to a fixed number of rows with a repetition of its first text:
+    no text is ever padded, its shape depends on itself alone, and its row is bit-equal alone or in any batch.
+    """
+
+    def __init__(self, name: str, *, device: str = "cpu", threads: int = 1):
+        """Load the model; nothing is downloaded. Raises MissingBackend, ModelError, BadInput."""
+        torch_device = check_device(device)
+        try:
+            from sentence_transformers import SentenceTransformer
+        except ImportError as error:
+            do = "pip install 'gpu-rag[gpu]' or sentence-transformers, or use minilm"
+            raise MissingBackend(f"the embedder {name} needs sentence-transformers", given=str(error), do=do) from error
+        folder = _local_folder(name)
+        self.name, self.device, self.n_truncated, self.row_identical = name, device, 0, True
+        self.content_hash = folder_hash(folder, CODE_VERSION)
+        use_threads(torch_device, threads)
+        try:
+            self._model: Any = SentenceTransformer(str(folder), device=device, local_files_only=True)
+        except (OSError, ValueError, ImportError) as error:
+            raise ModelError("the embedding model could not be loaded", given=f"{folder}: {error}") from error
+        self._size = BATCH[torch_device.type]
+        self.dim = int(self._encode([""]).shape[1])
+
+    def embed(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> np.ndarray:
+        """f32[n, D], row i the unit vector of texts[i]. Equal texts are computed once.
+
+        on_batch(n_done) is called after each batch with the number of distinct texts finished.
+        """
+        once, index = distinct(texts)
+        out = np.zeros((len(once), self.dim), dtype=np.float32)
+        n_done = 0
+        for _, rows in fixed_batches(self._token_counts(once), self._size):
+            out[rows] = self._encode([once[r] for r in rows])
+            n_done += len(rows)
+            if on_batch is not None:
+                on_batch(n_done)
+        return out[index]
+
+    def _encode(self, texts: list[str]) -> np.ndarray:
+        filled = texts + texts[:1] * (self._size - len(texts))
+        vectors = self._model.encode(
+            filled,
+            batch_size=self._size,
+            show_progress_bar=False,
+            convert_to_numpy=True,
+            normalize_embeddings=True,
+        )
+        return np.asarray(vectors[: len(texts)], dtype=np.float32)
+
+    def _token_counts(self, texts: list[str]) -> list[int]:
+        if not texts:
+            return []
+        encoded = self._model.tokenizer(texts, truncation=False, padding=False, verbose=False)["input_ids"]
+        limit = self._model.max_seq_length or max(len(row) for row in encoded)
+        self.n_truncated += sum(len(row) > limit for row in encoded)
+        return [min(len(row), limit) for row in encoded]
+
+
+def _local_folder(name: str) -> Path:
+    if Path(name).is_dir():
+        return Path(name)
+    from huggingface_hub import snapshot_download  # comes with sentence-transformers
+
+    try:
+        return Path(snapshot_download(name, local_files_only=True))
+    except (OSError, ValueError) as error:
+        do = "give a model folder, or fetch the model first: gpu-rag never downloads while it runs"
+        raise ModelError("no such embedding model on this machine", given=name, do=do) from error

@@ -1,0 +1,32 @@
+"""Which models are trusted to extract and to judge.
+
+Models well below a billion parameters keep to a schema but invent entities and validate at random; they may write
+short answers and carry plumbing. The rule is by size alone, and whoever knows better says so with `capable=`.
+"""
+
+from __future__ import annotations
+
+import re
+
+CAPABLE_PARAMETERS = 1e9
+
+_SIZE = re.compile(r"(?<![\w.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?![a-z])", re.IGNORECASE)
+
+
+def parameters_in_name(name: str) -> float | None:
+    """The size a model's name announces: "Qwen2.5-7B" 7e9, "8x7B" 56e9, "135M" 135e6; None when it says nothing."""
+    found = _SIZE.search(name)
+    if found is None:
+        return None
+    experts, number, unit = found.groups()
+    return float(number) * (1e9 if unit.lower() == "b" else 1e6) * int(experts or 1)
+
+
+def is_capable(name: str, n_parameters: float | None = None) -> bool:
+    """Whether a model may extract and judge: at least 1e9 parameters.
+
+    n_parameters: counted, where the weights are at hand; None reads the size from the name. A model that tells no
+    size is taken as capable: it is behind a server that someone chose to run.
+    """
+    size = parameters_in_name(name) if n_parameters is None else n_parameters
+    return size is None or size >= CAPABLE_PARAMETERS

@@ -1,0 +1,182 @@
+"""The engine behind an address: any server that speaks the OpenAI chat completions protocol."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from gpu_rag.errors import BadInput, Cancelled, GpuRagError, ModelError, RequestFailed
+from gpu_rag.models.fingerprint import text_hash
+from gpu_rag.models.llm.capability import is_capable
+from gpu_rag.models.llm.http_retry import Exchanger
+from gpu_rag.models.llm.http_wire import body, check_constraint, read_reply
+from gpu_rag.models.llm.interface import OnReply, estimate_tokens
+from gpu_rag.types import Reply, Request
+
+CODE_VERSION = 1
+CONTEXT_TOKENS = 4096
+# Chat templates add some tokens a message, and the server counts them.
+TEMPLATE_TOKENS = 64
+CHOICE_STYLES = ("structured_outputs", "json_schema")
+
+
+class HttpLLM:
+    """Replies of a served model, `max_connections` requests at a time.
+
+    url: up to and with /v1. model: its id there; "" takes the only one served. On opening, GET /models must list it;
+    context_tokens is what the server says there (max_model_len, as vLLM does), else 4,096, less 64 for the template.
+    Every reply is checked against its constraint: one that breaks it is a RequestFailed, because some servers accept
+    a constraint and ignore it. Rank asks for the letter of the best of at most 20 listed options and scores each by
+    its letter's log-probability: the model's opinion of the choice, not of the option's wording.
+    content_hash knows the server's model id and `revision` alone: give another `revision` when the weights behind the
+    same id change. Counts are the server's; count_tokens is an upper estimate unless `tokenizer` names a folder.
+    Environment variables (proxies, keys) are not read.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str = "",
+        *,
+        api_key: str | None = None,
+        max_connections: int = 32,
+        timeout_s: float = 600.0,
+        connect_timeout_s: float = 10.0,
+        retries: int = 5,
+        backoff_s: float = 0.5,
+        context_tokens: int | None = None,
+        capable: bool | None = None,
+        revision: str = "",
+        choice_style: str = "structured_outputs",
+        tokenizer: str | None = None,
+    ):
+        """Look the model up on the server. Raises BadInput (address, option), ModelError (server, model id)."""
+        _check_settings(url, max_connections, retries, choice_style)
+        headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        limits = httpx.Limits(max_connections=max_connections, max_keepalive_connections=max_connections)
+        timeout = httpx.Timeout(timeout_s, connect=connect_timeout_s)
+        client = httpx.Client(headers=headers, limits=limits, timeout=timeout, trust_env=False)
+        self._client, self._choice_style, self._max_connections = client, choice_style, max_connections
+        self._exchanger = Exchanger(url, client, retries=retries, backoff_s=backoff_s)
+        card = _find_model(self._exchanger, model)
+        self.model = str(card["id"])
+        self.name = f"{url}#{self.model}"
+        self.content_hash = text_hash("http", CODE_VERSION, self.model, revision)
+        self.context_tokens = (context_tokens or int(card.get("max_model_len") or CONTEXT_TOKENS)) - TEMPLATE_TOKENS
+        root = str(card.get("root") or "")  # vLLM tells here what a served alias stands for
+        self.capable = is_capable(f"{self.model} {Path(root).name}") if capable is None else capable
+        self._count = estimate_tokens if tokenizer is None else _token_counter(tokenizer)
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of `text` by the given tokenizer, else the upper estimate of `estimate_tokens`."""
+        return self._count(text)
+
+    def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
+        """One reply per request, in order. Raises ModelError when the server is gone; replies that arrived before
+        have been handed to `on_reply`."""
+        work: queue.SimpleQueue[int] = queue.SimpleQueue()
+        arrived: queue.SimpleQueue[tuple[int, Reply | GpuRagError]] = queue.SimpleQueue()
+        for i in range(len(requests)):
+            work.put(i)
+        replies: list[Reply | RequestFailed | None] = [None] * len(requests)
+        stop = threading.Event()
+        # daemon threads: a process that is told to end does not wait for answers that may take minutes
+        for _ in range(min(self._max_connections, len(requests))):
+            threading.Thread(target=self._work, args=(requests, work, arrived, stop), daemon=True).start()
+        try:
+            for _ in requests:
+                i, reply = arrived.get()
+                if not isinstance(reply, (Reply, RequestFailed)):
+                    raise reply
+                replies[i] = reply
+                if on_reply is not None:
+                    on_reply(i, reply)
+        finally:
+            stop.set()
+        return [reply for reply in replies if reply is not None]
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._client.close()
+
+    def _work(
+        self,
+        requests: Sequence[Request],
+        work: queue.SimpleQueue[int],
+        arrived: queue.SimpleQueue[tuple[int, Reply | GpuRagError]],
+        stop: threading.Event,
+    ) -> None:
+        """One connection: take requests until none is left."""
+        while not stop.is_set():
+            try:
+                i = work.get_nowait()
+            except queue.Empty:
+                return
+            outcome: Reply | GpuRagError = ModelError("a connection thread ended", given="the error printed above")
+            try:
+                outcome = self._complete_one(requests[i], stop)
+            except (ModelError, Cancelled) as error:
+                outcome = error
+            finally:  # whatever happens here, the caller is not left waiting
+                arrived.put((i, outcome))
+
+    def _complete_one(self, request: Request, stop: threading.Event) -> Reply | RequestFailed:
+        problem = check_constraint(request)
+        if problem is not None:
+            return problem
+        try:
+            answer = self._exchanger.post("/chat/completions", body(self.model, request, self._choice_style), stop)
+        except RequestFailed as error:
+            return error
+        return read_reply(request, answer, self._choice_style)
+
+
+def _find_model(exchanger: Exchanger, model: str) -> dict[str, Any]:
+    """The entry of GET /models for `model`, or the only one there."""
+    try:
+        answer = exchanger.get("/models")
+        cards = {str(card["id"]): card for card in answer["data"]}
+    except (KeyError, TypeError, RequestFailed) as error:
+        given = f"{exchanger.url}/models: {error!r}"
+        raise ModelError("the server does not list its models", given=given, expected="an OpenAI-style list") from error
+    if not model and len(cards) == 1:
+        return next(iter(cards.values()))
+    if model not in cards:
+        expected = f"one of {', '.join(sorted(cards)) or 'none'}"
+        do = "name the model after # in the address"
+        raise ModelError("the server does not serve this model", given=model or "no name", expected=expected, do=do)
+    return cards[model]
+
+
+def _check_settings(url: str, max_connections: int, retries: int, choice_style: str) -> None:
+    try:
+        address = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise BadInput("not an address", given=f"{url}: {error}", expected="http://HOST:PORT/v1") from error
+    if address.scheme not in ("http", "https") or not address.host:
+        raise BadInput("not an address", given=url, expected="http://HOST:PORT/v1")
+    if max_connections < 1:
+        raise BadInput("a server needs a connection", given=f"max_connections={max_connections}", expected=">= 1")
+    if retries < 0:
+        raise BadInput("a negative number of retries", given=f"retries={retries}", expected=">= 0")
+    if choice_style not in CHOICE_STYLES:
+        raise BadInput("unknown choice_style", given=choice_style, expected=" or ".join(CHOICE_STYLES))
+
+
+def _token_counter(folder: str) -> Any:
+    from gpu_rag.models.packaged import missing_transformers
+
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise missing_transformers(error) from error
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise ModelError("the tokenizer could not be loaded", given=f"{folder}: {error}") from error
+    return lambda text: len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])

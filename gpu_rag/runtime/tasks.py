@@ -1,0 +1,145 @@
+"""The pieces a driver steps: tasks (strands of a program), groups of siblings, and one guarded step of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from gpu_rag.errors import Cancelled
+from gpu_rag.runtime.call import Call, Gather
+from gpu_rag.runtime.trace import Context, Slot
+from gpu_rag.types import Draft, Question, Step, Usage
+
+# What one guarded step did: gave an object (for a coroutine: what it awaits), returned, or raised.
+GAVE, RETURNED, FAILED = 0, 1, 2
+# Awaits of a cancelled coroutine that are refused, one for each `finally` it unwinds through, before it is forced.
+MAX_REFUSED_AWAITS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of one question: `draft` is what its program returned, `error` why it did not return.
+
+    usage stays open: the cost of a call that a driver could not take back is added even after the end.
+    traceback: the text of the failure's traceback, for --debug; "" where there is none.
+    """
+
+    question: Question
+    draft: Draft | Any | None
+    error: BaseException | None
+    trace: tuple[Step, ...]
+    usage: Usage
+    traceback: str = ""
+
+
+class Group:
+    """The siblings of one gather. limit: those at this index and after are finished with, their results unwanted."""
+
+    __slots__ = ("children", "error", "limit", "n_running", "results")
+
+    def __init__(self, children: list[Task]):
+        self.children = children
+        self.results: list[Any] = [None] * len(children)
+        self.n_running = self.limit = len(children)
+        self.error: BaseException | None = None
+
+
+class QuestionRun:
+    """One open question: its place in the order of questions, its context and its root task."""
+
+    __slots__ = ("ctx", "n_calls", "order", "root", "started")
+
+    def __init__(self, order: int, ctx: Context, started: float):
+        self.order, self.ctx, self.started = order, ctx, started
+        self.root: Task | None = None
+        self.n_calls = 0
+
+
+class Task:
+    """One strand: a coroutine, or (coro None) a call or gather given directly to a gather, kept in `op` until begun.
+
+    path: its place in the program; its await number k has slot (*path, k). s: seconds charged since its last note.
+    """
+
+    __slots__ = ("alive", "coro", "group", "index", "n_awaits", "op", "parent", "path", "run", "s")
+
+    def __init__(self, run: QuestionRun, item: Any, path: Slot = (), parent: Task | None = None, index: int = 0):
+        self.run, self.path, self.parent, self.index = run, path, parent, index
+        direct = isinstance(item, (Call, Gather))
+        self.coro: Coroutine[Any, Any, Any] | None = None if direct else item
+        self.op: Call | Gather | None = item if direct else None
+        self.group: Group | None = None
+        self.alive = True
+        self.n_awaits = 0
+        self.s = 0.0
+
+
+class Pending(NamedTuple):
+    """A call that waits for its result. (order, slot) is unique in a run, so sorting never looks further."""
+
+    order: int
+    slot: Slot
+    task: Task
+    call: Call
+
+
+def attempt(step: Callable[[Any], Any], arg: Any) -> tuple[int, Any]:
+    """Take one step of code that is not ours (a program, an executor): (GAVE | RETURNED | FAILED, object or error)."""
+    try:
+        return GAVE, step(arg)
+    except StopIteration as stop:
+        return RETURNED, stop.value
+    # The one place that catches everything: a bug in one program is that question's recorded failure, with its type,
+    # message and traceback, never the run's. KeyboardInterrupt and SystemExit pass.
+    except (Exception, GeneratorExit) as error:  # noqa: BLE001
+        return FAILED, error
+
+
+def cancel(task: Task) -> None:
+    """Cancel a task and all tasks under it, innermost first. Nothing is delivered to any of them afterwards."""
+    members = [task]
+    for member in members:  # the list grows while it is walked: no recursion, however deep the gathers
+        member.alive = False
+        if member.group is not None:
+            members.extend(child for child in member.group.children if child.alive)
+            member.group = None
+    for member in reversed(members):
+        if member.coro is not None:
+            member.run.ctx.task = member
+            _unwind(member.coro)
+        elif isinstance(member.op, Gather):
+            member.op.discard()
+
+
+def _unwind(coro: Coroutine[Any, Any, Any]) -> None:
+    """Raise Cancelled in a coroutine until it ends; what it awaits meanwhile is refused, what it raises is dropped."""
+    for _ in range(MAX_REFUSED_AWAITS):
+        kind, op = attempt(coro.throw, Cancelled("the work was cancelled", do="a sibling failed or the run stopped"))
+        if kind != GAVE:
+            return
+        if isinstance(op, Gather):
+            op.discard()
+    kind, op = attempt(coro.throw, GeneratorExit())
+    if kind == GAVE and isinstance(op, Gather):
+        op.discard()
+
+
+def fresh(error: BaseException) -> BaseException:
+    """A twin of an error without its traceback. One error raised in many programs would collect all their frames."""
+    twin = type(error).__new__(type(error), *error.args)
+    twin.__dict__.update(error.__dict__)
+    twin.__cause__ = error.__cause__
+    return twin
+
+
+def strip_frames(error: BaseException) -> None:
+    """Drop the frames that an error and those behind it hold: a kept failure must not keep a program's data alive."""
+    seen: set[int] = set()
+    chain: list[BaseException | None] = [error]
+    while chain:
+        link = chain.pop()
+        if link is not None and id(link) not in seen:
+            seen.add(id(link))
+            link.__traceback__ = None
+            chain += [link.__cause__, link.__context__]

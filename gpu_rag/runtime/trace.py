@@ -1,0 +1,60 @@
+"""What a program is given beside its question: where it is, its random seeds, its trace and its costs."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from gpu_rag.types import Question, Step, Usage
+
+if TYPE_CHECKING:
+    from gpu_rag.runtime.tasks import Task
+
+Slot = tuple[int, ...]
+
+
+def request_seed(run_seed: int, question_id: str, slot: Slot, attempt: int = 0) -> int:
+    """A seed in [0, 2**31) from sha256(run seed, slot, attempt, question id): the same in every run and driver."""
+    text = f"{run_seed}|{'.'.join(map(str, slot))}|{attempt}|{question_id}"
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:4], "big") >> 1
+
+
+class Context:
+    """One question's context. A program reads `question`, calls `note` at each decision; verbs read slots and seeds.
+
+    usage: what the question has cost so far; the driver books calls, tokens and seconds, verbs book `malformed`, `cut`.
+    """
+
+    __slots__ = ("_notes", "question", "run_seed", "task", "usage")
+
+    def __init__(self, question: Question, seed: int = 0):
+        self.question = question
+        self.run_seed = seed
+        self.usage = Usage()
+        self.task: Task | None = None  # the task being stepped, set by the driver
+        self._notes: list[tuple[Slot, str, int, tuple[str, ...], str, float]] = []
+
+    @property
+    def slot(self) -> Slot:
+        """The slot that the next awaited call will have: its path in the program, e.g. (2, 0, 1) for the second
+        call of the first sibling of the gather that is the program's third await."""
+        return () if self.task is None else (*self.task.path, self.task.n_awaits)
+
+    def request_seed(self, slot: Slot, attempt: int = 0) -> int:
+        """The seed of attempt number `attempt` of the request in `slot`, see the function of the same name."""
+        return request_seed(self.run_seed, self.question.id, slot, attempt)
+
+    def note(self, verb: str, n_candidates: int, chosen: tuple[str, ...] = (), reply_hash: str = "") -> None:
+        """Write down one decision: who took it, among how many, what was taken, and the hash of the reply.
+
+        The seconds charged to this strand of the program since its last note go with it.
+        """
+        s = 0.0
+        if self.task is not None:
+            s, self.task.s = self.task.s, 0.0
+        self._notes.append((self.slot, verb, n_candidates, tuple(chosen), reply_hash, s))
+
+    def steps(self) -> tuple[Step, ...]:
+        """The notes in the order of the program text (by slot), whatever order the siblings happened to run in."""
+        ordered = sorted(self._notes, key=lambda note: note[0])  # stable: notes of one slot keep their order
+        return tuple(Step(i, *note[1:]) for i, note in enumerate(ordered))

@@ -1,0 +1,137 @@
+"""Entities and triples made elsewhere: our JSON Lines, or the file that HippoRAG writes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_rag.errors import BadInput
+from gpu_rag.sources.json_rows import ARRAY_SUFFIXES, LINES_SUFFIXES, Row, has_suffix, read_rows
+from gpu_rag.sources.lines import read_whole
+from gpu_rag.sources.rows import MAX_JSON_BYTES, MAX_LINE_BYTES, Limits, RowError, clean_string, kind, row_id, shown
+from gpu_rag.text.strict_json import JsonError, loads
+from gpu_rag.types import Reject
+
+ACCEPTED = ".jsonl / .jsonl.gz of {id, entities, triples}, or HippoRAG's .json {docs: [...]}"
+_Triple = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class OpenIERow:
+    """What was extracted from the passage `id`: names, and (subject, relation, object) triples, as written."""
+
+    id: str
+    entities: tuple[str, ...]
+    triples: tuple[_Triple, ...]
+
+
+def read_openie(
+    path: Path,
+    *,
+    max_line_bytes: int = MAX_LINE_BYTES,
+    max_json_bytes: int = MAX_JSON_BYTES,
+) -> Iterator[OpenIERow | Reject]:
+    """The extractions of `path` in its order, and a Reject for what cannot be used.
+
+    Rows: {id, entities: [name], triples: [[subject, relation, object]]}; of HippoRAG's {"docs": [{passage,
+    extracted_entities, extracted_triples}]} the id is "p_" + sha1(passage)[:12], where passage is title, newline,
+    text: the id that `read_corpus` gives a passage without one. A name or triple that is not made of non-empty strings
+    is left out, with a Reject of its own whose reason begins "entity" or "triple"; the row is kept. Of rows with one id
+    the first is kept.
+
+    max_line_bytes, max_json_bytes: see `rows.Limits`; what is larger is a Reject.
+    Raises BadInput at once for a missing path or an unknown type. Memory: one row; the whole file for .json.
+    """
+    if not path.exists():
+        raise BadInput("the file of extractions does not exist", given=path, expected=ACCEPTED)
+    if not has_suffix(path, LINES_SUFFIXES + ARRAY_SUFFIXES):
+        raise BadInput("the type of the file of extractions is not known", given=path, expected=ACCEPTED)
+    limits = Limits(max_line_bytes=max_line_bytes, max_json_bytes=max_json_bytes)
+    rows = read_rows(path, limits) if has_suffix(path, LINES_SUFFIXES) else _hipporag_rows(path, limits)
+    return _extractions(path, rows)
+
+
+def _hipporag_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
+    try:
+        content = loads(read_whole(path, limits.max_json_bytes, "max_json_bytes"))
+        if not isinstance(content, dict) or not isinstance(content.get("docs"), list):
+            raise RowError(f'the file is {kind(content)}; expected an object with a list "docs"')
+    except (JsonError, RowError) as error:
+        yield Reject(shown(path), 0, str(error))
+        return
+    for number, value in enumerate(content["docs"], start=1):
+        if isinstance(value, dict):
+            yield Row(number, value)
+        else:
+            yield Reject(shown(path), number, f"the row is {kind(value)}; expected an object")
+
+
+def _extractions(path: Path, rows: Iterator[Row | Reject]) -> Iterator[OpenIERow | Reject]:
+    seen: dict[str, int] = {}
+    for row in rows:
+        if isinstance(row, Reject):
+            yield row
+            continue
+        id = None
+        try:
+            id = _passage(row.value)
+            if id in seen:
+                raise RowError(f"duplicate of {id!r} in line {seen[id]}")
+            names, triples = _lists(row.value)
+        except RowError as error:
+            yield Reject(shown(path), row.line, str(error), id or "")
+            continue
+        seen[id] = row.line
+        problems: list[str] = []
+        yield OpenIERow(id, _names(names, problems), _triples(triples, problems))
+        yield from (Reject(shown(path), row.line, problem, id) for problem in problems)
+
+
+def _passage(row: dict[str, Any]) -> str:
+    """The id of the passage that a row is about."""
+    if "passage" in row:
+        passage = clean_string(row["passage"], "passage")
+        return "p_" + hashlib.sha1(passage.encode(), usedforsecurity=False).hexdigest()[:12]
+    id = row_id(row, "id")
+    if id is None:
+        raise RowError("id is missing")
+    return id
+
+
+def _lists(row: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    names_key, triples_key = (
+        ("extracted_entities", "extracted_triples") if "passage" in row else ("entities", "triples")
+    )
+    names, triples = row.get(names_key), row.get(triples_key)
+    for key, value in ((names_key, names), (triples_key, triples)):
+        if not isinstance(value, list):
+            raise RowError(f"{key} is {kind(value)}; expected a list")
+    return names or [], triples or []
+
+
+def _names(values: list[Any], problems: list[str]) -> tuple[str, ...]:
+    found = []
+    for number, value in enumerate(values, start=1):
+        if _is_name(value):
+            found.append(value)
+        else:
+            problems.append(f"entity {number} is {kind(value)} or empty; expected a name")
+    return tuple(found)
+
+
+def _triples(values: list[Any], problems: list[str]) -> tuple[_Triple, ...]:
+    found: list[_Triple] = []
+    for number, value in enumerate(values, start=1):
+        if isinstance(value, list) and len(value) == 3 and all(map(_is_name, value)):
+            found.append((value[0], value[1], value[2]))
+        else:
+            problems.append(f"triple {number} is not [subject, relation, object] of three non-empty strings")
+    return tuple(found)
+
+
+def _is_name(value: object) -> bool:
+    """A string with something in it, that a table can hold."""
+    return isinstance(value, str) and bool(value) and not value.isspace() and "\x00" not in value

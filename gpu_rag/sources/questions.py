@@ -1,0 +1,236 @@
+"""Question files in any of the accepted formats. Every row in is a QuestionRow or a Reject out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from gpu_rag.errors import BadInput
+from gpu_rag.sources.beir import Qrels, read_qrels
+from gpu_rag.sources.json_rows import ARRAY_SUFFIXES, LINES_SUFFIXES, has_suffix, read_rows
+from gpu_rag.sources.multihop import contexts_of, gold_of, is_multihop
+from gpu_rag.sources.rows import (
+    MAX_DOCUMENT_CHARS,
+    MAX_JSON_BYTES,
+    MAX_LINE_BYTES,
+    Limits,
+    RowError,
+    SeenIds,
+    clean_string,
+    document_text,
+    id_list,
+    kind,
+    question_id,
+    row_id,
+    shown,
+    string_list,
+)
+from gpu_rag.types import Question, Reject
+
+ACCEPTED = (
+    ".jsonl / .jsonl.gz of {id, question}, an OpenAI batch file, .json / .jsonl of HotpotQA, 2Wiki or MuSiQue, "
+    "or a folder with questions.jsonl or with queries.jsonl and qrels/test.tsv (BEIR)"
+)
+Style = Literal["jsonl", "openai"]
+_ROLE_KEYS = frozenset({"id", "_id", "custom_id", "question", "gold_ids", "answers", "body"})
+_CONTEXT_KEYS = frozenset({"context", "paragraphs", "supporting_facts", "question_decomposition"})
+_ANSWER_KEYS = frozenset({"answer", "answer_aliases"})
+
+
+@dataclass(frozen=True)
+class QuestionRow:
+    """A question, what is known of its answer, and how the row was written.
+
+    gold_ids: ids of the supporting passages; answers: accepted answers, the first is the main one. Both reach
+    `evaluate` only. meta: the other keys of the row. style: the form that its answer is written in.
+    """
+
+    question: Question
+    gold_ids: tuple[str, ...]
+    answers: tuple[str, ...]
+    meta: dict[str, Any]
+    style: Style
+
+
+def read_questions(
+    path: Path,
+    *,
+    max_document_chars: int = MAX_DOCUMENT_CHARS,
+    max_line_bytes: int = MAX_LINE_BYTES,
+    max_json_bytes: int = MAX_JSON_BYTES,
+) -> Iterator[QuestionRow | Reject]:
+    """The questions of `path` in its order, and a Reject for each row that cannot be used.
+
+    Rows, each recognised by its keys, in JSON Lines or in a JSON array:
+    - {id, question, gold_ids, answers or answer, ...}: all but the question may be missing (an id is then
+      "q_" + sha1(question)[:12]); other keys (hops, type, answer_ids, ...) go to meta.
+    - OpenAI batch {custom_id, method, url, body: {messages}}: the question is the last user message; method, url and
+      the model go to meta; gold_ids and answers beside custom_id are read too.
+    - HotpotQA, 2Wiki, MuSiQue: gold_ids are the ids that `read_corpus` gives the supporting contexts; meta has
+      context_ids, and hops and type where known. See `multihop.gold_of` for a gold context that is missing.
+    - BEIR {_id, text}. In a BEIR folder gold_ids are the documents judged above 0 in qrels/test.tsv, meta["qrels"] all
+      judgements, and only the judged queries are questions of the test set.
+    Of rows with one id the first is kept; the others are Rejects.
+
+    max_document_chars, max_line_bytes, max_json_bytes: see `rows.Limits`; what is larger is a Reject.
+    Raises BadInput at once for a missing path or an unknown type. Memory: one row (one file for .json).
+    """
+    limits = Limits(max_document_chars, max_line_bytes, max_json_bytes)
+    if path.is_dir():
+        return _unique(_folder(path, limits))
+    if not path.exists():
+        raise BadInput("the question file does not exist", given=path, expected=ACCEPTED)
+    if not has_suffix(path, LINES_SUFFIXES + ARRAY_SUFFIXES):
+        raise BadInput("the type of the question file is not known", given=path, expected=ACCEPTED)
+    return _unique(_file(path, limits))
+
+
+_Found = tuple[int, str, QuestionRow] | Reject
+
+
+def _unique(rows: Iterator[_Found]) -> Iterator[QuestionRow | Reject]:
+    seen = SeenIds()
+    for found in rows:
+        if isinstance(found, Reject):
+            yield found
+            continue
+        line, file, row = found
+        _, reason = seen.claim(row.question.id, row.question.text, file, line)
+        yield Reject(file, line, reason, row.question.id) if reason else row
+
+
+def _file(path: Path, limits: Limits) -> Iterator[_Found]:
+    for row in read_rows(path, limits):
+        if isinstance(row, Reject):
+            yield row
+            continue
+        id = None
+        try:
+            id = row_id(row.value, "custom_id", "id", "_id")
+            yield row.line, shown(path), _parser(row.value)(id, row.value, limits)
+        except RowError as error:
+            yield Reject(shown(path), row.line, str(error), id or "")
+
+
+def _folder(folder: Path, limits: Limits) -> Iterator[_Found]:
+    """The reader of a folder. Raises BadInput before the first row when it has no questions."""
+    queries = folder / "queries.jsonl"
+    if queries.exists():
+        qrels = folder / "qrels" / "test.tsv"
+        return _beir(queries, qrels, limits) if qrels.exists() else _file(queries, limits)
+    for suffix in LINES_SUFFIXES:
+        if (folder / f"questions{suffix}").exists():
+            return _file(folder / f"questions{suffix}", limits)
+    raise BadInput("the folder has no questions", given=folder, expected=ACCEPTED)
+
+
+def _beir(queries: Path, path: Path, limits: Limits) -> Iterator[_Found]:
+    qrels = Qrels()
+    yield from read_qrels(path, limits, qrels)
+    unread = dict(qrels.lines)
+    for found in _file(queries, limits):
+        if isinstance(found, Reject):
+            yield found
+            continue
+        line, file, row = found
+        id = row.question.id
+        unread.pop(id, None)
+        if id in qrels.scores:
+            meta = {**row.meta, "qrels": qrels.scores[id]}
+            yield line, file, QuestionRow(row.question, qrels.gold_ids(id), row.answers, meta, row.style)
+    for id, line in unread.items():
+        yield Reject(shown(path), line, f"the query {id!r} is not in {queries.name}", id)
+
+
+# --- one row -----------------------------------------------------------------------------------------
+
+_Parser = Callable[[str | None, dict[str, Any], Limits], QuestionRow]
+
+
+def _parser(row: dict[str, Any]) -> _Parser:
+    if "custom_id" in row or "body" in row:
+        return _openai_row
+    if is_multihop(row):
+        return _multihop_row
+    if "question" not in row and "_id" in row and "text" in row:
+        return _beir_row
+    return _own_row
+
+
+def _own_row(id: str | None, row: dict[str, Any], limits: Limits) -> QuestionRow:
+    text = document_text(row.get("question"), limits, "question")
+    gold_ids, answers = id_list(row.get("gold_ids"), "gold_ids"), _answers(row)
+    id_list(row.get("answer_ids"), "answer_ids")  # checked here, kept as it is
+    taken = _ROLE_KEYS if row.get("answers") is not None else _ROLE_KEYS | {"answer"}
+    return _row(id, text, gold_ids, answers, _without(row, taken), "jsonl")
+
+
+def _beir_row(id: str | None, row: dict[str, Any], limits: Limits) -> QuestionRow:
+    text = document_text(row["text"], limits)
+    return _row(id, text, (), (), _without(row, _ROLE_KEYS | {"text"}), "jsonl")
+
+
+def _multihop_row(id: str | None, row: dict[str, Any], limits: Limits) -> QuestionRow:
+    text = document_text(row["question"], limits, "question")
+    contexts = contexts_of(row, limits)
+    gold_ids, found = gold_of(row, contexts)
+    meta = _without(row, _ROLE_KEYS | _CONTEXT_KEYS | _ANSWER_KEYS)
+    if "paragraphs" in row and "type" not in meta and id and "__" in id:
+        meta["type"] = id.split("__", 1)[0]  # MuSiQue writes it into the id: 2hop__482757_12019
+    usable = (context.id for context in contexts if not context.problem)
+    meta = {**meta, **found, "context_ids": list(dict.fromkeys(usable))}
+    aliases = string_list(row.get("answer_aliases"), "answer_aliases")
+    return _row(id, text, gold_ids, tuple(dict.fromkeys(_answers(row) + aliases)), meta, "jsonl")
+
+
+def _openai_row(id: str | None, row: dict[str, Any], limits: Limits) -> QuestionRow:
+    if id is None or "custom_id" not in row:
+        raise RowError("custom_id is missing")
+    body = row.get("body")
+    if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
+        raise RowError("body.messages is missing; expected a chat completion request")
+    said = [m.get("content") for m in body["messages"] if isinstance(m, dict) and m.get("role") == "user"]
+    if not said:
+        raise RowError("body.messages has no user message")
+    text = document_text(_content(said[-1]), limits, "the last user message")
+    meta = _without(row, _ROLE_KEYS)
+    if "model" in body:
+        meta["model"] = body["model"]
+    return _row(id, text, id_list(row.get("gold_ids"), "gold_ids"), _answers(row), meta, "openai")
+
+
+def _content(content: object) -> str:
+    """The text of a message: a string, or the text parts of a list one below the other."""
+    if not isinstance(content, list):
+        return clean_string(content, "the content of the last user message")
+    parts = [part for part in content if isinstance(part, dict) and part.get("type") == "text"]
+    if len(parts) != len(content):
+        raise RowError("the last user message has parts that are not text")
+    return "\n".join(clean_string(part.get("text"), "a text part") for part in parts)
+
+
+def _answers(row: dict[str, Any]) -> tuple[str, ...]:
+    """The accepted answers: `answers`, or the one `answer`."""
+    if row.get("answers") is not None:
+        return string_list(row["answers"], "answers")
+    answer = row.get("answer")
+    if answer is None or isinstance(answer, str):
+        return () if answer is None else (clean_string(answer, "answer"),)
+    raise RowError(f"answer is {kind(answer)}; expected a string")
+
+
+def _without(row: dict[str, Any], keys: frozenset[str]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key not in keys}
+
+
+def _row(
+    id: str | None,
+    text: str,
+    gold_ids: tuple[str, ...],
+    answers: tuple[str, ...],
+    meta: dict[str, Any],
+    style: Style,
+) -> QuestionRow:
+    return QuestionRow(Question(id or question_id(text), text), gold_ids, answers, meta, style)

@@ -1,0 +1,167 @@
+"""What every reader of this package shares: limits, ids, and the checks of a field."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_rag.types import Document
+
+MAX_ID_CHARS = 1000
+MAX_DOCUMENT_CHARS = 10_000_000
+MAX_LINE_BYTES = 64 << 20
+MAX_JSON_BYTES = 2 << 30
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much of an input is held in memory at once; what is larger is rejected with a reason.
+
+    max_document_chars: characters of one text; max_line_bytes: bytes of one line of JSON Lines (unpacked);
+    max_json_bytes: bytes of one JSON array file (unpacked), which is read whole.
+    """
+
+    max_document_chars: int = MAX_DOCUMENT_CHARS
+    max_line_bytes: int = MAX_LINE_BYTES
+    max_json_bytes: int = MAX_JSON_BYTES
+
+
+class RowError(ValueError):
+    """One row cannot be used; the message is the reason. Becomes a Reject."""
+
+
+def shown(path: Path) -> str:
+    """A path as text that UTF-8 can hold, whatever bytes the file system gave it."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def passage_id(title: str, text: str) -> str:
+    """The id of a passage that has none: "p_" + the first 12 hexadecimal digits of sha1(title + newline + text)."""
+    return "p_" + hashlib.sha1(f"{title}\n{text}".encode(), usedforsecurity=False).hexdigest()[:12]
+
+
+def question_id(question: str) -> str:
+    """The id of a question that has none: "q_" + the first 12 hexadecimal digits of sha1(question)."""
+    return "q_" + hashlib.sha1(question.encode(), usedforsecurity=False).hexdigest()[:12]
+
+
+def decode_utf8(raw: bytes) -> str:
+    """Text of UTF-8 bytes, without a byte order mark. Raises RowError naming the encoding or the first bad byte."""
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise RowError("not UTF-8: the byte order mark is that of UTF-16 or UTF-32")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise RowError(f"not UTF-8: byte 0x{raw[error.start]:02x} at offset {error.start}") from error
+
+
+def clean_string(value: object, name: str) -> str:
+    """`value`, when it is a string that UTF-8 and a table can hold. Raises RowError."""
+    if not isinstance(value, str):
+        raise RowError(f"{name} is {kind(value)}; expected a string")
+    if "\x00" in value:
+        raise RowError(f"{name} holds a NUL character")
+    if not value.isascii():
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise RowError(f"{name} holds half of a surrogate pair") from error
+    return value
+
+
+def document_text(value: object, limits: Limits, name: str = "text") -> str:
+    """A text that is there: a clean string, not only white space, within the limit. Raises RowError."""
+    text = clean_string(value, name)
+    if not text or text.isspace():
+        raise RowError(f"{name} is empty")
+    if len(text) > limits.max_document_chars:
+        raise RowError(f"{name} has {len(text)} characters, more than max_document_chars = {limits.max_document_chars}")
+    return text
+
+
+def optional_string(row: Mapping[str, Any], key: str) -> str:
+    """row[key], or "" where it is missing or null. Raises RowError when it is no string."""
+    value = row.get(key)
+    return "" if value is None else clean_string(value, key)
+
+
+def row_id(row: Mapping[str, Any], *keys: str) -> str | None:
+    """The first of row[keys] that is there, as text (an integer is written in decimal); None where there is none.
+
+    Raises RowError when it is neither a string nor an integer, or is empty or longer than 1,000 characters.
+    """
+    key = next((key for key in keys if row.get(key) is not None), None)
+    return None if key is None else id_text(row[key], key)
+
+
+def id_text(value: object, name: str) -> str:
+    """An id as text: a clean string of 1 to 1,000 characters, or an integer in decimal. Raises RowError."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    text = clean_string(value, name)
+    if not 1 <= len(text) <= MAX_ID_CHARS:
+        raise RowError(f"{name} has {len(text)} characters; expected 1 to {MAX_ID_CHARS}")
+    return text
+
+
+def string_list(value: object, name: str) -> tuple[str, ...]:
+    """A list of strings as a tuple; null is empty. Raises RowError."""
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise RowError(f"{name} is {kind(value)}; expected a list of strings")
+    return tuple(clean_string(item, f"an item of {name}") for item in value)
+
+
+def id_list(value: object, name: str) -> tuple[str, ...]:
+    """A list of ids as a tuple of text; null is empty. Raises RowError."""
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise RowError(f"{name} is {kind(value)}; expected a list of ids")
+    return tuple(id_text(item, f"an item of {name}") for item in value)
+
+
+def kind(value: object) -> str:
+    """What a JSON value is, in words."""
+    names = {bool: "true or false", int: "a number", float: "a number", str: "a string", list: "a list"}
+    if value is None:
+        return "missing or null"
+    return names.get(type(value), "an object" if isinstance(value, dict) else type(value).__name__)
+
+
+class SeenIds:
+    """Which ids were read, with what content and where. About 150 bytes an id; the texts are not kept."""
+
+    def __init__(self) -> None:
+        self._number: dict[str, int] = {}
+        self._content = array("Q")
+        self._line = array("Q")
+        self._file_of = array("I")
+        self._files: list[str] = []
+
+    def claim(self, id: str, content: str, file: str, line: int) -> tuple[bool, str]:
+        """Take `id`. Returns (content is the same, reason): reason "" when the id is new, and then it is taken."""
+        digest = int.from_bytes(hashlib.blake2b(content.encode(), digest_size=8).digest(), "little")
+        number = self._number.get(id)
+        if number is None:
+            self._number[id] = len(self._content)
+            if not self._files or self._files[-1] != file:
+                self._files.append(file)
+            self._content.append(digest)
+            self._line.append(line)
+            self._file_of.append(len(self._files) - 1)
+            return True, ""
+        where = f"{self._files[self._file_of[number]]} line {self._line[number]}"
+        if self._content[number] == digest:
+            return True, f"duplicate of {id!r} in {where}"
+        return False, f"the id {id!r} was already used, with another text, in {where}"
+
+    def claim_document(self, document: Document) -> tuple[bool, str]:
+        """`claim` for a document; its content is title and text."""
+        return self.claim(document.id, f"{document.title}\n{document.text}", document.file, document.line)

@@ -1,0 +1,84 @@
+"""Cut a long text into overlapping pieces along its sentences."""
+
+from __future__ import annotations
+
+import re
+
+from gpu_rag.errors import UsageError
+from gpu_rag.text.sentences import split_sentences
+
+# A longer run without a space (a URL, base64, Chinese prose) counts as several words, so that pieces stay bounded.
+MAX_WORD_CHARS = 64
+_WORD = re.compile(rf"\S{{1,{MAX_WORD_CHARS}}}")
+
+_Unit = tuple[int, int, int]  # start, end, number of words
+
+
+def chunk_spans(text: str, max_words: int = 300, overlap_words: int = 50) -> list[tuple[int, int]]:
+    """Character spans of the pieces that `text` is indexed in.
+
+    Whole sentences are packed greedily up to `max_words`; the next piece repeats the last whole sentences of the one
+    before, as many as fit in `overlap_words`. A sentence longer than `max_words` is cut between words.
+
+    text: any text. max_words: words in a piece, >= 1; a word is a run of non-spaces of at most 64 characters.
+    overlap_words: words repeated, 0 <= overlap_words < max_words.
+    Returns [(start, end)] in order, trimmed of white space; every non-space character is in at least one span; start
+    and end both increase strictly; [] for blank text; one span when the text has at most `max_words` words.
+    Raises UsageError. Linear in len(text), deterministic.
+
+    >>> chunk_spans("One two. Three four. Five six.", max_words=4, overlap_words=2)
+    [(0, 20), (9, 30)]
+    """
+    if max_words < 1:
+        raise UsageError("a chunk holds at least one word", given=f"max_words={max_words}", expected=">= 1")
+    if not 0 <= overlap_words < max_words:
+        raise UsageError(
+            "the overlap must be smaller than the chunk",
+            given=f"overlap_words={overlap_words}, max_words={max_words}",
+            expected="0 <= overlap_words < max_words",
+        )
+    units = _units(text, max_words, overlap_words)
+    if not units:
+        return []
+    if sum(unit[2] for unit in units) <= max_words:
+        return [(units[0][0], units[-1][1])]
+    return _pack(units, max_words, overlap_words)
+
+
+def _units(text: str, max_words: int, overlap_words: int) -> list[_Unit]:
+    """Sentences with their word counts; a sentence of more than `max_words` as several units."""
+    units: list[_Unit] = []
+    # Pieces as long as the overlap, so that cut sentences overlap too.
+    step = overlap_words or max_words
+    for start, end in split_sentences(text):
+        words = [match.span() for match in _WORD.finditer(text, start, end)]
+        if len(words) <= max_words:
+            units.append((start, end, len(words)))
+            continue
+        for i in range(0, len(words), step):
+            piece = words[i : i + step]
+            units.append((piece[0][0], piece[-1][1], len(piece)))
+    return units
+
+
+def _pack(units: list[_Unit], max_words: int, overlap_words: int) -> list[tuple[int, int]]:
+    spans: list[tuple[int, int]] = []
+    first, n_units = 0, len(units)
+    while True:
+        last, n_words = first, 0
+        while last < n_units and n_words + units[last][2] <= max_words:
+            n_words += units[last][2]
+            last += 1
+        spans.append((units[first][0], units[last - 1][1]))
+        if last == n_units:
+            return spans
+        first = _overlap_start(units, first, last, min(overlap_words, max_words - units[last][2]))
+
+
+def _overlap_start(units: list[_Unit], first: int, last: int, room: int) -> int:
+    """Where the next piece starts: the earliest unit after `first` from which at most `room` words precede `last`."""
+    start, n_words = last, 0
+    while start - 1 > first and n_words + units[start - 1][2] <= room:
+        start -= 1
+        n_words += units[start][2]
+    return start

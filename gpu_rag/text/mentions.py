@@ -1,0 +1,249 @@
+"""Where known names occur in texts: one Aho-Corasick pass, whole words, any case, offsets into the original."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+
+import numpy as np
+
+_BLOCK_CHARS = 1 << 20
+_NOT_ASCII = re.compile(r"[\x00-\x7f]?[^\x00-\x7f]+")  # with the character before it, which may carry a mark
+_END_OF_TEXT = "\n"  # no folded name or text contains it: white space folds to " "
+
+
+@dataclass(frozen=True)
+class Mentions:
+    """T mentions, sorted by (text, start, end, name).
+
+    name, text: i32[T], positions in the names and texts given; start, end: i32[T], `texts[text][start:end]` is what
+    was found, in characters.
+    """
+
+    name: np.ndarray
+    text: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+
+
+def find_mentions(names: Sequence[str], texts: Sequence[str]) -> Mentions:
+    """All whole-word occurrences of all `names` in all `texts`; overlapping ones are all kept.
+
+    Both sides are compared after NFKC, casefold and collapsing white space. Names that are equal then are each
+    reported; a name without a letter or digit has no mention. To search several lots of texts, keep a `MentionFinder`.
+
+    >>> found = find_mentions(["york", "new york"], ["In New  York."])
+    >>> list(zip(found.name.tolist(), found.start.tolist(), found.end.tolist()))
+    [(1, 3, 12), (0, 8, 12)]
+    """
+    return MentionFinder(names).find(texts)
+
+
+class MentionFinder:
+    """The automaton of `names`, built once. Memory: about 100 bytes a character of all names together."""
+
+    def __init__(self, names: Sequence[str]):
+        import ahocorasick
+
+        groups: dict[str, list[int]] = {}
+        for name, surface in enumerate(names):
+            folded = _fold(surface).text.strip(" ")
+            if any(map(str.isalnum, folded)):
+                groups.setdefault(folded, []).append(name)
+        self._lengths = np.array([len(folded) for folded in groups], dtype=np.int64)
+        self._sizes = np.array([len(group) for group in groups.values()], dtype=np.int64)
+        self._starts = np.concatenate([[0], np.cumsum(self._sizes)]).astype(np.int64)
+        self._members = np.fromiter(itertools.chain.from_iterable(groups.values()), dtype=np.int32)
+        self._automaton = ahocorasick.Automaton(ahocorasick.STORE_INTS)
+        for key, folded in enumerate(groups):
+            self._automaton.add_word(folded, key)
+        self._automaton.make_automaton()
+
+    def find(self, texts: Sequence[str]) -> Mentions:
+        """The mentions in `texts`, as `find_mentions` describes. Deterministic."""
+        empty = np.zeros(0, dtype=np.int32)
+        parts = [(empty, empty, empty, empty)]
+        if self._lengths.size:
+            parts.extend(self._find_block(first, block) for first, block in _blocks(texts))
+        name, text, start, end = (np.concatenate(column) for column in zip(*parts))
+        order = np.lexsort((name, end, start, text))
+        return Mentions(name[order], text[order], start[order], end[order])
+
+    def _find_block(self, first: int, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """(name, text, start, end) of the mentions in `texts`, which are number `first` and following."""
+        folds = [_fold(text) for text in texts]
+        joined = _END_OF_TEXT.join(fold.text for fold in folds)
+        hits = np.fromiter(itertools.chain.from_iterable(self._automaton.iter(joined)), dtype=np.int64).reshape(-1, 2)
+        key, end = hits[:, 1], hits[:, 0] + 1
+        start = end - self._lengths[key]
+        whole = _word_starts(joined)
+        keep = whole[start] & whole[end]
+        key, start, end = key[keep], start[keep], end[keep]
+
+        lengths = np.array([len(fold.text) for fold in folds], dtype=np.int64)
+        offsets = np.concatenate([[0], np.cumsum(lengths + len(_END_OF_TEXT))])
+        text = np.searchsorted(offsets, start, side="right") - 1
+        start, end = start - offsets[text], end - offsets[text]
+        start, end, keep = _to_original(folds, text, start, end)
+        key, text, start, end = key[keep], text[keep], start[keep], end[keep]
+
+        times = self._sizes[key]  # names that fold to one key
+        within = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
+        name = self._members[np.repeat(self._starts[key], times) + within]
+        spread = [np.repeat(column, times).astype(np.int32) for column in (text + first, start, end)]
+        return name, spread[0], spread[1], spread[2]
+
+
+def is_word_boundary(text: str, position: int) -> bool:
+    """Whether a word may begin or end before character `position` of `text` (0 <= position <= len(text)).
+
+    It may not only between two word characters: letters, digits, combining marks and "_". Han and kana characters
+    are not held together, because these scripts write no spaces.
+    """
+    if position <= 0 or position >= len(text):
+        return True
+    return not (_is_word_character(text[position - 1], joined=True) and _is_word_character(text[position], joined=True))
+
+
+def _is_word_character(character: str, *, joined: bool = False) -> bool:
+    """joined: leave out characters that a neighbour does not extend."""
+    if joined and ("\u3040" <= character <= "\u30ff" or "\u3400" <= character <= "\u9fff"):
+        return False
+    return character.isalnum() or character == "_" or unicodedata.category(character).startswith("M")
+
+
+@cache
+def _joined_table(limit: int) -> np.ndarray:
+    """bool[limit]: whether a code point holds a word together."""
+    return np.fromiter((_is_word_character(chr(code), joined=True) for code in range(limit)), dtype=bool, count=limit)
+
+
+def _word_starts(text: str) -> np.ndarray:
+    """bool[len + 1]: `is_word_boundary` at every position of `text`."""
+    codes = _codes(text)
+    top = int(codes.max(initial=0))
+    limit = next(size for size in (0x3000, 0x10000, 0x110000) if top < size)  # the whole table costs 0.2 s
+    joined = _joined_table(limit)[codes]
+    boundary = np.ones(codes.size + 1, dtype=bool)
+    boundary[1:-1] = ~(joined[1:] & joined[:-1])
+    return boundary
+
+
+def _codes(text: str) -> np.ndarray:
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+
+
+# --- folding, with the way back ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Folded:
+    """A folded text. Character i comes from original[start[i]:end[i]]; None: from original[i:i+1]."""
+
+    text: str
+    start: np.ndarray | None = None
+    end: np.ndarray | None = None
+
+
+def _fold(text: str) -> _Folded:
+    if text.isascii() or unicodedata.is_normalized("NFKC", text):
+        folded = text.casefold()
+        if len(folded) == len(text):  # casefold never shortens a character, so none was expanded
+            return _collapse_spaces(_Folded(folded))
+    return _collapse_spaces(_fold_clusters(text))
+
+
+def _collapse_spaces(folded: _Folded) -> _Folded:
+    """White space to " ", runs of it to one."""
+    words = folded.text.split()
+    n_single = folded.text.count(" ")
+    if len(words) == n_single + 1 and sum(map(len, words)) + n_single == len(folded.text):
+        return folded
+    codes = _codes(folded.text).copy()
+    space = np.isin(codes, _spaces())
+    codes[space] = ord(" ")
+    keep = np.ones(codes.size, dtype=bool)
+    keep[1:] = ~(space[1:] & space[:-1])
+    first = np.flatnonzero(keep)
+    last = np.append(first[1:], codes.size) - 1
+    text = codes[keep].tobytes().decode("utf-32-le", "surrogatepass")
+    if folded.start is None or folded.end is None:
+        return _Folded(text, first, last + 1)
+    return _Folded(text, folded.start[first], folded.end[last])
+
+
+@cache
+def _spaces() -> np.ndarray:
+    return np.array([code for code in range(0x3001) if chr(code).isspace()], dtype=np.uint32)
+
+
+def _fold_clusters(text: str) -> _Folded:
+    """Fold a base character together with the marks behind it, and note where each came from."""
+    pieces: list[str] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    done = 0
+    for span in _NOT_ASCII.finditer(text):
+        pieces.append(text[done : span.start()].casefold())
+        starts.extend(range(done, span.start()))
+        ends.extend(range(done + 1, span.start() + 1))
+        for start, end in _clusters(text, *span.span()):
+            piece = _fold_cluster(text[start:end])
+            pieces.append(piece)
+            starts.extend([start] * len(piece))
+            ends.extend([end] * len(piece))
+        done = span.end()
+    pieces.append(text[done:].casefold())
+    starts.extend(range(done, len(text)))
+    ends.extend(range(done + 1, len(text) + 1))
+    return _Folded("".join(pieces), np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64))
+
+
+@lru_cache(maxsize=65536)
+def _fold_cluster(cluster: str) -> str:
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", cluster).casefold())
+
+
+def _clusters(text: str, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """The spans of base characters with their marks in text[start:stop]."""
+    for i in range(start + 1, stop):
+        c = text[i]
+        if c < "\u0300" or not (unicodedata.combining(c) or "\u1160" <= c <= "\u11ff"):  # or a Hangul vowel or final
+            yield start, i
+            start = i
+    yield start, stop
+
+
+def _to_original(
+    folds: Sequence[_Folded], text: np.ndarray, start: np.ndarray, end: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Offsets into the originals, and which spans hold whole original characters (the 2 of a folded 1/2 does not)."""
+    start, end, keep = start.copy(), end.copy(), np.ones(start.size, dtype=bool)
+    for number in np.unique(text).tolist():
+        fold = folds[number]
+        if fold.start is None or fold.end is None:
+            continue
+        rows = np.flatnonzero(text == number)
+        first, last = start[rows], end[rows] - 1
+        before, after = np.maximum(first - 1, 0), np.minimum(last + 1, fold.start.size - 1)
+        cut_start = (first > 0) & (fold.start[before] == fold.start[first])
+        cut_end = (last + 1 < fold.start.size) & (fold.start[after] == fold.start[last])
+        keep[rows] = ~(cut_start | cut_end)
+        start[rows], end[rows] = fold.start[first], fold.end[last]
+    return start, end, keep
+
+
+def _blocks(texts: Sequence[str]) -> Iterator[tuple[int, Sequence[str]]]:
+    """Runs of texts of about 1 MB each, with the number of the first."""
+    first = n_chars = 0
+    for i, text in enumerate(texts):
+        n_chars += len(text)
+        if n_chars >= _BLOCK_CHARS:
+            yield first, texts[first : i + 1]
+            first, n_chars = i + 1, 0
+    if first < len(texts):
+        yield first, texts[first:]

@@ -1,0 +1,101 @@
+"""Prompt files: a static part that all requests of a stage share, and a template for what differs.
+
+A prompt file is UTF-8 text in a package: the static system part, a line `=== question ===`, then the user template
+with slots `{{field}}`. The static part has no slots, so that an engine with a prefix cache pays for it once.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from importlib import resources
+
+from gpu_rag.errors import UsageError
+
+SEPARATOR = "=== question ==="
+_SLOT = re.compile(r"\{\{([a-z][a-z0-9_]*)\}\}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt of a stage. name: for messages; system: the static part; template: the part with slots."""
+
+    name: str
+    system: str
+    template: str
+
+    @classmethod
+    def read(cls, package: str, name: str) -> Prompt:
+        """Read the resource `name` + ".txt" of `package` (a dotted name). Line ends become "\\n".
+
+        Raises UsageError when the file is missing, no UTF-8, or not of the form above.
+        """
+        if not _NAME.fullmatch(name):
+            raise UsageError("a prompt name is a plain word", given=repr(name), expected="letters, digits, '_' and '-'")
+        where = f"{package}/{name}.txt"
+        try:
+            text = resources.files(package).joinpath(f"{name}.txt").read_bytes().decode("utf-8-sig")
+        except (ModuleNotFoundError, FileNotFoundError) as error:
+            raise UsageError("there is no such prompt file", given=where) from error
+        except UnicodeDecodeError as error:
+            raise UsageError("the prompt file is not UTF-8", given=f"{where}: {error}") from error
+        return cls.parse(where, text)
+
+    @classmethod
+    def parse(cls, name: str, text: str) -> Prompt:
+        """A prompt out of the text of its file. Raises UsageError naming what is wrong."""
+        lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        separators = [i for i, line in enumerate(lines) if line.strip() == SEPARATOR]
+        if len(separators) != 1:
+            raise UsageError(
+                "a prompt file has two parts",
+                given=f"{name} with {len(separators)} lines {SEPARATOR!r}",
+                expected="exactly one such line",
+            )
+        at = separators[0]
+        system, template = "\n".join(lines[:at]).strip(), "\n".join(lines[at + 1 :]).strip()
+        if not system or not template:
+            raise UsageError(
+                "a part of the prompt file is empty", given=name, expected="text before and after the line"
+            )
+        if _SLOT.search(system):
+            raise UsageError("the static part of a prompt has no slots", given=f"{_SLOT.findall(system)} in {name}")
+        if "{{" in _SLOT.sub("", template):
+            raise UsageError(
+                "a slot of the prompt cannot be read",
+                given=name,
+                expected="{{field}}, in lower case letters, digits and '_', without spaces",
+            )
+        return cls(name, system, template)
+
+    @cached_property
+    def fields(self) -> frozenset[str]:
+        """The names of the slots."""
+        return frozenset(_SLOT.findall(self.template))
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 of both parts, hexadecimal: another prompt is another stage."""
+        return sha256(f"{self.system}\n{SEPARATOR}\n{self.template}".encode()).hexdigest()
+
+    def render(self, /, **fields: str) -> str:
+        """The template with every slot filled, in one pass: what a value holds is never taken for a slot.
+
+        Raises UsageError for a missing or unknown field, and for a value that is no string.
+        """
+        missing, unknown = sorted(self.fields - fields.keys()), sorted(fields.keys() - self.fields)
+        if missing or unknown:
+            raise UsageError(
+                "the fields do not fit the prompt",
+                given=f"missing {missing}, unknown {unknown} for {self.name}",
+                expected=sorted(self.fields),
+            )
+        for field, value in fields.items():
+            if not isinstance(value, str):
+                raise UsageError(
+                    "a field of a prompt is text", given=f"{field}: {type(value).__name__} for {self.name}"
+                )
+        return _SLOT.sub(lambda match: fields[match[1]], self.template)

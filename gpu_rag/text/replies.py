@@ -1,0 +1,135 @@
+"""Reading what a model wrote: JSON valid under a schema, or `Malformed`. Nothing is guessed or repaired."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from gpu_rag.errors import UsageError
+from gpu_rag.text.strict_json import JsonError, loads
+from gpu_rag.types import Malformed
+
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
+
+MAX_REPLY_CHARS = 1_000_000
+_THINKING = re.compile(r"\s*<think>.*?</think>\s*", re.DOTALL)
+_FENCE = re.compile(r"\A```(?:json|JSON)?[ \t]*\r?\n(.*?)\r?\n?[ \t]*```\Z", re.DOTALL)
+_REASON_CHARS = 300
+
+
+def parse_json(text: str, schema: str) -> dict[str, Any] | Malformed:
+    """The JSON object that `text` is, valid under `schema`; else Malformed with the reason and the text.
+
+    text: a reply. Tolerated around the object: white space, `<think>...</think>` blocks before it, and one code fence
+    (three backticks, optionally "json") around it. Nothing else: no prose, no trailing commas, no single quotes.
+    The JSON is read strictly (see `strict_json`: NaN, Infinity, integers beyond 64 bits, a key twice, lone surrogates
+    and deep nesting are malformed). More than 1,000,000 characters are malformed.
+    schema: a JSON Schema (2020-12) as JSON text, best from `canonical_schema`; references only within itself.
+
+    Never raises for any `text`. Raises UsageError when `schema` itself is no usable schema.
+    """
+    validator = _validator(schema)
+    if len(text) > MAX_REPLY_CHARS:
+        return Malformed(f"the reply has {len(text)} characters, more than {MAX_REPLY_CHARS}", text[:MAX_REPLY_CHARS])
+    try:
+        text.encode("utf-8")
+        value = loads(_unwrap(text))
+    except UnicodeEncodeError:
+        return Malformed("the reply holds half of a surrogate pair", text)
+    except JsonError as error:
+        return Malformed(str(error), text)
+    if not isinstance(value, dict):
+        return Malformed(f"the reply is JSON, but {_kind(value)}; expected an object", text)
+    try:
+        violation = next(validator.iter_errors(value), None)
+    except RecursionError as error:  # the value is shallow, so it is the schema
+        raise UsageError("the references of the JSON schema run in a circle", given=schema[:_REASON_CHARS]) from error
+    if violation is not None:
+        where = "/".join(map(str, violation.absolute_path)) or "the object"
+        return Malformed(f"not valid under the schema at {where}: {violation.message}"[:_REASON_CHARS], text)
+    return value
+
+
+def canonical_schema(schema: dict[str, Any]) -> str:
+    """`schema` as compact JSON text: the same dict gives the same text.
+
+    The order of the keys is kept, because constrained decoding writes properties in the order of the schema: a
+    "reason" before an "answer" is another request than the reverse. Raises UsageError when it is no JSON Schema.
+    """
+    try:
+        text = json.dumps(schema, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise UsageError("the schema cannot be written as JSON", given=error) from error
+    _validator(text)
+    return text
+
+
+@lru_cache(maxsize=256)
+def _validator(schema: str) -> Draft202012Validator:
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import SchemaError
+    from referencing import Registry
+
+    try:
+        parsed = loads(schema)
+        if not isinstance(parsed, dict):
+            raise JsonError(f"the schema is {_kind(parsed)}; expected an object")
+        _check_references(parsed, parsed)
+        Draft202012Validator.check_schema(parsed)
+    except JsonError as error:
+        raise UsageError("the JSON schema cannot be read", given=error) from error
+    except SchemaError as error:
+        raise UsageError("the JSON schema is not valid", given=error.message) from error
+    # An empty registry: a reference can never make this open a connection.
+    return Draft202012Validator(parsed, registry=Registry())
+
+
+def _check_references(node: Any, root: dict[str, Any]) -> None:
+    """Raise JsonError for a reference that does not lead to an object within `root`."""
+    if isinstance(node, list):
+        for item in node:
+            _check_references(item, root)
+    elif isinstance(node, dict):
+        for key in ("$ref", "$dynamicRef"):
+            target = node.get(key)
+            if isinstance(target, str) and not _resolves(target, root):
+                raise JsonError(f"{key} {target!r} does not lead to a place in this schema")
+        for item in node.values():
+            _check_references(item, root)
+
+
+def _resolves(target: str, root: Any) -> bool:
+    if target != "#" and not target.startswith("#/"):
+        return False
+    node = root
+    for part in target.split("/")[1:]:
+        key = part.replace("~1", "/").replace("~0", "~")
+        if not isinstance(node, dict) or key not in node:
+            return False
+        node = node[key]
+    return isinstance(node, dict)
+
+
+def _unwrap(text: str) -> str:
+    """`text` without thinking blocks before it and a fence around it."""
+    at = 0
+    while match := _THINKING.match(text, at):
+        at = match.end()
+    rest = text[at:].strip()
+    fenced = _FENCE.match(rest)
+    return fenced[1] if fenced else rest
+
+
+def _kind(value: Any) -> str:
+    names = {
+        list: "an array",
+        str: "a string",
+        bool: "true or false",
+        int: "a number",
+        float: "a number",
+        dict: "an object",
+    }
+    return names.get(type(value), "null")

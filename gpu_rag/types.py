@@ -1,0 +1,271 @@
+"""The nouns of gpu-rag: frozen dataclasses that every layer may import.
+
+Axes: N nodes, E edges, B questions, K results, D dimensions, T ragged total.
+torch is imported for type checking only, so this module costs nothing to import.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gpu_rag.errors import BadInput
+
+if TYPE_CHECKING:
+    import torch
+
+
+# --- tensors ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CSR:
+    """A sparse matrix by rows: rows sorted by column, no duplicates.
+
+    indptr: i64[N+1]; indices: i32[E]; weight: f32[E], or None where all weights are 1.
+    """
+
+    indptr: torch.Tensor
+    indices: torch.Tensor
+    weight: torch.Tensor | None = None
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return int(self.indptr.shape[0]) - 1
+
+    @property
+    def m(self) -> int:
+        """Number of stored entries."""
+        return int(self.indices.shape[0])
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """B lists of different lengths: list b is values[offsets[b]:offsets[b+1]].
+
+    values: any dtype [T]; offsets: i64[B+1], offsets[0] = 0, offsets[B] = T.
+    """
+
+    values: torch.Tensor
+    offsets: torch.Tensor
+
+    @property
+    def batch(self) -> int:
+        """Number of lists B."""
+        return int(self.offsets.shape[0]) - 1
+
+
+@dataclass(frozen=True)
+class TopK:
+    """The best K of each of B rows, sorted by (-score, id), padded with id -1 and score -inf.
+
+    ids: i32[B, K]; scores: f32[B, K].
+    """
+
+    ids: torch.Tensor
+    scores: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """B local subgraphs as one block-diagonal CSR.
+
+    csr: the block-diagonal matrix over all local nodes; offsets: i64[B+1], where the nodes of block b start;
+    global_ids: i32[offsets[B]], the node of the whole graph that each local node is.
+    """
+
+    csr: CSR
+    offsets: torch.Tensor
+    global_ids: torch.Tensor
+
+
+# --- text ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document of a corpus. `file` and `line` (1-based, 0 for a whole file) say where it came from."""
+
+    id: str
+    title: str
+    text: str
+    file: str = ""
+    line: int = 0
+
+
+@dataclass(frozen=True)
+class Reject:
+    """One row of input that could not be used, and why. Counted, written down, never lost."""
+
+    file: str
+    line: int
+    reason: str
+    id: str = ""
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """What extraction found in one passage: entity names and (subject, relation, object) triples."""
+
+    entities: tuple[str, ...]
+    triples: tuple[tuple[str, str, str], ...]
+
+
+# --- questions and answers -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a program sees of a question. Gold ids and answers never reach it."""
+
+    id: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A passage that supports an answer. start, end: character offsets into the source document."""
+
+    passage_id: str
+    title: str
+    text: str
+    start: int
+    end: int
+    score: float
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Path:
+    """A chain of edges (subject, relation, object, passage id) that supports an answer."""
+
+    text: str
+    edges: tuple[tuple[str, str, str, str], ...]
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One decision of a program, for `explain`."""
+
+    step: int
+    verb: str
+    n_candidates: int
+    chosen: tuple[str, ...]
+    reply_hash: str = ""
+    s: float = 0.0
+
+
+@dataclass
+class Usage:
+    """What one question cost. Seconds of a shared batch are divided among its calls."""
+
+    llm_calls: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    llm_s: float = 0.0
+    graph_s: float = 0.0
+    embed_s: float = 0.0
+    wall_s: float = 0.0
+    malformed: int = 0
+    cut: int = 0
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a program returns: the answer text with its support. status: answered | unsupported."""
+
+    text: str | None
+    evidence: tuple[Evidence, ...] = ()
+    paths: tuple[Path, ...] = ()
+    status: str = "answered"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The recorded result of one question. status: answered | unsupported | failed.
+
+    error: None, or {"type", "message"} when failed.
+    """
+
+    question_id: str
+    question: str
+    method: str
+    status: str
+    text: str | None
+    evidence: tuple[Evidence, ...] = ()
+    paths: tuple[Path, ...] = ()
+    trace: tuple[Step, ...] = ()
+    usage: Usage = field(default_factory=Usage)
+    error: dict[str, str] | None = None
+    config_hash: str = ""
+
+
+# --- model requests --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class JsonSchema:
+    """Constraint: the reply is JSON valid under `schema` (a JSON Schema as canonical JSON text)."""
+
+    schema: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Constraint: the reply is exactly one of `options`."""
+
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Not generation: score each option as a continuation. Reply.text is the best option (ties: the earlier),
+    Reply.scores one mean log-probability per token of each option, in the order given."""
+
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request to an LLM. `system` is the static part that requests of a stage share; `prompt` differs."""
+
+    system: str
+    prompt: str
+    constraint: JsonSchema | Choice | Rank | None = None
+    max_tokens: int = 256
+    temperature: float = 0.0
+    seed: int = 0
+    attempt: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise BadInput("a request needs room for a reply", given=f"max_tokens={self.max_tokens}", expected=">= 1")
+        if isinstance(self.constraint, (Choice, Rank)) and not self.constraint.options:
+            raise BadInput("a choice needs options", given="none", expected="one or more")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One reply. finish_reason: stop | length | rank. Token counts are the engine's own."""
+
+    text: str
+    finish_reason: str
+    n_prompt: int
+    n_cached: int
+    n_generated: int
+    scores: tuple[float, ...] = ()
+    from_cache: bool = False
+
+
+@dataclass(frozen=True)
+class Malformed:
+    """A reply that could not be read under its schema: why, and what it said."""
+
+    reason: str
+    raw: str
+
+
+JsonObject = dict[str, Any]

@@ -1,0 +1,82 @@
+"""The executors behind the model verbs: requests to replies, texts to vectors, options to similarities."""
+
+from __future__ import annotations
+
+from hashlib import sha1
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpu_rag.errors import RequestFailed
+from gpu_rag.runtime.call import RANK_EMBED, RANK_LLM, Executor, Metered
+from gpu_rag.types import Reply, Request
+from gpu_rag.verbs.decider import resolve_decider
+
+if TYPE_CHECKING:
+    from gpu_rag.models.embed import Embedder
+    from gpu_rag.models.llm import LLM
+
+
+def reply_hash(text: str) -> str:
+    """The first 12 hexadecimal digits of sha1 of a reply's text."""
+    return sha1(text.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()[:12]
+
+
+def model_executors(
+    llm: LLM | None, embedder: Embedder, decider: str = "auto", *, max_requests: int = 8192, max_texts: int = 1024
+) -> dict[str, Executor]:
+    """The executors of the verbs "llm" (where there is a model), "embed" and "similarity".
+
+    max_requests, max_texts: calls a batch. Raises UsageError for a decider that cannot work.
+    """
+    resolve_decider(decider, llm)
+
+    def embed(static: tuple[Any, ...], args: list[tuple[str, ...]]) -> list[np.ndarray]:
+        return _embed_each(embedder, args)
+
+    def similarity(static: tuple[Any, ...], args: list[tuple[str, tuple[str, ...]]]) -> list[np.ndarray]:
+        vectors = _embed_each(embedder, [(query, *options) for query, options in args])
+        # In float64: the rounded cosine then does not depend on the order of summation.
+        exact = (rows.astype(np.float64) for rows in vectors)
+        return [(rows[1:] @ rows[0]).astype(np.float32) for rows in exact]
+
+    executors = {
+        "embed": Executor(embed, "embed", RANK_EMBED, max_texts),
+        "similarity": Executor(similarity, "embed", RANK_EMBED, max_texts),
+    }
+    if llm is not None:
+        engine = llm
+
+        def complete(static: tuple[Any, ...], args: list[Request]) -> list[Metered]:
+            return _complete(engine, args)
+
+        executors["llm"] = Executor(complete, "llm", RANK_LLM, max_requests)
+    return executors
+
+
+def _embed_each(embedder: Embedder, groups: list[tuple[str, ...]]) -> list[np.ndarray]:
+    """The vectors of each group of texts; a text that occurs twice in the batch is embedded once."""
+    row = {text: i for i, text in enumerate(dict.fromkeys(text for group in groups for text in group))}
+    vectors = embedder.embed(list(row)) if row else np.zeros((0, embedder.dim), dtype=np.float32)
+    return [vectors[np.array([row[text] for text in group], dtype=np.intp)] for group in groups]
+
+
+def _complete(llm: LLM, requests: list[Request]) -> list[Metered]:
+    """Replies in the order of the requests; those that share a system part reach the engine next to each other."""
+    place: dict[str, int] = {}
+    for request in requests:
+        place.setdefault(request.system, len(place))
+    order = sorted(range(len(requests)), key=lambda i: place[requests[i].system])
+    replies = llm.complete([requests[i] for i in order])
+    if len(replies) != len(requests):
+        raise RequestFailed(f"{llm.name} lost replies", given=len(replies), expected=f"{len(requests)} replies")
+    answered: list[Metered] = [Metered(None)] * len(requests)
+    for i, reply in zip(order, replies):
+        answered[i] = _metered(reply)
+    return answered
+
+
+def _metered(reply: Reply | RequestFailed) -> Metered:
+    if isinstance(reply, RequestFailed):
+        return Metered(reply)
+    return Metered(reply, reply.n_prompt, reply.n_cached, reply.n_generated, reply_hash=reply_hash(reply.text))

@@ -1,0 +1,29 @@
+"""Everything that a program may say, for one question: model verbs, search verbs, and look-ups in the index."""
+
+from __future__ import annotations
+
+from gpu_rag.index.index import Index
+from gpu_rag.runtime.trace import Context
+from gpu_rag.settings import ReaderSettings
+from gpu_rag.types import Evidence
+from gpu_rag.verbs.model import ModelSettings, ModelVerbs
+from gpu_rag.verbs.retrieve import Ranking, RetrieveVerbs
+
+
+class Verbs(ModelVerbs, RetrieveVerbs):
+    """The verbs of one question over one index. limit: how many passages `retrieve` is to return."""
+
+    def __init__(self, ctx: Context, index: Index, models: ModelSettings, reader: ReaderSettings, limit: int):
+        super().__init__(ctx, models)
+        self.index, self.reader, self.limit = index, reader, limit
+
+    def evidence(self, ranking: Ranking, why: str, name: str = "search") -> tuple[Evidence, ...]:
+        """The passages of a ranking as evidence, noted in the trace."""
+        found = self.index.evidence(ranking.rows, ranking.scores, why)
+        self.ctx.note(name, self.index.n_passages, tuple(f"{e.passage_id} {e.title}" for e in found))
+        return found
+
+    def fact(self, row: int) -> tuple[str, str, str, tuple[str, ...]]:
+        """(subject, label, object, ids of the passages that state it) of a relation row."""
+        passages = self.index.relations["passages"][row].as_py()
+        return (*self.index.relation_text(row), tuple(self.index.passage_ids[p] for p in passages))

@@ -1,0 +1,17 @@
+"""Plain torch reference of `ppr_spmm`, for any device and for f32 or f64."""
+
+from __future__ import annotations
+
+import torch
+
+from gpu_rag.types import CSR
+
+
+def ppr_spmm(csr: CSR, x: torch.Tensor, source: torch.Tensor, alpha: float) -> torch.Tensor:
+    """Y = alpha A X + (1 - alpha) S. See `gpu_rag_kernels.ppr_spmm`."""
+    weight = torch.ones(csr.m, dtype=x.dtype, device=x.device) if csr.weight is None else csr.weight.to(x.dtype)
+    # one integer type for both arrays: torch requires it, and the narrow one is the fast one
+    indptr = csr.indptr.int() if csr.m < 2**31 else csr.indptr
+    indices = csr.indices.to(indptr.dtype)
+    matrix = torch.sparse_csr_tensor(indptr, indices, weight, (csr.n, x.shape[0]), check_invariants=False)
+    return torch.matmul(matrix, x).mul_(alpha).add_(source, alpha=1 - alpha)

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Sets everything up on a fresh machine and runs the main job on the sample corpus.
+# usage: scripts/demo.sh [OPTIONS OF gpu-rag demo]      VENV=folder chooses the virtual environment (default .venv)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+venv=${VENV:-.venv}
+extras=cpu
+[ -f "$venv/.gpu-rag-installed" ] && grep -q ' cpu,dev$' "$venv/.gpu-rag-installed" && extras=cpu,dev
+bash scripts/install.sh "$venv" "$extras"
+export PYTHONSAFEPATH=1
+exec "$venv/bin/gpu-rag" demo "$@"

@@ -1,0 +1,164 @@
+"""Mentions against a search written with nothing but `str.find`, and offsets that point into the original."""
+
+from __future__ import annotations
+
+import time
+import unicodedata
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_rag.text.mentions import MentionFinder, Mentions, find_mentions, is_word_boundary
+
+
+def rows(found: Mentions):
+    columns = (found.text, found.start, found.end, found.name)
+    assert all(column.dtype == np.int32 for column in columns)
+    return list(zip(*(column.tolist() for column in columns)))
+
+
+def brute_force(names, texts, boundary=is_word_boundary):
+    """(text, start, end, name) of all whole-word occurrences, for texts that fold character by character."""
+    found = []
+    for t, text in enumerate(texts):
+        folded = text.casefold()
+        assert len(folded) == len(text)
+        for n, name in enumerate(names):
+            key = name.casefold()
+            at = folded.find(key) if any(c.isalnum() for c in key) else -1
+            while at >= 0:
+                if boundary(folded, at) and boundary(folded, at + len(key)):
+                    found.append((t, at, at + len(key), n))
+                at = folded.find(key, at + 1)
+    return sorted(found)
+
+
+def check(search):
+    names = ["Orn", "orn river", "Vell", "river", "VELL", "a", "é", "#3", "vell-orn"]
+    texts = ["The Orn River, born in Vell.", "", "vell-orn; Orn3 #3 é a", "VELLORN", "ORN"]
+    assert rows(find_mentions(names, texts)) == search(names, texts)
+
+
+def test_small_case_by_brute_force():
+    check(brute_force)
+
+
+def test_the_check_catches_a_search_that_forgets_word_boundaries():
+    with pytest.raises(AssertionError):
+        check(lambda names, texts: brute_force(names, texts, boundary=lambda text, position: True))
+
+
+NAME = st.text(alphabet="abAB é_-3", min_size=1, max_size=5).map(lambda s: " ".join(s.split()))
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(st.lists(NAME, max_size=8), st.lists(st.text(alphabet="abAB é_-3", max_size=40), max_size=6))
+def test_same_as_brute_force(names, texts):
+    texts = [" ".join(text.split()) for text in texts]
+    assert rows(find_mentions(names, texts)) == brute_force(names, texts)
+
+
+def found_texts(names, text):
+    return [(names[n], text[start:end]) for _, start, end, n in rows(find_mentions(names, [text]))]
+
+
+def test_overlapping_matches_are_all_kept():
+    assert found_texts(["new york", "york", "new york city", "city"], "New York City") == [
+        ("new york", "New York"),
+        ("new york city", "New York City"),
+        ("york", "York"),
+        ("city", "City"),
+    ]
+
+
+def test_names_that_fold_alike_are_each_reported():
+    assert rows(find_mentions(["Vell", "VELL", "vell "], ["vell"])) == [(0, 0, 4, 0), (0, 0, 4, 1), (0, 0, 4, 2)]
+
+
+def test_names_without_a_letter_or_digit_have_no_mention():
+    assert rows(find_mentions(["", " ", "-", "?!", "_", "\u0301"], ["- ?! _ a\u0301"])) == []
+    assert rows(find_mentions([], ["a"])) == rows(find_mentions(["a"], [])) == rows(find_mentions(["a"], [""])) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("STRASSE", "In der Straße 7", "Straße"),
+        ("straße", "In der STRASSE 7", "STRASSE"),
+        ("vell", "İİİ Straße Vell", "Vell"),
+        ("istanbul", "I\u0307stanbul", None),
+        ("café", "Le cafe\u0301.", "cafe\u0301"),
+        ("cafe", "Le cafe\u0301.", None),
+        ("cafe\u0301", "LE CAFÉ!", "CAFÉ"),
+        ("new york", "In New\u00a0\n  York.", "New\u00a0\n  York"),
+        ("New \t York", "in new york", "new york"),
+        ("office", "the o\ufb03ce door", "o\ufb03ce"),
+        ("vell", "ｖｅｌｌ… Orn", "ｖｅｌｌ"),
+        ("2", "half: ½", None),
+        ("1", "½", None),
+        ("orn", "𝒪𝓇𝓃 and 🌊Orn🌊", "𝒪𝓇𝓃"),
+        ("vell", "vell's", "vell"),
+        ("ell", "vell", None),
+        ("한국", "\u1112\u1161\u11ab\u1100\u116e\u11a8", "\u1112\u1161\u11ab\u1100\u116e\u11a8"),
+        ("東京", "東京都", "東京"),
+        ("x", "\ud800 x", "x"),
+    ],
+)
+def test_offsets_into_the_original(name, text, expected):
+    found = found_texts([name], text)
+    assert [surface for _, surface in found[:1]] == ([] if expected is None else [expected])
+
+
+def fold(text):
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(
+    st.text(max_size=40),
+    st.sampled_from(["Vell", "Straße 9", "İzmir", "cafe\u0301", "ﬁn", "Орн"]),
+    st.text(max_size=40),
+)
+def test_a_name_put_between_any_texts_is_found_where_it_is(before, name, after):
+    text = f"{before}. {name} .{after}"
+    at = len(before) + 2
+    found = rows(find_mentions([name], ["", text]))
+    assert (1, at, at + len(name), 0) in found
+    for _, start, end, _ in found:
+        assert fold(text[start:end]) == fold(name)
+
+
+def test_a_finder_gives_the_same_for_any_split_of_the_texts():
+    texts = [f"Vell {i} and the river Orn " * (i % 5) for i in range(40)]
+    names = ["vell", "orn", "the river", "7"]
+    whole = rows(find_mentions(names, texts))
+    finder = MentionFinder(names)
+    parts = [(t + i, *rest) for i, text in enumerate(texts) for t, *rest in rows(finder.find([text]))]
+    assert whole == parts and whole
+
+
+def test_texts_longer_than_one_block():
+    text = "x" * 700_000 + " Vell "
+    found = rows(find_mentions(["vell"], [text, "Vell", text, text + "é²"]))
+    assert found == [(0, 700_001, 700_005, 0), (1, 0, 4, 0), (2, 700_001, 700_005, 0), (3, 700_001, 700_005, 0)]
+
+
+def test_word_boundaries():
+    assert [i for i in range(8) if is_word_boundary("ab-c_d1", i)] == [0, 2, 3, 7]
+    assert is_word_boundary("", 0) and is_word_boundary("東京", 1) and not is_word_boundary("e\u0301", 1)
+
+
+def test_fast_enough_for_a_large_dictionary():
+    names = [f"name{i} of place{i % 977}" for i in range(50_000)]
+    texts = [
+        f"There name{i} of place{i % 977} met some others by the long river, {i} days later. " * 8 for i in range(2000)
+    ]
+    finder = MentionFinder(names)
+    start = time.process_time()
+    found = finder.find(texts)
+    seconds = time.process_time() - start
+    assert len(found.name) == 16_000
+    megabytes = sum(map(len, texts)) / 1e6
+    assert megabytes / seconds > 1, f"{megabytes / seconds:.1f} MB/s"  # 10 and more on an idle machine

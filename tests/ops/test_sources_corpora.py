@@ -1,0 +1,234 @@
+"""Corpora in every format: the same documents, the same ids, on every machine."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gpu_rag.errors import BadInput
+from gpu_rag.sources.corpora import read_corpus
+from gpu_rag.types import Document, Reject
+
+DOCS = [
+    {"id": "a", "title": "Vell", "text": "Vell lies on the Orn."},
+    {"id": "b", "title": "Orn", "text": "The Orn is a river.\nIt is long."},
+    {"id": "c", "title": "", "text": "Ünïcode 🌊"},
+]
+
+
+def read(*paths, **limits):
+    """(documents, rejects) of some paths."""
+    found = list(read_corpus(paths, **limits))
+    return [x for x in found if isinstance(x, Document)], [x for x in found if isinstance(x, Reject)]
+
+
+def lines(path, rows):
+    text = "".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows)
+    raw = text.encode("utf-8", "surrogatepass")
+    path.write_bytes(gzip.compress(raw) if path.suffix == ".gz" else raw)
+    return path
+
+
+def plain(documents):
+    return [(d.id, d.title, d.text) for d in documents]
+
+
+def sha(title, text):
+    return "p_" + hashlib.sha1((title + "\n" + text).encode()).hexdigest()[:12]
+
+
+# --- formats -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["c.jsonl", "c.jsonl.gz", "c.json", "C.JSONL", "c.parquet"])
+def test_the_same_rows_in_every_container(tmp_path, name):
+    path = tmp_path / name
+    if name.endswith(".parquet"):
+        pq.write_table(pa.Table.from_pylist(DOCS), path)
+    elif name.endswith(".json"):
+        path.write_text(json.dumps(DOCS))
+    else:
+        lines(path, DOCS)
+    documents, rejects = read(path)
+    assert plain(documents) == [(d["id"], d["title"], d["text"]) for d in DOCS] and not rejects
+    assert [(d.file, d.line) for d in documents] == [(str(path), i) for i in (1, 2, 3)]
+
+
+def test_ids_that_are_missing_come_from_title_and_text(tmp_path):
+    path = lines(
+        tmp_path / "c.jsonl", [{"title": "T", "text": "x"}, {"text": "x"}, {"id": 7, "title": None, "text": "y"}]
+    )
+    assert [d.id for d in read(path)[0]] == [sha("T", "x"), sha("", "x"), "7"]
+
+
+def test_a_byte_order_mark_and_line_ends_are_accepted(tmp_path):
+    path = tmp_path / "c.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + b"\r\n\r\n".join(json.dumps(d).encode() for d in DOCS))
+    documents, rejects = read(path)
+    assert [d.id for d in documents] == ["a", "b", "c"] and [d.line for d in documents] == [1, 3, 5] and not rejects
+
+
+def test_beir_folder(tmp_path):
+    rows = [{"_id": d["id"], "title": d["title"], "text": d["text"], "metadata": {}} for d in DOCS]
+    for suffix in (".jsonl", ".jsonl.gz"):
+        folder = tmp_path / suffix
+        folder.mkdir()
+        lines(folder / f"corpus{suffix}", rows)
+        (folder / "notes.txt").write_text("not a document: the folder is a BEIR folder")
+        assert plain(read(folder)[0]) == [(d["id"], d["title"], d["text"]) for d in DOCS]
+    lines(tmp_path / ".jsonl" / "corpus.jsonl.gz", rows)
+    with pytest.raises(BadInput, match="two corpora"):
+        read_corpus([tmp_path / ".jsonl"])
+
+
+def test_hipporag_corpus_takes_ids_from_the_content(tmp_path):
+    path = tmp_path / "corpus.json"
+    path.write_text(json.dumps([{"title": d["title"], "text": d["text"], "idx": i} for i, d in enumerate(DOCS)]))
+    assert [d.id for d in read(path)[0]] == [sha(d["title"], d["text"]) for d in DOCS]
+
+
+SENTENCES = [["Vell", ["Vell is a town.", " It lies on the Orn."]], ["Orn", ["A river."]]]
+
+
+@pytest.mark.parametrize(("extra", "joint"), [({}, ""), ({"evidences": []}, " "), ({"evidences_id": []}, " ")])
+@pytest.mark.parametrize("name", ["q.json", "q.jsonl", "q.json.gz"])
+def test_hotpotqa_and_2wiki_contexts_are_each_one_document(tmp_path, extra, joint, name):
+    rows = [
+        {"_id": "1", "question": "q", "context": SENTENCES, **extra},
+        {"_id": "2", "question": "q", "context": [*SENTENCES[:1], ["Vell", ["Another Vell."]]], **extra},
+    ]
+    path = tmp_path / name
+    raw = json.dumps(rows) if ".jsonl" not in name else "\n".join(map(json.dumps, rows))
+    path.write_bytes(gzip.compress(raw.encode()) if name.endswith("gz") else raw.encode())
+    documents, rejects = read(path, path)
+    texts = [("Vell", f"Vell is a town.{joint} It lies on the Orn."), ("Orn", "A river."), ("Vell", "Another Vell.")]
+    assert plain(documents) == [(sha(*t), *t) for t in texts] and not rejects
+
+
+def test_musique_paragraphs(tmp_path):
+    paragraphs = [{"idx": 0, "title": "Vell", "paragraph_text": "A town.", "is_supporting": True}]
+    path = lines(tmp_path / "m.jsonl", [{"id": "2hop__1_2", "question": "q", "paragraphs": paragraphs}] * 3)
+    assert plain(read(path)[0]) == [(sha("Vell", "A town."), "Vell", "A town.")]
+
+
+def test_broken_contexts_are_rejects_and_the_others_stay(tmp_path):
+    context = [["A", "not a list"], ["B"], ["C", ["fine"]], ["D", [3]], 5, ["E", []], [None, ["x"]]]
+    path = tmp_path / "h.json"
+    path.write_text(json.dumps([{"_id": "1", "question": "q", "context": context}]))
+    documents, rejects = read(path)
+    assert [d.title for d in documents] == ["C"] and len(rejects) == 6
+    paragraphs = [{"title": "A", "paragraph_text": "x"}, {"title": 3, "paragraph_text": "x"}, {"title": "B"}, "C"]
+    path.write_text(json.dumps([{"id": "1", "question": "q", "paragraphs": paragraphs}]))
+    documents, rejects = read(path)
+    assert [d.title for d in documents] == ["A"] and len(rejects) == 3
+
+
+# --- folders of text ---------------------------------------------------------------------------------
+
+
+def test_folder_of_text_files(tmp_path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / ".git").mkdir()
+    for name, text in {
+        "z.txt": "# not a heading in a text file",
+        "b/two.md": "intro\n\n```\n# code\n```\n  ## The *second* ##  \nbody",
+        "b/Ünï.MD": "no heading #here\n#nor here\n",
+        "a.md": "\ufeff# First\r\nbody\r\n",
+        ".hidden.md": "x",
+        ".git/config.txt": "x",
+        "table.csv": "1,2",
+    }.items():
+        (tmp_path / name).write_bytes(text.encode())
+    documents, rejects = read(tmp_path)
+    assert plain(documents) == [
+        ("a.md", "First", "# First\r\nbody\r\n"),
+        ("b/two.md", "The *second*", "intro\n\n```\n# code\n```\n  ## The *second* ##  \nbody"),
+        ("b/Ünï.MD", "Ünï", "no heading #here\n#nor here\n"),
+        ("z.txt", "z", "# not a heading in a text file"),
+    ]
+    assert [(r.file, r.reason) for r in rejects] == [
+        (str(tmp_path / "table.csv"), "in a folder only .txt and .md files are read")
+    ]
+    assert plain(read(tmp_path / "a.md")[0]) == plain(documents)[:1]
+
+
+def test_what_cannot_be_read_in_a_folder_is_a_reject(tmp_path):
+    contents = {
+        "bom16.txt": "x".encode("utf-16"),
+        "empty.md": b" \n\t",
+        "latin.txt": b"caf\xe9",
+        "long.txt": b"0123456789a",
+        "huge.txt": b"x" * 100,
+        "nul.txt": b"a\x00b",
+        "ok.txt": b"0123456789",
+    }
+    for name, raw in contents.items():
+        (tmp_path / name).write_bytes(raw)
+    os.mkfifo(tmp_path / "pipe.txt")
+    (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    (tmp_path / "loop.txt").symlink_to(tmp_path)
+    with open(os.fsencode(tmp_path) + b"/\xff.txt", "wb") as odd:
+        odd.write(b"x")
+    documents, rejects = read(tmp_path, max_document_chars=10)
+    assert [d.id for d in documents] == ["ok.txt"]
+    reasons = {r.file.rsplit("/", 1)[1]: r.reason for r in rejects}
+    expected = {
+        "bom16.txt": "UTF-16",
+        "empty.md": "text is empty",
+        "latin.txt": "byte 0xe9 at offset 3",
+        "long.txt": "11 characters, more than max_document_chars = 10",
+        "huge.txt": "more than",
+        "nul.txt": "NUL",
+        "pipe.txt": "not a regular file",
+        "gone.txt": "No such file",
+        "loop": "only .txt",
+        "loop.txt": "a link to a folder",
+        "\\xff.txt": "the name of the file is not UTF-8",
+    }
+    assert reasons.keys() == expected.keys()
+    for name, said in expected.items():
+        assert said in reasons[name], (name, reasons[name])
+
+
+def test_ids_and_order_do_not_depend_on_the_locale(tmp_path):
+    for name in ("Zeta.txt", "alpha.txt", "Österreich.txt", "日本.txt", "b.txt"):
+        (tmp_path / "d").mkdir(exist_ok=True)
+        (tmp_path / "d" / name).write_text("text", encoding="utf-8")
+    code = (
+        "import sys, pathlib; from gpu_rag.sources.corpora import read_corpus; "
+        "sys.stdout.buffer.write(repr([d.id for d in read_corpus([pathlib.Path(sys.argv[1])])]).encode())"
+    )
+    results = []
+    for environment in ({"LC_ALL": "C.UTF-8"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}):
+        run = [sys.executable, "-c", code, str(tmp_path / "d")]
+        results.append(subprocess.run(run, env={**os.environ, **environment}, capture_output=True, check=True).stdout)
+    assert results[0] == results[1]
+    assert results[0].decode() == repr(["Zeta.txt", "alpha.txt", "b.txt", "Österreich.txt", "日本.txt"])
+
+
+def test_paths_that_are_not_utf8_are_shown_with_their_bytes(tmp_path):
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    os.mkdir(folder)
+    path = lines(Path(folder) / "c.jsonl", [DOCS[0], 3])
+    documents, rejects = read(path)
+    assert documents[0].file == rejects[0].file == f"{tmp_path}/\\xff/c.jsonl"
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("name", "n"), [("musique_openie", 1890), ("2wiki_openie", 841), ("hotpotqa/corpus.jsonl.gz", 15219)]
+)
+def test_real_corpora(shared_data, name, n):
+    documents, rejects = read(shared_data / name)
+    assert (len(documents), rejects) == (n, [])
+    assert all(d.id == sha(d.title, d.text) for d in documents)

@@ -1,0 +1,222 @@
+"""Question files: our rows and OpenAI batches; every row in is a question or a reject out."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpu_rag.errors import BadInput
+from gpu_rag.sources.corpora import read_corpus
+from gpu_rag.sources.questions import QuestionRow, read_questions
+from gpu_rag.types import Document, Reject
+
+
+def read(path, **limits):
+    """(questions, rejects) of a path."""
+    found = list(read_questions(path, **limits))
+    return [x for x in found if isinstance(x, QuestionRow)], [x for x in found if isinstance(x, Reject)]
+
+
+def lines(path, rows):
+    raw = "".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows).encode()
+    path.write_bytes(gzip.compress(raw) if path.suffix == ".gz" else raw)
+    return path
+
+
+def id_of(path, title):
+    """The id that the corpus of the same file gives the passage of this title."""
+    (found,) = [d.id for d in read_corpus([path]) if isinstance(d, Document) and d.title == title]
+    return found
+
+
+# --- our own rows ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["q.jsonl", "q.jsonl.gz"])
+def test_our_rows(tmp_path, name):
+    path = lines(
+        tmp_path / name,
+        [
+            {"id": "1", "question": "Where?", "gold_ids": ["p", 7], "answers": ["Vell", "the town"], "hops": 2},
+            {"id": 2, "question": "Who?", "answer": "Mara", "answer_ids": [3, "x"]},
+            {"question": "When?", "answers": None, "gold_ids": None},
+            {"id": "4", "question": "Why?", "answers": ["a"], "answer": "b"},
+        ],
+    )
+    found, rejects = read(path)
+    assert not rejects and {row.style for row in found} == {"jsonl"}
+    assert [(row.question.id, row.question.text) for row in found][:2] == [("1", "Where?"), ("2", "Who?")]
+    assert (found[0].gold_ids, found[0].answers, found[0].meta) == (("p", "7"), ("Vell", "the town"), {"hops": 2})
+    assert (found[1].answers, found[1].meta) == (("Mara",), {"answer_ids": [3, "x"]})
+    assert (found[2].gold_ids, found[2].answers, found[2].question.id[:2]) == ((), (), "q_")
+    assert (found[3].answers, found[3].meta) == (("a",), {"answer": "b"})
+
+
+BAD = [
+    ("oops\n", "broken JSON"),
+    ({"id": "x"}, "question is missing"),
+    ({"id": "x", "question": ""}, "question is empty"),
+    ({"id": "x", "question": ["a"]}, "question is a list"),
+    ({"id": "x", "question": "a\x00"}, "NUL"),
+    ({"id": "x", "question": "a", "gold_ids": "p"}, "gold_ids is a string"),
+    ({"id": "x", "question": "a", "gold_ids": [None]}, "an item of gold_ids"),
+    ({"id": "x", "question": "a", "answers": "p"}, "answers is a string"),
+    ({"id": "x", "question": "a", "answers": [3]}, "an item of answers"),
+    ({"id": "x", "question": "a", "answer": 3}, "answer is a number"),
+    ({"id": "x", "question": "a", "answer_ids": 3}, "answer_ids is a number"),
+    ({"id": "1", "question": "Where?"}, "duplicate of '1'"),
+    ({"id": "1", "question": "Other?"}, "already used, with another text"),
+    ({"id": [], "question": "a"}, "id is a list"),
+    ([], "a list; expected a JSON object"),
+]
+
+
+def check_rejects(path):
+    found, rejects = read(path)
+    assert [row.question.id for row in found] == ["1", "9"]
+    assert [r.line for r in rejects] == list(range(2, 2 + len(BAD)))
+    for reject, (_, said) in zip(rejects, BAD):
+        assert said in reject.reason
+
+
+def test_every_bad_row_is_a_reject(tmp_path):
+    path = tmp_path / "q.jsonl"
+    good = {"id": "1", "question": "Where?"}
+    check_rejects(lines(path, [good, *[row for row, _ in BAD], {"id": "9", "question": "z"}]))
+    with pytest.raises(AssertionError):
+        check_rejects(lines(path, [good, *[row for row, _ in BAD[1:]], {"id": "9", "question": "z"}]))
+
+
+def test_limits_are_passed_on(tmp_path):
+    path = lines(tmp_path / "q.jsonl", [{"id": "1", "question": "x" * 500}, {"id": "2", "question": "y"}])
+    assert [r.line for r in read(path, max_line_bytes=100)[1]] == [1]
+    assert [r.id for r in read(path, max_document_chars=100)[1]] == ["1"]
+
+
+def test_missing_paths_and_unknown_types(tmp_path):
+    (tmp_path / "q.csv").touch()
+    (tmp_path / "empty").mkdir()
+    for path in (tmp_path / "absent.jsonl", tmp_path / "q.csv", tmp_path / "empty"):
+        with pytest.raises(BadInput, match="OpenAI batch"):
+            read_questions(path)
+
+
+# --- OpenAI batch ------------------------------------------------------------------------------------
+
+
+def batch(id, messages, **more):
+    body = {"model": "m", "messages": messages, "temperature": 0}
+    return {"custom_id": id, "method": "POST", "url": "/v1/chat/completions", "body": body, **more}
+
+
+def test_openai_batch(tmp_path):
+    parts = [{"type": "text", "text": "Where is"}, {"type": "text", "text": "Vell?"}]
+    path = lines(
+        tmp_path / "b.jsonl",
+        [
+            batch("1", [{"role": "system", "content": "s"}, {"role": "user", "content": "Where?"}]),
+            batch(
+                "2",
+                [
+                    {"role": "user", "content": "first"},
+                    {"role": "assistant", "content": "a"},
+                    {"role": "user", "content": "last"},
+                ],
+                gold_ids=["p"],
+                answers=["Vell"],
+            ),
+            batch("3", [{"role": "user", "content": parts}]),
+        ],
+    )
+    found, rejects = read(path)
+    assert not rejects and {row.style for row in found} == {"openai"}
+    assert [row.question.text for row in found] == ["Where?", "last", "Where is\nVell?"]
+    assert found[0].meta == {"method": "POST", "url": "/v1/chat/completions", "model": "m"}
+    assert (found[1].gold_ids, found[1].answers) == (("p",), ("Vell",))
+
+
+def test_openai_rows_that_are_wrong(tmp_path):
+    image = [{"type": "image_url", "image_url": {"url": "x"}}]
+    path = lines(
+        tmp_path / "b.jsonl",
+        [
+            {"custom_id": "1"},
+            {"custom_id": "2", "body": {"input": "x"}},
+            batch("3", []),
+            batch("4", [{"role": "system", "content": "x"}]),
+            batch("5", [{"role": "user", "content": image}]),
+            batch("6", [{"role": "user", "content": None}]),
+            batch("7", [{"role": "user", "content": " "}]),
+            {"id": "8", "body": {"messages": []}},
+        ],
+    )
+    found, rejects = read(path)
+    assert not found and [r.line for r in rejects] == list(range(1, 9))
+    for reject, said in zip(
+        rejects, ["messages", "messages", "no user", "no user", "not text", "null", "empty", "custom_id"]
+    ):
+        assert said in reject.reason
+
+
+def test_folder_with_questions(tmp_path):
+    lines(tmp_path / "questions.jsonl", [{"id": "1", "question": "Where?"}])
+    assert [row.question.text for row in read(tmp_path)[0]] == ["Where?"]
+
+
+# --- nothing is lost -----------------------------------------------------------------------------------
+
+VALUE = st.none() | st.integers(-3, 3) | st.text(max_size=5) | st.lists(st.text(max_size=2) | st.integers(), max_size=2)
+KEYS = ["id", "_id", "question", "gold_ids", "answers", "answer", "custom_id", "body", "context", "paragraphs", "text"]
+ROW = st.dictionaries(st.sampled_from(KEYS), VALUE, max_size=6) | VALUE
+MESSAGE = st.dictionaries(st.sampled_from(["role", "content"]), st.just("user") | VALUE, max_size=2) | VALUE
+BATCH = st.fixed_dictionaries(
+    {"custom_id": VALUE, "body": st.fixed_dictionaries({"messages": st.lists(MESSAGE)}) | VALUE}
+)
+CONTEXT = st.lists(st.tuples(VALUE, VALUE).map(list) | VALUE, max_size=3)
+HOP = st.fixed_dictionaries(
+    {
+        "question": st.just("q"),
+        "context": CONTEXT,
+        "supporting_facts": VALUE | st.lists(st.tuples(VALUE, VALUE).map(list)),
+    }
+)
+PARAGRAPH = st.dictionaries(st.sampled_from(["idx", "title", "paragraph_text", "is_supporting"]), VALUE | st.booleans())
+STEP = st.dictionaries(st.sampled_from(["question", "answer", "paragraph_support_idx"]), VALUE)
+MUSIQUE = st.fixed_dictionaries(
+    {
+        "question": st.just("q"),
+        "paragraphs": st.lists(PARAGRAPH | VALUE, max_size=3),
+        "question_decomposition": st.lists(STEP, max_size=3) | VALUE,
+    }
+)
+
+
+@settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(ROW | BATCH | HOP | MUSIQUE, max_size=10), st.booleans())
+def test_rows_in_are_questions_and_rejects_out(tmp_path, rows, array):
+    path = tmp_path / ("q.json" if array else "q.jsonl")
+    path.write_text(json.dumps(rows) if array else "\n".join(map(json.dumps, rows)))
+    found, rejects = read(path)
+    assert len(found) + len(rejects) == len(rows)
+    assert len({row.question.id for row in found}) == len(found)
+    for row in found:
+        json.dumps(row.meta, allow_nan=False)
+        assert all(isinstance(x, str) for x in row.gold_ids + row.answers)
+    list(read_corpus([path]))  # whatever the rows are, a corpus of them is documents and rejects too
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("name", "n"), [("musique_openie", 56), ("2wiki_openie", 51), ("hotpotqa/questions.jsonl", 554)]
+)
+def test_real_questions(shared_data, name, n):
+    found, rejects = read(shared_data / name)
+    assert (len(found), rejects) == (n, [])
+    folder = (shared_data / name).parent if "." in name else shared_data / name
+    corpus = folder / "corpus.jsonl.gz" if name.startswith("hotpotqa") else folder
+    ids = {d.id for d in read_corpus([corpus]) if isinstance(d, Document)}
+    assert all(row.gold_ids and set(row.gold_ids) <= ids and row.answers and row.meta["hops"] >= 2 for row in found)
