@@ -63,8 +63,8 @@ def build(
 ) -> BuildReport:
     """Indexes a corpus into the folder `out`, with the layers that `methods` need; resumes what is there.
 
-    settings: Settings, or nested sections such as {"index": {"chunk_words": 200}}. openie: ready extraction results; they
-    switch the extractor to `import`. llm: an LLM object instead of the one that the settings name.
+    settings: Settings, or nested sections such as {"index": {"chunk_words": 200}}. openie: ready extraction results;
+    they switch the extractor to `import`. llm: an LLM object instead of the one that the settings name.
     Raises BadInput, IndexLocked, StorageError, IndexMismatch (another embedder without fresh).
     """
     chosen = settings if isinstance(settings, Settings) else make_settings(_with_import(settings or {}, openie))
@@ -95,6 +95,12 @@ def _with_import(settings: Mapping[str, Any], openie: PathLike | Sequence[PathLi
 
 class Index(opened.Index):
     """An index that answers. `Index.open(dir)`, then `index.answer(questions, method=...)`."""
+
+    @classmethod
+    def open(cls, path: PathLike, *, device: str = "cpu") -> Index:
+        """Opens an index. Raises BadInput when `path` is none, IndexMismatch for another format version."""
+        folder = Path(path)
+        return cls(folder, Manifest.read(folder), device)
 
     def engine(
         self,

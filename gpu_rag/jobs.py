@@ -1,7 +1,7 @@
 """Batch answering as a job: durable rows, exact resume, OpenAI-batch files in and out.
 
-One row a question is appended as soon as the question ends, so a killed run loses only the questions in flight; beside ANSWERS
-stand `ANSWERS.config.json`, the settings that made it, and `ANSWERS.replies.sqlite`, the replies of the language model.
+One row a question is appended as soon as the question ends, so a killed run loses only the questions in flight. Beside
+ANSWERS stand `ANSWERS.config.json`, the settings that made it, and `ANSWERS.replies.sqlite`, the model's replies.
 """
 
 from __future__ import annotations
@@ -66,7 +66,10 @@ def plain_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The plain rows of an answers file; a torn last line (of a killed run) is left out. Raises BadInput for other damage."""
+    """The plain rows of an answers file; a torn last line (of a killed run) is left out.
+
+    Raises BadInput for any other damage.
+    """
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:

@@ -98,8 +98,8 @@ def _summary(document: dict[str, Any]) -> str:
             f"{document['n']} questions: {document['answered']} answered, {document['unsupported']} unsupported, "
             f"{document['failed']} failed ({document['kept']} from an earlier run)",
             f"LLM: {usage['llm_calls']:,} calls, {usage['prompt_tokens']:,} prompt tokens "
-            f"({usage['cached_tokens']:,} cached), {usage['generated_tokens']:,} generated, {usage['malformed']} malformed; "
-            f"{usage['cut']:,} evidence tokens cut",
+            f"({usage['cached_tokens']:,} cached), {usage['generated_tokens']:,} generated; "
+            f"{usage['malformed']} replies malformed, {usage['cut']:,} evidence tokens cut",
             f"seconds: LLM {usage['llm_s']:.1f}, embedding {usage['embed_s']:.1f}, graph {usage['graph_s']:.1f}, "
             f"wall {document['wall_s']:.1f}",
             f"answers: {document['out']}",

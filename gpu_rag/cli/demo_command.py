@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         answers = _answer(engine, rows[: options.questions], show)
     finally:
         engine.models.close()
-    document = {"counts": counts, "eval": comparison.document, "answers": answers}
+    document: dict[str, Any] = {"counts": counts, "eval": comparison.document, "answers": answers}
     document["wall_s"] = time.perf_counter() - started
     show(_closing(options.out, document["wall_s"]))
     return 0, document
@@ -77,9 +77,7 @@ def _answer(engine: Any, rows: list[Any], show: Any) -> list[dict[str, Any]]:
         done.append(record)
     em = sum(exact_match(a.text, r.answers) for a, r in zip(result.answers, rows)) / max(len(rows), 1)
     f1 = sum(token_f1(a.text, r.answers) for a, r in zip(result.answers, rows)) / max(len(rows), 1)
-    show(
-        f"   exact match {em:.2f}, F1 {f1:.2f} in {result.wall_s:.1f} s: the packaged 135M model shows the plumbing, not the quality\n"
-    )
+    show(f"   exact match {em:.2f}, F1 {f1:.2f} in {result.wall_s:.1f} s")
     return done
 
 
@@ -90,7 +88,7 @@ def _closing(out: Path, wall_s: float) -> str:
             f'  gpu-rag ask {out} "Your question" --explain',
             "  gpu-rag index YOUR_CORPUS --out my-index",
             "With a better model (any OpenAI-compatible server on your machine, such as vLLM, or a model folder):",
-            f'  gpu-rag ask {out} "Your question" --set models.llm=http://127.0.0.1:8000/v1#MODEL --set models.capable=true',
+            f'  gpu-rag ask {out} "Your question" --set models.llm=http://127.0.0.1:8000/v1#MODEL',
             "  gpu-rag index YOUR_CORPUS --out my-index --set index.extractor=llm --set models.llm=FOLDER",
         ]
     )

@@ -110,8 +110,8 @@ def _good_for(capable: bool) -> str:
     if capable:
         return "good for extraction, judging and answers"
     return (
-        "good for short answers from passages, not for extraction or judging: extractor patterns and decider similarity "
-        "stand in; name a stronger model with --set models.llm=FOLDER or http://HOST:PORT/v1#MODEL"
+        "good for short answers from passages, not for extraction or judging: the extractor `patterns` and the decider "
+        "`similarity` stand in; name a stronger model with --set models.llm=FOLDER or http://HOST:PORT/v1#MODEL"
     )
 
 

@@ -12,6 +12,8 @@ from gpu_rag.cli.progress import Bars
 HELP = "Index a corpus into a folder; running it again continues where it stopped."
 EXAMPLE = "gpu-rag index corpus.jsonl --out my-index"
 
+COUNTS = ("documents", "passages", "entities", "relations", "mentions", "rejects")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
@@ -36,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="ppr",
         dest="methods",
         metavar="METHOD,...",
-        help="build the layers of these methods (default ppr)",
+        help="build what these methods need (ppr)",
     )
     parser.add_argument("--strict", action="store_true", help="stop at the first bad row")
     parser.add_argument("--fresh", action="store_true", help="build from nothing instead of resuming")
@@ -62,9 +64,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
             progress=bars,
             api_key=api_key(),
         )
-    document: dict[str, Any] = {
-        name: report.count(name) for name in ("documents", "passages", "entities", "relations", "mentions", "rejects")
-    }
+    document: dict[str, Any] = {name: report.count(name) for name in COUNTS}
     document["extraction"] = {
         name.removeprefix("extraction_"): n
         for record in report.manifest.stages.values()

@@ -65,6 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     prepare_environment()
+    if not debug:
+        sys.excepthook = _internal_error
     try:
         options = build_parser().parse_args(given)
         status, document = options.run(options)
@@ -80,6 +82,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _report(error, 1, debug, "stopped by Ctrl-C; run the same command again to continue where it stopped")
     except (OSError, MemoryError) as error:
         return _report(error, 1, debug)
+
+
+def _internal_error(kind: type[BaseException], error: BaseException, trace: object) -> None:
+    """A bug of ours: still one line, and how to see the rest. Python exits with status 1 after it."""
+    text = " ".join(str(error).split())
+    print(f"gpu-rag: internal error: {kind.__name__}: {text}; run again with --debug and report it", file=sys.stderr)
 
 
 def _report(error: BaseException, status: int, debug: bool, message: str | None = None) -> int:

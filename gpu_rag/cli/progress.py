@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import (
@@ -42,9 +41,7 @@ class Bars:
         self._bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
     def start(self, stage: str, total: int | None, unit: str) -> None:
@@ -61,8 +58,8 @@ class Bars:
         self._done += n
         self._tokens += tokens
         if self._live and self._task is not None:
-            fields = {"rate": self._rate(), "tokens": f"{self._tokens:,} tokens" if self._tokens else ""}
-            self._bars.update(self._task, advance=n, **fields)
+            spent = f"{self._tokens:,} tokens" if self._tokens else ""
+            self._bars.update(self._task, advance=n, rate=self._rate(), tokens=spent)
 
     def finish(self, stage: str, skipped: bool) -> None:
         """A stage is done, or was up to date."""

@@ -42,7 +42,8 @@ def story(row: dict[str, Any], *, decisions: bool = True, evidence: int | None =
     usage = row["usage"]
     lines.append(
         f"\ncost      {usage['llm_calls']} LLM calls, {usage['prompt_tokens']} prompt and {usage['generated_tokens']} "
-        f"generated tokens; LLM {usage['llm_s']:.2f} s, embedding {usage['embed_s']:.3f} s, graph {usage['graph_s']:.3f} s"
+        f"generated tokens; seconds: LLM {usage['llm_s']:.2f}, embedding {usage['embed_s']:.3f}, "
+        f"graph {usage['graph_s']:.3f}"
     )
     if usage["cut"]:
         lines.append(f"          {usage['cut']} tokens of evidence did not fit the prompt")

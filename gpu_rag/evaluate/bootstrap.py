@@ -1,7 +1,7 @@
 """Percentile bootstrap over questions: intervals of a mean, and of a paired difference of two methods.
 
-Source: Efron and Tibshirani 1993, chapters 13 and 16. The resamples are fixed by the seed, and one set of resamples serves all
-methods, so differences are paired by question.
+Source: Efron and Tibshirani 1993, chapters 13 and 16. The resamples are fixed by the seed, and one set of resamples
+serves all methods, so differences are paired by question.
 """
 
 from __future__ import annotations

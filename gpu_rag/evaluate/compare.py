@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from gpu_rag.engine import Engine, check_unique
@@ -64,7 +65,7 @@ def compare(
             [row.question for row in rows],
             limit=max(max(at), engine.settings.reader.passages),
             retrieval_only=retrieval_only,
-            on_answer=None if on_answer is None else lambda answer, m=method: on_answer(m, answer),
+            on_answer=partial(on_answer, method) if on_answer else None,
         )
         scores = score(engine, result.answers, rows, at, retrieval_only)
         comparison.answers[method], comparison.scores[method] = result.answers, scores

@@ -1,8 +1,8 @@
 """The stage runner: which stages are stale, running them atomically, and what each cost.
 
-A stage writes into a temporary folder, which is made durable, renamed to `stages/NAME-FINGERPRINT` and only then entered
-in the manifest. A build killed at any moment leaves the old manifest or the new one, and both are valid; the next
-run redoes the unfinished stage alone, and inside it only the blocks and model replies that are not yet on disk.
+A stage writes into a temporary folder, which is made durable, renamed to `stages/NAME-FINGERPRINT` and only then
+entered in the manifest. A build killed at any moment leaves the old manifest or the new one, and both are valid; the
+next run redoes the unfinished stage alone, and inside it only the blocks and model replies that are not yet on disk.
 """
 
 from __future__ import annotations
@@ -278,8 +278,7 @@ def build_index(
         _clean(out, manifest)
         reports: dict[str, StageReport] = {}
         for layer in layers:
-            manifest, report = _bring_up_to_date(out, layer, manifest, settings, sources, models, progress)
-            reports[layer.name] = report
+            manifest, reports[layer.name] = _bring_up_to_date(out, layer, manifest, settings, sources, models, progress)
         manifest = _drop_stale(manifest)
         manifest.write(out)
         _clean(out, manifest)

@@ -5,7 +5,7 @@ Integer ids are row numbers: every table is sorted by its text id, so ids follow
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +68,8 @@ MENTIONS = pa.schema(
 SYNONYMS = pa.schema([("left", pa.int32()), ("right", pa.int32()), ("score", pa.float32())])
 
 
-def write_table(path: Path, schema: pa.Schema, columns: Mapping[str, Sequence[Any] | np.ndarray]) -> int:
-    """Writes columns as Parquet (zstd, fixed row groups). Returns the number of rows."""
+def write_table(path: Path, schema: pa.Schema, columns: Mapping[str, Any]) -> int:
+    """Writes columns (lists or arrays, by name) as Parquet (zstd, fixed row groups). Returns the number of rows."""
     arrays = [pa.array(columns[field.name], type=field.type) for field in schema]
     table = pa.Table.from_arrays(arrays, schema=schema)
     with storage_errors(path):

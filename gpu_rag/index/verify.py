@@ -46,7 +46,8 @@ def _files(index: Index) -> Iterator[str]:
             if name not in found:
                 yield f"{record.folder}/{name}: missing"
             elif found[name] != entry:
-                yield f"{record.folder}/{name}: altered (sha256 {found[name]['sha256'][:12]}, recorded {entry['sha256'][:12]})"
+                now, then = found[name]["sha256"][:12], entry["sha256"][:12]
+                yield f"{record.folder}/{name}: altered (sha256 {now}, recorded {then})"
         for name in sorted(found.keys() - record.files.keys()):
             yield f"{record.folder}/{name}: not part of the index"
 
@@ -129,9 +130,9 @@ def _graph(index: Index) -> Iterator[str]:
         yield f"graph: {csr.n} nodes for {index.n_entities} entities and {index.n_passages} passages"
     if not is_symmetric(csr):
         yield "graph: an edge lacks its other direction"
-    mentioned = np.unique(
-        index.mentions["entity"].to_numpy().astype(np.int64) * index.n_passages + index.mentions["passage"].to_numpy()
-    )
-    linked = int((np.asarray(arrays["indices"])[: arrays["indptr"][index.n_entities]] >= index.n_entities).sum())
+    entity, passage = (index.mentions[name].to_numpy().astype(np.int64) for name in ("entity", "passage"))
+    mentioned = np.unique(entity * index.n_passages + passage)
+    of_entities = arrays["indices"][: arrays["indptr"][index.n_entities]]
+    linked = int((of_entities >= index.n_entities).sum())
     if linked != len(mentioned):
         yield f"graph: {linked} entity-passage edges for {len(mentioned)} mentioned pairs"

@@ -1,4 +1,5 @@
 """Index layers: each a small class with a name, what it reads, a version, and how to run it.
 
-passages -> bm25, passage_vectors, extraction -> entities -> entity_vectors, relation_vectors, mentions, synonyms -> graph
+passages -> bm25, passage_vectors, extraction
+extraction -> entities -> entity_vectors, relation_vectors, mentions, synonyms -> graph
 """

@@ -13,6 +13,10 @@ from gpu_rag.text.normalise import normalise_name
 MAX_NAME_CHARS = 300  # longer "names" are sentences that an extractor returned whole
 
 
+def _by_count(item: tuple[str, int]) -> tuple[int, str]:
+    return -item[1], item[0]
+
+
 class Entities:
     """Table `entities` (sorted by normalised name) and table `relations` (sorted by subject, label, object)."""
 
@@ -64,15 +68,15 @@ class Entities:
             written[key][" ".join(name.split())] += 1
             where[key].add(passage)
         for subject, label, object_ in triples:
-            key = (normalise_name(subject), normalise_name(label), normalise_name(object_))
-            if key[0] in written and key[2] in written:
-                relations[key].add(passage)
+            s, r, o = normalise_name(subject), normalise_name(label), normalise_name(object_)
+            if s in written and o in written:
+                relations[s, r, o].add(passage)
         return dropped
 
     @staticmethod
     def _write(work: Work, ids: list[str], written: dict[str, Counter[str]], where: dict[str, set[int]]) -> None:
         # the commonest way of writing names the entity; ties by the alphabet
-        ranked = [sorted(written[key], key=lambda w, c=written[key]: (-c[w], w)) for key in ids]
+        ranked = [[way for way, _ in sorted(written[key].items(), key=_by_count)] for key in ids]
         columns = {
             "id": ids,
             "name": [ways[0] for ways in ranked],

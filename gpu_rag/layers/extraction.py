@@ -232,5 +232,5 @@ def _check_yield(rows: list[Row], floor: float) -> None:
             "the extraction found entities in too few passages",
             given=f"{n_ok} of {len(rows)} ({statuses})",
             expected=f"at least {floor:.0%}",
-            do="use a stronger model, --set index.extractor=patterns, or lower index.min_yield; finished replies are kept",
+            do="use a stronger model, --set index.extractor=patterns, or lower index.min_yield; replies are kept",
         )

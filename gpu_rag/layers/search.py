@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ class Vectors:
         work.progress.start(self.name, len(texts), "texts")
         parts = []
         for number, rows in work.blocks(len(texts)):
-            parts.append(work.array_block(number, lambda c=texts[rows]: _embed(work, c)))
+            parts.append(work.array_block(number, partial(_embed, work, texts[rows])))
         dim = int(work.models.describe("embedder")["dim"])
         vectors = np.concatenate(parts) if parts else np.zeros((0, dim), np.float16)
         tables.write_arrays(work.out / "vectors.safetensors", {"vectors": vectors})

@@ -18,8 +18,8 @@ NEEDS = ("passage_vectors", "relation_vectors", "entity_vectors", "graph")
 
 @dataclass(frozen=True)
 class Params:
-    """n_facts, n_entities: nearest facts and entities that seed. fact_mass: their share of the teleport, the rest goes to
-    passages by softmax(prior_temperature * cosine). damping: chance to follow an edge. fusion: weight of the cosine
+    """n_facts, n_entities: nearest facts and entities that seed. fact_mass: their share of the teleport, the rest goes
+    to passages by softmax(prior_temperature * cosine). damping: chance to follow an edge. fusion: weight of the cosine
     beside the log-PageRank in the final score. tol: L1 error of PageRank."""
 
     n_facts: int = 5

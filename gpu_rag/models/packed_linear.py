@@ -24,9 +24,10 @@ class PackedLinear(torch.nn.Module):
 
 
 def pack_linear_layers(model: torch.nn.Module) -> int:
-    """Replace every bfloat16 torch.nn.Linear of a model on CPU, where this torch can; returns how many."""
+    """Replace every bfloat16 torch.nn.Linear of a model on CPU, where torch and processor can; returns how many."""
     ops = torch.ops.mkldnn
-    if not (hasattr(ops, "_reorder_linear_weight") and hasattr(ops, "_linear_pointwise")):
+    known = hasattr(ops, "_reorder_linear_weight") and hasattr(ops, "_linear_pointwise")
+    if not (known and ops._is_mkldnn_bf16_supported()):
         return 0
     count = 0
     for parent in list(model.modules()):

@@ -6,6 +6,8 @@ import re
 import unicodedata
 
 _SPACE = re.compile(r"\s+")
+# Texts differ in them for one and the same name (O'Hara, Bras-Coupé).
+_TYPED = str.maketrans("‘’‛“”‟‐‑‒–—―−", "'''\"\"\"-------")
 # Horizontal space, then what must not reach a table: controls, zero-width marks, soft hyphen, byte order mark.
 _BLANK = re.compile(r"[^\S\n]+")
 _INVISIBLE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u200b\u2060\ufeff]")
@@ -22,8 +24,9 @@ _CLOSERS = {closer: opener for opener, closer in _OPENERS.items()}
 def normalise_name(s: str) -> str:
     """The form under which two names are the same name.
 
-    NFKC, Unicode casefold, every run of white space one space, outer punctuation stripped (categories P*, except
-    `#%&@`, and except a bracket whose partner stands inside: "Java (island)" keeps its ")"). Accents are kept.
+    NFKC, Unicode casefold, curly quotes and all dashes as typed on a keyboard (' " -), every run of white space one
+    space, outer punctuation stripped (categories P*, except `#%&@`, and except a bracket whose partner stands inside:
+    "Java (island)" keeps its ")"). Accents are kept.
 
     s: any text. Returns the normal form; "" when nothing is left. Idempotent, linear in len(s).
 
@@ -34,7 +37,7 @@ def normalise_name(s: str) -> str:
     # Folding can undo NFKC and the other way round, so repeat to the fixed point (two rounds, rarely three).
     for _ in range(4):
         once = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", folded).casefold())
-        once = _strip_outer(_SPACE.sub(" ", once))
+        once = _strip_outer(_SPACE.sub(" ", once.translate(_TYPED)))
         if once == folded:
             break
         folded = once

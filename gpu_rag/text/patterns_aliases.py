@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpu_rag.text.patterns_entities import NAMED, TITLE, Mention
-from gpu_rag.text.patterns_lexicon import DIRECTIONS, GENERAL_LAST, INNER
+from gpu_rag.text.patterns_lexicon import DIRECTIONS, GENERAL_LAST, HONORIFICS, INNER
+from gpu_rag.text.patterns_mentions import NAMED, TITLE, Mention
 
-ALSO_CALLED = "also called"
 _MAX_PARTS = 5
 
 
@@ -44,10 +43,11 @@ def resolve_aliases(title: str, sentences: Sequence[Sequence[Mention]]) -> list[
                 continue
             if mention.name in full:
                 mention.name = title
-            elif " " in mention.name:
+                continue
+            word = _single(mention.name)
+            if not word:
                 _learn(longer, mention.name)
             else:
-                word = mention.name.casefold()
                 mention.name = of_title.get(word) or longer.get(word) or mention.name
     return full
 
@@ -76,6 +76,14 @@ def _learn(longer: dict[str, str], name: str, stands_for: str = "") -> None:
         return
     known = longer.get(last)
     longer[last] = target if known is None or known == target else ""
+
+
+def _single(name: str) -> str:
+    """The one word of `name`, without an honorific before it ("Mrs. Holm"); "" when there are more."""
+    parts = _parts(name)
+    if len(parts) == 2 and parts[0] in HONORIFICS:
+        parts = parts[1:]
+    return parts[0] if len(parts) == 1 else ""
 
 
 def _parts(name: str) -> list[str]:

@@ -2,96 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from gpu_rag.text.patterns_dates import ORDINAL, date_end
 from gpu_rag.text.patterns_lexicon import (
-    ADVERBS,
-    COMMON,
-    CONJUNCTIONS,
-    DATED_HEADS,
-    ERAS,
-    FIELD_HEADS,
-    HEADS,
-    INNER,
-    JOINED_POSSESSIVES,
-    MONTHS,
-    NUMBERED,
-    OPENERS,
-    ORIGIN_ENDINGS,
-    ORIGINS,
-    OWNED,
-    PAIR_ENDS,
-    PAIRS,
-    PREPOSITIONS,
-    RANKS,
-    RELATIVES,
     SCALES,
-    SUFFIXES,
     UNITS,
 )
+from gpu_rag.text.patterns_mentions import AMOUNT, DATE, NAMED, QUOTED, TITLE, Mention, PassageWords
+from gpu_rag.text.patterns_names import name_span
 from gpu_rag.text.patterns_tokens import MARK, NAME, NUMBER, WORD, Token
-from gpu_rag.text.patterns_verbs import is_verb
-
-NAMED, DATE, AMOUNT, QUOTED, TITLE = range(5)
 
 MAX_NAME_TOKENS = 12
 MAX_NAME_CHARS = 120
-_YEAR = re.compile(r"(?:1\d|20)\d\d(?:s|[-/]\d{2,4})?")
-_DAY = re.compile(r"(?:[12]?\d|3[01])(?:st|nd|rd|th)?")
-_ORDINAL = re.compile(r"\d+(?:st|nd|rd|th)")
-_RANGE_DASHES = frozenset({"-", "--", "–", "—", "/"})
-_SHORT_YEAR = re.compile(r"\d\d")
-_JOINING_DASHES = frozenset("–—‑‐-")
-_AFTER_NAME = PREPOSITIONS | CONJUNCTIONS | RELATIVES | ADVERBS
-_COMMON_ENDINGS = ("ly", "ing", "ed", "ment", "ments", "tion", "tions", "ness", "ity", "ities")
+_ARTICLES = frozenset({"the", "a", "an"})
 _OPENING = {'"': '"', "“": "”", "``": "''", "«": "»", "„": "“"}
-
-
-@dataclass(slots=True)
-class Mention:
-    """tokens[first:last] of a sentence name something. `name`: as in the text, later the name it stands for."""
-
-    first: int
-    last: int
-    name: str
-    kind: int
-
-
-@dataclass(frozen=True)
-class PassageWords:
-    """What the whole passage tells about its words (lower case).
-
-    title: the title's words. inside: seen with a capital where no sentence starts. small: seen without a capital.
-    """
-
-    title: tuple[str, ...]
-    title_name: str
-    inside: frozenset[str]
-    small: frozenset[str]
-
-
-def passage_words(title_name: str, title: Sequence[Token], sentences: Sequence[Sequence[Token]]) -> PassageWords:
-    """Collect PassageWords from the tokens of the title and of all sentences."""
-    inside = {token.low for token in title[1:] if token.kind == NAME}
-    small: set[str] = set()
-    for tokens in sentences:
-        for i, token in enumerate(tokens):
-            if token.kind == WORD:
-                small.add(token.low)
-            elif token.kind == NAME and not opens(tokens, i):
-                inside.add(token.low)
-    return PassageWords(tuple(t.low for t in title), title_name, frozenset(inside), frozenset(small))
-
-
-def opens(tokens: Sequence[Token], i: int) -> bool:
-    """Whether token i stands where any word takes a capital: first, or behind an opening quote, colon or bullet."""
-    while i > 0 and tokens[i - 1].kind == MARK:
-        if tokens[i - 1].text in ',;)]/&+-"':
-            return False
-        i -= 1
-    return i == 0
 
 
 def find_mentions_in(text: str, tokens: Sequence[Token], words: PassageWords) -> list[Mention]:
@@ -116,33 +41,31 @@ def find_mentions_in(text: str, tokens: Sequence[Token], words: PassageWords) ->
 def _mention_at(
     text: str, tokens: Sequence[Token], i: int, words: PassageWords, quotes: dict[int, int]
 ) -> Mention | None:
-    token = tokens[i]
-    if token.kind == MARK:
-        return _quoted(text, tokens, i, quotes.get(i, 0)) if i in quotes else None
-    if token.kind == WORD:
-        last = _title_end(tokens, i, words)
-        return Mention(i, last, words.title_name, TITLE) if last else None
-    last = _date_end(tokens, i)
-    if last == i + 1 and i > 0 and tokens[i - 1].low in ("the", "a", "an") and last < len(tokens):
-        edition = _name(text, tokens, last, words) if tokens[last].kind == NAME else None
-        if edition is not None and edition.name:  # "the 1924 Winter Games"
-            return _mention(text, tokens, i, edition.last, NAMED)
+    kind = tokens[i].kind
+    if kind == MARK:
+        return _quoted(text, tokens, i, quotes[i]) if i in quotes else None
+    title = _title_end(tokens, i, words)
+    if kind == WORD or (kind == NUMBER and title):
+        return Mention(i, title, words.title_name, TITLE) if title else None
+    last = date_end(tokens, i)
+    if last == i + 1 and i > 0 and tokens[i - 1].low in _ARTICLES and last < len(tokens) and tokens[last].kind == NAME:
+        edition = name_span(tokens, last, words)
+        if edition is not None:  # "the 1924 Winter Games"
+            return _mention(text, tokens, i, edition[1], NAMED)
     if last:
         return _mention(text, tokens, i, last, DATE)
-    if token.kind == NUMBER:
+    if kind == NUMBER:
         return _number(text, tokens, i, words)
-    last = _title_end(tokens, i, words)
-    name = _name(text, tokens, i, words)
-    if last and (name is None or last >= name.last):
-        return Mention(i, last, words.title_name, TITLE)
-    return name
+    span = name_span(tokens, i, words)
+    if title and (span is None or title >= span[1]):
+        return Mention(i, title, words.title_name, TITLE)
+    return _mention(text, tokens, *span, NAMED) if span else None
 
 
 def _mention(text: str, tokens: Sequence[Token], first: int, last: int, kind: int) -> Mention:
     """A mention with its surface as name; the name is "" when it is too long to be one."""
-    end = tokens[last - 1].end
-    start = tokens[first].start
-    if end - start > MAX_NAME_CHARS:
+    start, end = tokens[first].start, tokens[last - 1].end
+    if end - start > MAX_NAME_CHARS or last - first > MAX_NAME_TOKENS:
         return Mention(first, last, "", kind)
     name = " ".join(text[start:end].split())
     if kind == NAMED and last - first > 1 and len(tokens[last - 1].text) == 2 and name.endswith("."):
@@ -187,42 +110,8 @@ def _title_end(tokens: Sequence[Token], i: int, words: PassageWords) -> int:
     return last
 
 
-def _date_end(tokens: Sequence[Token], i: int) -> int:
-    """Where a date that starts at token i ends, else 0: 3 May 1999, May 3, 1999, May 1999, 3 May, 1999, 1990s, 44 BC."""
-    low, n = tokens[i].low, len(tokens)
-    if tokens[i].kind == NUMBER:
-        if i + 1 < n and tokens[i + 1].low in MONTHS and tokens[i + 1].kind == NAME and _DAY.fullmatch(low):
-            return _year_end(tokens, i + 2) or i + 2
-        if i + 1 < n and tokens[i + 1].low in ERAS and tokens[i + 1].text.isupper():
-            return i + 2
-        if i + 1 < n and tokens[i + 1].low in ("century", "centuries", "millennium") and _ORDINAL.fullmatch(low):
-            return i + 2
-        if not _is_year(tokens, i):
-            return 0
-        season = i + 2 < n and tokens[i + 1].text in _RANGE_DASHES and _SHORT_YEAR.fullmatch(tokens[i + 2].low)
-        return i + 3 if season else i + 1
-    if low not in MONTHS or i + 1 >= n:
-        return 0
-    if _DAY.fullmatch(tokens[i + 1].low):
-        return _year_end(tokens, i + 2) or i + 2
-    return _year_end(tokens, i + 1)
-
-
-def _year_end(tokens: Sequence[Token], i: int) -> int:
-    """Where [of | ,] year ends if it starts at token i, else 0."""
-    if i < len(tokens) and tokens[i].text in (",", "of"):
-        i += 1
-    return i + 1 if i < len(tokens) and _YEAR.fullmatch(tokens[i].low) else 0
-
-
-def _is_year(tokens: Sequence[Token], i: int) -> bool:
-    if not _YEAR.fullmatch(tokens[i].low):
-        return False
-    return i + 1 == len(tokens) or (tokens[i + 1].low not in UNITS and tokens[i + 1].low not in SCALES)
-
-
 def _number(text: str, tokens: Sequence[Token], i: int, words: PassageWords) -> Mention | None:
-    """An amount with its unit, an amount of money, a grouped number, or an ordinal that starts a name; no percentage."""
+    """An amount with its unit or of money, a grouped number, an ordinal that starts a name; no percentage."""
     token, n = tokens[i], len(tokens)
     last = i + 1
     while last < n and (tokens[last].low in SCALES or tokens[last].low in UNITS) and last - i < 4:
@@ -231,146 +120,8 @@ def _number(text: str, tokens: Sequence[Token], i: int, words: PassageWords) -> 
         return None
     if last > i + 1 or token.text[0] in "$€£¥" or "," in token.text:
         return _mention(text, tokens, i, last, AMOUNT)
-    if last < n and tokens[last].kind == NAME and _ORDINAL.fullmatch(token.low):
-        name = _name(text, tokens, last, words)
-        if name is not None and name.name:
-            return _mention(text, tokens, i, name.last, NAMED)
+    if last < n and tokens[last].kind == NAME and ORDINAL.fullmatch(token.low):
+        span = name_span(tokens, last, words)
+        if span is not None:
+            return _mention(text, tokens, i, span[1], NAMED)
     return None
-
-
-def _name(text: str, tokens: Sequence[Token], i: int, words: PassageWords) -> Mention | None:
-    """The capitalised span that starts at token i, or None where the capital is only a sentence's first."""
-    token = tokens[i]
-    if opens(tokens, i):
-        if token.low in OPENERS and not _is_the_of_name(tokens, i):
-            return None
-        last = _span_end(tokens, i)
-        numbered = last == i + 2 and tokens[i + 1].kind == NUMBER
-        if (last == i + 1 or numbered) and not _is_name_alone(tokens, i, words):
-            return None
-    else:
-        if token.low in OPENERS and (token.low != "the" or not _is_the_of_name(tokens, i)) and not token.text.isupper():
-            return None
-        if token.text == "I":
-            return None
-        last = _span_end(tokens, i)
-    if token.low in RANKS and last - i > 2 and tokens[i + 1].kind == NAME:
-        i += 1  # "Captain Ada Holm" is Ada Holm elsewhere
-    if last == i + 1 and (token.low in MONTHS or token.low in SUFFIXES or len(token.text) < 2):
-        return None
-    if last - i > MAX_NAME_TOKENS:
-        return Mention(i, last, "", NAMED)
-    return _mention(text, tokens, i, last, NAMED)
-
-
-def _is_the_of_name(tokens: Sequence[Token], i: int) -> bool:
-    """A capital The inside a sentence, before a capital: part of the name ("a member of The Larks")."""
-    return tokens[i].low == "the" and i > 0 and i + 1 < len(tokens) and tokens[i + 1].kind == NAME
-
-
-def _is_name_alone(tokens: Sequence[Token], i: int, words: PassageWords) -> bool:
-    """Whether one capitalised word that opens a sentence is a name: by what the passage and the lists say of it."""
-    token, low = tokens[i], tokens[i].low
-    if low in words.inside or token.text[1:] != token.text[1:].lower() or low in ORIGINS:
-        return True
-    if low in COMMON or low in words.small:
-        return low in words.title and low not in words.small
-    if is_verb(low, "") or low.endswith(_COMMON_ENDINGS):
-        return False
-    after = tokens[i + 1] if i + 1 < len(tokens) else None
-    noun_behind = after is not None and after.kind == WORD and after.low not in _AFTER_NAME and not is_verb(after.low, "")
-    return not noun_behind or low in words.title or low.endswith(ORIGIN_ENDINGS)
-
-
-def _span_end(tokens: Sequence[Token], i: int) -> int:
-    """One past the last token of the name that starts at token i."""
-    n, last = len(tokens), i + 1
-    while last < n:
-        if tokens[last - 1].possessive and not _joins_possessive(tokens, i, last):
-            break
-        step = _extension(tokens, i, last)
-        if step == 0:
-            break
-        last += step
-    return last
-
-
-def _joins_possessive(tokens: Sequence[Token], first: int, last: int) -> bool:
-    """Whether the possessive before token `last` stays inside a name ("St. Olaf's Church", "Women's League")."""
-    owner = tokens[last - 1].low
-    saint = last >= 2 and tokens[last - 2].low in ("st.", "st", "saint")
-    if tokens[last].kind != NAME:
-        return False
-    alone = last == first + 1 and tokens[last].low in OWNED
-    return saint or alone or f"{owner}'s" in JOINED_POSSESSIVES
-
-
-def _extension(tokens: Sequence[Token], first: int, last: int) -> int:
-    """How many tokens from `last` on continue the name tokens[first:last]; 0 when it ends."""
-    token, n = tokens[last], len(tokens)
-    if token.kind == NAME:
-        return 0 if token.low in MONTHS and _date_end(tokens, last) else 1
-    if token.kind == NUMBER:
-        return 1 if _number_joins(tokens, first, last) else 0
-    if token.text == "," and last + 1 < n and tokens[last + 1].low in SUFFIXES and tokens[last + 1].kind == NAME:
-        return 2
-    if token.text == "&" and last + 1 < n and tokens[last + 1].kind == NAME:
-        return 2
-    if token.text in _JOINING_DASHES and last + 1 < n and tokens[last + 1].kind == NAME:
-        touching = tokens[last - 1].end == token.start and token.end == tokens[last + 1].start
-        return 2 if touching else 0
-    if token.text == "," and tokens[last - 1].low in ("act", "treaty", "agreement", "convention"):
-        return 2 if last + 1 < n and _YEAR.fullmatch(tokens[last + 1].low) else 0
-    if token.kind != WORD:
-        return 0
-    return _pair(tokens, first, last) or _inner_words(tokens, first, last)
-
-
-def _pair(tokens: Sequence[Token], first: int, last: int) -> int:
-    """"and Tobago" behind "Trinidad"; "and Leeds Railway" behind "Hull": two names that make one."""
-    n = len(tokens)
-    if tokens[last].low != "and" or last + 1 >= n or tokens[last + 1].kind != NAME or tokens[last - 1].possessive:
-        return 0
-    if (tokens[last - 1].low, tokens[last + 1].low) in PAIRS:
-        return 2
-    end = last + 2
-    while end < n and end < last + 4 and tokens[end].kind == NAME and not tokens[end - 1].possessive:
-        end += 1
-    single = last == first + 1
-    return end - last if single and end > last + 2 and tokens[end - 1].low in PAIR_ENDS else 0
-
-
-def _number_joins(tokens: Sequence[Token], first: int, last: int) -> bool:
-    """Apollo 11, the Reds of section 76ers; not a year, a day of a month or an amount."""
-    token = tokens[last]
-    if tokens[last - 1].low in MONTHS or _YEAR.fullmatch(token.low):
-        return False
-    if tokens[last - 1].low in NUMBERED:
-        return token.text.isalnum()
-    after = tokens[last + 1] if last + 1 < len(tokens) else None
-    if after is not None and after.kind == WORD and not is_verb(after.low, "") and after.low not in _AFTER_NAME:
-        return False
-    return token.text.isalnum() and len(token.text) <= 5 and not _ORDINAL.fullmatch(token.low)
-
-
-def _inner_words(tokens: Sequence[Token], first: int, last: int) -> int:
-    """How many small words and the capital behind them continue a name; 0 when they do not."""
-    n, low = len(tokens), tokens[last].low
-    if low in ("for", "on"):
-        if not any(tokens[k].low in HEADS for k in range(first, last)):
-            return 0
-    elif low == "and":
-        span = {tokens[k].low for k in range(first, last)}
-        if not (span & FIELD_HEADS and span & {"of", "for"}):
-            return 0
-    elif low not in INNER:
-        return 0
-    k = last + 1
-    while k < n and k - last < 3 and tokens[k].kind == WORD and (tokens[k].low in INNER or tokens[k].low == "the"):
-        k += 1
-    if k >= n or (tokens[k - 1].low == "the" and low not in ("of", "for", "on", "upon")):
-        return 0
-    if tokens[k].kind == NAME and tokens[k].low not in MONTHS:
-        return k - last + 1
-    dated = low == "of" and tokens[last - 1].low in DATED_HEADS and tokens[k].kind == NUMBER
-    return k - last + 1 if dated else 0

@@ -13,15 +13,17 @@ from gpu_rag.text.patterns_lexicon import (
     PRONOUNS,
     RANKS,
     RELATIVES,
+    SUBJECT_PRONOUNS,
 )
 from gpu_rag.text.patterns_tokens import MARK, NAME, WORD, Token
-from gpu_rag.text.patterns_verbs import is_verb
+from gpu_rag.text.patterns_verbs import first_verb, is_verb
 
 MAX_RELATION_WORDS = 8
 MAX_GAP_TOKENS = 24
 _MAX_CLASS_TOKENS = 6
 _MAX_CLASSES = 6
 _NO_CONTENT = DETERMINERS | ADVERBS | RANKS
+_CLAUSE_OPENERS = frozenset({"that", "when", "while", "where", "because", "although", "though", "if", "whereas"})
 _SILENT = _NO_CONTENT | CONJUNCTIONS
 _NOT_SUBJECT = DETERMINERS | PRONOUNS | CONJUNCTIONS | RELATIVES | ADVERBS
 _NOT_CLASS = PREPOSITIONS | PRONOUNS | RELATIVES | CONJUNCTIONS
@@ -128,3 +130,17 @@ def _class_end(tokens: Sequence[Token], first: int) -> int:
             return i
         before = token.low
     return first
+
+
+def opens_clause(words: Sequence[str]) -> bool:
+    """Whether the mention behind a gap begins a clause: "..., when", "... said that the"."""
+    spoken = [w for w in words if w not in DETERMINERS or w == "that"]
+    return bool(spoken) and spoken[-1] in _CLAUSE_OPENERS
+
+
+def last_clause(words: Sequence[str]) -> int:
+    """Where the last clause of a gap starts, as far as a pronoun with a verb behind it tells; else 0."""
+    for i in range(len(words) - 2, 0, -1):
+        if words[i] in SUBJECT_PRONOUNS and first_verb(words[i + 1 :]) >= 0:
+            return i + 1
+    return 0

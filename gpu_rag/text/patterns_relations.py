@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
-from gpu_rag.text.patterns_entities import AMOUNT, DATE, NAMED, Mention
 from gpu_rag.text.patterns_lexicon import (
     ADVERBS,
     AUXILIARIES,
@@ -14,6 +12,7 @@ from gpu_rag.text.patterns_lexicon import (
     COPULAS,
     DETERMINERS,
     INNER,
+    LEADING,
     NOT_ORIGINS,
     ORIGIN_ENDINGS,
     ORIGINS,
@@ -22,55 +21,32 @@ from gpu_rag.text.patterns_lexicon import (
     PREPOSITIONS,
     RELATIVES,
     SUBJECT_PRONOUNS,
+    SUBORDINATORS,
 )
+from gpu_rag.text.patterns_mentions import AMOUNT, DATE, NAMED, Mention
 from gpu_rag.text.patterns_phrases import (
-    abbreviates,
-    classes,
     content_words,
+    last_clause,
+    opens_clause,
     phrase,
     short,
     subject_words,
     verb_group,
     verb_phrase,
 )
-from gpu_rag.text.patterns_tokens import MARK, NAME, NUMBER, Token
+from gpu_rag.text.patterns_reader import MAX_SUBJECTS, Reader, Triple
+from gpu_rag.text.patterns_tokens import NAME, NUMBER, Token
 from gpu_rag.text.patterns_verbs import first_verb
 
-Triple = tuple[str, str, str]
-
-MAX_SUBJECTS = 6
-_MAX_DEPTH = 8
 _MAX_LIST_TOKENS = 32
 _LIST_WORDS = frozenset({"and", "or", "&", "nor"})
-_OPEN, _CLOSE = frozenset("(["), frozenset(")]")
-_DASHES = frozenset({"-", "--", "–", "—"})
-_CLAUSE_OPENERS = frozenset({"that", "when", "while", "where", "because", "although", "though", "if", "whereas"})
+_MAX_SUBJECT_WORDS = 5
+_LEADING = PREPOSITIONS | ADVERBS | LEADING
 _NO_NOUN = PREPOSITIONS | CONJUNCTIONS | RELATIVES | DETERMINERS
 _ARTICLES = frozenset({"a", "an", "the", "one"})
 
 
-@dataclass
-class _Clause:
-    """What has been read of a clause.
-
-    subjects: who the clause is about; local: who the last verb was about (of "who married ...", the name before it).
-    verb: the last verb group. head: the noun before a name in subject position ("capital" of "the capital of").
-    pending: (preposition, name) read before any subject. listed: what further items of a list attach to.
-    life: "born" or "died" inside a bracket with dates of life.
-    """
-
-    subjects: list[str] = field(default_factory=list)
-    local: list[str] = field(default_factory=list)
-    verb: str = ""
-    head: str = ""
-    pending: list[tuple[str, str]] = field(default_factory=list)
-    listed: tuple[list[str], str] | None = None
-    life: str = ""
-
-
-def sentence_triples(
-    text: str, tokens: Sequence[Token], mentions: Sequence[Mention], title: str
-) -> list[Triple]:
+def sentence_triples(text: str, tokens: Sequence[Token], mentions: Sequence[Mention], title: str) -> list[Triple]:
     """(subject, relation, object) of one sentence of one sentence, in text order; may repeat.
 
     text: the passage. mentions: of `tokens`, left to right, with the names that they stand for. title: subject of
@@ -108,30 +84,22 @@ def _is_adjective(tokens: Sequence[Token], mention: Mention) -> bool:
     return token.low in ORIGINS or (token.low.endswith(ORIGIN_ENDINGS) and token.low not in NOT_ORIGINS)
 
 
-class _Walk:
+class _Walk(Reader):
     """The state of reading one sentence from left to right."""
-
-    def __init__(self, text: str, tokens: Sequence[Token], title: str):
-        self.text, self.tokens = text, tokens
-        self.missing = [title] if title else []
-        self.triples: list[Triple] = []
-        self.clause = _Clause()
-        self.stack: list[tuple[_Clause, str]] = []
-        self.left = ""
 
     def step(self, before: Mention | None, mention: Mention, following: Mention | None) -> None:
         """Take in the words between two mentions, and the second of them."""
         start = before.last if before else 0
         self.left = before.name if before else ""
-        start, opened = self._brackets(start, mention.first)
+        start, opened = self.brackets(start, mention.first)
         words = [t.low for t in self.tokens[start : mention.first]]
         verb = first_verb(words)
-        if opened and self._life(words, mention, following):
+        if opened and self.life(words, mention, following):
             return
         if self.clause.life and verb < 0:
-            self._life_goes_on(words, mention)
+            self.life_goes_on(words, mention)
         elif opened and verb < 0:
-            self._in_brackets(words, mention)
+            self.in_brackets(words, mention)
         elif before is None:
             self._first(words, verb, mention, start)
         elif verb >= 0:
@@ -145,7 +113,7 @@ class _Walk:
         """Take in the words behind the last mention."""
         start = last.last if last else 0
         self.left = last.name if last else ""
-        start, _ = self._brackets(start, len(self.tokens))
+        start, _ = self.brackets(start, len(self.tokens))
         words = [t.low for t in self.tokens[start:]]
         verb = first_verb(words)
         if verb < 0:
@@ -154,106 +122,8 @@ class _Walk:
         if not clause.subjects:
             clause.subjects = clause.local = self.missing
         if words[verb] in COPULAS and not any(w in RELATIVES for w in words[:verb]):
-            self._classes(clause.subjects, start + verb)
-        self._flush(verb_group(words, verb))
-
-    # --- writing down ---
-
-    def _emit(self, subjects: Sequence[str], relation: str, name: str) -> None:
-        if relation and name:
-            self.triples.extend((s, relation, name) for s in subjects[:MAX_SUBJECTS] if s and s != name)
-
-    def _flush(self, verb: str) -> None:
-        """Attach what stood before the subject ("In 1990,") to the verb."""
-        for preposition, name in self.clause.pending:
-            self._emit(self.clause.subjects, f"{verb} {preposition}", name)
-        self.clause.pending = []
-
-    def _classes(self, subjects: Sequence[str], copula: int) -> None:
-        for name in classes(self.text, self.tokens, copula):
-            self._emit(subjects, self.tokens[copula].low, name)
-
-    def _after(self, mention: Mention) -> str:
-        return self.tokens[mention.last].text if mention.last < len(self.tokens) else ""
-
-    # --- brackets ---
-
-    def _brackets(self, start: int, end: int) -> tuple[int, bool]:
-        """Enter and leave brackets in tokens[start:end]; where the words behind the last one start, and whether it
-        opens."""
-        opened = False
-        for i in range(start, end):
-            token = self.tokens[i]
-            if token.kind != MARK or (token.text not in _OPEN and token.text not in _CLOSE):
-                continue
-            start = i + 1
-            if token.text in _OPEN and len(self.stack) < _MAX_DEPTH:
-                self.stack.append((self.clause, self.left))
-                self.clause = _Clause([self.left], [self.left]) if self.left else _Clause()
-                opened = True
-            elif token.text in _CLOSE and self.stack:
-                self.clause, self.left = self.stack.pop()
-                opened = False
-        return start, opened
-
-    def _in_brackets(self, words: list[str], mention: Mention) -> None:
-        """The first mention behind a bracket: a year, an abbreviation, or what a preposition ties to the name."""
-        relation = phrase(words)
-        if not relation and mention.kind == DATE:
-            relation = "in"
-        elif not relation and abbreviates(mention.name, self.left):
-            relation = "also called"
-        self._emit(self.clause.local, relation, mention.name)
-        self.clause.listed = (self.clause.local, relation) if relation else None
-
-    def _life(self, words: list[str], mention: Mention, following: Mention | None) -> bool:
-        """Whether a bracket opens with a date of birth or death; if so, write it down."""
-        clause = self.clause
-        if not self.left or (mention.kind != DATE and words != ["born"]):
-            return False
-        if words[:1] in (["born"], ["b"], ["*"]):
-            clause.life = "born"
-        elif words[:1] in (["died"], ["d"], ["†"]):
-            clause.life = "died"
-        elif self._spans_life(mention, following):
-            clause.life = "born"
-        else:
-            return False
-        clause.verb = clause.life
-        self._emit(clause.local, clause.life if mention.kind == DATE else "born as", mention.name)
-        return True
-
-    def _spans_life(self, mention: Mention, following: Mention | None) -> bool:
-        """A dash and a second date before the bracket closes; years alone count only for the sentence's first name."""
-        if following is None:
-            return False
-        full = mention.last - mention.first > 1
-        if not full and (mention.first > 12 or len(self.stack) > 1):
-            return False
-        for token in self.tokens[mention.last : mention.last + 16]:
-            if token.text in _CLOSE:
-                return False
-            if token.text in _DASHES:
-                return full or (following.kind == DATE and self._was_behind(following))
-        return False
-
-    def _was_behind(self, date: Mention) -> bool:
-        """Whether ") was" or ") is" follows: the bracket belongs to what the sentence defines."""
-        tail = [t.low for t in self.tokens[date.last : date.last + 2]]
-        return len(tail) == 2 and tail[0] in _CLOSE and tail[1] in COPULAS
-
-    def _life_goes_on(self, words: list[str], mention: Mention) -> None:
-        """Further dates and places in a bracket with dates of life: "in Oslo", "– 3 May 1999"."""
-        clause = self.clause
-        if any(w in _DASHES for w in words):
-            clause.life = clause.verb = "died"
-        content = content_words(words)
-        if mention.kind == DATE:
-            self._emit(clause.local, clause.life, mention.name)
-        elif content and content[-1] in PREPOSITIONS:
-            self._emit(clause.local, f"{clause.life} {content[-1]}", mention.name)
-        elif words == [","]:
-            self._emit([self.left], "in", mention.name)
+            self.emit_classes(clause.subjects, start + verb)
+        self.flush(verb_group(words, verb))
 
     # --- a sentence's beginning ---
 
@@ -262,7 +132,7 @@ class _Walk:
         if verb >= 0:
             clause.subjects = clause.local = self.missing
             if words[verb] in COPULAS:
-                self._classes(clause.subjects, start + verb)
+                self.emit_classes(clause.subjects, start + verb)
             self._emit_verb(clause.subjects, subject_words(words[:verb]), words[verb:], mention)
             return
         content = content_words(words)
@@ -270,9 +140,9 @@ class _Walk:
             if mention.kind in (DATE, AMOUNT):
                 return
             if content and any(w in POSSESSIVES for w in words):
-                self._emit(self.missing, phrase(words), mention.name)
+                self.emit(self.missing, phrase(words), mention.name)
             clause.subjects = clause.local = [mention.name]
-        elif content[0] in PREPOSITIONS or content[0] in ADVERBS or mention.kind in (DATE, AMOUNT):
+        elif content[0] in _LEADING or mention.kind in (DATE, AMOUNT):
             clause.pending.append((content[0] if len(content) < 3 else content[-1], mention.name))
         else:
             clause.subjects = clause.local = [mention.name]
@@ -285,11 +155,11 @@ class _Walk:
         literal = before.kind in (DATE, AMOUNT)
         if content and content[-1] in PREPOSITIONS:
             if content[-1] == "of" and not literal:
-                self._emit([before.name], phrase(words), mention.name)
+                self.emit([before.name], phrase(words), mention.name)
             else:
                 clause.pending.append((content[-1], mention.name))
-        elif words == [","] and self._after(mention) == "," and not literal:
-            self._emit([before.name], "in", mention.name)
+        elif words == [","] and self.after(mention) == "," and not literal:
+            self.emit([before.name], "in", mention.name)
         elif content and content[-1] in CONJUNCTIONS and clause.pending:
             clause.pending.append((clause.pending[-1][0], mention.name))
         elif mention.kind not in (DATE, AMOUNT):
@@ -299,7 +169,7 @@ class _Walk:
 
     def _verb(self, words: list[str], mention: Mention, start: int) -> None:
         clause = self.clause
-        cut = _last_clause(words)
+        cut = last_clause(words)
         pronoun = cut > 0 and words[cut - 1] in SUBJECT_PRONOUNS
         verb = cut + first_verb(words[cut:])
         lead = [w for w in words[cut:verb] if w not in ADVERBS]
@@ -318,11 +188,31 @@ class _Walk:
         elif words[verb] not in AUXILIARIES:
             clause.local = [self.left]
         if words[verb] in COPULAS:
-            self._classes(clause.local, start + verb)
+            self.emit_classes(clause.local, start + verb)
         head = nouns if self.left in clause.local or lead[:1] != nouns[:1] else []
-        self._emit_verb(clause.local, head, words[verb:], mention)
-        if _opens_clause(words):
+        rest = words[verb:]
+        if self._main_clause_begins(rest):
+            self._flush_subordinate(rest, mention)
+            return
+        self._emit_verb(clause.local, head, rest, mention)
+        if opens_clause(words):
             self._new_clause(mention)
+
+    def _main_clause_begins(self, words: list[str]) -> bool:
+        """Whether the mention behind "Otto died, his son" is the subject of what "When" left open."""
+        if "," not in words or self.tokens[0].low not in SUBORDINATORS or self.main_begun:
+            return False
+        tail = words[len(words) - words[::-1].index(",") :]
+        self.main_begun = True
+        return len(tail) <= _MAX_SUBJECT_WORDS and not any(w in _LEADING or w in CONJUNCTIONS for w in tail)
+
+    def _flush_subordinate(self, words: list[str], mention: Mention) -> None:
+        clause = self.clause
+        self.flush(verb_group(words, 0))
+        tail = words[len(words) - words[::-1].index(",") :]
+        if any(w in POSSESSIVES for w in tail):
+            self.emit(clause.local, phrase(tail), mention.name)
+        self._new_clause(mention)
 
     def _new_clause(self, mention: Mention) -> None:
         clause = self.clause
@@ -341,8 +231,8 @@ class _Walk:
         clause.head = ""
         group = verb_group(words, 0)
         relation = verb_phrase(head, words, group)
-        self._flush(group)
-        self._emit(subjects, relation, mention.name)
+        self.flush(group)
+        self.emit(subjects, relation, mention.name)
         clause.local, clause.verb = subjects, " ".join([*head, group])
         clause.listed = (subjects, relation)
 
@@ -351,17 +241,17 @@ class _Walk:
     def _no_verb(self, words: list[str], before: Mention, mention: Mention) -> None:
         content = content_words(words)
         owner = self.tokens[before.last - 1].possessive
-        if _opens_clause(words):
+        if opens_clause(words):
             self._new_clause(mention)
         elif owner and not any(w in PREPOSITIONS for w in content):
-            self._emit([before.name], phrase(words) or "has", mention.name)
+            self.emit([before.name], phrase(words) or "has", mention.name)
             self._same_place(before, mention)
         elif not any(w not in _LIST_WORDS for w in content) and words[:2] not in ([",", "a"], [",", "an"]):
             self._in_list(words, before, mention)
         elif content and content[-1] in PREPOSITIONS:
             self._preposition(words, content, before, mention)
         elif len(words) > 1 and words[0] == "," and words[1] in _ARTICLES:
-            self._emit([before.name], phrase(words) or "is", mention.name)
+            self.emit([before.name], phrase(words) or "is", mention.name)
         else:
             self._same_place(before, mention)
 
@@ -369,7 +259,7 @@ class _Walk:
         """The mention plays the part of the one before it: both subjects, or both objects of one relation."""
         clause = self.clause
         if clause.listed is not None:
-            self._emit(clause.listed[0], clause.listed[1], mention.name)
+            self.emit(clause.listed[0], clause.listed[1], mention.name)
         elif before.name in clause.subjects and mention.kind not in (DATE, AMOUNT):
             clause.subjects = clause.local = [*clause.subjects, mention.name][-MAX_SUBJECTS:]
 
@@ -377,8 +267,8 @@ class _Walk:
         clause = self.clause
         place = clause.listed is not None and clause.listed[1].rsplit(" ", 1)[-1] in PLACE_PREPOSITIONS
         plain = before.kind not in (DATE, AMOUNT) and mention.kind not in (DATE, AMOUNT)
-        if words == [","] and plain and (place or self._after(mention) == ",") and not self._list_goes_on(mention):
-            self._emit([before.name], "in", mention.name)
+        if words == [","] and plain and (place or self.after(mention) == ",") and not self._list_goes_on(mention):
+            self.emit([before.name], "in", mention.name)
         self._same_place(before, mention)
 
     def _list_goes_on(self, mention: Mention) -> bool:
@@ -401,23 +291,9 @@ class _Walk:
         apposition = words[0] == "," and len(words) > 2 and words[1] in _ARTICLES
         noun_of = content[-1] == "of" and (content[0] not in PREPOSITIONS or len(content) == 1)
         if before.kind not in (DATE, AMOUNT) and (noun_of or apposition or not clause.verb):
-            self._emit([before.name], relation, mention.name)
+            self.emit([before.name], relation, mention.name)
             clause.listed = ([before.name], relation)
             return
         relation = short(f"{clause.verb} {relation}".strip())
-        self._emit(clause.local, relation, mention.name)
+        self.emit(clause.local, relation, mention.name)
         clause.listed = (clause.local, relation)
-
-
-def _opens_clause(words: Sequence[str]) -> bool:
-    """Whether the mention behind a gap begins a clause: "..., when", "... said that the"."""
-    spoken = [w for w in words if w not in DETERMINERS or w == "that"]
-    return bool(spoken) and spoken[-1] in _CLAUSE_OPENERS
-
-
-def _last_clause(words: Sequence[str]) -> int:
-    """Where the last clause of a gap starts, as far as a pronoun with a verb behind it tells; else 0."""
-    for i in range(len(words) - 2, 0, -1):
-        if words[i] in SUBJECT_PRONOUNS and first_verb(words[i + 1 :]) >= 0:
-            return i + 1
-    return 0

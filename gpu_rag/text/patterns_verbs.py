@@ -12,49 +12,52 @@ def _set(*lines: str) -> frozenset[str]:
 
 
 _IRREGULAR = _set(
-    "arose ate awoke beat became become began begun bent bet bit blew bore born borne bought bound broke broken brought",
-    "built burnt came caught chose chosen clung cost crept cut dealt did done drank drawn drew driven drove dug fell",
-    "fallen fed felt fought fled flew flown forbade forgot found founded froze gave given gone got gotten grew grown hung",
-    "heard held hid hit hurt kept knew known laid lain lay led left lent lit lost made meant met mistook overcame",
-    "overthrew paid proved proven put quit ran rang read rebuilt recast reset ridden risen rode rose sang sank sat saw",
-    "seen sent set shone shook shot shown shrank shut slain slept sold sought spent split spoke spoken spread sprang",
-    "stole stolen stood stuck strove struck sung sunk swam swept swore sworn swung taken taught thought threw thrown told",
-    "took torn undertook understood underwent undergone upheld wed went withdrew withdrawn woke won wore worn wrote",
-    "written",
+    "died used owed arose ate awoke beat became become began begun bent bet bit blew bore born borne bought bound broke broken",
+    "brought built burnt came caught chose chosen clung cost crept cut dealt did done drank drawn drew driven",
+    "drove dug fell fallen fed felt fought fled flew flown forbade forgot found founded froze gave given gone got",
+    "gotten grew grown hung heard held hid hit hurt kept knew known laid lain lay led left lent lit lost made",
+    "meant met mistook overcame overthrew paid proved proven put quit ran rang read rebuilt recast reset ridden",
+    "risen rode rose sang sank sat saw seen sent set shone shook shot shown shrank shut slain slept sold sought",
+    "spent split spoke spoken spread sprang stole stolen stood stuck strove struck sung sunk swam swept swore",
+    "sworn swung taken taught thought threw thrown told took torn undertook understood underwent undergone upheld",
+    "wed went withdrew withdrawn woke won wore worn wrote written",
 )
 # Present forms; words that are more often nouns or adjectives (state, play, house, run) only with -s or not at all.
 _PRESENT = _set(
     "accepts achieves adds admits allows announces appears argues arrives attends attracts began becomes begins",
-    "believes belongs borders brings broadcasts builds buys carries celebrates chooses claims closes comes commemorates",
-    "compete competes comprise comprises concerns connects consist consists contain contains continues contributes",
-    "controls covers creates crosses decides depicts derives describes describe designates develops dies discovers",
-    "divides draws earns embraces employs encompasses encounters ends enjoys enters established exists explains explores",
-    "extends faces falls features fights finds flows focuses follow follows forms gets gives goes governs grows happens",
-    "has helps hosts hires holds houses includes include inhabits inspires intends involves joins keeps kills knows lacks",
-    "leads learns leaves lies links lists lives loses loves maintains makes manages manufactures marks marries means",
-    "meets moves narrates needs occupies occurs occur offers opens operates operate organizes originates owns",
-    "participates performs plays portrays possesses prepares presides prevents produces produce promotes proves provides",
-    "provide publishes reaches receives recounts refers refer reflects regulates releases remains represents represent",
-    "requires resides returns reveals rises rules runs says seeks seems sells sends separates serves serve shares shows",
-    "sits specializes specialises spans stands starred stars starts stays steals sponsors studies stretches succeeds",
-    "suggests supplies supports surrounds takes teaches tells tends thinks tours translates travels treats tries turns",
-    "adheres aims airs centers centres competes dates hails ranks revolves stems lasts borders touches drains spans wears",
-    "uses visits votes wants wins works writes form become remain exist belong appear lie live",
+    "believes belongs borders brings broadcasts builds buys carries celebrates chooses claims closes comes",
+    "commemorates compete competes comprise comprises concerns connects consist consists contain contains",
+    "continues contributes controls covers creates crosses decides depicts derives describes describe designates",
+    "develops dies discovers divides draws earns embraces employs encompasses encounters ends enjoys enters",
+    "established exists explains explores extends faces falls features fights finds flows focuses follow follows",
+    "forms gets gives goes governs grows happens has helps hosts hires holds houses includes include inhabits",
+    "inspires intends involves joins keeps kills knows lacks leads learns leaves lies links lists lives loses",
+    "loves maintains makes manages manufactures marks marries means meets moves narrates needs occupies occurs",
+    "occur offers opens operates operate organizes originates owns participates performs plays portrays possesses",
+    "prepares presides prevents produces produce promotes proves provides provide publishes reaches receives",
+    "recounts refers refer reflects regulates releases remains represents represent requires resides returns",
+    "reveals rises rules runs says seeks seems sells sends separates serves serve shares shows sits specializes",
+    "specialises spans stands starred stars starts stays steals sponsors studies stretches succeeds suggests",
+    "supplies supports surrounds takes teaches tells tends thinks tours translates travels treats tries turns",
+    "adheres aims airs centers centres dates hails ranks revolves stems lasts touches drains wears uses visits",
+    "votes wants wins works writes form become remain exist belong appear lie live",
 )
 _NOT_ED = _set(
-    "bed breed creed deed embed exceed feed freed hundred hybrid indeed infrared kindred naked need proceed red reed",
-    "rugged sacred seed shed shred sled speed succeed ted united weed wicked beloved biped aged blessed crooked armed",
-    "unprecedented unlimited sophisticated",
+    "bed breed creed deed embed exceed feed freed hundred hybrid indeed infrared kindred naked need proceed red",
+    "reed rugged sacred seed shed shred sled speed succeed ted united weed wicked beloved biped aged blessed",
+    "crooked armed unprecedented unlimited sophisticated",
 )
 _NOUN_ING = _set(
-    "building painting recording setting wedding meeting thing king ring spring string wing evening morning ceiling",
-    "beijing clothing during ending feeling housing meaning offspring opening planning ruling shopping sibling sterling",
-    "training writing boxing fishing mining nothing something anything everything lightning wrestling racing swimming",
-    "cycling engineering computing marketing banking advertising broadcasting manufacturing programming shipping",
-    "sing bring swing fling cling being outstanding remaining surviving existing leading ruling neighboring neighbouring",
-    "following according",
+    "building painting recording setting wedding meeting thing king ring spring string wing evening morning",
+    "ceiling beijing clothing during ending feeling housing meaning offspring opening planning ruling shopping",
+    "sibling sterling training writing boxing fishing mining nothing something anything everything lightning",
+    "wrestling racing swimming cycling engineering computing marketing banking advertising broadcasting",
+    "manufacturing programming shipping sing bring swing fling cling being outstanding remaining surviving",
+    "existing leading neighboring neighbouring following according",
 )
-_BARE_AFTER = _set("to will would can could may might shall should must did does do not")
+_BARE_AFTER = _set(
+    "to will would can could may might shall should must did does do not",
+)
 
 
 def is_verb(low: str, before: str) -> bool:
@@ -76,7 +79,9 @@ def is_verb(low: str, before: str) -> bool:
     return before in _BARE_AFTER and low.isalpha() and low not in PREPOSITIONS and low not in DETERMINERS
 
 
-_ADJECTIVE_BEFORE = _set("very most more of newly highly")
+_ADJECTIVE_BEFORE = _set(
+    "very most more of newly highly",
+)
 _PHRASE_START = frozenset({"", ",", ";", "and", "or", "(", "-", "--", "–", "—", "while", "by", "then"})
 
 

@@ -3,7 +3,7 @@
 For a question vector q, over the nodes [entities | passages]:
   facts     = the n_facts relations of highest cosine to q; entities = the n_entities entities of highest cosine
   w(e)      = the mean cosine of the facts and entities near q that name entity e (0 for others)
-  pi        = fact_mass * w / sum(w)  on entities  +  (1 - fact_mass) * softmax(prior_temperature * cos(q, p)) on passages
+  pi        = fact_mass * w / sum(w) on entities, (1 - fact_mass) * softmax(prior_temperature * cos(q, p)) on passages
   p         = (1 - damping) pi + damping P^T p, see gpu_rag.graph.pagerank
   score(p)  = minmax(log p(p)) + fusion * minmax(cos(q, p)), both over all passages of the question
 """

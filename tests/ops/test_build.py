@@ -160,9 +160,9 @@ BUILD = """
 import sys, time, gpu_rag
 from gpu_rag.models.embed import hashing
 slow = hashing.HashEmbedder.embed
-def embed(self, texts):
+def embed(self, texts, on_batch=None):
     time.sleep(0.03)
-    return slow(self, texts)
+    return slow(self, texts, on_batch)
 hashing.HashEmbedder.embed = embed
 print("go", flush=True)
 gpu_rag.build(sys.argv[1], sys.argv[2], settings={"models": {"embedder": "hash", "llm": "none"}, "index": {"block": 8}})

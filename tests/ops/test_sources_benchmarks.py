@@ -65,6 +65,14 @@ def test_a_supporting_title_that_is_not_there_leaves_no_partial_gold(tmp_path):
     assert found.gold_ids == () and found.meta["gold_missing"] == ["Elsewhere"]
 
 
+def test_of_contexts_with_one_title_the_first_is_the_gold(tmp_path):
+    path = tmp_path / "h.json"
+    path.write_text(json.dumps([{**HOTPOT, "context": [*HOTPOT["context"], ["Vell", ["A second Vell."]]]}]))
+    (found,), _ = read(path)
+    texts = {d.id: d.text for d in read_corpus([path])}
+    assert [texts[id] for id in found.gold_ids] == ["Mara lives in Vell.", "A town. On the Orn."]
+
+
 def test_hotpotqa_rows_that_are_wrong(tmp_path):
     path = tmp_path / "h.json"
     rows = [{**HOTPOT, "_id": "1", "supporting_facts": 3}, {**HOTPOT, "_id": "2", "question": None}, HOTPOT, HOTPOT]

@@ -120,6 +120,14 @@ def test_duplicate_ids(tmp_path):
     assert [r.id for r in rejects] == [sha("", "x"), "a", "a", "a"]
 
 
+def test_contexts_may_repeat_a_document_but_not_take_the_id_of_another(tmp_path):
+    questions = lines(tmp_path / "q.jsonl", [{"question": "q", "context": [["T", ["x"]], ["U", ["y"]]]}])
+    rows = [{"id": sha("T", "x"), "title": "T", "text": "x"}, {"id": sha("U", "y"), "title": "U", "text": "other"}]
+    documents, rejects = read(lines(tmp_path / "c.jsonl", rows), questions)
+    assert [d.text for d in documents] == ["x", "other"]
+    assert [(r.file, r.line, r.id) for r in rejects] == [(str(questions), 1, sha("U", "y"))]
+
+
 def test_long_lines_and_documents(tmp_path):
     long = {"id": "long", "text": "x" * 5000}
     for name in ("c.jsonl", "c.jsonl.gz"):

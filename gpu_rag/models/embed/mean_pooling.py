@@ -16,6 +16,7 @@ from gpu_rag.models.embed import OnBatch
 from gpu_rag.models.embed.batches import distinct, fixed_batches
 from gpu_rag.models.fingerprint import folder_hash
 from gpu_rag.models.packaged import missing_transformers, quiet_progress
+from gpu_rag.models.packed_linear import pack_linear_layers
 
 CODE_VERSION = 1
 LENGTH_STEP = 16
@@ -44,6 +45,7 @@ class MeanPoolingEmbedder:
             int(self._tokenizer.convert_tokens_to_ids(t))
             for t in (self._tokenizer.cls_token, self._tokenizer.sep_token, self._tokenizer.pad_token)
         )
+        pack_linear_layers(self._model)
         self.dim = int(self._model.config.hidden_size)
 
     def embed(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> np.ndarray:
@@ -67,7 +69,8 @@ class MeanPoolingEmbedder:
     def _token_ids(self, texts: list[str]) -> list[list[int]]:
         if not texts:
             return []
-        encoded = self._tokenizer(texts, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
+        plain = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]  # a lone surrogate has no bytes
+        encoded = self._tokenizer(plain, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
         room = self.max_tokens - 2
         self.n_truncated += sum(len(row) > room for row in encoded)
         return [[self._cls, *row[:room], self._sep] for row in encoded]

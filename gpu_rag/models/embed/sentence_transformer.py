@@ -13,6 +13,7 @@ from gpu_rag.models.device import check_device, use_threads
 from gpu_rag.models.embed import OnBatch
 from gpu_rag.models.embed.batches import distinct, fixed_batches
 from gpu_rag.models.fingerprint import folder_hash
+from gpu_rag.models.packaged import quiet_progress
 
 CODE_VERSION = 1
 BATCH = {"cpu": 8, "cuda": 64}
@@ -38,7 +39,8 @@ class SentenceTransformerEmbedder:
         self.content_hash = folder_hash(folder, CODE_VERSION)
         use_threads(torch_device, threads)
         try:
-            self._model: Any = SentenceTransformer(str(folder), device=device, local_files_only=True)
+            with quiet_progress():
+                self._model: Any = SentenceTransformer(str(folder), device=device, local_files_only=True)
         except (OSError, ValueError, ImportError) as error:
             raise ModelError("the embedding model could not be loaded", given=f"{folder}: {error}") from error
         self._size = BATCH[torch_device.type]

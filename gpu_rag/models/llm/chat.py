@@ -36,8 +36,9 @@ class ChatFormat:
         return [list(ids) for ids in encoded["input_ids"]]
 
     def overhead(self) -> int:
-        """Tokens that the template adds to a request without system text."""
-        return len(self.head_ids("")) + len(self.tail_ids)
+        """The most tokens that the template adds, with a system text or without one."""
+        with_system = len(self.head_ids("system")) - len(self.prompt_ids(["system"])[0])
+        return max(len(self.head_ids("")), with_system) + len(self.tail_ids)
 
     def _head_ids(self, system: str) -> tuple[int, ...]:
         head, _ = self._rendered(system)

@@ -1,0 +1,41 @@
+"""Keywords of a text: names, dates, numbers and content words, for comparing texts by what they speak of."""
+
+from __future__ import annotations
+
+from gpu_rag.text.normalise import normalise_name
+from gpu_rag.text.patterns_entities import find_mentions_in
+from gpu_rag.text.patterns_lexicon import ADVERBS
+from gpu_rag.text.patterns_mentions import passage_words
+from gpu_rag.text.patterns_tokens import MARK, NUMBER, tokenise
+from gpu_rag.text.sentences import split_sentences
+from gpu_rag.text.tokens import STOP_WORDS
+
+_SILENT = STOP_WORDS | ADVERBS
+_MAX_WORD_CHARS = 64
+
+
+def keywords(text: str) -> frozenset[str]:
+    """Names, quoted titles, dates, amounts and numbers of `text` as whole phrases, and its other content words.
+
+    All under `normalise_name`. A content word has two to 64 characters and is neither a stop word nor an adverb such as
+    "formerly"; the words of a phrase that counts as a whole do not count again. Words keep their endings.
+
+    text: a question or a passage, English. Returns a set; empty for a text without content. Deterministic, linear.
+
+    >>> sorted(keywords("Which river crosses Port Maru since 3 May 1904?"))
+    ['3 may 1904', 'crosses', 'port maru', 'river']
+    """
+    sentences = [tokenise(text, start, end) for start, end in split_sentences(text)]
+    words = passage_words("", [], sentences)
+    found: set[str] = set()
+    for tokens in sentences:
+        covered: set[int] = set()
+        for mention in find_mentions_in(text, tokens, words):
+            covered.update(range(mention.first, mention.last))
+            found.add(normalise_name(mention.name))
+        for i, token in enumerate(tokens):
+            if i in covered or token.kind == MARK or token.low in _SILENT:
+                continue
+            if token.kind == NUMBER or 2 <= len(token.text) <= _MAX_WORD_CHARS:
+                found.add(normalise_name(token.text[:_MAX_WORD_CHARS]))
+    return frozenset(found - {""} - _SILENT)

