@@ -1,22 +1,25 @@
 """Batch answering as a job: durable rows, exact resume, OpenAI-batch files in and out.
 
 One row a question is appended as soon as the question ends, so a killed run loses only the questions in flight. Beside
-ANSWERS stand `ANSWERS.config.json`, the settings that made it, and `ANSWERS.replies.sqlite`, the model's replies.
+ANSWERS stand `ANSWERS.config.json`, the settings that made it, `ANSWERS.replies.sqlite`, the model's replies, and
+`ANSWERS.lock`, which one job at a time holds.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from gpu_rag.errors import BadInput, IndexMismatch
+from gpu_rag.errors import BadInput, IndexLocked, IndexMismatch
 from gpu_rag.index.folder import canonical_json, read_json, storage_errors, write_atomic
 from gpu_rag.types import Answer, Usage
 
 STYLES = ("jsonl", "openai")
+STATUSES = ("answered", "unsupported", "failed")
 
 
 def row_of(answer: Answer) -> dict[str, Any]:
@@ -65,6 +68,21 @@ def plain_row(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
+_ROW_KEYS = frozenset(row_of(Answer("", "", "", "failed", None)))
+
+
+def _check_row(row: Any) -> None:
+    """Raises ValueError for what `row_of` cannot have made: a row without a key is found here, not by who reads it."""
+    if not isinstance(row, dict) or not row.keys() >= _ROW_KEYS:
+        raise ValueError("a row lacks keys")
+    if not isinstance(row["id"], str) or row["status"] not in STATUSES:
+        raise ValueError("a row has no id or status")
+    if not isinstance(row["usage"], dict) or not vars(Usage()).keys() <= row["usage"].keys():
+        raise ValueError("a row has no usage")
+    if row["status"] == "failed" and not isinstance(row["error"], dict):
+        raise ValueError("a failed row has no error")
+
+
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     """The plain rows of an answers file; a torn last line (of a killed run) is left out.
 
@@ -81,8 +99,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
             continue
         try:
             row = plain_row(json.loads(line))
-            if not isinstance(row["id"], str) or not isinstance(row["status"], str):
-                raise ValueError("no id or status")
+            _check_row(row)
         except (ValueError, KeyError, TypeError) as error:
             if number == len(lines):  # no newline after it: the write was cut
                 return
@@ -103,11 +120,24 @@ class AnswersFile:
         self.path, self.style, self._config = path, style, config
         self.done: dict[str, dict[str, Any]] = {}
         self._file: IO[bytes] | None = None
+        self._lock: IO[bytes] | None = None
         self._sidecar = path.with_name(path.name + ".config.json")
 
     def __enter__(self) -> AnswersFile:
+        try:
+            self._open()
+        except BaseException:  # also Ctrl-C: a job that did not begin holds no lock
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self) -> None:
         with storage_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = _locked(self.path)
             if self.path.exists() and self.path.stat().st_size:
                 self._check_config()
                 rows = list(read_rows(self.path))
@@ -115,14 +145,18 @@ class AnswersFile:
                 write_atomic(self.path, b"".join(self._line(row) for row in self.done.values()))
             write_atomic(self._sidecar, (canonical_json(self._config) + "\n").encode())
             self._file = self.path.open("ab")
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Makes the rows durable against a power cut too, and lets the next job in."""
         if self._file is not None:
             with storage_errors(self.path):
                 self._file.flush()
                 os.fsync(self._file.fileno())
                 self._file.close()
+            self._file = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def _check_config(self) -> None:
         if not self._sidecar.exists():
@@ -130,8 +164,8 @@ class AnswersFile:
                 "--out holds answers of unknown settings", given=self.path, expected=f"{self._sidecar.name} beside it",
                 do="choose another --out",
             )  # fmt: skip
-        old = read_json(self._sidecar)
-        differing = sorted(key for key in old.keys() | self._config.keys() if old.get(key) != self._config.get(key))
+        now = json.loads(canonical_json(self._config))  # as it was written: a tuple is a list in both
+        differing = list(_differences(read_json(self._sidecar), now))
         if differing:
             raise IndexMismatch(
                 "--out holds answers made with other settings",
@@ -152,10 +186,32 @@ class AnswersFile:
             self._file.flush()
 
 
+def _locked(path: Path) -> IO[bytes]:
+    """The lock beside an answers file, held: two jobs that append to one file would lose each other's rows."""
+    file = path.with_name(path.name + ".lock").open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.close()
+        raise IndexLocked(
+            "another process is writing these answers", given=path, do="wait for it to end, or choose another --out"
+        ) from error
+    return file
+
+
+def _differences(old: Any, new: Any, name: str = "") -> Iterator[str]:
+    """What differs between two configurations, by name: "params.damping (0.85, now 0.5)"."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted(old.keys() | new.keys()):
+            yield from _differences(old.get(key), new.get(key), f"{name}.{key}" if name else key)
+    elif old != new:
+        yield f"{name or 'the settings file'} ({json.dumps(old)}, now {json.dumps(new)})"
+
+
 def summary(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """Counts by status and summed usage of rows."""
     total = vars(Usage()).copy()
-    statuses = {"answered": 0, "unsupported": 0, "failed": 0}
+    statuses = dict.fromkeys(STATUSES, 0)
     n = 0
     for row in rows:
         n += 1

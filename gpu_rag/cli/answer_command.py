@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpu_rag.cli.options import add_max_failures, add_settings, api_key, exceeds, say, settings_of
+from gpu_rag.cli.options import add_limit, add_max_failures, add_settings, api_key, exceeds, say, settings_of
 from gpu_rag.cli.progress import Bars
 
 HELP = "Answer a file of questions; running it again continues where it stopped."
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--method", required=True, metavar="M", help="dense | bm25 | hybrid | ppr")
     parser.add_argument("--out", required=True, type=Path, metavar="ANSWERS.jsonl", help="one durable row a question")
     parser.add_argument("--driver", choices=["rounds"], help="how questions are driven (default rounds)")
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N questions")
+    add_limit(parser)
     add_max_failures(parser, "5%")
     add_settings(parser)
 
@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """Answers what is not yet answered, and reports."""
     from gpu_rag.api import Index, load_questions
+    from gpu_rag.catalog import check_layers
     from gpu_rag.engine import check_unique
     from gpu_rag.jobs import AnswersFile, summary
 
@@ -41,6 +42,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     index = Index.open(options.index)
     flags = {"runtime": {"driver": options.driver}} if options.driver else {}
     settings = settings_of(options, index.manifest.settings, flags)
+    check_layers(options.method, index.layers, str(index.path))  # before a model is loaded or a file written
     engine = index.engine(settings, replies=_beside(options.out, ".replies.sqlite"), api_key=api_key())
     _write_rejects(_beside(options.out, ".rejects.jsonl"), rejects)
     try:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_rag.cli.options import (
+    add_limit,
     add_max_failures,
     add_settings,
     api_key,
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("questions", type=Path, metavar="QUESTIONS", help="questions with gold_ids and / or answers")
     parser.add_argument("--method", default="dense,bm25,hybrid,ppr", metavar="M[,M...]", help="methods to compare")
     parser.add_argument("--retrieval-only", action="store_true", help="no language model: em and f1 are null")
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N questions")
+    add_limit(parser)
     parser.add_argument("--at", default="2,5,10", metavar="K,...", help="cut-offs of recall (default 2,5,10)")
     add_max_failures(parser, "5%")
     add_settings(parser)
@@ -38,12 +39,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """Runs every method on every question and scores it."""
     from gpu_rag.api import Index, load_questions
+    from gpu_rag.catalog import check_layers
     from gpu_rag.evaluate.compare import compare
 
     rows, rejects = load_questions(options.questions, options.limit)
     at, methods = numbers(options.at), names(options.method)
     index = Index.open(options.index)
-    engine = index.engine(settings_of(options, index.manifest.settings), api_key=api_key())
+    settings = settings_of(options, index.manifest.settings)
+    for method in methods:  # all of them before the first one runs
+        check_layers(method, index.layers, str(index.path))
+    engine = index.engine(settings, api_key=api_key())
     try:
         with Bars() as bars:
 

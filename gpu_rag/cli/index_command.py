@@ -13,6 +13,7 @@ HELP = "Index a corpus into a folder; running it again continues where it stoppe
 EXAMPLE = "gpu-rag index corpus.jsonl --out my-index"
 
 COUNTS = ("documents", "passages", "entities", "relations", "mentions", "rejects")
+FAILED = ("failed", "malformed", "truncated")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,9 +50,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """Builds and reports."""
     from gpu_rag.api import build
+    from gpu_rag.errors import UsageError
 
     flags = {"index": {"extractor": "import"}} if options.openie else {}
     settings = settings_of(options, flags=flags)
+    if options.openie and settings.index.extractor != "import":
+        raise UsageError(
+            "--openie is not read by this extractor",
+            given=f"index.extractor={settings.index.extractor}",
+            expected="import",
+            do="leave one of the two out",
+        )
     with Bars() as bars:
         report = build(
             options.corpus,
@@ -75,7 +84,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     document["wall_s"], document["out"] = report.wall_s, str(report.out)
     if not options.json:
         print(_summary(document))
-    n_failures = sum(stage.failures for stage in report.stages.values())
+    # from the manifest: failures of an earlier run are still in the index
+    n_failures = sum(document["extraction"].get(status, 0) for status in FAILED)
     if exceeds(options.max_failures, n_failures, report.count("passages")):
         say(f"gpu-rag: {n_failures} extractions failed, above --max-failures {options.max_failures}")
         return 3, document

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import json
 import os
 import sys
@@ -48,12 +49,15 @@ def build_parser() -> Parser:
 
 
 def prepare_environment() -> None:
-    """Settings that libraries read at import: no spinning threads, no hub, no telemetry."""
+    """Settings that libraries read at import (no spinning threads, no hub, no telemetry), and the output streams."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # an answer may hold letters that the terminal's encoding lacks
+            stream.reconfigure(errors="backslashreplace")
     if folder := os.environ.get("GPU_RAG_CACHE"):
         from gpu_rag.models.packaged import set_cache_dir
 
@@ -71,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = build_parser().parse_args(given)
         status, document = options.run(options)
         if options.json:
-            print(json.dumps(document, ensure_ascii=False, allow_nan=False), flush=True)
+            print(json.dumps(document, allow_nan=False), flush=True)  # in ASCII, which every encoding can hold
         return int(status)
     except GpuRagError as error:
         return _report(error, error.exit_code, debug)

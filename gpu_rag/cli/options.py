@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_rag.errors import UsageError
-from gpu_rag.settings import Settings, make_settings, merge, nested, parse_assignment, read_profile
+from gpu_rag.settings import Settings, checked, make_settings, merge, nested, parse_assignment, read_profile
 
 PROFILES = ("cpu", "gpu", "multi-gpu")
 
@@ -28,24 +29,47 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_limit(parser: argparse.ArgumentParser) -> None:
+    """--limit."""
+    parser.add_argument("--limit", type=_count, metavar="N", help="only the first N questions")
+
+
+def _count(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise UsageError("not a number of questions", given=text, expected="a whole number above 0")
+    return number
+
+
 def add_max_failures(parser: argparse.ArgumentParser, default: str) -> None:
     """--max-failures."""
+    shown = default.replace("%", "%%")  # argparse formats its help texts
     parser.add_argument(
         "--max-failures",
+        type=_failures,
         metavar="N|P%",
         default=default,
-        help=f"failures allowed before exit status 3 (default {default})",
+        help=f"failures allowed before exit status 3 (default {shown})",
     )
+
+
+def _failures(text: str) -> str:
+    """Checked before any work is done, not when the run has ended."""
+    try:
+        number = float(text.removesuffix("%"))
+    except ValueError:
+        number = -1
+    if not (number >= 0 and math.isfinite(number)):
+        raise UsageError("cannot read --max-failures", given=text, expected="a number, or a percentage such as 5%")
+    return text
 
 
 def exceeds(limit: str, failures: int, total: int) -> bool:
     """Whether `failures` of `total` are above a limit such as "3" or "5%"."""
-    try:
-        number = float(limit.removesuffix("%"))
-    except ValueError as error:
-        raise UsageError(
-            "cannot read --max-failures", given=limit, expected="a number, or a percentage such as 5%"
-        ) from error
+    number = float(limit.removesuffix("%"))
     return failures > (number / 100 * total if limit.endswith("%") else number)
 
 
@@ -63,12 +87,27 @@ def settings_of(
     """Strongest first: --set, flags, profile, manifest, defaults."""
     profile = read_profile(profile_file(options.profile)) if options.profile else {}
     assigned = nested([parse_assignment(text) for text in options.assignments])
-    return make_settings(merge(manifest or {}, profile, flags or {}, assigned))
+    settings = make_settings(merge(manifest or {}, profile, flags or {}, assigned))
+    _check_methods(settings)
+    return settings
+
+
+def _check_methods(settings: Settings) -> None:
+    """The parameters of every method that is named, used or not: a typing error is never dropped."""
+    if not settings.method:
+        return
+    from gpu_rag.catalog import load_method
+
+    for name, params in settings.method.items():
+        checked(load_method(name).Params, params, f"method.{name}")
 
 
 def names(text: str) -> list[str]:
-    """A comma-separated list without blanks and repeats."""
-    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    """A comma-separated list without blanks and repeats. Raises UsageError when nothing is left."""
+    found = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not found:
+        raise UsageError("the list is empty", given=repr(text), expected="one or more names, separated by commas")
+    return found
 
 
 def numbers(text: str) -> list[int]:
@@ -77,7 +116,7 @@ def numbers(text: str) -> list[int]:
         found = [int(part) for part in names(text)]
     except ValueError as error:
         raise UsageError("not whole numbers", given=text, expected="such as 2,5,10") from error
-    if not found or min(found) < 1:
+    if min(found) < 1:
         raise UsageError("numbers must be above 0", given=text, expected="such as 2,5,10")
     return sorted(found)
 

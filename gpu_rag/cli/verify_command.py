@@ -19,11 +19,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """Checks everything; exit status 1 names what is broken."""
     from gpu_rag.cli.options import say
+    from gpu_rag.errors import BadInput
     from gpu_rag.index.manifest import Manifest
     from gpu_rag.index.verify import verify
 
-    broken = verify(options.index)
-    digest = Manifest.read(options.index).digest()
+    digest: str | None = None
+    try:
+        digest = Manifest.read(options.index).digest()
+        broken = verify(options.index)
+    except BadInput as error:
+        if not (options.index / "manifest.json").is_file():
+            raise  # no index at all
+        broken = [str(error)]
     for line in broken:
         say(f"gpu-rag: broken: {line}")
     if not options.json and not broken:

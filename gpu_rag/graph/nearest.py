@@ -8,6 +8,7 @@ from gpu_rag.errors import BadInput
 from gpu_rag.types import TopK
 
 QUERY_TILE = 64  # queries of every product, padded: a row's bits then do not depend on its batch
+BLOCK = 32  # columns of a row that are compared by their largest first
 
 
 def topk_rows(scores: torch.Tensor, k: int, *, lo: int = 0) -> TopK:
@@ -40,10 +41,28 @@ def topk_rows(scores: torch.Tensor, k: int, *, lo: int = 0) -> TopK:
 
 
 def _selected(scores: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Columns i64[B, width] and their scores, by (-score, column)."""
-    values, columns = torch.topk(scores, width, dim=1)
-    cut = values[:, -1:]
-    tied = ((scores >= cut).sum(1) > width).nonzero()[:, 0]
+    """Columns i64[B, width] and their scores, by (-score, column).
+
+    Long rows by the peaks of their blocks: the best `width` blocks by (-peak, block) hold the best `width` columns,
+    since each block before another has an entry before every entry of the other.
+    """
+    if scores.shape[1] < 4 * BLOCK * width:
+        return _selected_directly(scores, width)
+    whole = scores.shape[1] // BLOCK * BLOCK
+    peaks = scores[:, :whole].unflatten(1, (-1, BLOCK)).amax(2)
+    blocks = _selected(peaks, width)[0].sort(dim=1).values
+    columns = (blocks[:, :, None] * BLOCK + torch.arange(BLOCK, device=scores.device)).flatten(1)
+    rest = torch.arange(whole, scores.shape[1], device=scores.device).expand(scores.shape[0], -1)
+    columns = torch.cat([columns, rest], 1)
+    picked, values = _selected_directly(scores.gather(1, columns), width)
+    return columns.gather(1, picked), values
+
+
+def _selected_directly(scores: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """`_selected` in one piece."""
+    values, columns = torch.topk(scores, min(width + 1, scores.shape[1]), dim=1)  # one more shows a tie at the cut
+    cut, following, columns = values[:, width - 1 : width], values[:, width:], columns[:, :width]
+    tied = ((following == cut) & (cut > -torch.inf)).any(1).nonzero()[:, 0]
     if tied.numel():  # which of the equal ones were taken is unspecified: take the first ones
         part, edge = scores[tied], cut[tied]
         above, equal = part > edge, part == edge

@@ -12,7 +12,7 @@ import torch
 
 from gpu_rag.errors import BadInput, GpuRagError, MissingBackend, UsageError
 from gpu_rag.graph.pagerank_graph import PageRankGraph
-from gpu_rag.graph.pagerank_plan import FINEST_F32, Array, Plan, plan_of
+from gpu_rag.graph.pagerank_plan import Array, Plan, plan_of
 from gpu_rag.graph.pagerank_solve import Tile, solve_tile
 from gpu_rag.graph.pagerank_teleport import Teleport
 from gpu_rag.types import CSR
@@ -79,7 +79,7 @@ class Job:
             _pick_solver(options.solver, implementation, graph), options.damping, options.tol, options.max_iter,
             symmetric=graph.symmetric, known_mass=graph.symmetric or not graph.has_dangling,
         )  # fmt: skip
-        self.dtypes = (torch.float32, torch.float64) if options.tol >= FINEST_F32 else (torch.float64,)
+        self.dtypes = (torch.float32, torch.float64) if self.plan.fits_f32 else (torch.float64,)
         self.width, self.new_tile = _tile_maker(graph, teleport, self.plan, implementation, options.block)
 
     def run(self, solve: Callable[[int, int], None]) -> None:
@@ -119,7 +119,8 @@ class Job:
         to = np.full(self.width, -1, np.int64)
         to[: len(rows)] = rows
         tile = self.new_tile(dtype, questions, result, lo)
-        solved = solve_tile(tile, self.plan, to, self._least_mass(questions))
+        plan = self.plan.for_f32() if dtype == torch.float32 else self.plan
+        solved = solve_tile(tile, plan, to, self._least_mass(questions))
         scale = np.ones(result.shape[0])
         scale[rows] = solved.scale[: len(rows)]
         result.mul_(torch.from_numpy(scale).to(result)[:, None])

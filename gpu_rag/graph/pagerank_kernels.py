@@ -28,7 +28,8 @@ def sweep(
 ) -> None:  # fmt: skip
     """y = y + omega (z - y), z = (damping A x + source[at]) / scale, rows in ascending order; in place when y is x.
 
-    change f64[LANES] = sum over rows of scale |z - x|, the L1 size of the step before relaxation.
+    change f64[LANES] = sum over rows of scale |z - x|, the L1 size of the step before relaxation. Rows are summed in
+    the float type of damping, inverse and scale: f64 over an f32 state keeps the rounding of hubs out of it.
     """
     change[:] = 0.0
     for i in range(indptr.shape[0] - 1):

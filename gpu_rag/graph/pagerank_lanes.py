@@ -44,6 +44,11 @@ class _Row:
         """A vector converted to `kind`, a vector type of the same or a wider float."""
         return value if value.type == kind else self.builder.fpext(value, kind)
 
+    def narrow(self, value: Any, k: int) -> Any:
+        """A vector rounded to the element type of argument k, which is not wider."""
+        kind = ir.VectorType(self.context.get_data_type(self.signature.args[k].dtype), LANES)
+        return value if value.type == kind else self.builder.fptrunc(value, kind)
+
     def splat(self, scalar: Any, kind: Any) -> Any:
         one = self.builder.insert_element(ir.Constant(kind, ir.Undefined), scalar, _I64(0))
         zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
@@ -91,23 +96,25 @@ def sweep_row(
     first: Any, last: Any, damping: Any, inverse: Any, scale: Any,
 ) -> Any:  # fmt: skip
     """y[row] += omega * (z - y[row]) and change += scale * |z - x[row]|,
-    z = (damping * sum_e weight[e] x[indices[e]] + source[at]) * inverse; x and y may be the same array."""
+    z = (damping * sum_e weight[e] x[indices[e]] + source[at]) * inverse; x and y may be the same array.
+    Computed in the float type of damping, inverse and scale, that of the state or a wider one."""
     signature = types.void(
         x, y, source, omega, change, indices, weight, types.int64, types.int64, types.int64, types.int64,
-        x.dtype, x.dtype, x.dtype,
+        damping, inverse, scale,
     )  # fmt: skip
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         r = _Row(context, builder, signature, args)
         row, at, first, last, damping, inverse, scale = args[7:]
-        kind = ir.VectorType(context.get_data_type(signature.args[0].dtype), LANES)
+        kind = ir.VectorType(context.get_data_type(signature.args[11]), LANES)
         z = r.gather(0, 5, 6, first, last, kind)
-        z = builder.fadd(builder.fmul(z, r.splat(damping, kind)), r.load(2, at))
+        z = builder.fadd(builder.fmul(z, r.splat(damping, kind)), r.widen(r.load(2, at), kind))
         z = builder.fmul(z, r.splat(inverse, kind))
-        moved = r.absolute(builder.fsub(z, r.load(0, row)))
+        moved = r.absolute(builder.fsub(z, r.widen(r.load(0, row), kind)))
         moved = r.widen(builder.fmul(moved, r.splat(scale, kind)), _F64)
-        old = r.load(1, row)
-        r.store(builder.fadd(old, builder.fmul(r.load(3, _I64(0)), builder.fsub(z, old))), 1, row)
+        old = r.widen(r.load(1, row), kind)
+        step = builder.fmul(r.widen(r.load(3, _I64(0)), kind), builder.fsub(z, old))
+        r.store(r.narrow(builder.fadd(old, step), 1), 1, row)
         r.store(builder.fadd(r.load(4, _I64(0)), moved), 4, _I64(0))
         return context.get_dummy_value()
 

@@ -9,7 +9,7 @@ import torch
 from gpu_rag_kernels import ppr_spmm
 
 from gpu_rag.graph.pagerank_graph import PageRankGraph
-from gpu_rag.graph.pagerank_plan import ROUNDING, Array, Plan
+from gpu_rag.graph.pagerank_plan import COARSE_GAP, ROUNDING, Array, Plan
 from gpu_rag.graph.pagerank_teleport import Teleport
 
 
@@ -54,7 +54,8 @@ class MatrixTile:
         questions: Array, result: torch.Tensor, lo: int, width: int, dtype: torch.dtype,
     ):  # fmt: skip
         self.product, self.damping, self.result, self.lo = product, plan.damping, result, lo
-        self.width, self.slack = width, ROUNDING if dtype == torch.float32 else 0.0
+        self.width = width
+        self.slack, self.coarsest = (ROUNDING, COARSE_GAP) if dtype == torch.float32 else (0.0, 0.0)
         self.scale = graph.scale[:, None]
         self.scale_state, self.inverse = self.scale.to(dtype), (1 / self.scale).to(dtype)
         pi = teleport.dense(questions, width, graph)
@@ -64,12 +65,16 @@ class MatrixTile:
         self.x = (pi / self.scale).to(dtype)
         self.y = torch.zeros_like(self.x)
 
-    def sweep(self, omega: Array) -> Array:
+    def sweep(self, omega: Array, fine: bool) -> Array:
         """See `Tile.sweep`."""
-        z = self.product(self.x, self.pi, self.damping).mul_(self.inverse)
-        change = (z - self.x).abs_().mul_(self.scale_state).sum(0, dtype=torch.float64)
-        relax = torch.from_numpy(omega).to(z)
-        self.y.add_(z.sub_(self.y).mul_(relax))
+        if fine:
+            x, pi, scale, inverse = self.x.double(), self.pi.double(), self.scale, 1 / self.scale
+        else:
+            x, pi, scale, inverse = self.x, self.pi, self.scale_state, self.inverse
+        z = self.product(x, pi, self.damping).mul_(inverse)
+        change = (z - x).abs_().mul_(scale).sum(0, dtype=torch.float64)
+        y = self.y.to(z)
+        self.y.copy_(y + z.sub_(y).mul_(torch.from_numpy(omega).to(z)))
         self.x, self.y = self.y, self.x
         return change.cpu().numpy()
 

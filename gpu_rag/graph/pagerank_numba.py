@@ -10,7 +10,7 @@ import torch
 from gpu_rag.graph.pagerank_graph import PageRankGraph
 from gpu_rag.graph.pagerank_kernels import finish, sweep
 from gpu_rag.graph.pagerank_lanes import LANES
-from gpu_rag.graph.pagerank_plan import ROUNDING, Array, Plan
+from gpu_rag.graph.pagerank_plan import COARSE_GAP, ROUNDING, Array, Plan
 from gpu_rag.graph.pagerank_teleport import Teleport
 
 _CACHE_LINE = 64
@@ -25,7 +25,8 @@ class NumbaGraph:
         self.indptr, self.indices = pull.indptr.contiguous().numpy(), pull.indices.contiguous().numpy()
         self.weight = None if pull.weight is None else pull.weight.contiguous().numpy()
         self.scale64 = graph.scale.numpy()
-        self.scale, self.inverse = self.scale64.astype(dtype), (1 / self.scale64).astype(dtype)
+        self.inverse64 = 1 / self.scale64
+        self.scale, self.inverse = self.scale64.astype(dtype), self.inverse64.astype(dtype)
         self.dangling = graph.dangling.numpy()
 
 
@@ -36,7 +37,7 @@ class NumbaTile:
 
     def __init__(self, graph: NumbaGraph, plan: Plan, teleport: Teleport, questions: Array, result: Array, lo: int):
         self.graph, self.result, self.lo = graph, result, lo
-        self.slack = ROUNDING if graph.dtype == np.float32 else 0.0
+        self.slack, self.coarsest = (ROUNDING, COARSE_GAP) if graph.dtype == np.float32 else (0.0, 0.0)
         self.damping = plan.damping
         self.x = _state(graph.n, graph.dtype)
         self.y = self.x if plan.in_place else _state(graph.n, graph.dtype)
@@ -61,12 +62,12 @@ class NumbaTile:
         self.x[nodes] = first * pi / g.scale64[nodes, None]
         return source
 
-    def sweep(self, omega: Array) -> Array:
+    def sweep(self, omega: Array, fine: bool) -> Array:
         """See `Tile.sweep`."""
         g, change = self.graph, np.zeros(LANES)
-        kind = g.dtype.type
+        scale, inverse = (g.scale64, g.inverse64) if fine else (g.scale, g.inverse)
         sweep(
-            g.indptr, g.indices, g.weight, g.scale, g.inverse, self.at, kind(self.damping), self.source,
+            g.indptr, g.indices, g.weight, scale, inverse, self.at, scale.dtype.type(self.damping), self.source,
             omega.astype(g.dtype), self.x, self.y, change,
         )  # fmt: skip
         self.x, self.y = self.y, self.x

@@ -16,7 +16,7 @@ Solvers, all of the form Y <- Y + omega (Z - Y) with Z = (d A^T X + (1-d) pi) / 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,9 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 ROUNDING = 2.0**-24  # half a unit of f32: the L1 error of rounding a vector of mass 1
-FINEST_F32 = 1e-6  # below this tolerance the state is f64
+F32_GAP = 5e-8  # about the L1 gap that remains when steps over an f32 state are summed in f64
+COARSE_GAP = 5e-7  # and a few times that when they are summed in f32
+SUM_ERROR = 5e-6  # a row may miss the sum of 1 by so much
 MARGIN = 0.8  # a column is checked when its predicted gap is below this part of what is allowed
 
 
@@ -42,29 +44,58 @@ class Plan:
     stride: int
     predicted: float
     known_mass: bool
+    symmetric: bool
+
+    @property
+    def root(self) -> float:
+        """sqrt(1 - d^2)."""
+        return math.sqrt(1 - self.damping * self.damping)
 
     @property
     def in_place(self) -> bool:
         """Whether the solver updates one buffer row by row."""
         return self.solver == "sor"
 
+    @property
+    def normalises(self) -> bool:
+        """Whether rows are divided by their own sum, rather than by the |q|_1 that is known."""
+        return not self.known_mass or self.tol > SUM_ERROR
+
+    @property
+    def fits_f32(self) -> bool:
+        """Whether an f32 state can be expected to come within the tolerance."""
+        least = 1.0 if self.known_mass else 1 - self.damping
+        return self.tol > ROUNDING and float(self.allowed(ROUNDING, np.array(least))) >= F32_GAP
+
     def allowed(self, slack: float, mass: Array) -> Array:
         """The L1 gap |Z - X|_1 (in q) that is worth a check, per column. mass: |q|_1, or a lower bound of it."""
-        d = self.damping
-        share = 1.0 if self.known_mass else 0.5
-        return MARGIN * share * (self.tol - slack) * mass * (1 - d) / max(d, 1e-12)
+        share = 0.5 if self.normalises else 1.0
+        return MARGIN * share * (self.tol - slack) * mass * (1 - self.damping) / max(self.damping, 1e-12)
 
     def bound(self, gap: Array, mass: Array, exact: Array) -> Array:
-        """Proved L1 distance of Z / |Z|_1 from the PageRank, per column.
+        """Proved L1 distance of the scaled Z from the PageRank, per column.
 
         gap = |Z - X|_1 and mass = |Z|_1, both computed in f64; exact = |q|_1, read if known_mass. P^T has L1 norm <= 1,
-        so |X - q|_1 <= gap / (1-d) and E = |Z - q|_1 <= d gap / (1-d). Then |Z/|Z| - q/|q||_1 is at most
-        (E + ||q| - |Z||) / |q|, and where |q| is not known at most 2 E / (|Z| - E).
+        so |X - q|_1 <= gap / (1-d) and E = |Z - q|_1 <= d gap / (1-d). Divided by the known |q| that is E / |q|;
+        |Z/|Z| - q/|q||_1 is at most (E + ||q| - |Z||) / |q|, and where |q| is not known at most 2 E / (|Z| - E).
         """
         error = self.damping * gap / (1 - self.damping)
+        if not self.normalises:
+            return np.asarray(error / exact)
         if self.known_mass:
             return np.asarray((error + np.abs(exact - mass)) / exact)
         return np.where(mass > error, 2 * error / np.maximum(mass - error, 1e-300), np.inf)
+
+    def scale(self, mass: Array, exact: Array) -> Array:
+        """What Z is multiplied with to become the PageRank, per column."""
+        return 1 / np.maximum(mass, 1e-300) if self.normalises else 1 / exact
+
+    def for_f32(self) -> Plan:
+        """This plan with the steps limited to what exact arithmetic would need: a column that needs more has met the
+        rounding of its state."""
+        rate = self.damping if self.solver == "power" or not self.symmetric else self.damping / (1 + self.root)
+        needed = math.log(1000 / self.tol) / -math.log(rate) if rate > 0 else 1
+        return replace(self, max_iter=min(self.max_iter, 8 + math.ceil(needed)))
 
 
 def plan_of(solver: str, damping: float, tol: float, max_iter: int, *, symmetric: bool, known_mass: bool) -> Plan:
@@ -84,4 +115,4 @@ def plan_of(solver: str, damping: float, tol: float, max_iter: int, *, symmetric
         # |Z - X| after a sweep is at most (relaxed - 1 + d relaxed) times the sweep's own step; about a quarter of it
         # on graphs of passages and entities.
         predicted, stride = 0.25 * (relaxed - 1 + damping * relaxed), 1
-    return Plan(solver, damping, tol, max_iter, omega, stride, predicted, known_mass)
+    return Plan(solver, damping, tol, max_iter, omega, stride, predicted, known_mass, symmetric)

@@ -10,17 +10,20 @@ import numpy as np
 from gpu_rag.graph.pagerank_plan import Array, Plan
 
 MAX_CHECKS = 4  # a column that fails this many checks has met the rounding of its state
+UNKNOWN = 1e300  # a change that asks for another step
 
 
 class Tile(Protocol):
     """The state of up to `width` questions on some backend."""
 
     width: int
-    slack: float
+    slack: float  # L1 error of the state's own inputs, by rounding
+    coarsest: float  # the gap below which steps must be fine
 
-    def sweep(self, omega: Array) -> Array:
+    def sweep(self, omega: Array, fine: bool) -> Array:
         """One step with omega f64[width]; 0 leaves a column as it is after every second step (every step when the
-        solver works in place). Returns f64[width], the L1 size of Z - X in q."""
+        solver works in place). fine: rows are summed in f64, whatever the state is. Returns f64[width], the L1 size
+        of Z - X in q."""
 
     def check(self, rows: Array) -> tuple[Array, Array]:
         """Computes Z in f64 from the state; column c is written to row rows[c] of the result, unless -1.
@@ -42,30 +45,32 @@ def solve_tile(tile: Tile, plan: Plan, rows: Array, least_mass: Array) -> Solved
     """Iterates the columns c of `tile` with rows[c] >= 0 until each is within plan.tol, proved by a check in f64.
 
     rows: i64[width], the row of the result that a column goes to, or -1; least_mass: f64[width], |q|_1 where
-    plan.known_mass, else a lower bound of it. A column is frozen (omega 0) when its predicted gap is small enough;
-    when all are, one pass checks them; a column that fails goes on.
+    plan.known_mass, else a lower bound of it. A column is frozen (omega 0) when its predicted gap is small enough,
+    first for coarse steps, then for fine ones; when all are, one pass checks them; a column that fails goes on.
     """
     width = tile.width
     pending = rows >= 0
     steps, checks = np.zeros(width, np.int64), np.zeros(width, np.int64)
-    predicted = np.full(width, plan.predicted)
+    predicted, last = np.full(width, plan.predicted), np.full(width, UNKNOWN)
     allowed = plan.allowed(tile.slack, least_mass)
     scale, bound = np.ones(width), np.full(width, np.inf)
-    going, last = pending.copy(), np.zeros(width)
     while pending.any():
-        while going.any():
-            for _ in range(plan.stride):
-                change = tile.sweep(np.where(going, plan.omega[np.minimum(steps, plan.max_iter)], 0.0))
-                steps += going
-            last = np.where(going, change, last)
-            going &= (predicted * last > allowed) & (steps < plan.max_iter)
+        for fine, enough in ((False, np.maximum(allowed, tile.coarsest)), (True, allowed)):
+            going = pending & (predicted * last > enough) & (steps < plan.max_iter) & (fine | (checks == 0))
+            while going.any():
+                for _ in range(plan.stride):
+                    change = tile.sweep(np.where(going, plan.omega[np.minimum(steps, plan.max_iter)], 0.0), fine)
+                    steps += going
+                last = np.where(going, change, last)
+                going &= (predicted * last > enough) & (steps < plan.max_iter)
+            last = np.where(allowed < enough, UNKNOWN, last)  # coarse steps leave a bias: at least one fine one
         gap, mass = tile.check(np.where(pending, rows, -1))
         checks += pending
         proved = plan.bound(gap, mass, least_mass) + tile.slack
         bound = np.where(pending, proved, bound)
-        scale = np.where(pending & (mass > 0), 1 / np.maximum(mass, 1e-300), scale)
+        scale = np.where(pending, plan.scale(mass, least_mass), scale)
         pending &= (proved > plan.tol) & (steps < plan.max_iter) & (checks < MAX_CHECKS)
+        # the guess was too good: correct it, and take at least one more step
         predicted = np.where(pending, np.maximum(predicted, 1.25 * gap / np.maximum(last, 1e-300)), predicted)
-        going = pending.copy()
-    unsolved = np.flatnonzero((bound > plan.tol) & (rows >= 0))
-    return Solved(scale, unsolved, bound, steps)
+        last = np.where(pending, UNKNOWN, last)
+    return Solved(scale, np.flatnonzero((bound > plan.tol) & (rows >= 0)), bound, steps)

@@ -104,6 +104,16 @@ class Index:
         return self.entities["name"].to_pylist()
 
     @cached_property
+    def entity_rows(self) -> dict[str, int]:
+        """Row of each entity by its normalised name."""
+        return {name: row for row, name in enumerate(self.entities["id"].to_pylist())}
+
+    @cached_property
+    def entity_n_passages(self) -> np.ndarray:
+        """i64[n_entities]: in how many passages each entity was extracted."""
+        return self.entities["n_passages"].to_numpy().astype(np.int64)
+
+    @cached_property
     def bm25(self) -> Bm25:
         """The BM25 index over the passages."""
         return Bm25.load(self.folder("bm25"))

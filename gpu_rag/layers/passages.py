@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,8 +50,8 @@ def stop_if_strict(strict: bool, reject: Reject) -> None:
 def short_name(file: str, paths: tuple[Path, ...]) -> str:
     """A source file's name from its corpus argument on, so that an index does not depend on where the corpus lies."""
     for path in paths:
-        parent = f"{path.parent}/"
-        if path.parent.name and file.startswith(parent):
+        parent = os.path.join(path.parent, "")
+        if file.startswith(parent):
             return file[len(parent) :]
     return file
 
@@ -80,10 +81,17 @@ class Passages:
         """Reads the corpus. Raises BadInput when nothing in it could be used."""
         if not work.sources.corpus:
             raise BadInput("no corpus given", expected="one or more files or folders")
-        documents, passages, n_rejects, first = [], [], 0, None
+        documents, n_rejects, first = [], 0, None
+        passages: dict[str, dict[str, Any]] = {}
         corpus = work.sources.corpus
         with (work.out / "rejects.jsonl").open("w", encoding="utf-8") as rejects:
             for row in read_corpus(corpus, max_document_chars=work.settings.index.max_document_chars):
+                if isinstance(row, Document):
+                    parts = self._split(row, work)
+                    taken = next((part["id"] for part in parts if part["id"] in passages), None)
+                    if taken is not None:  # "a" in chunks and a document "a#1"
+                        reason = f"its passage id {taken!r} is that of another document's passage"
+                        row = Reject(row.file, row.line, reason, row.id)
                 if isinstance(row, Reject):
                     stop_if_strict(work.sources.strict, row)
                     row = replace(row, file=short_name(row.file, corpus))
@@ -92,7 +100,7 @@ class Passages:
                     continue
                 file = short_name(row.file, corpus)
                 documents.append({"id": row.id, "title": row.title, "file": file, "line": row.line})
-                passages.extend(self._split(row, work))
+                passages.update((part["id"], part) for part in parts)
                 work.progress.advance(1)
         if not passages:
             reason = (
@@ -102,7 +110,7 @@ class Passages:
             )
             raise BadInput("the corpus holds no passage", given=reason)
         tables.write_rows(work.out / "documents.parquet", tables.DOCUMENTS, sorted(documents, key=lambda r: r["id"]))
-        tables.write_rows(work.out / "passages.parquet", tables.PASSAGES, sorted(passages, key=lambda r: r["id"]))
+        tables.write_rows(work.out / "passages.parquet", tables.PASSAGES, [passages[id] for id in sorted(passages)])
         return {"documents": len(documents), "passages": len(passages), "rejects": n_rejects}
 
     @staticmethod

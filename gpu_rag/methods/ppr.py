@@ -6,25 +6,28 @@ the passage prior and the final fusion are our own, see `gpu_rag.verbs.graph`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from gpu_rag.methods.reader import Support, read
 from gpu_rag.types import Draft, Evidence, Path, Question
 from gpu_rag.verbs.graph import GraphRank
 from gpu_rag.verbs.verbs import Verbs
 
-NEEDS = ("passage_vectors", "relation_vectors", "entity_vectors", "graph")
+NEEDS = ("passage_vectors", "relation_vectors", "bm25", "graph")
 
 
 @dataclass(frozen=True)
 class Params:
-    """n_facts, n_entities: nearest facts and entities that seed. fact_mass: their share of the teleport, the rest goes
-    to passages by softmax(prior_temperature * cosine). damping: chance to follow an edge. fusion: weight of the cosine
-    beside the log-PageRank in the final score. tol: L1 error of PageRank."""
+    """n_facts: nearest facts that seed. entity_mass: share of the restart on entities, mention_share of it on those
+    that the question names; the rest of the restart is on passages, by softmax(prior_temperature * cosine) and,
+    word_share of it, by the n_words best of BM25. damping: chance to follow an edge. fusion: weight of the cosine beside the
+    log-PageRank in the final score. tol: L1 error of PageRank."""
 
     n_facts: int = 5
-    n_entities: int = 0
-    fact_mass: float = 0.4
+    n_words: int = 20
+    entity_mass: float = 0.5
+    mention_share: float = 0.5
+    word_share: float = 0.2
     prior_temperature: float = 30.0
     damping: float = 0.85
     fusion: float = 0.1
@@ -34,19 +37,7 @@ class Params:
 async def retrieve(question: Question, verbs: Verbs, params: Params) -> Support:
     """The verbs.limit passages of highest fused score, and the seed facts as paths."""
     (vector,) = await verbs.embed([question.text])
-    ranking = await verbs.rank_by_graph(
-        vector,
-        GraphRank(
-            verbs.limit,
-            params.n_facts,
-            params.n_entities,
-            params.fact_mass,
-            params.prior_temperature,
-            params.damping,
-            params.fusion,
-            params.tol,
-        ),
-    )
+    ranking = await verbs.rank_by_graph(question.text, vector, GraphRank(verbs.limit, **asdict(params)))
     evidence = verbs.evidence(ranking, "reached in the graph from facts near the question", "rank_by_graph")
     paths = seed_paths(verbs, ranking.facts, evidence)
     verbs.ctx.note("seed_facts", verbs.index.relations.num_rows, tuple(path.text for path in paths))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from gpu_rag.text.patterns_dates import ORDINAL, date_end
 from gpu_rag.text.patterns_lexicon import (
+    OPENERS,
     SCALES,
     UNITS,
 )
@@ -94,6 +95,8 @@ def _quoted(text: str, tokens: Sequence[Token], i: int, closer: int) -> Mention 
     while last > first and tokens[last - 1].kind == MARK and tokens[last - 1].text in ",.;:":
         last -= 1
     if not 0 < last - first <= MAX_NAME_TOKENS or tokens[first].kind not in (NAME, NUMBER):
+        return None
+    if last == first + 1 and tokens[first].low in OPENERS:
         return None
     inner = _mention(text, tokens, first, last, QUOTED)
     return Mention(i, closer + 1, inner.name, QUOTED)

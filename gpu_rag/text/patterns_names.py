@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gpu_rag.text.patterns_dates import ORDINAL, YEAR, date_end
 from gpu_rag.text.patterns_lexicon import (
     ADVERBS,
+    ANAPHORS,
     COMMON,
     CONJUNCTIONS,
     DATED_HEADS,
@@ -51,16 +52,26 @@ def name_span(tokens: Sequence[Token], i: int, words: PassageWords) -> tuple[int
             return None
     else:
         begins = i + 1 < len(tokens) and tokens[i + 1].kind == NAME  # "Per Dahl", "The Larks"
-        if token.low in OPENERS and not begins and not token.text.isupper():
-            return None
-        if token.text == "I":
+        if token.text == "I" or (token.low in OPENERS and not begins and token.text != "US"):
             return None
         last = _span_end(tokens, i)
     if token.low in RANKS and last - i > 2 and tokens[i + 1].kind == NAME:
         i += 1  # "Captain Ada Holm" is Ada Holm elsewhere
-    if last == i + 1 and (token.low in MONTHS or token.low in SUFFIXES or len(token.text) < 2):
+    if _is_common(tokens, i, last) and token.low not in words.title:
         return None
     return i, last
+
+
+def _is_common(tokens: Sequence[Token], first: int, last: int) -> bool:
+    """A capital on a word that names nothing alone: "the Team", "in March", "What's"; in normal form it would equal the
+    common word wherever that stands."""
+    first += tokens[first].low == "the" and last == first + 2
+    if last > first + 1:
+        return False
+    token = tokens[first]
+    if len(token.text) < 2 or token.low in MONTHS or token.low in SUFFIXES:
+        return True
+    return token.text != "US" and (token.low in OPENERS or token.low in COMMON or token.low in ANAPHORS)
 
 
 def _is_the_of_name(tokens: Sequence[Token], i: int) -> bool:

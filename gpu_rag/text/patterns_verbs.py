@@ -12,8 +12,8 @@ def _set(*lines: str) -> frozenset[str]:
 
 
 _IRREGULAR = _set(
-    "died used owed arose ate awoke beat became become began begun bent bet bit blew bore born borne bought bound broke broken",
-    "brought built burnt came caught chose chosen clung cost crept cut dealt did done drank drawn drew driven",
+    "died used arose ate beat became become began begun bent bet bit blew bore born borne bought bound broke broken",
+    "awoke owed brought built came caught chose chosen clung cost crept cut dealt did done drank drawn drew driven",
     "drove dug fell fallen fed felt fought fled flew flown forbade forgot found founded froze gave given gone got",
     "gotten grew grown hung heard held hid hit hurt kept knew known laid lain lay led left lent lit lost made",
     "meant met mistook overcame overthrew paid proved proven put quit ran rang read rebuilt recast reset ridden",

@@ -1,11 +1,16 @@
 """The fused verb behind `ppr`: seeding, personalized PageRank and the final ranking, for a batch of questions.
 
-For a question vector q, over the nodes [entities | passages]:
-  facts     = the n_facts relations of highest cosine to q; entities = the n_entities entities of highest cosine
-  w(e)      = the mean cosine of the facts and entities near q that name entity e (0 for others)
-  pi        = fact_mass * w / sum(w) on entities, (1 - fact_mass) * softmax(prior_temperature * cos(q, p)) on passages
+For a question with text t and unit vector q, over the nodes [entities | passages] of the index graph:
+  facts     = the n_facts relations of highest cosine to q
+  f(e)      = the mean cosine (not below 0) of those facts that have e as an end, scaled to sum to 1
+  m(e)      = 1 / (passages that name e) for the entities that t names (longest names first), scaled to sum to 1
+  w         = (1 - mention_share) f + mention_share m; where one of the two is empty, the other alone
+  l(p)      = BM25(t, p)^2 over the n_words best passages by BM25, scaled to sum to 1
+  d(p)      = softmax over all passages of prior_temperature * cos(q, p)
+  pi        = entity_mass * w on entities, (1 - entity_mass) * ((1 - word_share) d + word_share l) on passages;
+              without seed entities, or without a passage of BM25 above 0, the rest takes the share
   p         = (1 - damping) pi + damping P^T p, see gpu_rag.graph.pagerank
-  score(p)  = minmax(log p(p)) + fusion * minmax(cos(q, p)), both over all passages of the question
+  score(p)  = minmax(log max(p(p), 1e-12)) + fusion * minmax(cos(q, p)), both over all passages of the question
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ from gpu_rag.graph.fuse import minmax_rows
 from gpu_rag.graph.nearest import nearest, topk_rows
 from gpu_rag.graph.pagerank import personalized_pagerank
 from gpu_rag.index.index import Index
+from gpu_rag.text.linking import mentioned_names
 from gpu_rag.types import TopK
 
 TILE = 64
@@ -29,33 +35,37 @@ _FLOOR = 1e-12  # of a probability, before its logarithm
 
 @dataclass(frozen=True)
 class GraphRank:
-    """Parameters of one graph ranking; calls with equal parameters share a batch."""
+    """Parameters of one graph ranking, see the module; calls with equal parameters share a batch."""
 
     k: int
     n_facts: int
-    n_entities: int
-    fact_mass: float
+    n_words: int
+    entity_mass: float
+    mention_share: float
+    word_share: float
     prior_temperature: float
     damping: float
     fusion: float
     tol: float = 1e-6
 
     def __post_init__(self) -> None:
-        if self.k < 1 or self.n_facts < 0 or self.n_entities < 0 or not 0 <= self.fact_mass <= 1:
-            raise UsageError(
-                "bad parameters of a graph ranking", given=self, expected="k >= 1, counts >= 0, 0 <= fact_mass <= 1"
-            )
+        shares = (self.entity_mass, self.mention_share, self.word_share)
+        if self.k < 1 or self.n_facts < 0 or self.n_words < 0 or not all(0 <= share <= 1 for share in shares):
+            expected = "k >= 1, counts >= 0, masses and shares from 0 to 1"
+            raise UsageError("bad parameters of a graph ranking", given=self, expected=expected)
 
 
-def graph_rank_executor(
-    index: Index, threads: int
-) -> Callable[[GraphRank, Sequence[np.ndarray]], tuple[TopK, list[list[int]]]]:
-    """rank(params, vectors) -> (TopK over passage rows, seed facts of each question)."""
+Asked = tuple[str, np.ndarray]  # a question's text and its unit vector
+Ranker = Callable[[GraphRank, Sequence[Asked]], tuple[TopK, list[list[int]]]]
 
-    def rank(params: GraphRank, vectors: Sequence[np.ndarray]) -> tuple[TopK, list[list[int]]]:
+
+def graph_ranker(index: Index, threads: int) -> Ranker:
+    """rank(params, questions) -> (TopK over passage rows, seed facts of each question)."""
+
+    def rank(params: GraphRank, asked: Sequence[Asked]) -> tuple[TopK, list[list[int]]]:
         tops, facts = [], []
-        for start in range(0, len(vectors), TILE):
-            top, seeds = _rank_tile(index, params, vectors[start : start + TILE], threads)
+        for start in range(0, len(asked), TILE):
+            top, seeds = _rank_tile(index, params, asked[start : start + TILE], threads)
             tops.append(top)
             facts.extend(seeds)
         return TopK(torch.cat([t.ids for t in tops]), torch.cat([t.scores for t in tops])), facts
@@ -63,50 +73,75 @@ def graph_rank_executor(
     return rank
 
 
-def _rank_tile(
-    index: Index, params: GraphRank, vectors: Sequence[np.ndarray], threads: int
-) -> tuple[TopK, list[list[int]]]:
-    n = len(vectors)
-    queries = torch.zeros((TILE, len(vectors[0])), dtype=torch.float32, device=index.device)
-    queries[:n] = torch.from_numpy(np.stack(vectors).astype(np.float32)).to(index.device)
-    weights, facts = _entity_weights(index, params, queries[:n])
+def _rank_tile(index: Index, params: GraphRank, asked: Sequence[Asked], threads: int) -> tuple[TopK, list[list[int]]]:
+    n, texts = len(asked), [text for text, _ in asked]
+    queries = torch.zeros((TILE, len(asked[0][1])), dtype=torch.float32, device=index.device)
+    queries[:n] = torch.from_numpy(np.stack([vector for _, vector in asked]).astype(np.float32)).to(index.device)
     base = index.vectors("passage_vectors")
     cosine = (queries.to(base.dtype) @ base.T).float()[:n]  # the padded product has one shape: same bits in any batch
-    prior = _prior(params, weights, cosine)
+    by_fact, facts = _fact_weights(index, params, queries[:n])
+    weights = _mixed(by_fact, _mention_weights(index, texts), params.mention_share)
+    prior = _prior(params, weights, cosine, _word_prior(index, params, texts))
     ranks = personalized_pagerank(index.graph, prior=prior, damping=params.damping, tol=params.tol, threads=threads)
     structural = minmax_rows(ranks[:, index.n_entities :].clamp_min(_FLOOR).log())
     scores = structural + params.fusion * minmax_rows(cosine)
     return topk_rows(scores, min(params.k, index.n_passages)), facts
 
 
-def _entity_weights(index: Index, params: GraphRank, queries: torch.Tensor) -> tuple[np.ndarray, list[list[int]]]:
-    """(w f64[b, n_entities], seed facts of each question). Sums in a fixed order, so they repeat to the bit."""
-    n = len(queries)
-    total, count = np.zeros((n, index.n_entities)), np.zeros((n, index.n_entities))
-    facts: list[list[int]] = [[] for _ in range(n)]
-    if params.n_facts and index.relations.num_rows:
-        top = nearest(queries, index.vectors("relation_vectors"), min(params.n_facts, index.relations.num_rows))
-        ids, scores = top.ids.cpu().numpy(), top.scores.cpu().numpy().clip(min=0)
-        facts = [row[row >= 0].tolist() for row in ids]
-        for ends in index.relation_ends:
-            _add(total, count, ends[ids], scores)
-    if params.n_entities and index.n_entities:
-        top = nearest(queries, index.vectors("entity_vectors"), min(params.n_entities, index.n_entities))
-        _add(total, count, top.ids.cpu().numpy().astype(np.int64), top.scores.cpu().numpy().clip(min=0))
-    return total / np.maximum(count, 1), facts
+def _scaled(rows: np.ndarray) -> np.ndarray:
+    """Rows divided by their sums; rows of zeros stay."""
+    sums = rows.sum(1, keepdims=True)
+    return rows / np.where(sums > 0, sums, 1)
 
 
-def _add(total: np.ndarray, count: np.ndarray, entities: np.ndarray, scores: np.ndarray) -> None:
-    rows = np.repeat(np.arange(len(total)), entities.shape[1])
-    np.add.at(total, (rows, entities.ravel()), scores.ravel())
-    np.add.at(count, (rows, entities.ravel()), 1)
+def _mixed(first: np.ndarray, second: np.ndarray, share: float) -> np.ndarray:
+    """(1 - share) first + share second for scaled rows; where one row is empty, the other alone."""
+    return _scaled((1 - share) * first + share * second)
 
 
-def _prior(params: GraphRank, weights: np.ndarray, cosine: torch.Tensor) -> torch.Tensor:
-    """pi f32[b, n_entities + n_passages]; a question without seed entities puts all mass on passages."""
-    mass = weights.sum(1, keepdims=True)
-    share = np.where(mass > 0, params.fact_mass, 0.0)
-    entities = torch.from_numpy((share * weights / np.where(mass > 0, mass, 1)).astype(np.float32)).to(cosine.device)
+def _fact_weights(index: Index, params: GraphRank, queries: torch.Tensor) -> tuple[np.ndarray, list[list[int]]]:
+    """(f f64[b, n_entities], seed facts of each question). Sums in a fixed order, so they repeat to the bit."""
+    total, count = np.zeros((len(queries), index.n_entities)), np.zeros((len(queries), index.n_entities))
+    n_facts = min(params.n_facts, index.relations.num_rows)
+    if not n_facts:
+        return total, [[] for _ in range(len(queries))]
+    top = nearest(queries, index.vectors("relation_vectors"), n_facts)
+    ids, cosine = top.ids.cpu().numpy(), top.scores.cpu().numpy().clip(min=0)
+    subjects, objects = (ends[ids] for ends in index.relation_ends)
+    rows = np.arange(len(queries))[:, None]
+    for ends, counted in ((subjects, np.ones(ids.shape)), (objects, (objects != subjects).astype(float))):
+        np.add.at(total, (rows, ends), cosine * counted)
+        np.add.at(count, (rows, ends), counted)
+    return _scaled(total / np.maximum(count, 1)), [row.tolist() for row in ids]
+
+
+def _mention_weights(index: Index, texts: Sequence[str]) -> np.ndarray:
+    """m f64[b, n_entities]: the rarer a named entity, the more it says."""
+    weights = np.zeros((len(texts), index.n_entities))
+    for row, text in enumerate(texts):
+        named = mentioned_names(text, index.entity_rows)
+        weights[row, named] = 1 / np.maximum(index.entity_n_passages[named], 1)
+    return _scaled(weights)
+
+
+def _word_prior(index: Index, params: GraphRank, texts: Sequence[str]) -> np.ndarray:
+    """l f64[b, n_passages]."""
+    prior = np.zeros((len(texts), index.n_passages))
+    if params.n_words and params.word_share:
+        ids, scores = index.bm25.search(texts, min(params.n_words, index.n_passages))
+        rows, columns = np.nonzero(ids >= 0)
+        prior[rows, ids[rows, columns]] = scores[rows, columns].astype(np.float64) ** 2
+    return _scaled(prior)
+
+
+def _prior(params: GraphRank, weights: np.ndarray, cosine: torch.Tensor, words: np.ndarray) -> torch.Tensor:
+    """pi f32[b, n_entities + n_passages], rows sum to 1."""
+    share = np.where(words.sum(1, keepdims=True) > 0, params.word_share, 0.0)
+    mass = np.where(weights.sum(1, keepdims=True) > 0, params.entity_mass, 0.0)
+
+    def held(array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array.astype(np.float32)).to(cosine.device)
+
     passages = torch.softmax(params.prior_temperature * cosine, dim=1)
-    rest = torch.from_numpy((1 - share).astype(np.float32)).to(cosine.device)
-    return torch.cat([entities, rest * passages], dim=1)
+    mixed = held(1 - share) * passages + held(share * words)
+    return torch.cat([held(mass * weights), held(1 - mass) * mixed], dim=1)

@@ -17,9 +17,7 @@ from gpu_rag.graph.nearest import nearest
 from gpu_rag.index.index import Index
 from gpu_rag.runtime.call import RANK_GRAPH, RANK_TEXT, Call, Executor
 from gpu_rag.types import TopK
-from gpu_rag.verbs.graph import GraphRank, graph_rank_executor
-
-TILE = 64  # questions a product: a fixed shape, so a question alone gives the bits that it gives in a batch
+from gpu_rag.verbs.graph import Asked, GraphRank, graph_ranker
 
 
 @dataclass(frozen=True)
@@ -82,9 +80,9 @@ def _hybrid_executor(index: Index) -> Executor:
 
 
 def _by_graph_executor(index: Index, threads: int) -> Executor:
-    rank = graph_rank_executor(index, threads)
+    rank = graph_ranker(index, threads)
 
-    def run(static: tuple[Any, ...], args: list[np.ndarray]) -> list[GraphRanking]:
+    def run(static: tuple[Any, ...], args: list[Asked]) -> list[GraphRanking]:
         top, facts = rank(static[0], args)
         return [GraphRanking(r.rows, r.scores, tuple(f)) for r, f in zip(rankings(top), facts)]
 
@@ -118,6 +116,6 @@ class RetrieveVerbs:
         """Reciprocal rank fusion of the `depth` best of both searches."""
         return await Call("search_hybrid", (k, depth, constant), (text, vector))
 
-    async def rank_by_graph(self, vector: np.ndarray, params: GraphRank) -> GraphRanking:
-        """Seeds from facts, entities and passages near the vector, personalized PageRank and final fusion: one verb."""
-        return await Call("rank_by_graph", (params,), vector)
+    async def rank_by_graph(self, text: str, vector: np.ndarray, params: GraphRank) -> GraphRanking:
+        """Seeds from facts, names and passages, personalized PageRank and final fusion in one, see `verbs.graph`."""
+        return await Call("rank_by_graph", (params,), (text, vector))

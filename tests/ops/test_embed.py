@@ -24,9 +24,22 @@ from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.embed.mean_pooling import MeanPoolingEmbedder
 from gpu_rag.models.fingerprint import folder_hash
 
-WORDS = (
-    "the of river city Curie was born in 1867 film director married to music album Γεια 東京 🙂 naïve polonium".split()
-)
+WORDS = [
+    "the",
+    "river",
+    "city",
+    "Curie",
+    "was",
+    "born",
+    "1867",
+    "film",
+    "director",
+    "Γεια",
+    "東京",
+    "🙂",
+    "naïve",
+    "polonium",
+]
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +167,8 @@ def test_minilm_float32_is_exact_to_rounding():
     folder = packaged.packaged_embedder_folder()
     embedder = MeanPoolingEmbedder(folder, name="minilm", dtype="float32")
     np.testing.assert_allclose(embedder.embed(["a red door"])[0], reference(folder, "a red door", "mean"), atol=1e-5)
+    assert rows_that_differ(embedder.embed, varied_texts(24)) == 0
+    assert embedder.content_hash == load_embedder("minilm").content_hash
 
 
 def test_minilm_cuts_at_its_own_limit_and_counts(minilm):

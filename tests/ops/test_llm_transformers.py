@@ -140,7 +140,7 @@ def test_parity_check_catches_positions_that_ignore_the_padding(llm, plain):
 
 
 def test_counts_and_finish_reasons(llm, plain):
-    model, tokenizer = plain
+    _, tokenizer = plain
     requests = [Request(SYSTEM, p, max_tokens=3) for p in PROMPTS]
     first, again = llm.complete(requests), llm.complete(requests)
     n_head = len(llm._chat.head_ids(SYSTEM))

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from gpu_rag.graph.components import connected_components
 from gpu_rag.types import CSR
 
-QUICK = settings(max_examples=50, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
+QUICK = settings(max_examples=35, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
 Fn = Callable[[CSR], torch.Tensor]
 
 
-def csr_of(n: int, edges: np.ndarray, weighted: bool = False) -> CSR:
-    both = np.concatenate([edges, edges[:, ::-1]]) if len(edges) else np.zeros((0, 2), int)
+def csr_of(n: int, edges: np.ndarray, weighted: bool = False, directed: bool = False) -> CSR:
+    both = edges if directed else np.concatenate([edges, edges[:, ::-1]])
     m = sp.coo_matrix((np.ones(len(both)), (both[:, 0], both[:, 1])), shape=(n, n)).tocsr()
     m.sort_indices()
     weight = torch.full((m.nnz,), 0.5) if weighted else None
@@ -46,12 +46,14 @@ def assert_labels(components: Fn, csr: CSR) -> None:
 
 
 def check_random(components: Fn) -> None:
+    """Small graphs; where an edge is stored one way only, its direction is ignored."""
+
     @QUICK
-    @given(st.integers(0, 12), st.booleans(), st.data())
-    def holds(n: int, weighted: bool, data: Any) -> None:
+    @given(st.integers(0, 12), st.booleans(), st.booleans(), st.data())
+    def holds(n: int, weighted: bool, directed: bool, data: Any) -> None:
         node = st.integers(0, max(n - 1, 0))
         pairs = data.draw(st.lists(st.tuples(node, node), max_size=10 if n else 0))
-        assert_labels(components, csr_of(n, np.array(pairs, dtype=int).reshape(-1, 2), weighted))
+        assert_labels(components, csr_of(n, np.array(pairs, dtype=int).reshape(-1, 2), weighted, directed))
 
     holds()
 
@@ -78,6 +80,14 @@ def rounds(n_rounds: int) -> Fn:
     return components
 
 
+def strong(csr: CSR) -> torch.Tensor:
+    """Wrong: components that can be left and entered, by direction."""
+    _, component = sp.csgraph.connected_components(to_scipy(csr), connection="strong")
+    first = np.full(csr.n, csr.n)
+    np.minimum.at(first, component, np.arange(csr.n))
+    return torch.tensor(first[component], dtype=torch.int64)
+
+
 def dense_labels(csr: CSR) -> torch.Tensor:
     """Wrong: labels count components instead of naming a node."""
     return torch.unique(by_scipy(csr), return_inverse=True)[1]
@@ -87,6 +97,7 @@ WRONG = [
     (rounds(1), check_random),
     (rounds(30), check_long),
     (lambda csr: by_scipy(csr, np.maximum), check_random),
+    (strong, check_random),
     (dense_labels, check_random),
     (lambda csr: torch.arange(csr.n), check_random),
     (lambda csr: torch.zeros(csr.n, dtype=torch.int64), check_random),

@@ -16,7 +16,7 @@ from gpu_rag.errors import UsageError
 from gpu_rag.graph.csr import check_csr, csr_from_edges, degrees, is_symmetric, transpose
 from gpu_rag.types import CSR
 
-QUICK = settings(max_examples=50, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
+QUICK = settings(max_examples=35, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
 Edges = list[tuple[int, int, int]]
 
 

@@ -16,7 +16,7 @@ from gpu_rag.errors import UsageError
 from gpu_rag.graph.fuse import minmax_rows, rrf
 from gpu_rag.types import TopK
 
-QUICK = settings(max_examples=50, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
+QUICK = settings(max_examples=35, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
 
 
 def topk(rows: list[list[int]], width: int) -> TopK:

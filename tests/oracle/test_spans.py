@@ -260,6 +260,12 @@ def test_chunk_spans(chunk: Any, check: Any) -> None:
     check(chunk)
 
 
+def test_a_short_text_is_one_chunk_where_no_space_follows_a_sentence() -> None:
+    text = "漢字。One two."  # two sentences, and two words between spaces
+    assert len(split_sentences(text)) == 2
+    assert chunk_spans(text, max_words=2, overlap_words=0) == [(0, len(text))]
+
+
 @pytest.mark.parametrize(("max_words", "overlap"), [(0, 0), (-1, 0), (10, 10), (10, 11), (10, -1)])
 def test_impossible_limits_are_refused(max_words: int, overlap: int) -> None:
     with pytest.raises(UsageError):

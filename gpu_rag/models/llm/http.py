@@ -34,7 +34,7 @@ class HttpLLM:
     a constraint and ignore it. Rank asks for the letter of the best of at most 20 listed options and scores each by
     its letter's log-probability: the model's opinion of the choice, not of the option's wording.
     content_hash knows the server's model id and `revision` alone: give another `revision` when the weights behind the
-    same id change. Counts are the server's; count_tokens is an upper estimate unless `tokenizer` names a folder.
+    same id change. Counts are the server's; count_tokens is a cautious estimate unless `tokenizer` names a folder.
     Environment variables (proxies, keys) are not read.
     """
 
@@ -73,7 +73,7 @@ class HttpLLM:
         self._count = estimate_tokens if tokenizer is None else _token_counter(tokenizer)
 
     def count_tokens(self, text: str) -> int:
-        """Tokens of `text` by the given tokenizer, else the upper estimate of `estimate_tokens`."""
+        """Tokens of `text` by the given tokenizer, else the estimate of `estimate_tokens`."""
         return self._count(text)
 
     def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:

@@ -26,7 +26,7 @@ class LLM(Protocol):
     capable: bool
 
     def count_tokens(self, text: str) -> int:
-        """Tokens of `text`; an upper estimate where the engine's tokenizer is not at hand."""
+        """Tokens of `text`; a cautious estimate where the engine's tokenizer is not at hand."""
         ...
 
     def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
@@ -43,9 +43,9 @@ class LLM(Protocol):
 
 
 def estimate_tokens(text: str) -> int:
-    """An upper estimate of the tokens of `text` without a tokenizer: a third of its UTF-8 bytes, rounded up.
+    """A cautious estimate of the tokens of `text` without a tokenizer: a third of its UTF-8 bytes, rounded up.
 
-    English has about four bytes a token, other scripts three or fewer.
+    English has about four bytes a token, so this is high for prose; strings of digits and symbols can have more.
     """
     return -(-len(text.encode("utf-8", "surrogatepass")) // 3)
 

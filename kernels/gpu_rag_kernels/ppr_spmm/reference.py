@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 
 from gpu_rag.types import CSR
+
+# torch calls its CSR tensors a beta; only their product with a dense matrix is used here
+warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
 
 
 def ppr_spmm(csr: CSR, x: torch.Tensor, source: torch.Tensor, alpha: float) -> torch.Tensor:

@@ -1,0 +1,255 @@
+"""What the tests of the command line share: a tiny index, questions, recorded replies, a chat server, two ways to run."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+METHODS = ("dense", "bm25", "hybrid", "ppr")
+HASH = ("--set", "models.embedder=hash")
+NO_LLM = (*HASH, "--set", "models.llm=none")
+
+QUESTIONS: list[dict[str, Any]] = [
+    {"id": "q1", "question": "Who founded the University of Loss?", "gold_ids": ["d5"], "answers": ["Hugo Brandt"]},
+    {"id": "q2", "question": "Where was the designer of the Halden Bridge born?", "gold_ids": ["d0", "d1"],
+     "answers": ["Tamsin"]},
+    {"id": "q3", "question": "At which university did the teacher of Marta Orlo teach?", "gold_ids": ["d1", "d2"],
+     "answers": ["Loss", "University of Loss"]},
+    {"id": "q4", "question": "Who was mayor where the Halden Bridge stands?", "gold_ids": ["d0", "d3"],
+     "answers": ["Anna Stroud"]},
+    {"id": "q5", "question": "What is the colour of the moon?", "gold_ids": ["d4"], "answers": ["grey"]},
+]  # fmt: skip
+SAID = {"q1": "Hugo Brandt", "q2": "the port of Tamsin", "q3": "The University of Loss.", "q4": "Piet", "q5": "unknown"}
+
+
+def say(prompt: str) -> str:
+    """What the scripted model says to a prompt: it looks for the question in it."""
+    for row in QUESTIONS:
+        if row["question"] in prompt:
+            return SAID[row["id"]]
+    return "nothing"
+
+
+def write_rows(path: Path, rows: Sequence[Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def read_rows(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def settled(row: dict[str, Any]) -> dict[str, Any]:
+    """A row without its seconds: all that two runs must agree on."""
+    usage = {name: value for name, value in row["usage"].items() if not name.endswith("_s")}
+    steps = [{name: value for name, value in step.items() if name != "s"} for step in row["trace"]]
+    return {**row, "usage": usage, "trace": steps}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one command did."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """The JSON document: the last line of stdout."""
+        return json.loads(self.out.splitlines()[-1])
+
+    @property
+    def error(self) -> str:
+        """The one line of an error, without the program's name."""
+        (line,) = [line for line in self.err.splitlines() if line.startswith("gpu-rag: ")]
+        return line.removeprefix("gpu-rag: ").removeprefix("error: ")
+
+
+def run_here(*arguments: object) -> Result:
+    """Runs a command in this process."""
+    from gpu_rag.cli.main import main
+
+    out, err = io.StringIO(), io.StringIO()
+    hook = sys.excepthook
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), mock.patch.dict(os.environ):
+        try:
+            status = main([str(argument) for argument in arguments])
+        finally:
+            sys.excepthook = hook
+    return Result(status, out.getvalue(), err.getvalue())
+
+
+def command_line(*arguments: object) -> list[str]:
+    """The same command as a process of its own."""
+    return [sys.executable, "-m", "gpu_rag", *(str(argument) for argument in arguments)]
+
+
+def run_process(*arguments: object, **options: Any) -> Result:
+    """Runs a command as a process and waits for it."""
+    done = subprocess.run(command_line(*arguments), capture_output=True, text=True, timeout=60, **options)
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+class Shared:
+    """The code above, for test modules (they import nothing from one another)."""
+
+    METHODS, HASH, NO_LLM, QUESTIONS, SAID = METHODS, HASH, NO_LLM, QUESTIONS, SAID
+    say, write_rows, read_rows, settled = map(staticmethod, (say, write_rows, read_rows, settled))
+    run, command_line, run_process = map(staticmethod, (run_here, command_line, run_process))
+
+
+@pytest.fixture(scope="session")
+def cli() -> type[Shared]:
+    return Shared
+
+
+@pytest.fixture
+def run() -> Callable[..., Result]:
+    """run("verify", folder): a command in this process."""
+    return run_here
+
+
+@pytest.fixture(scope="session")
+def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where an index and its recorded replies are kept from the first test that makes them on."""
+    return tmp_path_factory.mktemp("templates")
+
+
+@pytest.fixture
+def index(tiny_corpus: Path, tmp_path: Path, templates: Path) -> Path:
+    """An index of the tiny corpus with the layers of every method; a copy of its own for each test."""
+    if not (templates / "index").exists():
+        result = run_here("index", tiny_corpus, "--out", templates / "index", "--for", ",".join(METHODS), *NO_LLM)
+        assert result.status == 0, result.err
+    return Path(shutil.copytree(templates / "index", tmp_path / "index"))
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    """QUESTIONS as a file."""
+    return write_rows(tmp_path / "questions.jsonl", QUESTIONS)
+
+
+@pytest.fixture
+def replay(index: Path, tmp_path: Path, templates: Path) -> Path:
+    """Recorded replies to all QUESTIONS by all METHODS: --set models.llm=replay:FILE."""
+    if not (templates / "replies.jsonl").exists():
+        from gpu_rag import Index
+        from gpu_rag.models.llm.replay import RecordingLLM
+        from gpu_rag.models.llm.scripted import ScriptedLLM
+        from gpu_rag.types import Question
+
+        llm = RecordingLLM(ScriptedLLM(lambda request: say(request.prompt)), templates / "replies.jsonl")
+        asked = [Question(row["id"], row["question"]) for row in QUESTIONS]
+        for method in METHODS:
+            Index.open(index).answer(asked, method=method, settings={"models": {"embedder": "hash"}}, llm=llm)
+            llm = RecordingLLM(ScriptedLLM(lambda request: say(request.prompt)), templates / "replies.jsonl")
+        llm.close()
+    return Path(shutil.copy(templates / "replies.jsonl", tmp_path / "replies.jsonl"))
+
+
+@pytest.fixture
+def answer(index: Path, questions: Path, replay: Path, tmp_path: Path) -> Callable[..., Result]:
+    """answer("--limit", 2): `gpu-rag answer` of QUESTIONS by ppr into answers.jsonl, with recorded replies."""
+    given = (index, questions, "--method", "ppr", "--out", tmp_path / "answers.jsonl")
+    return functools.partial(run_here, "answer", *given, *HASH, "--set", f"models.llm=replay:{replay}")
+
+
+class ChatServer:
+    """A model server on 127.0.0.1 that speaks the OpenAI chat protocol and counts what it was asked.
+
+    behave(prompt) -> (HTTP status, text). seconds: how long each reply takes; `width` are worked on at once.
+    """
+
+    def __init__(self, behave: Callable[[str], tuple[int, str]], seconds: float = 0.0, width: int = 4):
+        self.behave, self.seconds, self.places = behave, seconds, threading.Semaphore(width)
+        self.begun: Counter[str] = Counter()
+        self.finished: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._httpd = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._httpd.daemon_threads = True
+        self.spec = f"http://127.0.0.1:{self._httpd.server_address[1]}/v1#scripted-8B"
+        threading.Thread(target=self._httpd.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+
+    def close(self) -> None:
+        self._httpd.shutdown()
+        self._httpd.server_close()
+
+    def forget(self) -> None:
+        """Waits for the replies that nobody takes any more, and begins to count anew."""
+        limit = time.monotonic() + 10
+        while self.begun != self.finished and time.monotonic() < limit:
+            time.sleep(0.01)
+        self.begun, self.finished = Counter(), Counter()
+
+    def _reply(self, prompt: str) -> tuple[int, dict[str, Any]]:
+        with self._lock:
+            self.begun[prompt] += 1
+        with self.places:
+            time.sleep(self.seconds)
+        status, text = self.behave(prompt)
+        choice = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+        usage = {"prompt_tokens": len(prompt) // 4, "completion_tokens": len(text) // 4}
+        return status, {"choices": [choice], "usage": usage} if status == 200 else {"error": {"message": text}}
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+            def do_GET(self) -> None:
+                self.send(200, {"data": [{"id": "scripted-8B", "max_model_len": 4096}]})
+
+            def do_POST(self) -> None:
+                prompt = json.loads(self.rfile.read(int(self.headers["content-length"])))["messages"][-1]["content"]
+                try:
+                    self.send(*server._reply(prompt))
+                finally:  # also when the asker is gone
+                    with server._lock:
+                        server.finished[prompt] += 1
+
+            def send(self, status: int, content: dict[str, Any]) -> None:
+                data = json.dumps(content).encode()
+                with contextlib.suppress(OSError):
+                    self.send_response(status)
+                    self.send_header("content-length", str(len(data)))
+                    self.end_headers()
+                    self.wfile.write(data)
+
+        return Handler
+
+
+@pytest.fixture
+def chat_server() -> Iterator[Callable[..., ChatServer]]:
+    """chat_server(behave, seconds=0.1): a model server; it ends with the test."""
+    started: list[ChatServer] = []
+
+    def start(behave: Callable[[str], tuple[int, str]], **options: Any) -> ChatServer:
+        started.append(ChatServer(behave, **options))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.close()

@@ -1,0 +1,224 @@
+"""The reply cache: nothing asked twice, nothing lost to a kill, nothing kept that failed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_rag.errors import IndexCorrupt, IndexMismatch, ModelError, RequestFailed, StorageError
+from gpu_rag.models.llm.cache import COMMIT_EVERY, CachedLLM
+from gpu_rag.models.llm.interface import reply_key
+from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
+
+
+def echo(request: Request) -> str:
+    return f"reply to {request.prompt}"
+
+
+def ask(prompt: str, **changes) -> Request:
+    return replace(Request("system", prompt), **changes)
+
+
+def test_second_run_asks_nothing_and_returns_the_same(tmp_path):
+    def answer(request):
+        return Reply("blue", "rank", 7, 3, 1, (-0.1, -1 / 3, float("-inf")))
+
+    first = CachedLLM(ScriptedLLM(answer), tmp_path / "r.sqlite")
+    [fresh] = first.complete([ask("a", constraint=Rank(("blue", "red", "x")))])
+    first.close()
+    engine = ScriptedLLM(answer)
+    second = CachedLLM(engine, tmp_path / "r.sqlite")
+    [kept] = second.complete([ask("a", constraint=Rank(("blue", "red", "x")))])
+    assert engine.calls == [] and len(second) == 1
+    assert not fresh.from_cache and kept == replace(fresh, from_cache=True)
+
+
+CHANGES = [
+    {"system": "other"},
+    {"prompt": "other"},
+    {"constraint": Choice(("x",))},
+    {"constraint": Rank(("x",))},
+    {"constraint": JsonSchema("x")},
+    {"max_tokens": 7},
+    {"temperature": 0.5},
+    {"temperature": 0.5, "seed": 1},
+    {"attempt": 1},
+]
+
+
+def test_key_depends_on_all_that_changes_a_reply():
+    llm = ScriptedLLM(echo)
+    keys = {reply_key(llm, replace(ask("a"), **change)) for change in [{}, *CHANGES]}
+    assert len(keys) == len(CHANGES) + 1
+    assert reply_key(llm, ask("a", seed=5)) == reply_key(llm, ask("a"))  # greedy: the seed plays no part
+    assert reply_key(ScriptedLLM(echo, name="another"), ask("a")) not in keys
+    assert reply_key(llm, Request("ab", "c")) != reply_key(llm, Request("a", "bc"))
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(prompts=st.lists(st.sampled_from("abcdef"), max_size=12), known=st.sets(st.sampled_from("abc")))
+def test_every_distinct_unknown_request_is_asked_once_and_order_is_kept(tmp_path_factory, prompts, known):
+    engine = ScriptedLLM(echo)
+    cached = CachedLLM(engine, tmp_path_factory.mktemp("cache") / "r.sqlite")
+    cached.complete([ask(p) for p in sorted(known)])
+    engine.calls.clear()
+    seen: dict[int, object] = {}
+    replies = cached.complete([ask(p) for p in prompts], lambda i, r: seen.update({i: r}))
+    assert [r.text for r in replies] == [f"reply to {p}" for p in prompts]
+    assert [r.prompt for r in engine.calls] == [p for p in dict.fromkeys(prompts) if p not in known]
+    fresh = [p not in known and prompts.index(p) == i for i, p in enumerate(prompts)]
+    assert [not r.from_cache for r in replies] == fresh
+    assert seen == dict(enumerate(replies))
+    cached.close()
+
+
+def test_failures_are_handed_on_and_not_kept(tmp_path):
+    engine = ScriptedLLM(lambda r: RequestFailed("no") if r.prompt == "bad" else "fine")
+    cached = CachedLLM(engine, tmp_path / "r.sqlite")
+    replies = cached.complete([ask("bad"), ask("good"), ask("bad")])
+    assert [type(r) for r in replies] == [RequestFailed, Reply, RequestFailed]
+    assert len(cached) == 1 and len(engine.calls) == 2
+    cached.complete([ask("bad")])
+    assert len(engine.calls) == 3
+
+
+def test_what_arrived_before_the_engine_gave_up_is_kept(tmp_path):
+    def answer(request):
+        if request.prompt == "5":
+            raise ModelError("gone")
+        return "fine"
+
+    cached = CachedLLM(ScriptedLLM(answer), tmp_path / "r.sqlite")
+    with pytest.raises(ModelError):
+        cached.complete([ask(str(i)) for i in range(9)])
+    assert len(cached) == 5
+
+
+def test_replies_are_committed_while_a_long_batch_runs(tmp_path):
+    path, seen = tmp_path / "r.sqlite", []
+
+    def answer(request):
+        with sqlite3.connect(path) as reader:
+            seen.append(reader.execute("SELECT count(*) FROM replies").fetchone()[0])
+        return "fine"
+
+    CachedLLM(ScriptedLLM(answer), path).complete([ask(str(i)) for i in range(COMMIT_EVERY + 2)])
+    assert seen[0] == 0 and seen[-1] == COMMIT_EVERY
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from gpu_rag.models.llm.cache import CachedLLM
+from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.types import Request
+
+class Forgetful(CachedLLM):
+    def _write(self, replies):
+        for key, reply in replies:
+            self._db.execute("INSERT OR IGNORE INTO replies VALUES (?, ?)", (key, "{}"))
+
+kind = CachedLLM if sys.argv[2] == "durable" else Forgetful
+llm = kind(ScriptedLLM(lambda r: "x" * 4000), Path(sys.argv[1]))
+if sys.argv[2] != "durable":
+    llm._db.execute("BEGIN")
+for batch in range(10**6):
+    llm.complete([Request("s", f"{batch}/{i}") for i in range(8)])
+    print(batch, flush=True)
+"""
+
+
+def batches_lost_by_a_kill(path: Path, kind: str, after: int) -> int:
+    """Kill a process that reports each finished batch; how many reported batches the file lacks."""
+    path.parent.mkdir()
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path), kind], stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    reported = [int(writer.stdout.readline()) for _ in range(after)]
+    os.kill(writer.pid, signal.SIGKILL)
+    reported += [int(line) for line in writer.stdout.read().split("\n")[:-1]]
+    writer.wait()
+    engine = ScriptedLLM(lambda r: "x" * 4000)
+    cached = CachedLLM(engine, path)
+    assert cached._db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+    cached.complete([Request("s", f"{batch}/{i}") for batch in reported for i in range(8)])
+    cached.close()
+    return len({r.prompt.split("/")[0] for r in engine.calls})
+
+
+def test_a_killed_writer_loses_no_finished_batch(tmp_path):
+    for after in (1, 7, 20):
+        assert batches_lost_by_a_kill(tmp_path / str(after) / "r.sqlite", "durable", after) == 0
+
+
+def test_kill_check_catches_a_cache_that_commits_at_the_end(tmp_path):
+    assert batches_lost_by_a_kill(tmp_path / "f" / "r.sqlite", "forgetful", 5) >= 5
+
+
+def test_readers_and_two_writers_share_the_file(tmp_path):
+    path = tmp_path / "r.sqlite"
+    writers = [CachedLLM(ScriptedLLM(echo), path) for _ in range(2)]
+    errors: list[BaseException] = []
+
+    def write(n: int) -> None:
+        try:
+            for batch in range(10):
+                writers[n].complete([ask(f"{n}/{batch}/{i}") for i in range(4)] + [ask(f"both/{batch}")])
+        except (StorageError, IndexCorrupt) as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(2)]
+    for thread in threads:
+        thread.start()
+    counts = []
+    while any(thread.is_alive() for thread in threads):
+        reader = CachedLLM(ScriptedLLM(echo), path)
+        counts.append(len(reader))
+        reader.close()
+    for thread in threads:
+        thread.join()
+    assert errors == [] and counts == sorted(counts)
+    assert len(writers[0]) == 2 * 10 * 4 + 10
+
+
+def test_one_cache_serves_two_threads(tmp_path):
+    cached = CachedLLM(ScriptedLLM(echo), tmp_path / "r.sqlite")
+    cached.complete([ask("a")])
+    replies: list[list] = []
+    thread = threading.Thread(target=lambda: replies.append(cached.complete([ask("a"), ask("b")])))
+    thread.start()
+    thread.join()
+    assert [r.from_cache for r in replies[0]] == [True, False]
+
+
+def test_files_that_are_no_cache(tmp_path):
+    text = tmp_path / "text.sqlite"
+    text.write_text("this is not a database, and it is long enough to be looked at " * 20)
+    with pytest.raises(IndexCorrupt, match="not a reply cache"):
+        CachedLLM(ScriptedLLM(echo), text)
+    newer = tmp_path / "newer.sqlite"
+    with sqlite3.connect(newer) as db:
+        db.execute("PRAGMA user_version = 99")
+    with pytest.raises(IndexMismatch, match="format 99"):
+        CachedLLM(ScriptedLLM(echo), newer)
+    with pytest.raises(StorageError, match="unable to open"):
+        CachedLLM(ScriptedLLM(echo), tmp_path / "no" / "folder" / "r.sqlite")
+
+
+def test_a_row_that_cannot_be_read_is_named(tmp_path):
+    cached = CachedLLM(ScriptedLLM(echo), tmp_path / "r.sqlite")
+    key = reply_key(cached, ask("a"))
+    with cached._db:
+        cached._db.execute("INSERT INTO replies VALUES (?, '{}')", (key,))
+    with pytest.raises(IndexCorrupt, match=key[:20]):
+        cached.complete([ask("a")])

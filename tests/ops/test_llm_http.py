@@ -1,0 +1,421 @@
+"""The HTTP engine against a real server on 127.0.0.1 that behaves well, badly, slowly, or not at all."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from gpu_rag.errors import BadInput, ContextOverflow, ModelError, RequestFailed, UsageError
+from gpu_rag.models.llm import estimate_tokens, http_wire, load_llm
+from gpu_rag.models.llm.cache import CachedLLM
+from gpu_rag.models.llm.http import HttpLLM
+from gpu_rag.models.llm.http_retry import MAX_WAIT_S
+from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
+
+MODELS = {"data": [{"id": "tiny-7B", "max_model_len": 2048, "root": "/models/Tiny-7B"}, {"id": "alias"}]}
+SCHEMA = '{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}'
+
+
+def completion(text: str, finish: str = "stop", **choice: Any) -> dict[str, Any]:
+    usage = {"prompt_tokens": 20, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 16}}
+    return {"choices": [{"message": {"content": text}, "finish_reason": finish, **choice}], "usage": usage}
+
+
+def echo(body: dict[str, Any]) -> tuple[int, Any]:
+    return 200, completion("re: " + body["messages"][-1]["content"])
+
+
+class FakeServer:
+    """`behave(body)` gives (status, JSON or bytes[, headers]) for a chat completion; it may sleep or raise OSError."""
+
+    def __init__(self) -> None:
+        self.behave: Callable[[dict[str, Any]], tuple] = echo
+        self.models: tuple[int, Any] = (200, MODELS)
+        self.bodies: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
+        self.seen: Counter[str] = Counter()
+        self.times: list[float] = []
+        self.busy = self.most_busy = 0
+        self.lock = threading.Lock()
+        self.httpd = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self.httpd.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.httpd.server_address[1]}/v1"
+        threading.Thread(target=self.httpd.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+
+    def close(self) -> None:
+        self.httpd.shutdown()
+        self.httpd.server_close()
+
+    def _handler(self):
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+            def do_GET(self) -> None:
+                self.send(*(server.models if self.path == "/v1/models" else (404, {})))
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                if self.path != "/v1/chat/completions":
+                    return self.send(404, {"detail": "Not Found"})
+                with server.lock:
+                    server.bodies.append(body)
+                    server.times.append(time.monotonic())
+                    server.keys.append(self.headers.get("authorization"))
+                    server.seen[body["messages"][-1]["content"]] += 1
+                    server.busy += 1
+                    server.most_busy = max(server.most_busy, server.busy)
+                try:
+                    answer = server.behave(body)
+                finally:
+                    with server.lock:
+                        server.busy -= 1
+                if answer[0] == 0:  # break the connection
+                    self.close_connection = True
+                    return self.wfile.close()
+                return self.send(*answer)
+
+            def send(self, status: int, content: Any, headers: dict[str, str] | None = None) -> None:
+                data = content if isinstance(content, bytes) else json.dumps(content).encode()
+                self.send_response(status)
+                for name, value in (headers or {}).items():
+                    self.send_header(name, value)
+                self.send_header("content-length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+        return Handler
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    fake = FakeServer()
+    yield fake
+    fake.close()
+
+
+def connect(server: FakeServer, model: str = "tiny-7B", **options: Any) -> HttpLLM:
+    return HttpLLM(server.url, model, **{"backoff_s": 0.01, "retries": 3, **options})
+
+
+def failing_first(n: int, status: int, headers: dict[str, str] | None = None) -> Callable[[dict[str, Any]], tuple]:
+    """Each prompt fails n times, then is echoed."""
+    counts: Counter[str] = Counter()
+
+    def behave(body: dict[str, Any]) -> tuple:
+        prompt = body["messages"][-1]["content"]
+        counts[prompt] += 1
+        return (status, {"error": "busy"}, headers) if counts[prompt] <= n else echo(body)
+
+    return behave
+
+
+# --- what is sent and what comes back --------------------------------------------------------------
+
+
+def test_replies_in_order_with_the_servers_counts(server):
+    llm = connect(server, api_key="secret")
+    requests = [Request("sys", f"p{i}", max_tokens=9, temperature=0.5, seed=2**63 + i) for i in range(50)]
+    seen: dict[int, Reply] = {}
+    replies = llm.complete(requests, lambda i, r: seen.update({i: r}))
+    assert replies == [Reply(f"re: p{i}", "stop", 20, 16, 3) for i in range(50)]
+    assert seen == dict(enumerate(replies))
+    body = next(b for b in server.bodies if b["messages"][-1]["content"] == "p7")
+    assert body == {
+        "model": "tiny-7B",
+        "messages": [{"role": "system", "content": "sys"}, {"role": "user", "content": "p7"}],
+        "temperature": 0.5,
+        "seed": 7,
+        "max_tokens": 9,
+    }
+    assert set(server.keys) == {"Bearer secret"}
+    assert llm.complete([]) == []
+
+
+def test_without_system_text_or_key_none_is_sent(server):
+    connect(server).complete([Request("", "p")])
+    assert server.bodies[0]["messages"] == [{"role": "user", "content": "p"}] and server.keys == [None]
+
+
+def test_at_most_max_connections_at_once(server):
+    def slow(body):
+        time.sleep(0.03)
+        return echo(body)
+
+    server.behave = slow
+    connect(server, max_connections=4).complete([Request("", str(i)) for i in range(24)])
+    assert 2 <= server.most_busy <= 4
+
+
+def test_constraints_travel_as_vllm_reads_them(server):
+    def obey(body):
+        return 200, completion('{"n": 1}' if "response_format" in body else "yes")
+
+    server.behave = obey
+    llm = connect(server, max_connections=1)
+    json_reply, choice = llm.complete([Request("", "a", JsonSchema(SCHEMA)), Request("", "b", Choice(("yes", "no")))])
+    assert (json_reply.text, choice.text) == ('{"n": 1}', "yes")
+    sent = {"name": "reply", "schema": json.loads(SCHEMA), "strict": True}
+    assert server.bodies[0]["response_format"] == {"type": "json_schema", "json_schema": sent}
+    assert server.bodies[1]["structured_outputs"] == {"choice": ["yes", "no"]}
+
+
+def test_choice_as_a_schema_for_servers_without_structured_outputs(server):
+    server.behave = lambda body: (200, completion('"no"'))
+    [reply] = connect(server, choice_style="json_schema").complete([Request("", "a", Choice(("yes", "no")))])
+    assert reply.text == "no"
+    schema = {"type": "string", "enum": ["yes", "no"]}
+    assert server.bodies[0]["response_format"]["json_schema"]["schema"] == schema
+
+
+@pytest.mark.parametrize(
+    ("constraint", "text"),
+    [
+        (JsonSchema(SCHEMA), "Sure! Here is your JSON"),
+        (JsonSchema(SCHEMA), '{"n": "one"}'),
+        (JsonSchema(SCHEMA), '```json\n{"n": 1}\n```'),
+        (Choice(("yes", "no")), "yes, I think"),
+        (Choice(("yes", "no")), ""),
+    ],
+)
+def test_a_server_that_ignores_the_constraint_is_found_out(server, constraint, text):
+    server.behave = lambda body: (200, completion(text))
+    [reply] = connect(server).complete([Request("", "a", constraint)])
+    assert isinstance(reply, RequestFailed) and "ignored the constraint" in str(reply)
+
+
+def test_breach_check_catches_an_engine_that_trusts_the_server(server, monkeypatch):
+    monkeypatch.setattr(http_wire, "_checked", lambda request, reply, style: reply)
+    server.behave = lambda body: (200, completion("maybe"))
+    [reply] = connect(server).complete([Request("", "a", Choice(("yes", "no")))])
+    assert not isinstance(reply, RequestFailed)
+
+
+def test_a_reply_cut_by_its_length_is_no_breach(server):
+    server.behave = lambda body: (200, completion('{"n": ', "length"))
+    [reply] = connect(server).complete([Request("", "a", JsonSchema(SCHEMA))])
+    assert (reply.text, reply.finish_reason) == ('{"n": ', "length")
+
+
+def test_rank_scores_letters(server):
+    def letters(body):
+        top = [("B", -0.5), (" B", -1.5), ("A", -2.0), ("The", -3.0)]
+        shown = [{"token": token, "logprob": logprob} for token, logprob in top]
+        return 200, completion("B", "length", logprobs={"content": [{"top_logprobs": shown}]})
+
+    server.behave = letters
+    [reply] = connect(server).complete([Request("", "which?", Rank(("red", "blue", "green")))])
+    assert (reply.text, reply.finish_reason, reply.n_prompt) == ("blue", "rank", 20)
+    assert reply.scores == pytest.approx((-2.0, math.log(math.exp(-0.5) + math.exp(-1.5)), -4.0))
+    body = server.bodies[0]
+    assert (body["max_tokens"], body["logprobs"], body["top_logprobs"]) == (1, True, 20)
+    assert "A. red\nB. blue\nC. green" in body["messages"][-1]["content"]
+
+
+def test_rank_without_any_letter_and_with_too_many_options(server):
+    shown = [{"token": "The", "logprob": -0.1}]
+    server.behave = lambda body: (200, completion("The", logprobs={"content": [{"top_logprobs": shown}]}))
+    many = Rank(tuple(str(i) for i in range(21)))
+    replies = connect(server).complete([Request("", "a", Rank(("x", "y"))), Request("", "b", many)])
+    assert "no option's letter" in str(replies[0]) and "given 21" in str(replies[1])
+    assert len(server.bodies) == 1
+
+
+# --- failures --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_overload_is_tried_again(server, status):
+    server.behave = failing_first(2, status)
+    replies = connect(server).complete([Request("", str(i)) for i in range(5)])
+    assert [r.text for r in replies] == [f"re: {i}" for i in range(5)]
+    assert set(server.seen.values()) == {3}
+
+
+def test_waits_grow_and_retry_after_is_obeyed(server):
+    server.behave = failing_first(3, 500)
+    connect(server, backoff_s=0.05).complete([Request("", "a")])
+    waits = [b - a for a, b in zip(server.times, server.times[1:])]
+    assert waits[0] >= 0.05 and waits[1] >= 0.1 and waits[2] >= 0.2
+    server.times.clear()
+    server.behave = failing_first(1, 429, {"Retry-After": "0.3"})
+    connect(server).complete([Request("", "b")])
+    assert server.times[1] - server.times[0] >= 0.3
+
+
+def test_retry_after_may_be_a_date_and_is_bounded():
+    import httpx
+
+    from gpu_rag.models.llm.http_retry import _retry_after_s
+
+    def told(text: str) -> float | None:
+        return _retry_after_s(httpx.Response(429, headers={"retry-after": text} if text else {}))
+
+    assert 20 < told(format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)) <= 30
+    assert told(format_datetime(datetime.now(UTC) - timedelta(seconds=30), usegmt=True)) == 0
+    assert (told("7"), told("86400"), told("soon"), told("")) == (7.0, MAX_WAIT_S, None, None)
+
+
+def test_a_request_that_always_fails_fails_alone(server):
+    server.behave = lambda body: (500, b"boom") if body["messages"][-1]["content"] == "bad" else echo(body)
+    good, bad = connect(server).complete([Request("", "good"), Request("", "bad")])
+    assert good.text == "re: good"
+    assert isinstance(bad, RequestFailed) and "HTTP 500: boom, 4 times" in str(bad)
+
+
+def test_broken_connections_are_tried_again(server):
+    counts: Counter[str] = Counter()
+
+    def breaks(body):
+        counts["n"] += 1
+        return (0, b"") if counts["n"] == 1 else echo(body)
+
+    server.behave = breaks
+    assert connect(server).complete([Request("", "a")])[0].text == "re: a"
+
+
+def test_a_slow_answer_fails_alone_and_is_not_asked_twice(server):
+    def slow(body):
+        if body["messages"][-1]["content"] == "slow":
+            time.sleep(0.6)
+        return echo(body)
+
+    server.behave = slow
+    quick, late = connect(server, timeout_s=0.2).complete([Request("", "quick"), Request("", "slow")])
+    assert quick.text == "re: quick"
+    assert isinstance(late, RequestFailed) and "no answer in time" in str(late)
+    assert server.seen["slow"] == 1
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"<html>",
+        b"\xff\xfe\x00",
+        [],
+        {},
+        {"choices": []},
+        {"choices": [{"message": None, "finish_reason": "stop"}], "usage": {}},
+        {"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}]},
+        completion("x", "content_filter"),
+        completion(["x"]),  # type: ignore[arg-type]
+    ],
+)
+def test_garbage_fails_the_request_alone(server, garbage):
+    server.behave = lambda body: (200, garbage) if body["messages"][-1]["content"] == "bad" else echo(body)
+    bad, good = connect(server).complete([Request("", "bad"), Request("", "good")])
+    assert type(bad) is RequestFailed and good.text == "re: good"
+    assert server.seen["bad"] == 1
+
+
+def test_refusals_are_told_apart(server):
+    said = {
+        "long": "This model's maximum context length is 2048 tokens. However, you requested 3000 tokens",
+        "odd": "temperature must be non-negative",
+    }
+    server.behave = lambda body: (400, {"error": {"message": said[body["messages"][-1]["content"]], "code": 400}})
+    long, odd = connect(server).complete([Request("", "long"), Request("", "odd")])
+    assert type(long) is ContextOverflow and "2048" in str(long)
+    assert type(odd) is RequestFailed and "non-negative" in str(odd)
+    assert set(server.seen.values()) == {1}
+
+
+def test_a_refused_key_ends_the_run(server):
+    server.behave = lambda body: (401, {})
+    with pytest.raises(ModelError, match="API key"):
+        connect(server, api_key="wrong").complete([Request("", "a")])
+
+
+def test_a_server_that_dies_ends_the_run_and_keeps_what_arrived(server, tmp_path):
+    llm = connect(server, max_connections=1, retries=1)
+
+    def last_words(body):
+        if body["messages"][-1]["content"] == "3":
+            server.models = (0, b"")
+            server.httpd.socket.close()
+            return 0, b""
+        return echo(body)
+
+    server.behave = last_words
+    cached = CachedLLM(llm, tmp_path / "r.sqlite")
+    start = time.monotonic()
+    with pytest.raises(ModelError, match="does not answer"):
+        cached.complete([Request("", str(i)) for i in range(200)])
+    assert len(cached) == 3 and time.monotonic() - start < 5
+
+
+def test_nobody_listening():
+    with pytest.raises(ModelError, match="does not answer.*2 times"):
+        HttpLLM("http://127.0.0.1:9/v1", "m", retries=1, backoff_s=0.01)
+
+
+def test_an_engine_that_was_interrupted_can_be_used_again(server):
+    llm = connect(server, max_connections=2)
+
+    def interrupt(i, reply):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        llm.complete([Request("", str(i)) for i in range(40)], interrupt)
+    time.sleep(0.1)
+    assert sum(server.seen.values()) < 40  # nothing more was sent
+    assert llm.complete([Request("", "again")])[0].text == "re: again"
+
+
+# --- opening ---------------------------------------------------------------------------------------
+
+
+def test_the_model_is_looked_up(server):
+    llm = load_llm(f"{server.url}#tiny-7B", retries=0)
+    assert (llm.name, llm.context_tokens, llm.capable) == (f"{server.url}#tiny-7B", 2048 - 64, True)
+    assert llm.content_hash == connect(server).content_hash != connect(server, revision="2").content_hash
+    assert connect(server, "alias").context_tokens == 4096 - 64
+    assert connect(server, context_tokens=1000).context_tokens == 1000 - 64
+    assert llm.count_tokens("abcd" * 30) == estimate_tokens("abcd" * 30)
+    llm.close()
+
+
+def test_a_small_served_model_is_not_capable_unless_told(server):
+    server.models = (200, {"data": [{"id": "default", "root": "/models/SmolLM2-135M-Instruct"}]})
+    assert not connect(server, "").capable and connect(server, "", capable=True).capable
+
+
+def test_wrong_model_ids_and_addresses(server):
+    with pytest.raises(ModelError, match="given other; expected one of alias, tiny-7B"):
+        connect(server, "other")
+    with pytest.raises(ModelError, match="given no name"):
+        connect(server, "")
+    with pytest.raises(ModelError, match=r"no such service.*HTTP 404"):
+        HttpLLM(server.url + "/v2", "tiny-7B", retries=0)
+    server.models = (200, b"not json")
+    with pytest.raises(ModelError, match="does not list"):
+        connect(server)
+    with pytest.raises(BadInput, match="not an address"):
+        HttpLLM("localhost:8000", "m")
+
+
+def test_bad_settings(server):
+    for bad in ({"max_connections": 0}, {"retries": -1}, {"choice_style": "guess"}):
+        with pytest.raises(BadInput):
+            connect(server, **bad)
+    with pytest.raises(UsageError, match="unknown options"):
+        load_llm(server.url, apikey="x")
+
+
+def test_a_schema_that_is_not_json_fails_alone(server):
+    bad, good = connect(server).complete([Request("", "a", JsonSchema("{")), Request("", "b")])
+    assert isinstance(bad, RequestFailed) and good.text == "re: b"
