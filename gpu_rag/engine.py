@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpu_rag.catalog import Method, check_layers, load_method
-from gpu_rag.errors import GpuRagError
+from gpu_rag.errors import GpuRagError, RequestFailed
 from gpu_rag.index.folder import canonical_json, sha256_text
 from gpu_rag.index.index import Index
 from gpu_rag.model_set import ModelSet
 from gpu_rag.runtime.accounts import Budget, RunStats
 from gpu_rag.runtime.rounds import Outcome, run_rounds
 from gpu_rag.settings import RuntimeSettings, Settings, checked
-from gpu_rag.types import Answer, Draft, Question
+from gpu_rag.types import Answer, Draft, Question, Reply
 from gpu_rag.verbs.model import ModelSettings, model_executors
 from gpu_rag.verbs.retrieve import retrieve_executors
 from gpu_rag.verbs.verbs import Verbs
@@ -41,6 +41,7 @@ class Engine:
 
     def __init__(self, index: Index, settings: Settings, models: ModelSet):
         self.index, self.settings, self.models = index, settings, models
+        self.on_reply: Callable[[Reply | RequestFailed], None] | None = None  # told of each reply as it is finished
         self._executors: dict[bool, dict[str, Any]] = {}
 
     def params(self, method: str) -> Any:
@@ -75,11 +76,15 @@ class Engine:
             self.index.check_embedder(embedder.name, embedder.content_hash)
             llm = self.models.llm() if with_llm else None
             executors = {
-                **model_executors(llm, embedder, self._decider(with_llm)),
+                **model_executors(llm, embedder, self._decider(with_llm), on_reply=self._heard),
                 **retrieve_executors(self.index, self.settings.models.threads),
             }
             self._executors[with_llm] = executors
         return self._executors[with_llm]
+
+    def _heard(self, reply: Reply | RequestFailed) -> None:
+        if self.on_reply is not None:
+            self.on_reply(reply)
 
     def _decider(self, with_llm: bool) -> str:
         return self.settings.models.decider if with_llm else "similarity"

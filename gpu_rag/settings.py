@@ -38,7 +38,7 @@ class ModelSettings:
     decider: str = "auto"
     device: str = "auto"
     threads: int = 1
-    max_batch: int = 8
+    max_batch: int = 16
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,9 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
 
             def take(answer: Any) -> None:
                 answers.add(answer)
-                bars.advance(1, answer.usage.prompt_tokens + answer.usage.generated_tokens)
+                bars.advance(1)
+
+            engine.on_reply = bars.count_reply
 
             result = engine.run(options.method, todo, on_answer=take)
             bars.finish("questions", skipped=False)

@@ -54,7 +54,9 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
 
             def on_answer(method: str, answer: Any) -> None:
                 bars.start(method, len(rows), "questions")
-                bars.advance(1, answer.usage.prompt_tokens + answer.usage.generated_tokens)
+                bars.advance(1)
+
+            engine.on_reply = bars.count_reply
 
             comparison = compare(
                 engine, methods, rows, retrieval_only=options.retrieval_only, at=at, on_answer=on_answer

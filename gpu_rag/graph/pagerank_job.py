@@ -19,6 +19,7 @@ from gpu_rag.types import CSR
 
 IMPLEMENTATIONS = ("numba", "scipy", "torch")
 SOLVERS = ("power", "chebyshev", "sor")
+WIDEST = 1e30  # degrees beyond it, or below its inverse, leave the range of an f32 state
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,9 @@ class Job:
             _pick_solver(options.solver, implementation, graph), options.damping, options.tol, options.max_iter,
             symmetric=graph.symmetric, known_mass=graph.symmetric or not graph.has_dangling,
         )  # fmt: skip
-        self.dtypes = (torch.float32, torch.float64) if self.plan.fits_f32 else (torch.float64,)
-        self.width, self.new_tile = _tile_maker(graph, teleport, self.plan, implementation, options.block)
+        fits_f32 = self.plan.fits_f32 and bool(((graph.scale > 1 / WIDEST) & (graph.scale < WIDEST)).all())
+        self.dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64) if fits_f32 else (torch.float64,)
+        self.width, self.new_tile = _tile_maker(graph, teleport, self.plan, implementation, options.block, self.dtypes)
 
     def run(self, solve: Callable[[int, int], None]) -> None:
         """Calls solve(first, last) for the questions of each tile, on `threads` threads; the first error is raised."""
@@ -141,13 +143,18 @@ TileMaker = Callable[[torch.dtype, Array, torch.Tensor, int], Tile]
 
 
 def _tile_maker(
-    graph: PageRankGraph, teleport: Teleport, plan: Plan, implementation: str, block: int
+    graph: PageRankGraph,
+    teleport: Teleport,
+    plan: Plan,
+    implementation: str,
+    block: int,
+    dtypes: tuple[torch.dtype, ...],
 ) -> tuple[int, TileMaker]:
     """Width of a tile, and what makes one of (dtype, questions, result, lo)."""
     if implementation == "numba":
         from gpu_rag.graph.pagerank_numba import NumbaGraph, NumbaTile
 
-        views = {t: NumbaGraph(graph, k) for t, k in ((torch.float32, np.float32), (torch.float64, np.float64))}
+        views = {t: NumbaGraph(graph, np.float32 if t == torch.float32 else np.float64) for t in dtypes}
         return NumbaTile.width, lambda dtype, questions, result, lo: NumbaTile(
             views[dtype], plan, teleport, questions, result.numpy(), lo
         )

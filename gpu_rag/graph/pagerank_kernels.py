@@ -1,7 +1,12 @@
 """The two numba kernels of PageRank: a sweep over all rows, and the pass that checks and writes the result.
 
-Each row of the state holds LANES questions. Kernels run without the interpreter's lock, on one thread each: threads
-take different tiles, so the bits do not depend on how many there are.
+Each row of the state holds LANES questions. numba would unroll a loop over them into scalars, or store its
+accumulator once an edge; here the accumulator of a row is one LLVM vector that stays in registers, emitted by two
+intrinsics. No instruction may be reassociated or contracted, so a column's bits do not depend on its lane or on the
+other columns. Kernels run without the interpreter's lock, on one thread each: threads take different tiles, so the
+bits do not depend on how many there are.
+
+Intrinsics and kernels share a file because numba's cache of a kernel is renewed when the kernel's file changes.
 """
 
 from __future__ import annotations
@@ -10,15 +15,149 @@ from typing import Any
 
 import numba
 import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
 
-from gpu_rag.graph import pagerank_lanes
-from gpu_rag.graph.pagerank_lanes import LANES
+LANES = 32
+PANEL = 16  # rows of f32 that fill a cache line when the result is written transposed
+
+_I64 = ir.IntType(64)
+_F64 = ir.VectorType(ir.DoubleType(), LANES)
+
+
+class _Row:
+    """Emits code over arrays of shape [rows, LANES] (or [LANES], row 0), for one call of an intrinsic."""
+
+    def __init__(self, context: Any, builder: Any, signature: Any, args: Any):
+        self.context, self.builder, self.signature, self.args = context, builder, signature, args
+
+    def pointer(self, k: int) -> Any:
+        return cgutils.create_struct_proxy(self.signature.args[k])(self.context, self.builder, self.args[k]).data
+
+    def vector_at(self, k: int, row: Any) -> Any:
+        """Address of row `row` of argument k as a vector of its own element type."""
+        element = self.context.get_data_type(self.signature.args[k].dtype)
+        base = self.builder.bitcast(self.pointer(k), ir.VectorType(element, LANES).as_pointer())
+        return self.builder.gep(base, [row])
+
+    def load(self, k: int, row: Any) -> Any:
+        return self.builder.load(self.vector_at(k, row), align=self.signature.args[k].dtype.bitwidth // 8)
+
+    def store(self, value: Any, k: int, row: Any) -> None:
+        self.builder.store(value, self.vector_at(k, row), align=self.signature.args[k].dtype.bitwidth // 8)
+
+    def widen(self, value: Any, kind: Any) -> Any:
+        """A vector converted to `kind`, a vector type of the same or a wider float."""
+        return value if value.type == kind else self.builder.fpext(value, kind)
+
+    def narrow(self, value: Any, k: int) -> Any:
+        """A vector rounded to the element type of argument k, which is not wider."""
+        kind = ir.VectorType(self.context.get_data_type(self.signature.args[k].dtype), LANES)
+        return value if value.type == kind else self.builder.fptrunc(value, kind)
+
+    def splat(self, scalar: Any, kind: Any) -> Any:
+        one = self.builder.insert_element(ir.Constant(kind, ir.Undefined), scalar, _I64(0))
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+        return self.builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), zeros)
+
+    def absolute(self, value: Any) -> Any:
+        width = 64 if value.type.element == ir.DoubleType() else 32
+        name = f"llvm.fabs.v{LANES}f{width}"
+        fabs = cgutils.get_or_insert_function(self.builder.module, ir.FunctionType(value.type, [value.type]), name)
+        return self.builder.call(fabs, [value])
+
+    def gather(self, state: int, indices: int, weight: int, first: Any, last: Any, kind: Any) -> Any:
+        """sum over e in [first, last) of weight[e] * state[indices[e]], in the order of e, as `kind`."""
+        b = self.builder
+        zero = ir.Constant(kind, [0.0] * LANES)
+        before, loop, after = b.block, b.append_basic_block("edges"), b.append_basic_block("row")
+        b.cbranch(b.icmp_signed("<", first, last), loop, after)
+        b.position_at_end(loop)
+        e, total = b.phi(_I64), b.phi(kind)
+        e.add_incoming(first, before)
+        total.add_incoming(zero, before)
+        node = b.sext(b.load(b.gep(self.pointer(indices), [e])), _I64)
+        term = self.widen(self.load(state, node), kind)
+        if not isinstance(self.signature.args[weight], types.NoneType):
+            w = b.load(b.gep(self.pointer(weight), [e]))
+            if kind.element != w.type:
+                w = b.fpext(w, kind.element)
+            term = b.fmul(term, self.splat(w, kind))
+        grown = b.fadd(total, term)
+        following = b.add(e, _I64(1))
+        e.add_incoming(following, b.block)
+        total.add_incoming(grown, b.block)
+        last_block = b.block
+        b.cbranch(b.icmp_signed("<", following, last), loop, after)
+        b.position_at_end(after)
+        result = b.phi(kind)
+        result.add_incoming(zero, before)
+        result.add_incoming(grown, last_block)
+        return result
+
+
+@intrinsic
+def sweep_row(
+    typing: Any, x: Any, y: Any, source: Any, omega: Any, change: Any, indices: Any, weight: Any, row: Any, at: Any,
+    first: Any, last: Any, damping: Any, inverse: Any, scale: Any,
+) -> Any:  # fmt: skip
+    """y[row] += omega * (z - y[row]) and change += scale * |z - x[row]|,
+    z = (damping * sum_e weight[e] x[indices[e]] + source[at]) * inverse; x and y may be the same array.
+    Computed in the float type of damping, inverse and scale, that of the state or a wider one."""
+    signature = types.void(
+        x, y, source, omega, change, indices, weight, types.int64, types.int64, types.int64, types.int64,
+        damping, inverse, scale,
+    )  # fmt: skip
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        r = _Row(context, builder, signature, args)
+        row, at, first, last, damping, inverse, scale = args[7:]
+        kind = ir.VectorType(context.get_data_type(signature.args[11]), LANES)
+        z = r.gather(0, 5, 6, first, last, kind)
+        z = builder.fadd(builder.fmul(z, r.splat(damping, kind)), r.widen(r.load(2, at), kind))
+        z = builder.fmul(z, r.splat(inverse, kind))
+        moved = r.absolute(builder.fsub(z, r.widen(r.load(0, row), kind)))
+        moved = r.widen(builder.fmul(moved, r.splat(scale, kind)), _F64)
+        old = r.widen(r.load(1, row), kind)
+        step = builder.fmul(r.widen(r.load(3, _I64(0)), kind), builder.fsub(z, old))
+        r.store(r.narrow(builder.fadd(old, step), 1), 1, row)
+        r.store(builder.fadd(r.load(4, _I64(0)), moved), 4, _I64(0))
+        return context.get_dummy_value()
+
+    return signature, emit
+
+
+@intrinsic
+def finish_row(
+    typing: Any, x: Any, source: Any, p: Any, gap: Any, mass: Any, indices: Any, weight: Any, row: Any, at: Any,
+    slot: Any, first: Any, last: Any, damping: Any, scale: Any,
+) -> Any:  # fmt: skip
+    """In f64: q = damping * sum_e weight[e] x[indices[e]] + source[at]; gap += |q - scale * x[row]|; mass += q;
+    p[slot] = q rounded to f32."""
+    signature = types.void(
+        x, source, p, gap, mass, indices, weight, types.int64, types.int64, types.int64, types.int64, types.int64,
+        types.float64, types.float64,
+    )  # fmt: skip
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        r = _Row(context, builder, signature, args)
+        row, at, slot, first, last, damping, scale = args[7:]
+        q = r.gather(0, 5, 6, first, last, _F64)
+        q = builder.fadd(builder.fmul(q, r.splat(damping, _F64)), r.widen(r.load(1, at), _F64))
+        held = builder.fmul(r.widen(r.load(0, row), _F64), r.splat(scale, _F64))
+        gap = r.absolute(builder.fsub(q, held))
+        r.store(builder.fadd(r.load(3, _I64(0)), gap), 3, _I64(0))
+        r.store(builder.fadd(r.load(4, _I64(0)), q), 4, _I64(0))
+        r.store(builder.fptrunc(q, ir.VectorType(ir.FloatType(), LANES)), 2, slot)
+        return context.get_dummy_value()
+
+    return signature, emit
+
 
 # numba supplies the first parameter of an intrinsic, which a type checker cannot know
-_sweep_row: Any = pagerank_lanes.sweep_row
-_finish_row: Any = pagerank_lanes.finish_row
-
-PANEL = 16  # rows of f32 that fill a cache line when the result is written transposed
+sweep_any: Any = sweep_row
+finish_any: Any = finish_row
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -33,7 +172,7 @@ def sweep(
     """
     change[:] = 0.0
     for i in range(indptr.shape[0] - 1):
-        _sweep_row(
+        sweep_any(
             x, y, source, omega, change, indices, weight, i, at[i], indptr[i], indptr[i + 1], damping,
             inverse[i], scale[i],
         )  # fmt: skip
@@ -55,7 +194,7 @@ def finish(
     for start in range(0, n, PANEL):
         end = min(n, start + PANEL)
         for i in range(start, end):
-            _finish_row(
+            finish_any(
                 x, source, panel, gap, mass, indices, weight, i, at[i], i - start, indptr[i], indptr[i + 1], damping,
                 scale[i],
             )  # fmt: skip

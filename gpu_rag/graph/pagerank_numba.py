@@ -8,8 +8,7 @@ import numpy as np
 import torch
 
 from gpu_rag.graph.pagerank_graph import PageRankGraph
-from gpu_rag.graph.pagerank_kernels import finish, sweep
-from gpu_rag.graph.pagerank_lanes import LANES
+from gpu_rag.graph.pagerank_kernels import LANES, finish, sweep
 from gpu_rag.graph.pagerank_plan import COARSE_GAP, ROUNDING, Array, Plan
 from gpu_rag.graph.pagerank_teleport import Teleport
 

@@ -69,8 +69,8 @@ def solve_tile(tile: Tile, plan: Plan, rows: Array, least_mass: Array) -> Solved
         proved = plan.bound(gap, mass, least_mass) + tile.slack
         bound = np.where(pending, proved, bound)
         scale = np.where(pending, plan.scale(mass, least_mass), scale)
-        pending &= (proved > plan.tol) & (steps < plan.max_iter) & (checks < MAX_CHECKS)
+        pending &= ~(proved <= plan.tol) & (steps < plan.max_iter) & (checks < MAX_CHECKS)
         # the guess was too good: correct it, and take at least one more step
         predicted = np.where(pending, np.maximum(predicted, 1.25 * gap / np.maximum(last, 1e-300)), predicted)
         last = np.where(pending, UNKNOWN, last)
-    return Solved(scale, np.flatnonzero((bound > plan.tol) & (rows >= 0)), bound, steps)
+    return Solved(scale, np.flatnonzero(~(bound <= plan.tol) & (rows >= 0)), bound, steps)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from gpu_rag.errors import GpuRagError, RequestFailed, UsageError
 from gpu_rag.index import tables
 from gpu_rag.index.build import Sources, Work
-from gpu_rag.layers.passages import content_hash, reject_line, stop_if_strict
+from gpu_rag.layers.passages import content_hash, reject_line, short_reject, stop_if_strict
 from gpu_rag.settings import Settings
 from gpu_rag.sources.openie import OpenIERow, read_openie
 from gpu_rag.text.patterns import extract_patterns
@@ -117,7 +117,7 @@ def by_import(work: Work, passages: pa.Table) -> list[Row]:
         for item in _openie(work.sources, rows_of):
             if isinstance(item, Reject):
                 stop_if_strict(work.sources.strict, item)
-                rejects.write(reject_line(item))
+                rejects.write(reject_line(short_reject(item, work.sources.openie)))
                 continue
             for row, part in _distribute(item, rows_of[item.id], texts):
                 found[row] = _joined(found.get(row), part)
@@ -195,15 +195,20 @@ def _ask_block(work: Work, requests: list[Request]) -> list[Row]:
         if second[1] in ("ok", "empty"):
             rows[i] = second
     work.report.failures += sum(status in ("malformed", "truncated", "failed") for _, status in rows)
-    work.progress.advance(len(requests))
     return rows
+
+
+def _progress(reply: Reply | RequestFailed) -> tuple[int, int]:
+    """(passages, tokens) that one reply adds to the progress bar."""
+    return (1, reply.n_prompt + reply.n_generated) if isinstance(reply, Reply) else (1, 0)
 
 
 def _complete(work: Work, requests: list[Request]) -> list[Reply | RequestFailed]:
     replies: list[Reply | RequestFailed] = []
     size = max(1, work.settings.models.max_batch * 4)
     for start in range(0, len(requests), size):
-        replies.extend(work.models.llm().complete(requests[start : start + size]))
+        part = requests[start : start + size]
+        replies.extend(work.models.llm().complete(part, lambda _, reply: work.progress.advance(*_progress(reply))))
     return replies
 
 
@@ -215,7 +220,6 @@ def _read(work: Work, reply: Reply | RequestFailed) -> Row:
     report.prompt_tokens += reply.n_prompt
     report.cached_tokens += reply.n_cached
     report.generated_tokens += reply.n_generated
-    work.progress.advance(0, reply.n_prompt + reply.n_generated)
     parsed = parse_json(reply.text, SCHEMA)
     if isinstance(parsed, Malformed):
         return _NOTHING, "truncated" if reply.finish_reason == "length" else "malformed"

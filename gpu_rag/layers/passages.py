@@ -56,6 +56,14 @@ def short_name(file: str, paths: tuple[Path, ...]) -> str:
     return file
 
 
+def short_reject(reject: Reject, paths: tuple[Path, ...]) -> Reject:
+    """A reject with short names, also in a reason that says where an id was used before."""
+    reason = reject.reason
+    for path in paths:
+        reason = reason.replace(f" in {path}", f" in {path.name}")
+    return replace(reject, file=short_name(reject.file, paths), reason=reason)
+
+
 class Passages:
     """Table `documents`, table `passages` (sorted by id), and rejects.jsonl."""
 
@@ -94,7 +102,7 @@ class Passages:
                         row = Reject(row.file, row.line, reason, row.id)
                 if isinstance(row, Reject):
                     stop_if_strict(work.sources.strict, row)
-                    row = replace(row, file=short_name(row.file, corpus))
+                    row = short_reject(row, corpus)
                     rejects.write(reject_line(row))
                     n_rejects, first = n_rejects + 1, first or row
                     continue

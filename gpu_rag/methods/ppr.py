@@ -19,9 +19,9 @@ NEEDS = ("passage_vectors", "relation_vectors", "bm25", "graph")
 @dataclass(frozen=True)
 class Params:
     """n_facts: nearest facts that seed. entity_mass: share of the restart on entities, mention_share of it on those
-    that the question names; the rest of the restart is on passages, by softmax(prior_temperature * cosine) and,
-    word_share of it, by the n_words best of BM25. damping: chance to follow an edge. fusion: weight of the cosine beside the
-    log-PageRank in the final score. tol: L1 error of PageRank."""
+    that the question names. The rest is on passages: by softmax(prior_temperature * cosine), and word_share of it by
+    the n_words best of BM25. damping: chance to follow an edge. fusion: weight of the cosine beside the log-PageRank
+    in the final score. tol: L1 error of PageRank."""
 
     n_facts: int = 5
     n_words: int = 20

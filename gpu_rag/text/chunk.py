@@ -40,7 +40,8 @@ def chunk_spans(text: str, max_words: int = 300, overlap_words: int = 50) -> lis
     units = _units(text, max_words, overlap_words)
     if not units:
         return []
-    if sum(unit[2] for unit in units) <= max_words:
+    # counted over the whole text: a sentence's end inside a word would count that word twice
+    if sum(1 for _ in _WORD.finditer(text)) <= max_words:
         return [(units[0][0], units[-1][1])]
     return _pack(units, max_words, overlap_words)
 

@@ -152,7 +152,8 @@ class _Folded:
 def _fold(text: str) -> _Folded:
     if text.isascii() or unicodedata.is_normalized("NFKC", text):
         folded = text.casefold()
-        if len(folded) == len(text):  # casefold never shortens a character, so none was expanded
+        # casefold never shortens a character, so none was expanded; and none may join with a mark behind it now
+        if len(folded) == len(text) and (text.isascii() or unicodedata.is_normalized("NFKC", folded)):
             return _collapse_spaces(_Folded(folded))
     return _collapse_spaces(_fold_clusters(text))
 

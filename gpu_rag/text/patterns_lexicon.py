@@ -78,6 +78,11 @@ OPENERS = (
 )
 # Common words that may open a sentence alone; followed by a capital they may begin a name ("Sports Illustrated").
 COMMON = _set(
+    "mother father son daughter brother sister wife husband spouse child man woman boy girl king queen prince",
+    "princess president governor mayor minister chancellor senator judge leader member winner champion character",
+    "producer director part place end way home body world date location position person star company border citizen",
+    "officer general died married formed group line point list title name note page start beginning end side",
+    "smooth white black red blue green yellow brown grey gray day night morning evening north south east west",
     "people men women children students members players teams fans critics scholars historians scientists",
     "researchers soldiers troops citizens residents visitors workers employees officials leaders politicians",
     "artists musicians writers authors actors viewers readers users companies businesses schools colleges",

@@ -57,7 +57,7 @@ def name_span(tokens: Sequence[Token], i: int, words: PassageWords) -> tuple[int
         last = _span_end(tokens, i)
     if token.low in RANKS and last - i > 2 and tokens[i + 1].kind == NAME:
         i += 1  # "Captain Ada Holm" is Ada Holm elsewhere
-    if _is_common(tokens, i, last) and token.low not in words.title:
+    if _is_common(tokens, i, last):
         return None
     return i, last
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import sha1
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ from gpu_rag.errors import RequestFailed
 from gpu_rag.runtime.call import RANK_EMBED, RANK_LLM, Executor, Metered
 from gpu_rag.types import Reply, Request
 from gpu_rag.verbs.decider import resolve_decider
+
+OnReply = Callable[[Reply | RequestFailed], None]
 
 if TYPE_CHECKING:
     from gpu_rag.models.embed import Embedder
@@ -23,11 +26,17 @@ def reply_hash(text: str) -> str:
 
 
 def model_executors(
-    llm: LLM | None, embedder: Embedder, decider: str = "auto", *, max_requests: int = 8192, max_texts: int = 1024
+    llm: LLM | None,
+    embedder: Embedder,
+    decider: str = "auto",
+    *,
+    max_requests: int = 8192,
+    max_texts: int = 1024,
+    on_reply: OnReply | None = None,
 ) -> dict[str, Executor]:
     """The executors of the verbs "llm" (where there is a model), "embed" and "similarity".
 
-    max_requests, max_texts: calls a batch. Raises UsageError for a decider that cannot work.
+    max_requests, max_texts: calls a batch. on_reply: called with each reply as it is finished, for progress. Raises UsageError for a decider that cannot work.
     """
     resolve_decider(decider, llm)
 
@@ -48,7 +57,7 @@ def model_executors(
         engine = llm
 
         def complete(static: tuple[Any, ...], args: list[Request]) -> list[Metered]:
-            return _complete(engine, args)
+            return _complete(engine, args, on_reply)
 
         executors["llm"] = Executor(complete, "llm", RANK_LLM, max_requests)
     return executors
@@ -61,13 +70,15 @@ def _embed_each(embedder: Embedder, groups: list[tuple[str, ...]]) -> list[np.nd
     return [vectors[np.array([row[text] for text in group], dtype=np.intp)] for group in groups]
 
 
-def _complete(llm: LLM, requests: list[Request]) -> list[Metered]:
+def _complete(llm: LLM, requests: list[Request], on_reply: OnReply | None) -> list[Metered]:
     """Replies in the order of the requests; those that share a system part reach the engine next to each other."""
     place: dict[str, int] = {}
     for request in requests:
         place.setdefault(request.system, len(place))
     order = sorted(range(len(requests)), key=lambda i: place[requests[i].system])
-    replies = llm.complete([requests[i] for i in order])
+    ordered = [requests[i] for i in order]
+    # only an engine that is asked to report needs to know how
+    replies = llm.complete(ordered, lambda _, reply: on_reply(reply)) if on_reply else llm.complete(ordered)
     if len(replies) != len(requests):
         raise RequestFailed(f"{llm.name} lost replies", given=len(replies), expected=f"{len(requests)} replies")
     answered: list[Metered] = [Metered(None)] * len(requests)

@@ -173,6 +173,13 @@ def answer(index: Path, questions: Path, replay: Path, tmp_path: Path) -> Callab
     return functools.partial(run_here, "answer", *given, *HASH, "--set", f"models.llm=replay:{replay}")
 
 
+class QuietServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: Any) -> None:
+        """An asker that was killed is no event."""
+
+
 class ChatServer:
     """A model server on 127.0.0.1 that speaks the OpenAI chat protocol and counts what it was asked.
 
@@ -184,8 +191,7 @@ class ChatServer:
         self.begun: Counter[str] = Counter()
         self.finished: Counter[str] = Counter()
         self._lock = threading.Lock()
-        self._httpd = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._httpd.daemon_threads = True
+        self._httpd = QuietServer(("127.0.0.1", 0), self._handler())
         self.spec = f"http://127.0.0.1:{self._httpd.server_address[1]}/v1#scripted-8B"
         threading.Thread(target=self._httpd.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 

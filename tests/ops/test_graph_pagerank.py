@@ -1,8 +1,9 @@
-"""Personalized PageRank against a dense solve, by every implementation and solver, and the wrong versions it catches."""
+"""Personalized PageRank against a dense solve, by every implementation and solver; wrong versions are caught."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -73,7 +74,7 @@ def check_against_dense(solve: Solve) -> None:
 
 
 def by(implementation: str, solver: str) -> Solve:
-    def solve(csr: CSR, seeds: Ragged, **options: object) -> torch.Tensor:
+    def solve(csr: CSR, seeds: Ragged, **options: Any) -> torch.Tensor:
         kind = solver if solver != "chebyshev" or prepare(csr).symmetric else "power"
         return personalized_pagerank(csr, seeds, implementation=implementation, solver=kind, **options)
 
@@ -116,7 +117,7 @@ def test_checks_catch(wrong: Solve) -> None:
 
 @pytest.mark.parametrize(("implementation", "solver"), WAYS)
 def test_by_hand(implementation: str, solver: str) -> None:
-    """Path 0 - 1 - 2 and node 3 alone, d = 1/2. From 0: p1 = p0/2 + p2/2 and so on, solved on paper: 7/12, 4/12, 1/12."""
+    """Path 0 - 1 - 2 and node 3 alone, d = 1/2, solved on paper: from node 0 it is 7/12, 4/12, 1/12."""
     csr = csr_from_edges(torch.tensor([0, 1]), torch.tensor([1, 2]), 4)
     seeds = ragged([[0], [3], [], [0, 3]])
     p = personalized_pagerank(csr, seeds, damping=0.5, implementation=implementation, solver=solver)
@@ -238,6 +239,14 @@ def dense_by_iteration(csr: CSR, pi: np.ndarray, damping: float) -> np.ndarray:
     for _ in range(int(np.log(1e-12) / np.log(damping))):
         p = (1 - damping) * pi.T + damping * (step @ p)
     return p.T
+
+
+def test_weights_beyond_the_range_of_f32_states() -> None:
+    weight = torch.tensor([1e-42, 3e-42, 1e-42, 2.0, 5.0, 1e38])
+    csr = csr_from_edges(torch.tensor([0, 1, 0, 3, 4, 5]), torch.tensor([1, 2, 2, 4, 5, 6]), 7, weight)
+    for implementation in ("numba", "scipy", "torch"):
+        p = personalized_pagerank(csr, ragged([[0], [1, 3]]), implementation=implementation).numpy()
+        assert np.abs(p - dense_pagerank(csr, restart(7, [[0], [1, 3]]), 0.85)).sum(1).max() <= 1e-6 + ROUNDING
 
 
 def test_too_few_steps_are_an_error_not_a_result() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,6 +17,7 @@ from gpu_rag.types import Reply, Request
 
 FORMAT = 1
 COMMIT_EVERY = 32
+COMMIT_S = 0.05
 BUSY_S = 60.0
 KEYS_A_QUERY = 500
 
@@ -26,8 +28,8 @@ class CachedLLM:
     Keys are `reply_key`: the same request to another model, or another attempt at it, is another key. Requests that
     are equal within a batch are asked once. A reply from the file, and the second and later of equal requests, has
     from_cache=True. Failures are not kept. A commit (synchronous=FULL, rollback journal: one plain file, no shared
-    memory, so it also works on network disks and can be copied) follows every 32 replies and the end of every batch,
-    before `complete` returns; killed in between, the file holds every reply committed before and opens as usual.
+    memory, so it also works on network disks and can be copied) follows a reply when 32 wait or the last commit is
+    50 ms ago, so behind a slow engine each reply is safe as it comes, and the end of every batch, before `complete` returns; killed in between, the file holds every reply committed before and opens as usual.
     Readers and several writers may share the file: each waits up to 60 s for the other.
     """
 
@@ -82,13 +84,16 @@ class CachedLLM:
     ) -> dict[str, Reply | RequestFailed]:
         keys, places = list(first), list(first.values())
         waiting: list[tuple[str, Reply]] = []
+        committed = time.monotonic()
 
         def keep(i: int, reply: Reply | RequestFailed) -> None:
+            nonlocal committed
             if isinstance(reply, Reply):
                 waiting.append((keys[i], reply))
-            if len(waiting) >= COMMIT_EVERY:
+            if len(waiting) >= COMMIT_EVERY or time.monotonic() - committed >= COMMIT_S:
                 self._write(waiting)
                 waiting.clear()
+                committed = time.monotonic()
             if on_reply is not None:
                 on_reply(places[i], reply)
 

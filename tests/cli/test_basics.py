@@ -1,0 +1,282 @@
+"""What every command keeps to: help with an example, exit statuses, one JSON line on stdout, errors of one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpu_rag.cli import main as main_module
+from gpu_rag.cli.main import COMMANDS, build_parser
+from gpu_rag.errors import UsageError
+
+
+def parsers():
+    (verbs,) = [action for action in build_parser()._actions if hasattr(action, "choices") and action.choices]
+    return verbs.choices
+
+
+# --- help ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_a_command_has_an_example_that_can_be_run(name, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main_module.main([name, "--help"])
+    text = capsys.readouterr().out
+    assert stopped.value.code == 0
+    example = text.split("example:\n", 1)[1].splitlines()[0]
+    words = shlex.split(example)
+    assert words[:2] == ["gpu-rag", name]
+    build_parser().parse_args(words[1:])  # raises UsageError for an option that does not exist
+    for option in ("--json", "--debug"):
+        assert option in text
+
+
+def test_help_of_the_program_names_every_command_and_exit_status(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main_module.main(["--help"])
+    text = capsys.readouterr().out
+    assert stopped.value.code == 0
+    for name in COMMANDS:
+        assert f"  {name} " in text
+    for part in ("0 done", "1 failed", "2 bad usage", "3 finished"):
+        assert part in " ".join(text.split())
+
+
+def test_version(capsys):
+    from gpu_rag import __version__
+
+    with pytest.raises(SystemExit) as stopped:
+        main_module.main(["--version"])
+    assert (stopped.value.code, capsys.readouterr().out) == (0, f"gpu-rag {__version__}\n")
+
+
+# --- usage errors: status 2, one line, nothing on stdout -------------------------------------------
+
+USAGE = {
+    "no command": ([], "required"),
+    "unknown command": (["idnex"], "idnex"),
+    "unknown option": (["verify", "{index}", "--what"], "--what"),
+    "missing option": (["answer", "{index}", "{questions}", "--method", "ppr"], "--out"),
+    "not an index": (["verify", "{tmp}/nothing"], "not an index; given {tmp}/nothing; expected a folder made by"),
+    "a file for an index": (["ask", "{questions}", "Who?"], "not an index"),
+    "missing corpus": (["index", "{tmp}/no.jsonl", "--out", "{tmp}/new"], "{tmp}/no.jsonl"),
+    "missing questions": (["eval", "{index}", "{tmp}/no.jsonl", "--retrieval-only"], "{tmp}/no.jsonl"),
+    "missing answers": (["explain", "{tmp}/no.jsonl", "q1"], "{tmp}/no.jsonl"),
+    "missing profile": (["doctor", "--profile", "{tmp}/no.toml"], "no such profile; given {tmp}/no.toml"),
+    "unknown method": (["ask", "{index}", "Who?", "--method", "ppt"], "dense | bm25 | hybrid | ppr; did you mean ppr"),
+    "unknown second method": (
+        ["eval", "{index}", "{questions}", "--method", "bm25,denes", "--retrieval-only"],
+        "unknown method; given denes; expected dense | bm25 | hybrid | ppr; did you mean dense?",
+    ),
+    "unknown method to build for": (
+        ["index", "{questions}", "--out", "{tmp}/new", "--for", "ppr,bm52"],
+        "did you mean bm25?",
+    ),
+    "no method": (["eval", "{index}", "{questions}", "--method", ",", "--retrieval-only"], "the list is empty"),
+    "--set without a section": (["doctor", "--set", "threads=2"], "cannot read --set; given threads=2"),
+    "--set without a value": (["doctor", "--set", "models.threads"], "cannot read --set"),
+    "--set of an unknown name": (["doctor", "--set", "models.thread=2"], "did you mean threads?"),
+    "--set of an unknown section": (["doctor", "--set", "modles.threads=2"], "did you mean models?"),
+    "--set of a wrong type": (["doctor", "--set", "models.threads=many"], "models.threads has the wrong type"),
+    "--set of a wrong choice": (["doctor", "--set", "index.extractor=magic"], "patterns | llm | import"),
+    "--set below the least": (["doctor", "--set", "index.chunk_words=1"], "expected >= 8"),
+    "--set of an unknown parameter": (
+        ["ask", "{index}", "Who?", "--set", "method.ppr.dampin=1"],
+        "did you mean damping?",
+    ),
+    "--set of an unknown method": (
+        ["ask", "{index}", "Who?", "--set", "method.pprr.damping=0.5"],
+        "did you mean ppr?",
+    ),
+    "no such model": (["ask", "{index}", "Who?", "--set", "models.llm=gpt"], "no such language model; given gpt"),
+    "no device": (["ask", "{index}", "Who?", "--set", "models.device=tpu"], "auto | cpu | cuda"),
+    "answers without a model": (["ask", "{index}", "Who?"], "this needs a language model"),
+    "an empty question": (["ask", "{index}", " "], "the question is empty"),
+    "--limit 0": (["eval", "{index}", "{questions}", "--limit", "0", "--retrieval-only"], "above 0"),
+    "--at nothing": (["eval", "{index}", "{questions}", "--at", "0,5", "--retrieval-only"], "above 0"),
+    "--at words": (["eval", "{index}", "{questions}", "--at", "five", "--retrieval-only"], "not whole numbers"),
+    "--max-failures words": (
+        ["eval", "{index}", "{questions}", "--max-failures", "few", "--retrieval-only"],
+        "5%",
+    ),
+    "--max-failures nan": (["eval", "{index}", "{questions}", "--max-failures", "nan", "--retrieval-only"], "5%"),
+    "unknown format": (["export", "{index}", "--format", "dot", "--out", "{tmp}/x"], "dot"),
+    "--openie that nobody reads": (
+        ["index", "{questions}", "--out", "{tmp}/new", "--openie", "x.jsonl", "--set", "index.extractor=patterns"],
+        "--openie is not read",
+    ),
+}
+WITHOUT_SETTINGS = ("verify", "explain", "export")
+
+
+@pytest.mark.parametrize("case", USAGE)
+def test_bad_usage_is_one_line_and_status_2(case, run, cli, index, questions, tmp_path):
+    words, expected = USAGE[case]
+    places = {"index": index, "questions": questions, "tmp": tmp_path}
+    arguments = [word.format(**places) for word in words]
+    if words and words[0] in COMMANDS and words[0] not in WITHOUT_SETTINGS and "models.llm=gpt" not in words:
+        arguments += cli.NO_LLM
+    result = run(*arguments, "--json")
+    assert result.status == 2, result.err
+    assert result.out == ""
+    assert result.err.count("\n") == 1 and result.err.startswith("gpu-rag: error: ")
+    assert expected.format(**places) in result.err
+
+
+def test_a_wrong_setting_stops_before_any_work(run, cli, index, questions, tmp_path):
+    out = tmp_path / "answers.jsonl"
+    for words in (("--method", "ppt"), ("--method", "ppr", "--max-failures", "many"), ("--method", "ppr")):
+        assert run("answer", index, questions, "--out", out, *words, *cli.NO_LLM).status == 2
+        assert not out.exists()
+
+
+def test_a_missing_layer_names_the_command_to_run(run, cli, tiny_corpus, questions, tmp_path):
+    folder = tmp_path / "words"
+    assert run("index", tiny_corpus, "--out", folder, "--for", "bm25", *cli.NO_LLM).status == 0
+    asked = ("ask", folder, "Who?", "--method", "ppr", "--set", "models.llm=replay:/dev/null")
+    answered = ("answer", folder, questions, "--method", "ppr", "--out", tmp_path / "a.jsonl", *cli.NO_LLM)
+    scored = ("eval", folder, questions, "--method", "bm25,ppr", "--retrieval-only", *cli.NO_LLM)
+    for words in (asked, answered, scored):
+        result = run(*words)
+        assert result.status == 2
+        assert f"run: gpu-rag index CORPUS --out {folder} --for ppr" in result.error
+    assert run("index", tiny_corpus, "--out", folder, "--for", "ppr", *cli.NO_LLM).status == 0
+    assert run(*scored).status == 0
+
+
+def test_an_index_of_another_embedder_is_refused(run, cli, index, questions, tiny_corpus, tmp_path):
+    manifest = index / "manifest.json"
+    document = json.loads(manifest.read_text())
+    made = document["stages"]["passage_vectors"]["models"]["embedder"]["content_hash"]
+    manifest.write_text(manifest.read_text().replace(made, made[::-1]))  # the same name and dimension, other weights
+    for words in (
+        ("eval", index, questions, "--method", "dense", "--retrieval-only"),
+        ("index", tiny_corpus, "--out", index),
+    ):
+        result = run(*words, *cli.NO_LLM)
+        assert result.status == 2
+        assert "the index was embedded with another model" in result.error and "--fresh" in result.error
+
+
+# --- --json ----------------------------------------------------------------------------------------
+
+
+def check_one_json_line(result) -> None:
+    lines = result.out.split("\n")
+    assert len(lines) == 2 and lines[1] == ""
+    assert isinstance(json.loads(lines[0]), dict)
+
+
+def test_json_is_one_line_and_everything_else_goes_to_stderr(run, cli, index, questions, replay, answer, tmp_path):
+    llm = (*cli.HASH, "--set", f"models.llm=replay:{replay}")
+    results = [
+        answer("--json"),
+        run("index", tmp_path / "tiny.jsonl", "--out", index, *cli.NO_LLM, "--json"),
+        run("ask", index, cli.QUESTIONS[0]["question"], *llm, "--json", "--explain"),
+        run("eval", index, questions, *llm, "--json"),
+        run("explain", tmp_path / "answers.jsonl", "q1", "--json"),
+        run("verify", index, "--json"),
+        run("export", index, "--format", "graphml", "--out", tmp_path / "g.graphml", "--json"),
+        run("doctor", *llm, "--json"),
+        run("demo", "--out", tmp_path / "demo", "--questions", 1, *llm, "--json"),
+    ]
+    for result in results:
+        assert result.status == 0, result.err
+        check_one_json_line(result)
+    assert len(results) == len(COMMANDS)
+    assert "questions" in results[0].err and "passages" in results[1].err  # progress
+
+
+def test_without_json_the_output_is_for_people(run, cli, index, replay):
+    result = run("ask", index, "Who founded the University of Loss?", "--set", f"models.llm=replay:{replay}")
+    assert "answer    Hugo Brandt" in result.out
+    with pytest.raises((AssertionError, ValueError)):
+        check_one_json_line(result)
+
+
+def test_json_survives_a_terminal_without_unicode(cli, tmp_path, index):
+    shutil.move(index, tmp_path / "índice")
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    result = cli.run_process("verify", tmp_path / "índice", "--json", env=environment)
+    assert result.status == 0, result.err
+    assert result.document["index"] == str(tmp_path / "índice")
+
+
+# --- errors ----------------------------------------------------------------------------------------
+
+
+def test_debug_prints_a_traceback_and_the_line(run, tmp_path):
+    result = run("verify", tmp_path / "nothing", "--debug")
+    assert result.status == 2
+    assert "Traceback (most recent call last)" in result.err and 'manifest.py", line' in result.err
+    assert "not an index" in result.error
+    assert "Traceback" not in run("verify", tmp_path / "nothing").err
+
+
+def test_the_disk_refuses_with_status_1(run, cli, index, questions, replay, tmp_path):
+    (tmp_path / "folder").write_text("a file where a folder should be")
+    given = (index, questions, "--method", "bm25", "--set", f"models.llm=replay:{replay}")
+    result = run("answer", *given, "--out", tmp_path / "folder" / "answers.jsonl")
+    assert result.status == 1
+    assert result.err.count("\n") == 1 and "folder" in result.error
+
+
+BUG = """
+import sys
+from gpu_rag.cli import main, verify_command
+def run(options): raise KeyError("surprise")
+verify_command.run = run
+sys.exit(main.main(sys.argv[1:]))
+"""
+
+
+def test_a_bug_of_ours_is_one_line_too_and_debug_shows_where():
+    plain = subprocess.run([sys.executable, "-c", BUG, "verify", "x"], capture_output=True, text=True, timeout=60)
+    assert plain.returncode == 1 and plain.stdout == ""
+    assert plain.stderr == (
+        "gpu-rag: internal error: KeyError: 'surprise'; run again with --debug and report it\n"
+    )
+    debug = subprocess.run([sys.executable, "-c", BUG, "verify", "x", "--debug"], capture_output=True, text=True)
+    assert debug.returncode == 1 and "Traceback" in debug.stderr
+
+
+def test_a_reader_that_went_away_is_no_error_message(cli, index):
+    """`gpu-rag verify index --json | head -0`: the other end of the pipe is closed."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = cli.command_line("verify", index, "--json")
+    done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_usage_errors_are_raised_not_printed_by_the_parser():
+    with pytest.raises(UsageError, match="gpu-rag ask --help"):
+        build_parser().parse_args(["ask"])
+
+
+def test_ctrl_c_is_one_line_and_status_1(run, monkeypatch, tmp_path):
+    from gpu_rag.cli import verify_command
+
+    monkeypatch.setattr(verify_command, "run", lambda options: signal.raise_signal(signal.SIGINT))
+    result = run("verify", tmp_path)
+    assert result.status == 1
+    assert result.err == (
+        "gpu-rag: error: stopped by Ctrl-C; run the same command again to continue where it stopped\n"
+    )
+
+
+def test_module_and_command_are_the_same_program(cli):
+    command = Path(sys.executable).parent / "gpu-rag"
+    by_command = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=60)
+    by_module = cli.run_process("--version")
+    assert by_command.stdout == by_module.out != ""

@@ -1,0 +1,191 @@
+"""gpu-rag index: counts, resuming, --fresh, --strict, rejects, --max-failures, ready extractions."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+EXTRACT = ("--set", "index.extractor=llm", "--set", "models.capable=true")
+EXTRACTED = {"d0": [["Halden Bridge", "was designed by", "Marta Orlo"]], "d1": [["Marta Orlo", "was born in", "Tamsin"]]}
+
+
+@pytest.fixture
+def build(run, cli, tiny_corpus, tmp_path):
+    """build(*options): `gpu-rag index` of the tiny corpus into tmp_path/i, the result as JSON."""
+
+    def build(*options, corpus=tiny_corpus):
+        return run("index", corpus, "--out", tmp_path / "i", *cli.NO_LLM, *options, "--json")
+
+    return build
+
+
+def digest(run, folder: Path) -> str:
+    result = run("verify", folder, "--digest", "--json")
+    assert result.status == 0, result.err
+    return result.document["digest"]
+
+
+def test_the_document_has_the_counts_of_the_tables(build, tmp_path):
+    import pyarrow.parquet as parquet
+
+    result = build()
+    assert result.status == 0
+    document = result.document
+    assert list(document["stages"])[0] == "passages" and list(document["stages"])[-1] == "graph"
+    assert len(list((tmp_path / "i" / "stages").iterdir())) == len(document["stages"]) >= 9
+    tables = {path.stem: parquet.read_table(path) for path in (tmp_path / "i" / "stages").rglob("*.parquet")}
+    for name in ("documents", "passages", "entities", "relations", "mentions"):
+        assert document[name] == tables[name].num_rows, name
+    assert document["passages"] == 6 and document["entities"] > 6 and document["rejects"] == 0
+    assert document["extraction"] == {"ok": 6}
+    assert document["out"] == str(tmp_path / "i")
+    assert sum(stage["s"] for stage in document["stages"].values()) <= document["wall_s"]
+    assert not any(stage["skipped"] for stage in document["stages"].values())
+
+
+def test_only_the_layers_that_a_method_needs(build):
+    document = build("--for", "dense,bm25").document
+    assert list(document["stages"]) == ["passages", "bm25", "passage_vectors"]
+    assert (document["entities"], document["mentions"]) == (0, 0)
+
+
+def test_a_second_run_skips_every_stage_and_fresh_skips_none(build, run, tmp_path):
+    build()
+    before = digest(run, tmp_path / "i")
+    again = build()
+    assert again.status == 0 and all(stage["skipped"] for stage in again.document["stages"].values())
+    assert again.err.count("up to date") == len(again.document["stages"])
+    fresh = build("--fresh")
+    assert not any(stage["skipped"] for stage in fresh.document["stages"].values())
+    assert digest(run, tmp_path / "i") == before
+
+
+def test_a_folder_with_other_files_is_left_alone(build, tmp_path):
+    (tmp_path / "i").mkdir()
+    (tmp_path / "i" / "thesis.tex").write_text("precious")
+    for options in ((), ("--fresh",)):
+        result = build(*options)
+        assert result.status == 2 and "thesis.tex" in result.error
+    assert [path.name for path in (tmp_path / "i").iterdir()] == ["thesis.tex"]
+
+
+def test_a_second_writer_is_turned_away(build, tmp_path):
+    from gpu_rag.index.folder import WriteLock
+
+    with WriteLock(tmp_path / "i"):
+        result = build()
+    assert result.status == 1 and "another process is writing this index" in result.error
+    assert build().status == 0
+
+
+# --- rejects ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def flawed(tiny_corpus):
+    """The tiny corpus with three bad rows."""
+    with tiny_corpus.open("a", encoding="utf-8") as file:
+        file.write('{"id": "d6", "title": "No text"}\nnot json\n{"id": "d0", "title": "Again", "text": "d0 again."}\n')
+    return tiny_corpus
+
+
+def test_bad_rows_are_written_down_with_file_line_and_reason_and_are_no_failure(build, flawed, tmp_path):
+    result = build()
+    assert result.status == 0
+    assert (result.document["rejects"], result.document["passages"]) == (3, 6)
+    rejects = [json.loads(line) for line in (tmp_path / "i" / "rejects.jsonl").read_text().splitlines()]
+    assert [Path(reject["file"]).name for reject in rejects] == ["tiny.jsonl"] * 3
+    assert [reject["line"] for reject in rejects] == [7, 8, 9]
+    for reject, part in zip(rejects, ("text", "JSON", "d0"), strict=True):
+        assert part in reject["reason"]
+
+
+def test_strict_stops_at_the_first_bad_row_and_a_mended_file_goes_on(build, flawed):
+    result = build("--strict")
+    assert result.status == 2 and result.out == ""
+    assert "tiny.jsonl:7" in result.error and "--strict" in result.error
+    flawed.write_text("".join(line + "\n" for line in flawed.read_text().splitlines()[:6]))
+    assert build("--strict").status == 0
+
+
+def test_a_corpus_without_any_good_row(build, tmp_path):
+    (tmp_path / "bad.jsonl").write_text("not json\n[]\n")
+    result = build(corpus=tmp_path / "bad.jsonl")
+    assert result.status == 2 and "2 rows rejected, the first: " in result.error and "bad.jsonl:1" in result.error
+
+
+# --- extraction: ready results, and failures of a model --------------------------------------------
+
+
+def test_openie_switches_the_extractor_and_its_bad_rows_are_rejects(build, cli, tmp_path):
+    rows = [{"id": id, "entities": [t[0][0], t[0][2]], "triples": t} for id, t in EXTRACTED.items()]
+    file = cli.write_rows(tmp_path / "openie.jsonl", [*rows, {"id": "d99", "entities": ["X"], "triples": []}])
+    result = build("--openie", file)
+    assert result.status == 0, result.err
+    document = result.document
+    assert document["extraction"] == {"absent": 4, "ok": 2}
+    assert (document["entities"], document["relations"], document["rejects"]) == (3, 2, 1)
+
+
+def extraction_server(chat_server, broken=frozenset()):
+    """Extracts from d0 and d1; passages whose title is in `broken` are refused by the server."""
+
+    def behave(prompt):
+        title = next((name for name in broken if f"{name}" in prompt.splitlines()[0]), None)
+        if title is not None:
+            return 400, f"no {title}"
+        found = next((t for t in EXTRACTED.values() if t[0][0] in prompt), [["Ves", "flows by", "Kerling"]])
+        return 200, json.dumps({"entities": [found[0][0], found[0][2]], "triples": found})
+
+    return chat_server(behave)
+
+
+def test_failed_extractions_end_with_status_3_also_when_nothing_is_left_to_do(build, chat_server):
+    server = extraction_server(chat_server, broken={"Kerling"})
+    llm = (*EXTRACT, "--set", f"models.llm={server.spec}")
+    result = build(*llm)
+    assert result.status == 3, result.err
+    assert result.document["extraction"] == {"failed": 1, "ok": 5}
+    assert "1 extractions failed, above --max-failures 0" in result.err
+    again = build(*llm)
+    assert again.document["stages"]["extraction"]["skipped"]
+    assert again.status == 3
+    assert build(*llm, "--max-failures", "1").status == 0
+    assert build(*llm, "--max-failures", "20%").status == 0
+    assert build(*llm, "--max-failures", "10%").status == 3
+
+
+def test_an_index_without_enough_extractions_is_an_error(build, chat_server):
+    server = chat_server(lambda prompt: (200, "{}"))
+    result = build(*EXTRACT, "--set", f"models.llm={server.spec}", "--max-failures", "100%")
+    assert result.status == 1 and "0 of 6" in result.error and "index.min_yield" in result.error
+
+
+def test_ctrl_c_stops_and_the_next_run_asks_only_what_is_missing(build, chat_server, run, tmp_path):
+    server = extraction_server(chat_server)
+    behave, interrupted = server.behave, []
+
+    def interrupt(prompt):
+        if "Tamsin is a fishing port" in prompt and not interrupted:
+            interrupted.append(prompt)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        return behave(prompt)
+
+    server.behave = interrupt
+    llm = (*EXTRACT, "--set", f"models.llm={server.spec}", "--set", "models.max_batch=1")
+    stopped = build(*llm)
+    assert (stopped.status, stopped.out) == (1, "")
+    assert "stopped by Ctrl-C; run the same command again to continue" in stopped.error
+    assert "Traceback" not in stopped.err
+    server.forget()
+    result = build(*llm)
+    assert result.status == 0
+    assert result.document["stages"]["passages"]["skipped"]
+    assert 1 <= sum(server.begun.values()) <= 4  # at most the four of the batch that was cut
+    whole = run("index", tmp_path / "tiny.jsonl", "--out", tmp_path / "whole", *llm, "--set", "models.embedder=hash")
+    assert whole.status == 0
+    assert digest(run, tmp_path / "i") == digest(run, tmp_path / "whole")

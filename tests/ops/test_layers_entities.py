@@ -1,0 +1,131 @@
+"""The entity layer: names merged by their normal form, the commonest way of writing, relations, a brute-force twin."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpu_rag.layers.entities import MAX_NAME_CHARS, Entities
+from gpu_rag.text.normalise import normalise_name
+
+Triple = tuple[str, str, str]
+Found = Sequence[tuple[Sequence[str], Sequence[Triple]]]  # (names, triples) of passage 0, 1, ...
+Tables = tuple[dict[str, tuple[str, list[str], int]], dict[Triple, list[int]], int]
+
+
+def run_layer(bench: Any, found: Found) -> Tables:
+    """{id: (name, aliases, n_passages)}, {(subject, label, object): passages}, dropped names."""
+    bench.put_extractions(found)
+    counts = bench.run(Entities())
+    entities, relations = bench.rows("entities"), bench.rows("relations")
+    ids = [row["id"] for row in entities]
+    assert ids == sorted(set(ids))
+    keys = [(ids[row["subject"]], row["label"], ids[row["object"]]) for row in relations]
+    assert keys == sorted(set(keys))
+    assert all(row["id"] == " | ".join(key) and row["origin"] == "extraction" for row, key in zip(relations, keys))
+    assert (counts["entities"], counts["relations"]) == (len(ids), len(keys))
+    by_id = {row["id"]: (row["name"], row["aliases"], row["n_passages"]) for row in entities}
+    return by_id, {key: row["passages"] for key, row in zip(keys, relations)}, counts["dropped_names"]
+
+
+def brute_force(found: Found) -> Tables:
+    """Every written name of every passage in one flat list, then plain counting."""
+    flat = [
+        (passage, name)
+        for passage, (names, triples) in enumerate(found)
+        for name in [*names, *(end for s, _, o in triples for end in (s, o))]
+    ]
+    good = [(p, normalise_name(n), " ".join(n.split())) for p, n in flat if 0 < len(normalise_name(n)) <= 300]
+    entities = {}
+    for key in {key for _, key, _ in good}:
+        ways = Counter(way for _, k, way in good if k == key)
+        ranked = sorted(ways, key=lambda way: (-ways[way], way))
+        entities[key] = (ranked[0], ranked[1:], len({p for p, k, _ in good if k == key}))
+    relations: dict[Triple, list[int]] = {}
+    for passage, (_, triples) in enumerate(found):
+        for s, r, o in triples:
+            key = (normalise_name(s), normalise_name(r), normalise_name(o))
+            if key[0] in entities and key[2] in entities and passage not in relations.setdefault(key, []):
+                relations[key].append(passage)
+    return entities, relations, len(flat) - len(good)
+
+
+def test_names_merge_and_the_commonest_way_names_the_entity(bench: Any) -> None:
+    found = [
+        (["New  York", "“New York”", "NEW YORK"], []),
+        (["new york"], [("New York", "IS", "a city"), ("new york", "is", "A City")]),
+    ]
+    entities, relations, dropped = run_layer(bench, found)
+    # "New York" and "new york" are written twice each: the alphabet decides, upper case first
+    assert entities["new york"] == ("New York", ["new york", "NEW YORK", "“New York”"], 2)
+    assert entities["a city"] == ("A City", ["a city"], 1)
+    assert relations == {("new york", "is", "a city"): [1]}
+    assert dropped == 0
+
+
+def test_names_that_are_nothing_or_whole_sentences_are_dropped_and_counted(bench: Any) -> None:
+    long = "x" * MAX_NAME_CHARS
+    found = [(["...", " ", long, long + "y", "Ann"], [("Ann", "said", long + "y"), ("", "is", "Ann")])]
+    entities, relations, dropped = run_layer(bench, found)
+    assert set(entities) == {"ann", long}
+    assert relations == {}  # an end that is dropped takes its triple along
+    assert dropped == 5
+
+
+def test_ends_of_triples_are_entities_and_self_relations_stay(bench: Any) -> None:
+    found = [([], [("Ann", "is", "ann"), ("Bo", "", "Ann")]), (["Cy"], [("Bo", "...", "ANN")]), ([], [])]
+    entities, relations, _ = run_layer(bench, found)
+    assert set(entities) == {"ann", "bo", "cy"}
+    assert relations == {("ann", "is", "ann"): [0], ("bo", "", "ann"): [0, 1]}
+    assert entities["ann"] == ("Ann", ["ANN", "ann"], 2)
+
+
+def test_no_extraction_gives_empty_tables(bench: Any) -> None:
+    assert run_layer(bench, [([], []), ([], [])]) == ({}, {}, 0)
+
+
+NAMES = st.sampled_from(["York", "york", " YORK ", "New  York", "new york.", "(York)", "", "..", "Orlo", "ORLO", "Ẏork"])
+LABELS = st.sampled_from(["in", "In ", "near"])
+FOUND = st.lists(
+    st.tuples(st.lists(NAMES, max_size=4), st.lists(st.tuples(NAMES, LABELS, NAMES), max_size=4)), max_size=5
+)
+
+
+@given(FOUND)
+@settings(
+    max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_against_brute_force(benches: Iterator[Any], found: Found) -> None:
+    assert run_layer(next(benches), found) == brute_force(found)
+
+
+EXAMPLE: Found = [(["orlo", "ORLO", "ORLO", "York"], [("York", "In", "Orlo"), ("Orlo", "in", "orlo")]), (["York"], [])]
+
+
+def first_way(tables: Tables) -> Tables:
+    entities = {key: (sorted([name, *ways])[-1], ways, n) for key, (name, ways, n) in tables[0].items()}
+    return entities, tables[1], tables[2]
+
+
+def without_self_relations(tables: Tables) -> Tables:
+    return tables[0], {key: where for key, where in tables[1].items() if key[0] != key[2]}, tables[2]
+
+
+def label_as_written(tables: Tables) -> Tables:
+    return tables[0], {(s, r.title(), o): where for (s, r, o), where in tables[1].items()}, tables[2]
+
+
+def counted_by_mention(tables: Tables) -> Tables:
+    return {key: (name, ways, n + len(ways)) for key, (name, ways, n) in tables[0].items()}, tables[1], tables[2]
+
+
+@pytest.mark.parametrize("wrong", [first_way, without_self_relations, label_as_written, counted_by_mention])
+def test_brute_force_tells_wrong_tables_apart(bench: Any, wrong: Callable[[Tables], Tables]) -> None:
+    tables = run_layer(bench, EXAMPLE)
+    assert tables == brute_force(EXAMPLE)
+    assert wrong(tables) != brute_force(EXAMPLE)

@@ -1,0 +1,174 @@
+"""The extraction layer with a language model: repair tries, statuses, counts, failures, and what a second run asks."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpu_rag
+from gpu_rag.errors import GpuRagError, RequestFailed
+from gpu_rag.index.build import BuildReport
+from gpu_rag.index.index import Index
+from gpu_rag.index.verify import verify
+from gpu_rag.layers.extraction import SCHEMA
+from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.types import JsonSchema, Reply, Request
+
+GOOD = json.dumps({"entities": ["Ann", "Bo"], "triples": [["Ann", "knows", "Bo"]]})
+EMPTY = json.dumps({"entities": [], "triples": []})
+BAD = "Ann knows Bo."
+SAID = Callable[[Request], "str | Reply | RequestFailed"]
+
+
+def cut(text: str) -> Reply:
+    """A reply that ran into max_tokens."""
+    return Reply(text, "length", 10, 4, 512)
+
+
+# what is said to each passage at the first and at the second attempt, and the status that follows
+CASES: dict[str, tuple[str | Reply | RequestFailed, str | Reply | RequestFailed, str]] = {
+    "valid": (GOOD, BAD, "ok"),
+    "fenced": (f"```json\n{GOOD}\n```", BAD, "ok"),
+    "nothing": (EMPTY, GOOD, "empty"),
+    "repaired": (BAD, GOOD, "ok"),
+    "repaired-to-nothing": (BAD, EMPTY, "empty"),
+    "malformed": (BAD, BAD, "malformed"),
+    "wrong-shape": ('{"entities": ["Ann"], "triples": [["Ann", "knows"]]}', '{"entities": []}', "malformed"),
+    "cut": (cut(GOOD[:-4]), cut(GOOD[:-9]), "truncated"),
+    "cut-then-repaired": (cut(GOOD[:-4]), GOOD, "ok"),
+    "cut-then-malformed": (cut(GOOD[:-4]), BAD, "truncated"),
+    "cut-but-whole": (cut(GOOD), BAD, "ok"),
+    "failed": (RequestFailed("the server said no"), GOOD, "failed"),
+    "failed-later": (BAD, RequestFailed("the server said no"), "malformed"),
+}
+EXPECTED = {name: status for name, (_, _, status) in CASES.items()}
+
+
+def by_case(request: Request) -> str | Reply | RequestFailed:
+    name = request.prompt.split("Title: ")[1].split("\n")[0]
+    return CASES[name][request.attempt]
+
+
+def write_cases(path: Path, names: list[str]) -> Path:
+    rows = [{"id": name, "title": name, "text": f"Ann knows Bo. This is the case {name}."} for name in names]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def build(corpus: Path, out: Path, llm: ScriptedLLM, **index: Any) -> BuildReport:
+    settings = {"models": {"embedder": "hash", "max_batch": 1}, "index": {"extractor": "llm", "block": 8, **index}}
+    return gpu_rag.build(corpus, out, settings=settings, llm=llm)
+
+
+def statuses(out: Path) -> dict[str, str]:
+    from gpu_rag.index import tables
+
+    index = Index.open(out)
+    table = tables.read_table(index.folder("extraction") / "extractions.parquet", tables.EXTRACTIONS)
+    return {index.passage_ids[row["passage"]]: row["status"] for row in table.to_pylist()}
+
+
+@pytest.fixture
+def cases(tmp_path: Path) -> Path:
+    return write_cases(tmp_path / "cases.jsonl", list(CASES))
+
+
+def test_every_kind_of_reply_has_its_status(cases: Path, tmp_path: Path) -> None:
+    llm = ScriptedLLM(by_case)
+    report = build(cases, tmp_path / "ix", llm, min_yield=0.1)
+    assert statuses(tmp_path / "ix") == EXPECTED
+    assert verify(tmp_path / "ix") == []
+    stage = report.stages["extraction"]
+    assert stage.counts == {f"extraction_{status}": n for status, n in Counter(EXPECTED.values()).items()}
+    assert report.count("extraction_ok") == 5
+    assert stage.failures == sum(status in ("malformed", "truncated", "failed") for status in EXPECTED.values())
+
+
+def test_a_repair_asks_the_unread_ones_once_more_and_warmer(cases: Path, tmp_path: Path) -> None:
+    llm = ScriptedLLM(by_case)
+    build(cases, tmp_path / "ix", llm, min_yield=0.1, extract_tokens=77)
+    first = {r.prompt: r for r in llm.calls if r.attempt == 0}
+    second = {r.prompt: r for r in llm.calls if r.attempt == 1}
+    assert len(first) + len(second) == len(llm.calls)  # nobody is asked the same twice
+    assert set(first) == {r.prompt for r in llm.calls} and len(first) == len(CASES)
+    unread = {"malformed", "wrong-shape", "cut", "repaired", "failed-later"}
+    unread |= {"repaired-to-nothing", "cut-then-repaired", "cut-then-malformed"}
+    assert {r.prompt.split("Title: ")[1].split("\n")[0] for r in second.values()} == unread
+    assert {(r.max_tokens, r.constraint, r.temperature) for r in first.values()} == {(77, JsonSchema(SCHEMA), 0.0)}
+    assert {r.temperature for r in second.values()} == {0.3}
+    assert len({r.system for r in llm.calls}) == 1  # one shared prefix
+    assert max(llm.batches) <= 4  # 4 * max_batch requests a call
+
+
+def test_costs_are_those_of_the_replies(cases: Path, tmp_path: Path) -> None:
+    llm = ScriptedLLM(by_case)
+    stage = build(cases, tmp_path / "ix", llm, min_yield=0.1).stages["extraction"]
+    n_failed = sum(isinstance(by_case(request), RequestFailed) for request in llm.calls)
+    assert stage.llm_calls == len(llm.calls) - n_failed
+    n_cut = sum(isinstance(by_case(request), Reply) for request in llm.calls)
+    assert stage.cached_tokens == 4 * n_cut
+    said = [llm._reply(request) for request in llm.calls]
+    assert stage.generated_tokens == sum(r.n_generated for r in said if isinstance(r, Reply))
+    assert stage.prompt_tokens == sum(r.n_prompt for r in said if isinstance(r, Reply))
+
+
+def test_too_low_a_yield_stops_the_build_and_the_next_run_asks_nothing_again(tmp_path: Path) -> None:
+    corpus = write_cases(tmp_path / "c.jsonl", ["valid", "malformed", "cut", "nothing", "repaired"])
+    with pytest.raises(GpuRagError, match=r"too few passages; given 2 of 5 .*; expected at least 50%"):
+        build(corpus, tmp_path / "ix", ScriptedLLM(by_case))
+    again = ScriptedLLM(by_case)
+    report = build(corpus, tmp_path / "ix", again, min_yield=0.4)  # 2 of 5 is enough now
+    assert again.calls == []
+    assert report.stages["extraction"].llm_calls == 0
+    assert report.stages["extraction"].prompt_tokens > 0  # what the replies once cost
+    assert statuses(tmp_path / "ix") == {name: EXPECTED[name] for name in statuses(tmp_path / "ix")}
+    assert verify(tmp_path / "ix") == []
+
+
+def test_failed_requests_alone_are_asked_again(tmp_path: Path) -> None:
+    corpus = write_cases(tmp_path / "c.jsonl", ["valid", "failed", "malformed"])
+    with pytest.raises(GpuRagError, match="'failed': 1"):
+        build(corpus, tmp_path / "ix", ScriptedLLM(by_case), min_yield=0.6)
+    healed = ScriptedLLM(lambda request: GOOD)
+    build(corpus, tmp_path / "ix", healed, min_yield=0.6)
+    assert [request.prompt.split("Title: ")[1].split("\n")[0] for request in healed.calls] == ["failed"]
+    assert statuses(tmp_path / "ix") == {"valid": "ok", "failed": "ok", "malformed": "malformed"}
+
+
+def test_an_interrupted_extraction_keeps_every_reply_it_had(tmp_path: Path) -> None:
+    names = [f"n{i:02d}" for i in range(20)]
+    corpus = write_cases(tmp_path / "c.jsonl", names)
+    whole = ScriptedLLM(lambda request: GOOD)
+    build(corpus, tmp_path / "whole", whole)
+    asked: list[str] = []
+
+    def interrupted(request: Request) -> str:
+        if len(asked) == 11:
+            raise KeyboardInterrupt
+        asked.append(request.prompt)
+        return GOOD
+
+    with pytest.raises(KeyboardInterrupt):
+        build(corpus, tmp_path / "ix", ScriptedLLM(interrupted))
+    rest = ScriptedLLM(lambda request: GOOD)
+    build(corpus, tmp_path / "ix", rest)
+    assert len(rest.calls) == 9 and not {r.prompt for r in rest.calls} & set(asked)
+    digests = {gpu_rag.Index.open(tmp_path / name).manifest.digest() for name in ("whole", "ix")}
+    assert len(digests) == 1 and verify(tmp_path / "ix") == []
+
+
+def test_another_model_or_prompt_length_asks_again(tmp_path: Path) -> None:
+    corpus = write_cases(tmp_path / "c.jsonl", ["valid"])
+    build(corpus, tmp_path / "ix", ScriptedLLM(by_case))
+    same = ScriptedLLM(by_case)
+    assert build(corpus, tmp_path / "ix", same).stages["extraction"].skipped and same.calls == []
+    longer = ScriptedLLM(by_case)
+    assert not build(corpus, tmp_path / "ix", longer, extract_tokens=99).stages["extraction"].skipped
+    other = ScriptedLLM(by_case, name="another")
+    assert not build(corpus, tmp_path / "ix", other, extract_tokens=99).stages["extraction"].skipped
+    assert len(longer.calls) == len(other.calls) == 1
