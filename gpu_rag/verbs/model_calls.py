@@ -36,7 +36,8 @@ def model_executors(
 ) -> dict[str, Executor]:
     """The executors of the verbs "llm" (where there is a model), "embed" and "similarity".
 
-    max_requests, max_texts: calls a batch. on_reply: called with each reply as it is finished, for progress. Raises UsageError for a decider that cannot work.
+    max_requests, max_texts: calls a batch. on_reply: called with each reply as it is finished, for progress. Raises
+    UsageError for a decider that cannot work.
     """
     resolve_decider(decider, llm)
 

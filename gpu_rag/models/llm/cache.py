@@ -25,12 +25,13 @@ KEYS_A_QUERY = 500
 class CachedLLM:
     """An engine with a memory: `complete` asks `llm` only what `path` does not hold yet.
 
-    Keys are `reply_key`: the same request to another model, or another attempt at it, is another key. Requests that
-    are equal within a batch are asked once. A reply from the file, and the second and later of equal requests, has
+    Keys are `reply_key`: the same request to another model, or another attempt at it, is another key. Requests that are
+    equal within a batch are asked once. A reply from the file, and the second and later of equal requests, has
     from_cache=True. Failures are not kept. A commit (synchronous=FULL, rollback journal: one plain file, no shared
-    memory, so it also works on network disks and can be copied) follows a reply when 32 wait or the last commit is
-    50 ms ago, so behind a slow engine each reply is safe as it comes, and the end of every batch, before `complete` returns; killed in between, the file holds every reply committed before and opens as usual.
-    Readers and several writers may share the file: each waits up to 60 s for the other.
+    memory, so it also works on network disks and can be copied) follows a reply when 32 wait or the last commit is 50
+    ms ago, so behind a slow engine each reply is safe as it comes, and the end of every batch, before `complete`
+    returns; killed in between, the file holds every reply committed before and opens as usual. Readers and several
+    writers may share the file: each waits up to 60 s for the other.
     """
 
     def __init__(self, llm: LLM, path: Path):

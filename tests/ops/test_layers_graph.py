@@ -1,0 +1,164 @@
+"""The graph layer: the strongest of parallel edges, node numbers, both directions, an adjacency by dictionary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpu_rag.index import tables
+from gpu_rag.layers.graph import Graph, strongest
+
+Edge = tuple[int, int, float]
+Strongest = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
+
+
+def by_dictionary(edges: list[Edge]) -> list[Edge]:
+    best: dict[tuple[int, int], float] = {}
+    for a, b, weight in edges:
+        if a != b:
+            key = (min(a, b), max(a, b))
+            best[key] = max(best.get(key, -1.0), weight)
+    return [(a, b, best[a, b]) for a, b in sorted(best)]
+
+
+def apply(function: Strongest, edges: list[Edge]) -> list[Edge]:
+    src, dst = (np.asarray([edge[i] for edge in edges], np.int64) for i in (0, 1))
+    found = function(src, dst, np.asarray([edge[2] for edge in edges], np.float64))
+    return list(zip(*(column.tolist() for column in found)))
+
+
+EDGES = st.lists(
+    st.tuples(st.integers(0, 6), st.integers(0, 6), st.sampled_from([1.0, 0.81, 0.9, 0.999, 1.0005])), max_size=40
+)
+
+
+@given(EDGES)
+@settings(max_examples=50, deadline=None, derandomize=True)
+def test_strongest_against_a_dictionary(edges: list[Edge]) -> None:
+    assert apply(strongest, edges) == by_dictionary(edges)
+
+
+def test_strongest_by_hand() -> None:
+    assert apply(strongest, []) == []
+    assert apply(strongest, [(2, 2, 1.0)]) == []
+    assert apply(strongest, [(3, 1, 0.8), (1, 3, 1.0), (1, 3, 0.9), (0, 3, 0.8)]) == [(0, 3, 0.8), (1, 3, 1.0)]
+
+
+def first_reason(src: np.ndarray, dst: np.ndarray, weight: np.ndarray) -> Any:
+    return strongest(src, dst, -np.arange(len(src), dtype=float))[:2] + (strongest(src, dst, -weight)[2] * -1,)
+
+
+def directed(src: np.ndarray, dst: np.ndarray, weight: np.ndarray) -> Any:
+    order = np.lexsort((dst, src))
+    return src[order], dst[order], weight[order]
+
+
+def with_loops(src: np.ndarray, dst: np.ndarray, weight: np.ndarray) -> Any:
+    a, b, w = strongest(src, dst, weight)
+    return np.append(a, src[-1]), np.append(b, src[-1]), np.append(w, 1.0)
+
+
+def summed(src: np.ndarray, dst: np.ndarray, weight: np.ndarray) -> Any:
+    a, b, _ = strongest(src, dst, weight)
+    low, high = np.minimum(src, dst), np.maximum(src, dst)
+    return a, b, np.asarray([weight[(low == x) & (high == y)].sum() for x, y in zip(a, b)])
+
+
+@pytest.mark.parametrize("wrong", [first_reason, directed, with_loops, summed])
+def test_the_dictionary_tells_wrong_ones_apart(wrong: Strongest) -> None:
+    edges = [(0, 1, 0.8), (1, 0, 1.0), (2, 1, 0.9), (2, 2, 1.0)]
+    assert apply(strongest, edges) == by_dictionary(edges)
+    assert apply(wrong, edges) != by_dictionary(edges)
+
+
+# --- the layer ---------------------------------------------------------------------------------------
+
+
+def put(
+    bench: Any,
+    n_entities: int,
+    n_passages: int,
+    relations: list[tuple[int, int]],
+    mentions: list[tuple[int, int]],
+    synonyms: list[Edge],
+) -> None:
+    bench.put_entities([f"e{i:03d}" for i in range(n_entities)])
+    bench.put_passages([f"text {i}" for i in range(n_passages)])
+    bench.put(
+        "relations",
+        [
+            {"id": f"r{i}", "subject": s, "label": "r", "object": o, "passages": [0], "origin": "extraction"}
+            for i, (s, o) in enumerate(relations)
+        ],
+    )
+    bench.put(
+        "mentions",
+        [{"entity": e, "passage": p, "start": 0, "end": 1, "origin": "search"} for e, p in mentions],
+    )
+    bench.put("synonyms", [{"left": a, "right": b, "score": score} for a, b, score in synonyms])
+
+
+def adjacency(bench: Any) -> tuple[dict[tuple[int, int], float], dict[str, np.ndarray]]:
+    arrays = tables.read_arrays(bench.folder("graph") / "graph.safetensors")
+    indptr, indices, weight = arrays["indptr"], arrays["indices"], arrays["weight"]
+    rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+    entries = dict(zip(zip(rows.tolist(), indices.tolist()), weight.tolist()))
+    assert len(entries) == len(indices)
+    return entries, arrays
+
+
+def expected(n_entities: int, relations: Any, mentions: Any, synonyms: Any) -> dict[tuple[int, int], float]:
+    edges = [(s, o, 1.0) for s, o in relations] + [(e, n_entities + p, 1.0) for e, p in mentions]
+    edges += [(a, b, float(np.float32(score))) for a, b, score in synonyms]
+    best = by_dictionary(edges)
+    return {**{(a, b): w for a, b, w in best}, **{(b, a): w for a, b, w in best}}
+
+
+def test_nodes_are_entities_then_passages_and_edges_go_both_ways(bench: Any) -> None:
+    relations, mentions = [(0, 1), (1, 0), (2, 2)], [(0, 0), (0, 0), (2, 1)]
+    synonyms = [(0, 1, 0.85), (1, 2, 0.9)]
+    put(bench, 3, 3, relations, mentions, synonyms)
+    counts = bench.run(Graph())
+    entries, arrays = adjacency(bench)
+    assert entries == expected(3, relations, mentions, synonyms)
+    assert entries[0, 1] == entries[1, 0] == 1.0  # a relation is stronger than a synonym
+    assert entries[1, 2] == pytest.approx(0.9)
+    assert entries[0, 3] == entries[3, 0] == 1.0 and entries[2, 4] == 1.0  # passage p is node 3 + p
+    assert not any(5 in pair for pair in entries)  # passage 2 mentions nothing
+    assert arrays["ranges"].tolist() == [0, 3, 3, 6] and len(arrays["indptr"]) == 7
+    assert counts == {"nodes": 6, "edges": 8}
+    dtypes = {name: array.dtype for name, array in arrays.items()}
+    assert dtypes == {"indptr": np.int64, "indices": np.int32, "weight": np.float32, "ranges": np.int64}
+
+
+def test_a_corpus_without_entities_has_a_graph_without_edges(bench: Any) -> None:
+    put(bench, 0, 4, [], [], [])
+    assert bench.run(Graph()) == {"nodes": 4, "edges": 0}
+    entries, arrays = adjacency(bench)
+    assert entries == {} and arrays["indptr"].tolist() == [0] * 5
+
+
+NODE = st.integers(0, 4)
+PASSAGE = st.integers(0, 3)
+
+
+@given(
+    st.lists(st.tuples(NODE, NODE), max_size=12),
+    st.lists(st.tuples(NODE, PASSAGE), max_size=12),
+    st.lists(st.tuples(NODE, NODE, st.sampled_from([0.8, 0.9, 1.0])), max_size=6),
+)
+@settings(
+    max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_against_a_dictionary(benches: Iterator[Any], relations: Any, mentions: Any, synonyms: Any) -> None:
+    bench = next(benches)
+    put(bench, 5, 4, relations, mentions, synonyms)
+    counts = bench.run(Graph())
+    entries, _ = adjacency(bench)
+    assert entries == expected(5, relations, mentions, synonyms)
+    assert counts == {"nodes": 9, "edges": len(entries)}

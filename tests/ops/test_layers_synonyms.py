@@ -1,0 +1,152 @@
+"""The synonym layer: numbers must agree, the threshold, each pair once, a brute-force twin in float64."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpu_rag.layers.graph import Synonyms
+
+Pairs = dict[tuple[str, str], float]
+_MARGIN = 1e-5  # a cosine this close to the threshold may fall on either side
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def at_angle(cosine: float) -> list[float]:
+    return [cosine, float(np.sqrt(1 - cosine * cosine))]
+
+
+def run_layer(bench: Any, names: Sequence[str], vectors: np.ndarray, threshold: float = 0.8, k: int = 20) -> Pairs:
+    """{(left, right): score}; names sorted, a vector each."""
+    assert list(names) == sorted(set(names))
+    bench.put_entities(names)
+    bench.put_vectors("entity_vectors", vectors)
+    counts = bench.run(Synonyms(), {"index": {"synonym_threshold": threshold, "synonym_k": k}})
+    rows = bench.rows("synonyms")
+    keys = [(row["left"], row["right"]) for row in rows]
+    assert keys == sorted(set(keys)) and all(left < right for left, right in keys)  # each pair once, no self pair
+    assert counts == {"synonyms": len(rows)}
+    return {(names[row["left"]], names[row["right"]]): row["score"] for row in rows}
+
+
+def brute_force(names: Sequence[str], vectors: np.ndarray, threshold: float = 0.8) -> Pairs:
+    """All pairs, one by one."""
+    held = vectors.astype(np.float16).astype(np.float64)
+    pairs: Pairs = {}
+    for i, left in enumerate(names):
+        for j in range(i + 1, len(names)):
+            right, score = names[j], float(held[i] @ held[j])
+            if re.findall(r"\d+", left) != re.findall(r"\d+", right):
+                continue
+            if min(sum(map(str.isalpha, name)) for name in (left, right)) >= 3 and score >= threshold:
+                pairs[left, right] = score
+    return pairs
+
+
+def agree(found: Pairs, expected: Pairs, threshold: float = 0.8) -> bool:
+    """Equal pairs and scores, apart from pairs that lie on the threshold."""
+    both = found.keys() | expected.keys()
+    sure = {p for p in both if abs((found.get(p) or expected[p]) - threshold) > _MARGIN}
+    same = {p for p in sure if p in found and p in expected}
+    return same == sure and all(abs(found[p] - expected[p]) < 1e-4 for p in found.keys() & expected.keys())
+
+
+def test_numbers_must_agree_and_short_names_never_pair(bench: Any) -> None:
+    names = ["17 may 1941", "17 may 1942", "1942 17 may", "bo", "bo!", "henry 1", "henry 01", "may 17 1942"]
+    names = sorted(names)
+    found = run_layer(bench, names, unit(np.ones((len(names), 4))))  # all of them equal as vectors
+    # digits are compared as written and in order: 1 is not 01, 17 1942 is not 1942 17
+    assert set(found) == {("17 may 1942", "may 17 1942")}
+
+
+def test_the_threshold(bench: Any) -> None:
+    vectors = np.asarray([[1, 0], at_angle(0.85), at_angle(0.7), at_angle(-0.9)])
+    names = ["aaa", "bbb", "ccc", "ddd"]
+    assert set(run_layer(bench, names, vectors, 0.8)) == {("aaa", "bbb"), ("bbb", "ccc")}
+    assert set(run_layer(bench, names, vectors, 0.95)) == {("bbb", "ccc")}
+    assert set(run_layer(bench, names, vectors, 0.98)) == set()
+    found = run_layer(bench, names, vectors, 0.6)
+    assert found["aaa", "ccc"] == pytest.approx(0.7, abs=1e-3)
+    exact = run_layer(bench, ["aaa", "bbb"], np.asarray([[1.0, 0], [0.5, 0.5]]), 0.5)
+    assert set(exact) == {("aaa", "bbb")}  # a cosine equal to the threshold counts
+
+
+def test_k_bounds_the_neighbours_but_a_pair_needs_only_one_side(bench: Any) -> None:
+    """A hub near five names, each of which has only the hub near it: with k = 1 all five pairs are found."""
+    spokes = np.eye(6)[1:] * 0.5
+    spokes[:, 0] = np.sqrt(0.75)
+    vectors = np.vstack([np.eye(6)[:1], spokes])
+    names = ["hub", "saa", "sbb", "scc", "sdd", "see"]
+    assert set(run_layer(bench, names, vectors, 0.8, k=1)) == {("hub", name) for name in names[1:]}
+    equal = unit(np.ones((6, 3)))
+    assert len(run_layer(bench, names, equal, 0.8, k=5)) == 15
+    assert len(run_layer(bench, names, equal, 0.8, k=2)) < 15
+
+
+def test_blocks_of_queries_do_not_show(benches: Iterator[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(3)
+    vectors = unit(np.repeat(generator.normal(size=(10, 8)), 4, 0) + generator.normal(size=(40, 8)) * 0.1)
+    names = [f"name{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(40)]
+    whole = run_layer(next(benches), names, vectors)
+    assert len(whole) > 30
+    monkeypatch.setattr("gpu_rag.layers.graph._ROWS", 7)
+    assert run_layer(next(benches), names, vectors) == whole
+
+
+def test_no_entity_gives_an_empty_table(bench: Any) -> None:
+    assert run_layer(bench, [], np.zeros((0, 4))) == {}
+
+
+WORD = st.sampled_from(["ann", "bo", "carl", "d", "ves", "ümit"])
+NUMBER = st.sampled_from(["", " 1", " 2", " 1941", " 1 2"])
+NAMES = st.lists(st.tuples(WORD, NUMBER, st.sampled_from(["", " x"])).map("".join), unique=True, max_size=18)
+
+
+@given(NAMES.map(sorted), st.integers(0, 2**16), st.sampled_from([0.5, 0.8, 0.95]))
+@settings(
+    max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_against_brute_force(benches: Iterator[Any], names: list[str], seed: int, threshold: float) -> None:
+    generator = np.random.default_rng(seed)
+    vectors = unit(generator.normal(size=(len(names), 5)) * 0.5 + generator.integers(0, 2, (len(names), 1)) + 0.1)
+    found = run_layer(next(benches), names, vectors, threshold)
+    assert agree(found, brute_force(names, vectors, threshold), threshold)
+
+
+def numbers_ignored(names: Sequence[str], vectors: np.ndarray) -> Pairs:
+    bare = {re.sub(r"\d+", "#", name) + f" {i}": name for i, name in enumerate(names)}
+    pairs = brute_force([re.sub(r" \d+$", "", name) for name in bare], vectors)
+    return {(left, right): score for (left, right), score in pairs.items()}
+
+
+def last_neighbour_lost(names: Sequence[str], vectors: np.ndarray) -> Pairs:
+    pairs = brute_force(names, vectors)
+    pairs.pop(min(pairs, key=lambda pair: pairs[pair]))
+    return pairs
+
+
+def both_directions(names: Sequence[str], vectors: np.ndarray) -> Pairs:
+    pairs = brute_force(names, vectors)
+    return {**pairs, **{(right, left): score for (left, right), score in pairs.items()}}
+
+
+def distance_for_cosine(names: Sequence[str], vectors: np.ndarray) -> Pairs:
+    return {pair: 1 - score for pair, score in brute_force(names, vectors).items()}
+
+
+@pytest.mark.parametrize("wrong", [numbers_ignored, last_neighbour_lost, both_directions, distance_for_cosine])
+def test_brute_force_tells_wrong_pairs_apart(bench: Any, wrong: Callable[..., Pairs]) -> None:
+    names = ["ann 1", "ann 1 x", "ann 2", "carl"]
+    vectors = unit(np.asarray([[1.0, 0.1], [1, 0.2], [1, 0.15], [1, 0]]))
+    found = run_layer(bench, names, vectors)
+    assert agree(found, brute_force(names, vectors))
+    assert not agree(found, wrong(names, vectors))
