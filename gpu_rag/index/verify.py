@@ -23,7 +23,7 @@ def verify(folder: Path) -> list[str]:
     broken = list(_files(index))
     if broken:
         return broken
-    for check in (_inputs, _passages, _vectors, _entities, _mentions, _graph):
+    for check in (_inputs, _passages, _bm25, _vectors, _extractions, _entities, _mentions, _synonyms, _graph):
         broken.extend(_guarded(check, index))
     return broken
 
@@ -79,6 +79,11 @@ def _passages(index: Index) -> Iterator[str]:
         yield f"passages: {bad} have offsets that do not fit their text"
 
 
+def _bm25(index: Index) -> Iterator[str]:
+    if "bm25" in index.layers and index.bm25.n != index.n_passages:
+        yield f"bm25: {index.bm25.n} passages for {index.n_passages}"
+
+
 def _vectors(index: Index) -> Iterator[str]:
     rows_of = {"passage_vectors": "passages", "entity_vectors": "entities", "relation_vectors": "relations"}
     for layer, table in rows_of.items():
@@ -89,6 +94,16 @@ def _vectors(index: Index) -> Iterator[str]:
             yield f"{layer}: {len(vectors)} rows for {getattr(index, table).num_rows} {table}"
         if len(vectors) and not np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=5e-3):
             yield f"{layer}: not all vectors have length 1"
+        dim = index.manifest.stages[layer].models["embedder"]["dim"]
+        if vectors.shape[1:] != (dim,):
+            yield f"{layer}: {list(vectors.shape[1:])} dimensions for {dim} of the embedder"
+
+
+def _extractions(index: Index) -> Iterator[str]:
+    if "extraction" in index.layers:
+        table = tables.read_table(index.folder("extraction") / "extractions.parquet", tables.EXTRACTIONS)
+        if table["passage"].to_pylist() != list(range(index.n_passages)):
+            yield "extractions: not one row a passage, in order"
 
 
 def _out_of_range(column: pa.ChunkedArray, limit: int) -> int:
@@ -102,7 +117,10 @@ def _entities(index: Index) -> Iterator[str]:
     yield from _sorted_unique(index.entities["id"].to_pylist(), "entities")
     for end in ("subject", "object"):
         if bad := _out_of_range(index.relations[end], index.n_entities):
-            yield f"relations: {bad} have a {end} that does not exist"
+            yield f"relations: {bad} with a row number as {end} that no entity has"
+    where = index.relations["passages"].to_pylist()
+    if bad := sum(not rows or min(rows) < 0 or max(rows) >= index.n_passages for rows in where):
+        yield f"relations: {bad} name no passage, or one that does not exist"
 
 
 def _mentions(index: Index) -> Iterator[str]:
@@ -110,7 +128,7 @@ def _mentions(index: Index) -> Iterator[str]:
         return
     for name, limit in (("entity", index.n_entities), ("passage", index.n_passages)):
         if bad := _out_of_range(index.mentions[name], limit):
-            yield f"mentions: {bad} name an {name} that does not exist"
+            yield f"mentions: {bad} with a row number that no {name} has"
             return
     lengths = np.asarray([len(text) for text in index.passages["text"].to_pylist()])
     start, end = index.mentions["start"].to_numpy(), index.mentions["end"].to_numpy()
@@ -120,19 +138,49 @@ def _mentions(index: Index) -> Iterator[str]:
         yield f"mentions: {bad} lie outside their passage"
 
 
+def _synonyms(index: Index) -> Iterator[str]:
+    if "synonyms" not in index.layers:
+        return
+    left, right = _synonym_ends(index)
+    if bad := int(((left < 0) | (left >= right) | (right >= index.n_entities)).sum()):
+        yield f"synonyms: {bad} are no pair of entities, the smaller row first"
+
+
+def _synonym_ends(index: Index) -> tuple[np.ndarray, np.ndarray]:
+    table = tables.read_table(index.folder("synonyms") / "synonyms.parquet", tables.SYNONYMS)
+    return table["left"].to_numpy().astype(np.int64), table["right"].to_numpy().astype(np.int64)
+
+
 def _graph(index: Index) -> Iterator[str]:
     if "graph" not in index.layers:
         return
     arrays = tables.read_arrays(index.folder("graph") / "graph.safetensors")
     csr = CSR(*(torch.from_numpy(arrays[name]) for name in ("indptr", "indices", "weight")))
     check_csr(csr)
-    if csr.n != index.n_entities + index.n_passages:
-        yield f"graph: {csr.n} nodes for {index.n_entities} entities and {index.n_passages} passages"
+    n_entities, n = index.n_entities, index.n_entities + index.n_passages
+    if csr.n != n:
+        yield f"graph: {csr.n} nodes for {n_entities} entities and {index.n_passages} passages"
+        return
+    if arrays["ranges"].tolist() != [0, n_entities, n_entities, n]:
+        yield f"graph: the ranges {arrays['ranges'].tolist()} are not those of its nodes"
     if not is_symmetric(csr):
         yield "graph: an edge lacks its other direction"
+    stored = _pairs(np.repeat(np.arange(n), np.diff(arrays["indptr"])), arrays["indices"].astype(np.int64), n)
+    reasons = _reasons(index)
+    lost, strange = np.setdiff1d(reasons, stored), np.setdiff1d(stored, reasons)
+    if len(lost) or len(strange):
+        yield f"graph: {len(lost)} edges are missing, {len(strange)} have no reason in the tables"
+
+
+def _reasons(index: Index) -> np.ndarray:
+    """The pairs of nodes that a relation, a synonym or a mention joins."""
     entity, passage = (index.mentions[name].to_numpy().astype(np.int64) for name in ("entity", "passage"))
-    mentioned = np.unique(entity * index.n_passages + passage)
-    of_entities = arrays["indices"][: arrays["indptr"][index.n_entities]]
-    linked = int((of_entities >= index.n_entities).sum())
-    if linked != len(mentioned):
-        yield f"graph: {linked} entity-passage edges for {len(mentioned)} mentioned pairs"
+    ends = [index.relation_ends, _synonym_ends(index), (entity, passage + index.n_entities)]
+    src, dst = (np.concatenate([pair[side] for pair in ends]) for side in (0, 1))
+    return _pairs(src, dst, index.n_entities + index.n_passages)
+
+
+def _pairs(src: np.ndarray, dst: np.ndarray, n: int) -> np.ndarray:
+    """Each pair of different nodes once, as one number."""
+    low, high = np.minimum(src, dst), np.maximum(src, dst)
+    return np.unique((low * n + high)[low != high])

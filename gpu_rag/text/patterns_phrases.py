@@ -90,10 +90,10 @@ def abbreviates(abbreviation: str, name: str) -> bool:
 
 
 def classes(text: str, tokens: Sequence[Token], copula: int) -> list[str]:
-    """What "is a" says that the subject is: ["Dutch painter", "poet"] of "was a Dutch painter and poet from".
+    """What "is a" says that the subject is: ["Dutch painter"] of "was a Dutch painter and poet from".
 
     copula: index of is/was/are/were in `tokens`. Only behind "a" or "an"; a class ends with a word in small letters and
-    has at most 6 words; the list has at most 6 classes.
+    has 2 to 6 words (a single one, "city", is shared by too many to tell anything); at most 6 classes.
     """
     found: list[str] = []
     i = copula + 1
@@ -101,12 +101,13 @@ def classes(text: str, tokens: Sequence[Token], copula: int) -> list[str]:
         i += 1
     if i >= len(tokens) or tokens[i].low not in ("a", "an"):
         return found
-    while len(found) < _MAX_CLASSES:
+    for _ in range(_MAX_CLASSES):
         i += 1
         last = _class_end(tokens, i)
         if last == i or tokens[last - 1].kind != WORD:
             break
-        found.append(" ".join(text[tokens[i].start : tokens[last - 1].end].split()))
+        if last > i + 1:
+            found.append(" ".join(text[tokens[i].start : tokens[last - 1].end].split()))
         i = last
         while i + 1 < len(tokens) and tokens[i].low in (",", "and", "or") and tokens[i + 1].low in (",", "and", "or"):
             i += 1

@@ -211,7 +211,7 @@ class ChatServer:
             self.begun[prompt] += 1
         with self.places:
             time.sleep(self.seconds)
-        status, text = self.behave(prompt)
+            status, text = self.behave(prompt)
         choice = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
         usage = {"prompt_tokens": len(prompt) // 4, "completion_tokens": len(text) // 4}
         return status, {"choices": [choice], "usage": usage} if status == 200 else {"error": {"message": text}}

@@ -25,13 +25,13 @@ RELATIONS: list[tuple[str, str, list[Triple]]] = [
     ("Ada Holm", "Ada Holm was born in Ribe.", [("Ada Holm", "was born in", "Ribe")]),
     (
         "Ada Holm",
-        "Ada Maria Holm (12 April 1801 – 14 November 1842) was a Danish painter and poet. She studied in Lund.",
+        "Ada Maria Holm (12 April 1801 – 14 November 1842) was a Danish painter and court poet. She studied in Lund.",
         [
             ("Ada Holm", "also called", "Ada Maria Holm"),
             ("Ada Holm", "born", "12 April 1801"),
             ("Ada Holm", "died", "14 November 1842"),
             ("Ada Holm", "was", "Danish painter"),
-            ("Ada Holm", "was", "poet"),
+            ("Ada Holm", "was", "court poet"),
             ("Ada Holm", "studied in", "Lund"),
         ],
     ),
@@ -115,6 +115,8 @@ ENTITIES: list[tuple[str, list[str]]] = [
     ("Élodie Šimák lived in Åse, near Ōtsu.", ["Élodie Šimák", "Åse", "Ōtsu"]),
     ("However, most of them left. Nothing else happened. In winter it rained.", []),
     ("In May it rained. We may go.", []),
+    ("She told the Company that The King had the River closed. WHO IS IT?", []),
+    ("The word “That” opens his song “Home”.", ["Home"]),
 ]
 
 
@@ -143,11 +145,11 @@ def test_entities_by_hand() -> None:
 
 
 def test_all_of_one_passage() -> None:
-    found = extract_patterns("Orle (town)", "Orle is a town in Vessa. It faces Lund and Ribe. It grew.")
+    found = extract_patterns("Orle (town)", "Orle is a market town in Vessa. It faces Lund and Ribe. It grew.")
     assert found.entities == ("Orle", "Vessa", "Lund", "Ribe")
     assert found.triples == (
-        ("Orle", "is", "town"),
-        ("Orle", "is town in", "Vessa"),
+        ("Orle", "is", "market town"),
+        ("Orle", "is market town in", "Vessa"),
         ("Orle", "faces", "Lund"),
         ("Orle", "faces", "Ribe"),
     )
@@ -343,6 +345,6 @@ def test_quality_on_real_passages(shared_data: Path) -> None:
         n_pairs_both += len(
             reachable & {frozenset((normalise_name(s), normalise_name(o))) for s, _, o in found.triples}
         )
-    assert n_both / n_wanted > 0.79  # measured 0.816
-    assert n_both / n_found > 0.69  # measured 0.717
-    assert n_pairs_both / n_pairs > 0.63  # measured 0.666
+    assert n_both / n_wanted > 0.79  # measured 0.811
+    assert n_both / n_found > 0.70  # measured 0.724
+    assert n_pairs_both / n_pairs > 0.64  # measured 0.673

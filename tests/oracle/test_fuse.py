@@ -186,7 +186,7 @@ WRONG_MINMAX = {
     "constant rows are ones": lambda x: minmax(x, constant=1.0),
     "constant rows are NaN": lambda x: (x - x.amin(1, True)) / (x.amax(1, True) - x.amin(1, True)),
     "divided by the maximum": lambda x: x / x.abs().amax(1, True).clamp(min=1e-30),
-    "an epsilon in the divisor": lambda x: (x - x.amin(1, True)) / (x.amax(1, True) - x.amin(1, True) + 1e-3),
+    "an epsilon in the divisor": lambda x: (x - x.amin(1, True)) / (x.amax(1, True) - x.amin(1, True) + 0.5),
 }
 
 

@@ -1,0 +1,287 @@
+"""gpu-rag eval: its numbers against a computation of its own, from the rankings of `ask` and the texts of answers."""
+
+from __future__ import annotations
+
+import json
+import re
+import string
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from gpu_rag.evaluate import compare as compare_module
+
+CONTRACT = {
+    "recall@2", "recall@5", "recall@10", "em", "f1", "failed", "malformed", "llm_calls", "prompt_tokens",
+    "cached_tokens", "generated_tokens", "wall_s", "llm_s", "embed_s", "graph_s", "ci95",
+}  # fmt: skip
+HOMES = ["Kerling", "Tamsin", "Loss", "Ves", "Brandt"]
+
+
+@pytest.fixture
+def corpus(tmp_path, cli):
+    """Forty short articles and one long one that becomes several passages of one document."""
+    rows = [
+        {
+            "id": f"a{i:02d}",
+            "title": f"Person {i}",
+            "text": f"Person {i} was born in {HOMES[i % 5]} in {1800 + i}. Person {(i * 7 + 3) % 40} taught Person {i}.",
+        }
+        for i in range(40)
+    ]
+    long = " ".join(f"In {1700 + i} the town of Kerling paid {i} crowns for its harbour." for i in range(60))
+    return cli.write_rows(tmp_path / "corpus.jsonl", [*rows, {"id": "long", "title": "Kerling", "text": long}])
+
+
+@pytest.fixture
+def asked(tmp_path, cli):
+    """Questions with one to three gold documents; one has none, one has no answers."""
+    rows = []
+    for i in range(0, 40, 4):
+        gold = [f"a{i:02d}", f"a{(i * 7 + 3) % 40:02d}", "long"][: 1 + i // 4 % 3]
+        text = f"Who taught Person {i}, and what did Kerling pay in {1700 + i}?"
+        rows.append({"id": f"q{i}", "question": text, "gold_ids": gold, "answers": [f"Person {(i * 7 + 3) % 40}"]})
+    del rows[3]["gold_ids"], rows[5]["answers"]
+    return cli.write_rows(tmp_path / "asked.jsonl", rows)
+
+
+@pytest.fixture
+def people(run, corpus, tmp_path, cli):
+    words = ("--for", "dense,bm25,hybrid,ppr", "--set", "index.chunk_words=60", *cli.NO_LLM)
+    assert run("index", corpus, "--out", tmp_path / "people", *words).status == 0
+    return tmp_path / "people"
+
+
+def rankings(folder, rows, method, depth):
+    """The documents of each question's ranking by brute force: every passage scored here, not by the index's code."""
+    from gpu_rag import Index
+
+    index = Index.open(folder)
+    documents, n = index.passage_doc_ids, len(index.passage_ids)
+    found = []
+    for row in rows:
+        if method == "dense":
+            from gpu_rag.models.embed import load_embedder
+
+            embedder = load_embedder("hash")
+            (vector,) = embedder.embed([row["question"]])
+            scores = index.vectors("passage_vectors").numpy() @ vector
+        else:
+            scores = index.bm25.scores(row["question"])
+        order = [i for i in sorted(range(n), key=lambda i: (-scores[i], i)) if method == "dense" or scores[i] > 0]
+        kept = []
+        for i in order[:depth]:
+            if documents[i] not in kept:
+                kept.append(documents[i])
+        found.append(kept)
+    return found
+
+
+def expected_scores(folder, rows, method, at):
+    """{measure: mean} over the questions that have gold ids."""
+    ranked, depth = [], max(max(at), 5)
+    for row, ranking in zip(rows, rankings(folder, rows, method, depth), strict=True):
+        if row.get("gold_ids"):
+            ranked.append((ranking, set(row["gold_ids"])))
+    means = {}
+    for k in at:
+        hits = [len(gold & set(ranking[:k])) for ranking, gold in ranked]
+        means[f"recall@{k}"] = np.mean([h / len(gold) for h, (_, gold) in zip(hits, ranked, strict=True)])
+        f1 = []
+        for h, (ranking, gold) in zip(hits, ranked, strict=True):
+            precision, recall = h / len(ranking[:k]), h / len(gold)
+            f1.append(2 * precision * recall / (precision + recall) if h else 0.0)
+        means[f"retrieval_f1@{k}"] = np.mean(f1)
+    return means
+
+
+def check_recall(run, cli, people, asked, method, at=(2, 5, 10, 15)):
+    rows = cli.read_rows(asked)
+    given = ("eval", people, asked, "--method", method, "--retrieval-only", "--at", ",".join(map(str, at)))
+    result = run(*given, *cli.NO_LLM, "--json")
+    assert result.status == 0, result.err
+    entry = result.document["methods"][method]
+    expected = expected_scores(people, rows, method, at)
+    assert {name for name in entry if "@" in name} == set(expected)
+    for name, value in expected.items():
+        assert entry[name] == pytest.approx(value, abs=1e-12), name
+        low, high = entry["ci95"][name]
+        assert low <= value <= high
+    assert len({round(v, 6) for v in expected.values()}) > 3  # numbers that can tell right from wrong
+
+
+@pytest.mark.parametrize("method", ["dense", "bm25"])
+def test_recall_equals_brute_force(method, run, cli, people, asked):
+    check_recall(run, cli, people, asked, method)
+
+
+def recall_over_k(ranking, gold, k):
+    return len(set(gold) & set(ranking[:k])) / min(k, len(gold))
+
+
+def recall_of_any(ranking, gold, k):
+    return float(bool(set(gold) & set(ranking[:k])))
+
+
+def recall_one_late(ranking, gold, k):
+    return len(set(gold) & set(ranking[: k + 1])) / len(set(gold))
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("recall_at", recall_over_k),
+        ("recall_at", recall_of_any),
+        ("recall_at", recall_one_late),
+        ("retrieval_f1_at", recall_of_any),
+        ("ranked_documents", list),
+    ],
+)
+def test_the_comparison_catches_wrong_measures(name, wrong, run, cli, people, asked, monkeypatch):
+    monkeypatch.setattr(compare_module, name, wrong)
+    with pytest.raises(AssertionError):
+        check_recall(run, cli, people, asked, "bm25", at=(1, 2, 5, 10))
+
+
+def test_the_document_has_the_documented_keys(run, cli, index, questions):
+    given = ("eval", index, questions, "--retrieval-only", *cli.NO_LLM, "--json")
+    document = run(*given).document
+    assert document["n"] == len(cli.QUESTIONS)
+    assert list(document["methods"]) == ["dense", "bm25", "hybrid", "ppr"]
+    for entry in document["methods"].values():
+        assert set(entry) >= CONTRACT
+        assert entry["em"] is None and entry["f1"] is None and "em" not in entry["ci95"]
+        assert (entry["llm_calls"], entry["prompt_tokens"], entry["failed"]) == (0, 0, 0)
+
+
+def test_cut_offs_of_ones_own(run, cli, index, questions):
+    given = ("eval", index, questions, "--method", "bm25", "--retrieval-only", "--at", "3,1,3", *cli.NO_LLM, "--json")
+    entry = run(*given).document["methods"]["bm25"]
+    assert [name for name in entry if "@" in name] == ["recall@1", "recall@3", "retrieval_f1@1", "retrieval_f1@3"]
+
+
+def test_paired_differences_are_differences_of_the_means(run, cli, people, asked):
+    given = ("eval", people, asked, "--method", "bm25,dense", "--retrieval-only", *cli.NO_LLM, "--json")
+    document = run(*given).document
+    (pair,) = document["paired"]
+    assert pair == "dense - bm25"
+    for name, cell in document["paired"][pair].items():
+        dense, bm25 = (document["methods"][m][name] for m in ("dense", "bm25"))
+        assert cell["diff"] == pytest.approx(dense - bm25, abs=1e-12)
+        assert cell["low"] <= cell["diff"] <= cell["high"]
+        assert cell["wins"] + cell["losses"] <= 9
+
+
+def test_two_runs_give_the_same_numbers(run, cli, people, asked):
+    given = ("eval", people, asked, "--retrieval-only", *cli.NO_LLM, "--json")
+
+    def numbers():
+        document = run(*given).document
+        for entry in document["methods"].values():
+            for name in [name for name in entry if name.endswith("_s")]:
+                del entry[name]
+        return document
+
+    assert numbers() == numbers()
+
+
+# --- answers ---------------------------------------------------------------------------------------
+
+
+def words(text):
+    text = "".join(c for c in text.lower() if c not in string.punctuation)
+    return [word for word in re.split(r"\s+", text) if word and word not in ("a", "an", "the")]
+
+
+def best_f1(said, answers):
+    best = 0.0
+    for answer in answers:
+        common = sum((Counter(words(said)) & Counter(words(answer))).values())
+        if common:
+            precision, recall = common / len(words(said)), common / len(words(answer))
+            best = max(best, 2 * precision * recall / (precision + recall))
+    return best
+
+
+def test_em_and_f1_of_recorded_answers(run, cli, index, questions, replay):
+    llm = (*cli.HASH, "--set", f"models.llm=replay:{replay}")
+    result = run("eval", index, questions, "--method", "ppr", *llm, "--json")
+    assert result.status == 0, result.err
+    entry = result.document["methods"]["ppr"]
+    said = {**cli.SAID, "q5": ""}  # "unknown" is no answer
+    f1 = [best_f1(said[row["id"]], row["answers"]) for row in cli.QUESTIONS]
+    em = [float(words(said[row["id"]]) in [words(a) for a in row["answers"]]) for row in cli.QUESTIONS]
+    assert sum(em) == 2 and 2 < sum(f1) < 3  # q1, q3; q2 in part
+    assert entry["em"] == pytest.approx(np.mean(em)) and entry["f1"] == pytest.approx(np.mean(f1))
+    assert entry["llm_calls"] == 1 and entry["prompt_tokens"] > 50 and entry["generated_tokens"] > 0
+    assert entry["unsupported"] == 1
+
+
+def test_recall_does_not_depend_on_the_language_model(run, cli, index, questions, replay):
+    llm = (*cli.HASH, "--set", f"models.llm=replay:{replay}")
+    full = run("eval", index, questions, "--method", "ppr", *llm, "--json").document["methods"]["ppr"]
+    given = ("eval", index, questions, "--method", "ppr", "--retrieval-only", *cli.NO_LLM, "--json")
+    alone = run(*given).document["methods"]["ppr"]
+    assert {n: v for n, v in full.items() if "@" in n} == {n: v for n, v in alone.items() if "@" in n}
+
+
+def test_failed_questions_score_zero_are_counted_and_give_status_3(run, cli, index, questions, tmp_path):
+    nothing = tmp_path / "nothing.jsonl"
+    nothing.write_text("")
+    llm = (*cli.HASH, "--set", f"models.llm=replay:{nothing}")
+    result = run("eval", index, questions, "--method", "dense", *llm, "--json")
+    entry = result.document["methods"]["dense"]
+    assert (result.status, entry["failed"], entry["em"], entry["recall@2"]) == (3, 5, 0.0, 0.0)
+    assert "5 failures, above --max-failures 5%" in result.err
+    assert run("eval", index, questions, "--method", "dense", *llm, "--max-failures", "5").status == 0
+
+
+# --- questions that do not fit ---------------------------------------------------------------------
+
+
+def test_gold_ids_that_are_not_in_the_index_are_an_error(run, cli, index, questions, tmp_path):
+    rows = [*cli.QUESTIONS, {"id": "q9", "question": "Who?", "gold_ids": ["d1", "d77"]}]
+    cli.write_rows(questions, rows)
+    result = run("eval", index, questions, "--retrieval-only", *cli.NO_LLM, "--json")
+    assert result.status == 2 and result.out == ""
+    assert "1 gold ids are not documents of the index; given question q9 with d77" in result.error
+
+
+def test_gold_is_matched_by_document_where_documents_have_many_passages(run, cli, people, asked):
+    from gpu_rag import Index
+
+    ids = Index.open(people).passage_ids
+    assert "long" not in ids and sum(id.startswith("long#") for id in ids) > 5
+    rows = [{"id": "q", "question": "What did the town of Kerling pay for its harbour?", "gold_ids": ["long"]}]
+    cli.write_rows(asked, rows)
+    given = ("eval", people, asked, "--method", "bm25", "--retrieval-only", *cli.NO_LLM, "--json")
+    assert run(*given).document["methods"]["bm25"]["recall@2"] == 1
+
+
+def test_limit_and_rejects(run, cli, index, questions):
+    with questions.open("a") as file:
+        file.write("not json\n")
+    given = ("eval", index, questions, "--method", "bm25", "--retrieval-only", *cli.NO_LLM, "--json")
+    limited = run(*given, "--limit", 2).document
+    assert (limited["n"], limited["rejects"]) == (2, 0)
+    whole = run(*given)
+    assert (whole.status, whole.document["rejects"]) == (3, 1)  # 1 of 6 is above 5%
+    assert run(*given, "--max-failures", "20%").status == 0
+
+
+def test_questions_without_gold_have_no_recall(run, cli, index, questions):
+    cli.write_rows(questions, [{"id": "q", "question": "Who?", "answers": ["Anna"]}])
+    given = ("eval", index, questions, "--method", "bm25", "--retrieval-only", *cli.NO_LLM)
+    entry = run(*given, "--json").document["methods"]["bm25"]
+    assert entry["recall@2"] is None and entry["ci95"] == {}
+    assert " - " in run(*given).out.replace("\n", " ")  # the table shows a dash
+
+
+def test_the_table_shows_what_the_document_says(run, cli, index, questions):
+    given = ("eval", index, questions, "--method", "bm25,dense", "--retrieval-only", *cli.NO_LLM)
+    entry = run(*given, "--json").document["methods"]["bm25"]
+    (line,) = [line for line in run(*given).out.splitlines() if line.startswith("bm25 ")]
+    low, high = entry["ci95"]["recall@2"]
+    assert f"{entry['recall@2']:.3f} [{low:.3f}, {high:.3f}]" in line
+    assert json.dumps(entry["failed"]) in line.split()

@@ -1,0 +1,246 @@
+"""gpu-rag verify, export, doctor and demo."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import networkx as nx
+import pyarrow.parquet as parquet
+import pytest
+
+# --- verify ----------------------------------------------------------------------------------------
+
+
+def damage_manifest_less(index: Path) -> None:
+    (index / "manifest.json").unlink()
+
+
+def stage_file(index: Path, pattern: str) -> Path:
+    (path,) = (index / "stages").glob(pattern)
+    return path
+
+
+def flip_byte(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+DAMAGES = {
+    "altered": lambda path: flip_byte(path),
+    "missing": lambda path: path.unlink(),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+}
+
+
+def test_a_sound_index(run, index):
+    result = run("verify", index, "--json")
+    assert result.status == 0
+    assert result.document == {"ok": True, "broken": [], "digest": result.document["digest"], "index": str(index)}
+    assert run("verify", index).out == f"{index}: sound\n"
+    assert run("verify", index, "--digest").out == result.document["digest"] + "\n"
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    "pattern",
+    ["passages-*/passages.parquet", "graph-*/graph.safetensors", "passage_vectors-*/vectors.safetensors", "bm25-*/*"],
+)
+def test_damage_gives_status_1_and_the_name_of_the_file(pattern, damage, run, index):
+    path = sorted((index / "stages").glob(pattern))[0]
+    DAMAGES[damage](path)
+    name = path.relative_to(index).as_posix()
+    result = run("verify", index, "--json")
+    assert result.status == 1
+    assert [line.split(": ")[0] for line in result.document["broken"]] == [name]
+    assert not result.document["ok"]
+    plain = run("verify", index)
+    assert (plain.status, plain.out) == (1, "")
+    assert f"gpu-rag: broken: {name}: " in plain.err
+
+
+def test_a_file_that_does_not_belong_and_a_folder_that_is_gone(run, index):
+    import shutil
+
+    (stage_file(index, "graph-*") / "notes.txt").write_text("mine")
+    assert "notes.txt: not part of the index" in run("verify", index).err
+    shutil.rmtree(stage_file(index, "mentions-*"))
+    result = run("verify", index)
+    assert result.status == 1 and "the folder is missing" in result.err
+
+
+def test_tables_that_contradict_each_other(run, index):
+    """A passage's offsets are changed and every checksum is made to fit: only the tables' own check can see it."""
+    from gpu_rag.index.folder import checksums
+
+    folder = stage_file(index, "passages-*")
+    table = parquet.read_table(folder / "passages.parquet")
+    ends = table["end"].to_pylist()
+    ends[2] += 1
+    position = table.column_names.index("end")
+    parquet.write_table(table.set_column(position, table.schema.field("end"), [ends]), folder / "passages.parquet")
+    manifest = json.loads((index / "manifest.json").read_text())
+    manifest["stages"]["passages"]["files"] = checksums(folder)
+    (index / "manifest.json").write_text(json.dumps(manifest))
+    result = run("verify", index)
+    assert result.status == 1
+    assert "1 have offsets that do not fit their text" in result.err
+
+
+def test_a_damaged_manifest_is_a_broken_index_and_a_missing_one_is_none(run, index):
+    manifest = index / "manifest.json"
+    text = manifest.read_text()
+    for damaged in (text[: len(text) // 2], text.replace('"stages"', '"stags"')):
+        manifest.write_text(damaged)
+        result = run("verify", index, "--json")
+        assert (result.status, result.document["digest"]) == (1, None)
+        assert "manifest.json" in result.document["broken"][0]
+    manifest.write_text(text.replace('"format":1', '"format":99'))
+    assert run("verify", index).status == 2
+    manifest.unlink()
+    assert run("verify", index).status == 2
+
+
+# --- export ----------------------------------------------------------------------------------------
+
+
+def tables_of(index: Path) -> dict[str, list[dict]]:
+    found = sorted((index / "stages").rglob("*.parquet"))
+    return {path.stem: parquet.read_table(path).to_pylist() for path in found}
+
+
+def expected_graph(tables) -> tuple[set, dict]:
+    """(node names by kind, {frozenset of two names: sorted kinds of edges}) from the tables alone."""
+    entity = [row["name"] for row in tables["entities"]]
+    passage = [f"{row['title']} [{row['id']}]" for row in tables["passages"]]
+    edges: dict[frozenset, list[str]] = {}
+    for row in tables["relations"]:
+        pair = frozenset((entity[row["subject"]], entity[row["object"]]))
+        edges.setdefault(pair, []).append(f"relation {row['label']}")
+    for entity_row, passage_row in {(row["entity"], row["passage"]) for row in tables["mentions"]}:
+        edges.setdefault(frozenset((entity[entity_row], passage[passage_row])), []).append("mention ")
+    for row in tables["synonyms"]:
+        left, right, _ = row.values()
+        edges.setdefault(frozenset((entity[left], entity[right])), []).append("synonym ")
+    nodes = {("entity", name) for name in entity} | {("passage", name) for name in passage}
+    return nodes, {pair: sorted(kinds) for pair, kinds in edges.items()}
+
+
+def test_graphml_read_by_networkx_is_the_graph_of_the_tables(run, index, tmp_path):
+    out = tmp_path / "graph.graphml"
+    result = run("export", index, "--format", "graphml", "--out", out, "--json")
+    assert result.status == 0
+    document = {"format": "graphml", "files": [{"path": str(out), "bytes": out.stat().st_size}]}
+    assert result.document == document
+    graph = nx.read_graphml(out)
+    tables = tables_of(index)
+    nodes, edges = expected_graph(tables)
+    assert not graph.is_directed()
+    assert graph.number_of_nodes() == len(nodes) == len(tables["entities"]) + len(tables["passages"])
+    assert {(data["kind"], data["name"]) for _, data in graph.nodes(data=True)} == nodes
+    texts = {data["text"] for _, data in graph.nodes(data=True) if data["kind"] == "passage"}
+    assert texts == {row["text"] for row in tables["passages"]}
+    found: dict[frozenset, list[str]] = {}
+    for source, target, data in graph.edges(data=True):
+        pair = frozenset((graph.nodes[source]["name"], graph.nodes[target]["name"]))
+        found.setdefault(pair, []).append(f"{data['kind']} {data.get('label', '')}")
+        assert data["weight"] > 0
+    assert {pair: sorted(kinds) for pair, kinds in found.items()} == edges
+
+
+def test_graphml_escapes_what_xml_cannot_hold(run, cli, tmp_path):
+    text = 'Tom & Jerry <met> "Ann"\x0b ]]> in Kerling. \U0001f600 Ünïcode.'
+    corpus = cli.write_rows(tmp_path / "odd.jsonl", [{"id": "a<b", "title": "A & B", "text": text}])
+    assert run("index", corpus, "--out", tmp_path / "odd", *cli.NO_LLM).status == 0
+    assert run("export", tmp_path / "odd", "--format", "graphml", "--out", tmp_path / "o.graphml").status == 0
+    graph = nx.read_graphml(tmp_path / "o.graphml")
+    (passage,) = [data for _, data in graph.nodes(data=True) if data["kind"] == "passage"]
+    assert passage["name"] == "A & B [a<b]" and "Tom & Jerry <met>" in passage["text"] and "]]>" in passage["text"]
+    assert "\U0001f600 Ünïcode" in passage["text"]
+
+
+def test_parquet_tables_read_back(run, index, tmp_path):
+    out = tmp_path / "tables"
+    result = run("export", index, "--format", "parquet", "--out", out, "--json")
+    assert result.status == 0
+    read = {path.stem: parquet.read_table(path).to_pylist() for path in out.iterdir()}
+    assert read == tables_of(index)
+    assert len(read["passages"]) == 6
+    files = result.document["files"]
+    assert {Path(file["path"]).name: file["bytes"] for file in files} == {
+        path.name: path.stat().st_size for path in out.iterdir()
+    }
+
+
+def test_an_index_without_a_graph_exports_what_it_has(run, cli, tiny_corpus, tmp_path):
+    assert run("index", tiny_corpus, "--out", tmp_path / "words", "--for", "bm25", *cli.NO_LLM).status == 0
+    assert run("export", tmp_path / "words", "--format", "graphml", "--out", tmp_path / "w.graphml").status == 0
+    graph = nx.read_graphml(tmp_path / "w.graphml")
+    assert (graph.number_of_nodes(), graph.number_of_edges()) == (6, 0)
+
+
+@pytest.mark.parametrize("form", ["graphml", "parquet"])
+def test_nothing_is_overwritten(form, run, index, tmp_path):
+    (tmp_path / "mine").write_text("precious")
+    result = run("export", index, "--format", form, "--out", tmp_path / "mine")
+    assert result.status == 2 and "exists already" in result.error
+    assert (tmp_path / "mine").read_text() == "precious"
+
+
+# --- doctor and demo -------------------------------------------------------------------------------
+
+
+def test_doctor_tells_what_is_there_and_what_is_missing(run, cli):
+    import importlib.metadata
+    import platform
+
+    document = run("doctor", *cli.NO_LLM, "--json").document
+    assert document["device"]["python"] == platform.python_version() and document["device"]["cpus"] >= 1
+    backends = {backend["name"]: backend for backend in document["backends"]}
+    assert backends["torch"]["version"] == importlib.metadata.version("torch")
+    for backend in backends.values():
+        assert backend["found"] == (backend["install"] is None)
+        assert backend["found"] or backend["install"].startswith("pip install ")
+    assert document["models"]["embedder"] == {
+        **document["models"]["embedder"], "name": "hash", "ready": True, "dim": 256,
+    }  # fmt: skip
+    assert document["models"]["llm"] == {"name": "none", "ready": False, "note": "retrieval only"}
+
+
+def test_doctor_names_the_extra_of_a_missing_backend(run, cli, monkeypatch):
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "numba" else find(name))
+    result = run("doctor", *cli.NO_LLM)
+    (line,) = [line for line in result.out.splitlines() if line.startswith("numba ")]
+    assert "missing" in line and "pip install 'gpu-rag[cpu]'" in line
+
+
+def test_doctor_reports_a_model_that_is_not_ready_instead_of_failing(run, tmp_path):
+    given = ("--set", "models.embedder=hash", "--set", f"models.llm={tmp_path / 'no-model'}")
+    result = run("doctor", *given, "--json")
+    assert result.status == 0
+    assert not result.document["models"]["llm"]["ready"] and "no-model" in result.document["models"]["llm"]["note"]
+
+
+def test_profiles_are_read_and_set_is_stronger(run, cli, tmp_path):
+    (tmp_path / "mine.toml").write_text('[models]\nembedder = "nothing-here"\nllm = "none"\n')
+    given = ("doctor", "--profile", tmp_path / "mine.toml", "--json")
+    assert run(*given).document["models"]["embedder"]["name"] == "nothing-here"
+    document = run(*given, "--set", "models.embedder=hash").document
+    assert document["models"]["embedder"]["ready"] and document["profile"] == str(tmp_path / "mine.toml")
+    assert run("doctor", "--profile", "cpu", *cli.NO_LLM).status == 0
+
+
+def test_demo_runs_from_corpus_to_answers(run, cli, tmp_path, replay):
+    llm = (*cli.HASH, "--set", f"models.llm=replay:{replay}")
+    out = tmp_path / "demo"
+    document = run("demo", "--out", out, "--questions", 2, *llm, "--json").document
+    assert document["counts"]["passages"] == 75 and document["eval"]["n"] == 30
+    assert list(document["eval"]["methods"]) == list(cli.METHODS)
+    assert len(document["answers"]) == 2 and all(answer["gold"] for answer in document["answers"])
+    text = run("demo", "--out", out, "--questions", 1, *llm).out
+    assert "1. Indexing" in text and "2. Retrieval on 30 questions" in text and "3. Answering 1 questions" in text
+    assert str(out) in text.split("Next:")[1]
