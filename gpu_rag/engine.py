@@ -43,6 +43,8 @@ class Engine:
         self.index, self.settings, self.models = index, settings, models
         self.on_reply: Callable[[Reply | RequestFailed], None] | None = None  # told of each reply as it is finished
         self._executors: dict[bool, dict[str, Any]] = {}
+        for method in settings.method:  # a wrong name is never dropped, also where its method does not run
+            self.params(method)
 
     def params(self, method: str) -> Any:
         """The method's parameters under the settings, checked."""

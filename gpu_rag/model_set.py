@@ -7,8 +7,10 @@ from typing import Any
 
 from gpu_rag.errors import UsageError
 from gpu_rag.models.embed import Embedder, load_embedder
+from gpu_rag.models.embed.cache import CachedEmbedder, cache_file
 from gpu_rag.models.llm import LLM, load_llm
 from gpu_rag.models.llm.cache import CachedLLM
+from gpu_rag.models.packaged import cache_dir
 from gpu_rag.settings import ModelSettings
 
 
@@ -45,8 +47,20 @@ class ModelSet:
     def embedder(self) -> Embedder:
         """The embedding model."""
         if self._embedder is None:
-            self._embedder = load_embedder(self.settings.embedder, device=self.device, threads=self.settings.threads)
+            plain = load_embedder(self.settings.embedder, device=self.device, threads=self.settings.threads)
+            self._embedder = self._with_cache(plain)
         return self._embedder
+
+    def _with_cache(self, embedder: Embedder) -> Embedder:
+        """Behind the machine's vector cache, unless it is switched off, or rows depend on their batch."""
+        limit = int(self.settings.vector_cache_gib * 2**30)
+        # hashing is cheaper than reading
+        if limit <= 0 or not embedder.row_identical or self.settings.embedder == "hash":
+            return embedder
+        path = cache_file(cache_dir(), embedder.content_hash)
+        if self.device != "cpu":  # another device gives other bits
+            path = path.with_name(f"{path.stem}-{self.device.split(':')[0]}.sqlite")
+        return CachedEmbedder(embedder, path, limit)
 
     def has_llm(self) -> bool:
         """Whether the settings name an LLM."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import tomllib
 import types
 import typing
@@ -29,7 +30,8 @@ class ModelSettings:
     llm: smollm2 (packaged) | a model folder | http://host:port/v1#model | replay:FILE | none.
     capable: whether the LLM may extract and judge; empty asks the backend.
     decider: who chooses among candidates: auto (llm when capable) | llm | similarity.
-    device: auto | cpu | cuda. threads: CPU threads of a model or a graph op.
+    device: auto | cpu | cuda. threads: CPU threads of a model or a graph op. max_batch: requests that the transformers
+    backend decodes together. vector_cache_gib: size of the vector cache shared by all indexes; 0 switches it off.
     """
 
     embedder: str = "minilm"
@@ -39,6 +41,7 @@ class ModelSettings:
     device: str = "auto"
     threads: int = 1
     max_batch: int = 16
+    vector_cache_gib: float = 2.0
 
 
 @dataclass(frozen=True)
@@ -95,11 +98,26 @@ class Settings:
 
 
 _CHOICES = {
-    "extractor": ("patterns", "llm", "import"),
-    "decider": ("auto", "llm", "similarity"),
-    "driver": ("rounds",),
+    "index.extractor": ("patterns", "llm", "import"),
+    "models.decider": ("auto", "llm", "similarity"),
+    "runtime.driver": ("rounds",),
 }
-_AT_LEAST = {"chunk_words": 8, "threads": 1, "max_batch": 1, "block": 8, "max_live": 1, "passages": 1, "max_tokens": 0}
+_AT_LEAST = {
+    "models.threads": 1,
+    "models.max_batch": 1,
+    "index.chunk_words": 8,
+    "index.overlap_words": 0,
+    "index.max_document_chars": 1,
+    "index.extract_tokens": 1,
+    "index.synonym_k": 0,
+    "index.block": 8,
+    "runtime.max_live": 1,
+    "runtime.max_calls": 0,
+    "runtime.max_tokens": 0,
+    "runtime.max_seconds": 0,
+    "reader.passages": 1,
+    "reader.max_tokens": 1,
+}
 
 
 def unknown_name(what: str, name: str, known: Sequence[str]) -> UsageError:
@@ -142,14 +160,20 @@ def checked(cls: type[T], values: Mapping[str, Any], where: str) -> T:
                 given=repr(value),
                 expected=getattr(hint, "__name__", str(hint)),
             )
-        if name in _CHOICES and value not in _CHOICES[name]:
-            raise UsageError(f"unknown {where}.{name}", given=value, expected=" | ".join(_CHOICES[name]))
-        if name in _AT_LEAST and value < _AT_LEAST[name]:
-            raise UsageError(f"setting {where}.{name} is too small", given=value, expected=f">= {_AT_LEAST[name]}")
+        _check_value(f"{where}.{name}", value)
         if hint is float:
             value = float(value)
         clean[name] = tuple(value) if typing.get_origin(hint) is tuple else value
     return cls(**clean)
+
+
+def _check_value(name: str, value: Any) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UsageError(f"setting {name} is not a finite number", given=value)
+    if name in _CHOICES and value not in _CHOICES[name]:
+        raise UsageError(f"unknown {name}", given=value, expected=" | ".join(_CHOICES[name]))
+    if name in _AT_LEAST and value < _AT_LEAST[name]:
+        raise UsageError(f"setting {name} is too small", given=value, expected=f">= {_AT_LEAST[name]}")
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
@@ -158,10 +182,10 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     if not sign or "." not in key:
         raise UsageError("cannot read --set", given=text, expected="section.name=value, such as index.chunk_words=200")
     try:
-        value = tomllib.loads(f"v = {raw}")["v"]
+        table = tomllib.loads(f"v = {raw}")
     except tomllib.TOMLDecodeError:
-        value = raw
-    return key.strip(), value
+        table = {}
+    return key.strip(), table["v"] if len(table) == 1 else raw
 
 
 def read_profile(path: Path) -> dict[str, Any]:
@@ -185,15 +209,22 @@ def merge(*sections: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def nested(assignments: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """[("a.b", 1)] -> {"a": {"b": 1}}."""
+    """[("a.b", 1)] -> {"a": {"b": 1}}; of one key given twice the later counts."""
+    values = {key for key, value in assignments if not isinstance(value, Mapping)}
     out: dict[str, Any] = {}
     for key, value in assignments:
-        *path, last = key.split(".")
-        node = out
-        for part in path:
-            node = node.setdefault(part, {})
-        node[last] = value
+        path = key.split(".")
+        for name in (".".join(path[:i]) for i in range(1, len(path))):
+            if name in values:
+                raise UsageError("a setting is both a value and a section", given=f"{name} and {key}")
+        for part in reversed(path):
+            value = {part: value}
+        out = merge(out, value)
     return out
+
+
+def _no_section(name: str, given: Any) -> UsageError:
+    return UsageError(f"[{name}] is a section", given=repr(given), expected="name = value lines")
 
 
 def make_settings(values: Mapping[str, Any]) -> Settings:
@@ -209,7 +240,10 @@ def make_settings(values: Mapping[str, Any]) -> Settings:
         if name != "method" and name not in sections:
             raise unknown_name("section", name, [*sections, "method"])
         if not isinstance(section, Mapping):
-            raise UsageError(f"[{name}] is a section", given=repr(section), expected="name = value lines")
+            raise _no_section(name, section)
+        for inner, values_of in section.items() if name == "method" else ():
+            if not isinstance(values_of, Mapping):
+                raise _no_section(f"method.{inner}", values_of)
         built[name] = dict(section) if name == "method" else checked(sections[name], section, name)
     return Settings(**built)
 

@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, type=Path, metavar="ANSWERS.jsonl", help="one durable row a question")
     parser.add_argument("--driver", choices=["rounds"], help="how questions are driven (default rounds)")
     add_limit(parser)
+    parser.add_argument("--report", type=Path, metavar="FILE.html", help="write costs and batches as one HTML file")
     add_max_failures(parser, "5%")
     add_settings(parser)
 
@@ -34,7 +35,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     from gpu_rag.api import Index, load_questions
     from gpu_rag.catalog import check_layers
     from gpu_rag.engine import check_unique
-    from gpu_rag.jobs import AnswersFile, summary
+    from gpu_rag.jobs import AnswersFile, row_of, summary
 
     started = time.perf_counter()
     rows, rejects = load_questions(options.questions, options.limit)
@@ -62,11 +63,15 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
             kept = [answers.done[row.question.id] for row in rows if row.question.id in answers.done]
     finally:
         engine.models.close()
-    from gpu_rag.jobs import row_of
-
-    document = summary([*kept, *(row_of(answer) for answer in result.answers)])
+    written = [*kept, *(row_of(answer) for answer in result.answers)]
+    document = summary(written)
     document.update(asked=len(todo), kept=len(kept), rejects=len(rejects), method=options.method)
     document.update(wall_s=time.perf_counter() - started, out=str(options.out), batches=batch_sizes(result.stats))
+    if options.report:
+        from gpu_rag.report.page import write
+        from gpu_rag.report.runs import answer_page
+
+        write(options.report, answer_page(document, written))
     if not options.json:
         print(_summary(document))
     if exceeds(options.max_failures, document["failed"] + len(rejects), document["n"] + len(rejects)):

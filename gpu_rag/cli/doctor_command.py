@@ -38,16 +38,22 @@ BACKENDS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
+    parser.add_argument("--clear-vector-cache", action="store_true", help="remove the vectors kept for reuse")
     add_settings(parser)
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """Looks, never installs."""
+    from gpu_rag.models.embed.cache import cached_bytes, clear
+    from gpu_rag.models.packaged import cache_dir
+
     settings = settings_of(options)
+    freed = clear(cache_dir()) if options.clear_vector_cache else 0
     document = {
         "device": _device(settings.models.device),
         "backends": [_backend(*row) for row in BACKENDS],
         "models": _models(settings),
+        "vector_cache": {"folder": str(cache_dir() / "vectors"), "bytes": cached_bytes(cache_dir()), "freed": freed},
         "profile": options.profile or "defaults (the same as cpu)",
     }
     if not options.json:
@@ -127,6 +133,10 @@ def _report(document: dict[str, Any]) -> str:
         lines.append(
             f"{role:<9} {model['name']}: {'ready' if model['ready'] else 'NOT READY'}; {model['note']}".rstrip("; ")
         )
+    cache = document["vector_cache"]
+    lines.append(f"vectors   {cache['bytes'] / 2**20:,.1f} MiB kept for reuse in {cache['folder']}")
+    if cache["freed"]:
+        lines.append(f"          {cache['freed'] / 2**20:,.1f} MiB removed")
     rows = [
         [b["name"], b["version"] or ("found" if b["found"] else "missing"), b["for"], b["install"] or ""]
         for b in document["backends"]

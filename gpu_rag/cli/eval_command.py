@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--retrieval-only", action="store_true", help="no language model: em and f1 are null")
     add_limit(parser)
     parser.add_argument("--at", default="2,5,10", metavar="K,...", help="cut-offs of recall (default 2,5,10)")
+    parser.add_argument("--report", type=Path, metavar="FILE.html", help="write tables and plots as one HTML file")
     add_max_failures(parser, "5%")
     add_settings(parser)
 
@@ -65,6 +66,12 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         engine.models.close()
     document = comparison.document
     document["rejects"] = len(rejects)
+    if options.report:
+        from gpu_rag.report.evaluation import evaluation_page
+        from gpu_rag.report.page import write
+
+        document_of = dict(zip(index.passage_ids, index.passage_doc_ids))
+        write(options.report, evaluation_page(comparison, rows, document_of, f"{options.questions} on {options.index}"))
     if not options.json:
         print(score_tables(document, at, options.retrieval_only))
     failed = sum(entry["failed"] for entry in document["methods"].values()) + len(rejects)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--strict", action="store_true", help="stop at the first bad row")
     parser.add_argument("--fresh", action="store_true", help="build from nothing instead of resuming")
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE.html", help="write stages, rates and rejects as one HTML file"
+    )
     add_max_failures(parser, "0")
     add_settings(parser)
 
@@ -87,6 +91,12 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     if not options.json:
         print(_summary(document))
     # from the manifest: failures of an earlier run are still in the index
+    if options.report:
+        from gpu_rag.report.page import write
+        from gpu_rag.report.runs import index_page
+
+        rejects = [json.loads(line) for line in (options.out / "rejects.jsonl").read_text("utf-8").splitlines()]
+        write(options.report, index_page(document, rejects))
     n_failures = sum(document["extraction"].get(status, 0) for status in FAILED)
     if exceeds(options.max_failures, n_failures, report.count("passages")):
         say(f"gpu-rag: {n_failures} extractions failed, above --max-failures {options.max_failures}")

@@ -25,15 +25,15 @@ def extract_patterns(title: str, text: str, *, connect: bool = True) -> Extracti
 
     Entities, in order of first mention after the title: the title (without a final bracket), names (capitalised words
     with small words and numbers inside: "House of Orle", "Apollo 11"), quoted titles, dates and years, amounts of money
-    and with units. A month alone, a percentage, a plain number and a common word with a capital ("the Company") are none. Entities are equal when `normalise_name`
-    makes them equal; the first spelling is kept. A last word stands for a longer name used before ("Holm" for "Ada
-    Holm").
+    and with units. A month alone, a percentage, a plain number and a common word with a capital ("the Company") are
+    none. Entities are equal when `normalise_name` makes them equal; the first spelling is kept. A last word stands for
+    a longer name used before ("Holm" for "Ada Holm").
 
     Triples, in text order, each once: the words between two mentions of a sentence with a verb or a preposition among
     them, at most 8, without articles; lists give one triple an item; "X, a town in Y" gives (X, town in, Y); "is a"
-    gives classes of two words or more (X, is, Danish painter), whose objects are no entities; dates in a bracket give born and died; the
-    full name gives (title, also called, full name). The title is the subject of sentences that begin with a pronoun or
-    "The film", and of those whose subject is no mention.
+    gives classes of two words or more (X, is, Danish painter), whose objects are no entities; dates in a bracket give
+    born and died; the full name gives (title, also called, full name). The title is the subject of sentences that begin
+    with a pronoun or "The film", and of those whose subject is no mention.
 
     title: "" for none; one of more than 300 characters is ignored. text: any text; clean text works best.
     connect: also (title, related to, entity) for each entity that is in no triple, so that the triples of a passage

@@ -65,10 +65,12 @@ def name_span(tokens: Sequence[Token], i: int, words: PassageWords) -> tuple[int
 def _is_common(tokens: Sequence[Token], first: int, last: int) -> bool:
     """A capital on a word that names nothing alone: "the Team", "in March", "What's"; in normal form it would equal the
     common word wherever that stands."""
-    first += tokens[first].low == "the" and last == first + 2
-    if last > first + 1:
-        return False
     token = tokens[first]
+    if token.low == "the" and last == first + 2:
+        return tokens[first + 1].low in COMMON or tokens[first + 1].low in ANAPHORS
+    if last > first + 1:
+        # Four words at most, so that a page of capital A's is not read again from each of them.
+        return last <= first + 4 and token.low != "the" and all(tokens[k].low in OPENERS for k in range(first, last))
     if len(token.text) < 2 or token.low in MONTHS or token.low in SUFFIXES:
         return True
     return token.text != "US" and (token.low in OPENERS or token.low in COMMON or token.low in ANAPHORS)

@@ -199,11 +199,15 @@ class ChatServer:
         self._httpd.shutdown()
         self._httpd.server_close()
 
-    def forget(self) -> None:
-        """Waits for the replies that nobody takes any more, and begins to count anew."""
-        limit = time.monotonic() + 10
+    def settle(self) -> None:
+        """Waits for the replies that nobody takes any more."""
+        limit = time.monotonic() + 30
         while self.begun != self.finished and time.monotonic() < limit:
             time.sleep(0.01)
+
+    def forget(self) -> None:
+        """Settles, and begins to count anew."""
+        self.settle()
         self.begun, self.finished = Counter(), Counter()
 
     def _reply(self, prompt: str) -> tuple[int, dict[str, Any]]:

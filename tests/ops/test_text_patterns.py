@@ -116,6 +116,7 @@ ENTITIES: list[tuple[str, list[str]]] = [
     ("However, most of them left. Nothing else happened. In winter it rained.", []),
     ("In May it rained. We may go.", []),
     ("She told the Company that The King had the River closed. WHO IS IT?", []),
+    ("He saw The Who and The River King.", ["The Who", "The River King"]),
     ("The word “That” opens his song “Home”.", ["Home"]),
 ]
 

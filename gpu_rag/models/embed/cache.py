@@ -1,0 +1,120 @@
+"""Vectors kept by text hash in one SQLite file a model, shared by all indexes and methods of this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from gpu_rag.errors import IndexCorrupt, StorageError
+from gpu_rag.models.embed import Embedder, OnBatch
+
+BUSY_S = 60.0
+KEYS_A_QUERY = 500
+
+
+def cache_file(folder: Path, content_hash: str) -> Path:
+    """The file of one model's vectors below the cache folder."""
+    return folder / "vectors" / f"{content_hash[:16]}.sqlite"
+
+
+def _key(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]
+
+
+class CachedEmbedder:
+    """An embedder with a memory on disk: a text is embedded once, whichever index or question asks for it.
+
+    The file belongs to one model by content hash, so another model never meets these vectors. Vectors are stored as
+    float32, so what comes from the file has the bits that the model gave. Once the file holds `limit_bytes`, new texts
+    are still embedded but no longer kept. Only embedders whose rows do not depend on their batch may be wrapped.
+    """
+
+    def __init__(self, embedder: Embedder, path: Path, limit_bytes: int):
+        """Opens or creates `path`. Raises StorageError when the disk refuses, IndexCorrupt for another kind of file."""
+        self._embedder, self._path, self._limit = embedder, path, limit_bytes
+        self.name, self.content_hash, self.dim = embedder.name, embedder.content_hash, embedder.dim
+        self.device, self.row_identical = embedder.device, embedder.row_identical
+        self._lock = threading.Lock()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError("the vector cache cannot be written", given=f"{path}: {error.strerror}") from error
+        with self._errors():
+            self._db = sqlite3.connect(path, timeout=BUSY_S, check_same_thread=False)
+            with self._db:
+                self._db.execute("CREATE TABLE IF NOT EXISTS vectors (key BLOB PRIMARY KEY, vector BLOB) WITHOUT ROWID")
+
+    @property
+    def n_truncated(self) -> int:
+        """Texts cut so far at the model's length, among those embedded in this process."""
+        return self._embedder.n_truncated
+
+    def embed(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> np.ndarray:
+        """f32[n, D], row i the unit vector of texts[i]; only texts that the file lacks are computed."""
+        keys = [_key(text) for text in texts]
+        known = dict(self._read(list(dict.fromkeys(keys))))
+        missing = {key: text for key, text in zip(keys, texts) if key not in known}
+        n_known = len(texts) - len(missing)
+        if on_batch is not None and n_known:
+            on_batch(n_known)
+        if missing:
+            report = None if on_batch is None else (lambda n_done: on_batch(n_known + n_done))
+            fresh = self._embedder.embed(list(missing.values()), report)
+            self._write(list(missing), fresh)
+            known.update(zip(missing, fresh))
+        if not texts:
+            return np.zeros((0, self.dim), dtype=np.float32)
+        return np.stack([known[key] for key in keys])
+
+    def close(self) -> None:
+        """Closes the file."""
+        with self._lock:
+            self._db.close()
+
+    def _read(self, keys: list[bytes]) -> Iterator[tuple[bytes, np.ndarray]]:
+        with self._lock, self._errors():
+            for start in range(0, len(keys), KEYS_A_QUERY):
+                some = keys[start : start + KEYS_A_QUERY]
+                marks = ",".join("?" * len(some))
+                for key, blob in self._db.execute(f"SELECT key, vector FROM vectors WHERE key IN ({marks})", some):
+                    if len(blob) != 4 * self.dim:
+                        raise IndexCorrupt(
+                            "a cached vector has another length", given=f"{self._path}, {len(blob)} bytes"
+                        )
+                    yield key, np.frombuffer(blob, dtype="<f4")
+
+    def _write(self, keys: list[bytes], vectors: np.ndarray) -> None:
+        if self._path.stat().st_size >= self._limit:
+            return
+        rows = zip(keys, (np.ascontiguousarray(row, dtype="<f4").tobytes() for row in vectors))
+        with self._lock, self._errors(), self._db:
+            self._db.executemany("INSERT OR IGNORE INTO vectors (key, vector) VALUES (?, ?)", rows)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise StorageError("the vector cache cannot be used", given=f"{self._path}: {error}") from error
+        except sqlite3.DatabaseError as error:
+            do = "clear it: gpu-rag doctor --clear-vector-cache"
+            raise IndexCorrupt("not a vector cache, or a damaged one", given=f"{self._path}: {error}", do=do) from error
+
+
+def cached_bytes(folder: Path) -> int:
+    """Bytes of all vector caches below the cache folder."""
+    return sum(path.stat().st_size for path in (folder / "vectors").glob("*.sqlite*"))
+
+
+def clear(folder: Path) -> int:
+    """Removes all vector caches below the cache folder; returns the bytes freed."""
+    freed = cached_bytes(folder)
+    for path in (folder / "vectors").glob("*.sqlite*"):
+        path.unlink(missing_ok=True)
+    return freed

@@ -1,0 +1,225 @@
+"""The report of a comparison: a verdict, scores, differences, costs, breakdowns, and where methods disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpu_rag.catalog import load_method
+from gpu_rag.evaluate.compare import Comparison
+from gpu_rag.evaluate.metrics import exact_match, ranked_documents, recall_at
+from gpu_rag.report.page import heading, intervals, page, paragraph, stacked_bars, table, text
+from gpu_rag.sources.questions import QuestionRow
+from gpu_rag.types import Answer
+
+N_EXAMPLES = 8
+
+
+def is_graph_method(name: str) -> bool:
+    """Whether a method needs the graph layer."""
+    return "graph" in load_method(name).NEEDS
+
+
+def verdict(document: dict[str, Any], measure: str) -> str:
+    """In plain words: did the graph help here, and by how much, by the best graph method against the best other."""
+    scored = {name: entry[measure] for name, entry in document["methods"].items() if entry.get(measure) is not None}
+    graph = [name for name in scored if is_graph_method(name)]
+    others = [name for name in scored if name not in graph]
+    if not graph or not others:
+        return f"No verdict on the graph: {measure} needs a method with a graph and one without."
+    best, rival = (max(names, key=lambda name: scored[name]) for names in (graph, others))
+    pair, sign = document["paired"].get(f"{best} - {rival}"), 1
+    if pair is None:
+        pair, sign = document["paired"][f"{rival} - {best}"], -1
+    found = pair[measure]
+    diff = sign * found["diff"]
+    low, high = sorted((sign * found["low"], sign * found["high"]))
+    found_in = f"95 % interval [{low:+.3f}, {high:+.3f}], {document['n']} questions"
+    by = f"{measure} of {best} against {rival}: {diff:+.3f}, {found_in}"
+    if low > 0:
+        return f"The graph helped here. {by}."
+    if high < 0:
+        return f"The graph did not help here, it hurt. {by}."
+    return f"It cannot be shown that the graph helped here. {by}."
+
+
+def main_measure(document: dict[str, Any]) -> str:
+    """recall@5 where it was measured, else the middle cut-off, else f1."""
+    first = next(iter(document["methods"].values()))
+    recalls = [name for name, value in first.items() if name.startswith("recall@") and value is not None]
+    if not recalls:
+        return "f1"
+    return "recall@5" if "recall@5" in recalls else recalls[len(recalls) // 2]
+
+
+def evaluation_page(
+    comparison: Comparison, rows: Sequence[QuestionRow], document_of: dict[str, str], title: str
+) -> str:
+    """The page as HTML. document_of: passage id -> document id."""
+    document = comparison.document
+    measure = main_measure(document)
+    measures = [n for n in comparison.scores[next(iter(comparison.scores))] if not n.startswith("retrieval_f1")]
+    measures = [n for n in measures if any(e.get(n) is not None for e in document["methods"].values())]
+    sections = [
+        paragraph(verdict(document, measure), "verdict"),
+        heading("Scores"),
+        _scores(document, measures),
+        *(_score_plot(document, name) for name in measures),
+        heading("Paired differences"),
+        _differences(document, measures, measure),
+        heading("Costs"),
+        _costs(document, measure),
+        heading("By hops and by type"),
+        *_breakdowns(comparison, rows, document_of, measure),
+        heading("Where the methods differ most"),
+        *_disagreements(comparison, rows, document_of, measure),
+    ]
+    methods = ", ".join(document["methods"])
+    return page(title, f"{document['n']} questions; {methods}; means with 95 % bootstrap intervals", sections)
+
+
+def _cell(entry: dict[str, Any], name: str) -> str:
+    value, ci = entry.get(name), entry["ci95"].get(name)
+    if value is None:
+        return "-"
+    return f"{value:.3f} [{ci[0]:.3f}, {ci[1]:.3f}]" if ci else f"{value:.3f}"
+
+
+def _scores(document: dict[str, Any], measures: Sequence[str]) -> str:
+    header = ["method", *measures, "failed", "unsupported"]
+    rows = []
+    for name, entry in document["methods"].items():
+        unsupported = "-" if entry["unsupported"] is None else entry["unsupported"]
+        rows.append([name, *(_cell(entry, m) for m in measures), entry["failed"], unsupported])
+    return table(header, rows)
+
+
+def _score_plot(document: dict[str, Any], measure: str) -> str:
+    rows = []
+    for name, entry in document["methods"].items():
+        if entry.get(measure) is not None:
+            low, high = entry["ci95"].get(measure, (entry[measure], entry[measure]))
+            rows.append((name, entry[measure], low, high))
+    return intervals(measure, rows)
+
+
+def _differences(document: dict[str, Any], measures: Sequence[str], measure: str) -> str:
+    if not document["paired"]:
+        return paragraph("One method: nothing to compare.", "dim")
+    header = ["methods", *measures, f"wins / losses ({measure})"]
+    rows, points = [], []
+    for pair, by_name in document["paired"].items():
+        cells = []
+        for name in measures:
+            found = by_name.get(name)
+            cells.append(f"{found['diff']:+.3f} [{found['low']:+.3f}, {found['high']:+.3f}]" if found else "-")
+        main = by_name.get(measure)
+        rows.append([pair, *cells, f"{main['wins']:.0f} / {main['losses']:.0f}" if main else "-"])
+        if main:
+            points.append((pair, main["diff"], main["low"], main["high"]))
+    reach = max((max(abs(low), abs(high)) for _, _, low, high in points), default=0.1)
+    return table(header, rows) + intervals(f"difference in {measure}", points, -reach, reach)
+
+
+def _costs(document: dict[str, Any], measure: str) -> str:
+    header = [
+        "method",
+        "LLM calls",
+        "prompt tokens",
+        "cached",
+        "generated",
+        "LLM s",
+        "embedding s",
+        "graph s",
+        "wall s",
+    ]
+    header += ["questions / s", "seconds per correct answer"]
+    rows, bars = [], []
+    for name, entry in document["methods"].items():
+        correct = (entry["em"] or 0) * document["n"]
+        calls = [f"{entry[key]:,.1f}" for key in ("llm_calls", "prompt_tokens", "cached_tokens", "generated_tokens")]
+        seconds = [f"{entry[key]:,.2f}" for key in ("llm_s", "embed_s", "graph_s", "wall_s")]
+        rate = f"{document['n'] / entry['wall_s']:,.1f}" if entry["wall_s"] else "-"
+        rows.append([name, *calls, *seconds, rate, f"{entry['wall_s'] / correct:,.2f}" if correct else "-"])
+        known = {"LLM": entry["llm_s"], "embedding": entry["embed_s"], "graph and search": entry["graph_s"]}
+        rest = max(entry["wall_s"] - sum(known.values()), 0.0)
+        bars.append((name, {**known, "everything else": rest}))
+    note = paragraph("Calls and tokens are means a question; seconds are totals of the run.", "dim")
+    return table(header, rows) + note + stacked_bars("where the time went", bars, "s")
+
+
+def _groups(rows: Sequence[QuestionRow], key: str) -> dict[str, list[int]]:
+    groups: dict[str, list[int]] = {}
+    for i, row in enumerate(rows):
+        if row.gold_ids and key in row.meta:
+            groups.setdefault(str(row.meta[key]), []).append(i)
+    return dict(sorted(groups.items()))
+
+
+def _per_question(
+    answers: Sequence[Answer], rows: Sequence[QuestionRow], document_of: dict[str, str], measure: str
+) -> list[float]:
+    """The measure of each question; 0 where it has no gold passage (those are left out by the callers)."""
+    scores = []
+    for answer, row in zip(answers, rows):
+        ranking = ranked_documents([document_of[e.passage_id] for e in answer.evidence])
+        if measure.startswith("recall@"):
+            scores.append(recall_at(ranking, row.gold_ids, int(measure.split("@")[1])) if row.gold_ids else 0.0)
+        else:
+            scores.append(exact_match(answer.text, row.answers))
+    return scores
+
+
+def _breakdowns(
+    comparison: Comparison, rows: Sequence[QuestionRow], document_of: dict[str, str], measure: str
+) -> list[str]:
+    scores = {m: _per_question(a, rows, document_of, measure) for m, a in comparison.answers.items()}
+    parts = []
+    for key in ("hops", "type"):
+        groups = _groups(rows, key)
+        if not groups:
+            continue
+        lines = [
+            [name, len(members), *(f"{sum(s[i] for i in members) / len(members):.3f}" for s in scores.values())]
+            for name, members in groups.items()
+        ]
+        parts.append(table([key, "questions", *(f"{m} {measure}" for m in scores)], lines))
+    return parts or [paragraph("The questions say neither hops nor type.", "dim")]
+
+
+def _disagreements(
+    comparison: Comparison, rows: Sequence[QuestionRow], document_of: dict[str, str], measure: str
+) -> list[str]:
+    scores = {m: _per_question(a, rows, document_of, measure) for m, a in comparison.answers.items()}
+    if len(scores) < 2:
+        return [paragraph("One method: nothing to compare.", "dim")]
+    spread = [max(s[i] for s in scores.values()) - min(s[i] for s in scores.values()) for i in range(len(rows))]
+    chosen = [i for i in sorted(range(len(rows)), key=lambda i: (-spread[i], i)) if spread[i] > 0][:N_EXAMPLES]
+    if not chosen:
+        return [paragraph(f"No question has different {measure} under different methods.", "dim")]
+    return [_example(comparison, rows[i], i, scores, document_of, measure) for i in chosen]
+
+
+def _example(
+    comparison: Comparison,
+    row: QuestionRow,
+    i: int,
+    scores: dict[str, list[float]],
+    document_of: dict[str, str],
+    measure: str,
+) -> str:
+    parts = [f"<details><summary>{text(row.question.text)}</summary>"]
+    if row.answers:
+        parts.append(paragraph(f"gold answer: {row.answers[0]}", "dim"))
+    gold = set(row.gold_ids)
+    for method, answers in comparison.answers.items():
+        answer = answers[i]
+        said = f"; answer: {answer.text}" if answer.text else ""
+        parts.append(f"<p><b>{text(method)}</b> {text(measure)} {scores[method][i]:.2f}{text(said)}</p><ol>")
+        for item in answer.evidence[:5]:
+            hit = document_of[item.passage_id] in gold
+            mark = ' class="hit"' if hit else ""
+            label = "gold: " if hit else ""
+            parts.append(f"<li{mark}>{text(label + item.title)} <span>{text(item.text[:160])} ...</span></li>")
+        parts.append("</ol>")
+    return "".join(parts) + "</details>"

@@ -1,0 +1,97 @@
+"""The reports of a build and of an answer job: stages, rates, tokens, rejects, yield, memory, batches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from gpu_rag.report.page import heading, page, paragraph, stacked_bars, table
+
+
+def index_page(document: dict[str, Any], rejects: Sequence[dict[str, Any]]) -> str:
+    """The report of `gpu-rag index`, from its --json document and the rejected rows."""
+    stages = document["stages"]
+    thousands = max(document["passages"], 1) / 1000
+    header = ["stage", "s", "s / 1,000 passages", "peak memory MiB", "LLM calls", "prompt", "generated", "failures"]
+    rows = []
+    for name, stage in stages.items():
+        if stage["skipped"]:
+            rows.append([name, "up to date", *["-"] * 6])
+            continue
+        numbers = [f"{stage[key]:,}" for key in ("llm_calls", "prompt_tokens", "generated_tokens", "failures")]
+        memory = f"{stage['peak_memory_bytes'] / 2**20:,.0f}"
+        rows.append([name, f"{stage['s']:.2f}", f"{stage['s'] / thousands:.2f}", memory, *numbers])
+    ran = {name: stage for name, stage in stages.items() if not stage["skipped"]}
+    counts = [
+        [name, f"{document[name]:,}"]
+        for name in ("documents", "passages", "entities", "relations", "mentions", "rejects")
+    ]
+    sections = [
+        heading("What is in it"),
+        table(["", "count"], counts),
+        heading("Stages"),
+        table(header, rows),
+        stacked_bars("seconds by stage", [(name, {"s": stage["s"]}) for name, stage in ran.items()], "s"),
+        stacked_bars(
+            "peak memory by stage", [(n, {"MiB": s["peak_memory_bytes"] / 2**20}) for n, s in ran.items()], "MiB"
+        ),
+        heading("Extraction"),
+        _extraction(document["extraction"]),
+        heading("Rejected rows"),
+        _rejects(rejects),
+    ]
+    return page(f"Index {document['out']}", f"built in {document['wall_s']:.1f} s", sections)
+
+
+def _extraction(counts: dict[str, int]) -> str:
+    if not counts:
+        return paragraph("No extraction in this index.", "dim")
+    total = sum(counts.values())
+    rows = [[name, f"{n:,}", f"{100 * n / total:.1f} %"] for name, n in counts.items()]
+    return table(["passages whose extraction was", "number", "share"], rows)
+
+
+def _rejects(rejects: Sequence[dict[str, Any]]) -> str:
+    if not rejects:
+        return paragraph("None: every row was used.", "dim")
+    reasons = Counter(str(reject["reason"]).split(":")[0] for reject in rejects)
+    summary = table(["reason", "rows"], [[reason, n] for reason, n in reasons.most_common(20)])
+    first = [[r["file"], r["line"], r["reason"]] for r in rejects[:20]]
+    return summary + table(["file", "line", "reason (the first 20)"], first)
+
+
+def answer_page(document: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
+    """The report of `gpu-rag answer`, from its --json document and the rows of ANSWERS."""
+    usage = document["usage"]
+    n = max(document["n"], 1)
+    counts = [[name, document[name]] for name in ("answered", "unsupported", "failed", "asked", "kept", "rejects")]
+    cost = [
+        [name, f"{usage[key]:,.0f}", f"{usage[key] / n:,.1f}"]
+        for name, key in (
+            ("LLM calls", "llm_calls"),
+            ("prompt tokens", "prompt_tokens"),
+            ("cached tokens", "cached_tokens"),
+            ("generated tokens", "generated_tokens"),
+            ("malformed replies", "malformed"),
+            ("evidence tokens cut", "cut"),
+        )
+    ]
+    seconds = {"LLM": usage["llm_s"], "embedding": usage["embed_s"], "graph and search": usage["graph_s"]}
+    batches = [
+        [verb, b["calls"], b["batches"], f"{b['calls'] / max(b['batches'], 1):,.1f}", b["largest"], f"{b['s']:.2f}"]
+        for verb, b in document["batches"].items()
+    ]
+    failures = [[r["id"], r["error"]["type"], r["error"]["message"]] for r in rows if r["status"] == "failed"][:50]
+    sections = [
+        heading("Questions"),
+        table(["", "number"], counts),
+        heading("Cost"),
+        table(["", "total", "a question"], cost),
+        stacked_bars("seconds by service", [(document["method"], seconds)], "s"),
+        heading("Batches of this run"),
+        table(["verb", "calls", "batches", "mean batch", "largest", "s"], batches),
+        heading("Failures"),
+        table(["id", "error", "message"], failures) if failures else paragraph("None.", "dim"),
+    ]
+    return page(f"Answers {document['out']}", f"{document['method']}; wall {document['wall_s']:.1f} s", sections)

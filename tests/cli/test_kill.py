@@ -1,0 +1,150 @@
+"""Processes that are killed or interrupted, and what is left of their work. Real processes and a slow model server."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+N_QUESTIONS = 64
+LIVE = 16  # questions open at once: their rows are written when all of their replies are there
+SLACK = 6  # replies that the server has sent and the client may not have taken yet
+
+FORGETFUL = """
+import sys
+from gpu_rag.models.llm.cache import CachedLLM
+CachedLLM._write = lambda self, replies: None
+from gpu_rag.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def server(chat_server):
+    return chat_server(lambda prompt: (200, f"word {sum(map(ord, prompt)) % 997}"), seconds=0.05, width=2)
+
+
+@pytest.fixture
+def job(index, tmp_path, cli, server):
+    """job(out): the arguments of `gpu-rag answer` of 64 questions."""
+    rows = [{"id": f"q{i}", "question": f"What happened in the year {1700 + i}?"} for i in range(N_QUESTIONS)]
+    questions = cli.write_rows(tmp_path / "many.jsonl", rows)
+    settings = (*cli.HASH, "--set", f"models.llm={server.spec}", "--set", f"runtime.max_live={LIVE}")
+    return lambda out: ("answer", index, questions, "--method", "ppr", "--out", out, *settings, "--json")
+
+
+def wait_for(reached, process: subprocess.Popen, limit_s: float = 60) -> None:
+    """Until reached() or the end of the process."""
+    until = time.monotonic() + limit_s
+    while not reached() and process.poll() is None:
+        assert time.monotonic() < until, "nothing happened"
+        time.sleep(0.005)
+
+
+def kept_replies(path: Path) -> int:
+    with sqlite3.connect(path) as file:
+        return int(file.execute("SELECT count(*) FROM replies").fetchone()[0])
+
+
+def kill_and_resume(command, job, out, server, run, after: list[int]) -> None:
+    """Kills a job after so many replies, again and again; checks that what was kept is not asked again."""
+    kept = 0
+    for n_replies in after:
+        server.forget()
+        process = subprocess.Popen([*command, *map(str, job(out))], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        wait_for(lambda n=n_replies: sum(server.finished.values()) >= n, process)
+        process.send_signal(signal.SIGKILL)
+        _, err = process.communicate()
+        assert process.returncode == -signal.SIGKILL, err
+        server.settle()
+        assert max(server.begun.values()) == 1
+        before, kept = kept, kept_replies(out.with_name(out.name + ".replies.sqlite"))
+        # a batch that was answered is kept, whatever moment the process was killed at
+        assert kept >= before + (n_replies - SLACK) // LIVE * LIVE
+    server.forget()
+    result = run(*job(out))
+    assert result.status == 0, result.err
+    assert sum(server.begun.values()) == N_QUESTIONS - kept
+    assert result.document["kept"] + result.document["asked"] == result.document["n"] == N_QUESTIONS
+    assert result.document["kept"] >= sum(max(0, n - SLACK) // LIVE for n in after) * LIVE  # rows, not only replies
+
+
+@pytest.mark.slow
+def test_a_killed_job_ends_with_the_rows_of_an_undisturbed_one(run, job, cli, server, tmp_path):
+    command = [sys.executable, "-m", "gpu_rag"]
+    moments = random.Random(time.time_ns())
+    after = [moments.randint(1, 12), moments.randint(LIVE + SLACK, 30), moments.randint(1, 12)]
+    kill_and_resume(command, job, tmp_path / "killed.jsonl", server, run, after)
+    server.seconds = 0.0
+    assert run(*job(tmp_path / "whole.jsonl")).status == 0
+    killed, whole = (
+        {row["id"]: cli.settled(row) for row in cli.read_rows(tmp_path / name)}
+        for name in ("killed.jsonl", "whole.jsonl")
+    )
+    assert killed == whole and len(whole) == N_QUESTIONS
+    assert len(cli.read_rows(tmp_path / "killed.jsonl")) == N_QUESTIONS  # no id twice
+    assert all(row["status"] == "answered" for row in whole.values())
+
+
+@pytest.mark.slow
+def test_the_check_catches_a_job_that_forgets_replies(run, job, server, tmp_path):
+    with pytest.raises(AssertionError):
+        kill_and_resume([sys.executable, "-c", FORGETFUL], job, tmp_path / "f.jsonl", server, run, [LIVE + SLACK + 2])
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_process_with_one_line(index, questions, tiny_corpus, tmp_path, cli, chat_server, run):
+    """`index` while the model extracts, and `answer`: both stop, say one line, and go on when run again."""
+    found = '{"entities": ["Kerling", "Ves"], "triples": [["Kerling", "lies on", "Ves"]]}'
+    server = chat_server(lambda prompt: (200, found), seconds=0.2, width=1)
+    llm = (*cli.HASH, "--set", f"models.llm={server.spec}", "--set", "models.capable=true")
+    jobs = {
+        "index": ("index", tiny_corpus, "--out", tmp_path / "new", "--set", "index.extractor=llm", *llm),
+        "answer": ("answer", index, questions, "--method", "dense", "--out", tmp_path / "a.jsonl", *llm),
+    }
+    for name, words in jobs.items():
+        server.forget()
+        n = 6 if name == "index" else len(cli.QUESTIONS)
+        process = subprocess.Popen(
+            cli.command_line(*words, "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        wait_for(lambda n=n: sum(server.begun.values()) == n and sum(server.finished.values()) >= 2, process)
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+        assert (process.returncode, out) == (1, "")
+        assert err.splitlines()[-1] == (
+            "gpu-rag: error: stopped by Ctrl-C; run the same command again to continue where it stopped"
+        )
+        assert "Traceback" not in err
+        server.forget()
+        kept = kept_replies(tmp_path / ("new/replies.sqlite" if name == "index" else "a.jsonl.replies.sqlite"))
+        assert kept >= 2  # a clean stop keeps every reply that had come
+        assert run(*words).status == 0
+        assert sum(server.begun.values()) == n - kept
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_libraries_are_loaded(index, cli):
+    """SIGINT at any moment of the seconds in which nothing else happens yet: one line, and an end."""
+    moments = random.Random(3)
+    for _ in range(3):
+        process = subprocess.Popen(
+            cli.command_line("ask", index, "Who?", *cli.NO_LLM), stderr=subprocess.PIPE, text=True
+        )
+        maps = Path(f"/proc/{process.pid}/maps")
+        wait_for(lambda maps=maps: "torch" in maps.read_text(), process)  # Python itself has started
+        time.sleep(moments.uniform(0, 1))
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+        # 2: it had ended before, there is no language model; -2: Python itself ends by the signal when code that a
+        # library runs at its import was interrupted
+        assert process.returncode in (1, 2, -signal.SIGINT), err
+        assert err.startswith("gpu-rag: error: ") and err.count("\n") == 1
+        assert "Traceback" not in err
