@@ -9,7 +9,7 @@ from typing import Any
 from gpu_rag.catalog import layers_for
 from gpu_rag.engine import Engine, check_unique
 from gpu_rag.errors import BadInput, IndexMismatch
-from gpu_rag.evaluate.compare import DEFAULT_AT, Comparison, compare
+from gpu_rag.evaluation.compare import DEFAULT_AT, Comparison, compare
 from gpu_rag.index import index as opened
 from gpu_rag.index.build import BuildReport, Progress, Sources, build_index
 from gpu_rag.index.manifest import Manifest

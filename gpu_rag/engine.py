@@ -43,6 +43,8 @@ class Engine:
         self.index, self.settings, self.models = index, settings, models
         self.on_reply: Callable[[Reply | RequestFailed], None] | None = None  # told of each reply as it is finished
         self._executors: dict[bool, dict[str, Any]] = {}
+        for method in settings.method:
+            self.params(method)  # a parameter of any method that is named is checked, used or not
         for method in settings.method:  # a wrong name is never dropped, also where its method does not run
             self.params(method)
 
@@ -62,10 +64,11 @@ class Engine:
             "index": self.index.manifest.digest(),
         }
         if not retrieval_only:
-            config["llm"] = self.models.describe("llm")
+            config["llm"] = {**self.models.describe("llm"), "capable": self.models.llm().capable}
             config["decider"] = settings.models.decider
         if "passage_vectors" in load_method(method).NEEDS:
-            config["embedder"] = self.models.describe("embedder")
+            config["embedder"] = found = self.models.describe("embedder")
+            self.index.check_embedder(found["name"], found["content_hash"])
         return config
 
     def config_hash(self, method: str, *, retrieval_only: bool = False) -> str:

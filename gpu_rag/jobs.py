@@ -88,6 +88,11 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 
     Raises BadInput for any other damage.
     """
+    return (row for _, row in read_pairs(path))
+
+
+def read_pairs(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """(row as it stands in the file, plain row in it) for each line, as `read_rows`."""
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
@@ -98,7 +103,8 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            row = plain_row(json.loads(line))
+            raw = json.loads(line)
+            row = plain_row(raw)
             _check_row(row)
         except (ValueError, KeyError, TypeError) as error:
             if number == len(lines):  # no newline after it: the write was cut
@@ -106,7 +112,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
             raise BadInput(
                 "not a row of answers", given=f"{path}:{number}", expected="rows made by gpu-rag answer"
             ) from error
-        yield row
+        yield raw, row
 
 
 class AnswersFile:

@@ -85,13 +85,18 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Document:
-    """One document of a corpus. `file` and `line` (1-based, 0 for a whole file) say where it came from."""
+    """One document of a corpus. `file` and `line` (1-based, 0 for a whole file) say where it came from.
+
+    pages: where each page begins, as ascending character offsets into `text`, the first 0; empty when the source has
+    no pages. `text.pages.page_of` turns an offset into a page number.
+    """
 
     id: str
     title: str
     text: str
     file: str = ""
     line: int = 0
+    pages: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -125,7 +130,10 @@ class Question:
 
 @dataclass(frozen=True)
 class Evidence:
-    """A passage that supports an answer. start, end: character offsets into the source document."""
+    """A passage that supports an answer. start, end: character offsets into the source document.
+
+    file, place: where that document lies, such as "report.pdf", "pages 3-4"; see `index.places`.
+    """
 
     passage_id: str
     title: str
@@ -134,6 +142,8 @@ class Evidence:
     end: int
     score: float
     why: str = ""
+    file: str = ""
+    place: str = ""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """The main job, start to end."""
     from gpu_rag.api import Index, build, load_questions
     from gpu_rag.cli.eval_command import score_tables
-    from gpu_rag.evaluate.compare import compare
+    from gpu_rag.evaluation.compare import compare
     from gpu_rag.sample import corpus_path, questions_path
 
     started = time.perf_counter()
@@ -63,7 +63,7 @@ def _silent(text: str) -> None:
 
 def _answer(engine: Any, rows: list[Any], show: Any) -> list[dict[str, Any]]:
     from gpu_rag.cli.story import story
-    from gpu_rag.evaluate.metrics import exact_match, token_f1
+    from gpu_rag.evaluation.metrics import exact_match, token_f1
     from gpu_rag.jobs import row_of
 
     show(f"3. Answering {len(rows)} questions by ppr with {engine.models.describe('llm')['name']}\n")

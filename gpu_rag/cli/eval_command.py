@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """Runs every method on every question and scores it."""
     from gpu_rag.api import Index, load_questions
     from gpu_rag.catalog import check_layers
-    from gpu_rag.evaluate.compare import compare
+    from gpu_rag.evaluation.compare import compare
 
     rows, rejects = load_questions(options.questions, options.limit)
     at, methods = numbers(options.at), names(options.method)
@@ -71,7 +71,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         from gpu_rag.report.page import write
 
         document_of = dict(zip(index.passage_ids, index.passage_doc_ids))
-        write(options.report, evaluation_page(comparison, rows, document_of, f"{options.questions} on {options.index}"))
+        title = f"{options.questions.name} on {options.index.resolve().name}"
+        write(options.report, evaluation_page(comparison, rows, document_of, title))
     if not options.json:
         print(score_tables(document, at, options.retrieval_only))
     failed = sum(entry["failed"] for entry in document["methods"].values()) + len(rejects)

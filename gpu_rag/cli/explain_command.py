@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 HELP = "Explain one answer of an answers file."
-EXAMPLE = "gpu-rag explain answers.jsonl q07"
+EXAMPLE = "gpu-rag explain answers.jsonl q07 --index my-index"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     parser.add_argument("answers", type=Path, metavar="ANSWERS.jsonl", help="a file made by gpu-rag answer")
     parser.add_argument("id", metavar="ID", help="the question's id")
+    parser.add_argument(
+        "--index", type=Path, metavar="DIR", help="look files, pages and lines up in this index, not in the row"
+    )
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
@@ -25,6 +28,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     known = []
     for row in read_rows(options.answers):
         if row["id"] == options.id:
+            if options.index:
+                _look_up(row, options.index)
             if not options.json:
                 print(story(row))
             return 0, row
@@ -32,3 +37,22 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     raise BadInput(
         "no answer has this id", given=options.id, expected=f"one of {', '.join(known[:5])} ... ({len(known)} rows)"
     )
+
+
+def _look_up(row: dict[str, Any], folder: Path) -> None:
+    """Fills in where each passage stands now. Raises BadInput for a passage that the index lacks or has changed."""
+    from gpu_rag.errors import BadInput
+    from gpu_rag.index.index import Index
+
+    index = Index.open(folder)
+    rows = {name: number for number, name in enumerate(index.passage_ids)}
+    for item in row["evidence"]:
+        number = rows.get(item["passage_id"])
+        if number is None or index.passages["text"][number].as_py() != item["text"]:
+            raise BadInput(
+                "the answer quotes what this index does not hold",
+                given=f"passage {item['passage_id']} and {folder}",
+                expected="the index that the answer was made with",
+                do="leave --index out, or run gpu-rag verify-answers",
+            )
+        item["file"], item["place"] = index.places([number])[0]

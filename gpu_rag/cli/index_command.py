@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_rag.cli.options import add_max_failures, add_settings, api_key, exceeds, names, say, settings_of, table
+from gpu_rag.cli.plan_view import add_plan, check_plan, comparison, plan_index
 from gpu_rag.cli.progress import Bars
 
 HELP = "Index a corpus into a folder; running it again continues where it stopped."
@@ -47,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report", type=Path, metavar="FILE.html", help="write stages, rates and rejects as one HTML file"
     )
+    add_plan(parser, "passages", 64)
     add_max_failures(parser, "0")
     add_settings(parser)
 
@@ -55,7 +57,10 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """Builds and reports."""
     from gpu_rag.api import build
     from gpu_rag.errors import UsageError
+    from gpu_rag.plan.compare import INDEX_KEYS, compare_index
+    from gpu_rag.plan.files import read_plan
 
+    check_plan(options)
     flags = {"index": {"extractor": "import"}} if options.openie else {}
     settings = settings_of(options, flags=flags)
     if options.openie and settings.index.extractor != "import":
@@ -65,6 +70,9 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
             expected="import",
             do="leave one of the two out",
         )
+    if options.plan:
+        return plan_index(options, settings)
+    plan = read_plan(options.out / "plan.json", INDEX_KEYS)
     with Bars() as bars:
         report = build(
             options.corpus,
@@ -88,6 +96,11 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     }
     document["stages"] = {name: vars(stage) for name, stage in report.stages.items()}
     document["wall_s"], document["out"] = report.wall_s, str(report.out)
+    compared = compare_index(plan, report) if plan is not None else None
+    if compared is not None:
+        document["plan"] = compared
+    elif plan is not None and not all(stage.skipped for stage in report.stages.values()):
+        say(f"{options.out}/plan.json is of another corpus or other settings: not compared")
     if not options.json:
         print(_summary(document))
     # from the manifest: failures of an earlier run are still in the index
@@ -125,4 +138,6 @@ def _summary(document: dict[str, Any]) -> str:
     ]
     if document["rejects"]:
         lines.append(f"rejected rows, with reasons: {document['out']}/rejects.jsonl")
+    if "plan" in document:
+        lines.append(f"\n{comparison(document['plan'], 'stage')}")
     return "\n".join(lines)

@@ -12,9 +12,23 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from gpu_rag import __version__
+from gpu_rag.cli.interrupts import held
 from gpu_rag.errors import GpuRagError, UsageError
 
-COMMANDS = ("index", "answer", "ask", "eval", "explain", "verify", "export", "doctor", "demo")
+COMMANDS = (
+    "index",
+    "answer",
+    "ask",
+    "eval",
+    "explain",
+    "verify",
+    "verify-answers",
+    "export",
+    "bench",
+    "doctor",
+    "demo",
+)
+WITHOUT_TORCH = ("explain", "bench")  # or, as bench, with settings to make before torch is imported
 
 EXIT_STATUS = "exit status: 0 done, 1 failed, 2 bad usage or bad input, 3 finished with failures above --max-failures"
 
@@ -33,7 +47,7 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"gpu-rag {__version__}")
     verbs = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
     for name in COMMANDS:
-        module: Any = importlib.import_module(f"gpu_rag.cli.{name}_command")
+        module: Any = importlib.import_module(f"gpu_rag.cli.{name.replace('-', '_')}_command")
         sub = verbs.add_parser(
             name,
             help=module.HELP,
@@ -73,6 +87,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.excepthook = _internal_error
     try:
         options = build_parser().parse_args(given)
+        if options.command not in WITHOUT_TORCH:
+            with held():
+                importlib.import_module("gpu_rag.api")
         status, document = options.run(options)
         if options.json:
             print(json.dumps(document, allow_nan=False), flush=True)  # in ASCII, which every encoding can hold

@@ -31,16 +31,19 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 def add_limit(parser: argparse.ArgumentParser) -> None:
     """--limit."""
-    parser.add_argument("--limit", type=_count, metavar="N", help="only the first N questions")
+    parser.add_argument(
+        "--limit", type=lambda text: count_of(text, "questions"), metavar="N", help="only the first N questions"
+    )
 
 
-def _count(text: str) -> int:
+def count_of(text: str, what: str) -> int:
+    """A whole number above 0. Raises UsageError saying of `what`."""
     try:
         number = int(text)
     except ValueError:
         number = 0
     if number < 1:
-        raise UsageError("not a number of questions", given=text, expected="a whole number above 0")
+        raise UsageError(f"not a number of {what}", given=text, expected="a whole number above 0")
     return number
 
 

@@ -36,8 +36,7 @@ def story(row: dict[str, Any], *, decisions: bool = True, evidence: int | None =
             lines.append(f"  {path['text']}   [{where}]")
     lines.append("\nevidence")
     for number, item in enumerate(row["evidence"][:evidence], 1):
-        place = f"{item['passage_id']} characters {item['start']}-{item['end']}"
-        lines.append(f"  {number}. {item['title']}   [{place}]  score {item['score']:.3f}: {item['why']}")
+        lines.append(f"  {number}. {item['title']}   [{_place(item)}]  score {item['score']:.3f}: {item['why']}")
         lines.append(_wrapped(_shortened(item["text"]), "     "))
     usage = row["usage"]
     lines.append(
@@ -48,6 +47,12 @@ def story(row: dict[str, Any], *, decisions: bool = True, evidence: int | None =
     if usage["cut"]:
         lines.append(f"          {usage['cut']} tokens of evidence did not fit the prompt")
     return "\n".join(lines)
+
+
+def _place(item: dict[str, Any]) -> str:
+    """Where the quoted span stands: passage, file and page or line, characters of the document."""
+    parts = [item["passage_id"], " ".join(filter(None, [item.get("file"), item.get("place")]))]
+    return ", ".join([*filter(None, parts), f"characters {item['start']}-{item['end']}"])
 
 
 def _step(step: dict[str, Any]) -> str:

@@ -142,6 +142,7 @@ class Layer(Protocol):
 
     name: str
     version: int  # raised only when the output changes for equal input
+    retry: tuple[str, ...]  # counts that, when not 0, make the next run do the stage again
     needs: tuple[str, ...]
 
     def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
@@ -168,9 +169,10 @@ class BuildReport:
         return sum(record.counts.get(name, 0) for record in self.manifest.stages.values())
 
 
-def _fingerprint(
-    layer: Layer, inputs: dict[str, str], params: dict[str, Any], models: dict[str, dict[str, Any]]
+def fingerprint_of(
+    layer: Layer, inputs: Mapping[str, str], params: Mapping[str, Any], models: Mapping[str, Mapping[str, Any]]
 ) -> str:
+    """The hash of everything that a stage's output depends on: the stage is up to date while it stays the same."""
     identity = {
         "name": layer.name,
         "version": layer.version,
@@ -188,13 +190,19 @@ def is_complete(folder: Path, record: StageRecord) -> bool:
     return all((base / name).is_file() and (base / name).stat().st_size == size for name, size in sizes.items())
 
 
-def _guard_folder(out: Path) -> None:
+def is_up_to_date(out: Path, layer: Layer, record: StageRecord, fingerprint: str) -> bool:
+    """Whether a finished stage can be kept: made of the same, nothing to try again, all files there."""
+    to_retry = any(record.counts.get(name) for name in layer.retry)
+    return record.fingerprint == fingerprint and not to_retry and is_complete(out, record)
+
+
+def guard_folder(out: Path) -> None:
+    """Raises UsageError where `out` holds what no build made: it is left alone."""
     if out.exists() and not out.is_dir():
         raise UsageError("--out is a file", given=out, expected="a folder that is new, empty, or an index")
-    known = {"manifest.json", "lock", "stages", "work", "replies.sqlite", "run.json", "rejects.jsonl"}
-    strangers = [
-        p.name for p in out.iterdir() if p.name not in known and not p.name.startswith((".", "replies.sqlite"))
-    ]
+    known = {"manifest.json", "lock", "stages", "work", "replies.sqlite", "run.json", "rejects.jsonl", "plan.json"}
+    names = [path.name for path in out.iterdir()] if out.exists() else []
+    strangers = [name for name in names if name not in known and not name.startswith((".", "replies.sqlite"))]
     if strangers and not (out / "manifest.json").exists():
         raise UsageError(
             "--out holds other files and is no index",
@@ -268,7 +276,7 @@ def build_index(
     started = time.perf_counter()
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    _guard_folder(out)
+    guard_folder(out)
     with WriteLock(out):
         if fresh:
             _erase(out)
@@ -301,9 +309,9 @@ def _bring_up_to_date(
     inputs = {need: manifest.stages[need].output_hash for need in layer.needs}
     params = layer.params(settings, sources)
     described = {role: models.describe(role) for role in layer.roles(settings)}
-    fingerprint = _fingerprint(layer, inputs, params, described)
+    fingerprint = fingerprint_of(layer, inputs, params, described)
     old = manifest.stages.get(layer.name)
-    if old is not None and old.fingerprint == fingerprint and is_complete(out, old):
+    if old is not None and is_up_to_date(out, layer, old, fingerprint):
         progress.finish(layer.name, skipped=True)
         return manifest, StageReport(skipped=True, counts=old.counts)
     folders = {name: out / record.folder for name, record in manifest.stages.items() if name in layer.needs}

@@ -16,6 +16,7 @@ from gpu_rag.graph.pagerank import PageRankGraph, prepare
 from gpu_rag.index import tables
 from gpu_rag.index.build import stage_folder
 from gpu_rag.index.manifest import Manifest
+from gpu_rag.index.places import place_of
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR, Evidence
 
@@ -93,6 +94,16 @@ class Index:
         return self.passages["doc_id"].to_pylist()
 
     @cached_property
+    def document_rows(self) -> dict[str, int]:
+        """Row of each document by its id."""
+        return {name: row for row, name in enumerate(self.documents["id"].to_pylist())}
+
+    @cached_property
+    def passage_lines(self) -> np.ndarray:
+        """i32[n_passages]: the line of a text file where each passage begins; 0 in other sources."""
+        return self._table("passages", "lines.parquet", tables.LINES)["line"].to_numpy()
+
+    @cached_property
     def relation_ends(self) -> tuple[np.ndarray, np.ndarray]:
         """(subjects, objects) of all relations: i64[n_relations] rows of the entity table."""
         subjects = self.relations["subject"].to_numpy().astype(np.int64)
@@ -151,9 +162,18 @@ class Index:
         """Evidence records of passages, in the order given."""
         part = self.passages.take(pa.array(list(rows), pa.int64())).to_pylist()
         return tuple(
-            Evidence(row["id"], row["title"], row["text"], row["start"], row["end"], float(score), why)
-            for row, score in zip(part, scores)
+            Evidence(row["id"], row["title"], row["text"], row["start"], row["end"], float(score), why, *place)
+            for row, score, place in zip(part, scores, self.places(rows))
         )
+
+    def places(self, rows: Sequence[int]) -> list[tuple[str, str]]:
+        """(file, place in it) of each passage, such as ("report.pdf", "pages 3-4"); see `index.places`."""
+        part = self.passages.take(pa.array(list(rows), pa.int64())).to_pylist()
+        of = pa.array([self.document_rows[row["doc_id"]] for row in part], pa.int64())
+        return [
+            (doc["file"], place_of(doc["file"], doc["line"], doc["pages"], int(line), row["start"], row["text"]))
+            for row, doc, line in zip(part, self.documents.take(of).to_pylist(), self.passage_lines[list(rows)])
+        ]
 
     def relation_text(self, row: int) -> tuple[str, str, str]:
         """(subject, label, object) of a relation, as written."""

@@ -17,9 +17,18 @@ def reset_peak_memory() -> bool:
 
 def peak_memory_bytes() -> int:
     """The highest resident size since the last reset (or since the process began, without one)."""
+    return _status_bytes("VmHWM:")
+
+
+def memory_bytes() -> int:
+    """The resident size now (without the kernel's help: the highest so far)."""
+    return _status_bytes("VmRSS:")
+
+
+def _status_bytes(name: str) -> int:
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+    line = next(line for line in status.splitlines() if line.startswith(name))
     return int(line.split()[1]) * 1024

@@ -19,7 +19,15 @@ from gpu_rag.index.folder import storage_errors
 
 ROWS_A_GROUP = 8192
 
-DOCUMENTS = pa.schema([("id", pa.string()), ("title", pa.string()), ("file", pa.string()), ("line", pa.int32())])
+DOCUMENTS = pa.schema(
+    [
+        ("id", pa.string()),
+        ("title", pa.string()),
+        ("file", pa.string()),
+        ("line", pa.int32()),
+        ("pages", pa.list_(pa.int64())),  # characters into the document where each page begins; empty: no pages
+    ]
+)
 PASSAGES = pa.schema(
     [
         ("id", pa.string()),
@@ -30,6 +38,7 @@ PASSAGES = pa.schema(
         ("end", pa.int64()),
     ]
 )
+LINES = pa.schema([("line", pa.int32())])  # a row a passage: its first line in a text file, 0 in other sources
 EXTRACTIONS = pa.schema(
     [
         ("passage", pa.int32()),

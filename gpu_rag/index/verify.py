@@ -69,14 +69,23 @@ def _passages(index: Index) -> Iterator[str]:
     yield from _sorted_unique(index.passage_ids, "passages")
     documents = index.documents["id"].to_pylist()
     yield from _sorted_unique(documents, "documents")
+    pages = index.documents["pages"].to_pylist()
+    if bad := sum(not _are_page_starts(starts) for starts in pages):
+        yield f"documents: {bad} have page offsets that do not rise from 0"
     known = set(documents)
     if lost := [d for d in index.passage_doc_ids if d not in known]:
         yield f"passages: {len(lost)} name a document that does not exist, such as {lost[0]}"
+    if len(index.passage_lines) != index.n_passages:
+        yield f"lines: {len(index.passage_lines)} rows for {index.n_passages} passages"
     rows = zip(
         index.passages["text"].to_pylist(), index.passages["start"].to_pylist(), index.passages["end"].to_pylist()
     )
     if bad := sum(len(text) != end - start for text, start, end in rows):
         yield f"passages: {bad} have offsets that do not fit their text"
+
+
+def _are_page_starts(starts: list[int]) -> bool:
+    return not starts or (starts[0] == 0 and all(a < b for a, b in zip(starts, starts[1:])))
 
 
 def _bm25(index: Index) -> Iterator[str]:

@@ -23,6 +23,7 @@ class Entities:
     name = "entities"
     version = 1
     needs: tuple[str, ...] = ("extraction",)
+    retry: tuple[str, ...] = ()
 
     def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
         """No setting."""

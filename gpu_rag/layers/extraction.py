@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -46,6 +47,7 @@ class ExtractionLayer:
     name = "extraction"
     version = 1
     needs: tuple[str, ...] = ("passages",)
+    retry: tuple[str, ...] = ("extraction_failed",)  # requests that failed are asked again by the next run
 
     def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
         """The extractor, and what it reads beside the passages."""
@@ -78,7 +80,14 @@ class ExtractionLayer:
             "status": [status for _, status in rows],
         }
         tables.write_table(work.out / "extractions.parquet", tables.EXTRACTIONS, columns)
-        return {f"extraction_{status}": n for status, n in sorted(Counter(status for _, status in rows).items())}
+        counts = {"rejects": _n_rejects(work.out)} if work.settings.index.extractor == "import" else {}
+        return counts | {
+            f"extraction_{status}": n for status, n in sorted(Counter(status for _, status in rows).items())
+        }
+
+
+def _n_rejects(folder: Path) -> int:
+    return (folder / "rejects.jsonl").read_bytes().count(b"\n")
 
 
 def _status(found: Extraction) -> str:
@@ -166,31 +175,34 @@ def by_llm(work: Work, passages: pa.Table) -> list[Row]:
 
     Every finished reply is in the durable cache before the next batch is asked, so a killed run asks it never again.
     """
-    prompt = Prompt.read("gpu_rag.layers.prompts", "extract")
-    settings = work.settings.index
     titles, texts = passages["title"].to_pylist(), passages["text"].to_pylist()
     rows: list[Row] = []
     for _, block in work.blocks(len(texts)):
-        requests = [
-            Request(
-                prompt.system,
-                prompt.render(title=title, text=text),
-                JsonSchema(SCHEMA),
-                max_tokens=settings.extract_tokens,
-                seed=work.settings.runtime.seed,
-            )
-            for title, text in zip(titles[block], texts[block])
-        ]
-        rows.extend(_ask_block(work, requests))
-    _check_yield(rows, settings.min_yield)
+        rows.extend(_ask_block(work, extraction_requests(titles[block], texts[block], work.settings)))
+    _check_yield(rows, work.settings.index.min_yield)
     return rows
+
+
+def extraction_requests(titles: Sequence[str], texts: Sequence[str], settings: Settings) -> list[Request]:
+    """What an LLM is asked about each passage."""
+    prompt = Prompt.read("gpu_rag.layers.prompts", "extract")
+    return [
+        Request(
+            prompt.system,
+            prompt.render(title=title, text=text),
+            JsonSchema(SCHEMA),
+            max_tokens=settings.index.extract_tokens,
+            seed=settings.runtime.seed,
+        )
+        for title, text in zip(titles, texts)
+    ]
 
 
 def _ask_block(work: Work, requests: list[Request]) -> list[Row]:
     rows = [_read(work, reply) for reply in _complete(work, requests)]
     again = [i for i, (_, status) in enumerate(rows) if status in ("malformed", "truncated")]
     retries = [replace(requests[i], attempt=1, temperature=0.3) for i in again]
-    for i, reply in zip(again, _complete(work, retries)):
+    for i, reply in zip(again, _complete(work, retries, again=True)):
         second = _read(work, reply)
         if second[1] in ("ok", "empty"):
             rows[i] = second
@@ -198,17 +210,19 @@ def _ask_block(work: Work, requests: list[Request]) -> list[Row]:
     return rows
 
 
-def _progress(reply: Reply | RequestFailed) -> tuple[int, int]:
-    """(passages, tokens) that one reply adds to the progress bar."""
-    return (1, reply.n_prompt + reply.n_generated) if isinstance(reply, Reply) else (1, 0)
+def _progress(reply: Reply | RequestFailed, again: bool) -> tuple[int, int]:
+    """(passages, tokens) that one reply adds to the progress bar; a repair is no further passage."""
+    return int(not again), reply.n_prompt + reply.n_generated if isinstance(reply, Reply) else 0
 
 
-def _complete(work: Work, requests: list[Request]) -> list[Reply | RequestFailed]:
+def _complete(work: Work, requests: list[Request], again: bool = False) -> list[Reply | RequestFailed]:
     replies: list[Reply | RequestFailed] = []
     size = max(1, work.settings.models.max_batch * 4)
     for start in range(0, len(requests), size):
         part = requests[start : start + size]
-        replies.extend(work.models.llm().complete(part, lambda _, reply: work.progress.advance(*_progress(reply))))
+        replies.extend(
+            work.models.llm().complete(part, lambda _, reply: work.progress.advance(*_progress(reply, again)))
+        )
     return replies
 
 

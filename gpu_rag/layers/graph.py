@@ -28,6 +28,7 @@ class Synonyms:
     name = "synonyms"
     version = 1
     needs: tuple[str, ...] = ("entities", "entity_vectors")
+    retry: tuple[str, ...] = ()
 
     def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
         """The threshold and the number of neighbours."""
@@ -74,6 +75,7 @@ class Graph:
     name = "graph"
     version = 1
     needs: tuple[str, ...] = ("passages", "entities", "mentions", "synonyms")
+    retry: tuple[str, ...] = ()
 
     def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
         """No setting."""

@@ -21,6 +21,7 @@ class MentionLayer:
     name = "mentions"
     version = 1
     needs: tuple[str, ...] = ("passages", "extraction", "entities")
+    retry: tuple[str, ...] = ()
 
     def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
         """The cap on searched names."""

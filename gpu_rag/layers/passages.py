@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from gpu_rag.index import tables
 from gpu_rag.index.build import Sources, Work
 from gpu_rag.index.folder import sha256_file
 from gpu_rag.settings import Settings
-from gpu_rag.sources.corpora import read_corpus
+from gpu_rag.sources.corpora import read_corpus, reader_versions
 from gpu_rag.text.chunk import chunk_spans
 from gpu_rag.types import Document, Reject
+
+TEXT_SUFFIXES = (".txt", ".md")  # files whose lines are lines of the document
 
 
 def content_hash(paths: tuple[Path, ...]) -> str:
@@ -64,18 +67,91 @@ def short_reject(reject: Reject, paths: tuple[Path, ...]) -> Reject:
     return replace(reject, file=short_name(reject.file, paths), reason=reason)
 
 
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """One document as a row of `documents`, and its passages as rows of `passages`, each with its `line` too."""
+
+    document: Row
+    passages: list[Row]
+
+
+def read_passages(sources: Sources, settings: Settings) -> Iterator[Pieces | Reject]:
+    """The corpus cut into passages, document by document; what cannot be used as a Reject with a short file name.
+
+    Raises BadInput for a corpus that does not exist, and for the first reject where `sources.strict`.
+    """
+    if not sources.corpus:
+        raise BadInput("no corpus given", expected="one or more files or folders")
+    taken: set[str] = set()
+    for row in read_corpus(sources.corpus, max_document_chars=settings.index.max_document_chars):
+        if isinstance(row, Document):
+            parts = _split(row, settings)
+            twice = next((part["id"] for part in parts if part["id"] in taken), None)
+            if twice is None:
+                taken.update(part["id"] for part in parts)
+                file = short_name(row.file, sources.corpus)
+                document = {"id": row.id, "title": row.title, "file": file, "line": row.line, "pages": row.pages}
+                yield Pieces(document, parts)
+                continue
+            # "a" in chunks and a document "a#1"
+            reason = f"its passage id {twice!r} is that of another document's passage"
+            row = Reject(row.file, row.line, reason, row.id)
+        stop_if_strict(sources.strict, row)
+        yield short_reject(row, sources.corpus)
+
+
+def no_passage(n_rejects: int, first: Reject | None) -> BadInput:
+    """The error for a corpus of which nothing could be used."""
+    reason = f"{n_rejects} rows rejected, the first: {first.file}:{first.line} {first.reason}" if first else "no rows"
+    return BadInput("the corpus holds no passage", given=reason)
+
+
+def _split(document: Document, settings: Settings) -> list[Row]:
+    """The passages of a document. line: where it begins in a text file, from 1; 0 in a source of rows or pages."""
+    spans = chunk_spans(document.text, settings.index.chunk_words, settings.index.overlap_words)
+    is_text_file = not document.line and document.file.lower().endswith(TEXT_SUFFIXES)
+    rows, line, counted = [], 1, 0
+    for number, (start, end) in enumerate(spans):
+        line, counted = line + document.text.count("\n", counted, start), start
+        row = {
+            "id": document.id if len(spans) == 1 else f"{document.id}#{number}",
+            "doc_id": document.id,
+            "title": document.title,
+            "text": document.text[start:end],
+            "start": start,
+            "end": end,
+            "line": line if is_text_file else 0,
+        }
+        rows.append(row)
+    return rows
+
+
+def write_passages(folder: Path, documents: list[Row], passages: list[Row]) -> None:
+    """The tables `documents`, `passages` and `lines`, sorted by id."""
+    documents = sorted(documents, key=lambda row: row["id"])
+    passages = sorted(passages, key=lambda row: row["id"])
+    tables.write_rows(folder / "documents.parquet", tables.DOCUMENTS, documents)
+    tables.write_rows(folder / "passages.parquet", tables.PASSAGES, passages)
+    tables.write_rows(folder / "lines.parquet", tables.LINES, passages)
+
+
 class Passages:
-    """Table `documents`, table `passages` (sorted by id), and rejects.jsonl."""
+    """Tables `documents`, `passages` and `lines` (of each passage), and rejects.jsonl."""
 
     name = "passages"
-    version = 1
+    version = 2
     needs: tuple[str, ...] = ()
+    retry: tuple[str, ...] = ()
 
     def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
         """What the output depends on."""
         index = settings.index
         return {
             "corpus": content_hash(sources.corpus),
+            "readers": reader_versions(sources.corpus),
             "chunk_words": index.chunk_words,
             "overlap_words": index.overlap_words,
             "max_document_chars": index.max_document_chars,
@@ -87,52 +163,18 @@ class Passages:
 
     def run(self, work: Work) -> dict[str, int]:
         """Reads the corpus. Raises BadInput when nothing in it could be used."""
-        if not work.sources.corpus:
-            raise BadInput("no corpus given", expected="one or more files or folders")
         documents, n_rejects, first = [], 0, None
-        passages: dict[str, dict[str, Any]] = {}
-        corpus = work.sources.corpus
+        passages: list[Row] = []
         with (work.out / "rejects.jsonl").open("w", encoding="utf-8") as rejects:
-            for row in read_corpus(corpus, max_document_chars=work.settings.index.max_document_chars):
-                if isinstance(row, Document):
-                    parts = self._split(row, work)
-                    taken = next((part["id"] for part in parts if part["id"] in passages), None)
-                    if taken is not None:  # "a" in chunks and a document "a#1"
-                        reason = f"its passage id {taken!r} is that of another document's passage"
-                        row = Reject(row.file, row.line, reason, row.id)
-                if isinstance(row, Reject):
-                    stop_if_strict(work.sources.strict, row)
-                    row = short_reject(row, corpus)
-                    rejects.write(reject_line(row))
-                    n_rejects, first = n_rejects + 1, first or row
+            for found in read_passages(work.sources, work.settings):
+                if isinstance(found, Reject):
+                    rejects.write(reject_line(found))
+                    n_rejects, first = n_rejects + 1, first or found
                     continue
-                file = short_name(row.file, corpus)
-                documents.append({"id": row.id, "title": row.title, "file": file, "line": row.line})
-                passages.update((part["id"], part) for part in parts)
+                documents.append(found.document)
+                passages.extend(found.passages)
                 work.progress.advance(1)
         if not passages:
-            reason = (
-                f"{n_rejects} rows rejected, the first: {first.file}:{first.line} {first.reason}"
-                if first
-                else "no rows"
-            )
-            raise BadInput("the corpus holds no passage", given=reason)
-        tables.write_rows(work.out / "documents.parquet", tables.DOCUMENTS, sorted(documents, key=lambda r: r["id"]))
-        tables.write_rows(work.out / "passages.parquet", tables.PASSAGES, [passages[id] for id in sorted(passages)])
+            raise no_passage(n_rejects, first)
+        write_passages(work.out, documents, passages)
         return {"documents": len(documents), "passages": len(passages), "rejects": n_rejects}
-
-    @staticmethod
-    def _split(document: Document, work: Work) -> list[dict[str, Any]]:
-        index = work.settings.index
-        spans = chunk_spans(document.text, index.chunk_words, index.overlap_words)
-        return [
-            {
-                "id": document.id if len(spans) == 1 else f"{document.id}#{number}",
-                "doc_id": document.id,
-                "title": document.title,
-                "text": document.text[start:end],
-                "start": start,
-                "end": end,
-            }
-            for number, (start, end) in enumerate(spans)
-        ]

@@ -52,6 +52,7 @@ class Bm25Layer:
     name = "bm25"
     version = 1
     needs: tuple[str, ...] = ("passages",)
+    retry: tuple[str, ...] = ()
 
     def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
         """The two constants of BM25."""
@@ -77,6 +78,7 @@ class Vectors:
     def __init__(self, name: str, needs: str, texts_of: Any):
         self.name = name
         self.needs: tuple[str, ...] = (needs,)
+        self.retry: tuple[str, ...] = ()
         self._texts_of = texts_of
 
     def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:

@@ -33,6 +33,9 @@ class Params:
     fusion: float = 0.1
     tol: float = 1e-6
 
+    def __post_init__(self) -> None:
+        GraphRank(1, **asdict(self))  # refuses bad values before the run
+
 
 async def retrieve(question: Question, verbs: Verbs, params: Params) -> Support:
     """The verbs.limit passages of highest fused score, and the seed facts as paths."""

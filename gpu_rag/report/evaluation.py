@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpu_rag.catalog import load_method
-from gpu_rag.evaluate.compare import Comparison
-from gpu_rag.evaluate.metrics import exact_match, ranked_documents, recall_at
+from gpu_rag.evaluation.compare import Comparison
+from gpu_rag.evaluation.metrics import exact_match, ranked_documents, recall_at
 from gpu_rag.report.page import heading, intervals, page, paragraph, stacked_bars, table, text
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Answer

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpu_rag.report.page import heading, page, paragraph, stacked_bars, table
+from gpu_rag.report.plans import plan_section
 
 
 def index_page(document: dict[str, Any], rejects: Sequence[dict[str, Any]]) -> str:
@@ -36,6 +37,7 @@ def index_page(document: dict[str, Any], rejects: Sequence[dict[str, Any]]) -> s
         stacked_bars(
             "peak memory by stage", [(n, {"MiB": s["peak_memory_bytes"] / 2**20}) for n, s in ran.items()], "MiB"
         ),
+        *plan_section(document, "stage"),
         heading("Extraction"),
         _extraction(document["extraction"]),
         heading("Rejected rows"),
@@ -89,6 +91,7 @@ def answer_page(document: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str
         heading("Cost"),
         table(["", "total", "a question"], cost),
         stacked_bars("seconds by service", [(document["method"], seconds)], "s"),
+        *plan_section(document, "service"),
         heading("Batches of this run"),
         table(["verb", "calls", "batches", "mean batch", "largest", "s"], batches),
         heading("Failures"),

@@ -1,4 +1,4 @@
-"""A folder of .txt and .md files: one document a file."""
+"""Files that are one document each, and folders of them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpu_rag.errors import MissingBackend
 from gpu_rag.sources.lines import read_whole
+from gpu_rag.sources.parsed import PARSED_SUFFIXES, Parsed, kind_of, require_reader
+from gpu_rag.sources.parser import Parser
 from gpu_rag.sources.rows import Limits, RowError, document_text, id_text, shown
 from gpu_rag.types import Document, Reject
 
-TEXT_SUFFIXES = (".txt", ".md")
+DOCUMENT_SUFFIXES = (".txt", ".md", *PARSED_SUFFIXES)
 _HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 
@@ -33,39 +36,54 @@ def list_files(folder: Path) -> list[bytes]:
     return sorted(found)
 
 
-def is_text_name(name: bytes) -> bool:
+def is_document_name(name: bytes) -> bool:
     """Whether a file of this name is read as a document."""
-    return name.lower().endswith(tuple(suffix.encode() for suffix in TEXT_SUFFIXES))
+    return name.lower().endswith(tuple(suffix.encode() for suffix in DOCUMENT_SUFFIXES))
 
 
-def read_folder(folder: Path, names: list[bytes], limits: Limits) -> Iterator[Document | Reject]:
-    """One document or Reject for each of `names` (from `list_files`), in their order. The id is the relative path."""
+def read_folder(folder: Path, names: list[bytes], limits: Limits, parser: Parser) -> Iterator[Document | Reject]:
+    """What is in each of `names` (from `list_files`), in their order; see `read_file`. The id is the relative path."""
     for name in names:
-        path = Path(os.fsdecode(os.path.join(os.fsencode(folder), name)))
-        yield read_text_file(path, name, limits)
+        yield from read_file(Path(os.fsdecode(os.path.join(os.fsencode(folder), name))), name, limits, parser)
 
 
-def read_text_file(path: Path, name: bytes, limits: Limits) -> Document | Reject:
-    """The document of one .txt or .md file. `name` becomes its id; the text is the file's, unchanged.
+def read_file(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterator[Document | Reject]:
+    """The document of one file, or a Reject; behind a document, a Reject for each part of it that could not be read.
 
-    Title: of .md the first heading ("# ...", outside code fences), otherwise the file name without its ending.
+    `name` becomes the id. The text of .txt and .md is the file's, unchanged; that of .pdf and .html is what `pdf` and
+    `html` say. Title: the file's own (of .md the first heading "# ...", outside code fences), otherwise the file name
+    without its ending.
     """
     file = shown(path)
     try:
-        if not is_text_name(name):
-            raise RowError(f"in a folder only {' and '.join(TEXT_SUFFIXES)} files are read")
+        if not is_document_name(name):
+            raise RowError(f"in a folder only {', '.join(DOCUMENT_SUFFIXES)} files are read")
         id = _id_of(name)
         if stat.S_ISDIR(path.stat().st_mode):
             raise RowError("a link to a folder is not followed")
-        # A character has at most 4 bytes in UTF-8; a byte order mark has 3.
-        whole = read_whole(path, 4 * limits.max_document_chars + 3, "4 * max_document_chars + 3")
-        text = document_text(whole, limits)
+        found = _parsed(path, parser) if kind_of(id) else _as_written(path, name, limits)
     except RowError as error:
-        return Reject(file, 0, str(error))
+        yield Reject(file, 0, str(error))
+        return
     except OSError as error:
-        return Reject(file, 0, f"the file cannot be read: {error.strerror}")
-    title = _first_heading(text) if name.lower().endswith(b".md") else ""
-    return Document(id, title or Path(id).stem, text, file, 0)
+        yield Reject(file, 0, f"the file cannot be read: {error.strerror}")
+        return
+    yield Document(id, found.title or Path(id).stem, found.text, file, 0, found.pages)
+    yield from (Reject(file, 0, f"{problem}; the rest of the file is read", id) for problem in found.problems)
+
+
+def _parsed(path: Path, parser: Parser) -> Parsed:
+    try:
+        require_reader(path.name)
+    except MissingBackend as error:
+        raise RowError(str(error)) from error
+    return parser.parse(path)
+
+
+def _as_written(path: Path, name: bytes, limits: Limits) -> Parsed:
+    # A character has at most 4 bytes in UTF-8; a byte order mark has 3.
+    text = document_text(read_whole(path, 4 * limits.max_document_chars + 3, "4 * max_document_chars + 3"), limits)
+    return Parsed(_first_heading(text) if name.lower().endswith(b".md") else "", text)
 
 
 def _id_of(name: bytes) -> str:

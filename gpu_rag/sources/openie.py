@@ -108,7 +108,7 @@ def _lists(row: dict[str, Any]) -> tuple[list[Any], list[Any]]:
     names, triples = row.get(names_key), row.get(triples_key)
     for key, value in ((names_key, names), (triples_key, triples)):
         if not isinstance(value, list):
-            raise RowError(f"{key} is {kind(value)}; expected a list")
+            raise RowError(f"the key {key} is {kind(value)}; expected a list")
     return names or [], triples or []
 
 

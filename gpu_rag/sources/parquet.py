@@ -29,13 +29,15 @@ def read_parquet(path: Path) -> Iterator[Row | Reject]:
     number = 0
     try:
         with pq.ParquetFile(path) as file:
-            columns = _check_columns(file.schema_arrow)
+            columns, said = _check_columns(file.schema_arrow), file.metadata.num_rows
             for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=columns):
                 values = [_as_bytes(batch.column(name)).to_pylist() for name in columns]
                 for row in zip(*values):
                     number += 1
                     yield _decoded(path, number, dict(zip(columns, row)))
-    except (pa.ArrowException, OSError, RowError) as error:
+            if number != said:
+                raise RowError(f"the table names {said} rows, but {number} can be read")
+    except (pa.ArrowException, OSError, RowError, UnicodeDecodeError) as error:  # the last: names of columns
         reason = " ".join(str(error).split())[:300]
         yield Reject(shown(path), number + 1 if number else 0, f"{reason}; what follows in this file is not read")
 

@@ -16,6 +16,11 @@ MAX_ID_CHARS = 1000
 MAX_DOCUMENT_CHARS = 10_000_000
 MAX_LINE_BYTES = 64 << 20
 MAX_JSON_BYTES = 2 << 30
+MAX_FILE_BYTES = 256 << 20
+MAX_PAGES = 20_000
+MAX_PARSE_BYTES = 1 << 30
+MAX_PARSE_S = 120
+REASON_CHARS = 300
 
 
 @dataclass(frozen=True)
@@ -24,11 +29,18 @@ class Limits:
 
     max_document_chars: characters of one text; max_line_bytes: bytes of one line of JSON Lines (unpacked);
     max_json_bytes: bytes of one JSON array file (unpacked), which is read whole.
+    One .pdf or .html file, which is parsed in a process of its own: max_file_bytes: its size; max_pages: its pages;
+    max_parse_bytes: address space that the parsing may take, beside the process itself; max_parse_s: whole seconds of
+    processor time, and 4 times as many on the clock. A file near max_parse_s may pass on one machine only.
     """
 
     max_document_chars: int = MAX_DOCUMENT_CHARS
     max_line_bytes: int = MAX_LINE_BYTES
     max_json_bytes: int = MAX_JSON_BYTES
+    max_file_bytes: int = MAX_FILE_BYTES
+    max_pages: int = MAX_PAGES
+    max_parse_bytes: int = MAX_PARSE_BYTES
+    max_parse_s: int = MAX_PARSE_S
 
 
 class RowError(ValueError):
@@ -38,6 +50,12 @@ class RowError(ValueError):
 def shown(path: Path) -> str:
     """A path as text that UTF-8 can hold, whatever bytes the file system gave it."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def one_line(reason: object) -> str:
+    """A reason as one line of at most 300 characters that UTF-8 can hold."""
+    text = " ".join(str(reason).split())[:REASON_CHARS]
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def passage_id(title: str, text: str) -> str:

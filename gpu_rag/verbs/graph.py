@@ -50,8 +50,12 @@ class GraphRank:
 
     def __post_init__(self) -> None:
         shares = (self.entity_mass, self.mention_share, self.word_share)
-        if self.k < 1 or self.n_facts < 0 or self.n_words < 0 or not all(0 <= share <= 1 for share in shares):
-            expected = "k >= 1, counts >= 0, masses and shares from 0 to 1"
+        counts = self.k >= 1 and self.n_facts >= 0 and self.n_words >= 0
+        others = 0 <= self.damping < 1 and 0 < self.tol <= 1 and self.fusion >= 0 and self.prior_temperature >= 0
+        if not (counts and others and all(0 <= share <= 1 for share in shares)):
+            expected = (
+                "k >= 1, counts, fusion and temperature >= 0, shares from 0 to 1, damping in [0, 1), tol in (0, 1]"
+            )
             raise UsageError("bad parameters of a graph ranking", given=self, expected=expected)
 
 

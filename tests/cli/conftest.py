@@ -1,4 +1,4 @@
-"""What the tests of the command line share: a tiny index, questions, recorded replies, a chat server, two ways to run."""
+"""What the tests of the command line share: a tiny index, questions, recorded replies, a chat server, ways to run."""
 
 from __future__ import annotations
 
@@ -137,8 +137,11 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def index(tiny_corpus: Path, tmp_path: Path, templates: Path) -> Path:
     """An index of the tiny corpus with the layers of every method; a copy of its own for each test."""
     if not (templates / "index").exists():
-        result = run_here("index", tiny_corpus, "--out", templates / "index", "--for", ",".join(METHODS), *NO_LLM)
+        unfinished = templates / "unfinished"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        result = run_here("index", tiny_corpus, "--out", unfinished, "--for", ",".join(METHODS), *NO_LLM)
         assert result.status == 0, result.err
+        unfinished.rename(templates / "index")
     return Path(shutil.copytree(templates / "index", tmp_path / "index"))
 
 
@@ -157,12 +160,12 @@ def replay(index: Path, tmp_path: Path, templates: Path) -> Path:
         from gpu_rag.models.llm.scripted import ScriptedLLM
         from gpu_rag.types import Question
 
-        llm = RecordingLLM(ScriptedLLM(lambda request: say(request.prompt)), templates / "replies.jsonl")
+        unfinished = templates / "unfinished.jsonl"
         asked = [Question(row["id"], row["question"]) for row in QUESTIONS]
         for method in METHODS:
+            llm = RecordingLLM(ScriptedLLM(lambda request: say(request.prompt)), unfinished)
             Index.open(index).answer(asked, method=method, settings={"models": {"embedder": "hash"}}, llm=llm)
-            llm = RecordingLLM(ScriptedLLM(lambda request: say(request.prompt)), templates / "replies.jsonl")
-        llm.close()
+        unfinished.rename(templates / "replies.jsonl")
     return Path(shutil.copy(templates / "replies.jsonl", tmp_path / "replies.jsonl"))
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpu_rag.cli import main as main_module
+from gpu_rag.cli.interrupts import held
 from gpu_rag.cli.main import COMMANDS, build_parser
 from gpu_rag.errors import UsageError
 
@@ -46,7 +47,7 @@ def test_help_of_the_program_names_every_command_and_exit_status(capsys):
     text = capsys.readouterr().out
     assert stopped.value.code == 0
     for name in COMMANDS:
-        assert f"  {name} " in text
+        assert re.search(rf"^ +{name}\b", text, re.M)
     for part in ("0 done", "1 failed", "2 bad usage", "3 finished"):
         assert part in " ".join(text.split())
 
@@ -109,13 +110,14 @@ USAGE = {
         "5%",
     ),
     "--max-failures nan": (["eval", "{index}", "{questions}", "--max-failures", "nan", "--retrieval-only"], "5%"),
+    "unknown op": (["bench", "pagernak"], "pagernak"),
     "unknown format": (["export", "{index}", "--format", "dot", "--out", "{tmp}/x"], "dot"),
     "--openie that nobody reads": (
         ["index", "{questions}", "--out", "{tmp}/new", "--openie", "x.jsonl", "--set", "index.extractor=patterns"],
         "--openie is not read",
     ),
 }
-WITHOUT_SETTINGS = ("verify", "explain", "export")
+WITHOUT_SETTINGS = ("verify", "explain", "export", "bench")
 
 
 @pytest.mark.parametrize("case", USAGE)
@@ -185,15 +187,31 @@ def test_json_is_one_line_and_everything_else_goes_to_stderr(run, cli, index, qu
         run("eval", index, questions, *llm, "--json"),
         run("explain", tmp_path / "answers.jsonl", "q1", "--json"),
         run("verify", index, "--json"),
+        run("verify-answers", tmp_path / "answers.jsonl", index, "--json"),
         run("export", index, "--format", "graphml", "--out", tmp_path / "g.graphml", "--json"),
         run("doctor", *llm, "--json"),
-        run("demo", "--out", tmp_path / "demo", "--questions", 1, *llm, "--json"),
-    ]
+    ]  # bench and demo, which take longer: in test_docs.py
     for result in results:
         assert result.status == 0, result.err
         check_one_json_line(result)
-    assert len(results) == len(COMMANDS)
+    assert len(results) == len(COMMANDS) - 2
     assert "questions" in results[0].err and "passages" in results[1].err  # progress
+
+
+def test_reports_are_one_html_file_that_loads_nothing(run, cli, index, questions, answer, tmp_path):
+    """What is in them is tested where they are made."""
+    results = {
+        "index": run(
+            "index", tmp_path / "tiny.jsonl", "--out", index, *cli.NO_LLM, "--report", tmp_path / "index.html"
+        ),
+        "answer": answer("--report", tmp_path / "answer.html"),
+        "eval": run("eval", index, questions, "--retrieval-only", *cli.NO_LLM, "--report", tmp_path / "eval.html"),
+    }
+    for name, result in results.items():
+        assert result.status == 0, result.err
+        text = (tmp_path / f"{name}.html").read_text(encoding="utf-8")
+        assert text.lower().startswith("<!doctype html>") and "</html>" in text
+        assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", text)
 
 
 def test_without_json_the_output_is_for_people(run, cli, index, replay):
@@ -203,12 +221,16 @@ def test_without_json_the_output_is_for_people(run, cli, index, replay):
         check_one_json_line(result)
 
 
-def test_json_survives_a_terminal_without_unicode(cli, tmp_path, index):
-    shutil.move(index, tmp_path / "índice")
+def test_any_answer_can_be_shown_on_a_terminal_without_unicode(cli, answer, questions, tmp_path):
+    asked = "Où est né Łukasz? \U0001f600"
+    cli.write_rows(questions, [{"id": "q1", "question": asked}])
+    answer()
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    result = cli.run_process("verify", tmp_path / "índice", "--json", env=environment)
-    assert result.status == 0, result.err
-    assert result.document["index"] == str(tmp_path / "índice")
+    given = ("explain", tmp_path / "answers.jsonl", "q1")
+    result = cli.run_process(*given, "--json", env=environment)
+    assert result.status == 0 and result.document["question"] == asked
+    result = cli.run_process(*given, env=environment)
+    assert result.status == 0 and "O\\xf9 est n\\xe9 \\u0141ukasz? \\U0001f600" in result.out
 
 
 # --- errors ----------------------------------------------------------------------------------------
@@ -232,28 +254,29 @@ def test_the_disk_refuses_with_status_1(run, cli, index, questions, replay, tmp_
 
 BUG = """
 import sys
-from gpu_rag.cli import main, verify_command
+from gpu_rag.cli import explain_command, main
 def run(options): raise KeyError("surprise")
-verify_command.run = run
+explain_command.run = run
 sys.exit(main.main(sys.argv[1:]))
 """
 
 
 def test_a_bug_of_ours_is_one_line_too_and_debug_shows_where():
-    plain = subprocess.run([sys.executable, "-c", BUG, "verify", "x"], capture_output=True, text=True, timeout=60)
-    assert plain.returncode == 1 and plain.stdout == ""
-    assert plain.stderr == (
-        "gpu-rag: internal error: KeyError: 'surprise'; run again with --debug and report it\n"
+    plain = subprocess.run(
+        [sys.executable, "-c", BUG, "explain", "x", "q1"], capture_output=True, text=True, timeout=60
     )
-    debug = subprocess.run([sys.executable, "-c", BUG, "verify", "x", "--debug"], capture_output=True, text=True)
+    assert plain.returncode == 1 and plain.stdout == ""
+    assert plain.stderr == ("gpu-rag: internal error: KeyError: 'surprise'; run again with --debug and report it\n")
+    debug = subprocess.run([sys.executable, "-c", BUG, "explain", "x", "q1", "--debug"], capture_output=True, text=True)
     assert debug.returncode == 1 and "Traceback" in debug.stderr
 
 
-def test_a_reader_that_went_away_is_no_error_message(cli, index):
-    """`gpu-rag verify index --json | head -0`: the other end of the pipe is closed."""
+def test_a_reader_that_went_away_is_no_error_message(cli, answer, tmp_path):
+    """`gpu-rag explain answers.jsonl q1 --json | head -0`: the other end of the pipe is closed."""
+    answer()
     reader, writer = os.pipe()
     os.close(reader)
-    words = cli.command_line("verify", index, "--json")
+    words = cli.command_line("explain", tmp_path / "answers.jsonl", "q1", "--json")
     done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, "")
@@ -273,6 +296,23 @@ def test_ctrl_c_is_one_line_and_status_1(run, monkeypatch, tmp_path):
     assert result.err == (
         "gpu-rag: error: stopped by Ctrl-C; run the same command again to continue where it stopped\n"
     )
+
+
+def test_ctrl_c_waits_for_the_end_of_an_import_and_is_not_lost():
+    steps = []
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        with held():
+            signal.raise_signal(signal.SIGINT)
+            steps.append("ended")
+        steps.append("never")
+    assert steps == ["ended"]
+    with held():
+        steps.append("undisturbed")
+    assert signal.getsignal(signal.SIGINT) is before
+    with pytest.raises(ImportError), held():
+        raise ImportError("as it was")
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_module_and_command_are_the_same_program(cli):

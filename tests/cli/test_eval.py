@@ -10,13 +10,17 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from gpu_rag.evaluate import compare as compare_module
+from gpu_rag.evaluation import compare as compare_module
 
 CONTRACT = {
     "recall@2", "recall@5", "recall@10", "em", "f1", "failed", "malformed", "llm_calls", "prompt_tokens",
     "cached_tokens", "generated_tokens", "wall_s", "llm_s", "embed_s", "graph_s", "ci95",
 }  # fmt: skip
 HOMES = ["Kerling", "Tamsin", "Loss", "Ves", "Brandt"]
+
+
+def teacher(person):
+    return (person * 7 + 3) % 40
 
 
 @pytest.fixture
@@ -26,7 +30,7 @@ def corpus(tmp_path, cli):
         {
             "id": f"a{i:02d}",
             "title": f"Person {i}",
-            "text": f"Person {i} was born in {HOMES[i % 5]} in {1800 + i}. Person {(i * 7 + 3) % 40} taught Person {i}.",
+            "text": f"Person {i} was born in {HOMES[i % 5]} in {1800 + i}. Person {teacher(i)} taught Person {i}.",
         }
         for i in range(40)
     ]
@@ -39,18 +43,21 @@ def asked(tmp_path, cli):
     """Questions with one to three gold documents; one has none, one has no answers."""
     rows = []
     for i in range(0, 40, 4):
-        gold = [f"a{i:02d}", f"a{(i * 7 + 3) % 40:02d}", "long"][: 1 + i // 4 % 3]
+        gold = [f"a{i:02d}", f"a{teacher(i):02d}", "long"][: 1 + i // 4 % 3]
         text = f"Who taught Person {i}, and what did Kerling pay in {1700 + i}?"
-        rows.append({"id": f"q{i}", "question": text, "gold_ids": gold, "answers": [f"Person {(i * 7 + 3) % 40}"]})
+        rows.append({"id": f"q{i}", "question": text, "gold_ids": gold, "answers": [f"Person {teacher(i)}"]})
     del rows[3]["gold_ids"], rows[5]["answers"]
     return cli.write_rows(tmp_path / "asked.jsonl", rows)
 
 
 @pytest.fixture
-def people(run, corpus, tmp_path, cli):
-    words = ("--for", "dense,bm25,hybrid,ppr", "--set", "index.chunk_words=60", *cli.NO_LLM)
-    assert run("index", corpus, "--out", tmp_path / "people", *words).status == 0
-    return tmp_path / "people"
+def people(run, corpus, templates, cli):
+    """The index of the corpus: made once, and only read."""
+    if not (templates / "people").exists():
+        words = ("--for", ",".join(cli.METHODS), "--set", "index.chunk_words=60", *cli.NO_LLM)
+        assert run("index", corpus, "--out", templates / "unfinished", *words).status == 0
+        (templates / "unfinished").rename(templates / "people")
+    return templates / "people"
 
 
 def rankings(folder, rows, method, depth):

@@ -14,7 +14,7 @@ import pytest
 
 N_QUESTIONS = 64
 LIVE = 16  # questions open at once: their rows are written when all of their replies are there
-SLACK = 6  # replies that the server has sent and the client may not have taken yet
+SLACK = 6  # replies that the server has sent and the client may not have taken and committed yet
 
 FORGETFUL = """
 import sys
@@ -65,8 +65,7 @@ def kill_and_resume(command, job, out, server, run, after: list[int]) -> None:
         server.settle()
         assert max(server.begun.values()) == 1
         before, kept = kept, kept_replies(out.with_name(out.name + ".replies.sqlite"))
-        # a batch that was answered is kept, whatever moment the process was killed at
-        assert kept >= before + (n_replies - SLACK) // LIVE * LIVE
+        assert kept >= before + n_replies - SLACK
     server.forget()
     result = run(*job(out))
     assert result.status == 0, result.err
@@ -95,7 +94,7 @@ def test_a_killed_job_ends_with_the_rows_of_an_undisturbed_one(run, job, cli, se
 @pytest.mark.slow
 def test_the_check_catches_a_job_that_forgets_replies(run, job, server, tmp_path):
     with pytest.raises(AssertionError):
-        kill_and_resume([sys.executable, "-c", FORGETFUL], job, tmp_path / "f.jsonl", server, run, [LIVE + SLACK + 2])
+        kill_and_resume([sys.executable, "-c", FORGETFUL], job, tmp_path / "f.jsonl", server, run, [LIVE])
 
 
 @pytest.mark.slow
@@ -134,7 +133,7 @@ def test_ctrl_c_ends_a_process_with_one_line(index, questions, tiny_corpus, tmp_
 def test_ctrl_c_while_libraries_are_loaded(index, cli):
     """SIGINT at any moment of the seconds in which nothing else happens yet: one line, and an end."""
     moments = random.Random(3)
-    for _ in range(3):
+    for _ in range(4):
         process = subprocess.Popen(
             cli.command_line("ask", index, "Who?", *cli.NO_LLM), stderr=subprocess.PIPE, text=True
         )
@@ -143,8 +142,6 @@ def test_ctrl_c_while_libraries_are_loaded(index, cli):
         time.sleep(moments.uniform(0, 1))
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
-        # 2: it had ended before, there is no language model; -2: Python itself ends by the signal when code that a
-        # library runs at its import was interrupted
-        assert process.returncode in (1, 2, -signal.SIGINT), err
+        assert process.returncode in (1, 2), err  # 2: it had ended before, there is no language model
         assert err.startswith("gpu-rag: error: ") and err.count("\n") == 1
         assert "Traceback" not in err

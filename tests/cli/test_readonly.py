@@ -25,9 +25,7 @@ class Watch:
         if event == "open":
             path, mode, flags = given
             changes = bool((flags or 0) & WRITES) or any(c in (mode or "") for c in "wax+")
-        elif event == "sqlite3.connect":
-            path, changes = given[0], True
-        elif event in CHANGES:
+        elif event == "sqlite3.connect" or event in CHANGES:
             path, changes = given[0], True
         else:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import networkx as nx
@@ -225,6 +226,16 @@ def test_doctor_reports_a_model_that_is_not_ready_instead_of_failing(run, tmp_pa
     assert not result.document["models"]["llm"]["ready"] and "no-model" in result.document["models"]["llm"]["note"]
 
 
+def test_doctor_clears_the_vector_cache(cli, tmp_path):
+    (tmp_path / "cache" / "vectors").mkdir(parents=True)
+    (tmp_path / "cache" / "vectors" / "abc.sqlite").write_bytes(b"x" * 1000)
+    environment = {**os.environ, "GPU_RAG_CACHE": str(tmp_path / "cache")}
+    result = cli.run_process("doctor", "--clear-vector-cache", *cli.NO_LLM, "--json", env=environment)
+    folder = str(tmp_path / "cache" / "vectors")
+    assert result.document["vector_cache"] == {"folder": folder, "bytes": 0, "freed": 1000}
+    assert list((tmp_path / "cache" / "vectors").iterdir()) == []
+
+
 def test_profiles_are_read_and_set_is_stronger(run, cli, tmp_path):
     (tmp_path / "mine.toml").write_text('[models]\nembedder = "nothing-here"\nllm = "none"\n')
     given = ("doctor", "--profile", tmp_path / "mine.toml", "--json")
@@ -237,10 +248,9 @@ def test_profiles_are_read_and_set_is_stronger(run, cli, tmp_path):
 def test_demo_runs_from_corpus_to_answers(run, cli, tmp_path, replay):
     llm = (*cli.HASH, "--set", f"models.llm=replay:{replay}")
     out = tmp_path / "demo"
-    document = run("demo", "--out", out, "--questions", 2, *llm, "--json").document
-    assert document["counts"]["passages"] == 75 and document["eval"]["n"] == 30
-    assert list(document["eval"]["methods"]) == list(cli.METHODS)
-    assert len(document["answers"]) == 2 and all(answer["gold"] for answer in document["answers"])
     text = run("demo", "--out", out, "--questions", 1, *llm).out
+    assert "75 passages" in text
+    for method in cli.METHODS:
+        assert f"\n{method} " in text
     assert "1. Indexing" in text and "2. Retrieval on 30 questions" in text and "3. Answering 1 questions" in text
     assert str(out) in text.split("Next:")[1]

@@ -90,9 +90,7 @@ class Bench:
         models = ModelSet(chosen.models, llm=llm)
         self.report = StageReport()
         out = self.folder(layer.name)
-        work = Work(
-            out, self.root / "work", folders, chosen, sources or Sources(), models, Silent(), self.report
-        )
+        work = Work(out, self.root / "work", folders, chosen, sources or Sources(), models, Silent(), self.report)
         self.counts = layer.run(work)
         return self.counts
 

@@ -49,9 +49,9 @@ def brute_force(found: Found) -> Tables:
     relations: dict[Triple, list[int]] = {}
     for passage, (_, triples) in enumerate(found):
         for s, r, o in triples:
-            key = (normalise_name(s), normalise_name(r), normalise_name(o))
-            if key[0] in entities and key[2] in entities and passage not in relations.setdefault(key, []):
-                relations[key].append(passage)
+            triple = (normalise_name(s), normalise_name(r), normalise_name(o))
+            if triple[0] in entities and triple[2] in entities and passage not in relations.setdefault(triple, []):
+                relations[triple].append(passage)
     return entities, relations, len(flat) - len(good)
 
 
@@ -89,7 +89,9 @@ def test_no_extraction_gives_empty_tables(bench: Any) -> None:
     assert run_layer(bench, [([], []), ([], [])]) == ({}, {}, 0)
 
 
-NAMES = st.sampled_from(["York", "york", " YORK ", "New  York", "new york.", "(York)", "", "..", "Orlo", "ORLO", "Ẏork"])
+NAMES = st.sampled_from(
+    ["York", "york", " YORK ", "New  York", "new york.", "(York)", "", "..", "Orlo", "ORLO", "Ẏork"]
+)
 LABELS = st.sampled_from(["in", "In ", "near"])
 FOUND = st.lists(
     st.tuples(st.lists(NAMES, max_size=4), st.lists(st.tuples(NAMES, LABELS, NAMES), max_size=4)), max_size=5
@@ -97,9 +99,7 @@ FOUND = st.lists(
 
 
 @given(FOUND)
-@settings(
-    max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_against_brute_force(benches: Iterator[Any], found: Found) -> None:
     assert run_layer(next(benches), found) == brute_force(found)
 

@@ -153,9 +153,7 @@ PASSAGE = st.integers(0, 3)
     st.lists(st.tuples(NODE, PASSAGE), max_size=12),
     st.lists(st.tuples(NODE, NODE, st.sampled_from([0.8, 0.9, 1.0])), max_size=6),
 )
-@settings(
-    max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_against_a_dictionary(benches: Iterator[Any], relations: Any, mentions: Any, synonyms: Any) -> None:
     bench = next(benches)
     put(bench, 5, 4, relations, mentions, synonyms)

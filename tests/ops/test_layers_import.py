@@ -23,7 +23,7 @@ IMPORT = {"index": {"extractor": "import"}}
 
 def put_documents(bench: Any, documents: dict[str, list[str]], title: str = "") -> None:
     """Documents as lists of chunk texts; starts ascend with the chunk number."""
-    rows = []
+    rows: list[Row] = []
     for doc_id, chunks in documents.items():
         for k, text in enumerate(chunks):
             name = doc_id if len(chunks) == 1 else f"{doc_id}#{k}"
@@ -96,14 +96,14 @@ def test_a_row_of_one_chunk_stays_there_and_joins_the_document_s(bench: Any, tmp
 
 def test_rows_without_a_passage_are_rejects_and_passages_without_a_row_absent(bench: Any, tmp_path: Path) -> None:
     put_documents(bench, {"a": ["Alpha."], "b": ["Beta."], "c": ["Gamma."]})
-    rows = [
+    rows: list[Row] = [
         {"id": "a", "entities": ["Alpha"], "triples": [["Alpha", "", "x"]]},
         {"id": "nobody", "entities": ["x"], "triples": []},
         {"id": "c", "entities": [], "triples": []},
     ]
     found = extracted(bench, tmp_path, rows)
     assert {name: row["status"] for name, row in found.items()} == {"a": "ok", "b": "absent", "c": "empty"}
-    assert bench.counts == {"extraction_absent": 1, "extraction_empty": 1, "extraction_ok": 1}
+    assert bench.counts == {"extraction_absent": 1, "extraction_empty": 1, "extraction_ok": 1, "rejects": 2}
     by_id = {row["id"]: row for row in rejects(bench)}
     assert set(by_id) == {"nobody", "a"}
     assert "no passage has this id" in by_id["nobody"]["reason"] and "triple 1" in by_id["a"]["reason"]
@@ -182,17 +182,13 @@ def import_one(bench: Any, tmp_path: Path, chunks: Chunks, row: Row) -> Shares:
 
 
 @given(CHUNKS, ROWS)
-@settings(
-    max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_against_the_rule(benches: Iterator[Any], tmp_path: Path, chunks: Chunks, row: Row) -> None:
     assert import_one(next(benches), tmp_path, chunks, row) == by_rule(chunks, row)
 
 
 @pytest.mark.parametrize("wrong", [to_every_chunk, to_the_first_chunk, by_subject_alone])
-def test_the_rule_tells_wrong_ones_apart(
-    bench: Any, tmp_path: Path, wrong: Callable[[Chunks, Row], Shares]
-) -> None:
+def test_the_rule_tells_wrong_ones_apart(bench: Any, tmp_path: Path, wrong: Callable[[Chunks, Row], Shares]) -> None:
     chunks = ["Ann and Bo.", "Cy and Di.", "Bo."]
     row = {"entities": ["Ann", "Cy", "Bo"], "triples": [["Ann", "r", "Bo"], ["Cy", "s", "Bo"], ["Di", "r", "Cy"]]}
     found = import_one(bench, tmp_path, chunks, row)

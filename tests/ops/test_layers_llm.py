@@ -140,6 +140,18 @@ def test_failed_requests_alone_are_asked_again(tmp_path: Path) -> None:
     assert statuses(tmp_path / "ix") == {"valid": "ok", "failed": "ok", "malformed": "malformed"}
 
 
+def test_a_finished_build_asks_its_failed_requests_again(tmp_path: Path) -> None:
+    corpus = write_cases(tmp_path / "c.jsonl", ["valid", "failed", "malformed"])
+    build(corpus, tmp_path / "ix", ScriptedLLM(by_case), min_yield=0.3)
+    still = ScriptedLLM(by_case)
+    assert not build(corpus, tmp_path / "ix", still, min_yield=0.3).stages["extraction"].skipped
+    healed = ScriptedLLM(lambda request: GOOD)
+    report = build(corpus, tmp_path / "ix", healed, min_yield=0.3)
+    assert len(still.calls) == len(healed.calls) == 1
+    assert report.count("extraction_ok") == 2 and verify(tmp_path / "ix") == []
+    assert build(corpus, tmp_path / "ix", healed, min_yield=0.3).stages["extraction"].skipped  # malformed is final
+
+
 def test_an_interrupted_extraction_keeps_every_reply_it_had(tmp_path: Path) -> None:
     names = [f"n{i:02d}" for i in range(20)]
     corpus = write_cases(tmp_path / "c.jsonl", names)

@@ -117,9 +117,7 @@ def corpora(draw: Any) -> tuple[list[str], list[Any]]:
 
 
 @given(corpora())
-@settings(
-    max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_against_brute_force(benches: Iterator[Any], corpus: tuple[list[str], list[Any]]) -> None:
     texts, found = corpus
     assert run_layer(next(benches), texts, found, NAMES) == brute_force(texts, found, NAMES)
@@ -149,7 +147,7 @@ def cap_by_occurrence(texts: Sequence[str], found: Found, names: Sequence[str]) 
 @pytest.mark.parametrize("wrong", [substrings, all_by_search, end_inclusive, not_verbatim_lost, cap_by_occurrence])
 def test_brute_force_tells_wrong_mentions_apart(bench: Any, wrong: Callable[..., list[Mention]]) -> None:
     texts = ["Annex Ann", "ann bo ann", "the"]
-    found = [([], []), (["Bo"], []), (["Cy"], [])]
+    found: Found = [([], []), (["Bo"], []), (["Cy"], [])]
     mentions = run_layer(bench, texts, found, NAMES)
     assert mentions == brute_force(texts, found, NAMES)
     assert mentions != wrong(texts, found, NAMES)

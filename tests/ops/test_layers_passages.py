@@ -60,10 +60,10 @@ def test_chunk_offsets_point_into_the_source(bench: Any, tmp_path: Path) -> None
     assert next(row for row in passages if row["doc_id"] == "short")["text"] == "One line."
 
 
-@given(st.lists(st.text("aB. \nß\u0301\U0001f600é!", min_size=1, max_size=120).filter(str.strip), min_size=1, max_size=5))
-@settings(
-    max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+@given(
+    st.lists(st.text("aB. \nß\u0301\U0001f600é!", min_size=1, max_size=120).filter(str.strip), min_size=1, max_size=5)
 )
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_offsets_hold_for_any_text(benches: Iterator[Any], tmp_path: Path, texts: list[str]) -> None:
     sources = {f"d{i}": text for i, text in enumerate(texts)}
     rows = [{"id": name, "text": text} for name, text in sources.items()]
@@ -119,9 +119,9 @@ def test_names_of_files_do_not_depend_on_where_the_corpus_lies(
         bench.run(Passages(), sources=Sources(lay_out(root)))
         found.append(files_of(bench))
     monkeypatch.chdir(tmp_path / "one")
-    for given in ((Path("texts"), Path("rows.jsonl")), (Path("../one/texts"), Path("../one/rows.jsonl"))):
+    for corpus in ((Path("texts"), Path("rows.jsonl")), (Path("../one/texts"), Path("../one/rows.jsonl"))):
         bench = next(benches)
-        bench.run(Passages(), sources=Sources(given))
+        bench.run(Passages(), sources=Sources(corpus))
         found.append(files_of(bench))
     assert all(entry == found[0] for entry in found[1:])
     assert [row["file"] for row in found[0][0]] == ["texts/a.txt", "texts/deep/b.md", "rows.jsonl"]

@@ -114,9 +114,7 @@ NAMES = st.lists(st.tuples(WORD, NUMBER, st.sampled_from(["", " x"])).map("".joi
 
 
 @given(NAMES.map(sorted), st.integers(0, 2**16), st.sampled_from([0.5, 0.8, 0.95]))
-@settings(
-    max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_against_brute_force(benches: Iterator[Any], names: list[str], seed: int, threshold: float) -> None:
     generator = np.random.default_rng(seed)
     vectors = unit(generator.normal(size=(len(names), 5)) * 0.5 + generator.integers(0, 2, (len(names), 1)) + 0.1)

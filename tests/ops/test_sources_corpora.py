@@ -156,7 +156,7 @@ def test_folder_of_text_files(tmp_path):
         ("z.txt", "z", "# not a heading in a text file"),
     ]
     assert [(r.file, r.reason) for r in rejects] == [
-        (str(tmp_path / "table.csv"), "in a folder only .txt and .md files are read")
+        (str(tmp_path / "table.csv"), "in a folder only .txt, .md, .pdf, .html, .htm files are read")
     ]
     assert plain(read(tmp_path / "a.md")[0]) == plain(documents)[:1]
 

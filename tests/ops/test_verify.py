@@ -1,4 +1,4 @@
-"""verify: silent on a sound index, and a line for every kind of planted damage, also where the checksums were redone."""
+"""verify: silent on a sound index, and a line for every kind of planted damage, also under redone checksums."""
 
 from __future__ import annotations
 
@@ -194,6 +194,8 @@ DAMAGES: dict[str, tuple[str, Damage, str]] = {
     "passage ids in disorder": (P, rows("passages.parquet", swap_names), "passages: ids are not sorted and unique"),
     "a passage twice": (P, rows("passages.parquet", repeat_first), "passages: ids are not sorted and unique"),
     "documents in disorder": (P, rows("documents.parquet", lambda r: r[::-1]), "documents: ids are not sorted"),
+    "pages not from 0": (P, rows("documents.parquet", put(0, "pages", [1, 5])), "documents: 1 have page offsets"),
+    "pages in disorder": (P, rows("documents.parquet", put(1, "pages", [0, 9, 9])), "documents: 1 have page offsets"),
     "a lost document": (P, rows("documents.parquet", lambda r: r[1:]), "name a document that does not exist"),
     "offsets": (P, rows("passages.parquet", put(0, "end", 999)), "1 have offsets that do not fit their text"),
     "an altered text": (P, rows("passages.parquet", put(0, "text", "No.")), "offsets that do not fit their text"),
@@ -206,12 +208,28 @@ DAMAGES: dict[str, tuple[str, Damage, str]] = {
     "a lost extraction": (X, rows("extractions.parquet", lambda r: r[:-1]), "extractions: not one row a passage"),
     "an extraction twice": (X, rows("extractions.parquet", put(1, "passage", 0)), "extractions: not one row a passage"),
     "entities in disorder": (E, rows("entities.parquet", swap_names), "entities: ids are not sorted and unique"),
-    "a subject too high": (E, rows("relations.parquet", put(0, "subject", 99)), "relations: 1 with a row number as subject"),
-    "an object below 0": (E, rows("relations.parquet", put(0, "object", -1)), "relations: 1 with a row number as object"),
+    "a subject too high": (
+        E,
+        rows("relations.parquet", put(0, "subject", 99)),
+        "relations: 1 with a row number as subject",
+    ),
+    "an object below 0": (
+        E,
+        rows("relations.parquet", put(0, "object", -1)),
+        "relations: 1 with a row number as object",
+    ),
     "a relation nowhere": (E, rows("relations.parquet", put(0, "passages", [])), "relations: 1 name no passage"),
     "a relation too far": (E, rows("relations.parquet", put(0, "passages", [5])), "relations: 1 name no passage"),
-    "a mention of nobody": (M, rows("mentions.parquet", put(0, "entity", 99)), "mentions: 1 with a row number that no entity"),
-    "a mention nowhere": (M, rows("mentions.parquet", put(0, "passage", 5)), "mentions: 1 with a row number that no passage"),
+    "a mention of nobody": (
+        M,
+        rows("mentions.parquet", put(0, "entity", 99)),
+        "mentions: 1 with a row number that no entity",
+    ),
+    "a mention nowhere": (
+        M,
+        rows("mentions.parquet", put(0, "passage", 5)),
+        "mentions: 1 with a row number that no passage",
+    ),
     "a mention too long": (M, rows("mentions.parquet", located("end", 500)), "mentions: 1 lie outside their passage"),
     "an empty mention": (M, rows("mentions.parquet", located("end", 0)), "mentions: 1 lie outside their passage"),
     "a lost mention": (M, rows("mentions.parquet", lambda r: [m for m in r if m["passage"]]), "graph: "),

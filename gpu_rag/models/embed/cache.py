@@ -40,20 +40,17 @@ class CachedEmbedder:
         self._embedder, self._path, self._limit = embedder, path, limit_bytes
         self.name, self.content_hash, self.dim = embedder.name, embedder.content_hash, embedder.dim
         self.device, self.row_identical = embedder.device, embedder.row_identical
+        self.n_truncated = 0  # among the texts embedded by this process
         self._lock = threading.Lock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StorageError("the vector cache cannot be written", given=f"{path}: {error.strerror}") from error
+            given, do = f"{path}: {error.strerror}", "set GPU_RAG_CACHE, or --set models.vector_cache_gib=0"
+            raise StorageError("the vector cache cannot be written", given=given, do=do) from error
         with self._errors():
             self._db = sqlite3.connect(path, timeout=BUSY_S, check_same_thread=False)
             with self._db:
                 self._db.execute("CREATE TABLE IF NOT EXISTS vectors (key BLOB PRIMARY KEY, vector BLOB) WITHOUT ROWID")
-
-    @property
-    def n_truncated(self) -> int:
-        """Texts cut so far at the model's length, among those embedded in this process."""
-        return self._embedder.n_truncated
 
     def embed(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> np.ndarray:
         """f32[n, D], row i the unit vector of texts[i]; only texts that the file lacks are computed."""
@@ -66,6 +63,7 @@ class CachedEmbedder:
         if missing:
             report = None if on_batch is None else (lambda n_done: on_batch(n_known + n_done))
             fresh = self._embedder.embed(list(missing.values()), report)
+            self.n_truncated = self._embedder.n_truncated
             self._write(list(missing), fresh)
             known.update(zip(missing, fresh))
         if not texts:

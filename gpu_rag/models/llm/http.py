@@ -122,6 +122,10 @@ class HttpLLM:
                 outcome = self._complete_one(requests[i], stop)
             except (ModelError, Cancelled) as error:
                 outcome = error
+            except RuntimeError:
+                if not stop.is_set():
+                    raise
+                outcome = Cancelled("the run was stopped")  # and the client closed under this thread
             finally:  # whatever happens here, the caller is not left waiting
                 arrived.put((i, outcome))
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from gpu_rag.engine import Engine, check_unique
 from gpu_rag.errors import BadInput
-from gpu_rag.evaluate.bootstrap import intervals, paired_difference
-from gpu_rag.evaluate.metrics import exact_match, ranked_documents, recall_at, retrieval_f1_at, token_f1
+from gpu_rag.evaluation.bootstrap import intervals, paired_difference
+from gpu_rag.evaluation.metrics import exact_match, ranked_documents, recall_at, retrieval_f1_at, token_f1
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Answer
 

@@ -11,15 +11,20 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 N_RESAMPLES = 10_000
+BLOCK = 4_000_000  # entries of one matrix of draws: 32 MB
 
 
 def resample_means(scores: np.ndarray, seed: int, n_resamples: int = N_RESAMPLES) -> np.ndarray:
     """Means of resamples: f64[n_resamples, M] for scores f64[n, M] (questions by measures)."""
     n = len(scores)
     generator = np.random.default_rng(seed)
-    # how often each question is drawn: one matrix product instead of n_resamples gathers
-    counts = generator.multinomial(n, np.full(n, 1 / n), size=n_resamples)
-    return counts @ scores / n
+    # how often each question is drawn: matrix products of bounded size instead of n_resamples gathers
+    size = max(1, BLOCK // n)
+    blocks = []
+    for start in range(0, n_resamples, size):
+        counts = generator.multinomial(n, np.full(n, 1 / n), size=min(size, n_resamples - start))
+        blocks.append(counts @ scores / n)
+    return np.concatenate(blocks)
 
 
 def interval(means: np.ndarray, level: float = 0.95) -> tuple[float, float]:

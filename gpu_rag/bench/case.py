@@ -1,0 +1,106 @@
+"""The nouns of a benchmark: its settings, one case to measure, and a peer to measure it against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_rag.errors import UsageError
+
+SPARE = 64  # questions of a pool beyond the largest batch, so that each round can take others
+MOST_ALONE = 16  # questions that a peer which takes one at a time is timed on, at most
+MOST_TILED = 64  # and one that works in tiles of questions
+
+
+@dataclass(frozen=True)
+class Config:
+    """What to measure. sizes: nodes, vectors or items; graphs: kinds of generated graphs; index: an index folder whose
+    graph is measured, or None; generated: whether PageRank is measured on generated graphs too. Making one checks it:
+    raises UsageError."""
+
+    sizes: tuple[int, ...]
+    batches: tuple[int, ...]
+    dampings: tuple[float, ...] = (0.5, 0.85)
+    graphs: tuple[str, ...] = ("power-law",)
+    index: Path | None = None
+    generated: bool = True
+    peers: bool = False
+    device: str = "cpu"
+    threads: int = 1
+    rounds: int = 3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("threads", "rounds"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"--{name} is out of range", given=getattr(self, name), expected=">= 1")
+        if not self.batches or min(self.batches) < 1:
+            raise UsageError("--batch is out of range", given=self.batches, expected="numbers above 0")
+        if self.sizes and min(self.sizes) < 16:
+            raise UsageError("--sizes is out of range", given=self.sizes, expected="16 or more")
+        if not all(0 <= d < 1 for d in self.dampings):
+            raise UsageError("--damping is out of range", given=self.dampings, expected="0 <= damping < 1")
+
+    @property
+    def pool(self) -> int:
+        """How many questions are generated."""
+        return max(*self.batches, MOST_TILED) + SPARE
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Whether a result is right. l1_error: its largest distance from the reference, where that is the measure."""
+
+    ok: bool
+    reason: str = ""
+    l1_error: float | None = None
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another library for the same op.
+
+    inputs(start, count): questions start..start+count of the pool in its own form, made before the clock starts;
+    run(inputs): their results, in a form that the case's check can read. Both None when it cannot be timed; `note`
+    then says why. missing: it is not installed. most: questions of one round at most. alone: it takes one question at
+    a time, so that its cost a question does not depend on the batch. threads: how many it computes with; None: the
+    library's own choice.
+    """
+
+    name: str
+    inputs: Callable[[int, int], Any] | None = None
+    run: Callable[[Any], Any] | None = None
+    note: str = ""
+    missing: bool = False
+    most: int | None = None
+    alone: bool = False
+    threads: int | None = 1
+
+
+@dataclass(frozen=True)
+class Case:
+    """One op on one input.
+
+    labels: columns of its rows (graph, n, m, damping, k, dims). inputs(start, count) and run(inputs): the op on these
+    questions of the pool, as in `Peer`. check(result, count): is this the result of questions 0..count?
+    bytes_of(B): bytes that a call must move. memory_of(B): bytes that a call allocates. peers: makes the peers, called
+    only when they are wanted.
+    """
+
+    op: str
+    implementation: str
+    labels: dict[str, Any]
+    inputs: Callable[[int, int], Any]
+    run: Callable[[Any], Any]
+    check: Callable[[Any, int], Checked]
+    bytes_of: Callable[[int], int]
+    memory_of: Callable[[int], int]
+    peers: Callable[[], list[Peer]]
+
+
+def missing_peer(name: str, distribution: str) -> Peer:
+    """A peer that is not installed."""
+    note = f"{name} is not installed: pip install {distribution}, or 'gpu-rag[bench]'"
+    return Peer(name, note=note, missing=True)

@@ -1,0 +1,138 @@
+"""Clocks: medians of interleaved rounds, the copy bandwidth of the machine, and memory that shows unwritten output."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import time
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+COPY_BYTES = 256 * 2**20  # well above the caches of most processors
+
+Name = TypeVar("Name", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What is timed: run(inputs(round)), where only `run` is on the clock; the inputs differ from round to round."""
+
+    inputs: Callable[[int], Any]
+    run: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Medians of one turn: milliseconds on the clock, and of processor time of this process, all threads together."""
+
+    ms: float
+    cpu_ms: float
+
+
+def interleaved(
+    turns: Mapping[Name, Turn], rounds: int, device: torch.device, say: Callable[[str], None]
+) -> dict[Name, Spent]:
+    """The medians of each, over rounds in which all take their turn.
+
+    On a GPU the clock stops when the device has finished.
+    """
+    spent: dict[Name, list[tuple[float, float]]] = {name: [] for name in turns}
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for round_number in range(rounds):
+            say(f"round {round_number + 1} of {rounds}")
+            for name, turn in turns.items():
+                inputs = turn.inputs(round_number)
+                settle(device)
+                start, start_cpu = time.perf_counter(), time.process_time()
+                result = turn.run(inputs)
+                settle(device)
+                end_cpu, end = time.process_time(), time.perf_counter()
+                spent[name].append(((end - start) * 1e3, (end_cpu - start_cpu) * 1e3))
+                del inputs, result  # not while the next one is timed
+            gc.collect()
+    finally:
+        if collecting:
+            gc.enable()
+    return {name: Spent(*(float(ms) for ms in np.median(times, axis=0))) for name, times in spent.items()}
+
+
+def settle(device: torch.device) -> None:
+    """Waits for what the device still has to do."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+class Copy:
+    """A copy of COPY_BYTES on the device, by as many threads as the op has: what memory can do at this moment."""
+
+    moved = 2 * COPY_BYTES  # read and written
+
+    def __init__(self, device: torch.device, threads: int):
+        self.source = torch.ones(COPY_BYTES // 4, device=device)
+        self.target = torch.zeros_like(self.source)
+        self.threads = threads
+
+    def __call__(self, _: object = None) -> None:
+        if self.source.device.type != "cpu":
+            self.target.copy_(self.source)
+            return
+        sources = np.array_split(self.source.numpy(), self.threads)
+        targets = np.array_split(self.target.numpy(), self.threads)
+        if self.threads == 1:
+            np.copyto(targets[0], sources[0])
+            return
+        with ThreadPoolExecutor(self.threads) as pool:
+            list(pool.map(np.copyto, targets, sources))
+
+    def gb_s(self, ms: float) -> float:
+        """Gigabytes a second of a copy that took `ms`."""
+        return self.moved / ms / 1e6
+
+
+@contextlib.contextmanager
+def poisoned() -> Iterator[None]:
+    """Inside, torch fills fresh memory with NaN (integers: their largest value): unwritten output cannot look right."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    switch: Any = torch.utils.deterministic
+    fill = switch.fill_uninitialized_memory
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that some op has no deterministic form on this device
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        switch.fill_uninitialized_memory = True
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+            switch.fill_uninitialized_memory = fill
+
+
+@contextlib.contextmanager
+def torch_threads(threads: int) -> Iterator[None]:
+    """Inside, torch computes with so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that can still be allocated on the device."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    with contextlib.suppress(OSError), Path("/proc/meminfo").open(encoding="ascii") as lines:
+        for line in lines:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

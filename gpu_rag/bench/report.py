@@ -1,0 +1,162 @@
+"""The result for people: a table in the terminal, and a Markdown page with the machine that it was measured on."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpu_rag.bench.rows import Row
+
+LIBRARIES = ("torch", "numpy", "scipy", "numba", "igraph", "networkx", "faiss-cpu", "faiss-gpu")
+
+HEADER = (
+    "op", "graph", "n", "m", "damping", "B", "ms", "ms a question", "peer", "peer ms a question", "ratio",
+    "CPU ratio", "sampled", "L1 error", "peer's L1 error", "% of copy bandwidth", "note",
+)  # fmt: skip
+
+READING = """\
+Medians of interleaved rounds: in every round each batch size, each peer and a plain memory copy take their turn, on
+other questions than in the round before. Compare figures of one table, and ratios rather than times: the machine may be
+shared. `ratio` is the peer's time over ours for the same number of questions; `CPU ratio` is that of processor time,
+which waiting for a busy machine does not change. `sampled` is the number of questions that a peer was timed on; its
+time is scaled from them. Graphs and questions were converted to each peer's form before the clock started. Every op was
+checked in this run before it was timed. `% of copy bandwidth` is the bytes that a call must move, each once a pass,
+over its time, in percent of what the copy reached."""
+
+
+def machine(device: str) -> dict[str, Any]:
+    """What it ran on: processor, cores, GPU, memory, versions."""
+    gpu = torch.cuda.get_device_name(torch.device(device)) if device != "cpu" else None
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(memory, 1),
+        "gpu": gpu,
+        "python": platform.python_version(),
+        "libraries": _versions(),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
+    }
+
+
+def _cpu_model(info: Path = Path("/proc/cpuinfo")) -> str:
+    if info.is_file():
+        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in LIBRARIES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def now() -> str:
+    """Date and minute in UTC."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def cells(row: Row) -> list[str]:
+    """A row in the order of HEADER; what was not measured is empty."""
+    each = None if row.ms is None else row.ms / row.B
+    peer_each = None if row.peer_ms is None else row.peer_ms / row.B
+    values: list[Any] = [
+        row.op, row.graph, row.n, row.m, row.damping, row.B, row.ms, each, row.peer, peer_each, row.ratio,
+        row.cpu_ratio, row.sampled, row.l1_error, row.peer_l1_error, row.pct_of_copy_bandwidth, row.note,
+    ]  # fmt: skip
+    texts = [_shown(value) for value in values]
+    for column, value in ((4, row.damping), (13, row.l1_error), (14, row.peer_l1_error)):
+        texts[column] = "" if value is None else f"{value:.2g}"
+    return texts
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return str(value)
+
+
+def kept_columns(lines: Sequence[Sequence[str]]) -> list[int]:
+    """Columns in which some row says something."""
+    return [i for i in range(len(HEADER)) if any(line[i] for line in lines)]
+
+
+def markdown(rows: Sequence[Row], document: dict[str, Any]) -> str:
+    """The page: when, where, how, a table of all rows, and what a question costs at each batch size."""
+    found = document["machine"]
+    libraries = ", ".join(f"{name} {version}" for name, version in found["libraries"].items())
+    gpu = f"; {found['gpu']}" if found["gpu"] else ""
+    omp = found["OMP_NUM_THREADS"]
+    settings = f"{document['threads']} thread(s), {document['rounds']} rounds"
+    lines = [
+        f"# Benchmark: {', '.join(dict.fromkeys(row.op for row in rows))}",
+        "",
+        f"- date: {document['date']}",
+        f"- machine: {found['cpu']}, {found['cores']} cores, {found['memory_gib']} GiB memory{gpu}",
+        f"- software: Python {found['python']}, {libraries}",
+        f"- command: `{'' if omp is None else f'OMP_NUM_THREADS={omp} '}{document['command']}`",
+        f"- {settings}; copy bandwidth {_range([row.copy_gb_s for row in rows])} GB/s",
+        "",
+        READING,
+        "",
+        *_table(rows),
+    ]
+    shares = batch_costs(rows)
+    if shares:
+        kind = "of processor time" if rows[0].device == "cpu" else "on the clock"
+        lines += ["", "## What a question costs, by batch size", "", f"Milliseconds {kind}.", "", *_costs(shares)]
+    return "\n".join(lines) + "\n"
+
+
+def _range(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{min(known):.1f} to {max(known):.1f}" if known else "not measured:"
+
+
+def _table(rows: Sequence[Row]) -> list[str]:
+    lines = [cells(row) for row in rows]
+    kept = kept_columns(lines)
+    ruler = ["---" if HEADER[i] in ("op", "graph", "peer", "note") else "---:" for i in kept]
+    return [_line([HEADER[i] for i in kept]), _line(ruler), *(_line([line[i] for i in kept]) for line in lines)]
+
+
+def _line(texts: Sequence[str]) -> str:
+    return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
+
+
+def batch_costs(rows: Sequence[Row]) -> dict[tuple[Any, ...], dict[int, float]]:
+    """Milliseconds a question by batch, for each (op, graph, n, damping) with two batches or more: of processor time,
+    on a GPU on the clock."""
+    costs: dict[tuple[Any, ...], dict[int, float]] = {}
+    for row in rows:
+        if row.ms is not None:
+            spent = row.ms if row.cpu_ms is None else row.cpu_ms
+            costs.setdefault((row.op, row.graph, row.n, row.damping), {})[row.B] = spent / row.B
+    return {key: by_batch for key, by_batch in costs.items() if len(by_batch) > 1}
+
+
+def _costs(costs: dict[tuple[Any, ...], dict[int, float]]) -> list[str]:
+    batches = sorted({batch for by_batch in costs.values() for batch in by_batch})
+    lines = [_line(["op", "graph", "n", "damping", *(f"B = {b:,}" for b in batches)])]
+    lines.append(_line(["---", "---", "---:", "---:", *("---:" for _ in batches)]))
+    for (op, graph, n, damping), by_batch in costs.items():
+        shown = [_shown(by_batch.get(b)) for b in batches]
+        lines.append(_line([op, graph or "", f"{n:,}", "" if damping is None else f"{damping:g}", *shown]))
+    return lines

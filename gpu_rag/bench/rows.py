@@ -1,0 +1,85 @@
+"""The rows of the result, and the arithmetic in them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gpu_rag.bench.case import Case
+
+
+@dataclass(frozen=True)
+class Row:
+    """One op at one size and batch, beside one peer. None: does not apply, or was not measured; `note` says why.
+
+    graph: its kind, or "index"; n: nodes, vectors or items; m: stored entries of the graph; B: questions of a call;
+    ms: median time of a call; bytes: what a call must move; pct_of_copy_bandwidth: 100 * bytes / ms / that of a plain
+    copy by as many threads in the same rounds (copy_gb_s); peer_ms: the peer's time for B questions, scaled from
+    `sampled` questions; ratio: peer_ms / ms; l1_error, peer_l1_error: largest L1 distance from an f64 solution;
+    cpu_ms, peer_cpu_ms, cpu_ratio: the same in processor time of all threads, which waits for nobody: on a shared
+    machine it is the steadier figure. None on a GPU.
+    """
+
+    op: str
+    graph: str | None
+    n: int
+    m: int | None
+    B: int
+    damping: float | None
+    k: int | None
+    dims: int | None
+    ms: float | None
+    peer: str | None
+    peer_ms: float | None
+    ratio: float | None
+    sampled: int | None
+    bytes: int | None
+    pct_of_copy_bandwidth: float | None
+    copy_gb_s: float | None
+    cpu_ms: float | None
+    peer_cpu_ms: float | None
+    cpu_ratio: float | None
+    l1_error: float | None
+    peer_l1_error: float | None
+    threads: int
+    peer_threads: int | None
+    rounds: int
+    device: str
+    implementation: str
+    note: str
+
+    def document(self) -> dict[str, Any]:
+        """The row as plain JSON, rounded to what was measured."""
+        return {name: _short(value) for name, value in asdict(self).items()}
+
+
+def _short(value: Any) -> Any:
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def ratio_of(peer_ms: float, ms: float) -> float:
+    """How many times slower the peer is."""
+    return peer_ms / ms
+
+
+def scaled(ms: float, sampled: int, batch: int) -> float:
+    """The time of a batch, from the time of a sample of it."""
+    return ms * batch / sampled
+
+
+def pct_of_bandwidth(n_bytes: int, ms: float, gb_s: float) -> float:
+    """100 * (bytes moved a second) / (bytes that a copy moves a second)."""
+    return 100 * n_bytes / (ms * 1e-3) / (gb_s * 1e9)
+
+
+def empty_row(case: Case, batch: int, threads: int, rounds: int, device: str, note: str = "") -> Row:
+    """A row without any measurement."""
+    labels: dict[str, Any] = {"graph": None, "m": None, "damping": None, "k": None, "dims": None, **case.labels}
+    unmeasured: dict[str, Any] = dict.fromkeys(
+        ("ms", "peer", "peer_ms", "ratio", "sampled", "bytes", "pct_of_copy_bandwidth", "copy_gb_s", "cpu_ms",
+         "peer_cpu_ms", "cpu_ratio", "l1_error", "peer_l1_error", "peer_threads")
+    )  # fmt: skip
+    return Row(
+        op=case.op, B=batch, threads=threads, rounds=rounds, device=device, implementation=case.implementation,
+        note=note, **labels, **unmeasured,
+    )  # fmt: skip

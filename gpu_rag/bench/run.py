@@ -1,0 +1,173 @@
+"""Measures cases: every batch checked first, then ops, peers and a copy in interleaved rounds."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from gpu_rag.bench import nearest, pagerank, rrf
+from gpu_rag.bench.case import Case, Checked, Config, Peer
+from gpu_rag.bench.measure import Copy, Spent, Turn, free_bytes, interleaved, poisoned
+from gpu_rag.bench.rows import Row, empty_row, pct_of_bandwidth, ratio_of, scaled
+from gpu_rag.errors import GpuRagError
+from gpu_rag.settings import unknown_name
+
+OPS = {"pagerank": pagerank.cases, "nearest": nearest.cases, "rrf": rrf.cases}
+PEER_S = 2.0  # of a round, for a peer that takes one question at a time
+SHARE = 0.8  # of the free memory that a call may take
+STRIDE = 17  # questions between the starts of two rounds
+COPY = "copy"
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Result:
+    """rows: in the order measured; refused: how many were not timed because the op failed its check."""
+
+    rows: list[Row]
+    refused: int
+
+
+def run_bench(ops: Sequence[str], config: Config, say: Say = lambda text: None) -> Result:
+    """Measures the ops on all their cases. Raises UsageError for an unknown op, and what the cases raise."""
+    for op in ops:
+        if op not in OPS:
+            raise unknown_name("op", op, list(OPS))
+    rows: list[Row] = []
+    refused = 0
+    for op in ops:
+        for case in OPS[op](config):
+            measured = _Measurement(case, config, say).rows()
+            rows.extend(measured.rows)
+            refused += measured.refused
+    return Result(rows, refused)
+
+
+@dataclass
+class _Peer:
+    """A peer ready to be timed: how many questions a round takes when it works alone, and its own error."""
+
+    peer: Peer
+    alone_count: int
+    error: float | None
+    note: str
+
+
+class _Measurement:
+    """One case, all batches."""
+
+    def __init__(self, case: Case, config: Config, say: Say):
+        self.case, self.config = case, config
+        self.device = torch.device(config.device)
+        self.refused = 0
+        label = " ".join(f"{name}={value}" for name, value in case.labels.items() if value is not None)
+        self.say: Say = lambda text: say(f"{case.op} {label}: {text}")
+
+    def rows(self) -> Result:
+        """Checks, times, and puts the figures together."""
+        checked = {batch: self._check(batch) for batch in self.config.batches}
+        good = [batch for batch, found in checked.items() if isinstance(found, Checked)]
+        peers = [self._ready(peer) for peer in self.case.peers()] if self.config.peers and good else []
+        copy = Copy(self.device, self.config.threads)
+        times = interleaved(self._turns(good, peers, copy), self.config.rounds, self.device, self.say) if good else {}
+        rows: list[Row] = []
+        for batch, found in checked.items():
+            if isinstance(found, Checked):
+                rows.extend(self._measured(batch, found, peers, times, copy))
+            else:
+                rows.append(found)
+        return Result(rows, self.refused)
+
+    def _empty(self, batch: int, note: str, error: float | None = None) -> Row:
+        row = empty_row(self.case, batch, self.config.threads, self.config.rounds, self.config.device, note)
+        return replace(row, l1_error=error)
+
+    def _check(self, batch: int) -> Checked | Row:
+        """The check of a batch that may be timed, or the row that says why it may not."""
+        needed, free = self.case.memory_of(batch), free_bytes(self.device)
+        if needed > SHARE * free:
+            return self._empty(batch, f"not run: it takes {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free")
+        self.say(f"checking B={batch}")
+        try:
+            with poisoned():
+                found = self.case.check(self.case.run(self.case.inputs(0, batch)), batch)
+        except GpuRagError as error:
+            found = Checked(False, str(error))
+        if found.ok:
+            return found
+        self.refused += 1
+        self.say(f"refused: B={batch}: {found.reason}")
+        return self._empty(batch, f"refused: {found.reason}", found.l1_error)
+
+    def _ready(self, peer: Peer) -> _Peer:
+        """Runs one question twice: to check the peer, and to see how many fit a round."""
+        if peer.inputs is None or peer.run is None:
+            return _Peer(peer, 0, None, peer.note)
+        self.say(f"checking {peer.name}")
+        inputs = peer.inputs(0, 1)
+        found = self.case.check(peer.run(inputs), 1)
+        start = time.perf_counter()
+        peer.run(inputs)
+        spent = time.perf_counter() - start
+        fit = max(1, math.floor(PEER_S / max(spent, 1e-9)))
+        note = peer.note if found.ok else f"the peer fails the check: {found.reason}"
+        return _Peer(peer, min(fit, peer.most or fit, self.config.pool), found.l1_error, note)
+
+    def _count(self, ready: _Peer, batch: int) -> int:
+        if ready.peer.alone:
+            return ready.alone_count
+        return min(batch, ready.peer.most or batch)
+
+    def _turns(self, batches: Sequence[int], peers: Sequence[_Peer], copy: Copy) -> dict[Hashable, Turn]:
+        turns: dict[Hashable, Turn] = {COPY: Turn(lambda round_number: None, copy)}
+        for batch in batches:
+            turns[batch] = Turn(self._rotating(self.case.inputs, batch), self.case.run)
+            for ready in peers:
+                peer, count = ready.peer, self._count(ready, batch)
+                if peer.inputs is not None and peer.run is not None:
+                    turns[peer.name, count] = Turn(self._rotating(peer.inputs, count), peer.run)
+        return turns
+
+    def _rotating(self, inputs: Callable[[int, int], object], count: int) -> Callable[[int], object]:
+        places = self.config.pool - count + 1
+        return lambda round_number: inputs(round_number * STRIDE % places, count)
+
+    def _measured(
+        self, batch: int, found: Checked, peers: Sequence[_Peer], times: dict[Hashable, Spent], copy: Copy
+    ) -> list[Row]:
+        """A row for each peer, or one without."""
+        ms, n_bytes, gb_s = times[batch].ms, self.case.bytes_of(batch), copy.gb_s(times[COPY].ms)
+        cpu_ms = times[batch].cpu_ms if self.device.type == "cpu" else None
+        row = replace(
+            self._empty(batch, ""),
+            ms=ms,
+            bytes=n_bytes,
+            pct_of_copy_bandwidth=pct_of_bandwidth(n_bytes, ms, gb_s),
+            copy_gb_s=gb_s,
+            cpu_ms=cpu_ms,
+            l1_error=found.l1_error,
+        )
+        rows = []
+        for ready in peers:
+            peer, count = ready.peer, self._count(ready, batch)
+            beside = replace(row, peer=None if peer.missing else peer.name, note=ready.note)
+            if peer.run is not None:
+                spent = times[peer.name, count]
+                peer_ms, peer_cpu_ms = scaled(spent.ms, count, batch), scaled(spent.cpu_ms, count, batch)
+                beside = replace(
+                    beside,
+                    peer_ms=peer_ms,
+                    ratio=ratio_of(peer_ms, ms),
+                    sampled=count,
+                    peer_cpu_ms=peer_cpu_ms,
+                    cpu_ratio=ratio_of(peer_cpu_ms, cpu_ms) if cpu_ms else None,
+                    peer_l1_error=ready.error,
+                    peer_threads=peer.threads,
+                )
+            rows.append(beside)
+        return rows or [row]

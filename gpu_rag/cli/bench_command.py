@@ -1,0 +1,122 @@
+"""gpu-rag bench: the graph ops timed, beside the libraries that people use for the same work."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from gpu_rag.cli.options import names, numbers, say, table
+from gpu_rag.errors import StorageError, UsageError
+
+HELP = "Time the graph ops, each checked before, against other libraries."
+EXAMPLE = "gpu-rag bench pagerank --peers --sizes 100000 --batch 1,64"
+
+OPS = ("pagerank", "nearest", "rrf")
+SIZES = "100000,1000000"
+OPENMP_USERS = ("torch", "igraph", "faiss", "sklearn")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument("ops", nargs="*", metavar="OP", help=f"{', '.join(OPS)} (default all)")
+    parser.add_argument("--peers", action="store_true", help="time other libraries too; one that is missing is named")
+    parser.add_argument("--device", default="cpu", metavar="D", help="cpu, cuda or cuda:N (peers run on the CPU)")
+    parser.add_argument(
+        "--sizes", metavar="N,...", help=f"nodes, vectors or items ({SIZES}; with --index no generated graph)"
+    )
+    parser.add_argument("--batch", default="1,16,64,256,1000", metavar="B,...", help="questions of a call")
+    parser.add_argument("--damping", default="0.5,0.85", metavar="D,...", help="of PageRank (default 0.5,0.85)")
+    parser.add_argument(
+        "--graph", default="power-law", metavar="KIND,...", help="power-law (default), uniform, bipartite"
+    )
+    parser.add_argument("--index", type=Path, metavar="DIR", help="PageRank on the graph of this index")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="of the ops and of the copy (default 1)")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="interleaved rounds (default 3)")
+    parser.add_argument("--out", type=Path, metavar="FILE.md", help="write a Markdown page too")
+
+
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+    """Checks, then times; exit status 1 when an op failed its check."""
+    single_thread_by_default()
+    from gpu_rag.bench import report
+    from gpu_rag.bench.case import Config
+    from gpu_rag.bench.run import run_bench
+    from gpu_rag.models.device import check_device
+
+    config = Config(
+        sizes=tuple(numbers(SIZES if options.sizes is None else options.sizes)),
+        batches=tuple(numbers(options.batch)),
+        dampings=tuple(_fraction(text) for text in names(options.damping)),
+        graphs=tuple(names(options.graph)),
+        index=options.index,
+        generated=options.index is None or options.sizes is not None,
+        peers=options.peers,
+        device=str(check_device(options.device)),
+        threads=options.threads,
+        rounds=options.rounds,
+    )
+    _check_target(options.out)
+    result = run_bench(list(dict.fromkeys(options.ops or OPS)), config, lambda text: say(f"gpu-rag: {text}"))
+    document = {
+        "rows": [row.document() for row in result.rows],
+        "date": report.now(),
+        "command": command_line(options),
+        "machine": report.machine(config.device),
+        "threads": config.threads,
+        "rounds": config.rounds,
+    }
+    if options.out is not None:
+        _write(options.out, report.markdown(result.rows, document))
+    if not options.json:
+        lines = [report.cells(row) for row in result.rows]
+        kept = report.kept_columns(lines)
+        print(table([[line[i] for i in kept] for line in lines], [report.HEADER[i] for i in kept]))
+    if result.refused:
+        say(f"gpu-rag: {result.refused} rows were refused: an op failed its check and was not timed")
+    return (1 if result.refused else 0), document
+
+
+def single_thread_by_default() -> None:
+    """Sets OMP_NUM_THREADS to 1 where nobody chose it and no OpenMP library has read it yet.
+
+    igraph is several times slower with more threads on shared cores, which would flatter every ratio.
+    """
+    if "OMP_NUM_THREADS" not in os.environ and not any(name in sys.modules for name in OPENMP_USERS):
+        os.environ["OMP_NUM_THREADS"] = "1"
+
+
+def _fraction(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise UsageError("cannot read --damping", given=text, expected="such as 0.5,0.85") from error
+
+
+def _check_target(path: Path | None) -> None:
+    """Before minutes of measuring, not after."""
+    if path is not None and not path.parent.is_dir():
+        raise UsageError("--out has no folder", given=path, expected="a file in a folder that exists")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StorageError("cannot write the page", given=f"{path}: {error.strerror}") from error
+
+
+def command_line(options: argparse.Namespace) -> str:
+    """The command that measures the same again, without --out and --json."""
+    words = ["gpu-rag", "bench", *options.ops]
+    words += ["--peers"] if options.peers else []
+    given = {
+        "index": options.index, "sizes": options.sizes, "batch": options.batch, "damping": options.damping,
+        "graph": options.graph, "device": options.device, "threads": options.threads, "rounds": options.rounds,
+    }  # fmt: skip
+    for name, value in given.items():
+        words += [] if value is None else [f"--{name}", str(value)]
+    return shlex.join(words)

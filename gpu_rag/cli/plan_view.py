@@ -1,0 +1,146 @@
+"""--plan of `index` and `answer`, and predicted against actual afterwards: the runs and their tables."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gpu_rag.cli.options import api_key, count_of, names, table
+from gpu_rag.cli.progress import Bars
+from gpu_rag.errors import UsageError
+from gpu_rag.settings import Settings
+
+if TYPE_CHECKING:
+    from gpu_rag.engine import Engine
+    from gpu_rag.types import Question
+
+
+def add_plan(parser: argparse.ArgumentParser, what: str, default: int) -> None:
+    """--plan and --plan-sample."""
+    parser.add_argument(
+        "--plan", action="store_true", help=f"predict tokens, time, memory and disk from a sample of {what} and stop"
+    )
+    parser.add_argument(
+        "--plan-sample",
+        type=lambda text: count_of(text, what),
+        metavar="N",
+        help=f"{what} in the sample of --plan ({default})",
+    )
+
+
+def check_plan(options: argparse.Namespace) -> None:
+    """Raises UsageError for options that a plan, or its absence, would drop."""
+    if options.plan_sample and not options.plan:
+        raise UsageError("--plan-sample is for --plan", given=options.plan_sample, do="add --plan, or leave it out")
+    if options.plan and options.report:
+        raise UsageError("--plan writes no report", given=f"--report {options.report}", do="leave one of the two out")
+
+
+def without_vector_cache(settings: Settings) -> Settings:
+    """The settings of a plan: with vectors from the cache, embedding would look free."""
+    return replace(settings, models=replace(settings.models, vector_cache_gib=0.0))
+
+
+# --- index -----------------------------------------------------------------------------------------
+
+
+def plan_index(options: argparse.Namespace, settings: Settings) -> tuple[int, dict[str, Any]]:
+    """Plans a build."""
+    from gpu_rag.api import check_same_embedder
+    from gpu_rag.catalog import layers_for
+    from gpu_rag.index.build import Sources
+    from gpu_rag.model_set import ModelSet
+    from gpu_rag.plan import index_plan
+
+    settings, layers = without_vector_cache(settings), layers_for(names(options.methods))
+    sources = Sources(tuple(options.corpus), tuple(options.openie), options.strict)
+    models = ModelSet(settings.models, options.out / "replies.sqlite", api_key=api_key())
+    try:
+        if not options.fresh and "embedder" in {role for layer in layers for role in layer.roles(settings)}:
+            check_same_embedder(options.out, models)
+        job = index_plan.BuildJob(options.out, layers, settings, sources, models, options.fresh)
+        with Bars() as bars:
+            document = index_plan.plan_index(
+                job, n_sample=options.plan_sample or index_plan.DEFAULT_SAMPLE, progress=bars
+            )
+    finally:
+        models.close()
+    if not options.json:
+        print(_index_text(document))
+    return 0, document
+
+
+def _index_text(document: Mapping[str, Any]) -> str:
+    rows = []
+    for name, stage in document["stages"].items():
+        numbers = [f"{stage[key]:,}" for key in ("llm_calls", "prompt_tokens", "generated_tokens")]
+        seconds = "up to date" if stage["skipped"] else f"{stage['s']:,.1f}"
+        rows.append([name, seconds, _mib(stage["peak_memory_bytes"]), _mib(stage["disk_bytes"]), *numbers])
+        rows[-1].append(stage["grows_with"])
+    counts = ", ".join(f"{document[name]:,} {name}" for name in ("documents", "passages", "characters", "rejects"))
+    about = ", ".join(f"{document[name]:,} {name}" for name in ("entities", "relations", "mentions"))
+    tokens = f"{document['prompt_tokens']:,} prompt and {document['generated_tokens']:,} generated tokens"
+    return "\n".join(
+        [
+            table(rows, ["stage", "s", "peak MiB", "disk MiB", "LLM calls", "prompt", "generated", "grows with"]),
+            f"counted: {counts}",
+            f"predicted: {about}",
+            f"predicted: {document['wall_s']:,.0f} s, {tokens}, {_mib(document['peak_memory_bytes'])} MiB of memory, "
+            f"{_mib(document['disk_bytes'])} MiB of disk and {_mib(document['work_bytes'])} more while it runs",
+            *(f"- {note}" for note in document["notes"]),
+            f"plan: {document['out']}/plan.json ({document['plan_s']:.1f} s)",
+        ]
+    )
+
+
+# --- answer ----------------------------------------------------------------------------------------
+
+
+def plan_answers(options: argparse.Namespace, engine: Engine, questions: list[Question]) -> tuple[int, dict[str, Any]]:
+    """Plans a job of answers to the questions of a file that are not answered yet."""
+    from gpu_rag.jobs import read_rows
+    from gpu_rag.plan import answer_plan
+
+    rows = read_rows(options.out) if options.out.exists() else iter(())
+    kept = {row["id"] for row in rows if row["status"] != "failed"} & {question.id for question in questions}
+    todo = [question for question in questions if question.id not in kept]
+    n_sample = options.plan_sample or answer_plan.DEFAULT_SAMPLE
+    document = answer_plan.plan_answers(engine, options.method, todo, options.out, n_sample=n_sample, kept=len(kept))
+    if not options.json:
+        print(_answer_text(document))
+    return 0, document
+
+
+def _answer_text(document: Mapping[str, Any]) -> str:
+    each = document["per_question"]
+    units = (("LLM calls", "llm_calls"), ("prompt tokens", "prompt_tokens"), ("generated tokens", "generated_tokens"))
+    services = (("LLM s", "llm_s"), ("embedding s", "embed_s"), ("graph s", "graph_s"), ("other s", "other_s"))
+    rows = [[name, f"{each[key]:,.1f}", f"{document[key]:,}"] for name, key in units]
+    rows += [[name, f"{each[key]:,.3f}", f"{document[key]:,.1f}"] for name, key in services]
+    statuses = ", ".join(f"{n} {name}" for name, n in document["statuses"].items())
+    return "\n".join(
+        [
+            table(rows, ["", "a question", f"{document['todo']:,} questions"]),
+            f"sample: {document['sample']} questions, {statuses}; answered already: {document['kept']:,}",
+            f"predicted: {document['wall_s']:,.0f} s with {document['load_s']:.0f} s of loading, "
+            f"{_mib(document['peak_memory_bytes'])} MiB of memory, {_mib(document['disk_bytes'])} MiB of disk",
+            *(f"- {note}" for note in document["notes"]),
+            f"plan: {document['out']}.plan.json ({document['plan_s']:.1f} s)",
+        ]
+    )
+
+
+# --- afterwards ------------------------------------------------------------------------------------
+
+
+def comparison(plan: Mapping[str, Any], what: str) -> str:
+    """The table of a run that was planned. what: heads its first column, "stage" or "service"."""
+    from gpu_rag.report.plans import header, lines
+
+    return "\n".join(["predicted against actual", table(lines(plan), header(what))])
+
+
+def _mib(n_bytes: float) -> str:
+    return f"{n_bytes / 2**20:,.1f}" if n_bytes < 2**24 else f"{n_bytes / 2**20:,.0f}"

@@ -1,0 +1,65 @@
+"""gpu-rag verify-answers: does every answer quote what is in the index, and in the corpus?"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+HELP = "Check answers offline: every quotation, offset, path and status against the index and the corpus."
+EXAMPLE = "gpu-rag verify-answers answers.jsonl my-index --corpus corpus.jsonl"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument("answers", type=Path, metavar="ANSWERS.jsonl", help="a file made by gpu-rag answer")
+    parser.add_argument("index", type=Path, metavar="DIR", help="the index that it was made with")
+    parser.add_argument(
+        "--corpus",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="PATH",
+        help="compare quotations with the source too: what was given to gpu-rag index (repeatable)",
+    )
+
+
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+    """Checks everything; exit status 1 names each row and what differs."""
+    from gpu_rag.cli.options import say
+    from gpu_rag.index.index import Index
+    from gpu_rag.jobs import read_pairs
+    from gpu_rag.verify_answers import check_answers
+
+    index = Index.open(options.index)
+    checker, found = check_answers(read_pairs(options.answers), index, options.corpus)
+    for difference in found:
+        say(f"gpu-rag: differs: {difference.id}: {difference.where}: {difference.what}")
+    same_index = _same_index(options.answers, index.manifest.digest())
+    if same_index is False:
+        say("the answers were made with another state of this index")
+    document = {
+        "ok": not found,
+        "rows": checker.n_rows,
+        "evidence": checker.n_evidence,
+        "edges": checker.n_edges,
+        "differences": [dict(vars(difference)) for difference in found],
+        "same_index": same_index,
+        "answers": str(options.answers),
+        "index": str(options.index),
+        "corpus": [str(path) for path in options.corpus],
+    }
+    if not options.json and not found:
+        against = f"{options.index} and the corpus" if options.corpus else str(options.index)
+        counts = f"{checker.n_rows:,} rows, {checker.n_evidence:,} quotations, {checker.n_edges:,} edges"
+        print(f"{options.answers}: {counts}, all as in {against}")
+    return (1 if found else 0), document
+
+
+def _same_index(answers: Path, digest: str) -> bool | None:
+    """Whether the settings beside the answers name this state of the index; None where there are none."""
+    from gpu_rag.index.folder import read_json
+
+    beside = answers.with_name(answers.name + ".config.json")
+    config = read_json(beside) if beside.is_file() else None
+    return config.get("index") == digest if isinstance(config, dict) else None

@@ -1,0 +1,126 @@
+"""Grouping rows: density clusters of unit vectors (DBSCAN), and rows that share a key."""
+
+from __future__ import annotations
+
+import torch
+
+from gpu_rag.errors import BadInput
+from gpu_rag.graph.backend import pick_implementation
+from gpu_rag.graph.dots import check_unit_rows, exact_dots, filter_for
+from gpu_rag.graph.ragged import check_ragged, row_of_value
+from gpu_rag.graph.union import merge_labels
+from gpu_rag.types import Ragged
+
+__all__ = ["exact_groups", "pick_implementation", "radius_clusters"]
+
+TILE = 2048  # rows and columns of a tile of scores
+SETTLE_AT = 1 << 20  # torch: waiting pairs are looked at again when so many have been added
+
+
+def radius_clusters(
+    vectors: torch.Tensor, eps: float, min_samples: int = 2, *, implementation: str = "auto"
+) -> torch.Tensor:
+    """DBSCAN by cosine distance (Ester, Kriegel, Sander and Xu, 1996): i64[N], the cluster of each row, -1 for noise.
+
+    Rows i and j are neighbours when 1 - v_i . v_j <= eps, taken as v_i . v_j >= 1 - eps in f64; a row counts as a
+    neighbour of itself. A core row has at least `min_samples` neighbours. Clusters are the connected components of
+    core rows; a border row (not core, with a core neighbour) joins the touching cluster whose smallest core row is
+    smallest, and other rows are noise. scikit-learn's DBSCAN grows its clusters in ascending order of that row, and
+    the first to reach a border row keeps it: the partition is the same, only the labels differ. A label here is the
+    smallest row of its cluster, border rows included. With min_samples <= 2 there are no border rows.
+
+    vectors: f16 or f32[N, D], unit rows (to 1 %; a row of zeros is near nothing); eps in [0, 2]; min_samples >= 1.
+    implementation: numba | torch | auto. Dot products at the threshold are exact (see `dots`), so the result is the
+    same by every implementation, on every device; eps below 1e-5 is within the rounding of stored unit rows.
+    Time: N^2 D of multiply and add, each pair once. Memory beside the vectors: one tile of scores, 12 N bytes, a copy
+    in bf16 where the CPU computes in it, and at most 16 N (min_samples - 2) bytes of pairs that wait for their rows
+    to become core; never all neighbours. Raises BadInput, UsageError, MissingBackend.
+
+    Unit vectors at 0, 10, 90 and 95 degrees with eps = 0.02 (11.5 degrees) are labelled [0, 0, 2, 2].
+    """
+    check_unit_rows(vectors, "vectors")
+    if not 0 <= eps <= 2:
+        raise BadInput("eps is out of range", given=eps, expected="a cosine distance, 0 <= eps <= 2")
+    if min_samples < 1:
+        raise BadInput("min_samples is out of range", given=min_samples, expected=">= 1")
+    if vectors.shape[0] >= 2**31:
+        raise BadInput("too many vectors", given=vectors.shape[0], expected="fewer than 2^31")
+    if pick_implementation(vectors.device, implementation) == "numba":
+        from gpu_rag.graph.cluster_numba import clusters_by_numba
+
+        return clusters_by_numba(vectors, 1 - eps, min_samples, TILE)
+    return _clusters_by_torch(vectors, 1 - eps, min_samples)
+
+
+def _clusters_by_torch(vectors: torch.Tensor, threshold: float, min_samples: int) -> torch.Tensor:
+    """`radius_clusters` for any device: links of a tile are counted, then core pairs are merged; others wait."""
+    n, device = vectors.shape[0], vectors.device
+    label, count = torch.arange(n, device=device), torch.zeros(n, dtype=torch.int64, device=device)
+    waiting, settled = torch.zeros(2, 0, dtype=torch.int64, device=device), 0
+    starts = range(0, n, TILE)
+    for i0, j0 in ((i, j) for i in starts for j in starts if i <= j):
+        pairs = _linked(vectors, i0, j0, threshold)
+        if pairs.shape[1]:
+            count += torch.bincount(pairs.flatten(), minlength=n)
+            waiting = torch.cat([waiting, pairs], 1)
+        last = i0 + TILE >= n and j0 + TILE >= n
+        if last or waiting.shape[1] > settled + SETTLE_AT:
+            core = count >= min_samples - 1
+            ready = core[waiting[0]] & core[waiting[1]]
+            label = merge_labels(label, waiting[0, ready], waiting[1, ready])
+            waiting = waiting[:, ~ready]
+            settled = waiting.shape[1]
+    return labels_of(label, count >= min_samples - 1, waiting)
+
+
+def _linked(vectors: torch.Tensor, i0: int, j0: int, threshold: float) -> torch.Tensor:
+    """i64[2, P]: the pairs i < j of one tile whose dot product is >= threshold."""
+    fast = filter_for(vectors[:0], dtype=torch.float32)
+    scores = fast.product(vectors[i0 : i0 + TILE].float(), vectors[j0 : j0 + TILE].float())
+    if i0 == j0:
+        scores = torch.where(torch.ones_like(scores, dtype=torch.bool).triu_(1), scores, -torch.inf)
+    pairs = (scores >= threshold - fast.slack).nonzero()
+    unsure = scores[pairs[:, 0], pairs[:, 1]] <= threshold + fast.slack
+    pairs += torch.tensor([i0, j0], device=pairs.device)
+    near = ~unsure
+    near[unsure] = exact_dots(vectors, pairs[unsure, 0], vectors, pairs[unsure, 1]) >= threshold
+    return pairs[near].T
+
+
+def labels_of(root: torch.Tensor, core: torch.Tensor, links: torch.Tensor) -> torch.Tensor:
+    """Cluster labels: i64[N]. root: i64[N], the smallest core row of each core row's component; core: bool[N];
+    links: i64[2, P], all linked pairs with exactly one core row (others do no harm)."""
+    n = root.shape[0]
+    cluster = torch.where(core, root, n)
+    for a, b in ((links[0], links[1]), (links[1], links[0])):
+        border = core[a] & ~core[b]
+        cluster.scatter_reduce_(0, b[border], root[a[border]], "amin")
+    rows = torch.arange(n, device=root.device)
+    smallest = torch.full((n + 1,), n, device=root.device).scatter_reduce_(0, cluster, rows, "amin")
+    return torch.where(cluster < n, smallest[cluster], -1)
+
+
+def exact_groups(keys: Ragged, *, implementation: str = "auto") -> torch.Tensor:
+    """Groups of rows that share a key, directly or through others: i64[N], the smallest row of each row's group.
+
+    keys: Ragged of i32/i64, the keys of N rows in any order; any integers, repeats allowed. A row without keys is a
+    group of its own. The groups are the connected components of rows and keys. implementation: numba | torch | auto;
+    all give the same integers. O(T log T) time, O(T + N) memory. Raises BadInput, UsageError, MissingBackend.
+
+    Keys [[7, 8], [5], [9, 8], [9]] give [0, 1, 0, 0].
+    """
+    check_ragged(keys, "keys")
+    chosen = pick_implementation(keys.values.device, implementation)
+    values, order = torch.sort(keys.values)
+    rows = row_of_value(keys)[order]
+    run = torch.ones(values.shape[0], dtype=torch.bool, device=values.device)
+    run[1:] = values[1:] != values[:-1]
+    first = rows[run][run.cumsum(0) - 1]  # a row that has the same key
+    label = torch.arange(keys.batch, device=values.device)
+    if chosen == "torch":
+        return merge_labels(label, first, rows)
+    from gpu_rag.graph.dots_kernels import flatten, link_pairs
+
+    link_pairs(label.numpy(), first.numpy(), rows.numpy())
+    flatten(label.numpy())
+    return label

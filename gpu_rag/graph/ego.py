@@ -1,0 +1,233 @@
+"""Neighbourhoods of many questions at once: r-hop balls, and the subgraphs that lists of nodes induce."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from gpu_rag.errors import BadInput
+from gpu_rag.graph.backend import check_threads, pick_implementation, run_parts
+from gpu_rag.graph.csr import check_csr
+from gpu_rag.graph.ragged import check_ascending, check_ragged, expand, ragged_of_keys, row_of_value
+from gpu_rag.types import CSR, Blocks, Ragged
+
+__all__ = ["CheckedGraph", "checked", "ego_balls", "induced_subgraphs", "pick_implementation"]
+
+Ranges = Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class CheckedGraph:
+    """A CSR that `checked` has found sound: ops that take one do not read all of it again."""
+
+    csr: CSR
+
+
+def checked(csr: CSR | CheckedGraph) -> CheckedGraph:
+    """Checks `csr` (BadInput, as `check_csr`), once. Make one per graph and pass it to the ops instead of the CSR."""
+    if isinstance(csr, CheckedGraph):
+        return csr
+    check_csr(csr)
+    return CheckedGraph(csr)
+
+
+def ego_balls(
+    csr: CSR | CheckedGraph,
+    seeds: Ragged,
+    radius: int,
+    *,
+    limit: int | None = None,
+    include: Ranges | None = None,
+    exclude: Ranges = (),
+    implementation: str = "auto",
+    threads: int = 1,
+) -> Ragged:
+    """The nodes within `radius` hops of each seed set: Ragged of i32 nodes, ascending, each once.
+
+    Ball b = {v : the shortest path from a seed of b to v along entries row -> column has at most radius edges}.
+    csr: the adjacency, weights are ignored; or `checked(csr)`. seeds: Ragged of i32/i64 nodes, a list a question; an
+    empty list has an empty ball. radius >= 0. limit: at most so many nodes a ball, the first by (hop, node); hops are
+    those of the whole ball. include, exclude: ranges (lo, hi) of nodes lo <= v < hi; a node other than a seed is
+    reached, and passed through, only if it lies in one of `include` (any if None) and in none of `exclude`.
+    implementation: numba | torch | auto, all give the same integers. threads: groups of 64 questions at once (numba).
+    Memory: the result and, a thread, 36 N bytes (numba); torch: the edges of a frontier, in pieces.
+    Raises BadInput, UsageError, MissingBackend.
+
+    Path 0 - 1 - 2 - 3, radius 1: seeds [[0], [1, 3]] give [[0, 1], [0, 1, 2, 3]]; with limit 3, [[0, 1], [0, 1, 3]].
+    """
+    graph = checked(csr).csr
+    check_ragged(seeds, "seeds", n=graph.n, device=graph.indptr.device)
+    if radius < 0:
+        raise BadInput("radius is out of range", given=radius, expected=">= 0 hops")
+    if limit is not None and limit < 0:
+        raise BadInput("limit is out of range", given=limit, expected=">= 0 nodes, or None")
+    check_threads(threads)
+    allowed = node_mask(graph, include, exclude)
+    if pick_implementation(graph.indptr.device, implementation) == "numba":
+        return _balls_by_numba(graph, seeds, radius, limit, allowed, threads)
+    return _balls_by_torch(graph, seeds, radius, limit, allowed)
+
+
+def node_mask(graph: CSR, include: Ranges | None, exclude: Ranges) -> torch.Tensor | None:
+    """bool[N], nodes in a range of `include` (all if None) and in none of `exclude`; None where that is every node."""
+    for lo, hi in (*(include or ()), *exclude):
+        if not 0 <= lo <= hi <= graph.n:
+            raise BadInput("a range of nodes is not in the graph", given=f"({lo}, {hi})", expected=f"0..{graph.n}")
+    if include is None and not exclude:
+        return None
+    mask = torch.full((graph.n,), include is None, device=graph.indptr.device)
+    for lo, hi in include or ():
+        mask[lo:hi] = True
+    for lo, hi in exclude:
+        mask[lo:hi] = False
+    return mask
+
+
+def _balls_by_numba(
+    graph: CSR, seeds: Ragged, radius: int, limit: int | None, allowed: torch.Tensor | None, threads: int
+) -> Ragged:
+    from gpu_rag.graph import ego_kernels as kernels
+
+    n = graph.n
+    indptr, indices = graph.indptr.contiguous().numpy(), graph.indices.contiguous().numpy()
+    sources, offsets = seeds.values.long().contiguous().numpy(), seeds.offsets.contiguous().numpy()
+    most = -1 if limit is None else limit
+    may = np.zeros(0, np.bool_) if allowed is None else allowed.numpy()
+
+    def balls(first: int) -> tuple[np.ndarray, np.ndarray]:
+        last = min(first + kernels.WORD, seeds.batch)
+        seen, fresh, bits = (np.zeros(n, np.uint64) for _ in range(3))
+        touched, found, front = (np.empty(n, np.int32) for _ in range(3))
+        n_touched = kernels.search(
+            indptr, indices, may, sources, offsets, first, last, radius, most,
+            seen, fresh, touched, found, front, bits,
+        )  # fmt: skip
+        sizes = np.zeros(last - first, np.int64)
+        kernels.ball_sizes(seen, touched[:n_touched], sizes)
+        nodes = np.empty(sizes.sum(), np.int32)
+        kernels.write_balls(seen, touched[:n_touched], np.cumsum(sizes) - sizes, nodes)
+        return nodes, sizes
+
+    done = run_parts(balls, range(0, seeds.batch, kernels.WORD), threads)
+    nodes = np.concatenate([np.zeros(0, np.int32), *(nodes for nodes, _ in done)])
+    sizes = np.concatenate([np.zeros(1, np.int64), *(sizes for _, sizes in done)])
+    return Ragged(torch.from_numpy(nodes), torch.from_numpy(np.cumsum(sizes)))
+
+
+def _balls_by_torch(graph: CSR, seeds: Ragged, radius: int, limit: int | None, allowed: torch.Tensor | None) -> Ragged:
+    """By keys question * N + node, ascending: the ball so far, and the frontier that the next hop leaves from."""
+    n = max(graph.n, 1)
+    ball = torch.zeros(0, dtype=torch.int64, device=graph.indptr.device)
+    front = torch.unique(row_of_value(seeds) * n + seeds.values.long())
+    for hop in range(radius + 1):
+        if limit is not None:
+            front = _within_limit(front, ball, seeds.batch, n, limit)
+        ball = torch.cat([ball, front]).sort().values
+        if hop < radius:
+            front = without(neighbours(graph, front, allowed), ball)
+    return ragged_of_keys(ball, seeds.batch, n)
+
+
+def _within_limit(front: torch.Tensor, ball: torch.Tensor, batch: int, n: int, limit: int) -> torch.Tensor:
+    """The first keys of each question's front that its ball has room for."""
+    starts = torch.arange(batch, device=front.device) * n
+    room = limit - (torch.searchsorted(ball, starts + n) - torch.searchsorted(ball, starts))
+    place = torch.arange(front.shape[0], device=front.device) - torch.searchsorted(front, starts)[front // n]
+    return front[place < room[front // n]]
+
+
+def neighbours(graph: CSR, keys: torch.Tensor, allowed: torch.Tensor | None) -> torch.Tensor:
+    """The distinct keys question * N + neighbour of keys question * N + node, ascending."""
+    node = keys % max(graph.n, 1)
+    pieces = [keys[:0]]
+    for owner, entry in expand(graph.indptr[node], graph.indptr[node + 1]):
+        column = graph.indices[entry].long()
+        reached = (keys - node)[owner] + column
+        pieces.append(torch.unique(reached if allowed is None else reached[allowed[column]]))
+    return torch.unique(torch.cat(pieces))
+
+
+def without(keys: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+    """The keys that are not among the ascending `known`."""
+    return keys[torch.searchsorted(known, keys) == torch.searchsorted(known, keys, right=True)]
+
+
+def induced_subgraphs(
+    csr: CSR | CheckedGraph,
+    nodes: Ragged,
+    *,
+    include: Ranges | None = None,
+    exclude: Ranges = (),
+    implementation: str = "auto",
+) -> Blocks:
+    """The subgraph on each list of nodes, as blocks of one block-diagonal CSR.
+
+    Block b has the listed nodes in their order, and every entry of `csr` between two of them, with its weight.
+    nodes: Ragged of i32/i64 nodes, ascending, each once (as `ego_balls` gives them). include, exclude: ranges
+    (lo, hi), lo <= v < hi; only listed nodes in one of `include` (any if None) and in none of `exclude` are taken.
+    Returns Blocks: csr with local indices, offsets i64[B+1], global_ids i32[T]; symmetric where `csr` is.
+    implementation: numba | torch | auto, all give the same. O(rows of the listed nodes) time; memory: the result, and
+    4 N bytes (numba). Raises BadInput, UsageError, MissingBackend.
+
+    Path 0 - 1 - 2 - 3 with [[0, 1], [1, 3]] gives two blocks, 0 - 1 and two lone nodes: global_ids [0, 1, 1, 3],
+    indptr [0, 1, 2, 2, 2], indices [1, 0].
+    """
+    graph = checked(csr).csr
+    check_ragged(nodes, "nodes", n=graph.n, device=graph.indptr.device)
+    check_ascending(nodes, "nodes")
+    allowed = node_mask(graph, include, exclude)
+    chosen = pick_implementation(graph.indptr.device, implementation)
+    if nodes.values.shape[0] >= 2**31:
+        raise BadInput("too many nodes in all blocks", given=nodes.values.shape[0], expected="fewer than 2^31")
+    kept = nodes if allowed is None else _kept(nodes, allowed)
+    kept = Ragged(kept.values.int(), kept.offsets)
+    counts, columns, entries = (_inside_by_numba if chosen == "numba" else _inside_by_torch)(graph, kept)
+    indptr = torch.zeros(counts.shape[0] + 1, dtype=torch.int64, device=counts.device)
+    indptr[1:] = counts.cumsum(0)
+    weight = None if graph.weight is None else graph.weight[entries]
+    return Blocks(CSR(indptr, columns, weight), kept.offsets, kept.values)
+
+
+def _kept(nodes: Ragged, allowed: torch.Tensor) -> Ragged:
+    """The lists without the nodes that are not allowed."""
+    keep = allowed[nodes.values.long()]
+    before = torch.zeros(keep.shape[0] + 1, dtype=torch.int64, device=keep.device)
+    before[1:] = keep.cumsum(0)
+    return Ragged(nodes.values[keep], before[nodes.offsets])
+
+
+Inside = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def _inside_by_numba(graph: CSR, nodes: Ragged) -> Inside:
+    """Entries of each local row i64[T], their local columns i32[M] and their numbers in `graph` i64[M] (or [0])."""
+    from gpu_rag.graph.ego_kernels import count_inside, write_inside
+
+    indptr, indices = graph.indptr.contiguous().numpy(), graph.indices.contiguous().numpy()
+    listed, offsets = nodes.values.contiguous().numpy(), nodes.offsets.contiguous().numpy()
+    local, counts = np.full(graph.n, -1, np.int32), np.zeros(len(listed), np.int64)
+    count_inside(indptr, indices, listed, offsets, local, counts)
+    columns = np.empty(counts.sum(), np.int32)
+    entries = np.empty(0 if graph.weight is None else len(columns), np.int64)
+    local.fill(-1)
+    write_inside(indptr, indices, listed, offsets, local, np.cumsum(counts) - counts, columns, entries)
+    return torch.from_numpy(counts), torch.from_numpy(columns), torch.from_numpy(entries)
+
+
+def _inside_by_torch(graph: CSR, nodes: Ragged) -> Inside:
+    """As `_inside_by_numba`: neighbours are looked up among the keys block * N + node, which ascend."""
+    node, block = nodes.values.long(), row_of_value(nodes) * graph.n
+    known = block + node
+    counts = torch.zeros_like(node)
+    columns, entries = [node[:0]], [node[:0]]
+    for owner, entry in expand(graph.indptr[node], graph.indptr[node + 1]):
+        wanted = block[owner] + graph.indices[entry]
+        at = torch.searchsorted(known, wanted)
+        hit = known[at.clamp(max=known.shape[0] - 1)] == wanted
+        counts += torch.bincount(owner[hit], minlength=counts.shape[0])
+        columns.append(at[hit])
+        entries.append(entry[hit])
+    return counts, torch.cat(columns).int(), torch.cat(entries)

@@ -1,0 +1,75 @@
+"""Ragged lists: checking them, and the two steps that torch code needs on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from gpu_rag.errors import BadInput
+from gpu_rag.graph.csr import check_range
+from gpu_rag.types import Ragged
+
+EXPAND_AT_ONCE = 1 << 24  # entries that `expand` makes at a time
+
+
+def check_ragged(lists: Ragged, name: str, *, n: int | None = None, device: torch.device | None = None) -> None:
+    """Raises BadInput unless `lists` is B lists of integers: values i32/i64[T], offsets i64[B+1] from 0 to T.
+
+    n: every value must be in [0, n). device: where both tensors must be.
+    """
+    values, offsets = lists.values, lists.offsets
+    if offsets.dtype != torch.int64 or offsets.dim() != 1 or offsets.shape[0] < 1 or values.dim() != 1:
+        given = f"offsets {offsets.dtype} {tuple(offsets.shape)}, values {tuple(values.shape)}"
+        raise BadInput(f"{name} are no ragged lists", given=given, expected="offsets i64[B+1], values [T]")
+    if values.dtype not in (torch.int32, torch.int64):
+        raise BadInput(f"{name} are no integers", given=values.dtype, expected="i32 or i64")
+    if values.device != offsets.device or (device is not None and values.device != device):
+        given = f"values on {values.device}, offsets on {offsets.device}"
+        raise BadInput(f"{name} are on another device", given=given, expected=device or "one device")
+    if int(offsets[0]) != 0 or int(offsets[-1]) != values.shape[0] or bool((offsets.diff() < 0).any()):
+        given = f"{int(offsets[0])} to {int(offsets[-1])} over {values.shape[0]} values"
+        raise BadInput(f"offsets of {name} are broken", given=given, expected="0 to T, never falling")
+    if n is not None:
+        check_range(values, n, f"one of the {name}")
+
+
+def check_ascending(lists: Ragged, name: str) -> None:
+    """Raises BadInput naming the first of the checked `lists` that is not strictly ascending."""
+    row = row_of_value(lists)
+    bad = (row[1:] == row[:-1]) & (lists.values[1:] <= lists.values[:-1])
+    if bool(bad.any()):
+        at = int(bad.nonzero()[0, 0])
+        pair = f"{int(lists.values[at])} before {int(lists.values[at + 1])} in row {int(row[at])}"
+        raise BadInput(f"{name} are not in order", given=pair, expected="ascending, each once")
+
+
+def row_of_value(lists: Ragged) -> torch.Tensor:
+    """The list that every value belongs to: i64[T]."""
+    rows = torch.arange(lists.batch, device=lists.offsets.device)
+    return torch.repeat_interleave(rows, lists.offsets.diff(), output_size=lists.values.shape[0])
+
+
+def ragged_of_keys(keys: torch.Tensor, batch: int, n: int, dtype: torch.dtype = torch.int32) -> Ragged:
+    """Lists of values from ascending keys i64[T], key = list * n + value, 0 <= value < n."""
+    width = max(n, 1)
+    starts = torch.arange(batch + 1, device=keys.device) * width
+    return Ragged((keys % width).to(dtype), torch.searchsorted(keys, starts))
+
+
+def expand(first: torch.Tensor, last: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Every (i, p) with first[i] <= p < last[i], by (i, p), as pairs of i64 tensors of bounded length.
+
+    first, last: i64[M]. A piece holds at most EXPAND_AT_ONCE entries, or one i if that has more by itself.
+    """
+    ends = (last - first).cumsum(0)
+    start, done = 0, 0
+    while start < first.shape[0]:
+        room = torch.tensor(done + EXPAND_AT_ONCE, device=ends.device)
+        stop = max(start + 1, int(torch.searchsorted(ends, room, right=True)))
+        counts = (last - first)[start:stop]
+        total = int(ends[stop - 1]) - done
+        owner = torch.repeat_interleave(torch.arange(start, stop, device=first.device), counts, output_size=total)
+        before = (ends[start:stop] - counts - done)[owner - start]
+        yield owner, torch.arange(total, device=first.device) - before + first[owner]
+        start, done = stop, int(ends[stop - 1])

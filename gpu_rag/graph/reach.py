@@ -1,0 +1,175 @@
+"""Which nodes each question's relations lead to, and what two answers have in common."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from gpu_rag.errors import BadInput
+from gpu_rag.graph.backend import check_threads, pick_implementation, run_parts
+from gpu_rag.graph.ragged import check_ascending, check_ragged, expand, ragged_of_keys, row_of_value
+from gpu_rag.graph.typed import TypedGraph, typed_graph, typed_graph_of_csr, typed_graph_of_csrs
+from gpu_rag.types import Ragged
+
+__all__ = [
+    "ANY", "EITHER", "IN", "OUT", "TypedGraph", "intersect", "pick_implementation", "reachable", "typed_graph",
+    "typed_graph_of_csr", "typed_graph_of_csrs",
+]  # fmt: skip
+
+OUT, IN, EITHER = 1, 2, 3  # directions of a step: tail to head, head to tail, both
+ANY = -1  # the relation of a step that may be any
+_QUESTIONS = 256  # that a thread takes at a time
+
+
+def reachable(
+    graph: TypedGraph,
+    starts: Ragged,
+    relations: Ragged,
+    directions: Ragged,
+    *,
+    implementation: str = "auto",
+    threads: int = 1,
+) -> Ragged:
+    """The nodes at the end of each question's chain of relations: Ragged of i32 nodes, ascending, each once.
+
+    S_0 = starts, S_k = {v : some u in S_(k-1) has an edge u -> v (OUT), v -> u (IN) or one of both (EITHER) of the
+    k-th relation}; the result is the last S. A walk may come back to where it was. An empty chain gives the starts.
+    graph: made by `typed_graph`, `typed_graph_of_csr` or `typed_graph_of_csrs`. starts: Ragged of i32/i64 nodes.
+    relations: Ragged of i32/i64, each question's chain, of any length; ANY follows all relations. directions: Ragged
+    of i32/i64 with the same offsets, OUT, IN or EITHER. implementation: numba | torch | auto, all give the same
+    integers. threads: groups of questions at once (numba).
+    Time: the edges followed, one binary search a frontier node. Memory: the result and, a thread, 16 N bytes; torch:
+    a frontier's edges, in pieces. Raises BadInput, UsageError, MissingBackend.
+
+    Edges (0, 0, 1), (2, 0, 1), (1, 1, 3): from [0] by [0, 1] OUT is [3]; from [3] by 1 IN, 0 IN is [0, 2].
+    """
+    check_ragged(starts, "starts", n=graph.n, device=graph.device)
+    check_ragged(relations, "relations", device=graph.device)
+    check_ragged(directions, "directions", device=graph.device)
+    _check_steps(graph, starts, relations, directions)
+    check_threads(threads)
+    if pick_implementation(graph.device, implementation) == "numba":
+        return _reachable_by_numba(graph, starts, relations, directions, threads)
+    return _reachable_by_torch(graph, starts, relations, directions)
+
+
+def _check_steps(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged) -> None:
+    if relations.batch != starts.batch:
+        given = f"{relations.batch} chains for {starts.batch} questions"
+        raise BadInput("relations do not match the starts", given=given, expected="a chain a question")
+    if not torch.equal(relations.offsets, directions.offsets):
+        raise BadInput("directions do not match the relations", expected="equal offsets")
+    _check_values(relations.values, ANY, graph.n_relations - 1, "relation")
+    _check_values(directions.values, OUT, EITHER, "direction")
+
+
+def _check_values(values: torch.Tensor, least: int, most: int, what: str) -> None:
+    bad = (values < least) | (values > most)
+    if bool(bad.any()):
+        at = int(bad.nonzero()[0, 0])
+        given = f"{int(values[at])} at position {at}"
+        raise BadInput(f"no such {what}", given=given, expected=f"{least} <= {what} <= {most}")
+
+
+def _reachable_by_numba(
+    graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged, threads: int
+) -> Ragged:
+    from gpu_rag.graph.reach_kernels import walk
+
+    sides = (
+        graph.out_indptr, graph.out_relation, graph.out_node, graph.in_indptr, graph.in_relation, graph.in_node,
+    )  # fmt: skip
+    arrays = tuple(a.contiguous().numpy() for a in sides)
+    nodes, offsets, chain, at, way = (
+        a.long().contiguous().numpy()
+        for a in (starts.values, starts.offsets, relations.values, relations.offsets, directions.values)
+    )
+
+    def walks(group: int) -> list[np.ndarray]:
+        mark, stamp = np.zeros(graph.n, np.int64), 1
+        one, other = np.empty(graph.n, np.int32), np.empty(graph.n, np.int32)
+        found = []
+        for b in range(group, min(group + _QUESTIONS, starts.batch)):
+            size, stamp, even = walk(
+                arrays, nodes, offsets[b], offsets[b + 1], chain, way, at[b], at[b + 1], mark, stamp, one, other
+            )
+            found.append((one if even else other)[:size].copy())
+        return found
+
+    done = run_parts(walks, range(0, starts.batch, _QUESTIONS), threads)
+    found = [nodes for group in done for nodes in group]
+    ends = np.cumsum([0, *map(len, found)], dtype=np.int64)
+    return Ragged(torch.from_numpy(np.concatenate([np.zeros(0, np.int32), *found])), torch.from_numpy(ends))
+
+
+def _reachable_by_torch(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged) -> Ragged:
+    """All questions a step at a time, by ascending keys question * N + node; finished ones are set aside."""
+    n = max(graph.n, 1)
+    front = torch.unique(row_of_value(starts) * n + starts.values.long())
+    lengths = relations.offsets.diff()
+    done = []
+    for k in range(int(lengths.max()) if lengths.numel() else 0):
+        going = lengths[front // n] > k
+        done.append(front[~going])
+        front = front[going]
+        place = relations.offsets[front // n] + k
+        relation, way = relations.values[place].long(), directions.values[place]
+        pieces = [front[:0]]
+        for bit, indptr, kinds, nodes in (
+            (OUT, graph.out_indptr, graph.out_relation, graph.out_node),
+            (IN, graph.in_indptr, graph.in_relation, graph.in_node),
+        ):
+            use = (way & bit) > 0
+            pieces += _stepped(front[use], relation[use], n, graph.n_relations, indptr, kinds, nodes)
+        front = torch.unique(torch.cat(pieces))
+    return ragged_of_keys(torch.cat([*done, front]).sort().values, starts.batch, n)
+
+
+def _stepped(
+    keys: torch.Tensor, relation: torch.Tensor, n: int, n_relations: int, indptr: torch.Tensor, kinds: torch.Tensor,
+    nodes: torch.Tensor,
+) -> list[torch.Tensor]:  # fmt: skip
+    """Keys one edge of relation[i] from keys[i], in pieces, each ascending."""
+    rows = torch.repeat_interleave(torch.arange(n, device=keys.device)[: indptr.shape[0] - 1], indptr.diff())
+    sorted_edges = rows * n_relations + kinds
+    node = keys % n
+    wanted = node * n_relations + relation
+    first = torch.where(relation < 0, indptr[node], torch.searchsorted(sorted_edges, wanted))
+    last = torch.where(relation < 0, indptr[node + 1], torch.searchsorted(sorted_edges, wanted, right=True))
+    return [torch.unique((keys - node)[owner] + nodes[edge]) for owner, edge in expand(first, last)]
+
+
+def intersect(a: Ragged, b: Ragged, *, implementation: str = "auto") -> Ragged:
+    """The values that list r of `a` and list r of `b` share, ascending; of the dtype of `a`.
+
+    a, b: Ragged of i32/i64, as many lists, each ascending without repeats (as `reachable` and `ego_balls` give them).
+    implementation: numba | torch | auto, all give the same. O(Ta + Tb) time (numba). Raises BadInput, UsageError,
+    MissingBackend.
+
+    [[1, 3, 5], [2]] and [[3, 4, 5], []] give [[3, 5], []].
+    """
+    for lists, name in ((a, "lists of a"), (b, "lists of b")):
+        check_ragged(lists, name, device=a.values.device)
+        check_ascending(lists, name)
+    if a.batch != b.batch:
+        raise BadInput("a and b have different numbers of lists", given=f"{a.batch} and {b.batch}", expected="one")
+    if pick_implementation(a.values.device, implementation) == "torch":
+        return _intersect_by_torch(a, b)
+    from gpu_rag.graph.reach_kernels import intersect_lists
+
+    ours, theirs = (lists.values.long().contiguous().numpy() for lists in (a, b))
+    out, ends = np.empty(min(len(ours), len(theirs)), np.int64), np.zeros(a.batch + 1, np.int64)
+    intersect_lists(ours, a.offsets.contiguous().numpy(), theirs, b.offsets.contiguous().numpy(), out, ends)
+    return Ragged(torch.from_numpy(out[: ends[-1]].copy()).to(a.values.dtype), torch.from_numpy(ends))
+
+
+def _intersect_by_torch(a: Ragged, b: Ragged) -> Ragged:
+    """Keys list * V + number of the value among all V values, looked up."""
+    _, number = torch.unique(torch.cat([a.values.long(), b.values.long()]), return_inverse=True)
+    width = number.shape[0] + 1
+    ours = row_of_value(a) * width + number[: a.values.shape[0]]
+    theirs = row_of_value(b) * width + number[a.values.shape[0] :]
+    shared = torch.searchsorted(theirs, ours) < torch.searchsorted(theirs, ours, right=True)
+    ends = torch.zeros(a.values.shape[0] + 1, dtype=torch.int64, device=a.values.device)
+    ends[1:] = shared.cumsum(0)
+    return Ragged(a.values[shared], ends[a.offsets])

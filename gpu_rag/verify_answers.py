@@ -1,0 +1,169 @@
+"""Answers checked offline against their index and, where it is given, the corpus: nothing is asked, nothing written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from gpu_rag.index.index import Index
+from gpu_rag.jobs import openai_row
+from gpu_rag.sources.corpora import read_corpus
+from gpu_rag.types import Document
+
+Row = dict[str, Any]
+_QUOTED = ("title", "text", "start", "end")
+_MOST_NAMED = 5  # citations listed for one span that the corpus does not have
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where a row of answers says something else than the index or the corpus. where: "row", "evidence 2", ..."""
+
+    id: str
+    where: str
+    what: str
+
+
+class AnswerChecker:
+    """Checks rows one after the other; `n_rows`, `n_evidence`, `n_edges` count what was checked.
+
+    A row: its status, answer and error fit together, and its id is its own. Evidence: the passage is in the index,
+    with this title, text, offsets, file and place. An edge of a path: the relation is in the index, and the passage
+    named states it. `against_corpus`, last: the characters start:end of the source documents are the text quoted.
+    """
+
+    def __init__(self, index: Index):
+        self._index = index
+        self.n_rows = self.n_evidence = self.n_edges = 0
+        self._seen: set[str] = set()
+        self._spans: dict[str, dict[tuple[int, int, str], list[tuple[str, str]]]] = {}
+
+    def check(self, raw: Row, row: Row) -> Iterator[Difference]:
+        """What differs in one row. raw: as it stands in the file; row: the plain row in it (`jobs.read_pairs`)."""
+        self.n_rows += 1
+        id = row["id"]
+        yield from (Difference(id, "row", what) for what in self._row(raw, row))
+        for number, item in enumerate(_list(row["evidence"]), 1):
+            self.n_evidence += 1
+            yield from (Difference(id, f"evidence {number}", what) for what in self._evidence(id, number, item))
+        for number, path in enumerate(_list(row["paths"]), 1):
+            for place, edge in enumerate(_list(path.get("edges") if isinstance(path, dict) else None), 1):
+                self.n_edges += 1
+                yield from (Difference(id, f"path {number}, edge {place}", what) for what in self._edge(edge))
+
+    def _row(self, raw: Row, row: Row) -> Iterator[str]:
+        if row["id"] in self._seen:
+            yield "another row has this id"
+        self._seen.add(row["id"])
+        status, answer, error = row["status"], row["answer"], row["error"]
+        if status == "answered" and not (isinstance(answer, str) and answer.strip()):
+            yield "status answered, but there is no answer"
+        if status == "answered" and not row["evidence"]:
+            yield "status answered, but there is no evidence"
+        if status != "answered" and answer is not None:
+            yield f"status {status}, but there is an answer"
+        if (status == "failed") != (error is not None):
+            yield f"status {status}, but " + ("there is no error" if error is None else "there is an error")
+        if raw is not row and raw != openai_row(row, _model(raw)):
+            yield "the batch row around it is not made from it (its message, usage, ids or error)"
+
+    # --- evidence ----------------------------------------------------------------------------------
+
+    @cached_property
+    def _passage_rows(self) -> dict[str, int]:
+        return {name: row for row, name in enumerate(self._index.passage_ids)}
+
+    def _evidence(self, id: str, number: int, item: Any) -> Iterator[str]:
+        name = item.get("passage_id") if isinstance(item, dict) else None
+        row = self._passage_rows.get(name) if isinstance(name, str) else None
+        if row is None:
+            yield f"passage {name!r} is not in the index"
+            return
+        passage = self._index.passages.slice(row, 1).to_pylist()[0]
+        for key in _QUOTED:
+            if item.get(key) != passage[key]:
+                yield f"passage {name}: {_differing(key, item.get(key), passage[key])}"
+        if "place" in item:  # rows of before places were recorded have none
+            file, place = self._index.places([row])[0]
+            if (item.get("file"), item["place"]) != (file, place):
+                yield f"passage {name}: it stands in {file} {place}, not in {item.get('file')} {item['place']}"
+        score = item.get("score")
+        if not isinstance(score, (int, float)) or not math.isfinite(score):
+            yield f"passage {name}: the score is {score!r}, not a number"
+        start, end, text = item.get("start"), item.get("end"), item.get("text")
+        if isinstance(start, int) and isinstance(end, int) and isinstance(text, str):
+            spans = self._spans.setdefault(passage["doc_id"], {})
+            spans.setdefault((start, end, text), []).append((id, f"evidence {number}"))
+
+    # --- paths -------------------------------------------------------------------------------------
+
+    @cached_property
+    def _stated(self) -> dict[tuple[str, str, str], set[str]]:
+        """The ids of the passages that state each relation, by its names as written."""
+        stated: dict[tuple[str, str, str], set[str]] = {}
+        if "entities" in self._index.layers:
+            ids = self._index.passage_ids
+            for row, passages in enumerate(self._index.relations["passages"].to_pylist()):
+                stated.setdefault(self._index.relation_text(row), set()).update(ids[p] for p in passages)
+        return stated
+
+    def _edge(self, edge: Any) -> Iterator[str]:
+        if not (isinstance(edge, list) and len(edge) == 4 and all(isinstance(part, str) for part in edge)):
+            yield "it is not [subject, relation, object, passage id]"
+            return
+        subject, label, object_, passage = edge
+        stated = self._stated.get((subject, label, object_))
+        if stated is None:
+            yield f"no relation of the index is {subject!r} - {label!r} - {object_!r}"
+        elif passage not in self._passage_rows and (passage or stated):
+            yield f"passage {passage!r} is not in the index"
+        elif passage and passage not in stated:
+            yield f"passage {passage} does not state it; {', '.join(sorted(stated)[:_MOST_NAMED]) or 'no passage'} does"
+
+    # --- the corpus --------------------------------------------------------------------------------
+
+    def against_corpus(self, paths: Sequence[Path]) -> Iterator[Difference]:
+        """Reads the corpus again and compares the characters of every span that the rows checked so far quote."""
+        limit = self._index.manifest.stages["passages"].params["max_document_chars"]
+        waiting = dict(self._spans)
+        for document in read_corpus(paths, max_document_chars=limit):
+            if isinstance(document, Document) and document.id in waiting:
+                for (start, end, text), cited in waiting.pop(document.id).items():
+                    if start < 0 or document.text[start:end] != text:
+                        what = f"characters {start}:{end} of document {document.id} are not the text quoted"
+                        yield from (Difference(id, where, what) for id, where in cited)
+        for name, spans in waiting.items():
+            for cited in spans.values():
+                yield from (Difference(id, where, f"its document {name} is not in the corpus") for id, where in cited)
+
+
+def check_answers(
+    pairs: Iterable[tuple[Row, Row]], index: Index, corpus: Sequence[Path] = ()
+) -> tuple[AnswerChecker, list[Difference]]:
+    """(checker with its counts, all differences) of an answers file, in the order of its rows; of the corpus last."""
+    checker = AnswerChecker(index)
+    found = [difference for raw, row in pairs for difference in checker.check(raw, row)]
+    if corpus:
+        found += checker.against_corpus(corpus)
+    return checker, found
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [None]  # which is then no evidence and no edge
+
+
+def _model(raw: Mapping[str, Any]) -> str:
+    return str(raw["response"]["body"].get("model"))
+
+
+def _differing(key: str, given: Any, held: Any) -> str:
+    if key != "text" or not isinstance(given, str):
+        return f"{key} is {given!r}, in the index {held!r}"
+    at = next((i for i, (a, b) in enumerate(zip(given, held)) if a != b), min(len(given), len(held)))
+    return (
+        f"text differs from the index at character {at}: {given[at : at + 20]!r}, in the index {held[at : at + 20]!r}"
+    )

@@ -1,0 +1,383 @@
+"""gpu-rag bench: the rows it prints, what it refuses to time, and the arithmetic in it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+
+from gpu_rag.bench import measure, nearest, pagerank, pagerank_peers, rows, rrf
+from gpu_rag.bench import run as runner
+from gpu_rag.bench.graphs import GRAPHS, graph_of
+from gpu_rag.bench.pagerank_reference import adjacency, count_passes, solve_bytes, solve_exactly
+from gpu_rag.errors import UsageError
+from gpu_rag.graph.csr import check_csr, csr_from_edges
+from gpu_rag.graph.pagerank import prepare
+from gpu_rag.graph.pagerank_job import Options
+from gpu_rag.graph.pagerank_matrix import ScipyProduct
+from gpu_rag.types import CSR, Ragged, TopK
+
+KEYS = {
+    "op", "graph", "n", "m", "B", "damping", "k", "dims", "ms", "peer", "peer_ms", "ratio", "sampled", "bytes",
+    "pct_of_copy_bandwidth", "copy_gb_s", "cpu_ms", "peer_cpu_ms", "cpu_ratio", "l1_error", "peer_l1_error", "threads",
+    "peer_threads", "rounds", "device", "implementation", "note",
+}  # fmt: skip
+TINY = ("--sizes", 300, "--batch", "1,20", "--rounds", 1, "--json")
+
+
+@pytest.fixture(autouse=True)
+def one_thread_and_a_small_copy(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(measure, "COPY_BYTES", 2**20)
+    monkeypatch.setattr(measure.Copy, "moved", 2**21)
+
+
+# --- the command -----------------------------------------------------------------------------------
+
+
+def test_all_ops_beside_their_peers(run):
+    result = run("bench", "--peers", *TINY)
+    assert result.status == 0, result.err
+    document = result.document
+    assert set(document) == {"rows", "date", "command", "machine", "threads", "rounds"}
+    assert all(set(row) == KEYS for row in document["rows"])
+    found = {(row["op"], row["B"], row["damping"]) for row in document["rows"]}
+    assert found == {("pagerank", b, d) for b in (1, 20) for d in (0.5, 0.85)} | {
+        (op, b, None) for op in ("nearest", "rrf") for b in (1, 20)
+    }
+    by_op = {op: [row for row in document["rows"] if row["op"] == op] for op in ("pagerank", "nearest", "rrf")}
+    assert [len(by_op[op]) for op in by_op] == [12, 4, 2]
+    for row in document["rows"]:
+        assert row["ms"] > 0 and row["bytes"] > 0 and not row["note"].startswith("refused")
+        assert (row["peer"] is None) == ("is not installed" in row["note"])
+        expected = 100 * row["bytes"] / (row["ms"] * 1e-3) / (row["copy_gb_s"] * 1e9)
+        assert row["pct_of_copy_bandwidth"] == pytest.approx(expected, rel=1e-4)
+        if row["peer"] is not None:
+            assert row["ratio"] == pytest.approx(row["peer_ms"] / row["ms"], rel=1e-4)
+            assert row["cpu_ratio"] == pytest.approx(row["peer_cpu_ms"] / row["cpu_ms"], rel=1e-4)
+            one_by_one = row["peer"] in ("igraph prpack", "networkx", "Python dict")
+            assert row["sampled"] in (range(1, 17) if one_by_one else (row["B"],))
+    assert all(row["l1_error"] <= 1e-6 and row["m"] > 0 for row in by_op["pagerank"])
+    assert all(row["peer_l1_error"] <= 1e-6 for row in by_op["pagerank"] if row["peer"])
+
+
+def test_one_peer_timing_serves_all_batches(run):
+    by_batch = {row["B"]: row for row in run("bench", "rrf", "--peers", *TINY).document["rows"]}
+    assert by_batch[20]["sampled"] == by_batch[1]["sampled"]
+    assert by_batch[20]["peer_ms"] == pytest.approx(20 * by_batch[1]["peer_ms"], rel=1e-4)
+
+
+def test_without_peers_there_is_one_row_a_batch(run):
+    document = run("bench", "nearest", *TINY).document
+    assert [(row["B"], row["peer"], row["ratio"], row["note"]) for row in document["rows"]] == [
+        (1, None, None, ""),
+        (20, None, None, ""),
+    ]
+
+
+def test_a_missing_peer_is_named(run, monkeypatch):
+    for module in (pagerank_peers, nearest):
+        monkeypatch.setattr(module, "find_spec", lambda name: None)
+    document = run("bench", "pagerank", "nearest", "--peers", "--damping", "0.5", *TINY).document
+    missing = [row for row in document["rows"] if row["peer"] is None]
+    assert {row["note"].split(" is not")[0] for row in missing} == {"igraph prpack", "networkx", "faiss"}
+    assert all("gpu-rag[bench]" in row["note"] and row["ms"] and row["ratio"] is None for row in missing)
+    assert {row["peer"] for row in document["rows"]} == {None, "scipy CSR @ dense", "numpy argpartition"}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("igraph") is None, reason="needs igraph")
+@pytest.mark.parametrize("threads", ["2", None])
+def test_igraph_is_not_quoted_with_several_openmp_threads(threads, run, monkeypatch):
+    if threads is None:
+        monkeypatch.delenv("OMP_NUM_THREADS")
+    else:
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    document = run("bench", "pagerank", "--peers", "--damping", "0.5", *TINY).document
+    (row, _) = [row for row in document["rows"] if row["peer"] == "igraph prpack"]
+    assert (row["peer_ms"], row["ratio"], row["sampled"]) == (None, None, None)
+    assert row["note"].startswith(f"not timed: OMP_NUM_THREADS is {threads or 'not set'}")
+
+
+def test_a_fresh_process_takes_one_openmp_thread(cli):
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    result = cli.run_process("bench", "rrf", "--sizes", 300, "--batch", 1, "--json", env=environment)
+    assert result.status == 0, result.err
+    assert result.document["machine"]["OMP_NUM_THREADS"] == "1"
+
+
+def test_networkx_is_not_timed_on_large_graphs(run, monkeypatch):
+    monkeypatch.setattr(pagerank_peers, "NETWORKX_NODES", 299)
+    document = run("bench", "pagerank", "--peers", "--damping", "0.5", *TINY).document
+    notes = {row["note"] for row in document["rows"] if row["peer"] == "networkx"}
+    assert notes == {"not timed above 299 nodes"}
+
+
+def test_what_does_not_fit_is_said(run, monkeypatch):
+    monkeypatch.setattr(runner, "free_bytes", lambda device: 10_000)
+    result = run("bench", "pagerank", "--peers", "--damping", "0.5", *TINY)
+    assert result.status == 0
+    assert [row["ms"] for row in result.document["rows"]] == [None, None]
+    assert all("GB are free" in row["note"] for row in result.document["rows"])
+
+
+def test_the_graph_of_an_index(run, index):
+    document = run("bench", "pagerank", "--index", index, "--batch", 3, "--rounds", 1, "--json").document
+    assert {(row["graph"], row["B"]) for row in document["rows"]} == {("index", 3)}
+    from gpu_rag import Index
+
+    held = Index.open(index)
+    assert document["rows"][0]["n"] == held.n_entities + held.n_passages
+
+
+def test_the_page(run, tmp_path):
+    page = tmp_path / "bench.md"
+    result = run("bench", "pagerank", "--peers", "--graph", "uniform,bipartite", "--out", page, *TINY)
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("# Benchmark: pagerank\n\n- date: ")
+    assert "cores" in text and "- command: `OMP_NUM_THREADS=1 gpu-rag bench pagerank --peers --sizes 300" in text
+    assert text.count("\n| pagerank | uniform | 300 |") == 12 + 2  # the table, and the costs of both dampings
+    assert len({line.count("|") for line in text.splitlines() if line.startswith("| pagerank")}) == 2
+    row = next(row for row in result.document["rows"] if row["B"] == 20)
+    assert "## What a question costs" in text and f"{row['cpu_ms'] / 20:.3g} |\n" in text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("bench", "sorting"),
+        ("bench", "rrf", "--sizes", "3"),
+        ("bench", "rrf", "--batch", "0"),
+        ("bench", "rrf", "--rounds", "0"),
+        ("bench", "pagerank", "--damping", "1"),
+        ("bench", "pagerank", "--damping", "half"),
+        ("bench", "pagerank", "--sizes", "300", "--graph", "star"),
+        ("bench", "rrf", "--device", "abacus"),
+        ("bench", "rrf", "--out", "/no/such/folder/page.md"),
+        ("bench", "pagerank", "--index", "/no/such/index"),
+    ],
+)
+def test_bad_usage(arguments, run):
+    result = run(*arguments)
+    assert (result.status, result.out) == (2, "")
+
+
+# --- a wrong op is refused -------------------------------------------------------------------------
+
+right_pagerank, right_nearest, right_rrf = pagerank.personalized_pagerank, nearest.nearest, rrf.rrf
+
+
+def uniform_pagerank(graph, seeds, weights, **_):
+    return torch.full((seeds.batch, graph.n), 1 / graph.n)
+
+
+def loose_pagerank(graph, seeds, weights, **options):
+    return right_pagerank(graph, seeds, weights, **{**options, "tol": 1e-3})
+
+
+def last_row_unwritten(graph, seeds, weights, **options):
+    result = torch.empty(seeds.batch, graph.n)
+    result[:-1] = right_pagerank(graph, seeds, weights, **options)[:-1]
+    return result
+
+
+def unweighted_pagerank(graph, seeds, weights, **options):
+    return right_pagerank(graph, seeds, **options)
+
+
+def shifted_nearest(queries, base, k):
+    found = right_nearest(queries, base, k)
+    return TopK((found.ids + 1) % len(base), found.scores)
+
+
+def second_best_nearest(queries, base, k):
+    found = right_nearest(queries, base, k + 1)
+    return TopK(found.ids[:, 1:], found.scores[:, 1:])
+
+
+def unsorted_nearest(queries, base, k):
+    found = right_nearest(queries, base, k)
+    return TopK(found.ids.flip(1), found.scores.flip(1))
+
+
+def rank_from_zero(rankings, k, *, constants):
+    return right_rrf(rankings, k, constants=[c - 1 for c in constants])
+
+
+def one_ranking(rankings, k, *, constants):
+    return right_rrf(rankings[:1], k, constants=constants[:1])
+
+
+WRONG = [
+    (pagerank, "personalized_pagerank", uniform_pagerank),
+    (pagerank, "personalized_pagerank", loose_pagerank),
+    (pagerank, "personalized_pagerank", last_row_unwritten),
+    (pagerank, "personalized_pagerank", unweighted_pagerank),
+    (nearest, "nearest", shifted_nearest),
+    (nearest, "nearest", second_best_nearest),
+    (nearest, "nearest", unsorted_nearest),
+    (rrf, "rrf", rank_from_zero),
+    (rrf, "rrf", one_ranking),
+]
+
+
+@pytest.mark.parametrize(("module", "name", "wrong"), WRONG, ids=[wrong.__name__ for _, _, wrong in WRONG])
+def test_a_wrong_op_is_refused_and_not_timed(module, name, wrong, run, monkeypatch):
+    calls = []
+
+    def counted(*given, **options):
+        calls.append(1)
+        return wrong(*given, **options)
+
+    monkeypatch.setattr(module, name, counted)
+    op = module.__name__.rpartition(".")[2]
+    result = run("bench", op, "--peers", "--damping", "0.85", "--sizes", 300, "--batch", 20, "--rounds", 3, "--json")
+    assert result.status == 1
+    (row,) = result.document["rows"]
+    assert row["note"].startswith("refused: ")
+    measured = ("ms", "peer", "peer_ms", "ratio", "bytes", "pct_of_copy_bandwidth")
+    assert [row[key] for key in measured] == [None] * len(measured)
+    assert len(calls) == 1
+    assert "1 rows were refused" in result.err
+
+
+def test_a_wrong_peer_is_marked(run, monkeypatch):
+    monkeypatch.setattr(pagerank_peers, "n_power_steps", lambda damping, tol: 3)
+    document = run("bench", "pagerank", "--peers", "--damping", "0.85", *TINY).document
+    for row in document["rows"]:
+        if row["peer"] == "scipy CSR @ dense":
+            assert "the peer fails the check: the L1 error" in row["note"] and row["peer_l1_error"] > 1e-6
+
+
+# --- arithmetic ------------------------------------------------------------------------------------
+
+
+def test_ratio_scale_and_bandwidth():
+    assert rows.ratio_of(peer_ms=30.0, ms=2.0) == 15.0
+    assert rows.scaled(ms=8.0, sampled=16, batch=256) == 128.0
+    assert rows.pct_of_bandwidth(n_bytes=1_000_000_000, ms=500.0, gb_s=4.0) == pytest.approx(50.0)
+
+
+def test_bytes_by_hand():
+    # 10 nodes, 30 entries: a tile reads 120 + 88 bytes of graph; 3 questions of f32 read and write 240 bytes of state
+    assert solve_bytes(10, 30, False, batch=3, width=32, passes={4: 1}) == 208 + 240
+    assert solve_bytes(10, 30, True, batch=3, width=32, passes={4: 1}) == 208 + 120 + 240
+    assert solve_bytes(10, 30, False, batch=3, width=32, passes={4: 5, 8: 2}) == 5 * 448 + 2 * (208 + 480)
+    assert solve_bytes(10, 30, False, batch=33, width=32, passes={4: 1}) == 2 * 208 + 33 * 80
+    assert nearest.nearest_bytes(n=100, dims=8, batch=2, k=5) == 3200 + 64 + 80
+    assert rrf.rrf_bytes(n_rankings=2, batch=3, width=10, k=4) == 240 + 96
+
+
+def test_passes_are_those_of_the_run(monkeypatch):
+    csr = graph_of("bipartite", 200, 0)
+    seeds = Ragged(torch.tensor([3, 50, 120]), torch.tensor([0, 1, 3]))
+    weights = Ragged(torch.tensor([1.0, 0.5, 0.5]), seeds.offsets)
+    products = []
+    whole = ScipyProduct.__call__
+    monkeypatch.setattr(ScipyProduct, "__call__", lambda *given: products.append(1) or whole(*given))
+    options = Options(damping=0.5, tol=1e-6, max_iter=200, solver="power", block=16, threads=1)
+    width, passes = count_passes(prepare(csr), seeds, weights, "scipy", options, 2)
+    assert width == 16
+    assert sum(passes.values()) == len(products)
+    assert 15 < len(products) < 40  # 0.5^20 is 1e-6
+
+
+def test_interleaved_takes_turns_and_the_median(monkeypatch):
+    clock = iter([0.0, 0.001, 0.0, 0.100, 0.0, 0.005, 0.0, 0.200, 0.0, 0.002, 0.0, 0.900])
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: next(clock))
+    cpu = iter([0.0, 0.001, 1.0, 1.003, 2.0, 2.001, 3.0, 3.004, 4.0, 4.002, 5.0, 5.005])
+    monkeypatch.setattr(measure.time, "process_time", lambda: next(cpu))
+    order = []
+    turns = {
+        name: measure.Turn(lambda r, name=name: (name, r), order.append) for name in ("ours", "peer")
+    }  # fmt: skip
+    found = measure.interleaved(turns, 3, torch.device("cpu"), lambda text: None)
+    assert order == [(name, r) for r in range(3) for name in ("ours", "peer")]
+    assert (found["ours"].ms, found["peer"].ms) == (pytest.approx(2.0), pytest.approx(200.0))
+    assert (found["ours"].cpu_ms, found["peer"].cpu_ms) == (pytest.approx(1.0), pytest.approx(4.0))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_copy_copies_all(threads):
+    copy = measure.Copy(torch.device("cpu"), threads)
+    copy()
+    assert torch.equal(copy.source, copy.target)
+    assert copy.gb_s(1.0) == pytest.approx(2**21 / 1e6)
+
+
+def test_fresh_memory_is_poisoned_and_then_not():
+    with measure.poisoned():
+        assert torch.empty(5).isnan().all()
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+# --- graphs and reference --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", GRAPHS)
+def test_graphs_are_sound_and_follow_their_seed(kind):
+    first, again, other = graph_of(kind, 500, 1), graph_of(kind, 500, 1), graph_of(kind, 500, 2)
+    check_csr(first)
+    assert first.n == 500 and prepare(first).symmetric
+    assert torch.equal(first.indices, again.indices) and torch.equal(first.indptr, again.indptr)
+    assert not torch.equal(first.indptr, other.indptr)
+
+
+def test_graphs_have_their_shapes():
+    degrees = {kind: graph_of(kind, 2000, 0).indptr.diff() for kind in GRAPHS}
+    assert degrees["power-law"].max() > 5 * degrees["uniform"].max()
+    bipartite = graph_of("bipartite", 2000, 0)
+    n_entities = 2000 - 2000 // 6
+    rows_of = torch.arange(2000).repeat_interleave(degrees["bipartite"])
+    assert bool(((rows_of < n_entities) != (bipartite.indices < n_entities)).all())
+    assert int(degrees["bipartite"].min()) >= 1
+    with pytest.raises(UsageError):
+        graph_of("star", 100, 0)
+
+
+@pytest.mark.parametrize("undirected", [True, False])
+def test_reference_against_networkx(undirected):
+    generator = np.random.default_rng(3)
+    src, dst = (torch.from_numpy(generator.integers(0, 30, 60)) for _ in range(2))
+    weight = torch.from_numpy(generator.random(60)) + 0.1
+    csr = csr_from_edges(src, dst, 30, weight, undirected=undirected)
+    pi = np.zeros((30, 1))
+    pi[[2, 7], 0] = 0.25, 0.75
+    graph = nx.from_scipy_sparse_array(adjacency(csr), create_using=nx.Graph if undirected else nx.DiGraph)
+    expected = nx.pagerank(graph, 0.85, {2: 0.25, 7: 0.75}, tol=1e-12, max_iter=1000, dangling={2: 0.25, 7: 0.75})
+    found = solve_exactly(csr, pi, 0.85)[:, 0]
+    assert np.abs(found - np.array(list(expected.values()))).sum() < 3e-9
+
+
+@pytest.mark.skipif(importlib.util.find_spec("igraph") is None, reason="needs igraph")
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("undirected", [True, False])
+def test_peers_solve_the_same_equation(undirected, weighted):
+    generator = np.random.default_rng(4)
+    ring = torch.arange(40)  # nobody is dangling: libraries differ in what they do then
+    src = torch.cat([ring, torch.from_numpy(generator.integers(0, 40, 80))])
+    dst = torch.cat([(ring + 1) % 40, torch.from_numpy(generator.integers(0, 40, 80))])
+    weight = torch.rand(120, generator=torch.Generator().manual_seed(0)) + 0.1 if weighted else None
+    csr: CSR = csr_from_edges(src, dst, 40, weight, undirected=undirected)
+    seeds = Ragged(torch.tensor([1, 5, 9]), torch.tensor([0, 1, 3]))
+    mass = Ragged(torch.tensor([2.0, 1.0, 3.0]), seeds.offsets)
+    pi = np.zeros((40, 2))
+    pi[1, 0], pi[5, 1], pi[9, 1] = 1, 0.25, 0.75
+    exact = solve_exactly(csr, pi, 0.85).T
+    peers = pagerank_peers.pagerank_peers(csr, seeds, mass, undirected)(0.85, 1e-6)
+    assert len(peers) == 3
+    for peer in peers:
+        found = np.asarray(peer.run(peer.inputs(0, 2)))
+        assert np.abs(found - exact).sum(1).max() <= 1e-6, peer.name
+
+
+def test_importing_the_command_loads_no_openmp_library(cli):
+    import subprocess
+
+    code = "import sys; from gpu_rag.cli.main import build_parser; build_parser(); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "False\n"

@@ -1,0 +1,223 @@
+"""docs/cli.md against the program: options both ways, commands that parse, and the keys of every JSON example."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_rag.cli.main import COMMANDS, build_parser
+from gpu_rag.errors import UsageError
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
+# Maps whose keys are names (of stages, methods, ...): an example may show some of them.
+OPEN = {"stages", "methods", "paired", "batches", "extraction", "counts", "libraries"}
+SETTINGS = ("`--profile cpu|gpu|FILE`", "`--set KEY=VALUE`")
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return PAGE.read_text(encoding="utf-8")
+
+
+def section(page: str, name: str) -> str:
+    (text,) = re.findall(rf"^## gpu-rag {name}\n(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
+    return text
+
+
+def parser_of(name: str) -> argparse.ArgumentParser:
+    (verbs,) = [action for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction)]
+    return verbs.choices[name]
+
+
+# --- options ---------------------------------------------------------------------------------------
+
+
+def documented_options(text: str) -> set[str]:
+    """What stands in code style at the beginning of the list items: `--out DIR`, `QUESTIONS`."""
+    found: set[str] = set()
+    for line in re.findall(r"^- ((?:`[^`]+`(?:, )?)+):", text, re.MULTILINE):
+        found.update(re.findall(r"`([^`]+)`", line))
+    return {name for name in found if not name.startswith("ANSWERS.jsonl.")}  # files, not options
+
+
+def real_options(parser: argparse.ArgumentParser) -> set[str]:
+    found = set()
+    for action in parser._actions:
+        if isinstance(action, argparse._HelpAction):
+            continue
+        value = "|".join(action.choices) if action.choices else action.metavar
+        words = [action.option_strings[0]] if action.option_strings else []
+        found.add(" ".join([*words, *([str(value)] if value and action.nargs != 0 else [])]))
+    return found
+
+
+def check_options(text: str, name: str) -> None:
+    assert documented_options(text) == real_options(parser_of(name))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_on_the_page_and_the_page_has_no_other(name, page):
+    text = section(page, name)
+    check_options(text, name)
+    option = sorted(documented_options(text))[0]
+    for wrong in (text.replace(f"- `{option}`", "- "), text + "\n- `--imaginary N`: nothing.\n"):
+        if wrong != text:
+            with pytest.raises(AssertionError):
+                check_options(wrong, name)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_defaults_are_those_of_the_program(name, page):
+    text = " ".join(section(page, name).split())
+    for action in parser_of(name)._actions:
+        shown = re.search(rf"`{re.escape((action.option_strings or ['?'])[0])} [^:]*:(.*?)(?= - `|$)", text)
+        said = re.search(r"\(default ([^)]+)\)", shown[1].split("```")[0]) if shown else None
+        if said and action.default is not None:
+            assert said[1] == str(action.default), action.option_strings
+
+
+def test_every_command_has_a_section_and_a_line_at_the_top(page):
+    assert re.findall(r"^## gpu-rag (\w+)$", page, re.MULTILINE) == list(COMMANDS)
+    assert re.findall(r"^- \[(\w+)\]\(#gpu-rag-\w+\)", page, re.MULTILINE) == list(COMMANDS)
+
+
+def test_what_every_command_takes_is_explained_once(page):
+    text = page.split("## Every command", 1)[1].split("\n## ", 1)[0]
+    for option in ("`-h`, `--help`", "`--json`", "`--debug`", *SETTINGS):
+        assert f"- {option}:" in text
+
+
+def test_every_call_on_the_page_can_be_parsed(page):
+    calls = re.findall(r"^\$ gpu-rag (.*)$", page, re.MULTILINE)
+    assert {call.split()[0] for call in calls} == set(COMMANDS)
+    for call in calls:
+        build_parser().parse_args(shlex.split(call))
+    with pytest.raises(UsageError):
+        build_parser().parse_args(shlex.split(calls[0] + " --no-such-option"))
+
+
+def test_environment_variables_are_on_the_page(page):
+    sources = (Path(__file__).resolve().parents[2] / "gpu_rag" / "cli").glob("*.py")
+    read = {name for file in sources for name in re.findall(r'environ\.get\("(\w+)"\)', file.read_text())}
+    assert read == {"GPU_RAG_CACHE", "GPU_RAG_API_KEY", "OPENAI_API_KEY"}
+    assert all(f"`{name}`" in page for name in read)
+
+
+def test_the_error_on_the_page_is_what_the_program_says(page, run, index, cli):
+    call, error = re.search(r"^\$ gpu-rag (ask .*)\n(gpu-rag: error: .*)$", page, re.MULTILINE).groups()
+    words = [str(index) if word == "my-index" else word for word in shlex.split(call)]
+    assert run(*words, *cli.NO_LLM).err == error + "\n"
+
+
+# --- JSON examples ---------------------------------------------------------------------------------
+
+
+def kind(value: Any) -> str:
+    return "number" if isinstance(value, (int, float)) and not isinstance(value, bool) else type(value).__name__
+
+
+def check_shape(shown: Any, real: Any, place: str = "") -> None:
+    """The same keys and kinds of values. Lists may be shorter, open maps smaller, null stands for any value."""
+    if shown is None or real is None:
+        return
+    assert kind(shown) == kind(real), place
+    if isinstance(shown, dict):
+        if "..." in shown:
+            shown = {name: value for name, value in shown.items() if name != "..."}
+            assert shown.keys() < real.keys(), place
+        elif place.rsplit(".", 1)[-1] in OPEN:
+            assert bool(shown) <= bool(real), place
+        else:
+            assert list(shown) == list(real), place
+        for name, value in shown.items():
+            if name in real:
+                check_shape(value, real[name], f"{place}.{name}")
+            else:  # a name of an open map that this run lacks: its value is like the others
+                check_shape(value, next(iter(real.values())), f"{place}.*")
+    elif isinstance(shown, list) and real:
+        assert bool(shown) or not isinstance(real[0], dict), place
+        for item in shown:
+            check_shape(item, real[0], f"{place}[]")
+
+
+@pytest.fixture
+def documents(run, cli, index, questions, replay, tmp_path) -> dict[str, list[Any]]:
+    """What each command prints now, on the tiny corpus; after `answer` also rows of both styles."""
+    llm = (*cli.HASH, "--set", f"models.llm=replay:{replay}")
+    out, batch = tmp_path / "answers.jsonl", tmp_path / "batch.jsonl"
+    content = [{"role": "user", "content": cli.QUESTIONS[0]["question"]}]
+    cli.write_rows(batch, [{"custom_id": "q1", "method": "POST", "url": "/v1/x", "body": {"messages": content}}])
+    styled = ("answer", index, batch, "--method", "ppr", "--out", tmp_path / "styled.jsonl", *llm)
+    for_all = ("--for", ",".join(cli.METHODS))
+    calls = {
+        "index": ("index", tmp_path / "tiny.jsonl", "--out", tmp_path / "new", *for_all, *cli.NO_LLM),
+        "answer": ("answer", index, questions, "--method", "ppr", "--out", out, *llm),
+        "ask": ("ask", index, cli.QUESTIONS[0]["question"], *llm),
+        "eval": ("eval", index, questions, "--retrieval-only", *cli.NO_LLM),
+        "explain": ("explain", out, "q1"),
+        "verify": ("verify", index),
+        "export": ("export", index, "--format", "parquet", "--out", tmp_path / "tables"),
+        "bench": ("bench", "rrf", "--sizes", 200, "--batch", 1, "--rounds", 1),
+        "doctor": ("doctor", *llm),
+        "demo": ("demo", "--out", tmp_path / "demo", "--questions", 1, *llm),
+    }
+    printed: dict[str, list[Any]] = {}
+    for name, words in calls.items():
+        result = run(*words, "--json")
+        assert (result.status, result.out.count("\n")) == (0, 1), result.err
+        printed[name] = [result.document]
+    (demo,) = printed["demo"]
+    assert (demo["counts"]["passages"], demo["eval"]["n"], len(demo["answers"])) == (75, 30, 1)
+    # the recording knows no question of the sample: the demo's answer fails, and lacks what a found one has
+    demo["answers"] = [{**printed["ask"][0], "gold": ["x"]}]
+    assert run(*styled).status == 0
+    printed["answer"] += [cli.read_rows(out)[0], cli.read_rows(tmp_path / "styled.jsonl")[0]]
+    return printed
+
+
+def examples(page: str, name: str) -> list[Any]:
+    return [json.loads(text) for text in re.findall(r"```json\n(.*?)```", section(page, name), re.DOTALL)]
+
+
+def test_json_examples_have_the_keys_that_the_commands_print(page, documents):
+    assert set(documents) == set(COMMANDS)
+    for name, real in documents.items():
+        shown = examples(page, name)
+        assert len(shown) == len(real), name
+        for one, other in zip(shown, real, strict=True):
+            check_shape(one, other, name)
+
+
+def leaves(value: Any, path: tuple = ()) -> list[tuple]:
+    """The paths of all keys of a document."""
+    if isinstance(value, list):
+        return leaves(value[0], (*path, 0)) if value else []
+    if not isinstance(value, dict):
+        return []
+    return [(*path, name) for name in value] + [p for name, v in value.items() for p in leaves(v, (*path, name))]
+
+
+def test_the_check_of_keys_sees_one_that_is_missing_renamed_or_of_another_kind(page, answer):
+    shown, real = examples(page, "answer")[0], answer("--json").document
+    check_shape(shown, real)
+    closed = [path for path in leaves(shown) if not OPEN & set(path[-2:-1])]
+    assert len(closed) > 20
+    for path in closed:
+        for change in ("missing", "renamed", "kind"):
+            wrong = json.loads(json.dumps(shown))
+            holder = wrong
+            for step in path[:-1]:
+                holder = holder[step]
+            value = holder.pop(path[-1])
+            if change == "renamed":
+                holder["renamed"] = value
+            elif change == "kind":
+                holder[path[-1]] = [value]
+            with pytest.raises(AssertionError):
+                check_shape(wrong, real)

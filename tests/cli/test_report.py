@@ -1,0 +1,187 @@
+"""Reports: one self-contained HTML file each, true to the numbers, safe against hostile text, drawn by a browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import zlib
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_rag.cli.main import main
+from gpu_rag.report.evaluation import verdict
+from gpu_rag.sample import corpus_path, questions_path
+
+HASH = ("--set", "models.embedder=hash", "--set", "models.llm=none")
+VOID = {"meta", "line", "circle", "rect", "br"}
+HOSTILE = '<script>alert("x")</script> & "quotes"'
+
+
+class Outline(HTMLParser):
+    """Checks that tags nest, and collects what a page would fetch or run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.fetched: list[str] = []
+        self.words: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "script" or any(name in ("src", "href") or name.startswith("on") for name, _ in attrs):
+            self.fetched.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, f"</{tag}> closes another tag"
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def outline(path: Path) -> str:
+    """The page's words, after the checks that hold for every report."""
+    text = path.read_text(encoding="utf-8")
+    page = Outline()
+    page.feed(text)
+    assert page.open == [] and page.fetched == []
+    assert "url(" not in text and "@import" not in text
+    return " ".join(" ".join(page.words).split())
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    corpus = folder / "corpus.jsonl"
+    hostile = json.dumps({"id": "bad", "title": HOSTILE, "text": f"Marie Curie met {HOSTILE} in Paris."})
+    corpus.write_text(corpus_path().read_text(encoding="utf-8") + hostile + "\n" + "not json\n", encoding="utf-8")
+    options = ["--for", "dense,bm25,hybrid,ppr", "--report", str(folder / "index.html"), *HASH]
+    assert main(["index", str(corpus), "--out", str(folder / "index"), *options]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def evaluated(built: Path) -> tuple[Path, dict[str, Any]]:
+    page = built / "eval.html"
+    document = built / "eval.json"
+    command = [
+        "eval",
+        str(built / "index"),
+        str(questions_path()),
+        "--retrieval-only",
+        "--report",
+        str(page),
+        "--json",
+        *HASH,
+    ]
+    run = subprocess.run([sys.executable, "-m", "gpu_rag", *command], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    document.write_text(run.stdout)
+    return page, json.loads(run.stdout.splitlines()[-1])
+
+
+def test_the_index_report_tells_stages_and_rejects(built: Path) -> None:
+    words = outline(built / "index.html")
+    for stage in ("passages", "bm25", "extraction", "synonyms", "graph"):
+        assert stage in words
+    assert "corpus.jsonl 77 broken JSON" in words
+    assert "76" in words  # 75 sample articles and the hostile one
+
+
+def test_the_eval_report_has_the_numbers_of_the_document(evaluated: tuple[Path, dict[str, Any]]) -> None:
+    page, document = evaluated
+    words = outline(page)
+    for name, entry in document["methods"].items():
+        low, high = entry["ci95"]["recall@5"]
+        assert name in words and f"{entry['recall@5']:.3f} [{low:.3f}, {high:.3f}]" in words
+    for pair, found in document["paired"].items():
+        assert pair in words and f"{found['recall@5']['diff']:+.3f}" in words
+    assert verdict(document, "recall@5") in words
+    assert "hops" in words and "Where the methods differ most" in words
+
+
+def test_hostile_text_is_shown_and_never_run(built: Path) -> None:
+    questions = built / "hostile.jsonl"
+    questions.write_text(json.dumps({"id": "h", "question": HOSTILE, "gold_ids": ["bad"], "type": HOSTILE}) + "\n")
+    page = built / "hostile.html"
+    options = ["--retrieval-only", "--report", str(page), *HASH]
+    assert main(["eval", str(built / "index"), str(questions), *options]) == 0
+    assert 'alert("x")' in outline(page)
+
+
+DOCUMENT = {
+    "n": 10,
+    "methods": {"dense": {"recall@5": 0.5}, "bm25": {"recall@5": 0.6}, "ppr": {"recall@5": 0.7}},
+    "paired": {"ppr - bm25": {"recall@5": {"diff": 0.1, "low": 0.05, "high": 0.15}}},
+}
+
+
+def test_the_verdict_is_plain() -> None:
+    def with_interval(diff: float, low: float, high: float, pair: str = "ppr - bm25") -> str:
+        return verdict(
+            {**DOCUMENT, "paired": {pair: {"recall@5": {"diff": diff, "low": low, "high": high}}}}, "recall@5"
+        )
+
+    assert with_interval(0.1, 0.05, 0.15).startswith("The graph helped here. recall@5 of ppr against bm25: +0.100")
+    assert with_interval(0.1, -0.05, 0.15).startswith("It cannot be shown")
+    assert with_interval(-0.1, -0.15, -0.05).startswith("The graph did not help here, it hurt")
+    # the same pair the other way round: signs turn
+    assert with_interval(-0.1, -0.15, -0.05, "bm25 - ppr").startswith("The graph helped here. recall@5 of ppr")
+    assert verdict({**DOCUMENT, "methods": {"dense": {"recall@5": 0.5}}}, "recall@5").startswith("No verdict")
+
+
+def chromium() -> str:
+    """The browser. Without one the test is skipped, in CI it fails."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if found is None:
+        message = "no Chromium found: install it to see the reports drawn"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    return found
+
+
+def pixels(path: Path) -> tuple[int, int, bytes]:
+    """(width, height, raw filtered scan lines) of a PNG file."""
+    data = path.read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = struct.unpack(">II", data[16:24])
+    body, place = b"", 8
+    while place < len(data):
+        (length,) = struct.unpack(">I", data[place : place + 4])
+        if data[place + 4 : place + 8] == b"IDAT":
+            body += data[place + 8 : place + 8 + length]
+        place += 12 + length
+    return width, height, zlib.decompress(body)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["index", "eval"])
+def test_a_browser_draws_the_page(
+    built: Path, evaluated: tuple[Path, dict[str, Any]], name: str, tmp_path: Path
+) -> None:
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"]
+    flags += [
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--window-size=1100,2000",
+    ]
+    shot, page = tmp_path / "page.png", built / f"{name}.html"
+    command = [chromium(), *flags, f"--user-data-dir={tmp_path / 'profile'}", f"--screenshot={shot}", page.as_uri()]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    width, height, lines = pixels(shot)
+    assert (width, height) == (1100, 2000)
+    assert len(set(lines)) > 60, "the picture is nearly empty"  # text and plots give many byte values; a blank page few
+    assert len(re.findall(r"<svg", page.read_text())) >= (2 if name == "index" else 5)

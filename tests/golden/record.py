@@ -1,0 +1,191 @@
+"""Makes the golden files again: python tests/golden/record.py [rankings] [replies]
+
+rankings.json: for each method and sample question the ten best passages with their scores. Every ranking is made
+several times more with small noise on all vectors, as another CPU's rounding might cause: places whose passage then
+changes are listed as `unsure` (there only the score is compared), and `tolerance` bounds how far scores moved.
+replies.jsonl, answers.json: what the packaged language model said to some questions under each method, and the answers
+that this makes; only questions whose prompts do not depend on unsure places.
+
+Make them again when a change is meant to alter rankings or prompts: another extraction, seeding, reader prompt.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import gpu_rag
+from gpu_rag.engine import Engine
+from gpu_rag.model_set import ModelSet
+from gpu_rag.models.embed import Embedder
+from gpu_rag.models.llm import LLM, load_llm
+from gpu_rag.models.llm.replay import RecordingLLM
+from gpu_rag.sample import corpus_path, questions_path
+from gpu_rag.settings import make_settings
+from gpu_rag.types import Answer, Question
+
+HERE = Path(__file__).resolve().parent
+RANKINGS, REPLIES, ANSWERS = HERE / "rankings.json", HERE / "replies.jsonl", HERE / "answers.json"
+METHODS = ("dense", "bm25", "hybrid", "ppr")
+SETTINGS: dict[str, Any] = {"models": {"embedder": "minilm", "llm": "none", "device": "cpu", "vector_cache_gib": 0}}
+K = 10
+NOISE, N_NOISY = 1e-5, 6  # of one vector element; another CPU moves cosines by about 1e-6
+LEAST_TOLERANCE = 1e-5
+N_ANSWERED = 3
+
+Rankings = dict[str, dict[str, dict[str, Any]]]  # method -> question id -> {"ids", "scores", ...}
+
+
+def build(folder: Path) -> gpu_rag.Index:
+    """The index of the sample corpus for all methods."""
+    gpu_rag.build(corpus_path(), folder, methods=METHODS, settings=SETTINGS)
+    return gpu_rag.Index.open(folder)
+
+
+def questions() -> list[Question]:
+    rows = [json.loads(line) for line in questions_path().read_text(encoding="utf-8").splitlines()]
+    return [Question(row["id"], row["question"]) for row in rows]
+
+
+def rank(engine: Engine) -> Rankings:
+    """The K best passages of each method and question."""
+    found: Rankings = {}
+    for method in METHODS:
+        answers = engine.run(method, questions(), limit=K, retrieval_only=True).answers
+        found[method] = {
+            a.question_id: {"ids": [e.passage_id for e in a.evidence], "scores": [e.score for e in a.evidence]}
+            for a in answers
+        }
+    return found
+
+
+def differences(found: Rankings, expected: Rankings) -> list[str]:
+    """Where rankings are not the recorded ones, one line each."""
+    lines = []
+    for method, rows in expected.items():
+        for name, row in rows.items():
+            now = found[method][name]
+            if len(now["ids"]) != len(row["ids"]):
+                lines.append(f"{method} {name}: {len(now['ids'])} passages, not {len(row['ids'])}")
+                continue
+            for place, (id_now, id_then) in enumerate(zip(now["ids"], row["ids"])):
+                if place not in row["unsure"] and id_now != id_then:
+                    lines.append(f"{method} {name}: {id_now} at place {place}, not {id_then}")
+            moved = np.abs(np.subtract(now["scores"], row["scores"])).max(initial=0)
+            if moved > row["tolerance"]:
+                lines.append(f"{method} {name}: a score moved by {moved:.2g}, more than {row['tolerance']:.2g}")
+    return lines
+
+
+class NoisyEmbedder:
+    """Another embedder's vectors with noise of a fixed seed."""
+
+    def __init__(self, inner: Embedder, generator: np.random.Generator):
+        self._inner, self._generator = inner, generator
+        self.name, self.content_hash = inner.name, inner.content_hash
+        self.dim, self.device = inner.dim, inner.device
+
+    def embed(self, texts: Sequence[str], on_batch: Any = None) -> np.ndarray:
+        vectors = self._inner.embed(texts, on_batch)
+        return vectors + self._generator.normal(0, NOISE, vectors.shape).astype(np.float32)
+
+
+class NoisyModels(ModelSet):
+    """A model set whose embedder is noisy."""
+
+    def __init__(self, inner: ModelSet, generator: np.random.Generator):
+        super().__init__(inner.settings)
+        self._noisy: Any = NoisyEmbedder(inner.embedder(), generator)
+
+    def embedder(self) -> Embedder:
+        noisy: Embedder = self._noisy
+        return noisy
+
+
+def noisy_rankings(folder: Path, models: ModelSet) -> Iterable[Rankings]:
+    for seed in range(N_NOISY):
+        generator = np.random.default_rng(seed)
+        index = gpu_rag.Index.open(folder)
+        for layer in ("passage_vectors", "relation_vectors", "entity_vectors"):
+            held = index.vectors(layer)
+            held += torch.from_numpy(generator.normal(0, NOISE, held.shape).astype(np.float32))
+        yield rank(Engine(index, make_settings(SETTINGS), NoisyModels(models, generator)))
+
+
+def record_rankings(folder: Path, index: gpu_rag.Index) -> Rankings:
+    engine = index.engine(SETTINGS)
+    expected = rank(engine)
+    noisy = list(noisy_rankings(folder, engine.models))
+    for method, rows in expected.items():
+        for name, row in rows.items():
+            others = [one[method][name] for one in noisy]
+            row["unsure"] = [i for i, id in enumerate(row["ids"]) if any(o["ids"][i : i + 1] != [id] for o in others)]
+            moved = [np.abs(np.subtract(o["scores"], row["scores"])).max(initial=0) for o in others]
+            row["tolerance"] = float(f"{max(LEAST_TOLERANCE, 2 * max(moved)):.2g}")
+            row["scores"] = [round(score, 6) for score in row["scores"]]
+    lines = [
+        f"{json.dumps(method)}: {{\n"
+        + ",\n".join(f" {json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items())
+        + "\n}"
+        for method, rows in expected.items()
+    ]
+    RANKINGS.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    unsure = sum(len(row["unsure"]) for rows in expected.values() for row in rows.values())
+    print(f"{RANKINGS.name}: {sum(map(len, expected.values()))} rankings, {unsure} unsure places")
+    return expected
+
+
+def brief(answer: Answer) -> dict[str, Any]:
+    """What is kept of an answer."""
+    usage = answer.usage
+    return {
+        "status": answer.status,
+        "text": answer.text,
+        "evidence": [e.passage_id for e in answer.evidence],
+        "tokens": [usage.llm_calls, usage.prompt_tokens, usage.generated_tokens, usage.cut],
+    }
+
+
+def answered(index: gpu_rag.Index, names: Sequence[str], llm: LLM, settings: Any = None) -> dict[str, Any]:
+    """{method: {question id: brief answer}}."""
+    engine = index.engine(settings or SETTINGS, llm=llm)
+    asked = [question for question in questions() if question.id in names]
+    return {m: {answer.question_id: brief(answer) for answer in engine.run(m, asked).answers} for m in METHODS}
+
+
+def sure_questions(expected: Rankings) -> list[str]:
+    """The first questions whose five best passages are sure under every method."""
+    sure = [name for name in expected["dense"] if all(min(expected[m][name]["unsure"], default=K) > 4 for m in METHODS)]
+    return sure[:N_ANSWERED]
+
+
+def record_replies(index: gpu_rag.Index) -> None:
+    names = sure_questions(json.loads(RANKINGS.read_text(encoding="utf-8")))
+    REPLIES.unlink(missing_ok=True)
+    llm = RecordingLLM(load_llm("smollm2", device="cpu"), REPLIES)
+    found = answered(index, names, llm)
+    llm.close()
+    ANSWERS.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"{REPLIES.name}, {ANSWERS.name}: {', '.join(names)} by {', '.join(METHODS)}")
+
+
+def main(what: Sequence[str]) -> None:
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "ix"
+        index = build(folder)
+        if not what or "rankings" in what:
+            record_rankings(folder, index)
+        if not what or "replies" in what:
+            record_replies(index)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,96 @@
+"""Rankings and answers on the sample corpus are those on record. If a change means to alter them: record.py."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import gpu_rag
+from gpu_rag.models.llm import load_llm
+
+
+@pytest.fixture(scope="session")
+def found(record: ModuleType, sample_index: gpu_rag.Index) -> Any:
+    return record.rank(sample_index.engine(record.SETTINGS))
+
+
+@pytest.fixture(scope="session")
+def expected(record: ModuleType) -> Any:
+    return json.loads(record.RANKINGS.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("method", ["dense", "bm25", "hybrid", "ppr"])
+def test_rankings_are_those_on_record(record: ModuleType, found: Any, expected: Any, method: str) -> None:
+    assert len(expected[method]) == 30
+    assert record.differences(found, {method: expected[method]}) == []
+
+
+def test_the_record_leaves_little_unsure(expected: Any) -> None:
+    rows = [row for by_question in expected.values() for row in by_question.values()]
+    assert sum(len(row["unsure"]) for row in rows) <= 0.02 * sum(len(row["ids"]) for row in rows)
+    assert max(row["tolerance"] for row in rows) < 2e-3
+
+
+def swapped(rows: Any) -> None:
+    ids = rows["q07"]["ids"]
+    ids[0], ids[1] = ids[1], ids[0]
+
+
+def last_exchanged(rows: Any) -> None:
+    ids = rows["q30"]["ids"]
+    ids[-1] = "p_000000000000"
+
+
+def one_fewer(rows: Any) -> None:
+    rows["q11"]["ids"].pop()
+    rows["q11"]["scores"].pop()
+
+
+def scores_shifted(rows: Any) -> None:
+    rows["q02"]["scores"][4] -= 5e-3
+
+
+def question_exchanged(rows: Any) -> None:
+    rows["q04"] = rows["q05"]
+
+
+@pytest.mark.parametrize("method", ["dense", "bm25", "hybrid", "ppr"])
+@pytest.mark.parametrize("damage", [swapped, last_exchanged, one_fewer, scores_shifted, question_exchanged])
+def test_other_rankings_are_told_apart(
+    record: ModuleType, expected: Any, method: str, damage: Callable[[Any], None]
+) -> None:
+    rows = {method: expected[method]}
+    other = copy.deepcopy(rows)
+    assert record.differences(other, rows) == []
+    damage(other[method])
+    assert record.differences(other, rows)
+
+
+def test_answers_by_replay_are_those_on_record(record: ModuleType, sample_index: gpu_rag.Index) -> None:
+    expected = json.loads(record.ANSWERS.read_text(encoding="utf-8"))
+    names = list(expected["dense"])
+    assert len(names) == 3 and set(expected) == set(record.METHODS)
+    replay = load_llm(f"replay:{record.REPLIES}")
+    assert record.answered(sample_index, names, replay) == expected
+    assert len({answer["text"] for rows in expected.values() for answer in rows.values()}) > 3
+
+
+def test_what_is_not_on_record_fails_alone(record: ModuleType, sample_index: gpu_rag.Index) -> None:
+    expected = json.loads(record.ANSWERS.read_text(encoding="utf-8"))
+    names = list(expected["dense"])
+    unheard = next(question.id for question in record.questions() if question.id not in names)
+    replay = load_llm(f"replay:{record.REPLIES}")
+    answers = record.answered(sample_index, [*names, unheard], replay)
+    for method, rows in answers.items():
+        failed = rows.pop(unheard)
+        assert (failed["status"], failed["text"], failed["evidence"]) == ("failed", None, [])
+        assert rows == expected[method]
+    other = {**record.SETTINGS, "reader": {"max_tokens": 7}}
+    assert {
+        row["status"] for rows in record.answered(sample_index, names, replay, other).values() for row in rows.values()
+    } == {"failed"}

@@ -1,0 +1,182 @@
+"""Each method on six articles, worked by hand: cosine, BM25, rank fusion, and a hop that only the graph can take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpu_rag
+from gpu_rag.errors import MissingLayer, UsageError
+from gpu_rag.models.embed.hashing import HashEmbedder
+from gpu_rag.text.tokens import tokenize
+from gpu_rag.types import Answer
+
+QUESTION = "Who taught the designer of the Halden Bridge?"
+Settings = dict[str, Any]
+
+
+def retrieve(index: gpu_rag.Index, method: str, settings: Settings, limit: int = 6, text: str = QUESTION) -> Answer:
+    (answer,) = index.answer(text, method=method, settings=settings, retrieval_only=True, limit=limit)
+    return answer
+
+
+def ranking(answer: Answer) -> list[str]:
+    return [evidence.passage_id for evidence in answer.evidence]
+
+
+def passages(index: gpu_rag.Index) -> list[str]:
+    return [f"{row['title']}\n{row['text']}" for row in index.passages.to_pylist()]
+
+
+def ordered(scores: Sequence[float]) -> list[str]:
+    return [f"d{row}" for row in sorted(range(len(scores)), key=lambda row: (-scores[row], row))]
+
+
+def cosines(index: gpu_rag.Index) -> np.ndarray:
+    vectors = HashEmbedder().embed([QUESTION, *passages(index)])
+    return vectors[1:].astype(np.float16).astype(np.float64) @ vectors[0].astype(np.float64)
+
+
+def bm25_scores(index: gpu_rag.Index) -> list[float]:
+    """Lucene's formula, k1 = 1.2 and b = 0.75."""
+    tokens = [tokenize(text) for text in passages(index)]
+    mean = sum(map(len, tokens)) / len(tokens)
+    scores = [0.0] * len(tokens)
+    for word in tokenize(QUESTION):
+        df = sum(word in one for one in tokens)
+        idf = math.log(1 + (len(tokens) - df + 0.5) / (df + 0.5))
+        for row, one in enumerate(tokens):
+            tf = one.count(word)
+            scores[row] += idf * tf / (tf + 1.2 * (0.25 + 0.75 * len(one) / mean))
+    return scores
+
+
+def test_dense_is_the_cosine(index: gpu_rag.Index, fast: Settings) -> None:
+    answer = retrieve(index, "dense", fast)
+    assert ranking(answer) == ordered(cosines(index).tolist())
+    assert [e.score for e in answer.evidence] == pytest.approx(sorted(cosines(index), reverse=True), abs=1e-5)
+
+
+def test_bm25_is_the_formula_and_only_shared_words_count(index: gpu_rag.Index, fast: Settings) -> None:
+    answer, scores = retrieve(index, "bm25", fast), bm25_scores(index)
+    assert ranking(answer) == ordered(scores)[: sum(score > 0 for score in scores)] == ["d0", "d2"]
+    assert [e.score for e in answer.evidence] == pytest.approx(sorted(scores, reverse=True)[:2], rel=1e-5)
+
+
+def test_hybrid_is_reciprocal_rank_fusion(index: gpu_rag.Index, fast: Settings) -> None:
+    dense, words = ordered(cosines(index).tolist()), ["d0", "d2"]
+    for constant in (60.0, 0.0):
+        expected = {name: 1 / (constant + place) for place, name in enumerate(dense, 1)}
+        for place, name in enumerate(words, 1):
+            expected[name] += 1 / (constant + place)
+        answer = retrieve(index, "hybrid", {**fast, "method": {"hybrid": {"constant": constant}}})
+        assert ranking(answer) == sorted(expected, key=lambda name: (-expected[name], name))
+        assert [e.score for e in answer.evidence] == pytest.approx(sorted(expected.values(), reverse=True), rel=1e-5)
+
+
+def test_hybrid_fuses_at_least_as_deep_as_it_returns(index: gpu_rag.Index, fast: Settings) -> None:
+    shallow = {**fast, "method": {"hybrid": {"depth": 1}}}
+    assert ranking(retrieve(index, "hybrid", shallow, limit=6)) == ranking(retrieve(index, "hybrid", fast, limit=6))
+    # the three best are fused from the three best of each: d5 is 2nd of dense, d2 is 3rd and 2nd of the words
+    assert ranking(retrieve(index, "hybrid", shallow, limit=3)) == ["d0", "d2", "d5"]
+
+
+def test_ppr_takes_the_hop_that_no_word_and_no_vector_takes(index: gpu_rag.Index, fast: Settings) -> None:
+    """Marta Orlo's article shares no word with the question; the bridge's article and fact lead to it."""
+    dense, words, graph = (ranking(retrieve(index, method, fast)) for method in ("dense", "bm25", "ppr"))
+    assert dense[-1] == "d1" and "d1" not in words
+    assert dense.index("d5") < dense.index("d1")  # the university, a distractor
+    assert graph[0] == "d0" and graph.index("d1") <= 2 and graph.index("d1") < graph.index("d5")
+
+
+@pytest.mark.parametrize("damage", ["no link", "no damping"])
+def test_without_the_link_or_without_steps_ppr_does_not_take_the_hop(
+    build: Callable[..., gpu_rag.Index], facts: dict[str, list[Any]], fast: Settings, damage: str
+) -> None:
+    if damage == "no link":
+        facts = {name: [t for t in triples if "Marta Orlo" not in t] for name, triples in facts.items()}
+    damping = 0.0 if damage == "no damping" else 0.85
+    graph = ranking(retrieve(build(facts), "ppr", {**fast, "method": {"ppr": {"damping": damping}}}))
+    assert graph.index("d1") > graph.index("d5")
+
+
+def test_seed_facts_come_as_paths_with_a_passage_that_states_them(
+    build: Callable[..., gpu_rag.Index], facts: dict[str, list[Any]], fast: Settings
+) -> None:
+    index = build(facts)
+    answer = retrieve(index, "ppr", {**fast, "method": {"ppr": {"n_facts": 3}}}, limit=2)
+    assert len(answer.paths) == 3
+    for path in answer.paths:
+        ((subject, label, object_, passage),) = path.edges
+        assert path.text == f"{subject} - {label} - {object_}"
+        assert (subject, label, object_) in facts[passage]
+    vectors = HashEmbedder().embed([QUESTION, *(" ".join(index.relation_text(row)) for row in range(12))])
+    nearest = np.argsort(-(vectors[1:] @ vectors[0]), kind="stable")[:3]
+    assert [path.text for path in answer.paths] == [" - ".join(index.relation_text(int(row))) for row in nearest]
+
+
+def test_of_the_passages_of_a_fact_the_one_in_the_evidence_is_shown(
+    build: Callable[..., gpu_rag.Index], facts: dict[str, list[Any]], fast: Settings
+) -> None:
+    facts["d0"].append(("University of Loss", "founded in", "1640"))  # the bridge's article comes before d5
+    answer = retrieve(build(facts), "ppr", fast, limit=1, text="When was the University of Loss founded?")
+    assert ranking(answer) == ["d5"]
+    assert next(path for path in answer.paths if "founded in" in path.text).edges[0][3] == "d5"
+
+
+@pytest.mark.parametrize("method", ["dense", "bm25", "hybrid", "ppr"])
+@pytest.mark.parametrize("limit", [1, 2, 50])
+def test_a_limit_cuts_the_ranking_and_nothing_else(
+    index: gpu_rag.Index, fast: Settings, method: str, limit: int
+) -> None:
+    whole, cut = retrieve(index, method, fast), retrieve(index, method, fast, limit)
+    assert cut.evidence == whole.evidence[:limit]
+    assert len(whole.evidence) == (2 if method == "bm25" else 6)
+
+
+@pytest.mark.parametrize("method", ["dense", "bm25", "hybrid", "ppr"])
+def test_retrieval_alone_asks_no_model_and_says_what_it_did(index: gpu_rag.Index, fast: Settings, method: str) -> None:
+    answer = retrieve(index, method, fast, limit=3)
+    assert (answer.status, answer.text, answer.error, answer.method) == ("unsupported", None, None, method)
+    assert (answer.usage.llm_calls, answer.usage.prompt_tokens) == (0, 0)
+    verb = {"ppr": "rank_by_graph"}.get(method, f"search_{method}")
+    step = next(step for step in answer.trace if step.verb == verb)
+    assert step.n_candidates == 6
+    assert step.chosen == tuple(f"{e.passage_id} {e.title}" for e in answer.evidence)
+    assert all(e.why for e in answer.evidence)
+    rows = {row["id"]: row for row in index.passages.to_pylist()}
+    for e in answer.evidence:
+        row = rows[e.passage_id]
+        assert (e.title, e.text, e.start, e.end) == (row["title"], row["text"], row["start"], row["end"])
+
+
+def test_a_corpus_without_any_entity_still_answers(build: Callable[..., gpu_rag.Index], fast: Settings) -> None:
+    index = build({})
+    assert index.n_entities == 0 and index.relations.num_rows == 0
+    answer = retrieve(index, "ppr", {**fast, "method": {"ppr": {"word_share": 0.0}}})
+    assert answer.paths == ()
+    assert ranking(answer) == ranking(retrieve(index, "dense", fast))
+
+
+def test_a_question_of_nothing_is_answered_without_failing(index: gpu_rag.Index, fast: Settings) -> None:
+    for text in ("?", "the of and", "\U0001f600"):
+        for method in ("dense", "bm25", "hybrid", "ppr"):
+            answer = retrieve(index, method, fast, text=text)
+            assert answer.status == "unsupported", answer.error
+            assert (method == "bm25") == (answer.evidence == ())
+
+
+def test_a_missing_layer_and_an_unknown_method_are_named(build: Callable[..., gpu_rag.Index], fast: Settings) -> None:
+    index = build({}, methods=["dense"])
+    with pytest.raises(MissingLayer, match=r"lacks what ppr needs; given .* without bm25, extraction, .*--for ppr"):
+        retrieve(index, "ppr", fast)
+    with pytest.raises(UsageError, match="unknown method; given prp; expected .*did you mean ppr"):
+        retrieve(index, "prp", fast)
+    with pytest.raises(UsageError, match="unknown method; given prp"):
+        retrieve(index, "dense", {**fast, "method": {"prp": {"damping": 0.5}}})
+    with pytest.raises(UsageError, match=r"unknown setting in \[method.ppr\]; given dampin"):
+        retrieve(index, "dense", {**fast, "method": {"ppr": {"dampin": 0.5}}})

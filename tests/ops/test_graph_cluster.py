@@ -1,0 +1,304 @@
+"""Radius clustering against DBSCAN by the book and scikit-learn's; groups by shared keys by brute force."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_rag.errors import BadInput, UsageError
+from gpu_rag.graph import cluster as module
+from gpu_rag.graph import dots
+from gpu_rag.graph.cluster import exact_groups, pick_implementation, radius_clusters
+from gpu_rag.graph.cluster_numba import clusters_by_numba
+from gpu_rag.graph.dots import Filter, exact_dots, filter_for, on_grid
+from gpu_rag.types import Ragged
+
+Cluster = Callable[[torch.Tensor, float, int], torch.Tensor]
+QUICK = settings(max_examples=40, deadline=None, derandomize=True)
+
+
+def by_filter(dtype: torch.dtype) -> Cluster:
+    return lambda v, eps, m: clusters_by_numba(v, 1 - eps, m, module.TILE, filter_for(v, dtype=dtype))
+
+
+CLUSTERS: dict[str, Cluster] = {
+    "auto": radius_clusters,
+    "torch": lambda v, eps, m: radius_clusters(v, eps, m, implementation="torch"),
+    "numba f32": by_filter(torch.float32),
+    "numba bf16": by_filter(torch.bfloat16),
+}
+
+
+@pytest.fixture
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TILE", 7)
+    monkeypatch.setattr(module, "SETTLE_AT", 3)
+
+
+def unit(x: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(x / np.linalg.norm(x, axis=1, keepdims=True)).float()
+
+
+def by_the_book(vectors: torch.Tensor, eps: float, min_samples: int) -> list[int]:
+    """DBSCAN as its paper grows clusters, one seed after the other; dot products in whole numbers."""
+    grid = (on_grid(vectors) * dots.GRID).long()
+    near = (grid @ grid.T).double() * 2.0**-48 >= 1 - eps
+    near.fill_diagonal_(True)
+    around = [set(row.nonzero()[:, 0].tolist()) for row in near]
+    cluster = [-1] * len(around)
+    for seed in range(len(around)):
+        if cluster[seed] >= 0 or len(around[seed]) < min_samples:
+            continue
+        cluster[seed], queue = seed, [seed]
+        while queue:
+            i = queue.pop()
+            for j in around[i] if len(around[i]) >= min_samples else ():
+                if cluster[j] < 0:
+                    cluster[j] = seed
+                    queue.append(j)
+    smallest = {c: cluster.index(c) for c in set(cluster)}
+    return [-1 if c < 0 else smallest[c] for c in cluster]
+
+
+def check(cluster: Cluster, vectors: torch.Tensor, eps: float, min_samples: int) -> None:
+    found = cluster(vectors, eps, min_samples)
+    assert found.dtype == torch.int64
+    assert found.tolist() == by_the_book(vectors, eps, min_samples)
+
+
+@QUICK
+@given(st.integers(0, 2**32 - 1), st.integers(0, 30), st.integers(1, 4), st.sampled_from([0.0, 0.05, 0.3, 1.2, 2.0]))
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_small_sets(name: str, seed: int, n: int, min_samples: int, eps: float) -> None:
+    r = np.random.default_rng(seed)
+    vectors = unit(r.normal(size=(n, 2 + seed % 3)))
+    if n:
+        vectors = vectors[torch.from_numpy(r.integers(0, n, n))]  # some rows are equal
+    check(CLUSTERS[name], vectors.half() if seed % 2 else vectors, eps, min_samples)
+
+
+def clumps(n: int, dim: int, seed: int) -> torch.Tensor:
+    r = np.random.default_rng(seed)
+    return unit(unit(r.normal(size=(n // 6, dim))).numpy()[r.integers(0, n // 6, n)] + r.normal(size=(n, dim)) * 0.03)
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+@pytest.mark.parametrize("min_samples", [2, 5])
+def test_equals_scikit_learn(name: str, min_samples: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sklearn.cluster import DBSCAN
+
+    monkeypatch.setattr(module, "TILE", 200)
+    vectors = clumps(900, 64, min_samples)
+    theirs = DBSCAN(eps=0.06, min_samples=min_samples, metric="cosine").fit(vectors.numpy()).labels_
+    ours = CLUSTERS[name](vectors, 0.06, min_samples).numpy()
+    first = {c: int(np.flatnonzero(theirs == c)[0]) for c in set(theirs) if c >= 0}
+    assert ours.tolist() == [first.get(c, -1) for c in theirs]
+    assert 20 < len(first) < 300 and (ours < 0).any()
+
+
+def degrees(*angles: float) -> torch.Tensor:
+    turn = np.radians(angles)
+    return unit(np.stack([np.cos(turn), np.sin(turn)], 1))
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_by_hand(name: str) -> None:
+    assert CLUSTERS[name](degrees(0, 10, 90, 95), 0.02, 2).tolist() == [0, 0, 2, 2]
+    assert CLUSTERS[name](degrees(0, 10, 20, 90), 0.02, 2).tolist() == [0, 0, 0, -1]
+    # rows 1 (29, 31, 20, 2 apart) and 4 are core; row 0 goes to the cluster of core row 1, not to that of row 4
+    rows = degrees(20, 29, 30, 31, 11, 10, 9)
+    assert CLUSTERS[name](rows, 1 - np.cos(np.radians(9.5)), 4).tolist() == [0, 0, 0, 0, 4, 4, 4]
+    assert CLUSTERS[name](torch.zeros(3, 4), 0.5, 2).tolist() == [-1] * 3
+    assert CLUSTERS[name](torch.zeros(0, 4), 0.5, 2).tolist() == []
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_all_alike_leaves_few_pairs_waiting(name: str) -> None:
+    """Far more neighbours than there is room for waiting pairs."""
+    alike = clumps(6, 16, 0)[:1].expand(300, 16).contiguous()
+    assert CLUSTERS[name](alike, 0.1, 4).tolist() == [0] * 300
+
+
+def neighbours(vectors: torch.Tensor, eps: float) -> torch.Tensor:
+    return ((on_grid(vectors) @ on_grid(vectors).T) >= 1 - eps).fill_diagonal_(True)
+
+
+def spread(near: torch.Tensor) -> torch.Tensor:
+    """The smallest row that each row can reach."""
+    reach = near.clone()
+    for _ in range(len(near)):
+        reach = (reach.float() @ near.float()) > 0
+    return reach.int().argmax(1)
+
+
+def chains_through_borders(vectors: torch.Tensor, eps: float, min_samples: int) -> torch.Tensor:
+    near = neighbours(vectors, eps)
+    return torch.where(near.sum(1) > 1, spread(near), -1)
+
+
+def does_not_count_itself(vectors: torch.Tensor, eps: float, min_samples: int) -> torch.Tensor:
+    return radius_clusters(vectors, eps, min_samples + 1)
+
+
+def borders_go_last(vectors: torch.Tensor, eps: float, min_samples: int) -> torch.Tensor:
+    near = neighbours(vectors, eps)
+    core = near.sum(1) >= min_samples
+    root = torch.where(core, spread(near & core & core[:, None]), -1)
+    return torch.stack([root[row & core].max() if (row & core).any() else torch.tensor(-1) for row in near])
+
+
+def euclidean(vectors: torch.Tensor, eps: float, min_samples: int) -> torch.Tensor:
+    return radius_clusters(vectors, eps * eps / 2, min_samples)
+
+
+@pytest.mark.parametrize("wrong", [chains_through_borders, does_not_count_itself, borders_go_last, euclidean])
+def test_checks_catch(wrong: Cluster) -> None:
+    rows = degrees(20, 29, 30, 31, 11, 10, 9, 100)
+    with pytest.raises(AssertionError):
+        check(wrong, rows, 1 - np.cos(np.radians(9.5)), 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(1, 1, 3), (1, 300, 384), (300, 1, 384), (70, 90, 1536), (256, 256, 64)])
+def test_fast_scores_are_within_the_slack(dtype: torch.dtype, shape: tuple[int, int, int]) -> None:
+    n, m, dim = shape
+    both = unit(np.random.default_rng(dim).normal(size=(n + m, dim)))
+    both[n:] += 2.0 * both[:1]  # near to the first row, where rounding is coarsest
+    left, right = both[:n], unit(both[n:].numpy())
+    fast = filter_for(left, right, dtype=dtype)
+    scores = fast.product(left.to(dtype), right.to(dtype)).double()
+    worst = (scores - on_grid(left) @ on_grid(right).T).abs().max()
+    assert worst <= fast.slack <= 0.02
+    if dtype == torch.bfloat16 and dim > 3:
+        assert worst > 0.05 * fast.slack, "a bound that is never near is not tested"
+
+
+def test_a_slack_that_is_too_small_is_caught() -> None:
+    vectors = clumps(600, 64, 1)
+    eps = float(1 - exact_dots(vectors, torch.arange(300), vectors, torch.arange(300, 600)).max())
+    loose = Filter(torch.bfloat16, 0.0)
+    with pytest.raises(AssertionError):
+        for shift in np.linspace(0, 0.05, 20):
+            check(lambda v, e, m: clusters_by_numba(v, 1 - e, m, 512, loose), vectors, eps + shift, 2)
+
+
+@pytest.fixture
+def products(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    sizes: list[int] = []
+    whole = Filter.product
+
+    def product(self: Filter, left: torch.Tensor, right: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        sizes.append(left.shape[0] * right.shape[0])
+        return whole(self, left, right, out)
+
+    monkeypatch.setattr(Filter, "product", product)
+    yield sizes
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_never_more_than_a_tile_of_scores(name: str, products: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TILE", 50)
+    CLUSTERS[name](clumps(220, 8, 0), 0.05, 2)
+    assert max(products) <= 50 * 50 and sum(products) < 0.7 * 220 * 220, "each pair once"
+
+
+def test_tensors_are_made_where_the_input_is() -> None:
+    vectors = clumps(60, 8, 0)
+    keys = ragged([[1, 2], [3], [2]])
+    want = radius_clusters(vectors, 0.05, 3)
+    with torch.device("meta"):  # a tensor made without naming its device would be on this one
+        assert torch.equal(radius_clusters(vectors, 0.05, 3, implementation="torch"), want)
+        assert exact_groups(keys, implementation="torch").tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("match", "call"),
+    [
+        ("vectors are no matrix", lambda: radius_clusters(torch.ones(3), 0.1)),
+        ("vectors are no matrix", lambda: radius_clusters(torch.ones(3, 1, dtype=torch.float64), 0.1)),
+        ("vectors are no matrix", lambda: radius_clusters(torch.ones(3, 0), 0.1)),
+        ("not unit rows; given length 2 of row 1", lambda: radius_clusters(torch.tensor([[1.0], [2.0]]), 0.1)),
+        ("not unit rows; given length nan", lambda: radius_clusters(torch.full((1, 2), torch.nan), 0.1)),
+        ("eps is out of range", lambda: radius_clusters(torch.ones(3, 1), -0.1)),
+        ("eps is out of range", lambda: radius_clusters(torch.ones(3, 1), float("nan"))),
+        ("min_samples is out of range", lambda: radius_clusters(torch.ones(3, 1), 0.1, 0)),
+        ("keys are no integers", lambda: exact_groups(Ragged(torch.ones(1), torch.tensor([0, 1])))),
+        ("offsets of keys are broken", lambda: exact_groups(Ragged(torch.tensor([1]), torch.tensor([0, 2])))),
+        ("keys are no ragged lists", lambda: exact_groups(Ragged(torch.tensor([1]), torch.tensor([0, 1]).int()))),
+    ],
+)
+def test_bad_input_says_what(match: str, call: Callable[[], object]) -> None:
+    with pytest.raises(BadInput, match=match):
+        call()
+
+
+def test_the_implementation_is_picked_by_device() -> None:
+    assert pick_implementation(torch.device("cpu")) == "numba"
+    assert pick_implementation(torch.device("cuda")) == "torch"
+    with pytest.raises(UsageError, match="no such implementation"):
+        radius_clusters(torch.ones(1, 1), 0.1, implementation="scipy")
+    with pytest.raises(UsageError, match="numba works on the CPU"):
+        pick_implementation(torch.device("cuda"), "numba")
+
+
+# --- groups by shared keys -------------------------------------------------------------------------
+
+Group = Callable[[Ragged], torch.Tensor]
+GROUPS: list[Group] = [exact_groups, lambda keys: exact_groups(keys, implementation="torch")]
+
+
+def ragged(lists: list[list[int]], dtype: torch.dtype = torch.int64) -> Ragged:
+    values = torch.tensor([v for row in lists for v in row], dtype=dtype)
+    return Ragged(values, torch.tensor(np.cumsum([0] + [len(row) for row in lists])))
+
+
+def check_groups(group: Group, lists: list[list[int]], dtype: torch.dtype = torch.int64) -> None:
+    label = list(range(len(lists)))
+    for _ in lists:
+        for i, a in enumerate(lists):
+            for j, b in enumerate(lists):
+                if set(a) & set(b):
+                    label[i] = label[j] = min(label[i], label[j])
+    found = group(ragged(lists, dtype))
+    assert found.dtype == torch.int64
+    assert found.tolist() == label
+
+
+@QUICK
+@given(st.lists(st.lists(st.integers(-3, 9), max_size=3), max_size=12), st.sampled_from([torch.int32, torch.int64]))
+def test_groups(lists: list[list[int]], dtype: torch.dtype) -> None:
+    for group in GROUPS:
+        check_groups(group, lists, dtype)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_long_chains_and_many_rows_of_a_key(group: Group) -> None:
+    order = [(i * 7) % 303 for i in range(303)]
+    rows: list[list[int]] = [[] for _ in order]
+    for key, (a, b) in enumerate(zip(order, order[1:], strict=False)):
+        rows[a].append(10**12 + key)
+        rows[b].append(10**12 + key)
+    assert group(ragged(rows)).tolist() == [0] * 303
+    assert group(ragged([[5]] * 500 + [[6], []])).tolist() == [0] * 500 + [500, 501]
+
+
+def one_pass(keys: Ragged) -> torch.Tensor:
+    first: dict[int, int] = {}
+    label = []
+    for i in range(keys.batch):
+        row = keys.values[keys.offsets[i] : keys.offsets[i + 1]].tolist()
+        label.append(min([first.get(k, i) for k in row], default=i))
+        first.update({k: label[i] for k in row if k not in first})
+    return torch.tensor(label)
+
+
+@pytest.mark.parametrize("wrong", [one_pass, lambda keys: torch.zeros(keys.batch, dtype=torch.int64)])
+def test_group_checks_catch(wrong: Group) -> None:
+    with pytest.raises(AssertionError):
+        check_groups(wrong, [[1], [2], [1, 2], [3], [2]])

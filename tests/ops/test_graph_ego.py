@@ -1,0 +1,313 @@
+"""Balls and induced subgraphs against networkx, limits against sorting by (hop, node)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_rag.errors import BadInput, UsageError
+from gpu_rag.graph import ragged as ragged_module
+from gpu_rag.graph.csr import check_csr, csr_from_edges, is_symmetric
+from gpu_rag.graph.ego import checked, ego_balls, induced_subgraphs
+from gpu_rag.types import CSR, Blocks, Ragged
+
+Balls = Callable[..., Ragged]
+Induce = Callable[..., Blocks]
+QUICK = settings(max_examples=40, deadline=None, derandomize=True)
+IMPLEMENTATIONS = ["numba", "torch"]
+
+
+def ragged(lists: list[list[int]], dtype: torch.dtype = torch.int64) -> Ragged:
+    values = torch.tensor([v for row in lists for v in row], dtype=dtype)
+    return Ragged(values, torch.tensor(np.cumsum([0] + [len(row) for row in lists])))
+
+
+def listed(lists: Ragged) -> list[list[int]]:
+    return [lists.values[a:b].tolist() for a, b in zip(lists.offsets[:-1], lists.offsets[1:])]
+
+
+def graph_of(n: int, pairs: list[tuple[int, int]], *, undirected: bool = True, weighted: bool = False) -> CSR:
+    ends = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
+    weight = torch.arange(1, len(pairs) + 1).float() if weighted else None
+    return csr_from_edges(ends[:, 0], ends[:, 1], n, weight, undirected=undirected)
+
+
+def to_networkx(csr: CSR) -> nx.DiGraph:
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(csr.n))
+    tails = np.repeat(np.arange(csr.n), np.diff(csr.indptr.numpy())).tolist()
+    weight = [1.0] * csr.m if csr.weight is None else csr.weight.tolist()
+    graph.add_weighted_edges_from(zip(tails, csr.indices.tolist(), weight))
+    return graph
+
+
+def expected_ball(graph: nx.DiGraph, seeds: list[int], radius: int, limit: int | None, allowed: set[int]) -> list[int]:
+    """Hops by networkx from a source before all seeds, without the edges into nodes that are not allowed."""
+    walked = nx.DiGraph((a, b) for a, b in graph.edges if b in allowed and b not in seeds)
+    walked.add_edges_from(("source", s) for s in seeds)
+    hops = nx.single_source_shortest_path_length(walked, "source", radius + 1) if seeds else {}
+    ball = sorted((hop, v) for v, hop in hops.items() if v != "source")
+    return sorted(v for _, v in ball[:limit])
+
+
+def check_balls(
+    balls: Balls, csr: CSR, seeds: list[list[int]], radius: int, limit: int | None = None, **ranges: Any
+) -> None:
+    found = balls(csr, ragged(seeds), radius, limit=limit, **ranges)
+    assert found.values.dtype == torch.int32 and found.offsets.dtype == torch.int64
+    inside = set(range(csr.n)) if ranges.get("include") is None else set()
+    inside |= {v for lo, hi in ranges.get("include") or () for v in range(lo, hi)}
+    inside -= {v for lo, hi in ranges.get("exclude", ()) for v in range(lo, hi)}
+    graph = to_networkx(csr)
+    assert listed(found) == [expected_ball(graph, row, radius, limit, inside) for row in seeds]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[CSR, list[list[int]]]:
+    n = draw(st.integers(1, 14))
+    nodes = st.integers(0, n - 1)
+    pairs = draw(st.lists(st.tuples(nodes, nodes), max_size=22))
+    seeds = draw(st.lists(st.lists(nodes, max_size=3), max_size=5))
+    return graph_of(n, pairs, undirected=draw(st.booleans()), weighted=draw(st.booleans())), seeds
+
+
+@QUICK
+@given(cases(), st.integers(0, 4), st.none() | st.integers(0, 6), st.data())
+def test_balls(case: tuple[CSR, list[list[int]]], radius: int, limit: int | None, data: st.DataObject) -> None:
+    csr, seeds = case
+    ranges = st.lists(
+        st.tuples(st.integers(0, csr.n), st.integers(0, csr.n)).map(lambda r: (min(r), max(r))), max_size=2
+    )
+    include, exclude = data.draw(st.none() | ranges), data.draw(ranges)
+    for name in IMPLEMENTATIONS:
+
+        def balls(*a: Any, name: str = name, **k: Any) -> Ragged:
+            return ego_balls(*a, implementation=name, **k)
+
+        check_balls(balls, csr, seeds, radius, limit, include=include, exclude=exclude)
+
+
+def large(seed: int, n: int = 600, m: int = 900) -> tuple[CSR, list[list[int]]]:
+    """More questions than two words hold, with hubs, isolated nodes and empty seed sets."""
+    r = np.random.default_rng(seed)
+    ends = np.stack([(n * r.random(m) ** 3).astype(int), r.integers(0, n, m)], 1)
+    return graph_of(n, [(int(a), int(b)) for a, b in ends]), [
+        r.integers(0, n, k).tolist() for k in r.integers(0, 4, 150)
+    ]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("limit", [None, 25])
+def test_many_questions(limit: int | None, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ragged_module, "EXPAND_AT_ONCE", 50)
+    csr, seeds = large(0)
+    found = ego_balls(csr, ragged(seeds), 2, limit=limit, threads=threads)
+    other = ego_balls(checked(csr), ragged(seeds, torch.int32), 2, limit=limit, implementation="torch")
+    assert torch.equal(found.values, other.values) and torch.equal(found.offsets, other.offsets)
+    check_balls(lambda *_, **__: found, csr, seeds, 2, limit)
+    for b in (0, 63, 64, 149):
+        assert listed(ego_balls(csr, ragged([seeds[b]]), 2, limit=limit)) == [listed(found)[b]], "alone as in a batch"
+
+
+PATH = graph_of(5, [(0, 1), (1, 2), (2, 3), (3, 4)])
+
+
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+def test_by_hand(name: str) -> None:
+    def balls(*a: Any, **k: Any) -> list[list[int]]:
+        return listed(ego_balls(PATH, *a, implementation=name, **k))
+
+    assert balls(ragged([[0], [1, 3]]), 1) == [[0, 1], [0, 1, 2, 3, 4]]
+    assert balls(ragged([[0], [3, 1, 3]]), 1, limit=3) == [[0, 1], [0, 1, 3]]
+    assert balls(ragged([[4]]), 9, include=[(2, 4)]) == [[2, 3, 4]], "a seed is in its ball, allowed or not"
+    assert balls(ragged([[0]]), 9, exclude=[(2, 3)]) == [[0, 1]], "nor is a node passed through"
+    assert balls(ragged([[0], []]), 0) == [[0], []]
+    assert balls(ragged([]), 3) == []
+    assert balls(ragged([[0]]), 3, limit=0) == [[]]
+    assert listed(ego_balls(graph_of(0, []), ragged([[]]), 2, implementation=name)) == [[]]
+
+
+def one_hop_short(csr: CSR, seeds: Ragged, radius: int, **options: Any) -> Ragged:
+    return ego_balls(csr, seeds, radius - 1, **options)
+
+
+def limit_by_id(csr: CSR, seeds: Ragged, radius: int, *, limit: int | None, **options: Any) -> Ragged:
+    return ragged([row[:limit] for row in listed(ego_balls(csr, seeds, radius, **options))], torch.int32)
+
+
+def limit_a_hop(csr: CSR, seeds: Ragged, radius: int, *, limit: int | None, **options: Any) -> Ragged:
+    """Goes on only from what it kept, so that later hops fill the room that is left."""
+    balls = seeds
+    for _ in range(radius):
+        balls = ego_balls(csr, balls, 1, limit=limit, **options)
+    return balls
+
+
+def walks_through(
+    csr: CSR, seeds: Ragged, radius: int, *, limit: int | None, include: Any = None, exclude: Any = ()
+) -> Ragged:
+    """Leaves out what is excluded only from the answer."""
+    gone = {v for lo, hi in exclude for v in range(lo, hi)}
+    rows = listed(ego_balls(csr, seeds, radius, limit=limit))
+    kept = [[v for v in row if v not in gone or v in own] for row, own in zip(rows, listed(seeds))]
+    return ragged(kept, torch.int32)
+
+
+def against_the_edges(csr: CSR, seeds: Ragged, radius: int, **options: Any) -> Ragged:
+    both = csr_from_edges(*torch.tensor([(0, 1), (1, 2), (2, 3)]).T, 5)
+    return ego_balls(both, seeds, radius, **options)
+
+
+ARROWS = graph_of(5, [(0, 1), (1, 2), (2, 3)], undirected=False)
+STAR = graph_of(6, [(5, 4), (4, 0), (4, 1), (5, 3)])
+WRONG: list[tuple[Balls, CSR, list[list[int]], int, dict[str, Any]]] = [
+    (one_hop_short, PATH, [[0]], 2, {}),
+    (limit_by_id, STAR, [[5]], 2, {"limit": 3}),
+    (walks_through, PATH, [[0]], 3, {"exclude": [(1, 2)]}),
+    (against_the_edges, ARROWS, [[2]], 2, {}),
+]
+
+
+@pytest.mark.parametrize(("wrong", "csr", "seeds", "radius", "options"), WRONG)
+def test_ball_checks_catch(
+    wrong: Balls, csr: CSR, seeds: list[list[int]], radius: int, options: dict[str, Any]
+) -> None:
+    check_balls(ego_balls, csr, seeds, radius, **options)
+    with pytest.raises(AssertionError):
+        check_balls(wrong, csr, seeds, radius, **options)
+
+
+def check_blocks(induce: Induce, csr: CSR, nodes: list[list[int]], **ranges: Any) -> None:
+    blocks = induce(csr, ragged(nodes), **ranges)
+    check_csr(blocks.csr)
+    keep = [[v for v in row if _taken(v, **ranges)] for row in nodes]
+    assert blocks.global_ids.dtype == torch.int32 and blocks.csr.n == len(blocks.global_ids)
+    assert listed(Ragged(blocks.global_ids, blocks.offsets)) == keep
+    assert (blocks.csr.weight is None) == (csr.weight is None)
+    graph, found = to_networkx(csr), to_networkx(blocks.csr)
+    starts = blocks.offsets.tolist()
+    expected = {
+        (starts[b] + row.index(u), starts[b] + row.index(v)): graph.edges[u, v]["weight"]
+        for b, row in enumerate(keep)
+        for u, v in graph.subgraph(row).edges
+    }
+    assert {(u, v): d["weight"] for u, v, d in found.edges(data=True)} == expected
+
+
+def _taken(v: int, include: list[tuple[int, int]] | None = None, exclude: Any = ()) -> bool:
+    inside = include is None or any(lo <= v < hi for lo, hi in include)
+    return inside and not any(lo <= v < hi for lo, hi in exclude)
+
+
+@QUICK
+@given(cases(), st.data())
+def test_blocks(case: tuple[CSR, list[list[int]]], data: st.DataObject) -> None:
+    csr, _ = case
+    subsets = st.sets(st.integers(0, csr.n - 1), max_size=8).map(sorted)
+    nodes = data.draw(st.lists(subsets, max_size=4))
+    half = csr.n // 2
+    ranges = data.draw(st.sampled_from([{}, {"include": [(0, half)]}, {"exclude": [(1, half + 1)]}, {"include": []}]))
+    for name in IMPLEMENTATIONS:
+        check_blocks(lambda *a, name=name, **k: induced_subgraphs(*a, implementation=name, **k), csr, nodes, **ranges)
+
+
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+def test_blocks_of_balls(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ragged_module, "EXPAND_AT_ONCE", 50)
+    csr, seeds = large(1, 120, 200)
+    balls = ego_balls(csr, ragged(seeds[:40]), 2, limit=30)
+    check_blocks(lambda c, _, **k: induced_subgraphs(c, balls, implementation=name, **k), csr, listed(balls))
+    assert is_symmetric(induced_subgraphs(csr, balls, implementation=name).csr)
+
+
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+def test_blocks_by_hand(name: str) -> None:
+    blocks = induced_subgraphs(PATH, ragged([[0, 1], [1, 3]]), implementation=name)
+    assert blocks.global_ids.tolist() == [0, 1, 1, 3] and blocks.offsets.tolist() == [0, 2, 4]
+    assert blocks.csr.indptr.tolist() == [0, 1, 2, 2, 2] and blocks.csr.indices.tolist() == [1, 0]
+    nothing = induced_subgraphs(PATH, ragged([]), implementation=name)
+    assert nothing.csr.n == 0 and nothing.offsets.tolist() == [0]
+
+
+def entities_and_passages() -> CSR:
+    """Entities 0..3 on a path, passages 4..6; 4 is about 0 and 1, 5 about 1 and 3, 6 about 3."""
+    return graph_of(7, [(0, 1), (1, 2), (2, 3), (0, 4), (1, 4), (1, 5), (3, 5), (3, 6)])
+
+
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+def test_a_ball_of_entities_then_their_passages(name: str) -> None:
+    """The two steps of a retriever that walks entities and then takes the passages linked to them."""
+    csr = checked(entities_and_passages())
+    entities = ego_balls(csr, ragged([[0], [3]]), 1, include=[(0, 4)], implementation=name)
+    assert listed(entities) == [[0, 1], [2, 3]]
+    both = ego_balls(csr, entities, 1, include=[(4, 7)], implementation=name)
+    assert listed(both) == [[0, 1, 4, 5], [2, 3, 5, 6]]
+    blocks = induced_subgraphs(csr, both, exclude=[(4, 7)], implementation=name)
+    assert blocks.global_ids.tolist() == [0, 1, 2, 3] and blocks.csr.indices.tolist() == [1, 0, 3, 2]
+
+
+def across_blocks(csr: CSR, nodes: Ragged, **ranges: Any) -> Blocks:
+    """Joins a node with its neighbours in every block."""
+    blocks = induced_subgraphs(csr, nodes, **ranges)
+    ids = blocks.global_ids.tolist()
+    graph = to_networkx(csr)
+    pairs = [(i, j) for i, u in enumerate(ids) for j, v in enumerate(ids) if graph.has_edge(u, v)]
+    return Blocks(graph_of(len(ids), pairs, undirected=False), blocks.offsets, blocks.global_ids)
+
+
+def global_columns(csr: CSR, nodes: Ragged, **ranges: Any) -> Blocks:
+    blocks = induced_subgraphs(csr, nodes, **ranges)
+    indices = blocks.global_ids[blocks.csr.indices.long()]
+    return Blocks(CSR(blocks.csr.indptr, indices, blocks.csr.weight), blocks.offsets, blocks.global_ids)
+
+
+@pytest.mark.parametrize("wrong", [across_blocks, global_columns])
+def test_block_checks_catch(wrong: Induce) -> None:
+    nodes = [[0, 1, 3], [1, 2, 3]]
+    check_blocks(induced_subgraphs, PATH, nodes)
+    with pytest.raises((AssertionError, BadInput)):
+        check_blocks(wrong, PATH, nodes)
+
+
+def test_tensors_are_made_where_the_input_is() -> None:
+    csr, seeds = graph_of(5, [(0, 1), (1, 2), (2, 3), (3, 4)], weighted=True), ragged([[0], [4, 2]])
+    with torch.device("meta"):  # a tensor made without naming its device would be on this one
+        balls = ego_balls(csr, seeds, 1, limit=4, include=[(0, 4)], implementation="torch")
+        blocks = induced_subgraphs(csr, balls, exclude=[(0, 1)], implementation="torch")
+    assert listed(balls) == [[0, 1], [1, 2, 3, 4]]
+    assert blocks.global_ids.tolist() == [1, 1, 2, 3, 4] and blocks.csr.m == 6
+
+
+BROKEN = CSR(torch.tensor([0, 1]), torch.tensor([5], dtype=torch.int32))
+
+
+@pytest.mark.parametrize(
+    ("match", "call"),
+    [
+        ("a column index", lambda: ego_balls(BROKEN, ragged([[0]]), 1)),
+        ("one of the seeds is no node; given 5", lambda: ego_balls(PATH, ragged([[5]]), 1)),
+        ("seeds are no integers", lambda: ego_balls(PATH, Ragged(torch.ones(1), torch.tensor([0, 1])), 1)),
+        ("radius is out of range", lambda: ego_balls(PATH, ragged([[0]]), -1)),
+        ("limit is out of range", lambda: ego_balls(PATH, ragged([[0]]), 1, limit=-1)),
+        ("range of nodes", lambda: ego_balls(PATH, ragged([[0]]), 1, include=[(0, 6)])),
+        ("range of nodes", lambda: induced_subgraphs(PATH, ragged([[0]]), exclude=[(3, 2)])),
+        ("threads is out of range", lambda: ego_balls(PATH, ragged([[0]]), 1, threads=0)),
+        ("nodes are not in order; given 3 before 1 in row 1", lambda: induced_subgraphs(PATH, ragged([[4], [3, 1]]))),
+        ("nodes are not in order", lambda: induced_subgraphs(PATH, ragged([[1, 1]]))),
+    ],
+)
+def test_bad_input_says_what(match: str, call: Callable[[], object]) -> None:
+    with pytest.raises(BadInput, match=match):
+        call()
+
+
+def test_an_unknown_implementation_is_refused() -> None:
+    with pytest.raises(UsageError, match="no such implementation"):
+        ego_balls(PATH, ragged([[0]]), 1, implementation="scipy")

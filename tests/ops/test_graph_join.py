@@ -1,0 +1,311 @@
+"""The hybrid join against all pairs in whole numbers, ties included; it never builds the full matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_rag.errors import BadInput, UsageError
+from gpu_rag.graph import join as module
+from gpu_rag.graph import join_numba
+from gpu_rag.graph.dots import GRID, Filter, filter_for, on_grid
+from gpu_rag.graph.join import hybrid_argmax
+from gpu_rag.types import Ragged
+
+Groups = tuple[torch.Tensor, torch.Tensor] | None
+Join = Callable[..., tuple[torch.Tensor, torch.Tensor]]
+QUICK = settings(max_examples=40, deadline=None, derandomize=True)
+
+
+def numba_as(dtype: torch.dtype, share: float) -> Join:
+    def join(
+        left: torch.Tensor, lk: Ragged, right: torch.Tensor, rk: Ragged, exclude: Groups = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        fast = filter_for(left, right, dtype=dtype)
+        best, index = join_numba.join_by_numba(left, lk, right, rk, exclude, 1, fast, share)
+        return index, best.float()
+
+    return join
+
+
+JOINS: dict[str, Join] = {
+    "auto": hybrid_argmax,
+    "torch": lambda *sides, exclude=None: hybrid_argmax(*sides, exclude=exclude, implementation="torch"),
+    "numba f32, all bits": numba_as(torch.float32, 0.0),
+    "numba f32, all lists": numba_as(torch.float32, 2.0),
+    "numba bf16, some of both": numba_as(torch.bfloat16, 1 / 8),
+}
+
+
+@pytest.fixture
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in (module, join_numba):
+        monkeypatch.setattr(place, "ROWS", 5)
+        monkeypatch.setattr(place, "COLUMNS", 9)
+    monkeypatch.setattr("gpu_rag.graph.join_keywords.MOST_COMMON", 4)
+
+
+def ragged(lists: list[list[int]]) -> Ragged:
+    values = torch.tensor([v for row in lists for v in row], dtype=torch.int64)
+    return Ragged(values, torch.tensor(np.cumsum([0] + [len(row) for row in lists])))
+
+
+def sets(keywords: Ragged) -> list[set[int]]:
+    return [set(keywords.values[a:b].tolist()) for a, b in zip(keywords.offsets[:-1], keywords.offsets[1:])]
+
+
+def all_scores(left: torch.Tensor, lk: Ragged, right: torch.Tensor, rk: Ragged, exclude: Groups) -> np.ndarray:
+    """f64[Nl, Nr]: dot products in whole numbers of 2^-48, then one division, one sum and one halving."""
+    whole = [(on_grid(v) * GRID).long().numpy() for v in (left, right)]
+    dots = (whole[0] @ whole[1].T).astype(np.float64) * 2.0**-48
+    shares = [[len(a & b) / max(len(a | b), 1) for b in sets(rk)] for a in sets(lk)]
+    scores = (np.array(shares).reshape(dots.shape) + dots) / 2
+    if exclude is not None:
+        scores[exclude[0].numpy()[:, None] == exclude[1].numpy()[None]] = -np.inf
+    return scores
+
+
+def check(join: Join, left: torch.Tensor, lk: Ragged, right: torch.Tensor, rk: Ragged, exclude: Groups) -> None:
+    index, score = join(left, lk, right, rk, exclude=exclude)
+    scores = all_scores(left, lk, right, rk, exclude)
+    assert index.dtype == torch.int64 and score.dtype == torch.float32
+    if not scores.shape[1]:
+        assert index.tolist() == [-1] * len(left) and score.tolist() == [-np.inf] * len(left)
+        return
+    best = scores.max(1)  # argmax of equal scores is the first
+    assert index.tolist() == np.where(best > -np.inf, scores.argmax(1), -1).tolist()
+    assert score.tolist() == best.astype(np.float32).tolist()
+
+
+def rows(r: np.random.Generator, n: int, dim: int, half: bool) -> torch.Tensor:
+    x = r.normal(size=(n, dim))
+    vectors = torch.from_numpy(x / np.linalg.norm(x, axis=1, keepdims=True)).float()
+    if n:
+        vectors = vectors[torch.from_numpy(r.integers(0, n, n))]  # some rows are equal
+    return vectors.half() if half else vectors
+
+
+def words(r: np.random.Generator, n: int, most: int, vocabulary: int) -> Ragged:
+    """Few words are common, many rare; some rows have none, some repeat one."""
+    return ragged([(r.integers(0, vocabulary, k) ** 2 // vocabulary).tolist() for k in r.integers(0, most, n)])
+
+
+@QUICK
+@given(st.integers(0, 2**32 - 1), st.integers(0, 14), st.integers(0, 25), st.booleans())
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("name", JOINS)
+def test_small_sets(name: str, seed: int, n_left: int, n_right: int, grouped: bool) -> None:
+    r = np.random.default_rng(seed)
+    dim, half = 1 + seed % 4, seed % 3 == 0
+    left, right = rows(r, n_left, dim, half), rows(r, n_right, dim, half and seed % 5 > 0)
+    keywords = words(r, n_left, 5, 12), words(r, n_right, 5, 12)
+    groups = tuple(torch.from_numpy(r.integers(0, 3, n)) for n in (n_left, n_right)) if grouped else None
+    check(JOINS[name], left, keywords[0], right, keywords[1], groups)
+
+
+def larger(n: int, seed: int) -> tuple[torch.Tensor, Ragged, torch.Tensor, Ragged]:
+    r = np.random.default_rng(seed)
+    return rows(r, n, 48, True), words(r, n, 12, 400), rows(r, n + 40, 48, True), words(r, n + 40, 12, 400)
+
+
+@pytest.mark.parametrize("name", JOINS)
+def test_several_tiles(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in (module, join_numba):
+        monkeypatch.setattr(place, "ROWS", 60)
+        monkeypatch.setattr(place, "COLUMNS", 70)
+    left, lk, right, rk = larger(130, 0)
+    groups = torch.arange(130) // 4, torch.arange(170) // 4
+    check(JOINS[name], left, lk, right, rk, groups)
+
+
+def test_by_hand() -> None:
+    left, right = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.6, 0.8]])
+    for name, join in JOINS.items():
+        index, score = join(left, ragged([[1, 2]]), right, ragged([[3], [1]]))
+        assert index.tolist() == [1] and score.tolist() == pytest.approx([(1 / 2 + 0.6) / 2]), name
+        only = (torch.tensor([7]), torch.tensor([5, 7]))
+        assert join(left, ragged([[1, 2]]), right, ragged([[3], [1]]), exclude=only)[0].tolist() == [0], name
+        none = (torch.tensor([7]), torch.tensor([7, 7]))
+        index, score = join(left, ragged([[]]), right, ragged([[], []]), exclude=none)
+        assert index.tolist() == [-1] and score.tolist() == [-np.inf], name
+        index, score = join(left, ragged([[]]), right[[1, 0, 0]], ragged([[], [], []]))
+        assert index.tolist() == [1] and score.tolist() == [0.5], "no keywords share nothing; the first of equals"
+
+
+def test_keywords_are_any_integers() -> None:
+    left, lk, right, rk = larger(60, 2)
+    want = hybrid_argmax(left, lk, right, rk)
+    far = [Ragged((k.values - 40) * (10**15 + 7), k.offsets) for k in (lk, rk)]
+    for implementation in ("numba", "torch"):
+        index, score = hybrid_argmax(left, far[0], right, far[1], implementation=implementation)
+        assert torch.equal(index, want[0]) and torch.equal(score, want[1])
+
+
+def check_alone(join: Join) -> None:
+    left, lk, right, rk = larger(150, 3)
+    index, score = join(left, lk, right, rk)
+    lists = [sorted(s) for s in sets(lk)]
+    for i in (0, 7, 99, 100, 149):
+        alone = join(left[i : i + 1], ragged([lists[i]]), right, rk)
+        assert torch.equal(alone[0][0], index[i]) and torch.equal(alone[1][0], score[i])
+
+
+@pytest.mark.parametrize("name", JOINS)
+def test_a_row_does_not_know_its_batch(name: str) -> None:
+    check_alone(JOINS[name])
+
+
+def test_threads_do_not_change_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join_numba, "ROWS", 16)
+    sides = larger(150, 4)
+    want = hybrid_argmax(*sides)
+    got = hybrid_argmax(*sides, threads=3)
+    assert torch.equal(got[0], want[0]) and torch.equal(got[1], want[1])
+
+
+def wrong(change: Callable[[np.ndarray, np.ndarray], np.ndarray], *, last: bool = False, multi: bool = False) -> Join:
+    """A join by all pairs whose scores come from `change(shares, dots)`."""
+
+    def join(
+        left: torch.Tensor, lk: Ragged, right: torch.Tensor, rk: Ragged, exclude: Groups = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        empty = [ragged([[]] * len(v)) for v in (left, right)]
+        dots = 2 * all_scores(left, empty[0], right, empty[1], None)
+        shares = 2 * all_scores(left, lk, right, rk, None) - dots
+        if multi:  # repeats counted in the size of the union
+            sizes = lk.offsets.diff().numpy()[:, None] + rk.offsets.diff().numpy()[None]
+            overlap = np.array([[len(a & b) for b in sets(rk)] for a in sets(lk)])
+            shares = overlap / np.maximum(sizes - overlap, 1)
+        scores = change(shares, dots)
+        if exclude is not None:
+            scores[exclude[0].numpy()[:, None] == exclude[1].numpy()[None]] = -np.inf
+        at = scores.shape[1] - 1 - scores[:, ::-1].argmax(1) if last else scores.argmax(1)
+        best = torch.from_numpy(scores.max(1))
+        return torch.where(best > -torch.inf, torch.from_numpy(at), -1), best.float()
+
+    return join
+
+
+def half_sum(shares: np.ndarray, dots: np.ndarray) -> np.ndarray:
+    return (shares + dots) / 2
+
+
+def best_by_meaning_then_scored(shares: np.ndarray, dots: np.ndarray) -> np.ndarray:
+    """What an index of vectors alone would give."""
+    return np.where(dots == dots.max(1, keepdims=True), half_sum(shares, dots), -1.0)
+
+
+WRONG: dict[str, Join] = {
+    "no keywords": wrong(lambda shares, dots: dots / 2),
+    "vector index first": wrong(best_by_meaning_then_scored),
+    "last of equals": wrong(half_sum, last=True),
+    "repeats count": wrong(half_sum, multi=True),
+    "matches itself": lambda *sides, exclude=None: hybrid_argmax(*sides),
+}
+
+
+def awkward() -> tuple[torch.Tensor, Ragged, torch.Tensor, Ragged, Groups]:
+    r = np.random.default_rng(0)
+    left, right = rows(r, 60, 6, False), rows(r, 80, 6, False)
+    groups = torch.arange(60) // 3, torch.arange(80) // 3
+    return left, words(r, 60, 6, 9), right, words(r, 80, 6, 9), groups
+
+
+def test_the_check_takes_the_right_one() -> None:
+    for join in (hybrid_argmax, wrong(half_sum)):
+        left, lk, right, rk, groups = awkward()
+        index, _ = join(left, lk, right, rk, exclude=groups)
+        assert index.tolist() == all_scores(left, lk, right, rk, groups).argmax(1).tolist()
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_checks_catch(name: str) -> None:
+    with pytest.raises(AssertionError):
+        check(WRONG[name], *awkward())
+
+
+@pytest.mark.parametrize("slack", [None, 0.0])
+def test_a_slack_that_is_too_small_is_caught(slack: float | None) -> None:
+    """Rows that are so near to each other that bf16 takes them for equal."""
+    r = np.random.default_rng(1)
+    near = r.normal(size=(1, 64)) + 0.05 * r.normal(size=(140, 64))
+    vectors = torch.from_numpy(near / np.linalg.norm(near, axis=1, keepdims=True)).float()
+    fast = filter_for(vectors, dtype=torch.bfloat16) if slack is None else Filter(torch.bfloat16, slack)
+
+    def join(*sides: object, exclude: Groups) -> tuple[torch.Tensor, torch.Tensor]:
+        best, index = join_numba.join_by_numba(*sides, exclude, 1, fast)  # type: ignore[arg-type]
+        return index, best.float()
+
+    case = vectors[:60], words(r, 60, 4, 9), vectors[60:], words(r, 80, 4, 9), None
+    if slack is None:
+        check(join, *case)
+    else:
+        with pytest.raises(AssertionError):
+            check(join, *case)
+
+
+def test_bit_checks_catch_a_score_that_depends_on_the_batch() -> None:
+    def centred(left: torch.Tensor, lk: Ragged, right: torch.Tensor, rk: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
+        moved = torch.nn.functional.normalize(left.float() - 0.01 * left.float().mean(0), dim=1)
+        return hybrid_argmax(moved, lk, right, rk)
+
+    with pytest.raises(AssertionError):
+        check_alone(centred)
+
+
+@pytest.mark.parametrize("implementation", ["numba", "torch"])
+def test_never_the_full_matrix(implementation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in (module, join_numba):
+        monkeypatch.setattr(place, "ROWS", 30)
+        monkeypatch.setattr(place, "COLUMNS", 40)
+    sizes: list[int] = []
+    whole = Filter.product
+
+    def product(self: Filter, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        sizes.append(left.shape[0] * right.shape[0])
+        return whole(self, left, right)
+
+    monkeypatch.setattr(Filter, "product", product)
+    hybrid_argmax(*larger(100, 5), implementation=implementation)
+    assert max(sizes) <= 30 * 40 and sum(sizes) == 100 * 140
+
+
+def test_tensors_are_made_where_the_input_is() -> None:
+    left, lk, right, rk, groups = awkward()
+    want = hybrid_argmax(left, lk, right, rk, exclude=groups)
+    with torch.device("meta"):  # a tensor made without naming its device would be on this one
+        index, score = hybrid_argmax(left, lk, right, rk, exclude=groups, implementation="torch")
+    assert torch.equal(index, want[0]) and torch.equal(score, want[1])
+
+
+ONE, KEYS = torch.ones(2, 1), ragged([[1], [2]])
+
+
+@pytest.mark.parametrize(
+    ("match", "call"),
+    [
+        ("left vectors are no matrix", lambda: hybrid_argmax(torch.ones(2), KEYS, ONE, KEYS)),
+        ("right vectors are not unit rows", lambda: hybrid_argmax(ONE, KEYS, 2 * ONE, KEYS)),
+        ("right keywords do not match", lambda: hybrid_argmax(ONE, KEYS, ONE, ragged([[1]]))),
+        ("left keywords are no integers", lambda: hybrid_argmax(ONE, Ragged(ONE[:, 0], KEYS.offsets), ONE, KEYS)),
+        ("differ in dimension", lambda: hybrid_argmax(ONE, KEYS, torch.eye(2), KEYS)),
+        (
+            "right groups do not match",
+            lambda: hybrid_argmax(ONE, KEYS, ONE, KEYS, exclude=(torch.arange(2), torch.arange(3))),
+        ),
+        ("threads is out of range", lambda: hybrid_argmax(ONE, KEYS, ONE, KEYS, threads=0)),
+    ],
+)
+def test_bad_input_says_what(match: str, call: Callable[[], object]) -> None:
+    with pytest.raises(BadInput, match=match):
+        call()
+
+
+def test_an_unknown_implementation_is_refused() -> None:
+    with pytest.raises(UsageError, match="no such implementation"):
+        hybrid_argmax(ONE, KEYS, ONE, KEYS, implementation="cuda")

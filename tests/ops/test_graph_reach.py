@@ -1,0 +1,282 @@
+"""Typed reachability against networkx multigraphs, intersections against sets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_rag.errors import BadInput, UsageError
+from gpu_rag.graph import ragged as ragged_module
+from gpu_rag.graph import reach as module
+from gpu_rag.graph.csr import csr_from_edges
+from gpu_rag.graph.reach import (
+    ANY,
+    EITHER,
+    IN,
+    OUT,
+    TypedGraph,
+    intersect,
+    reachable,
+    typed_graph,
+    typed_graph_of_csr,
+    typed_graph_of_csrs,
+)
+from gpu_rag.types import CSR, Ragged
+
+Edges = list[tuple[int, int, int]]
+Step = tuple[int, int]
+Reach = Callable[[TypedGraph, Ragged, Ragged, Ragged], Ragged]
+QUICK = settings(max_examples=50, deadline=None, derandomize=True)
+REACH: list[Reach] = [reachable, lambda *a: reachable(*a, implementation="torch")]
+
+
+def ragged(lists: list[list[int]], dtype: torch.dtype = torch.int64) -> Ragged:
+    values = torch.tensor([v for row in lists for v in row], dtype=dtype)
+    return Ragged(values, torch.tensor(np.cumsum([0] + [len(row) for row in lists])))
+
+
+def listed(lists: Ragged) -> list[list[int]]:
+    return [lists.values[a:b].tolist() for a, b in zip(lists.offsets[:-1], lists.offsets[1:])]
+
+
+def graph_of(edges: Edges, n: int, n_relations: int) -> TypedGraph:
+    columns = torch.tensor(edges, dtype=torch.int64).reshape(-1, 3).T
+    return typed_graph(columns[0], columns[1], columns[2], n, n_relations)
+
+
+def ends(graph: nx.MultiDiGraph, starts: list[int], chain: list[Step]) -> list[int]:
+    """The last nodes of all walks along the chain."""
+    here = set(starts)
+    for relation, way in chain:
+        out = {b for a, b, k in graph.out_edges(here, keys=True) if relation in (k, ANY)}
+        back = {a for a, b, k in graph.in_edges(here, keys=True) if relation in (k, ANY)}
+        here = (out if way != IN else set()) | (back if way != OUT else set())
+    return sorted(here)
+
+
+def check(
+    reach: Reach, edges: Edges, n: int, n_relations: int, starts: list[list[int]], chains: list[list[Step]]
+) -> None:
+    graph = nx.MultiDiGraph()
+    graph.add_nodes_from(range(n))
+    graph.add_edges_from((tail, head, relation) for tail, relation, head in edges)
+    relations, ways = ragged([[r for r, _ in c] for c in chains]), ragged([[w for _, w in c] for c in chains])
+    found = reach(graph_of(edges, n, n_relations), ragged(starts), relations, ways)
+    assert found.values.dtype == torch.int32 and found.offsets.dtype == torch.int64
+    assert listed(found) == [ends(graph, s, c) for s, c in zip(starts, chains)]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Edges, int, int, list[list[int]], list[list[Step]]]:
+    n, n_relations = draw(st.integers(1, 9)), draw(st.integers(1, 3))
+    node, relation = st.integers(0, n - 1), st.integers(0, n_relations - 1)
+    edges = draw(st.lists(st.tuples(node, relation, node), max_size=25))
+    batch = draw(st.integers(0, 4))
+    starts = draw(st.lists(st.lists(node, max_size=3), min_size=batch, max_size=batch))
+    step = st.tuples(st.just(ANY) | relation, st.sampled_from([OUT, IN, EITHER]))
+    return edges, n, n_relations, starts, draw(st.lists(st.lists(step, max_size=4), min_size=batch, max_size=batch))
+
+
+@QUICK
+@given(cases())
+def test_chains(case: tuple[Edges, int, int, list[list[int]], list[list[Step]]]) -> None:
+    for reach in REACH:
+        check(reach, *case)
+
+
+def large(seed: int) -> tuple[Edges, int, int, list[list[int]], list[list[Step]]]:
+    r = np.random.default_rng(seed)
+    tails, heads = (300 * r.random(1500) ** 3).astype(int).tolist(), r.integers(0, 300, 1500).tolist()
+    edges = list(zip(tails, r.integers(0, 4, 1500).tolist(), heads))
+    starts = [r.integers(0, 300, k).tolist() for k in r.integers(0, 4, 60)]
+    chains = [[(int(r.integers(-1, 4)), int(r.integers(1, 4))) for _ in range(k)] for k in r.integers(0, 4, 60)]
+    return edges, 300, 4, starts, chains
+
+
+@pytest.mark.parametrize("reach", [*REACH, lambda *a: reachable(*a, threads=3)])
+def test_many_questions(reach: Reach, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_QUESTIONS", 7)
+    monkeypatch.setattr(ragged_module, "EXPAND_AT_ONCE", 40)
+    check(reach, *large(0))
+
+
+@pytest.mark.parametrize("reach", REACH)
+def test_a_question_does_not_know_its_batch(reach: Reach) -> None:
+    edges, n, n_relations, starts, chains = large(1)
+    for b in (0, 31, 59):
+        check(reach, edges, n, n_relations, starts[b : b + 1], chains[b : b + 1])
+
+
+FILMS: Edges = [(0, 0, 2), (0, 0, 3), (1, 0, 3), (1, 0, 4), (2, 1, 5), (3, 1, 6), (4, 1, 6)]
+"""Directors 0 and 1, films 2 to 4, years 5 and 6; relation 0 directed, 1 made in."""
+
+
+@pytest.mark.parametrize("reach", REACH)
+def test_by_hand(reach: Reach) -> None:
+    def ask(starts: list[int], *chain: Step) -> list[int]:
+        steps = ragged([[r for r, _ in chain]]), ragged([[w for _, w in chain]])
+        return listed(reach(graph_of(FILMS, 8, 2), ragged([starts]), *steps))[0]
+
+    assert ask([0], (0, OUT)) == [2, 3]
+    assert ask([6], (1, IN), (0, IN)) == [0, 1]
+    assert ask([0], (0, EITHER), (0, EITHER)) == [0, 1], "a walk may come back"
+    assert ask([3], (ANY, EITHER)) == [0, 1, 6]
+    assert ask([1, 0, 1]) == [0, 1], "an empty chain leads nowhere else"
+    assert ask([7], (0, OUT)) == [] == ask([], (0, OUT))
+    assert ask([0], (1, OUT)) == []
+
+
+@pytest.mark.parametrize("reach", REACH)
+def test_two_entities_meet(reach: Reach) -> None:
+    """The films of director 0 that were made in year 6."""
+    found = reach(graph_of(FILMS, 8, 2), ragged([[0], [6]]), ragged([[0], [1]]), ragged([[OUT], [IN]]))
+    a, b = (Ragged(found.values[i:j], torch.tensor([0, j - i])) for i, j in ((0, 2), (2, 4)))
+    assert listed(intersect(a, b)) == [[3]]
+
+
+def test_graphs_by_relation_and_by_entry_are_the_same() -> None:
+    edges, n, n_relations, _, _ = large(2)
+    one_each = sorted({(a, b): (a, r, b) for a, r, b in edges}.values())
+    whole = graph_of(one_each, n, n_relations)
+
+    def csr(chosen: Edges) -> CSR:
+        ends = torch.tensor([(a, b) for a, _, b in chosen]).reshape(-1, 2).T
+        return csr_from_edges(ends[0], ends[1], n, undirected=False, drop_self_loops=False)
+
+    by_csrs = typed_graph_of_csrs([csr([e for e in one_each if e[1] == r]) for r in range(n_relations)])
+    kinds = torch.tensor([r for _, r, _ in sorted(one_each, key=lambda e: (e[0], e[2]))])
+    for other in (by_csrs, typed_graph_of_csr(csr(one_each), kinds, n_relations)):
+        for name in ("out_indptr", "out_relation", "out_node", "in_indptr", "in_relation", "in_node"):
+            assert torch.equal(getattr(whole, name), getattr(other, name)), name
+            assert getattr(whole, name).dtype == getattr(other, name).dtype, name
+
+
+def ignores_direction(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged) -> Ragged:
+    return reachable(graph, starts, relations, Ragged(torch.full_like(directions.values, EITHER), directions.offsets))
+
+
+def ignores_relation(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged) -> Ragged:
+    return reachable(graph, starts, Ragged(torch.full_like(relations.values, ANY), relations.offsets), directions)
+
+
+def keeps_what_it_passed(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged) -> Ragged:
+    whole = reachable(graph, starts, relations, directions)
+    rows = [sorted({*a, *b}) for a, b in zip(listed(whole), listed(starts))]
+    return ragged(rows, torch.int32)
+
+
+def never_comes_back(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged) -> Ragged:
+    whole = reachable(graph, starts, relations, directions)
+    rows = [sorted({*a} - {*b}) for a, b in zip(listed(whole), listed(starts))]
+    return ragged(rows, torch.int32)
+
+
+def from_the_last(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged) -> Ragged:
+    steps = (ragged([row[::-1] for row in listed(x)]) for x in (relations, directions))
+    return reachable(graph, starts, *steps)
+
+
+WRONG = [ignores_direction, ignores_relation, keeps_what_it_passed, never_comes_back, from_the_last]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_checks_catch(wrong: Reach) -> None:
+    starts = [[0], [0], [6], [3], [3]]
+    chains = [[(0, OUT)], [(0, OUT), (0, IN)], [(1, IN), (0, IN)], [(ANY, OUT)], [(0, EITHER)]]
+    check(reachable, FILMS, 8, 2, starts, chains)
+    with pytest.raises(AssertionError):
+        check(wrong, FILMS, 8, 2, starts, chains)
+
+
+# --- intersections ---------------------------------------------------------------------------------
+
+Meet = Callable[[Ragged, Ragged], Ragged]
+MEET: list[Meet] = [intersect, lambda a, b: intersect(a, b, implementation="torch")]
+
+
+def check_meet(meet: Meet, a: list[list[int]], b: list[list[int]], dtype: torch.dtype = torch.int64) -> None:
+    found = meet(ragged(a, dtype), ragged(b))
+    assert found.values.dtype == dtype
+    assert listed(found) == [sorted(set(x) & set(y)) for x, y in zip(a, b, strict=True)]
+
+
+@QUICK
+@given(st.lists(st.tuples(*[st.sets(st.integers(-4, 12), max_size=9).map(sorted)] * 2), max_size=6), st.booleans())
+def test_meets(pairs: list[tuple[list[int], list[int]]], narrow: bool) -> None:
+    for meet in MEET:
+        check_meet(meet, [a for a, _ in pairs], [b for _, b in pairs], torch.int32 if narrow else torch.int64)
+
+
+@pytest.mark.parametrize("meet", MEET)
+def test_meets_by_hand(meet: Meet) -> None:
+    check_meet(meet, [[1, 3, 5], [2]], [[3, 4, 5], []])
+    check_meet(meet, [[-(2**62), 2**62]], [[2**62]])
+
+
+def across_lists(a: Ragged, b: Ragged) -> Ragged:
+    everywhere = set(b.values.tolist())
+    return ragged([[v for v in row if v in everywhere] for row in listed(a)])
+
+
+def unites(a: Ragged, b: Ragged) -> Ragged:
+    return ragged([sorted({*x, *y}) for x, y in zip(listed(a), listed(b))])
+
+
+@pytest.mark.parametrize("wrong", [across_lists, unites])
+def test_meet_checks_catch(wrong: Meet) -> None:
+    with pytest.raises(AssertionError):
+        check_meet(wrong, [[1, 2], [1, 3]], [[2], [3]][::-1])
+
+
+# --- input -----------------------------------------------------------------------------------------
+
+
+def test_tensors_are_made_where_the_input_is() -> None:
+    edges = torch.tensor(FILMS).T
+    starts, relations, ways = ragged([[0], [6]]), ragged([[0], [ANY]]), ragged([[OUT], [IN]])
+    with torch.device("meta"):  # a tensor made without naming its device would be on this one
+        graph = typed_graph(edges[0], edges[1], edges[2], 8, 2)
+        found = reachable(graph, starts, relations, ways, implementation="torch")
+        again = intersect(found, found, implementation="torch")
+    assert listed(found) == [[2, 3], [3, 4]] == listed(again)
+
+
+GRAPH, ZERO = graph_of(FILMS, 8, 2), ragged([[0]])
+ARROW = csr_from_edges(torch.tensor([0]), torch.tensor([1]), 2, undirected=False)
+
+
+@pytest.mark.parametrize(
+    ("match", "call"),
+    [
+        ("one of the starts is no node", lambda: reachable(GRAPH, ragged([[8]]), ZERO, ragged([[OUT]]))),
+        ("no such relation; given 2 at position 0", lambda: reachable(GRAPH, ZERO, ragged([[2]]), ragged([[OUT]]))),
+        ("no such relation; given -2", lambda: reachable(GRAPH, ZERO, ragged([[-2]]), ragged([[OUT]]))),
+        ("no such direction; given 0", lambda: reachable(GRAPH, ZERO, ZERO, ZERO)),
+        ("relations do not match the starts", lambda: reachable(GRAPH, ZERO, ragged([[0], [0]]), ragged([[1], [1]]))),
+        ("directions do not match", lambda: reachable(GRAPH, ZERO, ragged([[0, 0]]), ragged([[1]]))),
+        ("threads is out of range", lambda: reachable(GRAPH, ZERO, ZERO, ragged([[1]]), threads=0)),
+        ("the relation of an edge is no node", lambda: graph_of([(0, 2, 1)], 8, 2)),
+        ("the head of an edge is no node", lambda: graph_of([(0, 1, 8)], 8, 2)),
+        ("size of a graph", lambda: graph_of([], -1, 2)),
+        ("relation ids are no list", lambda: typed_graph(ZERO.values, torch.ones(1), ZERO.values, 8, 2)),
+        ("relation ids are no list", lambda: typed_graph_of_csr(ARROW, torch.tensor([0, 0]), 1)),
+        ("no relation is given", lambda: typed_graph_of_csrs([])),
+        ("different nodes", lambda: typed_graph_of_csrs([ARROW, csr_from_edges(ZERO.values, ZERO.values, 1)])),
+        ("lists of a are not in order", lambda: intersect(ragged([[2, 1]]), ZERO)),
+        ("different numbers of lists", lambda: intersect(ZERO, ragged([[0], [1]]))),
+    ],
+)
+def test_bad_input_says_what(match: str, call: Callable[[], object]) -> None:
+    with pytest.raises(BadInput, match=match):
+        call()
+
+
+def test_an_unknown_implementation_is_refused() -> None:
+    with pytest.raises(UsageError, match="no such implementation"):
+        intersect(ZERO, ZERO, implementation="scipy")

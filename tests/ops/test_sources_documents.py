@@ -1,0 +1,283 @@
+"""PDF and HTML files: text, titles, pages and charsets, and what is left out of a page."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+
+import gpu_rag
+from gpu_rag.errors import MissingBackend, UsageError
+from gpu_rag.index.build import Sources
+from gpu_rag.index.verify import verify
+from gpu_rag.layers.passages import Passages
+from gpu_rag.sources.corpora import read_corpus, reader_versions
+from gpu_rag.text.pages import page_of
+from gpu_rag.types import Document, Reject
+
+
+def read(*paths, **limits):
+    """(documents, rejects) of some paths."""
+    found = list(read_corpus(paths, **limits))
+    return [x for x in found if isinstance(x, Document)], [x for x in found if isinstance(x, Reject)]
+
+
+def pdf(pages, title="", packed=False):
+    """A PDF of pages of lines, written by hand."""
+    n = len(pages)
+    kids = " ".join(f"{4 + 2 * i} 0 R" for i in range(n))
+    objects = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        f"<< /Type /Pages /Kids [{kids}] /Count {n} >>".encode(),
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    ]
+    for i, page in enumerate(pages):
+        shown = "".join(f"({line}) Tj T*\n" for line in page.split("\n"))
+        body = f"BT /F1 12 Tf 72 720 Td 14 TL\n{shown}ET".encode("latin-1")
+        body, how = (zlib.compress(body), b" /Filter /FlateDecode") if packed else (body, b"")
+        head = "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Resources << /Font << /F1 3 0 R >> >>"
+        objects.append(f"{head} /Contents {5 + 2 * i} 0 R >>".encode())
+        objects.append(b"<< /Length %d%s >>\nstream\n%s\nendstream" % (len(body), how, body))
+    objects.append(f"<< /Title ({title}) >>".encode())
+    out, starts = b"%PDF-1.4\n", []
+    for number, content in enumerate(objects, start=1):
+        starts.append(len(out))
+        out += b"%d 0 obj\n%s\nendobj\n" % (number, content)
+    table = b"".join(b"%010d 00000 n \n" % start for start in starts)
+    size = len(objects) + 1
+    tail = b"trailer\n<< /Size %d /Root 1 0 R /Info %d 0 R >>" % (size, len(objects))
+    return b"%sxref\n0 %d\n0000000000 65535 f \n%s%s\nstartxref\n%d\n%%%%EOF\n" % (out, size, table, tail, len(out))
+
+
+PAGES = ["The Halden Bridge is old.\nIt crosses the Ves.", "", "Marta Orlo drew it.", "Kerling lies beside it."]
+
+
+def check_pages(document, pages):
+    """Each page's text stands at its offset, and every character is on the page that it came from."""
+    assert len(document.pages) == len(pages) and document.pages[0] == 0
+    ends = [*document.pages[1:], len(document.text) + 1]
+    for number, (page, start, end) in enumerate(zip(pages, document.pages, ends), start=1):
+        assert document.text[start:end].strip("\n") == page
+        for offset in range(start, end):
+            assert page_of(document.pages, offset) == number
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_text_of_a_pdf_keeps_its_pages(tmp_path, packed):
+    (tmp_path / "b.pdf").write_bytes(pdf(PAGES, "On Bridges", packed))
+    (tmp_path / "untitled.PDF").write_bytes(pdf(PAGES[:1]))
+    documents, rejects = read(tmp_path)
+    assert [(d.id, d.title, d.line) for d in documents] == [("b.pdf", "On Bridges", 0), ("untitled.PDF", "untitled", 0)]
+    check_pages(documents[0], PAGES)
+    assert documents[0].text.startswith(PAGES[0]) and not rejects
+    assert read(tmp_path / "b.pdf")[0][0].text == documents[0].text
+
+
+def test_the_check_of_pages_catches_wrong_offsets(tmp_path):
+    (tmp_path / "b.pdf").write_bytes(pdf(PAGES))
+    good = read(tmp_path / "b.pdf")[0][0]
+    wrong = [
+        tuple(start - number for number, start in enumerate(good.pages)),  # the line breaks between pages forgotten
+        good.pages[:1] + good.pages[2:],  # an empty page forgotten
+        tuple(start + 1 for start in good.pages),
+    ]
+    for pages in wrong:
+        with pytest.raises((AssertionError, UsageError)):
+            check_pages(Document(good.id, good.title, good.text, pages=pages), PAGES)
+
+
+def test_page_of():
+    assert [page_of((0, 3, 9), offset) for offset in (0, 2, 3, 8, 9, 99)] == [1, 1, 2, 2, 3, 3]
+    for pages, offset in (((), 0), ((0, 3), -1)):
+        with pytest.raises(UsageError):
+            page_of(pages, offset)
+
+
+def test_passages_of_an_index_lead_to_pages(bench, tmp_path):
+    words = [" ".join(f"word{page}x{i}" for i in range(40)) + "." for page in range(3)]
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "b.pdf").write_bytes(pdf(words))
+    (tmp_path / "c" / "a.txt").write_text("Plain.")
+    bench.run(Passages(), {"index": {"chunk_words": 20, "overlap_words": 5}}, sources=Sources((tmp_path / "c",)))
+    plain, book = bench.rows("documents")
+    assert plain["pages"] == [] and len(book["pages"]) == 3
+    chunks = [row for row in bench.rows("passages") if row["doc_id"] == "b.pdf"]
+    assert len(chunks) > 5
+    for chunk in chunks:
+        assert f"word{page_of(book['pages'], chunk['start']) - 1}x" in chunk["text"].split()[0]
+
+
+def test_an_index_of_a_pdf_is_sound(tmp_path):
+    (tmp_path / "b.pdf").write_bytes(pdf(PAGES))
+    settings = {"models": {"embedder": "hash", "llm": "none"}}
+    gpu_rag.build(tmp_path / "b.pdf", tmp_path / "ix", methods=["bm25"], settings=settings)
+    assert verify(tmp_path / "ix") == []
+
+
+def test_a_pdf_with_a_page_that_cannot_be_read_keeps_the_others(tmp_path):
+    path = tmp_path / "b.pdf"
+    path.write_bytes(pdf(["One.", "Two."]).replace(b"/Contents 7 0 R", b"/Contents 99 0 R"))
+    documents, rejects = read(path)
+    assert documents[0].text == "One.\n" and documents[0].pages == (0, 5)
+    assert [(r.id, r.line) for r in rejects] == [("b.pdf", 0)]
+    assert rejects[0].reason == "page 2 cannot be read: its content is not in the file; the rest of the file is read"
+    path.write_bytes(pdf(["One."]).replace(b"/Count 1", b"/Count 7"))
+    documents, rejects = read(path)
+    assert len(documents) == 1 and "names 7 pages, but only 1" in rejects[0].reason
+
+
+# --- html --------------------------------------------------------------------------------------------
+
+
+def page(path, markup):
+    path.write_bytes(markup if isinstance(markup, bytes) else markup.encode())
+    documents, rejects = read(path)
+    assert not rejects, rejects
+    return documents[0]
+
+
+ARTICLE = """<!DOCTYPE html><html><head><title> Halden &amp;
+ Ves </title><style>p { color: red }</style><script>var a = "<p>no</p>";</script></head>
+<body><header>Site name</header><nav><ul><li>Home</ul></nav><div role="navigation">Crumbs</div>
+<h1>The <em>Bridge</em></h1><p>Built&nbsp;in   1902 by Marta&#32;Orlo &lt;engineer&gt;.<br>It is caf&eacute;-brown,
+super\xadstructure<b>s</b> aside.<p hidden>Secret.</p>
+<ul><li>one</li><li><p>two</p></li></ul><table><tr><th>Year<th>Span</tr><tr><td>1902<td>30 m</table>
+<pre>a
+  b</pre><noscript>Turn it on</noscript><svg><title>icon</title><text>x</text></svg><template><p>t</p></template>
+<article><header>By Ann</header><p>Inner.</p><footer>Noted.</footer></article>
+<button>Buy</button><aside>Related</aside><footer>Imprint</footer></body></html>"""
+ARTICLE_TEXT = """The Bridge
+
+Built in 1902 by Marta Orlo <engineer>.
+It is café-brown, superstructures aside.
+
+one
+
+two
+
+Year\tSpan
+1902\t30 m
+
+a
+  b
+
+By Ann
+
+Inner.
+
+Noted."""
+
+
+def check_article(document):
+    assert (document.title, document.text, document.pages) == ("Halden & Ves", ARTICLE_TEXT, ())
+
+
+def test_the_main_text_of_a_page(tmp_path):
+    check_article(page(tmp_path / "a.html", ARTICLE))
+    with pytest.raises(AssertionError):  # a plausible slip: tags stripped, references left
+        check_article(Document("a.html", "Halden & Ves", ARTICLE_TEXT.replace("café", "caf&eacute;")))
+
+
+def test_titles_of_pages(tmp_path):
+    assert page(tmp_path / "t.htm", "<h1>Head <i>line</i></h1>text").title == "Head line"
+    assert page(tmp_path / "u.HTML", "just text").title == "u"
+    assert page(tmp_path / "v.html", "<title> </title><svg><title>no</title></svg>text").title == "v"
+
+
+def test_a_main_element_is_the_main_text_unless_it_is_empty(tmp_path):
+    around = "<p>before</p>{}<div>after</div>"
+    assert (
+        page(tmp_path / "a.html", around.format("<main><p>x</p><nav>n</nav><aside>y</aside></main>")).text == "x\n\ny"
+    )
+    assert page(tmp_path / "b.html", around.format('<div role="main">x</div><main>y</main>')).text == "x\n\ny"
+    assert page(tmp_path / "c.html", around.format("<main> </main>")).text == "before\n\nafter"
+
+
+CHARSETS = {
+    "default": ("Ünï 🌊", "utf-8", ""),
+    "mark": ("Ünï", "utf-8-sig", "<meta charset=koi8-r>"),
+    "utf16": ("Ünï", "utf-16", ""),
+    "meta": ("Привет", "windows-1251", '<meta charset="Windows-1251">'),
+    "equiv": ("Ünï", "cp1252", '<meta http-equiv="Content-Type" content="text/html; charset=ISO-8859-1">'),
+    "euro": ("5 €", "cp1252", "<meta charset=latin1>"),
+    "japan": ("日本", "shift_jis", "<meta charset=Shift_JIS>"),
+    "china": ("中文", "gbk", "<meta charset=gb2312>"),
+    "xml": ("Ünï", "iso8859-15", '<?xml version="1.0" encoding="iso-8859-15"?>'),
+    "comment": ("Ünï", "utf-8", "<!-- <meta charset=koi8-r> -->"),
+    "late": ("Ünï", "utf-8", "<!-- " + "x" * 1100 + " --><meta charset=koi8-r>"),
+    "unknown": ("Ünï", "utf-8", "<meta charset=zlib>"),
+}
+
+
+@pytest.mark.parametrize("name", CHARSETS)
+def test_declared_charsets_are_honoured(tmp_path, name):
+    text, charset, head = CHARSETS[name]
+    assert page(tmp_path / "a.html", (head + f"<p>{text}</p>").encode(charset)).text == text
+
+
+def test_files_that_are_no_readable_page_are_rejects(tmp_path):
+    cases = {
+        "latin": (b"caf\xe9", "not UTF-8, the charset of the file: byte 0xe9 at offset 3"),
+        "declared": (b"<meta charset=shift_jis>\x81", "not CP932, the charset of the file: byte 0x81 at offset 24"),
+        "half": (b"\xff\xfea\x00\x00\xd8", "not UTF-16-LE"),
+        "nul": (b"a\x00b", "NUL"),
+        "empty": (b"", "the file is empty"),
+        "blank": (b"<script>x</script> \n", "the page has no text"),
+        "frames": (b"<frameset><frame src=x></frameset>", "the page has no text"),
+    }
+    for name, (raw, _) in cases.items():
+        (tmp_path / f"{name}.html").write_bytes(raw)
+    documents, rejects = read(tmp_path)
+    reasons = {Path(r.file).stem: r.reason for r in rejects}
+    assert not documents and reasons.keys() == cases.keys()
+    for name, (_, said) in cases.items():
+        assert said in reasons[name], (name, reasons[name])
+
+
+# --- the extra, and where the parser runs --------------------------------------------------------------
+
+
+def test_without_the_extra_a_file_is_an_error_and_a_file_in_a_folder_a_reject(tmp_path, monkeypatch):
+    (tmp_path / "b.pdf").write_bytes(pdf(PAGES))
+    (tmp_path / "a.html").write_text("text")
+    (tmp_path / "c.txt").write_text("text")
+    assert reader_versions([tmp_path]).keys() == {"pypdf", "selectolax"}
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name in ("pypdf", "selectolax") else find(name, *rest)
+    )
+    for name, library in (("b.pdf", "pypdf"), ("a.html", "selectolax")):
+        with pytest.raises(MissingBackend, match=rf"documents extra.*{library}.*gpu-rag\[documents\]"):
+            read_corpus([tmp_path / name])
+    documents, rejects = read(tmp_path)
+    assert [d.id for d in documents] == ["c.txt"] and len(rejects) == 2
+    assert all("gpu-rag[documents]" in reject.reason for reject in rejects)
+    assert reader_versions([tmp_path]) == {"pypdf": "absent", "selectolax": "absent"}
+    assert reader_versions([tmp_path / "c.txt"]) == {}
+
+
+def test_the_working_directory_cannot_put_modules_into_the_parser(tmp_path):
+    (tmp_path / "pypdf.py").write_text("raise SystemExit(7)")
+    (tmp_path / "json.py").write_text("raise SystemExit(7)")
+    (tmp_path / "b.pdf").write_bytes(pdf(PAGES))
+    code = (
+        "import sys, pathlib; from gpu_rag.sources.corpora import read_corpus; "
+        "print([type(x).__name__ for x in read_corpus([pathlib.Path(sys.argv[1])])])"
+    )
+    run = [sys.executable, "-P", "-c", code, str(tmp_path / "b.pdf")]
+    done = subprocess.run(run, cwd=tmp_path, env=dict(os.environ), capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['Document']"
+
+
+def test_the_same_files_give_the_same_documents_alone_and_in_a_folder(tmp_path):
+    for i in range(5):
+        (tmp_path / f"{i}.pdf").write_bytes(pdf(PAGES[i % 4 :]))
+        (tmp_path / f"{i}.html").write_text(ARTICLE[i * 150 :])
+    together, rejects = read(tmp_path)
+    alone = [d for path in sorted(tmp_path.iterdir()) for d in read(path)[0]]
+    assert [(d.id, d.text) for d in together] == [(d.id, d.text) for d in alone] and len(together) + len(rejects) == 10

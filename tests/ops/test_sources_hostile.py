@@ -1,0 +1,215 @@
+"""Files made to exhaust or to crash a reader cost one Reject each, in bounded memory and time."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import time
+import tracemalloc
+import zlib
+from functools import partial
+
+import pytest
+from pypdf import PdfReader, PdfWriter
+
+from gpu_rag.sources import parser as parser_module
+from gpu_rag.sources.corpora import read_corpus
+from gpu_rag.sources.parser import Parser
+from gpu_rag.sources.rows import Limits, RowError
+from gpu_rag.types import Document, Reject
+
+
+def read(*paths, **limits):
+    """(documents, rejects) of some paths."""
+    found = list(read_corpus(paths, **limits))
+    return [x for x in found if isinstance(x, Document)], [x for x in found if isinstance(x, Reject)]
+
+
+def pdf(*objects, trailer=b""):
+    """A PDF of numbered objects, the first its catalogue."""
+    out, starts = b"%PDF-1.4\n", []
+    for number, content in enumerate(objects, start=1):
+        starts.append(len(out))
+        out += b"%d 0 obj\n%s\nendobj\n" % (number, content)
+    table = b"".join(b"%010d 00000 n \n" % start for start in starts)
+    size = len(objects) + 1
+    tail = b"trailer\n<< /Size %d /Root 1 0 R %s>>\nstartxref\n%d\n%%%%EOF\n" % (size, trailer, len(out))
+    return b"%sxref\n0 %d\n0000000000 65535 f \n%s%s" % (out, size, table, tail)
+
+
+def packed(raw, times=1):
+    for _ in range(times):
+        raw = zlib.compress(raw, 9)
+    return b"<< /Length %d /Filter [%s] >>\nstream\n%s\nendstream" % (len(raw), b"/FlateDecode " * times, raw)
+
+
+CATALOGUE = b"<< /Type /Catalog /Pages 2 0 R >>"
+FONT = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
+PAGE = b"<< /Type /Page /Parent 2 0 R /Resources << /Font << /F1 3 0 R >> >> /Contents 5 0 R >>"
+
+
+def kids(references, count=1):
+    return b"<< /Type /Pages /Kids [%s] /Count %d >>" % (references, count)
+
+
+def one_page(content):
+    return pdf(CATALOGUE, kids(b"4 0 R"), FONT, PAGE, content)
+
+
+def text_of(n):
+    return b"BT /F1 1 Tf " + b"(so many words) Tj\n" * n + b"ET"
+
+
+PLAIN = one_page(packed(text_of(1)))
+LOCKED = io.BytesIO()
+with PdfWriter(clone_from=PdfReader(io.BytesIO(PLAIN))) as writer:
+    writer.encrypt("secret", "owner", algorithm="RC4-128")
+    writer.write(LOCKED)
+
+HOSTILE_PDFS = {
+    "bomb": (one_page(packed(bytes(1 << 28))), "LimitReachedError"),
+    "bomb in a bomb": (one_page(packed(b" " * 70_000_000, times=3)), "no page of the PDF has text"),
+    "operators without end": (one_page(packed(b"q Q " * 5_000_000)), "no page of the PDF has text"),
+    "deep array in a page": (one_page(packed(b"[" * 1_000_000)), "no page of the PDF has text"),
+    "deep dictionary in a page": (one_page(packed(b"<< /A " * 500_000)), "no page of the PDF has text"),
+    "page tree in a circle": (pdf(CATALOGUE, kids(b"3 0 R"), kids(b"2 0 R")), "cyclic"),
+    "page tree that holds itself": (pdf(CATALOGUE, kids(b"2 0 R 4 0 R"), FONT, PAGE, packed(b"")), "cyclic"),
+    "pages without end": (pdf(CATALOGUE, kids(b"4 0 R " * 30_000), FONT, PAGE, packed(b"")), "max_pages = 20000"),
+    "deep page tree": (pdf(CATALOGUE, *(kids(b"%d 0 R" % i) for i in range(3, 3000)), PAGE), "depth"),
+    "deep array": (pdf(CATALOGUE, b"<< /Type /Pages /Kids " + b"[" * 200_000 + b" >>"), "cannot be read"),
+    "a length that is its own": (
+        one_page(b"<< /Length 5 0 R >>\nstream\nabc\nendstream"),
+        "no page of the PDF has text",
+    ),
+    "a catalogue that is its own": (pdf(b"1 0 R"), "cannot be read"),
+    "xref in a circle": (pdf(b"<< >>", trailer=b"/Prev 9 "), "cannot be read"),
+    "encrypted": (LOCKED.getvalue(), "encrypted with a password"),
+    "cut off": (PLAIN[: len(PLAIN) // 2], "not a whole PDF"),
+    "no pdf": (b"just text", "not a whole PDF"),
+    "only an end": (b"%%EOF", "cannot be read"),
+    "empty": (b"", "the file is empty"),
+    "pictures only": (one_page(packed(b"q Q")), "pictures only"),
+}
+
+
+def test_hostile_pdfs_are_rejects_and_the_files_between_them_are_read(tmp_path):
+    for name, (raw, _) in HOSTILE_PDFS.items():
+        (tmp_path / f"{name}.pdf").write_bytes(raw)
+        (tmp_path / f"{name}~.pdf").write_bytes(PLAIN)
+    documents, rejects = read(tmp_path)
+    assert [d.id for d in documents] == sorted(f"{name}~.pdf" for name in HOSTILE_PDFS)
+    assert {d.text for d in documents} == {"so many words"}
+    reasons = {r.file.rsplit("/", 1)[1].removesuffix(".pdf"): r.reason for r in rejects}
+    assert len(rejects) == len(HOSTILE_PDFS)
+    for name, (_, said) in HOSTILE_PDFS.items():
+        assert said in reasons[name], (name, reasons[name])
+
+
+def test_every_cut_of_a_pdf_is_a_reject(tmp_path):
+    whole = PLAIN.rstrip()
+    for cut in range(1, len(whole), 29):
+        (tmp_path / f"{cut}.pdf").write_bytes(whole[:cut])
+    documents, rejects = read(tmp_path)
+    assert not documents and len(rejects) == len(range(1, len(whole), 29))
+
+
+HOSTILE_PAGES = {
+    "line.html": b"x" * 100_000_000,
+    "nested.html": b"<div>" * 100_000 + b"end",
+    "attributes.html": b"<a " + b" ".join(b"a%d=1" % i for i in range(50_000)) + b">end",
+    "tags.html": b"<b>" * 20_000_000,
+}
+
+
+def test_hostile_pages_are_rejects_within_the_limits(tmp_path):
+    for name, raw in HOSTILE_PAGES.items():
+        (tmp_path / name).write_bytes(raw)
+    (tmp_path / "z.html").write_text("fine")
+    started = time.monotonic()
+    documents, rejects = read(tmp_path, max_parse_s=1, max_parse_bytes=512 << 20)
+    assert [d.text for d in documents] == ["fine"] and len(rejects) == len(HOSTILE_PAGES)
+    assert time.monotonic() - started < 4 * len(HOSTILE_PAGES) + 4
+    reasons = {r.file.rsplit("/", 1)[1]: r.reason for r in rejects}
+    assert "max_parse_bytes" in reasons["line.html"] or "max_document_chars" in reasons["line.html"]
+    assert "max_parse_s = " in reasons["nested.html"]  # by the processor's clock, or by that on the wall
+    assert "memory" in reasons["tags.html"]
+
+
+def test_a_hundred_thousand_nested_tags_keep_their_text(tmp_path):
+    (tmp_path / "a.html").write_bytes(b"<title>T</title>" + b"<span>" * 100_000 + b"end")
+    documents, rejects = read(tmp_path / "a.html")
+    assert (documents[0].title, documents[0].text, rejects) == ("T", "end", [])
+
+
+def test_a_gigabyte_of_one_line_is_a_reject_in_bounded_memory(tmp_path):
+    names = ("a.txt", "a.md", "a.html", "a.pdf")
+    for name in names:
+        with (tmp_path / name).open("wb") as stream:
+            stream.truncate(1 << 30)
+    tracemalloc.start()
+    documents, rejects = read(tmp_path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert not documents and len(rejects) == len(names) and peak < 100 << 20, peak
+    assert all("bytes" in reject.reason and "more than" in reject.reason for reject in rejects)
+
+
+def test_limits_of_size_memory_and_time(tmp_path):
+    path = tmp_path / "a.pdf"
+    path.write_bytes(one_page(packed(text_of(20_000))))
+    cases = {
+        "max_file_bytes = 100": {"max_file_bytes": 100},
+        "max_parse_bytes = 10000000": {"max_parse_bytes": 10_000_000},
+        "max_document_chars = 1000": {"max_document_chars": 1000},
+        "1 pages, more than max_pages = 0": {"max_pages": 0},
+    }
+    for said, limits in cases.items():
+        documents, rejects = read(path, **limits)
+        assert not documents and said in rejects[0].reason, rejects
+    assert len(read(path)[0]) == 1
+    path.write_bytes(one_page(packed(text_of(400_000))))
+    assert "max_parse_s = " in read(path, max_parse_s=1)[1][0].reason
+
+
+def start(code):
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+
+
+def test_a_parser_that_only_waits_is_ended_by_the_clock(tmp_path, monkeypatch):
+    monkeypatch.setattr(parser_module, "_CLOCK_FACTOR", 0.5)
+    for said, code in BAD_PARSERS.items():
+        monkeypatch.setattr(parser_module, "_started", partial(start, code))
+        with Parser(Limits(max_parse_s=1, max_document_chars=10, max_pages=1)) as parser:
+            for _ in range(2):
+                with pytest.raises(RowError, match=said):
+                    parser.parse(tmp_path / "a.pdf")
+
+
+BAD_PARSERS = {
+    "takes more than": "import time; time.sleep(60)",
+    "status 3": "raise SystemExit(3)",
+    "signal 9": "import os; os.kill(os.getpid(), 9)",
+    "more than the limits allow": "import os\nwhile True: os.write(1, b'x' * 65536)",
+    "not answer in JSON": "import os, time; os.write(1, b'hm\\n'); time.sleep(60)",
+}
+
+
+def test_the_process_serves_many_files_and_ends_with_its_block(tmp_path):
+    path = tmp_path / "a.pdf"
+    path.write_bytes(PLAIN)
+    with Parser(Limits()) as parser:
+        assert parser.parse(path).text == "so many words"
+        process = parser._process
+        with pytest.raises(RowError, match="No such file"):
+            parser.parse(tmp_path / "gone.pdf")
+        assert parser.parse(path).pages == (0,) and parser._process is process
+        process.kill()
+        process.wait()
+        assert parser.parse(path).text == "so many words"
+        process = parser._process
+    assert process.poll() is not None
+    documents = read_corpus([path])
+    assert next(documents).id == "a.pdf"
+    documents.close()

@@ -1,0 +1,421 @@
+"""Every reader against ten thousand broken files each: no error but ours, and nothing of a file is lost."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zlib
+from collections import Counter
+from io import BytesIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gpu_rag.errors import GpuRagError
+from gpu_rag.sources.corpora import read_corpus
+from gpu_rag.sources.multihop import contexts_of, is_multihop
+from gpu_rag.sources.openie import read_openie
+from gpu_rag.sources.questions import read_questions
+from gpu_rag.sources.rows import Limits
+from gpu_rag.types import Reject
+
+pytestmark = pytest.mark.slow
+N = 10_000
+N_PDF = 300
+
+DOCS = [
+    {"id": "a", "title": "Vell", "text": "Vell lies on the Orn."},
+    {"id": 7, "title": None, "text": "Ünïcode 🌊", "extra": [1, {"b": 2}]},
+    {"title": "T", "text": "x"},
+]
+HIPPORAG = [{"title": d["title"] or "", "text": d["text"], "idx": i} for i, d in enumerate(DOCS)]
+BEIR = [{"_id": str(i), "title": "t", "text": d["text"], "metadata": {}} for i, d in enumerate(DOCS)]
+CONTEXT = [["Vell", ["Vell is a town.", " It lies on the Orn."]], ["Orn", ["A river."]]]
+HOTPOT = [
+    {"_id": "1", "question": "q?", "answer": "a", "supporting_facts": [["Vell", 0], ["Orn", 0]], "context": CONTEXT},
+    {"_id": "2", "question": "r?", "answer": "b", "type": "bridge", "supporting_facts": [], "context": CONTEXT[:1]},
+]
+TWO_WIKI = [{**row, "evidences": [["Vell", "on", "Orn"]], "answer_id": None} for row in HOTPOT]
+MUSIQUE = [
+    {
+        "id": "2hop__1_2",
+        "question": "q?",
+        "answer": "a",
+        "answer_aliases": ["b"],
+        "answerable": True,
+        "paragraphs": [
+            {"idx": 0, "title": "Vell", "paragraph_text": "A town.", "is_supporting": True},
+            {"idx": 1, "title": "Orn", "paragraph_text": "A river.", "is_supporting": False},
+        ],
+        "question_decomposition": [{"id": 1, "question": "?", "answer": "a", "paragraph_support_idx": 0}],
+    }
+]
+QUESTIONS = [
+    {"id": "1", "question": "Who?", "gold_ids": ["a", 7], "answers": ["x"], "hops": 2, "answer_ids": [["a"]]},
+    {"question": "What?", "answer": "y"},
+]
+OPENAI = [
+    {
+        "custom_id": "r1",
+        "method": "POST",
+        "url": "/v1/chat/completions",
+        "body": {"model": "m", "messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "Who?"}]},
+    },
+    {"custom_id": "r2", "body": {"messages": [{"role": "user", "content": [{"type": "text", "text": "What?"}]}]}},
+]
+OPENIE = [
+    {"id": "a", "entities": ["Vell", "Orn"], "triples": [["Vell", "on", "Orn"]]},
+    {"id": 7, "entities": [], "triples": []},
+]
+HIPPORAG_OPENIE = {
+    "docs": [
+        {
+            "idx": "c-1",
+            "passage": "Vell\nA town.",
+            "extracted_entities": ["Vell"],
+            "extracted_triples": [["a", "b", "c"]],
+        },
+        {"idx": "c-2", "passage": "Orn\nA river.", "extracted_entities": [], "extracted_triples": []},
+    ],
+    "avg_ent_chars": 3.5,
+}
+HTML = (
+    b'<!DOCTYPE html><html><head><meta charset="utf-8"><title>Vell &amp; Orn</title><style>p{}</style></head><body>'
+    b"<nav><a href='x'>Home</a></nav><main><h1>Vell</h1><p>It lies on the <b>Orn</b>, caf&eacute; &#x41;.<br>Long."
+    b"<ul><li>one<li>two</ul><table><tr><th>a<td>b</table><pre>x\n y</pre><svg><title>i</title></svg>"
+    b"<select><option>o</select></main><script>let a = '</p>';</script><template><p>t</template><!-- c --></body>"
+)
+TEXT = b"# Vell\n\nVell lies on the Orn. ```\n# not\n```\n\xc3\x9cn\xc3\xafcode \xf0\x9f\x8c\x8a\r\n"
+
+
+def pdf(packed):
+    """A PDF of two pages with a compressed or a plain content, by hand."""
+    fonts = b"/Resources << /Font << /F1 3 0 R >> >>"
+    objects = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Kids [4 0 R 6 0 R] /Count 2 >>",
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>",
+    ]
+    for number, words in ((5, b"Vell lies on the Orn."), (7, b"It is \\(very\\) old.")):
+        body = b"BT /F1 12 Tf 72 720 Td (" + words + b") Tj [(A) -250 (b)] TJ ET"
+        body, how = (zlib.compress(body), b" /Filter /FlateDecode") if packed else (body, b"")
+        objects.append(b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] %s /Contents %d 0 R >>" % (fonts, number))
+        objects.append(b"<< /Length %d%s >>\nstream\n%s\nendstream" % (len(body), how, body))
+    objects.append(b"<< /Title (On Vell) >>")
+    out, starts = b"%PDF-1.4\n", []
+    for number, content in enumerate(objects, start=1):
+        starts.append(len(out))
+        out += b"%d 0 obj\n%s\nendobj\n" % (number, content)
+    table = b"".join(b"%010d 00000 n \n" % start for start in starts)
+    tail = b"trailer\n<< /Size %d /Root 1 0 R /Info 8 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (len(starts) + 1, len(out))
+    return b"%sxref\n0 %d\n0000000000 65535 f \n%s%s" % (out, len(starts) + 1, table, tail)
+
+
+# --- inputs ------------------------------------------------------------------------------------------
+
+
+def lines_from(mutator, rows):
+    """JSON Lines of which some rows have other values, and some files other bytes."""
+    kept = [mutator.dumped(mutator.value(row) if mutator.random.random() < 0.6 else row) for row in rows]
+    raw = b"\n".join(kept) + b"\n"
+    return mutator.raw(raw) if mutator.random.random() < 0.5 else raw
+
+
+def array_from(mutator, rows):
+    """A JSON text of which some values are others, or some bytes."""
+    if mutator.random.random() < 0.6:
+        return mutator.dumped(mutator.value(rows))
+    return mutator.raw(mutator.dumped(rows))
+
+
+def put(path, raw):
+    """Write a file over the one before: unlike an empty new one, that waits for no disk."""
+    with open(path, "r+b" if path.exists() else "xb") as stream:
+        stream.write(raw)
+        stream.truncate()
+
+
+# --- what must hold ----------------------------------------------------------------------------------
+
+
+def marked_lines(raw):
+    """The lines that hold something; None where the file cannot be taken apart into lines."""
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff", b"\x1f\x8b")):
+        return None
+    return {number for number, line in enumerate(raw.split(b"\n"), start=1) if line and not line.isspace()}
+
+
+def check_lines(found, raw):
+    """Each line gives something, and only lines do; a row of contexts gives a document or a Reject for each context."""
+    expected = marked_lines(raw)
+    if expected is None:
+        assert len(found) == 1 and found[0].line == 0, found
+        return
+    given = Counter(where(item) for item in found)
+    assert given.keys() <= expected, (given, expected)
+    split = raw.split(b"\n")
+    for number in expected - given.keys():
+        check_contexts(json.loads(split[number - 1]), found)
+    for number in expected & given.keys():
+        assert given[number] == 1 or is_multihop(json.loads(split[number - 1])), (number, given)
+
+
+def check_elements(found, raw):
+    """Each element of a JSON array gives something; anything else gives a Reject."""
+    try:
+        rows = json.loads(raw)
+    except (ValueError, RecursionError):
+        rows = None
+    if not isinstance(rows, list):
+        assert any(isinstance(item, Reject) for item in found)
+        return
+    given = Counter(where(item) for item in found)
+    if 0 in given:  # not read at all: its encoding
+        assert len(found) == 1
+        return
+    assert given.keys() <= set(range(1, len(rows) + 1)), given
+    for number, row in enumerate(rows, start=1):
+        if number not in given and not stopped_before(found, number):
+            check_contexts(row, found)
+
+
+def stopped_before(found, number):
+    last = found[-1] if found else None
+    return isinstance(last, Reject) and "not read" in last.reason and last.line <= number
+
+
+def check_contexts(row, found):
+    """A row that gave nothing of its own: all its contexts are documents already."""
+    assert is_multihop(row), row
+    contexts = contexts_of(row, Limits())
+    assert contexts and all(not context.problem for context in contexts), row
+    assert {context.id for context in contexts} <= {item.id for item in found if not isinstance(item, Reject)}
+
+
+def where(item):
+    return item.line if hasattr(item, "line") else 0
+
+
+def read(reader, path):
+    """All that a reader gives; only our own errors are allowed."""
+    try:
+        return list(reader(path))
+    except GpuRagError as error:
+        return [Reject(str(path), 0, str(error))]
+
+
+def examine(check, found, raw):
+    """`check`, which shows the input when it fails."""
+    try:
+        check(found, raw)
+    except BaseException as error:
+        error.add_note(f"input: {raw!r}\nfound: {found!r}")
+        raise
+
+
+def corpus(path):
+    return read_corpus([path])
+
+
+CORPORA = {
+    "own.jsonl": (DOCS, lines_from, check_lines),
+    "beir.jsonl": (BEIR, lines_from, check_lines),
+    "musique.jsonl": (MUSIQUE, lines_from, check_lines),
+    "hotpot.json": (HOTPOT, array_from, check_elements),
+    "2wiki.json": (TWO_WIKI, array_from, check_elements),
+    "hipporag.json": (HIPPORAG, array_from, check_elements),
+}
+
+
+@pytest.mark.parametrize("name", CORPORA)
+def test_corpora(tmp_path, mutator, name):
+    rows, make, check = CORPORA[name]
+    path = tmp_path / name
+    for _ in range(N):
+        raw = make(mutator, rows)
+        put(path, raw)
+        examine(check, read(corpus, path), raw)
+
+
+def test_gzip(tmp_path, mutator):
+    path = tmp_path / "own.jsonl.gz"
+    for _ in range(N):
+        raw = lines_from(mutator, DOCS)
+        if mutator.random.random() < 0.5:
+            put(path, gzip.compress(raw, 1))
+            examine(check_lines if raw.strip() else check_nothing, read(corpus, path), raw)
+        else:
+            broken = mutator.raw(gzip.compress(raw, 1))
+            put(path, broken)
+            found = read(corpus, path)
+            assert found or not broken or not unpacked(broken).strip(), broken
+
+
+def unpacked(raw):
+    """What gzip data holds up to where it breaks; b"x" when that cannot be said."""
+    try:
+        return gzip.decompress(raw)
+    except (OSError, EOFError, zlib.error):
+        return b"x"
+
+
+def check_nothing(found, raw):
+    assert not found, (found, raw)
+
+
+def test_parquet(tmp_path, mutator):
+    path = tmp_path / "own.parquet"
+    tables = [parquet_of(DOCS[:1] * 3), parquet_of([{"text": "x"}, {"text": "y"}])]
+    for i in range(N):
+        if i % 8 == 0:
+            raw = parquet_of(mutator.value(DOCS))
+        else:
+            raw = mutator.raw(mutator.random.choice(tables), tables)
+        put(path, raw)
+        found = read(corpus, path)
+        examine(check_table, found, raw)
+
+
+def parquet_of(rows):
+    """Rows as Parquet, with the types that Arrow finds for them; a row that fits no column type is left out."""
+    sink = BytesIO()
+    rows = rows if isinstance(rows, list) else [rows]
+    while True:
+        try:
+            pq.write_table(pa.Table.from_pylist([row for row in rows if isinstance(row, dict)]), sink)
+            return sink.getvalue()
+        except (pa.ArrowException, UnicodeEncodeError, OverflowError):
+            rows = rows[:-1]
+
+
+def check_table(found, raw):
+    """Every row of a table that can be opened gives something, or one Reject says where reading stopped."""
+    try:
+        n = pq.ParquetFile(BytesIO(raw)).metadata.num_rows
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
+        n = 1
+    whole = [item.line for item in found] == list(range(1, n + 1))
+    assert whole or (isinstance(found[-1], Reject) and "not read" in found[-1].reason), (n, found)
+
+
+QUESTION_FILES = {
+    "own.jsonl": (QUESTIONS, lines_from),
+    "openai.jsonl": (OPENAI, lines_from),
+    "hotpot.json": (HOTPOT, array_from),
+    "2wiki.json": (TWO_WIKI, array_from),
+    "musique.jsonl": (MUSIQUE, lines_from),
+}
+
+
+@pytest.mark.parametrize("name", QUESTION_FILES)
+def test_questions(tmp_path, mutator, name):
+    rows, make = QUESTION_FILES[name]
+    path = tmp_path / name
+    for _ in range(N):
+        raw = make(mutator, rows)
+        put(path, raw)
+        found = read(read_questions, path)
+        if make is lines_from:
+            expected = marked_lines(raw)
+            assert len(found) == (1 if expected is None else len(expected)), (raw, found)
+            lines = [item.line for item in found if isinstance(item, Reject)]
+            assert expected is None or (set(lines) <= expected and len(set(lines)) == len(lines)), (raw, found)
+        else:
+            examine(check_row_count, found, raw)
+
+
+def check_row_count(found, raw):
+    """As many questions and Rejects as elements; anything that is no array gives a Reject."""
+    try:
+        rows = json.loads(raw)
+    except (ValueError, RecursionError):
+        rows = None
+    if isinstance(rows, list):
+        assert len(found) == len(rows) or "not" in found[-1].reason, found
+    else:
+        assert any(isinstance(item, Reject) for item in found)
+
+
+def test_beir_folder(tmp_path, mutator):
+    (tmp_path / "qrels").mkdir()
+    qrels = b"query-id\tcorpus-id\tscore\n1\td1\t1\n1\td2\t0\n2\td1\t2\n"
+    queries = [{"_id": "1", "text": "Who?"}, {"_id": "2", "text": "What?", "metadata": {}}]
+    for _ in range(N):
+        raw = lines_from(mutator, queries)
+        judged = mutator.raw(qrels)
+        put(tmp_path / "queries.jsonl", raw)
+        put(tmp_path / "qrels" / "test.tsv", judged)
+        found = read(read_questions, tmp_path)
+        lost = lost_judgements(judged, found)
+        assert not lost, (raw, judged, found, lost)
+
+
+def lost_judgements(judged, found):
+    """Queries of well-formed judgement lines that are neither questions nor Rejects."""
+    given = {item.id if isinstance(item, Reject) else item.question.id for item in found}
+    refused = {item.line for item in found if isinstance(item, Reject) and item.file.endswith(".tsv")}
+    lost = []
+    for number, line in enumerate(judged.split(b"\n"), start=1):
+        fields = line.strip(b"\r").split(b"\t")
+        if len(fields) == 3 and number > 1 and number not in refused and 0 not in refused:
+            name = fields[0].decode("utf-8", "replace")
+            lost += [] if name in given else [name]
+    return lost
+
+
+OPENIE_FILES = {"own.jsonl": (OPENIE, lines_from), "hipporag.json": (HIPPORAG_OPENIE, array_from)}
+
+
+@pytest.mark.parametrize("name", OPENIE_FILES)
+def test_openie(tmp_path, mutator, name):
+    rows, make = OPENIE_FILES[name]
+    path = tmp_path / name
+    for _ in range(N):
+        raw = make(mutator, rows)
+        put(path, raw)
+        found = read(read_openie, path)
+        kept = [item for item in found if not isinstance(item, Reject)]
+        rejects = [item for item in found if isinstance(item, Reject)]
+        whole = [item for item in rejects if not item.reason.startswith(("entity", "triple"))]
+        if make is lines_from:
+            expected = marked_lines(raw)
+            assert len(kept) + len(whole) == (1 if expected is None else len(expected)), (raw, found)
+        else:
+            examine(check_docs, kept + whole, raw)
+
+
+def check_docs(found, raw):
+    try:
+        content = json.loads(raw)
+    except (ValueError, RecursionError):
+        content = None
+    docs = content.get("docs") if isinstance(content, dict) else None
+    if isinstance(docs, list) and [where(item) for item in found if isinstance(item, Reject)] != [0]:
+        assert len(found) == len(docs), found
+    else:
+        assert len(found) == 1
+
+
+FOLDERS = {"txt": (TEXT, N), "md": (TEXT, N), "html": (HTML, N), "pdf": (pdf(False), N_PDF)}
+
+
+@pytest.mark.parametrize("ending", FOLDERS)
+def test_folders(tmp_path, mutator, ending):
+    seed, n = FOLDERS[ending]
+    others = [seed, pdf(True)] if ending == "pdf" else [seed, TEXT]
+    for i in range(n):
+        put(tmp_path / f"{i}.{ending}", mutator.raw(others[i % 2] if ending == "pdf" else seed, others))
+    found = list(read_corpus([tmp_path], max_parse_s=10))
+    given = Counter(os.path.basename(item.file) for item in found)
+    assert given.keys() == {f"{i}.{ending}" for i in range(n)}
+    documents = [item for item in found if not isinstance(item, Reject)]
+    assert len({d.id for d in documents}) == len(documents) > n / 20
+    for document in documents:
+        assert document.text.strip() and "\x00" not in document.text
+        document.text.encode("utf-8")
+        assert ending != "pdf" or (document.pages[0] == 0 and document.pages[-1] <= len(document.text))
+        assert list(document.pages) == sorted(set(document.pages))
+    crashes = [item.reason for item in found if isinstance(item, Reject) and "ended the parser" in item.reason]
+    assert not crashes, crashes[:5]
