@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from gpu_rag.cli.options import add_limit, add_max_failures, add_settings, api_key, exceeds, say, settings_of
-from gpu_rag.cli.plan_view import add_plan, check_plan, comparison, plan_answers, without_vector_cache
+from gpu_rag.cli.plan_view import Foretold, add_plan, check_plan, comparison, plan_answers, without_vector_cache
 from gpu_rag.cli.progress import Bars
 
 HELP = "Answer a file of questions; running it again continues where it stopped."
@@ -38,11 +37,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     from gpu_rag.api import Index, load_questions
     from gpu_rag.catalog import check_layers
     from gpu_rag.engine import check_unique
-    from gpu_rag.index.memory import peak_memory_bytes, reset_peak_memory
     from gpu_rag.jobs import AnswersFile, row_of, summary
-    from gpu_rag.plan.answer_plan import KEYS, plan_path
-    from gpu_rag.plan.compare import compare_answers
-    from gpu_rag.plan.files import read_plan
 
     check_plan(options)
     started = time.perf_counter()
@@ -52,16 +47,16 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     flags = {"runtime": {"driver": options.driver}} if options.driver else {}
     settings = settings_of(options, index.manifest.settings, flags)
     check_layers(options.method, index.layers, str(index.path))  # before a model is loaded or a file written
-    files = (options.out, _beside(options.out, ".replies.sqlite"))
-    plan = read_plan(plan_path(options.out), KEYS)
-    asked_with = without_vector_cache(settings) if options.plan else settings
-    engine = index.engine(asked_with, replies=files[1], api_key=api_key())
+    replies = _beside(options.out, ".replies.sqlite")
+    foretold = Foretold(options.out, replies)
+    engine = index.engine(
+        without_vector_cache(settings) if options.plan else settings, replies=replies, api_key=api_key()
+    )
     try:
         if options.plan:
             return plan_answers(options, engine, [row.question for row in rows])
         _write_rejects(_beside(options.out, ".rejects.jsonl"), rejects)
-        size = _bytes(files)
-        reset_peak_memory()
+        foretold.begin()
         config = engine.config(options.method)
         with AnswersFile(options.out, config, style=rows[0].style) as answers, Bars() as bars:
             todo = [row.question for row in rows if row.question.id not in answers.done]
@@ -82,16 +77,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     document = summary(written)
     document.update(asked=len(todo), kept=len(kept), rejects=len(rejects), method=options.method)
     document.update(wall_s=time.perf_counter() - started, out=str(options.out), batches=batch_sizes(result.stats))
-    if plan is not None and todo:
-        new = summary(row_of(answer) for answer in result.answers)
-        compared = compare_answers(
-            plan, config, [question.id for question in todo], new["usage"],
-            wall_s=document["wall_s"], memory_bytes=peak_memory_bytes(), disk_bytes=_bytes(files) - size,
-        )  # fmt: skip
-        if compared is None:
-            say(f"{plan_path(options.out)} is of other settings: not compared")
-        else:
-            document["plan"] = compared
+    document.update(foretold.compare(config, result.answers, document["wall_s"]))
     if options.report:
         from gpu_rag.report.page import write
         from gpu_rag.report.runs import answer_page
@@ -115,10 +101,6 @@ def batch_sizes(stats: Any) -> dict[str, Any]:
 
 def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
-
-
-def _bytes(files: Sequence[Path]) -> int:
-    return sum(file.stat().st_size for file in files if file.exists())
 
 
 def _write_rejects(path: Path, rejects: list[Any]) -> None:

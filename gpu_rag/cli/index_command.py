@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpu_rag.cli.options import add_max_failures, add_settings, api_key, exceeds, names, say, settings_of, table
-from gpu_rag.cli.plan_view import add_plan, check_plan, comparison, plan_index
+from gpu_rag.cli.plan_view import add_plan, check_plan, compared_index, comparison, plan_index
 from gpu_rag.cli.progress import Bars
+
+if TYPE_CHECKING:
+    from gpu_rag.index.build import BuildReport
 
 HELP = "Index a corpus into a folder; running it again continues where it stopped."
 EXAMPLE = "gpu-rag index corpus.jsonl --out my-index"
@@ -57,7 +60,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """Builds and reports."""
     from gpu_rag.api import build
     from gpu_rag.errors import UsageError
-    from gpu_rag.plan.compare import INDEX_KEYS, compare_index
+    from gpu_rag.plan.compare import INDEX_KEYS
     from gpu_rag.plan.files import read_plan
 
     check_plan(options)
@@ -85,22 +88,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
             progress=bars,
             api_key=api_key(),
         )
-    document: dict[str, Any] = {name: report.count(name) for name in COUNTS}
-    # the file, not the counts of `passages`: rows of ready extractions are rejected too
-    document["rejects"] = (report.out / "rejects.jsonl").read_bytes().count(b"\n")
-    document["extraction"] = {
-        name.removeprefix("extraction_"): n
-        for record in report.manifest.stages.values()
-        for name, n in record.counts.items()
-        if name.startswith("extraction_")
-    }
-    document["stages"] = {name: vars(stage) for name, stage in report.stages.items()}
-    document["wall_s"], document["out"] = report.wall_s, str(report.out)
-    compared = compare_index(plan, report) if plan is not None else None
-    if compared is not None:
-        document["plan"] = compared
-    elif plan is not None and not all(stage.skipped for stage in report.stages.values()):
-        say(f"{options.out}/plan.json is of another corpus or other settings: not compared")
+    document = _document(report)
+    document.update(compared_index(options, plan, report))
     if not options.json:
         print(_summary(document))
     # from the manifest: failures of an earlier run are still in the index
@@ -115,6 +104,22 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         say(f"gpu-rag: {n_failures} extractions failed, above --max-failures {options.max_failures}")
         return 3, document
     return 0, document
+
+
+def _document(report: BuildReport) -> dict[str, Any]:
+    """What --json prints of a build."""
+    document: dict[str, Any] = {name: report.count(name) for name in COUNTS}
+    # the file, not the counts of `passages`: rows of ready extractions are rejected too
+    document["rejects"] = (report.out / "rejects.jsonl").read_bytes().count(b"\n")
+    document["extraction"] = {
+        name.removeprefix("extraction_"): n
+        for record in report.manifest.stages.values()
+        for name, n in record.counts.items()
+        if name.startswith("extraction_")
+    }
+    document["stages"] = {name: vars(stage) for name, stage in report.stages.items()}
+    document["wall_s"], document["out"] = report.wall_s, str(report.out)
+    return document
 
 
 def _summary(document: dict[str, Any]) -> str:

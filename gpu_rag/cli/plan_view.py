@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_rag.cli.options import api_key, count_of, names, table
+from gpu_rag.cli.options import api_key, count_of, names, say, table
 from gpu_rag.cli.progress import Bars
 from gpu_rag.errors import UsageError
 from gpu_rag.settings import Settings
 
 if TYPE_CHECKING:
     from gpu_rag.engine import Engine
-    from gpu_rag.types import Question
+    from gpu_rag.index.build import BuildReport
+    from gpu_rag.types import Answer, Question
 
 
 def add_plan(parser: argparse.ArgumentParser, what: str, default: int) -> None:
@@ -133,6 +135,55 @@ def _answer_text(document: Mapping[str, Any]) -> str:
 
 
 # --- afterwards ------------------------------------------------------------------------------------
+
+
+def compared_index(options: argparse.Namespace, plan: Mapping[str, Any] | None, report: BuildReport) -> dict[str, Any]:
+    """{"plan": predicted against actual} for a build that was planned, else {}."""
+    from gpu_rag.plan.compare import compare_index
+
+    found = compare_index(plan, report) if plan is not None else None
+    if plan is not None and found is None and not all(stage.skipped for stage in report.stages.values()):
+        say(f"{options.out}/plan.json is of another corpus or other settings: not compared")
+    return {"plan": found} if found is not None else {}
+
+
+class Foretold:
+    """The plan of a job of answers, where there is one, and what the job uses from `begin` on."""
+
+    def __init__(self, out: Path, replies: Path):
+        """Reads the plan beside `out`. Raises BadInput where that is no plan."""
+        from gpu_rag.plan.answer_plan import KEYS, plan_path
+        from gpu_rag.plan.files import read_plan
+
+        self._path, self._files, self._bytes = plan_path(out), (out, replies), 0
+        self._plan = read_plan(self._path, KEYS)
+
+    def begin(self) -> None:
+        """From here on memory and disk are counted."""
+        from gpu_rag.index.memory import reset_peak_memory
+
+        reset_peak_memory()
+        self._bytes = self._held()
+
+    def compare(self, config: Mapping[str, Any], answers: Sequence[Answer], wall_s: float) -> dict[str, Any]:
+        """{"plan": predicted against actual} for the answers of this run, {} without a plan of these settings."""
+        from gpu_rag.index.memory import peak_memory_bytes
+        from gpu_rag.jobs import row_of, summary
+        from gpu_rag.plan.compare import compare_answers
+
+        if self._plan is None or not answers:
+            return {}
+        usage = summary(row_of(answer) for answer in answers)["usage"]
+        asked, grown = [answer.question_id for answer in answers], self._held() - self._bytes
+        found = compare_answers(
+            self._plan, config, asked, usage, wall_s=wall_s, memory_bytes=peak_memory_bytes(), disk_bytes=grown
+        )
+        if found is None:
+            say(f"{self._path} is of other settings: not compared")
+        return {"plan": found} if found is not None else {}
+
+    def _held(self) -> int:
+        return sum(file.stat().st_size for file in self._files if file.exists())
 
 
 def comparison(plan: Mapping[str, Any], what: str) -> str:

@@ -45,7 +45,8 @@ def radius_clusters(
         raise BadInput("min_samples is out of range", given=min_samples, expected=">= 1")
     if vectors.shape[0] >= 2**31:
         raise BadInput("too many vectors", given=vectors.shape[0], expected="fewer than 2^31")
-    if pick_implementation(vectors.device, implementation) == "numba":
+    chosen, vectors = pick_implementation(vectors.device, implementation), vectors.detach()
+    if chosen == "numba":
         from gpu_rag.graph.cluster_numba import clusters_by_numba
 
         return clusters_by_numba(vectors, 1 - eps, min_samples, TILE)

@@ -43,7 +43,7 @@ def clusters_by_numba(
 
 def raw_components(vectors: torch.Tensor) -> Array:
     """What kernels read vectors from: f32, or the bits of f16 in u16."""
-    vectors = vectors.detach().contiguous()
+    vectors = vectors.contiguous()
     return np.asarray((vectors.view(torch.uint16) if vectors.dtype == torch.float16 else vectors).numpy())
 
 

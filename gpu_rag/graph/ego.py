@@ -17,6 +17,7 @@ from gpu_rag.types import CSR, Blocks, Ragged
 __all__ = ["CheckedGraph", "checked", "ego_balls", "induced_subgraphs", "pick_implementation"]
 
 Ranges = Sequence[tuple[int, int]]
+READ_AT_ONCE = 1 << 24  # entries of the rows of blocks that are cut out together
 
 
 @dataclass(frozen=True)
@@ -169,8 +170,9 @@ def induced_subgraphs(
     nodes: Ragged of i32/i64 nodes, ascending, each once (as `ego_balls` gives them). include, exclude: ranges
     (lo, hi), lo <= v < hi; only listed nodes in one of `include` (any if None) and in none of `exclude` are taken.
     Returns Blocks: csr with local indices, offsets i64[B+1], global_ids i32[T]; symmetric where `csr` is.
-    implementation: numba | torch | auto, all give the same. O(rows of the listed nodes) time; memory: the result, and
-    4 N bytes (numba). Raises BadInput, UsageError, MissingBackend.
+    implementation: numba | torch | auto, all give the same. Time: the rows of the listed nodes; memory: the result,
+    4 N bytes, and a buffer of 16M entries, or of one block's rows if they have more.
+    Raises BadInput, UsageError, MissingBackend.
 
     Path 0 - 1 - 2 - 3 with [[0, 1], [1, 3]] gives two blocks, 0 - 1 and two lone nodes: global_ids [0, 1, 1, 3],
     indptr [0, 1, 2, 2, 2], indices [1, 0].
@@ -204,17 +206,26 @@ Inside = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 def _inside_by_numba(graph: CSR, nodes: Ragged) -> Inside:
     """Entries of each local row i64[T], their local columns i32[M] and their numbers in `graph` i64[M] (or [0])."""
-    from gpu_rag.graph.ego_kernels import count_inside, write_inside
+    from gpu_rag.graph.ego_kernels import cut_out
 
     indptr, indices = graph.indptr.contiguous().numpy(), graph.indices.contiguous().numpy()
     listed, offsets = nodes.values.contiguous().numpy(), nodes.offsets.contiguous().numpy()
+    read = np.concatenate([np.zeros(1, np.int64), np.cumsum(indptr[listed + 1] - indptr[listed])])[offsets]
     local, counts = np.full(graph.n, -1, np.int32), np.zeros(len(listed), np.int64)
-    count_inside(indptr, indices, listed, offsets, local, counts)
-    columns = np.empty(counts.sum(), np.int32)
-    entries = np.empty(0 if graph.weight is None else len(columns), np.int64)
-    local.fill(-1)
-    write_inside(indptr, indices, listed, offsets, local, np.cumsum(counts) - counts, columns, entries)
-    return torch.from_numpy(counts), torch.from_numpy(columns), torch.from_numpy(entries)
+    columns, entries, first = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)], 0
+    while first < nodes.batch:  # as many blocks as can be read at once, at least one
+        last = max(first + 1, int(np.searchsorted(read, read[first] + READ_AT_ONCE, "right")) - 1)
+        found = np.empty(read[last] - read[first] + 1, np.int32)
+        numbers = np.empty(0 if graph.weight is None else len(found), np.int64)
+        size = cut_out(indptr, indices, listed, offsets, first, last, local, counts, found, numbers)
+        columns.append(found[:size].copy())
+        entries.append(numbers[:size].copy())
+        first = last
+    return (
+        torch.from_numpy(counts),
+        torch.from_numpy(np.concatenate(columns)),
+        torch.from_numpy(np.concatenate(entries)),
+    )
 
 
 def _inside_by_torch(graph: CSR, nodes: Ragged) -> Inside:

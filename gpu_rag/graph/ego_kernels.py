@@ -154,37 +154,28 @@ def write_balls(seen: Any, touched: Any, place: Any, out: Any) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def count_inside(indptr: Any, indices: Any, nodes: Any, offsets: Any, local: Any, counts: Any) -> None:
-    """counts i64[T] = entries of each node's row whose column lies in the same block.
+def cut_out(
+    indptr: Any, indices: Any, nodes: Any, offsets: Any, first: Any, last: Any, local: Any, counts: Any, columns: Any,
+    entries: Any,
+) -> Any:  # fmt: skip
+    """Blocks first..last: columns i32[M] and entries i64[M] get the local column and the entry number of every entry
+    of a listed node's row whose column lies in the same block; counts i64[T], how many of each row. Returns M.
 
-    local: i32[N], all -1 before. Local numbers grow from block to block, so one below the first of this block belongs
-    to an earlier one.
+    local: i32[N], all -1 before the first block. Local numbers grow from block to block, so one below the first of
+    this block belongs to an earlier one. columns has room for all entries of the rows; entries may be [0]: not wanted.
     """
-    for b in range(offsets.shape[0] - 1):
-        first, last = offsets[b], offsets[b + 1]
-        for t in range(first, last):
+    at = 0
+    for b in range(first, last):
+        start = offsets[b]
+        for t in range(start, offsets[b + 1]):
             local[nodes[t]] = t
-        for t in range(first, last):
-            for e in range(indptr[nodes[t]], indptr[nodes[t] + 1]):
-                counts[t] += local[indices[e]] >= first
-
-
-@numba.njit(cache=True, nogil=True)
-def write_inside(
-    indptr: Any, indices: Any, nodes: Any, offsets: Any, local: Any, starts: Any, columns: Any, entries: Any
-) -> None:
-    """columns i32[M], entries i64[M]: local column and entry number of what `count_inside` counted, rows from
-    starts on; local is all -1 before. entries may be [0]: not wanted."""
-    for b in range(offsets.shape[0] - 1):
-        first, last = offsets[b], offsets[b + 1]
-        for t in range(first, last):
-            local[nodes[t]] = t
-        for t in range(first, last):
-            at = starts[t]
+        for t in range(start, offsets[b + 1]):
+            before = at
             for e in range(indptr[nodes[t]], indptr[nodes[t] + 1]):
                 column = local[indices[e]]
-                if column >= first:
-                    columns[at] = column
-                    if entries.shape[0] > 0:
-                        entries[at] = e
-                    at += 1
+                columns[at] = column  # kept only if `at` moves on
+                if entries.shape[0] > 0:
+                    entries[at] = e
+                at += column >= start
+            counts[t] = at - before
+    return at

@@ -60,6 +60,7 @@ def hybrid_argmax(
         raise BadInput("left and right differ in dimension or device", given=given, expected="one of each")
     _check_groups(exclude, left, right)
     check_threads(threads)
+    left, right = left.detach(), right.detach()
     if pick_implementation(left.device, implementation) == "numba":
         from gpu_rag.graph.join_numba import join_by_numba
 

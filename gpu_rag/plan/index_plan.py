@@ -242,7 +242,7 @@ def _notes(
             f"synonyms: every name is compared with every other, {n:,} x {n:,} pairs, so its time is quadratic"
         )
     statuses, n_tried = _statuses(trials.found), len(trials.tried)
-    if "extraction" in stages and stages["extraction"].prompt_tokens:
+    if "extraction" in trials.of and trials.of["extraction"].full["extraction"].requests:
         notes.append(
             f"the LLM was asked about {n_tried} passages; a server that takes more at once is faster than this"
         )

@@ -16,7 +16,7 @@ from gpu_rag.errors import UsageError
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 # Maps whose keys are names (of stages, methods, ...): an example may show some of them.
-OPEN = {"stages", "methods", "paired", "batches", "extraction", "counts", "libraries"}
+OPEN = {"stages", "methods", "paired", "batches", "extraction", "counts", "libraries", "plan", "identity"}
 SETTINGS = ("`--profile cpu|gpu|FILE`", "`--set KEY=VALUE`")
 
 
@@ -83,8 +83,8 @@ def test_defaults_are_those_of_the_program(name, page):
 
 
 def test_every_command_has_a_section_and_a_line_at_the_top(page):
-    assert re.findall(r"^## gpu-rag (\w+)$", page, re.MULTILINE) == list(COMMANDS)
-    assert re.findall(r"^- \[(\w+)\]\(#gpu-rag-\w+\)", page, re.MULTILINE) == list(COMMANDS)
+    assert re.findall(r"^## gpu-rag ([\w-]+)$", page, re.MULTILINE) == list(COMMANDS)
+    assert re.findall(r"^- \[([\w-]+)\]\(#gpu-rag-[\w-]+\)", page, re.MULTILINE) == list(COMMANDS)
 
 
 def test_what_every_command_takes_is_explained_once(page):
@@ -162,6 +162,7 @@ def documents(run, cli, index, questions, replay, tmp_path) -> dict[str, list[An
         "eval": ("eval", index, questions, "--retrieval-only", *cli.NO_LLM),
         "explain": ("explain", out, "q1"),
         "verify": ("verify", index),
+        "verify-answers": ("verify-answers", out, index, "--corpus", tmp_path / "tiny.jsonl"),
         "export": ("export", index, "--format", "parquet", "--out", tmp_path / "tables"),
         "bench": ("bench", "rrf", "--sizes", 200, "--batch", 1, "--rounds", 1),
         "doctor": ("doctor", *llm),
@@ -178,6 +179,9 @@ def documents(run, cli, index, questions, replay, tmp_path) -> dict[str, list[An
     demo["answers"] = [{**printed["ask"][0], "gold": ["x"]}]
     assert run(*styled).status == 0
     printed["answer"] += [cli.read_rows(out)[0], cli.read_rows(tmp_path / "styled.jsonl")[0]]
+    for name, place in (("index", tmp_path / "planned"), ("answer", tmp_path / "planned.jsonl")):
+        words = [place if word in (tmp_path / "new", out) else word for word in calls[name]]
+        printed[name] += [run(*words, *options, "--json").document for options in (["--plan"], [])]
     return printed
 
 

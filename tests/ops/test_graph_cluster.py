@@ -208,6 +208,13 @@ def test_never_more_than_a_tile_of_scores(name: str, products: list[int], monkey
     assert max(products) <= 50 * 50 and sum(products) < 0.7 * 220 * 220, "each pair once"
 
 
+@pytest.mark.parametrize("implementation", ["numba", "torch"])
+def test_any_layout_and_gradients_do_no_harm(implementation: str) -> None:
+    vectors = clumps(60, 8, 0)
+    turned = vectors.T.contiguous().T.requires_grad_()
+    assert torch.equal(radius_clusters(turned, 0.05, implementation=implementation), radius_clusters(vectors, 0.05))
+
+
 def test_tensors_are_made_where_the_input_is() -> None:
     vectors = clumps(60, 8, 0)
     keys = ragged([[1, 2], [3], [2]])

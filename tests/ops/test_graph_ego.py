@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.errors import BadInput, UsageError
+from gpu_rag.graph import ego as ego_module
 from gpu_rag.graph import ragged as ragged_module
 from gpu_rag.graph.csr import check_csr, csr_from_edges, is_symmetric
 from gpu_rag.graph.ego import checked, ego_balls, induced_subgraphs
@@ -221,6 +222,7 @@ def test_blocks(case: tuple[CSR, list[list[int]]], data: st.DataObject) -> None:
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
 def test_blocks_of_balls(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ragged_module, "EXPAND_AT_ONCE", 50)
+    monkeypatch.setattr(ego_module, "READ_AT_ONCE", 300)
     csr, seeds = large(1, 120, 200)
     balls = ego_balls(csr, ragged(seeds[:40]), 2, limit=30)
     check_blocks(lambda c, _, **k: induced_subgraphs(c, balls, implementation=name, **k), csr, listed(balls))

@@ -1,0 +1,364 @@
+"""--plan: exact counts, sane predictions, nothing written but plan and replies, and predicted against actual later."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_rag.sample import corpus_path, questions_path
+
+ALL = ("--for", "dense,bm25,hybrid,ppr")
+EXTRACT = ("--set", "index.extractor=llm", "--set", "models.capable=true", *ALL)
+ENDINGS = ("", "mor", "dal")
+Json = dict[str, Any]
+
+
+def renamed(text: str, ending: str) -> str:
+    """The same text about others: two of three names have another ending."""
+
+    def change(match: re.Match[str]) -> str:
+        return match[1] + ending if sum(map(ord, match[1])) % 3 else match[1]
+
+    return re.sub(r"\b([A-Z][a-zé]{2,})\b(?! [a-z])", change, text)
+
+
+@pytest.fixture(scope="module")
+def repeated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sample articles three times, with changed names, and three rows that cannot be used."""
+    path = tmp_path_factory.mktemp("repeated") / "repeated.jsonl"
+    articles = [json.loads(line) for line in corpus_path().read_text("utf-8").splitlines()]
+    rows = [
+        {"id": f"{row['id']}-{ending}", "title": renamed(row["title"], ending), "text": renamed(row["text"], ending)}
+        for ending in ENDINGS
+        for row in articles
+    ]
+    lines = [json.dumps(row) for row in rows]
+    path.write_text("\n".join([*lines[:100], "no json", *lines[100:], '{"id": "x"}', lines[0]]) + "\n", "utf-8")
+    return path
+
+
+def near(actual: float, predicted: float, share: float) -> bool:
+    return abs(actual - predicted) <= share * predicted
+
+
+def check_index_plan(plan: Json, built: Json, tokens: float = 0.35, names: float = 0.35, seconds: float = 10) -> None:
+    """What a plan said against what the build then did."""
+    for name in ("documents", "passages", "rejects"):
+        assert plan[name] == built[name], name
+    for name in ("entities", "relations", "mentions"):
+        assert near(built[name], plan[name], names), name
+    stages = built["stages"]
+    assert list(plan["stages"]) == list(stages)
+    for kind in ("prompt_tokens", "generated_tokens"):
+        assert near(sum(stage[kind] for stage in stages.values()), plan[kind], tokens), kind
+    assert 1 / seconds < built["wall_s"] / plan["wall_s"] < seconds
+    assert all(0 < stage["s"] < max(10 * seconds * stages[name]["s"], 5) for name, stage in plan["stages"].items())
+    assert 0.5 < max(s["peak_memory_bytes"] for s in stages.values()) / plan["peak_memory_bytes"] < 2
+    assert near(built["plan"]["disk"]["actual_bytes"], plan["disk_bytes"], 0.35)
+
+
+@pytest.fixture(scope="module")
+def planned(cli, repeated) -> tuple[Json, Json]:
+    """(plan, build) of the repeated articles with the hash embedder, in a folder beside them."""
+    given = ("index", repeated, "--out", repeated.parent / "i", *ALL, *cli.NO_LLM, "--json")
+    plan = cli.run(*given, "--plan")
+    assert plan.status == 0, plan.err
+    return plan.document, cli.run(*given).document
+
+
+def test_a_plan_of_a_build_comes_true(planned):
+    plan, built = planned
+    check_index_plan(plan, built)
+    assert (plan["documents"], plan["rejects"], plan["sample"]) == (225, 3, 64)
+    assert plan["characters"] > 100_000 and plan["extraction"] == {"ok": 64}
+    assert plan["stages"]["synonyms"]["grows_with"] == "entities squared"
+    assert any("quadratic" in note for note in plan["notes"])
+    assert 0 < plan["growth"]["entities"]["beta"] < 1
+
+
+def one_passage_more(plan: Json) -> None:
+    plan["passages"] += 1
+
+
+def names_in_proportion(plan: Json) -> None:
+    plan["entities"] = plan["entities"] ** 2 // 500
+
+
+def tokens_from_nowhere(plan: Json) -> None:
+    plan["prompt_tokens"] += 1
+
+
+def seconds_of_the_sample(plan: Json) -> None:
+    plan["wall_s"] *= 0.01
+
+
+def a_stage_for_nothing(plan: Json) -> None:
+    plan["stages"]["graph"]["s"] = 0
+
+
+def disk_of_the_sample(plan: Json) -> None:
+    plan["disk_bytes"] *= 64 / 225
+
+
+DAMAGES = (
+    one_passage_more,
+    names_in_proportion,
+    tokens_from_nowhere,
+    seconds_of_the_sample,
+    a_stage_for_nothing,
+    disk_of_the_sample,
+)
+
+
+def test_the_check_of_plans_sees_wrong_ones(planned):
+    plan, built = planned
+    for damage in DAMAGES:
+        wrong = copy.deepcopy(plan)
+        damage(wrong)
+        with pytest.raises(AssertionError):
+            check_index_plan(wrong, built)
+
+
+def test_later_the_build_is_held_against_the_plan(planned, repeated):
+    plan, built = planned
+    found = built["plan"]
+    assert set(found) == set(built["stages"]) | {"wall", "tokens", "memory", "disk"}
+    for name in built["stages"]:
+        predicted, actual = plan["stages"][name]["s"], built["stages"][name]["s"]
+        assert found[name] == {"predicted_s": predicted, "actual_s": actual, "ratio": pytest.approx(actual / predicted)}
+    assert found["wall"]["actual_s"] == built["wall_s"]
+    assert found["tokens"] == {kind: {"predicted": 0, "actual": 0, "ratio": None} for kind in ("prompt", "generated")}
+    files = [path for path in (repeated.parent / "i" / "stages").rglob("*") if path.is_file()]
+    assert found["disk"]["actual_bytes"] == sum(path.stat().st_size for path in files)
+
+
+def test_predicted_against_actual_of_a_build_in_words_and_in_the_report(run, cli, tiny_corpus, tmp_path):
+    given = ("index", tiny_corpus, "--out", tmp_path / "i", *ALL, *cli.NO_LLM)
+    assert run(*given, "--plan").status == 0
+    told = run(*given, "--fresh", "--report", tmp_path / "report.html")
+    assert (tmp_path / "i" / "plan.json").exists()  # --fresh keeps it
+    assert re.search(r"^stage +predicted +actual +actual / predicted$", told.out, re.M)
+    assert re.search(r"^synonyms s +[\d.]+ +[\d.]+ +[\d.]+$", told.out, re.M)
+    assert "Predicted against actual" in (tmp_path / "report.html").read_text("utf-8")
+    assert "plan" not in run(*given, "--json").document  # nothing was left to do
+
+
+def files_below(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_plan_writes_nothing_else(run, cli, tiny_corpus, tmp_path, monkeypatch):
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    before = files_below(tmp_path)
+    result = run("index", tiny_corpus, "--out", tmp_path / "i", *ALL, *cli.NO_LLM, "--plan")
+    assert result.status == 0, result.err
+    assert files_below(tmp_path) - before == {"i/plan.json"}
+    assert not list((tmp_path / "temporary").iterdir())
+    stored = json.loads((tmp_path / "i" / "plan.json").read_text())
+    table = result.out
+    assert all(re.search(rf"^{name} ", table, re.M) for name in stored["stages"])
+    assert "6 documents, 6 passages" in table and f"{stored['entities']} entities" in table
+
+
+def test_what_is_up_to_date_is_not_planned_again(run, cli, tiny_corpus, tmp_path):
+    given = ("index", tiny_corpus, "--out", tmp_path / "i", *cli.NO_LLM)
+    assert run(*given, "--for", "bm25").status == 0
+    plan = run(*given, *ALL, "--plan", "--json").document
+    assert {name for name, stage in plan["stages"].items() if stage["skipped"]} == {"passages", "bm25"}
+    assert plan["wall_s"] < plan["load_s"] + sum(stage["s"] for stage in plan["stages"].values())
+    fresh = run(*given, *ALL, "--plan", "--fresh", "--json").document
+    assert not any(stage["skipped"] for stage in fresh["stages"].values())
+    assert "up to date" in run(*given, *ALL, "--plan").out
+
+
+def test_a_small_corpus_is_its_own_sample(run, cli, tiny_corpus, tmp_path):
+    given = ("index", tiny_corpus, "--out", tmp_path / "i", *ALL, *cli.NO_LLM, "--json")
+    plan, built = run(*given, "--plan").document, run(*given).document
+    for name in ("documents", "passages", "rejects", "entities", "relations", "mentions"):
+        assert plan[name] == built[name], name
+    fewer = run(*given, "--plan", "--plan-sample", 2).document
+    assert (fewer["sample"], fewer["passages"]) == (2, 6)
+
+
+def test_a_plan_of_other_settings_is_not_compared(run, cli, tiny_corpus, tmp_path):
+    given = ("index", tiny_corpus, "--out", tmp_path / "i", *cli.NO_LLM)
+    assert run(*given, "--plan").status == 0
+    other = run(*given, "--set", "index.chunk_words=8", "--set", "index.overlap_words=2", "--json")
+    assert "plan" not in other.document and "not compared" in other.err
+    assert run(*given, "--set", "index.bm25_b=0.5", "--plan").status == 0
+    assert set(run(*given, "--json").document["plan"]) >= {"passages", "entities"}
+
+
+def test_bad_usage(run, cli, tiny_corpus, tmp_path):
+    given = ("index", tiny_corpus, "--out", tmp_path / "i", *cli.NO_LLM)
+    for options, said in (
+        (("--plan-sample", 3), "--plan-sample is for --plan"),
+        (("--plan", "--plan-sample", 0), "not a number of passages"),
+        (("--plan", "--report", tmp_path / "r.html"), "--plan writes no report"),
+    ):
+        result = run(*given, *options)
+        assert result.status == 2 and said in result.error
+    assert not (tmp_path / "i").exists()
+    (tmp_path / "bad.jsonl").write_text("[]\n")
+    result = run("index", tmp_path / "bad.jsonl", "--out", tmp_path / "i", *cli.NO_LLM, "--plan")
+    assert result.status == 2 and "holds no passage" in result.error
+    (tmp_path / "i").mkdir()
+    (tmp_path / "i" / "thesis.tex").write_text("precious")
+    assert "thesis.tex" in run(*given, "--plan").error
+    (tmp_path / "i" / "thesis.tex").unlink()
+    (tmp_path / "i" / "plan.json").write_text('{"format": 1}')
+    assert "not a plan" in run(*given).error
+
+
+# --- extraction by an LLM --------------------------------------------------------------------------
+
+
+def extracted(prompt: str) -> str:
+    """A reply as long as a model's: the first names of the passage, and facts between neighbours."""
+    text = prompt.split("Passage:", 1)[1]
+    names = list(dict.fromkeys(re.findall(r"\b[A-Z][a-z]{3,}\b", text)))[:20]
+    return json.dumps({"entities": names, "triples": [[a, "is near", b] for a, b in zip(names, names[1:])]})
+
+
+@pytest.fixture
+def extractor(chat_server):
+    return chat_server(lambda prompt: (200, extracted(prompt)))
+
+
+def test_an_llm_is_asked_about_eight_passages_and_about_none_of_them_again(run, cli, extractor, tmp_path):
+    llm = (*EXTRACT, *cli.HASH, "--set", f"models.llm={extractor.spec}")
+    given = ("index", corpus_path(), "--out", tmp_path / "i", *llm, "--json")
+    first = run(*given, "--plan")
+    assert first.status == 0, first.err
+    assert sum(extractor.begun.values()) == 8
+    assert files_below(tmp_path / "i") == {"plan.json", "replies.sqlite"}
+    assert first.document["llm_calls"] == 75 - 8 and first.document["extraction"] == {"ok": 8}
+    assert first.document["stages"]["extraction"]["s"] > 0
+    second = run(*given, "--plan").document  # asks about others: known replies take no time
+    assert sum(extractor.begun.values()) == 16 == len(extractor.begun)
+    assert second["llm_calls"] == 75 - 16
+    built = run(*given).document
+    assert sum(extractor.begun.values()) == 75 == len(extractor.begun)
+    for plan in (first.document, second):
+        check_index_plan(plan, built, names=0.5)
+    assert built["plan"]["tokens"]["prompt"]["actual"] > 10_000
+    for kind in ("prompt", "generated"):
+        assert built["plan"]["tokens"][kind]["ratio"] == pytest.approx(1, abs=0.35)
+
+
+def test_a_yield_too_low_for_the_build_is_told_and_is_no_error(run, cli, chat_server, tiny_corpus, tmp_path):
+    server = chat_server(lambda prompt: (400, "no capacity"))
+    llm = (*EXTRACT, *cli.HASH, "--set", f"models.llm={server.spec}")
+    result = run("index", tiny_corpus, "--out", tmp_path / "i", *llm, "--plan", "--json")
+    assert result.status == 0, result.err
+    assert result.document["extraction"] == {"failed": 6}
+    assert result.document["stages"]["extraction"]["failures"] == 6
+    assert any("below index.min_yield" in note for note in result.document["notes"])
+
+
+# --- answers ---------------------------------------------------------------------------------------
+
+
+def check_answer_plan(plan: Json, answered: Json, tokens: float = 0.35) -> None:
+    assert plan["todo"] == answered["asked"]
+    for name in ("llm_calls", "prompt_tokens", "generated_tokens"):
+        assert near(answered["usage"][name], plan[name], tokens), name
+    found = answered["plan"]
+    assert list(found) == ["llm", "embedding", "graph", "wall", "tokens", "memory", "disk"]
+    assert found["tokens"]["prompt"]["predicted"] == plan["prompt_tokens"]
+    assert found["llm"] == {**found["llm"], "predicted_s": plan["llm_s"], "actual_s": answered["usage"]["llm_s"]}
+    assert plan["llm_s"] > 0 and plan["graph_s"] > 0 and plan["disk_bytes"] > 0
+
+
+@pytest.fixture
+def job(run, cli, index, chat_server, tmp_path) -> Callable[..., Any]:
+    """job("--plan"): `gpu-rag answer` of the 30 sample questions over the tiny index; `job.server` counts requests."""
+    server = chat_server(lambda prompt: (200, " ".join(prompt.split()[-6:])), seconds=0.005)
+    given = ("answer", index, questions_path(), "--method", "ppr", "--out", tmp_path / "a.jsonl")
+
+    def job(*options: object) -> Any:
+        result = run(*given, *cli.HASH, "--set", f"models.llm={server.spec}", *options, "--json")
+        assert result.status == 0, result.err
+        return result
+
+    job.server = server  # type: ignore[attr-defined]
+    return job
+
+
+def test_a_plan_of_answers_comes_true_and_its_replies_are_kept(job, tmp_path):
+    before = files_below(tmp_path)
+    plan = job("--plan").document
+    assert files_below(tmp_path) - before == {"a.jsonl.plan.json", "a.jsonl.replies.sqlite"}
+    assert (plan["sample"], plan["todo"], plan["kept"], len(plan["asked_ids"])) == (5, 30, 0, 5)
+    assert sum(job.server.begun.values()) == 5
+    assert plan["statuses"]["answered"] == 5
+    answered = job().document
+    assert sum(job.server.begun.values()) == 30 == len(job.server.begun)
+    check_answer_plan(plan, answered)
+    for name in ("prompt_tokens", "llm_s"):
+        wrong = {**plan, name: plan[name] * 2}
+        with pytest.raises(AssertionError):
+            check_answer_plan(wrong, answered)
+
+
+def test_a_second_plan_of_answers_asks_other_questions(job, tmp_path):
+    first, second = job("--plan").document, job("--plan").document
+    assert sum(job.server.begun.values()) == 10
+    assert set(first["asked_ids"]) < set(second["asked_ids"]) and len(second["asked_ids"]) == 10
+    assert second["per_question"]["llm_s"] > 0.2 * first["per_question"]["llm_s"]
+    rest = job("--plan", "--plan-sample", 20).document
+    assert rest["llm_s"] == 0 and len(rest["asked_ids"]) == 30  # every reply is in the cache
+    answered = job().document
+    assert sum(job.server.begun.values()) == 30 and answered["plan"]["llm"]["ratio"] is None
+
+
+def test_a_plan_is_of_what_is_left_to_answer(job, tmp_path):
+    job("--limit", 10)
+    plan = job("--plan").document
+    assert (plan["kept"], plan["todo"]) == (10, 20)
+    answered = job().document
+    assert answered["plan"]["tokens"]["prompt"]["predicted"] == plan["prompt_tokens"]
+    nothing = job("--plan").document
+    assert (nothing["todo"], nothing["sample"], nothing["wall_s"], nothing["prompt_tokens"]) == (0, 0, 0, 0)
+    assert "plan" not in job().document
+
+
+def test_answers_with_other_settings_are_not_compared(job):
+    job("--plan")
+    result = job("--set", "reader.max_tokens=9")
+    assert "plan" not in result.document and "not compared" in result.err
+
+
+def test_predicted_against_actual_is_told_in_words_and_in_the_report(answer, tmp_path):
+    planned = answer("--plan")
+    assert planned.status == 0 and "prompt tokens" in planned.out and "answers.jsonl.plan.json" in planned.out
+    told = answer("--report", tmp_path / "r.html")
+    assert re.search(r"^service +predicted +actual +actual / predicted$", told.out, re.M)
+    assert re.search(r"^prompt tokens +[\d,]+ +[\d,]+ +\d", told.out, re.M)
+    assert "Predicted against actual" in (tmp_path / "r.html").read_text("utf-8")
+
+
+# --- the packaged embedder -------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_plan_with_the_packaged_embedder_comes_true_and_leaves_the_vector_cache_alone(run, repeated, tmp_path):
+    from gpu_rag.models.embed.cache import cached_bytes
+    from gpu_rag.models.packaged import cache_dir
+
+    cold = ("--set", "models.llm=none", "--set", "models.vector_cache_gib=0")
+    before = cached_bytes(cache_dir())
+    plan = run("index", repeated, "--out", tmp_path / "i", *ALL, "--set", "models.llm=none", "--plan", "--json")
+    assert plan.status == 0, plan.err
+    assert cached_bytes(cache_dir()) == before
+    built = run("index", repeated, "--out", tmp_path / "i", *ALL, *cold, "--json").document
+    check_index_plan(plan.document, built, seconds=4)
+    for name in ("passage_vectors", "entity_vectors", "relation_vectors"):
+        assert 0.2 < built["plan"][name]["ratio"] < 5, name

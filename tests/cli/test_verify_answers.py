@@ -1,0 +1,222 @@
+"""gpu-rag verify-answers: every quotation, offset, path and status, against the index and the corpus; read-only."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Row = dict[str, Any]
+
+
+@pytest.fixture
+def out(answer, tmp_path) -> Path:
+    """Answers to QUESTIONS by ppr."""
+    assert answer().status == 0
+    return tmp_path / "answers.jsonl"
+
+
+def test_answers_as_they_were_made(run, out, index, tiny_corpus, cli):
+    rows = cli.read_rows(out)
+    result = run("verify-answers", out, index, "--corpus", tiny_corpus, "--json")
+    assert result.status == 0, result.err
+    assert result.document == {
+        "ok": True,
+        "rows": 5,
+        "evidence": sum(len(row["evidence"]) for row in rows),
+        "edges": sum(len(path["edges"]) for row in rows for path in row["paths"]),
+        "differences": [],
+        "same_index": True,
+        "answers": str(out),
+        "index": str(index),
+        "corpus": [str(tiny_corpus)],
+    }
+    assert result.document["evidence"] >= 20 and result.document["edges"] >= 5
+    assert "all as in" in run("verify-answers", out, index).out
+
+
+# --- rows that were changed ------------------------------------------------------------------------
+
+
+def put(*path: Any) -> Callable[[Row], None]:
+    """Changes one value of a row: put("evidence", 0, "start", 5)."""
+    *steps, last, value = path
+
+    def change(row: Row) -> None:
+        holder: Any = row
+        for step in steps:
+            holder = holder[step]
+        holder[last] = value(holder[last]) if callable(value) else value
+
+    return change
+
+
+def lost(*path: Any) -> Callable[[Row], None]:
+    *steps, last = path
+
+    def change(row: Row) -> None:
+        holder: Any = row
+        for step in steps:
+            holder = holder[step]
+        del holder[last]
+
+    return change
+
+
+def one_letter(text: str) -> str:
+    return text[:20] + "#" + text[21:]
+
+
+DAMAGES: dict[str, tuple[Callable[[Row], None], str, str]] = {
+    "another passage": (put("evidence", 0, "passage_id", "d99"), "evidence 1", "passage 'd99' is not in the index"),
+    "a letter": (put("evidence", 1, "text", one_letter), "evidence 2", "text differs from the index at character 20"),
+    "a cut": (put("evidence", 1, "text", lambda text: text[:-1]), "evidence 2", "text differs from the index at"),
+    "no text": (lost("evidence", 0, "text"), "evidence 1", "text is None, in the index"),
+    "a title": (put("evidence", 0, "title", "Halden"), "evidence 1", "title is 'Halden', in the index"),
+    "a start": (put("evidence", 2, "start", 1), "evidence 3", "start is 1, in the index 0"),
+    "an end": (put("evidence", 2, "end", lambda end: end + 1), "evidence 3", "end is"),
+    "a place": (put("evidence", 0, "place", "line 9"), "evidence 1", "not in tiny.jsonl line 9"),
+    "a file": (put("evidence", 0, "file", "other.jsonl"), "evidence 1", "not in other.jsonl line"),
+    "a score": (put("evidence", 0, "score", "high"), "evidence 1", "the score is 'high'"),
+    "no evidence at all": (put("evidence", 0, None), "evidence 1", "passage None is not in the index"),
+    "another relation": (put("paths", 0, "edges", 0, 1, "sold"), "path 1, edge 1", "no relation of the index is"),
+    "ends turned": (put("paths", 0, "edges", 0, lambda e: [e[2], e[1], e[0], e[3]]), "path 1, edge 1", "no relation"),
+    "an edge elsewhere": (put("paths", 0, "edges", 0, 3, lambda p: "d4" if p != "d4" else "d3"), "path 1, edge 1",
+                          "does not state it; d"),
+    "an edge nowhere": (put("paths", 0, "edges", 0, 3, "d77"), "path 1, edge 1", "passage 'd77' is not in the index"),
+    "an edge of three": (put("paths", 0, "edges", 0, ["a", "b", "c"]), "path 1, edge 1", "it is not [subject, "),
+    "answered nothing": (put("answer", " "), "row", "status answered, but there is no answer"),
+    "answered from nothing": (put("evidence", []), "row", "status answered, but there is no evidence"),
+    "unsupported": (put("status", "unsupported"), "row", "status unsupported, but there is an answer"),
+    "an error": (put("error", {"type": "X", "message": "y"}), "row", "status answered, but there is an error"),
+    "an id twice": (put("id", "q2"), "row", "another row has this id"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_each_change_is_found_with_its_row_and_place(name, run, out, index, cli):
+    change, where, what = DAMAGES[name]
+    rows = cli.read_rows(out)
+    change(rows[0])
+    cli.write_rows(out, rows)
+    before = out.read_bytes()
+    result = run("verify-answers", out, index, "--json")
+    assert result.status == 1 and out.read_bytes() == before
+    id = "q2" if name == "an id twice" else "q1"
+    (found,) = result.document["differences"]
+    assert (found["id"], found["where"]) == (id, where) and what in found["what"], found
+    assert not result.document["ok"]
+    assert f"gpu-rag: differs: {id}: {where}: " in run("verify-answers", out, index).err
+
+
+def test_every_difference_of_every_row_is_named(run, out, index, cli):
+    rows = cli.read_rows(out)
+    rows[1]["evidence"][0]["start"] = 3
+    rows[1]["evidence"][1]["title"] = "x"
+    rows[3]["answer"] = None
+    cli.write_rows(out, rows)
+    found = run("verify-answers", out, index, "--json").document["differences"]
+    assert [(d["id"], d["where"]) for d in found] == [("q2", "evidence 1"), ("q2", "evidence 2"), ("q4", "row")]
+
+
+def test_failed_questions_and_rows_of_before_places_were_recorded_are_sound(run, out, index, cli):
+    rows = cli.read_rows(out)
+    for item in rows[0]["evidence"]:
+        del item["file"], item["place"]
+    rows[1].update(status="failed", answer=None, evidence=[], paths=[], error={"type": "X", "message": "y"})
+    cli.write_rows(out, rows)
+    result = run("verify-answers", out, index)
+    assert result.status == 0, result.err
+
+
+# --- the corpus and the index ----------------------------------------------------------------------
+
+
+def test_quotations_are_compared_with_the_source_itself(run, out, index, tiny_corpus, cli):
+    """The corpus changed after indexing: only the source shows it."""
+    rows = cli.read_rows(tiny_corpus)
+    end = len(rows[5]["text"])
+    rows[5]["text"] = rows[5]["text"].replace("1640", "1641")
+    cli.write_rows(tiny_corpus, rows[1:])
+    assert run("verify-answers", out, index).status == 0
+    result = run("verify-answers", out, index, "--corpus", tiny_corpus, "--json")
+    assert result.status == 1
+    said = {(d["what"], d["id"]) for d in result.document["differences"]}
+    cited = {row["id"]: {item["passage_id"] for item in row["evidence"]} for row in cli.read_rows(out)}
+    changed = {(f"characters 0:{end} of document d5 are not the text quoted", id) for id in cited if "d5" in cited[id]}
+    gone = {("its document d0 is not in the corpus", id) for id in cited if "d0" in cited[id]}
+    assert said == changed | gone and changed and gone
+
+
+def test_offsets_into_documents_of_many_passages(run, cli, tmp_path):
+    from gpu_rag import Index
+    from gpu_rag.jobs import row_of
+    from gpu_rag.models.llm.scripted import ScriptedLLM
+
+    text = "\n\n  " + "The Halden Bridge crosses the Ves. Œuvre \U0001f600 of Marta Orlo, who drew it.\r\n\r\n" * 6
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "bridge.md").write_bytes(text.encode())
+    small = ("--set", "index.chunk_words=12", "--set", "index.overlap_words=4")
+    assert run("index", tmp_path / "texts", "--out", tmp_path / "i", *cli.NO_LLM, *small).status == 0
+    answers = Index.open(tmp_path / "i").answer(
+        "Who drew the Halden Bridge?", settings={"models": {"embedder": "hash"}}, llm=ScriptedLLM(lambda _: "Marta")
+    )
+    out = cli.write_rows(tmp_path / "a.jsonl", [row_of(answers[0])])
+    given = ("verify-answers", out, tmp_path / "i", "--corpus", tmp_path / "texts")
+    assert run(*given).status == 0
+    (tmp_path / "texts" / "bridge.md").write_bytes(text.replace("\r\n", "\n").encode())
+    assert run(*given).status == 1
+
+
+def test_answers_of_another_state_of_the_index_are_told(run, out, index, tiny_corpus, cli):
+    rows = cli.read_rows(tiny_corpus)
+    cli.write_rows(tiny_corpus, [*rows, {"id": "d9", "title": "Moon", "text": "The moon is grey."}])
+    assert run("index", tiny_corpus, "--out", index, *cli.NO_LLM, "--for", ",".join(cli.METHODS)).status == 0
+    result = run("verify-answers", out, index, "--json")
+    assert "another state of this index" in result.err and result.document["same_index"] is False
+    assert {d["what"].split(":", 1)[1][:20] for d in result.document["differences"]} <= {" it stands in tiny.js"}
+
+
+def test_an_openai_batch_is_checked_inside_and_outside(run, index, replay, cli, tmp_path):
+    body = {"messages": [{"role": "user", "content": cli.QUESTIONS[0]["question"]}]}
+    cli.write_rows(tmp_path / "b.jsonl", [{"custom_id": "q1", "method": "POST", "url": "/v1/x", "body": body}])
+    out = tmp_path / "o.jsonl"
+    llm = (*cli.HASH, "--set", f"models.llm=replay:{replay}")
+    assert run("answer", index, tmp_path / "b.jsonl", "--method", "ppr", "--out", out, *llm).status == 0
+    assert run("verify-answers", out, index).status == 0
+    whole = out.read_text()
+    for path, value in (
+        (("response", "body", "choices", 0, "message", "content"), "Somebody else"),
+        (("custom_id",), "q7"),
+        (("response", "status_code"), 500),
+    ):
+        raw = json.loads(whole)
+        put(*path, value)(raw)
+        out.write_text(json.dumps(raw) + "\n")
+        result = run("verify-answers", out, index)
+        assert result.status == 1 and "the batch row around it" in result.err
+    raw = json.loads(whole)
+    put("response", "body", "gpu_rag", "evidence", 0, "end", 2)(raw)
+    out.write_text(json.dumps(raw) + "\n")
+    assert "evidence 1: passage d5: end is 2" in run("verify-answers", out, index).err
+
+
+def test_nothing_is_written(run, out, index, tiny_corpus, tmp_path):
+    def state() -> dict[str, tuple[int, bytes]]:
+        return {str(p): (p.stat().st_mtime_ns, p.read_bytes()) for p in tmp_path.rglob("*") if p.is_file()}
+
+    before = state()
+    assert run("verify-answers", out, index, "--corpus", tiny_corpus).status == 0
+    assert state() == before
+
+
+def test_bad_input(run, out, index, tmp_path):
+    assert run("verify-answers", tmp_path / "none.jsonl", index).status == 2
+    assert run("verify-answers", out, tmp_path).status == 2
+    assert run("verify-answers", out, index, "--corpus", tmp_path / "none").status == 2
+    shutil.rmtree(next((index / "stages").glob("passages-*")))
+    assert run("verify-answers", out, index).status == 1
