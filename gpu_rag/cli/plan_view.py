@@ -82,13 +82,14 @@ def _index_text(document: Mapping[str, Any]) -> str:
         rows.append([name, seconds, _mib(stage["peak_memory_bytes"]), _mib(stage["disk_bytes"]), *numbers])
         rows[-1].append(stage["grows_with"])
     counts = ", ".join(f"{document[name]:,} {name}" for name in ("documents", "passages", "characters", "rejects"))
-    about = ", ".join(f"{document[name]:,} {name}" for name in ("entities", "relations", "mentions"))
+    found = [name for name in ("entities", "relations", "mentions") if document[name] is not None]
+    about = ", ".join(f"{document[name]:,} {name}" for name in found)
     tokens = f"{document['prompt_tokens']:,} prompt and {document['generated_tokens']:,} generated tokens"
     return "\n".join(
         [
             table(rows, ["stage", "s", "peak MiB", "disk MiB", "LLM calls", "prompt", "generated", "grows with"]),
             f"counted: {counts}",
-            f"predicted: {about}",
+            *([f"predicted: {about}"] if found else []),
             f"predicted: {document['wall_s']:,.0f} s, {tokens}, {_mib(document['peak_memory_bytes'])} MiB of memory, "
             f"{_mib(document['disk_bytes'])} MiB of disk and {_mib(document['work_bytes'])} more while it runs",
             *(f"- {note}" for note in document["notes"]),

@@ -25,6 +25,7 @@ from gpu_rag.settings import Settings
 DEFAULT_SAMPLE = 64
 N_ASKED = 8  # passages of the sample that an LLM is really asked about
 N_FRESH = 4  # replies that must be new, to tell how long one takes
+FOUND = {"entities": "entities", "relations": "entities", "mentions": "mentions"}  # and the stages that find them
 MOST_SEARCHED_GROWTH = 1.5  # exponent of passages for names found by searching, however steep a small sample is
 
 
@@ -206,7 +207,7 @@ def _document(job: BuildJob, models: TrialModels, count: CorpusCount, trials: _T
         "characters": count.characters,
         "rejects": count.rejects,
         "sample": len(count.sample),
-        **{name: sizes[name] for name in ("entities", "relations", "mentions")},
+        **{name: sizes[name] if stage in stages else None for name, stage in FOUND.items()},
         "growth": {name: vars(law).copy() for name, law in laws.items()},
         "extraction": _statuses(trials.found),
         "stages": {name: stage.document() for name, stage in stages.items()},

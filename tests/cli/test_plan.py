@@ -170,6 +170,9 @@ def test_a_plan_writes_nothing_else(run, cli, tiny_corpus, tmp_path, monkeypatch
 def test_what_is_up_to_date_is_not_planned_again(run, cli, tiny_corpus, tmp_path):
     given = ("index", tiny_corpus, "--out", tmp_path / "i", *cli.NO_LLM)
     assert run(*given, "--for", "bm25").status == 0
+    words = run(*given, "--for", "bm25", "--plan", "--json").document
+    assert words["entities"] is words["mentions"] is None and list(words["stages"]) == ["passages", "bm25"]
+    assert words["wall_s"] == words["load_s"]  # nothing would run
     plan = run(*given, *ALL, "--plan", "--json").document
     assert {name for name, stage in plan["stages"].items() if stage["skipped"]} == {"passages", "bm25"}
     assert plan["wall_s"] < plan["load_s"] + sum(stage["s"] for stage in plan["stages"].values())
@@ -188,12 +191,13 @@ def test_a_small_corpus_is_its_own_sample(run, cli, tiny_corpus, tmp_path):
 
 
 def test_a_plan_of_other_settings_is_not_compared(run, cli, tiny_corpus, tmp_path):
-    given = ("index", tiny_corpus, "--out", tmp_path / "i", *cli.NO_LLM)
+    given = ("index", tiny_corpus, "--out", tmp_path / "i", "--for", "bm25", *cli.NO_LLM)
     assert run(*given, "--plan").status == 0
     other = run(*given, "--set", "index.chunk_words=8", "--set", "index.overlap_words=2", "--json")
     assert "plan" not in other.document and "not compared" in other.err
     assert run(*given, "--set", "index.bm25_b=0.5", "--plan").status == 0
-    assert set(run(*given, "--json").document["plan"]) >= {"passages", "entities"}
+    found = run(*given, "--json").document["plan"]
+    assert "passages" in found and "bm25" not in found
 
 
 def test_bad_usage(run, cli, tiny_corpus, tmp_path):
@@ -234,21 +238,22 @@ def extractor(chat_server):
 
 def test_an_llm_is_asked_about_eight_passages_and_about_none_of_them_again(run, cli, extractor, tmp_path):
     llm = (*EXTRACT, *cli.HASH, "--set", f"models.llm={extractor.spec}")
-    given = ("index", corpus_path(), "--out", tmp_path / "i", *llm, "--json")
+    corpus = cli.write_rows(tmp_path / "forty.jsonl", cli.read_rows(corpus_path())[:40])
+    given = ("index", corpus, "--out", tmp_path / "i", *llm, "--json")
     first = run(*given, "--plan")
     assert first.status == 0, first.err
     assert sum(extractor.begun.values()) == 8
     assert files_below(tmp_path / "i") == {"plan.json", "replies.sqlite"}
-    assert first.document["llm_calls"] == 75 - 8 and first.document["extraction"] == {"ok": 8}
+    assert first.document["llm_calls"] == 40 - 8 and first.document["extraction"] == {"ok": 8}
     assert first.document["stages"]["extraction"]["s"] > 0
     second = run(*given, "--plan").document  # asks about others: known replies take no time
     assert sum(extractor.begun.values()) == 16 == len(extractor.begun)
-    assert second["llm_calls"] == 75 - 16
+    assert second["llm_calls"] == 40 - 16
     built = run(*given).document
-    assert sum(extractor.begun.values()) == 75 == len(extractor.begun)
+    assert sum(extractor.begun.values()) == 40 == len(extractor.begun)
     for plan in (first.document, second):
         check_index_plan(plan, built, names=0.5)
-    assert built["plan"]["tokens"]["prompt"]["actual"] > 10_000
+    assert built["plan"]["tokens"]["prompt"]["actual"] > 5_000
     for kind in ("prompt", "generated"):
         assert built["plan"]["tokens"][kind]["ratio"] == pytest.approx(1, abs=0.35)
 
@@ -312,7 +317,7 @@ def test_a_second_plan_of_answers_asks_other_questions(job, tmp_path):
     first, second = job("--plan").document, job("--plan").document
     assert sum(job.server.begun.values()) == 10
     assert set(first["asked_ids"]) < set(second["asked_ids"]) and len(second["asked_ids"]) == 10
-    assert second["per_question"]["llm_s"] > 0.2 * first["per_question"]["llm_s"]
+    assert second["per_question"]["llm_s"] > 0.001 < first["per_question"]["llm_s"]  # two rounds of 5 ms for five
     rest = job("--plan", "--plan-sample", 20).document
     assert rest["llm_s"] == 0 and len(rest["asked_ids"]) == 30  # every reply is in the cache
     answered = job().document

@@ -171,6 +171,7 @@ def check_minmax(scale: Callable[[torch.Tensor], torch.Tensor]) -> None:
         assert (got[(x.double() == high) & (high > low)] == 1).all(), "the largest of a row is not exactly 1"
 
     holds()
+    assert scale(torch.tensor([[0.0, 1.0, 0.25], [3.0, 3.0, 3.0]])).tolist() == [[0.0, 1.0, 0.25], [0.0, 0.0, 0.0]]
 
 
 def minmax(x: torch.Tensor, axis: Any = 1, constant: float = 0.0) -> torch.Tensor:
