@@ -14,4 +14,4 @@ bin="$venv/bin"
 "$bin/mypy"
 "$bin/lint-imports"
 if [ -n "${CI:-}" ]; then select="slow or not slow"; else select="not slow"; fi
-exec "$bin/python" -m pytest -m "$select" --durations=15 "$@"
+exec "$bin/python" -m pytest -n 2 --dist loadfile -m "$select" --durations=15 "$@"
