@@ -24,10 +24,9 @@ def per_question(rows: list[dict[str, Any]], key: str) -> Lines:
     for row in rows:
         if row["ms"] is None:
             continue
-        graph = f" ({row['graph']}, {row['n']:,} nodes)" if key == "B" else ""
-        lines[f"gpu-rag{graph}"].setdefault(row[key], row["ms"] / row["B"])
+        lines["gpu-rag"].setdefault(row[key], row["ms"] / row["B"])
         if row["peer"] and row["peer_ms"]:
-            lines[f"{row['peer']}{graph}"].setdefault(row[key], row["peer_ms"] / row["B"])
+            lines[row["peer"]].setdefault(row[key], row["peer_ms"] / row["B"])
     return {name: list(points.items()) for name, points in lines.items()}
 
 
@@ -44,7 +43,8 @@ def main() -> None:
     rows = [row for row in rows if row["op"] == options.op and row.get("damping") == options.damping]
     title = f"{options.op}, damping {options.damping}"
     first = [row for row in rows if row["n"] == rows[0]["n"] and row["graph"] == rows[0]["graph"]]
-    drawn = curves_svg(title, "questions in a batch", "ms a question", per_question(first, "B"))
+    graph = f"{title}, {rows[0]['graph']} graph of {rows[0]['n']:,} nodes"
+    drawn = curves_svg(graph, "questions in a batch", "ms a question", per_question(first, "B"))
     Path(f"{options.prefix}-batch.svg").write_text(drawn, encoding="utf-8")
     at = [row for row in rows if row["B"] == options.at]
     if len({row["m"] for row in at}) > 1:

@@ -20,6 +20,14 @@ def _ticks(low: float, high: float) -> list[float]:
     return inside if len(inside) >= 3 else [t for t in fine if low * 0.999 <= t <= high * 1.001]
 
 
+def _short(value: float) -> str:
+    """1200000 -> 1.2M: ticks must not touch."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.10g}{letter}"
+    return f"{value:.10g}"
+
+
 def curves_svg(title: str, x_label: str, y_label: str, series: Mapping[str, Sequence[tuple[float, float]]]) -> str:
     """A standalone SVG document: a line a series of (x, y) points, both above 0. Raises BadInput without points."""
     points = [point for line in series.values() for point in line]
@@ -37,11 +45,11 @@ def curves_svg(title: str, x_label: str, y_label: str, series: Mapping[str, Sequ
     for tick in _ticks(low_x, high_x):
         x, _ = place(tick, low_y)
         parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}" stroke="#ddd"/>')
-        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{tick:,.10g}</text>')
+        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{_short(tick)}</text>')
     for tick in _ticks(low_y, high_y):
         _, y = place(low_x, tick)
         parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
-        parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:,.10g}</text>')
+        parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{_short(tick)}</text>')
     parts.append(
         f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 10}" text-anchor="middle">{text(x_label)}</text>'
     )
