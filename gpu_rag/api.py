@@ -96,12 +96,6 @@ def _with_import(settings: Mapping[str, Any], openie: PathLike | Sequence[PathLi
 class Index(opened.Index):
     """An index that answers. `Index.open(dir)`, then `index.answer(questions, method=...)`."""
 
-    @classmethod
-    def open(cls, path: PathLike, *, device: str = "cpu") -> Index:
-        """Opens an index. Raises BadInput when `path` is none, IndexMismatch for another format version."""
-        folder = Path(path)
-        return cls(folder, Manifest.read(folder), device)
-
     def engine(
         self,
         settings: Settings | Mapping[str, Any] | None = None,

@@ -43,8 +43,6 @@ class Engine:
         self.index, self.settings, self.models = index, settings, models
         self.on_reply: Callable[[Reply | RequestFailed], None] | None = None  # told of each reply as it is finished
         self._executors: dict[bool, dict[str, Any]] = {}
-        for method in settings.method:
-            self.params(method)  # a parameter of any method that is named is checked, used or not
         for method in settings.method:  # a wrong name is never dropped, also where its method does not run
             self.params(method)
 

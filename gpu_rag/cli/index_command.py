@@ -109,8 +109,6 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
 def _document(report: BuildReport) -> dict[str, Any]:
     """What --json prints of a build."""
     document: dict[str, Any] = {name: report.count(name) for name in COUNTS}
-    # the file, not the counts of `passages`: rows of ready extractions are rejected too
-    document["rejects"] = (report.out / "rejects.jsonl").read_bytes().count(b"\n")
     document["extraction"] = {
         name.removeprefix("extraction_"): n
         for record in report.manifest.stages.values()

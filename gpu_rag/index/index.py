@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +28,7 @@ class Index:
         self.path, self.manifest, self.device = path, manifest, device
 
     @classmethod
-    def open(cls, path: str | Path, *, device: str = "cpu") -> Index:
+    def open(cls, path: str | Path, *, device: str = "cpu") -> Self:
         """Opens an index. Raises BadInput when `path` is none, IndexMismatch for another format version."""
         folder = Path(path)
         return cls(folder, Manifest.read(folder), device)
