@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,8 @@ from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.places import place_of
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR, Evidence
+
+T = TypeVar("T")
 
 
 class Index:
@@ -139,6 +141,17 @@ class Index:
 
     @cached_property
     def _vectors(self) -> dict[str, torch.Tensor]:
+        return {}
+
+    def loaded(self, part: str, load: Callable[[Index], T]) -> T:
+        """load(self), once for each name `part`: what one method's layers hold, in the form its verbs read."""
+        if part not in self._parts:
+            self._parts[part] = load(self)
+        found: T = self._parts[part]
+        return found
+
+    @cached_property
+    def _parts(self) -> dict[str, Any]:
         return {}
 
     @cached_property
