@@ -23,7 +23,6 @@ from gpu_rag.types import Reject
 
 pytestmark = pytest.mark.slow
 N = 10_000
-N_PDF = 300
 
 DOCS = [
     {"id": "a", "title": "Vell", "text": "Vell lies on the Orn."},
@@ -398,7 +397,7 @@ def check_docs(found, raw):
         assert len(found) == 1
 
 
-FOLDERS = {"txt": (TEXT, N), "md": (TEXT, N), "html": (HTML, N), "pdf": (pdf(False), N_PDF)}
+FOLDERS = {"txt": (TEXT, N), "md": (TEXT, N), "html": (HTML, N), "pdf": (pdf(False), N)}
 
 
 @pytest.mark.parametrize("ending", FOLDERS)
