@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from gpu_rag_kernels.choice import pick_kernel
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.backend import check_threads, pick_implementation, run_parts
 from gpu_rag.graph.csr import check_csr
+from gpu_rag.graph.ego_words import balls_by_words
 from gpu_rag.graph.ragged import check_ascending, check_ragged, expand, ragged_of_keys, row_of_value
 from gpu_rag.types import CSR, Blocks, Ragged
 
@@ -54,7 +56,8 @@ def ego_balls(
     those of the whole ball. include, exclude: ranges (lo, hi) of nodes lo <= v < hi; a node other than a seed is
     reached, and passed through, only if it lies in one of `include` (any if None) and in none of `exclude`.
     implementation: numba | torch | auto, all give the same integers. threads: groups of 64 questions at once (numba).
-    Memory: the result and, a thread, 36 N bytes (numba); torch: the edges of a frontier, in pieces.
+    Memory: the result and, a thread, 36 N bytes (numba); torch: the edges of a frontier, in pieces, or on a GPU
+    with Triton and no limit 96 N bytes and the words of `ego_words`.
     Raises BadInput, UsageError, MissingBackend.
 
     Path 0 - 1 - 2 - 3, radius 1: seeds [[0], [1, 3]] give [[0, 1], [0, 1, 2, 3]]; with limit 3, [[0, 1], [0, 1, 3]].
@@ -69,6 +72,8 @@ def ego_balls(
     allowed = node_mask(graph, include, exclude)
     if pick_implementation(graph.indptr.device, implementation) == "numba":
         return _balls_by_numba(graph, seeds, radius, limit, allowed, threads)
+    if limit is None and pick_kernel("msbfs_or", graph.indptr.device) == "triton":
+        return balls_by_words(graph, seeds, radius, allowed)
     return _balls_by_torch(graph, seeds, radius, limit, allowed)
 
 

@@ -11,14 +11,16 @@ import numpy as np
 import torch
 
 from gpu_rag.errors import BadInput, GpuRagError, MissingBackend, UsageError
+from gpu_rag.graph.nearest import topk_rows
 from gpu_rag.graph.pagerank_graph import PageRankGraph
 from gpu_rag.graph.pagerank_plan import Array, Plan, plan_of
-from gpu_rag.graph.pagerank_solve import Tile, solve_tile
+from gpu_rag.graph.pagerank_solve import Gaps, Tile, solve_tile
 from gpu_rag.graph.pagerank_teleport import Teleport
 from gpu_rag.types import CSR
 
 IMPLEMENTATIONS = ("numba", "scipy", "torch")
 SOLVERS = ("power", "chebyshev", "sor")
+F32_STEPS = 2.0**-22  # a few units of f32: rounding cannot exchange two scores that differ by more
 WIDEST = 1e30  # degrees beyond it, or below its inverse, leave the range of an f32 state
 
 
@@ -95,9 +97,9 @@ class Job:
             for done in [pool.submit(solve, first, last) for first, last in tiles]:
                 done.result()
 
-    def solve(self, first: int, last: int, result: torch.Tensor, lo: int) -> None:
+    def solve(self, first: int, last: int, result: torch.Tensor, lo: int, settle: int | None = None) -> None:
         """Writes the PageRank of questions first..last, nodes lo.., into `result`; columns that f32 cannot bring
-        within the tolerance are solved again in f64."""
+        within the tolerance are solved again in f64. settle: a question may stop when its best `settle` are known."""
         questions = np.arange(first, last)
         empty = self.teleport.is_empty(questions)
         result[torch.from_numpy(empty).to(result.device)] = 0.0
@@ -105,7 +107,7 @@ class Job:
         bound, steps = np.zeros(0), np.zeros(0)
         for dtype in self.dtypes:
             if len(questions):
-                questions, bound, steps = self._solve_in(dtype, questions, questions - first, result, lo)
+                questions, bound, steps = self._solve_in(dtype, questions, questions - first, result, lo, settle)
         if len(questions):
             raise GpuRagError(
                 "PageRank did not converge",
@@ -115,14 +117,15 @@ class Job:
             )
 
     def _solve_in(
-        self, dtype: torch.dtype, questions: Array, rows: Array, result: torch.Tensor, lo: int
+        self, dtype: torch.dtype, questions: Array, rows: Array, result: torch.Tensor, lo: int, settle: int | None
     ) -> tuple[Array, Array, Array]:
         """Solves in one precision; returns the questions that failed, their bounds and their steps."""
         to = np.full(self.width, -1, np.int64)
         to[: len(rows)] = rows
         tile = self.new_tile(dtype, questions, result, lo)
         plan = self.plan.for_f32() if dtype == torch.float32 else self.plan
-        solved = solve_tile(tile, plan, to, self._least_mass(questions))
+        gaps = None if settle is None else gaps_of(result, settle)
+        solved = solve_tile(tile, plan, to, self._least_mass(questions), gaps)
         scale = np.ones(result.shape[0])
         scale[rows] = solved.scale[: len(rows)]
         result.mul_(torch.from_numpy(scale).to(result)[:, None])
@@ -137,6 +140,18 @@ class Job:
         elif self.graph.has_dangling:
             least[: len(questions)] -= self.plan.damping * self.teleport.mass_on(self.graph.dangling, questions)
         return least
+
+
+def gaps_of(result: torch.Tensor, k: int) -> Gaps:
+    """The gap between the k-th and the next score of rows of `result`, 0 < k < its width."""
+
+    def gaps(rows: Array, scale: Array) -> Array:
+        best = (
+            topk_rows(result[torch.from_numpy(rows).to(result.device)], k + 1).scores[:, k - 1 :].double().cpu().numpy()
+        )
+        return np.asarray(((best[:, 0] - best[:, 1]) - F32_STEPS * best[:, 0]) * scale)
+
+    return gaps
 
 
 TileMaker = Callable[[torch.dtype, Array, torch.Tensor, int], Tile]

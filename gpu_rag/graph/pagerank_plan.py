@@ -67,10 +67,12 @@ class Plan:
         least = 1.0 if self.known_mass else 1 - self.damping
         return self.tol > ROUNDING and float(self.allowed(ROUNDING, np.array(least))) >= F32_GAP
 
-    def allowed(self, slack: float, mass: Array) -> Array:
-        """The L1 gap |Z - X|_1 (in q) that is worth a check, per column. mass: |q|_1, or a lower bound of it."""
+    def allowed(self, slack: float, mass: Array, tol: Array | float | None = None) -> Array:
+        """The L1 gap |Z - X|_1 (in q) that is worth a check, per column. mass: |q|_1, or a lower bound of it.
+        tol: the error to come within, this plan's own if None."""
         share = 0.5 if self.normalises else 1.0
-        return MARGIN * share * (self.tol - slack) * mass * (1 - self.damping) / max(self.damping, 1e-12)
+        room = (self.tol if tol is None else tol) - slack
+        return np.asarray(MARGIN * share * room * mass * (1 - self.damping) / max(self.damping, 1e-12))
 
     def bound(self, gap: Array, mass: Array, exact: Array) -> Array:
         """Proved L1 distance of the scaled Z from the PageRank, per column.

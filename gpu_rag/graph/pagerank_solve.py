@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,6 +12,11 @@ from gpu_rag.graph.pagerank_plan import Array, Plan
 
 MAX_CHECKS = 4  # a column that fails this many checks has met the rounding of its state
 UNKNOWN = 1e300  # a change that asks for another step
+FIRST_LOOK = 1e-3  # the error at which a column that may settle is first looked at
+
+Gaps = Callable[[Array, Array], Array]
+"""Of rows i64[P] of the result and what they must be multiplied with: f64[P], how far the last score that is wanted
+lies above the next one, less what rounding can change."""
 
 
 class Tile(Protocol):
@@ -41,20 +47,26 @@ class Solved:
     steps: Array
 
 
-def solve_tile(tile: Tile, plan: Plan, rows: Array, least_mass: Array) -> Solved:
+def solve_tile(tile: Tile, plan: Plan, rows: Array, least_mass: Array, gaps: Gaps | None = None) -> Solved:
     """Iterates the columns c of `tile` with rows[c] >= 0 until each is within plan.tol, proved by a check in f64.
 
     rows: i64[width], the row of the result that a column goes to, or -1; least_mass: f64[width], |q|_1 where
     plan.known_mass, else a lower bound of it. A column is frozen (omega 0) when its predicted gap is small enough,
     first for coarse steps, then for fine ones; when all are, one pass checks them; a column that fails goes on.
+
+    gaps: a column may also stop once its gap exceeds its proved error. Two scores are off by no more than that error
+    together, so then no other node can belong among the best. A column that has not settled is looked at again when
+    its error should be half its gap.
     """
     width = tile.width
     pending = rows >= 0
     steps, checks = np.zeros(width, np.int64), np.zeros(width, np.int64)
     predicted, last = np.full(width, plan.predicted), np.full(width, UNKNOWN)
-    allowed = plan.allowed(tile.slack, least_mass)
+    target = np.full(width, plan.tol if gaps is None else max(plan.tol, FIRST_LOOK))
+    settled = np.zeros(width, bool)
     scale, bound = np.ones(width), np.full(width, np.inf)
     while pending.any():
+        allowed = plan.allowed(tile.slack, least_mass, target)
         for fine, enough in ((False, np.maximum(allowed, tile.coarsest)), (True, allowed)):
             going = pending & (predicted * last > enough) & (steps < plan.max_iter) & (fine | (checks == 0))
             while going.any():
@@ -65,12 +77,18 @@ def solve_tile(tile: Tile, plan: Plan, rows: Array, least_mass: Array) -> Solved
                 going &= (predicted * last > enough) & (steps < plan.max_iter)
             last = np.where(allowed < enough, UNKNOWN, last)  # coarse steps leave a bias: at least one fine one
         gap, mass = tile.check(np.where(pending, rows, -1))
-        checks += pending
+        checks += pending & (target <= plan.tol)
         proved = plan.bound(gap, mass, least_mass) + tile.slack
         bound = np.where(pending, proved, bound)
         scale = np.where(pending, plan.scale(mass, least_mass), scale)
-        pending &= ~(proved <= plan.tol) & (steps < plan.max_iter) & (checks < MAX_CHECKS)
+        pending &= ~(proved <= plan.tol)
+        if gaps is not None and pending.any():
+            columns = np.flatnonzero(pending)
+            found = gaps(rows[columns], scale[columns])
+            settled[columns] = found > proved[columns]
+            target[columns] = np.clip(found / 2, plan.tol, target[columns])
+        pending &= ~settled & (steps < plan.max_iter) & (checks < MAX_CHECKS)
         # the guess was too good: correct it, and take at least one more step
         predicted = np.where(pending, np.maximum(predicted, 1.25 * gap / np.maximum(last, 1e-300)), predicted)
         last = np.where(pending, UNKNOWN, last)
-    return Solved(scale, np.flatnonzero(~(bound <= plan.tol) & (rows >= 0)), bound, steps)
+    return Solved(scale, np.flatnonzero(~(bound <= plan.tol) & ~settled & (rows >= 0)), bound, steps)

@@ -67,12 +67,12 @@ class Teleport:
         return np.array([float(self.prior[int(q)][nodes].double().sum()) for q in questions]) / total
 
 
-def teleport_of_seeds(graph: PageRankGraph, seeds: Ragged, weights: Ragged | None) -> Teleport:
-    """Checks `seeds` and `weights`; a seed named twice in a list counts twice. Raises BadInput."""
+def teleport_of_seeds(n: int, seeds: Ragged, weights: Ragged | None) -> Teleport:
+    """Checks `seeds`, nodes below n, and `weights`; a seed named twice in a list counts twice. Raises BadInput."""
     offsets = _checked_offsets(seeds, "seeds")
     if seeds.values.dtype not in (torch.int32, torch.int64):
         raise BadInput("seeds are no nodes", given=seeds.values.dtype, expected="i32 or i64")
-    check_range(seeds.values, graph.n, "a seed")
+    check_range(seeds.values, n, "a seed")
     lengths = np.diff(offsets)
     if weights is None:
         mass = np.ones(len(seeds.values))
@@ -126,7 +126,7 @@ def teleport_of(
     if (seeds is None) == (prior is None):
         raise UsageError("PageRank needs seeds or a prior", given="both" if seeds is not None else "neither")
     if seeds is not None:
-        return teleport_of_seeds(graph, seeds, weights)
+        return teleport_of_seeds(graph.n, seeds, weights)
     if weights is not None or prior is None:
         raise UsageError("weights go with seeds", given="weights and a prior")
     return teleport_of_prior(graph, prior)

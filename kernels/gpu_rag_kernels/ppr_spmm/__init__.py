@@ -12,27 +12,30 @@ from collections.abc import Callable
 
 import torch
 
-from gpu_rag.errors import BadInput, UsageError
+from gpu_rag.errors import BadInput
 from gpu_rag.types import CSR
+from gpu_rag_kernels.choice import known, pick_kernel
 from gpu_rag_kernels.ppr_spmm import reference
 
 Step = Callable[[CSR, torch.Tensor, torch.Tensor, float], torch.Tensor]
 
-_STEPS: dict[str, Step] = {"reference": reference.ppr_spmm}
 
-
-def implementations() -> tuple[str, ...]:
-    """The implementations that exist, the preferred one first."""
-    return tuple(_STEPS)
+def implementations(device: str = "cpu") -> tuple[str, ...]:
+    """The implementations that can take tensors on `device` here."""
+    return known(device)
 
 
 def pick(x: torch.Tensor, implementation: str = "auto") -> str:
-    """Which implementation runs for `x`. Raises UsageError for a name that does not exist."""
-    if implementation == "auto":
-        return "reference"
-    if implementation not in _STEPS:
-        raise UsageError("no such implementation of ppr_spmm", given=implementation, expected=", ".join(_STEPS))
-    return implementation
+    """Which implementation runs for `x`: see `choice.pick_kernel`. Raises UsageError, MissingBackend."""
+    return pick_kernel("ppr_spmm", x.device, implementation)
+
+
+def _step(implementation: str) -> Step:
+    if implementation == "triton":
+        from gpu_rag_kernels.ppr_spmm import triton
+
+        return triton.ppr_spmm
+    return reference.ppr_spmm
 
 
 def ppr_spmm(
@@ -41,11 +44,11 @@ def ppr_spmm(
     """alpha A x + (1 - alpha) source.
 
     csr: A, N rows; x, source: f32/f64[N, B] of one dtype on the device of A; alpha in [0, 1]. Returns a new [N, B].
-    Raises BadInput for shapes or dtypes that do not fit, UsageError for an unknown implementation.
+    Raises BadInput for shapes or dtypes that do not fit, UsageError, MissingBackend.
     """
     if x.dim() != 2 or x.shape != source.shape or x.shape[0] != csr.n:
         given = f"x {tuple(x.shape)}, source {tuple(source.shape)}"
         raise BadInput("ppr_spmm: shapes do not fit", given=given, expected=f"[{csr.n}, B] both")
     if x.dtype != source.dtype or x.dtype not in (torch.float32, torch.float64):
         raise BadInput("ppr_spmm: wrong dtypes", given=f"{x.dtype}, {source.dtype}", expected="f32 or f64, both alike")
-    return _STEPS[pick(x, implementation)](csr, x, source, alpha)
+    return _step(pick(x, implementation))(csr, x, source, alpha)

@@ -1,0 +1,81 @@
+"""Balls of many questions as bits, 64 questions a word: the way of a GPU, where a hop is one pass over the entries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from gpu_rag_kernels import msbfs_or
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from gpu_rag.graph.csr import transpose
+from gpu_rag.graph.ragged import row_of_value
+from gpu_rag.types import CSR, Ragged
+
+WORD = 64  # questions
+TILE = 4 * WORD  # questions searched together: four words a node, three arrays of them
+
+_pulls: Any = WeakTensorKeyDictionary()  # by indices: a graph is turned once
+
+
+def pull_of(graph: CSR) -> CSR:
+    """The pattern whose row v lists the nodes with an entry in column v."""
+    if graph.indices not in _pulls:
+        _pulls[graph.indices] = transpose(CSR(graph.indptr, graph.indices))
+    pull: CSR = _pulls[graph.indices]
+    return pull
+
+
+def balls_by_words(
+    graph: CSR, seeds: Ragged, radius: int, allowed: torch.Tensor | None, *, implementation: str = "auto"
+) -> Ragged:
+    """The balls of `ego_balls` without a limit, for checked input. implementation: of the kernel `msbfs_or`.
+
+    Memory: 96 N bytes and a mask of 64 bits for each node of a ball.
+    """
+    pull = pull_of(graph)
+    parts = []
+    for first in range(0, seeds.batch, TILE):
+        last = min(first + TILE, seeds.batch)
+        offsets = seeds.offsets[first : last + 1]
+        tile = Ragged(seeds.values[int(offsets[0]) : int(offsets[-1])], offsets - offsets[0])
+        parts.append(_listed(_search(pull, tile, radius, allowed, implementation), last - first))
+    values = torch.cat([seeds.values[:0].int(), *(part.values for part in parts)])
+    sizes = torch.cat([seeds.offsets[:0], *(part.offsets.diff() for part in parts)])
+    ends = torch.zeros(seeds.batch + 1, dtype=torch.int64, device=sizes.device)
+    ends[1:] = sizes.cumsum(0)
+    return Ragged(values, ends)
+
+
+def _search(pull: CSR, seeds: Ragged, radius: int, allowed: torch.Tensor | None, implementation: str) -> torch.Tensor:
+    """i64[N, W]: bit q % 64 of word q // 64 of a node says that it is in ball q."""
+    width = (seeds.batch + WORD - 1) // WORD
+    question = row_of_value(seeds)
+    place = torch.unique(seeds.values.long() * seeds.batch + question)  # each pair once: bits are added up
+    node, question = place // seeds.batch, place % seeds.batch
+    seen = torch.zeros(pull.n * width, dtype=torch.int64, device=node.device)
+    seen.scatter_add_(0, node * width + question // WORD, torch.ones_like(node) << (question % WORD))
+    seen = seen.view(pull.n, width)
+    front = seen
+    for _ in range(radius):
+        fresh, after = msbfs_or.msbfs_or(pull, front, seen, implementation=implementation)
+        if allowed is not None:
+            fresh = torch.where(allowed[:, None], fresh, 0)
+            after = seen | fresh
+        front, seen = fresh, after
+    return seen
+
+
+def _listed(seen: torch.Tensor, batch: int) -> Ragged:
+    """The nodes of each question, ascending."""
+    values, sizes = [], []
+    bits = torch.arange(WORD, device=seen.device)
+    for first in range(0, batch, WORD):
+        word = seen[:, first // WORD]
+        touched = word.nonzero()[:, 0]
+        inside = (word[touched][None, :] >> bits[: min(WORD, batch - first), None]) & 1
+        values.append(touched[inside.nonzero()[:, 1]].int())
+        sizes.append(inside.sum(1))
+    ends = torch.zeros(batch + 1, dtype=torch.int64, device=seen.device)
+    ends[1:] = torch.cat(sizes).cumsum(0)
+    return Ragged(torch.cat(values), ends)

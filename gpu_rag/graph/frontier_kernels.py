@@ -1,0 +1,155 @@
+"""The numba kernels of `frontier`: exact similarities of pairs, and lists of the best edges.
+
+Kernels and the functions they call share a file because numba's cache of a kernel is renewed when its file changes;
+so the exact dot product of f32 rows stands here too (see `dots`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+_GRID = 2.0**24
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc"}, error_model="numpy")
+def exact_dot(query: Any, row: Any) -> Any:
+    """The dot product of query f64[D], on the grid and times 2^24, and row f32[D]; exact, so in any order."""
+    total = 0.0
+    for i in range(row.shape[0]):
+        total += query[i] * np.rint(np.float64(row[i]) * _GRID)
+    return total * 2.0**-48
+
+
+@numba.njit(cache=True, nogil=True)
+def shared_words(left: Any, right: Any) -> Any:
+    """How many numbers two ascending lists share."""
+    i, j, found = 0, 0, 0
+    while i < left.shape[0] and j < right.shape[0]:
+        if left[i] == right[j]:
+            found += 1
+            i += 1
+            j += 1
+        elif left[i] < right[j]:
+            i += 1
+        else:
+            j += 1
+    return found
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def pair_score(query: Any, words: Any, row: Any, others: Any) -> Any:
+    """SIM of a question and a thing, rounded to f32."""
+    shared = shared_words(words, others)
+    union = max(words.shape[0] + others.shape[0] - shared, 1)  # two empty sets: 0 / 1
+    return np.float32((shared / union + exact_dot(query, row)) / 2)
+
+
+@numba.njit(cache=True, nogil=True)
+def score_rows(
+    queries: Any, word_offsets: Any, words: Any, first: Any, last: Any, offsets: Any, listed: Any, vectors: Any,
+    thing_offsets: Any, thing_words: Any, out: Any,
+) -> None:  # fmt: skip
+    """out f32[T] = SIM of questions first..last and the things in their lists."""
+    for b in range(first, last):
+        own = words[word_offsets[b] : word_offsets[b + 1]]
+        for t in range(offsets[b], offsets[b + 1]):
+            x = listed[t]
+            others = thing_words[thing_offsets[x] : thing_offsets[x + 1]]
+            out[t] = pair_score(queries[b], own, vectors[x], others)
+
+
+@numba.njit(cache=True, nogil=True)
+def best_of_frontier(
+    queries: Any, word_offsets: Any, words: Any, first: Any, last: Any, offsets: Any, frontier: Any, indptr: Any,
+    vector_of: Any, vectors: Any, edge_offsets: Any, edge_words: Any, ids: Any, scores: Any,
+) -> None:  # fmt: skip
+    """Rows of questions first..last: ids i32[T, k], scores f32[T, k], which hold -1 and -inf before."""
+    k = ids.shape[1]
+    for b in range(first, last):
+        own = words[word_offsets[b] : word_offsets[b + 1]]
+        for t in range(offsets[b], offsets[b + 1]):
+            v = frontier[t]
+            for e in range(indptr[v], indptr[v + 1]):
+                others = edge_words[edge_offsets[e] : edge_offsets[e + 1]]
+                score = pair_score(queries[b], own, vectors[vector_of[e]], others)
+                if score <= scores[t, k - 1]:  # edges ascend: an equal one comes later
+                    continue
+                at = k - 1
+                while at > 0 and score > scores[t, at - 1]:
+                    scores[t, at], ids[t, at] = scores[t, at - 1], ids[t, at - 1]
+                    at -= 1
+                scores[t, at], ids[t, at] = score, e
+
+
+@numba.njit(cache=True, nogil=True)
+def count_places(
+    list_offsets: Any, list_places: Any, words: Any, p0: Any, p1: Any, column_of: Any, u0: Any, overlap: Any, met: Any
+) -> None:
+    """overlap i32[p1 - p0] = the number of `words` that the edge at each place p0 <= p < p1 has; met bool: whether a
+    used vector, from u0 on, has such an edge."""
+    overlap[:] = 0
+    met[:] = False
+    for w in words:
+        if w >= list_offsets.shape[0] - 1:
+            continue
+        places = list_places[list_offsets[w] : list_offsets[w + 1]]
+        for i in range(np.searchsorted(places, p0), places.shape[0]):
+            if places[i] >= p1:
+                break
+            overlap[places[i] - p0] += 1
+            met[column_of[places[i]] - u0] = True
+
+
+@numba.njit(cache=True, nogil=True)
+def keep_edge(ids: Any, scores: Any, targets: Any, edge: Any, score: Any, target: Any) -> None:
+    """Puts an edge into a list of the best edges of distinct targets by (-score, edge), where it belongs there."""
+    k = ids.shape[0]
+    at = k - 1
+    for i in range(k):
+        if targets[i] == target:
+            at = i
+            break
+    if score < scores[at] or (score == scores[at] and (ids[at] >= 0 and edge > ids[at])):
+        return
+    while at > 0 and (score > scores[at - 1] or (score == scores[at - 1] and edge < ids[at - 1])):
+        ids[at], scores[at], targets[at] = ids[at - 1], scores[at - 1], targets[at - 1]
+        at -= 1
+    ids[at], scores[at], targets[at] = edge, score, target
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def search_tile(
+    dots: Any, queries: Any, word_offsets: Any, words: Any, first: Any, u0: Any, starts: Any, column_of: Any,
+    order: Any, used: Any, target: Any, vectors: Any, edge_offsets: Any, list_offsets: Any, list_places: Any,
+    slack: Any, ids: Any, scores: Any, targets: Any,
+) -> None:  # fmt: skip
+    """Brings the lists of questions first.. up to date with the edges of the used vectors u0...
+
+    dots: f32, approximate, [questions, vectors]. An edge with o shared words of u in the union can only reach the last
+    of the list, of score s, if o / u + dot + slack >= 2 s.
+    """
+    p0, p1 = starts[u0], starts[u0 + dots.shape[1]]
+    overlap, met, last = np.zeros(p1 - p0, np.int32), np.zeros(dots.shape[1], np.bool_), ids.shape[1] - 1
+    for q in range(dots.shape[0]):
+        b = first + q
+        own = words[word_offsets[b] : word_offsets[b + 1]]
+        count_places(list_offsets, list_places, own, p0, p1, column_of, u0, overlap, met)
+        reach = 2 * np.float64(scores[b, last]) - slack
+        for c in range(dots.shape[1]):
+            dot = np.float64(dots[q, c])
+            if dot < reach and not met[c]:
+                continue
+            for p in range(starts[u0 + c], starts[u0 + c + 1]):
+                e, shared = order[p], overlap[p - p0]
+                share = 0.0
+                if shared > 0:
+                    size = edge_offsets[e + 1] - edge_offsets[e]
+                    share = shared / (own.shape[0] + size - shared)
+                if share + dot < reach:
+                    continue
+                exact = np.float32((share + exact_dot(queries[b], vectors[used[u0 + c]])) / 2)
+                keep_edge(ids[b], scores[b], targets[b], e, exact, target[e])
+                reach = 2 * np.float64(scores[b, last]) - slack

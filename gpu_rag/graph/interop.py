@@ -1,0 +1,229 @@
+"""Graphs of other libraries: SciPy, networkx, CuPy, PyG, and any library that speaks DLPack.
+
+Libraries are imported when asked for; one that is missing raises MissingBackend with the extra that installs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpu_rag.errors import BadInput, MissingBackend
+from gpu_rag.graph.csr import check_csr, csr_from_edges, is_symmetric, row_of_entry
+from gpu_rag.graph.typed import TypedGraph, typed_graph
+from gpu_rag.types import CSR
+
+_EXTRAS = {
+    "torch_geometric": ("PyG", "pip install torch-geometric, or 'gpu-rag[gpu]'"),
+    "cupy": ("CuPy", "pip install 'gpu-rag[gpu]'"),
+    "networkx": ("networkx", "pip install 'gpu-rag[bench]'"),
+}
+
+EdgeType = tuple[str, str, str]
+
+
+def library(name: str) -> Any:
+    """A module of another library. Raises MissingBackend."""
+    top = name.partition(".")[0]
+    if find_spec(top) is None:
+        title, line = _EXTRAS[top]
+        raise MissingBackend(f"{title} is not installed", do=line)
+    return import_module(name)
+
+
+# --- DLPack and CuPy: the same memory --------------------------------------------------------------
+
+
+def csr_arrays(csr: CSR, from_dlpack: Callable[[Any], Any] = np.from_dlpack) -> tuple[Any, Any, Any]:
+    """(indptr, indices, weight or None) as arrays of another library in the same memory: writing to one writes to both.
+
+    from_dlpack: that library's, such as numpy's (CPU), cupy's or jax's; it must support the device of `csr`.
+    """
+    weight = None if csr.weight is None else from_dlpack(csr.weight)
+    return from_dlpack(csr.indptr), from_dlpack(csr.indices), weight
+
+
+def csr_from_arrays(indptr: Any, indices: Any, weight: Any = None) -> CSR:
+    """A CSR in the memory of arrays that support DLPack: indptr i64[N+1], indices i32[E], weight f32[E] or None.
+
+    Nothing is copied, so another dtype is an error. Checked as `check_csr`. Raises BadInput.
+    """
+    held = [None if array is None else torch.from_dlpack(array) for array in (indptr, indices, weight)]
+    if held[0] is None or held[1] is None:
+        raise BadInput("a CSR lacks an array", given="None", expected="indptr and indices")
+    csr = CSR(held[0], held[1], held[2])
+    check_csr(csr)
+    return csr
+
+
+def csr_to_cupy(csr: CSR) -> Any:
+    """cupyx.scipy.sparse.csr_matrix [N, N] f32 of a CSR on a GPU; weights of 1 where there are none.
+
+    The arrays are handed over without a copy; cupyx itself narrows indptr to i32 in one. Raises MissingBackend.
+    """
+    cupy, sparse = library("cupy"), library("cupyx.scipy.sparse")
+    indptr, indices, weight = csr_arrays(csr, cupy.from_dlpack)
+    values = cupy.ones(csr.m, dtype="float32") if weight is None else weight
+    return sparse.csr_matrix((values, indices, indptr), shape=(csr.n, csr.n))
+
+
+def csr_from_cupy(matrix: Any) -> CSR:
+    """The CSR of a cupyx csr_matrix [N, N], sorted, duplicates summed. Weights and columns share its memory."""
+    held = matrix if matrix.has_canonical_format else matrix.copy()
+    held.sum_duplicates()
+    parts = [torch.from_dlpack(array) for array in (held.indptr, held.indices, held.data)]
+    return _checked_square(parts[0], parts[1], parts[2], held.shape)
+
+
+def _checked_square(indptr: torch.Tensor, indices: torch.Tensor, data: torch.Tensor, shape: tuple[int, int]) -> CSR:
+    if shape[0] != shape[1]:
+        raise BadInput("a graph needs a square matrix", given=shape, expected="[N, N]")
+    csr = CSR(indptr.long(), indices.int(), data.float())
+    check_csr(csr)
+    return csr
+
+
+# --- SciPy and networkx ----------------------------------------------------------------------------
+
+
+def csr_to_scipy(csr: CSR) -> Any:
+    """scipy.sparse.csr_array [N, N] f32, weights of 1 where there are none."""
+    from scipy.sparse import csr_array
+
+    weight = torch.ones(csr.m) if csr.weight is None else csr.weight
+    arrays = tuple(part.cpu().numpy() for part in (weight, csr.indices, csr.indptr))
+    return csr_array(arrays, shape=(csr.n, csr.n))
+
+
+def csr_from_scipy(matrix: Any) -> CSR:
+    """The CSR of any square sparse matrix of SciPy: rows sorted, duplicates summed, stored zeros kept.
+
+    Raises BadInput.
+    """
+    held = matrix.tocsr(copy=True)
+    held.sum_duplicates()
+    indptr, indices, data = (torch.from_numpy(array) for array in (held.indptr, held.indices, held.data))
+    return _checked_square(indptr, indices, data, held.shape)
+
+
+def csr_to_networkx(csr: CSR) -> Any:
+    """networkx.Graph of a symmetric CSR, else DiGraph: nodes 0..N-1, edges with "weight" where there are weights."""
+    nx = library("networkx")
+    graph = nx.Graph() if is_symmetric(csr) else nx.DiGraph()
+    graph.add_nodes_from(range(csr.n))
+    ends = zip(row_of_entry(csr).tolist(), csr.indices.tolist())
+    if csr.weight is None:
+        graph.add_edges_from(ends)
+    else:
+        graph.add_weighted_edges_from((a, b, w) for (a, b), w in zip(ends, csr.weight.tolist()))
+    return graph
+
+
+def csr_from_networkx(graph: Any, *, weight: str | None = "weight") -> tuple[CSR, list[Any]]:
+    """(CSR, names): row i is the node names[i], in the order of the graph. weight: the edge attribute (1 where an edge
+    lacks it), or None for a CSR without weights. Parallel edges are summed. Raises BadInput, MissingBackend."""
+    nx = library("networkx")
+    names = list(graph)
+    if not names:
+        return CSR(torch.zeros(1, dtype=torch.int64), torch.zeros(0, dtype=torch.int32)), names
+    csr = csr_from_scipy(nx.to_scipy_sparse_array(graph, nodelist=names, weight=weight, dtype=np.float64, format="csr"))
+    return (csr if weight is not None else CSR(csr.indptr, csr.indices)), names
+
+
+# --- PyG -------------------------------------------------------------------------------------------
+
+
+def csr_to_edge_index(csr: CSR) -> tuple[Any, torch.Tensor | None]:
+    """(torch_geometric.EdgeIndex [2, E] i64 sorted by row, weight f32[E] or None): edges from row to column."""
+    pyg = library("torch_geometric")
+    ends = torch.stack([row_of_entry(csr), csr.indices.long()])
+    edges = pyg.EdgeIndex(ends, sparse_size=(csr.n, csr.n), sort_order="row", is_undirected=is_symmetric(csr))
+    return edges, csr.weight
+
+
+def csr_from_edge_index(edge_index: torch.Tensor, n: int, weight: torch.Tensor | None = None) -> CSR:
+    """The CSR of an EdgeIndex or a plain edge_index i64[2, E], kept as it is directed; duplicates are summed.
+
+    n: number of nodes. Raises BadInput.
+    """
+    if edge_index.dim() != 2 or edge_index.shape[0] != 2:
+        raise BadInput("edge_index has the wrong shape", given=tuple(edge_index.shape), expected="[2, E]")
+    ends = _plain(edge_index)
+    return csr_from_edges(ends[0], ends[1], n, weight, undirected=False, drop_self_loops=False)
+
+
+def _plain(edge_index: torch.Tensor) -> torch.Tensor:
+    """An EdgeIndex, which computes in its own way, as the tensor inside it."""
+    inside: torch.Tensor = edge_index.as_tensor() if hasattr(edge_index, "as_tensor") else edge_index
+    return inside
+
+
+def csr_to_data(csr: CSR, **attributes: Any) -> Any:
+    """torch_geometric.data.Data with edge_index i64[2, E], edge_weight (if any), num_nodes, and what else is given."""
+    edges, weight = csr_to_edge_index(csr)
+    held = {"edge_weight": weight} if weight is not None else {}
+    plain = _plain(edges)
+    return library("torch_geometric.data").Data(edge_index=plain, num_nodes=csr.n, **held, **attributes)
+
+
+def csr_from_data(data: Any) -> CSR:
+    """The CSR of a `Data`: its edge_index, num_nodes and edge_weight where it has one. Raises BadInput."""
+    weight = data.edge_weight if "edge_weight" in data else None
+    return csr_from_edge_index(data.edge_index, data.num_nodes, weight)
+
+
+def typed_to_hetero(graph: TypedGraph, ranges: Mapping[str, tuple[int, int]], relations: Sequence[str]) -> Any:
+    """torch_geometric.data.HeteroData of a typed graph.
+
+    ranges: node type -> (lo, hi), nodes lo <= v < hi; together they cover every node once. relations: the name of each
+    relation. An edge type (kind of tail, relation, kind of head) is made for each that occurs, its edges by (tail,
+    head). Raises BadInput, MissingBackend.
+    """
+    if len(relations) != graph.n_relations:
+        raise BadInput("relations do not fit", given=f"{len(relations)} names", expected=graph.n_relations)
+    kinds = list(ranges)
+    of = torch.full((graph.n,), -1, dtype=torch.int64, device=graph.device)
+    for number, (lo, hi) in enumerate(ranges.values()):
+        of[lo:hi] = number
+    if bool((of < 0).any()) or sum(hi - lo for lo, hi in ranges.values()) != graph.n:
+        raise BadInput("ranges do not cover the nodes once", given=dict(ranges), expected=f"0..{graph.n}")
+    tail = torch.repeat_interleave(torch.arange(graph.n, device=graph.device), graph.out_indptr.diff())
+    head, relation = graph.out_node.long(), graph.out_relation.long()
+    data = library("torch_geometric.data").HeteroData()
+    for kind, (lo, hi) in ranges.items():
+        data[kind].num_nodes = hi - lo
+    key = (relation * len(kinds) + of[tail]) * len(kinds) + of[head]
+    for code in torch.unique(key).tolist():
+        name, sides = relations[code // len(kinds) ** 2], code % len(kinds) ** 2
+        left, right = kinds[sides // len(kinds)], kinds[sides % len(kinds)]
+        mine = key == code
+        shift = torch.tensor([[ranges[left][0]], [ranges[right][0]]], device=graph.device)
+        data[left, name, right].edge_index = torch.stack([tail[mine], head[mine]]) - shift
+    return data
+
+
+def typed_from_hetero(data: Any) -> tuple[TypedGraph, dict[str, tuple[int, int]], list[str]]:
+    """(graph, ranges, relations) of a HeteroData: node types in its order side by side, relation names ascending.
+
+    Edge types with one relation name between different kinds of nodes share that relation. Raises BadInput.
+    """
+    ranges, n = {}, 0
+    for kind in data.node_types:
+        ranges[kind] = (n, n + data[kind].num_nodes)
+        n = ranges[kind][1]
+    types: list[EdgeType] = list(data.edge_types)
+    relations = sorted({name for _, name, _ in types})
+    tails, kinds, heads = ([torch.zeros(0, dtype=torch.int64)] for _ in range(3))
+    for left, name, right in types:
+        ends = _plain(data[left, name, right].edge_index).long()
+        tails.append(ends[0] + ranges[left][0])
+        heads.append(ends[1] + ranges[right][0])
+        kinds.append(torch.full_like(ends[0], relations.index(name)))
+    device = tails[-1].device
+    tail, kind_of, head = (torch.cat([part.to(device) for part in column]) for column in (tails, kinds, heads))
+    return typed_graph(tail, kind_of, head, n, len(relations)), ranges, relations

@@ -1,0 +1,40 @@
+"""Sums of the segments of a list in one fixed order, whatever stands beside them."""
+
+from __future__ import annotations
+
+import torch
+
+PIECE = 256  # entries summed in sequence; a longer segment is summed piece by piece
+
+
+class SegmentSum:
+    """Sums of consecutive segments; made once for their lengths, i64[S], >= 0.
+
+    A segment is cut into pieces of PIECE entries; a piece is summed in order, then the pieces in order. So a sum has
+    the same bits from run to run and whatever the other segments are, and a long segment does not hold up the others.
+    """
+
+    def __init__(self, lengths: torch.Tensor):
+        counts = (lengths + PIECE - 1) // PIECE
+        self.segments = _offsets(counts)
+        n_pieces = int(self.segments[-1])
+        owner = torch.repeat_interleave(torch.arange(counts.shape[0], device=counts.device), counts)
+        place = torch.arange(n_pieces, device=counts.device) - self.segments[:-1][owner]
+        self.pieces = _offsets((lengths[owner] - place * PIECE).clamp(max=PIECE))
+
+    def __call__(self, values: torch.Tensor) -> torch.Tensor:
+        """The sums, [S] in the float dtype of `values` [E]; an empty segment has 0."""
+        # two dimensions: torch then takes one thread a segment on a GPU, not a tree whose shape it chooses
+        return _reduced(_reduced(values[:, None], self.pieces), self.segments)[:, 0]
+
+
+def _offsets(lengths: torch.Tensor) -> torch.Tensor:
+    offsets = torch.zeros(lengths.shape[0] + 1, dtype=torch.int64, device=lengths.device)
+    offsets[1:] = lengths.cumsum(0)
+    return offsets
+
+
+def _reduced(values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    if values.shape[0] == 0 or offsets.shape[0] == 1:
+        return values.new_zeros(offsets.shape[0] - 1, 1)
+    return torch.segment_reduce(values, "sum", offsets=offsets, axis=0, unsafe=True)

@@ -1,0 +1,43 @@
+"""Which implementation of a kernel runs: its plain torch reference, or Triton."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+import torch
+
+from gpu_rag.errors import MissingBackend, UsageError
+
+IMPLEMENTATIONS = ("triton", "reference")
+
+
+def known(device: str = "cpu") -> tuple[str, ...]:
+    """The implementations that can take tensors on `device` here."""
+    able = find_spec("triton") is not None and (device.startswith("cuda") or interpreted())
+    return IMPLEMENTATIONS if able else IMPLEMENTATIONS[1:]
+
+
+def interpreted() -> bool:
+    """Whether Triton's own switch says that kernels are interpreted on the CPU, as tests do."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def pick_kernel(op: str, device: torch.device, implementation: str = "auto") -> str:
+    """triton | reference for tensors on `device`. auto: triton on CUDA where it is installed, else the reference.
+
+    Raises UsageError for a name that does not exist or cannot take this device, MissingBackend.
+    """
+    if implementation not in (*IMPLEMENTATIONS, "auto"):
+        expected = ", ".join((*IMPLEMENTATIONS, "auto"))
+        raise UsageError(f"no such implementation of {op}", given=implementation, expected=expected)
+    found = find_spec("triton") is not None
+    if implementation == "auto":
+        return "triton" if device.type == "cuda" and found else "reference"
+    if implementation == "triton":
+        if not found:
+            raise MissingBackend("triton is not installed", do="pip install 'gpu-rag[gpu]'")
+        if device.type != "cuda" and not interpreted():
+            expected = "a GPU, or TRITON_INTERPRET=1"
+            raise UsageError(f"{op} in triton works on a GPU", given=f"tensors on {device}", expected=expected)
+    return implementation

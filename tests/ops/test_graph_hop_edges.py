@@ -1,0 +1,272 @@
+"""Merging and cutting of hop edges, scores of pairs, and candidates: against loops written from their definitions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_rag.errors import BadInput
+from gpu_rag.graph.candidates import rare_word_pairs
+from gpu_rag.graph.edges import cut_to_budget, edge_budget, edges_of_matches, strongest_parallel
+from gpu_rag.graph.join import hybrid_argmax
+from gpu_rag.graph.join_pairs import hybrid_best_of, hybrid_scores
+from gpu_rag.types import Ragged
+
+QUICK = settings(max_examples=60, deadline=None, derandomize=True)
+Edge = tuple[int, int, float]
+
+# few vertices and few strengths, so that parallel edges and ties are common
+EDGES = st.lists(
+    st.tuples(st.integers(0, 4), st.integers(0, 4), st.sampled_from([0.1, 0.5, 0.5000001, 0.9])), max_size=24
+)
+
+
+def columns(edges: list[Edge]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    source, target, strength = ([e[k] for e in edges] for k in range(3))
+    return np.asarray(source, np.int32), np.asarray(target, np.int32), np.asarray(strength, np.float64)
+
+
+# --- one of parallel edges ----------------------------------------------------------------------------
+
+
+def strongest_by_hand(edges: list[Edge]) -> list[int]:
+    best: dict[tuple[int, int], int] = {}
+    for row, (source, target, strength) in enumerate(edges):
+        held = best.get((source, target))
+        if held is None or strength > edges[held][2]:
+            best[source, target] = row
+    return [best[pair] for pair in sorted(best)]
+
+
+def check_strongest(op: Callable[..., np.ndarray], edges: list[Edge]) -> None:
+    assert op(*columns(edges)).tolist() == strongest_by_hand(edges)
+
+
+@QUICK
+@given(EDGES)
+def test_of_parallel_edges_the_strongest_stays(edges: list[Edge]) -> None:
+    check_strongest(strongest_parallel, edges)
+
+
+def keeps_the_first(source: np.ndarray, target: np.ndarray, strength: np.ndarray) -> np.ndarray:
+    return strongest_parallel(source, target, np.zeros_like(strength))
+
+
+def keeps_the_last_of_equals(source: np.ndarray, target: np.ndarray, strength: np.ndarray) -> np.ndarray:
+    back = strongest_parallel(source[::-1], target[::-1], strength[::-1])
+    return len(source) - 1 - back
+
+
+@pytest.mark.parametrize("wrong", [keeps_the_first, keeps_the_last_of_equals])
+def test_wrong_choices_among_parallel_edges_are_caught(wrong: Callable[..., np.ndarray]) -> None:
+    edges = [(0, 1, 0.5), (0, 1, 0.7), (0, 1, 0.7), (0, 2, 0.6)]
+    check_strongest(strongest_parallel, edges)
+    with pytest.raises(AssertionError):
+        check_strongest(wrong, edges)
+
+
+# --- the cut ------------------------------------------------------------------------------------------
+
+
+def cut_by_hand(edges: list[Edge], budget: int) -> list[int]:
+    ranked = sorted(range(len(edges)), key=lambda e: (-edges[e][2], edges[e][0], edges[e][1]))
+    last = {edges[e][0]: e for e in reversed(ranked)}  # the strongest of each source
+    return sorted({*ranked[:budget], *last.values()})
+
+
+def check_cut(op: Callable[..., np.ndarray], edges: list[Edge], budget: int) -> None:
+    kept = op(*columns(edges), budget).tolist()
+    assert kept == cut_by_hand(edges, budget)
+    assert {edges[e][0] for e in kept} == {source for source, _, _ in edges}  # nobody lost the last one
+    assert len(kept) <= budget + len({source for source, _, _ in edges})
+
+
+def merged(edges: list[Edge]) -> list[Edge]:
+    return [edges[row] for row in strongest_by_hand(edges)]
+
+
+@QUICK
+@given(EDGES, st.integers(0, 12))
+def test_the_cut_keeps_the_strongest_and_every_last_edge(edges: list[Edge], budget: int) -> None:
+    check_cut(cut_to_budget, merged(edges), budget)
+
+
+def drops_last_edges(source: np.ndarray, target: np.ndarray, strength: np.ndarray, budget: int) -> np.ndarray:
+    return np.sort(np.lexsort((target, source, -strength))[:budget])
+
+
+def keeps_any_edge_of_each(source: np.ndarray, target: np.ndarray, strength: np.ndarray, budget: int) -> np.ndarray:
+    _, first = np.unique(source, return_index=True)
+    return np.union1d(drops_last_edges(source, target, strength, budget), first)
+
+
+@pytest.mark.parametrize("wrong", [drops_last_edges, keeps_any_edge_of_each])
+def test_wrong_cuts_are_caught(wrong: Callable[..., np.ndarray]) -> None:
+    edges = [(0, 1, 0.9), (0, 2, 0.8), (1, 0, 0.1), (1, 2, 0.3)]
+    assert cut_to_budget(*columns(edges), 1).tolist() == [0, 3]
+    with pytest.raises(AssertionError):
+        check_cut(wrong, edges, 1)
+
+
+def test_the_budget_is_n_log_n() -> None:
+    assert [edge_budget(n, 1.0) for n in (0, 1, 2, 3, 4, 8)] == [0, 0, 2, 4, 8, 24]
+    assert edge_budget(1000, 0.5) == math.floor(500 * math.log2(1000)) and edge_budget(9, 0.0) == 0
+
+
+def test_edges_with_broken_parts_are_refused() -> None:
+    one = np.zeros(1)
+    with pytest.raises(BadInput, match="lengths"):
+        strongest_parallel(one, one, np.zeros(2))
+    with pytest.raises(BadInput, match="not a number"):
+        cut_to_budget(one, one, one * np.nan, 1)
+    with pytest.raises(BadInput, match="negative"):
+        cut_to_budget(one, one, one, -1)
+
+
+# --- from matches to edges ----------------------------------------------------------------------------
+
+
+def test_edges_of_matches_by_hand() -> None:
+    """Vertices 0, 1, 2 with in-questions 0 | 1 2 | 3; out-questions 0 1 2 | 3 | 4 (no match)."""
+    in_vertex, out_vertex = np.array([0, 1, 1, 2]), np.array([0, 0, 0, 1, 2])
+    question, sim = np.array([2, 1, 1, 0, -1]), np.array([0.6, 0.6, 0.6, 0.2, -np.inf])
+    edges, n_uncut = edges_of_matches(question, sim, out_vertex, in_vertex, 3, 1.0)
+    # three of vertex 0 lead to vertex 1 with equal SIM: the lowest in-question (1), then the lowest out-question (1)
+    assert {name: column.tolist() for name, column in edges.items()} == {
+        "source": [0, 1], "target": [1, 0], "question": [1, 0], "out_question": [1, 3], "sim": [0.6, 0.2]
+    }  # fmt: skip
+    assert n_uncut == 2
+
+
+@QUICK
+@given(st.data())
+def test_a_smaller_budget_keeps_a_part_of_the_edges(data: Any) -> None:
+    n_in, n_out, n = 6, 12, 4
+    question = np.array(data.draw(st.lists(st.integers(-1, n_in - 1), min_size=n_out, max_size=n_out)))
+    sim = np.array(data.draw(st.lists(st.sampled_from([0.2, 0.4, 0.6]), min_size=n_out, max_size=n_out)))
+    out_vertex, in_vertex = np.arange(n_out) % n, np.arange(n_in) % n
+    sets = []
+    for factor in (0.0, 0.2, 1.0, 9.0):
+        edges, n_uncut = edges_of_matches(question, sim, out_vertex, in_vertex, n, factor)
+        sets.append(set(zip(edges["source"].tolist(), edges["target"].tolist())))
+        assert {v for v, _ in sets[-1]} == {int(v) for v in out_vertex[question >= 0]}
+        assert len(sets[-1]) >= min(n_uncut, edge_budget(n, factor))
+    assert sets[0] <= sets[1] <= sets[2] <= sets[3] and len(sets[3]) == n_uncut
+
+
+# --- scores of pairs ----------------------------------------------------------------------------------
+
+
+def ragged(lists: list[set[int]]) -> Ragged:
+    values = torch.tensor([v for row in lists for v in sorted(row)], dtype=torch.int32)
+    return Ragged(values, torch.tensor(np.cumsum([0] + [len(row) for row in lists])))
+
+
+def drawn_sides(seed: int, n_left: int = 7, n_right: int = 9) -> tuple[torch.Tensor, Ragged, torch.Tensor, Ragged]:
+    generator = np.random.default_rng(seed)
+    sides: list[Any] = []
+    for n in (n_left, n_right):
+        vectors = generator.integers(-1, 2, (n, 4)).astype(np.float64)  # few directions: many ties
+        vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
+        words = [set(generator.choice(5, generator.integers(0, 4), replace=False).tolist()) for _ in range(n)]
+        sides += [torch.from_numpy(vectors.astype(np.float16)), ragged(words)]
+    return tuple(sides)
+
+
+def words_of(lists: Ragged, row: int) -> set[int]:
+    return set(lists.values[int(lists.offsets[row]) : int(lists.offsets[row + 1])].tolist())
+
+
+def score_by_hand(left: torch.Tensor, lk: Ragged, right: torch.Tensor, rk: Ragged, i: int, j: int) -> float:
+    a, b = words_of(lk, i), words_of(rk, j)
+    jaccard = len(a & b) / len(a | b) if a | b else 0.0
+    dot = math.fsum(float(x) * float(y) for x, y in zip(left[i].double(), right[j].double()))  # f16: exact in f64
+    return (jaccard + dot) / 2
+
+
+def all_pairs(n_left: int, n_right: int) -> tuple[torch.Tensor, torch.Tensor]:
+    grid = torch.cartesian_prod(torch.arange(n_left), torch.arange(n_right))
+    return grid[:, 0].contiguous(), grid[:, 1].contiguous()
+
+
+@QUICK
+@given(st.integers(0, 10**6))
+def test_scores_of_pairs_are_exact(seed: int) -> None:
+    sides = drawn_sides(seed)
+    i, j = all_pairs(7, 9)
+    expected = [score_by_hand(*sides, int(a), int(b)) for a, b in zip(i, j)]
+    assert torch.equal(hybrid_scores(*sides, i, j), torch.tensor(expected, dtype=torch.float64))
+
+
+@QUICK
+@given(st.integers(0, 10**6))
+def test_the_best_of_all_pairs_is_that_of_the_join_whatever_their_order(seed: int) -> None:
+    sides = drawn_sides(seed)
+    i, j = all_pairs(7, 9)
+    index, score = hybrid_argmax(*sides)
+    for order in (
+        torch.arange(63),
+        torch.arange(63).flip(0),
+        torch.from_numpy(np.random.default_rng(seed).permutation(63)),
+    ):
+        best, exact = hybrid_best_of(*sides, i[order], j[order])
+        assert torch.equal(best, index) and torch.equal(exact.float(), score)
+
+
+def test_rows_without_a_pair_have_no_best() -> None:
+    sides = drawn_sides(3)
+    index, score = hybrid_best_of(*sides, torch.tensor([2, 2]), torch.tensor([5, 1]))
+    assert index.tolist()[:2] == [-1, -1] and index[2] in (1, 5) and score[0] == -torch.inf
+    empty = torch.zeros(0, dtype=torch.int64)
+    assert set(hybrid_best_of(*sides, empty, empty)[0].tolist()) == {-1}
+    assert hybrid_scores(*sides, empty, empty).shape == (0,)
+
+
+def test_pairs_are_checked() -> None:
+    left, lk, right, rk = drawn_sides(3)
+    with pytest.raises(BadInput, match="out of range"):
+        hybrid_scores(left, lk, right, rk, torch.tensor([0]), torch.tensor([9]))
+    with pytest.raises(BadInput, match="no rows"):
+        hybrid_scores(left, lk, right, rk, torch.tensor([0]), torch.tensor([1, 2]))
+    unsorted = Ragged(torch.tensor([3, 1]), torch.tensor([0, 2] + [2] * 6))
+    with pytest.raises(BadInput, match="not in order"):
+        hybrid_scores(left, unsorted, right, rk, torch.tensor([0]), torch.tensor([1]))
+    with pytest.raises(BadInput, match="do not match"):
+        hybrid_scores(left, rk, right, rk, torch.tensor([0]), torch.tensor([1]))
+
+
+# --- candidates ---------------------------------------------------------------------------------------
+
+
+def rare_by_hand(left: Ragged, right: Ragged, words: int, longest: int) -> set[tuple[int, int]]:
+    holders: dict[int, list[int]] = {}
+    for j in range(right.batch):
+        for word in words_of(right, j):
+            holders.setdefault(word, []).append(j)
+    pairs = set()
+    for i in range(left.batch):
+        usable = [w for w in words_of(left, i) if 0 < len(holders.get(w, [])) <= longest]
+        for word in sorted(usable, key=lambda w: (len(holders[w]), w))[:words]:
+            pairs.update((i, j) for j in holders[word])
+    return pairs
+
+
+@QUICK
+@given(st.integers(0, 10**6), st.integers(1, 3), st.integers(1, 6))
+def test_rare_words_bring_their_holders(seed: int, words: int, longest: int) -> None:
+    _, left, _, right = drawn_sides(seed)
+    i, j = rare_word_pairs(left, right, words, longest)
+    assert set(zip(i.tolist(), j.tolist())) == rare_by_hand(left, right, words, longest)
+    assert torch.equal(i, i.sort().values)
+
+
+def test_common_words_first_would_be_caught() -> None:
+    left, right = ragged([{0, 1}]), ragged([{0}, {0}, {0, 1}])
+    assert set(zip(*(part.tolist() for part in rare_word_pairs(left, right, 1, 9)))) == {(0, 2)}  # not 0 and 1 too

@@ -1,0 +1,349 @@
+"""Path search against networkx: all simple paths, filtered by the rules as they are written in the module."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_rag.errors import BadInput, UsageError
+from gpu_rag.graph import path_joins, paths
+from gpu_rag.graph import ragged as ragged_module
+from gpu_rag.graph.csr import csr_from_edges
+from gpu_rag.graph.ego import induced_subgraphs
+from gpu_rag.graph.paths import (
+    Ends,
+    PathGraph,
+    PathSet,
+    Window,
+    chain_paths,
+    expand_paths,
+    path_graph,
+    path_parts,
+    search_paths,
+    start_paths,
+)
+from gpu_rag.types import CSR, Ragged
+
+QUICK = settings(max_examples=60, deadline=None, derandomize=True)
+Edges = list[tuple[int, int]]
+IMPLEMENTATIONS = ("numba", "torch")
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One question: its topics in order, which ends are open, and the window (least, longest]."""
+
+    topics: list[int]
+    opens: bool
+    closes: bool
+    least: int
+    longest: int
+
+
+Found = list[list[list[int]]]
+Search = Callable[[PathGraph, list[Ask], int], Found]
+
+
+def ragged(lists: list[list[int]]) -> Ragged:
+    values = torch.tensor([v for row in lists for v in row], dtype=torch.int64)
+    return Ragged(values, torch.tensor(np.cumsum([0] + [len(row) for row in lists])))
+
+
+def graph_of(edges: Edges, n: int) -> PathGraph:
+    ends = torch.tensor(edges, dtype=torch.int64).reshape(-1, 2).T
+    return path_graph(csr_from_edges(ends[0], ends[1], n, drop_self_loops=False))
+
+
+def inputs(asks: list[Ask]) -> tuple[Ragged, Ends, Window]:
+    flags = Ends(torch.tensor([a.opens for a in asks]).bool(), torch.tensor([a.closes for a in asks]).bool())
+    window = Window(torch.tensor([a.least for a in asks]).long(), torch.tensor([a.longest for a in asks]).long())
+    return ragged([a.topics for a in asks]), flags, window
+
+
+def listed(found: PathSet, batch: int) -> Found:
+    rows = [[node for node in row if node >= 0] for row in found.nodes.tolist()]
+    return [[row for row, b in zip(rows, found.question.tolist()) if b == q] for q in range(batch)]
+
+
+def search(graph: PathGraph, asks: list[Ask], depth: int, implementation: str = "auto", threads: int = 1) -> Found:
+    topics, ends, window = inputs(asks)
+    found = search_paths(graph, topics, depth, ends, window, implementation=implementation, threads=threads)
+    assert found.nodes.dtype == found.edges.dtype == torch.int32 and torch.equal(found.group, found.question)
+    check_edges(graph, found)
+    return listed(found, len(asks))
+
+
+def check_edges(graph: PathGraph, found: PathSet) -> None:
+    """Edge numbers name the pairs of nodes, in the order of (smaller, larger)."""
+    rows = torch.repeat_interleave(torch.arange(graph.n), graph.csr.indptr.diff()).tolist()
+    pairs = sorted({(min(p), max(p)) for p in zip(rows, graph.csr.indices.tolist()) if p[0] != p[1]})
+    for nodes, edges in zip(found.nodes.tolist(), found.edges.tolist()):
+        wanted = [pairs.index((min(p), max(p))) if min(p) >= 0 else -1 for p in itertools.pairwise(nodes)]
+        assert edges == wanted
+
+
+def holds(path: list[int], ask: Ask, depth: int) -> bool:
+    """The rules for one simple path, written from the definition."""
+    if not ask.least < len(path) - 1 <= ask.longest or not set(ask.topics) <= set(path):
+        return False
+    at = [path.index(topic) for topic in ask.topics]
+    before, after = at[0], len(path) - 1 - at[-1]
+    closes = ask.closes or (len(at) == 1 and not ask.opens)
+    inner = all(1 <= b - a <= 2 * depth for a, b in itertools.pairwise(at))
+    return inner and (1 <= before <= depth if ask.opens else before == 0) and (
+        1 <= after <= depth if closes else after == 0
+    )  # fmt: skip
+
+
+def all_paths(graph: nx.Graph, most: int) -> list[list[int]]:
+    """Every simple path of at most `most` hops, in both directions, ascending."""
+    found = [[node] for node in graph]
+    for a, b in itertools.permutations(graph, 2):
+        found += nx.all_simple_paths(graph, a, b, cutoff=most)
+    return sorted(found)
+
+
+def check(searched: Search, edges: Edges, n: int, asks: list[Ask], depth: int) -> None:
+    graph = nx.Graph(edges)
+    graph.add_nodes_from(range(n))
+    every = all_paths(graph, max([a.longest for a in asks], default=0))
+    wanted = [[path for path in every if a.topics and holds(path, a, depth)] for a in asks]
+    assert searched(graph_of(edges, n), asks, depth) == wanted
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Edges, int, list[Ask], int]:
+    n = draw(st.integers(1, 7))
+    node = st.integers(0, n - 1)
+    edges = draw(st.lists(st.tuples(node, node), max_size=14))
+    ask = st.builds(
+        Ask,
+        st.lists(node, max_size=4, unique=True),
+        st.booleans(),
+        st.booleans(),
+        st.integers(-1, 3),
+        st.integers(0, 6),
+    )
+    return edges, n, draw(st.lists(ask, max_size=4)), draw(st.integers(1, 3))
+
+
+@QUICK
+@given(cases())
+def test_all_paths(case: tuple[Edges, int, list[Ask], int]) -> None:
+    for implementation in IMPLEMENTATIONS:
+        check(lambda *a, i=implementation: search(*a, implementation=i), *case)
+
+
+def large(seed: int, n: int = 24) -> tuple[Edges, int, list[Ask], int]:
+    r = np.random.default_rng(seed)
+    edges = list(zip((n * r.random(40) ** 2).astype(int).tolist(), r.integers(0, n, 40).tolist()))
+    asks = [
+        Ask(r.permutation(n)[: r.integers(1, 4)].tolist(), bool(r.integers(2)), bool(r.integers(2)), 0, 5)
+        for _ in range(30)
+    ]
+    return edges, n, asks, 2
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_many_questions_in_small_pieces(implementation: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "_PATHS", 7)
+    monkeypatch.setattr(ragged_module, "EXPAND_AT_ONCE", 40)
+    case = large(0)
+    check(lambda *a: search(*a, implementation=implementation, threads=threads), *case)
+    assert sum(map(len, search(graph_of(case[0], case[1]), case[2], case[3]))) > 300, "the case says something"
+
+
+def test_a_question_does_not_know_its_batch() -> None:
+    edges, n, asks, depth = large(1)
+    graph = graph_of(edges, n)
+    together = search(graph, asks, depth)
+    for b in (0, 13, 29):
+        assert search(graph, asks[b : b + 1], depth) == together[b : b + 1]
+
+
+def test_names_of_nodes_do_not_matter() -> None:
+    edges, n, asks, depth = large(2)
+    name = np.random.default_rng(5).permutation(n).tolist()
+    other = [Ask([name[t] for t in a.topics], a.opens, a.closes, a.least, a.longest) for a in asks]
+    here = search(graph_of(edges, n), asks, depth)
+    there = search(graph_of([(name[a], name[b]) for a, b in edges], n), other, depth)
+    assert [sorted([name[v] for v in path] for path in row) for row in here] == there
+
+
+def test_blocks_are_a_graph_like_any_other() -> None:
+    """Each question on a subgraph of its own, all at once: its paths are those of the graph without the other nodes."""
+    edges, n, asks, depth = large(3)
+    asks, r = asks[:8], np.random.default_rng(6)
+    kept = [sorted({*r.permutation(n)[:16].tolist(), *a.topics}) for a in asks]
+    blocks = induced_subgraphs(graph_of(edges, n).csr, ragged(kept))
+    starts = blocks.offsets.tolist()
+    local = [
+        Ask([starts[b] + kept[b].index(t) for t in a.topics], a.opens, a.closes, a.least, a.longest)
+        for b, a in enumerate(asks)
+    ]
+    found = search(path_graph(blocks.csr), local, depth)
+    for b, (a, nodes) in enumerate(zip(asks, kept)):
+        inside = [(u, v) for u, v in edges if u in nodes and v in nodes]
+        (wanted,) = search(graph_of(inside, n), [a], depth)
+        assert [[int(blocks.global_ids[v]) for v in path] for path in found[b]] == wanted
+
+
+HOUSE: Edges = [(0, 1), (1, 2), (2, 3), (3, 0), (2, 4), (3, 4)]
+"""A square 0 1 2 3 with a roof 4 over 2 and 3; node 5 is alone."""
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_by_hand(implementation: str) -> None:
+    graph = graph_of(HOUSE, 6)
+
+    def ask(
+        topics: list[int], depth: int, least: int, longest: int, opens: bool = False, closes: bool = False
+    ) -> object:
+        return search(graph, [Ask(topics, opens, closes, least, longest)], depth, implementation)[0]
+
+    assert ask([0, 4], 1, 0, 2) == [[0, 3, 4]]
+    assert ask([0, 4], 2, 0, 4) == [[0, 1, 2, 3, 4], [0, 1, 2, 4], [0, 3, 2, 4], [0, 3, 4]]
+    assert ask([0, 4], 2, 2, 3) == [[0, 1, 2, 4], [0, 3, 2, 4]], "more than 2, at most 3"
+    assert ask([0, 1, 2], 1, 0, 9) == [[0, 1, 2]], "a segment passes no other topic and meets no other segment"
+    assert ask([1, 0, 4], 2, 0, 9) == [[1, 0, 3, 2, 4], [1, 0, 3, 4]]
+    assert ask([4], 1, 0, 1) == [[4, 2], [4, 3]] == ask([4], 1, 0, 1, closes=True), "one topic: paths from it"
+    assert ask([4], 1, 0, 1, opens=True) == [[2, 4], [3, 4]]
+    assert ask([4], 1, 0, 2, opens=True, closes=True) == [[2, 4, 3], [3, 4, 2]]
+    assert ask([0, 1], 1, 0, 2, closes=True) == [[0, 1, 2]]
+    assert ask([0, 5], 3, 0, 6) == [] == ask([], 3, 0, 6) == ask([5], 3, 0, 3)
+
+
+def test_one_hop_and_the_parts() -> None:
+    graph, topics = graph_of([(0, 1), (0, 2), (0, 3)], 4), ragged([[0, 3]])
+    first = expand_paths(graph, start_paths(graph, topics), topics)
+    assert (first.nodes.tolist(), first.edges.tolist(), first.group.tolist()) == ([[0, 1], [0, 2]], [[0], [1]], [0, 0])
+    closed = Ends(torch.tensor([False]), torch.tensor([False]))
+    parts = path_parts(graph, topics, [start_paths(graph, topics), first], closed)
+    assert (parts.nodes.tolist(), parts.edges.tolist(), parts.group.tolist()) == ([[0, 3]], [[2]], [1])
+    opened = Ends(torch.tensor([True]), torch.tensor([False]))
+    parts = path_parts(graph, topics, [start_paths(graph, topics), first], opened)
+    assert (parts.nodes.tolist(), parts.group.tolist()) == ([[1, 0], [2, 0], [0, 3]], [0, 0, 1])
+
+
+# --- wrong versions --------------------------------------------------------------------------------
+
+
+def walks(graph: PathGraph, asks: list[Ask], depth: int) -> Found:
+    """Follows edges in one direction only."""
+    rows = torch.repeat_interleave(torch.arange(graph.n), graph.csr.indptr.diff())
+    kept = rows < graph.csr.indices
+    indptr = torch.searchsorted(rows[kept], torch.arange(graph.n + 1))
+    return search(PathGraph(CSR(indptr, graph.csr.indices[kept]), graph.edge[kept]), asks, depth)
+
+
+def through_topics(graph: PathGraph, asks: list[Ask], depth: int) -> Found:
+    """Segments found alone, one after the other, without looking at one another."""
+    found: Found = []
+    for a in asks:
+        rows = [[t] for t in a.topics[:1]]
+        for pair in itertools.pairwise(a.topics):
+            (more,) = search(graph, [Ask(list(pair), False, False, 0, 2 * depth)], depth)
+            rows = [r + m[1:] for r in rows for m in more]
+        found.append(sorted(r for r in rows if a.least < len(r) - 1 <= a.longest))
+    return found
+
+
+def from_one_side(graph: PathGraph, asks: list[Ask], depth: int) -> Found:
+    """Only segments of at most D hops."""
+    halves = [Ask(a.topics, a.opens, a.closes, a.least, min(a.longest, depth)) for a in asks]
+    return search(graph, halves, depth)
+
+
+def window_with_its_lower_end(graph: PathGraph, asks: list[Ask], depth: int) -> Found:
+    return search(graph, [Ask(a.topics, a.opens, a.closes, a.least - 1, a.longest) for a in asks], depth)
+
+
+def any_order(graph: PathGraph, asks: list[Ask], depth: int) -> Found:
+    turned = [search(graph, [Ask(a.topics[::-1], a.closes, a.opens, a.least, a.longest)], depth)[0] for a in asks]
+    return [sorted([*here, *there]) for here, there in zip(search(graph, asks, depth), turned)]
+
+
+def ends_stay_closed(graph: PathGraph, asks: list[Ask], depth: int) -> Found:
+    return search(graph, [Ask(a.topics, False, False, a.least, a.longest) for a in asks], depth)
+
+
+WRONG = [walks, through_topics, from_one_side, window_with_its_lower_end, any_order, ends_stay_closed]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_checks_catch(wrong: Search) -> None:
+    asks = [
+        Ask([4, 0], False, False, 1, 4), Ask([0, 3, 4], False, False, 2, 9), Ask([1, 0], False, True, 1, 3),
+        Ask([0, 2, 1], False, False, 0, 9),
+    ]  # fmt: skip
+    check(search, HOUSE, 6, asks, 2)
+    with pytest.raises(AssertionError):
+        check(wrong, HOUSE, 6, asks, 2)
+
+
+# --- input -----------------------------------------------------------------------------------------
+
+
+def test_tensors_are_made_where_the_input_is() -> None:
+    topics, ends, window = inputs([Ask([0, 4], False, True, 0, 4), Ask([4], True, False, 0, 4)])
+    edges = torch.tensor(HOUSE).T
+    with torch.device("meta"):  # a tensor made without naming its device would be on this one
+        graph = path_graph(csr_from_edges(edges[0], edges[1], 6))
+        found = search_paths(graph, topics, 1, ends, window, implementation="torch")
+    assert listed(found, 2) == [[[0, 3, 4, 2]], [[2, 4], [3, 4]]]
+
+
+GRAPH, TOPICS = graph_of(HOUSE, 6), ragged([[0, 4]])
+START = start_paths(GRAPH, TOPICS)
+CLOSED, WINDOW = inputs([Ask([0, 4], False, False, 0, 4)])[1:]
+PARTS = path_parts(GRAPH, TOPICS, [START, expand_paths(GRAPH, START, TOPICS)], CLOSED)
+ZERO = torch.zeros(1, dtype=torch.int64)
+ARROW = csr_from_edges(torch.tensor([0]), torch.tensor([1]), 2, undirected=False)
+
+
+@pytest.mark.parametrize(
+    ("match", "call"),
+    [
+        ("not symmetric", lambda: path_graph(ARROW)),
+        ("one of the topics is no node", lambda: start_paths(GRAPH, ragged([[6]]))),
+        ("stands twice in its order; given node 4 in question 1", lambda: start_paths(GRAPH, ragged([[4], [4, 0, 4]]))),
+        ("of no question", lambda: expand_paths(GRAPH, start_paths(GRAPH, ragged([[0], [1]])), TOPICS)),
+        ("too many paths; given 4 at the end", lambda: expand_paths(GRAPH, START, TOPICS, most=3)),
+        ("threads is out of range", lambda: expand_paths(GRAPH, START, TOPICS, threads=0)),
+        ("depth is out of range", lambda: search_paths(GRAPH, TOPICS, 0, CLOSED, WINDOW)),
+        ("different lengths", lambda: expand_paths(GRAPH, path_joins.padded(START, 1), TOPICS)),
+        ("groups", lambda: expand_paths(GRAPH, START.rows(torch.tensor([1, 0])), TOPICS)),
+        ("hops are not in order", lambda: path_parts(GRAPH, TOPICS, [START, START], CLOSED)),
+        ("ends.first does not fit", lambda: path_parts(GRAPH, TOPICS, [START], Ends(torch.zeros(1), CLOSED.last))),
+        ("no beginning", lambda: chain_paths(None, PARTS, TOPICS, 1, CLOSED, WINDOW)),
+        ("at most 22 hops", lambda: chain_paths(None, PARTS, TOPICS, 0, CLOSED, Window(ZERO, ZERO + 23))),
+        ("window.least does not fit", lambda: chain_paths(None, PARTS, TOPICS, 0, CLOSED, Window(ZERO[:0], ZERO))),
+    ],
+)  # fmt: skip
+def test_bad_input_says_what(match: str, call: Callable[[], object]) -> None:
+    with pytest.raises(BadInput, match=match):
+        call()
+
+
+def test_too_many_pairs_are_refused() -> None:
+    star = graph_of([(0, v) for v in range(2, 9)] + [(1, v) for v in range(2, 9)], 9)
+    topics = ragged([[0, 1]])
+    hops = [start_paths(star, topics)]
+    hops.append(expand_paths(star, hops[0], topics))
+    assert path_parts(star, topics, hops, CLOSED, most=7).size == 7
+    with pytest.raises(BadInput, match="too many paths; given 7 at the joints"):
+        path_parts(star, topics, hops, CLOSED, most=6)
+
+
+def test_an_unknown_implementation_is_refused() -> None:
+    with pytest.raises(UsageError, match="no such implementation"):
+        expand_paths(GRAPH, START, TOPICS, implementation="scipy")

@@ -1,0 +1,378 @@
+"""Bubble expansion against a sequential heap written from its definition, and against exact group Steiner trees.
+
+The oracle pops (distance, node, group) from a heap, cuts leaves that are no anchor off every tree it sees, and knows
+nothing of fixpoints, packed numbers or events that may be passed over.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+
+from gpu_rag.errors import BadInput, UsageError
+from gpu_rag.graph.bubble import ALONE, INSIDE, MEETING, Bubbles, bubble_expansion
+from gpu_rag.graph.bubble_events import fixpoint
+from gpu_rag.graph.csr import csr_from_edges
+from gpu_rag.graph.ego import induced_subgraphs
+from gpu_rag.types import CSR, Blocks, Ragged
+
+NAMES = ["numba", "torch"]
+Candidate = tuple[tuple[int, ...], int, int, int]  # nodes, groups, distance, kind
+Grow = Callable[..., list[Candidate]]
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One question: an undirected graph, what entering a node costs, (node, group) anchors."""
+
+    n: int
+    edges: tuple[tuple[int, int], ...]
+    costs: tuple[int, ...]
+    anchors: tuple[tuple[int, int], ...]
+    limit: int = 10
+    cover_first: bool = False
+
+    def neighbours(self, v: int) -> list[int]:
+        return sorted({b if a == v else a for a, b in self.edges if v in (a, b) and a != b})
+
+    def groups_of(self, v: int) -> int:
+        return sum(1 << g for g in {g for a, g in self.anchors if a == v})
+
+
+# --- the oracle ------------------------------------------------------------------------------------
+
+
+def heap_oracle(
+    case: Instance, *, highest: bool = False, cut: bool = True, late: bool = False, by_node: bool = False,
+    pay_to_leave: bool = False, pairs: bool = True, distinct: bool = True,
+) -> list[Candidate]:  # fmt: skip
+    """The definition, word by word; the options are ways to get it wrong."""
+    dist: dict[tuple[int, int], int] = dict.fromkeys(case.anchors, 0)
+    pred: dict[tuple[int, int], int | None] = dict.fromkeys(dist)
+    heap = sorted({(0, v, g) for v, g in case.anchors})
+    popped: list[tuple[int, int, int]] = []
+    done: set[tuple[int, int]] = set()
+    while heap:
+        d, v, g = heapq.heappop(heap)
+        if (v, g) in done:
+            continue
+        done.add((v, g))
+        popped.append((d, v, g))
+        for u in case.neighbours(v):
+            cost = d + (case.costs[v] if pay_to_leave else case.costs[u])
+            if (u, g) not in dist or cost < dist[u, g]:
+                dist[u, g], pred[u, g] = cost, v
+                heapq.heappush(heap, (cost, u, g))
+            elif highest and cost == dist[u, g] and cost and pred[u, g] is not None and v > pred[u, g]:
+                pred[u, g] = v
+    if by_node:
+        popped.sort(key=lambda e: (e[1], e[0], e[2]))
+    place = {(v, g): i for i, (_, v, g) in enumerate(popped)}
+    found: list[Candidate] = []
+    seen_pairs: set[tuple[int, int, int]] = set()
+    for i, (d, v, g) in enumerate(popped):
+        here = [k for k in range(16) if (v, k) in place and (late or place[v, k] <= i)]
+        if len(here) > 1:
+            found.append(_candidate(case, [_path(pred, v, k) for k in here], d, MEETING, cut))
+        root = _path(pred, v, g)[-1]
+        for u in sorted((u for u in case.neighbours(v) if place.get((u, g), i) < i), key=lambda u: (dist[u, g], u)):
+            other = _path(pred, u, g)[-1]
+            pair = (g, min(root, other), max(root, other))
+            if other != root and (pair not in seen_pairs or not pairs):
+                seen_pairs.add(pair)
+                paths = [_path(pred, v, g), _path(pred, u, g), [u, v]]
+                found.append(_candidate(case, paths, d, INSIDE, cut))
+    if not found:
+        return [((v,), case.groups_of(v), 0, ALONE) for v in sorted({v for v, _ in case.anchors})]
+    if case.cover_first:
+        n_groups = len({g for _, g in case.anchors})
+        found.sort(key=lambda c: n_groups - c[1].bit_count())
+    trees: dict[tuple[int, ...] | int, Candidate] = {}
+    for i, candidate in enumerate(found):
+        trees.setdefault(candidate[0] if distinct else i, candidate)
+    return list(trees.values())[: case.limit]
+
+
+def _path(pred: dict[tuple[int, int], int | None], v: int, g: int) -> list[int]:
+    path = [v]
+    while (before := pred[path[-1], g]) is not None:
+        path.append(before)
+    return path
+
+
+def _candidate(case: Instance, paths: list[list[int]], d: int, kind: int, cut: bool) -> Candidate:
+    tree = nx.Graph()
+    for path in paths:
+        nx.add_path(tree, path)
+    while cut:
+        leaves = [v for v in tree if tree.degree(v) <= 1 and not case.groups_of(v)]
+        if not leaves:
+            break
+        tree.remove_nodes_from(leaves)
+    nodes = tuple(sorted(tree))
+    covered = 0
+    for v in nodes:
+        covered |= case.groups_of(v)
+    return nodes, covered, d, kind
+
+
+# --- the op ----------------------------------------------------------------------------------------
+
+
+def ragged(rows: list[list[int]]) -> Ragged:
+    offsets = np.cumsum([0] + [len(r) for r in rows])
+    return Ragged(torch.tensor([v for r in rows for v in r], dtype=torch.int64), torch.from_numpy(offsets))
+
+
+def blocks_of(cases: list[Instance], shift: int = 0) -> tuple[Blocks, torch.Tensor, Ragged, Ragged]:
+    """All instances side by side in one whole graph, each a block of it."""
+    starts = np.cumsum([shift] + [case.n for case in cases])
+    ends = [(a + s, b + s) for case, s in zip(cases, starts.tolist()) for a, b in case.edges]
+    pairs = torch.tensor(ends, dtype=torch.int64).reshape(-1, 2)
+    whole = csr_from_edges(pairs[:, 0], pairs[:, 1], int(starts[-1]))
+    blocks = induced_subgraphs(whole, ragged([list(range(s, t)) for s, t in itertools.pairwise(starts.tolist())]))
+    costs = torch.tensor([c for case in cases for c in case.costs], dtype=torch.int64)
+    anchors = ragged([[v + s for v, _ in case.anchors] for case, s in zip(cases, starts.tolist())])
+    return blocks, costs, anchors, ragged([[g for _, g in case.anchors] for case in cases])
+
+
+def listed(found: Bubbles, first: list[int]) -> list[list[Candidate]]:
+    at, ends = found.nodes.offsets.tolist(), found.offsets.tolist()
+    out = []
+    for b, start in enumerate(first):
+        rows = range(ends[b], ends[b + 1])
+        nodes = [tuple(v - start for v in found.nodes.values[at[c] : at[c + 1]].tolist()) for c in rows]
+        out.append([(v, int(found.groups[c]), int(found.distance[c]), int(found.kind[c])) for v, c in zip(nodes, rows)])
+    return out
+
+
+def grow(cases: list[Instance], name: str, **options: Any) -> list[list[Candidate]]:
+    """The op on all instances at once; they share limit and cover_first."""
+    blocks, costs, anchors, groups = blocks_of(cases, shift=3)
+    found = bubble_expansion(
+        blocks, costs, anchors, groups, limit=cases[0].limit, cover_first=cases[0].cover_first, implementation=name,
+        **options,
+    )  # fmt: skip
+    assert found.nodes.values.dtype == torch.int32 and found.groups.dtype == torch.int32
+    return listed(found, (blocks.offsets[:-1] + 3).tolist())
+
+
+def instance(seed: int, *, most: int = 24) -> Instance:
+    """Sparse and dense graphs, in pieces or whole, costs with many ties or few, 1 to 16 groups, shared anchors."""
+    r = np.random.default_rng(seed)
+    n = int(r.integers(1, most))
+    edges = tuple((int(a), int(b)) for a, b in r.integers(0, n, (int(r.integers(0, 3 * n + 1)), 2)))
+    costs = tuple(int(c) for c in r.integers(1, int(r.choice([2, 4, 100, 32770])), n))
+    m = int(r.choice([1, 2, 2, 3, 4, 16]))
+    anchors = tuple((int(r.integers(n)), int(r.integers(m))) for _ in range(int(r.integers(0, 9))))
+    return Instance(n, edges, costs, anchors)
+
+
+def check(grow: Grow, seeds: range, **changes: Any) -> None:
+    for seed in seeds:
+        case = replace(instance(seed), **changes)
+        assert grow(case) == heap_oracle(case), f"instance {seed}"
+
+
+@pytest.mark.parametrize("changes", [{}, {"limit": 1}, {"limit": 500}, {"limit": 3, "cover_first": True}])
+@pytest.mark.parametrize("name", NAMES)
+def test_is_the_sequential_heap(name: str, changes: dict[str, Any]) -> None:
+    """2,000 random instances a combination, 500 in a batch."""
+    for first in range(0, 2000, 500):
+        cases = [replace(instance(seed), **changes) for seed in range(first, first + 500)]
+        for seed, case, found in zip(range(first, first + 500), cases, grow(cases, name)):
+            assert found == heap_oracle(case), f"instance {seed}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_larger_graphs(name: str) -> None:
+    cases = [instance(seed, most=400) for seed in range(50_000, 50_012)]
+    assert grow(cases, name) == [heap_oracle(case) for case in cases]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_alone_as_in_a_batch(name: str) -> None:
+    cases = [instance(seed) for seed in range(300, 340)]
+    together = grow(cases, name, threads=3)
+    assert together == [grow([case], name)[0] for case in cases]
+
+
+def wrong(**options: Any) -> Grow:
+    return lambda case: heap_oracle(case, **options)
+
+
+WRONG: dict[str, Grow] = {
+    "ties to the highest predecessor": wrong(highest=True),
+    "leaves stay": wrong(cut=False),
+    "all groups that ever arrive": wrong(late=True),
+    "events by node": wrong(by_node=True),
+    "the node that is left is paid for": wrong(pay_to_leave=True),
+    "every touch of a pair": wrong(pairs=False),
+    "equal trees count again": wrong(distinct=False),
+}
+
+
+@pytest.mark.parametrize("version", WRONG.values(), ids=WRONG)
+def test_checks_catch(version: Grow) -> None:
+    with pytest.raises(AssertionError):
+        check(version, range(400))
+
+
+def test_the_checks_accept_the_op() -> None:
+    check(lambda case: grow([case], "numba")[0], range(100))
+
+
+# --- by hand ---------------------------------------------------------------------------------------
+
+PATH = Instance(5, ((0, 1), (1, 2), (2, 3), (3, 4)), (1, 1, 1, 1, 1), ())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_by_hand(name: str) -> None:
+    """On the path 0 - 1 - 2 - 3 - 4."""
+
+    def on_path(anchors: list[tuple[int, int]], costs: tuple[int, ...] = PATH.costs) -> list[Candidate]:
+        return grow([replace(PATH, anchors=tuple(anchors), costs=costs)], name)[0]
+
+    # both bubbles have distance 2 at node 2, group 1 comes second
+    assert on_path([(0, 0), (4, 1)]) == [((0, 1, 2, 3, 4), 3, 2, MEETING)]
+    # node 3 costs 9: group 0 is at 2 after 2, at 3 after 11; group 1 enters 3 after 9 and 2 after 10
+    assert on_path([(0, 0), (4, 1)], (1, 1, 1, 9, 1)) == [((0, 1, 2, 3, 4), 3, 10, MEETING)]
+    # one group: its anchors touch when 3 reaches 2 (2 was reached from 0 ... 1 - 2 at the same cost, 2 < 3)
+    assert on_path([(0, 0), (3, 0)]) == [((0, 1, 2, 3), 1, 1, INSIDE)]
+    # an anchor of two groups is a tree by itself; then its group 1 meets the one at 3
+    assert on_path([(1, 0), (1, 1)]) == [((1,), 3, 0, MEETING)]
+    # an anchor on the way covers its group although it did not grow there
+    assert on_path([(0, 0), (2, 2), (4, 1)])[0] == ((0, 1, 2), 5, 1, MEETING)
+    assert on_path([]) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_meets(name: str) -> None:
+    apart = Instance(5, ((0, 1), (3, 4)), (1,) * 5, ((4, 1), (0, 0), (2, 3)))
+    assert grow([apart], name)[0] == [((0,), 1, 0, ALONE), ((2,), 8, 0, ALONE), ((4,), 2, 0, ALONE)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_costs_below_one_are_one(name: str) -> None:
+    anchored = replace(PATH, anchors=((0, 0), (4, 1)))
+    assert grow([replace(anchored, costs=(0, 0, -5, 0, 0))], name) == grow([anchored], name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_cover_first(name: str) -> None:
+    """0 and 1 meet early and leave group 2 out; the tree that covers all three comes first only when asked for."""
+    case = Instance(6, ((0, 1), (1, 2), (2, 3), (3, 4), (4, 5)), (1,) * 6, ((0, 0), (1, 1), (5, 2)), limit=1)
+    assert grow([case], name)[0][0][1] == 0b011
+    assert grow([replace(case, cover_first=True)], name)[0][0] == ((0, 1, 2, 3, 4, 5), 0b111, 3, MEETING)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_new_names_that_keep_the_order_change_nothing(name: str) -> None:
+    """Ties go by id, so only order-preserving names may change nothing; here the ids of the whole graph move."""
+    cases = [instance(seed) for seed in range(20)]
+    blocks, costs, anchors, groups = blocks_of(cases)
+    moved = replace(blocks, global_ids=blocks.global_ids * 7 + 5)
+    one = bubble_expansion(blocks, costs, anchors, groups, implementation=name)
+    two = bubble_expansion(
+        moved, costs.int(), Ragged(anchors.values * 7 + 5, anchors.offsets), groups, implementation=name
+    )
+    assert torch.equal(one.nodes.values * 7 + 5, two.nodes.values) and torch.equal(one.offsets, two.offsets)
+
+
+# --- distances and Steiner trees -------------------------------------------------------------------
+
+
+def test_distances_are_those_of_dijkstra() -> None:
+    for seed in range(60):
+        case = instance(seed)
+        blocks, costs, anchors, groups = blocks_of([case])
+        state = fixpoint(blocks, costs, anchors, groups)
+        graph = nx.DiGraph()
+        graph.add_nodes_from(range(case.n))
+        graph.add_weighted_edges_from((v, u, case.costs[u]) for v in range(case.n) for u in case.neighbours(v))
+        for g in range(state.shape[0]):
+            sources = {v for v, k in case.anchors if k == g}
+            want = nx.multi_source_dijkstra_path_length(graph, sources) if sources else {}
+            found = {v: int(s) >> 32 for v, s in enumerate(state[g].tolist()) if s != torch.iinfo(torch.int64).max}
+            assert found == want
+
+
+def steiner(case: Instance, groups: list[int]) -> int | None:
+    """The least cost of a connected node set with a member of every group, all nodes paid but one anchor: by trying."""
+    graph = nx.Graph()
+    graph.add_nodes_from(range(case.n))
+    graph.add_edges_from(case.edges)
+    best = None
+    for size in range(1, case.n + 1):
+        for nodes in itertools.combinations(range(case.n), size):
+            covered = {g for v, g in case.anchors if v in nodes}
+            if not set(groups) <= covered or not nx.is_connected(graph.subgraph(nodes)):
+                continue
+            free = max(case.costs[v] for v in nodes if case.groups_of(v))
+            cost = sum(case.costs[v] for v in nodes) - free
+            best = cost if best is None else min(best, cost)
+    return best
+
+
+def test_within_m_of_an_exact_group_steiner_tree() -> None:
+    """min over v of the sum of distances <= m * (cost of the best tree), with all anchors but one paid for."""
+    ratios = []
+    for seed in range(400):
+        case = instance(seed, most=9)
+        groups = sorted({g for _, g in case.anchors})
+        if not 2 <= len(groups) <= 4 or len(ratios) == 60:
+            continue
+        exact = steiner(case, groups)
+        blocks, costs, anchors, kinds = blocks_of([case])
+        state = fixpoint(blocks, costs, anchors, kinds)[groups]
+        reached = (state != torch.iinfo(torch.int64).max).all(0)
+        assert bool(reached.any()) == (exact is not None)
+        if exact is not None:
+            least = int((state >> 32).sum(0)[reached].min())
+            assert least <= len(groups) * exact
+            ratios.append(least / exact if exact else 1.0)
+    assert len(ratios) >= 30 and max(ratios) <= 4
+
+
+# --- bad input -------------------------------------------------------------------------------------
+
+
+def test_bad_input() -> None:
+    blocks, costs, anchors, groups = blocks_of([replace(PATH, anchors=((0, 0), (4, 1))), PATH])
+    far = Ragged(torch.tensor([0, 9]), anchors.offsets)
+    without = replace(blocks, csr=CSR(blocks.csr.indptr[:1], blocks.csr.indices[:0]))
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("not in its block", lambda: bubble_expansion(blocks, costs, far, groups)),
+        ("equal offsets", lambda: bubble_expansion(blocks, costs, anchors, ragged([[0], [1]]))),
+        ("group is out of range", lambda: bubble_expansion(blocks, costs, anchors, ragged([[0, 16], []]))),
+        ("group is out of range", lambda: bubble_expansion(blocks, costs, anchors, ragged([[-1, 0], []]))),
+        ("no integers of the nodes", lambda: bubble_expansion(blocks, costs * 0.5, anchors, groups)),
+        ("no integers of the nodes", lambda: bubble_expansion(blocks, costs[:-1], anchors, groups)),
+        ("could cost too much", lambda: bubble_expansion(blocks, costs * 2**30, anchors, groups)),
+        ("limit", lambda: bubble_expansion(blocks, costs, anchors, groups, limit=0)),
+        ("threads", lambda: bubble_expansion(blocks, costs, anchors, groups, threads=0)),
+        ("other nodes", lambda: bubble_expansion(without, costs, anchors, groups)),
+    ]  # fmt: skip
+    for match, call in calls:
+        with pytest.raises(BadInput, match=match):
+            call()
+    with pytest.raises(UsageError, match="no such implementation"):
+        bubble_expansion(blocks, costs, anchors, groups, implementation="scipy")
+
+
+def test_no_questions() -> None:
+    nothing = induced_subgraphs(csr_from_edges(torch.tensor([0]), torch.tensor([1]), 2), ragged([]))
+    for name in NAMES:
+        found = bubble_expansion(
+            nothing, torch.zeros(0, dtype=torch.int32), ragged([]), ragged([]), implementation=name
+        )
+        assert found.offsets.tolist() == [0] and found.nodes.batch == 0

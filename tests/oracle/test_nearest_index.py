@@ -1,0 +1,205 @@
+"""Held rows searched by torch tiles and by faiss: against sums in fractions, equal bits, ties, recall, choices."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_rag.errors import BadInput, MissingBackend, UsageError
+from gpu_rag.graph import nearest_index as module
+from gpu_rag.graph.nearest_index import NearestIndex, TorchTiles, nearest_index, pick_index, recall_of
+from gpu_rag.types import TopK
+
+HAS_FAISS = importlib.util.find_spec("faiss") is not None
+needs_faiss = pytest.mark.skipif(not HAS_FAISS, reason="needs faiss")
+EXACT = ["torch", pytest.param("faiss", marks=needs_faiss)]
+APPROXIMATE = ["ivf", "hnsw"]
+Search = Callable[[torch.Tensor, torch.Tensor, int], TopK]
+
+
+def units(n: int, dims: int, seed: int) -> torch.Tensor:
+    rows = torch.randn(n, dims, generator=torch.Generator().manual_seed(seed))
+    return torch.nn.functional.normalize(rows)
+
+
+def clustered(n: int, seed: int, dims: int = 32) -> torch.Tensor:
+    """Rows around 50 centres, as real vectors lie."""
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(50, dims, generator=torch.Generator().manual_seed(99))
+    rows = centres[torch.randint(50, (n,), generator=generator)] + 0.4 * torch.randn(n, dims, generator=generator)
+    return torch.nn.functional.normalize(rows)
+
+
+def exact(queries: torch.Tensor, base: torch.Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
+    """The k best by (-score, row), the score a sum of fractions on the grid of 2^-24 rounded to f32."""
+
+    def grid(row: torch.Tensor) -> list[Fraction]:
+        return [Fraction(round(Fraction(x) * 2**24), 2**24) for x in row.double().tolist()]
+
+    rows, ids, scores = [grid(row) for row in base], [], []
+    for query in map(grid, queries):
+        values = [float(np.float32(float(sum(map(Fraction.__mul__, query, row))))) for row in rows]
+        best = sorted(range(len(rows)), key=lambda i, v=values: (-v[i], i))[:k]
+        ids.append(best + [-1] * (k - len(best)))
+        scores.append([values[i] for i in best] + [-np.inf] * (k - len(best)))
+    return ids, scores
+
+
+def check(search: Search, queries: torch.Tensor, base: torch.Tensor, k: int) -> None:
+    found = search(queries, base, k)
+    assert found.ids.dtype == torch.int32 and found.scores.dtype == torch.float32
+    ids, scores = exact(queries, base, k)
+    assert torch.equal(found.ids, torch.tensor(ids, dtype=torch.int32).reshape(len(queries), k))
+    assert torch.equal(found.scores, torch.tensor(scores, dtype=torch.float32).reshape(len(queries), k))
+
+
+def by(implementation: str) -> Search:
+    return lambda queries, base, k: nearest_index(base, implementation=implementation).search(queries, k)
+
+
+def with_ties(n: int, seed: int) -> torch.Tensor:
+    """Rows of few different values, so that most scores are shared."""
+    rows = torch.randint(-1, 2, (n, 3), generator=torch.Generator().manual_seed(seed)).float()
+    return torch.nn.functional.normalize(rows)  # rows of zeros stay
+
+
+@pytest.mark.parametrize("implementation", EXACT)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_is_the_sum(implementation: str, dtype: torch.dtype) -> None:
+    check(by(implementation), units(5, 16, 1), units(70, 16, 2).to(dtype), 7)
+
+
+@pytest.mark.parametrize("implementation", EXACT)
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(n=st.integers(0, 60), batch=st.integers(1, 4), k=st.integers(0, 12), seed=st.integers(0, 1000))
+def test_ties_come_in_order(implementation: str, n: int, batch: int, k: int, seed: int) -> None:
+    check(by(implementation), with_ties(batch, seed + 1), with_ties(n, seed), k)
+
+
+@pytest.mark.parametrize("implementation", EXACT)
+def test_more_equal_rows_than_candidates(implementation: str) -> None:
+    base = units(1, 8, 3).repeat(500, 1)
+    found = by(implementation)(base[:2], base, 5)
+    assert torch.equal(found.ids, torch.arange(5, dtype=torch.int32).expand(2, 5))
+
+
+@needs_faiss
+def test_faiss_and_torch_give_the_same_bits() -> None:
+    queries, base = units(150, 384, 4), units(3000, 384, 5).half()
+    one, other = by("torch")(queries, base, 20), by("faiss")(queries, base, 20)
+    assert torch.equal(one.ids, other.ids) and torch.equal(one.scores, other.scores)
+
+
+@pytest.mark.parametrize("implementation", EXACT)
+def test_a_query_does_not_know_its_batch(implementation: str) -> None:
+    queries, index = units(131, 64, 6), nearest_index(units(2000, 64, 7), implementation=implementation)
+    together = index.search(queries, 9)
+    for b in (0, 1, 63, 64, 130):
+        alone = index.search(queries[b : b + 1], 9)
+        assert torch.equal(alone.ids[0], together.ids[b]) and torch.equal(alone.scores[0], together.scores[b])
+
+
+# --- approximate -----------------------------------------------------------------------------------
+
+
+@needs_faiss
+@pytest.mark.parametrize("mode", APPROXIMATE)
+def test_recall_is_measured_and_scores_are_exact(mode: str) -> None:
+    base, queries = clustered(6000, 8), clustered(100, 9)
+    index = nearest_index(base, mode=mode, implementation="faiss")
+    assert index.sample == module.SAMPLE and 0.9 < index.recall <= 1.0
+    assert index.record == {
+        "implementation": "faiss", "mode": mode, "n": 6000, "recall": index.recall, "sample": module.SAMPLE,
+    }  # fmt: skip
+    found, best = index.search(queries, 10), nearest_index(base).search(queries, 10)
+    shared = [len(set(a) & set(b)) for a, b in zip(found.ids.tolist(), best.ids.tolist())]
+    assert recall_of(index, queries, 10) == pytest.approx(sum(shared) / 1000) and sum(shared) > 900
+    own = (queries.double()[:, None] * base.double()[found.ids.long()]).sum(2)
+    assert torch.allclose(own, found.scores.double(), atol=1e-6) and bool((found.scores.diff(dim=1) <= 0).all())
+    again = nearest_index(base, mode=mode, implementation="faiss").search(queries[40:41], 10)
+    assert torch.equal(again.ids[0], found.ids[40]) and torch.equal(again.scores[0], found.scores[40])
+
+
+@needs_faiss
+def test_a_poor_index_has_a_poor_recall(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpu_rag.graph import nearest_faiss
+
+    monkeypatch.setattr(nearest_faiss, "PROBES", 1)
+    assert nearest_index(units(4000, 32, 10), mode="ivf", implementation="faiss").recall < 0.7
+
+
+# --- wrong versions --------------------------------------------------------------------------------
+
+
+def first_found(queries: torch.Tensor, base: torch.Tensor, k: int) -> TopK:
+    """Candidates as the library sorts them, no second look."""
+    return TorchTiles(base).propose(queries, k)
+
+
+def not_widened(queries: torch.Tensor, base: torch.Tensor, k: int) -> TopK:
+    """Exact scores of k candidates that were taken from the end of each tie."""
+
+    class Last:
+        def propose(self, queries: torch.Tensor, k: int) -> TopK:
+            scores = queries @ base.float().T
+            ids = scores.flip(1).sort(dim=1, descending=True, stable=True).indices[:, :k]
+            ids = scores.shape[1] - 1 - ids
+            return TopK(ids.int(), scores.gather(1, ids))
+
+    return NearestIndex(base, Last(), "torch", "ivf").search(queries, k)
+
+
+def test_checks_catch_scores_that_are_not_exact() -> None:
+    with pytest.raises(AssertionError):
+        check(first_found, units(20, 48, 11), units(90, 48, 12), 5)
+
+
+def test_checks_catch_candidates_that_are_not_enough() -> None:
+    case = with_ties(3, 1), with_ties(2000, 2), 4
+    check(by("torch"), *case)
+    with pytest.raises(AssertionError):
+        check(not_widened, *case)
+
+
+# --- choice and input ------------------------------------------------------------------------------
+
+
+def test_the_choice_is_by_size_and_mode_and_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda name: object())
+    few, many = module.APPROXIMATE_FROM - 1, module.APPROXIMATE_FROM
+    assert pick_index(many) == ("torch", "exact") == pick_index(few, "ivf")
+    assert pick_index(many, "ivf") == ("faiss", "ivf") == pick_index(few, "ivf", "faiss")
+    assert pick_index(few, "exact", "faiss") == ("faiss", "exact")
+    record = nearest_index(units(9, 4, 0), mode="hnsw").record
+    assert record == {"implementation": "torch", "mode": "exact", "n": 9, "recall": 1.0, "sample": 0}
+
+
+def test_a_missing_faiss_is_said_never_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    for call in (lambda: pick_index(10, "exact", "faiss"), lambda: pick_index(module.APPROXIMATE_FROM, "ivf")):
+        with pytest.raises(MissingBackend, match=r"faiss is not installed; pip install 'gpu-rag\[bench\]'"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("match", "call"),
+    [
+        ("no such mode", lambda: pick_index(1, "lsh")),
+        ("no such implementation", lambda: pick_index(1, "exact", "annoy")),
+        ("torch tiles are exact", lambda: pick_index(1, "ivf", "torch")),
+        ("base are not unit rows", lambda: nearest_index(torch.ones(2, 3))),
+        ("queries are not unit rows", lambda: nearest_index(units(2, 3, 0)).search(torch.ones(1, 3), 1)),
+        ("queries do not fit", lambda: nearest_index(units(2, 3, 0)).search(units(1, 4, 0), 1)),
+        ("queries do not fit", lambda: nearest_index(units(2, 3, 0)).search(units(1, 3, 0), -1)),
+    ],
+)
+def test_bad_input_says_what(match: str, call: Callable[[], object]) -> None:
+    with pytest.raises((BadInput, UsageError), match=match):
+        call()
