@@ -14,16 +14,20 @@ from gpu_rag.index.index import Index
 from gpu_rag.model_set import ModelSet
 from gpu_rag.runtime.accounts import Budget, RunStats
 from gpu_rag.runtime.rounds import Outcome, run_rounds
+from gpu_rag.runtime.streaming import run_streaming
 from gpu_rag.settings import RuntimeSettings, Settings, checked
 from gpu_rag.types import Answer, Draft, Question, Reply
+from gpu_rag.verbs.higra import higra_executors
+from gpu_rag.verbs.hops import hop_executors
 from gpu_rag.verbs.model import ModelSettings, model_executors
+from gpu_rag.verbs.model_calls import LLMCalls
 from gpu_rag.verbs.retrieve import retrieve_executors
 from gpu_rag.verbs.verbs import Verbs
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """Answers in the order of the questions, and the run's totals."""
+    """Answers in the order of the questions (none where they were not to be kept), and the run's totals."""
 
     answers: list[Answer]
     stats: RunStats
@@ -43,6 +47,7 @@ class Engine:
         self.index, self.settings, self.models = index, settings, models
         self.on_reply: Callable[[Reply | RequestFailed], None] | None = None  # told of each reply as it is finished
         self._executors: dict[bool, dict[str, Any]] = {}
+        self._stats = RunStats()  # of the run that goes on
         for method in settings.method:  # a wrong name is never dropped, also where its method does not run
             self.params(method)
 
@@ -81,11 +86,18 @@ class Engine:
             executors = {
                 **model_executors(llm, embedder, self._decider(with_llm), on_reply=self._heard),
                 **retrieve_executors(self.index, self.settings.models.threads),
+                **higra_executors(self.index, self.settings.models.threads),
+                **hop_executors(self.index, self.settings.models.threads),
             }
             self._executors[with_llm] = executors
         return self._executors[with_llm]
 
     def _heard(self, reply: Reply | RequestFailed) -> None:
+        """A reply within a batch."""
+        self._stats.llm.answered(time.perf_counter())
+        self._tell(reply)
+
+    def _tell(self, reply: Reply | RequestFailed) -> None:
         if self.on_reply is not None:
             self.on_reply(reply)
 
@@ -99,10 +111,17 @@ class Engine:
         *,
         limit: int | None = None,
         retrieval_only: bool = False,
+        on_begin: Callable[[Question], None] | None = None,
         on_answer: Callable[[Answer], None] | None = None,
+        keep: bool = True,
+        max_live: int | None = None,
+        stats: RunStats | None = None,
     ) -> RunResult:
         """Answers all questions by one method. limit: passages to retrieve (default: those the reader shows).
 
+        on_begin, on_answer: told of each question as it is begun, and of its answer as soon as it ends. keep: whether
+        answers are returned too; without, memory does not grow with the questions, which are drawn one by one.
+        max_live: questions open at once, in place of the setting. stats: totals to add to.
         One question's failure is that question's answer with status "failed". Raises MissingLayer, IndexMismatch before
         any work, ModelError when a model is down.
         """
@@ -114,9 +133,13 @@ class Engine:
         models = ModelSettings(llm, self._decider(not retrieval_only))
         reader, k = self.settings.reader, limit or self.settings.reader.passages
         program = _retrieval(module) if retrieval_only else module.program
-        stats, answers = RunStats(), {}
+        answers: dict[str, Answer] = {}
+        self._stats = stats = RunStats() if stats is None else stats
 
         def start(question: Question) -> tuple[Question, Callable[[Any], Any]]:
+            if on_begin is not None:
+                on_begin(question)
+
             def begin(ctx: Any) -> Any:
                 verbs = Verbs(ctx, self.index, models, reader, k)
                 return program(question, verbs, params)
@@ -125,21 +148,27 @@ class Engine:
 
         def done(outcome: Outcome) -> None:
             answer = answer_of(outcome, method, config_hash)
-            answers[outcome.question.id] = answer
+            if keep:
+                answers[outcome.question.id] = answer
             if on_answer is not None:
                 on_answer(answer)
 
-        asked = list(questions)
+        asked = list(questions) if keep else []
         began = time.perf_counter()
-        run_rounds(
-            map(start, asked),
-            executors,
-            max_live=self.settings.runtime.max_live,
-            budget=budget_of(self.settings.runtime),
-            run_seed=self.settings.runtime.seed,
-            on_done=done,
-            stats=stats,
-        )
+        options: dict[str, Any] = {
+            "max_live": max_live or self.settings.runtime.max_live,
+            "budget": budget_of(self.settings.runtime),
+            "run_seed": self.settings.runtime.seed,
+            "on_done": done,
+            "stats": stats,
+            "keep": False,
+        }
+        programs = map(start, asked if keep else questions)
+        if self.settings.runtime.driver == "streaming" and llm is not None:
+            services = {"llm": LLMCalls(self.models.streaming_llm(), self._tell)}
+            run_streaming(programs, executors, services, low_water=self.settings.runtime.low_water, **options)
+        else:
+            run_rounds(programs, executors, **options)
         return RunResult([answers[q.id] for q in asked], stats, time.perf_counter() - began)
 
 

@@ -65,7 +65,13 @@ class TooManyFailures(GpuRagError):
 
 
 class ModelError(GpuRagError):
-    """A model could not be loaded or its server does not answer: the whole run is affected."""
+    """A model could not be loaded or its server does not answer: the whole run is affected.
+
+    request: the one that is to blame, where an engine knows it. question: the id of the question that asked it.
+    """
+
+    request: object = None
+    question: str | None = None
 
 
 class RequestFailed(GpuRagError):

@@ -1,8 +1,9 @@
 """Batch answering as a job: durable rows, exact resume, OpenAI-batch files in and out.
 
 One row a question is appended as soon as the question ends, so a killed run loses only the questions in flight. Beside
-ANSWERS stand `ANSWERS.config.json`, the settings that made it, `ANSWERS.replies.sqlite`, the model's replies, and
-`ANSWERS.lock`, which one job at a time holds.
+ANSWERS stand `ANSWERS.config.json`, the settings that made it, `ANSWERS.replies.sqlite`, the model's replies,
+`ANSWERS.lock`, which one job at a time holds, and `ANSWERS.inflight`, which tells of questions that kill: `journal`.
+Rows are read and written one by one: the memory of a job does not grow with its questions but by their ids.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpu_rag.errors import BadInput, IndexLocked, IndexMismatch
-from gpu_rag.index.folder import canonical_json, read_json, storage_errors, write_atomic
-from gpu_rag.types import Answer, Usage
+from gpu_rag.index.folder import canonical_json, read_json, storage_errors, sync_folder, write_atomic
+from gpu_rag.journal import TRIES, Journal
+from gpu_rag.types import Answer, Question, Usage
 
 STYLES = ("jsonl", "openai")
 STATUSES = ("answered", "unsupported", "failed")
@@ -93,13 +95,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 def read_pairs(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """(row as it stands in the file, plain row in it) for each line, as `read_rows`."""
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise BadInput(
-            "cannot read the answers", given=f"{path}: {error.strerror}", expected="a file made by gpu-rag answer"
-        ) from error
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(_lines(path), 1):
         if not line.strip():
             continue
         try:
@@ -107,7 +103,7 @@ def read_pairs(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
             row = plain_row(raw)
             _check_row(row)
         except (ValueError, KeyError, TypeError) as error:
-            if number == len(lines):  # no newline after it: the write was cut
+            if not line.endswith(b"\n"):  # the last one: its write was cut
                 return
             raise BadInput(
                 "not a row of answers", given=f"{path}:{number}", expected="rows made by gpu-rag answer"
@@ -115,16 +111,27 @@ def read_pairs(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         yield raw, row
 
 
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            yield from file
+    except OSError as error:
+        raise BadInput(
+            "cannot read the answers", given=f"{path}: {error.strerror}", expected="a file made by gpu-rag answer"
+        ) from error
+
+
 class AnswersFile:
     """An answers file open for appending. `done`: ids of rows that are there and need not be asked again.
 
-    Opening mends a torn last line, and refuses a file that other settings made. Failed rows of an earlier run are set
-    aside and asked again; each id has one row in the end.
+    Opening mends a torn last line, and refuses a file that other settings made. Failed rows of an earlier run are
+    dropped and asked again, but for questions that `journal` sets aside; each id has one row in the end.
     """
 
     def __init__(self, path: Path, config: dict[str, Any], *, style: str = "jsonl"):
         self.path, self.style, self._config = path, style, config
-        self.done: dict[str, dict[str, Any]] = {}
+        self.done: set[str] = set()
+        self.journal = Journal(path.with_name(path.name + ".inflight"))
         self._file: IO[bytes] | None = None
         self._lock: IO[bytes] | None = None
         self._sidecar = path.with_name(path.name + ".config.json")
@@ -144,16 +151,35 @@ class AnswersFile:
         with storage_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = _locked(self.path)
+            if not self.path.exists():  # a new job: what an older one said of its questions is not of this one
+                self.journal.path.unlink(missing_ok=True)
+            ended: set[str] = set()
             if self.path.exists() and self.path.stat().st_size:
                 self._check_config()
-                rows = list(read_rows(self.path))
-                self.done = {row["id"]: row for row in rows if row["status"] != "failed"}
-                write_atomic(self.path, b"".join(self._line(row) for row in self.done.values()))
+                ended = self._mend()
+            self.journal.open(ended)
             write_atomic(self._sidecar, (canonical_json(self._config) + "\n").encode())
             self._file = self.path.open("ab")
 
+    def _mend(self) -> set[str]:
+        """Drops failed rows and a torn line; fills `done`. Returns the ids of all rows, the failed ones too."""
+        ended: set[str] = set()
+        beside = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        with beside.open("wb") as file:
+            for row in read_rows(self.path):
+                ended.add(row["id"])
+                if row["status"] != "failed" and row["id"] not in self.done:
+                    self.done.add(row["id"])
+                    file.write(self._line(row))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, self.path)
+        sync_folder(self.path.parent)
+        return ended
+
     def close(self) -> None:
         """Makes the rows durable against a power cut too, and lets the next job in."""
+        self.journal.close()
         if self._file is not None:
             with storage_errors(self.path):
                 self._file.flush()
@@ -183,13 +209,28 @@ class AnswersFile:
         shaped = openai_row(row, row["method"]) if self.style == "openai" else row
         return json.dumps(shaped, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
 
-    def add(self, answer: Answer) -> None:
-        """Appends one row; it survives the end of this process from here on."""
+    def add(self, answer: Answer) -> dict[str, Any]:
+        """Appends one row and returns it; it survives the end of this process from here on."""
         if self._file is None:
             raise BadInput("the answers file is not open", given=self.path)
+        row = row_of(answer)
         with storage_errors(self.path):
-            self._file.write(self._line(row_of(answer)))
+            self._file.write(self._line(row))
             self._file.flush()
+        return row
+
+    def set_aside(self, questions: Iterable[Question], method: str, config_hash: str) -> list[dict[str, Any]]:
+        """Appends the failed rows of those of `questions` that have had their tries."""
+        message = (
+            f"the process died {TRIES} times while this question was answered, at last with no other beside, or the "
+            f"engine named it as what killed it; remove {self.journal.path.name} to have it asked again"
+        )
+        reason = {"type": "SetAside", "message": message}
+        return [
+            self.add(Answer(q.id, q.text, method, "failed", None, error=reason, config_hash=config_hash))
+            for q in questions
+            if self.journal.is_set_aside(q.id)
+        ]
 
 
 def _locked(path: Path) -> IO[bytes]:
@@ -214,14 +255,24 @@ def _differences(old: Any, new: Any, name: str = "") -> Iterator[str]:
         yield f"{name or 'the settings file'} ({json.dumps(old)}, now {json.dumps(new)})"
 
 
-def summary(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Counts by status and summed usage of rows."""
-    total = vars(Usage()).copy()
-    statuses = dict.fromkeys(STATUSES, 0)
-    n = 0
-    for row in rows:
-        n += 1
-        statuses[row["status"]] += 1
-        for name in total:
-            total[name] += row["usage"][name]
-    return {"n": n, **statuses, "usage": total}
+class Tally:
+    """Counts by status and summed usage of rows, taken one by one; the first failures are kept."""
+
+    N_FAILURES = 50
+
+    def __init__(self) -> None:
+        self.n, self.statuses, self.usage = 0, dict.fromkeys(STATUSES, 0), vars(Usage()).copy()
+        self.failures: list[dict[str, Any]] = []
+
+    def add(self, row: dict[str, Any]) -> None:
+        """One more row."""
+        self.n += 1
+        self.statuses[row["status"]] += 1
+        for name in self.usage:
+            self.usage[name] += row["usage"][name]
+        if row["status"] == "failed" and len(self.failures) < self.N_FAILURES:
+            self.failures.append({name: row[name] for name in ("id", "error")})
+
+    def document(self) -> dict[str, Any]:
+        """{"n", a number for each status, "usage"}."""
+        return {"n": self.n, **self.statuses, "usage": self.usage}

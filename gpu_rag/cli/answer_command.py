@@ -5,12 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpu_rag.cli.options import add_limit, add_max_failures, add_settings, api_key, exceeds, say, settings_of
 from gpu_rag.cli.plan_view import Foretold, add_plan, check_plan, comparison, plan_answers, without_vector_cache
 from gpu_rag.cli.progress import Bars
+from gpu_rag.errors import ModelError
+from gpu_rag.jobs import AnswersFile, Tally, read_rows
+from gpu_rag.report.accounts import idle_line, llm_account
+from gpu_rag.runtime.accounts import RunStats
+
+if TYPE_CHECKING:
+    from gpu_rag.engine import Engine
+    from gpu_rag.types import Answer, Question
 
 HELP = "Answer a file of questions; running it again continues where it stopped."
 EXAMPLE = "gpu-rag answer my-index questions.jsonl --method ppr --out answers.jsonl"
@@ -22,9 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "questions", type=Path, metavar="QUESTIONS", help=".jsonl {id, question}, or an OpenAI batch file"
     )
-    parser.add_argument("--method", required=True, metavar="M", help="dense | bm25 | hybrid | ppr")
+    parser.add_argument("--method", required=True, metavar="M", help="a method, such as ppr or higra-agent")
     parser.add_argument("--out", required=True, type=Path, metavar="ANSWERS.jsonl", help="one durable row a question")
-    parser.add_argument("--driver", choices=["rounds"], help="how questions are driven (default rounds)")
+    parser.add_argument("--driver", choices=["rounds", "streaming"], help="how questions are driven (default rounds)")
     add_limit(parser)
     add_plan(parser, "questions", 5)
     parser.add_argument("--report", type=Path, metavar="FILE.html", help="write costs and batches as one HTML file")
@@ -37,12 +46,12 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     from gpu_rag.api import Index, load_questions
     from gpu_rag.catalog import check_layers
     from gpu_rag.engine import check_unique
-    from gpu_rag.jobs import AnswersFile, row_of, summary
 
     check_plan(options)
     started = time.perf_counter()
     rows, rejects = load_questions(options.questions, options.limit)
-    check_unique([row.question for row in rows])
+    questions, style = [row.question for row in rows], rows[0].style
+    check_unique(questions)
     index = Index.open(options.index)
     flags = {"runtime": {"driver": options.driver}} if options.driver else {}
     settings = settings_of(options, index.manifest.settings, flags)
@@ -54,41 +63,77 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     )
     try:
         if options.plan:
-            return plan_answers(options, engine, [row.question for row in rows])
+            return plan_answers(options, engine, questions)
         _write_rejects(_beside(options.out, ".rejects.jsonl"), rejects)
         foretold.begin()
-        config = engine.config(options.method)
-        with AnswersFile(options.out, config, style=rows[0].style) as answers, Bars() as bars:
-            todo = [row.question for row in rows if row.question.id not in answers.done]
-            bars.start("questions", len(todo), "questions")
-
-            def take(answer: Any) -> None:
-                answers.add(answer)
-                bars.advance(1)
-
-            engine.on_reply = bars.count_reply
-
-            result = engine.run(options.method, todo, on_answer=take)
-            bars.finish("questions", skipped=False)
-            kept = [answers.done[row.question.id] for row in rows if row.question.id in answers.done]
+        job = _answered(options, engine, questions, style)
     finally:
         engine.models.close()
-    written = [*kept, *(row_of(answer) for answer in result.answers)]
-    document = summary(written)
-    document.update(asked=len(todo), kept=len(kept), rejects=len(rejects), method=options.method)
-    document.update(wall_s=time.perf_counter() - started, out=str(options.out), batches=batch_sizes(result.stats))
-    document.update(foretold.compare(config, result.answers, document["wall_s"]))
+    document = {**job.rows.document(), "asked": len(job.asked), "kept": job.kept, "rejects": len(rejects)}
+    document.update(method=options.method, driver=settings.runtime.driver)
+    document.update(wall_s=time.perf_counter() - started, out=str(options.out), batches=batch_sizes(job.stats))
+    document.update(stages=job.stats.stage_costs(), llm=llm_account(job.stats))
+    document.update(foretold.compare(job.config, job.asked, job.new.usage, document["wall_s"]))
     if options.report:
         from gpu_rag.report.page import write
         from gpu_rag.report.runs import answer_page
 
-        write(options.report, answer_page(document, written))
+        write(options.report, answer_page(document, job.rows.failures))
     if not options.json:
         print(_summary(document))
     if exceeds(options.max_failures, document["failed"] + len(rejects), document["n"] + len(rejects)):
         say(f"gpu-rag: {document['failed']} questions failed, {len(rejects)} rejected, above {options.max_failures}")
         return 3, document
     return 0, document
+
+
+@dataclass
+class _Job:
+    """What a job did. rows: all of its questions; new: those asked in this run."""
+
+    config: dict[str, Any]
+    rows: Tally = field(default_factory=Tally)
+    new: Tally = field(default_factory=Tally)
+    stats: RunStats = field(default_factory=RunStats)
+    asked: list[str] = field(default_factory=list)
+    kept: int = 0
+
+
+def _answered(options: argparse.Namespace, engine: Engine, questions: list[Question], style: str) -> _Job:
+    """Answers what has no row yet, the suspects of an earlier death last and fewer at a time."""
+    job = _Job(engine.config(options.method))
+    with AnswersFile(options.out, job.config, style=style) as answers, Bars() as bars:
+        journal, ids = answers.journal, {question.id for question in questions}
+        for row in read_rows(options.out) if answers.done else ():
+            if row["id"] in ids:
+                job.rows.add(row)
+        job.kept = job.rows.n
+        todo = [question for question in questions if question.id not in answers.done]
+        for row in answers.set_aside(todo, options.method, engine.config_hash(options.method)):
+            job.rows.add(row)
+        todo = [question for question in todo if not journal.is_set_aside(question.id)]
+        job.asked = [question.id for question in todo]
+        bars.start("questions", len(todo), "questions")
+
+        def take(answer: Answer) -> None:
+            row = answers.add(answer)
+            job.rows.add(row)
+            job.new.add(row)
+            bars.advance(1)
+
+        engine.on_reply = bars.count_reply
+        try:
+            for width, wave in journal.waves(todo, engine.settings.runtime.max_live):
+                engine.run(
+                    options.method, wave, on_begin=journal.begin, on_answer=take, keep=False, max_live=width,
+                    stats=job.stats,
+                )  # fmt: skip
+        except ModelError as error:
+            if error.question is not None:
+                journal.blame(error.question)
+            raise
+        bars.finish("questions", skipped=False)
+    return job
 
 
 def batch_sizes(stats: Any) -> dict[str, Any]:
@@ -122,6 +167,7 @@ def _summary(document: dict[str, Any]) -> str:
             f"{usage['malformed']} replies malformed, {usage['cut']:,} evidence tokens cut",
             f"seconds: LLM {usage['llm_s']:.1f}, embedding {usage['embed_s']:.1f}, graph {usage['graph_s']:.1f}, "
             f"wall {document['wall_s']:.1f}",
+            idle_line(document["llm"]),
             f"answers: {document['out']}",
             *([f"\n{comparison(document['plan'], 'service')}"] if "plan" in document else []),
         ]

@@ -24,7 +24,8 @@ together with the same call of all other open questions:
     print(outcomes[0].draft, outcomes[0].trace, outcomes[0].usage)
 
 call.py what a program awaits; trace.py what it is given; tasks.py its strands; accounts.py budgets and totals;
-core.py what all drivers share; batches.py calls run together; rounds.py the deterministic driver.
+core.py what all drivers share; batches.py calls run together; rounds.py the deterministic driver; streaming.py the one
+that keeps a slow service busy, service.py what it knows of that; occupancy.py the LLM's queue over time.
 """
 
 from gpu_rag.runtime.accounts import Budget, RunStats, VerbStats
@@ -40,6 +41,8 @@ from gpu_rag.runtime.call import (
     gather,
 )
 from gpu_rag.runtime.rounds import run_rounds
+from gpu_rag.runtime.service import SlowService
+from gpu_rag.runtime.streaming import Handle, StreamingDriver, run_streaming
 from gpu_rag.runtime.tasks import Outcome
 from gpu_rag.runtime.trace import Context, Slot, request_seed
 
@@ -53,12 +56,16 @@ __all__ = [
     "Context",
     "Executor",
     "Gather",
+    "Handle",
     "Metered",
     "Outcome",
     "RunStats",
     "Slot",
+    "SlowService",
+    "StreamingDriver",
     "VerbStats",
     "gather",
     "request_seed",
     "run_rounds",
+    "run_streaming",
 ]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gpu_rag.errors import BudgetExceeded, UsageError
 from gpu_rag.runtime.call import Metered
+from gpu_rag.runtime.occupancy import PROGRAMS, Occupancy
 from gpu_rag.types import Usage
 
-# Usage has no field for text search; its seconds are retrieval, as those of graph ops are.
-SECONDS_FIELD = {"llm": "llm_s", "embed": "embed_s", "graph": "graph_s", "text": "graph_s"}
+# Stages of calls that no note tells of: made after the last note of a program, or by a strand that was cancelled.
+UNNOTED, CANCELLED = "(after the last note)", "(cancelled)"
 
 
 @dataclass(frozen=True)
@@ -46,21 +47,75 @@ class Budget:
         return None
 
 
-def charge(usage: Usage, service: str, seconds: float, result: Any) -> None:
-    """Book one call's share of a batch, and its tokens where the result is Metered."""
-    name = SECONDS_FIELD[service]
-    setattr(usage, name, getattr(usage, name) + seconds)
+@dataclass(slots=True)
+class Cost:
+    """What some calls cost: of a strand since its last note, or of all notes of one name in a run.
+
+    n_notes: notes of the name; n_calls: calls of any verb. Seconds are the calls' shares of their batches (or of a
+    service that works on several at once); wait_s: what they waited beyond that, for a place in a batch or for others.
+    """
+
+    n_notes: int = 0
+    n_calls: int = 0
+    llm_calls: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    llm_s: float = 0.0
+    embed_s: float = 0.0
+    graph_s: float = 0.0
+    wait_s: float = 0.0
+
+    @property
+    def s(self) -> float:
+        """Seconds inside services."""
+        return self.llm_s + self.embed_s + self.graph_s
+
+    def add(self, other: Cost) -> None:
+        """Take over what another holds."""
+        self.n_notes += other.n_notes
+        self.n_calls += other.n_calls
+        self.llm_calls += other.llm_calls
+        self.prompt_tokens += other.prompt_tokens
+        self.cached_tokens += other.cached_tokens
+        self.generated_tokens += other.generated_tokens
+        self.llm_s += other.llm_s
+        self.embed_s += other.embed_s
+        self.graph_s += other.graph_s
+        self.wait_s += other.wait_s
+
+
+def charge(usage: Usage, cost: Cost, service: str, seconds: float, wait_s: float, result: Any) -> None:
+    """Book one call's share of a batch, and its tokens where the result is Metered, for its question and its stage."""
+    cost.n_calls += 1
+    cost.wait_s += wait_s
+    if service == "llm":
+        usage.llm_s += seconds
+        cost.llm_s += seconds
+    elif service == "embed":
+        usage.embed_s += seconds
+        cost.embed_s += seconds
+    else:  # Usage has no field for text search; its seconds are retrieval, as those of graph ops are
+        usage.graph_s += seconds
+        cost.graph_s += seconds
     if isinstance(result, Metered):
         usage.llm_calls += result.llm_calls
         usage.prompt_tokens += result.n_prompt
         usage.cached_tokens += result.n_cached
         usage.generated_tokens += result.n_generated
         usage.malformed += result.malformed
+        cost.llm_calls += result.llm_calls
+        cost.prompt_tokens += result.n_prompt
+        cost.cached_tokens += result.n_cached
+        cost.generated_tokens += result.n_generated
 
 
 @dataclass
 class VerbStats:
-    """Totals of one verb. batch_sizes: {size: number of batches of that size}; s: seconds inside its executor."""
+    """Totals of one verb. batch_sizes: {size: number of batches of that size}; s: seconds inside its executor.
+
+    Of a verb that a slow service answers, a batch is the replies taken at once, and s the time with requests open.
+    """
 
     service: str
     n_calls: int = 0
@@ -83,10 +138,13 @@ class VerbStats:
 class RunStats:
     """Totals of a run, updated while it goes. n_late_calls: answered after their task was cancelled.
 
-    overhead_s: wall time outside all executors, the programs' own time included.
+    stages: what the calls cost by the name of the note that they led to, `UNNOTED` and `CANCELLED` beside; their sums
+    are those of all questions. llm: when the LLM had how many requests open, and why it had none.
     """
 
     verbs: dict[str, VerbStats] = field(default_factory=dict)
+    stages: dict[str, Cost] = field(default_factory=dict)
+    llm: Occupancy = field(default_factory=Occupancy)
     n_rounds: int = 0
     n_questions: int = 0
     n_failed: int = 0
@@ -103,7 +161,23 @@ class RunStats:
         stats.s += seconds
         stats.batch_sizes[size] = stats.batch_sizes.get(size, 0) + 1
 
+    def add_stage(self, name: str, cost: Cost) -> None:
+        """Book what calls of a stage cost."""
+        total = self.stages.get(name)
+        if total is None:
+            total = self.stages[name] = Cost()
+        total.add(cost)
+
+    def stage_costs(self) -> dict[str, dict[str, Any]]:
+        """{stage: its costs by name}, in the order in which stages first ended."""
+        return {name: asdict(cost) for name, cost in self.stages.items()}
+
+    def add_note(self, name: str, cost: Cost | None) -> None:
+        """Book one note of a question that ended, and what led to it."""
+        self.add_stage(name, cost or Cost())
+        self.stages[name].n_notes += 1
+
     @property
     def overhead_s(self) -> float:
-        """Wall time minus the seconds inside executors."""
-        return self.wall_s - sum(stats.s for stats in self.verbs.values())
+        """Seconds outside of executors and of waiting for slow services: programs, the runtime, what is told of."""
+        return self.llm.doing_s.get(PROGRAMS, 0.0)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterable
 from time import perf_counter
 from typing import Any, NamedTuple
 
 from gpu_rag.errors import Cancelled, GpuRagError, ModelError
 from gpu_rag.runtime.core import Core
-from gpu_rag.runtime.tasks import FAILED, GAVE, Pending, attempt
+from gpu_rag.runtime.occupancy import DOING, PROGRAMS
+from gpu_rag.runtime.tasks import FAILED, GAVE, Pending, attempt, blame
 
 
 class Batch(NamedTuple):
@@ -31,6 +33,35 @@ def cheapest_batches(core: Core) -> list[Batch]:
     return batches
 
 
+def oldest_batch(core: Core, ranks: Iterable[int], limit: int) -> Batch | None:
+    """Take the batch with the oldest call of some ranks, at most `limit` of it. None where all calls were cancelled."""
+    best = None
+    for rank in ranks:
+        groups = core.waiting[rank]
+        for key, waiting in list(groups.items()):
+            calls = sorted(pending for pending in waiting if pending.task.alive)
+            if calls:
+                groups[key] = calls
+                best = min(best, (calls[0][:2], rank, key)) if best else (calls[0][:2], rank, key)
+            else:
+                del groups[key]
+        if not groups:
+            del core.waiting[rank]
+    if best is None:
+        return None
+    _, rank, (verb, static) = best
+    groups = core.waiting[rank]
+    calls = groups[verb, static]
+    size = min(max(limit, 1), core.executors[verb].max_batch)
+    if len(calls) > size:
+        groups[verb, static] = calls[size:]
+    else:
+        del groups[verb, static]
+        if not groups:
+            del core.waiting[rank]
+    return Batch(verb, static, calls[:size])
+
+
 def run_batch(core: Core, batch: Batch) -> list[tuple[Pending, Any, float]]:
     """Have a batch answered: (call, result or error, its equal share of the seconds), in the order of the batch.
 
@@ -38,12 +69,18 @@ def run_batch(core: Core, batch: Batch) -> list[tuple[Pending, Any, float]]:
     """
     executor, n = core.executors[batch.verb], len(batch.calls)
     args = [pending.call.args for pending in batch.calls]
+    llm, level = core.stats.llm, core.stats.llm.level
     started = perf_counter()
+    llm.mark(started, n if executor.service == "llm" else level, DOING[executor.service])
     kind, results = attempt(lambda given: executor.run(batch.static, given), args)
-    seconds = perf_counter() - started
+    ended = perf_counter()
+    llm.mark(ended, level, PROGRAMS)
+    seconds = ended - started
     core.stats.add_batch(batch.verb, executor.service, n, seconds)
     if kind != GAVE:
         if isinstance(results, (ModelError, Cancelled)):
+            if isinstance(results, ModelError):
+                blame(results, batch.calls)
             raise results
         results = [_batch_failure(batch.verb, results if kind == FAILED else StopIteration(results))] * n
     elif not isinstance(results, (list, tuple)) or len(results) != n:

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any
 
 from gpu_rag.errors import ModelError, UsageError
-from gpu_rag.runtime.accounts import Budget, RunStats, charge
+from gpu_rag.runtime.accounts import CANCELLED, UNNOTED, Budget, Cost, RunStats, charge
 from gpu_rag.runtime.call import Call, Executor, Gather, Metered
 from gpu_rag.runtime.tasks import (
     FAILED,
@@ -39,6 +39,7 @@ class Core:
     """The open questions of one run. `on_end(order, outcome)` is called at once when a question ends.
 
     waiting: {rank: {(verb, static): calls that wait}}, calls of cancelled siblings included (see `Task.alive`).
+    on_cancel(task) is called for each task that is cancelled: its call, if it waits for one, is wanted no more.
     """
 
     def __init__(
@@ -49,19 +50,21 @@ class Core:
         budget: Budget | None = None,
         run_seed: int = 0,
         stats: RunStats | None = None,
+        on_cancel: Callable[[Task], None] | None = None,
     ):
         self.executors, self.on_end, self.budget, self.run_seed = executors, on_end, budget, run_seed
+        self.on_cancel = on_cancel
         self.stats = RunStats() if stats is None else stats
         self.live: dict[int, QuestionRun] = {}
         self.waiting: dict[int, dict[Key, list[Pending]]] = {}
         self._ready: deque[tuple[Task, Any, BaseException | None]] = deque()
-        self._n_opened = 0
+        self.n_opened = 0  # the place in the order of the next question
 
     # --- questions ---------------------------------------------------------------------------------
 
     def open(self, question: Question, program: Program) -> int:
         """Admit one question; its program first runs at the next `resume`. Returns its place in the order."""
-        order, self._n_opened = self._n_opened, self._n_opened + 1
+        order, self.n_opened = self.n_opened, self.n_opened + 1
         run = self.live[order] = QuestionRun(order, Context(question, self.run_seed), perf_counter())
         self.stats.n_questions += 1
         kind, coro = attempt(program, run.ctx)
@@ -84,14 +87,26 @@ class Core:
         while self.live:
             _, run = self.live.popitem()
             if run.root is not None:
-                cancel(run.root)
+                self._cancel(run.root)
+
+    def _cancel(self, task: Task) -> None:
+        for member in cancel(task):
+            if member.cost is not None:
+                self.stats.add_stage(CANCELLED, member.cost)
+                member.cost = None
+            if self.on_cancel is not None:
+                self.on_cancel(member)
 
     def _end(self, run: QuestionRun, draft: Any, error: BaseException | None) -> None:
-        if run.root is not None and run.root.alive:
-            cancel(run.root)
+        ctx, root = run.ctx, run.root
+        if root is not None and root.alive:
+            self._cancel(root)
         run.root = None  # tasks point at their run: leave no cycle for the collector
         del self.live[run.order]
-        ctx = run.ctx
+        for name, cost in ctx.costs():
+            self.stats.add_note(name, cost)
+        if root is not None and root.cost is not None:
+            self.stats.add_stage(UNNOTED, root.cost)
         ctx.usage.wall_s = perf_counter() - run.started
         ctx.task = None
         if isinstance(error, ModelError):
@@ -170,7 +185,7 @@ class Core:
             refused = UsageError("a call's static parameters must be hashable", given=f"{call.verb} {call.static!r}")
             self._ready.append((task, None, refused))
             return
-        calls.append(Pending(run.order, slot, task, call))
+        calls.append(Pending(run.order, slot, task, call, perf_counter()))
 
     def _finish(self, task: Task, value: Any, error: BaseException | None) -> None:
         """A task ended, with a value or an error: end its question, or tell the siblings and the parent."""
@@ -179,7 +194,12 @@ class Core:
         if parent is None:
             self._end(task.run, value, error)
             return
-        parent.s += task.s
+        if task.cost is not None:
+            if parent.cost is None:
+                parent.cost = task.cost
+            else:
+                parent.cost.add(task.cost)
+            task.cost = None
         group = parent.group
         if group is None:  # the parent was cancelled meanwhile
             return
@@ -190,6 +210,9 @@ class Core:
             self._fail_group(group, task.index, error)
         if group.n_running == 0:
             parent.group = None
+            if group.error is not None:
+                for cost in parent.run.ctx.forget(group.children[0].path[:-1], group.limit):
+                    self.stats.add_stage(CANCELLED, cost or Cost())
             self._ready.append((parent, group.results, group.error))
 
     def _fail_group(self, group: Group, index: int, error: BaseException) -> None:
@@ -198,7 +221,7 @@ class Core:
         group.limit, group.error = index, error
         group.n_running -= len(later)
         for child in later:
-            cancel(child)
+            self._cancel(child)
 
     # --- results -----------------------------------------------------------------------------------
 
@@ -208,10 +231,16 @@ class Core:
         A call whose task was cancelled meanwhile costs what it cost; its result is dropped.
         """
         task = pending.task
-        charge(task.run.ctx.usage, self.executors[pending.call.verb].service, seconds, result)
-        task.s += seconds
+        cost = task.cost
+        if cost is None:
+            cost = Cost()
+            if task.alive:
+                task.cost = cost
+        wait_s = perf_counter() - pending.since - seconds
+        charge(task.run.ctx.usage, cost, self.executors[pending.call.verb].service, seconds, wait_s, result)
         if not task.alive:
             self.stats.n_late_calls += 1
+            self.stats.add_stage(CANCELLED, cost)
             return
         value = result.value if isinstance(result, Metered) else result
         if isinstance(value, Exception):

@@ -30,12 +30,14 @@ def run_rounds(
     run_seed: int = 0,
     on_done: Callable[[Outcome], None] | None = None,
     stats: RunStats | None = None,
+    keep: bool = True,
 ) -> list[Outcome]:
     """Run one program a question to its end and return the outcomes in the order of the questions.
 
     programs: (question, program) pairs, drawn as they are admitted; program(ctx) makes the coroutine. max_live: how
     many are open at once; outcomes do not depend on it. budget: what each question may use. on_done(outcome) is called
-    as each question ends. stats: totals to add to.
+    as each question ends. stats: totals to add to. keep: whether outcomes are held; without, [] is returned, and the
+    memory of a run does not grow with its questions.
     An exception in a program is its question's outcome. ModelError, Cancelled out of an executor, KeyboardInterrupt,
     and whatever `programs` or `on_done` raise stop the run: open coroutines are closed, the exception is raised, and
     the outcomes reached until then are those that `on_done` was given.
@@ -45,7 +47,8 @@ def run_rounds(
     outcomes: dict[int, Outcome] = {}
 
     def end(order: int, outcome: Outcome) -> None:
-        outcomes[order] = outcome
+        if keep:
+            outcomes[order] = outcome
         if on_done is not None:
             on_done(outcome)
 
@@ -57,6 +60,7 @@ def run_rounds(
 def drive_rounds(core: Core, programs: Iterable[tuple[Question, Program]], max_live: int) -> None:
     """The loop of `run_rounds` over a given core; closes it in every case."""
     started, source = perf_counter(), iter(programs)
+    core.stats.llm.begin(started)
     try:
         while True:
             core.resume()
@@ -69,7 +73,9 @@ def drive_rounds(core: Core, programs: Iterable[tuple[Question, Program]], max_l
                 core.settle(pending, result, seconds)
     finally:
         core.close()
-        core.stats.wall_s += perf_counter() - started
+        ended = perf_counter()
+        core.stats.llm.end(ended)
+        core.stats.wall_s += ended - started
 
 
 def _admit(core: Core, source: Iterator[tuple[Question, Program]], max_live: int) -> None:

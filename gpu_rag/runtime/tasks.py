@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gpu_rag.errors import Cancelled
+from gpu_rag.errors import Cancelled, ModelError
+from gpu_rag.runtime.accounts import Cost
 from gpu_rag.runtime.call import Call, Gather
 from gpu_rag.runtime.trace import Context, Slot
 from gpu_rag.types import Draft, Question, Step, Usage
@@ -59,10 +60,10 @@ class QuestionRun:
 class Task:
     """One strand: a coroutine, or (coro None) a call or gather given directly to a gather, kept in `op` until begun.
 
-    path: its place in the program; its await number k has slot (*path, k). s: seconds charged since its last note.
+    path: its place in the program; its await number k has slot (*path, k). cost: of its calls since its last note.
     """
 
-    __slots__ = ("alive", "coro", "group", "index", "n_awaits", "op", "parent", "path", "run", "s")
+    __slots__ = ("alive", "coro", "cost", "group", "index", "n_awaits", "op", "parent", "path", "run")
 
     def __init__(self, run: QuestionRun, item: Any, path: Slot = (), parent: Task | None = None, index: int = 0):
         self.run, self.path, self.parent, self.index = run, path, parent, index
@@ -72,7 +73,7 @@ class Task:
         self.group: Group | None = None
         self.alive = True
         self.n_awaits = 0
-        self.s = 0.0
+        self.cost: Cost | None = None
 
 
 class Pending(NamedTuple):
@@ -82,6 +83,7 @@ class Pending(NamedTuple):
     slot: Slot
     task: Task
     call: Call
+    since: float
 
 
 def attempt(step: Callable[[Any], Any], arg: Any) -> tuple[int, Any]:
@@ -96,8 +98,8 @@ def attempt(step: Callable[[Any], Any], arg: Any) -> tuple[int, Any]:
         return FAILED, error
 
 
-def cancel(task: Task) -> None:
-    """Cancel a task and all tasks under it, innermost first. Nothing is delivered to any of them afterwards."""
+def cancel(task: Task) -> list[Task]:
+    """Cancel a task and all tasks under it, innermost first; they are returned. None gets a result afterwards."""
     members = [task]
     for member in members:  # the list grows while it is walked: no recursion, however deep the gathers
         member.alive = False
@@ -110,6 +112,7 @@ def cancel(task: Task) -> None:
             _unwind(member.coro)
         elif isinstance(member.op, Gather):
             member.op.discard()
+    return members
 
 
 def _unwind(coro: Coroutine[Any, Any, Any]) -> None:
@@ -123,6 +126,12 @@ def _unwind(coro: Coroutine[Any, Any, Any]) -> None:
     kind, op = attempt(coro.throw, GeneratorExit())
     if kind == GAVE and isinstance(op, Gather):
         op.discard()
+
+
+def blame(error: ModelError, calls: Iterable[Pending]) -> None:
+    """Name the question whose call was the request that an engine blames, if it blames one."""
+    if error.request is not None:
+        error.question = next((p.task.run.ctx.question.id for p in calls if p.call.args == error.request), None)
 
 
 def fresh(error: BaseException) -> BaseException:

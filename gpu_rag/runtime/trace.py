@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gpu_rag.types import Question, Step, Usage
 
 if TYPE_CHECKING:
+    from gpu_rag.runtime.accounts import Cost
     from gpu_rag.runtime.tasks import Task
 
 Slot = tuple[int, ...]
@@ -32,7 +33,7 @@ class Context:
         self.run_seed = seed
         self.usage = Usage()
         self.task: Task | None = None  # the task being stepped, set by the driver
-        self._notes: list[tuple[Slot, str, int, tuple[str, ...], str, float]] = []
+        self._notes: list[tuple[Slot, str, int, tuple[str, ...], str, Cost | None]] = []
 
     @property
     def slot(self) -> Slot:
@@ -47,14 +48,30 @@ class Context:
     def note(self, verb: str, n_candidates: int, chosen: tuple[str, ...] = (), reply_hash: str = "") -> None:
         """Write down one decision: who took it, among how many, what was taken, and the hash of the reply.
 
-        The seconds charged to this strand of the program since its last note go with it.
+        What this strand of the program has cost since its last note goes with it.
         """
-        s = 0.0
+        cost = None
         if self.task is not None:
-            s, self.task.s = self.task.s, 0.0
-        self._notes.append((self.slot, verb, n_candidates, tuple(chosen), reply_hash, s))
+            cost, self.task.cost = self.task.cost, None
+        self._notes.append((self.slot, verb, n_candidates, tuple(chosen), reply_hash, cost))
 
     def steps(self) -> tuple[Step, ...]:
         """The notes in the order of the program text (by slot), whatever order the siblings happened to run in."""
         ordered = sorted(self._notes, key=lambda note: note[0])  # stable: notes of one slot keep their order
-        return tuple(Step(i, *note[1:]) for i, note in enumerate(ordered))
+        return tuple(Step(i, *note[1:-1], note[-1].s if note[-1] else 0.0) for i, note in enumerate(ordered))
+
+    def costs(self) -> list[tuple[str, Cost | None]]:
+        """(name, what led to it) of each note."""
+        return [(note[1], note[-1]) for note in self._notes]
+
+    def forget(self, path: Slot, after: int) -> list[Cost | None]:
+        """Drop the notes of the siblings behind number `after` of the gather at `path`, and return what they cost.
+
+        How far these came before they were cancelled is chance: without them a trace depends on replies alone.
+        """
+        n = len(path)
+        lost = [note for note in self._notes if note[0][:n] == path and len(note[0]) > n and note[0][n] > after]
+        if lost:
+            dropped = {id(note) for note in lost}
+            self._notes = [note for note in self._notes if id(note) not in dropped]
+        return [note[-1] for note in lost]

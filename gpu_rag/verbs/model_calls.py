@@ -1,4 +1,5 @@
-"""The executors behind the model verbs: requests to replies, texts to vectors, options to similarities."""
+"""What answers the model verbs: executors (requests to replies, texts to vectors, options to similarities), and an LLM
+that takes requests one by one as a slow service of the streaming driver."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ OnReply = Callable[[Reply | RequestFailed], None]
 if TYPE_CHECKING:
     from gpu_rag.models.embed import Embedder
     from gpu_rag.models.llm import LLM
+    from gpu_rag.models.llm.interface import StreamingLLM
 
 
 def reply_hash(text: str) -> str:
@@ -86,6 +88,48 @@ def _complete(llm: LLM, requests: list[Request], on_reply: OnReply | None) -> li
     for i, reply in zip(order, replies):
         answered[i] = _metered(reply)
     return answered
+
+
+class LLMCalls:
+    """A `StreamingLLM` as what answers the verb "llm" in the streaming driver (a `gpu_rag.runtime.SlowService`).
+
+    on_reply: called in the driver's thread with each reply as it is taken, for progress.
+    """
+
+    def __init__(self, llm: StreamingLLM, on_reply: OnReply | None = None):
+        self._llm, self._on_reply = llm, on_reply
+        self._aborted: set[int] = set()
+
+    def submit(self, key: int, args: Request) -> None:
+        """Hand over the request of one call."""
+        self._llm.submit(key, args)
+
+    def poll(self, timeout_s: float) -> list[tuple[int, Metered]]:
+        """What has come, metered as by the executor; an aborted request without a reply is no LLM call.
+
+        Raises ModelError when the engine is dead.
+        """
+        found = self._llm.poll(timeout_s)
+        if self._on_reply is not None:
+            for _, reply in found:
+                self._on_reply(reply)
+        return [(key, self._metered(key, reply)) for key, reply in found]
+
+    def _metered(self, key: int, reply: Reply | RequestFailed) -> Metered:
+        if key not in self._aborted:
+            return _metered(reply)
+        self._aborted.remove(key)
+        return Metered(reply, llm_calls=0) if isinstance(reply, RequestFailed) else _metered(reply)
+
+    def abort(self, key: int) -> None:
+        """The reply is wanted no more."""
+        self._aborted.add(key)
+        self._llm.abort(key)
+
+    @property
+    def n_open(self) -> int:
+        """Requests without a reply."""
+        return self._llm.n_open
 
 
 def _metered(reply: Reply | RequestFailed) -> Metered:

@@ -1,0 +1,128 @@
+"""Where a run's time and tokens went: by stage, and when the LLM had nothing to do; for --json, a line, and a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpu_rag.report.page import COLOURS, figure, heading, paragraph, table, text
+from gpu_rag.runtime.accounts import RunStats
+from gpu_rag.runtime.occupancy import NOTHING_LEFT, QUESTIONS, RAMP_UP, Occupancy
+
+CAUSES = {
+    "ramp_up": RAMP_UP,
+    "graph": "graph",
+    "embedding": "embedding",
+    "programs": "programs",
+    "questions": QUESTIONS,
+    "nothing_left": NOTHING_LEFT,
+}
+SAID = {
+    "ramp_up": "ramp-up",
+    "graph": "waiting for graph and search",
+    "embedding": "waiting for embedding",
+    "programs": "waiting for programs",
+    "questions": "no question open",
+    "nothing_left": "nothing left to ask",
+}
+
+
+def hit_rate(prompt_tokens: float, cached_tokens: float) -> float | None:
+    """The share of prompt tokens that the engine found in its prefix cache; None without prompts."""
+    return cached_tokens / prompt_tokens if prompt_tokens else None
+
+
+def llm_account(stats: RunStats) -> dict[str, Any]:
+    """What the LLM did over the time of a run: idle and why, open requests over time, the hit rate of prefixes."""
+    llm: Occupancy = stats.llm
+    prompt = sum(cost.prompt_tokens for cost in stats.stages.values())
+    cached = sum(cost.cached_tokens for cost in stats.stages.values())
+    bins = llm.bins() if llm.share is not None else []
+    return {
+        "idle_share": llm.share,
+        "busy_s": llm.busy_s,
+        "idle_s": {name: llm.idle_s.get(cause, 0.0) for name, cause in CAUSES.items()},
+        "prefix_hit_rate": hit_rate(prompt, cached),
+        "mean_open": sum(b.queue for b in bins) / len(bins) if bins else 0.0,
+        "queue": {
+            "bin_s": llm.bin_s,
+            "open": [round(b.queue, 3) for b in bins],
+            "idle": [round(b.idle, 3) for b in bins],
+        },
+    }
+
+
+def idle_line(account: Mapping[str, Any]) -> str:
+    """ "LLM idle 12.0 % of 25.3 s, because: ..." in one line; what took under 0.1 % of the time is left out."""
+    if account["idle_share"] is None:
+        return "LLM: nothing was asked in this run"
+    wall = account["busy_s"] + sum(account["idle_s"].values())
+    shares = {SAID[name]: 100 * s / wall for name, s in account["idle_s"].items()}
+    reasons = [f"{name} {p:.1f} %" for name, p in sorted(shares.items(), key=lambda item: -item[1]) if p >= 0.1]
+    because = f", because: {', '.join(reasons)}" if reasons else ""
+    rate = account["prefix_hit_rate"]
+    found = "" if rate is None else f"; prefix cache hit rate {100 * rate:.0f} %"
+    queue = f"; {account['mean_open']:.1f} requests open on average"
+    return f"LLM idle {100 * account['idle_share']:.1f} % of {wall:.1f} s{because}{queue}{found}"
+
+
+def account_sections(document: Mapping[str, Any]) -> list[str]:
+    """The sections of a report of a run with "stages" and "llm" in its document."""
+    return [
+        heading("Stages of this run"),
+        stage_table({document["method"]: document["stages"]}),
+        heading("The LLM over time"),
+        paragraph(idle_line(document["llm"])),
+        timeline(document["llm"]["queue"]),
+    ]
+
+
+def stage_table(stages: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
+    """{method: {stage: costs}} as a table and a remark."""
+    header = ["method", "stage", "times", "calls", "LLM requests", "prompt", "cached", "generated"]
+    header += ["LLM s", "embedding s", "graph s", "waiting s"]
+    counts = ("n_notes", "n_calls", "llm_calls", "prompt_tokens", "cached_tokens", "generated_tokens")
+    seconds = ("llm_s", "embed_s", "graph_s", "wait_s")
+    rows = [
+        [method, name, *(f"{cost[key]:,}" for key in counts), *(f"{cost[key]:,.2f}" for key in seconds)]
+        for method, costs in stages.items()
+        for name, cost in costs.items()
+    ]
+    remark = "Totals. Seconds are shares of batches; waiting is what calls spent in line, side by side."
+    return table(header, rows) + paragraph(remark, "dim")
+
+
+def timeline(queue: Mapping[str, Any]) -> str:
+    """Open LLM requests over time as an area, and the share of time without any as bars hanging from the top."""
+    opened, idle, width, height, left = queue["open"], queue["idle"], 640, 200, 60
+    if not opened:
+        return ""
+    most, step = max([*opened, 1.0]), (width - left - 30) / len(opened)
+
+    def y(value: float) -> float:
+        return height - (height - 30) * value / most
+
+    points = [
+        f"{left + i * step:.1f},{y(value):.1f} {left + (i + 1) * step:.1f},{y(value):.1f}"
+        for i, value in enumerate(opened)
+    ]
+    end = left + len(opened) * step
+    parts = [
+        f'<polygon points="{left},{height} {" ".join(points)} {end:.1f},{height}" fill="{COLOURS[0]}" opacity=".75"/>'
+    ]
+    for i, share in enumerate(idle):
+        if share > 0:
+            x, tall = left + i * step, (height - 30) * share
+            parts.append(
+                f'<rect x="{x:.1f}" y="30" width="{step:.2f}" height="{tall:.1f}" fill="{COLOURS[1]}" opacity=".35"/>'
+            )
+    for value in (0.0, most / 2, most):
+        parts.append(f'<text x="{left - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:,.0f}</text>')
+    seconds = queue["bin_s"] * len(opened)
+    for share in (0.0, 0.5, 1.0):
+        place = left + share * (end - left)
+        parts.append(f'<text x="{place:.1f}" y="{height + 16}" text-anchor="middle">{seconds * share:,.1f} s</text>')
+    for i, name in enumerate(("requests open", "share of time without any, from the top")):
+        parts.append(f'<rect x="{left + 130 * i}" y="8" width="11" height="11" fill="{COLOURS[i]}"/>')
+        parts.append(f'<text x="{left + 130 * i + 16}" y="18">{text(name)}</text>')
+    return figure("LLM requests open over the time of the run", width, height + 26, parts)

@@ -1,0 +1,228 @@
+"""What the runtime itself costs, and what streaming gains behind a slow engine. Prints tables and one JSON line.
+
+usage: python scripts/bench_runtime.py [--questions 10000] [--calls 5] [--max-live 1024] [--repeats 5]
+
+Overhead: programs of CALLS requests to an LLM that answers at once, so that all time is the drivers' and the programs'.
+Microseconds a call are medians of the repeats in one process; memory is measured in processes of its own, with answers
+not kept: the peak of what Python allocates, for N and for 10 N questions at the same max_live.
+Slow engine: it decodes `width` requests at once, each for a random time (log-normal, sigma 0.8), as continuous batching
+does; a program asks it five times, with a graph op (2 ms a batch and 20 us a call) before each. No model takes part:
+the engine's clock is the wall clock, its work is sleep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import math
+import platform
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+from gpu_rag.runtime import Call, Context, Executor, Metered, RunStats, run_rounds, run_streaming
+from gpu_rag.types import Draft, Question
+
+DRIVERS = ("rounds", "streaming")
+
+
+class Instant:
+    """A service that has answered as soon as it is asked."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[int, Any]] = []
+
+    def submit(self, key: int, args: Any) -> None:
+        self.done.append((key, Metered(args, 100, 0, 10)))
+
+    def poll(self, timeout_s: float) -> list[tuple[int, Any]]:
+        done, self.done = self.done, []
+        return done
+
+    def abort(self, key: int) -> None:
+        """Nothing is ever open."""
+
+    @property
+    def n_open(self) -> int:
+        return len(self.done)
+
+
+class Slow:
+    """A service that works on `width` requests at once; the time of each is its args."""
+
+    def __init__(self, width: int):
+        self.free = [0.0] * width  # when each place is free again
+        self.open: list[tuple[float, int]] = []  # (when it ends, key)
+
+    def submit(self, key: int, args: float) -> None:
+        begins = max(heapq.heappop(self.free), time.perf_counter())
+        heapq.heappush(self.free, begins + args)
+        heapq.heappush(self.open, (begins + args, key))
+
+    def poll(self, timeout_s: float) -> list[tuple[int, Any]]:
+        if self.open and timeout_s > 0:
+            time.sleep(max(0.0, min(timeout_s, self.open[0][0] - time.perf_counter())))
+        found: list[tuple[int, Any]] = []
+        while self.open and self.open[0][0] <= time.perf_counter():
+            found.append((heapq.heappop(self.open)[1], Metered("a reply")))
+        return found
+
+    def abort(self, key: int) -> None:
+        """What runs, runs."""
+
+    @property
+    def n_open(self) -> int:
+        return len(self.open)
+
+    def complete(self, static: tuple[Any, ...], args: list[float]) -> list[Any]:
+        """The same as an executor: a batch, answered when its last request is."""
+        for key, seconds in enumerate(args):
+            self.submit(key, seconds)
+        answered: list[Any] = []
+        while len(answered) < len(args):
+            answered += self.poll(1.0)
+        return [reply for _, reply in answered]
+
+
+# --- overhead --------------------------------------------------------------------------------------
+
+
+def instant_programs(n: int, calls: int) -> Iterator[tuple[Question, Any]]:
+    async def program(ctx: Context) -> Draft:
+        for i in range(calls):
+            await Call("llm", (), i)
+        ctx.note("answer", 0)
+        return Draft("done")
+
+    return ((Question(str(i), "?"), program) for i in range(n))
+
+
+def drive_instant(driver: str, n: int, calls: int, max_live: int) -> float:
+    """Seconds of one run."""
+    executor = Executor(lambda static, args: [Metered(a, 100, 0, 10) for a in args], "llm", 3, 8192)
+    started = time.perf_counter()
+    if driver == "rounds":
+        run_rounds(instant_programs(n, calls), {"llm": executor}, max_live=max_live, keep=False)
+    else:
+        services = {"llm": Instant()}
+        run_streaming(instant_programs(n, calls), {"llm": executor}, services, max_live=max_live, keep=False)
+    return time.perf_counter() - started
+
+
+def memory(driver: str, n: int, calls: int, max_live: int) -> dict[str, float]:
+    """Peak bytes that Python allocated for a run, and the growth of the process's largest size."""
+    drive_instant(driver, 200, calls, 100)
+    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    drive_instant(driver, n, calls, max_live)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - rss
+    tracemalloc.start()
+    drive_instant(driver, n, calls, max_live)
+    return {"peak_bytes": tracemalloc.get_traced_memory()[1], "rss_growth_bytes": grown * 1024}
+
+
+def memory_apart(driver: str, n: int, options: argparse.Namespace) -> dict[str, float]:
+    """`memory` in a process of its own."""
+    words = [sys.executable, __file__, "--memory", driver, "--questions", n, "--calls", options.calls]
+    words += ["--max-live", options.max_live]
+    found = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=True)
+    return dict(json.loads(found.stdout))
+
+
+def overhead(options: argparse.Namespace) -> list[dict[str, Any]]:
+    n, rows = options.questions, []
+    for driver in DRIVERS:
+        seconds = [drive_instant(driver, n, options.calls, options.max_live) for _ in range(options.repeats)]
+        few, many = memory_apart(driver, n, options), memory_apart(driver, 10 * n, options)
+        rows.append(
+            {
+                "driver": driver,
+                "us_a_call": statistics.median(seconds) / n / options.calls * 1e6,
+                "best_us_a_call": min(seconds) / n / options.calls * 1e6,
+                "bytes_an_open_question": few["peak_bytes"] / options.max_live,
+                "peak_bytes": few["peak_bytes"],
+                "peak_bytes_10x": many["peak_bytes"],
+                "rss_growth_bytes": few["rss_growth_bytes"],
+                "rss_growth_bytes_10x": many["rss_growth_bytes"],
+            }
+        )
+    return rows
+
+
+# --- a slow engine ---------------------------------------------------------------------------------
+
+
+def slow_run(driver: str, n: int, width: int, mean_s: float, max_live: int) -> dict[str, Any]:
+    """One run of n questions of five requests."""
+    moods, stats, engine = random.Random(0), RunStats(), Slow(width)
+    times = [[mean_s * math.exp(moods.gauss(-0.32, 0.8)) for _ in range(5)] for _ in range(n)]
+
+    def graph(static: tuple[Any, ...], args: list[Any]) -> list[Any]:
+        time.sleep(0.002 + 2e-5 * len(args))
+        return args
+
+    async def program(ctx: Context) -> Draft:
+        for seconds in times[int(ctx.question.id)]:
+            await Call("graph", (), 1)
+            await Call("llm", (), seconds)
+        return Draft("done")
+
+    executors = {"graph": Executor(graph, "graph", 1), "llm": Executor(engine.complete, "llm", 3, 8192)}
+    programs = [(Question(str(i), "?"), program) for i in range(n)]
+    if driver == "rounds":
+        run_rounds(programs, executors, max_live=max_live, stats=stats)
+    else:
+        run_streaming(programs, executors, {"llm": engine}, max_live=max_live, low_water=2 * width, stats=stats)
+    least = sum(map(sum, times)) / width
+    return {
+        "driver": driver,
+        "questions": n,
+        "width": width,
+        "max_live": max_live,
+        "wall_s": stats.wall_s,
+        "least_s": least,
+        "of_the_engine": least / stats.wall_s,
+        "idle_share": stats.llm.share,
+    }
+
+
+def slow_engine(mean_s: float) -> list[dict[str, Any]]:
+    cases = ((64, 32, 64), (256, 32, 256), (1024, 32, 256), (1024, 32, 1024))
+    return [slow_run(driver, n, width, mean_s, live) for n, width, live in cases for driver in DRIVERS]
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Markdown."""
+    cells = [[f"{v:,.3g}" if isinstance(v, float) and v < 1e3 else f"{v:,.0f}" if isinstance(v, float) else str(v)
+              for v in row.values()] for row in rows]  # fmt: skip
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--questions", type=int, default=10_000)
+    parser.add_argument("--calls", type=int, default=5)
+    parser.add_argument("--max-live", type=int, default=1024)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--mean-s", type=float, default=0.04, help="mean time of a request of the slow engine")
+    parser.add_argument("--memory", choices=DRIVERS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.memory:
+        print(json.dumps(memory(options.memory, options.questions, options.calls, options.max_live)))
+        return
+    costs, slow = overhead(options), slow_engine(options.mean_s)
+    print(f"{options.questions:,} questions of {options.calls} calls, max_live {options.max_live}\n\n{table(costs)}\n")
+    print(f"an engine of mean request time {options.mean_s} s\n\n{table(slow)}\n")
+    print(json.dumps({"overhead": costs, "slow_engine": slow, "python": platform.python_version()}))
+
+
+if __name__ == "__main__":
+    main()

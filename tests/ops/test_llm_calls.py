@@ -1,0 +1,127 @@
+"""The verb "llm" behind real services: what the streaming driver gets, is told, and leaves in the reply cache."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from gpu_rag.errors import ModelError, RequestFailed
+from gpu_rag.models.embed import load_embedder
+from gpu_rag.models.llm.cache import CachedLLM
+from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.models.llm.service import as_streaming
+from gpu_rag.runtime import Call, Executor, RunStats, gather, run_rounds, run_streaming
+from gpu_rag.types import Question, Request
+from gpu_rag.verbs.model_calls import LLMCalls, model_executors
+
+
+def ask(text):
+    return Call("llm", (), Request("static part", text, max_tokens=8))
+
+
+def said(request):
+    return f"reply to {request.prompt}"
+
+
+def executors(llm, heard=None):
+    return {
+        **model_executors(llm, load_embedder("hash"), "similarity", on_reply=heard),
+        "fails": Executor(lambda static, args: [RequestFailed("no")] * len(args), "graph", 1),
+    }
+
+
+async def program(ctx):
+    first = await ask(f"{ctx.question.id} a")
+    more = await gather(*(ask(f"{ctx.question.id} {first.text} {i}") for i in range(3)))
+    return [reply.text for reply in (first, *more)]
+
+
+@pytest.fixture
+def cached(tmp_path):
+    llm = CachedLLM(ScriptedLLM(said), tmp_path / "replies.sqlite")
+    yield llm
+    llm.close()
+
+
+def questions(n, run=program):
+    return [(Question(f"q{i}", "?"), run) for i in range(n)]
+
+
+def test_a_service_and_an_executor_give_the_same(cached):
+    direct = ScriptedLLM(said)
+    expected = run_rounds(questions(9), executors(direct))
+    heard, threads = [], set()
+
+    def on_reply(reply):
+        heard.append(reply)
+        threads.add(threading.current_thread())
+
+    for streaming in (as_streaming(ScriptedLLM(said)), cached, cached):
+        heard.clear()
+        service = LLMCalls(streaming, on_reply)
+        found = run_streaming(questions(9), executors(direct), {"llm": service}, low_water=2, max_live=4)
+        assert [o.draft for o in found] == [o.draft for o in expected]
+        for one, other in zip(found, expected):
+            assert (one.usage.llm_calls, one.usage.prompt_tokens, one.usage.generated_tokens) == (
+                other.usage.llm_calls,
+                other.usage.prompt_tokens,
+                other.usage.generated_tokens,
+            )
+        assert len(heard) == 36 and service.n_open == 0
+    assert all(reply.from_cache for reply in heard), "the second run over the cache asked nothing"
+    assert threads == {threading.current_thread()} and len(cached) == 36
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_the_late_reply_to_an_aborted_request_is_counted_and_kept(taken, cached):
+    """taken: the engine works on the request when a sibling fails, and cannot stop; else it has not begun it."""
+    begun, free = threading.Event(), threading.Event()
+
+    def slow(request):
+        begun.set()
+        assert free.wait(5)
+        return said(request)
+
+    def fail(static, args):
+        assert begun.wait(5)
+        threading.Timer(0.1, free.set).start()
+        return [RequestFailed("no")] * len(args)
+
+    async def fails_first(ctx):
+        await gather(Call("fails", (), 0), *(ask(text) for text in (["late"] if taken else ["one", "two"])))
+
+    async def waits(ctx):
+        return (await ask("begins the only worker")).text
+
+    cached.llm, stats = ScriptedLLM(slow), RunStats()
+    ready = {**executors(cached), "fails": Executor(fail, "graph", 1)}
+    programs = questions(1, fails_first) if taken else [*questions(1, waits), (Question("q9", "?"), fails_first)]
+    outcomes = run_streaming(programs, ready, {"llm": LLMCalls(cached)}, stats=stats)
+    assert isinstance(outcomes[-1].error, RequestFailed)
+    asked = [request.prompt for request in cached.llm.calls]
+    assert len(cached) == len(asked) == 1 and asked[0] == ("late" if taken else "begins the only worker")
+    assert stats.n_late_calls == (1 if taken else 2)
+    usage, lost = outcomes[-1].usage, stats.stages["(cancelled)"]
+    assert usage.llm_calls == lost.llm_calls == taken, "a request that never ran is no call"
+    assert usage.generated_tokens == lost.generated_tokens and (lost.generated_tokens > 0) == taken
+
+
+class Dying(ScriptedLLM):
+    def complete(self, requests, on_reply=None):
+        raise ModelError("the engine died")
+
+
+def test_a_dead_engine_stops_the_run():
+    with pytest.raises(ModelError, match="the engine died"):
+        run_streaming(questions(3), executors(Dying(said)), {"llm": LLMCalls(as_streaming(Dying(said)))})
+
+
+def test_a_failed_request_is_the_failure_of_its_question(cached):
+    def sometimes(request):
+        return RequestFailed("too hard") if request.prompt.startswith("q1") else said(request)
+
+    cached.llm = ScriptedLLM(sometimes)
+    found = run_streaming(questions(3), executors(cached), {"llm": LLMCalls(cached)})
+    assert [type(o.error) for o in found] == [type(None), RequestFailed, type(None)]
+    assert len(cached) == 2 * 4

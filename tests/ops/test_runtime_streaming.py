@@ -1,0 +1,559 @@
+"""The streaming driver by hand: what it sends when, live submission, cancellation, stops, accounts, memory."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import tracemalloc
+
+import pytest
+
+from gpu_rag.errors import BudgetExceeded, Cancelled, ModelError, RequestFailed, UsageError
+from gpu_rag.runtime import (
+    Budget,
+    Call,
+    Executor,
+    Metered,
+    RunStats,
+    StreamingDriver,
+    gather,
+    run_rounds,
+    run_streaming,
+    streaming,
+)
+from gpu_rag.types import Question
+
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning", "error::pytest.PytestUnraisableExceptionWarning")
+
+
+class ByHand:
+    """A slow service that answers when told to: `answers` says how many of the open requests a poll gives out."""
+
+    def __init__(self, answers=lambda n_open: n_open, log=()):
+        self.answers, self.log = answers, log if log is None else []
+        self.open, self.lost, self.error = {}, [], None
+
+    def submit(self, key, args):
+        self.open[key] = args
+        if self.log is not None:
+            self.log.append(("sent", args))
+
+    def poll(self, timeout_s):
+        if self.error is not None:
+            raise self.error
+        keys = list(self.open)[: self.answers(len(self.open))]
+        return [(key, self.result(key, self.open.pop(key))) for key in keys]
+
+    def poll_all(self, static, args):
+        return self.poll(0.0)
+
+    def result(self, key, args):
+        return Metered(args, n_prompt=10, n_cached=4, n_generated=1)
+
+    def abort(self, key):
+        self.lost.append(self.open[key])
+
+    @property
+    def n_open(self):
+        return len(self.open)
+
+
+class Threaded:
+    """A service with a thread of its own, which answers each request after a while, in random order."""
+
+    def __init__(self, seconds=0.0):
+        self.seconds, self.inbox, self.done = seconds, [], []
+        self.change, self.closed, self.open = threading.Condition(), False, set()
+        self.thread = threading.Thread(target=self.work, daemon=True)
+        self.thread.start()
+
+    def work(self):
+        moods = random.Random(0)
+        while not self.closed:
+            with self.change:
+                self.change.wait_for(lambda: self.inbox or self.closed)
+                if self.closed:
+                    return
+                key, args = self.inbox.pop(moods.randrange(len(self.inbox)))
+            time.sleep(self.seconds * moods.random())
+            with self.change:
+                self.done.append((key, Metered(args)))
+                self.change.notify_all()
+
+    def submit(self, key, args):
+        with self.change:
+            self.open.add(key)
+            self.inbox.append((key, args))
+            self.change.notify_all()
+
+    def poll(self, timeout_s):
+        with self.change:
+            self.change.wait_for(lambda: self.done, timeout_s)
+            found, self.done = self.done, []
+            self.open -= {key for key, _ in found}
+        return found
+
+    def abort(self, key):
+        pass
+
+    @property
+    def n_open(self):
+        return len(self.open)
+
+    def close(self):
+        with self.change:
+            self.closed = True
+            self.change.notify_all()
+        self.thread.join()
+
+
+def llm(arg):
+    return Call("llm", (), arg)
+
+
+def cheap(arg, verb="graph"):
+    return Call(verb, (), arg)
+
+
+def executors(log=None):
+    def run(verb):
+        def answer(static, args):
+            if log is not None:
+                log.append((verb, list(args)))
+            return [RequestFailed(f"refused {a}") if isinstance(a, int) and a < 0 else a for a in args]
+
+        return answer
+
+    ranks = {"text": ("text", 0), "graph": ("graph", 1), "embed": ("embed", 2), "llm": ("llm", 3)}
+    return {verb: Executor(run(verb), *spec) for verb, spec in ranks.items()}
+
+
+def run(programs, service, log=None, **options):
+    pairs = [(Question(f"q{i}", "?"), program) for i, program in enumerate(programs)]
+    return run_streaming(pairs, executors(log), {"llm": service}, **options)
+
+
+# --- what is sent when -----------------------------------------------------------------------------
+
+
+def test_a_request_leaves_while_others_are_open():
+    async def program(ctx):
+        return [await llm((ctx.question.id, i)) for i in range(3)]
+
+    service = ByHand(answers=lambda n_open: 1)
+    outcomes = run([program] * 4, service)
+    assert [o.draft for o in outcomes] == [[(f"q{q}", i) for i in range(3)] for q in range(4)]
+    assert service.log[:4] == [("sent", (f"q{q}", 0)) for q in range(4)]
+    assert service.log[4] == ("sent", ("q0", 1)), "the first reply is followed at once, the others still open"
+
+
+def ramp(ctx):
+    async def program():
+        await cheap(ctx.question.id, "embed")
+        await cheap(ctx.question.id)
+        return await llm(ctx.question.id)
+
+    return program()
+
+
+def test_below_the_mark_the_oldest_questions_go_ahead_so_that_the_llm_begins():
+    log, service = [], ByHand(answers=lambda n_open: 0)
+    service.answers = lambda n_open: n_open if len(service.log) == 8 else 0
+    log_at_first = []
+    plain = service.submit
+
+    def submit(key, args):
+        log_at_first.append(len(log))
+        plain(key, args)
+
+    service.submit = submit
+    outcomes = run([ramp] * 8, service, log, low_water=2)
+    assert log[:2] == [("embed", ["q0", "q1"]), ("graph", ["q0", "q1"])]
+    assert log_at_first[:2] == [2, 2], "requests were sent before most questions were embedded"
+    assert [o.draft for o in outcomes] == [f"q{i}" for i in range(8)]
+
+
+def test_above_the_mark_cheap_calls_run_as_large_batches():
+    log, service = [], ByHand(answers=lambda n_open: 0)
+    service.answers = lambda n_open: n_open if len(service.log) == 40 else 0
+    run([ramp] * 40, service, log, low_water=2)
+    sizes = [len(args) for _, args in log]
+    assert sizes[:3] == [2, 2, 38] or sizes[2:] == sorted(sizes[2:]), sizes
+    assert max(sizes) >= 30 and sum(sizes) == 80
+
+
+def test_calls_that_lead_to_no_request_are_not_fed_in_small_pieces():
+    async def program(ctx):
+        for i in range(4):
+            await cheap(i)
+
+    log = []
+    run([program] * 600, ByHand(), log, low_water=4)
+    assert len(log) < 40 and max(len(args) for _, args in log) == streaming.LARGEST
+    log.clear()
+    pairs = [(Question(f"q{i}", "?"), program) for i in range(600)]
+    run_streaming(pairs, executors(log), {}, max_live=1024)
+    assert len(log) == 12, "without any slow service batches are full"
+
+
+def test_batches_keep_to_the_order_of_questions_and_to_max_batch():
+    async def program(ctx):
+        await gather(*(cheap((ctx.question.id, i)) for i in range(3)))
+
+    log = []
+    small = {**executors(log), "graph": Executor(executors(log)["graph"].run, "graph", 1, 5)}
+    run_streaming([(Question(f"q{i}", "?"), program) for i in range(4)], small, {})
+    assert [args for _, args in log] == [
+        [("q0", 0), ("q0", 1), ("q0", 2), ("q1", 0), ("q1", 1)],
+        [("q1", 2), ("q2", 0), ("q2", 1), ("q2", 2), ("q3", 0)],
+        [("q3", 1), ("q3", 2)],
+    ]
+
+
+def test_max_live_bounds_the_open_questions():
+    live, most = [0], [0]
+
+    async def program(ctx):
+        live[0] += 1
+        most[0] = max(most[0], live[0])
+        await llm(1)
+        live[0] -= 1
+        return ctx.question.id
+
+    done = []
+    outcomes = run([program] * 50, ByHand(lambda n: 1), max_live=4, on_done=lambda o: done.append(o.question.id))
+    assert most[0] == 4 and [o.draft for o in outcomes] == [f"q{i}" for i in range(50)] and len(done) == 50
+    assert run([program] * 3, ByHand(), keep=False, on_done=lambda o: done.append(1)) == [] and len(done) == 53
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_live": 0}, "max_live=0"),
+        ({"low_water": 0}, "low-water mark is a number of requests; given 0"),
+        ({"services": {"sing": ByHand()}}, "a service answers a verb without executor; given sing"),
+    ],
+)
+def test_what_a_driver_needs(options, message):
+    services = options.pop("services", {})
+    with pytest.raises(UsageError, match=message):
+        run_streaming([], executors(), services, **options)
+
+
+# --- cancellation ----------------------------------------------------------------------------------
+
+
+def test_the_requests_of_cancelled_siblings_are_aborted_and_their_late_replies_counted():
+    async def sibling(arg):
+        try:
+            return await llm(arg)
+        finally:
+            await llm("while it unwinds")
+
+    async def program(ctx):
+        await gather(cheap(-1), sibling(1), gather(llm(2), sibling(3)))
+
+    service = ByHand(answers=lambda n_open: 0)
+    service.answers = lambda n_open: n_open if service.lost else 0
+    stats = RunStats()
+    (outcome,) = run([program], service, low_water=1, stats=stats)
+    assert str(outcome.error) == "refused -1"
+    assert sorted(service.lost) == [1, 2, 3] and ("sent", "while it unwinds") not in service.log
+    assert (outcome.usage.llm_calls, outcome.usage.prompt_tokens, stats.n_late_calls) == (3, 30, 3)
+    assert stats.stages["(cancelled)"].llm_calls == 3 and service.n_open == 0
+
+
+def test_a_budget_that_is_used_up_aborts_the_other_requests():
+    async def one(arg):
+        return [await llm((arg, i)) for i in range(3)]
+
+    async def program(ctx):
+        await gather(one("a"), one("b"))
+
+    service = ByHand(answers=lambda n_open: 1)
+    (outcome,) = run([program], service, budget=Budget(max_calls=2))
+    assert type(outcome.error) is BudgetExceeded and service.lost == [("b", 0)]
+    slow = ByHand(answers=lambda n_open: time.sleep(0.02) or n_open)
+    outcomes = run([lambda ctx: one("a"), lambda ctx: one("b")], slow, budget=Budget(max_s=0.015))
+    assert [type(o.error) for o in outcomes] == [BudgetExceeded, BudgetExceeded]
+    assert all(o.usage.llm_s >= 0.015 for o in outcomes), "each has half of the time that both requests were open"
+
+
+def test_ctrl_c_aborts_what_is_open_and_closes_coroutines():
+    closed = []
+
+    async def program(ctx):
+        try:
+            await llm(ctx.question.id)
+        finally:
+            closed.append(ctx.question.id)
+
+    service = ByHand(answers=lambda n_open: 0)
+    plain = service.poll
+
+    def poll(timeout_s):
+        if timeout_s > 0:
+            service.answers = lambda n_open: 2
+            raise KeyboardInterrupt
+        return plain(timeout_s)
+
+    service.poll = poll
+    done, stats = [], RunStats()
+    with pytest.raises(KeyboardInterrupt):
+        run([program] * 3, service, on_done=done.append, stats=stats)
+    assert sorted(closed) == sorted(service.lost) == ["q0", "q1", "q2"] and done == []
+    assert stats.n_late_calls == 2, "two replies had come by then: they are taken, for the cache below"
+
+
+def test_a_dead_service_stops_the_run_and_names_the_question_to_blame():
+    closed, done = [], []
+
+    async def program(ctx):
+        try:
+            await llm(ctx.question.id)
+        finally:
+            closed.append(ctx.question.id)
+
+    service = ByHand()
+    service.error = ModelError("the engine died")
+    service.error.request = "q1"
+    with pytest.raises(ModelError, match="the engine died") as caught:
+        run([program] * 3, service, on_done=done.append)
+    assert caught.value.question == "q1" and len(closed) == 3 and done == []
+    service.error.question = None
+    with pytest.raises(ModelError, match="the engine died") as caught:
+        run_rounds([(Question(q, "?"), program) for q in ("q0", "q1")], {"llm": Executor(service.poll_all, "llm", 3)})
+    assert caught.value.question == "q1"
+    lost = ByHand()
+    lost.result = lambda key, args: ModelError("gone")
+    with pytest.raises(ModelError, match="gone") as caught:
+        run([program], lost)
+    assert caught.value.question is None
+
+
+def test_what_on_done_or_the_questions_raise_stops_the_run():
+    async def program(ctx):
+        return await llm(1)
+
+    def no_space(outcome):
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        run([program] * 3, ByHand(), on_done=no_space)
+
+    def source():
+        yield Question("q0", "?"), program
+        raise ValueError("a bad line")
+
+    service = ByHand(answers=lambda n_open: 0)
+    with pytest.raises(ValueError, match="a bad line"):
+        run_streaming(source(), executors(), {"llm": service}, max_live=1024)
+
+
+# --- a live driver ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def live():
+    """live(service, **options): a driver that runs in a thread of its own, closed with the test."""
+    started = []
+
+    def start(service, **options):
+        driver = StreamingDriver(executors(), {"llm": service}, **options)
+        thread = threading.Thread(target=driver.run, daemon=True)
+        thread.start()
+        started.append((driver, thread))
+        return driver
+
+    yield start
+    for driver, thread in started:
+        driver.close()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+async def three(ctx):
+    a = await cheap(1)
+    b = await gather(llm(2), llm(3))
+    return [a, *b, ctx.question.id]
+
+
+def test_questions_are_submitted_to_a_live_driver_from_several_threads(live):
+    service = Threaded(0.002)
+    driver, handles = live(service, max_live=16), []
+
+    def client(name):
+        for i in range(20):
+            handles.append(driver.submit(Question(f"{name}{i}", "?"), three))
+            time.sleep(random.random() * 0.002)
+
+    clients = [threading.Thread(target=client, args=(name,)) for name in "abc"]
+    for thread in clients:
+        thread.start()
+    for thread in clients:
+        thread.join()
+    assert {h.wait(10).draft[3] for h in handles} == {f"{name}{i}" for name in "abc" for i in range(20)}
+    assert all(h.outcome.draft[:3] == [1, 2, 3] for h in handles)
+    assert driver.submit(Question("late", "?"), three).wait(10).draft[3] == "late", "an idle driver wakes"
+    assert driver.submit(Question("no", "?"), lambda ctx: 5).wait(10).error.what == "a program is an async function"
+    driver.close()
+    with pytest.raises(UsageError, match="the driver is closed; given question x"):
+        driver.submit(Question("x", "?"), three)
+    service.close()
+
+
+def test_a_submitted_question_can_be_cancelled_before_and_while_it_runs(live):
+    service, begun = ByHand(answers=lambda n_open: 0), threading.Event()
+
+    async def waits(ctx):
+        begun.set()
+        return await llm(ctx.question.id)
+
+    driver = live(service, max_live=1)
+    first, second = (driver.submit(Question(name, "?"), waits) for name in ("first", "second"))
+    assert begun.wait(5) and first.wait(0.05) is None
+    driver.cancel(second)
+    assert type(second.wait(5).error) is Cancelled
+    driver.cancel(first)
+    driver.cancel(first)  # twice is once
+    assert type(first.wait(5).error) is Cancelled and service.lost == ["first"]
+    service.answers = lambda n_open: n_open
+    assert driver.submit(Question("third", "?"), waits).wait(5).draft == "third"
+    driver.cancel(first)  # long ended
+
+
+def test_handles_end_when_the_driver_stops():
+    service = ByHand()
+    service.error = ModelError("dead")
+    driver = StreamingDriver(executors(), {"llm": service}, max_live=1)
+    handles = [driver.submit(Question(str(i), "?"), three) for i in range(2)]
+    with pytest.raises(ModelError, match="dead"):
+        driver.run()
+    assert [type(h.wait(0).error) for h in handles] == [Cancelled, Cancelled]
+
+
+# --- accounts --------------------------------------------------------------------------------------
+
+
+async def staged(ctx):
+    await cheap(1)
+    ctx.note("find", 5)
+    await llm(1)
+    await llm(2)
+    ctx.note("read", 0)
+    await gather(llm(3), llm(4))
+    ctx.note("check", 0)
+    await llm(5)
+    return "done"
+
+
+@pytest.mark.parametrize("driver", ["rounds", "streaming"])
+def test_costs_are_booked_by_the_note_that_they_led_to(driver):
+    stats, pairs = RunStats(), [(Question(f"q{i}", "?"), staged) for i in range(3)]
+    metered = Executor(lambda static, args: [Metered(a, 10, 4, 1) for a in args], "llm", 3)
+    ready = {**executors(), "llm": metered}
+    if driver == "rounds":
+        outcomes = run_rounds(pairs, ready, stats=stats)
+    else:
+        outcomes = run_streaming(pairs, ready, {"llm": ByHand()}, stats=stats)
+    found = {name: (c.n_notes, c.n_calls, c.llm_calls, c.prompt_tokens) for name, c in stats.stages.items()}
+    assert found == {
+        "find": (3, 3, 0, 0),
+        "read": (3, 6, 6, 60),
+        "check": (3, 6, 6, 60),
+        "(after the last note)": (0, 3, 3, 30),
+    }
+    assert [c.cached_tokens for c in stats.stages.values()] == [0, 24, 24, 12]
+    assert sum(c.llm_s for c in stats.stages.values()) == pytest.approx(sum(o.usage.llm_s for o in outcomes))
+    assert all(c.wait_s >= -1e-6 for c in stats.stages.values()) and stats.stages["find"].graph_s > 0
+    assert outcomes[0].trace[0].s > 0
+
+
+def sleepy(seconds):
+    return lambda static, args: time.sleep(seconds) or args
+
+
+@pytest.mark.parametrize("driver", ["rounds", "streaming"])
+def test_idle_time_of_the_llm_has_its_reasons(driver):
+    async def program(ctx):
+        await cheap(1, "embed")  # 30 ms: ramp-up
+        await llm(1)  # 40 ms
+        await cheap(1)  # 50 ms: graph
+        await llm(2)
+        time.sleep(0.02)  # a program that works itself
+        await llm(3)
+        await cheap(2)  # 50 ms: nothing left to ask
+
+    slow = {**executors(), "embed": Executor(sleepy(0.03), "embed", 2), "graph": Executor(sleepy(0.05), "graph", 1)}
+    slow["llm"] = Executor(sleepy(0.04), "llm", 3)
+    stats, pairs = RunStats(), [(Question("q", "?"), program)]
+    if driver == "rounds":
+        run_rounds(pairs, slow, stats=stats)
+    else:
+        service = ByHand()
+        plain = service.poll
+        service.poll = lambda timeout_s: [] if timeout_s == 0 else time.sleep(0.04) or plain(timeout_s)
+        run_streaming(pairs, slow, {"llm": service}, stats=stats)
+    idle = stats.llm.idle_s
+    assert set(idle) == {"ramp-up", "graph", "programs", "nothing left to ask"}
+    for cause, seconds in (("ramp-up", 0.03), ("graph", 0.05), ("programs", 0.02), ("nothing left to ask", 0.05)):
+        assert seconds - 0.005 <= idle[cause] <= seconds + 0.1, cause  # a busy machine sleeps longer
+    assert 0.115 <= stats.llm.busy_s <= 0.4
+    assert stats.llm.busy_s + sum(idle.values()) == pytest.approx(stats.wall_s, abs=0.002)
+    assert stats.llm.share == pytest.approx(sum(idle.values()) / stats.wall_s, abs=0.01)
+    assert 0.02 <= stats.overhead_s < 0.15
+
+
+def test_a_queue_that_ran_dry_in_a_batch_is_half_idle():
+    async def asks(ctx):
+        await llm(1)
+
+    async def searches(ctx):
+        await cheap(1)
+        await llm(2)
+
+    slow = {**executors(), "graph": Executor(sleepy(0.1), "graph", 1)}
+    service, stats = ByHand(), RunStats()
+    polls = iter([False])
+    plain = service.poll
+    service.poll = lambda timeout_s: plain(timeout_s) if next(polls, True) else []
+    run_streaming(
+        [(Question("a", "?"), asks), (Question("b", "?"), searches)], slow, {"llm": service}, low_water=1, stats=stats
+    )
+    assert 0.049 <= stats.llm.idle_s["graph"] <= 0.15
+    assert stats.llm.busy_s == pytest.approx(stats.llm.idle_s["graph"], abs=0.04)
+
+
+# --- size ------------------------------------------------------------------------------------------
+
+
+def test_memory_does_not_grow_with_the_questions():
+    async def program(ctx):
+        for i in range(3):
+            await llm(i)
+            ctx.note(f"step {i}", 1, ("x" * 50,))
+
+    def most(n):
+        tracemalloc.start()
+        try:
+            pairs = ((Question(str(i), "?"), program) for i in range(n))
+            run_streaming(pairs, executors(), {"llm": ByHand(log=None)}, max_live=100, keep=False)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    most(500)
+    small, large = most(500), most(5000)
+    assert large < small * 1.15 + 20_000, (small, large)
+
+
+def test_wide_and_long_programs():
+    async def wide(ctx):
+        return sum(await gather(*(llm(i) for i in range(5_000))))
+
+    async def long(ctx):
+        return sum([await llm(1) for _ in range(2_000)])
+
+    outcomes = run([wide, long], ByHand(lambda n_open: max(n_open // 2, 1)))
+    assert [o.draft for o in outcomes] == [12_497_500, 2_000]

@@ -1,0 +1,256 @@
+"""Random programs and a slow service of random moods: the streaming driver gives the answers of the rounds driver.
+
+The service answers any part of what is open, in any order, in any poll; an aborted request comes back late with its
+reply, or as aborted. Plausible wrong drivers run through the same check and must fail it.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict, replace
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_rag.errors import BudgetExceeded, RequestFailed
+from gpu_rag.runtime import Budget, Call, Executor, Metered, RunStats, gather, run_rounds, run_streaming, streaming
+from gpu_rag.runtime.core import Core
+from gpu_rag.runtime.service import Flights
+from gpu_rag.runtime.trace import Context
+from gpu_rag.types import Question
+
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning", "error::pytest.PytestUnraisableExceptionWarning")
+
+VERBS = {"text": ("text", 0), "graph": ("graph", 1), "embed": ("embed", 2), "llm": ("llm", 3)}
+
+# --- programs as trees -----------------------------------------------------------------------------
+# ("call", verb, k, arg) | ("seq", [tree]) | ("gather", [tree]) | ("fail", tag) | ("try", tree)
+# ("finally", tree, call); an argument below 0 is refused by who answers
+
+
+def trees(bad=True):
+    arg = st.sampled_from([*range(10), *([-1] if bad else [])])
+    verb = st.sampled_from([*sorted(VERBS), "llm", "llm"])
+    call = st.tuples(st.just("call"), verb, st.integers(1, 2), arg)
+    leaf = st.one_of(*[call] * 9, st.tuples(st.just("fail"), st.integers(0, 3))) if bad else call
+
+    def inner(part):
+        parts = st.lists(part, min_size=2, max_size=5)
+        shapes = [st.tuples(st.just("seq"), parts), st.tuples(st.just("gather"), parts)]
+        shapes += [st.tuples(st.just("try"), part), st.tuples(st.just("finally"), part, call)]
+        return st.one_of(*shapes)
+
+    return st.recursive(leaf, inner, max_leaves=20)
+
+
+def reply(verb, k, arg):
+    return f"{verb}/{k}/{arg}"
+
+
+async def interpret(tree, ctx):
+    match tree:
+        case ("call", verb, k, arg):
+            result = await Call(verb, (k,) if verb != "llm" else (), (k, arg))
+            ctx.note(f"{verb}-step", k, (result,))
+            return result
+        case ("seq", parts):
+            return [await interpret(part, ctx) for part in parts]
+        case ("gather", parts):
+            return await gather(*(interpret(part, ctx) for part in parts))
+        case ("fail", tag):
+            raise ValueError(f"bug {tag}")
+        case ("try", part):
+            try:
+                return await interpret(part, ctx)
+            except Exception as error:  # noqa: BLE001 - Cancelled too
+                return ("caught", type(error).__name__, str(error))
+        case ("finally", part, call):
+            try:
+                return await interpret(part, ctx)
+            finally:
+                await interpret(call, ctx)
+
+
+# --- running and comparing -------------------------------------------------------------------------
+
+
+def answer(verb, args):
+    values = [RequestFailed(f"refused {verb}") if arg < 0 else reply(verb, k, arg) for k, arg in args]
+    return [Metered(v, n_prompt=10, n_generated=1) for v in values] if verb == "llm" else values
+
+
+def executors():
+    def make(verb, service, rank):
+        return Executor(lambda static, args: answer(verb, args), service, rank, 7)
+
+    return {verb: make(verb, *spec) for verb, spec in VERBS.items()}
+
+
+class Moody:
+    """A slow service without threads: each poll answers a random part of what is open, in random order."""
+
+    def __init__(self, seed):
+        self.random, self.open, self.lost, self.seen = random.Random(seed), {}, set(), 0
+
+    def submit(self, key, args):
+        assert key not in self.open
+        self.open[key] = args
+        self.seen += 1
+
+    def poll(self, timeout_s):
+        if timeout_s == 0.0 and self.random.random() < 0.6:
+            return []
+        keys = self.random.sample(sorted(self.open), self.random.randint(min(1, len(self.open)), len(self.open)))
+        return [(key, self._answer(key)) for key in keys]
+
+    def _answer(self, key):
+        (result,) = answer("llm", [self.open.pop(key)])
+        return RequestFailed("the request was aborted") if key in self.lost else result
+
+    def abort(self, key):
+        if self.random.random() < 0.5:
+            self.lost.add(key)
+
+    @property
+    def n_open(self):
+        return len(self.open)
+
+
+def programs(forest):
+    return [(Question(f"q{i}", "?"), lambda ctx, tree=tree: interpret(tree, ctx)) for i, tree in enumerate(forest)]
+
+
+def visible(outcome):
+    """All of an outcome but seconds, the text of the traceback, and what cancelled siblings happened to cost."""
+    trace = tuple(replace(step, s=0.0) for step in outcome.trace)
+    error = outcome.error and (type(outcome.error), str(outcome.error))
+    return outcome.question.id, outcome.draft, error, trace
+
+
+def cost(outcome):
+    return {name: value for name, value in asdict(outcome.usage).items() if not name.endswith("_s")}
+
+
+def both(forest, seed=0, max_live=1024, low_water=4, budget=None, driver=run_streaming):
+    """(outcomes of rounds, outcomes of streaming), the accounts of the latter checked."""
+    expected = run_rounds(programs(forest), executors(), budget=budget)
+    stats, service = RunStats(), Moody(seed)
+    found = driver(
+        programs(forest), executors(), {"llm": service}, max_live=max_live, low_water=low_water, budget=budget,
+        stats=stats,
+    )  # fmt: skip
+    assert service.n_open == 0, "every key is taken, those of cancelled calls too"
+    assert stats.n_questions == len(forest) and stats.n_failed == sum(o.error is not None for o in found)
+    answered = stats.verbs["llm"].n_calls if service.seen else 0
+    assert sum(o.usage.llm_calls for o in found) <= answered == service.seen
+    for name in ("llm_s", "embed_s", "graph_s"):
+        asked = sum(getattr(o.usage, name) for o in found)
+        assert asked == pytest.approx(sum(getattr(c, name) for c in stats.stages.values()), abs=1e-9)
+    for name in ("llm_calls", "prompt_tokens", "generated_tokens"):
+        asked = sum(getattr(o.usage, name) for o in found)
+        assert asked == sum(getattr(c, name) for c in stats.stages.values())
+    return expected, found
+
+
+def check(forest, **options):
+    for seed, max_live, low_water in ((0, 1024, 4), (1, 1, 64), (2, 3, 1)):
+        expected, found = both(forest, seed, max_live, low_water, **options)
+        assert [visible(o) for o in found] == [visible(o) for o in expected]
+        for one, other in zip(expected, found):
+            if one.error is None and "caught" not in str(one.draft):
+                assert cost(one) == cost(other)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(trees(), min_size=1, max_size=6))
+def test_answers_are_those_of_the_rounds_driver(forest):
+    check(forest)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.lists(trees(bad=False), min_size=1, max_size=5), st.integers(1, 12), st.integers(0, 99))
+def test_a_budget_of_calls_ends_the_same_questions(forest, n, seed):
+    expected, found = both(forest, seed, budget=Budget(max_calls=n))
+    for one, other in zip(expected, found):
+        assert (one.draft, type(one.error)) == (other.draft, type(other.error))
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.lists(trees(), min_size=1, max_size=5), st.integers(1, 40), st.integers(0, 99))
+def test_a_budget_met_among_siblings_is_the_only_difference(forest, n, seed):
+    expected, found = both(forest, seed, budget=Budget(max_tokens=n, max_calls=20))
+    for one, other in zip(expected, found):
+        if BudgetExceeded not in (type(one.error), type(other.error)):
+            assert visible(one) == visible(other)
+
+
+def grown(rng, depth):
+    if depth == 0 or rng.random() < 0.1:
+        return ("fail", 1) if rng.random() < 0.02 else ("call", rng.choice(["llm", *VERBS]), 1, rng.randint(0, 99))
+    if rng.random() < 0.1:
+        return ("try", ("finally", grown(rng, depth - 1), ("call", "text", 1, 5)))
+    return (rng.choice(["seq", "gather"]), [grown(rng, depth - 1) for _ in range(rng.randint(1, 4))])
+
+
+def test_many_large_programs():
+    rng = random.Random(0)
+    check([grown(rng, 4) for _ in range(60)])
+
+
+# --- wrong drivers ---------------------------------------------------------------------------------
+
+FOREST = [
+    ("gather", [("seq", [("call", "graph", 1, i), ("call", "llm", 1, i)]) for i in range(4)]),
+    ("try", ("gather", [("seq", [("call", "llm", 1, -1)]), ("seq", [("call", "llm", 1, i) for i in range(9)])])),
+    (
+        "try",
+        ("gather", [("seq", [("call", "llm", 1, 1), ("fail", 0)]), ("seq", [("call", "text", 1, 2), ("fail", 1)])]),
+    ),
+    ("seq", [("call", "graph", 1, 5), ("call", "embed", 2, 6), ("call", "llm", 1, 4)]),
+]
+
+
+class FirstInTimeWins(Core):
+    def _fail_group(self, group, index, error):
+        super()._fail_group(group, 0, error) if group.error is None else None
+        group.n_running = 0
+
+
+class ResultsByArrival(Flights):
+    def take(self, timeout_s):
+        for lane in self._lanes.values():  # the oldest open call gets whatever came first
+            plain = lane.service.poll
+
+            def poll(wait_s, lane=lane, plain=plain):
+                found = plain(wait_s)
+                return list(zip(sorted(lane.calls), (result for _, result in found)))
+
+            lane.service.poll = poll
+            try:
+                return super().take(timeout_s)
+            finally:
+                lane.service.poll = plain
+        return 0
+
+
+def keeps_all_notes(self, path, after):
+    return []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        patch.object(streaming, "Core", FirstInTimeWins),
+        patch.object(streaming, "Flights", ResultsByArrival),
+        patch.object(Context, "forget", keeps_all_notes),
+    ],
+    ids=["first in time wins", "results by arrival", "notes of cancelled siblings"],
+)
+def test_wrong_drivers_are_caught(wrong):
+    check(FOREST)
+    with wrong, pytest.raises((AssertionError, KeyError)):
+        for seed in range(20):
+            expected, found = both(FOREST, seed)
+            assert [visible(o) for o in found] == [visible(o) for o in expected]
