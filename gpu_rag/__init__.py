@@ -10,15 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Index", "__version__", "build", "evaluate"]
+__all__ = ["Index", "__version__", "build", "evaluate", "load_pyg"]
 
 if TYPE_CHECKING:
-    from gpu_rag.api import Index, build, evaluate
+    from gpu_rag.api import Index, build, evaluate, load_pyg
 
 
 def __getattr__(name: str) -> Any:
     """Loads the API on first use, so that `import gpu_rag` stays free of torch."""
-    if name in ("Index", "build", "evaluate"):
+    if name in ("Index", "build", "evaluate", "load_pyg"):
         from gpu_rag import api
 
         return getattr(api, name)

@@ -10,6 +10,7 @@ from gpu_rag.catalog import layers_for
 from gpu_rag.engine import Engine, check_unique
 from gpu_rag.errors import BadInput, IndexMismatch
 from gpu_rag.evaluation.compare import DEFAULT_AT, Comparison, compare
+from gpu_rag.index import hetero
 from gpu_rag.index import index as opened
 from gpu_rag.index.build import BuildReport, Progress, Sources, build_index
 from gpu_rag.index.manifest import Manifest
@@ -69,7 +70,7 @@ def build(
     """
     chosen = settings if isinstance(settings, Settings) else make_settings(_with_import(settings or {}, openie))
     target = Path(out)
-    models = ModelSet(chosen.models, target / "replies.sqlite", llm=llm, api_key=api_key)
+    models = ModelSet(chosen.models, target / "replies.sqlite", llm=llm, api_key=api_key, vllm=chosen.vllm)
     if not fresh and "embedder" in {r for layer in layers_for(methods) for r in layer.roles(chosen)}:
         check_same_embedder(target, models)
     try:
@@ -77,7 +78,7 @@ def build(
             target,
             layers_for(methods),
             chosen,
-            Sources(_paths(corpus), _paths(openie), strict),
+            Sources(_paths(corpus), _paths(openie), strict, target / "merges.jsonl"),
             models,
             kept_settings=kept_settings(chosen),
             progress=progress,
@@ -109,7 +110,7 @@ class Index(opened.Index):
             chosen = settings
         else:
             chosen = make_settings(merge(self.manifest.settings, settings or {}))
-        models = ModelSet(chosen.models, replies, llm=llm, api_key=api_key)
+        models = ModelSet(chosen.models, replies, llm=llm, api_key=api_key, vllm=chosen.vllm)
         self.device = models.device
         return Engine(self, chosen, models)
 
@@ -132,6 +133,21 @@ class Index(opened.Index):
             return engine.run(method, asked, limit=limit, retrieval_only=retrieval_only).answers
         finally:
             engine.models.close()
+
+    def to_pyg(self) -> Any:
+        """This index as torch_geometric.data.HeteroData; kinds and attributes are those of `index.hetero`.
+
+        Raises MissingBackend.
+        """
+        return hetero.to_hetero_data(hetero.hetero_graph(self))
+
+
+def load_pyg(path: PathLike) -> Any:
+    """The torch_geometric.data.HeteroData that `gpu-rag export --format pyg` wrote; no pickle is read.
+
+    Raises BadInput, IndexCorrupt, MissingBackend.
+    """
+    return hetero.to_hetero_data(hetero.read_hetero(Path(path)))
 
 
 def load_questions(path: PathLike, limit: int | None = None) -> tuple[list[QuestionRow], list[Reject]]:

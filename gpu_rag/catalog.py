@@ -12,6 +12,8 @@ from gpu_rag.index.build import Layer
 from gpu_rag.layers.entities import Entities
 from gpu_rag.layers.extraction import ExtractionLayer
 from gpu_rag.layers.graph import Graph, Synonyms
+from gpu_rag.layers.higra import higra_layers
+from gpu_rag.layers.hops import hop_layers
 from gpu_rag.layers.mentions import MentionLayer
 from gpu_rag.layers.passages import Passages
 from gpu_rag.layers.search import Bm25Layer, Vectors, entity_texts, passage_texts, relation_texts
@@ -22,6 +24,10 @@ METHODS = {
     "bm25": "gpu_rag.methods.bm25",
     "hybrid": "gpu_rag.methods.hybrid",
     "ppr": "gpu_rag.methods.ppr",
+    "hoprag": "gpu_rag.methods.hoprag",
+    "higra-retriever": "gpu_rag.methods.higra_retriever",
+    "dual-agent": "gpu_rag.methods.dual_agent",
+    "higra-agent": "gpu_rag.methods.higra_agent",
 }
 
 
@@ -48,6 +54,8 @@ def all_layers() -> dict[str, Layer]:
         MentionLayer(),
         Synonyms(),
         Graph(),
+        *hop_layers(),
+        *higra_layers(),
     ]
     return {layer.name: layer for layer in layers}
 

@@ -10,8 +10,11 @@ from gpu_rag.models.embed import Embedder, load_embedder
 from gpu_rag.models.embed.cache import CachedEmbedder, cache_file
 from gpu_rag.models.llm import LLM, load_llm
 from gpu_rag.models.llm.cache import CachedLLM
+from gpu_rag.models.llm.interface import StreamingLLM
+from gpu_rag.models.llm.service import as_streaming
 from gpu_rag.models.packaged import cache_dir
 from gpu_rag.settings import ModelSettings
+from gpu_rag.settings_vllm import VllmSettings
 
 
 def pick_device(device: str) -> str:
@@ -37,11 +40,14 @@ class ModelSet:
         *,
         llm: LLM | None = None,
         api_key: str | None = None,
+        vllm: VllmSettings | None = None,
     ):
         self.settings, self._replies, self._api_key = settings, replies, api_key
+        self._vllm = vllm or VllmSettings()
         self._embedder: Embedder | None = None
         self._given, self._llm = llm, None
         self._cached: LLM | None = None
+        self._streaming: StreamingLLM | None = None
         self.device = pick_device(settings.device)
 
     def embedder(self) -> Embedder:
@@ -80,7 +86,9 @@ class ModelSet:
     def _load(self) -> LLM:
         spec = self.settings.llm
         options: dict[str, Any] = {"api_key": self._api_key} if spec.startswith("http") else {}
-        if not spec.startswith(("http", "replay:")):
+        if spec.startswith("vllm:"):
+            options["settings"] = self._vllm
+        elif not spec.startswith(("http", "replay:")):
             options["max_batch"] = self.settings.max_batch
         return load_llm(
             spec, device=self.device, threads=self.settings.threads, capable=self.settings.capable, **options
@@ -94,8 +102,15 @@ class ModelSet:
         llm = self.llm()
         return {"name": llm.name, "content_hash": llm.content_hash}
 
+    def streaming_llm(self) -> StreamingLLM:
+        """The language model of `llm`, by its face for one request after the other."""
+        if self._streaming is None:
+            self._streaming = as_streaming(self.llm())
+        return self._streaming
+
     def close(self) -> None:
         """Closes the LLM and its cache."""
-        if self._cached is not None:
-            self._cached.close()
-            self._cached = None
+        held = self._streaming or self._cached
+        if held is not None:
+            held.close()
+            self._cached = self._streaming = None

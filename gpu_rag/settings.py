@@ -17,7 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gpu_rag import settings_alignment, settings_hops, settings_vllm
 from gpu_rag.errors import BadInput, UsageError
+from gpu_rag.settings_alignment import AlignmentSettings
+from gpu_rag.settings_hops import HopSettings
+from gpu_rag.settings_vllm import VllmSettings
 
 T = TypeVar("T")
 
@@ -27,7 +31,7 @@ class ModelSettings:
     """Which models run, and where.
 
     embedder: minilm (packaged) | hash (tests) | a sentence-transformers folder or name.
-    llm: smollm2 (packaged) | a model folder | http://host:port/v1#model | replay:FILE | none.
+    llm: smollm2 (packaged) | a model folder | vllm:FOLDER_OR_NAME | http://host:port/v1#model | replay:FILE | none.
     capable: whether the LLM may extract and judge; empty asks the backend.
     decider: who chooses among candidates: auto (llm when capable) | llm | similarity.
     device: auto | cpu | cuda. threads: CPU threads of a model or a graph op. max_batch: requests that the transformers
@@ -58,7 +62,7 @@ class IndexSettings:
     max_document_chars: int = 10_000_000
     extractor: str = "patterns"
     min_yield: float = 0.5
-    extract_tokens: int = 512
+    extract_tokens: int = 1024
     synonym_threshold: float = 0.8
     synonym_k: int = 20
     bm25_k1: float = 1.2
@@ -68,10 +72,16 @@ class IndexSettings:
 
 @dataclass(frozen=True)
 class RuntimeSettings:
-    """How questions run. max_live bounds the open ones; 0 of a budget means no limit (a question)."""
+    """How questions run. max_live bounds the open ones; 0 of a budget means no limit (a question).
+
+    driver: rounds (batches of the same calls of all open questions, deterministic) | streaming (LLM requests leave as
+    they come). low_water: open LLM requests below which streaming feeds the LLM first; about twice what it decodes at
+    once.
+    """
 
     driver: str = "rounds"
     max_live: int = 1024
+    low_water: int = 64
     seed: int = 0
     max_calls: int = 0
     max_tokens: int = 0
@@ -94,13 +104,19 @@ class Settings:
     index: IndexSettings = IndexSettings()
     runtime: RuntimeSettings = RuntimeSettings()
     reader: ReaderSettings = ReaderSettings()
+    alignment: AlignmentSettings = field(default_factory=AlignmentSettings)
+    hops: HopSettings = field(default_factory=HopSettings)
+    vllm: VllmSettings = field(default_factory=VllmSettings)
     method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 _CHOICES = {
     "index.extractor": ("patterns", "llm", "import"),
     "models.decider": ("auto", "llm", "similarity"),
-    "runtime.driver": ("rounds",),
+    "runtime.driver": ("rounds", "streaming"),
+    **settings_alignment.CHOICES,
+    **settings_hops.CHOICES,
+    **settings_vllm.CHOICES,
 }
 _AT_LEAST = {
     "models.threads": 1,
@@ -112,11 +128,15 @@ _AT_LEAST = {
     "index.synonym_k": 0,
     "index.block": 8,
     "runtime.max_live": 1,
+    "runtime.low_water": 1,
     "runtime.max_calls": 0,
     "runtime.max_tokens": 0,
     "runtime.max_seconds": 0,
     "reader.passages": 1,
     "reader.max_tokens": 1,
+    **settings_alignment.AT_LEAST,
+    **settings_hops.AT_LEAST,
+    **settings_vllm.AT_LEAST,
 }
 
 
@@ -234,6 +254,9 @@ def make_settings(values: Mapping[str, Any]) -> Settings:
         "index": IndexSettings,
         "runtime": RuntimeSettings,
         "reader": ReaderSettings,
+        "alignment": AlignmentSettings,
+        "hops": HopSettings,
+        "vllm": VllmSettings,
     }
     built: dict[str, Any] = {}
     for name, section in values.items():

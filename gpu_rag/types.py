@@ -110,11 +110,25 @@ class Reject:
 
 
 @dataclass(frozen=True)
+class Profile:
+    """What a passage says of the entity `name`: its other names, types such as "river", and a short description."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    description: str = ""
+
+
+@dataclass(frozen=True)
 class Extraction:
-    """What extraction found in one passage: entity names and (subject, relation, object) triples."""
+    """What extraction found in one passage: entity names, (subject, relation, object) triples, and profiles.
+
+    profiles: of those entities of which more than the name is known; patterns know aliases, imports nothing.
+    """
 
     entities: tuple[str, ...]
     triples: tuple[tuple[str, str, str], ...]
+    profiles: tuple[Profile, ...] = ()
 
 
 # --- questions and answers -------------------------------------------------------------------------

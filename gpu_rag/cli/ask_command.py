@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     parser.add_argument("index", type=Path, metavar="DIR", help="the index folder")
     parser.add_argument("question", metavar="QUESTION", help="the question")
-    parser.add_argument("--method", default="ppr", metavar="M", help="dense | bm25 | hybrid | ppr (default)")
+    parser.add_argument("--method", default="ppr", metavar="M", help="a method, such as higra-agent (default ppr)")
     parser.add_argument("--explain", action="store_true", help="print the decisions and the paths too")
     add_settings(parser)
 

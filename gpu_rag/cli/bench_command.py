@@ -15,27 +15,32 @@ from gpu_rag.errors import StorageError, UsageError
 HELP = "Time the graph ops, each checked before, against other libraries."
 EXAMPLE = "gpu-rag bench pagerank --peers --sizes 100000 --batch 1,64"
 
-OPS = ("pagerank", "nearest", "rrf")
-SIZES = "100000,1000000"
+OPS = (
+    "pagerank", "blocks-pagerank", "bubble", "ego", "reach", "components", "groups", "clusters", "join", "nearest",
+    "paths", "rrf", "frontier", "top-edges",
+)  # fmt: skip
+USUAL: dict[str, Any] = {"sizes": "100000,1000000", "batch": "1,16,64,256,1000", "damping": "0.5,0.85", "rounds": 3}
+QUICK: dict[str, Any] = {"sizes": "10000", "batch": "1,64", "damping": "0.85", "rounds": 1}
 OPENMP_USERS = ("torch", "igraph", "faiss", "sklearn")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    parser.add_argument("ops", nargs="*", metavar="OP", help=f"{', '.join(OPS)} (default all)")
+    parser.add_argument("ops", nargs="*", metavar="OP", help=f"{', '.join(OPS)}, all (default all)")
     parser.add_argument("--peers", action="store_true", help="time other libraries too; one that is missing is named")
+    parser.add_argument("--quick", action="store_true", help="10,000 nodes, B 1 and 64, damping .85, one round")
     parser.add_argument("--device", default="cpu", metavar="D", help="cpu, cuda or cuda:N (peers run on the CPU)")
     parser.add_argument(
-        "--sizes", metavar="N,...", help=f"nodes, vectors or items ({SIZES}; with --index no generated graph)"
+        "--sizes", metavar="N,...", help="nodes, vectors or items (100000,1000000; with --index no generated graph)"
     )
-    parser.add_argument("--batch", default="1,16,64,256,1000", metavar="B,...", help="questions of a call")
-    parser.add_argument("--damping", default="0.5,0.85", metavar="D,...", help="of PageRank (default 0.5,0.85)")
+    parser.add_argument("--batch", metavar="B,...", help="questions of a call (default 1,16,64,256,1000)")
+    parser.add_argument("--damping", metavar="D,...", help="of PageRank (default 0.5,0.85)")
     parser.add_argument(
         "--graph", default="power-law", metavar="KIND,...", help="power-law (default), uniform, bipartite"
     )
     parser.add_argument("--index", type=Path, metavar="DIR", help="PageRank on the graph of this index")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="of the ops and of the copy (default 1)")
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="interleaved rounds (default 3)")
+    parser.add_argument("--rounds", type=int, metavar="N", help="interleaved rounds (default 3)")
     parser.add_argument("--out", type=Path, metavar="FILE.md", help="write a Markdown page too")
 
 
@@ -47,20 +52,23 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     from gpu_rag.bench.run import run_bench
     from gpu_rag.models.device import check_device
 
+    usual = QUICK if options.quick else USUAL
+    chosen = {name: usual[name] if getattr(options, name) is None else getattr(options, name) for name in usual}
     config = Config(
-        sizes=tuple(numbers(SIZES if options.sizes is None else options.sizes)),
-        batches=tuple(numbers(options.batch)),
-        dampings=tuple(_fraction(text) for text in names(options.damping)),
+        sizes=tuple(numbers(chosen["sizes"])),
+        batches=tuple(numbers(chosen["batch"])),
+        dampings=tuple(_fraction(text) for text in names(chosen["damping"])),
         graphs=tuple(names(options.graph)),
         index=options.index,
         generated=options.index is None or options.sizes is not None,
         peers=options.peers,
         device=str(check_device(options.device)),
         threads=options.threads,
-        rounds=options.rounds,
+        rounds=chosen["rounds"],
     )
     _check_target(options.out)
-    result = run_bench(list(dict.fromkeys(options.ops or OPS)), config, lambda text: say(f"gpu-rag: {text}"))
+    ops = OPS if not options.ops or "all" in options.ops else options.ops
+    result = run_bench(list(dict.fromkeys(ops)), config, lambda text: say(f"gpu-rag: {text}"))
     document = {
         "rows": [row.document() for row in result.rows],
         "date": report.now(),
@@ -113,6 +121,7 @@ def command_line(options: argparse.Namespace) -> str:
     """The command that measures the same again, without --out and --json."""
     words = ["gpu-rag", "bench", *options.ops]
     words += ["--peers"] if options.peers else []
+    words += ["--quick"] if options.quick else []
     given = {
         "index": options.index, "sizes": options.sizes, "batch": options.batch, "damping": options.damping,
         "graph": options.graph, "device": options.device, "threads": options.threads, "rounds": options.rounds,

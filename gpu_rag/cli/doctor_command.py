@@ -88,6 +88,8 @@ def _version(distributions: tuple[str, ...]) -> str | None:
 def _backend(module: str, distributions: tuple[str, ...], purpose: str, extra: str) -> dict[str, Any]:
     found = importlib.util.find_spec(module) is not None
     install = f"pip install 'gpu-rag[{extra}]'" if extra else f"pip install {distributions[0]}"
+    if module == "vllm":
+        install += "; on a CPU: scripts/install_vllm.sh"
     version = _version(distributions) if found else None
     return {"name": module, "found": found, "version": version, "for": purpose, "install": None if found else install}
 
@@ -96,7 +98,7 @@ def _models(settings: Any) -> dict[str, Any]:
     from gpu_rag.errors import GpuRagError
     from gpu_rag.model_set import ModelSet
 
-    models = ModelSet(settings.models, api_key=api_key())
+    models = ModelSet(settings.models, api_key=api_key(), vllm=settings.vllm)
     report: dict[str, Any] = {}
     for role, name in (("embedder", settings.models.embedder), ("llm", settings.models.llm)):
         if name == "none":

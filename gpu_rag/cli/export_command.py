@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-HELP = "Export an index as Parquet tables or as one GraphML graph."
+HELP = "Export an index as Parquet tables, one GraphML graph, or one graph for PyG."
 EXAMPLE = "gpu-rag export my-index --format graphml --out graph.graphml"
 
 
@@ -14,7 +14,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     parser.add_argument("index", type=Path, metavar="DIR", help="the index folder")
     parser.add_argument(
-        "--format", required=True, choices=["parquet", "graphml"], help="parquet: a folder; graphml: a file"
+        "--format",
+        required=True,
+        choices=["parquet", "graphml", "pyg"],
+        help="parquet, pyg: a folder; graphml: a file",
     )
     parser.add_argument("--out", required=True, type=Path, metavar="PATH", help="where to write; must not exist")
 

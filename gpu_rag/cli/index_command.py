@@ -108,6 +108,9 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
 
 def _document(report: BuildReport) -> dict[str, Any]:
     """What --json prints of a build."""
+    from gpu_rag.index.higra_statistics import read_statistics
+    from gpu_rag.report.hops import hop_statistics
+
     document: dict[str, Any] = {name: report.count(name) for name in COUNTS}
     document["extraction"] = {
         name.removeprefix("extraction_"): n
@@ -117,7 +120,19 @@ def _document(report: BuildReport) -> dict[str, Any]:
     }
     document["stages"] = {name: vars(stage) for name, stage in report.stages.items()}
     document["wall_s"], document["out"] = report.wall_s, str(report.out)
+    if alignment := read_statistics(report.out, report.manifest):
+        document["alignment"] = alignment
+    if hops := hop_statistics(document["stages"]):
+        document["hops"] = hops
     return document
+
+
+def _idle(stages: dict[str, dict[str, Any]]) -> list[str]:
+    """How long the LLM had nothing to do in each stage that asked it."""
+    shares = [
+        f"{name} {100 * (1 - s['llm_s'] / s['s']):.1f} % of {s['s']:.1f} s" for name, s in stages.items() if s["llm_s"]
+    ]
+    return [f"LLM idle: {', '.join(shares)}"] if shares else []
 
 
 def _summary(document: dict[str, Any]) -> str:
@@ -137,8 +152,13 @@ def _summary(document: dict[str, Any]) -> str:
         table(rows, ["stage", "s", "s/1,000 passages", "peak MiB", "LLM calls", "tokens out"]),
         counts,
         *([f"extraction: {extraction}"] if extraction else []),
+        *_idle(document["stages"]),
         f"index: {document['out']} ({document['wall_s']:.1f} s)",
     ]
+    if "alignment" in document:
+        entities, components = document["alignment"]["entities"], document["alignment"]["components"]
+        lines.insert(-1, f"alignment: {entities['before']:,} entities became {entities['semantic']:,}, ")
+        lines[-2] += f"{components['before']:,} components {components['after']:,}"
     if document["rejects"]:
         lines.append(f"rejected rows, with reasons: {document['out']}/rejects.jsonl")
     if "plan" in document:

@@ -23,8 +23,10 @@ COMMANDS = (
     "explain",
     "verify",
     "verify-answers",
+    "merges",
     "export",
     "bench",
+    "models",
     "doctor",
     "demo",
 )

@@ -16,7 +16,7 @@ from gpu_rag.settings import Settings
 if TYPE_CHECKING:
     from gpu_rag.engine import Engine
     from gpu_rag.index.build import BuildReport
-    from gpu_rag.types import Answer, Question
+    from gpu_rag.types import Question
 
 
 def add_plan(parser: argparse.ArgumentParser, what: str, default: int) -> None:
@@ -57,8 +57,8 @@ def plan_index(options: argparse.Namespace, settings: Settings) -> tuple[int, di
     from gpu_rag.plan import index_plan
 
     settings, layers = without_vector_cache(settings), layers_for(names(options.methods))
-    sources = Sources(tuple(options.corpus), tuple(options.openie), options.strict)
-    models = ModelSet(settings.models, options.out / "replies.sqlite", api_key=api_key())
+    sources = Sources(tuple(options.corpus), tuple(options.openie), options.strict, options.out / "merges.jsonl")
+    models = ModelSet(settings.models, options.out / "replies.sqlite", api_key=api_key(), vllm=settings.vllm)
     try:
         if not options.fresh and "embedder" in {role for layer in layers for role in layer.roles(settings)}:
             check_same_embedder(options.out, models)
@@ -166,16 +166,17 @@ class Foretold:
         reset_peak_memory()
         self._bytes = self._held()
 
-    def compare(self, config: Mapping[str, Any], answers: Sequence[Answer], wall_s: float) -> dict[str, Any]:
-        """{"plan": predicted against actual} for the answers of this run, {} without a plan of these settings."""
+    def compare(
+        self, config: Mapping[str, Any], asked: Sequence[str], usage: Mapping[str, float], wall_s: float
+    ) -> dict[str, Any]:
+        """{"plan": predicted against actual} for the ids asked in this run and what they cost, {} without a plan of
+        these settings."""
         from gpu_rag.index.memory import peak_memory_bytes
-        from gpu_rag.jobs import row_of, summary
         from gpu_rag.plan.compare import compare_answers
 
-        if self._plan is None or not answers:
+        if self._plan is None or not asked:
             return {}
-        usage = summary(row_of(answer) for answer in answers)["usage"]
-        asked, grown = [answer.question_id for answer in answers], self._held() - self._bytes
+        grown = self._held() - self._bytes
         found = compare_answers(
             self._plan, config, asked, usage, wall_s=wall_s, memory_bytes=peak_memory_bytes(), disk_bytes=grown
         )

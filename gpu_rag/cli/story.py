@@ -8,8 +8,9 @@ from typing import Any
 _WIDTH = 100
 
 
-def _wrapped(text: str, indent: str) -> str:
-    return textwrap.fill(" ".join(text.split()), _WIDTH, initial_indent=indent, subsequent_indent=indent)
+def _wrapped(text: str, indent: str, hanging: str | None = None) -> str:
+    following = indent if hanging is None else hanging
+    return textwrap.fill(" ".join(text.split()), _WIDTH, initial_indent=indent, subsequent_indent=following)
 
 
 def _shortened(text: str, limit: int = 320) -> str:
@@ -55,9 +56,26 @@ def _place(item: dict[str, Any]) -> str:
     return ", ".join([*filter(None, parts), f"characters {item['start']}-{item['end']}"])
 
 
+# What a step of a dialogue says, by its verb; other steps go by their verb alone.
+_SAID = {
+    "clarified": "the question, rewritten",
+    "plan/rules": "plan, by rules over the question's features",
+    "plan/model": "plan, by the model",
+    "plan/refused": "the model's plan could not be used",
+    "ask_librarian": "the Seeker asks the Librarian",
+    "librarian": "the Librarian says",
+    "seeker/sent_back": "sent back to the Seeker: references without an answer in them",
+    "seeker/rules": "the Seeker goes on by rules",
+    "seeker/answer": "the Seeker answers",
+    "seeker/forced_answer": "no turn or question is left: the Seeker must answer",
+}
+_MOST_SHOWN = 16
+
+
 def _step(step: dict[str, Any]) -> str:
-    among = f" among {step['n_candidates']:,}" if step["n_candidates"] else ""
+    among = f" among {step['n_candidates']:,}" if step["n_candidates"] and step["verb"] not in _SAID else ""
     reply = f" (reply {step['reply_hash']})" if step["reply_hash"] else ""
-    head = f"  {step['step'] + 1}. {step['verb']}{among}{reply}, {step['s'] * 1000:.1f} ms"
-    chosen = [f"       - {item}" for item in step["chosen"][:10]]
+    said = _SAID.get(step["verb"], step["verb"])
+    head = f"  {step['step'] + 1}. {said}{among}{reply}, {step['s'] * 1000:.1f} ms"
+    chosen = [_wrapped(item, "       - ", "         ") for item in step["chosen"][:_MOST_SHOWN]]
     return "\n".join([head, *chosen])

@@ -70,6 +70,7 @@ def compare(
         scores = score(engine, result.answers, rows, at, retrieval_only)
         comparison.answers[method], comparison.scores[method] = result.answers, scores
         document["methods"][method] = _entry(result.answers, scores, result.wall_s, at, retrieval_only)
+        document["methods"][method].update(llm_idle_share=result.stats.llm.share, stages=result.stats.stage_costs())
     for method in methods:
         document["methods"][method]["ci95"] = {}
     for name in comparison.scores[methods[0]]:

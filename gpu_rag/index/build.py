@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -79,23 +79,30 @@ class Silent:
 
 @dataclass(frozen=True)
 class Sources:
-    """What a build reads: corpus files or folders, ready OpenIE results; strict stops at the first bad row."""
+    """What a build reads: corpus files or folders, ready OpenIE results; strict stops at the first bad row.
+
+    merges: the file of edits of merges (see `index.merge_edits`), which may be missing.
+    """
 
     corpus: tuple[Path, ...] = ()
     openie: tuple[Path, ...] = ()
     strict: bool = False
+    merges: Path | None = None
 
 
 @dataclass
 class StageReport:
-    """What one stage cost in this run. `skipped`: it was up to date."""
+    """What one stage cost in this run. `skipped`: it was up to date; `reused`: rows taken over from its last state;
+    `llm_s`: seconds with a request open, so that the LLM was idle for s - llm_s."""
 
     s: float = 0.0
+    llm_s: float = 0.0
     llm_calls: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
     failures: int = 0
+    reused: int = 0
     skipped: bool = False
     peak_memory_bytes: int = 0
     counts: dict[str, int] = field(default_factory=dict)
@@ -103,7 +110,11 @@ class StageReport:
 
 @dataclass
 class Work:
-    """What a running stage has: its output folder, the finished stages before it, settings and models."""
+    """What a running stage has: its output folder, the finished stages before it, settings and models.
+
+    previous: what an earlier run of this stage, of the same version, left for other inputs; None where there is none.
+    A stage may take over what still holds, as long as its output does not depend on it.
+    """
 
     out: Path
     partial: Path
@@ -113,6 +124,7 @@ class Work:
     models: Models
     progress: Progress
     report: StageReport
+    previous: Path | None = None
 
     def blocks(self, n: int) -> Iterator[tuple[int, slice]]:
         """Fixed blocks of rows: (block number, slice). They never depend on where a run resumed."""
@@ -135,6 +147,22 @@ class Work:
                 os.fsync(file.fileno())
             os.replace(beside, path)
         return array
+
+
+@runtime_checkable
+class Settling(Protocol):
+    """A layer that has settings of its own whose `auto` depends on the models."""
+
+    def settled(self, settings: Settings, models: Models) -> Settings:
+        """The settings with what `auto` becomes in its place."""
+
+
+def settle(layers: Sequence[Layer], settings: Settings, models: Models) -> Settings:
+    """The settings with every `auto` of these layers replaced, so that fingerprints and manifest hold what ran."""
+    for layer in layers:
+        if isinstance(layer, Settling):
+            settings = layer.settled(settings, models)
+    return settings
 
 
 class Layer(Protocol):
@@ -201,6 +229,7 @@ def guard_folder(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise UsageError("--out is a file", given=out, expected="a folder that is new, empty, or an index")
     known = {"manifest.json", "lock", "stages", "work", "replies.sqlite", "run.json", "rejects.jsonl", "plan.json"}
+    known.add("merges.jsonl")
     names = [path.name for path in out.iterdir()] if out.exists() else []
     strangers = [name for name in names if name not in known and not name.startswith((".", "replies.sqlite"))]
     if strangers and not (out / "manifest.json").exists():
@@ -280,6 +309,7 @@ def build_index(
     with WriteLock(out):
         if fresh:
             _erase(out)
+        settings = settle(layers, settings, models)
         manifest = Manifest.read(out) if (out / "manifest.json").exists() else Manifest()
         described = {"corpus": [p.name for p in sources.corpus], "openie": [p.name for p in sources.openie]}
         manifest = Manifest(dict(kept_settings or {}), described, manifest.stages)
@@ -315,10 +345,11 @@ def _bring_up_to_date(
         progress.finish(layer.name, skipped=True)
         return manifest, StageReport(skipped=True, counts=old.counts)
     folders = {name: out / record.folder for name, record in manifest.stages.items() if name in layer.needs}
+    previous = _previous(out, layer, old)
     progress.start(layer.name, None, "rows")
 
     def work_of(temporary: Path, partial: Path) -> Work:
-        return Work(temporary, partial, folders, settings, sources, models, progress, StageReport())
+        return Work(temporary, partial, folders, settings, sources, models, progress, StageReport(), previous)
 
     folder, files, counts, report = _run_stage(out, layer, fingerprint, manifest, work_of)
     record = StageRecord(layer.name, layer.version, fingerprint, folder, inputs, params, described, files, counts)
@@ -326,6 +357,13 @@ def _bring_up_to_date(
     manifest.write(out)
     progress.finish(layer.name, skipped=False)
     return manifest, report
+
+
+def _previous(out: Path, layer: Layer, old: StageRecord | None) -> Path | None:
+    """The folder of the stage's last state, where its version is this one and every file still has its checksum."""
+    if old is None or old.version != layer.version or not is_complete(out, old):
+        return None
+    return out / old.folder if checksums(out / old.folder) == old.files else None
 
 
 def _erase(out: Path) -> None:

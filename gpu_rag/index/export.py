@@ -1,4 +1,4 @@
-"""An index as files that other programs read: Parquet tables, or one GraphML graph."""
+"""An index as files that other programs read: Parquet tables, one GraphML graph, or one graph for PyG."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from xml.sax.saxutils import escape, quoteattr
 from gpu_rag.errors import UsageError
 from gpu_rag.index import tables
 from gpu_rag.index.folder import storage_errors
+from gpu_rag.index.hetero import hetero_graph, write_hetero
 from gpu_rag.index.index import Index
 
-FORMATS = ("parquet", "graphml")
+FORMATS = ("parquet", "graphml", "pyg")
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _NODE_KEYS = (("kind", "node"), ("name", "node"), ("text", "node"))
 _EDGE_KEYS = (("kind", "edge"), ("label", "edge"), ("weight", "edge"))
 
 
 def export(index: Index, form: str, out: Path) -> list[Path]:
-    """Writes the index in a format ("parquet": a folder, "graphml": a file). Returns the files written.
+    """Writes the index in a format ("parquet", "pyg": a folder, "graphml": a file). Returns the files written.
 
     Raises UsageError for an unknown format, or where `out` exists already: nothing is overwritten.
     """
@@ -31,6 +32,8 @@ def export(index: Index, form: str, out: Path) -> list[Path]:
         raise UsageError("--out exists already", given=out, do="remove it or choose another name")
     with storage_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
+        if form == "pyg":
+            return write_hetero(hetero_graph(index), out)
         return _parquet(index, out) if form == "parquet" else _graphml(index, out)
 
 

@@ -47,6 +47,15 @@ EXTRACTIONS = pa.schema(
         ("status", pa.string()),  # ok | empty | truncated | malformed | failed | absent
     ]
 )
+PROFILES = pa.schema(  # a row for each entity of a passage of which more than the name is known
+    [
+        ("passage", pa.int32()),
+        ("name", pa.string()),  # as in the entities of EXTRACTIONS
+        ("aliases", pa.list_(pa.string())),
+        ("types", pa.list_(pa.string())),
+        ("description", pa.string()),
+    ]
+)
 ENTITIES = pa.schema(
     [
         ("id", pa.string()),  # the normalised name

@@ -13,7 +13,9 @@ from gpu_rag.errors import GpuRagError
 from gpu_rag.graph.csr import check_csr, is_symmetric
 from gpu_rag.index import tables
 from gpu_rag.index.folder import checksums
+from gpu_rag.index.higra_verify import higra_checks
 from gpu_rag.index.index import Index
+from gpu_rag.index.verify_hops import check_hops
 from gpu_rag.types import CSR
 
 
@@ -23,7 +25,8 @@ def verify(folder: Path) -> list[str]:
     broken = list(_files(index))
     if broken:
         return broken
-    for check in (_inputs, _passages, _bm25, _vectors, _extractions, _entities, _mentions, _synonyms, _graph):
+    own = (_inputs, _passages, _bm25, _vectors, _extractions, _entities, _mentions, _synonyms, _graph)
+    for check in (*own, *higra_checks(index), check_hops):
         broken.extend(_guarded(check, index))
     return broken
 

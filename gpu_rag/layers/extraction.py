@@ -1,4 +1,4 @@
-"""Passages -> entity names and triples, by one of three extractors: patterns, an LLM, or ready results."""
+"""Passages -> entities and triples, by one of three extractors: patterns, an LLM, or ready results."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from gpu_rag.errors import GpuRagError, RequestFailed, UsageError
+from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.index import tables
 from gpu_rag.index.build import Sources, Work
+from gpu_rag.layers.coreference import coreference_params, resolved_texts
 from gpu_rag.layers.passages import content_hash, reject_line, short_reject, stop_if_strict
+from gpu_rag.layers.requests import ask
 from gpu_rag.settings import Settings
 from gpu_rag.sources.openie import OpenIERow, read_openie
 from gpu_rag.text.patterns import extract_patterns
+from gpu_rag.text.patterns_reader import ALSO_CALLED
 from gpu_rag.text.prompts import Prompt
-from gpu_rag.text.replies import canonical_schema, parse_json
-from gpu_rag.types import Extraction, JsonSchema, Malformed, Reject, Reply, Request
+from gpu_rag.text.replies import canonical_schema
+from gpu_rag.types import Extraction, JsonSchema, Profile, Reject, Request
 
 Row = tuple[Extraction, str]  # what was found, and its status
 _NOTHING = Extraction((), ())
@@ -28,7 +31,21 @@ SCHEMA = canonical_schema(
     {
         "type": "object",
         "properties": {
-            "entities": {"type": "array", "items": {"type": "string"}, "maxItems": 60},
+            "entities": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "name": {"type": "string"},
+                        "aliases": {"type": "array", "items": {"type": "string"}, "maxItems": 8},
+                        "types": {"type": "array", "items": {"type": "string"}, "maxItems": 4},
+                        "description": {"type": "string"},
+                    },
+                    "required": ["name", "aliases", "types", "description"],
+                    "additionalProperties": False,
+                },
+                "maxItems": 60,
+            },
             "triples": {
                 "type": "array",
                 "items": {"type": "array", "items": {"type": "string"}, "minItems": 3, "maxItems": 3},
@@ -42,17 +59,20 @@ SCHEMA = canonical_schema(
 
 
 class ExtractionLayer:
-    """Table `extractions`, one row a passage, with a status: ok, empty, truncated, malformed, failed or absent."""
+    """Table `extractions`, one row a passage, with a status: ok, empty, truncated, malformed, failed or absent.
+
+    Table `profiles`: aliases, types and descriptions of its entities, where they are known.
+    """
 
     name = "extraction"
-    version = 1
+    version = 2
     needs: tuple[str, ...] = ("passages",)
-    retry: tuple[str, ...] = ("extraction_failed",)  # requests that failed are asked again by the next run
+    retry: tuple[str, ...] = ("extraction_failed", "coref_failed")  # the next run asks again
 
     def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
         """The extractor, and what it reads beside the passages."""
         extractor = settings.index.extractor
-        params: dict[str, Any] = {"extractor": extractor}
+        params: dict[str, Any] = {"extractor": extractor, **coreference_params(settings)}
         if extractor == "import":
             if not sources.openie:
                 raise UsageError("extractor import needs results to import", given="none", expected="--openie FILE")
@@ -64,12 +84,14 @@ class ExtractionLayer:
         return params
 
     def roles(self, settings: Settings) -> tuple[str, ...]:
-        """The LLM, where it extracts."""
-        return ("llm",) if settings.index.extractor == "llm" else ()
+        """The LLM, where it extracts or replaces pronouns."""
+        return ("llm",) if "llm" in (settings.index.extractor, settings.alignment.coref) else ()
 
     def run(self, work: Work) -> dict[str, int]:
         """Extracts from every passage. Raises GpuRagError when an LLM's yield is below `index.min_yield`."""
         passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
+        texts, coref = resolved_texts(work, passages["title"].to_pylist(), passages["text"].to_pylist())
+        passages = passages.set_column(passages.schema.get_field_index("text"), "text", pa.array(texts, pa.string()))
         work.progress.start(self.name, passages.num_rows, "passages")
         extractor = {"patterns": by_patterns, "llm": by_llm, "import": by_import}[work.settings.index.extractor]
         rows = extractor(work, passages)
@@ -80,14 +102,24 @@ class ExtractionLayer:
             "status": [status for _, status in rows],
         }
         tables.write_table(work.out / "extractions.parquet", tables.EXTRACTIONS, columns)
+        tables.write_rows(work.out / "profiles.parquet", tables.PROFILES, _profile_rows(rows))
         counts = {"rejects": _n_rejects(work.out)} if work.settings.index.extractor == "import" else {}
-        return counts | {
-            f"extraction_{status}": n for status, n in sorted(Counter(status for _, status in rows).items())
-        }
+        return (
+            counts
+            | coref
+            | {f"extraction_{status}": n for status, n in sorted(Counter(status for _, status in rows).items())}
+        )
 
 
 def _n_rejects(folder: Path) -> int:
     return (folder / "rejects.jsonl").read_bytes().count(b"\n")
+
+
+def _profile_rows(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    for passage, (found, _) in enumerate(rows):
+        for profile in found.profiles:
+            if profile.aliases or profile.types or profile.description:
+                yield {"passage": passage, **vars(profile)}
 
 
 def _status(found: Extraction) -> str:
@@ -95,10 +127,15 @@ def _status(found: Extraction) -> str:
 
 
 def by_patterns(work: Work, passages: pa.Table) -> list[Row]:
-    """Our own open information extraction for English, no model."""
+    """Our own open information extraction for English, no model. "X, also called Y" makes Y an alias of X."""
     rows: list[Row] = []
     for title, text in zip(passages["title"].to_pylist(), passages["text"].to_pylist()):
         found = extract_patterns(title, text)
+        aliases: dict[str, list[str]] = {}
+        for subject, label, name in found.triples:
+            if label == ALSO_CALLED:
+                aliases.setdefault(subject, []).append(name)
+        found = replace(found, profiles=tuple(Profile(name, tuple(also)) for name, also in aliases.items()))
         rows.append((found, _status(found)))
         work.progress.advance(1)
     return rows
@@ -178,7 +215,7 @@ def by_llm(work: Work, passages: pa.Table) -> list[Row]:
     titles, texts = passages["title"].to_pylist(), passages["text"].to_pylist()
     rows: list[Row] = []
     for _, block in work.blocks(len(texts)):
-        rows.extend(_ask_block(work, extraction_requests(titles[block], texts[block], work.settings)))
+        rows.extend(map(_row, ask(work, extraction_requests(titles[block], texts[block], work.settings))))
     _check_yield(rows, work.settings.index.min_yield)
     return rows
 
@@ -198,47 +235,15 @@ def extraction_requests(titles: Sequence[str], texts: Sequence[str], settings: S
     ]
 
 
-def _ask_block(work: Work, requests: list[Request]) -> list[Row]:
-    rows = [_read(work, reply) for reply in _complete(work, requests)]
-    again = [i for i, (_, status) in enumerate(rows) if status in ("malformed", "truncated")]
-    retries = [replace(requests[i], attempt=1, temperature=0.3) for i in again]
-    for i, reply in zip(again, _complete(work, retries, again=True)):
-        second = _read(work, reply)
-        if second[1] in ("ok", "empty"):
-            rows[i] = second
-    work.report.failures += sum(status in ("malformed", "truncated", "failed") for _, status in rows)
-    return rows
-
-
-def _progress(reply: Reply | RequestFailed, again: bool) -> tuple[int, int]:
-    """(passages, tokens) that one reply adds to the progress bar; a repair is no further passage."""
-    return int(not again), reply.n_prompt + reply.n_generated if isinstance(reply, Reply) else 0
-
-
-def _complete(work: Work, requests: list[Request], again: bool = False) -> list[Reply | RequestFailed]:
-    replies: list[Reply | RequestFailed] = []
-    size = max(1, work.settings.models.max_batch * 4)
-    for start in range(0, len(requests), size):
-        part = requests[start : start + size]
-        replies.extend(
-            work.models.llm().complete(part, lambda _, reply: work.progress.advance(*_progress(reply, again)))
-        )
-    return replies
-
-
-def _read(work: Work, reply: Reply | RequestFailed) -> Row:
-    if isinstance(reply, RequestFailed):
-        return _NOTHING, "failed"
-    report = work.report
-    report.llm_calls += not reply.from_cache
-    report.prompt_tokens += reply.n_prompt
-    report.cached_tokens += reply.n_cached
-    report.generated_tokens += reply.n_generated
-    parsed = parse_json(reply.text, SCHEMA)
-    if isinstance(parsed, Malformed):
-        return _NOTHING, "truncated" if reply.finish_reason == "length" else "malformed"
-    triples = tuple((s, r, o) for s, r, o in parsed["triples"])
-    found = Extraction(tuple(parsed["entities"]), triples)
+def _row(said: dict[str, Any] | str) -> Row:
+    """What a reply holds and its status."""
+    if isinstance(said, str):
+        return _NOTHING, said
+    profiles = tuple(
+        Profile(e["name"], tuple(e["aliases"]), tuple(e["types"]), e["description"]) for e in said["entities"]
+    )
+    triples = tuple((s, r, o) for s, r, o in said["triples"])
+    found = Extraction(tuple(profile.name for profile in profiles), triples, profiles)
     return found, _status(found)
 
 

@@ -46,6 +46,13 @@ def _embed(work: Work, texts: Sequence[str]) -> np.ndarray:
     return work.models.embedder().embed(texts, on_batch).astype(np.float16)
 
 
+def embed_blocks(work: Work, texts: Sequence[str]) -> np.ndarray:
+    """Vectors f16[len(texts), D], block by block; blocks that an earlier run finished come from disk."""
+    parts = [work.array_block(number, partial(_embed, work, texts[rows])) for number, rows in work.blocks(len(texts))]
+    dim = int(work.models.describe("embedder")["dim"])
+    return np.concatenate(parts) if parts else np.zeros((0, dim), np.float16)
+
+
 class Bm25Layer:
     """A BM25 index over the passages."""
 
@@ -93,10 +100,5 @@ class Vectors:
         """Embeds block by block and joins the blocks."""
         texts: Sequence[str] = self._texts_of(work.stage_folders[self.needs[0]])
         work.progress.start(self.name, len(texts), "texts")
-        parts = []
-        for number, rows in work.blocks(len(texts)):
-            parts.append(work.array_block(number, partial(_embed, work, texts[rows])))
-        dim = int(work.models.describe("embedder")["dim"])
-        vectors = np.concatenate(parts) if parts else np.zeros((0, dim), np.float16)
-        tables.write_arrays(work.out / "vectors.safetensors", {"vectors": vectors})
+        tables.write_arrays(work.out / "vectors.safetensors", {"vectors": embed_blocks(work, texts)})
         return {}

@@ -33,6 +33,11 @@ def clean_answer(text: str) -> str:
     return line.rstrip(".").strip() if line.count(".") <= 1 else line
 
 
+def is_answer(text: str) -> bool:
+    """Whether a reply says something: not empty, and none of the ways to say that nothing was found."""
+    return text.casefold().strip(" .") not in _NO_ANSWER
+
+
 async def read(question: str, support: Support, verbs: Verbs) -> Draft:
     """The answer to a question from its evidence; `unsupported` when the reader finds none there."""
     prompt = Prompt.read("gpu_rag.methods.prompts", "reader")
@@ -50,6 +55,6 @@ async def read(question: str, support: Support, verbs: Verbs) -> Draft:
         name="read",
     )
     answer = clean_answer(str(reply))
-    if answer.casefold() in _NO_ANSWER:
+    if not is_answer(answer):
         return Draft(None, support.evidence, support.paths, "unsupported")
     return Draft(answer, support.evidence, support.paths)

@@ -16,16 +16,17 @@ VOLATILE_KEYS = frozenset({"transformers_version", "_name_or_path", "_model_name
 _known: dict[tuple[tuple[str, int, int], ...], str] = {}
 
 
-def folder_hash(folder: Path, version: int, settings: object = None) -> str:
+def folder_hash(folder: Path, version: int, settings: object = None, *, need_weights: bool = True) -> str:
     """sha256 over weights, tokenizer and settings of the model in `folder`, in hexadecimal.
 
     folder: files that end in .safetensors, .bin, .json, .txt, .model or .jinja count, by relative path; in JSON
     files the names and versions that a saving library adds do not. version: integer of the code that runs the
-    model. settings: anything JSON can express that changes the output (pooling, truncation).
+    model. settings: anything JSON can express that changes the output (pooling, truncation). need_weights: false for an
+    engine that makes up the weights.
     The result is kept for the process until a file's size or time changes. Raises ModelError when nothing is there.
     """
     files = sorted(p for p in folder.rglob("*") if p.suffix in HASHED_SUFFIXES and p.is_file())
-    if not any(p.suffix in (".safetensors", ".bin") for p in files):
+    if need_weights and not any(p.suffix in (".safetensors", ".bin") for p in files):
         raise ModelError("no model weights in the folder", given=folder, expected="a .safetensors file")
     suffix = json.dumps([version, settings], sort_keys=True)
     key = ((suffix, 0, 0), *((str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in files))

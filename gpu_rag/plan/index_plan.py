@@ -10,7 +10,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gpu_rag.index.build import Layer, Models, Progress, Silent, Sources, fingerprint_of, guard_folder, is_up_to_date
+from gpu_rag.index.build import (
+    Layer,
+    Models,
+    Progress,
+    Silent,
+    Sources,
+    fingerprint_of,
+    guard_folder,
+    is_up_to_date,
+    settle,
+)
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.memory import memory_bytes
@@ -82,6 +92,7 @@ def plan_index(job: BuildJob, *, n_sample: int = DEFAULT_SAMPLE, progress: Progr
     count = count_corpus(job.sources, job.settings, n_sample, progress)
     with storage_errors(job.out):
         job.out.mkdir(parents=True, exist_ok=True)
+    job = replace(job, settings=settle(job.layers, job.settings, job.models))
     models = TrialModels(job.models)
     load_s = _load(job, models)
     progress.start("trying", None, "passages")

@@ -8,6 +8,7 @@ from typing import Any
 from gpu_rag.graph.nearest import QUERY_TILE
 from gpu_rag.index.build import Layer
 from gpu_rag.plan.growth import Line, line_through
+from gpu_rag.plan.hops import merging_seconds
 from gpu_rag.plan.rates import TILE, embed_seconds, pairs_per_second
 from gpu_rag.plan.trial import Cost, Sizes, Trial, TrialModels
 from gpu_rag.settings import Settings
@@ -23,6 +24,15 @@ GROWS_WITH = {
     "mentions": "mentions",
     "synonyms": "entities",
     "graph": "links",
+    "higra_exact": "characters",
+    "higra_exact_vectors": "entities",
+    "higra_merge": "entities",
+    "higra_links": "entities",
+    "higra_mentions": "mentions",
+    "higra_entity_vectors": "entities",
+    "higra_relation_vectors": "relations",
+    "higra_search": "relations",
+    "higra_graph": "links",
 }
 
 
@@ -68,6 +78,11 @@ def plan_stage(layer: Layer, trial: Trial, sizes: Sizes, settings: Settings, mod
         stage.work_bytes = n_texts * models.embedder().dim * 2  # blocks of float16, beside the finished file
     if name == "synonyms":
         _add_pairs(stage, sizes["entities"], settings, models)
+    if name == "hop_edges":
+        ratio, dim = sizes["passages"] / trial.sizes["passages"], models.embedder().dim
+        counts, limit = trial.full["hop_questions"].counts, settings.hops.exact_limit
+        stage.s += merging_seconds(counts, ratio, limit, dim, settings.models.threads)
+        stage.grows_with = "questions squared"
     if full.requests:
         _add_requests(stage, first, full, sizes["passages"] / trial.sizes["passages"])
     return stage

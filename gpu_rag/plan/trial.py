@@ -39,11 +39,13 @@ class MeasuredEmbedder:
     def embed(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> np.ndarray:
         """As the embedder does."""
         self.texts.extend(texts)
-        if not self.recall:
+        # a part of the sample may have texts of its own: an entity that lacks an alias
+        unknown = [text for text in texts if not self.recall or text not in self._known]
+        if unknown:
             started = time.perf_counter()
-            vectors = self.inner.embed(texts, on_batch)
+            vectors = self.inner.embed(unknown, on_batch)
             self.s += time.perf_counter() - started
-            self._known.update(zip(texts, vectors))
+            self._known.update(zip(unknown, vectors))
         if not texts:
             return np.zeros((0, self.dim), np.float32)
         return np.stack([self._known[text] for text in texts])
@@ -66,10 +68,11 @@ class MeasuredLLM:
     def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
         """As the LLM replies."""
         self.n_requests += len(requests)
-        if not self.recall:
-            replies = self.inner.complete(requests)
+        unknown = [request for request in requests if not self.recall or request not in self._known]
+        if unknown:
+            replies = self.inner.complete(unknown)
             self.n_fresh += sum(not (isinstance(reply, Reply) and reply.from_cache) for reply in replies)
-            self._known.update(zip(requests, replies))
+            self._known.update(zip(unknown, replies))
         return [self._known[request] for request in requests]
 
     def close(self) -> None:

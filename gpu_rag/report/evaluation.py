@@ -8,16 +8,18 @@ from typing import Any
 from gpu_rag.catalog import load_method
 from gpu_rag.evaluation.compare import Comparison
 from gpu_rag.evaluation.metrics import exact_match, ranked_documents, recall_at
+from gpu_rag.report.accounts import stage_table
 from gpu_rag.report.page import heading, intervals, page, paragraph, stacked_bars, table, text
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Answer
 
 N_EXAMPLES = 8
+GRAPH_LAYERS = frozenset({"graph", "hop_edges", "higra_graph"})
 
 
 def is_graph_method(name: str) -> bool:
-    """Whether a method needs the graph layer."""
-    return "graph" in load_method(name).NEEDS
+    """Whether a method needs a layer that is a graph: of entities, or of passages joined by questions."""
+    return not GRAPH_LAYERS.isdisjoint(load_method(name).NEEDS)
 
 
 def verdict(document: dict[str, Any], measure: str) -> str:
@@ -145,7 +147,8 @@ def _costs(document: dict[str, Any], measure: str) -> str:
         rest = max(entry["wall_s"] - sum(known.values()), 0.0)
         bars.append((name, {**known, "everything else": rest}))
     note = paragraph("Calls and tokens are means a question; seconds are totals of the run.", "dim")
-    return table(header, rows) + note + stacked_bars("where the time went", bars, "s")
+    stages = stage_table({name: entry["stages"] for name, entry in document["methods"].items()})
+    return table(header, rows) + note + stacked_bars("where the time went", bars, "s") + stages
 
 
 def _groups(rows: Sequence[QuestionRow], key: str) -> dict[str, list[int]]:

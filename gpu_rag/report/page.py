@@ -72,7 +72,7 @@ def intervals(
         parts.append(f'<circle cx="{x(mean):.1f}" cy="{y}" r="5" fill="{colour}"/>')
         parts.append(f'<text x="{width - 62}" y="{y + 4}">{mean:+.3f}</text>' if low < 0 else "")
         parts.append(f'<text x="{width - 62}" y="{y + 4}">{mean:.3f}</text>' if low >= 0 else "")
-    return _figure(caption, width, len(rows) * step + 34, parts)
+    return figure(caption, width, len(rows) * step + 34, parts)
 
 
 def _axis(x: object, low: float, high: float, bottom: int) -> str:
@@ -108,10 +108,11 @@ def stacked_bars(caption: str, rows: Sequence[tuple[str, Mapping[str, float]]], 
         drawn.append(f'<rect x="{start:.1f}" y="{y - 10}" width="11" height="11" fill="{COLOURS[i % len(COLOURS)]}"/>')
         drawn.append(f'<text x="{start + 16:.1f}" y="{y}">{text(name)}</text>')
         start += 40 + 7.2 * len(name)
-    return _figure(caption, width, len(rows) * step + 32, drawn)
+    return figure(caption, width, len(rows) * step + 32, drawn)
 
 
-def _figure(caption: str, width: int, height: int, parts: Sequence[str]) -> str:
+def figure(caption: str, width: int, height: int, parts: Sequence[str]) -> str:
+    """An SVG of drawn parts with a caption."""
     drawing = f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">{"".join(parts)}</svg>'
     return f"<figure>{drawing}<figcaption>{text(caption)}</figcaption></figure>"
 

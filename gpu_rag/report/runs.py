@@ -6,6 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from gpu_rag.report.accounts import account_sections
+from gpu_rag.report.alignment import alignment_section
+from gpu_rag.report.hops import hop_section
 from gpu_rag.report.page import heading, page, paragraph, stacked_bars, table
 from gpu_rag.report.plans import plan_section
 
@@ -15,14 +18,16 @@ def index_page(document: dict[str, Any], rejects: Sequence[dict[str, Any]]) -> s
     stages = document["stages"]
     thousands = max(document["passages"], 1) / 1000
     header = ["stage", "s", "s / 1,000 passages", "peak memory MiB", "LLM calls", "prompt", "generated", "failures"]
+    header.append("LLM idle")
     rows = []
     for name, stage in stages.items():
         if stage["skipped"]:
-            rows.append([name, "up to date", *["-"] * 6])
+            rows.append([name, "up to date", *["-"] * 7])
             continue
         numbers = [f"{stage[key]:,}" for key in ("llm_calls", "prompt_tokens", "generated_tokens", "failures")]
         memory = f"{stage['peak_memory_bytes'] / 2**20:,.0f}"
-        rows.append([name, f"{stage['s']:.2f}", f"{stage['s'] / thousands:.2f}", memory, *numbers])
+        idle = f"{100 * (1 - stage['llm_s'] / stage['s']):.1f} %" if stage["llm_s"] else "-"
+        rows.append([name, f"{stage['s']:.2f}", f"{stage['s'] / thousands:.2f}", memory, *numbers, idle])
     ran = {name: stage for name, stage in stages.items() if not stage["skipped"]}
     counts = [
         [name, f"{document[name]:,}"]
@@ -40,6 +45,8 @@ def index_page(document: dict[str, Any], rejects: Sequence[dict[str, Any]]) -> s
         *plan_section(document, "stage"),
         heading("Extraction"),
         _extraction(document["extraction"]),
+        *hop_section(document),
+        *alignment_section(document),
         heading("Rejected rows"),
         _rejects(rejects),
     ]
@@ -63,8 +70,8 @@ def _rejects(rejects: Sequence[dict[str, Any]]) -> str:
     return summary + table(["file", "line", "reason (the first 20)"], first)
 
 
-def answer_page(document: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
-    """The report of `gpu-rag answer`, from its --json document and the rows of ANSWERS."""
+def answer_page(document: dict[str, Any], failed: Sequence[dict[str, Any]]) -> str:
+    """The report of `gpu-rag answer`, from its --json document and the first rows that failed."""
     usage = document["usage"]
     n = max(document["n"], 1)
     counts = [[name, document[name]] for name in ("answered", "unsupported", "failed", "asked", "kept", "rejects")]
@@ -84,7 +91,7 @@ def answer_page(document: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str
         [verb, b["calls"], b["batches"], f"{b['calls'] / max(b['batches'], 1):,.1f}", b["largest"], f"{b['s']:.2f}"]
         for verb, b in document["batches"].items()
     ]
-    failures = [[r["id"], r["error"]["type"], r["error"]["message"]] for r in rows if r["status"] == "failed"][:50]
+    failures = [[row["id"], row["error"]["type"], row["error"]["message"]] for row in failed]
     sections = [
         heading("Questions"),
         table(["", "number"], counts),
@@ -92,6 +99,7 @@ def answer_page(document: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str
         table(["", "total", "a question"], cost),
         stacked_bars("seconds by service", [(document["method"], seconds)], "s"),
         *plan_section(document, "service"),
+        *account_sections(document),
         heading("Batches of this run"),
         table(["verb", "calls", "batches", "mean batch", "largest", "s"], batches),
         heading("Failures"),

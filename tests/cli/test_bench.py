@@ -41,7 +41,7 @@ def one_thread_and_a_small_copy(monkeypatch):
 
 
 def test_all_ops_beside_their_peers(run):
-    result = run("bench", "--peers", *TINY)
+    result = run("bench", "pagerank", "nearest", "rrf", "--peers", *TINY)
     assert result.status == 0, result.err
     document = result.document
     assert set(document) == {"rows", "date", "command", "machine", "threads", "rounds"}

@@ -163,11 +163,15 @@ def documents(run, cli, index, questions, replay, tmp_path) -> dict[str, list[An
         "explain": ("explain", out, "q1"),
         "verify": ("verify", index),
         "verify-answers": ("verify-answers", out, index, "--corpus", tmp_path / "tiny.jsonl"),
+        "merges": ("merges", tmp_path / "aligned", "--force", "Kerling", "Tamsin"),
         "export": ("export", index, "--format", "parquet", "--out", tmp_path / "tables"),
         "bench": ("bench", "rrf", "--sizes", 200, "--batch", 1, "--rounds", 1),
+        "models": ("models", "probe", f"replay:{replay}"),
         "doctor": ("doctor", *llm),
         "demo": ("demo", "--out", tmp_path / "demo", "--questions", 1, *llm),
     }
+    aligned = ("index", tmp_path / "tiny.jsonl", "--out", tmp_path / "aligned", "--for", "higra-retriever")
+    assert run(*aligned, *cli.NO_LLM).status == 0
     printed: dict[str, list[Any]] = {}
     for name, words in calls.items():
         result = run(*words, "--json")
@@ -178,6 +182,10 @@ def documents(run, cli, index, questions, replay, tmp_path) -> dict[str, list[An
     # the recording knows no question of the sample: the demo's answer fails, and lacks what a found one has
     demo["answers"] = [{**printed["ask"][0], "gold": ["x"]}]
     assert run(*styled).status == 0
+    (tmp_path / "model").mkdir()  # stands for a converted model
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / "model" / name).write_bytes(b"{}")
+    printed["models"].insert(0, run("models", "convert", "--out", tmp_path / "model", "--json").document)
     printed["answer"] += [cli.read_rows(out)[0], cli.read_rows(tmp_path / "styled.jsonl")[0]]
     for name, place in (("index", tmp_path / "planned"), ("answer", tmp_path / "planned.jsonl")):
         words = [place if word in (tmp_path / "new", out) else word for word in calls[name]]

@@ -143,7 +143,9 @@ def extraction_server(chat_server, broken=frozenset()):
         if title is not None:
             return 400, f"no {title}"
         found = next((t for t in EXTRACTED.values() if t[0][0] in prompt), [["Ves", "flows by", "Kerling"]])
-        return 200, json.dumps({"entities": [found[0][0], found[0][2]], "triples": found})
+        names = (found[0][0], found[0][2])
+        entities = [{"name": name, "aliases": [], "types": [], "description": ""} for name in names]
+        return 200, json.dumps({"entities": entities, "triples": found})
 
     return chat_server(behave)
 

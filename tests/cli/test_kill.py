@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import sqlite3
@@ -18,8 +19,8 @@ SLACK = 6  # replies that the server has sent and the client may not have taken 
 
 FORGETFUL = """
 import sys
-from gpu_rag.models.llm.cache import CachedLLM
-CachedLLM._write = lambda self, replies: None
+from gpu_rag.models.llm.reply_file import ReplyFile
+ReplyFile.write = lambda self, replies: None
 from gpu_rag.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -30,13 +31,19 @@ def server(chat_server):
     return chat_server(lambda prompt: (200, f"word {sum(map(ord, prompt)) % 997}"), seconds=0.05, width=2)
 
 
+@pytest.fixture(params=["rounds", "streaming"])
+def driver(request):
+    return request.param
+
+
 @pytest.fixture
-def job(index, tmp_path, cli, server):
+def job(index, tmp_path, cli, server, driver):
     """job(out): the arguments of `gpu-rag answer` of 64 questions."""
     rows = [{"id": f"q{i}", "question": f"What happened in the year {1700 + i}?"} for i in range(N_QUESTIONS)]
     questions = cli.write_rows(tmp_path / "many.jsonl", rows)
     settings = (*cli.HASH, "--set", f"models.llm={server.spec}", "--set", f"runtime.max_live={LIVE}")
-    return lambda out: ("answer", index, questions, "--method", "ppr", "--out", out, *settings, "--json")
+    given = ("answer", index, questions, "--method", "ppr", "--driver", driver, *settings, "--json")
+    return lambda out: (*given, "--out", out)
 
 
 def wait_for(reached, process: subprocess.Popen, limit_s: float = 60) -> None:
@@ -54,7 +61,7 @@ def kept_replies(path: Path) -> int:
 
 def kill_and_resume(command, job, out, server, run, after: list[int]) -> None:
     """Kills a job after so many replies, again and again; checks that what was kept is not asked again."""
-    kept = 0
+    kept, streaming = 0, "streaming" in job(out)
     for n_replies in after:
         server.forget()
         process = subprocess.Popen([*command, *map(str, job(out))], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -71,7 +78,9 @@ def kill_and_resume(command, job, out, server, run, after: list[int]) -> None:
     assert result.status == 0, result.err
     assert sum(server.begun.values()) == N_QUESTIONS - kept
     assert result.document["kept"] + result.document["asked"] == result.document["n"] == N_QUESTIONS
-    assert result.document["kept"] >= sum(max(0, n - SLACK) // LIVE for n in after) * LIVE  # rows, not only replies
+    # rows, not only replies: streaming writes each as its question ends, rounds when those that are open have ended
+    rows = sum(max(0, n - SLACK) if streaming else max(0, n - SLACK) // LIVE * LIVE for n in after)
+    assert result.document["kept"] >= rows
 
 
 @pytest.mark.slow
@@ -100,13 +109,18 @@ def test_the_check_catches_a_job_that_forgets_replies(run, job, server, tmp_path
 @pytest.mark.slow
 def test_ctrl_c_ends_a_process_with_one_line(index, questions, tiny_corpus, tmp_path, cli, chat_server, run):
     """`index` while the model extracts, and `answer`: both stop, say one line, and go on when run again."""
-    found = '{"entities": ["Kerling", "Ves"], "triples": [["Kerling", "lies on", "Ves"]]}'
+    names = [{"name": name, "aliases": [], "types": ["place"], "description": ""} for name in ("Kerling", "Ves")]
+    found = json.dumps({"entities": names, "triples": [["Kerling", "lies on", "Ves"]]})
     server = chat_server(lambda prompt: (200, found), seconds=0.2, width=1)
     llm = (*cli.HASH, "--set", f"models.llm={server.spec}", "--set", "models.capable=true")
     jobs = {
         "index": ("index", tiny_corpus, "--out", tmp_path / "new", "--set", "index.extractor=llm", *llm),
-        "answer": ("answer", index, questions, "--method", "dense", "--out", tmp_path / "a.jsonl", *llm),
-    }
+        **{
+            driver: ("answer", index, questions, "--method", "dense", "--driver", driver, "--out",
+                     tmp_path / f"{driver}.jsonl", *llm)
+            for driver in ("rounds", "streaming")
+        },
+    }  # fmt: skip
     for name, words in jobs.items():
         server.forget()
         n = 6 if name == "index" else len(cli.QUESTIONS)
@@ -123,7 +137,8 @@ def test_ctrl_c_ends_a_process_with_one_line(index, questions, tiny_corpus, tmp_
         )
         assert "Traceback" not in err
         server.forget()
-        kept = kept_replies(tmp_path / ("new/replies.sqlite" if name == "index" else "a.jsonl.replies.sqlite"))
+        kept = kept_replies(tmp_path / ("new/replies.sqlite" if name == "index" else f"{name}.jsonl.replies.sqlite"))
+        assert not (tmp_path / f"{name}.jsonl.inflight").exists(), "a stop by Ctrl-C makes no question suspect"
         assert kept >= 2  # a clean stop keeps every reply that had come
         assert run(*words).status == 0
         assert sum(server.begun.values()) == n - kept
@@ -145,3 +160,42 @@ def test_ctrl_c_while_libraries_are_loaded(index, cli):
         assert process.returncode in (1, 2), err  # 2: it had ended before, there is no language model
         assert err.startswith("gpu-rag: error: ") and err.count("\n") == 1
         assert "Traceback" not in err
+
+
+POISON = """
+import os, sys
+from gpu_rag.models.llm.replay import ReplayLLM
+plain = ReplayLLM.complete
+def complete(self, requests, on_reply=None):
+    if any("Who was mayor" in request.prompt for request in requests):
+        os._exit(9)
+    return plain(self, requests, on_reply)
+ReplayLLM.complete = complete
+from gpu_rag.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_a_question_that_kills_the_process_is_set_aside(index, questions, replay, tmp_path, cli, run, driver):
+    """The process dies whenever q4 is answered; the job is run again until it is done."""
+    out = tmp_path / "poison.jsonl"
+    llm = (*cli.HASH, "--set", f"models.llm=replay:{replay}", "--set", "runtime.max_live=4")
+    words = ("answer", index, questions, "--method", "dense", "--out", out, "--driver", driver, *llm, "--json")
+    statuses = []
+    while not statuses or statuses[-1] == 9:
+        assert len(statuses) < 5
+        done = subprocess.run([sys.executable, "-c", POISON, *map(str, words)], capture_output=True, text=True)
+        statuses.append(done.returncode)
+    assert statuses == [9, 9, 9, 3], done.stderr  # 3: one of five failed
+    rows = {row["id"]: row for row in cli.read_rows(out)}
+    assert [rows[f"q{i}"]["status"] for i in range(1, 6)] == [
+        "answered", "answered", "answered", "failed", "unsupported"
+    ]  # fmt: skip
+    error = rows["q4"]["error"]
+    assert error["type"] == "SetAside" and "died 3 times" in error["message"] and len(rows) == 5
+    again = run(*words)
+    assert (again.status, again.document["asked"], again.document["kept"], again.document["failed"]) == (3, 0, 4, 1)
+    out.with_name("poison.jsonl.inflight").unlink()  # as the message says
+    assert run(*words).document["asked"] == 1
+    assert {row["id"]: row["status"] for row in cli.read_rows(out)}["q4"] == "answered"

@@ -228,7 +228,8 @@ def extracted(prompt: str) -> str:
     """A reply as long as a model's: the first names of the passage, and facts between neighbours."""
     text = prompt.split("Passage:", 1)[1]
     names = list(dict.fromkeys(re.findall(r"\b[A-Z][a-z]{3,}\b", text)))[:20]
-    return json.dumps({"entities": names, "triples": [[a, "is near", b] for a, b in zip(names, names[1:])]})
+    entities = [{"name": name, "aliases": [], "types": ["thing"], "description": ""} for name in names]
+    return json.dumps({"entities": entities, "triples": [[a, "is near", b] for a, b in zip(names, names[1:])]})
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from gpu_rag.catalog import all_layers
 from gpu_rag.index import tables
-from gpu_rag.index.build import Layer, Silent, Sources, StageReport, Work
+from gpu_rag.index.build import BuildReport, Layer, Silent, Sources, StageReport, Work, build_index
 from gpu_rag.model_set import ModelSet
 from gpu_rag.models.llm import LLM
 from gpu_rag.settings import make_settings
@@ -111,3 +112,24 @@ def bench(tmp_path: Path) -> Bench:
 def benches(tmp_path: Path) -> Iterable[Bench]:
     """Endless fresh benches, for tests that draw many examples."""
     return (Bench(tmp_path / f"stages-{i}") for i in itertools.count())
+
+
+@pytest.fixture(scope="session")
+def build_hops() -> Callable[..., BuildReport]:
+    """build(corpus, out, llm=None, index={...}, **hops): an index with the hop graph and all that it needs."""
+
+    def build(corpus: Path, out: Path, *, llm: LLM | None = None, index: Any = (), **hops: Any) -> BuildReport:
+        models = {"embedder": "hash", "llm": "smollm2" if llm else "none", "max_batch": 1}
+        settings = make_settings({"models": models, "index": dict(index), "hops": hops})
+        wanted, stack = set(), ["hop_edges", "hop_vertex_vectors"]
+        while stack:
+            wanted.add(name := stack.pop())
+            stack.extend(all_layers()[name].needs)
+        layers = [layer for name, layer in all_layers().items() if name in wanted]
+        model_set = ModelSet(settings.models, out / "replies.sqlite", llm=llm)
+        try:
+            return build_index(out, layers, settings, Sources((corpus,)), model_set)
+        finally:
+            model_set.close()
+
+    return build

@@ -19,7 +19,9 @@ from gpu_rag.layers.extraction import SCHEMA
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.types import JsonSchema, Reply, Request
 
-GOOD = json.dumps({"entities": ["Ann", "Bo"], "triples": [["Ann", "knows", "Bo"]]})
+ANN = {"name": "Ann", "aliases": ["Annie"], "types": ["person"], "description": "friend of Bo"}
+BO = {"name": "Bo", "aliases": [], "types": [], "description": ""}
+GOOD = json.dumps({"entities": [ANN, BO], "triples": [["Ann", "knows", "Bo"]]})
 EMPTY = json.dumps({"entities": [], "triples": []})
 BAD = "Ann knows Bo."
 SAID = Callable[[Request], "str | Reply | RequestFailed"]
@@ -38,7 +40,8 @@ CASES: dict[str, tuple[str | Reply | RequestFailed, str | Reply | RequestFailed,
     "repaired": (BAD, GOOD, "ok"),
     "repaired-to-nothing": (BAD, EMPTY, "empty"),
     "malformed": (BAD, BAD, "malformed"),
-    "wrong-shape": ('{"entities": ["Ann"], "triples": [["Ann", "knows"]]}', '{"entities": []}', "malformed"),
+    "wrong-shape": ('{"entities": [], "triples": [["Ann", "knows"]]}', '{"entities": []}', "malformed"),
+    "names-alone": ('{"entities": ["Ann"], "triples": []}', EMPTY.replace("[]", '["Ann"]', 1), "malformed"),
     "cut": (cut(GOOD[:-4]), cut(GOOD[:-9]), "truncated"),
     "cut-then-repaired": (cut(GOOD[:-4]), GOOD, "ok"),
     "cut-then-malformed": (cut(GOOD[:-4]), BAD, "truncated"),
@@ -96,7 +99,7 @@ def test_a_repair_asks_the_unread_ones_once_more_and_warmer(cases: Path, tmp_pat
     second = {r.prompt: r for r in llm.calls if r.attempt == 1}
     assert len(first) + len(second) == len(llm.calls)  # nobody is asked the same twice
     assert set(first) == {r.prompt for r in llm.calls} and len(first) == len(CASES)
-    unread = {"malformed", "wrong-shape", "cut", "repaired", "failed-later"}
+    unread = {"malformed", "wrong-shape", "names-alone", "cut", "repaired", "failed-later"}
     unread |= {"repaired-to-nothing", "cut-then-repaired", "cut-then-malformed"}
     assert {r.prompt.split("Title: ")[1].split("\n")[0] for r in second.values()} == unread
     assert {(r.max_tokens, r.constraint, r.temperature) for r in first.values()} == {(77, JsonSchema(SCHEMA), 0.0)}

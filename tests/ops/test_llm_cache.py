@@ -124,15 +124,12 @@ from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.types import Request
 
-class Forgetful(CachedLLM):
-    def _write(self, replies):
-        for key, reply in replies:
-            self._db.execute("INSERT OR IGNORE INTO replies VALUES (?, ?)", (key, "{}"))
-
-kind = CachedLLM if sys.argv[2] == "durable" else Forgetful
-llm = kind(ScriptedLLM(lambda r: "x" * 4000), Path(sys.argv[1]))
+llm = CachedLLM(ScriptedLLM(lambda r: "x" * 4000), Path(sys.argv[1]))
 if sys.argv[2] != "durable":
-    llm._db.execute("BEGIN")
+    db = llm.file.db
+    db.execute("BEGIN")
+    llm.file.write = lambda replies: db.executemany(
+        "INSERT OR IGNORE INTO replies VALUES (?, '{}')", [(key,) for key, _ in replies])
 for batch in range(10**6):
     llm.complete([Request("s", f"{batch}/{i}") for i in range(8)])
     print(batch, flush=True)
@@ -150,7 +147,7 @@ def batches_lost_by_a_kill(path: Path, kind: str, after: int) -> int:
     writer.wait()
     engine = ScriptedLLM(lambda r: "x" * 4000)
     cached = CachedLLM(engine, path)
-    assert cached._db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+    assert cached.file.db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
     cached.complete([Request("s", f"{batch}/{i}") for batch in reported for i in range(8)])
     cached.close()
     return len({r.prompt.split("/")[0] for r in engine.calls})
@@ -218,7 +215,7 @@ def test_files_that_are_no_cache(tmp_path):
 def test_a_row_that_cannot_be_read_is_named(tmp_path):
     cached = CachedLLM(ScriptedLLM(echo), tmp_path / "r.sqlite")
     key = reply_key(cached, ask("a"))
-    with cached._db:
-        cached._db.execute("INSERT INTO replies VALUES (?, '{}')", (key,))
+    with cached.file.db:
+        cached.file.db.execute("INSERT INTO replies VALUES (?, '{}')", (key,))
     with pytest.raises(IndexCorrupt, match=key[:20]):
         cached.complete([ask("a")])

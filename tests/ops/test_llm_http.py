@@ -419,3 +419,45 @@ def test_bad_settings(server):
 def test_a_schema_that_is_not_json_fails_alone(server):
     bad, good = connect(server).complete([Request("", "a", JsonSchema("{")), Request("", "b")])
     assert isinstance(bad, RequestFailed) and good.text == "re: b"
+
+
+# --- as a stream -----------------------------------------------------------------------------------
+
+
+def test_a_slow_reply_holds_up_no_other(server):
+    from gpu_rag.models.llm.service import as_streaming
+
+    gate = threading.Event()
+
+    def behave(body):
+        if body["messages"][-1]["content"] == "slow":
+            gate.wait(20)
+        return echo(body)
+
+    server.behave = behave
+    llm = as_streaming(connect(server, max_connections=2))
+    llm.submit(0, Request("", "slow"))
+    for key in range(1, 20):
+        llm.submit(key, Request("", str(key)))
+    found: dict[int, Any] = {}
+    while len(found) < 19:
+        found.update(llm.poll(10.0))
+    assert 0 not in found and server.most_busy <= 2
+    gate.set()
+    assert llm.poll(10.0)[0][0] == 0
+    llm.close()
+
+
+def test_a_server_that_dies_ends_the_stream(server):
+    from gpu_rag.models.llm.service import as_streaming
+
+    llm = as_streaming(connect(server, max_connections=2, retries=0))
+    server.models = (0, b"")
+    server.httpd.socket.close()
+    server.behave = lambda body: (0, b"")
+    for key in range(5):
+        llm.submit(key, Request("", str(key)))
+    with pytest.raises(ModelError, match="does not answer"):
+        while llm.n_open:
+            llm.poll(10.0)
+    llm.close()

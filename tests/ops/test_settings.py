@@ -57,7 +57,7 @@ def test_values_reach_their_sections_and_others_keep_their_defaults() -> None:
     [
         (
             {"indx": {}},
-            "unknown section; given indx; expected models | index | runtime | reader | method; did you mean",
+            "unknown section; given indx; expected models | index | runtime | reader | .*method; did you mean",
         ),
         ({"index": {"chunk_word": 9}}, "given chunk_word; expected .*chunk_words.*; did you mean chunk_words"),
         ({"index": 3}, r"\[index\] is a section"),

@@ -17,7 +17,10 @@ pytestmark = pytest.mark.slow
 N = 10_000
 
 EXTRACTION = {
-    "entities": ["Vell", "Orn", "1902"],
+    "entities": [
+        {"name": name, "aliases": ["V"], "types": ["place"], "description": f"the {name}"}
+        for name in ("Vell", "Orn", "1902")
+    ],
     "triples": [["Vell", "lies on", "Orn"], ["Vell", "founded in", "1902"]],
 }
 SMALL = {

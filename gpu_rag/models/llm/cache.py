@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import json
-import sqlite3
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpu_rag.errors import IndexCorrupt, IndexMismatch, RequestFailed, StorageError
-from gpu_rag.models.llm.interface import LLM, OnReply, reply_from_record, reply_key, reply_record
+from gpu_rag.errors import ModelError, RequestFailed, UsageError
+from gpu_rag.models.llm.interface import LLM, OnReply, StreamingLLM, aborted, reply_key
+from gpu_rag.models.llm.reply_file import ReplyFile
+from gpu_rag.models.llm.service import as_streaming
 from gpu_rag.types import Reply, Request
 
-FORMAT = 1
 COMMIT_EVERY = 32
 COMMIT_S = 0.05
-BUSY_S = 60.0
-KEYS_A_QUERY = 500
 
 
 class CachedLLM:
-    """An engine with a memory: `complete` asks `llm` only what `path` does not hold yet.
+    """An engine with a memory: it is asked only what `path` does not hold yet, by `complete` and by `submit` alike.
 
     Keys are `reply_key`: the same request to another model, or another attempt at it, is another key. Requests that are
-    equal within a batch are asked once. A reply from the file, and the second and later of equal requests, has
-    from_cache=True. Failures are not kept. A commit (synchronous=FULL, rollback journal: one plain file, no shared
-    memory, so it also works on network disks and can be copied) follows a reply when 32 wait or the last commit is 50
-    ms ago, so behind a slow engine each reply is safe as it comes, and the end of every batch, before `complete`
-    returns; killed in between, the file holds every reply committed before and opens as usual. Readers and several
-    writers may share the file: each waits up to 60 s for the other.
+    equal within a batch, or open at the same time, are asked once. A reply from the file, and the second and later of
+    equal requests, has from_cache=True. Failures are not kept. In `complete` a commit follows a reply when 32 wait or
+    the last commit is 50 ms ago, so behind a slow engine each reply is safe as it comes, and the end of every batch;
+    `poll` commits what it gives out before it returns.
     """
 
     def __init__(self, llm: LLM, path: Path):
@@ -39,8 +32,13 @@ class CachedLLM:
         self.llm, self.path = llm, Path(path)
         self.name, self.content_hash = llm.name, llm.content_hash
         self.context_tokens, self.capable = llm.context_tokens, llm.capable
-        self._lock = threading.Lock()  # one connection may serve a caller's thread and a driver's
-        self._db = _open(self.path)
+        self.file = ReplyFile(self.path)
+        self._stream: StreamingLLM | None = None
+        self._ready: dict[int, Reply | RequestFailed] = {}  # for the next `poll`
+        self._waits: dict[int, _Asked] = {}  # by the caller's key; each is in here until `poll` gives it out
+        self._asked: dict[str, _Asked] = {}  # by reply key: what an equal request may join
+        self._running: dict[int, _Asked] = {}  # by the number under which the engine knows it
+        self._n_asked = 0
 
     def count_tokens(self, text: str) -> int:
         """Tokens of `text`, as the engine counts."""
@@ -49,7 +47,7 @@ class CachedLLM:
     def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
         """One reply per request, in order, from the file where it has them."""
         keys = [reply_key(self.llm, request) for request in requests]
-        known: dict[str, Reply | RequestFailed] = dict(self._read(list(dict.fromkeys(keys))))
+        known: dict[str, Reply | RequestFailed] = dict(self.file.read(list(dict.fromkeys(keys))))
         first: dict[str, int] = {}
         for i, key in enumerate(keys):
             if key not in known:
@@ -63,22 +61,83 @@ class CachedLLM:
         for i, key in enumerate(keys):
             reply = known[key] if key in known else fresh[key]
             if key in first and i != first[key]:
-                reply = replace(reply, from_cache=True) if isinstance(reply, Reply) else reply
+                reply = _again(reply)
                 if on_reply is not None:
                     on_reply(i, reply)
             replies.append(reply)
         return replies
 
+    # --- the streaming face ---
+
+    @property
+    def n_open(self) -> int:
+        """How many keys were submitted and not yet given out by `poll`."""
+        return len(self._waits) + len(self._ready)
+
+    def submit(self, key: int, request: Request) -> None:
+        """Hand over a request; a kept reply is there for the next `poll`. Raises UsageError for a key that is open."""
+        if key in self._waits or key in self._ready:
+            raise UsageError("the request cannot be taken", given=f"key {key}", expected="a key that is not open")
+        name = reply_key(self.llm, request)
+        known = self.file.read([name])
+        if known:
+            self._ready[key] = known[name]
+            return
+        asked = self._asked.get(name)
+        if asked is None:
+            self._n_asked += 1
+            asked = self._asked[name] = self._running[self._n_asked] = _Asked(name, self._n_asked, [])
+            self._streaming().submit(asked.number, request)
+        asked.keys.append(key)
+        self._waits[key] = asked
+
+    def poll(self, timeout_s: float) -> list[tuple[int, Reply | RequestFailed]]:
+        """What has finished; see `StreamingLLM.poll`. Replies are in the file before they are given out."""
+        found, self._ready = list(self._ready.items()), {}
+        finished: list[tuple[int, Reply | RequestFailed]] = []
+        if self._running:
+            try:
+                finished = self._streaming().poll(0.0 if found else timeout_s)
+            except ModelError:
+                if not found:
+                    raise  # otherwise the next poll meets it again
+        done = [(self._running.pop(number), reply) for number, reply in finished]
+        self.file.write([(asked.name, reply) for asked, reply in done if isinstance(reply, Reply)])
+        for asked, reply in done:
+            if self._asked.get(asked.name) is asked:
+                del self._asked[asked.name]
+            for i, key in enumerate(asked.keys):
+                found.append((key, _again(reply) if i else reply))
+                del self._waits[key]
+        return found
+
+    def abort(self, key: int) -> None:
+        """Give up a request; the engine is told when no equal one waits for the same reply."""
+        asked = self._waits.get(key)
+        if asked is None:
+            return
+        if len(asked.keys) > 1:
+            asked.keys.remove(key)
+            del self._waits[key]
+            self._ready[key] = aborted()
+            return
+        if self._asked.get(asked.name) is asked:  # an equal request from here on is asked anew
+            del self._asked[asked.name]
+        self._streaming().abort(asked.number)
+
     def close(self) -> None:
         """Close the file and the engine."""
-        with self._lock:
-            self._db.close()
-        self.llm.close()
+        self.file.close()
+        (self._stream or self.llm).close()
 
     def __len__(self) -> int:
         """How many replies the file holds."""
-        with self._lock, _storage_errors(self.path):
-            return int(self._db.execute("SELECT count(*) FROM replies").fetchone()[0])
+        return len(self.file)
+
+    def _streaming(self) -> StreamingLLM:
+        if self._stream is None:
+            self._stream = as_streaming(self.llm)
+        return self._stream
 
     def _ask(
         self, requests: Sequence[Request], first: dict[str, int], on_reply: OnReply | None
@@ -92,7 +151,7 @@ class CachedLLM:
             if isinstance(reply, Reply):
                 waiting.append((keys[i], reply))
             if len(waiting) >= COMMIT_EVERY or time.monotonic() - committed >= COMMIT_S:
-                self._write(waiting)
+                self.file.write(waiting)
                 waiting.clear()
                 committed = time.monotonic()
             if on_reply is not None:
@@ -103,53 +162,19 @@ class CachedLLM:
         try:
             replies = self.llm.complete([requests[i] for i in places], keep)
         finally:  # an engine that gives up half-way has still finished these
-            self._write(waiting)
+            self.file.write(waiting)
         return dict(zip(keys, replies, strict=True))
 
-    def _read(self, keys: list[str]) -> Iterator[tuple[str, Reply]]:
-        with self._lock, _storage_errors(self.path):
-            for start in range(0, len(keys), KEYS_A_QUERY):
-                some = keys[start : start + KEYS_A_QUERY]
-                marks = ",".join("?" * len(some))
-                for key, text in self._db.execute(f"SELECT key, reply FROM replies WHERE key IN ({marks})", some):
-                    try:
-                        yield key, reply_from_record(json.loads(text), from_cache=True)
-                    except (ValueError, KeyError, TypeError) as error:
-                        raise IndexCorrupt("a cached reply cannot be read", given=f"{self.path}, key {key}") from error
 
-    def _write(self, replies: list[tuple[str, Reply]]) -> None:
-        if not replies:
-            return
-        rows = [(key, json.dumps(reply_record(reply), ensure_ascii=True)) for key, reply in replies]
-        with self._lock, _storage_errors(self.path), self._db:
-            self._db.executemany("INSERT OR IGNORE INTO replies (key, reply) VALUES (?, ?)", rows)
+@dataclass(eq=False)
+class _Asked:
+    """One request at the engine. name: its reply key; number: the engine's key; keys: the callers that wait for it."""
+
+    name: str
+    number: int
+    keys: list[int]
 
 
-def _open(path: Path) -> sqlite3.Connection:
-    with _storage_errors(path):
-        db = sqlite3.connect(path, timeout=BUSY_S, check_same_thread=False)
-    try:
-        with _storage_errors(path):
-            found = int(db.execute("PRAGMA user_version").fetchone()[0])
-            if found > FORMAT:
-                raise IndexMismatch("a newer reply cache", given=f"{path}: format {found}", expected=f"<= {FORMAT}")
-            db.execute("PRAGMA synchronous = FULL")
-            if found < FORMAT:
-                with db:
-                    db.execute("CREATE TABLE IF NOT EXISTS replies (key TEXT PRIMARY KEY, reply TEXT) WITHOUT ROWID")
-                    db.execute(f"PRAGMA user_version = {FORMAT}")
-    except (IndexMismatch, IndexCorrupt, StorageError):
-        db.close()
-        raise
-    return db
-
-
-@contextmanager
-def _storage_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        raise StorageError("the reply cache cannot be used", given=f"{path}: {error}") from error
-    except sqlite3.DatabaseError as error:
-        do = "move it away: replies are asked again"
-        raise IndexCorrupt("not a reply cache, or a damaged one", given=f"{path}: {error}", do=do) from error
+def _again(reply: Reply | RequestFailed) -> Reply | RequestFailed:
+    """What a second request for the same reply gets."""
+    return replace(reply, from_cache=True) if isinstance(reply, Reply) else reply

@@ -6,7 +6,13 @@ short answers and carry plumbing. The rule is by size alone, and whoever knows b
 
 from __future__ import annotations
 
+import math
 import re
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from gpu_rag.errors import ModelError
 
 CAPABLE_PARAMETERS = 1e9
 
@@ -30,3 +36,15 @@ def is_capable(name: str, n_parameters: float | None = None) -> bool:
     """
     size = parameters_in_name(name) if n_parameters is None else n_parameters
     return size is None or size >= CAPABLE_PARAMETERS
+
+
+def stored_parameters(folder: Path) -> int | None:
+    """How many numbers the .safetensors files of a model folder hold; None where there is none."""
+    total = 0
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, "numpy") as file:
+                total += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
+            raise ModelError("the weights cannot be read", given=f"{path}: {error}") from error
+    return total or None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 
 from gpu_rag.models.llm.constrain import Matcher
+from gpu_rag.models.llm.interface import sampling_seed
 from gpu_rag.models.llm.kv_cache import Prefix, as_prefix, new_cache, select_rows
 
 # Logits of more option tokens than this are not held at once (512 x 50,000 floats are 100 MB).
@@ -197,14 +197,8 @@ def _choose(row: Row, logits: torch.Tensor) -> int:
     if row.temperature <= 0:
         return int(logits.argmax())
     if row.generator is None:
-        row.generator = torch.Generator().manual_seed(_sampling_seed(row.seed, row.attempt))
+        row.generator = torch.Generator().manual_seed(sampling_seed(row.seed, row.attempt))
     cumulative = torch.softmax(logits.double() / row.temperature, dim=0).cumsum(0)
     draw = torch.rand((), generator=row.generator, dtype=torch.float64) * cumulative[-1]
     place = int(torch.searchsorted(cumulative, draw, right=True))
     return place if place < logits.shape[0] else int(logits.argmax())
-
-
-def _sampling_seed(seed: int, attempt: int) -> int:
-    """63 bits from a request's seed and attempt, so that every request draws its own numbers in any batch."""
-    digest = hashlib.blake2b(f"{seed}/{attempt}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1

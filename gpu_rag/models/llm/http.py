@@ -61,7 +61,7 @@ class HttpLLM:
         limits = httpx.Limits(max_connections=max_connections, max_keepalive_connections=max_connections)
         timeout = httpx.Timeout(timeout_s, connect=connect_timeout_s)
         client = httpx.Client(headers=headers, limits=limits, timeout=timeout, trust_env=False)
-        self._client, self._choice_style, self._max_connections = client, choice_style, max_connections
+        self._client, self._choice_style, self.max_connections = client, choice_style, max_connections
         self._exchanger = Exchanger(url, client, retries=retries, backoff_s=backoff_s)
         card = _find_model(self._exchanger, model)
         self.model = str(card["id"])
@@ -86,7 +86,7 @@ class HttpLLM:
         replies: list[Reply | RequestFailed | None] = [None] * len(requests)
         stop = threading.Event()
         # daemon threads: a process that is told to end does not wait for answers that may take minutes
-        for _ in range(min(self._max_connections, len(requests))):
+        for _ in range(min(self.max_connections, len(requests))):
             threading.Thread(target=self._work, args=(requests, work, arrived, stop), daemon=True).start()
         try:
             for _ in requests:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from gpu_rag.errors import RequestFailed
 from gpu_rag.models.fingerprint import text_hash
@@ -40,6 +41,58 @@ class LLM(Protocol):
     def close(self) -> None:
         """Free what the engine holds. It is not used afterwards."""
         ...
+
+
+@runtime_checkable
+class StreamingLLM(Protocol):
+    """The asynchronous face of an engine: requests go in while others run, replies come out as they finish.
+
+    One thread at a time uses it. A key is the caller's number for a request, unique among the open ones. Every key
+    that was submitted comes out of `poll` exactly once, unless the engine dies or is closed first. Engines offer this
+    face beside `LLM.complete`; `service.as_streaming` gives it to one that does not.
+    """
+
+    name: str
+    content_hash: str
+    context_tokens: int
+    capable: bool
+
+    def count_tokens(self, text: str) -> int:
+        """As `LLM.count_tokens`."""
+        ...
+
+    def submit(self, key: int, request: Request) -> None:
+        """Hand over a request; never waits for the engine. Raises UsageError for a key that is open."""
+        ...
+
+    def poll(self, timeout_s: float) -> list[tuple[int, Reply | RequestFailed]]:
+        """What has finished, as (key, reply); waits up to `timeout_s` for the first, [] when none came or none is open.
+
+        Raises ModelError when the engine is dead and all that finished before was handed out.
+        """
+        ...
+
+    def abort(self, key: int) -> None:
+        """Give up a request; a key that is not open is ignored.
+
+        `poll` still gives the key out once: with its reply when that was finished or cannot be stopped any more, else
+        with a RequestFailed that says it was aborted.
+        """
+        ...
+
+    @property
+    def n_open(self) -> int:
+        """How many keys were submitted and not yet given out by `poll`."""
+        ...
+
+    def close(self) -> None:
+        """Give up what is open and free what the engine holds. It is not used afterwards."""
+        ...
+
+
+def aborted() -> RequestFailed:
+    """What an aborted request comes back as."""
+    return RequestFailed("the request was aborted")
 
 
 def estimate_tokens(text: str) -> int:
@@ -109,3 +162,9 @@ def reply_from_record(record: dict[str, Any], *, from_cache: bool = False) -> Re
         scores=tuple(float(s) for s in record.get("scores", ())),
         from_cache=from_cache,
     )
+
+
+def sampling_seed(seed: int, attempt: int) -> int:
+    """63 bits from a request's seed and attempt, so that every request draws its own numbers in any batch."""
+    digest = hashlib.blake2b(f"{seed}/{attempt}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1

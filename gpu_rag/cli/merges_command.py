@@ -1,0 +1,72 @@
+"""gpu-rag merges: which names an index takes for one thing, and edits of that."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpu_rag.index.merges import Merges
+
+HELP = "List the merges of names in an index; reject or force some for the next build."
+EXAMPLE = 'gpu-rag merges my-index --find "curie"'
+WHY = ["exact", "semantic", "forced"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    from gpu_rag.cli.options import count_of
+
+    parser.add_argument("index", type=Path, metavar="DIR", help="the index folder, built for a higra method")
+    parser.add_argument("--find", default="", metavar="TEXT", help="only merges with this text in a name")
+    parser.add_argument("--why", choices=WHY, help="only merges made for this reason")
+    parser.add_argument(
+        "--limit", type=lambda text: count_of(text, "merges"), metavar="N", help="only the first N merges"
+    )
+    parser.add_argument(
+        "--reject", action="append", default=[], metavar="ID", help="tell the names of a merge apart (repeatable)"
+    )
+    parser.add_argument(
+        "--force", action="append", default=[], nargs=2, metavar="NAME", help="make two names one (repeatable)"
+    )
+    parser.add_argument("--undo", action="append", default=[], metavar="ID", help="take an edit back (repeatable)")
+
+
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+    """Edits where asked to, then lists."""
+    from gpu_rag.cli.options import say
+    from gpu_rag.index.merges import open_merges
+
+    merges = open_merges(options.index)
+    edited = bool(options.reject or options.force or options.undo)
+    if edited:
+        merges.undo(options.undo)
+        merges.reject(options.reject)
+        for one, other in options.force:
+            merges.force(one, other)
+        merges.save()
+        say(f"gpu-rag: edits kept in {merges.path}; run gpu-rag index again to apply them")
+    document = _document(merges, options, edited)
+    if not options.json:
+        print(_text(document, edited))
+    return 0, document
+
+
+def _document(merges: Merges, options: argparse.Namespace, edited: bool) -> dict[str, Any]:
+    found = merges.found(options.find, options.why or "")
+    edits = [{"id": e.id, "action": e.action, "members": list(e.members)} for e in merges.edits.edits]
+    shown = found[: options.limit]
+    return {"index": str(options.index), "n": len(found), "edited": edited, "merges": shown, "edits": edits}
+
+
+def _text(document: dict[str, Any], edited: bool) -> str:
+    lines = []
+    for row in document["merges"] if not edited else ():
+        others = [name for name in row["members"] if name != row["entity"]]
+        lines.append(f"{row['id']}  {row['why']:8}  {row['score']:.3f}  {row['entity']} = {' = '.join(others)}")
+        lines[-1] += f"  ({row['rule']})"
+    if not edited:
+        lines.append(f"{len(document['merges'])} of {document['n']} merges")
+    lines += [f"edit {edit['id']}: {edit['action']} {' = '.join(edit['members'])}" for edit in document["edits"]]
+    return "\n".join(lines or ["no edits"])

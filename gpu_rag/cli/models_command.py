@@ -1,0 +1,99 @@
+"""gpu-rag models: packaged weights to a model folder, a repository fetched, and what a model can do."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from gpu_rag.cli.options import add_settings, api_key, say, settings_of, table
+from gpu_rag.errors import UsageError
+
+HELP = "Convert the packaged model to a folder, fetch another, or look what a model can do."
+EXAMPLE = "gpu-rag models convert --out smollm2"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument("action", choices=["convert", "fetch", "probe"], help="what to do")
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="fetch: OWNER/NAME; probe: a model, as in models.llm (default: that)"
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the model folder (default: below the cache folder)")
+    parser.add_argument("--fresh", action="store_true", help="probe again a model whose result was kept")
+    add_settings(parser)
+
+
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+    """One of the three."""
+    if options.action == "probe":
+        return _probe(options)
+    if options.fresh:
+        raise UsageError("--fresh is for probe", given=options.action)
+    document = _convert(options) if options.action == "convert" else _fetch(options)
+    if not options.json:
+        size = f"{document['bytes'] / 2**20:,.1f} MiB in {len(document['files'])} files"
+        did = f"in {document['s']:.1f} s" if document["written"] else "was there already"
+        print(f"{document['folder']}: {size}, {did}\ncontent {document['sha256']}")
+    return 0, document
+
+
+def _convert(options: argparse.Namespace) -> dict[str, Any]:
+    from gpu_rag.models.packaged import convert_packaged, packaged_llm_folder
+    from gpu_rag.models.stored import describe_folder
+
+    if options.name:
+        raise UsageError("convert knows the packaged model only", given=options.name, expected="no NAME")
+    began = time.perf_counter()
+    if options.out is None:
+        existed, folder = False, packaged_llm_folder()
+    else:
+        existed, folder = options.out.exists(), options.out
+        if not existed:
+            say("converting; this takes about 20 s and 270 MB")
+            convert_packaged(folder)
+    return {**describe_folder(folder), "written": not existed, "s": time.perf_counter() - began}
+
+
+def _fetch(options: argparse.Namespace) -> dict[str, Any]:
+    os.environ["HF_HUB_OFFLINE"] = "0"  # the one command that may use the network
+    from gpu_rag.models.stored import describe_folder, fetch, fetched_folder
+
+    if not options.name:
+        raise UsageError("fetch needs a repository", given="no NAME", expected="OWNER/NAME")
+    began = time.perf_counter()
+    folder = options.out or fetched_folder(options.name)
+    existed = folder.exists()
+    if not existed:
+        fetch(options.name, folder, say)
+    return {**describe_folder(folder), "written": not existed, "s": time.perf_counter() - began}
+
+
+def _probe(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+    from dataclasses import replace
+
+    from gpu_rag.model_set import ModelSet
+    from gpu_rag.models.packaged import cache_dir
+    from gpu_rag.probe import keep_probe, kept_probe, probe
+
+    if options.out is not None:
+        raise UsageError("--out is for convert and fetch", given=options.out)
+    settings = settings_of(options)
+    chosen = replace(settings.models, llm=options.name) if options.name else settings.models
+    models = ModelSet(chosen, api_key=api_key(), vllm=settings.vllm)
+    try:
+        llm = models.llm()
+        kept = None if options.fresh else kept_probe(cache_dir(), llm)
+        document = kept or probe(llm)
+        if kept is None:
+            keep_probe(cache_dir(), llm, document)
+    finally:
+        models.close()
+    document = {**document, "kept": kept is not None}
+    if not options.json:
+        rows = [[test, f"{right} of {n}"] for test, (right, n) in document["tests"].items()]
+        print(f"{document['model']['name']}: good for {', '.join(document['good_for']) or 'none of the three uses'}")
+        print(table(rows, ["test", "right"]))
+    return 0, document

@@ -1,0 +1,139 @@
+"""An index as one graph with kinds of nodes and edges, for PyG: in memory, and as a folder without pickle.
+
+Node kinds: passage (id, title) and, where it has entities, entity (name); `x` holds the vectors of a kind where the
+index has them (f32). Edge kinds: (entity, relation, entity) with `label` i64, the number of its text in `labels`;
+(entity, mentioned_in, passage), once a pair; (entity, synonym, entity) with `edge_weight`, the cosine. The folder has
+`graph.json` and `graph.safetensors`; a tensor is named KIND/ATTRIBUTE or LEFT/NAME/RIGHT/ATTRIBUTE.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpu_rag.errors import BadInput, IndexCorrupt
+from gpu_rag.graph.interop import EdgeType, library
+from gpu_rag.index import tables
+from gpu_rag.index.folder import storage_errors
+from gpu_rag.index.index import Index
+
+FORMAT, VERSION = "gpu-rag graph", 1
+VECTORS = {"passage": "passage_vectors", "entity": "entity_vectors"}
+
+Attributes = dict[str, Any]  # a numpy array, or a list of texts
+
+
+@dataclass
+class HeteroGraph:
+    """nodes: kind -> attributes, with "num_nodes" an int; edges: (kind, name, kind) -> attributes with edge_index
+    i64[2, E]. Other attributes are arrays or lists of texts."""
+
+    nodes: dict[str, Attributes] = field(default_factory=dict)
+    edges: dict[EdgeType, Attributes] = field(default_factory=dict)
+
+
+def hetero_graph(index: Index) -> HeteroGraph:
+    """The graph of an index, with what its layers hold."""
+    graph = HeteroGraph()
+    graph.nodes["passage"] = {
+        "num_nodes": index.n_passages, "id": index.passage_ids, "title": index.passages["title"].to_pylist(),
+    }  # fmt: skip
+    if "entities" in index.layers:
+        graph.nodes["entity"] = {"num_nodes": index.n_entities, "name": index.entity_names}
+        written = index.relations["label"].to_pylist()
+        labels = sorted(set(written))
+        number = {label: i for i, label in enumerate(labels)}
+        graph.edges["entity", "relation", "entity"] = {
+            "edge_index": np.stack(index.relation_ends), "labels": labels,
+            "label": np.array([number[label] for label in written], np.int64),
+        }  # fmt: skip
+    if "mentions" in index.layers:
+        pairs = np.stack([index.mentions[name].to_numpy().astype(np.int64) for name in ("entity", "passage")])
+        graph.edges["entity", "mentioned_in", "passage"] = {"edge_index": np.unique(pairs, axis=1)}
+    if "synonyms" in index.layers:
+        held = tables.read_table(index.folder("synonyms") / "synonyms.parquet", tables.SYNONYMS)
+        ends = np.stack([held[name].to_numpy().astype(np.int64) for name in ("left", "right")])
+        graph.edges["entity", "synonym", "entity"] = {"edge_index": ends, "edge_weight": held["score"].to_numpy()}
+    for kind, layer in VECTORS.items():
+        if kind in graph.nodes and layer in index.layers:
+            graph.nodes[kind]["x"] = index.vectors(layer).float().cpu().numpy()
+    return graph
+
+
+def to_hetero_data(graph: HeteroGraph) -> Any:
+    """torch_geometric.data.HeteroData with the same kinds and attributes. Raises MissingBackend."""
+    data = library("torch_geometric.data").HeteroData()
+    for kind, attributes in (*graph.nodes.items(), *graph.edges.items()):
+        for name, value in attributes.items():
+            held = (
+                torch.from_numpy(np.require(value, requirements=["C", "W"])) if isinstance(value, np.ndarray) else value
+            )
+            setattr(data[kind], name, held)
+    return data
+
+
+def write_hetero(graph: HeteroGraph, out: Path) -> list[Path]:
+    """Writes the folder `out`, which must not exist. Returns the files written."""
+    arrays: dict[str, np.ndarray] = {}
+    nodes: dict[str, Any] = {}
+    edges: list[dict[str, Any]] = []
+    for kind, attributes in graph.nodes.items():
+        nodes[kind] = _described(attributes)
+        arrays.update({f"{kind}/{name}": a for name, a in attributes.items() if isinstance(a, np.ndarray)})
+    for parts, attributes in graph.edges.items():
+        edges.append({"type": list(parts), **_described(attributes)})
+        prefix = "/".join(parts)
+        arrays.update({f"{prefix}/{name}": a for name, a in attributes.items() if isinstance(a, np.ndarray)})
+    described = {"format": FORMAT, "version": VERSION, "nodes": nodes, "edges": edges}
+    with storage_errors(out):
+        out.mkdir(parents=True)
+        (out / "graph.json").write_text(json.dumps(described, ensure_ascii=False), encoding="utf-8")
+    tables.write_arrays(out / "graph.safetensors", arrays)
+    return [out / "graph.json", out / "graph.safetensors"]
+
+
+def _described(attributes: Attributes) -> dict[str, Any]:
+    """What is no array goes into the JSON as it is; of arrays their names."""
+    plain = {name: value for name, value in attributes.items() if not isinstance(value, np.ndarray)}
+    return {"plain": plain, "arrays": sorted(set(attributes) - set(plain))}
+
+
+def read_hetero(folder: Path) -> HeteroGraph:
+    """Reads what `write_hetero` wrote. Raises BadInput for another folder, IndexCorrupt for a damaged one."""
+    try:
+        described = json.loads((folder / "graph.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadInput("no exported graph", given=f"{folder}: {error}", expected="what --format pyg wrote") from error
+    found = described.get("format"), described.get("version")
+    if found != (FORMAT, VERSION):
+        raise BadInput("another format of graph", given=found, expected=f"{FORMAT} {VERSION}")
+    arrays = tables.read_arrays(folder / "graph.safetensors")
+    graph = HeteroGraph()
+    for kind, entry in described["nodes"].items():
+        graph.nodes[kind] = _attributes(entry, kind, arrays)
+    for entry in described["edges"]:
+        left, name, right = entry["type"]
+        graph.edges[left, name, right] = _attributes(entry, "/".join(entry["type"]), arrays)
+    _check(graph, folder)
+    return graph
+
+
+def _attributes(entry: dict[str, Any], prefix: str, arrays: dict[str, np.ndarray]) -> Attributes:
+    missing = [name for name in entry["arrays"] if f"{prefix}/{name}" not in arrays]
+    if missing:
+        raise IndexCorrupt("an array of the graph is missing", given=f"{prefix}/{missing[0]}")
+    return {**entry["plain"], **{name: arrays[f"{prefix}/{name}"] for name in entry["arrays"]}}
+
+
+def _check(graph: HeteroGraph, folder: Path) -> None:
+    """Every edge has its ends."""
+    for (left, name, right), attributes in graph.edges.items():
+        for side, kind in enumerate((left, right)):
+            ends, n = attributes["edge_index"][side], graph.nodes.get(kind, {}).get("num_nodes", 0)
+            if ends.size and not 0 <= ends.min() <= ends.max() < n:
+                raise IndexCorrupt("an edge has no end", given=f"{folder}: {left} {name} {right}")

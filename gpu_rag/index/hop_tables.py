@@ -1,0 +1,54 @@
+"""What the HopRAG layers write: vertices, pseudo-questions, keywords, matches and edges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from gpu_rag.index import tables
+from gpu_rag.types import Ragged
+
+VERTICES = pa.schema(
+    [
+        ("id", pa.string()),  # the passage's id, or `passage@k` for its sentence k
+        ("passage", pa.int32()),  # rows of PASSAGES, ascending
+        ("start", pa.int32()),  # characters into the passage text
+        ("end", pa.int32()),
+    ]
+)
+QUESTIONS = pa.schema([("vertex", pa.int32()), ("text", pa.string())])  # sorted by (vertex, text), each once
+MATCHES = pa.schema([("question", pa.int32()), ("sim", pa.float64())])  # of each out-question; -1, -inf: none
+EDGES = pa.schema(
+    [
+        ("source", pa.int32()),  # rows of VERTICES; sorted by (source, target), each pair once
+        ("target", pa.int32()),
+        ("question", pa.int32()),  # the in-question that the edge carries
+        ("out_question", pa.int32()),  # the out-question that it answers best
+        ("sim", pa.float64()),
+    ]
+)
+KEYWORDS = pa.schema([("keyword", pa.string())])  # sorted; the row is the number
+SIDES = ("in", "out", "vertex")  # whose keywords are stored, by file name
+
+
+def read_questions(folder: Path, side: str) -> pa.Table:
+    """The in- or out-questions of the stage `hop_questions`."""
+    return tables.read_table(folder / f"{side}_questions.parquet", QUESTIONS)
+
+
+def write_lists(path: Path, lists: Sequence[Sequence[int]]) -> None:
+    """Lists of integers as arrays `values` i32[T] and `offsets` i64[B+1]."""
+    offsets = np.zeros(len(lists) + 1, np.int64)
+    np.cumsum([len(values) for values in lists], out=offsets[1:])
+    values = np.fromiter((value for one in lists for value in one), np.int32, int(offsets[-1]))
+    tables.write_arrays(path, {"values": values, "offsets": offsets})
+
+
+def read_lists(path: Path) -> Ragged:
+    """What `write_lists` wrote."""
+    arrays = tables.read_arrays(path)
+    return Ragged(torch.from_numpy(arrays["values"]), torch.from_numpy(arrays["offsets"]))

@@ -1,0 +1,83 @@
+"""Query simulation by a language model: what a vertex answers, and what it raises and cannot answer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from gpu_rag.errors import GpuRagError
+from gpu_rag.index.build import Work
+from gpu_rag.layers.requests import ask
+from gpu_rag.settings import Settings
+from gpu_rag.text.prompts import Prompt
+from gpu_rag.text.replies import canonical_schema
+from gpu_rag.types import JsonSchema, Request
+
+LEAST = {"in": 2, "out": 4}  # questions a request, as in HopRAG
+MOST = 12
+Questions = dict[str, list[list[str]]]  # by side ("in", "out"), a list of texts a vertex
+
+
+def _schema(side: str) -> str:
+    questions = {"type": "array", "items": {"type": "string"}, "minItems": LEAST[side], "maxItems": MOST}
+    return canonical_schema(
+        {
+            "type": "object",
+            "properties": {"questions": questions},
+            "required": ["questions"],
+            "additionalProperties": False,
+        }
+    )
+
+
+SCHEMAS = {side: _schema(side) for side in LEAST}
+
+
+def simulation_params(settings: Settings) -> dict[str, Any]:
+    """What the replies depend on, beside the vertices and the model."""
+    prompts = {side: Prompt.read("gpu_rag.layers.prompts", f"hop_{side}").digest for side in LEAST}
+    return {"prompts": prompts, "schemas": SCHEMAS, "max_tokens": settings.hops.tokens, "seed": settings.runtime.seed}
+
+
+def simulation_requests(side: str, titles: Sequence[str], texts: Sequence[str], settings: Settings) -> list[Request]:
+    """What is asked about each vertex: the "in" or the "out" questions."""
+    prompt, constraint = Prompt.read("gpu_rag.layers.prompts", f"hop_{side}"), JsonSchema(SCHEMAS[side])
+    return [
+        Request(
+            prompt.system,
+            prompt.render(title=title, text=text),
+            constraint,
+            max_tokens=settings.hops.tokens,
+            seed=settings.runtime.seed,
+        )
+        for title, text in zip(titles, texts)
+    ]
+
+
+def by_llm(work: Work, titles: Sequence[str], texts: Sequence[str]) -> tuple[Questions, dict[str, int]]:
+    """Two requests a vertex, block by block; and how many replies were ok, malformed, truncated or failed.
+
+    A vertex whose reply cannot be read after one repair try has no questions of that side. Raises GpuRagError when
+    fewer replies than `index.min_yield` could be read.
+    """
+    questions: Questions = {side: [] for side in LEAST}
+    statuses: Counter[str] = Counter()
+    for _, block in work.blocks(len(texts)):
+        for side, lists in questions.items():
+            replies = ask(work, simulation_requests(side, titles[block], texts[block], work.settings))
+            statuses.update(reply if isinstance(reply, str) else "ok" for reply in replies)
+            lists.extend([] if isinstance(reply, str) else reply["questions"] for reply in replies)
+    _check_yield(statuses, work.settings.index.min_yield)
+    return questions, {f"hop_replies_{status}": n for status, n in sorted(statuses.items())}
+
+
+def _check_yield(statuses: Counter[str], floor: float) -> None:
+    total = sum(statuses.values())
+    if total and statuses["ok"] < floor * total:
+        raise GpuRagError(
+            "the model wrote questions for too few passages",
+            given=f"{statuses['ok']} of {total} replies ({dict(statuses)})",
+            expected=f"at least {floor:.0%}",
+            do="use a stronger model, --set hops.simulate=templates, or lower index.min_yield; replies are kept",
+        )

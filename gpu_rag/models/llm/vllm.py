@@ -1,0 +1,250 @@
+"""vLLM in this process (or a child of it): continuous batching, prefix caching, one GPU, several, or the CPU."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gpu_rag.errors import ContextOverflow, GpuRagError, ModelError, RequestFailed, UsageError
+from gpu_rag.models.fingerprint import folder_hash
+from gpu_rag.models.llm.capability import is_capable, parameters_in_name, stored_parameters
+from gpu_rag.models.llm.chat import ChatFormat
+from gpu_rag.models.llm.interface import OnReply, sampling_seed
+from gpu_rag.models.llm.vllm_engine import VllmEngine, window
+from gpu_rag.models.llm.vllm_jobs import Generation, Job, Piece, Ranking
+from gpu_rag.models.llm.vllm_service import EngineService, Ticket
+from gpu_rag.settings_vllm import VllmSettings
+from gpu_rag.types import Rank, Reply, Request
+
+CODE_VERSION = 1
+# Two texts tokenized apart may need a token more than the two together.
+CONTEXT_MARGIN = 8
+
+# Prompts tokenized at once: the engine begins with the first while the next are tokenized.
+TOKENIZE = 64
+
+_Outcome = tuple[int, Request, "Job | None", "GpuRagError | None"]
+
+
+class VllmLLM:
+    """Replies of a causal language model through vLLM's synchronous engine, which one thread drives.
+
+    Requests are admitted while others run and each reply is handed out as it finishes, by `complete` and by `submit` /
+    `poll` alike. Prompts are made as the transformers backend makes them, so head, prompt and tail of a stage's
+    requests are equal token by token and share the prefix cache; thinking modes are off. JsonSchema (on one line) and
+    Choice by structured outputs. Rank: mean log-probability per token of each option right after the prompt, which is
+    computed once, see `vllm_jobs.Ranking`. Greedy at temperature 0; above it every request draws by its own seed and
+    attempt. In bfloat16 a reply may differ from the same request's in another batch: keep replies (CachedLLM), or
+    start with VLLM_BATCH_INVARIANT=1 where the GPU has it.
+    Counts: n_prompt all tokens before the reply, template included, plus for Rank all option tokens; n_cached those
+    that the prefix cache had.
+    """
+
+    def __init__(
+        self,
+        service: EngineService,
+        tokenizer: Any,
+        *,
+        name: str,
+        content_hash: str,
+        capable: bool,
+        max_model_len: int,
+    ):
+        """For an engine that runs already; `load` does both."""
+        self.name, self.content_hash, self.capable = name, content_hash, capable
+        self._service, self._tokenizer = service, tokenizer
+        self._chat, self._limit = ChatFormat(tokenizer), max_model_len
+        self.context_tokens = max_model_len - self._chat.overhead() - CONTEXT_MARGIN
+        self._finished: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
+        self._open: dict[int, Ticket | None] = {}
+        self._dead: GpuRagError | None = None
+        self._lock = threading.Lock()  # a fast tokenizer is not safe to share
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path,
+        *,
+        name: str = "",
+        device: str = "cpu",
+        threads: int = 1,
+        capable: bool | None = None,
+        settings: VllmSettings | None = None,
+    ) -> VllmLLM:
+        """Start an engine for the model in `folder`; nothing is downloaded, no code of the folder is run.
+
+        device: cpu, or cuda for all the GPUs that tensor_parallel asks for. threads: of a CPU engine in this process.
+        Raises MissingBackend (no vllm), UsageError, ModelError (the engine does not start).
+        """
+        chosen = settings or VllmSettings()
+        kind = device.partition(":")[0]
+        tokenizer, n_parameters = load_tokenizer(folder), parameters_in_name(folder.name) or stored_parameters(folder)
+        engines: list[VllmEngine] = []
+
+        def build() -> VllmEngine:
+            engines[:] = [VllmEngine(folder, chosen, device=kind, threads=threads)]
+            return engines[0]
+
+        service = EngineService(build, window=window(chosen, kind), restarts=chosen.restarts)
+        running, is_dummy = engines[0], chosen.load_format == "dummy"
+        about = {"engine": "vllm", "dtype": running.dtype, "random_weights": [chosen.seed] if is_dummy else []}
+        return cls(
+            service,
+            tokenizer,
+            name=name or str(folder),
+            content_hash=folder_hash(folder, CODE_VERSION, about, need_weights=not is_dummy),
+            capable=is_capable(folder.name, n_parameters) if capable is None else capable,
+            max_model_len=running.max_model_len,
+        )
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of `text` as a prompt."""
+        with self._lock:
+            return len(self._chat.prompt_ids([text])[0])
+
+    def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
+        """One reply per request, in order. Raises ModelError when the engine is dead for good."""
+        replies: list[Reply | RequestFailed | None] = [None] * len(requests)
+        finished: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
+        tickets: list[Ticket] = []
+        try:
+            for start in range(0, len(requests), TOKENIZE):
+                some = requests[start : start + TOKENIZE]
+                for i, (request, job) in enumerate(zip(some, self._jobs(some), strict=True), start):
+                    tickets += self._hand_over(i, request, job, finished)
+            for _ in requests:
+                i, reply = self._outcome(finished.get())
+                replies[i] = reply
+                if on_reply is not None:
+                    on_reply(i, reply)
+        finally:  # a caller that was interrupted leaves nothing behind in the engine
+            for ticket in tickets:
+                if not ticket.over:
+                    self._service.abort(ticket)
+        return [reply for reply in replies if reply is not None]
+
+    # --- the streaming face ---
+
+    @property
+    def n_open(self) -> int:
+        """How many keys were submitted and not yet given out by `poll`."""
+        return len(self._open)
+
+    def submit(self, key: int, request: Request) -> None:
+        """Hand over a request; returns at once. Raises UsageError for a key that is open."""
+        if key in self._open:
+            raise UsageError("the request cannot be taken", given=f"key {key}", expected="a key that is not open")
+        [job] = self._jobs([request])
+        tickets = self._hand_over(key, request, job, self._finished)
+        self._open[key] = tickets[0] if tickets else None
+
+    def poll(self, timeout_s: float) -> list[tuple[int, Reply | RequestFailed]]:
+        """What has finished; see `StreamingLLM.poll`."""
+        found: list[tuple[int, Reply | RequestFailed]] = []
+        try:
+            while self._open and self._dead is None:
+                item = self._finished.get(timeout=0.0 if found else max(0.0, timeout_s))
+                found.append(self._outcome(item))
+                del self._open[item[0]]
+        except queue.Empty:
+            pass
+        except ModelError as error:
+            self._dead = error
+        if self._dead is not None and not found and self._open:
+            raise self._dead
+        return found
+
+    def abort(self, key: int) -> None:
+        """Give up a request; a key that is not open is ignored."""
+        ticket = self._open.get(key)
+        if ticket is not None:
+            self._service.abort(ticket)
+
+    def close(self) -> None:
+        """Give up what is open and stop the engine."""
+        self._service.close()
+        self._open.clear()
+
+    # --- requests to jobs, jobs to replies ---
+
+    def _hand_over(
+        self, key: int, request: Request, job: Job | RequestFailed, finished: queue.SimpleQueue[_Outcome]
+    ) -> list[Ticket]:
+        """Submit a job, or hand out at once why there is none."""
+        if isinstance(job, RequestFailed):
+            finished.put((key, request, None, job))
+            return []
+        return [self._service.submit(job, lambda error: finished.put((key, request, job, error)))]
+
+    def _jobs(self, requests: Sequence[Request]) -> list[Job | RequestFailed]:
+        with self._lock:
+            prompts = self._chat.prompt_ids([request.prompt for request in requests])
+            return [self._job(request, ids) for request, ids in zip(requests, prompts, strict=True)]
+
+    def _job(self, request: Request, prompt: list[int]) -> Job | RequestFailed:
+        """The job of a request, or why it cannot run: sizes are checked before the engine sees it."""
+        ids = (*self._chat.head_ids(request.system), *prompt, *self._chat.tail_ids)
+        constraint = request.constraint
+        if not ids:
+            return RequestFailed("an empty prompt", expected="some text")
+        if isinstance(constraint, Rank):
+            options = self._chat.prompt_ids(constraint.options)
+            if not all(options):
+                return RequestFailed("an option without tokens", given=constraint.options, expected="some text in each")
+            n_more = max(map(len, options))
+        else:
+            n_more = request.max_tokens
+        if len(ids) + n_more > self._limit:
+            given = f"{len(ids)} prompt and {n_more} reply tokens"
+            do = "shorten the prompt or lower max_tokens"
+            return ContextOverflow("the prompt does not fit", given=given, expected=f"<= {self._limit} in all", do=do)
+        if isinstance(constraint, Rank):
+            return Ranking(ids, options)
+        seed = sampling_seed(request.seed, request.attempt)
+        return Generation(Piece(ids, request.max_tokens, request.temperature, seed, constraint))
+
+    def _outcome(self, item: _Outcome) -> tuple[int, Reply | RequestFailed]:
+        """The reply of a job that ended. Raises ModelError for one that ended with its engine."""
+        key, request, job, error = item
+        if isinstance(error, RequestFailed):
+            return key, error
+        if error is not None:
+            raise error
+        if isinstance(job, Ranking):
+            return key, _ranked(request, job)
+        assert isinstance(job, Generation)
+        return key, self._generated(job)
+
+    def _generated(self, job: Generation) -> Reply | RequestFailed:
+        finished = job.result
+        assert finished is not None
+        if finished.finish_reason not in ("stop", "length"):
+            given = f"finish_reason={finished.finish_reason!r}"
+            return RequestFailed("the engine ended the reply", given=given, expected="stop or length")
+        with self._lock:
+            ids = list(finished.ids)
+            if ids and ids[-1] in self._tokenizer.all_special_ids:  # the end token
+                ids.pop()
+            text = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return Reply(text, finished.finish_reason, len(job.piece.ids), finished.n_cached, len(ids))
+
+
+def _ranked(request: Request, job: Ranking) -> Reply:
+    assert isinstance(request.constraint, Rank)
+    scores = job.scores()
+    best = max(range(len(scores)), key=scores.__getitem__)
+    n_prompt = len(job.prompt) + sum(map(len, job.options))
+    return Reply(request.constraint.options[best], "rank", n_prompt, job.n_cached, 0, scores)
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The fast tokenizer in `folder`. Raises ModelError."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError("the tokenizer could not be loaded", given=f"{folder}: {error}") from error

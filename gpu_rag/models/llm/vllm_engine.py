@@ -1,0 +1,192 @@
+"""vLLM's synchronous engine behind four calls: add, step, abort, close. The only module that imports vllm."""
+
+from __future__ import annotations
+
+import gc
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gpu_rag.errors import MissingBackend, RequestFailed
+from gpu_rag.models.device import check_device, use_threads
+from gpu_rag.models.llm.vllm_jobs import Finished, Piece
+from gpu_rag.models.llm.vllm_service import EngineDied
+from gpu_rag.settings_vllm import VllmSettings
+from gpu_rag.types import JsonSchema
+
+INSTALL_LINE = "pip install 'gpu-rag[gpu]', or on a CPU scripts/install_vllm.sh VENV"
+CPU_CACHE_GIB = 1.0
+MAX_NUM_SEQS = {"cpu": 32, "cuda": 256}
+# Prompts share whole blocks: vLLM's 128 tokens on a CPU would share nothing of short heads, and compute them again.
+CPU_BLOCK_TOKENS = 32
+# How long new requests wait at most while the engine's own process computes.
+CHILD_WAIT_S = 0.05
+# vLLM raises whatever its own libraries raise.
+FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
+
+
+def require_vllm() -> None:
+    """Raises MissingBackend, with the line that installs it, where vllm cannot be imported."""
+    try:
+        import vllm  # noqa: F401
+    except ImportError as error:
+        raise MissingBackend("this model needs vllm", given=str(error), do=INSTALL_LINE) from error
+
+
+def set_environment(settings: VllmSettings, device: str, threads: int) -> None:
+    """What vLLM reads from the environment only; what a user has set stays, but for the kind of process."""
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if settings.child_process else "0"
+    if runs_eagerly(settings, device) and device == "cpu":
+        # the sampler would compile a small function, which takes 20 s and a C++ compiler
+        os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+    for name, value in {
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # stdout is for results
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # bound threads fight with others for their core
+        "OMP_NUM_THREADS": str(threads),
+    }.items():
+        os.environ.setdefault(name, value)
+
+
+def runs_eagerly(settings: VllmSettings, device: str) -> bool:
+    """Whether the engine compiles no graphs."""
+    return device == "cpu" if settings.enforce_eager is None else settings.enforce_eager
+
+
+def engine_arguments(folder: Path, settings: VllmSettings, device: str) -> dict[str, Any]:
+    """The arguments of vLLM's EngineArgs. device: cpu | cuda."""
+    cache_gib = settings.kv_cache_gib or (CPU_CACHE_GIB if device == "cpu" else 0.0)
+    arguments: dict[str, Any] = {
+        "model": str(folder),
+        "tensor_parallel_size": settings.tensor_parallel,
+        "gpu_memory_utilization": settings.gpu_memory_utilization,
+        "max_num_seqs": settings.max_num_seqs or MAX_NUM_SEQS[device],
+        "dtype": settings.dtype,
+        "seed": settings.seed,
+        "load_format": settings.load_format,
+        "enforce_eager": runs_eagerly(settings, device),
+        "enable_prefix_caching": True,
+        "disable_log_stats": True,
+        # JSON on one line, by the library that the transformers backend uses too
+        "structured_outputs_config": {"backend": "guidance", "disable_any_whitespace": True},
+    }
+    if settings.max_model_len:
+        arguments["max_model_len"] = settings.max_model_len
+    if cache_gib:
+        arguments["kv_cache_memory_bytes"] = int(cache_gib * 2**30)
+    if device == "cpu":
+        arguments["block_size"] = CPU_BLOCK_TOKENS
+    return arguments
+
+
+def window(settings: VllmSettings, device: str) -> int:
+    """How many pieces the engine is given at once: those that run, and as many that wait for a free place."""
+    return 2 * (settings.max_num_seqs or MAX_NUM_SEQS[device])
+
+
+def sampling_arguments(piece: Piece) -> dict[str, Any]:
+    """The arguments of vLLM's SamplingParams, but for the constraint."""
+    arguments: dict[str, Any] = {
+        "max_tokens": piece.max_tokens,
+        "temperature": max(0.0, piece.temperature),
+        "seed": piece.seed if piece.temperature > 0 else None,
+        "detokenize": False,  # done once, at the end, where the reply is read
+    }
+    if piece.scored:
+        arguments["logprob_token_ids"] = list(piece.scored)
+    return arguments
+
+
+class VllmEngine:
+    """A running LLMEngine; used by one thread."""
+
+    def __init__(self, folder: Path, settings: VllmSettings, *, device: str, threads: int):
+        """Load the model. Raises EngineDied with the reason, MissingBackend."""
+        set_environment(settings, device, threads)
+        require_vllm()
+        from vllm.engine.arg_utils import EngineArgs
+        from vllm.exceptions import VLLMClientError, VLLMError
+        from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
+        from vllm.v1.engine.llm_engine import LLMEngine
+
+        self._sampling: Any = SamplingParams
+        self._structured: Any = StructuredOutputsParams
+        self._final_only = RequestOutputKind.FINAL_ONLY
+        self._refusals: Any = (ValueError, VLLMClientError)
+        self._failures: Any = (*FAILURES, VLLMError)
+        if device == "cpu" and not settings.child_process:
+            use_threads(check_device(device), threads)
+        try:
+            arguments: Any = EngineArgs(**engine_arguments(folder, settings, device))
+            self._engine: Any = LLMEngine.from_engine_args(arguments)
+        except self._failures as error:
+            raise EngineDied(_reason(error)) from error
+        config = self._engine.vllm_config
+        self.dtype = str(config.model_config.dtype).removeprefix("torch.")
+        self.max_model_len = int(config.model_config.max_model_len)
+
+    def add(self, number: int, piece: Piece) -> None:
+        """Take a piece. Raises RequestFailed where vLLM refuses it."""
+        try:
+            parameters = self._sampling(
+                **sampling_arguments(piece),
+                structured_outputs=self._constraint(piece),
+                output_kind=self._final_only,
+            )
+            self._engine.add_request(str(number), {"prompt_token_ids": list(piece.ids)}, parameters)
+        except self._refusals as error:
+            raise RequestFailed("vLLM refused the request", given=_reason(error)) from error
+        except self._failures as error:
+            raise EngineDied(_reason(error)) from error
+
+    def step(self) -> list[tuple[int, Finished]]:
+        """One iteration of the engine, or a short wait for one of its process; the pieces that finished in it."""
+        try:
+            outputs = self._engine.step() if self._has_output() else []
+        except self._failures as error:
+            raise EngineDied(_reason(error)) from error
+        return [(int(output.request_id), _finished(output)) for output in outputs if output.finished]
+
+    def _has_output(self) -> bool:
+        """Whether step would return: vLLM waits forever for a process of its own that was killed."""
+        core = self._engine.engine_core
+        arrived = getattr(core, "outputs_queue", None)
+        if arrived is None:  # the engine runs in this process
+            return True
+        core.ensure_alive()
+        with arrived.not_empty:
+            return bool(arrived.queue) or bool(arrived.not_empty.wait(CHILD_WAIT_S))
+
+    def abort(self, numbers: list[int]) -> None:
+        """Forget pieces."""
+        try:
+            self._engine.abort_request([str(number) for number in numbers])
+        except self._failures as error:
+            raise EngineDied(_reason(error)) from error
+
+    def close(self) -> None:
+        """Stop the engine and free its memory, as far as it lets itself be stopped."""
+        engine, self._engine = self._engine, None
+        with suppress(*self._failures):  # it may be closed because it is dead
+            engine.engine_core.shutdown()
+        del engine
+        gc.collect()
+
+    def _constraint(self, piece: Piece) -> Any:
+        if piece.constraint is None:
+            return None
+        if isinstance(piece.constraint, JsonSchema):
+            return self._structured(json=piece.constraint.schema)
+        return self._structured(choice=list(piece.constraint.options))
+
+
+def _finished(output: Any) -> Finished:
+    made = output.outputs[0]
+    scores = {token: float(entry.logprob) for token, entry in made.logprobs[0].items()} if made.logprobs else {}
+    return Finished(tuple(made.token_ids), str(made.finish_reason), int(output.num_cached_tokens or 0), scores)
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"

@@ -1,0 +1,63 @@
+"""The section of the index report on HiGraAgent's graph: what alignment did, as the paper prints it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpu_rag.report.page import heading, stacked_bars, table
+
+
+def alignment_section(document: dict[str, Any]) -> list[str]:
+    """Tables and plots of `document["alignment"]`; nothing where the index has no such graph."""
+    found = document.get("alignment")
+    if not found:
+        return []
+    return [
+        heading("Alignment"),
+        table(["", "before", "after"], _rows(found)),
+        table(["entities", "number", "fewer than names", "fewer than in passages"], _steps(found)),
+        stacked_bars("entities after each step", _bars(found["entities"]), "entities"),
+        stacked_bars("entities by degree (relations at an entity)", _binned(found["distributions"]["degree"]), ""),
+        stacked_bars(
+            "entities by the passages they are linked to", _binned(found["distributions"]["passages_an_entity"]), ""
+        ),
+    ]
+
+
+def _rows(found: dict[str, Any]) -> list[list[str]]:
+    entities, relations, links = found["entities"], found["relations"], found["links"]
+    rows = [
+        ["entities", entities["before"], entities["semantic"]],
+        ["relations, extracted", relations["before"], relations["extracted"]],
+        ["relations, inferred", "-", relations["inferred"]],
+        ["connected components of the entities", found["components"]["before"], found["components"]["after"]],
+        ["connected components with the passages", "-", found["components_with_passages"]],
+        ["entity-passage links, extracted", "-", links["extracted"]],
+        ["entity-passage links, by search", "-", links["searched"]],
+    ]
+    for label, key in (("degree", "degree"), ("passages an entity", "passages_an_entity")):
+        for part in ("min", "mean", "max"):
+            rows.append([f"{label}, {part}", found[key]["before"][part], found[key]["after"][part]])
+    return [[label, *(f"{cell:,}" if not isinstance(cell, str) else cell for cell in cells)] for label, *cells in rows]
+
+
+def _steps(found: dict[str, Any]) -> list[list[str]]:
+    extracted, first = found["extracted_entities"], found["entities"]["before"]
+    names = {"before": "distinct normalised names", "exact": "exact merge", "semantic": "semantic merge"}
+    rows = [["in each passage by itself", f"{extracted:,}", "-", "-"]]
+    for step, name in names.items():
+        n = found["entities"][step]
+        shares = [f"{100 * (1 - n / whole):.1f} %" if whole else "-" for whole in (first, extracted)]
+        rows.append([name, f"{n:,}", *shares])
+    return rows
+
+
+def _bars(entities: dict[str, int]) -> list[tuple[str, dict[str, float]]]:
+    return [(step, {"entities": float(n)}) for step, n in entities.items()]
+
+
+def _binned(bins: dict[str, int]) -> list[tuple[str, dict[str, float]]]:
+    """Labels such as "2-3" and "64 or more", in ascending order."""
+    lows = sorted(map(int, bins))
+    labels = [str(a) if b == a + 1 else f"{a}-{b - 1}" for a, b in zip(lows, lows[1:])] + [f"{lows[-1]} or more"]
+    return [(label, {"entities": float(bins[str(low)])}) for label, low in zip(labels, lows)]

@@ -1,0 +1,57 @@
+"""The hop graph of an index in a report: what the HopRAG paper prints of its graphs, and how edges were matched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpu_rag.report.page import heading, paragraph, table
+
+PAPER_DEGREE = 5.87  # edges a vertex in the paper
+MODES = {
+    "hop_exact": "every out-question was compared with every in-question",
+    "hop_approximate_faiss": "out-questions were compared with candidates, found by faiss",
+    "hop_approximate_torch": "out-questions were compared with candidates, found by torch",
+}
+
+
+def hop_statistics(stages: dict[str, Any]) -> dict[str, float] | None:
+    """Figures of the hop graph from the stages of a build's --json; None where the index has none.
+
+    vertices; in_questions, out_questions; questions a vertex; edges; degree: edges a vertex; crossing: share of edges
+    between different documents; uncut: edges before the cut.
+    """
+    counts = {name: n for stage in stages.values() for name, n in stage["counts"].items() if name.startswith("hop_")}
+    if "hop_edges" not in counts:
+        return None
+    n, n_edges = counts["hop_vertices"], counts["hop_edges"]
+    n_in, n_out = counts["hop_in_questions"], counts["hop_out_questions"]
+    return {
+        "vertices": n,
+        "in_questions": n_in,
+        "out_questions": n_out,
+        "questions": (n_in + n_out) / n,
+        "edges": n_edges,
+        "degree": n_edges / n,
+        "crossing": counts["hop_edges_crossing"] / n_edges if n_edges else 0.0,
+        "uncut": counts["hop_edges_uncut"],
+    }
+
+
+def hop_section(document: dict[str, Any]) -> list[str]:
+    """The section of the page of `gpu-rag index`; nothing where no hop graph was built."""
+    stages, found = document["stages"], document.get("hops")
+    if found is None:
+        return []
+    rows = [
+        ["vertices", f"{found['vertices']:,}"],
+        ["in-coming questions", f"{found['in_questions']:,}"],
+        ["out-coming questions", f"{found['out_questions']:,}"],
+        ["questions a vertex", f"{found['questions']:.2f}"],
+        ["edges", f"{found['edges']:,}"],
+        ["edges before the cut", f"{found['uncut']:,}"],
+        [f"edges a vertex (paper: {PAPER_DEGREE})", f"{found['degree']:.2f}"],
+        ["edges that cross documents", f"{found['crossing']:.1%}"],
+        ["out-questions whose match was carried over", f"{stages['hop_edges']['reused']:,}"],
+    ]
+    said = [text for name, text in MODES.items() if stages["hop_edges"]["counts"].get(name)]
+    return [heading("Hop graph"), table(["", ""], rows), *(paragraph(f"Edges: {text}.") for text in said)]

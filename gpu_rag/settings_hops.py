@@ -1,0 +1,33 @@
+"""Settings of HopRAG's index: the section `[hops]`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class HopSettings:
+    """How passages become a graph of pseudo-questions.
+
+    granularity: passage | sentence, what a vertex is. simulate: auto (llm when the LLM is capable, else templates) |
+    llm | templates, who writes the questions; tokens: of each reply. edge_budget: edges kept, times n log2 n for n
+    vertices. exact_limit: with more in- or out-questions edges are matched among candidates only: `candidates` nearest
+    in-questions, and those that share rare keywords. neighbours: auto | faiss | torch, who finds the nearest; auto is
+    faiss from 100,000 in-questions on, where its absence is an error, else torch.
+    """
+
+    granularity: str = "passage"
+    simulate: str = "auto"
+    tokens: int = 256
+    edge_budget: float = 1.0
+    exact_limit: int = 200_000
+    candidates: int = 32
+    neighbours: str = "auto"
+
+
+CHOICES = {
+    "hops.granularity": ("passage", "sentence"),
+    "hops.simulate": ("auto", "llm", "templates"),
+    "hops.neighbours": ("auto", "faiss", "torch"),
+}
+AT_LEAST = {"hops.tokens": 1, "hops.edge_budget": 0, "hops.exact_limit": 0, "hops.candidates": 1}

@@ -1,0 +1,170 @@
+"""Comparisons of two things: what to ask of each, and how the two answers decide.
+
+Three forms are read: "Which film came out first, A or B?", "Are A and B from the same country?" (also "both ... the
+same"), and "Was A born in the same year as B?".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gpu_rag.text.normalise import normalise_name
+
+LEAST, MOST, SAME = "least", "most", "same"
+_MAX_CHARS = 600
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Two things and what is asked of each. how: the option of the least or the most value wins, or "same": yes or no.
+
+    options: the two things as written; questions: one a thing; steps: the plan's steps that answer these.
+    """
+
+    how: str
+    options: tuple[str, str]
+    questions: tuple[str, str]
+    steps: tuple[int, ...] = ()
+
+    def asking(self, steps: tuple[int, ...]) -> Compared:
+        """The same, with the steps that answer it."""
+        return replace(self, steps=steps)
+
+
+_OLDER = {"older": LEAST, "younger": MOST, "born first": LEAST, "born earlier": LEAST, "born later": MOST}
+_DIED = {"died first": LEAST, "died earlier": LEAST, "died later": MOST}
+_OUT = r"(?:came out|was released|was published|appeared|was launched|was founded|was built|opened|started|began)"
+_WHEN = r"(?:first|earlier|later|last|more recently|most recently)"
+_LATE = frozenset({"later", "last", "more recently", "most recently"})
+_EITHER = re.compile(r"(?P<ask>[^,?]{3,200}?),\s*(?P<a>[^?]{1,200}?),?\s+or\s+(?P<b>[^?]{1,200})\?*", re.IGNORECASE)
+_EVENT = re.compile(rf"(?:which|what|who)\b.{{0,80}}?\b(?P<what>{_OUT})\s+(?P<when>{_WHEN})", re.IGNORECASE)
+_PERSON = re.compile(
+    r"(?:which|what|who)\b.{0,60}?\b(?:is |was |were )?(?P<how>older|younger|(?:born|died) (?:first|earlier|later))",
+    re.IGNORECASE,
+)
+_MAKER = re.compile(r"\b(?:has|have|had|whose|with)\b(?: the| a)? (?P<role>[a-z]{4,20})\b", re.IGNORECASE)
+_VERB = r"(?P<verb>born|located|based|founded|released|published|buried|built|situated)"
+_SAME = re.compile(
+    r"(?P<aux>are|were|do|did|is|was|have|has)\s+(?:both\s+)?(?P<a>[^?]{1,200}?)\s+and\s+(?P<b>[^?]{1,300}?),?\s+"
+    rf"(?:both\s+)?(?:{_VERB}\s+|originate\s+|come\s+)?(?:(?P<prep>in|from|of|on|at|by|share|have)\s+)?"
+    r"the\s+same\s+(?P<noun>\w+)(?: of origin)?\W*",
+    re.IGNORECASE,
+)
+_SAME_AS = re.compile(
+    r"(?P<aux>was|were|is|are|did)\s+(?P<a>[^?]{1,200}?)\s+(?P<verb>\w+)\s+(?P<prep>in|from|at|on)\s+the\s+same\s+"
+    r"(?P<noun>\w+)\s+as\s+(?P<b>[^?]{1,200})\?*",
+    re.IGNORECASE,
+)
+_KIND = re.compile(r"(?:the |both )?(?:films?|movies?|songs?|albums?|books?|bands?|magazines?)\s+", re.IGNORECASE)
+_ROLES_OF = re.compile(r"the (?P<role>directors|composers|authors|writers|performers|producers) of\s+", re.IGNORECASE)
+_HAVE_ROLE = re.compile(r"(?P<thing>.+?)\s+have (?:the )?(?P<role>directors|composers|authors|writers)", re.IGNORECASE)
+
+
+def compared(question: str) -> Compared | None:
+    """The comparison that a question asks for, or None where it is none of the three forms."""
+    text = " ".join(question.split())
+    if len(text) > _MAX_CHARS:
+        return None
+    return _which(text) or _same_as(text) or _both_same(text)
+
+
+def _which(text: str) -> Compared | None:
+    either = _EITHER.fullmatch(text)
+    if either is None:
+        return None
+    ask, options = either["ask"], (either["a"].strip(), either["b"].strip())
+    person, event = _PERSON.fullmatch(ask), _EVENT.fullmatch(ask)
+    if person is not None:
+        how = " ".join(person["how"].lower().split())
+        verb = "died" if how in _DIED else "born"
+        maker = _MAKER.search(ask)
+        things = [f"the {maker['role'].lower()} of {option}" if maker else option for option in options]
+        questions = [f"When did {t} die?" if verb == "died" else f"When was {t} born?" for t in things]
+        return Compared({**_OLDER, **_DIED}[how], options, (questions[0], questions[1]))
+    if event is not None:
+        how = MOST if " ".join(event["when"].lower().split()) in _LATE else LEAST
+        questions = [_when(option, event["what"].lower()) for option in options]
+        return Compared(how, options, (questions[0], questions[1]))
+    return None
+
+
+def _when(thing: str, what: str) -> str:
+    if what.startswith("was "):
+        return f"When was {thing} {what[4:]}?"
+    base = {"came out": "come out", "appeared": "appear", "opened": "open", "started": "start", "began": "begin"}
+    return f"When did {thing} {base[what]}?"
+
+
+def _same_as(text: str) -> Compared | None:
+    found = _SAME_AS.fullmatch(text)
+    if found is None:
+        return None
+    options = (found["a"].strip(), found["b"].strip())
+    asked = [f"{_prep(found)} which {found['noun']} was {option} {found['verb']}?" for option in options]
+    return Compared(SAME, options, (asked[0], asked[1]))
+
+
+def _both_same(text: str) -> Compared | None:
+    found = _SAME.fullmatch(text)
+    if found is None:
+        return None
+    first, second, noun = found["a"].strip(), found["b"].strip(" ,").removesuffix(" both"), found["noun"].lower()
+    role, have = _ROLES_OF.match(first), _HAVE_ROLE.fullmatch(second)
+    first = first[role.end() :] if role else first
+    options = (_bare(first), _bare(have["thing"] if have else second))
+    maker = role["role"] if role else have["role"] if have else ""
+    things = [f"the {maker.lower().removesuffix('s')} of {option}" if maker else option for option in options]
+    if noun == "nationality":
+        asked = [f"What is the nationality of {thing}?" for thing in things]
+    elif found["verb"]:
+        asked = [f"{_prep(found)} which {noun} was {thing} {found['verb'].lower()}?" for thing in things]
+    elif (found["prep"] or "").lower() == "from" or noun == "country":
+        asked = [f"Which {noun} is {thing} from?" for thing in things]
+    else:
+        return None
+    return Compared(SAME, options, (asked[0], asked[1]))
+
+
+def _prep(found: re.Match[str]) -> str:
+    return (found["prep"] or "in").capitalize()
+
+
+def _bare(name: str) -> str:
+    """A name without "the films" before and "films" behind it."""
+    name = _KIND.sub("", name, count=1) if _KIND.match(name) else name
+    return re.sub(r"\s+(?:films?|movies?|songs?|albums?)$", "", name, flags=re.IGNORECASE).strip(" ,")
+
+
+_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+_MONTHS = (
+    *("january", "february", "march", "april", "may", "june"),
+    *("july", "august", "september", "october", "november", "december"),
+)
+_YEAR = re.compile(r"(?<![\d,.])(\d{3,4})(?![\d]|[,.]\d)")
+_DAY = re.compile(r"\b([1-9]|[12]\d|3[01])(?:st|nd|rd|th)?\b")
+
+
+def decide(comparison: Compared, answers: Sequence[str]) -> str | None:
+    """The answer that the two sides' answers make, or None where they do not tell (no date or number, or equal)."""
+    first, second = answers
+    if comparison.how == SAME:
+        return "yes" if normalise_name(first) == normalise_name(second) else "no"
+    left, right = _moment(first), _moment(second)
+    if left is None or right is None or left == right:
+        return None
+    smaller = left < right
+    return comparison.options[0 if smaller == (comparison.how == LEAST) else 1]
+
+
+def _moment(text: str) -> tuple[float, int, int] | None:
+    """(year or number, month, day) of an answer that names a date or a number; month and day 0 where not named."""
+    flat = text.casefold()
+    year = _YEAR.search(flat)
+    if year is None:
+        number = _NUMBER.search(flat)
+        return None if number is None else (float(number[0].replace(",", "")), 0, 0)
+    month = next((i for i, name in enumerate(_MONTHS, 1) if re.search(rf"\b{name}\b", flat)), 0)
+    day = _DAY.search(flat.replace(year[0], " ", 1))
+    return float(year[1]), month, int(day[1]) if day and month else 0

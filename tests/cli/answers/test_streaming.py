@@ -1,0 +1,194 @@
+"""gpu-rag answer with --driver streaming: the rows of the rounds driver, durable as they come, with accounts."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+
+@pytest.fixture
+def stream(answer):
+    """stream(*options): `answer` by the streaming driver."""
+    return lambda *options: answer("--driver", "streaming", *options)
+
+
+def test_the_rows_are_those_of_the_rounds_driver(answer, stream, out, cli, check_rows):
+    answer()
+    rounds = {row["id"]: cli.settled(row) for row in cli.read_rows(out)}
+    out.unlink()
+    assert stream("--set", "runtime.low_water=2", "--set", "runtime.max_live=2").status == 0
+    rows = cli.read_rows(out)
+    check_rows(rows)
+    assert {row["id"]: cli.settled(row) for row in rows} == rounds
+
+
+@pytest.mark.parametrize("method", ["dense", "bm25", "hybrid"])
+def test_every_method_gives_the_same_rows(method, answer, out, cli):
+    found = []
+    for driver in ("rounds", "streaming"):
+        assert answer("--method", method, "--driver", driver).status == 0
+        found.append({row["id"]: cli.settled(row) for row in cli.read_rows(out)})
+        out.unlink()
+    assert found[0] == found[1]
+
+
+def test_a_job_may_change_its_driver_between_runs(answer, stream, out, check_rows, cli):
+    answer("--limit", 2)
+    result = stream("--json")
+    assert (result.document["kept"], result.document["asked"], result.document["driver"]) == (2, 3, "streaming")
+    check_rows(cli.read_rows(out))
+    before = out.read_bytes()
+    assert answer("--json").document["asked"] == 0 and out.read_bytes() == before
+
+
+def test_no_reply_is_asked_for_twice(run, index, questions, out, cli, chat_server):
+    server = chat_server(lambda prompt: (200, cli.say(prompt)), seconds=0.01)
+    given = ("answer", index, questions, "--method", "ppr", "--out", out, *cli.HASH, "--driver", "streaming")
+    assert run(*given, "--set", f"models.llm={server.spec}").status == 0
+    out.unlink()
+    assert run(*given, "--set", f"models.llm={server.spec}").status == 0
+    assert sum(server.begun.values()) == len(cli.QUESTIONS)
+
+
+def test_an_openai_batch_comes_out_in_its_style(stream, out, questions, cli, expected, forget):
+    forget("Who was mayor")
+    rows = [
+        {"custom_id": row["id"], "method": "POST", "url": "/v1/chat/completions",
+         "body": {"messages": [{"role": "user", "content": row["question"]}]}}
+        for row in cli.QUESTIONS
+    ]  # fmt: skip
+    cli.write_rows(questions, rows)
+    assert stream("--limit", 2).status == 0
+    out.write_bytes(out.read_bytes()[:-30])
+    result = stream("--max-failures", 1, "--json")
+    assert (result.status, result.document["kept"], result.document["failed"]) == (0, 1, 1)
+    found = {row["custom_id"]: row for row in cli.read_rows(out)}
+    assert found.keys() == expected.keys()
+    for id, row in found.items():
+        inner = row["response"]["body"]["gpu_rag"]
+        if id == "q4":
+            assert (row["response"]["status_code"], inner["error"]["type"]) == (500, "RequestFailed")
+        else:
+            assert (row["error"], (inner["status"], inner["answer"])) == (None, expected[id])
+
+
+def test_a_failed_question_is_asked_again(stream, out, cli, forget):
+    forget("Who was mayor")
+    assert stream().status == 3
+    assert {row["id"] for row in cli.read_rows(out) if row["status"] == "failed"} == {"q4"}
+    assert stream("--json").document["asked"] == 5 - 4
+    assert not out.with_name("answers.jsonl.inflight").exists()
+
+
+def test_a_model_server_that_is_gone_ends_the_run_and_makes_no_suspects(run, index, questions, out, cli, chat_server):
+    server = chat_server(lambda prompt: (401, "wrong key"))
+    llm = (*cli.HASH, "--set", f"models.llm={server.spec}", "--driver", "streaming")
+    result = run("answer", index, questions, "--method", "ppr", "--out", out, *llm)
+    assert result.status == 1 and "refuses the API key" in result.error
+    assert not out.with_name("answers.jsonl.inflight").exists()
+
+
+@pytest.mark.parametrize("driver", ["rounds", "streaming"])
+def test_a_question_that_the_engine_names_as_its_killer_is_set_aside(driver, answer, out, cli, monkeypatch):
+    from gpu_rag.errors import ModelError
+    from gpu_rag.models.llm.replay import ReplayLLM
+
+    plain = ReplayLLM.complete
+
+    def complete(self, requests, on_reply=None):
+        for request in requests:
+            if "Who was mayor" in request.prompt:
+                error = ModelError("the engine died over a request, again and again")
+                error.request = request
+                raise error
+        return plain(self, requests, on_reply)
+
+    monkeypatch.setattr(ReplayLLM, "complete", complete)
+    result = answer("--driver", driver)
+    assert result.status == 1 and "the engine died over a request" in result.error
+    result = answer("--driver", driver, "--max-failures", 1, "--json")
+    assert (result.status, result.document["failed"], result.document["n"]) == (0, 1, 5)
+    rows = {row["id"]: row for row in cli.read_rows(out)}
+    assert rows["q4"]["error"]["type"] == "SetAside" and rows["q4"]["config_hash"] == rows["q1"]["config_hash"]
+    assert answer("--driver", driver, "--max-failures", 1, "--json").document["asked"] == 0
+
+
+# --- accounts --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("driver", ["rounds", "streaming"])
+def test_the_accounts_of_a_run_add_up(driver, answer):
+    document = answer("--driver", driver, "--json").document
+    stages, llm, usage = document["stages"], document["llm"], document["usage"]
+    assert list(stages) == ["rank_by_graph", "seed_facts", "read"]
+    for name in ("llm_calls", "prompt_tokens", "cached_tokens", "generated_tokens", "llm_s", "embed_s", "graph_s"):
+        assert sum(stage[name] for stage in stages.values()) == pytest.approx(usage[name])
+    assert stages["read"]["llm_calls"] == 5 and stages["rank_by_graph"]["n_calls"] == 10
+    assert llm["prefix_hit_rate"] == usage["cached_tokens"] / usage["prompt_tokens"]
+    idle = sum(llm["idle_s"].values())
+    assert llm["idle_share"] == pytest.approx(idle / (idle + llm["busy_s"]))
+    assert llm["idle_s"]["ramp_up"] >= stages["rank_by_graph"]["graph_s"] * 0.9
+    queue = llm["queue"]
+    assert len(queue["open"]) == len(queue["idle"]) <= 120 and max(queue["open"]) <= 5
+    seconds = sum(queue["idle"]) * queue["bin_s"]
+    assert seconds == pytest.approx(idle, abs=2 * queue["bin_s"])
+
+
+def test_a_run_without_requests_has_no_idle_share(answer, stream):
+    answer()
+    document = stream("--json").document
+    assert document["llm"]["idle_share"] is None and document["llm"]["queue"]["open"] == []
+    assert document["stages"] == {} and document["llm"]["prefix_hit_rate"] is None
+    assert "LLM: nothing was asked in this run" in stream().out
+
+
+@pytest.mark.parametrize("driver", ["rounds", "streaming"])
+def test_the_summary_and_the_page_say_when_the_llm_was_idle(driver, answer, tmp_path):
+    page = tmp_path / "r.html"
+    said = answer("--driver", driver, "--report", page).out
+    assert re.search(r"LLM idle \d+\.\d % of \d+\.\d s, because: .*ramp-up \d+\.\d %.*requests open on average", said)
+    text = page.read_text()
+    for part in ("Stages of this run", "<td>read</td>", "The LLM over time", "<polygon", "LLM idle"):
+        assert part in text
+
+
+def test_memory_holds_ids_and_no_rows(answer, out, cli):
+    """Rows of an earlier run are read one by one; `done` has their ids alone."""
+    from gpu_rag.jobs import AnswersFile, Tally, read_rows
+
+    answer()
+    config = json.loads(out.with_name("answers.jsonl.config.json").read_text())
+    with AnswersFile(out, config) as answers:
+        assert answers.done == {row["id"] for row in cli.QUESTIONS}
+    tally = Tally()
+    for row in read_rows(out):
+        tally.add(row)
+    assert (tally.n, tally.statuses) == (5, {"answered": 4, "unsupported": 1, "failed": 0})
+    assert not tally.failures
+
+
+@pytest.mark.parametrize("driver", ["rounds", "streaming"])
+def test_an_engine_that_keeps_no_answers_draws_questions_one_by_one(driver, index, replay, cli):
+    from gpu_rag import Index
+    from gpu_rag.types import Question
+
+    drawn, begun, answers = [], [], []
+
+    def questions():
+        for row in cli.QUESTIONS:
+            drawn.append(len(answers))
+            yield Question(row["id"], row["question"])
+
+    chosen = {"models": {"embedder": "hash", "llm": f"replay:{replay}"}, "runtime": {"driver": driver}}
+    engine = Index.open(index).engine(chosen)
+    try:
+        result = engine.run(
+            "ppr", questions(), keep=False, max_live=1, on_answer=answers.append, on_begin=lambda q: begun.append(q.id)
+        )
+    finally:
+        engine.models.close()
+    assert result.answers == [] and drawn == [0, 1, 2, 3, 4]
+    assert begun == [answer.question_id for answer in answers] == [row["id"] for row in cli.QUESTIONS]
+    assert result.stats.n_questions == 5

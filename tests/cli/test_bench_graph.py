@@ -1,0 +1,200 @@
+"""gpu-rag bench of the ops on neighbourhoods, relations, groups and joins: rows, peers, and wrong ops refused."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from gpu_rag.bench import blocks_pagerank, bubble, ego, grouping, join, measure, pagerank, reach
+from gpu_rag.cli import bench_command
+from gpu_rag.types import Blocks, Ragged
+
+TINY = ("--sizes", 300, "--batch", "1,20", "--rounds", 1, "--damping", "0.85", "--json")
+WHOLE = ("components", "groups", "clusters")
+PEERS = {
+    "blocks-pagerank": {"igraph prpack", "networkx", "scipy CSR @ vector"},
+    "bubble": {"scipy dijkstra", "igraph distances", "networkx"},
+    "ego": {"igraph", "networkx ego_graph", "scipy"},
+    "reach": {"scipy CSR a relation", "Python dict"},
+    "components": {"scipy", "igraph", "networkx"},
+    "groups": {"scipy", "Python dict"},
+    "clusters": {"scikit-learn DBSCAN"},
+    "join": {"numpy + scipy"},
+}
+
+
+@pytest.fixture(autouse=True)
+def one_thread_and_a_small_copy(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(measure, "COPY_BYTES", 2**20)
+    monkeypatch.setattr(measure.Copy, "moved", 2**21)
+
+
+@pytest.mark.parametrize("op", PEERS)
+def test_rows_beside_peers(op, run):
+    result = run("bench", op, "--peers", *TINY)
+    assert result.status == 0, result.err
+    rows = result.document["rows"]
+    batches = (1,) if op in WHOLE else (1, 20)
+    assert {(row["B"], row["peer"]) for row in rows} == set(itertools.product(batches, PEERS[op]))
+    for row in rows:
+        assert row["ms"] > 0 and row["bytes"] > 0 and row["peer_ms"] > 0 and 1 <= row["sampled"] <= 20
+        assert "fails the check" not in row["note"]
+
+
+def test_the_graph_of_an_index(run, index):
+    document = run(
+        "bench", "blocks-pagerank", "bubble", "ego", "--index", index, "--batch", 2, "--quick", "--json"
+    ).document
+    assert [(row["graph"], row["B"], row["rounds"]) for row in document["rows"]] == [("index", 2, 1)] * 3
+
+
+def test_quick_fills_in_what_is_not_given(run):
+    document = run("bench", "groups", "reach", "--quick", "--sizes", 400, "--json").document
+    assert [(row["op"], row["n"], row["B"]) for row in document["rows"]] == [
+        ("groups", 400, 1), ("reach", 400, 1), ("reach", 400, 64),
+    ]  # fmt: skip
+    assert "--quick --sizes 400" in document["command"] and document["rounds"] == 1
+
+
+def test_every_op_is_offered():
+    from gpu_rag.bench.run import OPS
+
+    assert set(bench_command.OPS) == set(OPS)
+
+
+# --- wrong ops are refused -------------------------------------------------------------------------
+
+right_pagerank = pagerank.personalized_pagerank
+right = {
+    name: getattr(module, name)
+    for module, name in (
+        (blocks_pagerank, "blocks_pagerank"), (bubble, "bubble_expansion"), (ego, "ego_balls"),
+        (ego, "induced_subgraphs"), (reach, "reachable"), (grouping, "connected_components"),
+        (grouping, "exact_groups"), (grouping, "radius_clusters"), (join, "hybrid_argmax"),
+    )
+}  # fmt: skip
+
+
+def loose_blocks(*given, **options):
+    return right["blocks_pagerank"](*given, **{**options, "tol": 1e-3})
+
+
+def unweighted_blocks(blocks, seeds, weights, **options):
+    return right["blocks_pagerank"](blocks, seeds, **options)
+
+
+def neighbours_block(*given, **options):
+    found = right["blocks_pagerank"](*given, **options)
+    return Ragged(found.values.flip(0), found.offsets)
+
+
+def equal_costs(blocks, costs, *given, **options):
+    if options.get("implementation") == "torch":
+        return right["bubble_expansion"](blocks, costs, *given, **options)
+    return right["bubble_expansion"](blocks, costs * 0 + 1, *given, **options)
+
+
+def fewer_trees(*given, **options):
+    limit = 10 if options.get("implementation") == "torch" else 9
+    return right["bubble_expansion"](*given, **{**options, "limit": limit})
+
+
+def one_hop(graph, seeds, radius, **options):
+    return right["ego_balls"](graph, seeds, radius - 1, **options)
+
+
+def one_entry_lost(*given, **options):
+    blocks = right["induced_subgraphs"](*given, **options)
+    last = blocks.csr.indptr.clone()
+    last[-1] -= 1
+    return Blocks(replace(blocks.csr, indptr=last, indices=blocks.csr.indices[:-1]), blocks.offsets, blocks.global_ids)
+
+
+def one_direction(graph, starts, chain, ways, **options):
+    return right["reachable"](graph, starts, chain, Ragged(ways.values * 0 + 1, ways.offsets), **options)
+
+
+def every_node_alone(csr):
+    return torch.arange(csr.n)
+
+
+def one_group(keys):
+    return torch.zeros(keys.batch, dtype=torch.int64)
+
+
+def wider_clusters(vectors, eps):
+    return right["radius_clusters"](vectors, 2.0)
+
+
+def without_keywords(left, left_words, vectors, words, **options):
+    none = [Ragged(w.values[:0], torch.zeros_like(w.offsets)) for w in (left_words, words)]
+    return right["hybrid_argmax"](left, none[0], vectors, none[1], **options)
+
+
+WRONG = [
+    ("blocks-pagerank", blocks_pagerank, "blocks_pagerank", loose_blocks),
+    ("blocks-pagerank", blocks_pagerank, "blocks_pagerank", unweighted_blocks),
+    ("blocks-pagerank", blocks_pagerank, "blocks_pagerank", neighbours_block),
+    ("bubble", bubble, "bubble_expansion", equal_costs),
+    ("bubble", bubble, "bubble_expansion", fewer_trees),
+    ("ego", ego, "ego_balls", one_hop),
+    ("ego", ego, "induced_subgraphs", one_entry_lost),
+    ("reach", reach, "reachable", one_direction),
+    ("components", grouping, "connected_components", every_node_alone),
+    ("groups", grouping, "exact_groups", one_group),
+    ("clusters", grouping, "radius_clusters", wider_clusters),
+    ("join", join, "hybrid_argmax", without_keywords),
+]
+
+
+@pytest.mark.parametrize(("op", "module", "name", "wrong"), WRONG, ids=[wrong.__name__ for *_, wrong in WRONG])
+def test_a_wrong_op_is_refused_and_not_timed(op, module, name, wrong, run, monkeypatch):
+    monkeypatch.setattr(module, name, wrong)
+    arguments = ("--damping", "0.85", "--sizes", 300, "--batch", 1 if op in WHOLE else 20, "--rounds", 3, "--json")
+    result = run("bench", op, *arguments)
+    assert result.status == 1
+    (row,) = result.document["rows"]
+    assert row["note"].startswith("refused: ") and row["ms"] is None
+
+
+def not_filled(graph, seeds, weights, *, out, **options):
+    """Writes all rows but the last into the buffer that calls reuse."""
+    right_pagerank(graph, seeds, weights, out=out[: seeds.batch].clone(), **options)
+    return out
+
+
+def test_the_reused_buffer_does_not_hide_what_was_not_written(run, monkeypatch):
+    monkeypatch.setattr(pagerank, "personalized_pagerank", not_filled)
+    result = run("bench", "pagerank", *TINY)
+    assert result.status == 1 and all(row["note"].startswith("refused: ") for row in result.document["rows"])
+
+
+def test_the_buffer_is_reused_and_grows():
+    buffer = pagerank.Buffer(7, torch.device("cpu"))
+    first = buffer.rows(4)
+    first.fill_(1.0)
+    again = buffer.rows(3)
+    assert again.shape == (3, 7) and again.isnan().all() and again.data_ptr() == first.data_ptr()
+    assert buffer.rows(9).shape == (9, 7)
+
+
+# --- arithmetic and references ---------------------------------------------------------------------
+
+
+def test_bytes_by_hand():
+    assert blocks_pagerank.blocks_bytes(10, 30, False) == 120 + 160
+    assert blocks_pagerank.blocks_bytes(10, 30, True) == 240 + 160
+    assert bubble.bubble_bytes(10, 30) == 120 + 10 * (16 + 48)
+    assert ego.ego_bytes(n=10, m=30, read=100) == 400 + 80 + 120 + 160
+
+
+def test_labels_are_compared_as_groups():
+    wanted = np.array([0, 0, 2, -1])
+    assert grouping.check_labels(torch.tensor([5, 5, 1, -1]), wanted).ok
+    for labels in ([5, 5, 5, -1], [5, 4, 1, -1], [5, 5, 1, 2], [5, 5, -1, -1], [5, 5, 1]):
+        assert not grouping.check_labels(torch.tensor(labels), wanted).ok

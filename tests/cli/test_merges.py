@@ -1,0 +1,119 @@
+"""gpu-rag merges: lists, filters, edits that the next index run applies, and takes back; alignment in the report."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_rag.index.manifest import Manifest
+
+ROWS = [
+    {"id": "d0", "entities": [], "triples": [["The Halden Bridge", "crosses", "Ves"]]},
+    {"id": "d1", "entities": [], "triples": [["Marta Orlo", "designed", "Halden Bridge"]]},
+    {"id": "d3", "entities": [], "triples": [["Kerling", "lies on", "the Ves"]]},
+]
+WIDE = ("--set", "alignment.tau=0.6", "--set", "alignment.min_cosine=0.4")
+
+
+@pytest.fixture
+def build(run: Any, cli: Any, tiny_corpus: Path, tmp_path: Path) -> Callable[..., Any]:
+    """build(): (re)builds the index `tmp_path/ix`, and returns what the command did."""
+    openie = cli.write_rows(tmp_path / "openie.jsonl", ROWS)
+    words = ("index", tiny_corpus, "--openie", openie, "--out", tmp_path / "ix", "--for", "higra-retriever")
+    return lambda *more: run(*words, *WIDE, *cli.NO_LLM, *more)
+
+
+@pytest.fixture
+def folder(build: Callable[..., Any], tmp_path: Path) -> Path:
+    assert build().status == 0
+    return tmp_path / "ix"
+
+
+def test_merges_are_listed_and_filtered(run: Any, folder: Path) -> None:
+    result = run("merges", folder)
+    assert result.status == 0 and result.out.splitlines()[-1] == "2 of 2 merges"
+    assert re.search(r"^m_[0-9a-f]{10}  semantic  0\.\d{3}  (the )?ves = (the )?ves  \(article\)$", result.out, re.M)
+    document = run("merges", folder, "--json").document
+    assert list(document) == ["index", "n", "edited", "merges", "edits"] and document["n"] == 2
+    assert {tuple(sorted(row["members"])) for row in document["merges"]} == {
+        ("halden bridge", "the halden bridge"),
+        ("the ves", "ves"),
+    }
+    assert run("merges", folder, "--find", "HALDEN", "--json").document["n"] == 1
+    assert run("merges", folder, "--why", "exact", "--json").document["merges"] == []
+    limited = run("merges", folder, "--limit", 1, "--json").document
+    assert (limited["n"], len(limited["merges"])) == (2, 1)
+
+
+def test_an_example_of_the_page_has_the_keys(run: Any, folder: Path) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"^## gpu-rag merges\n.*?```json\n(.*?)```", page, re.M | re.S)
+    real = run("merges", folder, "--json").document
+    assert [list(row) for row in json.loads(shown)["merges"]] == [list(real["merges"][0])]
+    edited = run("merges", folder, "--force", "Kerling", "Ves", "--json").document
+    assert [list(row) for row in json.loads(shown)["edits"]] == [list(edited["edits"][0])]
+
+
+def test_edits_are_applied_by_the_next_run_and_taken_back(run: Any, build: Any, folder: Path) -> None:
+    before = Manifest.read(folder).digest()
+    ves = next(r["id"] for r in run("merges", folder, "--json").document["merges"] if "ves" in r["members"])
+    result = run("merges", folder, "--reject", ves, "--force", "Kerling", "Marta Orlo")
+    assert result.status == 0 and "run gpu-rag index again" in result.err
+    assert f"edit {ves}: reject" in result.out and "force kerling = marta orlo" in result.out
+    document = build("--json").document
+    skipped = {name for name, stage in document["stages"].items() if stage["skipped"]}
+    assert {"passages", "extraction", "entities", "higra_exact_vectors"} <= skipped and "higra_merge" not in skipped
+    merges = run("merges", folder, "--json").document["merges"]
+    assert {(row["why"], *sorted(row["members"])) for row in merges} == {
+        ("forced", "kerling", "marta orlo"),
+        ("semantic", "halden bridge", "the halden bridge"),
+    }
+    assert document["alignment"]["entities"] == {"before": 6, "exact": 6, "semantic": 4}
+    ids = [edit["id"] for edit in run("merges", folder, "--json").document["edits"]]
+    assert run("merges", folder, *(word for id in ids for word in ("--undo", id))).out == "no edits\n"
+    build()
+    assert Manifest.read(folder).digest() == before
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("--reject", "m_1"), "no merge of this index has this id; given m_1"),
+        (("--undo", "m_1"), "no edit has this id; given m_1; expected no edit"),
+        (("--force", "Kerlin", "Ves"), "no entity has this name; given Kerlin; did you mean kerling?"),
+        (("--force", "Ves", "the Ves"), "these are one entity already"),
+        (("--limit", "0"), "not a number of merges"),
+    ],
+)
+def test_bad_edits_are_refused_and_nothing_is_written(run: Any, folder: Path, words: Any, error: str) -> None:
+    result = run("merges", folder, *words)
+    assert result.status == 2 and error in result.error
+    assert not (folder / "merges.jsonl").exists()
+
+
+def test_an_index_without_alignment_says_so(run: Any, cli: Any, tiny_corpus: Path, tmp_path: Path) -> None:
+    run("index", tiny_corpus, "--out", tmp_path / "plain", "--for", "bm25", *cli.NO_LLM)
+    result = run("merges", tmp_path / "plain")
+    assert result.status == 2 and "higra_merge" in result.error
+
+
+def test_the_report_shows_what_alignment_did(build: Any, folder: Path, tmp_path: Path) -> None:
+    result = build("--report", tmp_path / "r.html", "--json")
+    found = result.document["alignment"]
+    page = re.sub(r"<[^>]+>", " ", (tmp_path / "r.html").read_text(encoding="utf-8"))
+    words = " ".join(page.split())
+    for text in (
+        f"entities {found['entities']['before']} {found['entities']['semantic']}",
+        f"connected components of the entities {found['components']['before']} {found['components']['after']}",
+        f"degree, mean {found['degree']['before']['mean']} {found['degree']['after']['mean']}",
+        "semantic merge 4 33.3 % 33.3 %",
+        "entities by degree (relations at an entity)",
+        "64 or more",
+    ):
+        assert text in words, text
+    assert "alignment: 6 entities became 4" in build().out

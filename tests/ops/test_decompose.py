@@ -1,0 +1,240 @@
+"""Questions taken apart by rules: plans worked by hand, questions that must stay whole, comparisons, references."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_rag.text.decompose import MAX_STEPS, features, fill, plan_by_rules, references
+from gpu_rag.text.decompose_compare import LEAST, MOST, SAME, Compared, compared, decide
+
+Steps = list[tuple[str, tuple[int, ...]]]
+
+CASES: dict[str, Steps] = {
+    # full relative clauses: subject, object, behind a preposition, without a pronoun
+    "Where was the engineer who designed the Halden Bridge born?": [
+        ("Who is the engineer who designed the Halden Bridge?", ()),
+        ("Where was #1 born?", (1,)),
+    ],
+    "When was the town that Marta Orlo left flooded by the Ves?": [
+        ("What is the town that Marta Orlo left?", ()),
+        ("When was #1 flooded by the Ves?", (1,)),
+    ],
+    "In which city was the discoverer of the comet after which Kerling is named an organist?": [
+        ("What is the comet after which Kerling is named?", ()),
+        ("Who is the discoverer of #1?", (1,)),
+        ("In which city was #2 an organist?", (2,)),
+    ],
+    "What currency is used in the country Tamsin is located in?": [
+        ("What is the country Tamsin is located in?", ()),
+        ("What currency is used in #1?", (1,)),
+    ],
+    "Which river flows through the town where Piet Ruyven died?": [
+        ("What is the town where Piet Ruyven died?", ()),
+        ("Which river flows through #1?", (1,)),
+    ],
+    "Who taught the woman to whom Hugo Brandt was briefly engaged?": [
+        ("Who is the woman to whom Hugo Brandt was briefly engaged?", ()),
+        ("Who taught #1?", (1,)),
+    ],
+    "Did the painter whose brother founded Loss ever marry?": [
+        ("Who is the painter whose brother founded Loss?", ()),
+        ("Did #1 ever marry?", (1,)),
+    ],
+    "The Ves, in the county where Kerling is located, is part of what river system?": [
+        ("What is the county where Kerling is located?", ()),
+        ("The Ves, in #1, is part of what river system?", (1,)),
+    ],
+    # reduced ones
+    "Who was the captain of the ship built in Tamsin?": [
+        ("What is the ship built in Tamsin?", ()),
+        ("Who was the captain of #1?", (1,)),
+    ],
+    "In which town was the composer of the first opera ever given at Loss Hall born?": [
+        ("What is the first opera ever given at Loss Hall?", ()),
+        ("Who is the composer of #1?", (1,)),
+        ("In which town was #2 born?", (2,)),
+    ],
+    # of-chains
+    "Who is the spouse of the director of Bread for Salt?": [
+        ("Who is the director of Bread for Salt?", ()),
+        ("Who is the spouse of #1?", (1,)),
+    ],
+    "Which instrument did the father of the discoverer of four moons of Jupiter play?": [
+        ("Who is the discoverer of four moons of Jupiter?", ()),
+        ("Who is the father of #1?", (1,)),
+        ("Which instrument did #2 play?", (2,)),
+    ],
+    "Where did the author of On the Art of Bridges study?": [
+        ("Who is the author of On the Art of Bridges?", ()),
+        ("Where did #1 study?", (1,)),
+    ],
+    "At which school did the librettist of Così fan tutte teach?": [
+        ("Who is the librettist of Così fan tutte?", ()),
+        ("At which school did #1 teach?", (1,)),
+    ],
+    "Which river runs through the capital of France?": [
+        ("What is the capital of France?", ()),
+        ("Which river runs through #1?", (1,)),
+    ],
+    "Where was the performer of Salt Road (1991 song) born?": [
+        ("Who is the performer of Salt Road (1991 song)?", ()),
+        ("Where was #1 born?", (1,)),
+    ],
+    # possessives
+    "Who is the spouse of Grey Port's main director?": [
+        ("Who is Grey Port's main director?", ()),
+        ("Who is the spouse of #1?", (1,)),
+    ],
+    "What is the oldest church in Marta Orlo's city of birth?": [
+        ("What is Marta Orlo's city of birth?", ()),
+        ("What is the oldest church in #1?", (1,)),
+    ],
+    "Where was Anna Vole, Duchess of Lorn's mother born?": [
+        ("Who is Anna Vole, Duchess of Lorn's mother?", ()),
+        ("Where was #1 born?", (1,)),
+    ],
+    # two that do not depend on each other
+    "Did the mayor of Kerling visit the founder of Loss?": [
+        ("Who is the founder of Loss?", ()),
+        ("Who is the mayor of Kerling?", ()),
+        ("Did #2 visit #1?", (1, 2)),
+    ],
+    # comparisons
+    "Which bridge was built first, Halden Bridge or Ves Bridge?": [
+        ("When was Halden Bridge built?", ()),
+        ("When was Ves Bridge built?", ()),
+    ],
+    "Which film has the director who was born later, Grey Port or The Salt Road?": [
+        ("Who is the director of Grey Port?", ()),
+        ("Who is the director of The Salt Road?", ()),
+        ("When was #1 born?", (1,)),
+        ("When was #2 born?", (2,)),
+    ],
+    "Are Kerling and Tamsin located in the same county?": [
+        ("In which county was Kerling located?", ()),
+        ("In which county was Tamsin located?", ()),
+    ],
+    "Were the mayor of Kerling and the founder of Loss born in the same year?": [
+        ("Who is the mayor of Kerling?", ()),
+        ("Who is the founder of Loss?", ()),
+        ("In which year was #1 born?", (1,)),
+        ("In which year was #2 born?", (2,)),
+    ],
+    "Was Marta Orlo born in the same town as the designer of Ves Hall?": [
+        ("Who is the designer of Ves Hall?", ()),
+        ("In which town was Marta Orlo born?", ()),
+        ("In which town was #1 born?", (1,)),
+    ],
+}
+
+WHOLE = [
+    "What is the capital of France?",
+    "Who is the director of Bread for Salt?",
+    "Who is Marta Orlo's mother?",
+    "Who wrote The Lord of the Rings?",
+    "When was the University of Loss founded?",
+    "When did the Battle of Hastings take place?",
+    "How many people live in the city of Paris?",
+    "How did the discovery of penicillin change medicine?",
+    "When did the construction of the Eiffel Tower begin?",
+    "What happened at the end of the war?",
+    "What is the height of the tallest tower in Chicago?",
+    "Where was Ludwig van Beethoven born?",
+    "When was the film Jaws released?",
+    "Which ship did Robert Vole command on the voyage to Tamsin?",
+    "Who won the chess championship in the month of May?",
+    "What is the name of the airport in Kerling?",
+    "Why is the sky blue?",
+    "Kerling",
+    "",
+    "A midshipman led an expedition. In which year was the wreck of its flagship found?",
+]
+
+
+@pytest.mark.parametrize("question", CASES)
+def test_plans_worked_by_hand(question: str) -> None:
+    plan = plan_by_rules(question)
+    assert [(step.question, step.depends_on) for step in plan.steps] == CASES[question]
+    assert [step.id for step in plan.steps] == list(range(1, len(plan.steps) + 1))
+
+
+@pytest.mark.parametrize("question", WHOLE)
+def test_questions_that_ask_for_one_thing_stay_whole(question: str) -> None:
+    plan = plan_by_rules(question)
+    assert [(step.question, step.depends_on, step.phrase) for step in plan.steps] == [(question, (), "")]
+    assert plan.compared is None
+
+
+def test_features_are_what_the_plan_was_made_of() -> None:
+    found = features("In which city was the discoverer of the comet after which Kerling is named an organist?")
+    assert found == [
+        "relative clause: the comet after which Kerling is named",
+        "of-phrase: the discoverer of the comet after which Kerling is named",
+    ]
+    assert features("Who was the captain of the ship built in Tamsin?") == [
+        "reduced relative clause: the ship built in Tamsin"
+    ]
+    assert features("Who is the spouse of Grey Port's main director?") == ["possessive: Grey Port's main director"]
+    assert features("Which bridge was built first, A or B?") == ["comparison: A | B"]
+    assert features("Why is the sky blue?") == []
+
+
+def test_the_subject_is_the_first_name() -> None:
+    assert plan_by_rules("Where was the designer of the Halden Bridge born?").subject == "Halden Bridge"
+    assert plan_by_rules("Why is the sky blue?").subject == ""
+
+
+def test_references_and_filling() -> None:
+    assert references("Did #2 visit #1 or #2?") == (1, 2)
+    assert references("Is C#1 a key? #1a #") == (1,)
+    assert fill("Did #2 visit #1 and #10?", {1: "Loss", 2: "#1"}) == "Did #1 visit Loss and #10?"
+
+
+@pytest.mark.parametrize(
+    ("how", "answers", "expected"),
+    [
+        (LEAST, ("3 May 1904", "4 May 1904"), "A"),
+        (MOST, ("3 May 1904", "December 1903"), "A"),
+        (LEAST, ("1931", "it opened on 2 June 1931"), "A"),  # a year alone counts as its beginning
+        (LEAST, ("1,904 m", "980 m"), "B"),
+        (MOST, ("in 12", "in 980 AD"), "B"),
+        (LEAST, ("1931", "1931"), None),
+        (LEAST, ("long ago", "1931"), None),
+        (SAME, ("Hong Kong", " hong kong."), "yes"),
+        (SAME, ("Norway", "Sweden"), "no"),
+    ],
+)
+def test_two_answers_decide_a_comparison(how: str, answers: tuple[str, str], expected: str | None) -> None:
+    assert decide(Compared(how, ("A", "B"), ("?", "?")), answers) == expected
+
+
+def test_what_is_no_comparison() -> None:
+    for text in ("Which town is on the Ves?", "Kerling or Tamsin?", "Are Kerling and Tamsin ports?", "Are both?", ""):
+        assert compared(text) is None
+
+
+def test_a_long_question_is_left_whole() -> None:
+    text = "Who is the father of " * 500 + "Marta Orlo?"
+    assert len(plan_by_rules(text).steps) == 1 and compared(text) is None
+
+
+_WORDS = """the a of who that which where Halden Bridge Marta Orlo's father director #1 , ? was did born in by named is
+( ) ' and or first same country from X's 1904 designed ship built"""
+_PIECES = st.sampled_from(_WORDS.split())
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(_PIECES, max_size=40))
+def test_any_words_give_a_sound_plan(words: list[str]) -> None:
+    text = " ".join(words)
+    plan = plan_by_rules(text)
+    assert 1 <= len(plan.steps) <= MAX_STEPS
+    known: set[int] = set()
+    for step in plan.steps:
+        made = set(step.depends_on)
+        assert made <= known  # what is asked needs earlier answers only
+        known.add(step.id)
+    assert plan == plan_by_rules(text)
+    assert len(features(text)) <= MAX_STEPS

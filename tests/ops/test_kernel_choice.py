@@ -1,0 +1,78 @@
+"""Which implementation of a kernel runs, and the references and errors that need no Triton."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from gpu_rag_kernels import choice, msbfs_or, ragged_gather_dot_topk
+
+from gpu_rag.errors import BadInput, MissingBackend, UsageError
+from gpu_rag.graph.csr import csr_from_edges
+from gpu_rag.types import Ragged
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
+def test_auto_is_triton_on_a_gpu_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(choice, "find_spec", lambda name: object())
+    assert choice.pick_kernel("op", GPU) == "triton" and choice.pick_kernel("op", CPU) == "reference"
+    assert choice.known() == ("reference",) and choice.known("cuda:0") == ("triton", "reference")
+    with pytest.raises(UsageError, match="op in triton works on a GPU; given tensors on cpu"):
+        choice.pick_kernel("op", CPU, "triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert choice.pick_kernel("op", CPU, "triton") == "triton" and choice.pick_kernel("op", CPU) == "reference"
+    assert choice.known() == ("triton", "reference")
+
+
+def test_without_triton_the_reference_runs_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "find_spec", lambda name: None)
+    assert choice.pick_kernel("op", GPU) == "reference" == choice.pick_kernel("op", CPU, "reference")
+    with pytest.raises(MissingBackend, match=r"triton is not installed; pip install 'gpu-rag\[gpu\]'"):
+        choice.pick_kernel("op", GPU, "triton")
+    with pytest.raises(UsageError, match="no such implementation of op; given cuda"):
+        choice.pick_kernel("op", GPU, "cuda")
+
+
+def test_a_hop_by_hand() -> None:
+    path = csr_from_edges(torch.tensor([0, 1]), torch.tensor([1, 2]), 3)
+    words = torch.tensor([[1], [2], [0]])
+    fresh, seen = msbfs_or.msbfs_or(path, words, words)
+    assert (fresh.flatten().tolist(), seen.flatten().tolist()) == ([2, 1, 2], [3, 3, 2])
+    assert words.flatten().tolist() == [1, 2, 0]
+
+
+def test_the_best_of_lists_by_hand() -> None:
+    lists = Ragged(torch.tensor([0, 1, 2]), torch.tensor([0, 3, 3]))
+    vectors = torch.tensor([[2.0, 0.0], [0.0, 5.0], [3.0, 1.0]])
+    found = ragged_gather_dot_topk.ragged_gather_dot_topk(torch.tensor([[1.0, 0.0]] * 2), vectors, lists, 2)
+    assert found.ids.tolist() == [[2, 0], [-1, -1]]
+    assert found.scores.tolist() == [[3.0, 2.0], [-torch.inf, -torch.inf]]
+
+
+LONE = csr_from_edges(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), 2)
+WORDS, LIST, ONE = (
+    torch.zeros(2, 1, dtype=torch.int64),
+    Ragged(torch.tensor([0]), torch.tensor([0, 1])),
+    torch.ones(1, 3),
+)
+gather = ragged_gather_dot_topk.ragged_gather_dot_topk
+
+
+@pytest.mark.parametrize(
+    ("match", "call"),
+    [
+        ("wrong dtypes", lambda: msbfs_or.msbfs_or(LONE, WORDS.int(), WORDS)),
+        ("shapes do not fit", lambda: msbfs_or.msbfs_or(LONE, WORDS[:1], WORDS[:1])),
+        ("no matrices", lambda: gather(ONE.double(), ONE, LIST, 1)),
+        ("shapes do not fit", lambda: gather(ONE, ONE[:, :2], LIST, 1)),
+        ("shapes do not fit", lambda: gather(ONE, ONE, LIST, -1)),
+        ("a candidate is no row; given 1..1", lambda: gather(ONE, ONE, Ragged(LIST.values + 1, LIST.offsets), 1)),
+        ("a score is not finite", lambda: gather(ONE, ONE * float("nan"), LIST, 1)),
+    ],
+)
+def test_bad_input_says_what(match: str, call: Callable[[], object]) -> None:
+    with pytest.raises(BadInput, match=match):
+        call()

@@ -1,0 +1,251 @@
+"""The hop graph of small corpora: vertices, questions, keywords, edges by hand and by brute force."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gpu_rag.errors import UsageError
+from gpu_rag.index import tables
+from gpu_rag.index.build import Sources
+from gpu_rag.index.hop_tables import EDGES, KEYWORDS, MATCHES, QUESTIONS, VERTICES, read_lists, write_lists
+from gpu_rag.layers import hop_matching
+from gpu_rag.layers.hop_edges import HopEdges
+from gpu_rag.layers.hop_keywords import HopKeywords
+from gpu_rag.layers.hop_questions import HopQuestions
+from gpu_rag.layers.hop_vertices import HopVertices
+from gpu_rag.model_set import ModelSet
+from gpu_rag.settings import make_settings
+from gpu_rag.text.keywords import keywords
+
+FAST = {"models": {"embedder": "hash", "llm": "none"}}
+
+
+# --- vertices -----------------------------------------------------------------------------------------
+
+
+def test_a_vertex_is_a_passage_or_a_sentence(bench: Any) -> None:
+    bench.put_passages(["Ann won. She left.", "", "One sentence"])
+    assert bench.run(HopVertices()) == {"hop_vertices": 3}
+    file = bench.folder("hop_vertices") / "vertices.parquet"
+    rows = tables.read_table(file, VERTICES).to_pylist()
+    assert [(r["id"], r["passage"], r["start"], r["end"]) for r in rows] == [
+        ("p000", 0, 0, 18), ("p001", 1, 0, 0), ("p002", 2, 0, 12)
+    ]  # fmt: skip
+    assert bench.run(HopVertices(), {"hops": {"granularity": "sentence"}}) == {"hop_vertices": 4}
+    rows = tables.read_table(file, VERTICES).to_pylist()
+    assert [(r["id"], r["passage"], r["start"], r["end"]) for r in rows] == [
+        ("p000@0", 0, 0, 8), ("p000@1", 0, 9, 18), ("p001@0", 1, 0, 0), ("p002@0", 2, 0, 12)
+    ]  # fmt: skip
+
+
+# --- questions and keywords ---------------------------------------------------------------------------
+
+FOUND = [
+    (["Ann Lee", "Tamsin", "Ves"], [("Ann Lee", "is", "engineer"), ("Ann Lee", "born in", "Tamsin")]),
+    (["Tamsin", "Ann Lee"], [("Tamsin", "lies on", "Ves")]),
+]
+
+
+def questions_of(bench: Any, side: str) -> list[tuple[int, str]]:
+    table = tables.read_table(bench.folder("hop_questions") / f"{side}_questions.parquet", QUESTIONS)
+    return list(zip(table["vertex"].to_pylist(), table["text"].to_pylist()))
+
+
+def put_found(bench: Any, texts: Sequence[str]) -> None:
+    bench.put_passages(texts)
+    bench.put_extractions(FOUND)
+    tables.write_rows(bench.folder("extraction") / "profiles.parquet", tables.PROFILES, [
+        {"passage": 1, "name": "Ves", "aliases": [], "types": ["river"], "description": ""}
+    ])  # fmt: skip
+
+
+def test_templates_ask_both_kinds_of_questions(bench: Any) -> None:
+    put_found(bench, ["Ann Lee is an engineer born in Tamsin.", "Tamsin lies on the Ves."])
+    bench.run(HopVertices())
+    counts = bench.run(HopQuestions(), {"hops": {"simulate": "templates"}})
+    assert counts == {"hop_in_questions": 6, "hop_out_questions": 3}
+    assert questions_of(bench, "in") == [
+        (0, "What is Ann Lee born in?"), (0, "What is Ann Lee?"),
+        (0, "What is born in Tamsin?"), (0, "What is engineer?"),
+        (1, "What does Tamsin lie on?"), (1, "What lies on Ves?"),
+    ]  # fmt: skip
+    assert questions_of(bench, "out") == [
+        (0, "What is known about Tamsin?"), (0, "What is known about Ves, the river?"),
+        (1, "What is known about Ann Lee, the engineer?"),
+    ]  # fmt: skip
+
+
+def test_sentences_take_their_own_triples(bench: Any) -> None:
+    """Where both ends stand, else where the object stands, else the first sentence."""
+    put_found(bench, ["Ann Lee is an engineer. She was born in Tamsin.", "Ann Lee left. There it lies."])
+    sentence = {"hops": {"granularity": "sentence", "simulate": "templates"}}
+    bench.run(HopVertices(), sentence)
+    bench.run(HopQuestions(), sentence)
+    assert [v for v, _ in questions_of(bench, "in")] == [0, 0, 1, 1, 2, 2]
+    assert (1, "What is Ann Lee born in?") in questions_of(bench, "in")
+    assert (1, "What is known about Tamsin?") in questions_of(bench, "out")  # no subject of sentence 1
+
+
+def test_an_unsettled_choice_is_an_error_and_no_llm_means_templates() -> None:
+    settings = make_settings({**FAST})
+    with pytest.raises(UsageError, match="not settled"):
+        HopQuestions().params(settings, Sources())
+    settled = HopQuestions().settled(settings, ModelSet(settings.models))
+    assert settled.hops.simulate == "templates" and HopQuestions().params(settled, Sources())["simulate"] == "templates"
+
+
+def test_keywords_are_those_of_each_text(bench: Any) -> None:
+    put_found(bench, ["Ann Lee is an engineer.", "Tamsin lies on the Ves since 1902."])
+    bench.run(HopVertices())
+    bench.run(HopQuestions(), {"hops": {"simulate": "templates"}})
+    bench.run(HopKeywords())
+    folder = bench.folder("hop_keywords")
+    words = tables.read_table(folder / "keywords.parquet", KEYWORDS)["keyword"].to_pylist()
+    assert words == sorted(set(words))
+    for side in ("in", "out"):
+        lists = read_lists(folder / f"{side}.safetensors")
+        found = [[words[v] for v in row.tolist()] for row in torch.tensor_split(lists.values, lists.offsets[1:-1])]
+        assert found == [sorted(keywords(text)) for _, text in questions_of(bench, side)]
+    lists = read_lists(folder / "vertex.safetensors")
+    assert {words[v] for v in lists.values[: int(lists.offsets[1])].tolist()} == keywords("Ann Lee is an engineer.")
+
+
+# --- edges --------------------------------------------------------------------------------------------
+
+
+def put_sides(bench: Any, n_vertices: int, sides: dict[str, list[tuple[int, set[int], Sequence[float]]]]) -> None:
+    """sides["in" | "out"]: (vertex, words, unit vector) of each question, by vertex."""
+    bench.put_passages(["text"] * n_vertices)
+    bench.run(HopVertices())
+    for side, rows in sides.items():
+        columns = {"vertex": [v for v, _, _ in rows], "text": [f"{side} {k:03d}?" for k in range(len(rows))]}
+        tables.write_table(bench.folder("hop_questions") / f"{side}_questions.parquet", QUESTIONS, columns)
+        write_lists(bench.folder("hop_keywords") / f"{side}.safetensors", [sorted(words) for _, words, _ in rows])
+        bench.put_vectors(f"hop_{side}_vectors", np.asarray([vector for _, _, vector in rows]).reshape(-1, 3))
+    n_words = 1 + max((max(words, default=0) for rows in sides.values() for _, words, _ in rows), default=0)
+    columns = {"keyword": [f"w{k:03d}" for k in range(n_words)]}
+    tables.write_table(bench.folder("hop_keywords") / "keywords.parquet", KEYWORDS, columns)
+
+
+def stored(bench: Any, name: str, schema: Any) -> list[tuple[Any, ...]]:
+    table = tables.read_table(bench.folder("hop_edges") / f"{name}.parquet", schema)
+    return [tuple(row.values()) for row in table.to_pylist()]
+
+
+E0, E1, E2 = (1, 0, 0), (0, 1, 0), (0, 0, 1)
+BY_HAND = {
+    "in": [(0, {0}, E0), (1, {1, 2}, E1), (2, {1}, E0)],
+    # 1.0 to row 2; twice .75 to row 1; .25 to row 2, row 1 (1.0) is of its own vertex; 0 to rows 0 and 1
+    "out": [(0, {1}, E0), (0, {2}, E1), (0, {1}, E1), (1, {1, 2}, E1), (2, set(), E2)],
+}
+
+
+def check_by_hand(bench: Any) -> None:
+    put_sides(bench, 3, BY_HAND)
+    counts = bench.run(HopEdges())
+    assert stored(bench, "matches", MATCHES) == [(2, 1.0), (1, 0.75), (1, 0.75), (2, 0.25), (0, 0.0)]
+    edges = [(0, 1, 1, 1, 0.75), (0, 2, 2, 0, 1.0), (1, 2, 2, 3, 0.25), (2, 0, 0, 4, 0.0)]
+    assert stored(bench, "edges", EDGES) == edges
+    assert counts == {
+        "hop_edges": 4, "hop_edges_uncut": 4, "hop_edges_crossing": 4, "hop_matched": 5, "hop_exact": 1
+    }  # fmt: skip
+
+
+def test_edges_by_hand(bench: Any) -> None:
+    check_by_hand(bench)
+
+
+def forget_exclusion(*args: Any, exclude: Any, **rest: Any) -> Any:
+    from gpu_rag.graph.join import hybrid_argmax
+
+    return hybrid_argmax(*args, **rest)
+
+
+def ignore_words(left: Any, left_words: Any, right: Any, right_words: Any, **rest: Any) -> Any:
+    from gpu_rag.graph.join import hybrid_argmax
+
+    none = [type(w)(w.values[:0], w.offsets * 0) for w in (left_words, right_words)]
+    return hybrid_argmax(left, none[0], right, none[1], **rest)
+
+
+@pytest.mark.parametrize("wrong", [forget_exclusion, ignore_words])
+def test_wrong_joins_are_caught(bench: Any, wrong: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hop_matching, "hybrid_argmax", wrong)
+    with pytest.raises(AssertionError):
+        check_by_hand(bench)
+
+
+def test_the_budget_cuts_and_keeps_the_last_edges(bench: Any) -> None:
+    put_sides(bench, 3, BY_HAND)
+    counts = bench.run(HopEdges(), {"hops": {"edge_budget": 0}})
+    assert stored(bench, "edges", EDGES) == [(0, 2, 2, 0, 1.0), (1, 2, 2, 3, 0.25), (2, 0, 0, 4, 0.0)]
+    assert (counts["hop_edges"], counts["hop_edges_uncut"]) == (3, 4)
+    assert len(stored(bench, "matches", MATCHES)) == 5  # kept before the cut
+
+
+def drawn(seed: int) -> dict[str, list[tuple[int, set[int], Sequence[float]]]]:
+    """Few directions and words, so that equal SIM is common."""
+    generator = np.random.default_rng(seed)
+    sides = {}
+    for side, n in (("in", 14), ("out", 20)):
+        rows = []
+        for vertex in np.sort(generator.integers(0, 5, n)).tolist():
+            vector = np.eye(3)[generator.integers(0, 3)] * generator.choice([1, -1])
+            rows.append((vertex, set(generator.choice(6, generator.integers(0, 4), replace=False).tolist()), vector))
+        sides[side] = rows
+    return sides
+
+
+def sim(a: tuple[int, set[int], Any], b: tuple[int, set[int], Any]) -> float:
+    jaccard = len(a[1] & b[1]) / len(a[1] | b[1]) if a[1] | b[1] else 0.0
+    return (jaccard + math.fsum(np.asarray(a[2], float) * np.asarray(b[2], float))) / 2
+
+
+def edges_by_brute_force(sides: dict[str, list[Any]], n: int, factor: float) -> list[tuple[Any, ...]]:
+    best: dict[tuple[int, int], tuple[float, int, int]] = {}
+    for o, out in enumerate(sides["out"]):
+        others = [(-sim(out, given), i) for i, given in enumerate(sides["in"]) if given[0] != out[0]]
+        if others:
+            score, i = min(others)
+            pair = (out[0], sides["in"][i][0])
+            best[pair] = min(best.get(pair, (1.0, 0, 0)), (score, i, o))
+    ranked = sorted(best, key=lambda pair: (best[pair][0], pair))
+    lasts = {source: (source, target) for source, target in reversed(ranked)}
+    kept = {*ranked[: math.floor(factor * n * math.log2(n))], *lasts.values()}
+    return [(*pair, best[pair][1], best[pair][2], -best[pair][0]) for pair in sorted(kept)]
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("factor", [1.0, 0.5])
+def test_edges_against_brute_force(bench: Any, seed: int, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hop_matching, "EXACT_ROWS", 7)
+    sides = drawn(seed)
+    put_sides(bench, 5, sides)
+    bench.run(HopEdges(), {"hops": {"edge_budget": factor}})
+    assert stored(bench, "edges", EDGES) == edges_by_brute_force(sides, 5, factor)
+
+
+@pytest.mark.parametrize("neighbours", ["torch", "faiss"])
+def test_candidates_that_hold_everything_give_the_exact_edges(bench: Any, neighbours: str) -> None:
+    if neighbours == "faiss":
+        pytest.importorskip("faiss")
+    sides = drawn(4)
+    put_sides(bench, 5, sides)
+    counts = bench.run(HopEdges(), {"hops": {"exact_limit": 10, "candidates": 14, "neighbours": neighbours}})
+    assert counts[f"hop_approximate_{neighbours}"] == 1 and "hop_exact" not in counts
+    assert stored(bench, "edges", EDGES) == edges_by_brute_force(sides, 5, 1.0)
+    assert not (bench.folder("hop_edges") / "keys.safetensors").exists()  # nothing to carry over later
+
+
+def test_no_questions_no_edges(benches: Iterator[Any]) -> None:
+    for sides in ({"in": [], "out": [(0, {1}, E0)]}, {"in": [(0, {1}, E0)], "out": []}, {"in": [], "out": []}):
+        bench = next(benches)
+        put_sides(bench, 2, sides)
+        counts = bench.run(HopEdges())
+        assert (counts["hop_edges"], counts["hop_matched"]) == (0, 0)

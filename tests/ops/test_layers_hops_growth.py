@@ -1,0 +1,249 @@
+"""Adding, removing and changing passages of a finished hop graph: the same bytes as a rebuild, with less comparing."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gpu_rag.index.build import Silent, Sources, StageReport, Work
+from gpu_rag.index.manifest import Manifest
+from gpu_rag.index.verify import verify
+from gpu_rag.layers import hop_matching
+from gpu_rag.layers.hop_matching import Carried, Previous, Side, carry_over, match_exactly, rows_by_key
+from gpu_rag.model_set import ModelSet
+from gpu_rag.settings import make_settings
+from gpu_rag.types import Ragged
+
+NAMES = ["Orlo", "Ruyven", "Stroud", "Brandt", "Kessel", "Tamm", "Kerling", "Tamsin", "Halden"]
+Rows = list[dict[str, str]]
+
+
+def passage(k: int, shift: int = 0) -> dict[str, str]:
+    a, b, c = (NAMES[(k * step + shift) % len(NAMES)] for step in (1, 2, 5))
+    text = f"{a} {k} was born in {b}. {a} {k} studied under {c} {k + 1} in {1850 + k}. The town of {b} lies on {c}."
+    return {"id": f"d{k:03d}", "title": f"{a} {k}", "text": text}
+
+
+def write(path: Path, rows: Rows) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Every file of the hop layers, by its place."""
+    stages = Manifest.read(folder).stages
+    hops = {name: folder / record.folder for name, record in stages.items() if name.startswith("hop_")}
+    return {f"{name}/{p.name}": p.read_bytes() for name, stage in hops.items() for p in stage.iterdir()}
+
+
+OLD = [passage(k) for k in (0, 2, 3, 5, 8, 9, 11, 12)]
+CHANGES: dict[str, tuple[Rows, bool]] = {  # what the corpus becomes, and whether every old match can be kept
+    "one added at the end": ([*OLD, passage(20)], True),
+    "some added between": (sorted([*OLD, passage(1), passage(4), passage(7)], key=lambda row: row["id"]), True),
+    "one removed": (OLD[:3] + OLD[4:], False),
+    "one changed": ([*OLD[:4], passage(8, shift=1), *OLD[5:]], False),
+    "all at once": ([passage(1), *OLD[1:5], passage(9, shift=1), passage(12), passage(30)], False),
+    "nothing": (OLD, True),
+    "none is left": ([passage(40), passage(41)], False),
+}
+
+
+def check_growth(build_hops: Callable[..., Any], tmp_path: Path, change: str) -> tuple[Any, Any]:
+    """Builds OLD, then the change into the same folder; it must be what a build from nothing gives."""
+    rows, _ = CHANGES[change]
+    before = build_hops(write(tmp_path / "c.jsonl", OLD), tmp_path / "grown")
+    after = build_hops(write(tmp_path / "c.jsonl", rows), tmp_path / "grown")
+    build_hops(tmp_path / "c.jsonl", tmp_path / "rebuilt")
+    assert files_of(tmp_path / "grown") == files_of(tmp_path / "rebuilt")
+    digests = {Manifest.read(tmp_path / name).digest() for name in ("grown", "rebuilt")}
+    assert len(digests) == 1 and verify(tmp_path / "grown") == []
+    return before, after
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_corpus_gives_the_bytes_of_a_rebuild(build_hops: Any, tmp_path: Path, change: str) -> None:
+    before, after = check_growth(build_hops, tmp_path, change)
+    n_before = before.count("hop_out_questions")
+    stage = after.stages["hop_edges"]
+    assert before.stages["hop_edges"].reused == 0
+    if change == "nothing":
+        assert stage.skipped
+    elif change == "none is left":
+        assert stage.reused == 0
+    elif CHANGES[change][1]:
+        assert n_before * 0.5 < stage.reused <= n_before  # questions whose type words changed are new
+    else:
+        assert 0 < stage.reused < n_before
+
+
+def test_added_passages_are_compared_and_nothing_else(
+    build_hops: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New out-questions with all in-questions, old ones with the new in-questions."""
+    pairs: list[tuple[int, int]] = []
+    join = hop_matching.hybrid_argmax
+
+    def counting(left: Any, lk: Any, right: Any, rk: Any, **rest: Any) -> Any:
+        pairs.append((len(left), len(right)))
+        return join(left, lk, right, rk, **rest)
+
+    monkeypatch.setattr(hop_matching, "hybrid_argmax", counting)
+    before = build_hops(write(tmp_path / "c.jsonl", OLD), tmp_path / "ix")
+    pairs.clear()
+    after = build_hops(write(tmp_path / "c.jsonl", [*OLD, passage(20)]), tmp_path / "ix")
+    n_in, n_out = after.count("hop_in_questions"), after.count("hop_out_questions")
+    n_new_in, kept = n_in - before.count("hop_in_questions"), after.stages["hop_edges"].reused
+    assert [pair for pair in pairs if pair[0]] == [(n_out - kept, n_in), (kept, n_new_in)]
+
+
+def forgets_new_questions(outs: Side, ins: Side, previous: Previous | None) -> Carried:
+    carried = carry_over(outs, ins, previous)
+    return carried if previous is None else Carried(carried.question, carried.sim, carried.new[:0])
+
+
+def keeps_lost_matches(outs: Side, ins: Side, previous: Previous | None) -> Carried:
+    carried = carry_over(outs, ins, previous)
+    if previous is None:
+        return carried
+    old = rows_by_key(outs.keys, previous.out_keys)
+    question = np.where(old >= 0, np.minimum(previous.question[old], len(ins.keys) - 1), -2)
+    return Carried(question, np.where(old >= 0, previous.sim[old], -np.inf), carried.new)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "change"), [(forgets_new_questions, "some added between"), (keeps_lost_matches, "all at once")]
+)
+def test_wrong_ways_of_carrying_over_are_caught(
+    build_hops: Any, tmp_path: Path, wrong: Any, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hop_matching, "carry_over", wrong)
+    with pytest.raises(AssertionError):
+        check_growth(build_hops, tmp_path, change)
+
+
+def test_a_damaged_or_older_state_is_not_carried_over(build_hops: Any, tmp_path: Path) -> None:
+    corpus = write(tmp_path / "c.jsonl", OLD)
+    build_hops(corpus, tmp_path / "ix")
+    record = Manifest.read(tmp_path / "ix").stages["hop_edges"]
+    path = tmp_path / "ix" / record.folder / "matches.parquet"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))  # the same size: only the checksum tells
+    write(corpus, [*OLD, passage(20)])
+    assert build_hops(corpus, tmp_path / "ix").stages["hop_edges"].reused == 0
+    assert verify(tmp_path / "ix") == []
+
+
+def test_the_approximate_mode_carries_nothing_over(build_hops: Any, tmp_path: Path) -> None:
+    corpus = write(tmp_path / "c.jsonl", OLD)
+    build_hops(corpus, tmp_path / "ix")
+    write(corpus, [*OLD, passage(20)])
+    near = {"exact_limit": 10, "neighbours": "torch"}
+    report = build_hops(corpus, tmp_path / "ix", **near)
+    assert report.stages["hop_edges"].reused == 0 and report.count("hop_approximate_torch") == 1
+    assert verify(tmp_path / "ix") == []
+    assert build_hops(corpus, tmp_path / "ix").stages["hop_edges"].reused == 0  # back to exact: from nothing
+
+
+def test_an_interrupted_merge_goes_on_at_its_block(
+    build_hops: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hop_matching, "EXACT_ROWS", 4)
+    corpus = write(tmp_path / "c.jsonl", OLD)
+    build_hops(corpus, tmp_path / "whole")
+    calls: list[int] = []
+    join = hop_matching.hybrid_argmax
+
+    def interrupted(left: Any, *rest: Any, **named: Any) -> Any:
+        if len(left):
+            calls.append(len(left))
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return join(left, *rest, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hop_matching, "hybrid_argmax", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            build_hops(corpus, tmp_path / "ix")
+    calls.clear()
+    monkeypatch.setattr(
+        hop_matching, "hybrid_argmax", lambda left, *a, **k: calls.append(len(left)) or join(left, *a, **k)
+    )
+    report = build_hops(corpus, tmp_path / "ix")
+    assert sum(calls) == report.count("hop_out_questions") - 3 * 4
+    assert Manifest.read(tmp_path / "ix").digest() == Manifest.read(tmp_path / "whole").digest()
+
+
+# --- random sets of questions, with many ties ----------------------------------------------------------
+
+
+def work_in(folder: Path) -> Work:
+    settings = make_settings({"models": {"embedder": "hash", "llm": "none"}})
+    return Work(folder, folder, {}, settings, Sources(), ModelSet(settings.models), Silent(), StageReport())
+
+
+def universe(seed: int, n: int) -> list[tuple[int, list[int], np.ndarray, tuple[int, int]]]:
+    """Questions (vertex, words, vector, key) in the order of their rows; directions and words are few."""
+    generator = np.random.default_rng(seed)
+    rows = []
+    for vertex in np.sort(generator.integers(0, 6, n)).tolist():
+        words = np.sort(generator.choice(5, generator.integers(0, 4), replace=False)).tolist()
+        vector = np.eye(4)[generator.integers(0, 4)] * generator.choice([1, -1])
+        rows.append((vertex, words, vector, tuple(generator.integers(1, 2**62, 2).tolist())))
+    return rows
+
+
+def side(rows: Sequence[tuple[int, list[int], np.ndarray, tuple[int, int]]]) -> Side:
+    values = torch.tensor([word for _, words, _, _ in rows for word in words], dtype=torch.int32)
+    offsets = torch.tensor(np.cumsum([0] + [len(words) for _, words, _, _ in rows]))
+    vectors = torch.from_numpy(np.asarray([v for _, _, v, _ in rows], np.float16).reshape(-1, 4))
+    keys = np.asarray([key for *_, key in rows], "<u8").reshape(-1, 2)
+    return Side(vectors, Ragged(values, offsets), torch.tensor([v for v, *_ in rows], dtype=torch.int64), keys)
+
+
+@pytest.fixture
+def works(tmp_path: Path) -> Iterator[Work]:
+    return (work_in(tmp_path / f"w{k}") for k in range(1000))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_earlier_state_leads_to_the_same_matches(works: Iterator[Work], seed: int) -> None:
+    choose = random.Random(seed)
+    outs, ins = universe(seed, 14), universe(seed + 1000, 18)
+    states = []
+    for _ in range(2):
+        part_out, part_in = ([row for row in rows if choose.random() < 0.7] for rows in (outs, ins))
+        states.append((side(part_out), side(part_in)))
+    (old_out, old_in), (new_out, new_in) = states
+    old = match_exactly(next(works), old_out, old_in, None)
+    expected = match_exactly(next(works), new_out, new_in, None)
+    found = match_exactly(next(works), new_out, new_in, Previous(old_in.keys, old_out.keys, *old))
+    assert all(np.array_equal(a, b) for a, b in zip(found, expected))
+
+
+def test_another_order_of_the_in_questions_carries_nothing_over(works: Iterator[Work]) -> None:
+    """Of equal SIM the lower row counts, so a match made in another order says nothing."""
+    rows = [(1, [1], np.eye(4)[0], (7, 8)), (2, [1], np.eye(4)[0], (9, 9))]
+    outs = side([(0, [1], np.eye(4)[0], (5, 5))])
+    old_in = side(rows)
+    question, sim = match_exactly(next(works), outs, old_in, None)
+    assert question.tolist() == [0]
+    turned = side([(1, *rows[1][1:]), (2, *rows[0][1:])])
+    carried = carry_over(outs, turned, Previous(old_in.keys, outs.keys, question, sim))
+    assert carried.question.tolist() == [-2] and carried.new.tolist() == [0, 1]
+    previous = Previous(old_in.keys, outs.keys, question, sim)
+    assert match_exactly(next(works), outs, turned, previous)[0].tolist() == [0]
+
+
+def test_rows_by_key() -> None:
+    known = np.asarray([[5, 1], [0, 0], [5, 2]], "<u8")
+    keys = np.asarray([[5, 2], [5, 3], [0, 0]], "<u8")
+    assert rows_by_key(keys, known).tolist() == [2, -1, 1]
+    assert rows_by_key(keys[:0], known).tolist() == [] and rows_by_key(keys, known[:0]).tolist() == [-1] * 3

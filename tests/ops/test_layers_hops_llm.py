@@ -1,0 +1,169 @@
+"""Query simulation by a language model: two requests a vertex, repair tries, counts, failures, interrupts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_rag.errors import GpuRagError, RequestFailed
+from gpu_rag.index.hop_tables import read_questions
+from gpu_rag.index.index import Index
+from gpu_rag.index.manifest import Manifest
+from gpu_rag.index.verify import verify
+from gpu_rag.layers.hop_simulation import SCHEMAS
+from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.types import JsonSchema, Reply, Request
+
+Said = str | Reply | RequestFailed
+
+
+def questions(*texts: str) -> str:
+    return json.dumps({"questions": list(texts)})
+
+
+IN = questions("Who is Ann?", "Where  is\nAnn?", "Who is Ann?")
+OUT = questions("Who is Bo?", "Where is Bo?", "When is Bo?", "Why is Bo?")
+GOOD = {"in": IN, "out": OUT}
+BAD = "Who is Ann?"
+
+# what is said to the two requests about each passage, at the first and the second attempt
+CASES: dict[str, dict[str, tuple[Said, Said]]] = {
+    "valid": {"in": (IN, BAD), "out": (OUT, BAD)},
+    "repaired": {"in": (BAD, IN), "out": (BAD, OUT)},
+    "too-few": {"in": (questions("Who is Ann?"), questions("Who?")), "out": (IN, OUT)},  # two are no four
+    "cut": {"in": (Reply(IN[:-4], "length", 9, 0, 9), Reply(IN[:-4], "length", 9, 0, 9)), "out": (OUT, BAD)},
+    "failed": {"in": (RequestFailed("no"), IN), "out": (OUT, BAD)},
+    "no-list": {"in": ('["Who is Ann?", "Where?"]', '["Who is Ann?", "Where?"]'), "out": (OUT, BAD)},
+}
+COUNTS = {"hop_replies_ok": 8, "hop_replies_malformed": 2, "hop_replies_truncated": 1, "hop_replies_failed": 1}
+
+
+def side_of(request: Request) -> str:
+    assert isinstance(request.constraint, JsonSchema)
+    (side,) = [side for side, schema in SCHEMAS.items() if schema == request.constraint.schema]
+    return side
+
+
+def title_of(request: Request) -> str:
+    return request.prompt.split("Title: ")[1].split("\n")[0]
+
+
+def by_case(request: Request) -> Said:
+    return CASES[title_of(request)][side_of(request)][request.attempt]
+
+
+def write(path: Path, names: list[str]) -> Path:
+    rows = [{"id": name, "title": name, "text": f"Ann knows Bo. The case is {name}."} for name in names]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def found(out: Path, side: str) -> dict[str, list[str]]:
+    index = Index.open(out)
+    texts: dict[str, list[str]] = {name: [] for name in index.passage_ids}
+    for row in read_questions(index.folder("hop_questions"), side).to_pylist():
+        texts[index.passage_ids[row["vertex"]]].append(row["text"])
+    return texts
+
+
+@pytest.fixture
+def build_llm(build_hops: Any) -> Callable[..., Any]:
+    def build(corpus: Path, out: Path, llm: ScriptedLLM, min_yield: float = 0.1, **hops: Any) -> Any:
+        return build_hops(corpus, out, llm=llm, index={"min_yield": min_yield}, **{"simulate": "llm", **hops})
+
+    return build
+
+
+def test_every_kind_of_reply_is_counted(build_llm: Any, tmp_path: Path) -> None:
+    llm = ScriptedLLM(by_case)
+    report = build_llm(write(tmp_path / "c.jsonl", list(CASES)), tmp_path / "ix", llm)
+    stage = report.stages["hop_questions"]
+    assert {name: n for name, n in stage.counts.items() if "replies" in name} == COUNTS
+    assert stage.failures == 4 and stage.llm_calls == len(llm.calls) - 1
+    ins, outs = found(tmp_path / "ix", "in"), found(tmp_path / "ix", "out")
+    assert {name for name, texts in ins.items() if texts} == {"valid", "repaired"}
+    assert all(len(texts) == 4 for texts in outs.values())
+    assert ins["valid"] == ["Where is Ann?", "Who is Ann?"]  # sorted, each once, on one line
+    assert verify(tmp_path / "ix") == []
+
+
+def test_what_is_asked(build_llm: Any, tmp_path: Path) -> None:
+    llm = ScriptedLLM(by_case)
+    build_llm(write(tmp_path / "c.jsonl", list(CASES)), tmp_path / "ix", llm, tokens=77)
+    first, second = ([r for r in llm.calls if r.attempt == k] for k in (0, 1))
+    assert {(title_of(r), side_of(r)) for r in first} == {(name, side) for name in CASES for side in ("in", "out")}
+    assert len(first) == 2 * len(CASES) and len({r.system for r in llm.calls}) == 2  # one shared prefix a side
+    assert {(r.max_tokens, r.temperature) for r in first} == {(77, 0.0)}
+    assert {(title_of(r), side_of(r)) for r in second} == {
+        ("repaired", "in"), ("repaired", "out"), ("too-few", "in"), ("too-few", "out"), ("cut", "in"), ("no-list", "in")
+    }  # fmt: skip
+
+
+def test_sentences_are_asked_with_their_title(build_llm: Any, tmp_path: Path) -> None:
+    llm = ScriptedLLM(lambda request: GOOD[side_of(request)])
+    build_llm(write(tmp_path / "c.jsonl", ["Ann"]), tmp_path / "ix", llm, granularity="sentence")
+    assert sorted({r.prompt for r in llm.calls}) == [
+        "Title: Ann\nPassage: Ann knows Bo.", "Title: Ann\nPassage: The case is Ann."
+    ]  # fmt: skip
+
+
+def test_too_low_a_yield_stops_the_build_and_the_replies_are_kept(build_llm: Any, tmp_path: Path) -> None:
+    corpus = write(tmp_path / "c.jsonl", ["too-few", "cut", "no-list"])
+    with pytest.raises(GpuRagError, match=r"too few passages; given 3 of 6 replies .*expected at least 60%"):
+        build_llm(corpus, tmp_path / "ix", ScriptedLLM(by_case), min_yield=0.6)
+    again = ScriptedLLM(by_case)
+    build_llm(corpus, tmp_path / "ix", again, min_yield=0.5)
+    assert again.calls == []
+
+
+def test_failed_requests_are_asked_again_by_the_next_build(build_llm: Any, tmp_path: Path) -> None:
+    corpus = write(tmp_path / "c.jsonl", ["valid", "failed"])
+    build_llm(corpus, tmp_path / "ix", ScriptedLLM(by_case))
+    healed = ScriptedLLM(lambda request: GOOD[side_of(request)])
+    build_llm(corpus, tmp_path / "ix", healed)
+    assert [(title_of(r), side_of(r)) for r in healed.calls] == [("failed", "in")]
+    assert found(tmp_path / "ix", "in")["failed"] == ["Where is Ann?", "Who is Ann?"]
+
+
+def test_an_interrupted_simulation_keeps_its_replies(build_llm: Any, tmp_path: Path) -> None:
+    corpus = write(tmp_path / "c.jsonl", [f"n{k:02d}" for k in range(12)])
+    asked: list[tuple[str, str]] = []
+
+    def good(request: Request) -> str:
+        return GOOD[side_of(request)]
+
+    def interrupted(request: Request) -> str:
+        if len(asked) == 15:
+            raise KeyboardInterrupt
+        asked.append((side_of(request), request.prompt))
+        return good(request)
+
+    build_llm(corpus, tmp_path / "whole", ScriptedLLM(good))
+    with pytest.raises(KeyboardInterrupt):
+        build_llm(corpus, tmp_path / "ix", ScriptedLLM(interrupted))
+    rest = ScriptedLLM(good)
+    build_llm(corpus, tmp_path / "ix", rest)
+    assert len(rest.calls) == 9 and not {(side_of(r), r.prompt) for r in rest.calls} & set(asked)
+    assert len({Manifest.read(tmp_path / name).digest() for name in ("whole", "ix")}) == 1
+
+
+def test_auto_asks_a_capable_model_and_the_manifest_says_so(build_llm: Any, tmp_path: Path) -> None:
+    corpus = write(tmp_path / "c.jsonl", ["valid"])
+    for capable, simulate in ((True, "llm"), (False, "templates")):
+        llm = ScriptedLLM(by_case, capable=capable)
+        report = build_llm(corpus, tmp_path / simulate, llm, simulate="auto")
+        record = report.manifest.stages["hop_questions"]
+        assert record.params["simulate"] == simulate and bool(record.models) == bool(llm.calls) == capable
+
+
+def test_another_prompt_or_model_makes_the_questions_stale(build_llm: Any, tmp_path: Path) -> None:
+    corpus = write(tmp_path / "c.jsonl", ["valid"])
+    build_llm(corpus, tmp_path / "ix", ScriptedLLM(by_case))
+    assert build_llm(corpus, tmp_path / "ix", ScriptedLLM(by_case)).stages["hop_questions"].skipped
+    assert not build_llm(corpus, tmp_path / "ix", ScriptedLLM(by_case), tokens=99).stages["hop_questions"].skipped
+    other = ScriptedLLM(by_case, name="another")
+    assert not build_llm(corpus, tmp_path / "ix", other, tokens=99).stages["hop_questions"].skipped

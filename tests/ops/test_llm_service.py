@@ -1,0 +1,364 @@
+"""The streaming face of engines: every key comes out once, whatever finishes, fails, is aborted, or dies."""
+
+from __future__ import annotations
+
+import queue
+import sqlite3
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_rag.errors import ModelError, RequestFailed, UsageError
+from gpu_rag.models.llm.cache import CachedLLM
+from gpu_rag.models.llm.interface import StreamingLLM
+from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.models.llm.service import LLMService, as_streaming
+from gpu_rag.types import Reply, Request
+
+WAIT_S = 20.0
+
+
+def ask(prompt: str) -> Request:
+    return Request("system", prompt)
+
+
+def echo(request: Request) -> str:
+    return f"reply to {request.prompt}"
+
+
+class Gate:
+    """An engine that answers a request when the test opens it by name; `taken` names those that wait at the gate."""
+
+    def __init__(self) -> None:
+        self.taken: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.opened: dict[str, threading.Event] = {}
+        self.lock = threading.Lock()
+
+    def event(self, prompt: str) -> threading.Event:
+        with self.lock:
+            return self.opened.setdefault(prompt, threading.Event())
+
+    def open(self, *prompts: str) -> None:
+        for prompt in prompts:
+            self.event(prompt).set()
+
+    def __call__(self, request: Request) -> str:
+        self.taken.put(request.prompt)
+        assert self.event(request.prompt).wait(WAIT_S)
+        return echo(request)
+
+
+def drain(llm: StreamingLLM) -> list[tuple[int, Reply | RequestFailed]]:
+    """All that is open, in the order in which it came."""
+    found: list[tuple[int, Reply | RequestFailed]] = []
+    end = time.monotonic() + WAIT_S
+    while llm.n_open and time.monotonic() < end:
+        found += llm.poll(0.5)
+    assert not llm.n_open
+    return found
+
+
+# --- LLMService ------------------------------------------------------------------------------------
+
+
+def test_replies_by_key_and_nothing_twice():
+    service = LLMService(ScriptedLLM(echo))
+    for key in range(100, 300):
+        service.submit(key, ask(str(key)))
+    assert service.n_open == 200
+    found = drain(service)
+    assert sorted(key for key, _ in found) == list(range(100, 300))
+    assert all(reply.text == f"reply to {key}" for key, reply in found)
+    assert service.poll(5.0) == []  # returns at once: nothing is open
+    service.close()
+
+
+def test_what_arrives_during_a_batch_is_the_next_batch():
+    gate = Gate()
+    engine = ScriptedLLM(gate)
+    service = LLMService(engine)
+    service.submit(0, ask("a"))
+    assert gate.taken.get(timeout=WAIT_S) == "a"
+    for key, prompt in enumerate("bcd", start=1):
+        service.submit(key, ask(prompt))
+    assert service.poll(0.0) == []
+    gate.open(*"abcd")
+    assert [key for key, _ in drain(service)] == [0, 1, 2, 3]
+    assert engine.batches == [1, 3]
+    service.close()
+
+
+def test_replies_of_a_batch_come_out_before_it_ends():
+    gate = Gate()
+    service = LLMService(ScriptedLLM(gate))
+    gate.open("first")
+    service.submit(1, ask("x"))  # alone, so that the next two are one batch
+    gate.open("x")
+    drain(service)
+    for key, prompt in ((2, "first"), (3, "second")):
+        service.submit(key, ask(prompt))
+    assert [key for key, _ in service.poll(WAIT_S)] == [2]
+    gate.open("second")
+    drain(service)
+    service.close()
+
+
+def test_several_workers_hold_nothing_up():
+    gate = Gate()
+    service = LLMService(ScriptedLLM(gate), workers=3, max_batch=1)
+    for key, prompt in enumerate("abc"):
+        service.submit(key, ask(prompt))
+    assert {gate.taken.get(timeout=WAIT_S) for _ in range(3)} == set("abc")
+    gate.open("c")
+    assert [key for key, _ in service.poll(WAIT_S)] == [2]
+    gate.open("a", "b")
+    assert {key for key, _ in drain(service)} == {0, 1}
+    service.close()
+
+
+def test_abort_of_a_waiting_and_of_a_running_request():
+    gate = Gate()
+    engine = ScriptedLLM(gate)
+    service = LLMService(engine)
+    service.submit(0, ask("running"))
+    assert gate.taken.get(timeout=WAIT_S) == "running"
+    service.submit(1, ask("waiting"))
+    for key in (0, 1, 77):
+        service.abort(key)
+    [(key, failed)] = service.poll(WAIT_S)
+    assert key == 1 and isinstance(failed, RequestFailed) and "aborted" in str(failed)
+    gate.open("running")
+    assert [(key, reply.text) for key, reply in drain(service)] == [(0, "reply to running")]
+    assert [r.prompt for r in engine.calls] == ["running"]
+    service.close()
+
+
+def test_a_dead_engine_is_met_after_all_that_finished():
+    def dies(request: Request) -> str:
+        if request.prompt == "3":
+            raise ModelError("the server is gone")
+        return echo(request)
+
+    gate = threading.Event()
+    service = LLMService(ScriptedLLM(lambda r: gate.wait(WAIT_S) and dies(r)))
+    for key in range(6):
+        service.submit(key, ask(str(key)))
+    gate.set()
+    found = []
+    with pytest.raises(ModelError, match="server is gone"):
+        while True:
+            found += service.poll(WAIT_S)
+    assert {key for key, _ in found} == {0, 1, 2}
+    began = time.monotonic()
+    with pytest.raises(ModelError, match="server is gone"):
+        service.poll(WAIT_S)
+    assert time.monotonic() - began < 5
+    service.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_bug_in_an_engine_leaves_nobody_waiting():
+    service = LLMService(ScriptedLLM(lambda r: 1 / 0))  # type: ignore[arg-type, return-value]
+    service.submit(0, ask("a"))
+    with pytest.raises(ModelError, match="thread ended"):
+        service.poll(WAIT_S)
+    service.close()
+
+
+def test_the_waiting_check_catches_a_service_without_its_finally(monkeypatch):
+    def careless(self) -> None:
+        try:
+            while batch := self._next_batch():
+                self._complete(batch)
+        except ModelError:
+            return
+
+    def gone(request: Request) -> str:
+        raise ModelError("gone")
+
+    monkeypatch.setattr(LLMService, "_work", careless)
+    service = LLMService(ScriptedLLM(gone))
+    service.submit(0, ask("a"))
+    assert service.poll(0.3) == [] and service.n_open == 1  # would wait for ever
+
+
+def test_closing_stops_at_the_next_reply():
+    gate = Gate()
+    engine = ScriptedLLM(gate)
+    service = LLMService(engine)
+    for key in range(3):
+        service.submit(key, ask(str(key)))
+    first = gate.taken.get(timeout=WAIT_S)
+    closer = threading.Thread(target=service.close)
+    closer.start()
+    while not service._closed:
+        time.sleep(0.005)
+    gate.open(first)
+    closer.join(WAIT_S)
+    assert not closer.is_alive() and len(engine.calls) == 1
+    with pytest.raises(UsageError, match="an open service"):
+        service.submit(9, ask("9"))
+
+
+def test_open_keys_and_bad_sizes_are_refused():
+    service = LLMService(ScriptedLLM(Gate()))
+    service.submit(0, ask("a"))
+    with pytest.raises(UsageError, match="key 0"):
+        service.submit(0, ask("b"))
+    service.llm._answer.open("a")  # type: ignore[attr-defined]
+    drain(service)
+    service.close()
+    for bad in ({"workers": 0}, {"max_batch": 0}):
+        with pytest.raises(UsageError, match="needs room"):
+            LLMService(ScriptedLLM(echo), **bad)
+
+
+def test_as_streaming_picks_the_face(tmp_path):
+    plain = ScriptedLLM(echo)
+    cached = CachedLLM(plain, tmp_path / "r.sqlite")
+    assert as_streaming(cached) is cached and isinstance(cached, StreamingLLM)
+    assert not isinstance(plain, StreamingLLM)
+    service = as_streaming(plain)
+    assert isinstance(service, LLMService) and (service._workers, service._max_batch) == (1, None)
+    plain.max_connections = 5  # type: ignore[attr-defined]
+    many = as_streaming(plain)
+    assert isinstance(many, LLMService) and (many._workers, many._max_batch) == (5, 1)
+
+
+# --- CachedLLM under the streaming face --------------------------------------------------------------
+
+
+def test_hits_are_there_at_once_and_misses_are_kept(tmp_path):
+    gate = Gate()
+    cached = CachedLLM(ScriptedLLM(gate), tmp_path / "r.sqlite")
+    gate.open("known")
+    cached.complete([ask("known")])
+    cached.submit(1, ask("new"))
+    cached.submit(2, ask("known"))
+    [(key, hit)] = cached.poll(WAIT_S)
+    assert key == 2 and hit.text == "reply to known" and hit.from_cache
+    assert cached.n_open == 1
+    gate.open("new")
+    [(key, fresh)] = drain(cached)
+    assert key == 1 and not fresh.from_cache
+    cached.close()
+    engine = ScriptedLLM(echo)
+    again = CachedLLM(engine, tmp_path / "r.sqlite")
+    again.submit(5, ask("new"))
+    assert drain(again) == [(5, replace(fresh, from_cache=True))] and engine.calls == []
+    again.close()
+
+
+def replies_in_file(path: Path) -> int:
+    with sqlite3.connect(path) as reader:
+        return int(reader.execute("SELECT count(*) FROM replies").fetchone()[0])
+
+
+def test_a_reply_is_in_the_file_before_it_is_given_out(tmp_path):
+    path = tmp_path / "r.sqlite"
+    cached = CachedLLM(ScriptedLLM(echo), path)
+    given_out = 0
+    for key in range(40):
+        cached.submit(key, ask(str(key)))
+    while cached.n_open:
+        given_out += len(cached.poll(WAIT_S))
+        assert replies_in_file(path) >= given_out
+    assert given_out == 40
+    cached.close()
+
+
+def test_the_file_check_catches_a_cache_that_writes_later(tmp_path, monkeypatch):
+    path = tmp_path / "r.sqlite"
+    cached = CachedLLM(ScriptedLLM(echo), path)
+    monkeypatch.setattr(cached.file, "write", lambda replies: None)
+    cached.submit(0, ask("a"))
+    given_out = len(cached.poll(WAIT_S))
+    assert given_out == 1 and replies_in_file(path) < given_out
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(prompts=st.lists(st.sampled_from("abcdef"), max_size=14), known=st.sets(st.sampled_from("abc")))
+def test_equal_open_requests_are_asked_once(tmp_path_factory, prompts, known):
+    """The same replies as `complete` gives, one of each distinct unknown request asked, all keys out once."""
+    engine, gate = ScriptedLLM(echo), threading.Event()
+    cached = CachedLLM(engine, tmp_path_factory.mktemp("cache") / "r.sqlite")
+    cached.complete([ask(p) for p in sorted(known)])
+    engine.calls.clear()
+    engine._answer = lambda request: (gate.wait(WAIT_S), echo(request))[1]  # nothing finishes before all are in
+    for key, prompt in enumerate(prompts):
+        cached.submit(key, ask(prompt))
+    gate.set()
+    found = dict(drain(cached))
+    assert {key: reply.text for key, reply in found.items()} == {i: f"reply to {p}" for i, p in enumerate(prompts)}
+    assert [r.prompt for r in engine.calls] == [p for p in dict.fromkeys(prompts) if p not in known]
+    fresh = {i for i, p in enumerate(prompts) if p not in known and prompts.index(p) == i}
+    assert {key for key, reply in found.items() if not reply.from_cache} == fresh
+    cached.close()
+
+
+def test_abort_spares_what_an_equal_request_waits_for(tmp_path):
+    gate = Gate()
+    engine = ScriptedLLM(gate)
+    cached = CachedLLM(engine, tmp_path / "r.sqlite")
+    cached.submit(0, ask("busy"))
+    assert gate.taken.get(timeout=WAIT_S) == "busy"
+    for key, prompt in ((1, "twin"), (2, "twin"), (3, "alone")):
+        cached.submit(key, ask(prompt))
+    cached.abort(1)
+    cached.abort(3)
+    cached.submit(4, ask("alone"))  # a new request is not bound to the aborted one
+    gate.open("busy", "twin", "alone")
+    found = dict(drain(cached))
+    assert [type(found[key]) for key in range(5)] == [Reply, RequestFailed, Reply, RequestFailed, Reply]
+    assert found[2].text == "reply to twin" and found[4].text == "reply to alone"
+    assert sorted(r.prompt for r in engine.calls) == ["alone", "busy", "twin"]
+    cached.close()
+
+
+def test_a_late_reply_of_an_aborted_request_is_kept(tmp_path):
+    gate = Gate()
+    cached = CachedLLM(ScriptedLLM(gate), tmp_path / "r.sqlite")
+    cached.submit(0, ask("running"))
+    assert gate.taken.get(timeout=WAIT_S) == "running"
+    cached.abort(0)
+    gate.open("running")
+    assert [(key, reply.text) for key, reply in drain(cached)] == [(0, "reply to running")]
+    assert len(cached) == 1
+    cached.close()
+
+
+def test_failures_are_not_kept_and_a_dead_engine_comes_after_the_hits(tmp_path):
+    def answer(request: Request) -> str | RequestFailed:
+        if request.prompt == "dead":
+            raise ModelError("gone")
+        return RequestFailed("no") if request.prompt == "bad" else echo(request)
+
+    cached = CachedLLM(ScriptedLLM(answer), tmp_path / "r.sqlite")
+    for key, prompt in enumerate(("bad", "good", "bad")):
+        cached.submit(key, ask(prompt))
+    assert [type(reply) for _, reply in sorted(drain(cached))] == [RequestFailed, Reply, RequestFailed]
+    assert len(cached) == 1
+    cached.submit(3, ask("dead"))
+    time.sleep(0.1)
+    cached.submit(4, ask("good"))
+    assert [key for key, _ in cached.poll(WAIT_S)] == [4]
+    with pytest.raises(ModelError, match="gone"):
+        cached.poll(WAIT_S)
+    with pytest.raises(UsageError, match="key 3"):
+        cached.submit(3, ask("x"))
+    cached.close()
+
+
+def test_both_faces_share_what_is_known(tmp_path):
+    engine = ScriptedLLM(echo)
+    cached = CachedLLM(engine, tmp_path / "r.sqlite")
+    cached.submit(0, ask("a"))
+    [(_, streamed)] = drain(cached)
+    [whole] = cached.complete([ask("a")])
+    assert whole == replace(streamed, from_cache=True) and len(engine.calls) == 1
+    cached.close()

@@ -1,0 +1,144 @@
+"""verify on hop layers: silent on a sound index, and a line for every kind of damage under redone checksums."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpu_rag.index import tables
+from gpu_rag.index.folder import checksums
+from gpu_rag.index.hop_tables import EDGES, KEYWORDS, MATCHES, QUESTIONS, VERTICES
+from gpu_rag.index.manifest import Manifest
+from gpu_rag.index.verify import verify
+
+Columns = dict[str, list[Any]]
+SCHEMAS = {
+    "vertices.parquet": VERTICES,
+    "in_questions.parquet": QUESTIONS,
+    "out_questions.parquet": QUESTIONS,
+    "keywords.parquet": KEYWORDS,
+    "matches.parquet": MATCHES,
+    "edges.parquet": EDGES,
+}
+
+
+@pytest.fixture(scope="module")
+def sound(build_hops: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hops")
+    names = ["Ann Orlo", "Bo Brandt", "Kerling", "Tamsin", "Ves", "Loss"]
+    ends = zip(names, names[1:] + names, names[3:] + names)
+    texts = [f"{a} was born in {b}. The river of {c} crosses {b}." for a, b, c in ends]
+    rows = [{"id": f"d{k}", "title": name, "text": text} for k, (name, text) in enumerate(zip(names, texts))]
+    (folder / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    build_hops(folder / "c.jsonl", folder / "ix")
+    assert verify(folder / "ix") == []
+    return folder / "ix"
+
+
+@pytest.fixture
+def index(sound: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sound, tmp_path / "ix"))
+
+
+def plant(folder: Path, stage: str, file: str, change: Callable[[Any], Any]) -> None:
+    """Changes a table (columns) or arrays, and redoes every checksum, as a bug in a layer would have left them."""
+    manifest = Manifest.read(folder)
+    path = folder / manifest.stages[stage].folder / file
+    before = checksums(path.parent)
+    if file in SCHEMAS:
+        columns = tables.read_table(path, SCHEMAS[file]).to_pydict()
+        change(columns)
+        tables.write_table(path, SCHEMAS[file], columns)
+    else:
+        arrays = {name: array.copy() for name, array in tables.read_arrays(path).items()}
+        change(arrays)
+        tables.write_arrays(path, arrays)
+    assert checksums(path.parent) != before, "the damage changed nothing"
+    manifest = manifest.with_stage(replace(manifest.stages[stage], files=checksums(path.parent)))
+    for other in manifest.stages.values():
+        inputs = {need: manifest.stages[need].output_hash for need in other.inputs}
+        manifest = manifest.with_stage(replace(other, inputs=inputs))
+    manifest.write(folder)
+
+
+def put(column: str, row: int, value: Any) -> Callable[[Columns], None]:
+    def change(columns: Columns) -> None:
+        columns[column][row] = value(columns[column][row]) if callable(value) else value
+
+    return change
+
+
+def drop(row: int) -> Callable[[Columns], None]:
+    def change(columns: Columns) -> None:
+        for column in columns.values():
+            del column[row]
+
+    return change
+
+
+def turn_first_list(arrays: dict[str, np.ndarray]) -> None:
+    """The keywords of the first list that has two, in falling order."""
+    sizes = np.diff(arrays["offsets"])
+    start = int(arrays["offsets"][int((sizes > 1).argmax())])
+    arrays["values"][start : start + 2] = arrays["values"][start : start + 2][::-1].copy()
+
+
+def put_array(name: str, at: Any, value: Any) -> Callable[[dict[str, np.ndarray]], None]:
+    def change(arrays: dict[str, np.ndarray]) -> None:
+        arrays[name][at] = value
+
+    return change
+
+
+def match_own(columns: Columns) -> None:
+    """The first out-question of vertex 0 is answered by vertex 0 itself."""
+    columns["question"][0] = 0
+
+
+DAMAGE: dict[str, tuple[str, str, Callable[[Any], Any], str]] = {
+    "vertex twice": ("hop_vertices", "vertices.parquet", put("id", 1, "d0"), "an id comes twice"),
+    "vertex lost": ("hop_vertices", "vertices.parquet", drop(2), "not every passage"),
+    "vertex too long": ("hop_vertices", "vertices.parquet", put("end", 3, 9999), "outside their passage"),
+    "question of nobody": ("hop_questions", "in_questions.parquet", put("vertex", -1, 6), "no vertex has"),
+    "questions unsorted": ("hop_questions", "out_questions.parquet", put("vertex", 0, 5), "not sorted"),
+    "keywords unsorted": ("hop_keywords", "keywords.parquet", put("keyword", 0, "zz"), "not sorted"),
+    "keyword list falls": ("hop_keywords", "in.safetensors", turn_first_list, "not ascending"),
+    "keyword unknown": ("hop_keywords", "vertex.safetensors", put_array("values", -1, 99999), "not ascending"),
+    "lists too short": ("hop_keywords", "out.safetensors", put_array("offsets", -1, 1), "lists for"),
+    "long vector": ("hop_in_vectors", "vectors.safetensors", put_array("vectors", 0, 1.0), "length 1"),
+    "vectors lost": (
+        "hop_vertex_vectors", "vectors.safetensors", lambda a: a.update(vectors=a["vectors"][1:]), "for 6 rows"
+    ),
+    "another vector": ("hop_out_vectors", "vectors.safetensors", lambda a: a.update(vectors=-a["vectors"]), "a SIM"),
+    "match lost": ("hop_edges", "matches.parquet", drop(0), "matches:"),
+    "match out of range": ("hop_edges", "matches.parquet", put("question", 0, 9999), "no in-question has"),
+    "match with itself": ("hop_edges", "matches.parquet", match_own, "its own vertex"),
+    "match of another SIM": ("hop_edges", "matches.parquet", put("sim", 0, lambda sim: sim + 1e-9), "a SIM"),
+    "edge lost": ("hop_edges", "edges.parquet", drop(0), "not those of the matches"),
+    "edge turned": ("hop_edges", "edges.parquet", put("target", 0, lambda t: (t + 1) % 6), "not those of the matches"),
+    "edge of another question": ("hop_edges", "edges.parquet", put("question", 0, 0), "not those of the matches"),
+    "edge of another SIM": ("hop_edges", "edges.parquet", put("sim", 0, 0.123), "not those of the matches"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_every_damage_has_its_line(index: Path, name: str) -> None:
+    stage, file, change, said = DAMAGE[name]
+    plant(index, stage, file, change)
+    broken = verify(index)
+    assert broken and any(said in line for line in broken), broken
+
+
+def test_a_missing_file_is_named(index: Path) -> None:
+    record = Manifest.read(index).stages["hop_edges"]
+    shutil.move(index / record.folder / "keys.safetensors", index / record.folder / "other.safetensors")
+    assert verify(index) == [
+        f"{record.folder}/keys.safetensors: missing", f"{record.folder}/other.safetensors: not part of the index"
+    ]  # fmt: skip
