@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from gpu_rag.index.higra import load_higra_graph
 from gpu_rag.index.index import Index
 from gpu_rag.jobs import openai_row
 from gpu_rag.sources.corpora import read_corpus
@@ -109,6 +110,15 @@ class AnswerChecker:
             ids = self._index.passage_ids
             for row, passages in enumerate(self._index.relations["passages"].to_pylist()):
                 stated.setdefault(self._index.relation_text(row), set()).update(ids[p] for p in passages)
+        if "higra_graph" in self._index.layers:  # relations between aligned entities; an inferred one has no passage
+            graph = self._index.loaded("higra", load_higra_graph)
+            names, labels = graph.entities["name"].to_pylist(), graph.relations["label"].to_pylist()
+            rows = zip(
+                *(ends.tolist() for ends in graph.relation_ends), labels, graph.relations["passages"].to_pylist()
+            )
+            for subject, object_, label, passages in rows:
+                held = stated.setdefault((names[subject], label, names[object_]), set())
+                held.update(self._index.passage_ids[p] for p in passages)
         return stated
 
     def _edge(self, edge: Any) -> Iterator[str]:

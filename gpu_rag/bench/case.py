@@ -86,7 +86,7 @@ class Case:
     labels: columns of its rows (graph, n, m, damping, k, dims). inputs(start, count) and run(inputs): the op on these
     questions of the pool, as in `Peer`. check(result, count): is this the result of questions 0..count?
     bytes_of(B): bytes that a call must move. memory_of(B): bytes that a call allocates. peers: makes the peers, called
-    only when they are wanted.
+    only when they are wanted. batches: (1,) for an op that takes its whole input at once; None: those of the settings.
     """
 
     op: str
@@ -98,6 +98,7 @@ class Case:
     bytes_of: Callable[[int], int]
     memory_of: Callable[[int], int]
     peers: Callable[[], list[Peer]]
+    batches: tuple[int, ...] | None = None
 
 
 def missing_peer(name: str, distribution: str) -> Peer:

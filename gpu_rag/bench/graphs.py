@@ -72,3 +72,9 @@ def graph_of(kind: str, n: int, seed: int) -> CSR:
     if kind not in GRAPHS:
         raise UsageError("unknown graph", given=kind, expected=" | ".join(GRAPHS))
     return GRAPHS[kind](n, seed)
+
+
+def csr_on(csr: CSR, device: torch.device) -> CSR:
+    """The same matrix on a device."""
+    weight = None if csr.weight is None else csr.weight.to(device)
+    return CSR(csr.indptr.to(device), csr.indices.to(device), weight)

@@ -9,14 +9,41 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from gpu_rag.bench import nearest, pagerank, rrf
+from gpu_rag.bench import (
+    blocks_pagerank,
+    bubble,
+    ego,
+    frontier,
+    grouping,
+    join,
+    nearest,
+    pagerank,
+    paths,
+    reach,
+    rrf,
+)
 from gpu_rag.bench.case import Case, Checked, Config, Peer
 from gpu_rag.bench.measure import Copy, Spent, Turn, free_bytes, interleaved, poisoned
 from gpu_rag.bench.rows import Row, empty_row, pct_of_bandwidth, ratio_of, scaled
 from gpu_rag.errors import GpuRagError
 from gpu_rag.settings import unknown_name
 
-OPS = {"pagerank": pagerank.cases, "nearest": nearest.cases, "rrf": rrf.cases}
+OPS = {
+    "pagerank": pagerank.cases,
+    "blocks-pagerank": blocks_pagerank.cases,
+    "bubble": bubble.cases,
+    "ego": ego.cases,
+    "reach": reach.cases,
+    "components": grouping.components,
+    "groups": grouping.groups,
+    "clusters": grouping.clusters,
+    "join": join.cases,
+    "nearest": nearest.cases,
+    "paths": paths.cases,
+    "rrf": rrf.cases,
+    "frontier": frontier.frontier_cases,
+    "top-edges": frontier.top_edges_cases,
+}
 PEER_S = 2.0  # of a round, for a peer that takes one question at a time
 SHARE = 0.8  # of the free memory that a call may take
 STRIDE = 17  # questions between the starts of two rounds
@@ -70,7 +97,7 @@ class _Measurement:
 
     def rows(self) -> Result:
         """Checks, times, and puts the figures together."""
-        checked = {batch: self._check(batch) for batch in self.config.batches}
+        checked = {batch: self._check(batch) for batch in self.case.batches or self.config.batches}
         good = [batch for batch, found in checked.items() if isinstance(found, Checked)]
         peers = [self._ready(peer) for peer in self.case.peers()] if self.config.peers and good else []
         copy = Copy(self.device, self.config.threads)

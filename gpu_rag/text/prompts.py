@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from hashlib import sha256
 from importlib import resources
 
@@ -29,20 +29,11 @@ class Prompt:
 
     @classmethod
     def read(cls, package: str, name: str) -> Prompt:
-        """Read the resource `name` + ".txt" of `package` (a dotted name). Line ends become "\\n".
+        """Read the resource `name` + ".txt" of `package` (a dotted name). Line ends become "\\n"; a file is read once.
 
         Raises UsageError when the file is missing, no UTF-8, or not of the form above.
         """
-        if not _NAME.fullmatch(name):
-            raise UsageError("a prompt name is a plain word", given=repr(name), expected="letters, digits, '_' and '-'")
-        where = f"{package}/{name}.txt"
-        try:
-            text = resources.files(package).joinpath(f"{name}.txt").read_bytes().decode("utf-8-sig")
-        except (ModuleNotFoundError, FileNotFoundError) as error:
-            raise UsageError("there is no such prompt file", given=where) from error
-        except UnicodeDecodeError as error:
-            raise UsageError("the prompt file is not UTF-8", given=f"{where}: {error}") from error
-        return cls.parse(where, text)
+        return _read(package, name)
 
     @classmethod
     def parse(cls, name: str, text: str) -> Prompt:
@@ -99,3 +90,17 @@ class Prompt:
                     "a field of a prompt is text", given=f"{field}: {type(value).__name__} for {self.name}"
                 )
         return _SLOT.sub(lambda match: fields[match[1]], self.template)
+
+
+@cache
+def _read(package: str, name: str) -> Prompt:
+    if not _NAME.fullmatch(name):
+        raise UsageError("a prompt name is a plain word", given=repr(name), expected="letters, digits, '_' and '-'")
+    where = f"{package}/{name}.txt"
+    try:
+        text = resources.files(package).joinpath(f"{name}.txt").read_bytes().decode("utf-8-sig")
+    except (ModuleNotFoundError, FileNotFoundError) as error:
+        raise UsageError("there is no such prompt file", given=where) from error
+    except UnicodeDecodeError as error:
+        raise UsageError("the prompt file is not UTF-8", given=f"{where}: {error}") from error
+    return Prompt.parse(where, text)

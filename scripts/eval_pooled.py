@@ -1,0 +1,129 @@
+"""Recall of methods and settings pooled over several question sets, with paired intervals; the best setting of a half.
+
+usage: python scripts/eval_pooled.py INDEX[,OTHER]=QUESTIONS [...] --run METHOD[:key=value,...] [--run ...]
+           [--half all|dev|test] [--against METHOD,...] [--choose recall@5]
+
+A run is a method with its parameters. OTHER: an index of the same corpus that was built another way; the runs are made
+on it too, and called "RUN on the other". Questions of all sets count alike. --half: by the parity of
+sha1(question id), so that it never depends on order. --choose MEASURE: prints the run that is best on the development
+half by it (ties: recall@10, then the earlier run), and then it, the first run and those of --against on the other half.
+Prints a Markdown table and, as the last line, one JSON document.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from hashlib import sha1
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpu_rag.api import Index, load_questions
+from gpu_rag.evaluation.bootstrap import intervals, paired_difference
+from gpu_rag.evaluation.compare import check_gold, score
+from gpu_rag.settings import parse_assignment
+from gpu_rag.sources.questions import QuestionRow
+
+AT = (2, 5, 10)
+MEASURES = tuple(f"recall@{k}" for k in AT)
+ON_OTHER = " on the other"
+Scores = dict[str, np.ndarray]  # run -> f64[questions, measures]
+
+
+def parse_run(text: str) -> tuple[str, dict[str, Any]]:
+    """(method, parameters) of METHOD[:key=value,...]."""
+    method, _, rest = text.partition(":")
+    pairs = (parse_assignment(f"method.{item}") for item in rest.split(",") if item)
+    return method, {key.removeprefix("method."): value for key, value in pairs}
+
+
+def is_dev(row: QuestionRow) -> bool:
+    """Whether a question is of the development half."""
+    return sha1(row.question.id.encode(), usedforsecurity=False).digest()[0] % 2 == 0
+
+
+def scores_of(index: Index, rows: list[QuestionRow], runs: list[str]) -> Scores:
+    """Recall of each run on the questions of one set."""
+    check_gold(rows, set(index.documents["id"].to_pylist()))
+    found: Scores = {}
+    for run in runs:
+        method, params = parse_run(run)
+        engine = index.engine({"method": {method: params}})
+        questions = [row.question for row in rows]
+        answers = engine.run(method, questions, limit=max(AT), retrieval_only=True).answers
+        per_question = score(engine, answers, rows, AT, True)
+        found[run] = np.array([per_question[name] for name in MEASURES]).T
+        engine.models.close()
+    return found
+
+
+def table(scores: Scores, against: list[str]) -> tuple[list[str], dict[str, Any]]:
+    """Markdown lines, and the same as a document: means with intervals, and paired differences."""
+    lines = [f"| run | {' | '.join(MEASURES)} |", "|---|" + "---|" * len(MEASURES)]
+    document: dict[str, Any] = {"runs": {}, "paired": {}}
+    low_high = [intervals({run: values[:, m] for run, values in scores.items()}) for m in range(len(MEASURES))]
+    for run, values in scores.items():
+        cells = [(float(values[:, m].mean()), *low_high[m][run]) for m in range(len(MEASURES))]
+        lines.append(f"| {run} | " + " | ".join(f"{c:.3f} [{a:.3f}, {b:.3f}]" for c, a, b in cells) + " |")
+        document["runs"][run] = dict(zip(MEASURES, cells))
+    for run in scores:
+        for other in [name for name in [*against, run + ON_OTHER] if name in scores and run not in against]:
+            pairs = [paired_difference(scores[run][:, m], scores[other][:, m]) for m in range(len(MEASURES))]
+            shown = " | ".join(f"{p['diff']:+.3f} [{p['low']:+.3f}, {p['high']:+.3f}]" for p in pairs)
+            lines.append(f"| {run} - {other} | {shown} |")
+            document["paired"][f"{run} - {other}"] = dict(zip(MEASURES, pairs))
+    return lines, document
+
+
+def choose(scores: Scores, runs: list[str], measure: str) -> str:
+    """The best run by a measure; ties by recall@10, then the earlier."""
+    at, last = MEASURES.index(measure), len(MEASURES) - 1
+    return max(runs, key=lambda run: (round(scores[run][:, at].mean(), 9), round(scores[run][:, last].mean(), 9)))
+
+
+def main() -> None:
+    """Runs and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sets", nargs="+", metavar="INDEX[,OTHER]=QUESTIONS")
+    parser.add_argument("--run", action="append", required=True, metavar="METHOD[:key=value,...]")
+    parser.add_argument("--half", choices=("all", "dev", "test"), default="all")
+    parser.add_argument("--against", default="dense,bm25,hybrid,ppr")
+    parser.add_argument("--choose", choices=MEASURES)
+    options = parser.parse_args()
+    against = [name for name in options.against.split(",") if name]
+    runs = list(dict.fromkeys([*against, *options.run]))
+    parts: list[Scores] = []
+    dev: list[bool] = []
+    for item in options.sets:
+        folder, _, questions = item.partition("=")
+        rows = [row for row in load_questions(Path(questions))[0] if row.gold_ids]
+        print(f"{folder}: {len(rows)} questions", file=sys.stderr)
+        first, *other = folder.split(",")
+        found = scores_of(Index.open(first), rows, runs)
+        for path in other:
+            again = scores_of(Index.open(path), rows, options.run)
+            found.update({run + ON_OTHER: values for run, values in again.items()})
+        parts.append(found)
+        dev.extend(map(is_dev, rows))
+    pooled = {run: np.concatenate([part[run] for part in parts]) for run in parts[0]}
+    mask = np.array(dev)
+    document: dict[str, Any] = {}
+    if options.choose:
+        on_dev = {run: values[mask] for run, values in pooled.items()}
+        chosen = choose(on_dev, options.run, options.choose)
+        print(f"chosen on {int(mask.sum())} development questions by {options.choose}: {chosen}\n")
+        document["chosen"] = chosen
+        pooled = {run: pooled[run][~mask] for run in dict.fromkeys([*against, options.run[0], chosen])}
+    elif options.half != "all":
+        pooled = {run: values[mask if options.half == "dev" else ~mask] for run, values in pooled.items()}
+    lines, compared = table(pooled, against)
+    document.update(compared, n=len(next(iter(pooled.values()))))
+    print("\n".join(lines))
+    print(json.dumps(document))
+
+
+if __name__ == "__main__":
+    main()
