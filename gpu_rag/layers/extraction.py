@@ -15,7 +15,7 @@ from gpu_rag.index import tables
 from gpu_rag.index.build import Sources, Work
 from gpu_rag.layers.coreference import coreference_params, resolved_texts
 from gpu_rag.layers.passages import content_hash, reject_line, short_reject, stop_if_strict
-from gpu_rag.layers.requests import ask
+from gpu_rag.layers.requests import ask, windows
 from gpu_rag.settings import Settings
 from gpu_rag.sources.openie import OpenIERow, read_openie
 from gpu_rag.text.patterns import extract_patterns
@@ -210,11 +210,11 @@ def _joined(old: Extraction | None, new: Extraction) -> Extraction:
 def by_llm(work: Work, passages: pa.Table) -> list[Row]:
     """One schema-constrained request a passage, one repair try for a reply that cannot be read.
 
-    Every finished reply is in the durable cache before the next batch is asked, so a killed run asks it never again.
+    Every finished reply is in the durable cache, so a killed run asks it never again.
     """
     titles, texts = passages["title"].to_pylist(), passages["text"].to_pylist()
     rows: list[Row] = []
-    for _, block in work.blocks(len(texts)):
+    for block in windows(len(texts)):
         rows.extend(map(_row, ask(work, extraction_requests(titles[block], texts[block], work.settings))))
     _check_yield(rows, work.settings.index.min_yield)
     return rows

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from gpu_rag.index.build import Work
-from gpu_rag.layers.requests import ask
+from gpu_rag.layers.requests import ask, windows
 from gpu_rag.models.llm.capability import is_capable
 from gpu_rag.settings import Settings
 from gpu_rag.text.prompts import Prompt
@@ -98,7 +98,7 @@ def by_llm(
     decisions: list[Decision] = []
     statuses: Counter[str] = Counter()
     work.progress.start("higra_merge", len(clusters), "clusters")
-    for _, block in work.blocks(len(clusters)):
+    for block in windows(len(clusters)):
         part = clusters[block]
         for cluster, said in zip(part, ask(work, [_merge_request(work, prompt, entities, c) for c in part])):
             statuses[said if isinstance(said, str) else "ok"] += 1

@@ -13,7 +13,7 @@ from gpu_rag.index.build import Sources, Work
 from gpu_rag.index.higra_tables import HIGRA_ENTITIES, HIGRA_RELATIONS
 from gpu_rag.layers.higra_clusters import near_clusters
 from gpu_rag.layers.higra_decide import decider_of, entity_text, listed, roles_of
-from gpu_rag.layers.requests import ask
+from gpu_rag.layers.requests import ask, windows
 from gpu_rag.layers.search import embed_blocks
 from gpu_rag.settings import Settings
 from gpu_rag.text.normalise import normalise_name
@@ -94,7 +94,7 @@ def _inferred(work: Work, entities: Sequence[Row]) -> tuple[dict[tuple[int, str,
     found: dict[tuple[int, str, int], float] = {}
     n_unsure = 0
     work.progress.start("higra_links", len(clusters), "clusters")
-    for _, block in work.blocks(len(clusters)):
+    for block in windows(len(clusters)):
         part = clusters[block]
         for cluster, said in zip(part, ask(work, [_request(work, prompt, entities, c) for c in part])):
             statuses[said if isinstance(said, str) else "ok"] += 1

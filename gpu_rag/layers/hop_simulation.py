@@ -8,7 +8,7 @@ from typing import Any
 
 from gpu_rag.errors import GpuRagError
 from gpu_rag.index.build import Work
-from gpu_rag.layers.requests import ask
+from gpu_rag.layers.requests import ask, windows
 from gpu_rag.settings import Settings
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema
@@ -56,14 +56,14 @@ def simulation_requests(side: str, titles: Sequence[str], texts: Sequence[str], 
 
 
 def by_llm(work: Work, titles: Sequence[str], texts: Sequence[str]) -> tuple[Questions, dict[str, int]]:
-    """Two requests a vertex, block by block; and how many replies were ok, malformed, truncated or failed.
+    """Two requests a vertex; and how many replies were ok, malformed, truncated or failed.
 
     A vertex whose reply cannot be read after one repair try has no questions of that side. Raises GpuRagError when
     fewer replies than `index.min_yield` could be read.
     """
     questions: Questions = {side: [] for side in LEAST}
     statuses: Counter[str] = Counter()
-    for _, block in work.blocks(len(texts)):
+    for block in windows(len(texts)):
         for side, lists in questions.items():
             replies = ask(work, simulation_requests(side, titles[block], texts[block], work.settings))
             statuses.update(reply if isinstance(reply, str) else "ok" for reply in replies)

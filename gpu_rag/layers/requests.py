@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -12,7 +12,13 @@ from gpu_rag.index.build import Work
 from gpu_rag.text.replies import parse_json
 from gpu_rag.types import JsonSchema, Malformed, Reply, Request
 
+WINDOW = 8192  # items asked about at once: an engine that runs requests side by side drains only between windows
 UNREAD = ("malformed", "truncated")  # worth a second try; a request that failed is asked again by the next run
+
+
+def windows(n: int) -> Iterator[slice]:
+    """The slices of n items whose requests are given to `ask` together."""
+    return (slice(start, min(n, start + WINDOW)) for start in range(0, n, WINDOW))
 
 
 def ask(work: Work, requests: Sequence[Request]) -> list[dict[str, Any] | str]:
@@ -33,13 +39,9 @@ def ask(work: Work, requests: Sequence[Request]) -> list[dict[str, Any] | str]:
 
 
 def _complete(work: Work, requests: Sequence[Request], again: bool = False) -> list[Reply | RequestFailed]:
-    replies: list[Reply | RequestFailed] = []
-    size = max(1, work.settings.models.max_batch * 4)
     llm = work.models.llm()  # loading it is not asking it
     started = perf_counter()
-    for start in range(0, len(requests), size):
-        part = requests[start : start + size]
-        replies.extend(llm.complete(part, lambda _, reply: work.progress.advance(*_progress(reply, again))))
+    replies = llm.complete(requests, lambda _, reply: work.progress.advance(*_progress(reply, again)))
     work.report.llm_s += perf_counter() - started
     return replies
 

@@ -23,7 +23,7 @@ from gpu_rag.graph.pagerank_matrix import ScipyProduct
 from gpu_rag.types import CSR, Ragged, TopK
 
 KEYS = {
-    "op", "graph", "n", "m", "B", "damping", "k", "dims", "ms", "peer", "peer_ms", "ratio", "sampled", "bytes",
+    "op", "graph", "n", "m", "B", "damping", "hops", "k", "dims", "ms", "peer", "peer_ms", "ratio", "sampled", "bytes",
     "pct_of_copy_bandwidth", "copy_gb_s", "cpu_ms", "peer_cpu_ms", "cpu_ratio", "l1_error", "peer_l1_error", "threads",
     "peer_threads", "rounds", "device", "implementation", "note",
 }  # fmt: skip

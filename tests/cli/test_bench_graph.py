@@ -18,7 +18,7 @@ WHOLE = ("components", "groups", "clusters")
 PEERS = {
     "blocks-pagerank": {"igraph prpack", "networkx", "scipy CSR @ vector"},
     "bubble": {"scipy dijkstra", "igraph distances", "networkx"},
-    "ego": {"igraph", "networkx ego_graph", "scipy"},
+    "ego": {"igraph", "networkx ego_graph", "scipy", "PyG k_hop_subgraph"},
     "reach": {"scipy CSR a relation", "Python dict"},
     "components": {"scipy", "igraph", "networkx"},
     "groups": {"scipy", "Python dict"},

@@ -198,7 +198,7 @@ def test_batches_respect_both_limits_and_lose_nothing(folder, lengths, max_batch
     llm = _loaded(folder)
     llm._max_batch, llm._max_batch_tokens = max_batch, room
     requests = [Request(SYSTEM if n % 2 else "", "a " * n, max_tokens=1 + n % 7) for n in lengths]
-    jobs = list(llm._jobs(requests))
+    jobs = list(llm._jobs(0, requests))
     batches = list(llm._batches(jobs))
     assert sorted(j.index for batch in batches for j in batch) == list(range(len(lengths)))
     for batch in batches:

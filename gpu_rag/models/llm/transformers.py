@@ -26,6 +26,7 @@ CODE_VERSION = 1
 # On a CPU a step of 16 rows costs hardly more than one of 8: reading the weights dominates.
 MAX_BATCH = {"cpu": 16, "cuda": 64}
 MAX_BATCH_TOKENS = {"cpu": 16384, "cuda": 131072}
+MAX_PREPARED = 1024  # requests sorted into batches at once; each holds its prompt's tokens and its grammar
 PREFIX_TOKENS = 8192
 # Two texts tokenized apart may need a token more than the two together.
 CONTEXT_MARGIN = 8
@@ -148,25 +149,29 @@ class TransformersLLM:
                 on_reply(i, reply)
 
         with self._lock:
-            jobs = []
-            for i, job in enumerate(self._jobs(requests)):
-                if isinstance(job, _Job):
-                    jobs.append(job)
-                else:
-                    done(i, job)
-            for batch in self._batches(jobs):
-                for job, reply in zip(batch, self._run(batch), strict=True):
-                    done(job.index, reply)
+            for start in range(0, len(requests), MAX_PREPARED):
+                self._complete(start, requests[start : start + MAX_PREPARED], done)
         return [reply for reply in replies if reply is not None]
+
+    def _complete(self, start: int, requests: Sequence[Request], done: OnReply) -> None:
+        jobs = []
+        for i, job in enumerate(self._jobs(start, requests), start):
+            if isinstance(job, _Job):
+                jobs.append(job)
+            else:
+                done(i, job)
+        for batch in self._batches(jobs):
+            for job, reply in zip(batch, self._run(batch), strict=True):
+                done(job.index, reply)
 
     def close(self) -> None:
         """Drop the model and all that was kept of prompts."""
         self._prefixes.clear()
         self._model = self._decoder = self._grammars = None  # type: ignore[assignment]
 
-    def _jobs(self, requests: Sequence[Request]) -> Iterator[_Job | RequestFailed]:
+    def _jobs(self, start: int, requests: Sequence[Request]) -> Iterator[_Job | RequestFailed]:
         prompts = self._chat.prompt_ids([request.prompt for request in requests])
-        for i, (request, ids) in enumerate(zip(requests, prompts, strict=True)):
+        for i, (request, ids) in enumerate(zip(requests, prompts, strict=True), start):
             job = _Job(i, request, self._chat.head_ids(request.system), [*ids, *self._chat.tail_ids])
             yield self._refusal(job) or job
 

@@ -1,0 +1,163 @@
+"""What a model can do, on a tiny test of our own: a first look, not a benchmark.
+
+Six invented passages. Each is asked for its names under a JSON schema, about a true and a false statement (yes or no,
+constrained), for a short answer, and, among the titles of all six, for the one that holds the answer: once as a
+constrained choice and once ranked by log-probability.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from gpu_rag.errors import RequestFailed, StorageError
+from gpu_rag.models.llm import LLM
+from gpu_rag.text.prompts import Prompt
+from gpu_rag.text.replies import parse_json
+from gpu_rag.types import Choice, JsonSchema, Malformed, Rank, Reply, Request
+
+VERSION = 1  # of the test: a kept result of another version is not used
+NAMES = json.dumps(
+    {
+        "type": "object",
+        "properties": {"names": {"type": "array", "items": {"type": "string", "maxLength": 60}, "maxItems": 8}},
+        "required": ["names"],
+        "additionalProperties": False,
+    },
+    sort_keys=True,
+)
+# Shares from which a model is called good for something.
+EXTRACTS = {"json": 1.0, "names_found": 0.6, "names_verbatim": 0.9}
+JUDGES = {"judged": 0.8, "chosen": 0.6}
+ANSWERS = {"answered": 0.6}
+
+_Outcome = Reply | RequestFailed
+
+
+@dataclass(frozen=True)
+class Passage:
+    """One item of the test."""
+
+    title: str
+    text: str
+    names: tuple[str, ...]
+    true: str
+    false: str
+    question: str
+    answer: str
+
+
+@cache
+def passages() -> tuple[Passage, ...]:
+    """The items."""
+    lines = resources.files(__name__).joinpath("passages.jsonl").read_text(encoding="utf-8").splitlines()
+    rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    return tuple(Passage(**{**row, "names": tuple(row["names"])}) for row in rows)
+
+
+def requests() -> list[Request]:
+    """Six requests an item, item by item."""
+    names, judge, answer, choose = (Prompt.read(__name__, name) for name in ("names", "judge", "answer", "choose"))
+    titles = tuple(item.title for item in passages())
+    listed, asked = "\n".join(titles), []
+    for item in passages():
+        asked.append(Request(names.system, names.render(text=item.text), JsonSchema(NAMES), 160))
+        for statement in (item.true, item.false):
+            text = judge.render(text=item.text, statement=statement)
+            asked.append(Request(judge.system, text, Choice(("yes", "no")), 8))
+        asked.append(Request(answer.system, answer.render(text=item.text, question=item.question), None, 24))
+        text = choose.render(question=item.question, titles=listed)
+        asked += [Request(choose.system, text, Choice(titles), 24), Request(choose.system, text, Rank(titles), 24)]
+    return asked
+
+
+def probe(llm: LLM) -> dict[str, Any]:
+    """Run the test: {"model", "capable", "tests": {name: [right, of]}, "good_for", "failed", "s"}.
+
+    tests: json (valid replies), names_found (of the passage's names), names_verbatim (of the names replied), judged
+    (yes / no), answered, chosen, ranked. good_for: extraction, judging, answers, as far as the shares reach. failed:
+    requests without a reply; they count as wrong.
+    """
+    began = time.perf_counter()
+    replies = llm.complete(requests())
+    tests = {name: [0, 0] for name in ("json", "names_found", "names_verbatim", *_SIMPLE)}
+    for i, item in enumerate(passages()):
+        mine = replies[6 * i : 6 * i + 6]
+        _score_names(tests, item, mine[0])
+        right = {"judged": ("yes", "no"), "chosen": (item.title,), "ranked": (item.title,)}
+        for name, (start, end) in _SIMPLE.items():
+            tests[name][1] += end - start
+            for reply, wanted in zip(mine[start:end], right.get(name, ())):
+                tests[name][0] += isinstance(reply, Reply) and reply.text == wanted
+        tests["answered"][0] += _answers(item, mine[3])
+    return {
+        "model": {"name": llm.name, "content_hash": llm.content_hash},
+        "capable": llm.capable,
+        "tests": tests,
+        "good_for": good_for(tests),
+        "failed": sum(isinstance(reply, RequestFailed) for reply in replies),
+        "s": time.perf_counter() - began,
+    }
+
+
+# where the replies of a test lie among the six of an item
+_SIMPLE = {"judged": (1, 3), "answered": (3, 4), "chosen": (4, 5), "ranked": (5, 6)}
+
+
+def good_for(tests: dict[str, list[int]]) -> list[str]:
+    """What the shares are enough for."""
+    needs = {"extraction": EXTRACTS, "judging": JUDGES, "answers": ANSWERS}
+    return [
+        use for use, least in needs.items() if all(tests[t][0] >= share * tests[t][1] > 0 for t, share in least.items())
+    ]
+
+
+def kept_probe(folder: Path, llm: LLM) -> dict[str, Any] | None:
+    """The result that was kept for this very model, if any."""
+    path = _file(folder, llm)
+    try:
+        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise StorageError("a kept probe cannot be read", given=f"{path}: {error}", do="remove it") from error
+    return document
+
+
+def keep_probe(folder: Path, llm: LLM, document: dict[str, Any]) -> None:
+    """Keep a result below `folder`, by the model's content hash."""
+    path = _file(folder, llm)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_suffix(".tmp")
+        beside.write_text(json.dumps(document), encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        raise StorageError("the probe cannot be kept", given=f"{path}: {error}") from error
+
+
+def _file(folder: Path, llm: LLM) -> Path:
+    return folder / "probes" / f"{llm.content_hash[:32]}-{VERSION}.json"
+
+
+def _score_names(tests: dict[str, list[int]], item: Passage, reply: _Outcome) -> None:
+    value = parse_json(reply.text, NAMES) if isinstance(reply, Reply) else Malformed(str(reply), "")
+    valid = not isinstance(value, Malformed)
+    found = {str(name).strip() for name in value["names"]} if not isinstance(value, Malformed) else set()
+    for test, right, of in (
+        ("json", int(valid), 1),
+        ("names_found", sum(name in found for name in item.names), len(item.names)),
+        ("names_verbatim", sum(bool(name) and name in item.text for name in found), len(found)),
+    ):
+        tests[test][0] += right
+        tests[test][1] += of
+
+
+def _answers(item: Passage, reply: _Outcome) -> bool:
+    """Whether the reply, of a few words, holds the answer."""
+    return isinstance(reply, Reply) and item.answer.casefold() in reply.text.casefold()

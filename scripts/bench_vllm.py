@@ -1,0 +1,133 @@
+#!/usr/bin/env python
+"""Ours against vLLM's own offline interface: VllmLLM.complete behind CachedLLM, durable, and LLM.generate.
+
+Both engines run in this process with the same arguments and take turns over the same prompts; every repetition has
+prompts of its own, so that neither finds more than the shared head in its prefix cache. Both sides tokenize, generate
+greedily and turn tokens into text. Prints a table and, as the last line, one JSON document.
+
+    .venv-vllm/bin/python scripts/bench_vllm.py --prompts 48 --repeats 5
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gpu_rag.model_set import pick_device
+from gpu_rag.models.llm.cache import CachedLLM
+from gpu_rag.models.llm.vllm import VllmLLM, load_tokenizer
+from gpu_rag.models.llm.vllm_engine import engine_arguments
+from gpu_rag.models.stored import model_folder
+from gpu_rag.settings_vllm import VllmSettings
+from gpu_rag.types import Reply, Request
+
+SYSTEM = "You tell a short story about what is in the note. Use plain words and go on until you are stopped."
+
+
+def prompts(n: int, repetition: int, words: int) -> list[str]:
+    """Invented notes of about `words` words, different in every repetition from the first word on."""
+    return [
+        " ".join(f"Note {repetition}-{i}-{k}: the {i + k}th boat of harbour {repetition}." for k in range(words // 8))
+        for i in range(n)
+    ]
+
+
+class Clock:
+    """Wall time, and processor time of the whole process: on a shared machine the latter says more."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def spent(self) -> dict[str, float]:
+        """{"s", "cpu_s"} since the beginning."""
+        return {"s": time.perf_counter() - self._wall, "cpu_s": time.process_time() - self._cpu}
+
+
+def ours(llm: VllmLLM, texts: list[str], max_tokens: int, file: Path) -> dict[str, Any]:
+    """One run through our backend and its reply file."""
+    cached = CachedLLM(llm, file)
+    requests = [Request(SYSTEM, text, max_tokens=max_tokens) for text in texts]
+    clock = Clock()
+    replies = cached.complete(requests)
+    spent = clock.spent()
+    kept = len(cached)
+    cached.file.close()
+    good = [reply for reply in replies if isinstance(reply, Reply)]
+    assert len(good) == kept == len(texts)
+    return {**spent, "tokens": sum(reply.n_generated for reply in good), "texts": [r.text for r in good]}
+
+
+def theirs(llm: Any, parameters: Any, tokenizer: Any, texts: list[str]) -> dict[str, Any]:
+    """One run through LLM.generate, from rendered prompts."""
+    rendered = [
+        tokenizer.apply_chat_template(
+            [{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}],
+            tokenize=False,
+            add_generation_prompt=True,
+        )
+        for text in texts
+    ]
+    clock = Clock()
+    outputs = llm.generate(rendered, parameters, use_tqdm=False)
+    spent = clock.spent()
+    made = [output.outputs[0] for output in outputs]
+    tokens = sum(len(one.token_ids) - (one.finish_reason == "stop") for one in made)  # without the end token
+    return {**spent, "tokens": tokens, "texts": [one.text for one in made]}
+
+
+def compared(ours: dict[str, Any], theirs: dict[str, Any], equal: int) -> dict[str, float]:
+    """Generated tokens a second of both sides, by the clock and by processor time, and the ratios."""
+    row: dict[str, float] = {}
+    for name, unit in (("", "s"), ("cpu_", "cpu_s")):
+        row[f"{name}ours"] = ours["tokens"] / ours[unit]
+        row[f"{name}theirs"] = theirs["tokens"] / theirs[unit]
+        row[f"{name}ratio"] = row[f"{name}ours"] / row[f"{name}theirs"]
+    return {**row, "equal_texts": equal}
+
+
+def main() -> None:
+    """Both sides, in turns."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2", help="a folder, a fetched repository, or smollm2")
+    parser.add_argument("--prompts", type=int, default=48)
+    parser.add_argument("--words", type=int, default=120, help="of a prompt")
+    parser.add_argument("--max-tokens", type=int, default=48)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--device", default="auto")
+    options = parser.parse_args()
+    device, folder = pick_device(options.device), model_folder(options.model)
+    settings = VllmSettings(max_model_len=2048, gpu_memory_utilization=0.4)
+    backend = VllmLLM.load(folder, name=options.model, device=device, settings=settings)
+    from vllm import LLM, SamplingParams
+
+    offline = LLM(**engine_arguments(folder, settings, device))
+    parameters, tokenizer = SamplingParams(temperature=0.0, max_tokens=options.max_tokens), load_tokenizer(folder)
+    rows = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for repetition in range(options.repeats + 1):  # the first one warms up
+            texts = prompts(options.prompts, repetition, options.words)
+            file = Path(scratch) / f"{repetition}.sqlite"
+            sides: dict[str, Callable[[], dict[str, Any]]] = {
+                "ours": partial(ours, backend, texts, options.max_tokens, file),
+                "theirs": partial(theirs, offline, parameters, tokenizer, texts),
+            }
+            order = ["ours", "theirs"] if repetition % 2 else ["theirs", "ours"]
+            run = {name: sides[name]() for name in order}
+            equal = sum(a == b for a, b in zip(run["ours"].pop("texts"), run["theirs"].pop("texts")))
+            if repetition:
+                rows.append(compared(run["ours"], run["theirs"], equal))
+                print(json.dumps(rows[-1]), flush=True)
+    backend.close()
+    medians = {name: statistics.median(row[name] for row in rows) for name in rows[0]}
+    print(json.dumps({**vars(options), "device": device, "medians": medians, "runs": rows}))
+
+
+if __name__ == "__main__":
+    main()
