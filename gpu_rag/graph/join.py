@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from gpu_rag_kernels.choice import pick_kernel
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.backend import check_threads, pick_implementation
@@ -41,7 +42,8 @@ def hybrid_argmax(
     own threads inside a block).
 
     Method: tiles of approximate scores with a proved error, in which the overlap of every pair is exact: common
-    keywords are columns of 0 and 1 (bits for numba), rarer ones come through inverted lists of the tile. A pair is
+    keywords are columns of 0 and 1 (bits for numba), rarer ones come through inverted lists of the tile. On a GPU with
+    triton the kernel `join_top1` takes the place of the tiles (see `join_kernel`; never run on a GPU yet). A pair is
     computed exactly when its approximate score comes within the error of the row's best so far. Time: Nl Nr D of
     multiply and add. Memory beside the inputs: a few tiles (about 30 MB a thread; torch about 200 MB), O(T) for T
     keywords. Many equal rows on the right are slow: all of them are computed exactly.
@@ -65,6 +67,11 @@ def hybrid_argmax(
         from gpu_rag.graph.join_numba import join_by_numba
 
         best, index = join_by_numba(left, left_keywords, right, right_keywords, exclude, threads)
+    elif pick_kernel("join_top1", left.device) == "triton":
+        from gpu_rag.graph import join_kernel
+
+        sides = (left, left_keywords, right, right_keywords)
+        best, index = join_kernel.join_by_kernel(*sides, exclude, _join_by_torch)
     else:
         best, index = _join_by_torch(left, left_keywords, right, right_keywords, exclude)
     return index, best.float()

@@ -11,6 +11,7 @@ from gpu_rag.types import Ragged
 
 _PAIRS = 1 << 19  # pairs whose keywords are compared at a time: bounds memory, not the result
 _COMPONENTS = 1 << 18  # components that are multiplied at a time: few enough for the processor's cache
+_COMPONENTS_GPU = 1 << 26  # the same on a GPU: enough to be worth a launch
 
 
 def hybrid_scores(
@@ -36,7 +37,7 @@ def hybrid_best_of(
     -inf. Products in f32 with a proved error leave few pairs to be taken exactly.
     """
     _check_pairs(left, left_keywords, right, right_keywords, i, j)
-    step = max(1, _COMPONENTS // left.shape[1])
+    step = max(1, (_COMPONENTS if left.device.type == "cpu" else _COMPONENTS_GPU) // left.shape[1])
     cosine = [
         (left[i[p : p + step]].float() * right[j[p : p + step]].float()).sum(1).double()
         for p in range(0, i.shape[0], step)

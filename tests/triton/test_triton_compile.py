@@ -99,8 +99,7 @@ def test_minplus_relax(n_groups: int) -> None:
     assert atomics(ptx) and all(".max.s32" in line for line in atomics(ptx)), "for the flag, nothing else"
 
 
-@pytest.mark.parametrize("grouped", [True, False])
-@pytest.mark.parametrize("vectors", ["*fp32", "*fp16"])
+@pytest.mark.parametrize(("vectors", "grouped"), [("*fp16", True), ("*fp16", False), ("*fp32", True)])
 def test_join_top1(vectors: str, grouped: bool) -> None:
     floats = {"left": vectors, "right": vectors, "best": "*fp32", "second": "*fp32"}
     heads = dict.fromkeys(("left_head", "right_head"), "*fp16")

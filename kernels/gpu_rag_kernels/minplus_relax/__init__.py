@@ -14,8 +14,9 @@ from collections.abc import Callable
 
 import torch
 
-from gpu_rag.errors import BadInput, UsageError
+from gpu_rag.errors import BadInput
 from gpu_rag.types import CSR
+from gpu_rag_kernels.choice import known, pick_kernel
 from gpu_rag_kernels.minplus_relax import reference
 from gpu_rag_kernels.minplus_relax.reference import UNREACHED
 
@@ -23,32 +24,35 @@ __all__ = ["UNREACHED", "implementations", "minplus_relax", "pick"]
 
 Relax = Callable[[CSR, torch.Tensor, torch.Tensor], torch.Tensor]
 
-_RELAX: dict[str, Relax] = {"reference": reference.minplus_relax}
 
-
-def implementations() -> tuple[str, ...]:
-    """The implementations that exist, the preferred one first."""
-    return tuple(_RELAX)
+def implementations(device: str = "cpu") -> tuple[str, ...]:
+    """The implementations that can take tensors on `device` here."""
+    return known(device)
 
 
 def pick(state: torch.Tensor, implementation: str = "auto") -> str:
-    """Which implementation runs for `state`. Raises UsageError for a name that does not exist."""
-    if implementation == "auto":
-        return "reference"
-    if implementation not in _RELAX:
-        raise UsageError("no such implementation of minplus_relax", given=implementation, expected=", ".join(_RELAX))
-    return implementation
+    """Which implementation runs for `state`: see `choice.pick_kernel`. Raises UsageError, MissingBackend."""
+    return pick_kernel("minplus_relax", state.device, implementation)
+
+
+def _relax(implementation: str) -> Relax:
+    if implementation == "triton":
+        from gpu_rag_kernels.minplus_relax import triton
+
+        return triton.minplus_relax
+    return reference.minplus_relax
 
 
 def minplus_relax(csr: CSR, cost: torch.Tensor, state: torch.Tensor, *, implementation: str = "auto") -> torch.Tensor:
     """The fixpoint of `state`, i64[M, N], as a new tensor.
 
     csr: pattern; row u lists the nodes v that u can be entered from; cost: i64[N], >= 1; state: i64[M, N], packed. The
-    caller sees to it that no distance reaches 2^31. Raises BadInput for shapes or dtypes that do not fit, UsageError.
+    caller sees to it that no distance reaches 2^31. All implementations give the same bits. Raises BadInput for
+    shapes or dtypes that do not fit, UsageError, MissingBackend.
     """
     if cost.dtype != torch.int64 or state.dtype != torch.int64:
         raise BadInput("minplus_relax: wrong dtypes", given=f"{cost.dtype}, {state.dtype}", expected="i64, both")
     if cost.shape != (csr.n,) or state.dim() != 2 or state.shape[1] != csr.n:
         given = f"cost {tuple(cost.shape)}, state {tuple(state.shape)}"
         raise BadInput("minplus_relax: shapes do not fit", given=given, expected=f"[{csr.n}] and [M, {csr.n}]")
-    return _RELAX[pick(state, implementation)](csr, cost, state)
+    return _relax(pick(state, implementation))(csr, cost, state)
