@@ -1,16 +1,20 @@
 """What the dialogue of Seeker and Librarian costs: requests, tokens, seconds and batch sizes by stage.
 
 usage: python scripts/bench_dialogue.py INDEX QUESTIONS [--method higra-agent] [--limit 10] [--llm smollm2]
+           [--driver rounds|streaming] [--record REPLIES.jsonl]
 
 --llm scripted: a stand-in for a capable model that replies at once: the plan of the rules, the first entity as seed,
 the title of the first passage as the Librarian's answer, and an answer after every sub-question of the plan was asked.
 It shows the requests and batches of a run with a capable model; its tokens are estimates, its seconds are none.
+--record: write the model's replies down; --llm replay:REPLIES.jsonl then repeats them. `rows_sha256` is the same for
+runs whose rows are equal in all but seconds and the hash of the settings, which names the model.
 Prints one JSON line.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import platform
 import re
@@ -23,11 +27,13 @@ from typing import Any
 import torch
 
 from gpu_rag.api import Index, load_questions
+from gpu_rag.jobs import row_of
 from gpu_rag.models.llm import LLM, load_llm
 from gpu_rag.models.llm.interface import OnReply
+from gpu_rag.models.llm.replay import RecordingLLM
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.text.decompose import fill, plan_by_rules
-from gpu_rag.types import Reply, Request
+from gpu_rag.types import Answer, Reply, Request
 
 STAGES = {
     "You rewrite requests": "clarify",
@@ -105,6 +111,22 @@ def scripted(request: Request) -> str:
     return json.dumps({"action": "answer", "subquestions": [], **final} if stage == "seeker" else final)
 
 
+def rows_hash(answers: Sequence[Answer]) -> str:
+    """SHA-256 of all rows without their seconds and their `config_hash`."""
+    rows = [row_of(answer) for answer in answers]
+    for row in rows:
+        del row["config_hash"]
+        row["trace"] = [{key: value for key, value in step.items() if key != "s"} for step in row["trace"]]
+        row["usage"] = {key: value for key, value in row["usage"].items() if not key.endswith("_s")}
+    return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
+
+
+def engine_of(spec: str, record: Path | None) -> LLM:
+    """The stand-in, or what `load_llm` makes of `spec`; with `record` its replies are written there."""
+    llm: LLM = ScriptedLLM(scripted) if spec == "scripted" else load_llm(spec, device="cpu")
+    return llm if record is None else RecordingLLM(llm, record)
+
+
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -113,12 +135,14 @@ def main() -> None:
     parser.add_argument("--method", default="higra-agent")
     parser.add_argument("--limit", type=int, default=10)
     parser.add_argument("--llm", default="smollm2")
+    parser.add_argument("--driver", choices=("rounds", "streaming"), default="rounds")
+    parser.add_argument("--record", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
     index = Index.open(options.index)
     questions = [row.question for row in load_questions(options.questions, options.limit)[0]]
-    llm = Counting(ScriptedLLM(scripted) if options.llm == "scripted" else load_llm(options.llm, device="cpu"))
-    engine = index.engine({}, llm=llm)
+    llm = Counting(engine_of(options.llm, options.record))
+    engine = index.engine({"runtime": {"driver": options.driver}}, llm=llm)
     engine.run(options.method, questions[:1], retrieval_only=True)  # loads the embedder and compiles
     result = engine.run(options.method, questions)
     status: dict[str, int] = defaultdict(int)
@@ -130,9 +154,11 @@ def main() -> None:
     }
     document = {
         "method": options.method,
-        "llm": llm.name,
+        "llm": options.llm,
+        "driver": options.driver,
         "questions": len(questions),
         "status": status,
+        "rows_sha256": rows_hash(result.answers),
         "malformed": sum(answer.usage.malformed for answer in result.answers),
         "cut_tokens": sum(answer.usage.cut for answer in result.answers),
         "wall_s": round(result.wall_s, 2),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from gpu_rag.errors import BadInput
@@ -106,22 +107,33 @@ def exact_groups(keys: Ragged, *, implementation: str = "auto") -> torch.Tensor:
 
     keys: Ragged of i32/i64, the keys of N rows in any order; any integers, repeats allowed. A row without keys is a
     group of its own. The groups are the connected components of rows and keys. implementation: numba | torch | auto;
-    all give the same integers. O(T log T) time, O(T + N) memory. Raises BadInput, UsageError, MissingBackend.
+    all give the same integers. O(T log T) time (numba: O(T) where the keys span at most 4 T numbers), O(T + N) memory.
+    Raises BadInput, UsageError, MissingBackend.
 
     Keys [[7, 8], [5], [9, 8], [9]] give [0, 1, 0, 0].
     """
     check_ragged(keys, "keys")
-    chosen = pick_implementation(keys.values.device, implementation)
+    if pick_implementation(keys.values.device, implementation) == "numba":
+        return _groups_by_numba(keys)
     values, order = torch.sort(keys.values)
     rows = row_of_value(keys)[order]
     run = torch.ones(values.shape[0], dtype=torch.bool, device=values.device)
     run[1:] = values[1:] != values[:-1]
     first = rows[run][run.cumsum(0) - 1]  # a row that has the same key
-    label = torch.arange(keys.batch, device=values.device)
-    if chosen == "torch":
-        return merge_labels(label, first, rows)
+    return merge_labels(torch.arange(keys.batch, device=values.device), first, rows)
+
+
+def _groups_by_numba(keys: Ragged) -> torch.Tensor:
+    """`exact_groups` on the CPU: each row is united with the smallest row that has the same key."""
     from gpu_rag.graph.dots_kernels import flatten, link_pairs
 
-    link_pairs(label.numpy(), first.numpy(), rows.numpy())
+    label, values, rows = torch.arange(keys.batch), keys.values.numpy(), row_of_value(keys).numpy()
+    if not len(values):
+        return label
+    low, high = int(values.min()), int(values.max())
+    place = values - low if high - low < 4 * len(values) else np.unique(values, return_inverse=True)[1]
+    first = np.empty(int(place.max()) + 1, np.int64)
+    first[place[::-1]] = rows[::-1]  # of equal places the last is kept: the smallest row
+    link_pairs(label.numpy(), first[place], rows)
     flatten(label.numpy())
     return label

@@ -173,15 +173,23 @@ class Index:
 
     def evidence(self, rows: Sequence[int], scores: Sequence[float], why: str) -> tuple[Evidence, ...]:
         """Evidence records of passages, in the order given."""
-        part = self.passages.take(pa.array(list(rows), pa.int64())).to_pylist()
+        part = self._taken(rows)
         return tuple(
             Evidence(row["id"], row["title"], row["text"], row["start"], row["end"], float(score), why, *place)
-            for row, score, place in zip(part, scores, self.places(rows))
+            for row, score, place in zip(part, scores, self._places(rows, part))
         )
 
     def places(self, rows: Sequence[int]) -> list[tuple[str, str]]:
         """(file, place in it) of each passage, such as ("report.pdf", "pages 3-4"); see `index.places`."""
-        part = self.passages.take(pa.array(list(rows), pa.int64())).to_pylist()
+        return self._places(rows, self._taken(rows))
+
+    def _taken(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """Rows of the passage table."""
+        found: list[dict[str, Any]] = self.passages.take(pa.array(list(rows), pa.int64())).to_pylist()
+        return found
+
+    def _places(self, rows: Sequence[int], part: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+        """Of passages whose table rows are `part`."""
         of = pa.array([self.document_rows[row["doc_id"]] for row in part], pa.int64())
         return [
             (doc["file"], place_of(doc["file"], doc["line"], doc["pages"], int(line), row["start"], row["text"]))

@@ -102,9 +102,12 @@ def write_rows(path: Path, schema: pa.Schema, rows: Iterable[Mapping[str, Any]])
 
 
 def read_table(path: Path, schema: pa.Schema) -> pa.Table:
-    """Reads a table and checks its schema. Raises IndexCorrupt naming the file."""
+    """Reads a table and checks its schema. Raises IndexCorrupt naming the file.
+
+    Each column is one chunk: `take` of a few rows from one of many chunks costs as much as copying the column.
+    """
     try:
-        table = pq.read_table(path)
+        table = pq.read_table(path).combine_chunks()
     except (OSError, pa.ArrowInvalid) as error:
         raise IndexCorrupt("a table of the index cannot be read", given=f"{path}: {error}") from error
     if not table.schema.equals(schema):

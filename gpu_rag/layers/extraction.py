@@ -27,6 +27,11 @@ from gpu_rag.types import Extraction, JsonSchema, Profile, Reject, Request
 Row = tuple[Extraction, str]  # what was found, and its status
 _NOTHING = Extraction((), ())
 
+# Small models repeat a fact or a name until they are stopped: bounds that end such a reply as valid JSON, within
+# `index.extract_tokens`, keep what it said before.
+_MOST = 30
+_NAME = {"type": "string", "maxLength": 200}
+
 SCHEMA = canonical_schema(
     {
         "type": "object",
@@ -36,20 +41,20 @@ SCHEMA = canonical_schema(
                 "items": {
                     "type": "object",
                     "properties": {
-                        "name": {"type": "string"},
-                        "aliases": {"type": "array", "items": {"type": "string"}, "maxItems": 8},
-                        "types": {"type": "array", "items": {"type": "string"}, "maxItems": 4},
-                        "description": {"type": "string"},
+                        "name": _NAME,
+                        "aliases": {"type": "array", "items": _NAME, "maxItems": 8},
+                        "types": {"type": "array", "items": {"type": "string", "maxLength": 60}, "maxItems": 4},
+                        "description": {"type": "string", "maxLength": 300},
                     },
                     "required": ["name", "aliases", "types", "description"],
                     "additionalProperties": False,
                 },
-                "maxItems": 60,
+                "maxItems": _MOST,
             },
             "triples": {
                 "type": "array",
-                "items": {"type": "array", "items": {"type": "string"}, "minItems": 3, "maxItems": 3},
-                "maxItems": 60,
+                "items": {"type": "array", "items": _NAME, "minItems": 3, "maxItems": 3},
+                "maxItems": _MOST,
             },
         },
         "required": ["entities", "triples"],

@@ -7,8 +7,17 @@ from collections import defaultdict
 import torch
 
 from gpu_rag.graph.cluster import radius_clusters
+from gpu_rag.index.build import Work
+from gpu_rag.model_set import pick_device
 
 SMALLEST_EPS = 1e-4  # stored vectors are rounded: below it distances say nothing
+
+
+def entity_clusters(work: Work, vectors: torch.Tensor, eps: float) -> list[list[int]]:
+    """`near_clusters` under the settings, on the device of the models: clusters are the same on every device."""
+    chosen = work.settings.alignment
+    moved = vectors.to(pick_device(work.settings.models.device))
+    return near_clusters(moved, eps, chosen.min_samples, chosen.max_cluster)
 
 
 def near_clusters(vectors: torch.Tensor, eps: float, min_samples: int, most: int) -> list[list[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -16,7 +16,7 @@ from gpu_rag.models.llm.capability import is_capable
 from gpu_rag.settings import Settings
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema
-from gpu_rag.text.same_name import NameRules
+from gpu_rag.text.same_name import NameRules, numbers_differ
 from gpu_rag.types import JsonSchema, Request
 
 PACKAGED = "smollm2"  # too small to judge
@@ -92,22 +92,49 @@ def by_llm(
 ) -> tuple[list[Decision], dict[str, int]]:
     """The groups that a model finds in each cluster, one request a cluster, and counts of replies that say nothing.
 
-    An entity that a reply puts in two groups makes them one. A reply that cannot be read merges nothing.
+    An entity that a reply puts in two groups makes them one. A reply that cannot be read merges nothing; neither does a
+    group with two names whose numbers differ, which is counted.
     """
-    prompt = merge_prompt()
-    decisions: list[Decision] = []
-    statuses: Counter[str] = Counter()
     work.progress.start("higra_merge", len(clusters), "clusters")
+    asked = Asked(merge_prompt(), groups_schema, work.settings.alignment.merge_tokens)
+    said, unread = ask_clusters(work, entities, clusters, asked)
+    decisions: list[Decision] = []
+    n_numbers = 0
+    for cluster, reply in said:
+        for group in reply["groups"]:
+            rows = tuple(sorted({cluster[number - 1] for number in group}))
+            if any(numbers_differ(entities[a]["name"], entities[b]["name"]) for a, b in combinations(rows, 2)):
+                n_numbers += 1
+            elif len(rows) > 1:
+                score = min(_cosine(vectors, a, b) for a, b in combinations(rows, 2))
+                decisions.append(Decision(rows, BY_LLM, score))
+    counts = {"higra_merge_numbers_differ": n_numbers} if n_numbers else {}
+    return decisions, counts | {f"higra_merge_{status}": n for status, n in unread.items()}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a model is asked about each cluster. schema: of the reply, for a number of entities."""
+
+    prompt: Prompt
+    schema: Callable[[int], str]
+    max_tokens: int
+
+
+def ask_clusters(
+    work: Work, entities: Sequence[Row], clusters: Sequence[Sequence[int]], asked: Asked
+) -> tuple[list[tuple[Sequence[int], Row]], dict[str, int]]:
+    """(cluster, reply) for every reply that could be read, and how many others were malformed, truncated or failed."""
+    read: list[tuple[Sequence[int], Row]] = []
+    unread: Counter[str] = Counter()
     for block in windows(len(clusters)):
         part = clusters[block]
-        for cluster, said in zip(part, ask(work, [_merge_request(work, prompt, entities, c) for c in part])):
-            statuses[said if isinstance(said, str) else "ok"] += 1
-            for group in said["groups"] if isinstance(said, dict) else ():
-                rows = tuple(sorted({cluster[number - 1] for number in group}))
-                if len(rows) > 1:
-                    score = min(_cosine(vectors, a, b) for a, b in combinations(rows, 2))
-                    decisions.append(Decision(rows, BY_LLM, score))
-    return decisions, {f"higra_merge_{status}": n for status, n in sorted(statuses.items()) if status != "ok"}
+        for cluster, said in zip(part, ask(work, [_request(work, asked, entities, c) for c in part])):
+            if isinstance(said, str):
+                unread[said] += 1
+            else:
+                read.append((cluster, said))
+    return read, dict(sorted(unread.items()))
 
 
 def groups_schema(n: int) -> str:
@@ -120,12 +147,12 @@ def groups_schema(n: int) -> str:
     )
 
 
-def _merge_request(work: Work, prompt: Prompt, entities: Sequence[Row], cluster: Sequence[int]) -> Request:
+def _request(work: Work, asked: Asked, entities: Sequence[Row], cluster: Sequence[int]) -> Request:
     return Request(
-        prompt.system,
-        prompt.render(entities=listed(entities, cluster)),
-        JsonSchema(groups_schema(len(cluster))),
-        max_tokens=work.settings.alignment.merge_tokens,
+        asked.prompt.system,
+        asked.prompt.render(entities=listed(entities, cluster)),
+        JsonSchema(asked.schema(len(cluster))),
+        max_tokens=asked.max_tokens,
         seed=work.settings.runtime.seed,
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,15 +10,13 @@ import torch
 from gpu_rag.index import tables
 from gpu_rag.index.build import Sources, Work
 from gpu_rag.index.higra_tables import HIGRA_ENTITIES, HIGRA_RELATIONS
-from gpu_rag.layers.higra_clusters import near_clusters
-from gpu_rag.layers.higra_decide import decider_of, entity_text, listed, roles_of
-from gpu_rag.layers.requests import ask, windows
+from gpu_rag.layers.higra_clusters import entity_clusters
+from gpu_rag.layers.higra_decide import Asked, ask_clusters, decider_of, entity_text, roles_of
 from gpu_rag.layers.search import embed_blocks
 from gpu_rag.settings import Settings
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema
-from gpu_rag.types import JsonSchema, Request
 
 Row = dict[str, Any]
 INFERRED = "inferred"
@@ -46,7 +43,7 @@ class EntityLinks:
             "decider": "llm",
             "clusters": [chosen.link_radius, chosen.min_samples, chosen.max_cluster],
             "confidence": chosen.confidence,
-            "prompt": Prompt.read("gpu_rag.layers.prompts", "link").digest,
+            "prompt": _prompt().digest,
             "max_tokens": chosen.link_tokens,
         }
 
@@ -71,6 +68,10 @@ class EntityLinks:
         return counts | {"higra_relations": n, "higra_inferred": len(new)}
 
 
+def _prompt() -> Prompt:
+    return Prompt.read("gpu_rag.layers.prompts", "link")
+
+
 def _row(entities: Sequence[Row], key: tuple[int, str, int], confidence: float) -> Row:
     subject, label, object_ = key
     return {
@@ -88,23 +89,20 @@ def _inferred(work: Work, entities: Sequence[Row]) -> tuple[dict[tuple[int, str,
     """{(subject, label, object): the greatest confidence}, and counts of what was asked and left out."""
     chosen = work.settings.alignment
     vectors = torch.from_numpy(embed_blocks(work, cluster_texts(entities)))
-    clusters = near_clusters(vectors, chosen.link_radius, chosen.min_samples, chosen.max_cluster)
-    prompt = Prompt.read("gpu_rag.layers.prompts", "link")
-    statuses: Counter[str] = Counter()
+    clusters = entity_clusters(work, vectors, chosen.link_radius)
+    work.progress.start("higra_links", len(clusters), "clusters")
+    asked = Asked(_prompt(), relations_schema, chosen.link_tokens)
+    said, unread = ask_clusters(work, entities, clusters, asked)
     found: dict[tuple[int, str, int], float] = {}
     n_unsure = 0
-    work.progress.start("higra_links", len(clusters), "clusters")
-    for block in windows(len(clusters)):
-        part = clusters[block]
-        for cluster, said in zip(part, ask(work, [_request(work, prompt, entities, c) for c in part])):
-            statuses[said if isinstance(said, str) else "ok"] += 1
-            for relation in said["relations"] if isinstance(said, dict) else ():
-                key, confidence = _read(cluster, relation), float(relation["confidence"])
-                if key is None or confidence < chosen.confidence:
-                    n_unsure += 1
-                else:
-                    found[key] = max(found.get(key, 0.0), confidence)
-    counts = {f"higra_link_{status}": n for status, n in sorted(statuses.items()) if status != "ok"}
+    for cluster, reply in said:
+        for relation in reply["relations"]:
+            key, confidence = _read(cluster, relation), float(relation["confidence"])
+            if key is None or confidence < chosen.confidence:
+                n_unsure += 1
+            else:
+                found[key] = max(found.get(key, 0.0), confidence)
+    counts = {f"higra_link_{status}": n for status, n in unread.items()}
     return found, {"higra_link_clusters": len(clusters), "higra_inferred_unsure": n_unsure, **counts}
 
 
@@ -138,14 +136,4 @@ def relations_schema(n: int) -> str:
     properties = {"relations": relations}
     return canonical_schema(
         {"type": "object", "properties": properties, "required": ["relations"], "additionalProperties": False}
-    )
-
-
-def _request(work: Work, prompt: Prompt, entities: Sequence[Row], cluster: Sequence[int]) -> Request:
-    return Request(
-        prompt.system,
-        prompt.render(entities=listed(entities, cluster)),
-        JsonSchema(relations_schema(len(cluster))),
-        max_tokens=work.settings.alignment.link_tokens,
-        seed=work.settings.runtime.seed,
     )

@@ -20,7 +20,7 @@ from gpu_rag.index.higra_tables import (
     HIGRA_SOURCES,
 )
 from gpu_rag.index.merge_edits import FORCED, SEMANTIC, Edits, edits_params, merge_id, pairs
-from gpu_rag.layers.higra_clusters import near_clusters
+from gpu_rag.layers.higra_clusters import entity_clusters
 from gpu_rag.layers.higra_decide import Decision, by_llm, by_similarity, decider_of, merge_prompt, roles_of
 from gpu_rag.layers.higra_exact import relation_rows
 from gpu_rag.layers.higra_union import Joined
@@ -37,7 +37,7 @@ class SemanticMerge:
     and `merges`: everything that became one, and why."""
 
     name = "higra_merge"
-    version = 1
+    version = 2
     needs: tuple[str, ...] = ("passages", "higra_exact", "higra_exact_vectors")
     retry: tuple[str, ...] = ("higra_merge_failed",)
 
@@ -91,20 +91,13 @@ def _decided(work: Work, entities: list[Row]) -> tuple[list[Decision], dict[str,
         return [], {}
     arrays = tables.read_arrays(work.stage_folders["higra_exact_vectors"] / "vectors.safetensors")
     vectors = torch.from_numpy(arrays["vectors"])
-    clusters = near_clusters(_on_device(work, vectors), chosen.tau, chosen.min_samples, chosen.max_cluster)
+    clusters = entity_clusters(work, vectors, chosen.tau)
     counts = {"higra_merge_clusters": len(clusters)}
     if decider_of(work.settings) == "llm":
         decisions, more = by_llm(work, entities, vectors, clusters)
         return decisions, counts | more
     passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
     return by_similarity(entities, vectors, clusters, named_in(entities, passages), chosen.min_cosine), counts
-
-
-def _on_device(work: Work, vectors: torch.Tensor) -> torch.Tensor:
-    """On the GPU where the settings allow one: clusters are the same on every device."""
-    device = work.settings.models.device
-    use_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
-    return vectors.to("cuda" if device == "auto" else device) if use_gpu else vectors
 
 
 def named_in(entities: Sequence[Row], passages: pa.Table) -> list[set[int]]:

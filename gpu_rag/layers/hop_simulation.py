@@ -20,7 +20,12 @@ Questions = dict[str, list[list[str]]]  # by side ("in", "out"), a list of texts
 
 
 def _schema(side: str) -> str:
-    questions = {"type": "array", "items": {"type": "string"}, "minItems": LEAST[side], "maxItems": MOST}
+    questions = {
+        "type": "array",
+        "items": {"type": "string", "maxLength": 300},
+        "minItems": LEAST[side],
+        "maxItems": MOST,
+    }
     return canonical_schema(
         {
             "type": "object",

@@ -6,6 +6,7 @@ prompt; else, or where its plan cannot be used, by the rules of `text.decompose`
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from gpu_rag.text.decompose import MAX_STEPS, Plan, PlanStep, features, plan_by_rules, references
@@ -16,6 +17,7 @@ from gpu_rag.text.replies import canonical_schema
 from gpu_rag.types import Malformed
 from gpu_rag.verbs.verbs import Verbs
 
+_LETTERS = re.compile(r"[^\W\d_]+")  # "what's" is "what" and "s"
 MAX_TOKENS_QUESTION, MAX_TOKENS_PLAN = 128, 512
 QUESTION_SCHEMA = canonical_schema(
     {
@@ -59,7 +61,7 @@ def model_decides(verbs: Verbs) -> bool:
 
 def is_question(text: str) -> bool:
     """Whether a text begins like a question: a question word, also behind a preposition, or an auxiliary."""
-    words = text.casefold().split(maxsplit=2)[:2]
+    words = _LETTERS.findall(text.casefold())[:2]
     if not words:
         return False
     return words[0] in QUESTION_WORDS | AUX or (words[0] in PREPOSITIONS and words[-1] in QUESTION_WORDS)
@@ -81,11 +83,8 @@ async def clarified(question: str, verbs: Verbs) -> str:
 
 async def planned(question: str, verbs: Verbs) -> Plan:
     """The plan of a question, noted in the trace with who made it."""
-    plan, by = plan_by_rules(question), "rules"
-    if model_decides(verbs):
-        made = await _by_model(question, verbs)
-        if made is not None:
-            plan, by = made, "model"
+    made = await _by_model(question, verbs) if model_decides(verbs) else None
+    plan, by = (plan_by_rules(question), "rules") if made is None else (made, "model")
     steps = (f"#{step.id} {step.question}{_after(step)}" for step in plan.steps)
     verbs.ctx.note(f"plan/{by}", 0, (f"subject: {plan.subject or 'not known'}", *steps))
     return plan

@@ -29,11 +29,11 @@ SCHEMA = canonical_schema(
     {
         "type": "object",
         "properties": {
-            "answers": {"type": "array", "items": {"type": "string", "maxLength": 200}, "maxItems": MAX_ANSWERS},
             "evidence": {"type": "string", "maxLength": 600},
+            "answers": {"type": "array", "items": {"type": "string", "maxLength": 200}, "maxItems": MAX_ANSWERS},
             "passages": {"type": "array", "items": {"type": "integer", "minimum": 1}, "maxItems": 15},
         },
-        "required": ["answers", "evidence", "passages"],
+        "required": ["evidence", "answers", "passages"],
         "additionalProperties": False,
     }
 )

@@ -95,7 +95,11 @@ async def _by_model(dialogue: Dialogue, verbs: Verbs) -> AskLibrarian | Answered
             action = await _asked(dialogue, verbs, UNRESOLVED.format(questions="; ".join(open_)))
     if isinstance(action, AskLibrarian):  # what is still open is left out; it was sent back once
         asks = tuple(ask for ask in action.asks if not references(ask.question))
-        return AskLibrarian(asks) if asks else None
+        asked = {ask.question.casefold() for ask in dialogue.asks}  # to these the librarian would say the same again
+        new = tuple(ask for ask in asks if ask.question.casefold() not in asked)
+        if asks and not new:
+            return Malformed("it asks only what was asked before", "; ".join(ask.question for ask in asks))
+        return AskLibrarian(new) if new else None
     return action
 
 

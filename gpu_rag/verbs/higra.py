@@ -164,9 +164,10 @@ class HigraVerbs:
 
     def higra_entity_texts(self, rows: Sequence[int]) -> list[str]:
         """Each entity as an option: its name, types and other names."""
-        part = self._higra.entities.take(pa.array(list(rows), pa.int64()))
+        shown = ("name", "types", "aliases")
+        part = self._higra.entities.select(shown).take(pa.array(list(rows), pa.int64()))
         texts = []
-        for name, types, aliases in zip(*(part[c].to_pylist() for c in ("name", "types", "aliases"))):
+        for name, types, aliases in zip(*(part[c].to_pylist() for c in shown)):
             kinds = f" ({', '.join(types)})" if types else ""
             texts.append(f"{name}{kinds}" + (f", also {'; '.join(aliases)}" if aliases else ""))
         return texts
@@ -174,7 +175,8 @@ class HigraVerbs:
     def higra_facts(self, rows: Sequence[int]) -> list[HigraFact]:
         """Relations in words."""
         graph = self._higra
-        part = graph.relations.take(pa.array(list(rows), pa.int64()))
+        shown = ("subject", "label", "object", "passages", "origin")
+        part = graph.relations.select(shown).take(pa.array(list(rows), pa.int64()))
         names = graph.entities["name"]
         ids = self.index.passage_ids
         return [

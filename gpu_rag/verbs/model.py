@@ -62,7 +62,9 @@ class ModelVerbs:
     def llm(self) -> LLM:
         """The language model. Raises UsageError where none is configured."""
         if self.settings.llm is None:
-            raise UsageError("this step needs a language model and none is configured", do="choose one with --llm")
+            raise UsageError(
+                "this step needs a language model and none is configured", do="choose one with --set models.llm=MODEL"
+            )
         return self.settings.llm
 
     async def ask(
@@ -194,7 +196,9 @@ class ModelVerbs:
         """One model request, without packing, parsing or note. slot: that of the first try, for a repair's seed."""
         _check_texts([system, text])
         if self.settings.llm is None:
-            raise UsageError("this step needs a language model and none is configured", do="choose one with --llm")
+            raise UsageError(
+                "this step needs a language model and none is configured", do="choose one with --set models.llm=MODEL"
+            )
         seed = self.ctx.request_seed(self.ctx.slot if slot is None else slot, attempt)
         return await Call(
             "llm", (), Request(system, text, constraint, max_tokens, self.settings.temperature, seed, attempt)

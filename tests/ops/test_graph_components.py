@@ -1,4 +1,4 @@
-"""Connected components: both implementations against union by brute force."""
+"""Connected components: every implementation against union by brute force."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.graph.components import connected_components, smallest_labels
+from gpu_rag.graph import components
+from gpu_rag.graph.components import BY, connected_components
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.types import CSR
 
@@ -40,16 +41,23 @@ def check(label: Label, n: int, pairs: list[tuple[int, int]], undirected: bool) 
 def test_against_brute_force(n: int, data: st.DataObject, undirected: bool) -> None:
     nodes = st.integers(0, n - 1)
     pairs = data.draw(st.lists(st.tuples(nodes, nodes), max_size=25))
-    for label in (connected_components, smallest_labels):
+    for label in (connected_components, *BY.values()):
         check(label, n, pairs, undirected)
 
 
-@pytest.mark.parametrize("label", [connected_components, smallest_labels])
+@pytest.mark.parametrize("label", [connected_components, *BY.values()])
 def test_by_hand_and_a_long_path(label: Label) -> None:
     assert label(graph(4, [(0, 2), (1, 3)], True)).tolist() == [0, 1, 0, 1]
     assert label(graph(0, [], True)).shape == (0,)
     order = [(i * 7) % 101 for i in range(101)]  # a path whose labels fall slowly
     check(label, 101, list(zip(order, order[1:], strict=False)), True)
+
+
+def test_without_numba_scipy_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert components.pick_implementation(torch.device("cpu")) == "numba"
+    monkeypatch.setattr(components, "find_spec", lambda name: None)
+    assert components.pick_implementation(torch.device("cpu")) == "scipy"
+    assert components.pick_implementation(torch.device("cuda")) == "torch"
 
 
 def one_round(csr: CSR) -> torch.Tensor:

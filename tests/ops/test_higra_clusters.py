@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -13,8 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import DBSCAN
 
-from gpu_rag.layers.higra_clusters import SMALLEST_EPS, near_clusters
+from gpu_rag.layers import higra_clusters
+from gpu_rag.layers.higra_clusters import SMALLEST_EPS, entity_clusters, near_clusters
 from gpu_rag.layers.higra_union import Joined
+from gpu_rag.settings import make_settings
 
 Clusters = list[list[int]]
 
@@ -44,6 +48,16 @@ def test_against_scikit_learn(most: int) -> None:
         vectors = torch.from_numpy(rng.normal(size=(60, 3)).astype(np.float32))
         vectors = vectors / vectors.norm(dim=1, keepdim=True)
         assert near_clusters(vectors, 0.1, 2, most) == by_scikit_learn(vectors, 0.1, most), seed
+
+
+def test_clusters_are_made_on_the_device_of_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors, asked = around(0, 1, 90, 91, 92), []
+    monkeypatch.setattr(higra_clusters, "pick_device", lambda device: asked.append(device) or "cpu")
+    work: Any = SimpleNamespace(settings=make_settings({"models": {"device": "cpu"}, "alignment": {"max_cluster": 2}}))
+    assert entity_clusters(work, vectors, 0.1) == near_clusters(vectors, 0.1, 2, 2) and asked == ["cpu"]
+    monkeypatch.setattr(higra_clusters, "pick_device", lambda device: "meta")
+    with pytest.raises(RuntimeError, match="meta"):  # what holds no numbers: it did go there
+        entity_clusters(work, vectors, 0.1)
 
 
 def never_split(vectors: torch.Tensor, eps: float, most: int) -> Clusters:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,16 @@ def test_a_model_s_groups_are_merged(bench: Any) -> None:
         ("bo", "sang", "vale", [2]),
     ]
     assert bench.report.llm_calls == 2 and bench.counts["higra_merge_clusters"] == 2
+
+
+def test_a_group_of_names_with_other_numbers_is_not_believed(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    years = {"ann orlo": "1885", "anne orlo": "1887"}
+    named = [(years.get(id, id), *rest) for id, *rest in ENTITIES]
+    monkeypatch.setattr(sys.modules[__name__], "ENTITIES", named)
+    monkeypatch.setattr(sys.modules[__name__], "RELATIONS", [])
+    entities = run(bench, LLM, says({"groups": [[1, 2]]}, {"groups": [[1, 2]]}))
+    assert {"1885", "1887"} < set(entities) and "the vale" not in entities  # the other cluster's group is merged
+    assert bench.counts["higra_merge_numbers_differ"] == 1
 
 
 MALFORMED = ["no", '{"groups": [[1]]}', '{"groups": [[0, 1]]}', '{"groups": [[1, 9]]}', '{"groups": [["1", "2"]]}']

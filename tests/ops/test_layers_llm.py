@@ -17,7 +17,8 @@ from gpu_rag.index.index import Index
 from gpu_rag.index.verify import verify
 from gpu_rag.layers.extraction import SCHEMA
 from gpu_rag.models.llm.scripted import ScriptedLLM
-from gpu_rag.types import JsonSchema, Reply, Request
+from gpu_rag.text.replies import parse_json
+from gpu_rag.types import JsonSchema, Malformed, Reply, Request
 
 ANN = {"name": "Ann", "aliases": ["Annie"], "types": ["person"], "description": "friend of Bo"}
 BO = {"name": "Bo", "aliases": [], "types": [], "description": ""}
@@ -187,3 +188,13 @@ def test_another_model_or_prompt_length_asks_again(tmp_path: Path) -> None:
     other = ScriptedLLM(by_case, name="another")
     assert not build(corpus, tmp_path / "ix", other, extract_tokens=99).stages["extraction"].skipped
     assert len(longer.calls) == len(other.calls) == 1
+
+
+def test_a_reply_that_repeats_itself_ends_within_its_tokens() -> None:
+    def reply(n: int, name: str = "Marta Orlo") -> str:
+        entity = {"name": name, "aliases": [], "types": ["person"], "description": "engineer"}
+        return json.dumps({"entities": [entity], "triples": [[name, "designed", "Halden Bridge"]] * n})
+
+    assert isinstance(parse_json(reply(30), SCHEMA), dict)
+    for endless in (reply(31), reply(1, "Orlo " * 50)):
+        assert isinstance(parse_json(endless, SCHEMA), Malformed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import queue
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -19,8 +20,16 @@ from gpu_rag.models.fingerprint import folder_hash
 from gpu_rag.models.llm import load_llm, vllm_service
 from gpu_rag.models.llm import vllm as module
 from gpu_rag.models.llm.capability import stored_parameters
+from gpu_rag.models.llm.constrain import JSON_LAYOUT
 from gpu_rag.models.llm.vllm import VllmLLM
-from gpu_rag.models.llm.vllm_engine import engine_arguments, sampling_arguments, set_environment, window
+from gpu_rag.models.llm.vllm_engine import (
+    engine_arguments,
+    make_scannable,
+    sampling_arguments,
+    set_environment,
+    window,
+    with_layout,
+)
 from gpu_rag.models.llm.vllm_jobs import Finished, Piece
 from gpu_rag.models.llm.vllm_service import EngineDied
 from gpu_rag.settings import make_settings
@@ -230,6 +239,29 @@ def test_sampling_arguments():
     assert greedy == {"max_tokens": 5, "temperature": 0.0, "seed": None, "detokenize": False}
     warm = sampling_arguments(Piece((1,), 1, 0.7, 77, scored=(3, 4)))
     assert (warm["seed"], warm["logprob_token_ids"]) == (77, [3, 4])
+
+
+def test_json_is_laid_out_as_the_transformers_backend_does():
+    from llguidance import LLMatcher
+
+    schema = '{"type":"object","properties":{"é":{"type":"array"}},"required":["é"]}'
+    said = json.loads(with_layout(schema))
+    assert said.pop("x-guidance") == JSON_LAYOUT and said == json.loads(schema)
+    # vLLM gives its own layout as a default only
+    assert LLMatcher.grammar_from_json_schema(with_layout(schema), defaults={"whitespace_flexible": False})
+    for bad in ("{", "[]", "true"):
+        with pytest.raises(ValueError, match=r"."):  # a request refused, not an engine that died
+            with_layout(bad)
+    assert JSON_LAYOUT["item_separator"] == ", " and JSON_LAYOUT["key_separator"] == ": "  # those of json.dumps
+
+
+def test_llvmlite_does_not_stop_vllm_that_looks_through_all_modules():
+    from llvmlite.binding import ffi
+
+    ffi.lib._fntab.pop("__dict__", None)
+    assert not hasattr(vars(ffi.lib), "get")  # what vLLM's start trips over
+    make_scannable()
+    assert vars(ffi.lib).get("kernel") is None and "llvmlite.binding.ffi" in sys.modules
 
 
 def test_the_environment_keeps_what_a_user_has_set(monkeypatch):

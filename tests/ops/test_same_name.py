@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.text.same_name import NameRules
+from gpu_rag.text.same_name import NameRules, numbers_differ
 
 
 def rule(a: str, b: str, together: bool = False, others: Sequence[str] = ()) -> str:
@@ -140,3 +140,20 @@ def test_numbers_that_differ_never_agree_and_rules_are_symmetric(a: list[str], b
     found = rule(one, other, together)
     if a.count("5") != b.count("5"):
         assert found == ""
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "differ"),
+    [
+        ("1885", "1887", True),
+        ("Symphony No. 5", "Symphony No. 7", True),
+        ("3 May 1931", "4 May 1931", True),
+        ("May 1931", "12 May 1931", False),
+        ("5 May 1931", "05 May 1931", False),
+        ("Apollo 11", "Apollo Eleven", False),
+        ("Ann Orlo", "Ann B. Orlo", False),
+        ("9" * 5000, "8" * 5000, True),
+    ],
+)
+def test_numbers_that_tell_names_apart(one: str, other: str, differ: bool) -> None:
+    assert numbers_differ(one, other) is differ is numbers_differ(other, one)
