@@ -120,6 +120,15 @@ class NameRules:
         return TYPING if _is_mistyped(one.tokens, other.tokens) else ""
 
 
+def numbers_differ(one: str, other: str) -> bool:
+    """Whether two names have numbers that tell them apart: both have some, and each has one that the other lacks.
+
+    "1885" and "1887" differ; "May 1931" and "12 May 1931", "Apollo 11" and "Apollo Eleven" may be one thing.
+    """
+    a, b = ({digits.lstrip("0") for digits in _DIGITS.findall(name)} for name in (one, other))
+    return bool(a - b and b - a)
+
+
 def _name(written: str) -> _Name:
     folded = "".join(c for c in unicodedata.normalize("NFKD", written) if not unicodedata.combining(c))
     words = folded.split()

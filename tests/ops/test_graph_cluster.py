@@ -309,3 +309,13 @@ def one_pass(keys: Ragged) -> torch.Tensor:
 def test_group_checks_catch(wrong: Group) -> None:
     with pytest.raises(AssertionError):
         check_groups(wrong, [[1], [2], [1, 2], [3], [2]])
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_keys_far_apart_and_close_together(group: Group, dtype: torch.dtype) -> None:
+    """Both ways of finding equal keys: a table where they lie close, else by sorting."""
+    low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    check_groups(group, [[low, high], [5], [0, high], [5, 6], [7], []], dtype)
+    check_groups(group, [[high], [high - 1], [high - 2, high], [high - 1], []], dtype)
+    check_groups(group, [[low + 1], [low], [low + 1, low + 2], [low]], dtype)

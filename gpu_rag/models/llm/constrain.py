@@ -12,8 +12,9 @@ import torch
 from gpu_rag.errors import MissingBackend, RequestFailed
 from gpu_rag.types import Choice, JsonSchema
 
-# JSON on one line: a small model left free to choose white space writes nothing else.
-_JSON_LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+# JSON on one line: a small model left free to choose white space writes nothing else. Separators as in json.dumps and
+# in the examples of the prompts: held to "[" where it would write " [", a model closes the list and replies nothing.
+JSON_LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
 class Grammars:
@@ -39,7 +40,7 @@ class Grammars:
     def _compile(self, constraint: JsonSchema | Choice) -> Any:
         try:
             if isinstance(constraint, JsonSchema):
-                text = self._matcher_class.grammar_from_json_schema(constraint.schema, overrides=_JSON_LAYOUT)
+                text = self._matcher_class.grammar_from_json_schema(constraint.schema, overrides=JSON_LAYOUT)
             else:
                 text = self._matcher_class.grammar_from_lark(_choice_grammar(constraint.options))
         except ValueError as error:

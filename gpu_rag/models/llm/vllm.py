@@ -19,7 +19,7 @@ from gpu_rag.models.llm.vllm_service import EngineService, Ticket
 from gpu_rag.settings_vllm import VllmSettings
 from gpu_rag.types import Rank, Reply, Request
 
-CODE_VERSION = 1
+CODE_VERSION = 2
 # Two texts tokenized apart may need a token more than the two together.
 CONTEXT_MARGIN = 8
 

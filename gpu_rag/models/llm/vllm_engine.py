@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from gpu_rag.errors import MissingBackend, RequestFailed
 from gpu_rag.models.device import check_device, use_threads
+from gpu_rag.models.llm.constrain import JSON_LAYOUT
 from gpu_rag.models.llm.vllm_jobs import Finished, Piece
 from gpu_rag.models.llm.vllm_service import EngineDied
 from gpu_rag.settings_vllm import VllmSettings
@@ -86,6 +89,29 @@ def window(settings: VllmSettings, device: str) -> int:
     return 2 * (settings.max_num_seqs or MAX_NUM_SEQS[device])
 
 
+def with_layout(schema: str) -> str:
+    """A JSON schema that says also how its JSON is laid out, as the transformers backend lays it out.
+
+    Raises ValueError for what is no JSON object.
+    """
+    parsed = json.loads(schema)
+    if not isinstance(parsed, dict):
+        raise ValueError(f"a JSON schema is an object, not {schema[:80]}")
+    return json.dumps({**parsed, "x-guidance": JSON_LAYOUT}, ensure_ascii=False)
+
+
+def make_scannable() -> None:
+    """Let vLLM look through all imported modules, which it does when it starts on a CPU.
+
+    numba's llvmlite has an object that answers any name, `__dict__` too, with a function of a C library; vLLM takes
+    that for a dict and stops. An empty one is put in its place.
+    """
+    ffi = sys.modules.get("llvmlite.binding.ffi")
+    functions = getattr(getattr(ffi, "lib", None), "_fntab", None)
+    if isinstance(functions, dict):
+        functions["__dict__"] = {}
+
+
 def sampling_arguments(piece: Piece) -> dict[str, Any]:
     """The arguments of vLLM's SamplingParams, but for the constraint."""
     arguments: dict[str, Any] = {
@@ -118,6 +144,7 @@ class VllmEngine:
         self._failures: Any = (*FAILURES, VLLMError)
         if device == "cpu" and not settings.child_process:
             use_threads(check_device(device), threads)
+        make_scannable()
         try:
             arguments: Any = EngineArgs(**engine_arguments(folder, settings, device))
             self._engine: Any = LLMEngine.from_engine_args(arguments)
@@ -178,7 +205,7 @@ class VllmEngine:
         if piece.constraint is None:
             return None
         if isinstance(piece.constraint, JsonSchema):
-            return self._structured(json=piece.constraint.schema)
+            return self._structured(json=with_layout(piece.constraint.schema))
         return self._structured(choice=list(piece.constraint.options))
 
 
