@@ -87,5 +87,5 @@ def check_layers(method: str, present: Sequence[str], folder: str) -> None:
         raise MissingLayer(
             f"the index lacks what {method} needs",
             given=f"{folder} without {', '.join(missing)}",
-            do=f"run: gpu-rag index CORPUS --out {folder} --for {method}",
+            do=f"run: gpu-rag index CORPUS --out {folder} --for {method} (CORPUS, --openie and settings as before)",
         )

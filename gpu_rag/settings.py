@@ -213,7 +213,8 @@ def read_profile(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise BadInput("no such profile", given=path, expected="cpu | gpu | multi-gpu | a .toml file") from error
+        expected = "cpu | gpu | multi-gpu | higra | higra-no-refinement | a .toml file"
+        raise BadInput("no such profile", given=path, expected=expected) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput("the profile is not TOML", given=f"{path}: {error}") from error
 

@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--batch", metavar="B,...", help="questions of a call (default 1,16,64,256,1000)")
     parser.add_argument("--damping", metavar="D,...", help="of PageRank (default 0.5,0.85)")
+    parser.add_argument("--hops", metavar="H,...", help="of ego, reach, paths, frontier (default 2,2,2,1)")
     parser.add_argument(
         "--graph", default="power-law", metavar="KIND,...", help="power-law (default), uniform, bipartite"
     )
@@ -65,6 +66,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         device=str(check_device(options.device)),
         threads=options.threads,
         rounds=chosen["rounds"],
+        hops=tuple(numbers(options.hops)) if options.hops else (),
     )
     _check_target(options.out)
     ops = OPS if not options.ops or "all" in options.ops else options.ops
@@ -124,7 +126,8 @@ def command_line(options: argparse.Namespace) -> str:
     words += ["--quick"] if options.quick else []
     given = {
         "index": options.index, "sizes": options.sizes, "batch": options.batch, "damping": options.damping,
-        "graph": options.graph, "device": options.device, "threads": options.threads, "rounds": options.rounds,
+        "hops": options.hops, "graph": options.graph, "device": options.device, "threads": options.threads,
+        "rounds": options.rounds,
     }  # fmt: skip
     for name, value in given.items():
         words += [] if value is None else [f"--{name}", str(value)]

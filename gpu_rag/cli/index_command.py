@@ -13,6 +13,7 @@ from gpu_rag.cli.progress import Bars
 
 if TYPE_CHECKING:
     from gpu_rag.index.build import BuildReport
+    from gpu_rag.index.manifest import StageRecord
 
 HELP = "Index a corpus into a folder; running it again continues where it stopped."
 EXAMPLE = "gpu-rag index corpus.jsonl --out my-index"
@@ -76,6 +77,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     if options.plan:
         return plan_index(options, settings)
     plan = read_plan(options.out / "plan.json", INDEX_KEYS)
+    before = {} if options.fresh else _stages(options.out)
+    _warn_of_another_extractor(before, settings.index.extractor)
     with Bars() as bars:
         report = build(
             options.corpus,
@@ -87,6 +90,10 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
             fresh=options.fresh,
             progress=bars,
             api_key=api_key(),
+        )
+    if gone := sorted(set(before) - set(report.manifest.stages)):
+        say(
+            f"gpu-rag: dropped, since what they were made of changed: {', '.join(gone)}; --for METHOD builds them again"
         )
     document = _document(report)
     document.update(compared_index(options, plan, report))
@@ -104,6 +111,24 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         say(f"gpu-rag: {n_failures} extractions failed, above --max-failures {options.max_failures}")
         return 3, document
     return 0, document
+
+
+def _stages(folder: Path) -> dict[str, StageRecord]:
+    """The stages of the index that stands there, if one does."""
+    from gpu_rag.index.manifest import Manifest
+
+    return Manifest.read(folder).stages if (folder / "manifest.json").is_file() else {}
+
+
+def _warn_of_another_extractor(before: dict[str, StageRecord], extractor: str) -> None:
+    """Whoever adds a layer and forgets --openie is told that the entities will be others."""
+    used = before["extraction"].params.get("extractor") if "extraction" in before else None
+    if used is not None and used != extractor:
+        again = "--openie FILE" if used == "import" else f"--set index.extractor={used}"
+        say(
+            f"gpu-rag: entities of this index were made by the extractor {used}, now {extractor} makes them anew, "
+            f"with all that depends on them; {again} keeps them"
+        )
 
 
 def _document(report: BuildReport) -> dict[str, Any]:

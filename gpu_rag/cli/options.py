@@ -13,7 +13,7 @@ from typing import Any
 from gpu_rag.errors import UsageError
 from gpu_rag.settings import Settings, checked, make_settings, merge, nested, parse_assignment, read_profile
 
-PROFILES = ("cpu", "gpu", "multi-gpu")
+PROFILES = ("cpu", "gpu", "multi-gpu", "higra", "higra-no-refinement")
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:

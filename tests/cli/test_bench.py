@@ -51,7 +51,7 @@ def test_all_ops_beside_their_peers(run):
         (op, b, None) for op in ("nearest", "rrf") for b in (1, 20)
     }
     by_op = {op: [row for row in document["rows"] if row["op"] == op] for op in ("pagerank", "nearest", "rrf")}
-    assert [len(by_op[op]) for op in by_op] == [12, 4, 2]
+    assert [len(by_op[op]) for op in by_op] == [16, 4, 2]
     for row in document["rows"]:
         assert row["ms"] > 0 and row["bytes"] > 0 and not row["note"].startswith("refused")
         assert (row["peer"] is None) == ("is not installed" in row["note"])
@@ -87,7 +87,12 @@ def test_a_missing_peer_is_named(run, monkeypatch):
     missing = [row for row in document["rows"] if row["peer"] is None]
     assert {row["note"].split(" is not")[0] for row in missing} == {"igraph prpack", "networkx", "faiss"}
     assert all("gpu-rag[bench]" in row["note"] and row["ms"] and row["ratio"] is None for row in missing)
-    assert {row["peer"] for row in document["rows"]} == {None, "scipy CSR @ dense", "numpy argpartition"}
+    assert {row["peer"] for row in document["rows"]} == {
+        None,
+        "scipy CSR @ dense",
+        "torch CSR @ dense",
+        "numpy argpartition",
+    }
 
 
 @pytest.mark.skipif(importlib.util.find_spec("igraph") is None, reason="needs igraph")
@@ -140,7 +145,7 @@ def test_the_page(run, tmp_path):
     text = page.read_text(encoding="utf-8")
     assert text.startswith("# Benchmark: pagerank\n\n- date: ")
     assert "cores" in text and "- command: `OMP_NUM_THREADS=1 gpu-rag bench pagerank --peers --sizes 300" in text
-    assert text.count("\n| pagerank | uniform | 300 |") == 12 + 2  # the table, and the costs of both dampings
+    assert text.count("\n| pagerank | uniform | 300 |") == 16 + 2  # the table, and the costs of both dampings
     assert len({line.count("|") for line in text.splitlines() if line.startswith("| pagerank")}) == 2
     row = next(row for row in result.document["rows"] if row["B"] == 20)
     assert "## What a question costs" in text and f"{row['cpu_ms'] / 20:.3g} |\n" in text
@@ -153,6 +158,8 @@ def test_the_page(run, tmp_path):
         ("bench", "rrf", "--sizes", "3"),
         ("bench", "rrf", "--batch", "0"),
         ("bench", "rrf", "--rounds", "0"),
+        ("bench", "ego", "--hops", "0"),
+        ("bench", "ego", "--hops", "two"),
         ("bench", "pagerank", "--damping", "1"),
         ("bench", "pagerank", "--damping", "half"),
         ("bench", "pagerank", "--sizes", "300", "--graph", "star"),
@@ -369,7 +376,7 @@ def test_peers_solve_the_same_equation(undirected, weighted):
     pi[1, 0], pi[5, 1], pi[9, 1] = 1, 0.25, 0.75
     exact = solve_exactly(csr, pi, 0.85).T
     peers = pagerank_peers.pagerank_peers(csr, seeds, mass, undirected)(0.85, 1e-6)
-    assert len(peers) == 3
+    assert len(peers) == 4
     for peer in peers:
         found = np.asarray(peer.run(peer.inputs(0, 2)))
         assert np.abs(found - exact).sum(1).max() <= 1e-6, peer.name

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpu_rag.bench import blocks_pagerank, bubble, ego, grouping, join, measure, pagerank, reach
+from gpu_rag.bench import blocks_pagerank, bubble, ego, frontier, grouping, join, measure, pagerank, reach
 from gpu_rag.cli import bench_command
 from gpu_rag.types import Blocks, Ragged
 
@@ -59,6 +59,32 @@ def test_quick_fills_in_what_is_not_given(run):
         ("groups", 400, 1), ("reach", 400, 1), ("reach", 400, 64),
     ]  # fmt: skip
     assert "--quick --sizes 400" in document["command"] and document["rounds"] == 1
+
+
+def test_hops(run):
+    tiny = ("--sizes", 300, "--batch", 3, "--rounds", 1, "--json")
+    document = run("bench", "ego", "reach", "paths", "frontier", "--hops", "1,2", *tiny).document
+    assert [(row["op"], row["hops"]) for row in document["rows"]] == [
+        (op, hops) for op in ("ego", "reach", "paths", "frontier") for hops in (1, 2)
+    ]
+    assert all(row["ms"] > 0 for row in document["rows"]) and "--hops 1,2" in document["command"]
+    assert document["rows"][1]["bytes"] > document["rows"][0]["bytes"]
+    usual = run("bench", "ego", "reach", "paths", "frontier", "groups", *tiny).document["rows"]
+    assert [row["hops"] for row in usual] == [2, 2, 2, 1, None]
+
+
+def test_a_walk_that_does_not_move_on_is_refused(run, monkeypatch):
+    whole = frontier.frontier_topk
+
+    def from_the_start(asked, edges, front, *given, **options):
+        first.setdefault(len(asked.vectors), front)
+        return whole(asked, edges, first[len(asked.vectors)], *given, **options)
+
+    first: dict = {}
+    monkeypatch.setattr(frontier, "frontier_topk", from_the_start)
+    result = run("bench", "frontier", "--hops", "1,2", "--sizes", 300, "--batch", 3, "--rounds", 1, "--json")
+    assert result.status == 1
+    assert [row["note"][:8] for row in result.document["rows"]] == ["", "refused:"]
 
 
 def test_every_op_is_offered():

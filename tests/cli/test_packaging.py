@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_rag.cli.options import PROFILES
 from gpu_rag.settings import make_settings, read_profile
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,9 +44,13 @@ def test_environment_yml_agrees_with_the_gpu_extra() -> None:
     assert {name: environment.get(name) for name in extra} == extra
 
 
-@pytest.mark.parametrize("name", ["cpu", "gpu", "multi-gpu"])
+@pytest.mark.parametrize("name", PROFILES)
 def test_every_profile_is_valid(name: str) -> None:
     make_settings(read_profile(ROOT / "configs" / f"{name}.toml"))
+
+
+def test_every_file_in_configs_is_a_profile() -> None:
+    assert {path.stem for path in (ROOT / "configs").glob("*.toml")} == set(PROFILES)
 
 
 def test_package_data_covers_prompts_and_the_sample() -> None:

@@ -1,0 +1,123 @@
+"""docs/methods.md against the program: a section a method, every setting with its default, commands that parse."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_rag.catalog import METHODS, load_method
+from gpu_rag.cli.main import build_parser
+from gpu_rag.errors import UsageError
+from gpu_rag.settings import (
+    AlignmentSettings,
+    HopSettings,
+    IndexSettings,
+    ModelSettings,
+    ReaderSettings,
+    RuntimeSettings,
+)
+from gpu_rag.settings_vllm import VllmSettings
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+SECTIONS = {
+    "models": ModelSettings,
+    "index": IndexSettings,
+    "runtime": RuntimeSettings,
+    "reader": ReaderSettings,
+    "hops": HopSettings,
+    "alignment": AlignmentSettings,
+}
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return (DOCS / "methods.md").read_text(encoding="utf-8")
+
+
+def section(page: str, name: str) -> str:
+    (text,) = re.findall(rf"^##+ {re.escape(name)}\n(.*?)(?=^##+ |\Z)", page, re.DOTALL | re.MULTILINE)
+    return text
+
+
+def shown(value: Any) -> str:
+    """A default as the tables write it."""
+    if value is None:
+        return "empty"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def defaults(settings: type) -> dict[str, str]:
+    return {field.name: shown(field.default) for field in dataclasses.fields(settings)}
+
+
+def table(text: str) -> dict[str, str]:
+    """{setting: default} of the tables whose rows are | `name` | default | meaning |."""
+    return dict(re.findall(r"^\| `([\w.]+)` \| ([^|]+?) \| [^|]+ \|$", text, re.MULTILINE))
+
+
+def check_table(found: dict[str, str], settings: type) -> None:
+    assert found == defaults(settings)
+
+
+def test_every_method_has_a_section_and_a_link_at_the_top(page):
+    titles = re.findall(r"^## (.+)$", page, re.MULTILINE)
+    assert [title for title in titles if title in METHODS] == list(METHODS)
+    top = page.split("\n## ", 1)[0]
+    for name in METHODS:
+        assert f"[{name}](#{name})" in top
+        assert re.search(rf"--(method|for) [\w,-]*\b{name}\b|gpu-rag index corpus.jsonl", section(page, name)), name
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_parameter_of_a_method_stands_with_its_default(name, page):
+    text, settings = section(page, name), load_method(name).Params
+    found = table(text)
+    if name == "higra-agent":  # it points at the table of the retriever for the others
+        assert "| all of `[method.higra-retriever]` | the same |" in text
+        found = {**table(section(page, "higra-retriever")), **found}
+    check_table(found, settings)
+    if not defaults(settings):
+        assert "Settings: none" in text
+        return
+    assert f"| `[method.{name}]` | default | meaning |" in text
+    some = next(iter(found))
+    for wrong in ({**found, some: "77.5"}, {**found, "imaginary": "1"}, {k: v for k, v in found.items() if k != some}):
+        with pytest.raises(AssertionError):
+            check_table(wrong, settings)
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_every_setting_of_a_section_stands_with_its_default(name, page):
+    text = section(page, name)
+    assert f"| `[{name}]` | default | meaning |" in text
+    check_table(table(text), SECTIONS[name])
+
+
+def test_the_settings_of_vllm_stand_in_the_page_of_the_command_line():
+    found = table((DOCS / "cli.md").read_text(encoding="utf-8"))
+    assert {k.removeprefix("vllm."): v for k, v in found.items() if k.startswith("vllm.")} == defaults(VllmSettings)
+
+
+def test_every_command_of_the_page_can_be_parsed(page):
+    calls = [line.split("   #")[0] for line in re.findall(r"^gpu-rag (.*)$", page, re.MULTILINE)]
+    assert len(calls) > len(METHODS)
+    for call in calls:
+        build_parser().parse_args(shlex.split(call))
+    with pytest.raises(UsageError):
+        build_parser().parse_args(shlex.split(calls[0] + " --imaginary"))
+
+
+def test_every_link_of_the_page_leads_somewhere(page):
+    for target, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", page):
+        linked = DOCS / target if target else DOCS / "methods.md"
+        assert linked.exists(), target
+        if anchor:
+            titles = re.findall(r"^#+ (.+)$", linked.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {title.lower().replace(" ", "-") for title in titles}, anchor
