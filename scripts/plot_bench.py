@@ -1,8 +1,11 @@
-"""Curves from the JSON of `gpu-rag bench --json`: milliseconds a question against B, and against edges at one B.
+"""Curves from the JSON of `gpu-rag bench --json`: how the processor time of a question grows.
 
-usage: python scripts/plot_bench.py OUT_PREFIX BENCH.json [BENCH.json ...] [--op pagerank] [--damping 0.85] [--at 64]
+usage: python scripts/plot_bench.py OUT.svg BENCH.json [BENCH.json ...] --by edges|items|batch|hops
+       [--ops OP,...] [--at B] [--size N] [--damping D] [--all-peers]
 
-Writes OUT_PREFIX-batch.svg and, where the rows have several sizes, OUT_PREFIX-edges.svg.
+One picture, both axes logarithmic: a line an op, and dashed in the same colour the fastest peer (or all of them). Rows
+of several sizes, batches or hops are narrowed by --size, --at (ops that take their whole input at once are kept at
+B = 1) and by giving only the files that belong together; of repeated points the first counts.
 """
 
 from __future__ import annotations
@@ -10,46 +13,91 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from gpu_rag.report.curves import curves_svg
 
-Lines = dict[str, list[tuple[float, float]]]
+Row = dict[str, Any]
+Points = list[tuple[float, float]]
+AXES = {
+    "edges": ("m", "stored edges"),
+    "items": ("n", "nodes, vectors or items"),
+    "batch": ("B", "questions in a batch"),
+    "hops": ("hops", "hops"),
+}
 
 
-def per_question(rows: list[dict[str, Any]], key: str) -> Lines:
-    """ms a question by `key` ("B" or "m"), a line for gpu-rag and one for each peer; of repeated rows the first."""
-    lines: dict[str, dict[float, float]] = defaultdict(dict)
+def read_rows(paths: Iterable[Path]) -> list[Row]:
+    """The rows of all files; the document is a file's last line."""
+    return [row for path in paths for row in json.loads(path.read_text(encoding="utf-8").splitlines()[-1])["rows"]]
+
+
+def chosen(rows: Sequence[Row], by: str, ops: Sequence[str], at: int, size: int | None, damping: float) -> list[Row]:
+    """The rows of one picture, measured ones that have a place on its axis."""
+    whole = {op: {row["B"] for row in rows if row["op"] == op} == {1} for op in {row["op"] for row in rows}}
+    return [
+        row
+        for row in rows
+        if row["ms"] is not None
+        and row.get(AXES[by][0]) is not None
+        and (not ops or row["op"] in ops)
+        and (by == "batch" or whole[row["op"]] or row["B"] == at)
+        and (not whole[row["op"]] or by != "batch")
+        and (size is None or row["n"] == size)
+        and row["damping"] in (None, damping)
+    ]
+
+
+def lines_of(rows: Sequence[Row], by: str, all_peers: bool) -> tuple[dict[str, Points], dict[str, str]]:
+    """(series, like): ms of processor time a question by op and by "op: peer"; like[peer's name] = op."""
+    key = AXES[by][0]
+    ops: dict[str, dict[float, float]] = defaultdict(dict)
+    peers: dict[str, dict[str, dict[float, float]]] = defaultdict(lambda: defaultdict(dict))
     for row in rows:
-        if row["ms"] is None:
-            continue
-        lines["gpu-rag"].setdefault(row[key], row["ms"] / row["B"])
+        ops[row["op"]].setdefault(row[key], spent(row, "") / row["B"])
         if row["peer"] and row["peer_ms"]:
-            lines[row["peer"]].setdefault(row[key], row["peer_ms"] / row["B"])
-    return {name: list(points.items()) for name, points in lines.items()}
+            peers[row["op"]][row["peer"]].setdefault(row[key], spent(row, "peer_") / row["B"])
+    series: dict[str, Points] = {}
+    like: dict[str, str] = {}
+    for op, points in ops.items():
+        series[op] = sorted(points.items())
+        for peer in peers[op] if all_peers else fastest(peers[op]):
+            series[f"{op}: {peer}"] = sorted(peers[op][peer].items())
+            like[f"{op}: {peer}"] = op
+    return series, like
+
+
+def spent(row: Row, whose: str) -> float:
+    """Processor time; on a GPU, where there is none, the clock's."""
+    return float(row[f"{whose}cpu_ms"] or row[f"{whose}ms"])
+
+
+def fastest(peers: dict[str, dict[float, float]]) -> list[str]:
+    """The peer with the most points, of these the one that is fastest at the last of them; none without peers."""
+    return sorted(peers, key=lambda name: (-len(peers[name]), peers[name][max(peers[name])], name))[:1]
 
 
 def main() -> None:
     """Reads, draws, writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("prefix")
+    parser.add_argument("out", type=Path)
     parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--op", default="pagerank")
-    parser.add_argument("--damping", type=float, default=0.85)
+    parser.add_argument("--by", choices=AXES, required=True)
+    parser.add_argument("--ops", default="")
     parser.add_argument("--at", type=int, default=64)
+    parser.add_argument("--size", type=int)
+    parser.add_argument("--damping", type=float, default=0.85)
+    parser.add_argument("--all-peers", action="store_true")
     options = parser.parse_args()
-    rows = [row for path in options.files for row in json.loads(path.read_text().splitlines()[-1])["rows"]]
-    rows = [row for row in rows if row["op"] == options.op and row.get("damping") == options.damping]
-    title = f"{options.op}, damping {options.damping}"
-    first = [row for row in rows if row["n"] == rows[0]["n"] and row["graph"] == rows[0]["graph"]]
-    graph = f"{title}, {rows[0]['graph']} graph of {rows[0]['n']:,} nodes"
-    drawn = curves_svg(graph, "questions in a batch", "ms a question", per_question(first, "B"))
-    Path(f"{options.prefix}-batch.svg").write_text(drawn, encoding="utf-8")
-    at = [row for row in rows if row["B"] == options.at]
-    if len({row["m"] for row in at}) > 1:
-        drawn = curves_svg(f"{title}, B = {options.at}", "stored edges", "ms a question", per_question(at, "m"))
-        Path(f"{options.prefix}-edges.svg").write_text(drawn, encoding="utf-8")
+    wanted = [op for op in options.ops.split(",") if op]
+    rows = chosen(read_rows(options.files), options.by, wanted, options.at, options.size, options.damping)
+    series, like = lines_of(rows, options.by, options.all_peers)
+    where = f"n = {options.size:,}" if options.size else ""
+    title = ", ".join(part for part in ("" if options.by == "batch" else f"B = {options.at}", where) if part)
+    drawn = curves_svg(title or "all sizes", AXES[options.by][1], "ms of processor time a question", series, like=like)
+    options.out.write_text(drawn, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ MOST_TILED = 64  # and one that works in tiles of questions
 @dataclass(frozen=True)
 class Config:
     """What to measure. sizes: nodes, vectors or items; graphs: kinds of generated graphs; index: an index folder whose
-    graph is measured, or None; generated: whether PageRank is measured on generated graphs too. Making one checks it:
-    raises UsageError."""
+    graph is measured, or None; generated: whether PageRank is measured on generated graphs too; hops: how far ego,
+    reach, paths and frontier go, empty for the usual number of each. Making one checks it: raises UsageError."""
 
     sizes: tuple[int, ...]
     batches: tuple[int, ...]
@@ -31,6 +31,7 @@ class Config:
     threads: int = 1
     rounds: int = 3
     seed: int = 0
+    hops: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("threads", "rounds"):
@@ -40,6 +41,8 @@ class Config:
             raise UsageError("--batch is out of range", given=self.batches, expected="numbers above 0")
         if self.sizes and min(self.sizes) < 16:
             raise UsageError("--sizes is out of range", given=self.sizes, expected="16 or more")
+        if self.hops and min(self.hops) < 1:
+            raise UsageError("--hops is out of range", given=self.hops, expected="numbers above 0")
         if not all(0 <= d < 1 for d in self.dampings):
             raise UsageError("--damping is out of range", given=self.dampings, expected="0 <= damping < 1")
 
@@ -83,8 +86,8 @@ class Peer:
 class Case:
     """One op on one input.
 
-    labels: columns of its rows (graph, n, m, damping, k, dims). inputs(start, count) and run(inputs): the op on these
-    questions of the pool, as in `Peer`. check(result, count): is this the result of questions 0..count?
+    labels: columns of its rows (graph, n, m, damping, hops, k, dims). inputs(start, count) and run(inputs): the op on
+    these questions of the pool, as in `Peer`. check(result, count): is this the result of questions 0..count?
     bytes_of(B): bytes that a call must move. memory_of(B): bytes that a call allocates. peers: makes the peers, called
     only when they are wanted. batches: (1,) for an op that takes its whole input at once; None: those of the settings.
     """

@@ -1,4 +1,4 @@
-"""The case `ego`: the nodes within two hops of each of B seeds, and the subgraphs on them."""
+"""The case `ego`: the nodes within two hops (or `--hops`) of each of B seeds, and the subgraphs on them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ import torch
 
 from gpu_rag.bench.case import MOST_ALONE, Case, Checked, Config, Peer, missing_peer
 from gpu_rag.bench.graphs import csr_on
+from gpu_rag.bench.measure import torch_threads
 from gpu_rag.bench.pagerank import measured_graphs
 from gpu_rag.bench.pagerank_reference import adjacency
 from gpu_rag.graph.backend import pick_implementation
+from gpu_rag.graph.csr import row_of_entry
 from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, induced_subgraphs
 from gpu_rag.types import CSR, Blocks, Ragged
 
-RADIUS = 2
+RADIUS = (2,)
 HUBS = 100  # a seed has at most so many neighbours
 NETWORKX_NODES = 100_000  # its graphs are dictionaries: larger ones take minutes to build
 
@@ -32,17 +34,19 @@ def cases(config: Config) -> Iterator[Case]:
         nodes = ((degrees > 0) & (degrees <= HUBS)).nonzero()[:, 0].cpu()
         generator = torch.Generator().manual_seed(config.seed)
         seeds = nodes[torch.randint(len(nodes), (config.pool,), generator=generator)]
-        yield _case(name, csr, checked(csr_on(csr, torch.device(config.device))), seeds, config)
+        graph = checked(csr_on(csr, torch.device(config.device)))
+        for hops in config.hops or RADIUS:
+            yield _case(name, csr, graph, seeds, hops, config)
 
 
-def _case(name: str, csr: CSR, graph: CheckedGraph, seeds: torch.Tensor, config: Config) -> Case:
+def _case(name: str, csr: CSR, graph: CheckedGraph, seeds: torch.Tensor, hops: int, config: Config) -> Case:
     device = graph.csr.indptr.device
 
     def inputs(start: int, count: int) -> Ragged:
         return Ragged(seeds[start : start + count].to(device), torch.arange(count + 1, device=device))
 
     def run(asked: Ragged) -> Blocks:
-        balls = ego_balls(graph, asked, RADIUS, threads=config.threads)
+        balls = ego_balls(graph, asked, hops, threads=config.threads)
         return induced_subgraphs(graph, balls)
 
     @cache
@@ -51,18 +55,19 @@ def _case(name: str, csr: CSR, graph: CheckedGraph, seeds: torch.Tensor, config:
         blocks = run(inputs(0, batch))
         return blocks.csr.n, blocks.csr.m, int(graph.csr.indptr.diff()[blocks.global_ids.long()].sum())
 
-    per_question = 8 * RADIUS * int(csr.indptr.diff().max())  # far from exact: the entries of a hub's row, twice
+    widest = 8 * hops * int(csr.indptr.diff().max())  # far from exact: the entries of a hub's row, for every hop
+    per_question = widest if hops <= 2 else 8 * csr.m  # farther balls are most of the graph
 
     return Case(
         "ego",
         pick_implementation(device),
-        {"graph": name, "n": csr.n, "m": csr.m, "k": RADIUS},
+        {"graph": name, "n": csr.n, "m": csr.m, "hops": hops},
         inputs,
         run,
-        lambda result, count: check(result, csr, seeds[:count].tolist()),
+        lambda result, count: check(result, csr, seeds[:count].tolist(), hops),
         lambda batch: ego_bytes(*size(batch)),
         lambda batch: batch * per_question,
-        lambda: [_igraph(csr, seeds), _networkx(csr, seeds), _scipy(csr, seeds)],
+        lambda: [make(csr, seeds, hops) for make in (_igraph, _networkx, _scipy, _pyg)],
     )
 
 
@@ -71,7 +76,7 @@ def ego_bytes(n: int, m: int, read: int) -> int:
     return 4 * read + 8 * n + 4 * m + 16 * n
 
 
-def check(result: Any, csr: CSR, seeds: list[int]) -> Checked:
+def check(result: Any, csr: CSR, seeds: list[int], hops: int) -> Checked:
     """A sample of balls equals a search by sets; a peer's result is a list of `Ball`."""
     if isinstance(result, Blocks):
         ids = result.global_ids.cpu().split(result.offsets.diff().tolist())
@@ -82,12 +87,12 @@ def check(result: Any, csr: CSR, seeds: list[int]) -> Checked:
     if len(found) != len(seeds):
         return Checked(False, f"{len(found)} balls for {len(seeds)} seeds")
     for b in sorted({0, len(seeds) // 2, len(seeds) - 1}):
-        if (list(found[b][0]), found[b][1]) != searched(csr, seeds[b]):
+        if (list(found[b][0]), found[b][1]) != searched(csr, seeds[b], hops):
             return Checked(False, f"the ball of question {b} is another one")
     return Checked(True)
 
 
-def searched(csr: CSR, seed: int) -> Ball:
+def searched(csr: CSR, seed: int, hops: int) -> Ball:
     """The ball of one seed by sets of neighbours."""
     indptr, indices = csr.indptr.cpu(), csr.indices.cpu()
 
@@ -95,13 +100,13 @@ def searched(csr: CSR, seed: int) -> Ball:
         return indices[indptr[v] : indptr[v + 1]].tolist()
 
     ball = front = {seed}
-    for _ in range(RADIUS):
+    for _ in range(hops):
         front = {u for v in front for u in row(v)} - ball
         ball = ball | front
     return sorted(ball), sum(len(ball.intersection(row(v))) for v in ball)
 
 
-def _igraph(csr: CSR, seeds: torch.Tensor) -> Peer:
+def _igraph(csr: CSR, seeds: torch.Tensor, hops: int) -> Peer:
     if find_spec("igraph") is None:
         return missing_peer("igraph", "igraph")
     import igraph
@@ -111,14 +116,14 @@ def _igraph(csr: CSR, seeds: torch.Tensor) -> Peer:
 
     def run(asked: list[int]) -> list[Ball]:
         found = []
-        for ball in graph.neighborhood(asked, order=RADIUS, mode="out"):
+        for ball in graph.neighborhood(asked, order=hops, mode="out"):
             found.append((sorted(ball), graph.induced_subgraph(ball).ecount()))
         return found
 
     return Peer("igraph", lambda s, count: seeds[s : s + count].tolist(), run, most=MOST_ALONE, alone=True)
 
 
-def _networkx(csr: CSR, seeds: torch.Tensor) -> Peer:
+def _networkx(csr: CSR, seeds: torch.Tensor, hops: int) -> Peer:
     if find_spec("networkx") is None:
         return missing_peer("networkx", "networkx")
     if csr.n > NETWORKX_NODES:
@@ -128,13 +133,13 @@ def _networkx(csr: CSR, seeds: torch.Tensor) -> Peer:
     graph = nx.from_scipy_sparse_array(adjacency(csr), create_using=nx.DiGraph)
 
     def run(asked: list[int]) -> list[Ball]:
-        balls = [nx.ego_graph(graph, seed, radius=RADIUS) for seed in asked]
+        balls = [nx.ego_graph(graph, seed, radius=hops) for seed in asked]
         return [(sorted(ball), ball.number_of_edges()) for ball in balls]
 
     return Peer("networkx ego_graph", lambda s, count: seeds[s : s + count].tolist(), run, most=MOST_ALONE, alone=True)
 
 
-def _scipy(csr: CSR, seeds: torch.Tensor) -> Peer:
+def _scipy(csr: CSR, seeds: torch.Tensor, hops: int) -> Peer:
     """Products of the seeds' rows with the sparse matrix, then rows and columns picked out."""
     matrix = adjacency(csr)
 
@@ -142,9 +147,28 @@ def _scipy(csr: CSR, seeds: torch.Tensor) -> Peer:
         found = []
         for seed in asked:
             ball = np.array([seed])
-            for _ in range(RADIUS):
+            for _ in range(hops):
                 ball = np.union1d(ball, matrix[ball].indices)
             found.append((ball.tolist(), matrix[ball][:, ball].nnz))
         return found
 
     return Peer("scipy", lambda s, count: seeds[s : s + count].tolist(), run, most=MOST_ALONE, alone=True)
+
+
+def _pyg(csr: CSR, seeds: torch.Tensor, hops: int) -> Peer:
+    """PyG's k_hop_subgraph, which goes over all edges for each hop of each seed."""
+    if find_spec("torch_geometric") is None:
+        return missing_peer("PyG k_hop_subgraph", "torch-geometric")
+    from torch_geometric.utils import k_hop_subgraph
+
+    edges = torch.stack([row_of_entry(csr).cpu(), csr.indices.cpu().long()])
+
+    def run(asked: list[int]) -> list[Ball]:
+        found = []
+        with torch_threads(1):
+            for seed in asked:
+                ball, inside, _, _ = k_hop_subgraph(seed, hops, edges, num_nodes=csr.n, flow="target_to_source")
+                found.append((ball.tolist(), inside.shape[1]))
+        return found
+
+    return Peer("PyG k_hop_subgraph", lambda s, count: seeds[s : s + count].tolist(), run, most=MOST_ALONE, alone=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -100,16 +101,25 @@ def _distinct(r: np.random.Generator, n: int, size: int) -> np.ndarray:
 
 
 def frontier_cases(config: Config) -> Iterator[Case]:
-    """One hop: the best out-edge of each vertex of a frontier."""
+    """One hop: the best out-edge of each vertex of a frontier; with `--hops` their ends are the next frontier."""
     memory = 64 * FRONTIER * DEGREE + 8 * DIMS
     for n in config.sizes:
         graph = made(n, config)
         implementation = pick_implementation(graph.edges.indptr.device)
 
-        def run(given: Given, graph: Graph = graph) -> TopK:
-            return frontier_topk(given[0], graph.edges, given[1], 1, threads=config.threads)
+        for hops in config.hops or (1,):
 
-        yield _case("frontier", implementation, graph, run, step_alone, 1, frontier_bytes, lambda b: memory * b, config)
+            def run(given: Given, graph: Graph = graph, hops: int = hops) -> TopK:
+                frontier = given[1]
+                for _ in range(hops):
+                    found = frontier_topk(given[0], graph.edges, frontier, 1, threads=config.threads)
+                    frontier = Ragged(graph.edges.target[found.ids[:, 0]].long(), frontier.offsets)
+                return found
+
+            yield _case(
+                "frontier", implementation, graph, run, partial(step_alone, hops=hops), 1,
+                partial(frontier_bytes, hops=hops), lambda b: memory * b, config, hops,
+            )  # fmt: skip
 
 
 def top_edges_cases(config: Config) -> Iterator[Case]:
@@ -130,22 +140,22 @@ def top_edges_cases(config: Config) -> Iterator[Case]:
 
 def _case(
     op: str, implementation: str, graph: Graph, run: Callable[[Given], TopK], alone: Alone, k: int,
-    bytes_of: Callable[[int], int], memory_of: Callable[[int], int], config: Config,
+    bytes_of: Callable[[int], int], memory_of: Callable[[int], int], config: Config, hops: int | None = None,
 ) -> Case:  # fmt: skip
     def timed(given: Given) -> TopK:
         with torch_threads(config.threads):
             return run(given)
 
-    labels = {"n": graph.edges.n, "m": graph.edges.target.shape[0], "k": k, "dims": DIMS}
+    labels = {"n": graph.edges.n, "m": graph.edges.target.shape[0], "hops": hops, "k": k, "dims": DIMS}
     return Case(
         op, implementation, labels, graph.given, timed, lambda result, count: check(result, count, graph, alone, k),
         bytes_of, memory_of, lambda: [_numpy(graph, alone, k)],
     )  # fmt: skip
 
 
-def frontier_bytes(batch: int) -> int:
-    """A question's vector; of each out-edge its vector's number, keywords and vector; (id, score) a vertex."""
-    return batch * (4 * DIMS + FRONTIER * (DEGREE * (4 + 4 * WORDS + 4 * DIMS) + 8))
+def frontier_bytes(batch: int, hops: int = 1) -> int:
+    """Every hop: a question's vector; of each out-edge its vector's number, keywords, vector; (id, score) a vertex."""
+    return hops * batch * (4 * DIMS + FRONTIER * (DEGREE * (4 + 4 * WORDS + 4 * DIMS) + 8))
 
 
 def top_edges_bytes(edges: HopEdges, batch: int, k: int) -> int:
@@ -154,12 +164,16 @@ def top_edges_bytes(edges: HopEdges, batch: int, k: int) -> int:
     return 4 * DIMS * (edges.used.shape[0] + batch) + m * (8 + 4 * WORDS) + 8 * batch * k
 
 
-def step_alone(graph: Graph, question: int, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The best out-edge of each vertex of one question's frontier: (edges [FRONTIER, 1], scores)."""
-    edges = graph.frontier[question].numpy()[:, None] * DEGREE + np.arange(DEGREE)
-    scores = graph.scores(question, edges.reshape(-1), dtype).reshape(edges.shape)
-    best = scores.argmax(1)[:, None]
-    return np.take_along_axis(edges, best, 1), np.take_along_axis(scores, best, 1)
+def step_alone(graph: Graph, question: int, dtype: Any, hops: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """The best out-edge of each vertex of one question's frontier, after `hops`: (edges [FRONTIER, 1], scores)."""
+    frontier, target = graph.frontier[question].numpy(), graph.edges.target.cpu().numpy()
+    for _ in range(hops):
+        edges = frontier[:, None].astype(np.int64) * DEGREE + np.arange(DEGREE)
+        scores = graph.scores(question, edges.reshape(-1), dtype).reshape(edges.shape)
+        best = scores.argmax(1)[:, None]
+        found = np.take_along_axis(edges, best, 1), np.take_along_axis(scores, best, 1)
+        frontier = target[found[0][:, 0]]
+    return found
 
 
 def walk_alone(graph: Graph, question: int, dtype: Any) -> tuple[np.ndarray, np.ndarray]:

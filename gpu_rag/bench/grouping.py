@@ -17,6 +17,7 @@ from gpu_rag.bench.pagerank_reference import adjacency
 from gpu_rag.graph.backend import pick_implementation
 from gpu_rag.graph.cluster import exact_groups, radius_clusters
 from gpu_rag.graph.components import connected_components
+from gpu_rag.graph.components import pick_implementation as components_by
 from gpu_rag.types import CSR, Ragged
 
 KEYS = 3  # of a row
@@ -40,7 +41,7 @@ def _components_case(name: str, csr: CSR, config: Config) -> Case:
     held, matrix = csr_on(csr, torch.device(config.device)), adjacency(csr)
     return Case(
         "components",
-        "scipy" if config.device == "cpu" else "torch",
+        components_by(held.indptr.device),
         {"graph": name, "n": csr.n, "m": csr.m},
         _everything,
         lambda nothing: connected_components(held),

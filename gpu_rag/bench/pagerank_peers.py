@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+import torch
 
 from gpu_rag.bench.case import MOST_ALONE, MOST_TILED, Peer, missing_peer
+from gpu_rag.bench.measure import torch_threads
 from gpu_rag.bench.pagerank_reference import adjacency, dense_columns, row_normalised
 from gpu_rag.graph.pagerank_plan import Array
 from gpu_rag.types import CSR, Ragged
@@ -21,7 +24,7 @@ Columns = Callable[[int, int, Any], Array]
 
 
 def pagerank_peers(csr: CSR, seeds: Ragged, weights: Ragged, symmetric: bool) -> Callable[[float, float], list[Peer]]:
-    """peers(damping, tol): igraph, networkx and scipy on one graph, converted once."""
+    """peers(damping, tol): igraph, networkx, scipy and torch on one graph, converted once."""
     matrix = adjacency(csr)
 
     def columns(start: int, count: int, dtype: Any) -> Array:
@@ -31,6 +34,7 @@ def pagerank_peers(csr: CSR, seeds: Ragged, weights: Ragged, symmetric: bool) ->
         _igraph(matrix, csr.weight is not None, symmetric, columns),
         _networkx(matrix, symmetric, columns),
         _scipy(matrix, columns),
+        _torch(matrix, columns),
     )
     return lambda damping, tol: [make(damping, tol) for make in makers]
 
@@ -139,6 +143,36 @@ def _scipy(matrix: Any, columns: Columns) -> Maker:
             return p.T
 
         return Peer("scipy CSR @ dense", lambda s, count: columns(s, count, np.float32), run, most=MOST_TILED)
+
+    return make
+
+
+def _torch(matrix: Any, columns: Columns) -> Maker:
+    """torch's CSR times the same tile, which is what PyG's EdgeIndex.matmul calls; else as `_scipy`."""
+    pull, dangling = row_normalised(matrix)
+    rows, columns_of, values = map(torch.from_numpy, (pull.indptr, pull.indices, pull.data.astype(np.float32)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that its CSR is in beta
+        sparse = torch.sparse_csr_tensor(rows, columns_of, values, pull.shape, check_invariants=False)
+    lost = torch.from_numpy(np.flatnonzero(dangling))
+
+    def make(damping: float, tol: float) -> Peer:
+        steps = n_power_steps(damping, tol)
+
+        def run(pi: torch.Tensor) -> torch.Tensor:
+            restart, p = (1 - damping) * pi, pi
+            with torch_threads(1):
+                for _ in range(steps):
+                    following = sparse @ p
+                    if len(lost):
+                        following += p[lost].sum(0) * pi
+                    p = following.mul_(damping).add_(restart)
+            return p.T
+
+        def inputs(start: int, count: int) -> torch.Tensor:
+            return torch.from_numpy(columns(start, count, np.float32))
+
+        return Peer("torch CSR @ dense", inputs, run, most=MOST_TILED)
 
     return make
 

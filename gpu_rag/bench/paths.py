@@ -1,9 +1,10 @@
-"""The case `paths`: the best paths of at most 2 D hops between two topics, of B questions on one graph."""
+"""The case `paths`: the best paths between two topics, D = 2 (or `--hops`) hops from each, of B questions."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from gpu_rag.bench.case import MOST_ALONE, Case, Config, Peer, missing_peer
 from gpu_rag.bench.graphs import graph_of
 from gpu_rag.bench.measure import free_bytes, torch_threads
-from gpu_rag.bench.paths_reference import BEAM, DEPTH, TILE, Everything, Loops, World, check, ranked
+from gpu_rag.bench.paths_reference import BEAM, TILE, Everything, Loops, World, check, ranked
 from gpu_rag.errors import UsageError
 from gpu_rag.graph.paths import (
     Ends,
@@ -27,6 +28,7 @@ from gpu_rag.graph.paths import (
 from gpu_rag.types import CSR, Ragged
 
 DIMS = 64
+DEPTH = (2,)
 COUNTED = 8  # questions that the candidates of a question are counted on
 NETWORKX_NODES = 5_000  # four hops by Python generators take seconds a question on larger graphs with hubs
 IGRAPH_NODES = 200_000
@@ -41,7 +43,9 @@ def cases(config: Config) -> Iterator[Case]:
         if needed > free:
             given = f"the vectors of {csr.m // 2:,} edges: {needed / 1e9:.1f} GB"
             raise UsageError("the vectors do not fit", given=given, expected=f"at most {free / 1e9:.1f} GB")
-        yield _case(kind, world_of(csr, config), config)
+        world = world_of(csr, config)
+        for depth in config.hops or DEPTH:
+            yield _case(kind, replace(world, depth=depth), config)
 
 
 def world_of(csr: CSR, config: Config) -> World:
@@ -56,7 +60,7 @@ def world_of(csr: CSR, config: Config) -> World:
         torch.nn.functional.normalize(torch.randn(rows, DIMS, generator=generator))
         for rows in (int(graph.edge.max()) + 1, config.pool)
     )
-    return World(graph, vectors, queries, pairs)
+    return World(graph, vectors, queries, pairs, DEPTH[0])
 
 
 def _case(kind: str, world: World, config: Config) -> Case:
@@ -72,7 +76,7 @@ def _case(kind: str, world: World, config: Config) -> Case:
     return Case(
         "paths",
         implementation,
-        {"graph": kind, "n": world.graph.n, "m": world.graph.csr.m, "k": BEAM, "dims": DIMS},
+        {"graph": kind, "n": world.graph.n, "m": world.graph.csr.m, "hops": world.depth, "k": BEAM, "dims": DIMS},
         lambda start, count: torch.arange(start, start + count, device=held.topics.device),
         run,
         lambda result, count: check(result, count, world),
@@ -99,8 +103,8 @@ def searched(
         kept, scores[0] = score_paths(paths, queries, world.vectors, topics, beam=BEAM, threads=threads)
         return kept
 
-    window = Window(least, least + 2 * DEPTH)
-    found = search_paths(world.graph, topics, DEPTH, Ends(closed, closed), window, prune, threads=threads)
+    window = Window(least, least + 2 * world.depth)
+    found = search_paths(world.graph, topics, world.depth, Ends(closed, closed), window, prune, threads=threads)
     return found, scores[0]
 
 
@@ -125,7 +129,7 @@ def _igraph(world: World) -> Peer:
         rows = []
         for question in asked:
             one, other = world.topics[question].tolist()
-            found = graph.get_all_simple_paths(one, to=other, maxlen=2 * DEPTH)
+            found = graph.get_all_simple_paths(one, to=other, maxlen=2 * world.depth)
             rows.append(ranked(world, loops, question, [tuple(path) for path in found]))
         return Everything(rows)
 
@@ -148,7 +152,7 @@ def _networkx(world: World) -> Peer:
         rows = []
         for question in asked:
             one, other = world.topics[question].tolist()
-            found = [tuple(path) for path in nx.all_simple_paths(graph, one, other, cutoff=2 * DEPTH)]
+            found = [tuple(path) for path in nx.all_simple_paths(graph, one, other, cutoff=2 * world.depth)]
             rows.append(ranked(world, loops, question, found))
         return Everything(rows)
 

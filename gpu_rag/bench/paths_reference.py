@@ -13,7 +13,6 @@ from gpu_rag.bench.case import Checked
 from gpu_rag.bench.graphs import csr_on
 from gpu_rag.graph.paths import PathGraph, PathSet
 
-DEPTH = 2  # hops from each topic
 BEAM = 100
 TILE = 64  # questions searched together
 ERROR = 1e-6  # of a score: a peer's vectors are not on the grid
@@ -25,17 +24,19 @@ Scored = list[tuple[float, Path]]
 
 @dataclass(frozen=True)
 class World:
-    """A graph, a unit vector for each edge and for each question of the pool, and its two topics i64[pool, 2]."""
+    """A graph, a unit vector for each edge and for each question of the pool, its two topics i64[pool, 2], and how many
+    hops are searched from each."""
 
     graph: PathGraph
     vectors: torch.Tensor
     queries: torch.Tensor
     topics: torch.Tensor
+    depth: int
 
     def to(self, device: str) -> World:
         """The same on a device."""
         graph = PathGraph(csr_on(self.graph.csr, torch.device(device)), self.graph.edge.to(device))
-        return World(graph, self.vectors.to(device), self.queries.to(device), self.topics.to(device))
+        return World(graph, self.vectors.to(device), self.queries.to(device), self.topics.to(device), self.depth)
 
 
 class Loops:
@@ -73,7 +74,7 @@ class Loops:
         one, other = self.world.topics[question].tolist()
         sides: dict[int, list[list[Path]]] = {topic: [[(topic,)]] for topic in (one, other)}
         for hops in sides.values():
-            for _ in range(DEPTH):
+            for _ in range(self.world.depth):
                 longer: list[Path] = [
                     (*path, node)
                     for path in hops[-1]
@@ -82,7 +83,7 @@ class Loops:
                 ]
                 hops.append([path for _, path in self.best(question, longer)])
         found: list[Path] = [(one, other)] if self.edge_between(one, other) >= 0 else []
-        for h in range(1, DEPTH + 1):
+        for h in range(1, self.world.depth + 1):
             ends = sides[other][h] + (sides[other][h - 1] if h > 1 else [])
             for left, right in itertools.product(sides[one][h], ends):
                 if left[-1] == right[-1] and not set(left[:-1]) & set(right[:-1]):
@@ -132,7 +133,11 @@ def check(result: Any, count: int, world: World) -> Checked:
 
 def _broken(loops: Loops, question: int, score: float, path: Path) -> str:
     one, other = loops.world.topics[question].tolist()
-    if (path[0], path[-1]) != (one, other) or not 1 < len(path) <= 2 * DEPTH + 1 or len(set(path)) < len(path):
+    if (
+        (path[0], path[-1]) != (one, other)
+        or not 1 < len(path) <= 2 * loops.world.depth + 1
+        or len(set(path)) < len(path)
+    ):
         return f"{path} is no path between the topics"
     if any(loops.edge_between(a, b) < 0 for a, b in itertools.pairwise(path)):
         return f"{path} has a step that is no edge"

@@ -1,4 +1,4 @@
-"""The case `reach`: where two steps along named relations lead from a few nodes, for B questions."""
+"""The case `reach`: where two steps (or `--hops`) along named relations lead from a few nodes, for B questions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpu_rag.types import CSR, Ragged
 
 RELATIONS = 20
 STARTS = 5
-STEPS = 2
+STEPS = (2,)
 
 Edges = tuple[np.ndarray, np.ndarray, np.ndarray]  # tail, relation, head
 
@@ -35,8 +35,10 @@ def cases(config: Config) -> Iterator[Case]:
         graph = typed_graph(tail.to(device), kinds.to(device), head.to(device), csr.n, RELATIONS)
         linked = csr.indptr.diff().nonzero()[:, 0].cpu()
         starts = linked[torch.randint(len(linked), (config.pool, STARTS), generator=generator)]
-        chains = torch.randint(RELATIONS, (config.pool, STEPS), generator=generator)
-        yield _case(name, csr, graph, (tail.numpy(), kinds.numpy(), head.numpy()), starts, chains, config)
+        edges = tail.numpy(), kinds.numpy(), head.numpy()
+        for hops in config.hops or STEPS:
+            chains = torch.randint(RELATIONS, (config.pool, hops), generator=generator)
+            yield _case(name, csr, graph, edges, starts, chains, config)
 
 
 def _case(
@@ -51,11 +53,12 @@ def _case(
         return list(zip(starts[start : start + count].tolist(), chains[start : start + count].tolist()))
 
     degree = len(edges[0]) * 2 / csr.n / RELATIONS  # of a node along one relation
-    followed = STARTS * sum(degree**step for step in range(1, STEPS + 1))
+    hops = chains.shape[1]
+    followed = STARTS * sum(degree**step for step in range(1, hops + 1))
     return Case(
         "reach",
         pick_implementation(graph.device),
-        {"graph": name, "n": csr.n, "m": csr.m, "k": STEPS},
+        {"graph": name, "n": csr.n, "m": csr.m, "hops": hops},
         inputs,
         lambda asked: reachable(graph, *asked, threads=config.threads),
         lambda result, count: check(result, pairs(0, count), edges),

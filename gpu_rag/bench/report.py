@@ -14,10 +14,13 @@ import torch
 
 from gpu_rag.bench.rows import Row
 
-LIBRARIES = ("torch", "numpy", "scipy", "numba", "igraph", "networkx", "faiss-cpu", "faiss-gpu")
+LIBRARIES = (
+    "torch", "numpy", "scipy", "numba", "igraph", "networkx", "scikit-learn", "faiss-cpu", "faiss-gpu",
+    "torch-geometric",
+)  # fmt: skip
 
 HEADER = (
-    "op", "graph", "n", "m", "damping", "B", "ms", "ms a question", "peer", "peer ms a question", "ratio",
+    "op", "graph", "n", "m", "damping", "hops", "B", "ms", "ms a question", "peer", "peer ms a question", "ratio",
     "CPU ratio", "sampled", "L1 error", "peer's L1 error", "% of copy bandwidth", "note",
 )  # fmt: skip
 
@@ -74,11 +77,11 @@ def cells(row: Row) -> list[str]:
     each = None if row.ms is None else row.ms / row.B
     peer_each = None if row.peer_ms is None else row.peer_ms / row.B
     values: list[Any] = [
-        row.op, row.graph, row.n, row.m, row.damping, row.B, row.ms, each, row.peer, peer_each, row.ratio,
-        row.cpu_ratio, row.sampled, row.l1_error, row.peer_l1_error, row.pct_of_copy_bandwidth, row.note,
+        row.op, row.graph, row.n, row.m, row.damping, row.hops, row.B, row.ms, each, row.peer, peer_each,
+        row.ratio, row.cpu_ratio, row.sampled, row.l1_error, row.peer_l1_error, row.pct_of_copy_bandwidth, row.note,
     ]  # fmt: skip
     texts = [_shown(value) for value in values]
-    for column, value in ((4, row.damping), (13, row.l1_error), (14, row.peer_l1_error)):
+    for column, value in ((4, row.damping), (14, row.l1_error), (15, row.peer_l1_error)):
         texts[column] = "" if value is None else f"{value:.2g}"
     return texts
 
@@ -142,21 +145,23 @@ def _line(texts: Sequence[str]) -> str:
 
 
 def batch_costs(rows: Sequence[Row]) -> dict[tuple[Any, ...], dict[int, float]]:
-    """Milliseconds a question by batch, for each (op, graph, n, damping) with two batches or more: of processor time,
-    on a GPU on the clock."""
+    """Milliseconds a question by batch, for each (op, graph, n, damping, hops) with two batches or more: of processor
+    time, on a GPU on the clock."""
     costs: dict[tuple[Any, ...], dict[int, float]] = {}
     for row in rows:
         if row.ms is not None:
             spent = row.ms if row.cpu_ms is None else row.cpu_ms
-            costs.setdefault((row.op, row.graph, row.n, row.damping), {})[row.B] = spent / row.B
+            costs.setdefault((row.op, row.graph, row.n, row.damping, row.hops), {})[row.B] = spent / row.B
     return {key: by_batch for key, by_batch in costs.items() if len(by_batch) > 1}
 
 
 def _costs(costs: dict[tuple[Any, ...], dict[int, float]]) -> list[str]:
     batches = sorted({batch for by_batch in costs.values() for batch in by_batch})
-    lines = [_line(["op", "graph", "n", "damping", *(f"B = {b:,}" for b in batches)])]
-    lines.append(_line(["---", "---", "---:", "---:", *("---:" for _ in batches)]))
-    for (op, graph, n, damping), by_batch in costs.items():
+    lines = [_line(["op", "graph", "n", "damping", "hops", *(f"B = {b:,}" for b in batches)])]
+    lines.append(_line(["---", "---", "---:", "---:", "---:", *("---:" for _ in batches)]))
+    for (op, graph, n, damping, hops), by_batch in costs.items():
         shown = [_shown(by_batch.get(b)) for b in batches]
-        lines.append(_line([op, graph or "", f"{n:,}", "" if damping is None else f"{damping:g}", *shown]))
+        lines.append(
+            _line([op, graph or "", f"{n:,}", "" if damping is None else f"{damping:g}", _shown(hops), *shown])
+        )
     return lines

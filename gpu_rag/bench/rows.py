@@ -13,9 +13,10 @@ class Row:
     """One op at one size and batch, beside one peer. None: does not apply, or was not measured; `note` says why.
 
     graph: its kind, or "index"; n: nodes, vectors or items; m: stored entries of the graph; B: questions of a call;
-    ms: median time of a call; bytes: what a call must move; pct_of_copy_bandwidth: 100 * bytes / ms / that of a plain
-    copy by as many threads in the same rounds (copy_gb_s); peer_ms: the peer's time for B questions, scaled from
-    `sampled` questions; ratio: peer_ms / ms; l1_error, peer_l1_error: largest L1 distance from an f64 solution;
+    hops: radius, or steps; ms: median time of a call; bytes: what a call must move; pct_of_copy_bandwidth: 100 *
+    bytes / ms / that of a plain copy by as many threads in the same rounds (copy_gb_s); peer_ms: the peer's time for B
+    questions, scaled from `sampled` questions; ratio: peer_ms / ms; l1_error, peer_l1_error: largest L1 distance from
+    an f64 solution;
     cpu_ms, peer_cpu_ms, cpu_ratio: the same in processor time of all threads, which waits for nobody: on a shared
     machine it is the steadier figure. None on a GPU.
     """
@@ -26,6 +27,7 @@ class Row:
     m: int | None
     B: int
     damping: float | None
+    hops: int | None
     k: int | None
     dims: int | None
     ms: float | None
@@ -74,7 +76,8 @@ def pct_of_bandwidth(n_bytes: int, ms: float, gb_s: float) -> float:
 
 def empty_row(case: Case, batch: int, threads: int, rounds: int, device: str, note: str = "") -> Row:
     """A row without any measurement."""
-    labels: dict[str, Any] = {"graph": None, "m": None, "damping": None, "k": None, "dims": None, **case.labels}
+    optional = ("graph", "m", "damping", "hops", "k", "dims")
+    labels: dict[str, Any] = {**dict.fromkeys(optional), **case.labels}
     unmeasured: dict[str, Any] = dict.fromkeys(
         ("ms", "peer", "peer_ms", "ratio", "sampled", "bytes", "pct_of_copy_bandwidth", "copy_gb_s", "cpu_ms",
          "peer_cpu_ms", "cpu_ratio", "l1_error", "peer_l1_error", "peer_threads")

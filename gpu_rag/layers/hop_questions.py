@@ -25,7 +25,7 @@ class HopQuestions:
     """Tables `in_questions` and `out_questions`, sorted by (vertex, text), each text once a vertex."""
 
     name = "hop_questions"
-    version = 1
+    version = 2
     needs: tuple[str, ...] = ("passages", "extraction", "hop_vertices")
     retry: tuple[str, ...] = ("hop_replies_failed",)  # requests that failed are asked again by the next run
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -10,12 +11,14 @@ from gpu_rag.errors import GpuRagError
 from gpu_rag.index.build import Work
 from gpu_rag.layers.requests import ask, windows
 from gpu_rag.settings import Settings
+from gpu_rag.text.names import names
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema
 from gpu_rag.types import JsonSchema, Request
 
 LEAST = {"in": 2, "out": 4}  # questions a request, as in HopRAG
 MOST = 12
+_PRONOUN = re.compile(r"\b(he|him|his|she|her|hers|it|its|they|them|their|theirs)\b", re.IGNORECASE)
 Questions = dict[str, list[list[str]]]  # by side ("in", "out"), a list of texts a vertex
 
 
@@ -61,20 +64,36 @@ def simulation_requests(side: str, titles: Sequence[str], texts: Sequence[str], 
 
 
 def by_llm(work: Work, titles: Sequence[str], texts: Sequence[str]) -> tuple[Questions, dict[str, int]]:
-    """Two requests a vertex; and how many replies were ok, malformed, truncated or failed.
+    """Two requests a vertex; and how many replies were ok, malformed, truncated or failed, how many questions dropped.
 
-    A vertex whose reply cannot be read after one repair try has no questions of that side. Raises GpuRagError when
-    fewer replies than `index.min_yield` could be read.
+    A question that `is_question` refuses is dropped. A vertex whose reply cannot be read after one repair try has no
+    questions of that side. Raises GpuRagError when fewer replies than `index.min_yield` could be read.
     """
     questions: Questions = {side: [] for side in LEAST}
     statuses: Counter[str] = Counter()
+    n_written = n_kept = 0
     for block in windows(len(texts)):
         for side, lists in questions.items():
             replies = ask(work, simulation_requests(side, titles[block], texts[block], work.settings))
             statuses.update(reply if isinstance(reply, str) else "ok" for reply in replies)
-            lists.extend([] if isinstance(reply, str) else reply["questions"] for reply in replies)
+            written = [[] if isinstance(reply, str) else reply["questions"] for reply in replies]
+            kept = [[text for text in texts_of if is_question(text)] for texts_of in written]
+            n_written, n_kept = n_written + sum(map(len, written)), n_kept + sum(map(len, kept))
+            lists.extend(kept)
     _check_yield(statuses, work.settings.index.min_yield)
-    return questions, {f"hop_replies_{status}": n for status, n in sorted(statuses.items())}
+    counts = {f"hop_replies_{status}": n for status, n in sorted(statuses.items())}
+    return questions, counts | {"hop_questions_dropped": n_written - n_kept}
+
+
+def is_question(text: str) -> bool:
+    """Whether a written question can join passages: it ends in a question mark, and a pronoun is not all that it names.
+
+    "What was her place of birth?" is like the same question about anybody, so its edge would say nothing.
+
+    >>> is_question("Where was Joan Clarke born?"), is_question("Where was she born?"), is_question("She was born.")
+    (True, False, False)
+    """
+    return text.rstrip().endswith("?") and (not _PRONOUN.search(text) or bool(names(text)))
 
 
 def _check_yield(statuses: Counter[str], floor: float) -> None:

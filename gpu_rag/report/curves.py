@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from gpu_rag.errors import BadInput
 from gpu_rag.report.page import COLOURS, text
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 640, 380, 70, 50, 40, 190
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 740, 380, 70, 50, 40, 280
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -28,8 +28,19 @@ def _short(value: float) -> str:
     return f"{value:.10g}"
 
 
-def curves_svg(title: str, x_label: str, y_label: str, series: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """A standalone SVG document: a line a series of (x, y) points, both above 0. Raises BadInput without points."""
+def curves_svg(
+    title: str,
+    x_label: str,
+    y_label: str,
+    series: Mapping[str, Sequence[tuple[float, float]]],
+    *,
+    like: Mapping[str, str] | None = None,
+) -> str:
+    """A standalone SVG document: a line a series of (x, y) points, both above 0. Raises BadInput without points.
+
+    like: series that are drawn dashed, each in the colour of another series.
+    """
+    like = like or {}
     points = [point for line in series.values() for point in line]
     if not points or min(min(x, y) for x, y in points) <= 0:
         raise BadInput("curves need points above 0", given=f"{len(points)} points")
@@ -54,14 +65,20 @@ def curves_svg(title: str, x_label: str, y_label: str, series: Mapping[str, Sequ
         f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 10}" text-anchor="middle">{text(x_label)}</text>'
     )
     parts.append(f'<text x="14" y="{TOP - 6}">{text(y_label)}</text>')
+    solid = [name for name in series if name not in like]
+    step = min(22.0, (HEIGHT - TOP) / len(series))
     for i, (name, line) in enumerate(series.items()):
-        colour = COLOURS[i % len(COLOURS)]
+        colour = COLOURS[solid.index(like.get(name, name)) % len(COLOURS)]
+        dash = ' stroke-dasharray="5 4"' if name in like else ""
         places = [place(x, y) for x, y in sorted(line)]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>')
         parts.extend(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>' for x, y in places)
-        parts.append(f'<rect x="{WIDTH - RIGHT + 14}" y="{TOP + 22 * i}" width="11" height="11" fill="{colour}"/>')
-        parts.append(f'<text x="{WIDTH - RIGHT + 30}" y="{TOP + 10 + 22 * i}">{text(name)}</text>')
+        x, y = WIDTH - RIGHT + 14, TOP + 6 + step * i
+        parts.append(
+            f'<line x1="{x}" x2="{x + 22}" y1="{y:.1f}" y2="{y:.1f}" stroke="{colour}" stroke-width="3"{dash}/>'
+        )
+        parts.append(f'<text x="{x + 28}" y="{y + 4:.1f}">{text(name)}</text>')
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
     style = 'font-family="system-ui, sans-serif" font-size="12" fill="#222"'
     return f'{head} {style}><rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>{"".join(parts)}</svg>\n'

@@ -14,7 +14,7 @@ from gpu_rag.index.hop_tables import read_questions
 from gpu_rag.index.index import Index
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.verify import verify
-from gpu_rag.layers.hop_simulation import SCHEMAS
+from gpu_rag.layers.hop_simulation import SCHEMAS, is_question
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.types import JsonSchema, Reply, Request
 
@@ -167,3 +167,29 @@ def test_another_prompt_or_model_makes_the_questions_stale(build_llm: Any, tmp_p
     assert not build_llm(corpus, tmp_path / "ix", ScriptedLLM(by_case), tokens=99).stages["hop_questions"].skipped
     other = ScriptedLLM(by_case, name="another")
     assert not build_llm(corpus, tmp_path / "ix", other, tokens=99).stages["hop_questions"].skipped
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("Where was Joan Clarke born?", True),
+        ("Which river crosses the town? ", True),  # no name, but no pronoun either
+        ("Did she know Alan Turing?", True),
+        ("Where was she born?", False),
+        ("What was Her place of birth?", False),
+        ("Joan Clarke was born in London.", False),
+        ("", False),
+    ],
+)
+def test_what_counts_as_a_question(text: str, kept: bool) -> None:
+    assert is_question(text) is kept
+
+
+def test_statements_and_questions_about_a_pronoun_are_dropped_and_counted(build_llm: Any, tmp_path: Path) -> None:
+    def reply(request: Request) -> Said:
+        more = ["Ann knows Bo.", "Where was he born?"] if side_of(request) == "in" else ["Who taught them?"]
+        return questions(*json.loads(GOOD[side_of(request)])["questions"], *more)
+
+    corpus = write(tmp_path / "c.jsonl", ["valid"])
+    report = build_llm(corpus, tmp_path / "ix", ScriptedLLM(reply))
+    assert report.stages["hop_questions"].counts["hop_questions_dropped"] == 3

@@ -194,7 +194,7 @@ def test_asking_without_a_model_is_a_usage_error():
     async def program(verbs):
         return await verbs.ask_text(ASK, "x", schema=None, max_tokens=9)
 
-    assert "--llm" in str(run(program).error)
+    assert "--set models.llm=MODEL" in str(run(program).error)
     assert set(model_executors(None, ToyEmbedder())) == {"embed", "similarity"}
 
 
