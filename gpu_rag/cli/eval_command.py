@@ -21,6 +21,7 @@ from gpu_rag.cli.options import (
 from gpu_rag.cli.progress import Bars
 
 HELP = "Score methods on questions with gold passages or answers, with bootstrap intervals."
+RANKS_AS = {"dual-agent": "hybrid", "higra-agent": "higra-retriever"}  # where no dialogue is held
 EXAMPLE = "gpu-rag eval my-index questions.jsonl --method dense,bm25,hybrid,ppr --retrieval-only"
 
 
@@ -49,6 +50,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     settings = settings_of(options, index.manifest.settings)
     for method in methods:  # all of them before the first one runs
         check_layers(method, index.layers, str(index.path))
+    if options.retrieval_only and (same := [f"{m} ranks as {RANKS_AS[m]}" for m in methods if m in RANKS_AS]):
+        say(f"gpu-rag: --retrieval-only leaves out the dialogue: {', '.join(same)}")
     engine = index.engine(settings, api_key=api_key())
     try:
         with Bars() as bars:

@@ -17,9 +17,13 @@ def alignment_section(document: dict[str, Any]) -> list[str]:
         table(["", "before", "after"], _rows(found)),
         table(["entities", "number", "fewer than names", "fewer than in passages"], _steps(found)),
         stacked_bars("entities after each step", _bars(found["entities"]), "entities"),
-        stacked_bars("entities by degree (relations at an entity)", _binned(found["distributions"]["degree"]), ""),
         stacked_bars(
-            "entities by the passages they are linked to", _binned(found["distributions"]["passages_an_entity"]), ""
+            "entities by degree (relations at an entity)", _binned(found["distributions"]["degree"]), "entities"
+        ),
+        stacked_bars(
+            "entities by the passages they are linked to",
+            _binned(found["distributions"]["passages_an_entity"]),
+            "entities",
         ),
     ]
 
@@ -53,11 +57,11 @@ def _steps(found: dict[str, Any]) -> list[list[str]]:
 
 
 def _bars(entities: dict[str, int]) -> list[tuple[str, dict[str, float]]]:
-    return [(step, {"entities": float(n)}) for step, n in entities.items()]
+    return [(step, {"entities": n}) for step, n in entities.items()]
 
 
 def _binned(bins: dict[str, int]) -> list[tuple[str, dict[str, float]]]:
     """Labels such as "2-3" and "64 or more", in ascending order."""
     lows = sorted(map(int, bins))
     labels = [str(a) if b == a + 1 else f"{a}-{b - 1}" for a, b in zip(lows, lows[1:])] + [f"{lows[-1]} or more"]
-    return [(label, {"entities": float(bins[str(low)])}) for label, low in zip(labels, lows)]
+    return [(label, {"entities": bins[str(low)]}) for label, low in zip(labels, lows)]

@@ -14,6 +14,7 @@ from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Answer
 
 N_EXAMPLES = 8
+MAX_ALL_PAIRS = 4  # methods; above it the pairs are too many to read, and those with the first one are shown
 GRAPH_LAYERS = frozenset({"graph", "hop_edges", "higra_graph"})
 
 
@@ -110,8 +111,9 @@ def _differences(document: dict[str, Any], measures: Sequence[str], measure: str
         return paragraph("One method: nothing to compare.", "dim")
     header = ["methods", *measures, f"wins / losses ({measure})"]
     rows, points = [], []
-    for pair, by_name in document["paired"].items():
-        cells = []
+    pairs, said = _shown_pairs(document)
+    for pair in pairs:
+        by_name, cells = document["paired"][pair], []
         for name in measures:
             found = by_name.get(name)
             cells.append(f"{found['diff']:+.3f} [{found['low']:+.3f}, {found['high']:+.3f}]" if found else "-")
@@ -120,7 +122,15 @@ def _differences(document: dict[str, Any], measures: Sequence[str], measure: str
         if main:
             points.append((pair, main["diff"], main["low"], main["high"]))
     reach = max((max(abs(low), abs(high)) for _, _, low, high in points), default=0.1)
-    return table(header, rows) + intervals(f"difference in {measure}", points, -reach, reach)
+    return table(header, rows) + intervals(f"difference in {measure}{said}", points, -reach, reach)
+
+
+def _shown_pairs(document: dict[str, Any]) -> tuple[list[str], str]:
+    """The pairs that are shown, and what the caption says of them; the document has all."""
+    first, *others = document["methods"]
+    if len(others) < MAX_ALL_PAIRS:
+        return list(document["paired"]), ""
+    return [f"{name} - {first}" for name in others], f"; pairs against {first} only, all pairs are in eval --json"
 
 
 def _costs(document: dict[str, Any], measure: str) -> str:

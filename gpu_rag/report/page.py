@@ -10,6 +10,10 @@ from gpu_rag.errors import StorageError
 
 COLOURS = ("#2a6f97", "#c8553d", "#588157", "#7b5ea7", "#b08900", "#4a4e69", "#9c6644", "#00798c")
 
+_GLYPH = 7.2  # pixels that a character of a plot's 12-pixel text takes at most, on average over a label
+_LEFT = 170  # the least room for labels, so that the plots of a page stand in line
+_PLOT = 400  # pixels of the axis
+
 _STYLE = """
 :root { color-scheme: light dark; --line: #d6d6d6; --soft: #f5f6f7; --text: #1d1f21; --dim: #667; --page: #fff; }
 @media (prefers-color-scheme: dark) {
@@ -56,11 +60,12 @@ def intervals(
     caption: str, rows: Sequence[tuple[str, float, float, float]], low: float = 0.0, high: float = 1.0
 ) -> str:
     """A dot and an interval a row: (label, mean, low, high) on the axis [low, high]; zero is marked when inside."""
-    width, left, step = 640, 170, 26
+    left, step = _room([row[0] for row in rows], _LEFT), 26
+    width = left + _PLOT + 70
     span = (high - low) or 1.0
 
     def x(value: float) -> float:
-        return left + (width - left - 70) * (min(max(value, low), high) - low) / span
+        return left + _PLOT * (min(max(value, low), high) - low) / span
 
     parts = [_axis(x, low, high, len(rows) * step + 8)]
     for i, (label, mean, lower, upper) in enumerate(rows):
@@ -73,6 +78,11 @@ def intervals(
         parts.append(f'<text x="{width - 62}" y="{y + 4}">{mean:+.3f}</text>' if low < 0 else "")
         parts.append(f'<text x="{width - 62}" y="{y + 4}">{mean:.3f}</text>' if low >= 0 else "")
     return figure(caption, width, len(rows) * step + 34, parts)
+
+
+def _room(words: Sequence[str], least: int) -> int:
+    """Pixels that hold the longest of the words, with a gap of 10 on either side; at least `least`."""
+    return max(least, round(_GLYPH * max(map(len, words), default=0)) + 20)
 
 
 def _axis(x: object, low: float, high: float, bottom: int) -> str:
@@ -89,20 +99,26 @@ def _axis(x: object, low: float, high: float, bottom: int) -> str:
 
 
 def stacked_bars(caption: str, rows: Sequence[tuple[str, Mapping[str, float]]], unit: str) -> str:
-    """A bar a row, of parts by name: (label, {part: amount}); the legend names the parts."""
-    width, left, step = 640, 170, 26
+    """A bar a row, of parts by name: (label, {part: amount}); the legend names the parts.
+
+    An int is a count and is printed whole; a float has two decimals.
+    """
     names = list(dict.fromkeys(name for _, parts in rows for name in parts))
-    longest = max((sum(parts.values()) for _, parts in rows), default=0.0) or 1.0
+    totals = [sum(parts.values()) for _, parts in rows]
+    longest = max(totals, default=0.0) or 1.0
+    said = [f"{total:,} {unit}" if isinstance(total, int) else f"{total:,.2f} {unit}" for total in totals]
+    left, step = _room([label for label, _ in rows], _LEFT), 26
+    width = left + _PLOT + _room(said, 70)
     drawn = []
     for i, (label, parts) in enumerate(rows):
         y, start = i * step + 8, float(left)
         drawn.append(f'<text x="{left - 10}" y="{y + 14}" text-anchor="end">{text(label)}</text>')
         for name, amount in parts.items():
-            length = (width - left - 90) * amount / longest
+            length = _PLOT * amount / longest
             colour = COLOURS[names.index(name) % len(COLOURS)]
             drawn.append(f'<rect x="{start:.1f}" y="{y}" width="{length:.1f}" height="18" fill="{colour}"/>')
             start += length
-        drawn.append(f'<text x="{start + 6:.1f}" y="{y + 14}">{sum(parts.values()):,.2f} {text(unit)}</text>')
+        drawn.append(f'<text x="{start + 6:.1f}" y="{y + 14}">{text(said[i])}</text>')
     y, start = len(rows) * step + 22, float(left)
     for i, name in enumerate(names if len(names) > 1 else []):
         drawn.append(f'<rect x="{start:.1f}" y="{y - 10}" width="11" height="11" fill="{COLOURS[i % len(COLOURS)]}"/>')

@@ -181,6 +181,24 @@ def test_paired_differences_are_differences_of_the_means(run, cli, people, asked
         assert cell["wins"] + cell["losses"] <= 9
 
 
+def test_without_a_dialogue_the_agents_rank_as_their_retrievers_and_eval_says_so(run, cli, corpus, asked, tmp_path):
+    methods = "hybrid,dual-agent,higra-retriever,higra-agent"
+    folder = tmp_path / "agents"
+    assert run("index", corpus, "--out", folder, "--for", methods, *cli.NO_LLM).status == 0
+    given = ("eval", folder, asked, "--retrieval-only", *cli.NO_LLM, "--json", "--method")
+    result = run(*given, methods)
+    scores = {
+        method: {name: value for name, value in entry.items() if "@" in name}
+        for method, entry in result.document["methods"].items()
+    }
+    assert scores["dual-agent"] == scores["hybrid"] != scores["higra-retriever"] == scores["higra-agent"]
+    line = "gpu-rag: --retrieval-only leaves out the dialogue: {}"
+    both = "dual-agent ranks as hybrid, higra-agent ranks as higra-retriever"
+    assert [said for said in result.err.splitlines() if "dialogue" in said] == [line.format(both)]
+    assert line.format("dual-agent ranks as hybrid\n") in run(*given, "dual-agent").err
+    assert "dialogue" not in run(*given, "hybrid,higra-retriever").err
+
+
 def test_two_runs_give_the_same_numbers(run, cli, people, asked):
     given = ("eval", people, asked, "--retrieval-only", *cli.NO_LLM, "--json")
 

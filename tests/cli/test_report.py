@@ -16,8 +16,10 @@ from typing import Any
 
 import pytest
 
+from gpu_rag.catalog import METHODS
 from gpu_rag.cli.main import main
 from gpu_rag.report.evaluation import verdict
+from gpu_rag.report.page import intervals, stacked_bars
 from gpu_rag.sample import corpus_path, questions_path
 
 HASH = ("--set", "models.embedder=hash", "--set", "models.llm=none")
@@ -66,7 +68,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     corpus = folder / "corpus.jsonl"
     hostile = json.dumps({"id": "bad", "title": HOSTILE, "text": f"Marie Curie met {HOSTILE} in Paris."})
     corpus.write_text(corpus_path().read_text(encoding="utf-8") + hostile + "\n" + "not json\n", encoding="utf-8")
-    options = ["--for", "dense,bm25,hybrid,ppr", "--report", str(folder / "index.html"), *HASH]
+    options = ["--for", ",".join(METHODS), "--report", str(folder / "index.html"), *HASH]
     assert main(["index", str(corpus), "--out", str(folder / "index"), *options]) == 0
     return folder
 
@@ -109,6 +111,48 @@ def test_the_eval_report_has_the_numbers_of_the_document(evaluated: tuple[Path, 
         assert pair in words and f"{found['recall@5']['diff']:+.3f}" in words
     assert verdict(document, "recall@5") in words
     assert "hops" in words and "Where the methods differ most" in words
+
+
+@pytest.fixture(scope="module")
+def eight(built: Path) -> Path:
+    """The page of all methods."""
+    page = built / "eight.html"
+    options = ["--method", ",".join(METHODS), "--retrieval-only", "--report", str(page), *HASH]
+    assert main(["eval", str(built / "index"), str(questions_path()), *options]) == 0
+    return page
+
+
+def test_many_methods_are_compared_with_the_first_only(eight: Path, evaluated: tuple[Path, dict[str, Any]]) -> None:
+    first, *others = METHODS
+    words = outline(eight)
+    shown = {f"{a} - {b}" for a in METHODS for b in METHODS if f"{a} - {b}" in words}
+    assert shown == {f"{name} - {first}" for name in others}
+    assert f"pairs against {first} only" in words
+    assert "only, all pairs" not in outline(evaluated[0])  # four methods: all six pairs are there
+
+
+def cropped(svg: str, glyph: float = 7.0) -> list[str]:
+    """The texts of a plot that leave its left or right edge, at `glyph` pixels a character."""
+    (width,) = map(float, re.findall(r'viewBox="0 0 (\d+) ', svg))
+    lost = []
+    for x, anchor, said in re.findall(r'<text x="([\d.]+)" y="[\d.]+"(?: text-anchor="(\w+)")?>([^<]*)<', svg):
+        length = glyph * len(said)
+        left = float(x) - {"end": length, "middle": length / 2, "": 0.0}[anchor]
+        if left < 0 or left + length > width:
+            lost.append(said)
+    return lost
+
+
+def test_labels_and_amounts_have_room() -> None:
+    pair = "higra-agent - higra-retriever"
+    assert cropped(intervals("d", [(pair, -0.1, -0.2, 0.0), ("bm25", 0.3, 0.1, 0.4)], -0.4, 0.4)) == []
+    rows = [("exact", {"entities": 1_234_639}), (pair, {"entities": 7})]
+    bars = stacked_bars("e", rows, "entities")
+    assert cropped(bars) == []
+    assert ">1,234,639 entities<" in bars and ">7 entities<" in bars
+    assert ">2.00 s<" in stacked_bars("s", [("graph", {"a": 1.5, "b": 0.5})], "s")  # seconds keep their decimals
+    fixed = '<svg viewBox="0 0 640 60"><text x="160" y="22" text-anchor="end">{}</text><text x="556.0" y="22">{}</text>'
+    assert cropped(fixed.format(pair, "639.00 entities")) == [pair, "639.00 entities"]  # margins of a fixed width
 
 
 def test_hostile_text_is_shown_and_never_run(built: Path) -> None:
@@ -166,20 +210,39 @@ def pixels(path: Path) -> tuple[int, int, bytes]:
     return width, height, zlib.decompress(body)
 
 
+FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1100,2000"),
+]
+MEASURE = """<script>for (const t of document.querySelectorAll("svg text")) {
+  const b = t.getBBox(), w = t.ownerSVGElement.viewBox.baseVal.width;
+  if (b.x < 0 || b.x + b.width > w) t.setAttribute("data-cropped", "yes");
+  t.setAttribute("data-seen", "yes"); }</script>"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["index", "eight"])
+def test_a_browser_crops_no_text_of_a_plot(built: Path, eight: Path, name: str, tmp_path: Path) -> None:
+    def crops(document: str) -> list[str]:
+        page = tmp_path / "measured.html"
+        page.write_text(document + MEASURE, encoding="utf-8")
+        command = [chromium(), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", page.as_uri()]
+        drawn = subprocess.run(command, check=True, capture_output=True, timeout=120).stdout.decode()
+        assert drawn.count('data-seen="yes"') == document.count("<text ") > 20
+        return re.findall(r'data-cropped="yes"[^>]*>([^<]*)<', drawn)
+
+    whole = (built / f"{name}.html").read_text(encoding="utf-8")
+    assert crops(whole) == []
+    assert crops(whole.replace('text-anchor="end">', 'text-anchor="end">a label that is far longer than its room'))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["index", "eval"])
 def test_a_browser_draws_the_page(
     built: Path, evaluated: tuple[Path, dict[str, Any]], name: str, tmp_path: Path
 ) -> None:
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"]
-    flags += [
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--window-size=1100,2000",
-    ]
     shot, page = tmp_path / "page.png", built / f"{name}.html"
-    command = [chromium(), *flags, f"--user-data-dir={tmp_path / 'profile'}", f"--screenshot={shot}", page.as_uri()]
+    command = [chromium(), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", f"--screenshot={shot}", page.as_uri()]
     subprocess.run(command, check=True, capture_output=True, timeout=120)
     width, height, lines = pixels(shot)
     assert (width, height) == (1100, 2000)
