@@ -15,7 +15,6 @@ from gpu_rag.index.build import Sources, Work
 from gpu_rag.index.higra_statistics import statistics
 from gpu_rag.index.higra_tables import EXACT_ENTITIES, HIGRA_ENTITIES, HIGRA_LINKS, HIGRA_RELATIONS
 from gpu_rag.layers.higra_decide import entity_text
-from gpu_rag.layers.search import embed_blocks
 from gpu_rag.settings import Settings
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR
@@ -35,36 +34,12 @@ def higra_entity_texts(folder: Path) -> list[str]:
     return [entity_text(row, descriptions=False) for row in rows]
 
 
-def higra_relation_texts(folders: Any) -> list[str]:
+def higra_relation_texts(merge: Path, links: Path) -> list[str]:
     """As "subject label object", each relation with the entities' written names."""
-    names = tables.read_table(folders["higra_merge"] / "higra_entities.parquet", HIGRA_ENTITIES)["name"].to_pylist()
-    table = tables.read_table(folders["higra_links"] / "higra_relations.parquet", HIGRA_RELATIONS)
+    names = tables.read_table(merge / "higra_entities.parquet", HIGRA_ENTITIES)["name"].to_pylist()
+    table = tables.read_table(links / "higra_relations.parquet", HIGRA_RELATIONS)
     rows = zip(table["subject"].to_pylist(), table["label"].to_pylist(), table["object"].to_pylist())
     return [f"{names[s]} {label} {names[o]}" for s, label, o in rows]
-
-
-class RelationVectors:
-    """Unit vectors (float16) of the relations; resumes at the block where a run died."""
-
-    name = "higra_relation_vectors"
-    version = 1
-    needs: tuple[str, ...] = ("higra_merge", "higra_links")
-    retry: tuple[str, ...] = ()
-
-    def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
-        """Nothing beside the texts and the model."""
-        return {}
-
-    def roles(self, settings: Settings) -> tuple[str, ...]:
-        """The embedder."""
-        return ("embedder",)
-
-    def run(self, work: Work) -> dict[str, int]:
-        """Embeds block by block and joins the blocks."""
-        texts = higra_relation_texts(work.stage_folders)
-        work.progress.start(self.name, len(texts), "texts")
-        tables.write_arrays(work.out / "vectors.safetensors", {"vectors": embed_blocks(work, texts)})
-        return {}
 
 
 class HigraSearch:
@@ -87,7 +62,7 @@ class HigraSearch:
         """Indexes both."""
         texts = {
             "entities": higra_entity_texts(work.stage_folders["higra_merge"]),
-            "relations": higra_relation_texts(work.stage_folders),
+            "relations": higra_relation_texts(*(work.stage_folders[need] for need in self.needs)),
         }
         index = work.settings.index
         for name, rows in texts.items():

@@ -26,8 +26,8 @@ def hop_layers() -> list[Layer]:
         HopVertices(),
         HopQuestions(),
         HopKeywords(),
-        Vectors("hop_in_vectors", "hop_questions", partial(question_texts, "in")),
-        Vectors("hop_out_vectors", "hop_questions", partial(question_texts, "out")),
+        Vectors("hop_in_vectors", ("hop_questions",), partial(question_texts, "in")),
+        Vectors("hop_out_vectors", ("hop_questions",), partial(question_texts, "out")),
         HopVertexVectors(),
         HopEdges(),
     ]

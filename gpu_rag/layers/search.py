@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -78,13 +78,15 @@ class Bm25Layer:
 
 
 class Vectors:
-    """Unit vectors (float16) of the texts of one table; resumes at the block where a run died."""
+    """Unit vectors (float16) of texts; resumes at the block where a run died.
+
+    texts_of(folder of each needed stage, in the order of `needs`): the texts.
+    """
 
     version = 1
 
-    def __init__(self, name: str, needs: str, texts_of: Any):
-        self.name = name
-        self.needs: tuple[str, ...] = (needs,)
+    def __init__(self, name: str, needs: tuple[str, ...], texts_of: Callable[..., Sequence[str]]):
+        self.name, self.needs = name, needs
         self.retry: tuple[str, ...] = ()
         self._texts_of = texts_of
 
@@ -98,7 +100,7 @@ class Vectors:
 
     def run(self, work: Work) -> dict[str, int]:
         """Embeds block by block and joins the blocks."""
-        texts: Sequence[str] = self._texts_of(work.stage_folders[self.needs[0]])
+        texts = self._texts_of(*(work.stage_folders[need] for need in self.needs))
         work.progress.start(self.name, len(texts), "texts")
         tables.write_arrays(work.out / "vectors.safetensors", {"vectors": embed_blocks(work, texts)})
         return {}

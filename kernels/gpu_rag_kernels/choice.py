@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 
@@ -21,6 +24,13 @@ def known(device: str = "cpu") -> tuple[str, ...]:
 def interpreted() -> bool:
     """Whether Triton's own switch says that kernels are interpreted on the CPU, as tests do."""
     return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def kernel(package: str, function: str, device: torch.device, implementation: str = "auto") -> Callable[..., Any]:
+    """`function` of the module that `pick_kernel` names, triton or reference, in gpu_rag_kernels.`package`."""
+    module = import_module(f"gpu_rag_kernels.{package}.{pick_kernel(package, device, implementation)}")
+    found: Callable[..., Any] = getattr(module, function)
+    return found
 
 
 def pick_kernel(op: str, device: torch.device, implementation: str = "auto") -> str:

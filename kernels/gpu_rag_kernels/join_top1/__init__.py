@@ -15,20 +15,15 @@ second 0.5.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
 from gpu_rag.errors import BadInput
-from gpu_rag_kernels.choice import known, pick_kernel
-from gpu_rag_kernels.join_top1 import reference
+from gpu_rag_kernels.choice import kernel, known, pick_kernel
 from gpu_rag_kernels.join_top1.sides import Side, Strips
 
 __all__ = ["STRIP", "Side", "Strips", "error_of", "implementations", "join_top1", "pick"]
 
 STRIP = 4096  # right rows
-
-Join = Callable[[Side, Side, int], Strips]
 
 
 def implementations(device: str = "cpu") -> tuple[str, ...]:
@@ -46,14 +41,6 @@ def error_of(dims: int) -> float:
     return (2.2 * (dims + 64) * 2.0**-23 + 1e-6) / 2
 
 
-def _join(implementation: str) -> Join:
-    if implementation == "triton":
-        from gpu_rag_kernels.join_top1 import triton
-
-        return triton.join_top1
-    return reference.join_top1
-
-
 def join_top1(left: Side, right: Side, *, strip: int = STRIP, implementation: str = "auto") -> Strips:
     """`Strips` of ceil(Nr / strip) strips.
 
@@ -66,7 +53,7 @@ def join_top1(left: Side, right: Side, *, strip: int = STRIP, implementation: st
     if same[0] != same[1] or (left.group is None) != (right.group is None) or strip < 1:
         given = f"D and C {tuple(same[0])} and {tuple(same[1])}, strip {strip}"
         raise BadInput("join_top1: sides do not fit", given=given, expected="one D, one C, groups on both, strip >= 1")
-    return _join(pick(left.vectors, implementation))(left, right, strip)
+    return kernel("join_top1", "join_top1", left.vectors.device, implementation)(left, right, strip)
 
 
 def _check(side: Side, name: str) -> None:

@@ -10,19 +10,14 @@ Example, the path 0 - 1 - 2, costs [5, 1, 2], one group {0}: the elements end as
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
 from gpu_rag.errors import BadInput
 from gpu_rag.types import CSR
-from gpu_rag_kernels.choice import known, pick_kernel
-from gpu_rag_kernels.minplus_relax import reference
+from gpu_rag_kernels.choice import kernel, known, pick_kernel
 from gpu_rag_kernels.minplus_relax.reference import UNREACHED
 
 __all__ = ["UNREACHED", "implementations", "minplus_relax", "pick"]
-
-Relax = Callable[[CSR, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def implementations(device: str = "cpu") -> tuple[str, ...]:
@@ -33,14 +28,6 @@ def implementations(device: str = "cpu") -> tuple[str, ...]:
 def pick(state: torch.Tensor, implementation: str = "auto") -> str:
     """Which implementation runs for `state`: see `choice.pick_kernel`. Raises UsageError, MissingBackend."""
     return pick_kernel("minplus_relax", state.device, implementation)
-
-
-def _relax(implementation: str) -> Relax:
-    if implementation == "triton":
-        from gpu_rag_kernels.minplus_relax import triton
-
-        return triton.minplus_relax
-    return reference.minplus_relax
 
 
 def minplus_relax(csr: CSR, cost: torch.Tensor, state: torch.Tensor, *, implementation: str = "auto") -> torch.Tensor:
@@ -55,4 +42,4 @@ def minplus_relax(csr: CSR, cost: torch.Tensor, state: torch.Tensor, *, implemen
     if cost.shape != (csr.n,) or state.dim() != 2 or state.shape[1] != csr.n:
         given = f"cost {tuple(cost.shape)}, state {tuple(state.shape)}"
         raise BadInput("minplus_relax: shapes do not fit", given=given, expected=f"[{csr.n}] and [M, {csr.n}]")
-    return _relax(pick(state, implementation))(csr, cost, state)
+    return kernel("minplus_relax", "minplus_relax", state.device, implementation)(csr, cost, state)

@@ -9,16 +9,11 @@ fresh = [2, 1, 2] and seen = [3, 3, 2] afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
 from gpu_rag.errors import BadInput
 from gpu_rag.types import CSR
-from gpu_rag_kernels.choice import known, pick_kernel
-from gpu_rag_kernels.msbfs_or import reference
-
-Hop = Callable[[CSR, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+from gpu_rag_kernels.choice import kernel, known, pick_kernel
 
 
 def implementations(device: str = "cpu") -> tuple[str, ...]:
@@ -29,14 +24,6 @@ def implementations(device: str = "cpu") -> tuple[str, ...]:
 def pick(front: torch.Tensor, implementation: str = "auto") -> str:
     """Which implementation runs for `front`: see `choice.pick_kernel`. Raises UsageError, MissingBackend."""
     return pick_kernel("msbfs_or", front.device, implementation)
-
-
-def _hop(implementation: str) -> Hop:
-    if implementation == "triton":
-        from gpu_rag_kernels.msbfs_or import triton
-
-        return triton.msbfs_or
-    return reference.msbfs_or
 
 
 def msbfs_or(
@@ -52,4 +39,4 @@ def msbfs_or(
     if front.dim() != 2 or front.shape != seen.shape or front.shape[0] != csr.n:
         given = f"front {tuple(front.shape)}, seen {tuple(seen.shape)}"
         raise BadInput("msbfs_or: shapes do not fit", given=given, expected=f"[{csr.n}, W] both")
-    return _hop(pick(front, implementation))(csr, front, seen)
+    return kernel("msbfs_or", "msbfs_or", front.device, implementation)(csr, front, seen)

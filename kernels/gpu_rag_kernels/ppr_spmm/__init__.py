@@ -10,20 +10,14 @@ Example, the path 0 - 1 - 2 and node 3 alone, B = 1: X = [1, 2, 4, 8], S = 0 and
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
 from gpu_rag.errors import BadInput
 from gpu_rag.types import CSR
-from gpu_rag_kernels.choice import known, pick_kernel
-from gpu_rag_kernels.ppr_spmm import reference
+from gpu_rag_kernels.choice import kernel, known, pick_kernel
 from gpu_rag_kernels.ppr_spmm.reference import FP16_SCALE
 
 __all__ = ["FP16_SCALE", "fp16_error", "implementations", "pick", "ppr_spmm", "ppr_spmm_fp16"]
-
-Step = Callable[[CSR, torch.Tensor, torch.Tensor, float], torch.Tensor]
-Fp16Step = Callable[[CSR, torch.Tensor, torch.Tensor, float, bool], torch.Tensor]
 
 
 def implementations(device: str = "cpu") -> tuple[str, ...]:
@@ -34,14 +28,6 @@ def implementations(device: str = "cpu") -> tuple[str, ...]:
 def pick(x: torch.Tensor, implementation: str = "auto") -> str:
     """Which implementation runs for `x`: see `choice.pick_kernel`. Raises UsageError, MissingBackend."""
     return pick_kernel("ppr_spmm", x.device, implementation)
-
-
-def _step(implementation: str) -> Step:
-    if implementation == "triton":
-        from gpu_rag_kernels.ppr_spmm import triton
-
-        return triton.ppr_spmm
-    return reference.ppr_spmm
 
 
 def ppr_spmm(
@@ -55,7 +41,7 @@ def ppr_spmm(
     _check_shapes(csr, x, source)
     if x.dtype != source.dtype or x.dtype not in (torch.float32, torch.float64):
         raise BadInput("ppr_spmm: wrong dtypes", given=f"{x.dtype}, {source.dtype}", expected="f32 or f64, both alike")
-    return _step(pick(x, implementation))(csr, x, source, alpha)
+    return kernel("ppr_spmm", "ppr_spmm", x.device, implementation)(csr, x, source, alpha)
 
 
 def ppr_spmm_fp16(
@@ -71,7 +57,7 @@ def ppr_spmm_fp16(
     if x.dtype != torch.float16 or source.dtype != torch.float32:
         given = f"{x.dtype}, {source.dtype}"
         raise BadInput("ppr_spmm_fp16: wrong dtypes", given=given, expected="x f16, source f32")
-    return _fp16_step(pick(x, implementation))(csr, x, source, alpha, last)
+    return kernel("ppr_spmm", "ppr_spmm_fp16", x.device, implementation)(csr, x, source, alpha, last)
 
 
 def fp16_error(alpha: float, n: int, degree: int) -> float:
@@ -86,14 +72,6 @@ def fp16_error(alpha: float, n: int, degree: int) -> float:
     rounding = 1.01 * (degree + 4) * 2.0**-24
     stored = 1.01 * 2.0**-11 + n * 2.0**-39 + rounding
     return alpha * stored / (1 - alpha) + rounding
-
-
-def _fp16_step(implementation: str) -> Fp16Step:
-    if implementation == "triton":
-        from gpu_rag_kernels.ppr_spmm import triton
-
-        return triton.ppr_spmm_fp16
-    return reference.ppr_spmm_fp16
 
 
 def _check_shapes(csr: CSR, x: torch.Tensor, source: torch.Tensor) -> None:

@@ -8,16 +8,11 @@ Example, queries [[1, 0]], vectors [[2, 0], [0, 5], [3, 1]], list [0, 1, 2], k =
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
 from gpu_rag.errors import BadInput
 from gpu_rag.types import Ragged, TopK
-from gpu_rag_kernels.choice import known, pick_kernel
-from gpu_rag_kernels.ragged_gather_dot_topk import reference
-
-Best = Callable[[torch.Tensor, torch.Tensor, Ragged, int], TopK]
+from gpu_rag_kernels.choice import kernel, known, pick_kernel
 
 
 def implementations(device: str = "cpu") -> tuple[str, ...]:
@@ -30,14 +25,6 @@ def pick(queries: torch.Tensor, implementation: str = "auto") -> str:
     return pick_kernel("ragged_gather_dot_topk", queries.device, implementation)
 
 
-def _best(implementation: str) -> Best:
-    if implementation == "triton":
-        from gpu_rag_kernels.ragged_gather_dot_topk import triton
-
-        return triton.ragged_gather_dot_topk
-    return reference.ragged_gather_dot_topk
-
-
 def ragged_gather_dot_topk(
     queries: torch.Tensor, vectors: torch.Tensor, lists: Ragged, k: int, *, implementation: str = "auto"
 ) -> TopK:
@@ -47,7 +34,9 @@ def ragged_gather_dot_topk(
     Raises BadInput for shapes, dtypes, rows out of range or a score that is not finite; UsageError, MissingBackend.
     """
     _check(queries, vectors, lists, k)
-    found = _best(pick(queries, implementation))(queries, vectors, lists, k)
+    found = kernel("ragged_gather_dot_topk", "ragged_gather_dot_topk", queries.device, implementation)(
+        queries, vectors, lists, k
+    )
     if not bool(torch.isfinite(found.scores[found.ids >= 0]).all()):
         raise BadInput("a score is not finite", given="infinity or NaN", expected="finite vectors")
     return found
