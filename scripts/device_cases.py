@@ -3,97 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
 
 import device_graphs as made
 import numpy as np
 import torch
-from gpu_rag_kernels import join_top1, minplus_relax, msbfs_or, ppr_spmm, ragged_gather_dot_topk
+from device_case import Case, Outputs, neighbours, some
+from device_pagerank import spmm, step
+from gpu_rag_kernels import join_top1, minplus_relax, msbfs_or, ragged_gather_dot_topk
 
 from gpu_rag.types import CSR, Ragged
-
-Outputs = tuple[torch.Tensor, ...]
-ROWS = 64  # that are checked in f64
-
-
-@dataclass(frozen=True)
-class Case:
-    """run(implementation): the outputs. error(outputs): how far the ROWS checked are from exact, and how far they may
-    be. alone: outputs of one question by itself, and that part of the outputs of all. exact: whether implementations
-    must give equal bits. bytes, flop: of a run. peers: other libraries for the same work, by name:
-    a call prepares them and gives what is timed."""
-
-    name: str
-    size: dict[str, int | str]
-    run: Callable[[str], Outputs]
-    error: Callable[[Outputs], tuple[float, float]]
-    alone: Callable[[], Outputs]
-    part: Callable[[Outputs], Outputs]
-    exact: bool
-    bytes: int = 0
-    flop: int = 0
-    peers: dict[str, Callable[[], Callable[[], Any]]] = field(default_factory=dict)
-
-
-def some(n: int, device: torch.device) -> torch.Tensor:
-    return torch.randperm(n, generator=made.generator(9, device), device=device)[:ROWS]
-
-
-def spmm(csr: CSR, width: int, seed: int, *, fp16: bool, kind: str) -> Case:
-    device = csr.indptr.device
-    g = made.generator(seed, device)
-    # sums of the largest hub stay below what f16 can hold
-    most = max(1, int(csr.indptr.diff().max()))
-    state, source = (torch.rand(csr.n, width, generator=g, device=device) / most for _ in range(2))
-    factor = ppr_spmm.FP16_SCALE if fp16 else 1.0
-    x = (state * factor).half() if fp16 else state
-    step = ppr_spmm.ppr_spmm_fp16 if fp16 else ppr_spmm.ppr_spmm
-    column = width - 1
-
-    def error(found: Outputs) -> tuple[float, float]:
-        worst = 0.0
-        for row in some(csr.n, device).tolist():
-            near = csr.indices[int(csr.indptr[row]) : int(csr.indptr[row + 1])].long()
-            exact = 0.85 * x[near].double().sum(0) / factor + 0.15 * source[row].double()
-            off = (found[0][row].double() / factor - exact).abs() - (2.0**-25 / factor if fp16 else 0)
-            worst = max(worst, float((off / exact.clamp_min(1e-30)).max()))
-        return worst, 2.0**-10.9 if fp16 else 1e-4
-
-    narrow = x[:, column:].contiguous(), source[:, column:].contiguous()
-    return Case(
-        "ppr_spmm_fp16" if fp16 else "ppr_spmm", {"n": csr.n, "m": csr.m, "batch": width, "graph": kind},
-        lambda i: (step(csr, x, source, 0.85, implementation=i),), error,
-        lambda: (step(csr, *narrow, 0.85, implementation="triton"),), lambda all_: (all_[0][:, column:],), False,
-        made.spmm_bytes(csr.n, csr.m, width, 2 if fp16 else 4, 4), 0, {} if fp16 else spmm_peers(csr, x),
-    )  # fmt: skip
-
-
-def spmm_peers(csr: CSR, x: torch.Tensor) -> dict[str, Callable[[], Callable[[], Any]]]:
-    """The product alone, without the teleport."""
-
-    def by_torch() -> Callable[[], Any]:
-        ones = torch.ones(csr.m, device=x.device)
-        matrix = torch.sparse_csr_tensor(csr.indptr.int(), csr.indices, ones, (csr.n, csr.n), check_invariants=False)
-        return lambda: matrix @ x
-
-    def by_cupy() -> Callable[[], Any]:
-        import cupy
-        from cupyx.scipy.sparse import csr_matrix
-
-        arrays = (torch.ones(csr.m, device=x.device), csr.indices, csr.indptr.int())
-        matrix = csr_matrix(tuple(cupy.from_dlpack(a) for a in arrays), shape=(csr.n, csr.n))
-        dense = cupy.from_dlpack(x)
-        return lambda: matrix @ dense
-
-    def by_pyg() -> Callable[[], Any]:
-        from torch_geometric import EdgeIndex
-
-        rows = torch.repeat_interleave(torch.arange(csr.n, device=x.device), csr.indptr.diff())
-        edges = EdgeIndex(torch.stack([rows, csr.indices.long()]), sparse_size=(csr.n, csr.n), sort_order="row")
-        return lambda: edges.matmul(x)
-
-    return {"torch CSR": by_torch, "CuPy": by_cupy, "PyG EdgeIndex": by_pyg}
 
 
 def hop(csr: CSR, words: int, seed: int, *, kind: str) -> Case:
@@ -107,8 +25,7 @@ def hop(csr: CSR, words: int, seed: int, *, kind: str) -> Case:
     def error(found: Outputs) -> tuple[float, float]:
         wrong = 0
         for row in some(csr.n, device).tolist():
-            near = csr.indices[int(csr.indptr[row]) : int(csr.indptr[row + 1])].long()
-            word = np.bitwise_or.reduce(front[near].cpu().numpy(), axis=0)
+            word = np.bitwise_or.reduce(front[neighbours(csr, row)].cpu().numpy(), axis=0)
             wrong += int((found[0][row].cpu().numpy() != (word & ~seen[row].cpu().numpy())).sum())
         return float(wrong), 0.0
 
@@ -224,10 +141,12 @@ def cases(op: str, device: torch.device) -> list[Callable[[], Case]]:
     def on(kind: str, size: tuple[int, int]) -> CSR:
         return made.GRAPHS[kind](*size, 7, device)
 
-    if op in ("ppr_spmm", "ppr_spmm_fp16"):
-        fp16 = op == "ppr_spmm_fp16"
-        sizes = [("rmat", small, 256), ("uniform", small, 256), ("bipartite", small, 256), ("rmat", large, 64)]
-        return [lambda c=c: spmm(on(*c[:2]), c[2], 1, fp16=fp16, kind=c[0]) for c in sizes]  # type: ignore[misc]
+    sizes = [("rmat", small, 256), ("uniform", small, 256), ("bipartite", small, 256), ("rmat", large, 64)]
+    if op == "ppr_spmm":
+        return [lambda c=c: spmm(on(*c[:2]), c[2], 1, kind=c[0]) for c in sizes]  # type: ignore[misc]
+    if op in ("ppr_step", "ppr_step_fp16"):
+        fp16 = op == "ppr_step_fp16"
+        return [lambda c=c: step(on(*c[:2]), c[2], 1, fp16=fp16, kind=c[0]) for c in sizes]  # type: ignore[misc]
     if op == "msbfs_or":
         return [lambda c=c: hop(on(*c[:2]), c[2], 1, kind=c[0]) for c in (("rmat", small, 4), ("rmat", large, 1))]  # type: ignore[misc]
     if op == "minplus_relax":
@@ -237,4 +156,22 @@ def cases(op: str, device: torch.device) -> list[Callable[[], Case]]:
     return [lambda: join(32_768, 768, 1024, 1, device)]
 
 
-OPS = ("ppr_spmm", "ppr_spmm_fp16", "msbfs_or", "minplus_relax", "ragged_gather_dot_topk", "join_top1")
+def tiny(op: str, device: torch.device) -> Case:
+    """The smallest case of an op that has hubs, several lists and blocks: for tests and for compute-sanitizer."""
+    csr = made.rmat(40, 90, 3, device)
+    if op == "ppr_spmm":
+        return spmm(csr, 3, 1, kind="rmat")
+    if op in ("ppr_step", "ppr_step_fp16"):
+        return step(csr, 3, 1, fp16=op == "ppr_step_fp16", kind="rmat")
+    if op == "msbfs_or":
+        return hop(csr, 2, 1, kind="rmat")
+    if op == "minplus_relax":
+        return relax(3, 12, 20, 2, 1, device)
+    if op == "ragged_gather_dot_topk":
+        return gather(4, 9, 30, 20, 3, 1, device)
+    return join(70, 20, 5, 1, device)
+
+
+OPS = (
+    "ppr_spmm", "ppr_step", "ppr_step_fp16", "msbfs_or", "minplus_relax", "ragged_gather_dot_topk", "join_top1",
+)  # fmt: skip

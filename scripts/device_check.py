@@ -1,16 +1,25 @@
 """One run on an NVIDIA GPU: what the machine can do, then every Triton kernel checked and timed. Under ten minutes.
 
-usage: python scripts/device_check.py [--out device_check.json] [--seconds 540]
+usage: python scripts/device_check.py [--out device_check.json] [--seconds 540] [--section NAME ...]
+       python scripts/device_check.py --merge ONE.json TWO.json ... --out ALL.json
 The project must be installed, or PYTHONPATH=.:kernels set; beside it torch and triton, and pytest for the tests.
 
 Sections: machine, ceilings (8 GB copy, 8192^3 product in bf16), each kernel on graphs made on the device from seeds,
-tests (tests/triton on the device). A kernel is checked before it is timed, with fresh memory full of NaN: against its
-reference, 64 rows in f64, bit-equal from run to run, and one question alone as in the batch. Times are medians of
+tests (tests/triton on the device), cugraph (PageRank started by cuGraph beside our own, on one large graph), sanitizer
+(compute-sanitizer's memcheck and racecheck over tiny cases), ops_small and ops_large (gpu-rag bench of every op with
+its peers, JSON kept). A kernel is checked before it is timed, with fresh memory full of NaN: against its reference, 64
+rows in f64, bit-equal from run to run, and one question alone as in the batch. Times are medians of
 triton.testing.do_bench, which empties the cache before each run; shares are compulsory bytes / (time x measured copy
-bandwidth), for join_top1 of the measured product. Each section is a process of its own, so that a crash ends only that
-one; the JSON is written after each.
+bandwidth), for join_top1 of the measured product.
 
-Exit status: 0 all checks hold, 1 some do not or a section failed, 2 no CUDA device (nothing is run).
+Each section is a process of its own, so that a crash ends only that one, and has a share of the time that is left by
+its weight: what one saves goes to those after it, and a slow one takes nothing from them. The JSON is written after
+each. --section runs the named ones only, with all the time to themselves, and keeps the others that the JSON has: what
+one run of ten minutes does not reach is for the next, such as `--section ops_small ops_large`. --merge puts several
+JSONs together, where a later file wins.
+
+Exit status: 0 all checks hold, 1 some do not or a section failed, 2 no CUDA device (nothing is run), 3 what was run
+holds, but a section lacked what it needs ("absent" in the JSON).
 No figure of a GPU exists yet: this script has never run on one.
 """
 
@@ -31,19 +40,27 @@ import torch
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from device_cases import OPS, Case, Outputs, cases  # noqa: E402
+import device_sections  # noqa: E402
+from device_case import Case, Outputs  # noqa: E402
+from device_cases import OPS, cases, tiny  # noqa: E402
 
 from gpu_rag.bench.measure import poisoned  # noqa: E402
 
-SECTIONS = ("machine", "ceilings", *OPS, "tests")
+WEIGHTS = {  # of 540 s, the seconds that a section has if none before it saves any
+    "machine": 5, "ceilings": 15, **dict.fromkeys(OPS, 25), "tests": 60, "cugraph": 40, "sanitizer": 60,
+    "ops_small": 65, "ops_large": 120,
+}  # fmt: skip
+SECTIONS = tuple(WEIGHTS)
 COPY_BYTES = 8 * 10**9  # read; as many are written
 SIDE = 8192  # of the product
+GRACE = 10.0  # seconds that a section may be late, which it needs to start and to write
+LEAST = 5.0  # seconds left with which no section is begun
 PEER_ERRORS = (ImportError, RuntimeError, TypeError, ValueError)  # CuPy and torch raise RuntimeError out of memory
 
 
 def machine() -> dict[str, Any]:
     props = torch.cuda.get_device_properties(0)
-    modules = ("triton", "cupy", "torch_geometric", "pylibcugraph", "pytest")
+    modules = ("triton", "cupy", "torch_geometric", "pylibcugraph", "raft_dask", "pytest")
     return {
         "ok": True, "device": props.name, "memory_gb": round(props.total_memory / 1e9, 1), "torch": torch.__version__,
         "cuda": torch.version.cuda, "capability": list(torch.cuda.get_device_capability(0)),
@@ -67,14 +84,6 @@ def ceilings() -> dict[str, Any]:
         "ok": True, "copy_ms": copy_ms, "copy_gb_s": 2 * COPY_BYTES / copy_ms / 1e6,
         "product_ms": product_ms, "product_tflop_s": 2 * SIDE**3 / product_ms / 1e9,
     }  # fmt: skip
-
-
-def tests() -> dict[str, Any]:
-    if find_spec("pytest") is None:
-        return {"ok": False, "error": "pytest is not installed"}
-    command = [sys.executable, "-m", "pytest", "-m", "triton", "tests/triton", "-p", "no:cacheprovider"]
-    done = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, check=False)
-    return {"ok": done.returncode == 0, "status": done.returncode, "tail": done.stdout[-4000:] + done.stderr[-2000:]}
 
 
 def equal(one: Outputs, other: Outputs) -> bool:
@@ -121,34 +130,73 @@ def kernel(op: str, ceiling: dict[str, Any], until: float) -> dict[str, Any]:
             break
         case = make()
         checked = check(case)
-        results.append({"size": case.size, **checked, **(timed(case, ceiling) if checked["ok"] else {})})
+        times = timed(case, ceiling) if checked["ok"] and ceiling else {"not_timed": "wrong, or no ceilings to compare"}
+        results.append({"size": case.size, **checked, **times})
         del case
         torch.cuda.empty_cache()
     return {"ok": all(r["ok"] for r in results), "cases": results}
 
 
 def section(name: str, ceiling: dict[str, Any], until: float) -> dict[str, Any]:
-    plain: dict[str, Callable[[], dict[str, Any]]] = {"machine": machine, "ceilings": ceilings, "tests": tests}
+    plain: dict[str, Callable[[], dict[str, Any]]] = {
+        "machine": machine, "ceilings": ceilings, "tests": lambda: device_sections.tests(until),
+        "cugraph": lambda: device_sections.cugraph(until), "sanitizer": lambda: device_sections.sanitizer(until),
+        "ops_small": lambda: device_sections.ops(name, until), "ops_large": lambda: device_sections.ops(name, until),
+    }  # fmt: skip
     return plain[name]() if name in plain else kernel(name, ceiling, until)
 
 
-def run_all(out: Path, seconds: float) -> int:
-    start, done = time.time(), {}
+def check_tiny(device: torch.device) -> dict[str, Any]:
+    """Every kernel on its tiny case: what compute-sanitizer watches."""
+    return {op: check(tiny(op, device)) for op in OPS}
+
+
+def run_all(out: Path, seconds: float, names: tuple[str, ...] = SECTIONS) -> int:
+    """Runs sections; those that `out` has and that are not named are kept."""
+    start = time.time()
+    done = json.loads(out.read_text(encoding="utf-8")) if out.exists() and names != SECTIONS else {}
     part = out.with_suffix(".part.json")
-    for name in SECTIONS:
-        left = start + seconds - time.time()
-        if left < 5:
+    for place, name in enumerate(names):
+        began = time.time()
+        left = share(start + seconds - began, names[place:])
+        part.unlink(missing_ok=True)
+        ceiling = done["ceilings"] if done.get("ceilings", {}).get("ok") else {}
+        command = [sys.executable, __file__, "--child", name, "--out", str(part), "--ceiling", json.dumps(ceiling)]
+        if start + seconds - began < LEAST:
             done[name] = {"ok": False, "error": "no time left"}
         else:
-            part.unlink(missing_ok=True)
-            ceiling = json.dumps(done.get("ceilings", {}))
-            command = [sys.executable, __file__, "--section", name, "--out", str(part), "--ceiling", ceiling]
-            done[name] = run_section([*command, "--seconds", str(left)], left, part)
-        done[name]["after_s"] = round(time.time() - start, 1)
+            done[name] = run_section([*command, "--seconds", str(left)], left + GRACE, part)
+        done[name]["took_s"] = round(time.time() - began, 1)
         out.write_text(json.dumps(done, indent=1) + "\n", encoding="utf-8")
-        print(f"{name}: {'ok' if done[name]['ok'] else 'FAILED'} after {done[name]['after_s']} s", flush=True)
+        print(f"{name}: {said(done[name])} ({done[name]['took_s']} s)", flush=True)
     part.unlink(missing_ok=True)
-    return 0 if all(result["ok"] for result in done.values()) else 1
+    return status({name: done[name] for name in names})
+
+
+def share(left: float, names: tuple[str, ...]) -> float:
+    """Seconds of the first of the sections that are to come, by weight."""
+    return left * WEIGHTS[names[0]] / sum(WEIGHTS[name] for name in names)
+
+
+def said(result: dict[str, Any]) -> str:
+    if result["ok"] is None:
+        return f"ABSENT: {result['absent']}"
+    return "ok" if result["ok"] else "FAILED"
+
+
+def status(results: dict[str, dict[str, Any]]) -> int:
+    """The exit status of a run."""
+    if any(result["ok"] is False for result in results.values()):
+        return 1
+    return 3 if any(result["ok"] is None for result in results.values()) else 0
+
+
+def merged(files: list[Path]) -> dict[str, dict[str, Any]]:
+    """The sections of several JSONs in the order of a run; where two have one, the later file's."""
+    held: dict[str, dict[str, Any]] = {}
+    for file in files:
+        held.update(json.loads(file.read_text(encoding="utf-8")))
+    return {name: held[name] for name in SECTIONS if name in held}
 
 
 def run_section(command: list[str], left: float, part: Path) -> dict[str, Any]:
@@ -162,22 +210,37 @@ def run_section(command: list[str], left: float, part: Path) -> dict[str, Any]:
     return result
 
 
-def main() -> int:
+def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Checks and times the Triton kernels on an NVIDIA GPU.")
     parser.add_argument("--out", type=Path, default=Path("device_check.json"), help="the JSON that is written")
     parser.add_argument("--seconds", type=float, default=540.0, help="time for all sections")
-    parser.add_argument("--section", choices=SECTIONS, help="only this one (the script calls itself so)")
-    parser.add_argument("--ceiling", type=json.loads, default={}, help="JSON of the section ceilings, for --section")
-    args = parser.parse_args()
+    parser.add_argument("--section", nargs="+", choices=SECTIONS, metavar="NAME", help=", ".join(SECTIONS))
+    parser.add_argument("--merge", nargs="+", type=Path, metavar="JSON", help="put these together and end")
+    parser.add_argument("--tiny", action="store_true", help="check tiny cases only (compute-sanitizer runs this)")
+    parser.add_argument("--child", choices=SECTIONS, help=argparse.SUPPRESS)  # the script calls itself so
+    parser.add_argument("--ceiling", type=json.loads, default={}, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = parsed()
+    if args.merge:
+        held = merged(args.merge)
+        args.out.write_text(json.dumps(held, indent=1) + "\n", encoding="utf-8")
+        return status(held)
     if not torch.cuda.is_available():
         print("device_check: no CUDA device (torch.cuda.is_available() is false); nothing was run", file=sys.stderr)
         return 2
     if find_spec("triton") is None:
         print("device_check: triton is not installed; nothing was run", file=sys.stderr)
         return 2
-    if args.section is None:
-        return run_all(args.out, args.seconds)
-    result = section(args.section, args.ceiling, time.time() + args.seconds)
+    if args.tiny:
+        found = check_tiny(torch.device("cuda"))
+        print(json.dumps(found))
+        return 0 if all(result["ok"] for result in found.values()) else 1
+    if args.child is None:
+        return run_all(args.out, args.seconds, tuple(n for n in SECTIONS if n in (args.section or SECTIONS)))
+    result = section(args.child, args.ceiling, time.time() + args.seconds)
     args.out.write_text(json.dumps(result) + "\n", encoding="utf-8")
     return 0
 

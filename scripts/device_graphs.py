@@ -15,15 +15,20 @@ def generator(seed: int, device: torch.device) -> torch.Generator:
 
 
 def rmat(n: int, m: int, seed: int, device: torch.device) -> CSR:
-    """m edges drawn with the skew of R-MAT, undirected; an end of n or more is taken modulo n, names are shuffled."""
-    g, (a, b, c) = generator(seed, device), QUADRANTS
+    """m edges drawn with the skew of R-MAT, undirected."""
+    return csr_from_edges(*rmat_edges(n, m, seed, device), n)
+
+
+def rmat_edges(n: int, m: int, seed: int, device: torch.device, part: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ends i64[m] of edges of R-MAT; an end of n or more is taken modulo n, names are shuffled, alike for all parts."""
+    g, (a, b, c) = generator(seed * 1_000_003 + part, device), QUADRANTS
     src, dst = (torch.zeros(m, dtype=torch.int64, device=device) for _ in range(2))
     for _ in range(max(1, (n - 1).bit_length())):
         u = torch.rand(m, generator=g, device=device)
         src = 2 * src + (u >= a + b)
         dst = 2 * dst + (((u >= a) & (u < a + b)) | (u >= a + b + c))
-    names = torch.randperm(n, generator=g, device=device)
-    return csr_from_edges(names[src % n], names[dst % n], n)
+    names = torch.randperm(n, generator=generator(seed, device), device=device)
+    return names[src % n], names[dst % n]
 
 
 def uniform(n: int, m: int, seed: int, device: torch.device) -> CSR:
@@ -69,6 +74,11 @@ def random_lists(batch: int, size: int, n: int, seed: int, device: torch.device)
 def spmm_bytes(n: int, m: int, width: int, state: int, source: int) -> int:
     """Row pointers and columns, x and the teleport read, y written: each once. state, source: bytes of an element."""
     return 8 * (n + 1) + 4 * m + n * width * (2 * state + source)
+
+
+def step_bytes(n: int, m: int, width: int, state: int) -> int:
+    """Row pointers and columns; x and y read, y written; degree, inverse and place of the restart: each once."""
+    return 8 * (n + 1) + 4 * m + 12 * n + 3 * n * width * state
 
 
 def hop_bytes(n: int, m: int, words: int) -> int:

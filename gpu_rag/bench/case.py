@@ -9,9 +9,9 @@ from typing import Any
 
 from gpu_rag.errors import UsageError
 
-SPARE = 64  # questions of a pool beyond the largest batch, so that each round can take others
 MOST_ALONE = 16  # questions that a peer which takes one at a time is timed on, at most
 MOST_TILED = 64  # and one that works in tiles of questions
+STARTS = 64  # places of the pool at which a round can start
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Config:
 
     @property
     def pool(self) -> int:
-        """How many questions are generated."""
-        return max(*self.batches, MOST_TILED) + SPARE
+        """How many questions are generated: those of the largest call from any start, and of an untimed one after."""
+        return max(*self.batches, MOST_TILED) + STARTS + MOST_ALONE
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ class Peer:
 
     inputs(start, count): questions start..start+count of the pool in its own form, made before the clock starts;
     run(inputs): their results, in a form that the case's check can read. Both None when it cannot be timed; `note`
-    then says why. missing: it is not installed. most: questions of one round at most. alone: it takes one question at
-    a time, so that its cost a question does not depend on the batch. threads: how many it computes with; None: the
-    library's own choice.
+    then says why. missing: it is not installed. most: questions of one call at most. alone: it takes one question at
+    a time, so that its cost a question does not depend on the batch, and `run` is timed on MOST_ALONE at most. threads:
+    how many it computes with; None: the library's own choice.
     """
 
     name: str

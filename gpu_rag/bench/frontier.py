@@ -15,6 +15,7 @@ from gpu_rag.bench.case import MOST_ALONE, Case, Checked, Config, Peer
 from gpu_rag.bench.measure import free_bytes, torch_threads
 from gpu_rag.bench.pagerank_peers import single_openmp_thread
 from gpu_rag.errors import UsageError
+from gpu_rag.graph import frontier as search
 from gpu_rag.graph.backend import pick_implementation
 from gpu_rag.graph.frontier import EDGE_TILE, QUESTION_TILE, Asked, HopEdges, frontier_topk, hop_edges, top_edges
 from gpu_rag.types import Ragged, TopK
@@ -105,7 +106,7 @@ def frontier_cases(config: Config) -> Iterator[Case]:
     memory = 64 * FRONTIER * DEGREE + 8 * DIMS
     for n in config.sizes:
         graph = made(n, config)
-        implementation = pick_implementation(graph.edges.indptr.device)
+        implementation = search.pick_search(graph.edges.indptr.device)
 
         for hops in config.hops or (1,):
 

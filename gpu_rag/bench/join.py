@@ -1,4 +1,7 @@
-"""The case `join`: the best of n described vectors for each of B others, by shared keywords and cosine."""
+"""The case `join`: the best of n described vectors for each of B others, by shared keywords and cosine.
+
+The n vectors and their keywords are made ready before the clock starts, by `join_index` as by the peer.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,7 @@ from gpu_rag.bench.case import MOST_TILED, Case, Checked, Config, Peer
 from gpu_rag.bench.measure import free_bytes, torch_threads
 from gpu_rag.bench.pagerank import part
 from gpu_rag.errors import UsageError
-from gpu_rag.graph.backend import pick_implementation
-from gpu_rag.graph.join import hybrid_argmax
+from gpu_rag.graph.join import join_index
 from gpu_rag.types import Ragged
 
 DIMS = 384
@@ -44,7 +46,7 @@ def _described(rows: int, generator: torch.Generator) -> tuple[torch.Tensor, Rag
 
 def _case(left: tuple[torch.Tensor, Ragged], right: tuple[torch.Tensor, Ragged], config: Config) -> Case:
     n, device = len(right[0]), torch.device(config.device)
-    held = right[0].to(device), Ragged(right[1].values.to(device), right[1].offsets.to(device))
+    index = join_index(right[0].to(device), Ragged(right[1].values.to(device), right[1].offsets.to(device)))
 
     def inputs(start: int, count: int) -> tuple[torch.Tensor, Ragged]:
         words = part(left[1], start, count)
@@ -53,11 +55,11 @@ def _case(left: tuple[torch.Tensor, Ragged], right: tuple[torch.Tensor, Ragged],
 
     def run(asked: tuple[torch.Tensor, Ragged]) -> tuple[torch.Tensor, torch.Tensor]:
         with torch_threads(config.threads):
-            return hybrid_argmax(*asked, *held, threads=config.threads)
+            return index.best(*asked, threads=config.threads)
 
     return Case(
         "join",
-        pick_implementation(device),
+        index.implementation,
         {"n": n, "k": 1, "dims": DIMS},
         inputs,
         run,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,53 +18,71 @@ import numpy as np
 import torch
 
 COPY_BYTES = 256 * 2**20  # well above the caches of most processors
+TURN_S = 2.0  # of a round, for a turn of several calls
 
 Name = TypeVar("Name", bound=Hashable)
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What is timed: run(inputs(round)), where only `run` is on the clock; the inputs differ from round to round."""
+    """What is timed: `run`, on other questions in every call and round.
 
-    inputs: Callable[[int], Any]
+    inputs(round, call): what a call is given, made before the clock starts. Call 0 is not timed: whoever was before has
+    left the caches full of other data. calls: timed ones of a round, fewer where they would take more than TURN_S.
+    """
+
+    inputs: Callable[[int, int], Any]
     run: Callable[[Any], Any]
+    calls: int = 1
 
 
 @dataclass(frozen=True)
 class Spent:
-    """Medians of one turn: milliseconds on the clock, and of processor time of this process, all threads together."""
+    """Of one turn: milliseconds of a call on the clock, and of processor time of this process, all threads together:
+    the mean of the `calls` timed in a round, and of that the median over the rounds."""
 
     ms: float
     cpu_ms: float
+    calls: int
 
 
 def interleaved(
     turns: Mapping[Name, Turn], rounds: int, device: torch.device, say: Callable[[str], None]
 ) -> dict[Name, Spent]:
-    """The medians of each, over rounds in which all take their turn.
+    """What a call of each takes, over rounds in which all take their turn.
 
     On a GPU the clock stops when the device has finished.
     """
     spent: dict[Name, list[tuple[float, float]]] = {name: [] for name in turns}
+    calls: dict[Name, int] = {}
     collecting = gc.isenabled()
     gc.disable()
     try:
         for round_number in range(rounds):
             say(f"round {round_number + 1} of {rounds}")
             for name, turn in turns.items():
-                inputs = turn.inputs(round_number)
-                settle(device)
-                start, start_cpu = time.perf_counter(), time.process_time()
-                result = turn.run(inputs)
-                settle(device)
-                end_cpu, end = time.process_time(), time.perf_counter()
-                spent[name].append(((end - start) * 1e3, (end_cpu - start_cpu) * 1e3))
-                del inputs, result  # not while the next one is timed
+                first, _ = _timed(turn.run, [turn.inputs(round_number, 0)], device)
+                calls.setdefault(name, max(1, min(turn.calls, math.floor(TURN_S * 1e3 / max(first, 1e-6)))))
+                asked = [turn.inputs(round_number, call) for call in range(1, calls[name] + 1)]
+                spent[name].append(_timed(turn.run, asked, device))
+                del asked  # not while the next one is timed
             gc.collect()
     finally:
         if collecting:
             gc.enable()
-    return {name: Spent(*(float(ms) for ms in np.median(times, axis=0))) for name, times in spent.items()}
+    medians = {name: np.median(times, axis=0) for name, times in spent.items()}
+    return {name: Spent(float(ms), float(cpu_ms), calls[name]) for name, (ms, cpu_ms) in medians.items()}
+
+
+def _timed(run: Callable[[Any], Any], asked: Sequence[Any], device: torch.device) -> tuple[float, float]:
+    """Milliseconds of a call, on average of one call for each of `asked`: (on the clock, of processor time)."""
+    settle(device)
+    start, start_cpu = time.perf_counter(), time.process_time()
+    for inputs in asked:
+        _result = run(inputs)  # held, so that the last one is freed after the clock has stopped
+        settle(device)
+    end_cpu, end = time.process_time(), time.perf_counter()
+    return (end - start) * 1e3 / len(asked), (end_cpu - start_cpu) * 1e3 / len(asked)
 
 
 def settle(device: torch.device) -> None:

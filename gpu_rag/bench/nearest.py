@@ -13,7 +13,8 @@ from gpu_rag.bench.case import MOST_TILED, Case, Checked, Config, Peer, missing_
 from gpu_rag.bench.measure import free_bytes, torch_threads
 from gpu_rag.bench.pagerank_peers import single_openmp_thread
 from gpu_rag.errors import UsageError
-from gpu_rag.graph.nearest import nearest
+from gpu_rag.graph.backend import pick_implementation
+from gpu_rag.graph.nearest import QUERY_TILE, nearest
 from gpu_rag.types import TopK
 
 DIMS = 384
@@ -49,13 +50,13 @@ def _case(
 
     return Case(
         "nearest",
-        "torch",
+        pick_implementation(held.device),
         {"n": n, "k": k, "dims": DIMS},
         lambda start, count: asked[start : start + count],
         run,
         lambda result, count: check(result, count, base, queries, k),
         lambda batch: nearest_bytes(n, DIMS, batch, k),
-        lambda batch: 3 * 4 * MOST_TILED * min(TILE, n) + 4 * min(TILE, n) * DIMS,
+        lambda batch: 3 * 4 * QUERY_TILE * min(TILE, n) + 4 * min(TILE, n) * DIMS + 8 * batch * DIMS,
         lambda: [_faiss(base.numpy(), queries.numpy(), k, config.threads), _numpy(base.numpy(), queries.numpy(), k)],
     )
 

@@ -18,7 +18,7 @@ from gpu_rag.bench.pagerank_peers import pagerank_peers
 from gpu_rag.bench.pagerank_reference import count_passes, dense_columns, solve_bytes, solve_exactly
 from gpu_rag.graph.csr import transpose
 from gpu_rag.graph.pagerank import PageRankGraph, personalized_pagerank, pick_implementation, prepare
-from gpu_rag.graph.pagerank_job import Options
+from gpu_rag.graph.pagerank_job import STATES, Options
 from gpu_rag.types import CSR, Ragged
 
 TOL = 1e-6
@@ -31,7 +31,8 @@ Asked = tuple[Ragged, Ragged, torch.Tensor]
 
 
 def cases(config: Config) -> Iterator[Case]:
-    """The graph of the index and the generated ones, each at every damping."""
+    """The graph of the index and the generated ones, each at every damping; by torch on a GPU with states of f32 and,
+    as implementation `torch f16`, with first steps in f16."""
     device = torch.device(config.device)
     for name, csr in measured_graphs(config):
         graph = prepare(csr_on(csr, device))
@@ -39,7 +40,8 @@ def cases(config: Config) -> Iterator[Case]:
         peers = cache(lambda csr=csr, s=seeds, w=weights, g=graph: pagerank_peers(csr, s, w, g.symmetric))
         buffer = Buffer(graph.n, graph.device)
         for damping in config.dampings:
-            yield _case(name, csr, graph, seeds, weights, damping, peers, buffer, config)
+            for state in STATES if pick_implementation(graph) == "torch" else STATES[:1]:
+                yield _case(name, csr, graph, seeds, weights, damping, state, peers, buffer, config)
 
 
 def measured_graphs(config: Config) -> Iterator[tuple[str, CSR]]:
@@ -90,11 +92,11 @@ class Buffer:
 
 
 def _case(
-    name: str, csr: CSR, graph: PageRankGraph, seeds: Ragged, weights: Ragged, damping: float,
+    name: str, csr: CSR, graph: PageRankGraph, seeds: Ragged, weights: Ragged, damping: float, state: str,
     peers: Callable[[], Callable[[float, float], list[Peer]]], buffer: Buffer, config: Config,
 ) -> Case:  # fmt: skip
     implementation = pick_implementation(graph)
-    options = Options(damping, TOL, MAX_ITER, "auto", BLOCK, config.threads)
+    options = Options(damping, TOL, MAX_ITER, "auto", BLOCK, config.threads, state)
 
     def asked_for(start: int, count: int) -> tuple[Ragged, Ragged]:
         return part(seeds, start, count), part(weights, start, count)
@@ -106,7 +108,7 @@ def _case(
         asked_seeds, asked_weights, out = asked
         return personalized_pagerank(
             graph, asked_seeds, asked_weights, damping=damping, tol=TOL, max_iter=MAX_ITER, block=BLOCK,
-            threads=config.threads, out=out,
+            implementation=implementation, threads=config.threads, state=state, out=out,
         )  # fmt: skip
 
     @cache
@@ -125,14 +127,14 @@ def _case(
 
     return Case(
         "pagerank",
-        implementation,
+        implementation if state == "f32" else f"{implementation} {state}",
         {"graph": name, "n": csr.n, "m": csr.m, "damping": damping},
         inputs,
         run,
         lambda result, count: check(result, count, *reference()),
         bytes_of,
         lambda batch: 4 * csr.n * batch + 24 * csr.n * BLOCK * config.threads,
-        lambda: peers()(damping, TOL),
+        lambda: peers()(damping, TOL) if state == "f32" else [],
     )
 
 

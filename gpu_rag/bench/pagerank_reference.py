@@ -98,6 +98,8 @@ def count_passes(
     passes: Counter[int] = Counter()
     for itemsize, tile in tiles:
         passes[itemsize] += tile.passes
+    if job.f16_steps:
+        passes[2] += job.f16_steps  # of the first tile, before it was made
     return job.width, dict(passes)
 
 

@@ -63,7 +63,7 @@ def _case(
         lambda asked: reachable(graph, *asked, threads=config.threads),
         lambda result, count: check(result, pairs(0, count), edges),
         lambda batch: round(batch * (8 * followed + 16 * STARTS)),
-        lambda batch: 16 * csr.n * config.threads + round(64 * batch * followed),
+        lambda batch: 9 * csr.n * config.threads + round(64 * batch * followed),
         lambda: [_scipy(edges, csr.n, pairs), _python(edges, pairs)],
     )
 

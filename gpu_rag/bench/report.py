@@ -20,18 +20,19 @@ LIBRARIES = (
 )  # fmt: skip
 
 HEADER = (
-    "op", "graph", "n", "m", "damping", "hops", "B", "ms", "ms a question", "peer", "peer ms a question", "ratio",
-    "CPU ratio", "sampled", "L1 error", "peer's L1 error", "% of copy bandwidth", "note",
+    "op", "graph", "n", "m", "damping", "hops", "B", "ms", "ms a question", "asked", "peer", "peer ms a question",
+    "ratio", "CPU ratio", "sampled", "L1 error", "peer's L1 error", "% of copy bandwidth", "note",
 )  # fmt: skip
 
 READING = """\
 Medians of interleaved rounds: in every round each batch size, each peer and a plain memory copy take their turn, on
-other questions than in the round before. Compare figures of one table, and ratios rather than times: the machine may be
-shared. `ratio` is the peer's time over ours for the same number of questions; `CPU ratio` is that of processor time,
-which waiting for a busy machine does not change. `sampled` is the number of questions that a peer was timed on; its
-time is scaled from them. Graphs and questions were converted to each peer's form before the clock started. Every op was
-checked in this run before it was timed. `% of copy bandwidth` is the bytes that a call must move, each once a pass,
-over its time, in percent of what the copy reached."""
+other questions than in the round before: one call that is not timed, then timed ones, on the same questions for all.
+`asked` is the number of questions that ours was timed on in a round, 16 or more unless they take over two seconds;
+`sampled` is that of the peer, whose time is scaled from it. Compare figures of one table, and ratios rather than times:
+the machine may be shared. `ratio` is the peer's time over ours for the same number of questions; `CPU ratio` is that of
+processor time, which waiting for a busy machine does not change. Graphs and questions were converted to each peer's
+form before the clock started. Every op was checked in this run before it was timed. `% of copy bandwidth` is the bytes
+that a call must move, each once a pass, over its time, in percent of what the copy reached."""
 
 
 def machine(device: str) -> dict[str, Any]:
@@ -77,11 +78,12 @@ def cells(row: Row) -> list[str]:
     each = None if row.ms is None else row.ms / row.B
     peer_each = None if row.peer_ms is None else row.peer_ms / row.B
     values: list[Any] = [
-        row.op, row.graph, row.n, row.m, row.damping, row.hops, row.B, row.ms, each, row.peer, peer_each,
-        row.ratio, row.cpu_ratio, row.sampled, row.l1_error, row.peer_l1_error, row.pct_of_copy_bandwidth, row.note,
+        row.op, row.graph, row.n, row.m, row.damping, row.hops, row.B, row.ms, each, row.asked, row.peer,
+        peer_each, row.ratio, row.cpu_ratio, row.sampled, row.l1_error, row.peer_l1_error,
+        row.pct_of_copy_bandwidth, row.note,
     ]  # fmt: skip
     texts = [_shown(value) for value in values]
-    for column, value in ((4, row.damping), (14, row.l1_error), (15, row.peer_l1_error)):
+    for column, value in ((4, row.damping), (15, row.l1_error), (16, row.peer_l1_error)):
         texts[column] = "" if value is None else f"{value:.2g}"
     return texts
 

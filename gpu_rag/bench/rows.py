@@ -13,10 +13,10 @@ class Row:
     """One op at one size and batch, beside one peer. None: does not apply, or was not measured; `note` says why.
 
     graph: its kind, or "index"; n: nodes, vectors or items; m: stored entries of the graph; B: questions of a call;
-    hops: radius, or steps; ms: median time of a call; bytes: what a call must move; pct_of_copy_bandwidth: 100 *
-    bytes / ms / that of a plain copy by as many threads in the same rounds (copy_gb_s); peer_ms: the peer's time for B
-    questions, scaled from `sampled` questions; ratio: peer_ms / ms; l1_error, peer_l1_error: largest L1 distance from
-    an f64 solution;
+    hops: radius, or steps; ms: of a call, the mean over the `asked` questions of a round, and of that the median;
+    bytes: what a call must move; pct_of_copy_bandwidth: 100 * bytes / ms / that of a plain copy by as many threads in
+    the same rounds (copy_gb_s); peer_ms: the peer's time for B questions, scaled from `sampled` questions of a round;
+    ratio: peer_ms / ms; l1_error, peer_l1_error: largest L1 distance from an f64 solution;
     cpu_ms, peer_cpu_ms, cpu_ratio: the same in processor time of all threads, which waits for nobody: on a shared
     machine it is the steadier figure. None on a GPU.
     """
@@ -31,6 +31,7 @@ class Row:
     k: int | None
     dims: int | None
     ms: float | None
+    asked: int | None
     peer: str | None
     peer_ms: float | None
     ratio: float | None
@@ -79,7 +80,7 @@ def empty_row(case: Case, batch: int, threads: int, rounds: int, device: str, no
     optional = ("graph", "m", "damping", "hops", "k", "dims")
     labels: dict[str, Any] = {**dict.fromkeys(optional), **case.labels}
     unmeasured: dict[str, Any] = dict.fromkeys(
-        ("ms", "peer", "peer_ms", "ratio", "sampled", "bytes", "pct_of_copy_bandwidth", "copy_gb_s", "cpu_ms",
+        ("ms", "asked", "peer", "peer_ms", "ratio", "sampled", "bytes", "pct_of_copy_bandwidth", "copy_gb_s", "cpu_ms",
          "peer_cpu_ms", "cpu_ratio", "l1_error", "peer_l1_error", "peer_threads")
     )  # fmt: skip
     return Row(

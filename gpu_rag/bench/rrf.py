@@ -10,6 +10,7 @@ import torch
 
 from gpu_rag.bench.case import MOST_ALONE, Case, Checked, Config, Peer
 from gpu_rag.bench.measure import torch_threads
+from gpu_rag.graph.backend import pick_implementation
 from gpu_rag.graph.fuse import rrf
 from gpu_rag.types import TopK
 
@@ -48,7 +49,7 @@ def _case(rankings: list[torch.Tensor], n: int, config: Config) -> Case:
     lists = [ids.numpy() for ids in rankings]
     return Case(
         "rrf",
-        "torch",
+        pick_implementation(held[0].device),
         {"n": n, "k": K},
         inputs,
         run,

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -22,8 +23,8 @@ from gpu_rag.bench import (
     reach,
     rrf,
 )
-from gpu_rag.bench.case import Case, Checked, Config, Peer
-from gpu_rag.bench.measure import Copy, Spent, Turn, free_bytes, interleaved, poisoned
+from gpu_rag.bench.case import MOST_ALONE, STARTS, Case, Checked, Config, Peer
+from gpu_rag.bench.measure import TURN_S, Copy, Spent, Turn, free_bytes, interleaved, poisoned
 from gpu_rag.bench.rows import Row, empty_row, pct_of_bandwidth, ratio_of, scaled
 from gpu_rag.errors import GpuRagError
 from gpu_rag.settings import unknown_name
@@ -44,7 +45,6 @@ OPS = {
     "frontier": frontier.frontier_cases,
     "top-edges": frontier.top_edges_cases,
 }
-PEER_S = 2.0  # of a round, for a peer that takes one question at a time
 SHARE = 0.8  # of the free memory that a call may take
 STRIDE = 17  # questions between the starts of two rounds
 COPY = "copy"
@@ -132,18 +132,22 @@ class _Measurement:
         return self._empty(batch, f"refused: {found.reason}", found.l1_error)
 
     def _ready(self, peer: Peer) -> _Peer:
-        """Runs one question twice: to check the peer, and to see how many fit a round."""
+        """Runs one question to check the peer, and again to see how many fit a round."""
         if peer.inputs is None or peer.run is None:
             return _Peer(peer, 0, None, peer.note)
         self.say(f"checking {peer.name}")
         inputs = peer.inputs(0, 1)
-        found = self.case.check(peer.run(inputs), 1)
         start = time.perf_counter()
-        peer.run(inputs)
+        result = peer.run(inputs)
         spent = time.perf_counter() - start
-        fit = max(1, math.floor(PEER_S / max(spent, 1e-9)))
+        found = self.case.check(result, 1)
+        if spent < TURN_S:  # the first call may have made things that stay
+            start = time.perf_counter()
+            peer.run(inputs)
+            spent = time.perf_counter() - start
+        fit = max(1, math.floor(TURN_S / max(spent, 1e-9)))
         note = peer.note if found.ok else f"the peer fails the check: {found.reason}"
-        return _Peer(peer, min(fit, peer.most or fit, self.config.pool), found.l1_error, note)
+        return _Peer(peer, min(fit, peer.most or MOST_ALONE), found.l1_error, note)
 
     def _count(self, ready: _Peer, batch: int) -> int:
         if ready.peer.alone:
@@ -151,18 +155,14 @@ class _Measurement:
         return min(batch, ready.peer.most or batch)
 
     def _turns(self, batches: Sequence[int], peers: Sequence[_Peer], copy: Copy) -> dict[Hashable, Turn]:
-        turns: dict[Hashable, Turn] = {COPY: Turn(lambda round_number: None, copy)}
+        turns: dict[Hashable, Turn] = {COPY: Turn(lambda round_number, call: None, copy)}
         for batch in batches:
-            turns[batch] = Turn(self._rotating(self.case.inputs, batch), self.case.run)
+            turns[batch] = _turn(self.case.inputs, self.case.run, batch)
             for ready in peers:
                 peer, count = ready.peer, self._count(ready, batch)
                 if peer.inputs is not None and peer.run is not None:
-                    turns[peer.name, count] = Turn(self._rotating(peer.inputs, count), peer.run)
+                    turns[peer.name, count] = _turn(peer.inputs, peer.run, count, peer.alone)
         return turns
-
-    def _rotating(self, inputs: Callable[[int, int], object], count: int) -> Callable[[int], object]:
-        places = self.config.pool - count + 1
-        return lambda round_number: inputs(round_number * STRIDE % places, count)
 
     def _measured(
         self, batch: int, found: Checked, peers: Sequence[_Peer], times: dict[Hashable, Spent], copy: Copy
@@ -173,6 +173,7 @@ class _Measurement:
         row = replace(
             self._empty(batch, ""),
             ms=ms,
+            asked=batch * times[batch].calls,
             bytes=n_bytes,
             pct_of_copy_bandwidth=pct_of_bandwidth(n_bytes, ms, gb_s),
             copy_gb_s=gb_s,
@@ -190,7 +191,7 @@ class _Measurement:
                     beside,
                     peer_ms=peer_ms,
                     ratio=ratio_of(peer_ms, ms),
-                    sampled=count,
+                    sampled=count * spent.calls,
                     peer_cpu_ms=peer_cpu_ms,
                     cpu_ratio=ratio_of(peer_cpu_ms, cpu_ms) if cpu_ms else None,
                     peer_l1_error=ready.error,
@@ -198,3 +199,20 @@ class _Measurement:
                 )
             rows.append(beside)
         return rows or [row]
+
+
+def _turn(inputs: Callable[[int, int], Any], run: Callable[[Any], Any], count: int, alone: bool = False) -> Turn:
+    """`count` questions a call, and calls enough for MOST_ALONE; ops and peers take the same questions in a round.
+
+    alone: `run` asks one question after another, so that one call is enough, and one question as its untimed call.
+    """
+    calls = 1 if alone else math.ceil(MOST_ALONE / count)
+    untimed = 1 if alone else min(count, MOST_ALONE)
+
+    def asked(round_number: int, call: int) -> Any:
+        start = round_number * STRIDE % STARTS
+        if call == 0:
+            return inputs(start + calls * count, untimed)
+        return inputs(start + (call - 1) * count, count)
+
+    return Turn(asked, run, calls)

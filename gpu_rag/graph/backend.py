@@ -1,9 +1,15 @@
-"""Which code runs an op: compiled on the CPU, or torch on any device; and on how many threads."""
+"""Which code runs an op: compiled on the CPU, torch on any device, or a library; and a record of what was chosen.
+
+An op takes its implementation by name or `auto`. What `auto` means can be narrowed for all ops that run inside
+`preferring`, as settings do; what was chosen is told to the innermost `recording`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib.util import find_spec
 from typing import TypeVar
 
@@ -15,24 +21,74 @@ IMPLEMENTATIONS = ("numba", "torch")
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
+Preferences = dict[str, str]  # implementation by family of ops; a family without one stays auto
+
+_preferred: ContextVar[Preferences | None] = ContextVar("preferred", default=None)
+_record: ContextVar[dict[str, set[str]] | None] = ContextVar("record", default=None)
 
 
-def pick_implementation(device: torch.device, implementation: str = "auto") -> str:
+@contextmanager
+def preferring(preferences: Preferences) -> Iterator[None]:
+    """Inside, `auto` of the ops of a family means the implementation named for it.
+
+    Families: pagerank, neighbours, ops (all others). An op that is given a name keeps to that name.
+    """
+    token = _preferred.set(dict(preferences))
+    try:
+        yield
+    finally:
+        _preferred.reset(token)
+
+
+def preferred(family: str, implementation: str) -> str:
+    """`implementation`, or what is preferred for the family where it is "auto"."""
+    if implementation != "auto":
+        return implementation
+    return (_preferred.get() or {}).get(family, "auto")
+
+
+@contextmanager
+def recording() -> Iterator[dict[str, set[str]]]:
+    """The implementations that ops chose inside, by the name of the op: {"reachable": {"numba"}}."""
+    record: dict[str, set[str]] = {}
+    token = _record.set(record)
+    try:
+        yield record
+    finally:
+        _record.reset(token)
+
+
+def chosen(op: str, implementation: str) -> str:
+    """Tells the record that `op` runs by `implementation`, and returns that."""
+    record = _record.get()
+    if record is not None:
+        record.setdefault(op, set()).add(implementation)
+    return implementation
+
+
+def spelled(record: Mapping[str, set[str]]) -> dict[str, str]:
+    """{op: what ran it}, by name; of several all."""
+    return {op: ", ".join(sorted(record[op])) for op in sorted(record)}
+
+
+def pick_implementation(device: torch.device, implementation: str = "auto", op: str = "") -> str:
     """Which implementation of a clustering, join, neighbourhood or reachability op runs: numba | torch.
 
-    auto: numba on the CPU where it is installed, else torch. Both give the same bits. Raises MissingBackend, or
-    UsageError for a name that does not exist or cannot take this device.
+    auto: what is preferred for the family `ops`, else numba on the CPU where it is installed, else torch. Both give the
+    same bits. op: its name for the record. Raises MissingBackend, or UsageError for a name that does not exist or
+    cannot take this device.
     """
+    implementation = preferred("ops", implementation)
     if implementation not in (*IMPLEMENTATIONS, "auto"):
         raise UsageError("no such implementation", given=implementation, expected=", ".join((*IMPLEMENTATIONS, "auto")))
     on_cpu, has_numba = device.type == "cpu", find_spec("numba") is not None
-    if implementation == "auto":
-        return "numba" if on_cpu and has_numba else "torch"
     if implementation == "numba" and not has_numba:
         raise MissingBackend("numba is not installed", do="pip install 'gpu-rag[cpu]'")
     if implementation == "numba" and not on_cpu:
         raise UsageError("numba works on the CPU", given=f"tensors on {device}", expected="torch or auto")
-    return implementation
+    if implementation == "auto":
+        implementation = "numba" if on_cpu and has_numba else "torch"
+    return chosen(op, implementation) if op else implementation
 
 
 def check_threads(threads: int) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import torch
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.csr import check_csr
-from gpu_rag.graph.ragged import check_ascending, check_ragged, row_of_value
+from gpu_rag.graph.compiled import compiled_checks
+from gpu_rag.graph.csr import check_csr, is_sound
+from gpu_rag.graph.ragged import arrays_of, check_ascending, check_ragged, row_of_value
 from gpu_rag.types import Blocks, Ragged
 
 
@@ -20,7 +19,7 @@ def check_blocks(blocks: Blocks) -> None:
     """
     nodes = Ragged(blocks.global_ids, blocks.offsets)
     check_ragged(nodes, "nodes of blocks", device=blocks.csr.indptr.device)
-    sound = _found_sound(blocks)  # one compiled pass; the slow checks below say what is wrong
+    sound = is_sound(blocks.csr, blocks.offsets)  # one compiled pass; the slow checks below say what is wrong
     if not sound:
         check_csr(blocks.csr)
     if nodes.values.shape[0] != blocks.csr.n:
@@ -31,22 +30,6 @@ def check_blocks(blocks: Blocks) -> None:
     check_ascending(nodes, "nodes of blocks")
     if not sound:
         _check_diagonal(blocks)
-
-
-def _found_sound(blocks: Blocks) -> bool:
-    """Whether a compiled pass over the matrix finds nothing wrong; False also where there is no such pass."""
-    csr = blocks.csr
-    arrays = (csr.indptr, csr.indices, *(() if csr.weight is None else (csr.weight,)))
-    dtypes = (torch.int64, torch.int32, torch.float32)
-    if find_spec("numba") is None or any(a.dim() != 1 or a.device.type != "cpu" for a in arrays):
-        return False
-    if any(a.dtype != dtype for a, dtype in zip(arrays, dtypes)) or csr.indptr.shape[0] == 0:
-        return False
-    from gpu_rag.graph.blocks_pagerank_kernels import is_sound
-
-    weight = None if csr.weight is None else csr.weight.contiguous().numpy()
-    indptr, indices, offsets = (a.contiguous().numpy() for a in (csr.indptr, csr.indices, blocks.offsets))
-    return bool(is_sound(indptr, indices, offsets, weight))
 
 
 def _check_diagonal(blocks: Blocks) -> None:
@@ -70,6 +53,12 @@ def local_nodes(blocks: Blocks, lists: Ragged, name: str) -> Ragged:
     n_blocks = blocks.offsets.shape[0] - 1
     if lists.batch != n_blocks:
         raise BadInput(f"{name} do not match the blocks", given=f"{lists.batch} lists", expected=n_blocks)
+    checks = compiled_checks(lists.values.device)
+    if checks is not None:
+        rows = torch.empty_like(lists.values, dtype=torch.int64)
+        held = arrays_of(Ragged(blocks.global_ids, blocks.offsets))
+        if checks.find_rows(*held, *arrays_of(lists), rows.numpy()):
+            return Ragged(rows, lists.offsets)
     row, node = row_of_value(lists), lists.values.long()
     if node.numel() == 0:
         return Ragged(node, lists.offsets)

@@ -58,7 +58,7 @@ def blocks_pagerank(
     Blocks [5, 7, 9] with edges 5 - 7 - 9, and [5, 8] without; seeds [[5], [8]], d = 0.5: [7/12, 4/12, 1/12], [0, 1].
     """
     options = Options(damping, tol, max_iter, "auto", 1, threads)
-    chosen = pick_implementation(blocks.csr.indptr.device, implementation)
+    chosen = pick_implementation(blocks.csr.indptr.device, implementation, "blocks_pagerank")
     check_blocks(blocks)
     rows = local_nodes(blocks, seeds, "seeds")
     teleport = teleport_of_seeds(max(blocks.csr.n, 1), rows, weights)
@@ -98,6 +98,8 @@ def _by_numba(blocks: Blocks, teleport: Teleport, options: Options) -> tuple[tor
 
 def _spans(cost: Array, n_parts: int) -> list[tuple[int, int]]:
     """Ranges of blocks of about equal cost; cost: i64[B+1], ascending from 0."""
+    if n_parts == 1:
+        return [(0, len(cost) - 1)]
     cuts = np.searchsorted(cost, np.linspace(0, cost[-1], n_parts + 1)[1:-1])
     ends = np.unique(np.concatenate([[0], cuts, [len(cost) - 1]])).tolist()
     return list(zip(ends[:-1], ends[1:]))

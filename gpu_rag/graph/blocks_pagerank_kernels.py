@@ -1,4 +1,4 @@
-"""The numba kernels of blocks: their check, and PageRank one block at a time, so that its state stays in the cache."""
+"""The numba kernels of PageRank on blocks: one block at a time, so that its state stays in the cache."""
 
 from __future__ import annotations
 
@@ -11,47 +11,22 @@ UNKNOWN = 1e300  # a change that asks for another step
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def is_sound(indptr: Any, indices: Any, offsets: Any, weight: Any) -> Any:
-    """Whether every row is ascending and within its block, and the weights are finite and >= 0. offsets: checked."""
-    n, m = indptr.shape[0] - 1, indices.shape[0]
-    if indptr[0] != 0 or indptr[n] != m or offsets[offsets.shape[0] - 1] != n:
-        return False
-    if weight is not None and weight.shape[0] != m:
-        return False
-    for b in range(offsets.shape[0] - 1):
-        for i in range(offsets[b], offsets[b + 1]):
-            if indptr[i] > indptr[i + 1] or indptr[i + 1] > m:
-                return False
-            before = offsets[b] - 1
-            for e in range(indptr[i], indptr[i + 1]):
-                if indices[e] <= before:
-                    return False
-                before = indices[e]
-            if before >= offsets[b + 1]:
-                return False
-    if weight is not None:
-        for e in range(m):
-            if not (weight[e] >= 0 and weight[e] < np.inf):
-                return False
-    return True
-
-
-@numba.njit(cache=True, nogil=True, error_model="numpy")
 def turn(indptr: Any, indices: Any, weight: Any, lo: Any, hi: Any, starts: Any, sources: Any, pulled: Any) -> Any:
     """The transpose of rows lo..hi in local numbers: starts i64[n+1], sources u32[m], ascending, and their weights
     pulled f64[m], None without weights. Returns whether the block equals its transpose."""
     first, n = indptr[lo], hi - lo
     starts[: n + 1] = 0
     for e in range(first, indptr[hi]):
-        starts[indices[e] - lo + 1] += 1
+        starts[np.uint32(indices[e] - lo) + np.uint32(1)] += 1  # unsigned: numba need not look for negative ones
     for i in range(n):
         starts[i + 1] += starts[i]
     for i in range(n):
         for e in range(indptr[lo + i], indptr[lo + i + 1]):
-            to = indices[e] - lo
-            sources[starts[to]] = i
+            to = np.uint32(indices[e] - lo)
+            at = np.uint64(starts[to])
+            sources[at] = i
             if weight is not None:
-                pulled[starts[to]] = weight[e]
+                pulled[at] = weight[e]
             starts[to] += 1
     for i in range(n, 0, -1):
         starts[i] = starts[i - 1]

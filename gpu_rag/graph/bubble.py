@@ -28,7 +28,8 @@ from gpu_rag.errors import BadInput
 from gpu_rag.graph.backend import check_threads, pick_implementation, run_parts
 from gpu_rag.graph.blocks import check_blocks, local_nodes
 from gpu_rag.graph.bubble_events import ALONE, INSIDE, MEETING, MOST_GROUPS, Found, trees_by_torch
-from gpu_rag.graph.ragged import check_ragged
+from gpu_rag.graph.compiled import compiled_checks
+from gpu_rag.graph.ragged import arrays_of, check_ragged
 from gpu_rag.types import Blocks, Ragged
 
 __all__ = ["ALONE", "INSIDE", "MEETING", "MOST_GROUPS", "Bubbles", "bubble_expansion"]
@@ -79,7 +80,7 @@ def bubble_expansion(
     Path 0 - 1 - 2 - 3 with costs 1, groups {0} and {3}: at event (2, 1, 1) group 1 reaches node 1, where group 0 is;
     the tree is [0, 1, 2, 3]. It is the only one.
     """
-    chosen = pick_implementation(blocks.csr.indptr.device, implementation)
+    chosen = pick_implementation(blocks.csr.indptr.device, implementation, "bubble_expansion")
     check_blocks(blocks)
     rows = local_nodes(blocks, anchors, "anchors")
     _check_groups(anchors, groups)
@@ -98,6 +99,9 @@ def _check_groups(anchors: Ragged, groups: Ragged) -> None:
     check_ragged(groups, "groups", device=anchors.values.device)
     if not torch.equal(anchors.offsets, groups.offsets):
         raise BadInput("groups do not match the anchors", expected="equal offsets")
+    checks = compiled_checks(groups.values.device)
+    if checks is not None and checks.are_lists(*arrays_of(groups), MOST_GROUPS):
+        return  # the slow check below says what is wrong
     bad = (groups.values < 0) | (groups.values >= MOST_GROUPS)
     if bool(bad.any()):
         given = int(groups.values[bad.nonzero()[0, 0]])
@@ -122,38 +126,30 @@ def _checked_costs(blocks: Blocks, costs: torch.Tensor) -> torch.Tensor:
 def _by_numba(
     blocks: Blocks, costs: torch.Tensor, anchors: Ragged, groups: Ragged, limit: int, cover_first: bool, threads: int
 ) -> list[Found]:
-    from gpu_rag.graph.bubble_kernels import expand_block
+    from gpu_rag.graph.bubble_kernels import expand_blocks
 
     indptr, indices, paid = (a.contiguous().numpy() for a in (blocks.csr.indptr, blocks.csr.indices, costs))
-    starts, at = blocks.offsets.tolist(), anchors.offsets.tolist()
-    nodes, kinds = anchors.values.long().contiguous().numpy(), groups.values.long().contiguous().numpy()
+    offsets, kinds = (a.long().contiguous().numpy() for a in (blocks.offsets, groups.values))
+    nodes, at = arrays_of(anchors)
 
-    def part(first: int) -> list[Found]:
-        return [
-            Found(*expand_block(
-                indptr, indices, paid, starts[b], starts[b + 1], nodes[at[b] : at[b + 1]], kinds[at[b] : at[b + 1]],
-                limit, cover_first,
-            ))
-            for b in range(first, min(first + _QUESTIONS, anchors.batch))
-        ]  # fmt: skip
+    def part(first: int) -> Found:
+        last = min(first + _QUESTIONS, anchors.batch)
+        return Found(*expand_blocks(indptr, indices, paid, offsets, nodes, kinds, at, first, last, limit, cover_first))
 
-    done = run_parts(part, range(0, anchors.batch, _QUESTIONS), threads)
-    return [found for part_found in done for found in part_found]
+    return run_parts(part, range(0, anchors.batch, _QUESTIONS), threads)
 
 
 def _assembled(blocks: Blocks, found: list[Found]) -> Bubbles:
-    counts = np.array([len(f.kind) for f in found], np.int64)
-    sizes = np.concatenate([np.zeros(0, np.int64), *(np.diff(f.ends) for f in found)])
-    rows = torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *(f.rows for f in found)]))
-    nodes = Ragged(blocks.global_ids.cpu()[rows].int(), _offsets(sizes))
+    def joined(name: str) -> torch.Tensor:
+        pieces = [getattr(part, name) for part in found]
+        return torch.from_numpy(pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, np.int64), *pieces]))
 
-    def joined(name: str, dtype: type) -> torch.Tensor:
-        return torch.from_numpy(np.concatenate([np.zeros(0, dtype), *(getattr(f, name) for f in found)]).astype(dtype))
-
-    return Bubbles(
-        _offsets(counts), nodes, joined("groups", np.int32), joined("distance", np.int64), joined("kind", np.int8)
-    )
+    nodes = Ragged(blocks.global_ids.cpu()[joined("rows")].int(), _offsets(joined("sizes")))
+    groups, distance, kind = joined("groups").int(), joined("distance"), joined("kind").to(torch.int8)
+    return Bubbles(_offsets(joined("counts")), nodes, groups, distance, kind)
 
 
-def _offsets(sizes: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]))
+def _offsets(sizes: torch.Tensor) -> torch.Tensor:
+    offsets = torch.zeros(sizes.shape[0] + 1, dtype=torch.int64)
+    torch.cumsum(sizes, 0, out=offsets[1:])
+    return offsets

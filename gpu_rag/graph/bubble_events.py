@@ -19,11 +19,12 @@ MOST_GROUPS = 16
 
 @dataclass(frozen=True)
 class Found:
-    """Candidates of one question: rows i64 of all trees in a row, ascending in each; ends i64[C+1] where each starts;
-    groups, distance, kind as in `Bubbles`."""
+    """Candidates of one question after the other: counts i64[B], how many each has; rows i64 of all trees in a row,
+    ascending in each; sizes i64[C] of the trees; groups, distance, kind as in `Bubbles`, i64[C]."""
 
+    counts: np.ndarray
     rows: np.ndarray
-    ends: np.ndarray
+    sizes: np.ndarray
     groups: np.ndarray
     distance: np.ndarray
     kind: np.ndarray
@@ -167,8 +168,9 @@ def _candidates(events: list[np.ndarray], pred: np.ndarray, limit: int) -> Found
             break
     at = list(trees.values())
     rows = np.array([node for tree in trees for node in tree], np.int64)
-    ends = np.cumsum([0, *map(len, trees)])
-    return Found(rows, ends, events[6][at], events[0][at], np.where(events[4][at] >= 0, INSIDE, MEETING))
+    sizes = np.array([len(tree) for tree in trees], np.int64)
+    kind = np.where(events[4][at] >= 0, INSIDE, MEETING)
+    return Found(np.array([len(trees)]), rows, sizes, events[6][at], events[0][at], kind)
 
 
 def _bits(word: int) -> list[int]:
@@ -178,4 +180,5 @@ def _bits(word: int) -> list[int]:
 def _alone(anchors: np.ndarray, anchor_bits: np.ndarray) -> Found:
     """Every anchor by itself, in ascending order."""
     n = len(anchors)
-    return Found(anchors, np.arange(n + 1), anchor_bits[anchors], np.zeros(n, np.int64), np.full(n, ALONE))
+    ones, distance = np.ones(n, np.int64), np.zeros(n, np.int64)
+    return Found(np.array([n]), anchors, ones, anchor_bits[anchors], distance, np.full(n, ALONE))

@@ -191,15 +191,15 @@ def alone(nodes: Any, lo: Any, bits: Any) -> Any:
     groups = np.empty(n, np.int64)
     for i in range(n):
         groups[i] = bits[rows[i] - lo]
-    return rows, np.arange(n + 1), groups, np.zeros(n, np.int64), np.full(n, ALONE)
+    return rows, np.ones(n, np.int64), groups, np.zeros(n, np.int64), np.full(n, ALONE)
 
 
 @numba.njit(cache=True, nogil=True)
 def expand_block(
     indptr: Any, indices: Any, costs: Any, lo: Any, hi: Any, nodes: Any, kinds: Any, limit: Any, cover_first: Any
 ) -> Any:  # fmt: skip
-    """The candidates of the block of rows lo..hi: `Found` as a tuple. nodes: i64[A] rows of the anchors; kinds: i64[A]
-    their groups; costs: i64, >= 1. The state of (node, group) is at node * m + group."""
+    """The candidates of the block of rows lo..hi: their rows, sizes, groups, distances and kinds. nodes: i64[A] rows of
+    the anchors; kinds: i64[A] their groups; costs: i64, >= 1. The state of (node, group) is at node * m + group."""
     n, m = hi - lo, 1
     for a in range(kinds.shape[0]):
         m = max(m, kinds[a] + 1)
@@ -251,8 +251,40 @@ def expand_block(
         rows, ends, kept, count = take(events, order, limit, pred, m, stamp, tree, rows, ends, kept, count)
     if count == 0:
         return alone(nodes, lo, bits)
-    for i in range(ends[count]):
-        rows[i] += lo
+    rows = rows[: ends[count]] + lo
     chosen = events[kept[:count]]
     kind = np.where(chosen[:, 3] >= 0, 1, 0)
-    return rows[: ends[count]].copy(), ends[: count + 1].copy(), chosen[:, 5].copy(), chosen[:, 0].copy(), kind
+    return rows, np.diff(ends[: count + 1]), chosen[:, 5].copy(), chosen[:, 0].copy(), kind
+
+
+@numba.njit(cache=True, nogil=True)
+def appended(array: Any, size: Any, values: Any) -> Any:
+    """The array with `values` behind array[:size]; longer if they do not fit."""
+    while size + values.shape[0] > array.shape[0]:
+        array = grown(array)
+    array[size : size + values.shape[0]] = values
+    return array
+
+
+@numba.njit(cache=True, nogil=True)
+def expand_blocks(
+    indptr: Any, indices: Any, costs: Any, offsets: Any, anchors: Any, groups: Any, at: Any, first: Any, last: Any,
+    limit: Any, cover_first: Any,
+) -> Any:  # fmt: skip
+    """The candidates of the blocks first..last: the fields of `Found`. The anchors of block b: at[b]..at[b + 1]."""
+    counts = np.zeros(last - first, np.int64)
+    rows, sizes = np.empty(64, np.int64), np.empty(16, np.int64)
+    covered, distance, kind = np.empty(16, np.int64), np.empty(16, np.int64), np.empty(16, np.int64)
+    n_rows, count = 0, 0
+    for b in range(first, last):
+        own = slice(at[b], at[b + 1])
+        found = expand_block(
+            indptr, indices, costs, offsets[b], offsets[b + 1], anchors[own], groups[own], limit, cover_first
+        )
+        rows, sizes = appended(rows, n_rows, found[0]), appended(sizes, count, found[1])
+        covered, distance = appended(covered, count, found[2]), appended(distance, count, found[3])
+        kind = appended(kind, count, found[4])
+        counts[b - first] = found[1].shape[0]
+        n_rows += found[0].shape[0]
+        count += found[1].shape[0]
+    return counts, rows[:n_rows], sizes[:count], covered[:count], distance[:count], kind[:count]

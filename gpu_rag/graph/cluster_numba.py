@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 
 from gpu_rag.graph.cluster import labels_of
 from gpu_rag.graph.dots import Filter, filter_for
 from gpu_rag.graph.dots_kernels import flatten, link_tile, settle
-
-Array = np.ndarray[Any, Any]
+from gpu_rag.graph.raw import raw_components, raw_scores
+from gpu_rag.graph.rough import fastest_dtype
 
 
 def clusters_by_numba(
@@ -19,7 +17,7 @@ def clusters_by_numba(
 ) -> torch.Tensor:
     """`radius_clusters` of checked vectors; rows are neighbours when their dot product is >= threshold."""
     n = vectors.shape[0]
-    fast = fast or filter_for(vectors)
+    fast = fast or filter_for(vectors, dtype=fastest_dtype())
     low, high = np.float32(threshold - fast.slack), np.float32(threshold + fast.slack)  # slack covers this rounding
     raw = raw_components(vectors)
     rows = vectors.to(fast.dtype) if fast.dtype == torch.bfloat16 else vectors
@@ -39,14 +37,3 @@ def clusters_by_numba(
     flatten(parent)
     links = torch.from_numpy(waiting[:n_waiting].astype(np.int64)).T
     return labels_of(torch.from_numpy(parent).long(), torch.from_numpy(count >= enough), links)
-
-
-def raw_components(vectors: torch.Tensor) -> Array:
-    """What kernels read vectors from: f32, or the bits of f16 in u16."""
-    vectors = vectors.contiguous()
-    return np.asarray((vectors.view(torch.uint16) if vectors.dtype == torch.float16 else vectors).numpy())
-
-
-def raw_scores(scores: torch.Tensor) -> Array:
-    """What kernels read scores from: f32, or the bits of bf16 in i16."""
-    return np.asarray((scores.view(torch.int16) if scores.dtype == torch.bfloat16 else scores).numpy())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from gpu_rag.errors import BadInput
+from gpu_rag.graph.compiled import compiled_checks
 from gpu_rag.types import CSR
 
 _INTEGERS = (torch.int32, torch.int64)
@@ -115,6 +116,8 @@ def check_csr(csr: CSR) -> None:
     Sound: indptr i64[N+1] from 0 to E, never falling; indices i32[E] in [0, N), ascending in each row, no duplicates;
     weight None or f32[E], finite and >= 0; one device.
     """
+    if is_sound(csr):
+        return  # one compiled pass; the slow checks below say what is wrong
     _check_arrays(csr)
     if bool((csr.indptr.diff() < 0).any()):
         row = int((csr.indptr.diff() < 0).nonzero()[0, 0])
@@ -133,6 +136,25 @@ def check_csr(csr: CSR) -> None:
             raise BadInput(f"a row of a CSR {what}", given=f"row {row}", expected="ascending columns, each once")
     if csr.weight is not None:
         _check_weights(csr.weight, csr.m)
+
+
+def is_sound(csr: CSR, blocks: torch.Tensor | None = None) -> bool:
+    """Whether a compiled pass finds nothing wrong; False also where it cannot read `csr` (another device or type).
+
+    blocks: checked offsets i64[B+1]; an entry must lie in the block of its row. None: all rows are one block.
+    """
+    arrays = (csr.indptr, csr.indices, *(() if csr.weight is None else (csr.weight,)))
+    dtypes = (torch.int64, torch.int32, torch.float32)
+    if any(a.dtype != t or a.dim() != 1 or a.device != csr.indptr.device for a, t in zip(arrays, dtypes)):
+        return False
+    checks = compiled_checks(csr.indptr.device)
+    if checks is None or csr.indptr.shape[0] == 0:
+        return False
+    if blocks is None:
+        blocks = torch.tensor([0, csr.n], device=csr.indptr.device)
+    indptr, indices, offsets = (a.contiguous().numpy() for a in (csr.indptr, csr.indices, blocks))
+    weight = None if csr.weight is None else csr.weight.detach().contiguous().numpy()
+    return bool(checks.is_matrix(indptr, indices, weight, offsets))
 
 
 def _check_arrays(csr: CSR) -> None:

@@ -1,124 +1,180 @@
-"""Personalized PageRank by pylibcugraph, for ONE large graph on a GPU: a call a question, since cuGraph takes one
-personalization vector a call.
+"""Personalized PageRank started by pylibcugraph, for ONE large graph on a GPU: `implementation="cugraph"`.
 
-This file was written against the documented API of pylibcugraph 26.10 and tested with a stand-in that records its
-calls; it has NOT yet run on a GPU.
+cuGraph iterates in f32, one question a call, and stops at a step length that bounds nothing. Here its result is where
+our own steps begin: at least two of them follow, and the error is proved in f64 as that of every other implementation.
+The bits are not reproducible, since cuGraph adds in the order of its threads; so `auto` never means it. cuGraph begins
+with equal ranks everywhere, so a node that no seed reaches may get a score of up to `tol` where others give it 0.
+
+Written against the sources in the wheel of pylibcugraph 26.10 and tested with a stand-in that takes the same arguments;
+it has NOT yet run on a GPU.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
+from threading import Lock
 from typing import Any
 
+import numpy as np
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 
-from gpu_rag.errors import BadInput, GpuRagError, MissingBackend, UsageError
-from gpu_rag.graph.csr import check_csr, transpose
+from gpu_rag.errors import MissingBackend, UsageError
+from gpu_rag.graph.csr import row_of_entry
 from gpu_rag.graph.pagerank_graph import PageRankGraph
-from gpu_rag.graph.ragged import check_ragged, row_of_value
-from gpu_rag.types import CSR, Ragged
+from gpu_rag.graph.pagerank_matrix import MatrixTile, TorchProduct
+from gpu_rag.graph.pagerank_plan import Array, Plan
+from gpu_rag.graph.pagerank_start import unnormalised
+from gpu_rag.graph.pagerank_teleport import Teleport
+from gpu_rag.types import CSR
+
+F32_STEP = 1e-6  # the L1 length of a step that f32 surely comes below; less is left to our own steps
+I32_EDGES = 2**31 - 1  # cuGraph counts edges in the type of its vertices
 
 
-def pagerank_by_cugraph(
-    csr: CSR | PageRankGraph,
-    seeds: Ragged,
-    weights: Ragged | None = None,
-    *,
-    damping: float = 0.85,
-    tol: float = 1e-6,
-    max_iter: int = 200,
-) -> torch.Tensor:
-    """PageRank of every node for B questions, one call each: f32[B, N] on the device of the graph.
-
-    Arguments as in `personalized_pagerank`, with nodes that have no outgoing weight treated as there: their mass
-    returns to the seeds of the question. An empty list of seeds gives a row of zeros. tol: cuGraph stops when the L1
-    length of a step is below its epsilon; epsilon = tol (1-d) / d makes the error of power iteration at most tol, f32
-    rounding apart, which is not proved here. Not bit-reproducible: cuGraph adds in the order of its threads. Raises
-    BadInput, UsageError (no CUDA tensors), MissingBackend, and GpuRagError after max_iter steps without convergence.
-    """
-    if isinstance(csr, PageRankGraph):
-        csr = csr.pull if csr.symmetric else transpose(csr.pull)
-    _check_available(csr.indptr.device)
-    check_csr(csr)
-    check_ragged(seeds, "seeds", n=csr.n, device=csr.indptr.device)
-    mass = _mass(seeds, weights)
-    if not 0 < damping < 1 or not 0 < tol <= 1 or max_iter < 1:
-        given = f"damping={damping}, tol={tol}, max_iter={max_iter}"
-        raise UsageError("an option is out of range", given=given, expected="0 < damping < 1, 0 < tol <= 1, >= 1 steps")
-    solver = _Solver(csr, damping, tol * (1 - damping) / damping, max_iter)
-    result = torch.zeros(seeds.batch, csr.n, dtype=torch.float32, device=csr.indptr.device)
-    ends = seeds.offsets.tolist()
-    for b, (first, last) in enumerate(zip(ends[:-1], ends[1:])):
-        nodes, each = torch.unique(seeds.values[first:last].int(), return_inverse=True)
-        values = torch.zeros(nodes.shape[0], dtype=torch.float32, device=nodes.device)
-        values.index_add_(0, each, mass[first:last])
-        if float(values.sum()) > 0:
-            solver.solve(nodes, values, result[b])
-    return result
-
-
-def _check_available(device: torch.device) -> None:
+def check_available(device: torch.device) -> None:
+    """Raises MissingBackend where pylibcugraph is not installed, UsageError for a graph that is not on a GPU."""
     if find_spec("pylibcugraph") is None or find_spec("cupy") is None:
         raise MissingBackend("pylibcugraph is not installed", do="pip install 'gpu-rag[gpu]'")
     if device.type != "cuda":
         raise UsageError("cugraph works on a GPU", given=f"a graph on {device}", expected="cuda")
 
 
-def _mass(seeds: Ragged, weights: Ragged | None) -> torch.Tensor:
-    """f32[T]: the weight of every seed, 1 where none are given."""
-    if weights is None:
-        return torch.ones(seeds.values.shape[0], dtype=torch.float32, device=seeds.values.device)
-    if not torch.equal(weights.offsets, seeds.offsets) or not bool(
-        (torch.isfinite(weights.values) & (weights.values >= 0)).all()
-    ):
-        raise BadInput("weights do not fit the seeds", expected="equal offsets, finite and >= 0")
-    total = torch.zeros(seeds.batch, dtype=torch.float64, device=seeds.values.device)
-    row = row_of_value(seeds)
-    total.index_add_(0, row, weights.values.double())
-    return (weights.values / total.clamp_min(1e-300)[row]).float()
+@contextmanager
+def on_device(device: torch.device) -> Iterator[None]:
+    """cuGraph works on the current device and on a stream of its own: each side waits for what the other has queued."""
+    if device.type != "cuda":  # the stand-in of the tests
+        yield
+        return
+    with torch.cuda.device(device):
+        torch.cuda.synchronize()
+        yield
+        torch.cuda.synchronize()
 
 
-class _Solver:
-    """A graph in cuGraph's own form, made once."""
+class Library:
+    """pylibcugraph, and CuPy for the arrays that it takes."""
 
-    def __init__(self, csr: CSR, damping: float, epsilon: float, max_iter: int):
-        self.lib: Any = import_module("pylibcugraph")
+    def __init__(self) -> None:
+        self.plc: Any = import_module("pylibcugraph")
         self.cupy: Any = import_module("cupy")
-        self.damping, self.epsilon, self.max_iter, self.n = damping, epsilon, max_iter, csr.n
-        values = torch.ones(csr.m, device=csr.indices.device) if csr.weight is None else csr.weight
-        self.handle = self.lib.ResourceHandle()
-        # offsets and columns must have one integer type; the graph is stored transposed, as PageRank pulls
-        self.graph = self.lib.SGGraph(
-            resource_handle=self.handle,
-            graph_properties=self.lib.GraphProperties(is_symmetric=False, is_multigraph=False),
-            src_or_offset_array=self.cupy.from_dlpack(csr.indptr),
-            dst_or_index_array=self.cupy.from_dlpack(csr.indices.long()),
-            weight_array=self.cupy.from_dlpack(values),
-            store_transposed=True,
-            renumber=False,
-            do_expensive_check=False,
-            input_array_format="CSR",
-        )
 
-    def solve(self, nodes: torch.Tensor, values: torch.Tensor, row: torch.Tensor) -> None:
-        """Writes the PageRank of one question into row f32[N]."""
-        vertices, ranks, converged = self.lib.personalized_pagerank(
-            resource_handle=self.handle,
-            graph=self.graph,
-            precomputed_vertex_out_weight_vertices=None,
-            precomputed_vertex_out_weight_sums=None,
-            initial_guess_vertices=None,
-            initial_guess_values=None,
-            personalization_vertices=self.cupy.from_dlpack(nodes.long()),
-            personalization_values=self.cupy.from_dlpack(values / values.sum()),
-            alpha=self.damping,
-            epsilon=self.epsilon,
-            max_iterations=self.max_iter,
-            do_expensive_check=False,
-            fail_on_nonconvergence=False,
-        )
-        if not converged:
-            given = f"{self.max_iter} steps, epsilon {self.epsilon:.2g}"
-            raise GpuRagError("cugraph did not converge", given=given, do="raise max_iter or tol")
-        row[torch.from_dlpack(vertices).long()] = torch.from_dlpack(ranks)
+    def array(self, values: torch.Tensor) -> Any:
+        """A CuPy array in the memory of a tensor."""
+        if values.numel() == 0:  # it has no memory to share
+            return self.cupy.empty(0, dtype=str(values.dtype).removeprefix("torch."))
+        return self.cupy.from_dlpack(values.contiguous())
+
+    def pagerank(
+        self, handle: Any, graph: Any, nodes: torch.Tensor, mass: torch.Tensor, plan: Plan
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(nodes i64, ranks f32) of one question that restarts at `nodes`, each once, with f32 `mass` of any sum.
+
+        Mass on nodes without outgoing weight returns to `nodes`, as here. Without convergence to `step_length` the
+        result is a start like any other, so that is no error.
+        """
+        with on_device(nodes.device):
+            found, ranks, _ = self.plc.personalized_pagerank(
+                resource_handle=handle,
+                graph=graph,
+                precomputed_vertex_out_weight_vertices=None,
+                precomputed_vertex_out_weight_sums=None,
+                initial_guess_vertices=None,
+                initial_guess_values=None,
+                personalization_vertices=self.array(nodes),
+                personalization_values=self.array(mass),
+                alpha=plan.damping,
+                epsilon=step_length(plan),
+                max_iterations=plan.max_iter,
+                do_expensive_check=False,
+                fail_on_nonconvergence=False,
+            )
+        return torch.from_dlpack(found).long(), torch.from_dlpack(ranks)
+
+
+def step_length(plan: Plan) -> float:
+    """The L1 length of a step at which cuGraph stops: power iteration is then within the tolerance, or as near as f32
+    surely comes."""
+    return max(plan.tol * (1 - plan.damping) / max(plan.damping, 1e-12), F32_STEP)
+
+
+def vertex_type(edges: int) -> torch.dtype:
+    """i32 where it can count the edges, else i64."""
+    return torch.int32 if edges < I32_EDGES else torch.int64
+
+
+def memory_of(csr: CSR) -> tuple[int, int]:
+    """Where the columns and the weights of a graph lie: two graphs may share their row pointers."""
+    return csr.indices.data_ptr(), 0 if csr.weight is None else csr.weight.data_ptr()
+
+
+class SingleGraph:
+    """A graph in cuGraph's own form on one GPU. It is a copy: 8 bytes an entry and more, beside ours."""
+
+    def __init__(self, graph: PageRankGraph):
+        self.library, self.n, self.kind = Library(), graph.n, vertex_type(graph.pull.m)
+        self.memory = memory_of(graph.pull)
+        self.one_call = Lock()  # tiles may be solved by several threads; a handle is for one
+        array, weight = self.library.array, graph.pull.weight
+        tails, heads = graph.pull.indices.to(self.kind), row_of_entry(graph.pull).to(self.kind)
+        nodes = torch.arange(graph.n, dtype=self.kind, device=graph.device)
+        with on_device(graph.device):
+            self.handle = self.library.plc.ResourceHandle()
+            # as edges: rows and columns in i64 are not taken as a CSR; renumbering is what its kernels are made for
+            self.graph = self.library.plc.SGGraph(
+                resource_handle=self.handle,
+                graph_properties=self.library.plc.GraphProperties(is_symmetric=graph.symmetric, is_multigraph=False),
+                src_or_offset_array=array(tails),
+                dst_or_index_array=array(heads),
+                weight_array=None if weight is None else array(weight),
+                store_transposed=True,
+                renumber=True,
+                do_expensive_check=False,
+                vertices_array=array(nodes),
+            )
+
+    def ranks(self, pi: torch.Tensor, plan: Plan) -> torch.Tensor:
+        """f32[N, B] for restart distributions pi f64[N, B], none of them zero: a call each, one at a time."""
+        found = torch.zeros(self.n, pi.shape[1], dtype=torch.float32, device=pi.device)
+        for b, column in enumerate(pi.unbind(1)):
+            nodes = column.nonzero()[:, 0]
+            mass = column[nodes].float()
+            with self.one_call:
+                vertices, ranks = self.library.pagerank(self.handle, self.graph, nodes.to(self.kind), mass, plan)
+            found[vertices, b] = ranks
+        return found
+
+
+class CugraphTile(MatrixTile):
+    """`MatrixTile` whose state begins at what cuGraph found."""
+
+    def __init__(
+        self, held: SingleGraph, graph: PageRankGraph, product: TorchProduct, plan: Plan, teleport: Teleport,
+        questions: Array, result: torch.Tensor, lo: int, width: int, dtype: torch.dtype,
+    ):  # fmt: skip
+        super().__init__(graph, product, plan, teleport, questions, result, lo, width, dtype)
+        asked = len(questions)
+        pi = teleport.dense(questions, width, graph)
+        ranks = held.ranks(pi[:, :asked], plan).double()
+        lost = (ranks * graph.dangling[:, None]).sum(0)
+        first = unnormalised(ranks, ranks.sum(0), lost, plan.damping) / self.scale
+        self.x[:, :asked] = first.to(self.x.dtype)
+
+
+_held: Any = WeakTensorKeyDictionary()  # by indptr: cuGraph's own form of a graph is made once
+
+
+def tile_maker(
+    graph: PageRankGraph, teleport: Teleport, plan: Plan, width: int
+) -> Callable[[torch.dtype, np.ndarray[Any, Any], torch.Tensor, int], CugraphTile]:
+    """What makes a tile of (dtype, questions, result, lo): see `pagerank_job`."""
+    pull, product = graph.pull, TorchProduct(graph)
+    held = _held.get(pull.indptr)
+    if held is None or held.memory != memory_of(pull):
+        held = _held[pull.indptr] = SingleGraph(graph)
+    return lambda dtype, questions, result, lo: CugraphTile(
+        held, graph, product, plan, teleport, questions, result, lo, width, dtype
+    )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from gpu_rag_kernels.ragged_gather_dot_topk import gather_dots
 
 from gpu_rag.errors import BadInput
 
@@ -45,12 +46,12 @@ def _parts(vectors: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
 
 
 def exact_dots(left: torch.Tensor, i: torch.Tensor, right: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
-    """f64[P]: the exact dot product of left[i[p]] and right[j[p]], on the grid. Memory: bounded, beside the result."""
-    step = max(1, _PART // left.shape[1])
-    sums = [
-        (on_grid(left[i[p : p + step]]) * on_grid(right[j[p : p + step]])).sum(1) for p in range(0, i.shape[0], step)
-    ]
-    return torch.cat(sums) if sums else torch.zeros(0, dtype=torch.float64, device=left.device)
+    """f64[P]: the exact dot product of left[i[p]] and right[j[p]], on the grid. Memory: bounded, beside the result.
+
+    left, right: f16/f32, unit rows or zeros (unchecked); i, j: i32/i64[P]. On a GPU with triton one pass over the rows,
+    which are not gathered. Raises BadInput for shapes and dtypes.
+    """
+    return gather_dots(left, i, right, j)
 
 
 def on_grid(vectors: torch.Tensor) -> torch.Tensor:

@@ -6,15 +6,14 @@ Kernels and the functions they call share a file because numba's cache of a kern
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numba
 import numpy as np
 from numba.core import types
-from numba.extending import intrinsic, overload
+from numba.extending import overload
 
 CHUNK = 64  # scores that are looked at together before any is looked at alone
-BITS = 32  # keywords of a word of a mask
 _F16_BIAS = np.float32(2.0**112)  # f32 exponent bias over that of f16: also right for subnormals
 _GRID = 2.0**24
 
@@ -59,19 +58,6 @@ def _component(raw: Any) -> Any:
         return np.rint(np.float64(raw) * _GRID)
 
     return of_f32
-
-
-@intrinsic
-def popcount(typing: Any, word: Any) -> Any:
-    """The number of bits that are set."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.ctpop(args[0])
-
-    return word(word), emit
-
-
-popcount_any: Any = popcount  # numba supplies the first parameter, which a type checker cannot know
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc"}, error_model="numpy")
@@ -154,85 +140,7 @@ def link_tile(
 
 
 @numba.njit(cache=True, nogil=True)
-def link_pairs(parent: Any, a: Any, b: Any) -> None:
-    """Unites a[p] and b[p] for every p."""
-    for p in range(a.shape[0]):
-        unite(parent, a[p], b[p])
-
-
-@numba.njit(cache=True, nogil=True)
 def flatten(parent: Any) -> None:
     """Makes every entry its own root."""
     for i in range(parent.shape[0]):
         parent[i] = root_of(parent, i)
-
-
-class JoinSide(NamedTuple):
-    """One side of a join. raw: its vectors; size: i32[N], distinct keywords of each row; group: i64[N], or [0];
-    rare_offsets i64[N+1], rare i32[T]: the keywords of a row that lie in lists; words_offsets i64[N+1], word_at i32,
-    word u32: the words of a row's mask of common keywords that are not zero."""
-
-    raw: Any
-    size: Any
-    group: Any
-    rare_offsets: Any
-    rare: Any
-    words_offsets: Any
-    word_at: Any
-    word: Any
-
-
-class JoinTile(NamedTuple):
-    """What the columns j0.. of a tile hold. list_offsets i64[R+1], list_rows i32: the columns that have each rare
-    keyword; masks: u32[W, columns], common keywords as bits."""
-
-    j0: Any
-    list_offsets: Any
-    list_rows: Any
-    masks: Any
-
-
-@numba.njit(cache=True, nogil=True)
-def count_overlaps(left: Any, tile: Any, i: Any, overlap: Any) -> None:
-    """overlap i32[columns] = the number of keywords that row i shares with each column."""
-    overlap[:] = 0
-    for w in range(left.words_offsets[i], left.words_offsets[i + 1]):
-        word, column = left.word[w], tile.masks[left.word_at[w]]
-        for c in range(overlap.shape[0]):
-            overlap[c] += np.int32(popcount_any(np.uint32(word & column[c])))
-    for r in range(left.rare_offsets[i], left.rare_offsets[i + 1]):
-        keyword = left.rare[r]
-        for p in range(tile.list_offsets[keyword], tile.list_offsets[keyword + 1]):
-            overlap[tile.list_rows[p]] += 1
-
-
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def join_tile(scores: Any, i0: Any, left: Any, right: Any, tile: Any, slack: Any, best: Any, index: Any) -> None:
-    """Brings best f64[Nl] and index i64[Nl] of rows i0.. up to date with the columns of one tile.
-
-    With o shared keywords of u in the union, the score of a pair is (o / u + dot) / 2. It can only reach `best` if
-    o / u + score + slack >= 2 best, tested as (2 best - slack - score) u <= o; such pairs are computed exactly.
-    Columns come in ascending order, so of equal scores the first stays.
-    """
-    n_columns = scores.shape[1]
-    overlap, sizes = np.zeros(n_columns, np.int32), right.size[tile.j0 : tile.j0 + n_columns]
-    for i in range(i0, i0 + scores.shape[0]):
-        count_overlaps(left, tile, i, overlap)
-        row, size = scores[i - i0], max(left.size[i], np.int32(1))  # two empty sets: 0 / 1
-        for start in range(0, n_columns, CHUNK):
-            chunk, shared = row[start : start + CHUNK], overlap[start : start + CHUNK]
-            other = sizes[start : start + CHUNK]
-            cut, hit = np.float32(2 * best[i] - slack), False
-            for c in range(chunk.shape[0]):
-                hit |= (cut - value(chunk[c])) * np.float32(size + other[c] - shared[c]) <= np.float32(shared[c])
-            if not hit:
-                continue
-            for c in range(chunk.shape[0]):
-                union, j = size + other[c] - shared[c], tile.j0 + start + c
-                if (np.float32(2 * best[i] - slack) - value(chunk[c])) * np.float32(union) > np.float32(shared[c]):
-                    continue
-                if left.group.shape[0] > 0 and left.group[i] == right.group[j]:
-                    continue
-                score = (shared[c] / union + exact_dot(left.raw[i], right.raw[j])) / 2
-                if score > best[i]:
-                    best[i], index[i] = score, j

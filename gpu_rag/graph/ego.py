@@ -11,15 +11,16 @@ from gpu_rag_kernels.choice import pick_kernel
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.backend import check_threads, pick_implementation, run_parts
+from gpu_rag.graph.compiled import shortened
 from gpu_rag.graph.csr import check_csr
 from gpu_rag.graph.ego_words import balls_by_words
-from gpu_rag.graph.ragged import check_ascending, check_ragged, expand, ragged_of_keys, row_of_value
+from gpu_rag.graph.ragged import arrays_of, check_ascending, check_ragged, expand, ragged_of_keys, row_of_value
 from gpu_rag.types import CSR, Blocks, Ragged
 
 __all__ = ["CheckedGraph", "checked", "ego_balls", "induced_subgraphs", "pick_implementation"]
 
 Ranges = Sequence[tuple[int, int]]
-READ_AT_ONCE = 1 << 24  # entries of the rows of blocks that are cut out together
+READ_AT_ONCE = 1 << 27  # entries of the rows of blocks that are cut out together: room that is mostly never written
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,9 @@ def ego_balls(
     those of the whole ball. include, exclude: ranges (lo, hi) of nodes lo <= v < hi; a node other than a seed is
     reached, and passed through, only if it lies in one of `include` (any if None) and in none of `exclude`.
     implementation: numba | torch | auto, all give the same integers. threads: groups of 64 questions at once (numba).
-    Memory: the result and, a thread, 36 N bytes (numba); torch: the edges of a frontier, in pieces, or on a GPU
-    with Triton and no limit 96 N bytes and the words of `ego_words`.
+    Memory: the result and, a thread, 36 N bytes (numba; 5 N where a group has four questions or fewer, which are
+    searched one by one); torch: the edges of a frontier, in pieces, or on a GPU with Triton and no limit 96 N bytes and
+    the words of `ego_words`.
     Raises BadInput, UsageError, MissingBackend.
 
     Path 0 - 1 - 2 - 3, radius 1: seeds [[0], [1, 3]] give [[0, 1], [0, 1, 2, 3]]; with limit 3, [[0, 1], [0, 1, 3]].
@@ -70,7 +72,7 @@ def ego_balls(
         raise BadInput("limit is out of range", given=limit, expected=">= 0 nodes, or None")
     check_threads(threads)
     allowed = node_mask(graph, include, exclude)
-    if pick_implementation(graph.indptr.device, implementation) == "numba":
+    if pick_implementation(graph.indptr.device, implementation, "ego_balls") == "numba":
         return _balls_by_numba(graph, seeds, radius, limit, allowed, threads)
     if limit is None and pick_kernel("msbfs_or", graph.indptr.device) == "triton":
         return balls_by_words(graph, seeds, radius, allowed)
@@ -105,6 +107,8 @@ def _balls_by_numba(
 
     def balls(first: int) -> tuple[np.ndarray, np.ndarray]:
         last = min(first + kernels.WORD, seeds.batch)
+        if last - first <= kernels.ALONE:
+            return kernels.balls_alone(indptr, indices, may, sources, offsets, first, last, radius, most)
         seen, fresh, bits = (np.zeros(n, np.uint64) for _ in range(3))
         touched, found, front = (np.empty(n, np.int32) for _ in range(3))
         n_touched = kernels.search(
@@ -175,8 +179,9 @@ def induced_subgraphs(
     nodes: Ragged of i32/i64 nodes, ascending, each once (as `ego_balls` gives them). include, exclude: ranges
     (lo, hi), lo <= v < hi; only listed nodes in one of `include` (any if None) and in none of `exclude` are taken.
     Returns Blocks: csr with local indices, offsets i64[B+1], global_ids i32[T]; symmetric where `csr` is.
-    implementation: numba | torch | auto, all give the same. Time: the rows of the listed nodes; memory: the result,
-    4 N bytes, and a buffer of 16M entries, or of one block's rows if they have more.
+    implementation: numba | torch | auto, all give the same. Time: the rows of the listed nodes. Memory: the result
+    (twice where these rows have more than 2^27 entries) and 4 N bytes; 4 bytes an entry of the rows, 12 with weights,
+    are asked for and mostly never written.
     Raises BadInput, UsageError, MissingBackend.
 
     Path 0 - 1 - 2 - 3 with [[0, 1], [1, 3]] gives two blocks, 0 - 1 and two lone nodes: global_ids [0, 1, 1, 3],
@@ -186,14 +191,12 @@ def induced_subgraphs(
     check_ragged(nodes, "nodes", n=graph.n, device=graph.indptr.device)
     check_ascending(nodes, "nodes")
     allowed = node_mask(graph, include, exclude)
-    chosen = pick_implementation(graph.indptr.device, implementation)
+    picked = pick_implementation(graph.indptr.device, implementation, "induced_subgraphs")
     if nodes.values.shape[0] >= 2**31:
         raise BadInput("too many nodes in all blocks", given=nodes.values.shape[0], expected="fewer than 2^31")
     kept = nodes if allowed is None else _kept(nodes, allowed)
     kept = Ragged(kept.values.int(), kept.offsets)
-    counts, columns, entries = (_inside_by_numba if chosen == "numba" else _inside_by_torch)(graph, kept)
-    indptr = torch.zeros(counts.shape[0] + 1, dtype=torch.int64, device=counts.device)
-    indptr[1:] = counts.cumsum(0)
+    indptr, columns, entries = (_inside_by_numba if picked == "numba" else _inside_by_torch)(graph, kept)
     weight = None if graph.weight is None else graph.weight[entries]
     return Blocks(CSR(indptr, columns, weight), kept.offsets, kept.values)
 
@@ -210,27 +213,32 @@ Inside = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def _inside_by_numba(graph: CSR, nodes: Ragged) -> Inside:
-    """Entries of each local row i64[T], their local columns i32[M] and their numbers in `graph` i64[M] (or [0])."""
-    from gpu_rag.graph.ego_kernels import cut_out
+    """indptr i64[T+1] of the blocks, local columns i32[M], and the entries' numbers in `graph` i64[M] (or [0])."""
+    from gpu_rag.graph.ego_kernels import cut_out, forget, rows_before
 
     indptr, indices = graph.indptr.contiguous().numpy(), graph.indices.contiguous().numpy()
-    listed, offsets = nodes.values.contiguous().numpy(), nodes.offsets.contiguous().numpy()
-    read = np.concatenate([np.zeros(1, np.int64), np.cumsum(indptr[listed + 1] - indptr[listed])])[offsets]
-    local, counts = np.full(graph.n, -1, np.int32), np.zeros(len(listed), np.int64)
-    columns, entries, first = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)], 0
+    listed, offsets = arrays_of(nodes)
+    read = np.empty(nodes.batch + 1, np.int64)
+    rows_before(indptr, listed, offsets, read)
+    local, ends = np.empty(graph.n, np.int32), np.zeros(len(listed) + 1, np.int64)
+    forget(indptr, indices, listed, read[-1], local)
+    columns: list[np.ndarray] = []
+    entries: list[np.ndarray] = []
+    first = 0
     while first < nodes.batch:  # as many blocks as can be read at once, at least one
         last = max(first + 1, int(np.searchsorted(read, read[first] + READ_AT_ONCE, "right")) - 1)
         found = np.empty(read[last] - read[first] + 1, np.int32)
-        numbers = np.empty(0 if graph.weight is None else len(found), np.int64)
-        size = cut_out(indptr, indices, listed, offsets, first, last, local, counts, found, numbers)
-        columns.append(found[:size].copy())
-        entries.append(numbers[:size].copy())
+        numbers = None if graph.weight is None else np.empty(len(found), np.int64)
+        size = cut_out(indptr, indices, listed, offsets, first, last, local, ends, found, numbers)
+        columns.append(shortened(found, size))
+        if numbers is not None:
+            entries.append(shortened(numbers, size))
         first = last
-    return (
-        torch.from_numpy(counts),
-        torch.from_numpy(np.concatenate(columns)),
-        torch.from_numpy(np.concatenate(entries)),
-    )
+    return torch.from_numpy(ends), _joined(columns, np.int32), _joined(entries, np.int64)
+
+
+def _joined(pieces: list[np.ndarray], dtype: type) -> torch.Tensor:
+    return torch.from_numpy(pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, dtype), *pieces]))
 
 
 def _inside_by_torch(graph: CSR, nodes: Ragged) -> Inside:
@@ -246,4 +254,6 @@ def _inside_by_torch(graph: CSR, nodes: Ragged) -> Inside:
         counts += torch.bincount(owner[hit], minlength=counts.shape[0])
         columns.append(at[hit])
         entries.append(entry[hit])
-    return counts, torch.cat(columns).int(), torch.cat(entries)
+    indptr = torch.zeros(counts.shape[0] + 1, dtype=torch.int64, device=counts.device)
+    indptr[1:] = counts.cumsum(0)
+    return indptr, torch.cat(columns).int(), torch.cat(entries)

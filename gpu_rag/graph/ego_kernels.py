@@ -10,6 +10,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 WORD = 64  # questions of a search
+ALONE = 4  # so many or fewer are searched one after the other: a mark a node instead of words
 _ONE = np.uint64(1)
 _NONE = np.uint64(0)
 
@@ -154,28 +155,109 @@ def write_balls(seen: Any, touched: Any, place: Any, out: Any) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
+def ball_of_one(
+    indptr: Any, indices: Any, allowed: Any, seeds: Any, radius: Any, limit: Any, seen: Any, ball: Any
+) -> Any:
+    """Writes the ball of one question into ball i32[N], ascending; returns its size. seen: bool[N], all False before
+    and after; allowed, limit: as in `search`."""
+    size, begin, n = 0, 0, seen.shape[0]
+    for w in seeds:
+        if not seen[w]:
+            seen[w] = True
+            ball[size] = w
+            size += 1
+    for step in range(radius + 1):
+        if step > 0:
+            end = size
+            for f in range(begin, end):
+                for e in range(indptr[ball[f]], indptr[ball[f] + 1]):
+                    w = np.uint32(indices[e])
+                    if not seen[w] and (allowed.shape[0] == 0 or allowed[w]):
+                        seen[w] = True
+                        ball[size] = w
+                        size += 1
+            begin = end
+        if 0 <= limit < size:
+            ball[begin:size].sort()
+            for i in range(limit, size):
+                seen[ball[i]] = False
+            size = limit
+            break
+    if size > n // 16:
+        size = 0
+        for w in range(n):
+            if seen[w]:
+                ball[size] = w
+                size += 1
+        seen[:] = False
+    else:
+        ball[:size].sort()
+        for i in range(size):
+            seen[ball[i]] = False
+    return size
+
+
+@numba.njit(cache=True, nogil=True)
+def balls_alone(
+    indptr: Any, indices: Any, allowed: Any, seeds: Any, offsets: Any, first: Any, last: Any, radius: Any, limit: Any
+) -> Any:
+    """The balls of the questions first..last, one after the other: their nodes i32[T] and sizes i64[last - first]."""
+    n = indptr.shape[0] - 1
+    seen, ball, nodes = np.zeros(n, np.bool_), np.empty(n, np.int32), np.empty(0, np.int32)
+    sizes = np.zeros(last - first, np.int64)
+    for b in range(first, last):
+        own = seeds[offsets[b] : offsets[b + 1]]
+        size = ball_of_one(indptr, indices, allowed, own, radius, limit, seen, ball)
+        nodes = np.concatenate((nodes, ball[:size]))
+        sizes[b - first] = size
+    return nodes, sizes
+
+
+@numba.njit(cache=True, nogil=True)
+def rows_before(indptr: Any, nodes: Any, offsets: Any, before: Any) -> None:
+    """before i64[B+1] = how many entries the rows of the nodes of all earlier lists have."""
+    before[0] = 0
+    for b in range(offsets.shape[0] - 1):
+        total = before[b]
+        for t in range(offsets[b], offsets[b + 1]):
+            total += indptr[nodes[t] + 1] - indptr[nodes[t]]
+        before[b + 1] = total
+
+
+@numba.njit(cache=True, nogil=True)
+def forget(indptr: Any, indices: Any, nodes: Any, n_read: Any, local: Any) -> None:
+    """local i32[N] = -1, at least where the rows of `nodes`, with n_read entries, lead."""
+    if n_read > local.shape[0] // 8:
+        local[:] = -1
+        return
+    for t in range(nodes.shape[0]):
+        for e in range(indptr[nodes[t]], indptr[nodes[t] + 1]):
+            local[np.uint32(indices[e])] = -1
+
+
+@numba.njit(cache=True, nogil=True)
 def cut_out(
-    indptr: Any, indices: Any, nodes: Any, offsets: Any, first: Any, last: Any, local: Any, counts: Any, columns: Any,
+    indptr: Any, indices: Any, nodes: Any, offsets: Any, first: Any, last: Any, local: Any, ends: Any, columns: Any,
     entries: Any,
 ) -> Any:  # fmt: skip
-    """Blocks first..last: columns i32[M] and entries i64[M] get the local column and the entry number of every entry
-    of a listed node's row whose column lies in the same block; counts i64[T], how many of each row. Returns M.
+    """Blocks first..last: columns i32[M] and entries i64[M] (None: not wanted) get the local column and the entry
+    number of every entry of a listed node's row whose column lies in the same block; ends i64[T+1] is the indptr of
+    the blocks, and known up to this one. Returns M.
 
-    local: i32[N], all -1 before the first block. Local numbers grow from block to block, so one below the first of
-    this block belongs to an earlier one. columns has room for all entries of the rows; entries may be [0]: not wanted.
+    local: i32[N], -1 before the first block where the rows of any block lead. Local numbers grow from block to block,
+    so one below the first of this block belongs to an earlier one. columns has room for all entries of the rows.
     """
-    at = 0
+    at, before = 0, ends[offsets[first]]
     for b in range(first, last):
-        start = offsets[b]
-        for t in range(start, offsets[b + 1]):
-            local[nodes[t]] = t
-        for t in range(start, offsets[b + 1]):
-            before = at
+        start = np.int32(offsets[b])
+        for t in range(offsets[b], offsets[b + 1]):
+            local[np.uint32(nodes[t])] = t
+        for t in range(offsets[b], offsets[b + 1]):
             for e in range(indptr[nodes[t]], indptr[nodes[t] + 1]):
-                column = local[indices[e]]
-                columns[at] = column  # kept only if `at` moves on
-                if entries.shape[0] > 0:
-                    entries[at] = e
+                column = local[np.uint32(indices[e])]  # unsigned: numba need not look for negative ones
+                columns[np.uint64(at)] = column  # kept only if `at` moves on
+                if entries is not None:
+                    entries[np.uint64(at)] = e
                 at += column >= start
-            counts[t] = at - before
+            ends[t + 1] = before + at
     return at

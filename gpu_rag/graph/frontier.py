@@ -11,15 +11,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from gpu_rag_kernels.choice import pick_kernel
 
-from gpu_rag.errors import BadInput
-from gpu_rag.graph.backend import check_threads, pick_implementation
+from gpu_rag.errors import BadInput, UsageError
+from gpu_rag.graph.backend import check_threads, chosen, pick_implementation, preferred
 from gpu_rag.graph.csr import check_range
 from gpu_rag.graph.dots import check_unit_rows
 from gpu_rag.graph.ragged import check_ascending, check_ragged, row_of_value
 from gpu_rag.types import Ragged, TopK
 
-__all__ = ["Asked", "Described", "HopEdges", "described", "frontier_topk", "hop_edges", "score_lists", "top_edges"]
+__all__ = [
+    "Asked", "Described", "HopEdges", "described", "frontier_topk", "hop_edges", "pick_search", "score_lists",
+    "top_edges",
+]  # fmt: skip
+
+IMPLEMENTATIONS = ("numba", "torch", "triton")
+KERNELS = {"torch": "reference", "triton": "triton"}  # that does the dot products and finds the best of a list
 
 QUESTION_TILE = 64  # questions whose scores are alive together
 EDGE_TILE = 16384  # and edges, or those of one vector if they are more
@@ -151,13 +158,29 @@ def _check_lists(lists: Ragged, asked: Asked, n: int, name: str) -> None:
         raise BadInput(f"{name} do not match the questions", given=given, expected="a list a question")
 
 
+def pick_search(device: torch.device, implementation: str = "auto", op: str = "frontier_topk") -> str:
+    """Which implementation of `frontier_topk` and `score_lists` runs: numba | torch | triton; all give the same bits.
+
+    auto: what is preferred for the family `ops`, else numba on the CPU where it is installed, triton on a GPU where it
+    is (the kernel `ragged_gather_dot_topk`, never run on a GPU yet), else torch. triton runs on the CPU only where its
+    interpreter is switched on. Raises MissingBackend, or UsageError for a name that does not exist or cannot take this
+    device.
+    """
+    implementation = preferred("ops", implementation)
+    if implementation not in (*IMPLEMENTATIONS, "auto"):
+        raise UsageError("no such implementation", given=implementation, expected=", ".join((*IMPLEMENTATIONS, "auto")))
+    if implementation == "triton" or (implementation == "auto" and pick_kernel(op, device) == "triton"):
+        return chosen(op, pick_kernel(op, device, "triton"))
+    return pick_implementation(device, implementation, op)
+
+
 def score_lists(
     asked: Asked, things: Described, lists: Ragged, *, implementation: str = "auto", threads: int = 1
 ) -> torch.Tensor:
     """SIM(q, x) for every x in each question's list: f32[T], in the order of `lists`.
 
-    lists: Ragged of i32/i64 rows of `things`, any order, repeats allowed. implementation: numba | torch | auto, all
-    give the same bits. Time: D of multiply and add a pair; memory: the result (torch: D f64 a pair, in pieces).
+    lists: Ragged of i32/i64 rows of `things`, any order, repeats allowed. implementation: see `pick_search`. Time: D of
+    multiply and add a pair; memory: the result (torch: D f64 a pair, in pieces; triton: 16 bytes a pair).
     Raises BadInput, UsageError, MissingBackend.
 
     q = [1, 0] with words {1, 2}; things [1, 0] with {3} and [0.6, 0.8] with {1}: scores 0.5 and 0.55.
@@ -165,13 +188,14 @@ def score_lists(
     _check_asked(asked, things.vectors)
     _check_lists(lists, asked, things.n, "rows")
     check_threads(threads)
-    if pick_implementation(asked.vectors.device, implementation) == "numba":
+    picked = pick_search(asked.vectors.device, implementation, "score_lists")
+    if picked == "numba":
         from gpu_rag.graph.frontier_numba import lists_by_numba
 
         return lists_by_numba(asked, things, lists, threads)
     from gpu_rag.graph.frontier_torch import lists_by_torch
 
-    return lists_by_torch(asked, things, lists)
+    return lists_by_torch(asked, things, lists, KERNELS[picked])
 
 
 def frontier_topk(
@@ -181,8 +205,9 @@ def frontier_topk(
 
     Row t belongs to frontier.values[t]; ids are edges e of that vertex by (-SIM(q, e), e), padded with (-1, -inf)
     where a vertex has fewer. frontier: Ragged of i32/i64 vertices, any order, repeats allowed. k >= 1.
-    implementation: numba | torch | auto, all give the same bits. threads: blocks of questions at once (numba).
-    Time: D of multiply and add an out-edge of the frontier; no [B, E] scores exist.
+    implementation: see `pick_search`. threads: blocks of questions at once (numba).
+    Time: D of multiply and add an out-edge of the frontier; no [B, E] scores exist. Memory beside the result: torch
+    gathers the vectors of the out-edges in pieces, triton reads them where they lie.
     Raises BadInput, UsageError, MissingBackend.
 
     Vertex 0 with out-edges 0: [1, 0], {3} and 1: [0.6, 0.8], {1}; vertex 1 with none. q = [1, 0] with {1, 2}, frontier
@@ -192,13 +217,14 @@ def frontier_topk(
     _check_lists(frontier, asked, edges.n, "vertices")
     _check_k(k)
     check_threads(threads)
-    if pick_implementation(asked.vectors.device, implementation) == "numba":
+    picked = pick_search(asked.vectors.device, implementation)
+    if picked == "numba":
         from gpu_rag.graph.frontier_numba import frontier_by_numba
 
         return frontier_by_numba(asked, edges, frontier, k, threads)
     from gpu_rag.graph.frontier_torch import frontier_by_torch
 
-    return frontier_by_torch(asked, edges, frontier, k)
+    return frontier_by_torch(asked, edges, frontier, k, KERNELS[picked])
 
 
 def top_edges(asked: Asked, edges: HopEdges, k: int, *, implementation: str = "auto", threads: int = 1) -> TopK:
@@ -216,7 +242,7 @@ def top_edges(asked: Asked, edges: HopEdges, k: int, *, implementation: str = "a
     _check_asked(asked, edges.vectors)
     _check_k(k)
     check_threads(threads)
-    if pick_implementation(asked.vectors.device, implementation) == "numba":
+    if pick_implementation(asked.vectors.device, implementation, "top_edges") == "numba":
         from gpu_rag.graph.frontier_numba import top_edges_by_numba
 
         return top_edges_by_numba(asked, edges, k, threads)

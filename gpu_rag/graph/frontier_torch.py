@@ -1,8 +1,9 @@
-"""`frontier` in torch, on any device."""
+"""`frontier` in torch, on any device; dot products and the best of lists by the kernel `ragged_gather_dot_topk`."""
 
 from __future__ import annotations
 
 import torch
+from gpu_rag_kernels.ragged_gather_dot_topk import gather_dots, ragged_gather_dot_topk
 
 from gpu_rag.graph.dots import exact_dots, filter_for
 from gpu_rag.graph.frontier import QUESTION_TILE, Asked, Described, HopEdges, tiles
@@ -15,12 +16,15 @@ def _scores(
     asked: Asked, b: torch.Tensor, vectors: torch.Tensor, row: torch.Tensor, keywords: Ragged, thing: torch.Tensor
 ) -> torch.Tensor:
     """f32[P]: SIM of question b[p] and thing[p], whose vector is row[p]."""
-    words = asked.keywords.offsets.diff()
-    sizes = keywords.offsets.diff()
-    shared = _shared(asked.keywords, b, keywords, thing)
-    union = (words[b] + sizes[thing] - shared).clamp_(min=1)  # two empty sets: 0 / 1
     dots = exact_dots(asked.vectors.detach(), b, vectors.detach(), row)
-    return ((shared.double() / union.double() + dots) / 2).float()
+    return ((_shares(asked.keywords, b, keywords, thing) + dots) / 2).float()
+
+
+def _shares(asked: Ragged, b: torch.Tensor, keywords: Ragged, thing: torch.Tensor) -> torch.Tensor:
+    """f64[P]: the Jaccard index of the keywords of question b[p] and thing[p]."""
+    shared = _shared(asked, b, keywords, thing)
+    union = asked.offsets.diff()[b] + keywords.offsets.diff()[thing] - shared
+    return shared.double() / union.clamp_(min=1).double()  # two empty sets: 0 / 1
 
 
 def _shared(asked: Ragged, b: torch.Tensor, keywords: Ragged, thing: torch.Tensor) -> torch.Tensor:
@@ -37,21 +41,30 @@ def _shared(asked: Ragged, b: torch.Tensor, keywords: Ragged, thing: torch.Tenso
     return found
 
 
-def lists_by_torch(asked: Asked, things: Described, lists: Ragged) -> torch.Tensor:
-    """`score_lists` of checked inputs."""
-    rows = lists.values.long()
-    return _scores(asked, row_of_value(lists), things.vectors, rows, things.keywords, rows)
+def lists_by_torch(asked: Asked, things: Described, lists: Ragged, kernel: str) -> torch.Tensor:
+    """`score_lists` of checked inputs. kernel: that of the dot products, reference | triton."""
+    b, rows = row_of_value(lists), lists.values.long()
+    dots = gather_dots(asked.vectors.detach(), b, things.vectors.detach(), lists.values, implementation=kernel)
+    return ((_shares(asked.keywords, b, things.keywords, rows) + dots) / 2).float()
 
 
-def frontier_by_torch(asked: Asked, edges: HopEdges, frontier: Ragged, k: int) -> TopK:
-    """`frontier_topk` of checked inputs."""
+def frontier_by_torch(asked: Asked, edges: HopEdges, frontier: Ragged, k: int, kernel: str) -> TopK:
+    """`frontier_topk` of checked inputs. kernel: what finds the best of each vertex's edges, reference | triton."""
     vertices, question = frontier.values.long(), row_of_value(frontier)
     ids = torch.full((vertices.shape[0], k), -1, dtype=torch.int32, device=vertices.device)
     scores = torch.full(ids.shape, -torch.inf, device=vertices.device)
-    for owner, edge in expand(edges.indptr[vertices], edges.indptr[vertices + 1]):  # an owner is never cut
-        score = _scores(asked, question[owner], edges.vectors, edges.vector_of[edge].long(), edges.keywords, edge)
-        best = _sorted(owner, score, edge)
-        _fill(ids, scores, owner[best], edge[best], score[best])
+    first, last = edges.indptr[vertices], edges.indptr[vertices + 1]
+    for owner, edge in expand(first, last):  # an owner is never cut
+        row, counts = torch.unique_consecutive(owner, return_counts=True)
+        offsets = torch.zeros(row.shape[0] + 1, dtype=torch.int64, device=row.device)
+        offsets[1:] = counts.cumsum(0)
+        found = ragged_gather_dot_topk(
+            asked.vectors.detach(), edges.vectors.detach(), Ragged(edges.vector_of[edge], offsets), k,
+            owner=question[row], bias=_shares(asked.keywords, question[owner], edges.keywords, edge),
+            implementation=kernel,
+        )  # fmt: skip
+        ids[row] = torch.where(found.ids < 0, -1, first[row, None] + found.ids).int()
+        scores[row] = found.scores / 2  # halving is exact: the sum was rounded once
     return TopK(ids, scores)
 
 

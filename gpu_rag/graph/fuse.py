@@ -4,24 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from gpu_rag.errors import BadInput
+from gpu_rag.graph.backend import pick_implementation, run_parts
 from gpu_rag.types import TopK
 
+PART = 128  # questions that are worth a thread
 
-def rrf(rankings: Sequence[TopK], k: int, *, constants: Sequence[float]) -> TopK:
+
+def rrf(rankings: Sequence[TopK], k: int, *, constants: Sequence[float], implementation: str = "auto") -> TopK:
     """Reciprocal rank fusion (Cormack, Clarke and Buettcher, 2009): score(i) = sum over r of 1 / (constants[r] + rank).
 
     rankings: TopK of the same B rows, K may differ; the rank of an item is its position from 1, its best one when it
     stands in a ranking twice; padding (id -1) is ignored; an item that a ranking lacks gets no term from it.
     constants: one finite number > -1 each, 60 in the paper. Summed in f64 in the order of the rankings, returned as
     f32; equal f32 scores are ordered by id. Returns TopK(i32[B, k], f32[B, k]), padded with (-1, -inf).
-    Raises BadInput.
+    implementation: numba (a hash table of a question's items) | torch (sorts of all) | auto; the same bits.
+    Raises BadInput, UsageError, MissingBackend.
 
     Rankings [5, 7] and [7, 9] with constants 1 give 7: 1/3 + 1/2, 5: 1/2, 9: 1/3.
     """
     _check_rankings(rankings, k, constants)
+    if pick_implementation(rankings[0].ids.device, implementation, "rrf") == "numba":
+        return _rrf_by_numba(rankings, k, constants)
+    _check_ids(rankings)
+    return _rrf_by_torch(rankings, k, constants)
+
+
+def _rrf_by_numba(rankings: Sequence[TopK], k: int, constants: Sequence[float]) -> TopK:
+    from gpu_rag.graph.fuse_kernels import fuse_rows
+
+    ids = np.concatenate([r.ids.numpy() for r in rankings], 1)
+    widths = [r.ids.shape[1] for r in rankings]
+    terms = np.concatenate([1.0 / (c + np.arange(1, width + 1)) for c, width in zip(constants, widths, strict=True)])
+    origin = np.repeat(np.arange(len(widths)), widths)
+    best, scores = np.full((len(ids), k), -1, np.int32), np.full((len(ids), k), -np.inf, np.float32)
+    parts = max(1, min(torch.get_num_threads(), len(ids) // PART))
+    size = -(-len(ids) // parts) or 1
+
+    def fuse(first: int) -> bool:
+        rows = slice(first, first + size)
+        return bool(fuse_rows(ids[rows], terms, origin, best[rows], scores[rows]))
+
+    if not all(run_parts(fuse, range(0, len(ids), size), parts)):
+        _check_ids(rankings)
+    return TopK(torch.from_numpy(best), torch.from_numpy(scores))
+
+
+def _rrf_by_torch(rankings: Sequence[TopK], k: int, constants: Sequence[float]) -> TopK:
+    """`rrf` of checked rankings, on any device."""
     ids = torch.cat([r.ids.long() for r in rankings], 1)
     terms = torch.cat([_terms(r.ids, c) for r, c in zip(rankings, constants, strict=True)], 1)
     origin = torch.cat([torch.full((r.ids.shape[1],), i) for i, r in enumerate(rankings)]).to(ids.device)
@@ -58,6 +91,10 @@ def _check_rankings(rankings: Sequence[TopK], k: int, constants: Sequence[float]
         if r.ids.dim() != 2 or r.ids.shape[0] != rankings[0].ids.shape[0]:
             given = f"{tuple(r.ids.shape)} beside {tuple(rankings[0].ids.shape)}"
             raise BadInput("rankings are not of the same questions", given=given, expected="[B, K] with one B")
+
+
+def _check_ids(rankings: Sequence[TopK]) -> None:
+    for r in rankings:
         if bool((r.ids < -1).any()):
             raise BadInput("an id is negative", given=int(r.ids.min()), expected=">= 0, or -1 for padding")
 

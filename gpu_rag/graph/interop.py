@@ -64,8 +64,11 @@ def csr_from_arrays(indptr: Any, indices: Any, weight: Any = None) -> CSR:
 def csr_to_cupy(csr: CSR) -> Any:
     """cupyx.scipy.sparse.csr_matrix [N, N] f32 of a CSR on a GPU; weights of 1 where there are none.
 
-    The arrays are handed over without a copy; cupyx itself narrows indptr to i32 in one. Raises MissingBackend.
+    The arrays are handed over without a copy; cupyx itself narrows indptr to i32 in one, so E must be below 2^31.
+    Raises BadInput, MissingBackend.
     """
+    if csr.m > 2**31 - 1:
+        raise BadInput("the graph is too large for CuPy", given=f"{csr.m} entries", expected="below 2^31")
     cupy, sparse = library("cupy"), library("cupyx.scipy.sparse")
     indptr, indices, weight = csr_arrays(csr, cupy.from_dlpack)
     values = cupy.ones(csr.m, dtype="float32") if weight is None else weight
@@ -186,14 +189,21 @@ def typed_to_hetero(graph: TypedGraph, ranges: Mapping[str, tuple[int, int]], re
     """
     if len(relations) != graph.n_relations:
         raise BadInput("relations do not fit", given=f"{len(relations)} names", expected=graph.n_relations)
+    tail = torch.repeat_interleave(torch.arange(graph.n, device=graph.device), graph.out_indptr.diff())
+    return _hetero(ranges, graph.n, tail, graph.out_node.long(), graph.out_relation.long(), list(relations), None)
+
+
+def _hetero(
+    ranges: Mapping[str, tuple[int, int]], n: int, tail: torch.Tensor, head: torch.Tensor, relation: torch.Tensor,
+    relations: list[str], weight: torch.Tensor | None,
+) -> Any:  # fmt: skip
+    """HeteroData of the edges tail -> head, each of a relation, all i64[E], in their order."""
     kinds = list(ranges)
-    of = torch.full((graph.n,), -1, dtype=torch.int64, device=graph.device)
+    of = torch.full((n,), -1, dtype=torch.int64, device=tail.device)
     for number, (lo, hi) in enumerate(ranges.values()):
         of[lo:hi] = number
-    if bool((of < 0).any()) or sum(hi - lo for lo, hi in ranges.values()) != graph.n:
-        raise BadInput("ranges do not cover the nodes once", given=dict(ranges), expected=f"0..{graph.n}")
-    tail = torch.repeat_interleave(torch.arange(graph.n, device=graph.device), graph.out_indptr.diff())
-    head, relation = graph.out_node.long(), graph.out_relation.long()
+    if bool((of < 0).any()) or sum(hi - lo for lo, hi in ranges.values()) != n:
+        raise BadInput("ranges do not cover the nodes once", given=dict(ranges), expected=f"0..{n}")
     data = library("torch_geometric.data").HeteroData()
     for kind, (lo, hi) in ranges.items():
         data[kind].num_nodes = hi - lo
@@ -202,9 +212,51 @@ def typed_to_hetero(graph: TypedGraph, ranges: Mapping[str, tuple[int, int]], re
         name, sides = relations[code // len(kinds) ** 2], code % len(kinds) ** 2
         left, right = kinds[sides // len(kinds)], kinds[sides % len(kinds)]
         mine = key == code
-        shift = torch.tensor([[ranges[left][0]], [ranges[right][0]]], device=graph.device)
+        shift = torch.tensor([[ranges[left][0]], [ranges[right][0]]], device=tail.device)
         data[left, name, right].edge_index = torch.stack([tail[mine], head[mine]]) - shift
+        if weight is not None:
+            data[left, name, right].edge_weight = weight[mine]
     return data
+
+
+def csr_to_hetero(csr: CSR, ranges: Mapping[str, tuple[int, int]], relation: str = "to") -> Any:
+    """torch_geometric.data.HeteroData of a CSR whose nodes are of several kinds, such as passages and entities.
+
+    ranges: as in `typed_to_hetero`. relation: the middle of every edge type. edge_weight where there are weights; an
+    undirected edge between two kinds lies in two edge types, one each way. Raises BadInput, MissingBackend.
+    """
+    none = torch.zeros(csr.m, dtype=torch.int64, device=csr.indices.device)
+    return _hetero(ranges, csr.n, row_of_entry(csr), csr.indices.long(), none, [relation], csr.weight)
+
+
+def csr_from_hetero(data: Any) -> tuple[CSR, dict[str, tuple[int, int]]]:
+    """(csr, ranges) of a HeteroData: node types in its order side by side, edges of all relations in one matrix.
+
+    Weights are the edge_weight of its edge types, which have one all or none; parallel edges are one entry, their
+    weights summed. Edges stay directed. Raises BadInput.
+    """
+    ranges = _side_by_side(data)
+    ends, weights = [torch.zeros(2, 0, dtype=torch.int64)], []
+    for left, name, right in data.edge_types:
+        store = data[left, name, right]
+        shift = torch.tensor([[ranges[left][0]], [ranges[right][0]]], device=store.edge_index.device)
+        ends.append(_plain(store.edge_index).long() + shift)
+        weights += [store.edge_weight] if "edge_weight" in store else []
+    if len(weights) not in (0, len(data.edge_types)):
+        given = f"{len(weights)} of {len(data.edge_types)} edge types"
+        raise BadInput("only some edge types have weights", given=given, expected="all or none")
+    edges = torch.cat([part.to(ends[-1].device) for part in ends], 1)
+    n = max((hi for _, hi in ranges.values()), default=0)
+    return csr_from_edge_index(edges, n, torch.cat(weights) if weights else None), ranges
+
+
+def _side_by_side(data: Any) -> dict[str, tuple[int, int]]:
+    """The range of nodes of each node type of a HeteroData."""
+    ranges, n = {}, 0
+    for kind in data.node_types:
+        ranges[kind] = (n, n + data[kind].num_nodes)
+        n = ranges[kind][1]
+    return ranges
 
 
 def typed_from_hetero(data: Any) -> tuple[TypedGraph, dict[str, tuple[int, int]], list[str]]:
@@ -212,10 +264,8 @@ def typed_from_hetero(data: Any) -> tuple[TypedGraph, dict[str, tuple[int, int]]
 
     Edge types with one relation name between different kinds of nodes share that relation. Raises BadInput.
     """
-    ranges, n = {}, 0
-    for kind in data.node_types:
-        ranges[kind] = (n, n + data[kind].num_nodes)
-        n = ranges[kind][1]
+    ranges = _side_by_side(data)
+    n = max((hi for _, hi in ranges.values()), default=0)
     types: list[EdgeType] = list(data.edge_types)
     relations = sorted({name for _, name, _ in types})
     tails, kinds, heads = ([torch.zeros(0, dtype=torch.int64)] for _ in range(3))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 import torch
 from gpu_rag_kernels.choice import pick_kernel
 
@@ -12,11 +15,13 @@ from gpu_rag.graph.join_keywords import KeywordSide, part_of, split_keywords
 from gpu_rag.graph.ragged import check_ragged, expand, row_of_value
 from gpu_rag.types import Ragged
 
-__all__ = ["hybrid_argmax", "pick_implementation"]
+if TYPE_CHECKING:
+    from gpu_rag.graph.join_numba import Right
+
+__all__ = ["JoinIndex", "hybrid_argmax", "join_index", "pick_implementation"]
 
 ROWS, COLUMNS = 1024, 4096  # of a tile
 ARITHMETIC = 1e-6  # rounding of an f32 sum of a share and a score, and of the products that compare them
-SHARE = 1 / 1024  # numba: a keyword that more of the pairs share is a bit of a mask, another a list
 
 
 def hybrid_argmax(
@@ -41,49 +46,117 @@ def hybrid_argmax(
     and score -inf. implementation: numba | torch | auto. threads: blocks of left rows at once (numba; torch uses its
     own threads inside a block).
 
-    Method: tiles of approximate scores with a proved error, in which the overlap of every pair is exact: common
-    keywords are columns of 0 and 1 (bits for numba), rarer ones come through inverted lists of the tile. On a GPU with
-    triton the kernel `join_top1` takes the place of the tiles (see `join_kernel`; never run on a GPU yet). A pair is
-    computed exactly when its approximate score comes within the error of the row's best so far. Time: Nl Nr D of
-    multiply and add. Memory beside the inputs: a few tiles (about 30 MB a thread; torch about 200 MB), O(T) for T
-    keywords. Many equal rows on the right are slow: all of them are computed exactly.
+    Method: tiles of approximate scores with a proved error, in which the overlap of every pair is exact: numba counts
+    it through inverted lists of the right; torch takes common keywords as columns of 0 and 1, rarer ones through lists
+    of the tile. On a GPU with triton the kernel `join_top1` takes the place of the tiles (see `join_kernel`; never run
+    on a GPU yet). A pair is computed exactly when its approximate score comes within the error of the row's best so
+    far. Time: Nl Nr D of multiply and add. Memory beside the inputs: a few tiles (numba: a million scores a thread, and
+    65,536 rows in the dtype of the products; torch about 200 MB), O(T) for T keywords. Many equal rows on the right are
+    slow: all of them are computed exactly. A right side that is joined again and again: `join_index`.
     Raises BadInput, UsageError, MissingBackend.
 
     Left [1, 0] with words {1, 2}; right [1, 0] with {3}, [0.6, 0.8] with {1}: scores 0.5 and 0.55, so index 1.
     """
-    for vectors, keywords, name in ((left, left_keywords, "left"), (right, right_keywords, "right")):
-        check_unit_rows(vectors, f"{name} vectors")
-        check_ragged(keywords, f"{name} keywords", device=vectors.device)
-        if keywords.batch != vectors.shape[0]:
-            given = f"{keywords.batch} lists for {vectors.shape[0]} vectors"
-            raise BadInput(f"{name} keywords do not match the vectors", given=given, expected="a list a vector")
-    if left.shape[1] != right.shape[1] or left.device != right.device:
-        given = f"{left.shape[1]} on {left.device} and {right.shape[1]} on {right.device}"
-        raise BadInput("left and right differ in dimension or device", given=given, expected="one of each")
-    _check_groups(exclude, left, right)
-    check_threads(threads)
-    left, right = left.detach(), right.detach()
-    if pick_implementation(left.device, implementation) == "numba":
-        from gpu_rag.graph.join_numba import join_by_numba
+    groups = exclude or (None, None)
+    for side, name in (((left, left_keywords, groups[0]), "left"), ((right, right_keywords, groups[1]), "right")):
+        _check_side(*side, name)
+    chosen = pick_implementation(right.device, implementation, "hybrid_argmax")
+    held = None
+    if chosen == "numba":
+        from gpu_rag.graph.join_numba import prepared
 
-        best, index = join_by_numba(left, left_keywords, right, right_keywords, exclude, threads)
-    elif pick_kernel("join_top1", left.device) == "triton":
-        from gpu_rag.graph import join_kernel
-
-        sides = (left, left_keywords, right, right_keywords)
-        best, index = join_kernel.join_by_kernel(*sides, exclude, _join_by_torch)
-    else:
-        best, index = _join_by_torch(left, left_keywords, right, right_keywords, exclude)
-    return index, best.float()
+        held = prepared(right.detach(), right_keywords, groups[1], asked=left.shape[0])
+    return JoinIndex(right.detach(), right_keywords, groups[1], chosen, held)._best(
+        left, left_keywords, groups[0], threads
+    )
 
 
-def _check_groups(exclude: tuple[torch.Tensor, torch.Tensor] | None, left: torch.Tensor, right: torch.Tensor) -> None:
-    for groups, vectors, name in zip(exclude or (), (left, right), ("left", "right"), strict=False):
-        if groups.dtype not in (torch.int32, torch.int64) or groups.shape != vectors.shape[:1]:
-            given = f"{groups.dtype} {tuple(groups.shape)}"
-            raise BadInput(f"{name} groups do not match the vectors", given=given, expected=f"i64 [{vectors.shape[0]}]")
-        if groups.device != vectors.device:
-            raise BadInput(f"{name} groups are on another device", given=groups.device, expected=vectors.device)
+@dataclass(frozen=True)
+class JoinIndex:
+    """The right side of a join, checked and ready; made by `join_index`.
+
+    vectors: f16 or f32[N, D]; keywords: Ragged; groups: i64[N] or None; implementation: what was chosen.
+    """
+
+    vectors: torch.Tensor
+    keywords: Ragged
+    groups: torch.Tensor | None
+    implementation: str
+    held: Right | None
+
+    def best(
+        self, left: torch.Tensor, left_keywords: Ragged, *, groups: torch.Tensor | None = None, threads: int = 1
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`hybrid_argmax` of this side: index i64[Nl] and score f32[Nl], the same bits.
+
+        Arguments as there; groups: i64[Nl], of the left, where the index has groups too. Time beside the products: what
+        the left has. Raises BadInput.
+        """
+        _check_side(left, left_keywords, groups, "left")
+        if (groups is None) != (self.groups is None):
+            given = "groups on one side"
+            raise BadInput("groups are given for one side alone", given=given, expected="on both sides, or on none")
+        return self._best(left, left_keywords, groups, threads)
+
+    def _best(
+        self, left: torch.Tensor, left_keywords: Ragged, groups: torch.Tensor | None, threads: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`best` of a checked left side."""
+        right = self.vectors
+        if left.shape[1] != right.shape[1] or left.device != right.device:
+            given = f"{left.shape[1]} on {left.device} and {right.shape[1]} on {right.device}"
+            raise BadInput("left and right differ in dimension or device", given=given, expected="one of each")
+        check_threads(threads)
+        left = left.detach()
+        exclude = None if groups is None or self.groups is None else (groups, self.groups)
+        if self.held is not None:
+            from gpu_rag.graph.join_numba import join_by_numba
+
+            best, index = join_by_numba(left, left_keywords, groups, self.held, threads)
+        elif pick_kernel("join_top1", left.device) == "triton":
+            from gpu_rag.graph import join_kernel
+
+            sides = (left, left_keywords, right, self.keywords)
+            best, index = join_kernel.join_by_kernel(*sides, exclude, _join_by_torch)
+        else:
+            best, index = _join_by_torch(left, left_keywords, right, self.keywords, exclude)
+        return index, best.float()
+
+
+def join_index(
+    right: torch.Tensor, keywords: Ragged, *, groups: torch.Tensor | None = None, implementation: str = "auto"
+) -> JoinIndex:
+    """Makes the right side of `hybrid_argmax` ready, for joins that come in several calls.
+
+    right, keywords: as there; groups: i64[Nr], the right half of its `exclude`. implementation: numba | torch | auto.
+    Checked once; numba keeps inverted lists of the keywords (12 bytes each) and, where products are not in the dtype of
+    the vectors, a copy in theirs (bf16: 2 N D bytes). Raises BadInput, UsageError, MissingBackend.
+
+    index = join_index(right, keywords); index.best(left, left_keywords) is hybrid_argmax of the four.
+    """
+    _check_side(right, keywords, groups, "right")
+    chosen, right = pick_implementation(right.device, implementation, "hybrid_argmax"), right.detach()
+    held = None
+    if chosen == "numba":
+        from gpu_rag.graph.join_numba import prepared
+
+        held = prepared(right, keywords, groups)
+    return JoinIndex(right, keywords, groups, chosen, held)
+
+
+def _check_side(vectors: torch.Tensor, keywords: Ragged, groups: torch.Tensor | None, name: str) -> None:
+    check_unit_rows(vectors, f"{name} vectors")
+    check_ragged(keywords, f"{name} keywords", device=vectors.device)
+    if keywords.batch != vectors.shape[0]:
+        given = f"{keywords.batch} lists for {vectors.shape[0]} vectors"
+        raise BadInput(f"{name} keywords do not match the vectors", given=given, expected="a list a vector")
+    if groups is None:
+        return
+    if groups.dtype not in (torch.int32, torch.int64) or groups.shape != vectors.shape[:1]:
+        given = f"{groups.dtype} {tuple(groups.shape)}"
+        raise BadInput(f"{name} groups do not match the vectors", given=given, expected=f"i64 [{vectors.shape[0]}]")
+    if groups.device != vectors.device:
+        raise BadInput(f"{name} groups are on another device", given=groups.device, expected=vectors.device)
 
 
 def _join_by_torch(
@@ -91,7 +164,7 @@ def _join_by_torch(
     exclude: tuple[torch.Tensor, torch.Tensor] | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Best f64[Nl] and index i64[Nl], on any device."""
-    split = split_keywords(left_keywords, right_keywords, 0.0)
+    split = split_keywords(left_keywords, right_keywords)
     best = torch.full(left.shape[:1], -torch.inf, dtype=torch.float64, device=left.device)
     index = torch.full(left.shape[:1], -1, dtype=torch.int64, device=left.device)
     fast = filter_for(left[:0], right[:0], dtype=torch.float32)

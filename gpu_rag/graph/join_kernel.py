@@ -35,7 +35,7 @@ def join_by_kernel(
 
     Memory beside the inputs: 2 KB a row of both sides for the common keywords, and 16 bytes a rare pair of a part.
     """
-    split = split_keywords(left_keywords, right_keywords, 0.0)
+    split = split_keywords(left_keywords, right_keywords)
     words = _distinct(left_keywords, right_keywords)
     sides = [
         Side(vectors, _head(side, split.n_common), side.size, exclude[k].long() if exclude else None)

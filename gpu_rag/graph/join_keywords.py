@@ -33,10 +33,10 @@ class KeywordSplit:
     n_rare: int
 
 
-def split_keywords(left: Ragged, right: Ragged, share: float) -> KeywordSplit:
+def split_keywords(left: Ragged, right: Ragged) -> KeywordSplit:
     """Splits checked keyword lists (any integers, any order, repeats allowed).
 
-    Common are the keywords that most pairs share, at least `share` of all pairs and at most MOST_COMMON keywords.
+    Common are the keywords that most pairs share, at most MOST_COMMON of them.
     """
     sizes = [_distinct_counts(side) for side in (left, right)]
     right = _only(right, left.values)  # no other keyword is in any overlap
@@ -49,8 +49,7 @@ def split_keywords(left: Ragged, right: Ragged, share: float) -> KeywordSplit:
     n_pairs = counts[0] * counts[1]
     common_first = torch.argsort(n_pairs, descending=True, stable=True)
     n_shared = int((n_pairs > 0).sum())
-    often = int((n_pairs >= max(share * left.batch * right.batch, 1)).sum())
-    n_common = min(often, MOST_COMMON)
+    n_common = min(n_shared, MOST_COMMON)
     place = torch.empty_like(common_first)
     place[common_first] = torch.arange(n_keywords, device=place.device)
     sides = [_side(k, size, place, n_common, n_shared) for k, size in zip(keys, sizes, strict=True)]

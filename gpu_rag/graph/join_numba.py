@@ -1,85 +1,107 @@
-"""`hybrid_argmax` on the CPU: products by torch, overlaps and scores scanned by numba."""
+"""`hybrid_argmax` on the CPU: rough products by torch, overlaps from inverted lists, scores scanned by numba."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from gpu_rag.graph.backend import run_parts
-from gpu_rag.graph.cluster_numba import raw_components, raw_scores
-from gpu_rag.graph.dots import Filter, filter_for
-from gpu_rag.graph.dots_kernels import BITS, JoinSide, JoinTile, join_tile
-from gpu_rag.graph.join import ARITHMETIC, COLUMNS, ROWS, SHARE
-from gpu_rag.graph.join_keywords import KeywordSide, part_of, split_keywords
-from gpu_rag.graph.ragged import row_of_value
+from gpu_rag.graph.join import ARITHMETIC
+from gpu_rag.graph.join_kernels import JoinLeft, JoinRight, join_tile, look_up
+from gpu_rag.graph.ragged import arrays_of
+from gpu_rag.graph.raw import raw_components, raw_scores
+from gpu_rag.graph.rough import Rough, fastest_dtype, rough_rows, rounding_of, slack_of
 from gpu_rag.types import Ragged
 
 Array = np.ndarray[Any, Any]
-FEW = 256  # rows of the left: for no more, products in f32 cost less than measuring the error of bf16 on the right
+ROWS, COLUMNS, SCORES = 256, 1 << 16, 1 << 20  # of a product, at most
+FEW = 16  # rows of the left: for no more, rounding a right that is not kept costs more than it saves
+NO_GROUPS = torch.zeros(0, dtype=torch.int64)
+
+
+@dataclass(frozen=True)
+class Right:
+    """The right as the kernels take it. vectors: as given; words: i64[W], its keywords, ascending; rough: its rows in
+    `dtype`, None where they are made for each call, tile by tile."""
+
+    vectors: torch.Tensor
+    words: Array
+    side: JoinRight
+    dtype: torch.dtype
+    rough: Rough | None
+
+    def part(self, first: int, last: int) -> Rough:
+        """The rows first..last of a product."""
+        if self.rough is None:
+            return rough_rows(self.vectors[first:last], self.dtype)
+        return self.rough.part(first, last)
+
+
+def prepared(
+    vectors: torch.Tensor, keywords: Ragged, groups: torch.Tensor | None, *, dtype: torch.dtype | None = None,
+    asked: int | None = None,
+) -> Right:  # fmt: skip
+    """A checked right side. asked: how many rows it is asked for once; None: it is kept, with its rows rounded."""
+    n = vectors.shape[0]
+    if dtype is None:
+        dtype = torch.float32 if asked is not None and asked <= FEW else fastest_dtype()
+    words, list_offsets, list_rows, size = inverted(keywords)
+    side = JoinRight(
+        raw_components(vectors), (NO_GROUPS if groups is None else groups.long()).numpy(), size, list_offsets, list_rows
+    )
+    return Right(vectors, words, side, dtype, rough_rows(vectors, dtype) if n and asked is None else None)
+
+
+def inverted(keywords: Ragged) -> tuple[Array, Array, Array, Array]:
+    """(words i64[W] ascending, list_offsets i64[W+1], list_rows i32[T], size i32[N]): the rows of each keyword,
+    ascending, and how many different keywords each row has."""
+    values, offsets = arrays_of(keywords)
+    n, values = keywords.batch, values.astype(np.int64)
+    row = np.repeat(np.arange(n), np.diff(offsets))
+    low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+    names = None
+    if (high - low + 1) * max(n, 1) >= 2**62:
+        names, values = np.unique(values, return_inverse=True)
+        low = 0
+    keys = np.sort((values - low) * max(n, 1) + row)
+    keys = keys[np.diff(keys, prepend=-1) != 0]
+    word = keys // max(n, 1)
+    list_rows = (keys - word * max(n, 1)).astype(np.int32)
+    first = np.flatnonzero(np.diff(word, prepend=-1))
+    words = word[first] + low if names is None else names[word[first]]
+    size = np.bincount(list_rows, minlength=n).astype(np.int32)
+    return words, np.append(first, len(keys)), list_rows, size
+
+
+def _left(vectors: torch.Tensor, keywords: Ragged, groups: torch.Tensor | None, words: Array) -> JoinLeft:
+    values, offsets = arrays_of(keywords)
+    n = keywords.batch
+    size, found_offsets, found = np.empty(n, np.int32), np.zeros(n + 1, np.int64), np.empty(len(values), np.int32)
+    look_up(offsets, values.astype(np.int64), words, size, found_offsets, found)
+    group = (NO_GROUPS if groups is None else groups.long()).numpy()
+    return JoinLeft(raw_components(vectors), group, size, found_offsets, found)
 
 
 def join_by_numba(
-    left: torch.Tensor, left_keywords: Ragged, right: torch.Tensor, right_keywords: Ragged,
-    exclude: tuple[torch.Tensor, torch.Tensor] | None, threads: int, fast: Filter | None = None, share: float = SHARE,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Best f64[Nl] and index i64[Nl] of checked inputs."""
-    if left.dtype != right.dtype:
-        left, right = left.float(), right.float()
-    split = split_keywords(left_keywords, right_keywords, share)
-    fast = fast or filter_for(left, right, dtype=torch.float32 if left.shape[0] <= FEW else None)
-    slack = fast.slack + ARITHMETIC
-    groups = exclude or (torch.zeros(0, dtype=torch.int64),) * 2
-    sides = _side(left, split.left, groups[0]), _side(right, _unlisted(split.right), groups[1])
-    best = np.full(left.shape[0], -np.inf)
-    index = np.full(left.shape[0], -1, np.int64)
-    for j0 in range(0, right.shape[0], COLUMNS):
-        j1 = min(j0 + COLUMNS, right.shape[0])
-        columns = right[j0:j1].to(fast.dtype)
-        tile = _tile(split.right, j0, j1, split.n_common, split.n_rare)
+    left: torch.Tensor, keywords: Ragged, groups: torch.Tensor | None, right: Right, threads: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Best f64[Nl] and index i64[Nl] of a checked left side."""
+    n_left, n_right = left.shape[0], right.vectors.shape[0]
+    best, index = np.full(n_left, -np.inf), np.full(n_left, -1, np.int64)
+    if not n_left or not n_right:
+        return torch.from_numpy(best), torch.from_numpy(index)
+    side, rough = _left(left, keywords, groups, right.words), rough_rows(left, right.dtype)
+    step = min(n_right, COLUMNS, SCORES // min(n_left, ROWS))
+    for j0 in range(0, n_right, step):
+        columns = right.part(j0, min(j0 + step, n_right))
+        slack = slack_of(rough, columns) + rounding_of(right.dtype) * rough.length * columns.length.max() + ARITHMETIC
 
-        def join(i0: int, columns: torch.Tensor = columns, tile: JoinTile = tile) -> None:
-            scores = fast.product(left[i0 : i0 + ROWS].to(fast.dtype), columns)
-            join_tile(raw_scores(scores), i0, sides[0], sides[1], tile, slack, best, index)
+        def join(i0: int, j0: int = j0, columns: Rough = columns, slack: Array = slack) -> None:
+            scores = raw_scores(rough.rows[i0 : i0 + ROWS] @ columns.rows.T)
+            join_tile(scores, i0, j0, side, right.side, float(slack[i0 : i0 + ROWS].max()), best, index)
 
-        run_parts(join, range(0, left.shape[0], ROWS), threads)
+        run_parts(join, range(0, n_left, ROWS), threads)
     return torch.from_numpy(best), torch.from_numpy(index)
-
-
-def _unlisted(side: KeywordSide) -> KeywordSide:
-    """Sizes alone: the kernel reads the keywords of the right from the tile."""
-    none = Ragged(side.rare.values[:0], torch.zeros_like(side.rare.offsets))
-    return KeywordSide(side.size, none, none)
-
-
-def _side(vectors: torch.Tensor, keywords: KeywordSide, group: torch.Tensor) -> JoinSide:
-    """What the kernel reads of one side."""
-    row, column = row_of_value(keywords.common).numpy(), keywords.common.values.numpy()
-    n_words = int(column.max()) // BITS + 1 if len(column) else 1
-    words, at = np.unique(row * n_words + column // BITS, return_inverse=True)
-    word = np.zeros(len(words), np.uint32)
-    np.bitwise_or.at(word, at, np.uint32(1) << (column % BITS).astype(np.uint32))
-    return JoinSide(
-        raw=raw_components(vectors),
-        size=keywords.size.numpy(),
-        group=group.long().numpy(),
-        rare_offsets=keywords.rare.offsets.numpy(),
-        rare=keywords.rare.values.numpy(),
-        words_offsets=np.searchsorted(words, np.arange(vectors.shape[0] + 1) * n_words),
-        word_at=(words % n_words).astype(np.int32),
-        word=word,
-    )
-
-
-def _tile(keywords: KeywordSide, j0: int, j1: int, n_common: int, n_rare: int) -> JoinTile:
-    """Inverted lists and masks of the columns j0..j1."""
-    common, rare = part_of(keywords.common, j0, j1), part_of(keywords.rare, j0, j1)
-    masks = np.zeros((-(-n_common // BITS), j1 - j0), np.uint32)
-    column = common.values.numpy()
-    bit = np.uint32(1) << (column % BITS).astype(np.uint32)
-    np.bitwise_or.at(masks, (column // BITS, row_of_value(common).numpy()), bit)
-    order = np.argsort(rare.values.numpy(), kind="stable")
-    offsets = np.zeros(n_rare + 1, np.int64)
-    offsets[1:] = np.cumsum(np.bincount(rare.values.numpy(), minlength=n_rare))
-    return JoinTile(j0, offsets, row_of_value(rare).numpy()[order].astype(np.int32), masks)

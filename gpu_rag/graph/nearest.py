@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 
 from gpu_rag.errors import BadInput
+from gpu_rag.graph.backend import pick_implementation
 from gpu_rag.types import TopK
 
-QUERY_TILE = 64  # queries of every product, padded: a row's bits then do not depend on its batch
+QUERY_TILE = 256  # queries of a product, at most
 BLOCK = 32  # columns of a row that are compared by their largest first
 
 
@@ -74,21 +75,40 @@ def _selected_directly(scores: torch.Tensor, width: int) -> tuple[torch.Tensor, 
     return columns.gather(1, order), values
 
 
-def nearest(queries: torch.Tensor, base: torch.Tensor, k: int, *, tile: int = 65536) -> TopK:
-    """The k rows of `base` with the largest dot product with each query, by (-product, row).
+def nearest(
+    queries: torch.Tensor, base: torch.Tensor, k: int, *, tile: int = 65536, implementation: str = "auto"
+) -> TopK:
+    """The k rows of `base` with the largest dot product with each query, by (-score, row).
 
-    queries: f32[B, D]; base: f16 or f32[N, D], on the same device; both finite (NaN is an error). Products are taken
-    in f32, 64 queries (padded) by `tile` rows at a time, so never more than [64, tile] scores are alive and a query
-    gives the same bits alone or in any batch. Returns TopK(i32[B, k], f32[B, k]). Raises BadInput.
+    score = the products, taken in f64, where that of two f32 numbers is exact; added in f64 in 32 sums (number l holds
+    the components l, l + 32, .. of the first D - D % 32, in this order), of which the upper half is added to the lower
+    half until one is left; then the other D % 32 in order; rounded once to f32. So a query gives the same bits alone,
+    in any batch, by any implementation and on any device, and rows that are equal tie.
+
+    queries: f32[B, D]; base: f16 or f32[N, D], on the same device; both finite (NaN and infinity are errors). tile:
+    rows of the base in a product, at most. implementation: numba | torch | auto. Rough scores come from products
+    of any shape with a proved error (in bf16 where the CPU has instructions for it); rows that this leaves in doubt
+    are scored. Returns TopK(i32[B, k], f32[B, k]), padded with (-1, -inf). Time: B N D of multiply and add. Memory
+    beside the result: a few tiles, at most 256 queries by `tile` rows (numba: by 4,096); a base that is not
+    contiguous is copied. More rows with equal scores than k are slow: all of them are scored. Raises BadInput,
+    UsageError, MissingBackend.
+
+    Rows [1, 0], [0, 1], [0.6, 0.8] and the query [0, 1] with k = 2 give rows [1, 2] with 1 and 0.8.
     """
-    _check_vectors(queries, base, tile)
-    found = [_nearest_tile(queries[i : i + QUERY_TILE], base, k, tile) for i in range(0, queries.shape[0], QUERY_TILE)]
-    if not found:
-        return topk_rows(queries.new_zeros(0, base.shape[0]), k)
-    return TopK(torch.cat([f.ids for f in found]), torch.cat([f.scores for f in found]))
+    _check_vectors(queries, base, k, tile)
+    chosen, queries, base = pick_implementation(base.device, implementation, "nearest"), queries.detach(), base.detach()
+    if min(*queries.shape[:1], *base.shape[:1], k) == 0:
+        return topk_rows(queries.new_zeros(queries.shape[0], 0), k)
+    if chosen == "numba":
+        from gpu_rag.graph.nearest_numba import nearest_by_numba
+
+        return nearest_by_numba(queries, base, k, tile)
+    from gpu_rag.graph.nearest_torch import nearest_by_torch
+
+    return nearest_by_torch(queries, base, k, tile)
 
 
-def _check_vectors(queries: torch.Tensor, base: torch.Tensor, tile: int) -> None:
+def _check_vectors(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int) -> None:
     if queries.dim() != 2 or queries.dtype != torch.float32:
         raise BadInput("queries are no matrix", given=f"{queries.dtype} {tuple(queries.shape)}", expected="f32 [B, D]")
     if base.dim() != 2 or base.dtype not in (torch.float16, torch.float32):
@@ -99,21 +119,20 @@ def _check_vectors(queries: torch.Tensor, base: torch.Tensor, tile: int) -> None
         raise BadInput("queries and base are on different devices", given=queries.device, expected=base.device)
     if tile < 1:
         raise BadInput("tile is out of range", given=tile, expected=">= 1")
+    if k < 0 or base.shape[0] > 2**31 - 2:
+        raise BadInput("k is out of range", given=f"k={k}, {base.shape[0]} rows", expected=">= 0, fewer than 2^31 rows")
 
 
-def _nearest_tile(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int) -> TopK:
-    """`nearest` of at most QUERY_TILE queries, tile after tile of the base in ascending rows."""
-    n_queries = queries.shape[0]
-    padded = queries.new_zeros(QUERY_TILE, queries.shape[1])
-    padded[:n_queries] = queries
-    best = topk_rows(queries.new_zeros(n_queries, 0), k)
-    for lo in range(0, base.shape[0], tile):
-        scores = (padded @ base[lo : lo + tile].float().T)[:n_queries]
-        best = _merged(best, topk_rows(scores, k, lo=lo), k)
-    return best
+def refuse_infinite(vectors: torch.Tensor, name: str, first: int = 0) -> None:
+    """Raises BadInput where a row is not finite; `first` is the number of the first row."""
+    bad = ~torch.isfinite(vectors).all(1)
+    if bool(bad.any()):
+        row = int(bad.nonzero()[0, 0])
+        what = "NaN" if bool(vectors[row].isnan().any()) else "infinity"
+        raise BadInput(f"{name} are no finite numbers", given=f"{what} in row {first + row}", expected="finite numbers")
 
 
-def _merged(first: TopK, second: TopK, k: int) -> TopK:
+def best_of_two(first: TopK, second: TopK, k: int) -> TopK:
     """The best k of two; every id of `first` is smaller than every id of `second`, so a stable sort keeps ties."""
     scores, order = torch.cat([first.scores, second.scores], 1).sort(dim=1, descending=True, stable=True)
     ids = torch.cat([first.ids, second.ids], 1).gather(1, order)

@@ -14,8 +14,9 @@ from typing import Protocol
 import torch
 
 from gpu_rag.errors import BadInput, MissingBackend, UsageError
+from gpu_rag.graph.backend import chosen, preferred
 from gpu_rag.graph.dots import check_unit_rows, exact_dots, filter_for
-from gpu_rag.graph.nearest import QUERY_TILE, nearest
+from gpu_rag.graph.nearest import nearest
 from gpu_rag.types import TopK
 
 IMPLEMENTATIONS = ("torch", "faiss")
@@ -23,6 +24,8 @@ MODES = ("exact", "ivf", "hnsw")
 MORE = 32  # candidates beyond k that are taken at first
 APPROXIMATE_FROM = 100_000  # rows: below, an approximate index is no faster than exact tiles, see docs/decisions.md
 SAMPLE = 128  # rows that recall is measured on
+PADDED = 64  # queries of a call of faiss, padded: the candidates of an approximate index do not depend on the batch
+TILE = 1024  # and of torch
 
 
 class Proposer(Protocol):
@@ -69,15 +72,18 @@ class NearestIndex:
             raise BadInput("queries do not fit", given=given, expected=f"f32 [B, {self.base.shape[1]}], k >= 0")
         if queries.device != self.base.device:
             raise BadInput("queries and base are on different devices", given=queries.device, expected=self.base.device)
-        tiles = [self._tile(queries[i : i + QUERY_TILE], k) for i in range(0, queries.shape[0], QUERY_TILE)]
+        step = PADDED if self.implementation == "faiss" else TILE
+        tiles = [self._tile(queries[i : i + step], k) for i in range(0, queries.shape[0], step)]
         if not tiles:
             return _padded(torch.zeros(0, 0), torch.zeros(0, 0, dtype=torch.int64), k, self.base.device)
         return TopK(torch.cat([t.ids for t in tiles]), torch.cat([t.scores for t in tiles]))
 
     def _tile(self, queries: torch.Tensor, k: int) -> TopK:
         n, count = self.base.shape[0], queries.shape[0]
-        padded = queries.new_zeros(QUERY_TILE, queries.shape[1])
-        padded[:count] = queries
+        padded = queries
+        if self.implementation == "faiss":
+            padded = queries.new_zeros(PADDED, queries.shape[1])
+            padded[:count] = queries
         slack = filter_for(queries[:0], self.base[:0], dtype=torch.float32).slack
         wide = min(n, k + MORE)
         while True:
@@ -126,10 +132,11 @@ class TorchTiles:
 def pick_index(n: int, mode: str = "exact", implementation: str = "auto") -> tuple[str, str]:
     """(implementation, mode) of an index over n rows. Raises UsageError, MissingBackend.
 
-    auto: torch for exact search of any size, since its tiles were faster than faiss's flat index at every size that was
-    measured; for an approximate mode, torch and so exact below APPROXIMATE_FROM rows, faiss from there on. Never
-    another choice because something is not installed.
+    auto: torch (`nearest`) for exact search of any size, since it was as fast as faiss's flat index or faster at every
+    size that was measured; for an approximate mode, torch and so exact below APPROXIMATE_FROM rows, faiss from there
+    on. Never another choice because something is not installed.
     """
+    implementation = preferred("neighbours", implementation)
     if mode not in MODES:
         raise UsageError("no such mode of nearest neighbours", given=mode, expected=", ".join(MODES))
     if implementation not in (*IMPLEMENTATIONS, "auto"):
@@ -155,6 +162,7 @@ def nearest_index(
     """
     check_unit_rows(base, "base")
     implementation, mode = pick_index(base.shape[0], mode, implementation)
+    chosen("nearest_index", implementation)
     if implementation == "torch":
         return NearestIndex(base, TorchTiles(base), implementation, mode)
     from gpu_rag.graph.nearest_faiss import FaissIndex

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from gpu_rag.errors import BadInput
+from gpu_rag.graph.backend import chosen
 from gpu_rag.graph.nearest import topk_rows
 from gpu_rag.graph.pagerank_graph import PageRankGraph, prepare
 from gpu_rag.graph.pagerank_job import Job, Options, pick_implementation
@@ -33,6 +34,7 @@ def personalized_pagerank(
     block: int = 64,
     implementation: str = "auto",
     threads: int = 1,
+    state: str = "auto",
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """PageRank of every node for B questions: f32[B, N] on the device of the graph.
@@ -46,16 +48,20 @@ def personalized_pagerank(
     max_iter: most steps a question. solver: power | chebyshev (symmetric graphs) | sor (numba) | auto: sor on numba,
     else chebyshev on a symmetric graph, else power. block: questions alive at once for scipy and torch; numba takes
     32 at a time. threads: tiles solved at once (inside a tile, torch follows torch.set_num_threads).
+    implementation: numba | scipy | torch | auto, or cugraph, which finds the start on a GPU: see `cugraph`.
+    state: f32 | f16 (implementation torch) | auto: f32, until a figure of a GPU says otherwise. f16 takes the first
+    steps in a state of half the bytes, a number of them that depends on damping, tol, max_iter and solver alone; steps
+    in f32 follow, and the error is proved as without them.
     out: f32[B, N], contiguous, on the device of the graph: it is filled and returned, so that a repeated call does not
     pay for fresh memory; after an error its content is undefined.
-    A row has the same bits alone, in any batch, at any place and with any number of threads.
+    A row has the same bits alone, in any batch, at any place and with any number of threads (cugraph's has not).
     Raises BadInput (graph, seeds, weights, prior), UsageError (options), MissingBackend, and GpuRagError when a row
     is not within `tol` after `max_iter` steps. Memory: the result, and two states [N, block] (numba: one [N, 32] a
     thread).
 
     Path 0 - 1 - 2 and node 3 alone, d = 0.5, seed 0: [0.5833, 0.3333, 0.0833, 0].
     """
-    options = Options(damping, tol, max_iter, solver, block, threads)
+    options = Options(damping, tol, max_iter, solver, block, threads, state)
     job = _job(csr, seeds, weights, prior, implementation, options)
     graph = job.graph
     shape = (job.teleport.batch, graph.n)
@@ -93,6 +99,7 @@ def pagerank_topk(
     block: int = 64,
     implementation: str = "auto",
     threads: int = 1,
+    state: str = "auto",
     settle: bool = False,
 ) -> TopK:
     """The k best nodes of `personalized_pagerank` in the range ids = (lo, hi), lo <= node < hi (all nodes if None).
@@ -107,7 +114,7 @@ def pagerank_topk(
     without `settle`, and so does one whose range has no more than k nodes. A question needs a fifth to a third fewer
     steps at damping .85, but a tile ends with its slowest question: it pays for a few questions, not for full tiles.
     """
-    options = Options(damping, tol, max_iter, solver, block, threads)
+    options = Options(damping, tol, max_iter, solver, block, threads, state)
     job = _job(csr, seeds, weights, prior, implementation, options)
     graph, teleport = job.graph, job.teleport
     lo, hi = (0, graph.n) if ids is None else ids
@@ -135,6 +142,6 @@ def _job(
     implementation: str, options: Options,
 ) -> Job:  # fmt: skip
     """Checks every input before any work."""
-    chosen = pick_implementation(csr, implementation)
+    by = chosen("personalized_pagerank", pick_implementation(csr, implementation))
     graph = prepare(csr)
-    return Job(graph, teleport_of(graph, seeds, weights, prior), chosen, options)
+    return Job(graph, teleport_of(graph, seeds, weights, prior), by, options)

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 
 from gpu_rag.errors import BadInput, GpuRagError, MissingBackend, UsageError
+from gpu_rag.graph.backend import preferred
+from gpu_rag.graph.cugraph import check_available, tile_maker
 from gpu_rag.graph.nearest import topk_rows
 from gpu_rag.graph.pagerank_graph import PageRankGraph
 from gpu_rag.graph.pagerank_plan import Array, Plan, plan_of
@@ -18,8 +20,9 @@ from gpu_rag.graph.pagerank_solve import Gaps, Tile, solve_tile
 from gpu_rag.graph.pagerank_teleport import Teleport
 from gpu_rag.types import CSR
 
-IMPLEMENTATIONS = ("numba", "scipy", "torch")
+IMPLEMENTATIONS = ("numba", "scipy", "torch", "cugraph")
 SOLVERS = ("power", "chebyshev", "sor")
+STATES = ("f32", "f16")
 F32_STEPS = 2.0**-22  # a few units of f32: rounding cannot exchange two scores that differ by more
 WIDEST = 1e30  # degrees beyond it, or below its inverse, leave the range of an f32 state
 
@@ -34,6 +37,7 @@ class Options:
     solver: str
     block: int
     threads: int
+    state: str = "auto"
 
     def __post_init__(self) -> None:
         if not 0 <= self.damping < 1:
@@ -45,20 +49,33 @@ class Options:
                 raise BadInput(f"{name} is out of range", given=getattr(self, name), expected=">= 1")
         if self.solver not in (*SOLVERS, "auto"):
             raise UsageError("no such solver", given=self.solver, expected=", ".join((*SOLVERS, "auto")))
+        if self.state not in (*STATES, "auto"):
+            raise UsageError("no such state", given=self.state, expected=", ".join((*STATES, "auto")))
 
 
 def pick_implementation(csr: CSR | PageRankGraph, implementation: str = "auto") -> str:
-    """Which implementation runs: numba | scipy | torch. auto: numba on the CPU where it is installed, else scipy
-    there; torch on any other device. Raises MissingBackend, or UsageError for one that cannot take this device."""
+    """Which implementation runs on the device of a graph: see `pick_on`."""
+    return pick_on(csr.device if isinstance(csr, PageRankGraph) else csr.indptr.device, implementation)
+
+
+def pick_on(device: torch.device, implementation: str = "auto") -> str:
+    """Which implementation runs on a device: numba | scipy | torch | cugraph.
+
+    auto: what is preferred for the family `pagerank` (see `backend`), else numba on the CPU where it is installed, or
+    scipy there; torch on any other device. cugraph is not reproducible, so only its name means it. Raises
+    MissingBackend, or UsageError for one that cannot take this device.
+    """
+    implementation = preferred("pagerank", implementation)
     if implementation not in (*IMPLEMENTATIONS, "auto"):
         raise UsageError("no such PageRank", given=implementation, expected=", ".join((*IMPLEMENTATIONS, "auto")))
-    device = csr.device if isinstance(csr, PageRankGraph) else csr.indptr.device
     on_cpu, has_numba = device.type == "cpu", find_spec("numba") is not None
     if implementation == "auto":
         return ("numba" if has_numba else "scipy") if on_cpu else "torch"
     if implementation == "numba" and not has_numba:
         raise MissingBackend("numba is not installed", do="pip install 'gpu-rag[cpu]'")
-    if implementation != "torch" and not on_cpu:
+    if implementation == "cugraph":
+        check_available(device)
+    elif implementation != "torch" and not on_cpu:
         raise UsageError(f"{implementation} works on the CPU", given=f"a graph on {device}", expected="torch or auto")
     return implementation
 
@@ -73,6 +90,11 @@ def _pick_solver(solver: str, implementation: str, graph: PageRankGraph) -> str:
     return solver
 
 
+def _check_state(state: str, implementation: str) -> None:
+    if state == "f16" and implementation != "torch":
+        raise UsageError("f16 states are torch's", given=f"implementation={implementation}", expected="torch, or f32")
+
+
 class Job:
     """One call: what to solve and by what. `run` calls back once a tile."""
 
@@ -82,9 +104,14 @@ class Job:
             _pick_solver(options.solver, implementation, graph), options.damping, options.tol, options.max_iter,
             symmetric=graph.symmetric, known_mass=graph.symmetric or not graph.has_dangling,
         )  # fmt: skip
-        fits_f32 = self.plan.fits_f32 and bool(((graph.scale > 1 / WIDEST) & (graph.scale < WIDEST)).all())
+        in_range = bool(((graph.scale > 1 / WIDEST) & (graph.scale < WIDEST)).all())
+        fits_f32 = self.plan.fits_f32 and in_range
         self.dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64) if fits_f32 else (torch.float64,)
-        self.width, self.new_tile = _tile_maker(graph, teleport, self.plan, implementation, options.block, self.dtypes)
+        _check_state(options.state, implementation)
+        self.f16_steps = self.plan.f16_steps if options.state == "f16" and in_range else 0
+        self.width, self.new_tile = _tile_maker(
+            graph, teleport, self.plan, implementation, options.block, self.dtypes, self.f16_steps
+        )
 
     def run(self, solve: Callable[[int, int], None]) -> None:
         """Calls solve(first, last) for the questions of each tile, on `threads` threads; the first error is raised."""
@@ -123,9 +150,10 @@ class Job:
         to = np.full(self.width, -1, np.int64)
         to[: len(rows)] = rows
         tile = self.new_tile(dtype, questions, result, lo)
-        plan = self.plan.for_f32() if dtype == torch.float32 else self.plan
+        taken = self.f16_steps if dtype == self.dtypes[0] else 0
+        plan = self.plan.for_f32(taken) if dtype == torch.float32 else self.plan
         gaps = None if settle is None else gaps_of(result, settle)
-        solved = solve_tile(tile, plan, to, self._least_mass(questions), gaps)
+        solved = solve_tile(tile, plan, to, self._least_mass(questions), gaps, taken)
         scale = np.ones(result.shape[0])
         scale[rows] = solved.scale[: len(rows)]
         result.mul_(torch.from_numpy(scale).to(result)[:, None])
@@ -164,8 +192,9 @@ def _tile_maker(
     implementation: str,
     block: int,
     dtypes: tuple[torch.dtype, ...],
+    f16_steps: int,
 ) -> tuple[int, TileMaker]:
-    """Width of a tile, and what makes one of (dtype, questions, result, lo)."""
+    """Width of a tile, and what makes one of (dtype, questions, result, lo); in dtypes[0] it has done `f16_steps`."""
     if implementation == "numba":
         from gpu_rag.graph.pagerank_numba import NumbaGraph, NumbaTile
 
@@ -173,9 +202,16 @@ def _tile_maker(
         return NumbaTile.width, lambda dtype, questions, result, lo: NumbaTile(
             views[dtype], plan, teleport, questions, result.numpy(), lo
         )
+    if implementation == "cugraph":
+        return block, tile_maker(graph, teleport, plan, block)
     from gpu_rag.graph.pagerank_matrix import MatrixTile, ScipyProduct, TorchProduct
 
     product = ScipyProduct(graph) if implementation == "scipy" else TorchProduct(graph)
-    return block, lambda dtype, questions, result, lo: MatrixTile(
-        graph, product, plan, teleport, questions, result, lo, block, dtype
-    )
+
+    def make(dtype: torch.dtype, questions: Array, result: torch.Tensor, lo: int) -> Tile:
+        tile = MatrixTile(graph, product, plan, teleport, questions, result, lo, block, dtype)
+        if f16_steps and dtype == dtypes[0]:
+            tile.step_in_f16(f16_steps)
+        return tile
+
+    return block, make

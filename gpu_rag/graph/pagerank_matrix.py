@@ -1,30 +1,37 @@
-"""Tiles of PageRank by a sparse matrix product: scipy on the CPU, torch on any device."""
+"""Tiles of PageRank by a sparse matrix product: scipy on the CPU, torch and Triton on any device."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import torch
-from gpu_rag_kernels import ppr_spmm
+from gpu_rag_kernels.ppr_spmm import Restart, finish_step, ppr_step
 
 from gpu_rag.graph.pagerank_graph import PageRankGraph
 from gpu_rag.graph.pagerank_plan import COARSE_GAP, ROUNDING, Array, Plan
 from gpu_rag.graph.pagerank_teleport import Teleport
 
+F16_ROOM = 2.0**14  # f16 ends at 4 times this; an iterate stays below 3 times the largest that pi / degree can be
+
 
 class ScipyProduct:
-    """d A X + (1-d) pi by scipy's CSR times dense."""
+    """Steps (see `ppr_step`) by scipy's CSR times dense."""
 
     def __init__(self, graph: PageRankGraph):
         self.graph = graph
         self.matrices: dict[torch.dtype, Any] = {}
 
-    def __call__(self, x: torch.Tensor, pi: torch.Tensor, damping: float) -> torch.Tensor:
-        if x.dtype not in self.matrices:
-            self.matrices[x.dtype] = _scipy_matrix(self.graph, x.dtype)
-        pulled = torch.from_numpy(self.matrices[x.dtype] @ x.numpy())
-        return pulled.mul_(damping).add_(pi, alpha=1 - damping)
+    def __call__(
+        self, x: torch.Tensor, y: torch.Tensor, restart: Restart, damping: float, degree: torch.Tensor,
+        inverse: torch.Tensor, omega: torch.Tensor, *, scale: float = 1.0, measured: bool = True,
+    ) -> torch.Tensor | None:  # fmt: skip
+        dtype = inverse.dtype
+        if dtype not in self.matrices:
+            self.matrices[dtype] = _scipy_matrix(self.graph, dtype)
+        pulled = torch.from_numpy(self.matrices[dtype] @ x.to(dtype).numpy())
+        return finish_step(pulled, x, y, restart, damping, degree, inverse, omega, scale, measured)
 
 
 def _scipy_matrix(graph: PageRankGraph, dtype: torch.dtype) -> Any:
@@ -37,13 +44,16 @@ def _scipy_matrix(graph: PageRankGraph, dtype: torch.dtype) -> Any:
 
 
 class TorchProduct:
-    """d A X + (1-d) pi by the `ppr_spmm` kernel."""
+    """Steps by the kernel `ppr_step`."""
 
     def __init__(self, graph: PageRankGraph):
         self.graph = graph
 
-    def __call__(self, x: torch.Tensor, pi: torch.Tensor, damping: float) -> torch.Tensor:
-        return ppr_spmm.ppr_spmm(self.graph.pull, x, pi, damping)
+    def __call__(
+        self, x: torch.Tensor, y: torch.Tensor, restart: Restart, damping: float, degree: torch.Tensor,
+        inverse: torch.Tensor, omega: torch.Tensor, *, scale: float = 1.0, measured: bool = True,
+    ) -> torch.Tensor | None:  # fmt: skip
+        return ppr_step(self.graph.pull, x, y, restart, damping, degree, inverse, omega, scale=scale, measured=measured)
 
 
 class MatrixTile:
@@ -53,38 +63,72 @@ class MatrixTile:
         self, graph: PageRankGraph, product: ScipyProduct | TorchProduct, plan: Plan, teleport: Teleport,
         questions: Array, result: torch.Tensor, lo: int, width: int, dtype: torch.dtype,
     ):  # fmt: skip
-        self.product, self.damping, self.result, self.lo = product, plan.damping, result, lo
-        self.width = width
+        self.product, self.plan, self.damping, self.result, self.lo = product, plan, plan.damping, result, lo
+        self.width, self.swept = width, 0
         self.slack, self.coarsest = (ROUNDING, COARSE_GAP) if dtype == torch.float32 else (0.0, 0.0)
         self.scale = graph.scale[:, None]
-        self.scale_state, self.inverse = self.scale.to(dtype), (1 / self.scale).to(dtype)
-        pi = teleport.dense(questions, width, graph)
-        self.pi = pi.to(dtype)
-        if plan.known_mass:
-            pi[graph.dangling] *= 1 - plan.damping
-        self.x = (pi / self.scale).to(dtype)
+        self.degrees = {t: (graph.scale.to(t), (1 / graph.scale).to(t)) for t in {dtype, torch.float64}}
+        nodes, pi = _restart_rows(teleport, questions, width, graph)
+        at = torch.full((graph.n,), -1, dtype=torch.int32, device=graph.device)
+        at[nodes] = torch.arange(nodes.shape[0], dtype=torch.int32, device=graph.device)
+        self.restart = Restart(pi.to(dtype), at)
+        self.x = torch.zeros(graph.n, width, dtype=dtype, device=graph.device)
+        lost = graph.dangling[nodes, None] if plan.known_mass else torch.zeros_like(nodes[:, None], dtype=torch.bool)
+        self.x[nodes] = (torch.where(lost, pi * (1 - plan.damping), pi) / self.scale[nodes]).to(dtype)
         self.y = torch.zeros_like(self.x)
+
+    def step_in_f16(self, n_steps: int) -> None:
+        """The first steps of all columns, with a state of half the bytes of f32 and sums in f32.
+
+        V = q / degree is at most 1 / the least degree, and three times that on the way of Chebyshev's iteration (an
+        iterate is no farther from the fixpoint than the start, in the norm of sqrt(degree) V): times `scale` it is in
+        the range of f16. What is rounded off or lost below 2^-24 is found again by the steps that must follow. Each
+        step's rounding fades like the start's error, see `pagerank_plan`.
+        """
+        scale = F16_ROOM * 2.0 ** math.floor(math.log2(float(self.scale.min()))) if len(self.scale) else 1.0
+        x, y = (a.mul(scale).half() for a in (self.x, self.y))
+        degree, inverse = (a.float() for a in self.degrees[torch.float64])
+        omegas = torch.from_numpy(np.tile(self.plan.omega[:n_steps, None], self.width)).to(inverse)
+        for omega in omegas:
+            self.product(x, y, self.restart, self.damping, degree, inverse, omega, scale=scale, measured=False)
+            x, y = y, x
+        self.x, self.y = (a.to(self.x.dtype).div_(scale) for a in (x, y))
 
     def sweep(self, omega: Array, fine: bool) -> Array:
         """See `Tile.sweep`."""
-        if fine:
-            x, pi, scale, inverse = self.x.double(), self.pi.double(), self.scale, 1 / self.scale
-        else:
-            x, pi, scale, inverse = self.x, self.pi, self.scale_state, self.inverse
-        z = self.product(x, pi, self.damping).mul_(inverse)
-        change = (z - x).abs_().mul_(scale).sum(0, dtype=torch.float64)
-        y = self.y.to(z)
-        self.y.copy_(y + z.sub_(y).mul_(torch.from_numpy(omega).to(z)))
+        degree, inverse = self.degrees[torch.float64 if fine else self.x.dtype]
+        self.swept += 1
+        change = self.product(
+            self.x, self.y, self.restart, self.damping, degree, inverse, torch.from_numpy(omega).to(inverse),
+            measured=self.swept % self.plan.stride == 0,
+        )  # fmt: skip
         self.x, self.y = self.y, self.x
-        return change.cpu().numpy()
+        return self._sizes(change)
+
+    def _sizes(self, change: torch.Tensor | None) -> Array:
+        return np.full(self.width, np.inf) if change is None else np.asarray(change.cpu().numpy())
 
     def check(self, rows: Array) -> tuple[Array, Array]:
         """See `Tile.check`."""
-        x = self.x.double()
-        q = self.product(x, self.pi.double(), self.damping)
-        gap = (q - x * self.scale).abs_().sum(0)
+        degree, inverse = self.degrees[torch.float64]
+        q = torch.zeros_like(self.x, dtype=torch.float64)
+        gap = self.product(self.x, q, self.restart, self.damping, degree, inverse, torch.ones_like(q[0]))
+        q.mul_(degree[:, None])
         lanes = np.flatnonzero(rows >= 0)
         to, lane = (torch.from_numpy(a).to(q.device) for a in (rows[lanes], lanes))
         kept = q[self.lo : self.lo + self.result.shape[1]]
         self.result[to] = kept[:, lane].T.float()
-        return gap.cpu().numpy(), q.sum(0).cpu().numpy()
+        return self._sizes(gap), q.sum(0).cpu().numpy()
+
+
+def _restart_rows(
+    teleport: Teleport, questions: Array, width: int, graph: PageRankGraph
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The nodes at which any of the questions restarts, i64[S] ascending, and their probabilities f64[S, width]."""
+    if teleport.prior is not None:
+        return torch.arange(graph.n, device=graph.device), teleport.dense(questions, width, graph)
+    node, lane, mass = teleport.entries(questions)
+    nodes, row = np.unique(node, return_inverse=True)
+    pi = np.zeros((len(nodes), width))
+    np.add.at(pi, (row, lane), mass)
+    return torch.from_numpy(nodes).to(graph.device), torch.from_numpy(pi).to(graph.device)

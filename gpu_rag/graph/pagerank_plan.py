@@ -8,6 +8,10 @@ Solvers, all of the form Y <- Y + omega (Z - Y) with Z = (d A^T X + (1-d) pi) / 
 - power: omega = 1, two buffers. Error falls as d^k.
 - chebyshev: two buffers (Y = the iterate before X), omega_1 = 1, omega_2 = 2 / (2 - d^2), then
   omega = 1 / (1 - d^2 omega / 4): Chebyshev semi-iteration on [-d, d] (Golub and Varga, 1961). Symmetric graphs only.
+  Rounding is not amplified beyond a constant: an error e of one iterate has become at most 2 e (k+1) rate^k after k
+  steps, with rate = d / (1 + sqrt(1 - d^2)), in the norm of sqrt(degree) V: it grows as a Chebyshev polynomial of the
+  second kind. All together stay below 2 e / (1 - rate)^2 (power: e / (1 - d) in L1). So the first steps of both may
+  have a coarse state.
 - sor: Y = X, row by row in place (successive over-relaxation). Symmetric: omega = 2 / (1 + sqrt(1 - d^2)) (Young,
   1954), convergent for every order of rows since I - d S is positive definite; otherwise omega = 1 (Gauss-Seidel),
   convergent since d P^T has L1 norm d < 1.
@@ -27,6 +31,7 @@ ROUNDING = 2.0**-24  # half a unit of f32: the L1 error of rounding a vector of 
 F32_GAP = 5e-8  # about the L1 gap that remains when steps over an f32 state are summed in f64
 COARSE_GAP = 5e-7  # and a few times that when they are summed in f32
 SUM_ERROR = 5e-6  # a row may miss the sum of 1 by so much
+F16_ERROR = 2.0**-10  # an L1 error that steps over an f16 state surely come below: they end at about a tenth of it
 MARGIN = 0.8  # a column is checked when its predicted gap is below this part of what is allowed
 
 
@@ -92,12 +97,27 @@ class Plan:
         """What Z is multiplied with to become the PageRank, per column."""
         return 1 / np.maximum(mass, 1e-300) if self.normalises else 1 / exact
 
-    def for_f32(self) -> Plan:
-        """This plan with the steps limited to what exact arithmetic would need: a column that needs more has met the
-        rounding of its state."""
-        rate = self.damping if self.solver == "power" or not self.symmetric else self.damping / (1 + self.root)
-        needed = math.log(1000 / self.tol) / -math.log(rate) if rate > 0 else 1
-        return replace(self, max_iter=min(self.max_iter, 8 + math.ceil(needed)))
+    @property
+    def rate(self) -> float:
+        """By how much a step shrinks the error in the end; of sor, a guess from below."""
+        return self.damping if self.solver == "power" or not self.symmetric else self.damping / (1 + self.root)
+
+    @property
+    def f16_steps(self) -> int:
+        """How many steps exact arithmetic takes from an error of 2, the largest there is, to one that f16 still sees.
+
+        One number for all questions: no look is needed, and no bit of a question depends on the others.
+        """
+        if self.rate <= 0:
+            return 0
+        needed = math.ceil(math.log(2 / max(F16_ERROR, self.tol)) / -math.log(self.rate))
+        return min(needed, self.max_iter)
+
+    def for_f32(self, taken: int = 0) -> Plan:
+        """This plan with the steps limited to what exact arithmetic would need after those `taken`: a column that needs
+        more has met the rounding of its state."""
+        needed = math.log(1000 / self.tol) / -math.log(self.rate) if self.rate > 0 else 1
+        return replace(self, max_iter=min(self.max_iter, taken + 8 + math.ceil(needed)))
 
 
 def plan_of(solver: str, damping: float, tol: float, max_iter: int, *, symmetric: bool, known_mass: bool) -> Plan:

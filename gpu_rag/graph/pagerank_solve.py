@@ -29,7 +29,7 @@ class Tile(Protocol):
     def sweep(self, omega: Array, fine: bool) -> Array:
         """One step with omega f64[width]; 0 leaves a column as it is after every second step (every step when the
         solver works in place). fine: rows are summed in f64, whatever the state is. Returns f64[width], the L1 size
-        of Z - X in q."""
+        of Z - X in q, of every plan.stride-th sweep; what it returns of the others is not looked at."""
 
     def check(self, rows: Array) -> tuple[Array, Array]:
         """Computes Z in f64 from the state; column c is written to row rows[c] of the result, unless -1.
@@ -47,7 +47,9 @@ class Solved:
     steps: Array
 
 
-def solve_tile(tile: Tile, plan: Plan, rows: Array, least_mass: Array, gaps: Gaps | None = None) -> Solved:
+def solve_tile(
+    tile: Tile, plan: Plan, rows: Array, least_mass: Array, gaps: Gaps | None = None, taken: int = 0
+) -> Solved:
     """Iterates the columns c of `tile` with rows[c] >= 0 until each is within plan.tol, proved by a check in f64.
 
     rows: i64[width], the row of the result that a column goes to, or -1; least_mass: f64[width], |q|_1 where
@@ -56,11 +58,11 @@ def solve_tile(tile: Tile, plan: Plan, rows: Array, least_mass: Array, gaps: Gap
 
     gaps: a column may also stop once its gap exceeds its proved error. Two scores are off by no more than that error
     together, so then no other node can belong among the best. A column that has not settled is looked at again when
-    its error should be half its gap.
+    its error should be half its gap. taken: steps that the tile has done before; at least `stride` follow.
     """
     width = tile.width
     pending = rows >= 0
-    steps, checks = np.zeros(width, np.int64), np.zeros(width, np.int64)
+    steps, checks = np.full(width, taken), np.zeros(width, np.int64)
     predicted, last = np.full(width, plan.predicted), np.full(width, UNKNOWN)
     target = np.full(width, plan.tol if gaps is None else max(plan.tol, FIRST_LOOK))
     settled = np.zeros(width, bool)

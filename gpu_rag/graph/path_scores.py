@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.backend import check_threads, pick_implementation, run_parts
 from gpu_rag.graph.path_set import MOST_HOPS, PathSet, check_paths
-from gpu_rag.graph.ragged import check_ragged, row_of_value
+from gpu_rag.graph.ragged import arrays_of, check_ragged, row_of_value
 from gpu_rag.types import Ragged
 
 GRID = float(2**22)
@@ -46,16 +47,16 @@ def score_paths(
     check_threads(threads)
     if beam is not None and beam < 1:
         raise BadInput("beam is out of range", given=beam, expected=">= 1 paths, or None")
-    sums = _by_numba if pick_implementation(queries.device, implementation) == "numba" else _by_torch
+    chosen = pick_implementation(queries.device, implementation, "score_paths")
     rounded = queries.double().mul_(GRID).round_()
-    dot, square = sums(paths, rounded, vectors, threads)
-    length = (paths.edges >= 0).sum(1)
-    if bool((~(square <= (LONGEST * GRID * length) ** 2)).any()):
+    if chosen == "numba":
+        scores, sound = _by_numba(paths, rounded, vectors, topics, weights, threads)
+    else:
+        scores, sound = _by_torch(paths, rounded, vectors, topics, weights)
+    if not sound:
         raise BadInput("vectors are not unit rows", expected="length 1, or a row of zeros")
-    norm = (square * (rounded * rounded).sum(1)[paths.question]).sqrt()
-    cosine = torch.where(norm > 0, dot / norm, 0.0)
-    scores = weights[0] * cosine + weights[1] * _jaccard(paths, topics)
-    kept = best_of_groups(paths.group, scores, beam)
+    best = _best_by_numba if chosen == "numba" else best_of_groups
+    kept = best(paths.group, scores, beam)
     return (paths, scores) if kept is None else (paths.rows(kept), scores[kept])
 
 
@@ -81,8 +82,23 @@ def _check_vectors(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor,
 
 
 def _by_torch(
-    paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor, threads: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+    paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor, topics: Ragged, weights: tuple[float, float]
+) -> tuple[torch.Tensor, bool]:
+    """Scores f64[P], and whether the vectors can be unit rows. queries: in steps of the grid."""
+    dot, square = _sums(paths, queries, vectors)
+    length = (paths.edges >= 0).sum(1).double()
+    sound = bool((square <= (LONGEST * GRID * length) ** 2).all())
+    norm = _sqrt(square * (queries * queries).sum(1)[paths.question])
+    cosine = torch.where(norm > 0, dot / norm, 0.0)
+    return weights[0] * cosine + weights[1] * _jaccard(paths, topics), sound
+
+
+def _sqrt(values: torch.Tensor) -> torch.Tensor:
+    """The nearest f64 to each root: torch on the CPU may take a library's whose last bit is not always that."""
+    return torch.from_numpy(np.sqrt(values.numpy())) if values.device.type == "cpu" else values.sqrt()
+
+
+def _sums(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """(dot of the query and the sum of the vectors, squared length of the sum), f64[P] each, in steps of the grid."""
     dot, square = (queries.new_zeros(paths.size) for _ in range(2))
     step = max(1, _PART // vectors.shape[1]) if vectors.shape[1] else max(paths.size, 1)
@@ -98,27 +114,41 @@ def _by_torch(
 
 
 def _by_numba(
-    paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor, threads: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+    paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor, topics: Ragged, weights: tuple[float, float],
+    threads: int,
+) -> tuple[torch.Tensor, bool]:  # fmt: skip
     """As `_by_torch`. Vectors in f16 are turned into f32 for the edges of these paths alone."""
-    from gpu_rag.graph.paths_kernels import vector_sums
+    from gpu_rag.graph.paths_kernels import relevance, vector_sums
 
-    edges = paths.edges.long()
+    edges = paths.edges
     if vectors.dtype == torch.float16:
-        used, edges = torch.unique(edges, return_inverse=True)
-        padding = int(used.numel() > 0 and int(used[0]) < 0)
-        vectors, edges = vectors[used[padding:]].float(), edges - padding
-    held, asked = vectors.contiguous().numpy(), queries.contiguous().numpy()
-    along, question = edges.contiguous().numpy(), paths.question.contiguous().numpy()
-    dot, square = (queries.new_zeros(paths.size) for _ in range(2))
-    to_dot, to_square = dot.numpy(), square.numpy()
+        edges, vectors = _in_f32(edges, vectors)
+    nodes, along, question, held, asked = (
+        a.contiguous().numpy() for a in (paths.nodes, edges, paths.question, vectors, queries)
+    )
+    wanted, squares = arrays_of(topics), (queries * queries).sum(1).numpy()
+    scores = queries.new_empty(paths.size)
+    to_scores = scores.numpy()
 
-    def part(first: int) -> None:
+    def part(first: int) -> bool:
         some = slice(first, first + _PATHS)
-        vector_sums(held, along[some], asked, question[some], to_dot[some], to_square[some])
+        dot, square = np.empty(len(question[some])), np.empty(len(question[some]))
+        vector_sums(held, along[some], asked, question[some], dot, square)
+        return bool(relevance(
+            nodes[some], along[some], question[some], *wanted, dot, square, squares, LONGEST * GRID, weights,
+            to_scores[some],
+        ))  # fmt: skip
 
-    run_parts(part, range(0, paths.size, _PATHS), threads)
-    return dot, square
+    return scores, all(run_parts(part, range(0, paths.size, _PATHS), threads))
+
+
+def _in_f32(edges: torch.Tensor, vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The edges numbered by rank among those that are there, and the f32 vectors of these."""
+    from gpu_rag.graph.paths_kernels import number_edges
+
+    number, numbered = np.zeros(vectors.shape[0], np.int64), np.empty(tuple(edges.shape), np.int64)
+    number_edges(edges.contiguous().numpy(), number, numbered)
+    return torch.from_numpy(numbered), vectors[torch.from_numpy(np.flatnonzero(number))].float()
 
 
 def _jaccard(paths: PathSet, topics: Ragged) -> torch.Tensor:
@@ -147,3 +177,14 @@ def best_of_groups(group: torch.Tensor, scores: torch.Tensor, beam: int | None) 
     kept = torch.zeros_like(group, dtype=torch.bool)
     kept[order[rank < beam]] = True
     return kept
+
+
+def _best_by_numba(group: torch.Tensor, scores: torch.Tensor, beam: int | None) -> torch.Tensor | None:
+    """As `best_of_groups`, but the rows that are kept: i64[K], ascending."""
+    from gpu_rag.graph.paths_kernels import best_rows
+
+    if beam is None or scores.shape[0] <= beam:
+        return None
+    rows = np.empty(scores.shape[0], np.int64)
+    count = best_rows(group.contiguous().numpy(), scores.contiguous().numpy(), beam, rows)
+    return torch.from_numpy(rows[:count])

@@ -31,6 +31,7 @@ import torch
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.backend import check_threads, pick_implementation, run_parts
+from gpu_rag.graph.compiled import shortened
 from gpu_rag.graph.csr import check_csr, is_symmetric, row_of_entry
 from gpu_rag.graph.path_joins import Ends, Window, chain_paths, n_steps, path_parts
 from gpu_rag.graph.path_scores import score_paths
@@ -120,11 +121,11 @@ def expand_paths(
     check_threads(threads)
     if bool((paths.nodes < 0).any()):
         raise BadInput("paths have different lengths", given="padding", expected="the paths of one hop")
-    check_count(int(graph.csr.indptr.diff()[paths.nodes[:, -1].long()].sum()), most, "end")
-    if pick_implementation(graph.device, implementation) == "numba":
-        parent, entry = _steps_by_numba(graph, paths, topics, threads)
-    else:
-        parent, entry = _steps_by_torch(graph, paths, topics)
+    last = paths.nodes[:, -1].long()
+    check_count(int((graph.csr.indptr[last + 1] - graph.csr.indptr[last]).sum()), most, "end")
+    if pick_implementation(graph.device, implementation, "expand_paths") == "numba":
+        return _extended_by_numba(graph, paths, topics, threads)
+    parent, entry = _steps_by_torch(graph, paths, topics)
     nodes = torch.cat([paths.nodes[parent], graph.csr.indices[entry][:, None]], 1)
     edges = torch.cat([paths.edges[parent], graph.edge[entry][:, None]], 1)
     return PathSet(paths.group[parent], paths.question[parent], nodes, edges)
@@ -146,28 +147,35 @@ def _steps_by_torch(graph: PathGraph, paths: PathSet, topics: Ragged) -> tuple[t
     return torch.cat(parents), torch.cat(entries)
 
 
-def _steps_by_numba(
-    graph: PathGraph, paths: PathSet, topics: Ragged, threads: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `_steps_by_torch`."""
-    from gpu_rag.graph.paths_kernels import steps
+def _extended_by_numba(graph: PathGraph, paths: PathSet, topics: Ragged, threads: int) -> PathSet:
+    """The paths of `expand_paths`, each written once; room for other entries is asked for and never written."""
+    from gpu_rag.graph.paths_kernels import extend
 
-    indptr, indices = graph.csr.indptr.contiguous().numpy(), graph.csr.indices.contiguous().numpy()
-    nodes, question = paths.nodes.contiguous().numpy(), paths.question.contiguous().numpy()
+    indptr, indices, number = (
+        a.contiguous().numpy() for a in (graph.csr.indptr, graph.csr.indices, graph.edge)
+    )  # fmt: skip
+    held = tuple(a.contiguous().numpy() for a in (paths.group, paths.question, paths.nodes, paths.edges))
     wanted, offsets = topics.values.long().contiguous().numpy(), topics.offsets.contiguous().numpy()
+    hops, step = paths.edges.shape[1], max(paths.size, 1) if threads == 1 else _PATHS
 
-    def part(first: int) -> tuple[np.ndarray, np.ndarray]:
-        last = min(first + _PATHS, len(nodes))
-        ends = nodes[first:last, -1]
-        room = int((indptr[ends + 1] - indptr[ends]).sum())
-        parent, entry = np.empty(room + 1, np.int64), np.empty(room + 1, np.int64)
-        size = steps(indptr, indices, nodes, question, wanted, offsets, first, last, parent, entry)
-        return parent[:size].copy(), entry[:size].copy()
+    def part(first: int) -> list[np.ndarray]:
+        last = min(first + step, paths.size)
+        ends = held[2][first:last, -1]
+        room = int((indptr[ends + 1] - indptr[ends]).sum()) + 1  # one more: a step that is not kept is written over
+        longer = (
+            np.empty(room, np.int64), np.empty(room, np.int64), np.empty((room, hops + 2), np.int32),
+            np.empty((room, hops + 1), np.int32),
+        )  # fmt: skip
+        size = extend(indptr, indices, number, held, wanted, offsets, first, last, longer)
+        return [shortened(rows, size) for rows in longer]
 
-    done = run_parts(part, range(0, len(nodes), _PATHS), threads)
-    none = np.zeros(0, np.int64)
-    parent, entry = (np.concatenate([none, *(found[i] for found in done)]) for i in (0, 1))
-    return torch.from_numpy(parent), torch.from_numpy(entry)
+    done = run_parts(part, range(0, paths.size, step), threads)
+    if not done:
+        return PathSet(
+            paths.group, paths.question, paths.nodes.new_empty(0, hops + 2), paths.nodes.new_empty(0, hops + 1)
+        )
+    columns = (pieces[0] if len(pieces) == 1 else np.concatenate(pieces) for pieces in zip(*done))
+    return PathSet(*map(torch.from_numpy, columns))
 
 
 def search_paths(

@@ -11,24 +11,28 @@ _GRID = 2.0**22
 
 
 @numba.njit(cache=True, nogil=True)
-def steps(
-    indptr: Any, indices: Any, nodes: Any, question: Any, topics: Any, offsets: Any, first: Any, last: Any,
-    parent: Any, entry: Any,
-) -> Any:  # fmt: skip
-    """Every entry that a path of first..last may take, as (parent, entry) by (path, entry); returns how many.
+def extend(
+    indptr: Any, indices: Any, number: Any, paths: Any, topics: Any, offsets: Any, first: Any, last: Any, longer: Any
+) -> Any:
+    """Every step that a path of first..last may take, by (path, entry), as a longer path; returns how many.
 
-    nodes: i32[P, h + 1]; topics, offsets: the topics of each question; parent, entry: i64, room for all entries.
+    paths: (group, question, nodes i32[P, h + 1], edges i32[P, h]); longer: the same with a hop more, with room for all
+    entries and one; number: the edge of every entry; topics, offsets: the topics of each question.
     """
-    at = 0
+    group, question, nodes, edges = paths
+    at, hops = 0, edges.shape[1]
     for p in range(first, last):
-        end, b = nodes[p, nodes.shape[1] - 1], question[p]
-        for e in range(indptr[end], indptr[end + 1]):
+        b = question[p]
+        for e in range(indptr[nodes[p, hops]], indptr[nodes[p, hops] + 1]):
             node, free = indices[e], True
-            for h in range(nodes.shape[1]):
+            for h in range(hops + 1):
                 free &= nodes[p, h] != node
             for t in range(offsets[b], offsets[b + 1]):
                 free &= topics[t] != node
-            parent[at], entry[at] = p, e  # kept only if `at` moves on
+            longer[0][at], longer[1][at] = group[p], b  # kept only if `at` moves on
+            for h in range(hops):
+                longer[2][at, h], longer[3][at, h] = nodes[p, h], edges[p, h]
+            longer[2][at, hops], longer[2][at, hops + 1], longer[3][at, hops] = nodes[p, hops], node, number[e]
             at += free
     return at
 
@@ -76,3 +80,107 @@ def vector_sums(vectors: Any, edges: Any, queries: Any, question: Any, dot: Any,
             for h in range(size - 1):
                 add_row(total, vectors[edges[p, h]])
         dot[p], square[p] = products(total, vectors[edges[p, size - 1]], queries[question[p]])
+
+
+@numba.njit(cache=True, nogil=True)
+def relevance(
+    nodes: Any, edges: Any, question: Any, topics: Any, offsets: Any, dot: Any, square: Any, query_square: Any,
+    longest: Any, weights: Any, scores: Any,
+) -> Any:  # fmt: skip
+    """scores f64[P] = weights[0] cosine + weights[1] Jaccard of the nodes with the topics of the question.
+
+    dot, square: of `vector_sums`; query_square: f64[B]. Returns whether every sum of k vectors is at most k `longest`.
+    """
+    sound = True
+    for p in range(edges.shape[0]):
+        b, length, size, shared = question[p], 0, 0, 0
+        for h in range(edges.shape[1]):
+            length += edges[p, h] >= 0
+        for h in range(nodes.shape[1]):
+            node = nodes[p, h]
+            if node < 0:
+                continue
+            size += 1
+            for t in range(offsets[b], offsets[b + 1]):
+                if topics[t] == node:
+                    shared += 1
+                    break
+        most = longest * length
+        sound &= square[p] <= most * most
+        norm = np.sqrt(square[p] * query_square[b])
+        cosine = dot[p] / norm if norm > 0 else 0.0
+        union = max(offsets[b + 1] - offsets[b] + size - shared, 1)
+        scores[p] = weights[0] * cosine + weights[1] * (np.float64(shared) / np.float64(union))
+    return sound
+
+
+@numba.njit(cache=True, nogil=True)
+def least_of_best(scores: Any, heap: Any) -> Any:
+    """The k-th largest score, k = the length of `heap` f64[k], at most that of scores. The heap's root is its least."""
+    k = heap.shape[0]
+    for i in range(scores.shape[0]):
+        value, at = scores[i], 0
+        if i < k:
+            at = i
+            while at > 0 and heap[(at - 1) >> 1] > value:
+                heap[at] = heap[(at - 1) >> 1]
+                at = (at - 1) >> 1
+        elif value <= heap[0]:
+            continue
+        else:
+            while 2 * at + 1 < k:
+                child = 2 * at + 1
+                if child + 1 < k and heap[child + 1] < heap[child]:
+                    child += 1
+                if heap[child] >= value:
+                    break
+                heap[at] = heap[child]
+                at = child
+        heap[at] = value
+    return heap[0]
+
+
+@numba.njit(cache=True, nogil=True)
+def best_rows(group: Any, scores: Any, beam: Any, rows: Any) -> Any:
+    """Writes into rows i64[P], ascending, the `beam` best of each group by (-score, row); returns how many. group:
+    ascending; scores: f64, no NaN."""
+    kept, first, n = 0, 0, group.shape[0]
+    heap = np.empty(min(beam, n), np.float64)
+    while first < n:
+        last = first + 1
+        while last < n and group[last] == group[first]:
+            last += 1
+        if last - first <= beam:
+            for p in range(first, last):
+                rows[kept] = p
+                kept += 1
+        else:
+            least, room = least_of_best(scores[first:last], heap), beam
+            for p in range(first, last):
+                room -= scores[p] > least
+            for p in range(first, last):
+                if scores[p] > least or (scores[p] == least and room > 0):
+                    room -= scores[p] == least
+                    rows[kept] = p
+                    kept += 1
+        first = last
+    return kept
+
+
+@numba.njit(cache=True, nogil=True)
+def number_edges(edges: Any, number: Any, numbered: Any) -> Any:
+    """numbered i64[P, W] = edges[P, W] (-1: padding, stays) by rank among the edges that are there; returns how many.
+    number: i64[M], zeros before; 1 + the rank of each edge that is there after."""
+    for p in range(edges.shape[0]):
+        for h in range(edges.shape[1]):
+            if edges[p, h] >= 0:
+                number[edges[p, h]] = 1
+    count = 0
+    for e in range(number.shape[0]):
+        if number[e]:
+            count += 1
+            number[e] = count
+    for p in range(edges.shape[0]):
+        for h in range(edges.shape[1]):
+            numbered[p, h] = number[edges[p, h]] - 1 if edges[p, h] >= 0 else -1
+    return count

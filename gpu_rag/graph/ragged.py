@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 
 from gpu_rag.errors import BadInput
+from gpu_rag.graph.compiled import compiled_checks
 from gpu_rag.graph.csr import check_range
 from gpu_rag.types import Ragged
 
@@ -16,7 +18,8 @@ EXPAND_AT_ONCE = 1 << 24  # entries that `expand` makes at a time
 def check_ragged(lists: Ragged, name: str, *, n: int | None = None, device: torch.device | None = None) -> None:
     """Raises BadInput unless `lists` is B lists of integers: values i32/i64[T], offsets i64[B+1] from 0 to T.
 
-    n: every value must be in [0, n). device: where both tensors must be.
+    n: every value must be in [0, n). device: where both tensors must be. On the CPU one compiled pass where numba is
+    installed; the slow checks behind it say what is wrong.
     """
     values, offsets = lists.values, lists.offsets
     if offsets.dtype != torch.int64 or offsets.dim() != 1 or offsets.shape[0] < 1 or values.dim() != 1:
@@ -27,6 +30,9 @@ def check_ragged(lists: Ragged, name: str, *, n: int | None = None, device: torc
     if values.device != offsets.device or (device is not None and values.device != device):
         given = f"values on {values.device}, offsets on {offsets.device}"
         raise BadInput(f"{name} are on another device", given=given, expected=device or "one device")
+    checks = compiled_checks(values.device)
+    if checks is not None and checks.are_lists(*arrays_of(lists), -1 if n is None else n):
+        return
     if int(offsets[0]) != 0 or int(offsets[-1]) != values.shape[0] or bool((offsets.diff() < 0).any()):
         given = f"{int(offsets[0])} to {int(offsets[-1])} over {values.shape[0]} values"
         raise BadInput(f"offsets of {name} are broken", given=given, expected="0 to T, never falling")
@@ -34,8 +40,16 @@ def check_ragged(lists: Ragged, name: str, *, n: int | None = None, device: torc
         check_range(values, n, f"one of the {name}")
 
 
+def arrays_of(lists: Ragged) -> tuple[np.ndarray, np.ndarray]:
+    """The tensors of lists on the CPU, as the kernels take them."""
+    return lists.values.contiguous().numpy(), lists.offsets.contiguous().numpy()
+
+
 def check_ascending(lists: Ragged, name: str) -> None:
     """Raises BadInput naming the first of the checked `lists` that is not strictly ascending."""
+    checks = compiled_checks(lists.values.device)
+    if checks is not None and checks.are_ascending(*arrays_of(lists)):
+        return
     row = row_of_value(lists)
     bad = (row[1:] == row[:-1]) & (lists.values[1:] <= lists.values[:-1])
     if bool(bad.any()):

@@ -7,7 +7,7 @@ import torch
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.backend import check_threads, pick_implementation, run_parts
-from gpu_rag.graph.ragged import check_ascending, check_ragged, expand, ragged_of_keys, row_of_value
+from gpu_rag.graph.ragged import arrays_of, check_ascending, check_ragged, expand, ragged_of_keys, row_of_value
 from gpu_rag.graph.typed import TypedGraph, typed_graph, typed_graph_of_csr, typed_graph_of_csrs
 from gpu_rag.types import Ragged
 
@@ -38,29 +38,40 @@ def reachable(
     relations: Ragged of i32/i64, each question's chain, of any length; ANY follows all relations. directions: Ragged
     of i32/i64 with the same offsets, OUT, IN or EITHER. implementation: numba | torch | auto, all give the same
     integers. threads: groups of questions at once (numba).
-    Time: the edges followed, one binary search a frontier node. Memory: the result and, a thread, 16 N bytes; torch:
-    a frontier's edges, in pieces. Raises BadInput, UsageError, MissingBackend.
+    Time: the edges followed, one binary search a frontier node. Memory: the result and, a thread that follows more
+    than a few hundred edges in a step, 9 N bytes; torch: a frontier's edges, in pieces. Raises BadInput, UsageError,
+    MissingBackend.
 
     Edges (0, 0, 1), (2, 0, 1), (1, 1, 3): from [0] by [0, 1] OUT is [3]; from [3] by 1 IN, 0 IN is [0, 2].
     """
     check_ragged(starts, "starts", n=graph.n, device=graph.device)
     check_ragged(relations, "relations", device=graph.device)
     check_ragged(directions, "directions", device=graph.device)
-    _check_steps(graph, starts, relations, directions)
+    chosen = pick_implementation(graph.device, implementation, "reachable")
+    _check_steps(graph, starts, relations, directions, chosen)
     check_threads(threads)
-    if pick_implementation(graph.device, implementation) == "numba":
+    if chosen == "numba":
         return _reachable_by_numba(graph, starts, relations, directions, threads)
     return _reachable_by_torch(graph, starts, relations, directions)
 
 
-def _check_steps(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged) -> None:
+def _check_steps(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged, chosen: str) -> None:
     if relations.batch != starts.batch:
         given = f"{relations.batch} chains for {starts.batch} questions"
         raise BadInput("relations do not match the starts", given=given, expected="a chain a question")
+    if chosen == "numba" and _are_steps(graph, relations, directions):
+        return  # one compiled pass; the slow checks below say what is wrong
     if not torch.equal(relations.offsets, directions.offsets):
         raise BadInput("directions do not match the relations", expected="equal offsets")
     _check_values(relations.values, ANY, graph.n_relations - 1, "relation")
     _check_values(directions.values, OUT, EITHER, "direction")
+
+
+def _are_steps(graph: TypedGraph, relations: Ragged, directions: Ragged) -> bool:
+    from gpu_rag.graph.reach_kernels import are_steps
+
+    steps, ways = (arrays_of(lists) for lists in (relations, directions))
+    return bool(are_steps(*steps, *ways, graph.n_relations))
 
 
 def _check_values(values: torch.Tensor, least: int, most: int, what: str) -> None:
@@ -74,32 +85,23 @@ def _check_values(values: torch.Tensor, least: int, most: int, what: str) -> Non
 def _reachable_by_numba(
     graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged, threads: int
 ) -> Ragged:
-    from gpu_rag.graph.reach_kernels import walk
+    from gpu_rag.graph.reach_kernels import walk_questions
 
-    sides = (
-        graph.out_indptr, graph.out_relation, graph.out_node, graph.in_indptr, graph.in_relation, graph.in_node,
-    )  # fmt: skip
-    arrays = tuple(a.contiguous().numpy() for a in sides)
     nodes, offsets, chain, at, way = (
         a.long().contiguous().numpy()
         for a in (starts.values, starts.offsets, relations.values, relations.offsets, directions.values)
     )
 
-    def walks(group: int) -> list[np.ndarray]:
-        mark, stamp = np.zeros(graph.n, np.int64), 1
-        one, other = np.empty(graph.n, np.int32), np.empty(graph.n, np.int32)
-        found = []
-        for b in range(group, min(group + _QUESTIONS, starts.batch)):
-            size, stamp, even = walk(
-                arrays, nodes, offsets[b], offsets[b + 1], chain, way, at[b], at[b + 1], mark, stamp, one, other
-            )
-            found.append((one if even else other)[:size].copy())
-        return found
+    def walks(first: int) -> tuple[np.ndarray, np.ndarray]:
+        last = min(first + _QUESTIONS, starts.batch)
+        return walk_questions(graph.sides, nodes, offsets, chain, way, at, first, last)
 
-    done = run_parts(walks, range(0, starts.batch, _QUESTIONS), threads)
-    found = [nodes for group in done for nodes in group]
-    ends = np.cumsum([0, *map(len, found)], dtype=np.int64)
-    return Ragged(torch.from_numpy(np.concatenate([np.zeros(0, np.int32), *found])), torch.from_numpy(ends))
+    parts = run_parts(walks, range(0, starts.batch, _QUESTIONS), threads)
+    if len(parts) == 1:
+        return Ragged(*map(torch.from_numpy, parts[0]))
+    found = np.concatenate([np.zeros(0, np.int32), *(values for values, _ in parts)])
+    sizes = np.concatenate([np.zeros(1, np.int64), *(np.diff(ends) for _, ends in parts)])
+    return Ragged(torch.from_numpy(found), torch.from_numpy(np.cumsum(sizes)))
 
 
 def _reachable_by_torch(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged) -> Ragged:
@@ -153,7 +155,7 @@ def intersect(a: Ragged, b: Ragged, *, implementation: str = "auto") -> Ragged:
         check_ascending(lists, name)
     if a.batch != b.batch:
         raise BadInput("a and b have different numbers of lists", given=f"{a.batch} and {b.batch}", expected="one")
-    if pick_implementation(a.values.device, implementation) == "torch":
+    if pick_implementation(a.values.device, implementation, "intersect") == "torch":
         return _intersect_by_torch(a, b)
     from gpu_rag.graph.reach_kernels import intersect_lists
 

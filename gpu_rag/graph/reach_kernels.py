@@ -1,10 +1,26 @@
-"""The numba kernels of typed reachability: frontiers of one question after the other, marks instead of clearing."""
+"""The numba kernels of typed reachability: frontiers of one question after the other, few nodes sorted, many marked."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numba
+import numpy as np
+
+FEW = 256  # entries that a step sorts; one with more of them marks the nodes, which takes N bytes
+
+
+@numba.njit(cache=True, nogil=True)
+def are_steps(relations: Any, offsets: Any, directions: Any, other_offsets: Any, n_relations: Any) -> Any:
+    """Whether the offsets are equal, relations in [-1, n_relations) and directions in [1, 3]."""
+    if offsets.shape[0] != other_offsets.shape[0] or relations.shape[0] != directions.shape[0]:
+        return False
+    sound = True
+    for b in range(offsets.shape[0]):
+        sound &= offsets[b] == other_offsets[b]
+    for k in range(relations.shape[0]):
+        sound &= (relations[k] >= -1) & (relations[k] < n_relations) & (directions[k] >= 1) & (directions[k] <= 3)
+    return sound
 
 
 @numba.njit(cache=True, nogil=True)
@@ -20,63 +36,127 @@ def lower_bound(values: Any, first: Any, last: Any, wanted: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def step(
-    indptr: Any, relations: Any, nodes: Any, relation: Any, front: Any, n_front: Any, mark: Any, stamp: Any,
-    reached: Any, n_reached: Any,
-) -> Any:  # fmt: skip
-    """Adds to `reached` the nodes one edge of `relation` (any if -1) from `front`; a node with mark == stamp is there
-    already. Returns how many are in `reached`."""
-    for f in range(n_front):
-        first, last = indptr[front[f]], indptr[front[f] + 1]
-        if relation >= 0:
-            first = lower_bound(relations, first, last, relation)
-            last = lower_bound(relations, first, last, relation + 1)
-        for e in range(first, last):
-            node = nodes[e]
-            if mark[node] != stamp:
-                mark[node] = stamp
-                reached[n_reached] = node
-                n_reached += 1
-    return n_reached
+def along(side: Any, node: Any, relation: Any) -> Any:
+    """The entries [first, last) of a node's edges of `relation`, any if -1. side: indptr, relations, nodes."""
+    first, last = side[0][node], side[0][node + 1]
+    if relation >= 0:
+        first = lower_bound(side[1], first, last, relation)
+        last = lower_bound(side[1], first, last, relation + 1)
+    return first, last
 
 
 @numba.njit(cache=True, nogil=True)
-def walk(
-    graph: Any, starts: Any, first: Any, last: Any, relations: Any, directions: Any, step_first: Any, step_last: Any,
-    mark: Any, stamp: Any, front: Any, reached: Any,
-) -> Any:  # fmt: skip
-    """One question: its starts first..last, its steps step_first..step_last. graph: the six arrays of a TypedGraph.
+def step_of_few(graph: Any, relation: Any, way: Any, front: Any, n_front: Any, reached: Any) -> Any:
+    """Writes the nodes one edge of `relation` from `front`, ascending, each once; returns how many, or -1 where more
+    than FEW entries lead there. graph: the out and the in side; way: bits, 1 for out and 2 for in."""
+    size = 0
+    for bit in range(2):
+        if not (way >> bit) & 1:
+            continue
+        side = graph[0] if bit == 0 else graph[1]
+        for f in range(n_front):
+            first, last = along(side, front[f], relation)
+            if size + last - first > FEW:
+                return -1
+            for e in range(first, last):
+                reached[size] = side[2][e]
+                size += 1
+    return sorted_once(reached, size)
 
-    mark: i64[N], all below `stamp`; front, reached: i32[N]. Returns (number of nodes, stamp after, whether they are
-    in `front`): the nodes are in ascending order.
-    """
-    n_front = 0
-    for s in range(first, last):
-        if mark[starts[s]] != stamp:
-            mark[starts[s]] = stamp
-            front[n_front] = starts[s]
-            n_front += 1
-    for k in range(step_first, step_last):
-        stamp += 1
-        n_reached = 0
-        if directions[k] & 1:
-            n_reached = step(
-                graph[0], graph[1], graph[2], relations[k], front, n_front, mark, stamp, reached, n_reached
-            )
-        if directions[k] & 2:
-            n_reached = step(
-                graph[3], graph[4], graph[5], relations[k], front, n_front, mark, stamp, reached, n_reached
-            )
-        front, reached, n_front = reached, front, n_reached
-    if n_front > mark.shape[0] // 16:
-        n_front = 0
+
+@numba.njit(cache=True, nogil=True)
+def sorted_once(nodes: Any, size: Any) -> Any:
+    """Sorts nodes[:size] and drops what stands there twice; returns how many are left."""
+    nodes[:size].sort()
+    kept = 0
+    for i in range(size):
+        if kept == 0 or nodes[i] != nodes[kept - 1]:
+            nodes[kept] = nodes[i]
+            kept += 1
+    return kept
+
+
+@numba.njit(cache=True, nogil=True)
+def step_of_many(graph: Any, relation: Any, way: Any, front: Any, n_front: Any, mark: Any, reached: Any) -> Any:
+    """As `step_of_few`, in any order and each once. mark: bool[N], all False before; the reached nodes after."""
+    size = 0
+    for bit in range(2):
+        if not (way >> bit) & 1:
+            continue
+        side = graph[0] if bit == 0 else graph[1]
+        for f in range(n_front):
+            first, last = along(side, np.uint32(front[f]), relation)
+            for e in range(first, last):
+                node = np.uint32(side[2][e])  # unsigned: numba need not look for negative ones
+                if not mark[node]:
+                    mark[node] = True
+                    reached[size] = node
+                    size += 1
+    return size
+
+
+@numba.njit(cache=True, nogil=True)
+def list_marked(mark: Any, nodes: Any, size: Any, ascending: Any) -> None:
+    """Clears the marks of nodes[:size], and sorts them if `ascending`. Many nodes are read off the marks instead, which
+    is faster and sorts them too: the next step then reads memory in order."""
+    if size > mark.shape[0] // 16:
+        size = 0
         for node in range(mark.shape[0]):
-            if mark[node] == stamp:
-                front[n_front] = node
-                n_front += 1
-    else:
-        front[:n_front].sort()
-    return n_front, stamp + 1, (step_last - step_first) % 2 == 0
+            if mark[node]:
+                mark[node] = False
+                nodes[size] = node
+                size += 1
+        return
+    for i in range(size):
+        mark[nodes[i]] = False
+    if ascending:
+        nodes[:size].sort()
+
+
+@numba.njit(cache=True, nogil=True)
+def wide(nodes: Any, size: Any, room: Any) -> Any:
+    """The array, or a copy of nodes[:size] with the room if it has less."""
+    if nodes.shape[0] >= room:
+        return nodes
+    more = np.empty(room, nodes.dtype)
+    more[:size] = nodes[:size]
+    return more
+
+
+@numba.njit(cache=True, nogil=True)
+def walk_questions(
+    graph: Any, starts: Any, offsets: Any, relations: Any, directions: Any, at: Any, first: Any, last: Any
+) -> Any:
+    """The questions first..last as lists: their nodes i32[T], ascending in each, and offsets i64[last - first + 1].
+
+    graph: out_indptr, out_relation, out_node, and those of the in side. The starts of question b are
+    offsets[b]..offsets[b + 1], its steps at[b]..at[b + 1]. O(N) scratch is made for the first step that needs it.
+    """
+    n = graph[0][0].shape[0] - 1
+    front, reached = np.empty(FEW, np.int32), np.empty(FEW, np.int32)
+    mark = np.zeros(0, np.bool_)
+    found, n_found, ends = np.empty(4 * FEW, np.int32), 0, np.zeros(last - first + 1, np.int64)
+    for b in range(first, last):
+        n_front = offsets[b + 1] - offsets[b]
+        front = wide(front, 0, n_front)
+        for s in range(n_front):
+            front[s] = starts[offsets[b] + s]
+        n_front = sorted_once(front, n_front)
+        for k in range(at[b], at[b + 1]):
+            size = step_of_few(graph, relations[k], directions[k], front, n_front, reached)
+            if size < 0:
+                if mark.shape[0] == 0:
+                    mark = np.zeros(n, np.bool_)
+                reached = wide(reached, 0, n)
+                size = step_of_many(graph, relations[k], directions[k], front, n_front, mark, reached)
+                list_marked(mark, reached, size, k == at[b + 1] - 1)
+            front, reached, n_front = reached, front, size
+        if n_found + n_front > found.shape[0]:
+            found = wide(found, n_found, max(2 * found.shape[0], n_found + n_front))
+        found[n_found : n_found + n_front] = front[:n_front]
+        n_found += n_front
+        ends[b - first + 1] = n_found
+    return found[:n_found].copy(), ends
 
 
 @numba.njit(cache=True, nogil=True)

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
 import torch
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.csr import check_csr, check_range, row_of_entry
 from gpu_rag.types import CSR
+
+Side = tuple[np.ndarray, np.ndarray, np.ndarray]  # indptr, relations, nodes
+
+
+def _as_arrays(indptr: torch.Tensor, relations: torch.Tensor, nodes: torch.Tensor) -> Side:
+    return indptr.contiguous().numpy(), relations.contiguous().numpy(), nodes.contiguous().numpy()
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,13 @@ class TypedGraph:
     def device(self) -> torch.device:
         """Where the graph is, and so where results will be."""
         return self.out_indptr.device
+
+    @cached_property
+    def sides(self) -> tuple[Side, Side]:
+        """The out and the in side as arrays, for a graph on the CPU: made once, as a call on a few nodes is short."""
+        out_side = self.out_indptr, self.out_relation, self.out_node
+        in_side = self.in_indptr, self.in_relation, self.in_node
+        return _as_arrays(*out_side), _as_arrays(*in_side)
 
 
 def typed_graph(tail: torch.Tensor, relation: torch.Tensor, head: torch.Tensor, n: int, n_relations: int) -> TypedGraph:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -11,14 +12,26 @@ from typing import Any
 import torch
 
 from gpu_rag.errors import MissingBackend, UsageError
+from gpu_rag.graph.backend import chosen
 
 IMPLEMENTATIONS = ("triton", "reference")
 
 
 def known(device: str = "cpu") -> tuple[str, ...]:
     """The implementations that can take tensors on `device` here."""
-    able = find_spec("triton") is not None and (device.startswith("cuda") or interpreted())
+    able = has_triton() and (device.startswith("cuda") or interpreted())
     return IMPLEMENTATIONS if able else IMPLEMENTATIONS[1:]
+
+
+def has_triton() -> bool:
+    """Whether triton is installed; looked up once, since kernels are picked at every call."""
+    return _finds(find_spec, "triton")
+
+
+@cache
+def _finds(look_up: Callable[[str], object], module: str) -> bool:
+    """Kept by look-up: one that is put in its place is asked anew."""
+    return look_up(module) is not None
 
 
 def interpreted() -> bool:
@@ -27,8 +40,9 @@ def interpreted() -> bool:
 
 
 def kernel(package: str, function: str, device: torch.device, implementation: str = "auto") -> Callable[..., Any]:
-    """`function` of the module that `pick_kernel` names, triton or reference, in gpu_rag_kernels.`package`."""
-    module = import_module(f"gpu_rag_kernels.{package}.{pick_kernel(package, device, implementation)}")
+    """`function` of the module that `pick_kernel` names, triton or reference, in gpu_rag_kernels.`package`. The choice
+    is told to the record of `gpu_rag.graph.backend`."""
+    module = import_module(f"gpu_rag_kernels.{package}.{chosen(package, pick_kernel(package, device, implementation))}")
     found: Callable[..., Any] = getattr(module, function)
     return found
 
@@ -41,11 +55,10 @@ def pick_kernel(op: str, device: torch.device, implementation: str = "auto") -> 
     if implementation not in (*IMPLEMENTATIONS, "auto"):
         expected = ", ".join((*IMPLEMENTATIONS, "auto"))
         raise UsageError(f"no such implementation of {op}", given=implementation, expected=expected)
-    found = find_spec("triton") is not None
     if implementation == "auto":
-        return "triton" if device.type == "cuda" and found else "reference"
+        return "triton" if device.type == "cuda" and has_triton() else "reference"
     if implementation == "triton":
-        if not found:
+        if not has_triton():
             raise MissingBackend("triton is not installed", do="pip install 'gpu-rag[gpu]'")
         if device.type != "cuda" and not interpreted():
             expected = "a GPU, or TRITON_INTERPRET=1"

@@ -19,13 +19,13 @@ from gpu_rag.errors import UsageError
 from gpu_rag.graph.csr import check_csr, csr_from_edges
 from gpu_rag.graph.pagerank import prepare
 from gpu_rag.graph.pagerank_job import Options
-from gpu_rag.graph.pagerank_matrix import ScipyProduct
+from gpu_rag.graph.pagerank_matrix import ScipyProduct, TorchProduct
 from gpu_rag.types import CSR, Ragged, TopK
 
 KEYS = {
-    "op", "graph", "n", "m", "B", "damping", "hops", "k", "dims", "ms", "peer", "peer_ms", "ratio", "sampled", "bytes",
-    "pct_of_copy_bandwidth", "copy_gb_s", "cpu_ms", "peer_cpu_ms", "cpu_ratio", "l1_error", "peer_l1_error", "threads",
-    "peer_threads", "rounds", "device", "implementation", "note",
+    "op", "graph", "n", "m", "B", "damping", "hops", "k", "dims", "ms", "asked", "peer", "peer_ms", "ratio", "sampled",
+    "bytes", "pct_of_copy_bandwidth", "copy_gb_s", "cpu_ms", "peer_cpu_ms", "cpu_ratio", "l1_error", "peer_l1_error",
+    "threads", "peer_threads", "rounds", "device", "implementation", "note",
 }  # fmt: skip
 TINY = ("--sizes", 300, "--batch", "1,20", "--rounds", 1, "--json")
 
@@ -61,7 +61,7 @@ def test_all_ops_beside_their_peers(run):
             assert row["ratio"] == pytest.approx(row["peer_ms"] / row["ms"], rel=1e-4)
             assert row["cpu_ratio"] == pytest.approx(row["peer_cpu_ms"] / row["cpu_ms"], rel=1e-4)
             one_by_one = row["peer"] in ("igraph prpack", "networkx", "Python dict")
-            assert row["sampled"] in (range(1, 17) if one_by_one else (row["B"],))
+            assert row["sampled"] in (range(1, 17) if one_by_one else range(row["B"], max(16, row["B"]) + 1))
     assert all(row["l1_error"] <= 1e-6 and row["m"] > 0 for row in by_op["pagerank"])
     assert all(row["peer_l1_error"] <= 1e-6 for row in by_op["pagerank"] if row["peer"])
 
@@ -285,7 +285,7 @@ def test_passes_are_those_of_the_run(monkeypatch):
     weights = Ragged(torch.tensor([1.0, 0.5, 0.5]), seeds.offsets)
     products = []
     whole = ScipyProduct.__call__
-    monkeypatch.setattr(ScipyProduct, "__call__", lambda *given: products.append(1) or whole(*given))
+    monkeypatch.setattr(ScipyProduct, "__call__", lambda *given, **more: products.append(1) or whole(*given, **more))
     options = Options(damping=0.5, tol=1e-6, max_iter=200, solver="power", block=16, threads=1)
     width, passes = count_passes(prepare(csr), seeds, weights, "scipy", options, 2)
     assert width == 16
@@ -293,19 +293,36 @@ def test_passes_are_those_of_the_run(monkeypatch):
     assert 15 < len(products) < 40  # 0.5^20 is 1e-6
 
 
-def test_interleaved_takes_turns_and_the_median(monkeypatch):
-    clock = iter([0.0, 0.001, 0.0, 0.100, 0.0, 0.005, 0.0, 0.200, 0.0, 0.002, 0.0, 0.900])
-    monkeypatch.setattr(measure.time, "perf_counter", lambda: next(clock))
-    cpu = iter([0.0, 0.001, 1.0, 1.003, 2.0, 2.001, 3.0, 3.004, 4.0, 4.002, 5.0, 5.005])
-    monkeypatch.setattr(measure.time, "process_time", lambda: next(cpu))
-    order = []
-    turns = {
-        name: measure.Turn(lambda r, name=name: (name, r), order.append) for name in ("ours", "peer")
-    }  # fmt: skip
-    found = measure.interleaved(turns, 3, torch.device("cpu"), lambda text: None)
-    assert order == [(name, r) for r in range(3) for name in ("ours", "peer")]
-    assert (found["ours"].ms, found["peer"].ms) == (pytest.approx(2.0), pytest.approx(200.0))
-    assert (found["ours"].cpu_ms, found["peer"].cpu_ms) == (pytest.approx(1.0), pytest.approx(4.0))
+def test_steps_in_f16_are_passes_of_two_bytes(monkeypatch):
+    csr = prepare(graph_of("bipartite", 200, 0))
+    seeds = Ragged(torch.tensor([3, 50, 120]), torch.tensor([0, 1, 3]))
+    weights = Ragged(torch.tensor([1.0, 0.5, 0.5]), seeds.offsets)
+    steps = []
+    whole = TorchProduct.__call__
+    monkeypatch.setattr(
+        TorchProduct, "__call__", lambda *given, **more: steps.append(given[1].itemsize) or whole(*given, **more)
+    )
+    counts = {}
+    for state in ("f32", "f16"):
+        steps.clear()
+        options = Options(0.85, tol=1e-6, max_iter=200, solver="auto", block=16, threads=1, state=state)
+        counts[state] = count_passes(csr, seeds, weights, "torch", options, 2)[1]
+        assert sum(counts[state].values()) == len(steps) and counts[state].get(2, 0) == steps.count(2)
+    assert 2 not in counts["f32"] and counts["f16"][2] > 10 and counts["f16"][4] < counts["f32"][4]
+
+
+def test_pagerank_by_torch_is_timed_in_both_states(run, monkeypatch):
+    monkeypatch.setattr(pagerank, "pick_implementation", lambda graph: "torch")
+    document = run("bench", "pagerank", "--peers", "--damping", "0.5", *TINY).document
+    by_name = {
+        name: [row for row in document["rows"] if row["implementation"] == name] for name in ("torch", "torch f16")
+    }
+    assert len(by_name["torch"]) + len(by_name["torch f16"]) == len(document["rows"])
+    assert {row["B"] for row in by_name["torch f16"]} == {1, 20} and not any(
+        row["peer"] for row in by_name["torch f16"]
+    )
+    assert all(row["l1_error"] <= 1e-6 and row["note"] == "" for row in by_name["torch f16"])
+    assert by_name["torch f16"][0]["bytes"] < by_name["torch"][0]["bytes"]
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -62,7 +62,7 @@ def walk_without_the_best(asked: Asked, edges: Any, k: int, **options: Any) -> T
 )
 def test_a_wrong_search_is_refused(op: str, name: str, wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frontier, name, wrong)
-    result = run_bench([op], Config(sizes=(100,), batches=(5,), rounds=1))
+    result = run_bench([op], Config(sizes=(100,), batches=(40,), rounds=1))
     assert result.refused == 1 and result.rows[0].note.startswith("refused")
 
 

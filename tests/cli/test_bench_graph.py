@@ -101,7 +101,7 @@ right = {
     for module, name in (
         (blocks_pagerank, "blocks_pagerank"), (bubble, "bubble_expansion"), (ego, "ego_balls"),
         (ego, "induced_subgraphs"), (reach, "reachable"), (grouping, "connected_components"),
-        (grouping, "exact_groups"), (grouping, "radius_clusters"), (join, "hybrid_argmax"),
+        (grouping, "exact_groups"), (grouping, "radius_clusters"), (join, "join_index"),
     )
 }  # fmt: skip
 
@@ -157,9 +157,8 @@ def wider_clusters(vectors, eps):
     return right["radius_clusters"](vectors, 2.0)
 
 
-def without_keywords(left, left_words, vectors, words, **options):
-    none = [Ragged(w.values[:0], torch.zeros_like(w.offsets)) for w in (left_words, words)]
-    return right["hybrid_argmax"](left, none[0], vectors, none[1], **options)
+def without_keywords(vectors, words):
+    return right["join_index"](vectors, Ragged(words.values[:0], torch.zeros_like(words.offsets)))
 
 
 WRONG = [
@@ -174,7 +173,7 @@ WRONG = [
     ("components", grouping, "connected_components", every_node_alone),
     ("groups", grouping, "exact_groups", one_group),
     ("clusters", grouping, "radius_clusters", wider_clusters),
-    ("join", join, "hybrid_argmax", without_keywords),
+    ("join", join, "join_index", without_keywords),
 ]
 
 

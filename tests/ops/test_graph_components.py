@@ -9,7 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_rag.errors import MissingBackend, UsageError
 from gpu_rag.graph import components
+from gpu_rag.graph.backend import recording
 from gpu_rag.graph.components import BY, connected_components
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.types import CSR
@@ -58,6 +60,21 @@ def test_without_numba_scipy_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(components, "find_spec", lambda name: None)
     assert components.pick_implementation(torch.device("cpu")) == "scipy"
     assert components.pick_implementation(torch.device("cuda")) == "torch"
+
+
+def test_an_implementation_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    csr = graph(4, [(0, 2), (1, 3)], True)
+    with recording() as record:
+        for name in BY:
+            assert connected_components(csr, implementation=name).tolist() == [0, 1, 0, 1]
+    assert record == {"connected_components": set(BY)}
+    with pytest.raises(UsageError, match="expected numba, scipy, torch, auto"):
+        connected_components(csr, implementation="fast")
+    with pytest.raises(UsageError, match="scipy works on the CPU"):
+        components.pick_implementation(torch.device("cuda"), "scipy")
+    monkeypatch.setattr(components, "find_spec", lambda name: None)
+    with pytest.raises(MissingBackend):
+        connected_components(csr, implementation="numba")
 
 
 def one_round(csr: CSR) -> torch.Tensor:

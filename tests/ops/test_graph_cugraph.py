@@ -1,136 +1,374 @@
-"""The cuGraph backend with a stand-in for pylibcugraph: what it is handed, and what comes back. No GPU is involved."""
+"""The cuGraph backend with a stand-in for pylibcugraph: what it is handed, and what comes back. No GPU is involved.
+
+The stand-in takes the arguments that the sources in the wheel of 26.10 take, refuses what they refuse, and iterates as
+they do, off by a little noise. Run as a script the file is one rank of several: RANK WORLD FOLDER.
+"""
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
 import types
 from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-import networkx as nx
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
-from gpu_rag.errors import BadInput, GpuRagError, MissingBackend, UsageError
-from gpu_rag.graph import cugraph
+from gpu_rag.errors import GpuRagError, MissingBackend, UsageError
+from gpu_rag.graph import cugraph, cugraph_multi, pagerank_job
+from gpu_rag.graph.backend import preferring, recording
 from gpu_rag.graph.csr import csr_from_edges
-from gpu_rag.graph.pagerank import personalized_pagerank, prepare
+from gpu_rag.graph.pagerank import pagerank_topk, personalized_pagerank, pick_implementation, prepare
+from gpu_rag.graph.pagerank_matrix import MatrixTile
+from gpu_rag.graph.pagerank_plan import plan_of
+from gpu_rag.graph.pagerank_sharded import personalized_pagerank_sharded, shard_graph
 from gpu_rag.types import CSR, Ragged
 
+# of graphs.pyx, personalized_pagerank.pyx, graph_properties.pyx and resource_handle.pyx: names, then how many have none
+# of a default
+SIGNATURES: dict[str, tuple[str, int]] = {
+    "SGGraph": (
+        "resource_handle graph_properties src_or_offset_array dst_or_index_array weight_array store_transposed renumber"
+        " do_expensive_check edge_id_array edge_type_array edge_start_time_array edge_end_time_array input_array_format"
+        " vertices_array drop_self_loops drop_multi_edges symmetrize",
+        4,
+    ),
+    "MGGraph": (
+        "resource_handle graph_properties src_array dst_array weight_array store_transposed do_expensive_check"
+        " edge_id_array edge_type_array edge_start_time_array edge_end_time_array vertices_array num_arrays"
+        " drop_self_loops drop_multi_edges symmetrize",
+        4,
+    ),
+    "personalized_pagerank": (
+        "resource_handle graph precomputed_vertex_out_weight_vertices precomputed_vertex_out_weight_sums"
+        " initial_guess_vertices initial_guess_values personalization_vertices personalization_values alpha epsilon"
+        " max_iterations do_expensive_check fail_on_nonconvergence",
+        12,
+    ),
+    "GraphProperties": ("is_symmetric is_multigraph", 0),
+    "ResourceHandle": ("handle", 0),
+    "cugraph_comms_init": ("rank world_size uid device", 3),
+    "cugraph_comms_create_unique_id": ("", 0),
+    "cugraph_comms_get_raft_handle": ("", 0),
+    "cugraph_comms_shutdown": ("", 0),
+}
+SOURCES = {"SGGraph": "graphs.pyx", "MGGraph": "graphs.pyx", "GraphProperties": "graph_properties.pyx"}
 Calls = list[tuple[str, dict[str, Any]]]
 
 
-class FakeGraph:
-    def __init__(self, **given: Any):
-        self.given = given
+class StandIn:
+    """pylibcugraph and its comms. `noise`: how far its ranks are off; `spoil`: what else becomes of them."""
+
+    def __init__(self, noise: float = 1e-4, spoil: Callable[[np.ndarray], np.ndarray] = np.copy):
+        self.calls: Calls = []
+        self.random, self.noise, self.spoil = np.random.default_rng(), noise, spoil
+        self.joined: dict[str, Any] | None = None
+
+    def module(self, name: str, functions: dict[str, Callable[..., Any]]) -> Any:
+        made: Any = types.ModuleType(name)
+        for function, answer in functions.items():
+            setattr(made, function, self._taking(function, answer))
+        return made
+
+    def _taking(self, name: str, answer: Callable[[dict[str, Any]], Any]) -> Callable[..., Any]:
+        names, required = SIGNATURES[name][0].split(), SIGNATURES[name][1]
+
+        def call(*positional: Any, **given: Any) -> Any:
+            held = {**dict(zip(names, positional, strict=False)), **given}
+            assert set(names[:required]) <= set(held) <= set(names), f"{name} does not take {sorted(held)}"
+            self.calls.append((name, held))
+            return answer(held)
+
+        return call
+
+    def single(self, given: dict[str, Any]) -> Any:
+        src, dst, vertices = given["src_or_offset_array"], given["dst_or_index_array"], given["vertices_array"]
+        if given.get("input_array_format", "COO") == "CSR" and dst.dtype == np.int64:
+            raise RuntimeError("ERROR: Data type INT64 not allowed for edge type (valid types: INT32).")
+        return self._graph(given, src, dst, given["weight_array"], vertices)
+
+    def multi(self, given: dict[str, Any]) -> Any:
+        assert self.joined is not None and given["num_arrays"] == 1 and not given["do_expensive_check"]
+        parts = [given[name] for name in ("src_array", "dst_array", "weight_array", "vertices_array")]
+        assert all(part is None or isinstance(part, list) for part in parts), "an array has no truth"
+        whole = [None if part is None else np.concatenate(gathered(part[0])) for part in parts]
+        return self._graph(given, *whole)
+
+    def _graph(self, given: dict[str, Any], src: Any, dst: Any, weight: Any, vertices: Any) -> Any:
+        assert given["store_transposed"] is True
+        assert src.dtype == dst.dtype == vertices.dtype and len(src) == len(dst)
+        assert weight is None or (weight.dtype == np.float32 and len(weight) == len(src))
+        assert np.array_equal(np.sort(vertices), np.arange(len(vertices))), "every vertex once"
+        return types.SimpleNamespace(
+            src=src, dst=dst, n=len(vertices), kind=src.dtype,
+            weight=np.ones(len(src), np.float32) if weight is None else weight,
+        )  # fmt: skip
+
+    def pagerank(self, given: dict[str, Any]) -> Any:
+        graph, nodes, mass = (given[name] for name in ("graph", "personalization_vertices", "personalization_values"))
+        assert nodes.dtype == graph.kind and mass.dtype == np.float32 and given["fail_on_nonconvergence"] is False
+        if self.joined is not None:
+            nodes, mass = np.concatenate(gathered(nodes)), np.concatenate(gathered(mass))
+        assert len(np.unique(nodes)) == len(nodes) > 0 and mass.sum() > 0
+        degree = np.bincount(graph.src, graph.weight, graph.n).astype(np.float32)
+        p, steps, d = np.full(graph.n, 1 / graph.n, np.float32), 0, np.float32(given["alpha"])
+        while True:
+            share = p / np.where(degree > 0, degree, 1)
+            new = np.bincount(graph.dst, share[graph.src] * graph.weight, graph.n).astype(np.float32) * d
+            new[nodes] += (d * p[degree == 0].sum() + 1 - d) * mass / mass.sum()
+            moved, p, steps = np.abs(new - p).sum(), new, steps + 1
+            if moved < given["epsilon"] or steps >= given["max_iterations"]:
+                break
+        off = self.random.random(graph.n) * self.noise
+        p = self.spoil(p * (1 + off).astype(np.float32)).astype(np.float32)
+        order = np.arange(graph.n, dtype=graph.kind)[::-1]  # cuGraph promises no order
+        if self.joined is not None:  # nor that a rank keeps what it gave
+            order = order[order % self.joined["world_size"] == (self.joined["rank"] + 1) % self.joined["world_size"]]
+        return order.copy(), p[order], steps < given["max_iterations"]
+
+    def join(self, given: dict[str, Any]) -> None:
+        assert self.joined is None and len(given["uid"]) == 127 and len(set(gathered(given["uid"]))) == 1
+        self.joined = given
+
+    def leave(self, given: dict[str, Any]) -> None:
+        assert self.joined is not None
+        self.joined = None
 
 
-def networkx_pagerank(calls: Calls, converged: bool) -> Callable[..., Any]:
-    def personalized_pagerank(*, graph: FakeGraph, **given: Any) -> Any:
-        calls.append(("personalized_pagerank", given))
-        indptr, columns = graph.given["src_or_offset_array"], graph.given["dst_or_index_array"]
-        whole = nx.DiGraph()
-        whole.add_nodes_from(range(len(indptr) - 1))
-        rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-        whole.add_weighted_edges_from(zip(rows.tolist(), columns.tolist(), graph.given["weight_array"].tolist()))
-        mass = dict(zip(given["personalization_vertices"].tolist(), given["personalization_values"].tolist()))
-        steps, tol = given["max_iterations"], given["epsilon"] / len(whole)
-        ranks = nx.pagerank(whole, given["alpha"], mass, max_iter=steps, tol=tol, dangling=mass)
-        order = list(ranks)[::-1]  # cuGraph promises no order
-        return np.array(order), np.array([ranks[v] for v in order], np.float32), converged
+def gathered(part: Any) -> list[Any]:
+    parts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, part)
+    return parts
 
-    return personalized_pagerank
+
+def installed(monkeypatch: pytest.MonkeyPatch, **options: Any) -> StandIn:
+    """Puts a stand-in where the libraries are looked for, and takes a CPU for a GPU."""
+    stand_in = StandIn(**options)
+    library = stand_in.module(
+        "pylibcugraph",
+        {
+            "ResourceHandle": dict, "GraphProperties": dict, "SGGraph": stand_in.single, "MGGraph": stand_in.multi,
+            "personalized_pagerank": stand_in.pagerank,
+        },
+    )  # fmt: skip
+    raft_handle = types.SimpleNamespace(getHandle=lambda: 42)
+    comms = stand_in.module(
+        "pylibcugraph.comms",
+        {
+            "cugraph_comms_create_unique_id": lambda given: np.random.default_rng().bytes(127),
+            "cugraph_comms_init": stand_in.join, "cugraph_comms_shutdown": stand_in.leave,
+            "cugraph_comms_get_raft_handle": lambda given: raft_handle,
+        },
+    )  # fmt: skip
+    cupy: Any = types.ModuleType("cupy")
+    cupy.from_dlpack, cupy.empty = np.from_dlpack, np.empty
+    for name, module in (("pylibcugraph", library), ("pylibcugraph.comms", comms), ("cupy", cupy)):
+        monkeypatch.setitem(sys.modules, name, module)
+    for module in (cugraph, cugraph_multi, pagerank_job):
+        monkeypatch.setattr(module, "check_available", lambda device: None)
+    monkeypatch.setattr(cugraph_multi, "find_spec", lambda name: object())
+    return stand_in
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    return installed(monkeypatch, converged=True)
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    return installed(monkeypatch)
 
 
-def installed(monkeypatch: pytest.MonkeyPatch, *, converged: bool) -> Calls:
-    calls: Calls = []
-    library, cupy = types.ModuleType("pylibcugraph"), types.ModuleType("cupy")
-
-    def graph(**given: Any) -> FakeGraph:
-        calls.append(("SGGraph", given))
-        return FakeGraph(**given)
-
-    held: Any = library
-    held.ResourceHandle, held.SGGraph = (lambda: "handle"), graph
-    held.GraphProperties = lambda **given: given
-    held.personalized_pagerank = networkx_pagerank(calls, converged)
-    cupy.from_dlpack = np.from_dlpack  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "pylibcugraph", library)
-    monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setattr(cugraph, "_check_available", lambda device: None)
-    return calls
-
-
-def directed(weighted: bool) -> CSR:
+def some_graph(weighted: bool, undirected: bool = False) -> CSR:
     r = np.random.default_rng(0)
-    ends = torch.from_numpy(r.integers(0, 20, (2, 60)))
-    weight = torch.from_numpy(r.random(60)) + 0.1 if weighted else None
-    return csr_from_edges(ends[0], ends[1], 25, weight, undirected=False)  # some nodes are dangling
+    ends = torch.from_numpy(r.integers(0, 260, (2, 900)))
+    weight = torch.from_numpy(r.random(900)) + 0.1 if weighted else None
+    return csr_from_edges(ends[0], ends[1], 300, weight, undirected=undirected)  # some nodes are dangling
 
 
-SEEDS = Ragged(torch.tensor([3, 7, 7, 1]), torch.tensor([0, 3, 3, 4]))
+SEEDS = Ragged(torch.tensor([3, 7, 7, 270]), torch.tensor([0, 3, 3, 4]))
 WEIGHTS = Ragged(torch.tensor([1.0, 2.0, 1.0, 5.0]), SEEDS.offsets)
-NEGATIVE = Ragged(-WEIGHTS.values, SEEDS.offsets)
 
 
+@pytest.mark.parametrize("undirected", [True, False])
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("weights", [WEIGHTS, None])
-def test_gives_the_same_pagerank(calls: Calls, weighted: bool, weights: Ragged | None) -> None:
-    csr = directed(weighted)
-    found = cugraph.pagerank_by_cugraph(csr, SEEDS, weights, damping=0.7, tol=1e-6)
-    exact = personalized_pagerank(csr, SEEDS, weights, damping=0.7, tol=1e-9)
-    assert found.dtype == torch.float32 and float((found - exact).abs().sum(1).max()) < 3e-6
-    assert torch.equal(found[1], torch.zeros(25)), "a question without seeds"
-    again = cugraph.pagerank_by_cugraph(prepare(csr), SEEDS, weights, damping=0.7, tol=1e-6)
-    assert torch.equal(again, found)
+@pytest.mark.parametrize("tol", [1e-6, 1e-9])
+def test_within_tol(stand_in: StandIn, undirected: bool, weighted: bool, weights: Ragged | None, tol: float) -> None:
+    csr = some_graph(weighted, undirected)
+    found = personalized_pagerank(csr, SEEDS, weights, tol=tol, implementation="cugraph", block=2)
+    exact = personalized_pagerank(csr, SEEDS, weights, tol=1e-11, implementation="numba")
+    assert found.dtype == torch.float32 and float((found - exact).abs().sum(1).max()) <= tol + 1e-7
+    assert torch.equal(found[1], torch.zeros(300)), "a question without seeds"
 
 
-def test_one_graph_and_one_call_a_question(calls: Calls) -> None:
-    csr = directed(True)
-    cugraph.pagerank_by_cugraph(csr, SEEDS, WEIGHTS, damping=0.5, tol=1e-4, max_iter=77)
-    assert [name for name, _ in calls] == ["SGGraph", "personalized_pagerank", "personalized_pagerank"]
-    graph, first = calls[0][1], calls[1][1]
-    assert graph["store_transposed"] is True and graph["renumber"] is False and graph["input_array_format"] == "CSR"
-    assert graph["graph_properties"] == {"is_symmetric": False, "is_multigraph": False}
-    assert np.array_equal(graph["src_or_offset_array"], csr.indptr.numpy())
-    assert graph["src_or_offset_array"].dtype == graph["dst_or_index_array"].dtype == np.int64
-    assert (first["alpha"], first["max_iterations"], first["fail_on_nonconvergence"]) == (0.5, 77, False)
-    assert first["epsilon"] == pytest.approx(1e-4)
+def test_priors_and_the_best(stand_in: StandIn) -> None:
+    csr = some_graph(True)
+    prior = torch.rand(5, 300, generator=torch.Generator().manual_seed(0))
+    prior[2] = 0
+    found = personalized_pagerank(csr, prior=prior, implementation="cugraph", threads=2, block=2)
+    exact = personalized_pagerank(csr, prior=prior, tol=1e-10)
+    assert float((found - exact).abs().sum(1).max()) < 1.2e-6
+    best, exact_best = (pagerank_topk(csr, SEEDS, k=5, implementation=i) for i in ("cugraph", "auto"))
+    assert torch.equal(best.ids[:2], exact_best.ids[:2])  # the last question reaches one node only
+
+
+def test_one_graph_and_one_call_a_question(stand_in: StandIn) -> None:
+    graph = prepare(some_graph(True))
+    for _ in range(2):
+        personalized_pagerank(graph, SEEDS, WEIGHTS, damping=0.5, tol=1e-4, max_iter=77, implementation="cugraph")
+    names = [name for name, _ in stand_in.calls]
+    assert names.count("SGGraph") == 1 and names.count("personalized_pagerank") == 4
+    made, first = (next(given for name, given in stand_in.calls if name == n) for n in ("SGGraph", names[-1]))
+    assert made["renumber"] is True and made["src_or_offset_array"].dtype == np.int32
+    assert made["graph_properties"] == {"is_symmetric": False, "is_multigraph": False}
+    assert (first["alpha"], first["max_iterations"], first["epsilon"]) == (0.5, 77, pytest.approx(1e-4))
     assert first["personalization_vertices"].tolist() == [3, 7]
     assert first["personalization_values"].tolist() == pytest.approx([0.25, 0.75])
 
 
-def test_no_convergence_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed(monkeypatch, converged=False)
+@pytest.mark.parametrize("undirected", [True, False])
+def test_edges_are_handed_over_the_right_way_round(monkeypatch: pytest.MonkeyPatch, undirected: bool) -> None:
+    """Our own steps would hide a wrong start, so the start itself is looked at."""
+    installed(monkeypatch, noise=0.0)
+    csr = some_graph(True, undirected)
+    graph, plan = prepare(csr), plan_of("power", 0.85, 1e-6, 200, symmetric=undirected, known_mass=undirected)
+    pi = torch.zeros(300, 2, dtype=torch.float64)
+    pi[3, 0], pi[[7, 270], 1] = 1.0, 0.5
+    exact = personalized_pagerank(csr, prior=pi.T.float(), tol=1e-10)
+    right = cugraph.SingleGraph(graph).ranks(pi, plan).T
+    assert float((right - exact).abs().sum(1).max()) < 1e-4
+    turned = prepare(graph.pull)  # a wrong version: sources for targets
+    wrong = cugraph.SingleGraph(turned).ranks(pi, plan).T
+    assert (float((wrong - exact).abs().sum(1).max()) > 0.1) == (not undirected)
+
+
+def test_a_good_start_saves_steps_and_a_bad_one_no_truth(monkeypatch: pytest.MonkeyPatch) -> None:
+    csr, steps = some_graph(False, True), list[int]()
+    sweep = MatrixTile.sweep
+    monkeypatch.setattr(MatrixTile, "sweep", lambda *given: (steps.append(1), sweep(*given))[1])
+    exact = personalized_pagerank(csr, SEEDS, tol=1e-10, implementation="numba")
+
+    def run(implementation: str, **options: Any) -> int:
+        installed(monkeypatch, **options)
+        steps.clear()
+        found = personalized_pagerank(some_graph(False, True), SEEDS, implementation=implementation)
+        assert float((found - exact).abs().sum(1).max()) < 1.2e-6
+        return len(steps)
+
+    cold = run("torch")
+    assert run("cugraph", noise=0.0) <= 8 < cold
+    assert run("cugraph", spoil=lambda p: p[::-1] + 1) > 8, "ranks of other nodes"
     with pytest.raises(GpuRagError, match="did not converge"):
-        cugraph.pagerank_by_cugraph(directed(True), SEEDS)
+        run("cugraph", spoil=lambda p: p * np.nan)
+
+
+def test_other_weights_are_another_graph(stand_in: StandIn) -> None:
+    csr = some_graph(True, True)
+    for weight in (csr.weight, None, csr.weight):
+        personalized_pagerank(CSR(csr.indptr, csr.indices, weight), SEEDS, implementation="cugraph")
+    made = [given["weight_array"] is None for name, given in stand_in.calls if name == "SGGraph"]
+    assert made == [False, True, False]
+
+
+def test_too_few_steps_are_an_error(stand_in: StandIn) -> None:
+    with pytest.raises(GpuRagError, match="did not converge"):
+        personalized_pagerank(some_graph(True), SEEDS, max_iter=4, tol=1e-9, implementation="cugraph")
+
+
+def test_the_choice_is_taken_from_settings_and_recorded(stand_in: StandIn) -> None:
+    csr = some_graph(True, True)
+    with preferring({"pagerank": "cugraph"}), recording() as record:
+        personalized_pagerank(csr, SEEDS)
+        assert pagerank_topk(csr, SEEDS, k=2, implementation="torch").ids.shape == (3, 2)
+    assert record["personalized_pagerank"] == {"cugraph", "torch"}
+    assert sum(name == "personalized_pagerank" for name, _ in stand_in.calls) == 2
+
+
+def test_vertices_count_the_edges() -> None:
+    assert cugraph.vertex_type(2**31 - 2) == torch.int32 and cugraph.vertex_type(2**31 - 1) == torch.int64
 
 
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    csr = some_graph(True)
+    assert pick_implementation(csr) != "cugraph", "never by auto"
     monkeypatch.setattr(cugraph, "find_spec", lambda name: None)
     with pytest.raises(MissingBackend, match=r"pylibcugraph is not installed; pip install 'gpu-rag\[gpu\]'"):
-        cugraph.pagerank_by_cugraph(directed(True), SEEDS)
+        personalized_pagerank(csr, SEEDS, implementation="cugraph")
     monkeypatch.setattr(cugraph, "find_spec", lambda name: object())
     with pytest.raises(UsageError, match="works on a GPU; given a graph on cpu"):
-        cugraph.pagerank_by_cugraph(directed(True), SEEDS)
+        personalized_pagerank(csr, SEEDS, implementation="cugraph")
+    with pytest.raises(UsageError, match="works on a GPU"):
+        personalized_pagerank_sharded(shard_graph(csr), SEEDS, implementation="cugraph")
+    monkeypatch.setattr(cugraph_multi, "check_available", lambda device: None)
+    monkeypatch.setattr(cugraph_multi, "find_spec", lambda name: None)
+    with pytest.raises(MissingBackend, match="raft-dask is not installed"):
+        personalized_pagerank_sharded(shard_graph(csr), SEEDS, implementation="cugraph")
+    monkeypatch.setattr(cugraph_multi, "find_spec", lambda name: object())
+    with pytest.raises(UsageError, match="no process group"):
+        personalized_pagerank_sharded(shard_graph(csr), SEEDS, implementation="cugraph")
 
 
-@pytest.mark.parametrize(
-    ("match", "call"),
-    [
-        ("seeds is no node", lambda csr: cugraph.pagerank_by_cugraph(csr, Ragged(SEEDS.values + 30, SEEDS.offsets))),
-        ("weights do not fit", lambda csr: cugraph.pagerank_by_cugraph(csr, SEEDS, NEGATIVE)),
-        ("option is out of range", lambda csr: cugraph.pagerank_by_cugraph(csr, SEEDS, damping=0.0)),
-        ("option is out of range", lambda csr: cugraph.pagerank_by_cugraph(csr, SEEDS, max_iter=0)),
-    ],
-)  # fmt: skip
-def test_bad_input_says_what(calls: Calls, match: str, call: Callable[[CSR], object]) -> None:
-    with pytest.raises((BadInput, UsageError), match=match):
-        call(directed(False))
-    assert calls == []
+@pytest.mark.skipif(find_spec("pylibcugraph") is None, reason="needs the wheel, not a GPU")
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_the_wheel_takes_these_arguments(name: str) -> None:
+    """Read from the sources beside the compiled modules, since those load on a machine with a GPU only."""
+    spec = find_spec("pylibcugraph")
+    assert spec is not None and spec.origin is not None
+    folder = Path(spec.origin).parent
+    other = "comms/cugraph_nccl_comms.py" if name.startswith("cugraph_comms") else f"{name}.pyx"
+    source = (folder / SOURCES.get(name, "resource_handle.pyx" if name == "ResourceHandle" else other)).read_text()
+    if name[0].isupper():
+        source = source[source.index(f"cdef class {name}") :]
+    found = re.search(rf"def (?:__cinit__|{name})\(([^)]*)\)", source)
+    assert found is not None
+    lines = re.sub(r"#.*", "", found[1]).replace("\n", " ").split(",")
+    given = [part.split("=")[0].split()[-1] for part in lines if part.strip()]
+    required = [part for part in lines if part.strip() and "=" not in part]
+    hidden = int(given[:1] == ["self"])
+    assert (" ".join(given[hidden:]), len(required) - hidden) == SIGNATURES[name]
+
+
+# --- several ranks ---------------------------------------------------------------------------------
+
+
+def main(rank: int, world: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
+    with pytest.MonkeyPatch.context() as patch:
+        stand_in = installed(patch)
+        found = {}
+        for name, csr in (("one", some_graph(True, True)), ("two", some_graph(False)), ("three", some_graph(True))):
+            shard = shard_graph(csr)
+            weights = None if name == "two" else WEIGHTS
+            found[name] = personalized_pagerank_sharded(
+                shard, SEEDS, weights, block=2, implementation="cugraph"
+            ).numpy()
+        names = [name for name, _ in stand_in.calls]
+        assert stand_in.joined is None and names.count("MGGraph") == 3 and names.count("personalized_pagerank") == 6
+        handles = [given for name, given in stand_in.calls if name == "ResourceHandle"]
+        assert handles == [{"handle": 42}] * 3 and ("cugraph_comms_create_unique_id" in names) == (rank == 0)
+    np.savez(folder / f"{rank}.npz", **found)  # type: ignore[arg-type]
+    dist.destroy_process_group()
+
+
+def test_two_ranks(tmp_path: Path) -> None:
+    started = [
+        subprocess.Popen([sys.executable, __file__, str(r), "2", str(tmp_path)], stderr=subprocess.PIPE, text=True)
+        for r in range(2)
+    ]
+    for process in started:
+        error = process.communicate(timeout=100)[1]
+        assert process.returncode == 0, error
+    held = [np.load(tmp_path / f"{r}.npz") for r in range(2)]
+    for name, csr in (("one", some_graph(True, True)), ("two", some_graph(False)), ("three", some_graph(True))):
+        found = np.concatenate([part[name] for part in held], 1)
+        exact = personalized_pagerank(csr, SEEDS, None if name == "two" else WEIGHTS, tol=1e-10).numpy()
+        assert held[0][name].shape[1] > 0 and held[1][name].shape[1] > 0
+        assert np.abs(found - exact).sum(1).max() < 1.2e-6
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

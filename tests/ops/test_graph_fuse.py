@@ -45,13 +45,44 @@ def check(fuse: Fuse, questions: list[list[list[int]]], constants: list[float], 
 CONSTANTS = [60.0, 1.0, 0.0]
 
 
+def by_torch(rankings: Sequence[TopK], k: int, *, constants: Sequence[float]) -> TopK:
+    return rrf(rankings, k, constants=constants, implementation="torch")
+
+
+@pytest.mark.parametrize("fuse", [rrf, by_torch])
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(
     st.lists(st.lists(st.lists(st.integers(0, 8), max_size=7), min_size=3, max_size=3), min_size=1, max_size=4),
     st.integers(0, 12),
 )
-def test_is_the_formula(questions: list[list[list[int]]], k: int) -> None:
-    check(rrf, questions, CONSTANTS, k)
+def test_is_the_formula(fuse: Fuse, questions: list[list[list[int]]], k: int) -> None:
+    check(fuse, questions, CONSTANTS, k)
+
+
+def test_many_questions_by_threads_have_the_bits_of_torch_and_of_each_alone() -> None:
+    r = np.random.default_rng(0)
+    rankings = [
+        TopK(torch.from_numpy(r.integers(-1, 2**31, (700, 40), dtype=np.int32) // scale), torch.zeros(700, 40))
+        for scale in (1, 2**20, 2**26)
+    ]
+    rankings = [TopK(x.ids.to(dtype), x.scores) for x, dtype in zip(rankings, (torch.int32, torch.int64, torch.int32))]
+    want = by_torch(rankings, 50, constants=CONSTANTS)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        found = rrf(rankings, 50, constants=CONSTANTS)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found.ids, want.ids) and torch.equal(found.scores, want.scores)
+    alone = rrf([TopK(x.ids[9:10], x.scores[9:10]) for x in rankings], 50, constants=CONSTANTS)
+    assert torch.equal(alone.ids[0], want.ids[9]) and torch.equal(alone.scores[0], want.scores[9])
+
+
+@pytest.mark.parametrize("fuse", [rrf, by_torch])
+def test_scores_from_nothing_to_infinity(fuse: Fuse) -> None:
+    found = fuse([ranking([[5, 7]], 2), ranking([[9, 7, 4]], 3)], 4, constants=[1e308, -1 + 1e-16])
+    assert found.ids.tolist() == [[9, 7, 4, 5]]
+    assert found.scores[0].tolist() == [float(np.float32(1 / (1 + (-1 + 1e-16)))), 1.0, 0.5, 0.0]
 
 
 def test_by_hand() -> None:

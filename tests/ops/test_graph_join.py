@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph import join as module
 from gpu_rag.graph import join_numba
-from gpu_rag.graph.dots import GRID, Filter, filter_for, on_grid
-from gpu_rag.graph.join import hybrid_argmax
+from gpu_rag.graph.dots import GRID, Filter, on_grid
+from gpu_rag.graph.join import hybrid_argmax, join_index
+from gpu_rag.graph.join_keywords import part_of
 from gpu_rag.types import Ragged
 
 Groups = tuple[torch.Tensor, torch.Tensor] | None
@@ -22,13 +23,26 @@ Join = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 QUICK = settings(max_examples=40, deadline=None, derandomize=True)
 
 
-def numba_as(dtype: torch.dtype, share: float) -> Join:
+def numba_as(dtype: torch.dtype, kept: bool) -> Join:
     def join(
         left: torch.Tensor, lk: Ragged, right: torch.Tensor, rk: Ragged, exclude: Groups = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        fast = filter_for(left, right, dtype=dtype)
-        best, index = join_numba.join_by_numba(left, lk, right, rk, exclude, 1, fast, share)
+        groups = exclude or (None, None)
+        side = join_numba.prepared(right, rk, groups[1], dtype=dtype, asked=None if kept else len(left))
+        best, index = join_numba.join_by_numba(left, lk, groups[0], side, 1)
         return index, best.float()
+
+    return join
+
+
+def by_index(implementation: str) -> Join:
+    def join(
+        left: torch.Tensor, lk: Ragged, right: torch.Tensor, rk: Ragged, exclude: Groups = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        groups = exclude or (None, None)
+        index = join_index(right, rk, groups=groups[1], implementation=implementation)
+        assert index.implementation == implementation
+        return index.best(left, lk, groups=groups[0])
 
     return join
 
@@ -36,17 +50,24 @@ def numba_as(dtype: torch.dtype, share: float) -> Join:
 JOINS: dict[str, Join] = {
     "auto": hybrid_argmax,
     "torch": lambda *sides, exclude=None: hybrid_argmax(*sides, exclude=exclude, implementation="torch"),
-    "numba f32, all bits": numba_as(torch.float32, 0.0),
-    "numba f32, all lists": numba_as(torch.float32, 2.0),
-    "numba bf16, some of both": numba_as(torch.bfloat16, 1 / 8),
+    "numba f32": numba_as(torch.float32, kept=False),
+    "numba bf16": numba_as(torch.bfloat16, kept=False),
+    "numba bf16, kept": numba_as(torch.bfloat16, kept=True),
+    "index": by_index("numba"),
+    "index by torch": by_index("torch"),
 }
+
+
+def tiles(patch: pytest.MonkeyPatch, rows: int, columns: int) -> None:
+    patch.setattr(module, "ROWS", rows)
+    patch.setattr(module, "COLUMNS", columns)
+    patch.setattr(join_numba, "ROWS", rows)
+    patch.setattr(join_numba, "SCORES", rows * columns)
 
 
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in (module, join_numba):
-        monkeypatch.setattr(place, "ROWS", 5)
-        monkeypatch.setattr(place, "COLUMNS", 9)
+    tiles(monkeypatch, 5, 9)
     monkeypatch.setattr("gpu_rag.graph.join_keywords.MOST_COMMON", 4)
 
 
@@ -115,9 +136,7 @@ def larger(n: int, seed: int) -> tuple[torch.Tensor, Ragged, torch.Tensor, Ragge
 
 @pytest.mark.parametrize("name", JOINS)
 def test_several_tiles(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in (module, join_numba):
-        monkeypatch.setattr(place, "ROWS", 60)
-        monkeypatch.setattr(place, "COLUMNS", 70)
+    tiles(monkeypatch, 60, 70)
     left, lk, right, rk = larger(130, 0)
     groups = torch.arange(130) // 4, torch.arange(170) // 4
     check(JOINS[name], left, lk, right, rk, groups)
@@ -229,24 +248,21 @@ def test_checks_catch(name: str) -> None:
         check(WRONG[name], *awkward())
 
 
-@pytest.mark.parametrize("slack", [None, 0.0])
-def test_a_slack_that_is_too_small_is_caught(slack: float | None) -> None:
+@pytest.mark.parametrize("narrow", [False, True])
+def test_a_slack_that_is_too_small_is_caught(narrow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that are so near to each other that bf16 takes them for equal."""
     r = np.random.default_rng(1)
     near = r.normal(size=(1, 64)) + 0.05 * r.normal(size=(140, 64))
     vectors = torch.from_numpy(near / np.linalg.norm(near, axis=1, keepdims=True)).float()
-    fast = filter_for(vectors, dtype=torch.bfloat16) if slack is None else Filter(torch.bfloat16, slack)
-
-    def join(*sides: object, exclude: Groups) -> tuple[torch.Tensor, torch.Tensor]:
-        best, index = join_numba.join_by_numba(*sides, exclude, 1, fast)  # type: ignore[arg-type]
-        return index, best.float()
-
     case = vectors[:60], words(r, 60, 4, 9), vectors[60:], words(r, 80, 4, 9), None
-    if slack is None:
+    join = numba_as(torch.bfloat16, kept=True)
+    if not narrow:
         check(join, *case)
-    else:
-        with pytest.raises(AssertionError):
-            check(join, *case)
+        return
+    monkeypatch.setattr(join_numba, "slack_of", lambda left, right: np.zeros(len(left.length)))
+    monkeypatch.setattr(join_numba, "rounding_of", lambda dtype: 0.0)
+    with pytest.raises(AssertionError):
+        check(join, *case)
 
 
 def test_bit_checks_catch_a_score_that_depends_on_the_batch() -> None:
@@ -258,21 +274,41 @@ def test_bit_checks_catch_a_score_that_depends_on_the_batch() -> None:
         check_alone(centred)
 
 
-@pytest.mark.parametrize("implementation", ["numba", "torch"])
-def test_never_the_full_matrix(implementation: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in (module, join_numba):
-        monkeypatch.setattr(place, "ROWS", 30)
-        monkeypatch.setattr(place, "COLUMNS", 40)
+@pytest.mark.parametrize("name", ["torch", "numba f32", "index"])
+def test_never_the_full_matrix(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiles(monkeypatch, 30, 40)
     sizes: list[int] = []
-    whole = Filter.product
+    whole, scanned = Filter.product, join_numba.raw_scores
 
     def product(self: Filter, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         sizes.append(left.shape[0] * right.shape[0])
         return whole(self, left, right)
 
+    def scores(matrix: torch.Tensor) -> np.ndarray:
+        sizes.append(matrix.numel())
+        return scanned(matrix)
+
     monkeypatch.setattr(Filter, "product", product)
-    hybrid_argmax(*larger(100, 5), implementation=implementation)
+    monkeypatch.setattr(join_numba, "raw_scores", scores)
+    JOINS[name](*larger(100, 5))
     assert max(sizes) <= 30 * 40 and sum(sizes) == 100 * 140
+
+
+def test_an_index_is_asked_many_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    left, lk, right, rk, groups = awkward()
+    index = join_index(right, rk, groups=groups[1])
+    checked: list[str] = []
+    monkeypatch.setattr(module, "check_unit_rows", lambda vectors, name: checked.append(name))
+    for first in range(0, 60, 7):
+        part = slice(first, min(first + 7, 60))
+        own = left[part], part_of(lk, part.start, part.stop)
+
+        def join(left: torch.Tensor, lk: Ragged, *right: object, exclude: Groups) -> tuple[torch.Tensor, torch.Tensor]:
+            assert exclude is not None
+            return index.best(left, lk, groups=exclude[0])
+
+        check(join, *own, right, rk, (groups[0][part], groups[1]))
+    assert set(checked) == {"left vectors"}
 
 
 def test_tensors_are_made_where_the_input_is() -> None:
@@ -299,6 +335,13 @@ ONE, KEYS = torch.ones(2, 1), ragged([[1], [2]])
             lambda: hybrid_argmax(ONE, KEYS, ONE, KEYS, exclude=(torch.arange(2), torch.arange(3))),
         ),
         ("threads is out of range", lambda: hybrid_argmax(ONE, KEYS, ONE, KEYS, threads=0)),
+        ("right vectors are not unit rows", lambda: join_index(2 * ONE, KEYS)),
+        ("right groups do not match", lambda: join_index(ONE, KEYS, groups=torch.arange(3))),
+        ("left vectors are not unit rows", lambda: join_index(ONE, KEYS).best(2 * ONE, KEYS)),
+        ("differ in dimension", lambda: join_index(ONE, KEYS).best(torch.eye(2), KEYS)),
+        ("for one side alone", lambda: join_index(ONE, KEYS, groups=torch.arange(2)).best(ONE, KEYS)),
+        ("for one side alone", lambda: join_index(ONE, KEYS).best(ONE, KEYS, groups=torch.arange(2))),
+        ("left groups do not", lambda: join_index(ONE, KEYS, groups=torch.arange(2)).best(ONE, KEYS, groups=ONE)),
     ],
 )
 def test_bad_input_says_what(match: str, call: Callable[[], object]) -> None:

@@ -126,6 +126,15 @@ def test_by_hand(implementation: str, solver: str) -> None:
     assert np.abs(p.numpy() - np.array(expected)).sum(1).max() < 1e-6
 
 
+@pytest.mark.parametrize(("implementation", "solver"), WAYS)
+def test_a_seed_on_an_isolated_node_and_a_tolerance_for_f64(implementation: str, solver: str) -> None:
+    csr = csr_from_edges(torch.tensor([0, 1]), torch.tensor([1, 2]), 4)
+    p = personalized_pagerank(
+        csr, ragged([[0, 3]]), damping=0.5, tol=1e-9, implementation=implementation, solver=solver
+    )
+    assert p[0].tolist() == pytest.approx([7 / 18, 4 / 18, 1 / 18, 1 / 3], abs=1e-7)
+
+
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[CSR, list[list[int]], float]:
     n = draw(st.integers(1, 24))

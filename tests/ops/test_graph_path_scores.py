@@ -137,10 +137,23 @@ def test_best_of_groups(rows: list[tuple[int, int]], beam: int) -> None:
     group, scores = torch.tensor([g for g, _ in rows]).long(), torch.tensor([float(s) for _, s in rows]).double()
     kept = module.best_of_groups(group, scores, beam)
     mask = [True] * len(rows) if kept is None else kept.tolist()
+    again = module._best_by_numba(group, scores, beam)
+    assert [i for i in range(len(rows)) if mask[i]] == (list(range(len(rows))) if again is None else again.tolist())
     for g in range(4):
         mine = [i for i, row in enumerate(rows) if row[0] == g]
         best = sorted(sorted(mine, key=lambda i: (-rows[i][1], i))[:beam])
         assert [i for i in mine if mask[i]] == best
+
+
+def test_best_of_large_groups() -> None:
+    """Many ties, beams as large as a group and larger, groups that are smaller than the beam."""
+    r = np.random.default_rng(0)
+    group = torch.from_numpy(np.repeat(np.arange(30), r.integers(0, 300, 30)))
+    for scores in (torch.from_numpy(r.integers(-9, 9, len(group)) / 8), torch.from_numpy(r.normal(size=len(group)))):
+        for beam in (1, 2, 7, 100, 150, 1000):
+            kept = module.best_of_groups(group, scores, beam)
+            again = module._best_by_numba(group, scores, beam)
+            assert kept is not None and again is not None and torch.equal(kept.nonzero()[:, 0], again)
 
 
 def test_a_beam_keeps_the_order_and_breaks_ties_by_nodes() -> None:

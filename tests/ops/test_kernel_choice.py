@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from gpu_rag_kernels import choice, msbfs_or, ragged_gather_dot_topk
+from gpu_rag_kernels.rows import row_plan
 
 from gpu_rag.errors import BadInput, MissingBackend, UsageError
 from gpu_rag.graph.csr import csr_from_edges
@@ -36,6 +37,25 @@ def test_without_triton_the_reference_runs_everywhere(monkeypatch: pytest.Monkey
         choice.pick_kernel("op", GPU, "cuda")
 
 
+def test_triton_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(choice, "find_spec", lambda name: asked.append(name))
+    for _ in range(3):
+        assert choice.pick_kernel("op", GPU) == "reference" and choice.known("cuda") == ("reference",)
+    assert asked == ["triton"]
+    monkeypatch.setattr(choice, "find_spec", lambda name: object())
+    assert choice.pick_kernel("op", GPU) == "triton", "another look-up is asked anew"
+
+
+def test_rows_are_planned_once_longest_first_and_hubs_in_chunks() -> None:
+    indptr = torch.tensor([0, 1, 8, 8, 11, 17, 19])  # 1, 7, 0, 3, 6 and 2 entries
+    plan = row_plan(indptr, 3)
+    assert plan.rows.tolist() == [3, 5, 0, 2] and plan.hubs.tolist() == [1, 4]
+    assert list(zip(plan.starts.tolist(), plan.ends.tolist())) == [(1, 4), (4, 7), (7, 8), (11, 14), (14, 17)]
+    assert plan.bounds.tolist() == [0, 3, 5]
+    assert row_plan(indptr, 3) is plan and row_plan(indptr, 7).hubs.tolist() == [] != row_plan(indptr, 6).hubs.tolist()
+
+
 def test_a_hop_by_hand() -> None:
     path = csr_from_edges(torch.tensor([0, 1]), torch.tensor([1, 2]), 3)
     words = torch.tensor([[1], [2], [0]])
@@ -46,10 +66,10 @@ def test_a_hop_by_hand() -> None:
 
 def test_the_best_of_lists_by_hand() -> None:
     lists = Ragged(torch.tensor([0, 1, 2]), torch.tensor([0, 3, 3]))
-    vectors = torch.tensor([[2.0, 0.0], [0.0, 5.0], [3.0, 1.0]])
+    vectors = torch.tensor([[0.6, 0.8], [0.0, 1.0], [1.0, 0.0]])
     found = ragged_gather_dot_topk.ragged_gather_dot_topk(torch.tensor([[1.0, 0.0]] * 2), vectors, lists, 2)
     assert found.ids.tolist() == [[2, 0], [-1, -1]]
-    assert found.scores.tolist() == [[3.0, 2.0], [-torch.inf, -torch.inf]]
+    assert found.scores.flatten().tolist() == pytest.approx([1.0, 0.6, -torch.inf, -torch.inf])
 
 
 LONE = csr_from_edges(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), 2)
@@ -58,7 +78,7 @@ WORDS, LIST, ONE = (
     Ragged(torch.tensor([0]), torch.tensor([0, 1])),
     torch.ones(1, 3),
 )
-gather = ragged_gather_dot_topk.ragged_gather_dot_topk
+gather, dots = ragged_gather_dot_topk.ragged_gather_dot_topk, ragged_gather_dot_topk.gather_dots
 
 
 @pytest.mark.parametrize(
@@ -69,8 +89,10 @@ gather = ragged_gather_dot_topk.ragged_gather_dot_topk
         ("no matrices", lambda: gather(ONE.double(), ONE, LIST, 1)),
         ("shapes do not fit", lambda: gather(ONE, ONE[:, :2], LIST, 1)),
         ("shapes do not fit", lambda: gather(ONE, ONE, LIST, -1)),
-        ("a candidate is no row; given 1..1", lambda: gather(ONE, ONE, Ragged(LIST.values + 1, LIST.offsets), 1)),
-        ("a score is not finite", lambda: gather(ONE, ONE * float("nan"), LIST, 1)),
+        ("shapes do not fit", lambda: gather(ONE, ONE, LIST, 1, bias=ONE[0, :1])),
+        ("shapes do not fit", lambda: gather(ONE, ONE, LIST, 1, owner=LIST.offsets)),
+        ("shapes do not fit", lambda: gather(torch.ones(2, 3), ONE, LIST, 1)),
+        ("no pairs", lambda: dots(ONE, LIST.values, ONE, LIST.offsets)),
     ],
 )
 def test_bad_input_says_what(match: str, call: Callable[[], object]) -> None:

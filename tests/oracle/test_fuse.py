@@ -135,8 +135,12 @@ def test_wrong_fusions_are_caught(name: str) -> None:
         check(fn)
 
 
+def by_torch(rankings: Sequence[TopK], k: int, *, constants: Sequence[float]) -> TopK:
+    return rrf(rankings, k, constants=constants, implementation="torch")
+
+
 @pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("fuse", [variant(), rrf], ids=["plain", "rrf"])
+@pytest.mark.parametrize("fuse", [variant(), rrf, by_torch], ids=["plain", "rrf", "torch"])
 def test_rrf(fuse: Any, check: Any) -> None:
     check(fuse)
 

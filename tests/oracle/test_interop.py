@@ -127,7 +127,11 @@ def test_cupy_is_handed_the_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     csr = weighted()
     matrix = interop.csr_to_cupy(csr)
     assert np.shares_memory(matrix.data, csr.weight.numpy()) and np.array_equal(matrix.toarray(), dense(csr))  # type: ignore[union-attr]
-    same(csr, interop.csr_from_cupy(matrix))
+    back = interop.csr_from_cupy(matrix)
+    same(csr, back)
+    for tensor, array in ((back.weight, matrix.data), (back.indices, matrix.indices)):
+        assert tensor is not None and tensor.data_ptr() == array.__array_interface__["data"][0]
+    assert np.shares_memory(matrix.indices, csr.indices.numpy())
     plain = CSR(csr.indptr, csr.indices)
     same(plain, interop.csr_from_cupy(interop.csr_to_cupy(plain)), ones=True)
 
@@ -177,6 +181,44 @@ def test_pyg_hetero(case: tuple[TypedGraph, dict[str, tuple[int, int]], list[str
         assert torch.equal(indptr, getattr(back, f"{side}_indptr")) and torch.equal(node, getattr(back, f"{side}_node"))
         kinds = [names[r] for r in getattr(back, f"{side}_relation").tolist()]
         assert kinds == [relations[r] for r in relation.tolist()]
+
+
+@pytest.mark.filterwarnings("ignore:The node types")
+@QUICK
+@given(graphs(), st.integers(0, 8))
+def test_pyg_hetero_of_a_csr(csr: CSR, cut: int) -> None:
+    pytest.importorskip("torch_geometric")
+    cut = min(cut, csr.n)
+    ranges = {"passage": (0, cut), "entity": (cut, csr.n)}
+    hetero = interop.csr_to_hetero(csr, ranges)
+    assert hetero.validate() and hetero.num_edges == csr.m
+    back, back_ranges = interop.csr_from_hetero(hetero)
+    assert back_ranges == ranges
+    same(csr if csr.m else CSR(csr.indptr, csr.indices), back)
+    if csr.m:  # PyG's own way to one graph
+        whole = hetero.to_homogeneous()
+        assert whole.num_nodes == csr.n
+        same(csr, interop.csr_from_data(whole))
+
+
+def test_pyg_hetero_relations_become_one_matrix() -> None:
+    pyg = pytest.importorskip("torch_geometric")
+    hetero = pyg.data.HeteroData()
+    hetero["a"].num_nodes, hetero["b"].num_nodes = 1, 2
+    for name, weight in (("likes", 0.5), ("knows", 2.0)):
+        hetero["a", name, "b"].edge_index = torch.tensor([[0], [1]])
+        hetero["a", name, "b"].edge_weight = torch.tensor([weight])
+    csr, ranges = interop.csr_from_hetero(hetero)
+    assert ranges == {"a": (0, 1), "b": (1, 3)} and dense(csr).tolist() == [[0, 0, 2.5], [0, 0, 0], [0, 0, 0]]
+    del hetero["a", "likes", "b"].edge_weight
+    with pytest.raises(BadInput, match="only some edge types have weights; given 1 of 2"):
+        interop.csr_from_hetero(hetero)
+
+
+def test_too_many_entries_for_cupy() -> None:
+    huge = CSR(torch.tensor([0, 2**31]), torch.zeros(1, dtype=torch.int32).expand(2**31))
+    with pytest.raises(BadInput, match="too large for CuPy"):
+        interop.csr_to_cupy(huge)
 
 
 def test_pyg_hetero_by_hand() -> None:
@@ -236,6 +278,7 @@ GRAPH = typed_graph(torch.tensor([0]), torch.tensor([0]), torch.tensor([1]), 2, 
         ("relations do not fit", lambda: interop.typed_to_hetero(GRAPH, {"a": (0, 2)}, [])),
         ("do not cover", lambda: interop.typed_to_hetero(GRAPH, {"a": (0, 1)}, ["r"])),
         ("do not cover", lambda: interop.typed_to_hetero(GRAPH, {"a": (0, 2), "b": (1, 2)}, ["r"])),
+        ("do not cover", lambda: interop.csr_to_hetero(weighted(), {"a": (0, 3)})),
     ],
 )
 def test_bad_input_says_what(match: str, call: Callable[[], object]) -> None:

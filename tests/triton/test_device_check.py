@@ -6,6 +6,8 @@ import importlib
 import json
 import subprocess
 import sys
+import time
+import types
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +17,9 @@ import pytest
 import torch
 from gpu_rag_kernels import choice
 
-from gpu_rag.graph.csr import check_csr
-from gpu_rag.types import CSR
+from gpu_rag.graph.csr import check_csr, csr_from_edges
+from gpu_rag.graph.pagerank import personalized_pagerank, prepare
+from gpu_rag.types import Ragged
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 CPU = torch.device("cpu")
@@ -62,6 +65,7 @@ def test_bytes_by_hand(script: Callable[[str], Any]) -> None:
     n, m = 10, 30  # pointers 88 bytes, columns 120
     assert made.spmm_bytes(n, m, 4, 4, 4) == 88 + 120 + 3 * 160
     assert made.spmm_bytes(n, m, 4, 2, 4) == 88 + 120 + 80 + 160 + 80
+    assert made.step_bytes(n, m, 4, 2) == 88 + 120 + 3 * 80 + 120
     assert made.hop_bytes(n, m, 2) == 88 + 120 + 4 * 160
     assert made.relax_bytes(n, m, 3, 5) == 5 * (88 + 120 + 80 + 240 + 240)
     assert made.gather_bytes(2, 7, 16, 3) == 7 * 36 + 24 + 64 + 48
@@ -69,20 +73,18 @@ def test_bytes_by_hand(script: Callable[[str], Any]) -> None:
 
 
 def tiny(script: Callable[[str], Any], op: str) -> Any:
-    made, case = script("device_graphs"), script("device_cases")
-    csr: CSR = made.rmat(40, 90, 3, CPU)
-    if op.startswith("ppr_spmm"):
-        return case.spmm(csr, 3, 1, fp16=op.endswith("fp16"), kind="rmat")
-    if op == "msbfs_or":
-        return case.hop(csr, 2, 1, kind="rmat")
-    if op == "minplus_relax":
-        return case.relax(3, 12, 20, 2, 1, CPU)
-    if op == "ragged_gather_dot_topk":
-        return case.gather(4, 9, 30, 20, 3, 1, CPU)
-    return case.join(70, 20, 5, 1, CPU)
+    return script("device_cases").tiny(op, CPU)
 
 
-OPS = ["ppr_spmm", "ppr_spmm_fp16", "msbfs_or", "minplus_relax", "ragged_gather_dot_topk", "join_top1"]
+OPS = [
+    "ppr_spmm", "ppr_step", "ppr_step_fp16", "msbfs_or", "minplus_relax", "ragged_gather_dot_topk", "join_top1"
+]  # fmt: skip
+
+
+def test_every_kernel_is_a_case(script: Callable[[str], Any]) -> None:
+    assert list(script("device_cases").OPS) == OPS
+    packages = {path.parent.name for path in (SCRIPTS.parent / "kernels" / "gpu_rag_kernels").glob("*/triton.py")}
+    assert {name for name in packages if any(op.startswith(name) for op in OPS)} == packages
 
 
 @pytest.mark.triton
@@ -141,18 +143,166 @@ def test_shares_by_hand(script: Callable[[str], Any], monkeypatch: pytest.Monkey
     assert module.timed(multiplied, ceiling)["share_of_ceiling"]["reference"] == pytest.approx(0.5)
 
 
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
 def test_a_section_that_dies_is_a_failure(script: Callable[[str], Any], tmp_path: Path) -> None:
     run, part = script("device_check").run_section, tmp_path / "part.json"
-
-    def python(code: str) -> list[str]:
-        return [sys.executable, "-c", code]
-
     died = run(python("import sys; sys.exit('out of luck')"), 60.0, part)
     assert not died["ok"] and "out of luck" in died["error"]
     assert not run(python("import time; time.sleep(30)"), 0.5, part)["ok"]
     assert not run(python("pass"), 60.0, part)["ok"], "nothing was written"
     written = f"open({str(part)!r}, 'w').write('{{\"ok\": true}}')"
     assert run(python(written), 60.0, part) == {"ok": True}
+
+
+def test_a_slow_section_takes_nothing_from_others(script: Callable[[str], Any]) -> None:
+    module = script("device_check")
+    left, taken = 540.0, []
+    for place in range(len(module.SECTIONS)):
+        taken.append(module.share(left, module.SECTIONS[place:]))
+        left -= taken[-1]
+    assert left == pytest.approx(0.0, abs=1e-9) and min(taken) > 4
+    weights = [module.WEIGHTS[name] for name in module.SECTIONS]
+    assert taken == pytest.approx([540 * w / sum(weights) for w in weights])
+    saved = module.share(540.0 - 1.0, module.SECTIONS[1:])
+    assert saved > taken[1], "what the first saved goes on"
+
+
+def played(module: Any, monkeypatch: pytest.MonkeyPatch, results: dict[str, dict[str, Any]]) -> list[str]:
+    """Sections end at once with the given results; returns which were asked for."""
+    asked: list[str] = []
+
+    def run_section(command: list[str], left: float, part: Path) -> dict[str, Any]:
+        asked.append(command[command.index("--child") + 1])
+        return dict(results.get(asked[-1], {"ok": True}))
+
+    monkeypatch.setattr(module, "run_section", run_section)
+    return asked
+
+
+def test_sections_go_on_where_a_run_ended(
+    script: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module, out = script("device_check"), tmp_path / "out.json"
+    lacking = {"sanitizer": {"ok": None, "absent": "no tool"}}
+    asked = played(module, monkeypatch, {**lacking, "msbfs_or": {"ok": False, "error": "slow"}})
+    assert module.run_all(out, 540.0) == 1
+    assert asked == list(module.SECTIONS) == list(json.loads(out.read_text()))
+    assert "sanitizer: ABSENT: no tool" in capsys.readouterr().out
+    asked = played(module, monkeypatch, lacking)
+    assert module.run_all(out, 540.0, ("msbfs_or",)) == 0 and asked == ["msbfs_or"]
+    held = json.loads(out.read_text())
+    assert held["msbfs_or"]["ok"] and list(held) == list(module.SECTIONS), "the others are kept"
+    assert module.run_all(out, 540.0) == 3, "something was absent, which is not ok"
+    asked = played(module, monkeypatch, {})
+    assert module.run_all(out, 1.0) == 1 and asked == [], "no section is begun without time"
+    assert json.loads(out.read_text())["machine"]["error"] == "no time left"
+
+
+def test_jsons_are_merged(script: Callable[[str], Any], tmp_path: Path) -> None:
+    one, two, out = (tmp_path / name for name in ("one.json", "two.json", "out.json"))
+    one.write_text(json.dumps({"tests": {"ok": False}, "machine": {"ok": True, "device": "a"}}))
+    two.write_text(json.dumps({"tests": {"ok": True}, "cugraph": {"ok": None, "absent": "x"}}))
+    command = [sys.executable, str(SCRIPTS / "device_check.py"), "--merge", str(one), str(two), "--out", str(out)]
+    assert subprocess.run(command, check=False).returncode == 3
+    held = json.loads(out.read_text())
+    assert list(held) == ["machine", "tests", "cugraph"] and held["tests"]["ok"]
+
+
+# --- the other sections ----------------------------------------------------------------------------
+
+
+def fake_tool(folder: Path, lines: str, status: int) -> Path:
+    """A compute-sanitizer that runs nothing and says the given lines."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tool = folder / "compute-sanitizer"
+    tool.write_text(f"#!{sys.executable}\nimport sys\nprint({lines!r}, file=sys.stderr)\nsys.exit({status})\n")
+    tool.chmod(0o755)
+    return tool
+
+
+def test_sanitizer_is_absent_or_found(
+    script: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sections = script("device_sections")
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    for key in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(key, raising=False)
+    monkeypatch.setattr(sections, "find_spec", lambda name: None)
+    assert sections.sanitizer(time.time() + 60)["ok"] is None
+    package = types.SimpleNamespace(submodule_search_locations=[str(tmp_path / "nvidia")])
+    monkeypatch.setattr(sections, "find_spec", lambda name: package)
+    packaged = fake_tool(tmp_path / "nvidia" / "cu13" / "compute-sanitizer", "", 0)
+    assert sections.find_sanitizer() == packaged
+    toolkit = fake_tool(tmp_path / "cuda" / "bin", "", 0)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
+    assert sections.find_sanitizer() == toolkit
+    on_path = fake_tool(tmp_path / "path", "", 0)
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    assert sections.find_sanitizer() == on_path
+
+
+CLEAN = "========= ERROR SUMMARY: 0 errors\n========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "status", "ok"),
+    [
+        (CLEAN, 0, True),
+        (CLEAN, 1, False),  # a case was wrong
+        ("========= ERROR SUMMARY: 3 errors", 99, False),
+        ("========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)", 0, False),
+        ("========= Error: no device", 0, False),  # says nothing about errors found
+    ],
+)
+def test_sanitizer_counts_only_what_is_said(
+    script: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lines: str, status: int, ok: bool
+) -> None:
+    sections, tool = script("device_sections"), fake_tool(tmp_path, lines, status)
+    monkeypatch.setattr(sections, "find_sanitizer", lambda: tool)
+    found = sections.sanitizer(time.time() + 60)
+    assert found["ok"] is ok and found["memcheck"]["status"] == status
+
+
+def test_cugraph_is_absent_where_it_is_not_installed(
+    script: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sections = script("device_sections")
+    monkeypatch.setattr(sections, "find_spec", lambda name: None)
+    assert sections.cugraph(time.time() + 9) == {"ok": None, "absent": "pylibcugraph or cupy is not installed"}
+
+
+def test_pageranks_are_compared(script: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    sections, csr = script("device_sections"), script("device_graphs").rmat(300, 900, 1, CPU)
+    found = sections.compared(csr, 3, time.time() + 60, ("torch", "scipy"))
+    assert found["ok"] and found["torch"]["run_to_run_equal"] and 0 < found["scipy"]["error"] < 1e-5
+    solve = sections.personalized_pagerank
+    monkeypatch.setattr(sections, "personalized_pagerank", lambda *a, **o: solve(*a, **o) + 1e-7)
+    assert not sections.compared(csr, 3, time.time() + 60, ("torch",))["ok"], "a wrong version"
+
+
+def test_residual_is_zero_at_the_pagerank_only(script: Callable[[str], Any]) -> None:
+    g = torch.Generator().manual_seed(0)
+    ends = torch.randint(0, 40, (2, 90), generator=g)
+    csr = csr_from_edges(ends[0], ends[1], 50, torch.rand(90, generator=g) + 0.1, undirected=False)
+    graph, seeds = prepare(csr), Ragged(torch.tensor([3, 45]), torch.tensor([0, 1, 2]))
+    rows = personalized_pagerank(graph, seeds, tol=1e-9)
+    residual = script("device_sections").residual
+    assert residual(graph, rows, seeds, 0.85) < 5e-7
+    assert residual(graph, rows.flip(0), seeds, 0.85) > 0.1 and residual(graph, rows, seeds, 0.5) > 0.1
+
+
+def test_ops_are_benched_one_by_one(script: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    sections = script("device_sections")
+    bench = importlib.import_module("gpu_rag.cli.bench_command")
+    monkeypatch.setattr(bench, "OPS", ("rrf", "no-such-op"))
+    monkeypatch.setitem(sections.BENCH, "ops_small", ["--sizes", "300", "--batch", "2", "--rounds", "1"])
+    found = sections.ops("ops_small", time.time() + 200, "cpu")
+    rrf, refused = (found["ops"][name] for name in ("rrf", "no-such-op"))
+    assert rrf["ok"] and rrf["document"]["rows"]
+    assert not refused["ok"] and "no-such-op" in json.dumps(refused) and not found["ok"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")

@@ -37,57 +37,71 @@ def compiled(op: str, kernel: str, arguments: dict[str, str], **constants: int |
     return str(made.asm["ptx"])
 
 
-def spmm(state: str, weighted: bool, **more: str) -> dict[str, str]:
-    held = {"indices": NUMBERS, "weight": state if weighted else NUMBERS, "x": state, "width": "i32"}
-    return {**held, **more}
-
-
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
 
 
+TILE = {"n_rows": 8, "n_columns": 32}
+SUMS = {"n_parts": 16, "n_columns": 32}
+STATES = [("*fp16", "*fp16", "*fp32"), ("*fp32", "*fp32", "*fp32"), ("*fp32", "*fp32", "*fp64"), ("*fp64",) * 3]
+
+
+def entries(x: str, weighted: bool) -> dict[str, str]:
+    return {"indices": NUMBERS, "weight": "*fp32" if weighted else NUMBERS, "x": x, "width": "i32"}
+
+
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("state", ["*fp32", "*fp64"])
 def test_ppr_spmm(state: str, weighted: bool) -> None:
-    both = {"source": state, "scale": state, "y": state}
-    rows = spmm(state, weighted, indptr=WORDS, listed=WORDS, n_listed="i32", **both)
-    chunks = spmm(state, weighted, partial=state, starts=WORDS, ends=WORDS, n_chunks="i32")
-    hubs = {"partial": state, "hubs": WORDS, "bounds": WORDS, "width": "i32", **both}
-    tile = {"n_rows": 8, "n_columns": 32}
+    both = {"source": state, "factors": state, "y": state}
+    rows = {**entries(state, weighted), **both, "indptr": WORDS, "listed": WORDS, "n_listed": "i32"}
+    hubs = {**both, "partial": state, "hubs": WORDS, "bounds": WORDS, "width": "i32"}
     for ptx in (
-        compiled("ppr_spmm", "_rows", rows, weighted=weighted, **tile),
-        compiled("ppr_spmm", "_chunks", chunks, weighted=weighted, **tile),
-        compiled("ppr_spmm", "_hubs", hubs, n_columns=32),
+        compiled("ppr_spmm", "_rows", rows, weighted=weighted, **TILE),
+        compiled("ppr_spmm", "_hubs", hubs, **SUMS),
     ):
         check_no_atomics(ptx)
 
 
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize(("x", "y", "sums"), STATES)
+def test_ppr_step(x: str, y: str, sums: str, weighted: bool) -> None:
+    more = dict.fromkeys(("factors", "inverse", "degree", "omega", "change"), sums)
+    more |= {"y": y, "source": "*fp64" if x == "*fp64" else "*fp32", "at": NUMBERS}
+    rows = {**entries(x, weighted), **more, "indptr": WORDS, "listed": WORDS, "n_listed": "i32"}
+    chunks = {**entries(x, weighted), "partial": sums, "starts": WORDS, "ends": WORDS, "n_chunks": "i32"}
+    hubs = {**more, "x": x, "partial": sums, "hubs": WORDS, "bounds": WORDS, "n_slots": "i32", "width": "i32"}
+    for measured in (True, False):
+        check_no_atomics(compiled("ppr_spmm", "_step_rows", rows, weighted=weighted, measured=measured, **TILE))
+        check_no_atomics(compiled("ppr_spmm", "_step_hubs", hubs, measured=measured, **SUMS))
+    check_no_atomics(compiled("ppr_spmm", "_chunks", chunks, weighted=weighted, **TILE))
+
+
 def test_msbfs_or() -> None:
-    words = dict.fromkeys(("indptr", "front", "seen", "fresh", "after"), WORDS)
-    arguments = {**words, "indices": NUMBERS, "n": "i32", "width": "i32"}
-    check_no_atomics(compiled("msbfs_or", "_pull", arguments, n_nodes=16, n_words=4))
+    words = dict.fromkeys(("front", "seen", "fresh", "after", "partial"), WORDS)
+    plan = {**dict.fromkeys(("indptr", "listed", "starts", "ends", "hubs", "bounds"), WORDS), "indices": NUMBERS}
+    counts = dict.fromkeys(("n_listed", "n_chunks", "width"), "i32")
+    for name, tile in (
+        ("_pull", {"n_nodes": 16, "n_words": 4}), ("_chunks", {"n_nodes": 16, "n_words": 4}),
+        ("_hubs", {"n_parts": 32, "n_words": 4}),
+    ):  # fmt: skip
+        function = getattr(importlib.import_module("gpu_rag_kernels.msbfs_or.triton"), name)
+        arguments = {k: v for k, v in {**words, **plan, **counts}.items() if k in function.arg_names}
+        check_no_atomics(compiled("msbfs_or", name, arguments, **tile))
 
 
+@pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("vectors", ["*fp32", "*fp16"])
-def test_ragged_gather_dot_topk(vectors: str) -> None:
-    words = dict.fromkeys(("owners", "offsets", "keys"), WORDS)
-    arguments = {**words, "queries": "*fp32", "vectors": vectors, "values": NUMBERS, "total": "i32", "dims": "i32"}
-    check_no_atomics(compiled("ragged_gather_dot_topk", "_keys", arguments, n_candidates=32, n_dims=64))
-    select = {**dict.fromkeys(("keys", "offsets", "chosen"), WORDS), "k": "i32"}
-    check_no_atomics(compiled("ragged_gather_dot_topk", "_select", select, least=-(2**63), n_places=128))
-
-
-@pytest.mark.parametrize("last", [True, False])
-def test_ppr_spmm_of_f16_states(last: bool) -> None:
-    both = {"source": "*fp32", "scale": "*fp32", "y": "*fp32" if last else "*fp16", "x": "*fp16", "weight": "*fp32"}
-    rows = {**both, "indptr": WORDS, "indices": NUMBERS, "listed": WORDS, "n_listed": "i32", "width": "i32"}
-    check_no_atomics(compiled("ppr_spmm", "_rows", rows, weighted=True, n_rows=8, n_columns=32))
-    hubs = {name: both[name] for name in ("source", "scale", "y")} | {"partial": "*fp32", "hubs": WORDS}
-    check_no_atomics(compiled("ppr_spmm", "_hubs", {**hubs, "bounds": WORDS, "width": "i32"}, n_columns=32))
-    chunks = {"partial": "*fp32", "starts": WORDS, "ends": WORDS, "n_chunks": "i32", "x": "*fp16", "weight": "*fp32"}
-    chunks |= {"indices": NUMBERS, "width": "i32"}
-    check_no_atomics(compiled("ppr_spmm", "_chunks", chunks, weighted=True, n_rows=8, n_columns=32))
+def test_ragged_gather_dot_topk(vectors: str, biased: bool) -> None:
+    arguments = {"owners": WORDS, "queries": "*fp32", "vectors": vectors, "values": NUMBERS, "bias": "*fp64"}
+    arguments |= {"out": "*fp32" if biased else "*fp64", "total": "i32", "dims": "i32"}
+    tile = {"n_candidates": 32, "n_dims": 64}
+    ptx = compiled("ragged_gather_dot_topk", "_scores", arguments, biased=biased, **tile)
+    check_no_atomics(ptx)
+    assert "mad.wide.s32" in ptx, "components are multiplied in 32 bits and added in 64 by one instruction"
+    select = {"scores": "*fp32", "offsets": WORDS, "places": NUMBERS, "best": "*fp32", "k": "i32"}
+    check_no_atomics(compiled("ragged_gather_dot_topk", "_select", select, n_places=128))
 
 
 @pytest.mark.parametrize("n_groups", [1, 4, 16])

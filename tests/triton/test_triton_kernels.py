@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gpu_rag_kernels import choice, msbfs_or, ppr_spmm, ragged_gather_dot_topk
+from gpu_rag_kernels import choice, msbfs_or, ppr_spmm, rows
 
 from gpu_rag.graph.csr import csr_from_edges
-from gpu_rag.types import CSR, Ragged
+from gpu_rag.types import CSR
 
 DEVICE = "cuda" if torch.cuda.is_available() and not choice.interpreted() else "cpu"
 pytestmark = [
@@ -64,16 +64,16 @@ CASES = [
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     if "triton" in choice.known(DEVICE):
-        module = triton_of("ppr_spmm")
-        monkeypatch.setattr(module, "CHUNK", 16)
-        monkeypatch.setattr(module, "_plans", type(module._plans)())
+        monkeypatch.setattr(triton_of("ppr_spmm"), "CHUNK", 16)
+        monkeypatch.setattr(triton_of("msbfs_or"), "CHUNK", 6)
+        monkeypatch.setattr(triton_of("msbfs_or"), "PARTS", 2)
 
 
 def check_spmm(step: Callable[..., torch.Tensor], csr: CSR, width: int) -> None:
     generator = torch.Generator().manual_seed(1)
-    rows = torch.repeat_interleave(torch.arange(csr.n, device=DEVICE), csr.indptr.diff())
+    row = torch.repeat_interleave(torch.arange(csr.n, device=DEVICE), csr.indptr.diff())
     dense = torch.zeros(csr.n, csr.n, dtype=torch.float64, device=DEVICE)
-    dense[rows, csr.indices.long()] = 1.0 if csr.weight is None else csr.weight.double()
+    dense[row, csr.indices.long()] = 1.0 if csr.weight is None else csr.weight.double()
     for dtype, tolerance in ((torch.float32, 2e-5), (torch.float64, 1e-12)):
         x, source = (torch.randn(csr.n, width, generator=generator, dtype=dtype).to(DEVICE) for _ in range(2))
         kept = x.clone(), source.clone()
@@ -106,14 +106,13 @@ def test_spmm_bits_do_not_depend_on_the_batch() -> None:
 
 
 def without_the_last_chunk(csr: CSR, x: torch.Tensor, source: torch.Tensor, alpha: float) -> torch.Tensor:
-    module = triton_of("ppr_spmm")
-    module._plan(csr).bounds[-1:] -= 1
+    rows.row_plan(csr.indptr, 16).bounds[-1:] -= 1
     return ppr_spmm.ppr_spmm(csr, x, source, alpha, implementation="triton")
 
 
 def without_the_hubs(csr: CSR, x: torch.Tensor, source: torch.Tensor, alpha: float) -> torch.Tensor:
-    module = triton_of("ppr_spmm")
-    module._plan(csr).hubs = torch.zeros(0, dtype=torch.int64, device=DEVICE)
+    hubs = rows.row_plan(csr.indptr, 16).hubs
+    hubs.set_(hubs.new_zeros(0))
     return ppr_spmm.ppr_spmm(csr, x, source, alpha, implementation="triton")
 
 
@@ -146,9 +145,11 @@ def check_hop(hop: Callable[..., tuple[torch.Tensor, torch.Tensor]], csr: CSR, w
 
 
 @pytest.mark.parametrize("implementation", ["triton", "reference"])
-@pytest.mark.parametrize(("n", "m", "width"), [(1, 0, 1), (20, 0, 2), (33, 90, 1), (33, 90, 5)])
-def test_hop_is_an_or(implementation: str, n: int, m: int, width: int) -> None:
-    check_hop(lambda *a: msbfs_or.msbfs_or(*a, implementation=implementation), graph(n, m), width)
+@pytest.mark.parametrize(
+    ("n", "m", "width", "hub"), [(1, 0, 1, 0), (20, 0, 2, 0), (33, 90, 1, 0), (33, 90, 5, 0), (40, 90, 2, 39)]
+)
+def test_hop_is_an_or(implementation: str, n: int, m: int, width: int, hub: int) -> None:
+    check_hop(lambda *a: msbfs_or.msbfs_or(*a, implementation=implementation), graph(n, m, hub=hub), width)
 
 
 def test_hops_reach_the_ball() -> None:
@@ -185,85 +186,13 @@ def keeps_what_was_seen(csr: CSR, front: torch.Tensor, seen: torch.Tensor) -> tu
     return fresh, seen | fresh
 
 
-@pytest.mark.parametrize("wrong", [pushes, keeps_what_was_seen])
+def by_the_first_chunk(csr: CSR, front: torch.Tensor, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    bounds = rows.row_plan(csr.indptr, 6).bounds
+    bounds[-1] = bounds[-2] + 1
+    return msbfs_or.msbfs_or(csr, front, seen, implementation="triton")
+
+
+@pytest.mark.parametrize("wrong", [pushes, keeps_what_was_seen, by_the_first_chunk])
 def test_hop_checks_catch(wrong: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> None:
     with pytest.raises(AssertionError):
-        check_hop(wrong, graph(33, 90), 1)
-
-
-# --- ragged_gather_dot_topk ------------------------------------------------------------------------
-
-
-def ragged(lists: list[list[int]]) -> Ragged:
-    values = torch.tensor([v for row in lists for v in row], dtype=torch.int32, device=DEVICE)
-    offsets = torch.tensor(np.cumsum([0] + [len(row) for row in lists]), device=DEVICE)
-    return Ragged(values, offsets)
-
-
-def best(queries: torch.Tensor, vectors: torch.Tensor, lists: list[list[int]], k: int) -> tuple[Any, Any]:
-    ids, scores = [], []
-    for query, row in zip(queries.double(), lists):
-        exact = (vectors[row].double() @ query).tolist() if row else []
-        order = sorted(range(len(row)), key=lambda p, s=exact: (-s[p], p))[:k]
-        ids.append([row[p] for p in order] + [-1] * (k - len(order)))
-        scores.append([exact[p] for p in order] + [-np.inf] * (k - len(order)))
-    return ids, scores
-
-
-def check_gather(find: Callable[..., Any], dtype: torch.dtype, k: int, dims: int = 70) -> None:
-    """Components are eighths, so every sum is exact and ties are many."""
-    r = np.random.default_rng(k)
-    queries, vectors = (torch.from_numpy(r.integers(-3, 4, (n, dims)) / 8).to(DEVICE, dtype) for n in (6, 50))
-    vectors[10:30] = vectors[9]
-    lists = [sorted(r.permutation(50)[:size].tolist()) for size in (0, 1, 3, 40, 17, 50)]
-    found = find(queries, vectors, ragged(lists), k)
-    ids, scores = best(queries, vectors, lists, k)
-    assert found.ids.dtype == torch.int32 and found.scores.dtype == torch.float32
-    assert torch.equal(found.ids.cpu(), torch.tensor(ids, dtype=torch.int32).reshape(6, k))
-    assert torch.equal(found.scores.cpu(), torch.tensor(scores, dtype=torch.float32).reshape(6, k))
-
-
-@pytest.mark.parametrize("implementation", ["triton", "reference"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("k", [0, 1, 5, 45])
-def test_gather_is_the_best_of_each_list(implementation: str, dtype: torch.dtype, k: int) -> None:
-    check_gather(lambda *a: ragged_gather_dot_topk.ragged_gather_dot_topk(*a, implementation=implementation), dtype, k)
-
-
-def test_gather_by_hand() -> None:
-    queries, vectors = torch.tensor([[1.0, 0.0]]), torch.tensor([[2.0, 0.0], [0.0, 5.0], [3.0, 1.0]])
-    found = ragged_gather_dot_topk.ragged_gather_dot_topk(
-        queries.to(DEVICE), vectors.to(DEVICE), ragged([[0, 1, 2]]), 2, implementation="triton"
-    )
-    assert (found.ids.tolist(), found.scores.tolist()) == ([[2, 0]], [[3.0, 2.0]])
-
-
-def test_gather_zeros_of_both_signs_tie() -> None:
-    queries, vectors = torch.tensor([[-1.0]]).to(DEVICE), torch.tensor([[0.0], [-0.0], [1.0]]).to(DEVICE)
-    for implementation in ("triton", "reference"):
-        found = ragged_gather_dot_topk.ragged_gather_dot_topk(
-            queries, vectors, ragged([[0, 1, 2]]), 3, implementation=implementation
-        )
-        assert found.ids.tolist() == [[0, 1, 2]] and found.scores.tolist() == [[0.0, 0.0, -1.0]]
-
-
-def test_gather_bits_do_not_depend_on_the_batch() -> None:
-    generator = torch.Generator().manual_seed(7)
-    queries, vectors = (torch.randn(n, 100, generator=generator).to(DEVICE) for n in (4, 60))
-    lists = [sorted(torch.randperm(60, generator=generator)[:30].tolist()) for _ in range(4)]
-    find = ragged_gather_dot_topk.ragged_gather_dot_topk
-    whole = find(queries, vectors, ragged(lists), 6, implementation="triton")
-    for b in (0, 3):
-        alone = find(queries[b : b + 1], vectors, ragged(lists[b : b + 1]), 6, implementation="triton")
-        assert torch.equal(alone.scores[0], whole.scores[b]) and torch.equal(alone.ids[0], whole.ids[b])
-
-
-def last_of_ties(queries: torch.Tensor, vectors: torch.Tensor, lists: Ragged, k: int) -> Any:
-    """A wrong version: lists turned round, so that ties come in descending rows."""
-    rows = [lists.values[a:b].flip(0).tolist() for a, b in zip(lists.offsets[:-1], lists.offsets[1:])]
-    return ragged_gather_dot_topk.ragged_gather_dot_topk(queries, vectors, ragged(rows), k, implementation="triton")
-
-
-def test_gather_checks_catch() -> None:
-    with pytest.raises(AssertionError):
-        check_gather(last_of_ties, torch.float32, 5)
+        check_hop(wrong, graph(33, 90, hub=30), 1)

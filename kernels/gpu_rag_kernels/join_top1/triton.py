@@ -42,14 +42,14 @@ def _products(  # type: ignore[no-untyped-def]
     return acc
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_left", "n_right", "n_strips"])
 def _strip(  # type: ignore[no-untyped-def]
     left, left_head, left_size, left_group, right, right_head, right_size, right_group, best, index, second,
     n_left, n_right, dims, n_head, n_strips, strip,
     grouped: tl.constexpr, whole: tl.constexpr,
     n_rows: tl.constexpr, n_columns: tl.constexpr, n_depth: tl.constexpr,
 ):  # fmt: skip
-    row = (tl.program_id(0) * n_rows + tl.arange(0, n_rows)).to(tl.int64)
+    row = tl.program_id(0).to(tl.int64) * n_rows + tl.arange(0, n_rows)
     real = row < n_left
     first = tl.program_id(1).to(tl.int64) * strip
     last = tl.minimum(first + strip, n_right)

@@ -23,7 +23,7 @@ MOST_GROUPS = 16  # of a program
 ROUNDS = 4  # before the host looks at the flags
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "width"])
 def _round(  # type: ignore[no-untyped-def]
     indptr, indices, cost, state, relaxed, flags, n, width,
     unreached: tl.constexpr, n_nodes: tl.constexpr, n_entries: tl.constexpr, n_groups: tl.constexpr,
@@ -31,7 +31,7 @@ def _round(  # type: ignore[no-untyped-def]
     """flags: whether the round before changed anything, and whether this one does."""
     if tl.load(flags) == 0:
         return  # then both copies are the fixpoint
-    row = (tl.program_id(0) * n_nodes + tl.arange(0, n_nodes)).to(tl.int64)
+    row = tl.program_id(0).to(tl.int64) * n_nodes + tl.arange(0, n_nodes)
     real = row < n
     first = tl.load(indptr + row, mask=real, other=0)
     last = tl.load(indptr + row + 1, mask=real, other=0)

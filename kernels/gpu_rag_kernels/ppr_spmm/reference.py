@@ -1,4 +1,4 @@
-"""Plain torch reference of `ppr_spmm` for f32, f64 and scaled f16 states, for any device."""
+"""Plain torch reference of `ppr_spmm` and `ppr_step`, for any device."""
 
 from __future__ import annotations
 
@@ -7,25 +7,47 @@ import warnings
 import torch
 
 from gpu_rag.types import CSR
+from gpu_rag_kernels.ppr_spmm.restart import Restart
 
 # torch calls its CSR tensors a beta; only their product with a dense matrix is used here
 warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
 
 
-FP16_SCALE = 2.0**14  # of f16 states: the smallest normal number stands for 2^-28, the largest for 3.998
-
-
 def ppr_spmm(csr: CSR, x: torch.Tensor, source: torch.Tensor, alpha: float) -> torch.Tensor:
     """Y = alpha A X + (1 - alpha) S. See `gpu_rag_kernels.ppr_spmm`."""
+    return _product(csr, x).mul_(alpha).add_(source, alpha=1 - alpha)
+
+
+def ppr_step(
+    csr: CSR, x: torch.Tensor, y: torch.Tensor, restart: Restart, alpha: float, degree: torch.Tensor,
+    inverse: torch.Tensor, omega: torch.Tensor, scale: float, measured: bool,
+) -> torch.Tensor | None:  # fmt: skip
+    """See `gpu_rag_kernels.ppr_spmm.ppr_step`."""
+    z = _product(csr, x.to(inverse.dtype))
+    return finish_step(z, x, y, restart, alpha, degree, inverse, omega, scale, measured)
+
+
+def finish_step(
+    z: torch.Tensor, x: torch.Tensor, y: torch.Tensor, restart: Restart, alpha: float, degree: torch.Tensor,
+    inverse: torch.Tensor, omega: torch.Tensor, scale: float, measured: bool,
+) -> torch.Tensor | None:  # fmt: skip
+    """The rest of a step, z = A x being there; z is overwritten."""
+    restart.add_to(z.mul_(alpha), (1 - alpha) * scale)
+    z.mul_(inverse[:, None])
+    change = None
+    if measured:
+        change = (z - x.to(z)).abs_().mul_(degree[:, None]).sum(0, dtype=torch.float64).div_(scale)
+    before = y.to(z)
+    torch.add(before, z.sub_(before).mul_(omega), out=z)
+    y.copy_(z)
+    return change
+
+
+def _product(csr: CSR, x: torch.Tensor) -> torch.Tensor:
+    """A x, summed in the dtype of x."""
     weight = torch.ones(csr.m, dtype=x.dtype, device=x.device) if csr.weight is None else csr.weight.to(x.dtype)
     # one integer type for both arrays: torch requires it, and the narrow one is the fast one
     indptr = csr.indptr.int() if csr.m < 2**31 else csr.indptr
     indices = csr.indices.to(indptr.dtype)
     matrix = torch.sparse_csr_tensor(indptr, indices, weight, (csr.n, x.shape[0]), check_invariants=False)
-    return torch.matmul(matrix, x).mul_(alpha).add_(source, alpha=1 - alpha)
-
-
-def ppr_spmm_fp16(csr: CSR, x: torch.Tensor, source: torch.Tensor, alpha: float, last: bool) -> torch.Tensor:
-    """See `gpu_rag_kernels.ppr_spmm.ppr_spmm_fp16`."""
-    y = ppr_spmm(csr, x.float().div_(FP16_SCALE), source, alpha)
-    return y if last else y.mul_(FP16_SCALE).half()
+    return torch.matmul(matrix, x)

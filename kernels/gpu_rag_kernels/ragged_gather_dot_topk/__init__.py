@@ -1,9 +1,11 @@
-"""The k best of each question's own list of rows, by dot product with its query: ragged, without the gathered matrix.
+"""Exact dot products of unit rows that are read where they lie: of given pairs, and the k best of ragged lists.
 
-score(b, i) = queries[b] . vectors[lists[b][i]], summed in f32; the best k of list b by (-score, place in the list), so
-by (-score, row) where lists ascend. Each row's sum has one order, whatever its list or batch.
+dot(i, j) = 2^-48 times the sum of rint(2^24 queries[i]) rint(2^24 vectors[j]): components are taken on the grid of
+2^-24 (see `gpu_rag.graph.dots`), so the sum is one of whole numbers and has the same bits in every implementation,
+order, batch and on every device. score(b, p) = bias[p] + dot of the query of list b and its p-th row, added in f64 and
+rounded once to f32; the k best of list b are those by (-score, place in the list).
 
-Example, queries [[1, 0]], vectors [[2, 0], [0, 5], [3, 1]], list [0, 1, 2], k = 2: rows [2, 0], scores [3, 2].
+Example, queries [[1, 0]], vectors [[.6, .8], [0, 1], [1, 0]], list [0, 1, 2], k = 2: places [2, 0], scores [1, .6].
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ import torch
 from gpu_rag.errors import BadInput
 from gpu_rag.types import Ragged, TopK
 from gpu_rag_kernels.choice import kernel, known, pick_kernel
+
+_INTEGERS = (torch.int32, torch.int64)
 
 
 def implementations(device: str = "cpu") -> tuple[str, ...]:
@@ -25,34 +29,58 @@ def pick(queries: torch.Tensor, implementation: str = "auto") -> str:
     return pick_kernel("ragged_gather_dot_topk", queries.device, implementation)
 
 
-def ragged_gather_dot_topk(
-    queries: torch.Tensor, vectors: torch.Tensor, lists: Ragged, k: int, *, implementation: str = "auto"
-) -> TopK:
-    """TopK(i32[B, k], f32[B, k]), padded with (-1, -inf) where a list is shorter.
+def gather_dots(
+    queries: torch.Tensor, i: torch.Tensor, vectors: torch.Tensor, j: torch.Tensor, *, implementation: str = "auto"
+) -> torch.Tensor:
+    """The exact dot product of queries[i[p]] and vectors[j[p]]: f64[P].
 
-    queries: f16/f32[B, D]; vectors: f16/f32[N, D]; lists: Ragged of B lists of i32/i64 rows in [0, N); finite values.
-    Raises BadInput for shapes, dtypes, rows out of range or a score that is not finite; UsageError, MissingBackend.
+    queries: f16/f32[Q, D]; vectors: f16/f32[N, D], both of unit rows (to 1 %) or zeros; i, j: i32/i64[P] on their
+    device. The caller sees to it that rows exist and are unit rows: they are not read to check them, which would wait
+    for the device. A component beyond 1.01 gives NaN by triton, the product of what is there by the reference.
+    Raises BadInput for shapes and dtypes that do not fit, UsageError, MissingBackend.
     """
-    _check(queries, vectors, lists, k)
-    found = kernel("ragged_gather_dot_topk", "ragged_gather_dot_topk", queries.device, implementation)(
-        queries, vectors, lists, k
-    )
-    if not bool(torch.isfinite(found.scores[found.ids >= 0]).all()):
-        raise BadInput("a score is not finite", given="infinity or NaN", expected="finite vectors")
+    _check(queries, vectors)
+    if i.dtype not in _INTEGERS or j.dtype not in _INTEGERS or i.shape != j.shape or i.dim() != 1:
+        given = f"{i.dtype} {tuple(i.shape)}, {j.dtype} {tuple(j.shape)}"
+        raise BadInput("gather_dots: no pairs", given=given, expected="i32 or i64 [P], both")
+    return _function("gather_dots", queries, implementation)(queries, i, vectors, j)  # type: ignore[no-any-return]
+
+
+def ragged_gather_dot_topk(
+    queries: torch.Tensor, vectors: torch.Tensor, lists: Ragged, k: int, *,
+    owner: torch.Tensor | None = None, bias: torch.Tensor | None = None, implementation: str = "auto",
+) -> TopK:  # fmt: skip
+    """The k best of each list: TopK(i32[B, k], f32[B, k]) whose ids are places in the list, padded with (-1, -inf).
+
+    queries, vectors: as in `gather_dots`; lists: Ragged of B lists of i32/i64 rows of `vectors`, in any order, repeats
+    allowed; owner: i32/i64[B], the query of each list (None: list b has query b); bias: f64[T], what is added to each
+    dot product (None: nothing). The caller sees to it that rows and owners exist. Of equal scores the lower place
+    comes first. Raises as `gather_dots`.
+    """
+    _check(queries, vectors)
+    owned = lists.batch == queries.shape[0] if owner is None else owner.shape == (lists.batch,)
+    biased = bias is None or (bias.dtype == torch.float64 and bias.shape == lists.values.shape)
+    if not owned or not biased or k < 0 or lists.values.dtype not in _INTEGERS:
+        given = f"{lists.values.dtype}, {lists.batch} lists of {queries.shape[0]} queries, k={k}, bias " + (
+            "None" if bias is None else f"{bias.dtype} {tuple(bias.shape)}"
+        )
+        expected = "i32 or i64, a query a list, k >= 0, f64 [T]"
+        raise BadInput("ragged_gather_dot_topk: shapes do not fit", given=given, expected=expected)
+    if owner is None:
+        owner = torch.arange(lists.batch, device=queries.device)
+    found: TopK = _function("ragged_gather_dot_topk", queries, implementation)(queries, owner, vectors, lists, k, bias)
     return found
 
 
-def _check(queries: torch.Tensor, vectors: torch.Tensor, lists: Ragged, k: int) -> None:
+def _function(name: str, queries: torch.Tensor, implementation: str):  # type: ignore[no-untyped-def]
+    return kernel("ragged_gather_dot_topk", name, queries.device, implementation)
+
+
+def _check(queries: torch.Tensor, vectors: torch.Tensor) -> None:
     halves = (torch.float16, torch.float32)
     if queries.dim() != 2 or vectors.dim() != 2 or queries.dtype not in halves or vectors.dtype not in halves:
         given = f"{queries.dtype} {tuple(queries.shape)}, {vectors.dtype} {tuple(vectors.shape)}"
-        raise BadInput("ragged_gather_dot_topk: no matrices", given=given, expected="f16 or f32 [B, D] and [N, D]")
-    if queries.shape[1] != vectors.shape[1] or lists.batch != queries.shape[0] or k < 0:
-        given = f"D {queries.shape[1]} and {vectors.shape[1]}, {lists.batch} lists for {queries.shape[0]}, k={k}"
-        raise BadInput(
-            "ragged_gather_dot_topk: shapes do not fit", given=given, expected="one D, a list a query, k >= 0"
-        )
-    rows = lists.values
-    if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < vectors.shape[0]:
-        given = f"{int(rows.min())}..{int(rows.max())}"
-        raise BadInput("a candidate is no row", given=given, expected=f"0..{vectors.shape[0] - 1}")
+        raise BadInput("ragged_gather_dot_topk: no matrices", given=given, expected="f16 or f32 [Q, D] and [N, D]")
+    if queries.shape[1] != vectors.shape[1] or queries.device != vectors.device:
+        given = f"D {queries.shape[1]} on {queries.device} and {vectors.shape[1]} on {vectors.device}"
+        raise BadInput("ragged_gather_dot_topk: shapes do not fit", given=given, expected="one D, one device")

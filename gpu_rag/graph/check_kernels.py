@@ -1,0 +1,84 @@
+"""The compiled checks: one pass that says whether an input is sound, not what is wrong with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+
+@numba.njit(cache=True, nogil=True)
+def are_lists(values: Any, offsets: Any, n: Any) -> Any:
+    """Whether offsets i64[B+1] go from 0 to T without falling, and every value is in [0, n), or anything if n < 0."""
+    if offsets[0] != 0 or offsets[offsets.shape[0] - 1] != values.shape[0]:
+        return False
+    falls = False
+    for b in range(offsets.shape[0] - 1):
+        falls |= offsets[b] > offsets[b + 1]
+    outside = False
+    if n >= 0:
+        for t in range(values.shape[0]):
+            outside |= (values[t] < 0) | (values[t] >= n)
+    return not (falls or outside)
+
+
+@numba.njit(cache=True, nogil=True)
+def are_ascending(values: Any, offsets: Any) -> Any:
+    """Whether each of the checked lists is strictly ascending."""
+    for b in range(offsets.shape[0] - 1):
+        falls = False
+        for t in range(offsets[b] + 1, offsets[b + 1]):
+            falls |= values[t] <= values[t - 1]
+        if falls:
+            return False
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def is_matrix(indptr: Any, indices: Any, weight: Any, offsets: Any) -> Any:
+    """Whether every row is ascending and within its block, and the weights are finite and >= 0. offsets: checked."""
+    n, m = indptr.shape[0] - 1, indices.shape[0]
+    if indptr[0] != 0 or indptr[n] != m or offsets[offsets.shape[0] - 1] != n:
+        return False
+    if weight is not None and weight.shape[0] != m:
+        return False
+    for i in range(n):
+        if indptr[i] > indptr[i + 1]:
+            return False
+    for b in range(offsets.shape[0] - 1):
+        for i in range(offsets[b], offsets[b + 1]):
+            before, falls = offsets[b] - 1, False
+            for e in range(indptr[i], indptr[i + 1]):
+                falls |= indices[e] <= before
+                before = indices[e]
+            if falls or before >= offsets[b + 1]:
+                return False
+    if weight is not None:
+        broken = False
+        for e in range(m):
+            broken |= not (weight[e] >= 0 and weight[e] < np.inf)
+        if broken:
+            return False
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def find_rows(global_ids: Any, offsets: Any, nodes: Any, lists: Any, rows: Any) -> Any:
+    """rows i64[T] = the place of each node of list b among the ascending global_ids of block b; whether all are there.
+
+    offsets: of the blocks, lists: of the nodes; checked, of equal length.
+    """
+    for b in range(lists.shape[0] - 1):
+        for t in range(lists[b], lists[b + 1]):
+            first, last = offsets[b], offsets[b + 1]
+            while first < last:
+                middle = (first + last) // 2
+                if global_ids[middle] < nodes[t]:
+                    first = middle + 1
+                else:
+                    last = middle
+            if first == offsets[b + 1] or global_ids[first] != nodes[t]:
+                return False
+            rows[t] = first
+    return True

@@ -1,0 +1,34 @@
+"""What the compiled ops share: checks for the CPU, where numba is installed, and arrays with room to spare.
+
+The checks in torch behind the compiled ones say what is wrong. Around a short call the checks are most of the time: a
+dozen calls of torch are 30 us, and ten times that where other work has emptied the caches.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+from types import ModuleType
+
+import numpy as np
+import torch
+
+
+def compiled_checks(device: torch.device) -> ModuleType | None:
+    """The module `check_kernels`; None for another device than the CPU, and where numba is not installed."""
+    return _check_kernels() if device.type == "cpu" else None
+
+
+@cache
+def _check_kernels() -> ModuleType | None:
+    if find_spec("numba") is None:
+        return None
+    from gpu_rag.graph import check_kernels
+
+    return check_kernels
+
+
+def shortened(array: np.ndarray, size: int) -> np.ndarray:
+    """The first `size` rows of an array of its own, in place: memory behind them was never written and goes back."""
+    array.resize((size, *array.shape[1:]), refcheck=False)
+    return array

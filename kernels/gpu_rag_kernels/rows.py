@@ -1,0 +1,51 @@
+"""The rows of a CSR as kernels take them: rows of like degree together, and hubs cut into chunks. Planned once a graph.
+
+A program takes some rows and runs as long as its longest, so rows go by degree, the longest first: what starts last is
+then short. A row of more than `chunk` entries is a hub: its chunks are taken by programs of their own, and a second
+kernel puts their results together in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """rows: i64, those of at most `chunk` entries by descending degree; hubs: i64, the others, ascending; starts, ends:
+    i64[chunks], the entries of each chunk, hub after hub; bounds: i64[hubs + 1], the chunks of each hub."""
+
+    rows: torch.Tensor
+    hubs: torch.Tensor
+    starts: torch.Tensor
+    ends: torch.Tensor
+    bounds: torch.Tensor
+
+
+_plans: Any = WeakTensorKeyDictionary()  # by the row pointers, then by chunk
+
+
+def row_plan(indptr: torch.Tensor, chunk: int) -> RowPlan:
+    """The plan of row pointers i64[N+1], kept for as long as they live."""
+    held: dict[int, RowPlan] = _plans.setdefault(indptr, {})
+    if chunk not in held:
+        held[chunk] = _planned(indptr, chunk)
+    return held[chunk]
+
+
+def _planned(indptr: torch.Tensor, chunk: int) -> RowPlan:
+    degree = indptr.diff()
+    hubs = (degree > chunk).nonzero()[:, 0]
+    order = torch.argsort(degree, descending=True, stable=True)
+    counts = (degree[hubs] + chunk - 1) // chunk
+    bounds = torch.zeros(hubs.shape[0] + 1, dtype=torch.int64, device=degree.device)
+    bounds[1:] = counts.cumsum(0)
+    owner = torch.repeat_interleave(torch.arange(hubs.shape[0], device=degree.device), counts)
+    inner = torch.arange(owner.shape[0], device=degree.device) - bounds[owner]
+    starts = indptr[hubs][owner] + inner * chunk
+    ends = torch.minimum(starts + chunk, indptr[hubs + 1][owner])
+    return RowPlan(order[hubs.shape[0] :], hubs, starts, ends, bounds)

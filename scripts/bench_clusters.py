@@ -1,0 +1,99 @@
+"""Time and memory of `radius_clusters` on more vectors than `gpu-rag bench clusters` takes: one JSON line.
+
+python scripts/bench_clusters.py --rows 1000000 --dims 32 [--eps 0.2] [--dtype f16]
+
+Random unit vectors around planted centres, as in the benchmark, of the dimension that is asked for. `rss_gb` is the
+highest resident memory of the process, `beside_gb` what the call added to it, and `bound_gb` what `cluster_bytes` says
+that it may add. A sample of rows is compared with all others in f64: its neighbours have its label, and it is noise
+where there is none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import torch
+
+from gpu_rag.graph.cluster import cluster_bytes, radius_clusters
+
+MEMBERS, SPREAD = 4, 0.3
+SAMPLE = 200
+
+
+def planted(n: int, dims: int, dtype: torch.dtype) -> torch.Tensor:
+    """f16 or f32[n, dims], unit rows, made part by part."""
+    generator, vectors = torch.Generator().manual_seed(0), torch.empty(n, dims, dtype=dtype)
+    for first in range(0, n, 1 << 16):
+        rows = min(1 << 16, n - first)
+        centres = torch.nn.functional.normalize(torch.randn(-(-rows // MEMBERS), dims, generator=generator))
+        noise = torch.nn.functional.normalize(torch.randn(rows, dims, generator=generator))
+        part = centres.repeat_interleave(MEMBERS, 0)[:rows] + SPREAD * noise
+        vectors[first : first + rows] = torch.nn.functional.normalize(part)
+    return vectors
+
+
+def resident(peak: bool) -> int:
+    """Bytes of this process that are in memory, now or at most since the last `forget`."""
+    name = "VmHWM:" if peak else "VmRSS:"
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(name):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"/proc/self/status has no {name}")
+
+
+def forget() -> None:
+    """The highest resident memory is counted from here on."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def wrong_rows(labels: torch.Tensor, vectors: torch.Tensor, eps: float, min_samples: int) -> int:
+    """How many rows of a sample have another label than a neighbour, or should (not) be noise; border rows, of which
+    these vectors have hardly any, would count as wrong."""
+    wrong = 0
+    for i in torch.linspace(0, len(vectors) - 1, SAMPLE).long().tolist():
+        own = vectors[i].double()
+        near = torch.cat([part.double() @ own >= 1 - eps for part in vectors.split(1 << 16)])
+        near[i] = True
+        alone = int(near.sum()) < min_samples
+        wrong += int(labels[i] != -1) if alone else int(bool((labels[near] != labels[i]).any()) or labels[i] < 0)
+    return wrong
+
+
+def main() -> None:
+    """Reads the options, runs, prints."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--dims", type=int, default=384)
+    parser.add_argument("--eps", type=float, default=0.2)
+    parser.add_argument("--min-samples", type=int, default=2)
+    parser.add_argument("--dtype", choices=("f16", "f32"), default="f32")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    vectors = planted(options.rows, options.dims, {"f16": torch.float16, "f32": torch.float32}[options.dtype])
+    radius_clusters(vectors[:4096], options.eps, options.min_samples)  # compiles
+    forget()
+    before, started = resident(peak=False), time.process_time()
+    labels = radius_clusters(vectors, options.eps, options.min_samples)
+    spent, peak = time.process_time() - started, resident(peak=True)
+    bound = cluster_bytes(options.rows, options.dims, options.min_samples)
+    print(
+        json.dumps(
+            {
+                **vars(options),
+                "cpu_s": round(spent, 2),
+                "rss_gb": round(peak / 1e9, 3),
+                "beside_gb": round((peak - before) / 1e9, 3),
+                "bound_gb": round(bound / 1e9, 3),
+                "clusters": len(labels[labels >= 0].unique()),
+                "noise": int((labels < 0).sum()),
+                "wrong_of_sample": wrong_rows(labels, vectors, options.eps, options.min_samples),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""What the clocks of gpu-rag bench count: calls, questions, and the untimed call before them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from gpu_rag.bench import measure
+from gpu_rag.bench import run as runner
+from gpu_rag.bench.case import MOST_ALONE, MOST_TILED, STARTS, Case, Checked, Config, Peer
+
+CPU = torch.device("cpu")
+CALL_S, QUESTION_S, COLD_S = 0.010, 0.002, 0.050  # of a call, of each of its questions, of the first after another's
+
+
+@pytest.fixture(autouse=True)
+def small_copy(monkeypatch):
+    monkeypatch.setattr(measure, "COPY_BYTES", 2**20)
+    monkeypatch.setattr(measure.Copy, "moved", 2**21)
+
+
+class Clock:
+    """Time that only moves when somebody works; processor time at half its speed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.last = 0.0, ""
+        monkeypatch.setattr(measure.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(measure.time, "process_time", lambda: self.now / 2)
+
+    def work(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    return Clock(monkeypatch)
+
+
+# --- rounds ----------------------------------------------------------------------------------------
+
+
+def test_calls_are_averaged_and_rounds_have_a_median(clock):
+    """By hand: 3 calls a round take 1, 2, 3 ms, then 4, 5, 6, then 70, 80, 90; the untimed ones count nowhere."""
+    order: list[tuple[int, int]] = []
+    took = {(r, c): (3 * r + c) * (10 if r == 2 else 1) * 1e-3 for r in range(3) for c in (1, 2, 3)}
+
+    def run(asked: tuple[int, int]) -> None:
+        order.append(asked)
+        clock.work(took.get(asked, 0.5))
+
+    found = measure.interleaved({"op": measure.Turn(lambda *at: at, run, 3)}, 3, CPU, lambda text: None)["op"]
+    assert order == [(r, c) for r in range(3) for c in range(4)]
+    assert (found.ms, found.cpu_ms, found.calls) == (pytest.approx(5.0), pytest.approx(2.5), 3)
+
+
+def test_all_take_their_turn_in_every_round(clock):
+    order: list[Any] = []
+    turns = {name: measure.Turn(lambda r, c, name=name: (name, r, c), order.append, 2) for name in ("ours", "peer")}
+    measure.interleaved(turns, 2, CPU, lambda text: None)
+    assert order == [(name, r, c) for r in range(2) for name in turns for c in range(3)]
+
+
+@pytest.mark.parametrize(("seconds", "calls"), [(0.01, 16), (0.125, 16), (0.3, 6), (1.5, 1), (60.0, 1)])
+def test_slow_calls_are_fewer(clock, seconds, calls):
+    turn = measure.Turn(lambda r, c: None, lambda asked: clock.work(seconds), 16)
+    found = measure.interleaved({"op": turn}, 2, CPU, lambda text: None)["op"]
+    assert (found.calls, found.ms) == (calls, pytest.approx(1e3 * seconds))
+    assert clock.now == pytest.approx(2 * (1 + calls) * seconds)
+
+
+def test_making_inputs_and_freeing_results_is_not_timed(clock):
+    class Result:
+        def __del__(self) -> None:
+            clock.work(7.0)
+
+    def run(asked: None) -> Result:
+        clock.work(0.001)
+        return Result()
+
+    def inputs(r: int, c: int) -> None:
+        clock.work(3.0)
+
+    assert measure.interleaved({"op": measure.Turn(inputs, run)}, 1, CPU, lambda text: None)["op"].ms == pytest.approx(
+        1
+    )
+
+
+# --- questions -------------------------------------------------------------------------------------
+
+
+def questions(turn: measure.Turn, round_number: int) -> tuple[list[int], list[int]]:
+    """(asked on the clock, asked before)."""
+    timed = [q for call in range(1, turn.calls + 1) for q in turn.inputs(round_number, call)]
+    return timed, list(turn.inputs(round_number, 0))
+
+
+def span(start: int, count: int) -> range:
+    return range(start, start + count)
+
+
+@pytest.mark.parametrize("batch", [1, 5, 15, 16, 17, 64, 1000])
+def test_questions_of_a_turn(batch):
+    pool = Config(sizes=(), batches=(batch,)).pool
+    turn = runner._turn(span, lambda asked: None, batch)
+    starts = set()
+    for round_number in range(STARTS):
+        timed, before = questions(turn, round_number)
+        assert timed == list(range(timed[0], timed[0] + len(timed)))
+        assert len(timed) >= MOST_ALONE and len(timed) < MOST_ALONE + batch
+        assert before and not set(timed) & set(before) and max(timed + before) < pool
+        starts.add(timed[0])
+    assert len(starts) == STARTS
+
+
+@pytest.mark.parametrize("batch", [1, 16])
+def test_ours_and_a_peer_that_works_alone_are_asked_the_same(batch):
+    ours = runner._turn(span, lambda asked: None, batch)
+    alone = runner._turn(span, lambda asked: None, MOST_ALONE, alone=True)
+    tiled = runner._turn(span, lambda asked: None, min(batch, MOST_TILED))
+    for round_number in range(5):
+        timed = questions(ours, round_number)[0]
+        assert timed == questions(alone, round_number)[0] == questions(tiled, round_number)[0]
+    assert len(alone.inputs(0, 0)) == 1
+
+
+# --- rows ------------------------------------------------------------------------------------------
+
+
+def costing(clock: Clock, name: str, call_s: float, question_s: float) -> Callable[[range], range]:
+    """Work on questions that is dearer where another one has been at work before."""
+
+    def run(asked: range) -> range:
+        clock.work(call_s + question_s * len(asked) + (COLD_S if clock.last != name else 0.0))
+        clock.last = name
+        return asked
+
+    return run
+
+
+def rows_of(clock: Clock, monkeypatch: pytest.MonkeyPatch, batches: tuple[int, ...], peers: list[Peer]) -> list[Any]:
+    """The rows of an op of CALL_S a call and QUESTION_S a question."""
+    case = Case(
+        "made up", "numba", {"n": 16}, span, costing(clock, "ours", CALL_S, QUESTION_S),
+        lambda result, count: Checked(len(result) == count), lambda batch: 8, lambda batch: 8, lambda: peers,
+    )  # fmt: skip
+
+    def cases(config: Config) -> Iterator[Case]:
+        yield case
+
+    class Copied(measure.Copy):
+        def __call__(self, _: object = None) -> None:
+            clock.work(0.001)
+            clock.last = "copy"
+
+    monkeypatch.setitem(runner.OPS, "made up", cases)
+    monkeypatch.setattr(runner, "Copy", Copied)
+    result = runner.run_bench(["made up"], Config(sizes=(16,), batches=batches, peers=True))
+    assert result.refused == 0
+    return result.rows
+
+
+@pytest.mark.parametrize("batch", [1, 3, 16, 64, 200])
+def test_equal_work_has_the_ratio_one(clock, monkeypatch, batch):
+    """A twin of the op as a peer is exactly as fast, at every batch; so is a loop of the twin at B = 1."""
+    twin = Peer("twin", span, costing(clock, "twin", CALL_S, QUESTION_S))
+    loop = Peer("loop", span, costing(clock, "loop", 0.0, CALL_S + QUESTION_S), most=MOST_ALONE, alone=True)
+    beside, alone = rows_of(clock, monkeypatch, (batch,), [twin, loop])
+    expected = 1e3 * (CALL_S + batch * QUESTION_S)
+    for row in (beside, alone):
+        assert (row.ms, row.cpu_ms) == (pytest.approx(expected), pytest.approx(expected / 2))
+    assert (beside.peer_ms, beside.ratio, beside.cpu_ratio) == (pytest.approx(expected), *[pytest.approx(1.0)] * 2)
+    one = CALL_S + QUESTION_S
+    assert alone.peer_ms == pytest.approx(1e3 * one * batch)
+    assert alone.ratio == pytest.approx(one * batch / (CALL_S + batch * QUESTION_S))
+    calls = -(-MOST_ALONE // batch)
+    assert (beside.asked, beside.sampled, alone.sampled) == (calls * batch, calls * batch, MOST_ALONE)
+
+
+def test_a_tiled_peer_is_scaled_from_its_tile(clock, monkeypatch):
+    tiled = Peer("tiled", span, costing(clock, "tiled", 0.0, QUESTION_S), most=MOST_TILED)
+    (row,) = rows_of(clock, monkeypatch, (1000,), [tiled])
+    assert (row.sampled, row.asked) == (MOST_TILED, 1000)
+    assert row.peer_ms == pytest.approx(1e3 * QUESTION_S * 1000)
+
+
+def test_a_slow_peer_is_run_once_before_the_rounds(clock, monkeypatch):
+    asked: list[int] = []
+    work = costing(clock, "slow", 0.0, 5.0)
+    slow = Peer("slow", span, lambda given: (asked.append(len(given)), work(given))[1], alone=True)
+    (row,) = rows_of(clock, monkeypatch, (64,), [slow])
+    assert asked == [1] * (1 + 2 * 3)  # the check, then an untimed and a timed call in each of three rounds
+    assert (row.sampled, row.peer_ms) == (1, pytest.approx(64 * 5e3))

@@ -1,0 +1,236 @@
+"""The scores of `nearest` bit by bit: their sum in its documented order, rough scores that may not decide, extremes."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_rag.errors import BadInput
+from gpu_rag.graph.nearest import nearest
+from gpu_rag.types import TopK
+
+Search = Callable[[torch.Tensor, torch.Tensor, int], TopK]
+needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="needs numba")
+
+
+def by_products(dtype: torch.dtype) -> Search:
+    def search(queries: torch.Tensor, base: torch.Tensor, k: int) -> TopK:
+        from gpu_rag.graph.nearest_numba import nearest_by_numba
+
+        return nearest_by_numba(queries, base, k, 65536, dtype)
+
+    return search
+
+
+SEARCHES = [
+    pytest.param(nearest, id="auto"),
+    pytest.param(lambda q, b, k: nearest(q, b, k, implementation="torch"), id="torch"),
+    pytest.param(lambda q, b, k: nearest(q, b, k, tile=100, implementation="torch"), id="torch tiles"),
+    pytest.param(by_products(torch.float32), id="f32 products", marks=needs_numba),
+    pytest.param(by_products(torch.bfloat16), id="bf16 products", marks=needs_numba),
+]
+
+
+def score(query: np.ndarray, row: np.ndarray) -> np.float64:
+    """The documented sum, a number at a time."""
+    products = query.astype(np.float64) * row.astype(np.float64)
+    whole = len(products) // 32 * 32
+    sums = [np.float64(0.0)] * 32
+    for place in range(whole):
+        sums[place % 32] += products[place]
+    while len(sums) > 1:
+        half = len(sums) // 2
+        sums = [low + high for low, high in zip(sums[:half], sums[half:])]
+    total = sums[0]
+    for place in range(whole, len(products)):
+        total += products[place]
+    return total
+
+
+def brute(queries: torch.Tensor, base: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    ids = torch.full((len(queries), k), -1, dtype=torch.int32)
+    best = torch.full((len(queries), k), -torch.inf)
+    for b, query in enumerate(queries.numpy()):
+        with np.errstate(over="ignore"):
+            scores = [np.float32(score(query, row)) for row in base.numpy()]
+        order = sorted(range(len(scores)), key=lambda j, s=scores: (-s[j], j))[:k]
+        ids[b, : len(order)] = torch.tensor(order, dtype=torch.int32)
+        best[b, : len(order)] = torch.tensor(np.array([scores[j] for j in order], np.float32))
+    return ids, best
+
+
+def check(search: Search, queries: torch.Tensor, base: torch.Tensor, k: int) -> None:
+    found = search(queries, base, k)
+    ids, scores = brute(queries, base, k)
+    assert torch.equal(found.scores, scores) and torch.equal(found.ids, ids)
+
+
+def draw(n: int, dims: int, seed: int) -> torch.Tensor:
+    return torch.randn(n, dims, generator=torch.Generator().manual_seed(seed))
+
+
+def units(n: int, dims: int, seed: int) -> torch.Tensor:
+    return torch.nn.functional.normalize(draw(n, dims, seed))
+
+
+def nearly_equal(n: int, dims: int, seed: int) -> torch.Tensor:
+    """Rows so close together that neither bf16 nor f32 products can order them."""
+    return torch.nn.functional.normalize(units(1, dims, 99) + 1e-6 * draw(n, dims, seed))
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("dims", [1, 31, 32, 50, 64, 99])
+def test_scores_have_the_bits_of_the_sum(search: Search, dims: int) -> None:
+    for base in (draw(120, dims, 1), draw(120, dims, 2).half()):
+        check(search, draw(7, dims, 3), base, 11)
+
+
+def across(n: int, dims: int, seed: int) -> torch.Tensor:
+    """Queries at a right angle to what those rows have in common: their scores are small beside the error."""
+    centre = units(1, dims, 99)
+    queries = units(n, dims, seed)
+    return torch.nn.functional.normalize(queries - (queries @ centre.T) * centre)
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_rows_that_products_cannot_order(search: Search) -> None:
+    for queries in (units(6, 64, 4), across(6, 64, 4)):
+        check(search, queries, nearly_equal(300, 64, 5), 9)
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    n=st.integers(1, 90), batch=st.integers(1, 9), k=st.integers(1, 20), seed=st.integers(0, 99),
+    dims=st.sampled_from([2, 33]), scale=st.sampled_from([1.0, 1e-25, 1e-10, 1e18, 1e25]), levels=st.integers(1, 3),
+)  # fmt: skip
+def test_any_size_of_number_and_ties(
+    search: Search, n: int, batch: int, k: int, seed: int, dims: int, scale: float, levels: int
+) -> None:
+    r = np.random.default_rng(seed)
+    queries, base = (
+        torch.from_numpy((r.integers(-levels, levels + 1, (rows, dims)) * scale / 3).astype(np.float32))
+        for rows in (batch, n)
+    )
+    with np.errstate(over="ignore"):
+        check_finite(search, queries, base, k)
+
+
+def check_finite(search: Search, queries: torch.Tensor, base: torch.Tensor, k: int) -> None:
+    """As `check`, but a sum below every f32 is no candidate."""
+    found = search(queries, base, k)
+    ids, scores = brute(queries, base, k)
+    assert torch.equal(found.scores, scores)
+    assert torch.equal(found.ids, torch.where(scores == -torch.inf, -1, ids))
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_lengths_that_differ_a_lot(search: Search) -> None:
+    lengths = 10.0 ** torch.linspace(-8, 4, 200)[torch.randperm(200, generator=torch.Generator().manual_seed(6))]
+    check(search, 100 * draw(6, 40, 7), draw(200, 40, 8) * lengths[:, None], 12)
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize(("value", "name"), [(torch.nan, "NaN"), (torch.inf, "infinity"), (-torch.inf, "infinity")])
+def test_rows_that_are_not_finite_are_refused(search: Search, value: float, name: str) -> None:
+    for dtype in (torch.float32, torch.float16):
+        base = draw(300, 40, 9).to(dtype)
+        base[123, 7] = value
+        with pytest.raises(BadInput, match=f"base are no finite numbers; given {name} in row 123"):
+            search(draw(2, 40, 10), base, 3)
+    queries = draw(9, 40, 11)
+    queries[8, 0] = value
+    with pytest.raises(BadInput, match=f"queries are no finite numbers; given {name} in row 8"):
+        nearest(queries, draw(3, 40, 12), 1)
+
+
+@needs_numba
+def test_every_f16_is_read_right() -> None:
+    from gpu_rag.graph.nearest_kernels import score_of
+
+    rows = torch.arange(65536, dtype=torch.int32).to(torch.uint16)
+    wanted = rows.view(torch.float16).double().numpy()
+    for dims in (1, 32):  # read alone, and as a vector
+        raw, one = rows[:, None].repeat(1, dims).contiguous().numpy(), np.full(dims, 1 / dims)
+        found = np.array([score_of(one, raw, j) for j in range(65536)])
+        assert np.array_equal(found, wanted, equal_nan=True)
+
+
+@pytest.fixture
+def three_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_threads_do_not_matter(three_threads: None) -> None:
+    queries, base = units(150, 8, 13), units(50_000, 8, 14).half()
+    for batch in (1, 150):
+        found = nearest(queries[:batch], base, 20)
+        torch.set_num_threads(1)
+        alone = nearest(queries[:batch], base, 20)
+        torch.set_num_threads(3)
+        assert torch.equal(found.ids, alone.ids) and torch.equal(found.scores, alone.scores)
+
+
+def test_a_base_that_is_not_contiguous() -> None:
+    wide, queries = draw(100, 80, 15), draw(6, 40, 16)
+    for base in (wide[:, ::2], wide.T[::2][:40].T[:, :40]):
+        for batch in (1, 6):
+            check(nearest, queries[:batch], base, 5)
+
+
+# --- wrong versions --------------------------------------------------------------------------------
+
+
+def rounded_sum(queries: torch.Tensor, base: torch.Tensor, k: int) -> TopK:
+    """The product of f32 as it comes."""
+    scores = queries @ base.float().T
+    best = scores.sort(dim=1, descending=True, stable=True)
+    return TopK(best.indices[:, :k].int(), best.values[:, :k])
+
+
+def test_checks_catch_the_bits_of_a_product() -> None:
+    with pytest.raises(AssertionError):
+        check(rounded_sum, draw(7, 99, 3), draw(120, 99, 1), 11)
+
+
+@needs_numba
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_checks_catch_a_filter_that_is_too_narrow(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpu_rag.graph import nearest_numba
+
+    monkeypatch.setattr(nearest_numba, "slack_of", lambda asked, rows: np.zeros(len(asked.length)))
+    with pytest.raises(AssertionError):
+        check(by_products(dtype), across(40, 64, 4), nearly_equal(300, 64, 5), 9)
+
+
+def test_checks_catch_torch_tiles_that_are_too_sure(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpu_rag.graph import dots, nearest_torch
+
+    monkeypatch.setattr(nearest_torch, "filter_for", lambda *v, dtype: dots.Filter(dtype, 0.0))
+    with pytest.raises(AssertionError):
+        check(lambda q, b, k: nearest(q, b, k, implementation="torch"), across(40, 64, 4), nearly_equal(300, 64, 5), 9)
+
+
+def test_few_rows_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of well-spread rows the filter leaves few."""
+    from gpu_rag.graph import nearest_torch
+
+    counted: list[int] = []
+    scored = nearest_torch.scores_of
+
+    def counting(queries: torch.Tensor, b: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        counted.append(len(b))
+        return scored(queries, b, *rest)
+
+    monkeypatch.setattr(nearest_torch, "scores_of", counting)
+    nearest(units(50, 64, 17), units(5000, 64, 18), 10, implementation="torch")
+    assert 500 <= sum(counted) <= 550

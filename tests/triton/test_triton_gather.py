@@ -1,0 +1,287 @@
+"""Exact dot products and the best of ragged lists by every implementation, and HopRAG's step that is built on them.
+
+The reference runs everywhere; Triton interpreted on the CPU (scripts/test_triton.sh), or on a GPU.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gpu_rag_kernels import choice
+from gpu_rag_kernels.ragged_gather_dot_topk import gather_dots, ragged_gather_dot_topk
+
+from gpu_rag.bench.measure import poisoned
+from gpu_rag.errors import UsageError
+from gpu_rag.graph import frontier_torch
+from gpu_rag.graph.backend import recording
+from gpu_rag.graph.dots import exact_dots
+from gpu_rag.graph.frontier import Asked, HopEdges, described, frontier_topk, hop_edges, pick_search, score_lists
+from gpu_rag.types import Ragged, TopK
+
+DEVICE = "cuda" if torch.cuda.is_available() and not choice.interpreted() else "cpu"
+ABLE = "triton" in choice.known(DEVICE)
+needs_triton = [pytest.mark.triton, pytest.mark.skipif(not ABLE, reason="needs triton, interpreted or a GPU")]
+BOTH = ["reference", pytest.param("triton", marks=needs_triton)]
+OPS = ["torch", pytest.param("triton", marks=needs_triton)]
+Find = Callable[..., TopK]
+
+
+@pytest.fixture(autouse=True)
+def small_tiles_and_nan(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    if ABLE:
+        module = importlib.import_module("gpu_rag_kernels.ragged_gather_dot_topk.triton")
+        for name in ("CANDIDATES", "DIMS", "PLACES"):
+            monkeypatch.setattr(module, name, 8)
+    with poisoned():
+        yield
+
+
+def ragged(lists: list[list[int]], dtype: torch.dtype = torch.int32) -> Ragged:
+    values = torch.tensor([v for row in lists for v in row], dtype=dtype, device=DEVICE)
+    return Ragged(values, torch.tensor(np.cumsum([0] + [len(row) for row in lists]), device=DEVICE))
+
+
+def unit_rows(r: np.random.Generator, n: int, dims: int, dtype: torch.dtype, alike: int = 0) -> torch.Tensor:
+    """alike: 1, many rows are equal; 2, many differ by a step of the grid, or by half of one."""
+    x = r.normal(size=(n, dims)) * 10.0 ** r.integers(-5, 1, (n, dims))
+    x = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-9)
+    if alike and n:
+        x = x[r.integers(0, n, n) // 4]
+    if alike == 2:
+        x = x + r.integers(-2, 3, x.shape) * 2.0**-25
+    return torch.from_numpy(x).to(DEVICE, dtype)
+
+
+def dot(query: torch.Tensor, row: torch.Tensor) -> Fraction:
+    whole = [np.rint(v.double().cpu().numpy() * 2**24).astype(np.int64) for v in (query, row)]
+    return Fraction(sum(int(x) * int(y) for x, y in zip(*whole)), 2**48)
+
+
+# --- dot products ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("implementation", BOTH)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_dots_are_exact(implementation: str, dtype: torch.dtype) -> None:
+    r = np.random.default_rng(0)
+    queries, vectors = unit_rows(r, 5, 21, torch.float32), unit_rows(r, 9, 21, dtype, 2)
+    i, j = (torch.from_numpy(r.integers(0, n, 30)).to(DEVICE) for n in (5, 9))
+    found = gather_dots(queries, i, vectors, j.int(), implementation=implementation)
+    expected = [float(dot(queries[a], vectors[b])) for a, b in zip(i, j)]
+    assert found.dtype == torch.float64 and found.tolist() == expected
+    assert torch.equal(exact_dots(queries, i, vectors, j), found)
+    assert gather_dots(queries, i[:0], vectors, j[:0], implementation=implementation).shape == (0,)
+
+
+@pytest.mark.parametrize("implementation", BOTH)
+def test_components_are_rounded_to_the_grid(implementation: str) -> None:
+    """Halves of a step go to the even one; large components lie on it; rows of one component show each alone."""
+    step = 2.0**-24
+    wanted = [
+        0,
+        0.5,
+        1.5,
+        2.5,
+        -0.5,
+        -1.5,
+        -2.5,
+        0.499,
+        -0.501,
+        2**23 - 0.5,
+        2**23,
+        2**23 + 1,
+        -(2**23) - 1,
+        2**24,
+        -(2**24),
+    ]
+    rows = (torch.tensor(wanted, dtype=torch.float64) * step).float()[:, None].to(DEVICE)
+    one, place = torch.ones(1, 1, device=DEVICE), torch.arange(len(wanted), device=DEVICE)
+    found = gather_dots(one, torch.zeros_like(place), rows, place, implementation=implementation)
+    assert (found / step).tolist() == np.rint(rows[:, 0].double().cpu().numpy() / step).tolist()
+    assert (found / step).tolist()[1:7] == [0, 2, 2, 0, -2, -2]
+
+
+@pytest.mark.parametrize("implementation", BOTH)
+@pytest.mark.parametrize("strange", [torch.nan, torch.inf, 1e30, 300.0])
+def test_rows_that_are_no_unit_rows_do_not_look_like_some(implementation: str, strange: float) -> None:
+    vectors = torch.tensor([[0.5, strange], [0.5, 0.0]], device=DEVICE)
+    queries, place = torch.tensor([[1.0, 0.5]], device=DEVICE), torch.arange(2, device=DEVICE)
+    found = gather_dots(queries, torch.zeros_like(place), vectors, place, implementation=implementation)
+    assert not abs(float(found[0])) <= 1.03 and float(found[1]) == 0.5
+
+
+# --- the best of lists -------------------------------------------------------------------------------
+
+
+def check(find: Find, dtype: torch.dtype, k: int, alike: int) -> None:
+    r = np.random.default_rng(k + 10 * alike)
+    dims = int(r.integers(1, 20))
+    queries, vectors = unit_rows(r, 3, dims, torch.float32), unit_rows(r, 40, dims, dtype, alike)
+    lists = [r.integers(0, 40, size).tolist() for size in (0, 1, 3, 40, 8, 17, 0)]
+    owner = torch.from_numpy(r.integers(0, 3, len(lists))).to(DEVICE)
+    share = r.integers(0, 3, sum(map(len, lists))) / 3
+    found = find(queries, vectors, ragged(lists), k, owner=owner, bias=torch.from_numpy(share).to(DEVICE))
+    ids, scores, at = [], [], 0
+    for query, row in zip(queries[owner], lists):
+        own = [np.float32(share[at + p] + float(dot(query, vectors[v]))) for p, v in enumerate(row)]
+        order = sorted(range(len(row)), key=lambda p, s=own: (-s[p], p))[:k]
+        ids.append(order + [-1] * (k - len(order)))
+        scores.append([own[p] for p in order] + [-np.inf] * (k - len(order)))
+        at += len(row)
+    assert (found.ids.dtype, found.scores.dtype) == (torch.int32, torch.float32)
+    assert torch.equal(found.ids.cpu(), torch.tensor(ids, dtype=torch.int32).reshape(len(lists), k))
+    assert torch.equal(found.scores.cpu(), torch.tensor(np.array(scores, np.float32)).reshape(len(lists), k))
+
+
+@pytest.mark.parametrize("implementation", BOTH)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("alike", [0, 1, 2])
+@pytest.mark.parametrize("k", [0, 1, 5, 45])
+def test_topk_is_the_best_of_each_list(implementation: str, dtype: torch.dtype, k: int, alike: int) -> None:
+    check(lambda *a, **o: ragged_gather_dot_topk(*a, **o, implementation=implementation), dtype, k, alike)
+
+
+@pytest.mark.parametrize("implementation", BOTH)
+def test_lists_of_their_own_queries_without_a_bias(implementation: str) -> None:
+    queries, vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[0.6, 0.8], [0.0, 1.0], [1.0, 0.0]])
+    lists = ragged([[0, 1, 2], [2, 0]], torch.int64)
+    found = ragged_gather_dot_topk(queries.to(DEVICE), vectors.to(DEVICE), lists, 2, implementation=implementation)
+    assert found.ids.tolist() == [[2, 0], [1, 0]]
+    assert found.scores.flatten().tolist() == pytest.approx([1.0, 0.6, 0.8, 0.0])
+
+
+@pytest.mark.parametrize("implementation", BOTH)
+def test_zeros_of_both_signs_tie(implementation: str) -> None:
+    queries, vectors = torch.tensor([[-1.0]]).to(DEVICE), torch.tensor([[0.0], [-0.0], [1.0]]).to(DEVICE)
+    bias = torch.tensor([-0.0, 0.0, 0.0], dtype=torch.float64, device=DEVICE)
+    found = ragged_gather_dot_topk(queries, vectors, ragged([[0, 1, 2]]), 3, bias=bias, implementation=implementation)
+    assert found.ids.tolist() == [[0, 1, 2]] and found.scores.tolist() == [[0.0, 0.0, -1.0]]
+
+
+def in_f32(queries: torch.Tensor, vectors: torch.Tensor, lists: Ragged, k: int, **options: Any) -> TopK:
+    """A wrong version: products in f32, as if their error could not change an order. (Its zeros: no exact dots.)"""
+    zeros = torch.zeros_like(vectors)
+    of_list = torch.repeat_interleave(options["owner"], lists.offsets.diff())
+    near = (queries[of_list] * vectors[lists.values.long()].float()).sum(1).double()
+    return ragged_gather_dot_topk(queries, zeros, lists, k, **{**options, "bias": options["bias"] + near})
+
+
+def last_of_ties(queries: torch.Tensor, vectors: torch.Tensor, lists: Ragged, k: int, **options: Any) -> TopK:
+    """A wrong version: of equal scores the last place comes first."""
+    ends = lists.offsets[1:]
+    sizes = lists.offsets.diff()
+    back = torch.repeat_interleave(ends + lists.offsets[:-1] - 1, sizes) - torch.arange(int(ends[-1]), device=DEVICE)
+    turned = Ragged(lists.values[back], lists.offsets)
+    found = ragged_gather_dot_topk(queries, vectors, turned, k, **{**options, "bias": options["bias"][back]})
+    return TopK(torch.where(found.ids < 0, -1, sizes[:, None] - 1 - found.ids).int(), found.scores)
+
+
+def by_the_first_query(queries: torch.Tensor, vectors: torch.Tensor, lists: Ragged, k: int, **options: Any) -> TopK:
+    return ragged_gather_dot_topk(queries, vectors, lists, k, **{**options, "owner": 0 * options["owner"]})
+
+
+def without_the_bias(queries: torch.Tensor, vectors: torch.Tensor, lists: Ragged, k: int, **options: Any) -> TopK:
+    return ragged_gather_dot_topk(queries, vectors, lists, k, **{**options, "bias": None})
+
+
+WRONG = [in_f32, last_of_ties, by_the_first_query, without_the_bias]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_checks_catch(wrong: Find) -> None:
+    with pytest.raises(AssertionError):
+        for alike in (1, 2):
+            for k in (1, 5, 45):
+                check(wrong, torch.float32, k, alike)
+
+
+# --- HopRAG's step -----------------------------------------------------------------------------------
+
+
+def world(seed: int) -> tuple[Asked, HopEdges, Ragged]:
+    """Questions, edges of which many carry equal or nearly equal vectors, and frontiers."""
+    r = np.random.default_rng(seed)
+    n, n_edges, dims = 6, int(r.integers(0, 60)), int(r.integers(1, 12))
+    vectors = unit_rows(r, 1 + n_edges // 2, dims, torch.float16 if seed % 3 == 0 else torch.float32, seed % 3)
+    sources = np.sort(r.integers(0, n, n_edges))
+    held = (torch.from_numpy(r.integers(0, high, n_edges)).int().to(DEVICE) for high in (n, len(vectors)))
+    words = [sorted(set(r.integers(0, 4, size).tolist())) for size in r.integers(0, 3, n_edges)]
+    indptr = torch.from_numpy(np.searchsorted(sources, np.arange(n + 1))).to(DEVICE)
+    edges = hop_edges(indptr, *held, vectors, ragged(words), 4)
+    asked_words = [sorted(set(r.integers(0, 6, size).tolist())) for size in r.integers(0, 4, 4)]
+    asked = Asked(unit_rows(r, 4, dims, torch.float32), ragged(asked_words))
+    return asked, edges, ragged([r.integers(0, n, size).tolist() for size in r.integers(0, 5, 4)], torch.int64)
+
+
+def check_step(implementation: str, seed: int, k: int) -> None:
+    """Against sums of fractions: shares and products are exact, one rounding each of share, sum and score."""
+    asked, edges, frontier = world(seed)
+    found = frontier_topk(asked, edges, frontier, k, implementation=implementation)
+    sets = [
+        [set(part.tolist()) for part in torch.tensor_split(lists.values.cpu(), lists.offsets[1:-1].cpu())]
+        if lists.batch else [] for lists in (asked.keywords, edges.keywords)
+    ]  # fmt: skip
+    place = 0
+    for b, (first, last) in enumerate(zip(frontier.offsets[:-1].tolist(), frontier.offsets[1:].tolist())):
+        for v in frontier.values[first:last].tolist():
+            sims = []
+            for e in range(int(edges.indptr[v]), int(edges.indptr[v + 1])):
+                mine, theirs = sets[0][b], sets[1][e]
+                share = len(mine & theirs) / max(len(mine | theirs), 1)
+                exact = dot(asked.vectors[b], edges.vectors[int(edges.vector_of[e])])
+                sims.append((-np.float32((share + float(exact)) / 2), e))
+            best = sorted(sims)[:k]
+            ids, scores = found.ids[place], found.scores[place]
+            assert ids.tolist() == [e for _, e in best] + [-1] * (k - len(best))
+            assert scores.tolist() == [float(-s) for s, _ in best] + [-np.inf] * (k - len(best))
+            place += 1
+
+
+@pytest.mark.parametrize("implementation", OPS)
+def test_a_step_is_the_best_of_all_edges(implementation: str) -> None:
+    for seed in range(12 if implementation == "triton" else 40):
+        check_step(implementation, seed, 1 + seed % 4)
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_steps_are_caught(wrong: Find, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frontier_torch, "ragged_gather_dot_topk", wrong)
+    with pytest.raises(AssertionError):
+        for seed in range(40):
+            check_step("torch", seed, 1 + seed % 4)
+
+
+@pytest.mark.triton
+@pytest.mark.skipif(not ABLE, reason="needs triton, interpreted or a GPU")
+def test_both_kernels_give_the_same_bits_and_a_question_alone_too() -> None:
+    asked, edges, frontier = world(7)
+    one, other = (frontier_topk(asked, edges, frontier, 3, implementation=i) for i in ("torch", "triton"))
+    assert torch.equal(one.ids, other.ids) and torch.equal(one.scores, other.scores)
+    first, last = frontier.offsets[2:4].tolist()
+    low, high = asked.keywords.offsets[2:4].tolist()
+    alone = Asked(asked.vectors[2:3], Ragged(asked.keywords.values[low:high], asked.keywords.offsets[2:4] - low))
+    step = frontier_topk(alone, edges, Ragged(frontier.values[first:last], frontier.offsets[2:4] - first), 3,
+                         implementation="triton")  # fmt: skip
+    assert torch.equal(step.ids, one.ids[first:last]) and torch.equal(step.scores, one.scores[first:last])
+    things = described(edges.vectors, ragged([[1]] * edges.vectors.shape[0]), 4)
+    lists = ragged([[0, 1, 0], [], [2], [1]])
+    scores = [score_lists(asked, things, lists, implementation=i) for i in ("torch", "triton")]
+    assert torch.equal(*scores)
+
+
+def test_the_choice_is_said_and_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    monkeypatch.setattr(choice, "find_spec", lambda name: object())
+    with recording() as record:
+        assert pick_search(gpu) == "triton" and pick_search(gpu, "torch") == "torch" and pick_search(cpu) == "numba"
+    assert record == {"frontier_topk": {"triton", "torch", "numba"}}
+    monkeypatch.setattr(choice, "find_spec", lambda name: None)
+    assert pick_search(gpu) == "torch"
+    with pytest.raises(UsageError, match="no such implementation; given cupy; expected numba, torch, triton, auto"):
+        pick_search(gpu, "cupy")

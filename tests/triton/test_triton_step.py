@@ -1,0 +1,230 @@
+"""A relaxed step of PageRank by every implementation against its formula, with states in f16, f32 and f64.
+
+The reference runs everywhere; Triton interpreted on the CPU (scripts/test_triton.sh), or on a GPU.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+from gpu_rag_kernels import choice, ppr_spmm
+from gpu_rag_kernels.ppr_spmm import Restart, ppr_step
+
+from gpu_rag.bench.measure import poisoned
+from gpu_rag.errors import BadInput
+from gpu_rag.graph import pagerank_matrix
+from gpu_rag.graph.csr import csr_from_edges
+from gpu_rag.graph.pagerank import personalized_pagerank
+from gpu_rag.types import CSR, Ragged
+
+DEVICE = "cuda" if torch.cuda.is_available() and not choice.interpreted() else "cpu"
+ABLE = "triton" in choice.known(DEVICE)
+BOTH = [
+    "reference",
+    pytest.param(
+        "triton", marks=[pytest.mark.triton, pytest.mark.skipif(not ABLE, reason="needs triton, interpreted or a GPU")]
+    ),
+]
+STATES = [  # of x, of y, of the sums, scale
+    pytest.param(torch.float16, torch.float16, torch.float32, 2.0**14, id="f16"),
+    pytest.param(torch.float32, torch.float32, torch.float32, 1.0, id="f32"),
+    pytest.param(torch.float32, torch.float32, torch.float64, 1.0, id="f32 in f64"),
+    pytest.param(torch.float32, torch.float64, torch.float64, 1.0, id="f32 to f64"),
+    pytest.param(torch.float64, torch.float64, torch.float64, 1.0, id="f64"),
+]
+ROUNDING = {torch.float16: 2.0**-10.9, torch.float32: 2.0**-21, torch.float64: 1e-13}
+Step = Callable[..., torch.Tensor | None]
+State = tuple[torch.dtype, torch.dtype, torch.dtype, float]
+
+
+@pytest.fixture(autouse=True)
+def small_chunks_and_nan(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    if ABLE:
+        module = importlib.import_module("gpu_rag_kernels.ppr_spmm.triton")
+        monkeypatch.setattr(module, "CHUNK", 6)
+        monkeypatch.setattr(module, "PARTS", 4)
+    with poisoned():
+        yield
+
+
+def graph(n: int, m: int, *, weighted: bool = False, hub: int = 0) -> CSR:
+    r = np.random.default_rng(n + m)
+    src, dst = r.integers(0, n, m).tolist() + [0] * hub, r.integers(0, n, m).tolist() + list(range(hub))
+    ends = torch.tensor([src, dst], dtype=torch.int64, device=DEVICE)
+    weight = torch.from_numpy(r.random(m + hub)).to(DEVICE) if weighted else None
+    return csr_from_edges(ends[0], ends[1], n, weight, undirected=False, drop_self_loops=False)
+
+
+class Given:
+    """What a step is given: states of very different sizes, restarts at a few nodes, degrees from .5 to 300."""
+
+    def __init__(self, csr: CSR, width: int, state: State, seed: int = 1):
+        g = torch.Generator().manual_seed(seed)
+        kept_x, kept_y, dtype, self.scale = state
+        size = 2.0 ** torch.randint(-24, 0, (csr.n, 1), generator=g)
+        x, y = (torch.rand(csr.n, width, generator=g) * size for _ in range(2))
+        self.csr, self.x, self.y = csr, (x * self.scale).to(DEVICE, kept_x), (y * self.scale).to(DEVICE, kept_y)
+        at = torch.full((csr.n,), -1, dtype=torch.int32)
+        at[:: 1 + csr.n // 4] = torch.arange(len(at[:: 1 + csr.n // 4]), dtype=torch.int32).flip(0)
+        rows = torch.rand(int(at.max()) + 1, width, generator=g)
+        self.restart = Restart(rows.to(DEVICE), at.to(DEVICE))
+        self.degree = (0.5 * 600 ** torch.rand(csr.n, generator=g)).to(DEVICE, dtype)
+        self.omega = torch.rand(width, generator=g).to(DEVICE, dtype)
+        self.omega[::3] = 0
+
+    def exact(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """y and the sums after the step, in f64."""
+        csr, n = self.csr, self.csr.n
+        dense = torch.zeros(n, n, dtype=torch.float64, device=DEVICE)
+        rows = torch.repeat_interleave(torch.arange(n, device=DEVICE), csr.indptr.diff())
+        dense[rows, csr.indices.long()] = 1.0 if csr.weight is None else csr.weight.double()
+        pi = torch.zeros(n, self.x.shape[1], dtype=torch.float64, device=DEVICE)
+        for v, at in enumerate(self.restart.at.tolist()):
+            if at >= 0:
+                pi[v] = self.restart.rows[at].double()
+        x, y, degree = self.x.double() / self.scale, self.y.double() / self.scale, self.degree.double()[:, None]
+        z = (0.85 * dense @ x + 0.15 * pi) / degree
+        return y + self.omega.double() * (z - y), ((z - x).abs() * degree).sum(0)
+
+
+def check(step: Step, csr: CSR, width: int, state: State) -> None:
+    given = Given(csr, width, state)
+    (after, change), kept, before = given.exact(), given.x.clone(), given.y.clone()
+    size = after + before.double() / given.scale  # of what is added
+    found = step(csr, given.x, given.y, given.restart, 0.85, given.degree, 1 / given.degree, given.omega, given.scale)
+    assert found is not None and found.dtype == torch.float64 and found.shape == (width,)
+    assert torch.allclose(found, change, rtol=1e-5 if state[2] == torch.float32 else 1e-9, atol=0)
+    smallest = 2.0**-24.9 / given.scale if state[1] == torch.float16 else 0.0
+    off = (given.y.double() / given.scale - after).abs()
+    assert bool((off <= size * ROUNDING[state[1]] + smallest).all())
+    assert torch.equal(given.y[:, ::3], before[:, ::3]), "omega 0 leaves a column as it is"
+    assert torch.equal(given.x, kept)
+
+
+CASES = [
+    pytest.param(graph(1, 0), 1, id="one node"),
+    pytest.param(graph(30, 100), 37, id="two tiles of columns"),
+    pytest.param(graph(30, 100, weighted=True), 3, id="weights, hubs of two chunks"),
+    pytest.param(graph(60, 60, hub=55), 4, id="a hub of ten chunks"),
+]
+
+
+@pytest.mark.parametrize("implementation", BOTH)
+@pytest.mark.parametrize("state", [p.values for p in STATES], ids=[p.id for p in STATES])
+@pytest.mark.parametrize(("csr", "width"), CASES)
+def test_is_the_formula(implementation: str, state: State, csr: CSR, width: int) -> None:
+    def step(*given):  # type: ignore[no-untyped-def]
+        return ppr_step(*given[:-1], scale=given[-1], implementation=implementation)
+
+    check(step, csr, width, state)
+
+
+@pytest.mark.parametrize("implementation", BOTH)
+def test_the_sum_is_left_out_where_it_is_not_wanted(implementation: str) -> None:
+    state = STATES[0].values
+    one, other = (Given(graph(60, 60, hub=55), 4, state) for _ in range(2))
+    for given, measured in ((one, True), (other, False)):
+        options = {"scale": given.scale, "measured": measured, "implementation": implementation}
+        found = ppr_step(given.csr, given.x, given.y, given.restart, 0.85, given.degree, 1 / given.degree, given.omega,
+                         **options)  # fmt: skip
+        assert (found is not None) == measured
+    assert torch.equal(one.y, other.y)
+
+
+@pytest.mark.parametrize("implementation", BOTH)
+@pytest.mark.parametrize("state", [p.values for p in STATES], ids=[p.id for p in STATES])
+def test_a_question_alone_has_the_bits_of_the_batch(implementation: str, state: State) -> None:
+    given = Given(graph(60, 90, hub=50, weighted=True), 35, state)
+    parts = [given.x.clone(), given.y.clone()]
+    options = {"scale": given.scale, "implementation": implementation}
+    fixed = (0.85, given.degree, 1 / given.degree)
+    ppr_step(given.csr, given.x, given.y, given.restart, *fixed, given.omega, **options)
+    for b in (1, 31, 34):
+        x, y = (a[:, b : b + 1].contiguous() for a in parts)
+        alone = Restart(given.restart.rows[:, b : b + 1].contiguous(), given.restart.at)
+        ppr_step(given.csr, x, y, alone, *fixed, given.omega[b : b + 1], **options)
+        assert torch.equal(y, given.y[:, b : b + 1])
+
+
+def scale_forgotten(*given):  # type: ignore[no-untyped-def]
+    return ppr_step(*given[:-1])
+
+
+def restarts_at_their_rows(csr, x, y, restart, alpha, degree, inverse, omega, scale):  # type: ignore[no-untyped-def]
+    """A wrong version: row r of the restarts is taken for node r."""
+    at = torch.full_like(restart.at, -1)
+    at[: len(restart.rows)] = torch.arange(len(restart.rows), dtype=torch.int32, device=DEVICE)
+    return ppr_step(csr, x, y, Restart(restart.rows, at), alpha, degree, inverse, omega, scale=scale)
+
+
+def degree_of_the_sum_forgotten(csr, x, y, restart, alpha, degree, inverse, omega, scale):  # type: ignore[no-untyped-def]
+    return ppr_step(csr, x, y, restart, alpha, torch.ones_like(degree), inverse, omega, scale=scale)
+
+
+def not_relaxed(csr, x, y, restart, alpha, degree, inverse, omega, scale):  # type: ignore[no-untyped-def]
+    return ppr_step(csr, x, y, restart, alpha, degree, inverse, (omega > 0).to(omega), scale=scale)
+
+
+@pytest.mark.parametrize("wrong", [scale_forgotten, restarts_at_their_rows, degree_of_the_sum_forgotten, not_relaxed])
+def test_checks_catch(wrong: Step) -> None:
+    with pytest.raises(AssertionError):
+        check(wrong, graph(30, 100), 4, STATES[0].values)
+
+
+def test_what_does_not_fit_is_said() -> None:
+    given = Given(graph(3, 2), 2, STATES[0].values)
+
+    def step(x=given.x, y=given.y, restart=given.restart, degree=given.degree, omega=given.omega):  # type: ignore[no-untyped-def]
+        return ppr_step(given.csr, x, y, restart, 0.5, degree, degree, omega)
+
+    with pytest.raises(BadInput, match="dtypes"):
+        step(y=given.y.int())
+    with pytest.raises(BadInput, match="dtypes"):
+        step(degree=given.degree.double())
+    with pytest.raises(BadInput, match="dtypes"):
+        step(restart=Restart(given.restart.rows, given.restart.at.long()))
+    with pytest.raises(BadInput, match="shapes"):
+        step(x=given.x[:2])
+    with pytest.raises(BadInput, match="shapes"):
+        step(omega=given.omega[:1])
+    with pytest.raises(BadInput, match="two contiguous"):
+        step(y=given.x)
+    with pytest.raises(BadInput, match="two contiguous"):
+        step(x=given.x.T.contiguous().T)
+
+
+@pytest.mark.triton
+@pytest.mark.skipif(not ABLE, reason="needs triton, interpreted or a GPU")
+@pytest.mark.parametrize("state", ["f32", "f16"])
+def test_pagerank_by_triton(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole op, with a hub, an isolated node and f64 steps, against numba's."""
+    calls: list[torch.dtype] = []
+
+    def by_triton(csr, x, *rest, **options):  # type: ignore[no-untyped-def]
+        calls.append(x.dtype)
+        return ppr_step(csr, x, *rest, **options, implementation="triton")
+
+    csr = graph(40, 30, hub=20)
+    csr = csr_from_edges(torch.repeat_interleave(torch.arange(40, device=DEVICE), csr.indptr.diff()), csr.indices, 41)
+    seeds = Ragged(torch.tensor([0, 7, 40]), torch.tensor([0, 1, 3]))
+    exact = personalized_pagerank(
+        CSR(csr.indptr.cpu(), csr.indices.cpu()), seeds, damping=0.5, tol=1e-10, implementation="numba"
+    )
+    monkeypatch.setattr(pagerank_matrix, "ppr_step", by_triton)
+    found = personalized_pagerank(csr, seeds, damping=0.5, implementation="torch", state=state, block=2)
+    assert float((found.cpu() - exact).abs().sum(1).max()) < 1.1e-6
+    assert (calls.count(torch.float16) > 3) == (state == "f16") and torch.float32 in calls
+
+
+def test_by_hand() -> None:
+    """Path 0 - 1 - 2, from node 0, d = 1/2: q = [1/2, 0, 0] + half of what the neighbours give."""
+    path = csr_from_edges(torch.tensor([0, 1]), torch.tensor([1, 2]), 3)
+    degree, restart = torch.tensor([1.0, 2.0, 1.0]), Restart(torch.ones(1, 1), torch.tensor([0, -1, -1]).int())
+    x, y = torch.tensor([[1.0], [0.0], [0.0]]), torch.zeros(3, 1)
+    change = ppr_step(path, x, y, restart, 0.5, degree, 1 / degree, torch.ones(1))
+    assert y.flatten().tolist() == [0.5, 0.25, 0.0] and change is not None and change.tolist() == [1.0]
+    assert ppr_spmm.pick(x) == "reference"
