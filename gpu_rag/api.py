@@ -17,6 +17,7 @@ from gpu_rag.index.manifest import Manifest
 from gpu_rag.model_set import ModelSet
 from gpu_rag.models.llm import LLM
 from gpu_rag.settings import Settings, make_settings, merge
+from gpu_rag.sources.named import all_sources, named_source
 from gpu_rag.sources.questions import QuestionRow, read_questions
 from gpu_rag.types import Answer, Question, Reject
 
@@ -53,8 +54,11 @@ def build(
     corpus: PathLike | Sequence[PathLike],
     out: PathLike,
     *,
-    methods: Sequence[str] = ("ppr",),
+    methods: Sequence[str] | None = None,
     openie: PathLike | Sequence[PathLike] = (),
+    kg: PathLike | Sequence[PathLike] = (),
+    skb: PathLike | Sequence[PathLike] = (),
+    sources: Sequence[str] = (),
     settings: Settings | Mapping[str, Any] | None = None,
     strict: bool = False,
     fresh: bool = False,
@@ -64,21 +68,25 @@ def build(
 ) -> BuildReport:
     """Indexes a corpus into the folder `out`, with the layers that `methods` need; resumes what is there.
 
+    methods: ppr unless given; none for a knowledge base alone, whose tables are built in any case. kg: files of
+    triples; skb: folders of nodes and edges; sources: "NAME=kg|documents|web:PATH". The corpus may then be ().
     settings: Settings, or nested sections such as {"index": {"chunk_words": 200}}. openie: ready extraction results;
     they switch the extractor to `import`. llm: an LLM object instead of the one that the settings name.
     Raises BadInput, IndexLocked, StorageError, IndexMismatch (another embedder without fresh).
     """
     chosen = settings if isinstance(settings, Settings) else make_settings(_with_import(settings or {}, openie))
     target = Path(out)
+    given = sources_of(corpus, target, openie=openie, kg=kg, skb=skb, sources=sources, strict=strict)
+    layers = layers_for(default_methods(given) if methods is None else methods, given)
     models = ModelSet(chosen.models, target / "replies.sqlite", llm=llm, api_key=api_key, vllm=chosen.vllm)
-    if not fresh and "embedder" in {r for layer in layers_for(methods) for r in layer.roles(chosen)}:
+    if not fresh and "embedder" in {r for layer in layers for r in layer.roles(chosen)}:
         check_same_embedder(target, models)
     try:
         return build_index(
             target,
-            layers_for(methods),
+            layers,
             chosen,
-            Sources(_paths(corpus), _paths(openie), strict, target / "merges.jsonl"),
+            given,
             models,
             kept_settings=kept_settings(chosen),
             progress=progress,
@@ -86,6 +94,27 @@ def build(
         )
     finally:
         models.close()
+
+
+def sources_of(
+    corpus: PathLike | Sequence[PathLike],
+    out: Path,
+    *,
+    openie: PathLike | Sequence[PathLike] = (),
+    kg: PathLike | Sequence[PathLike] = (),
+    skb: PathLike | Sequence[PathLike] = (),
+    sources: Sequence[str] = (),
+    strict: bool = False,
+) -> Sources:
+    """What `build` is given, as its stages take it. Raises BadInput and UsageError for names that cannot be."""
+    named = all_sources(_paths(kg), _paths(skb), [named_source(text) for text in sources])
+    documents = tuple(source.path for source in named if source.kind == "documents")
+    return Sources((*_paths(corpus), *documents), _paths(openie), strict, out / "merges.jsonl", named)
+
+
+def default_methods(sources: Sources) -> tuple[str, ...]:
+    """What an index is built for where nobody says: ppr; nothing but the knowledge base where there is no corpus."""
+    return ("ppr",) if sources.corpus or not sources.named else ()
 
 
 def _with_import(settings: Mapping[str, Any], openie: PathLike | Sequence[PathLike]) -> dict[str, Any]:

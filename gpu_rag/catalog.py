@@ -5,15 +5,17 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, Protocol
 
 from gpu_rag.errors import MissingLayer
-from gpu_rag.index.build import Layer
+from gpu_rag.index.build import Layer, Sources, needs_of
 from gpu_rag.layers.entities import Entities
 from gpu_rag.layers.extraction import ExtractionLayer
 from gpu_rag.layers.graph import Graph, Synonyms
 from gpu_rag.layers.higra import higra_layers
 from gpu_rag.layers.hops import hop_layers
+from gpu_rag.layers.kb_texts import kb_layers
 from gpu_rag.layers.mentions import MentionLayer
 from gpu_rag.layers.passages import Passages
 from gpu_rag.layers.search import Bm25Layer, Vectors, entity_texts, passage_texts, relation_texts
@@ -25,9 +27,13 @@ METHODS = {
     "hybrid": "gpu_rag.methods.hybrid",
     "ppr": "gpu_rag.methods.ppr",
     "hoprag": "gpu_rag.methods.hoprag",
+    "bubblerag": "gpu_rag.methods.bubblerag",
     "higra-retriever": "gpu_rag.methods.higra_retriever",
     "dual-agent": "gpu_rag.methods.dual_agent",
     "higra-agent": "gpu_rag.methods.higra_agent",
+    "hybgrag": "gpu_rag.methods.hybgrag",
+    "hydrarag": "gpu_rag.methods.hydrarag",
+    "hydrarag-e": "gpu_rag.methods.hydrarag_e",
 }
 
 
@@ -56,6 +62,7 @@ def all_layers() -> dict[str, Layer]:
         Graph(),
         *hop_layers(),
         *higra_layers(),
+        *kb_layers(),
     ]
     return {layer.name: layer for layer in layers}
 
@@ -68,24 +75,52 @@ def load_method(name: str) -> Method:
     return module
 
 
-def layers_for(methods: Iterable[str]) -> list[Layer]:
-    """The layers that the methods need, with all that those need, in building order."""
-    wanted: set[str] = {"passages"}
-    stack = [need for name in methods for need in load_method(name).NEEDS]
+def layers_for(methods: Iterable[str], sources: Sources | None = None) -> list[Layer]:
+    """The layers that the methods need, with all that those need, in building order.
+
+    sources: what is to be built from; with named ones the knowledge base is built whatever the methods. Without sources
+    layers that read the corpus too, where there is one, do.
+    """
+    sources = Sources(corpus=(Path(),)) if sources is None else sources
+    wanted: set[str] = set()
+    stack = ["passages", *(need for name in methods for need in load_method(name).NEEDS)]
+    stack += [*(["kb"] if sources.named else []), *(["kb_web"] if sources.of_kind("web") else [])]
     while stack:
         need = stack.pop()
         if need not in wanted:
             wanted.add(need)
-            stack.extend(all_layers()[need].needs)
+            stack.extend(needs_of(all_layers()[need], sources))
     return [layer for name, layer in all_layers().items() if name in wanted]
 
 
 def check_layers(method: str, present: Sequence[str], folder: str) -> None:
-    """Raises MissingLayer with the line to run when the index lacks a layer that the method needs."""
-    missing = [layer.name for layer in layers_for([method]) if layer.name not in present]
+    """Raises MissingLayer with the line to run when the index lacks a layer that the method needs.
+
+    What a layer was made of is there when the layer is: `kb` of a knowledge base alone has no extraction.
+    """
+    missing: set[str] = set()
+    stack = ["passages", *load_method(method).NEEDS]
+    while stack:
+        need = stack.pop()
+        if need not in missing and need not in present:
+            missing.add(need)
+            stack.extend(all_layers()[need].needs)
     if missing:
+        names = ", ".join(name for name in all_layers() if name in missing)
         raise MissingLayer(
             f"the index lacks what {method} needs",
-            given=f"{folder} without {', '.join(missing)}",
-            do=f"run: gpu-rag index CORPUS --out {folder} --for {method} (CORPUS, --openie and settings as before)",
+            given=f"{folder} without {names}",
+            do=f"run: gpu-rag index CORPUS --out {folder} --for {method} "
+            "(CORPUS, --kg, --skb, --source, --openie and settings as before)",
+        )
+
+
+def check_passages(method: str, n_passages: int, folder: str) -> None:
+    """Raises MissingLayer for a method that ranks passages where there are none: a knowledge base without documents."""
+    if not n_passages and "kb" not in load_method(method).NEEDS:
+        over = [name for name in METHODS if "kb" in load_method(name).NEEDS]
+        raise MissingLayer(
+            f"the index has no passages, which {method} ranks",
+            given=f"{folder}, a knowledge base without documents",
+            expected=f"a corpus beside it, or --method {' | '.join(over)}",
         )

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gpu_rag.catalog import Method, check_layers, load_method
+from gpu_rag.catalog import Method, check_layers, check_passages, load_method
 from gpu_rag.errors import GpuRagError, RequestFailed
+from gpu_rag.graph.backend import preferring, recording
+from gpu_rag.graph.choices import check_preferences
 from gpu_rag.index.folder import canonical_json, sha256_text
 from gpu_rag.index.index import Index
 from gpu_rag.model_set import ModelSet
@@ -17,12 +19,18 @@ from gpu_rag.runtime.rounds import Outcome, run_rounds
 from gpu_rag.runtime.streaming import run_streaming
 from gpu_rag.settings import RuntimeSettings, Settings, checked
 from gpu_rag.types import Answer, Draft, Question, Reply
+from gpu_rag.verbs.bubble import bubble_executors
 from gpu_rag.verbs.higra import higra_executors
 from gpu_rag.verbs.hops import hop_executors
+from gpu_rag.verbs.kb import kb_executors
 from gpu_rag.verbs.model import ModelSettings, model_executors
 from gpu_rag.verbs.model_calls import LLMCalls
+from gpu_rag.verbs.paths import path_executors
 from gpu_rag.verbs.retrieve import retrieve_executors
 from gpu_rag.verbs.verbs import Verbs
+from gpu_rag.verbs.web import web_executors
+
+Program = Callable[[Question, Verbs, Any], Any]
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,7 @@ class Engine:
         self.on_reply: Callable[[Reply | RequestFailed], None] | None = None  # told of each reply as it is finished
         self._executors: dict[bool, dict[str, Any]] = {}
         self._stats = RunStats()  # of the run that goes on
+        check_preferences(settings.graph.preferences(), index.device)
         for method in settings.method:  # a wrong name is never dropped, also where its method does not run
             self.params(method)
 
@@ -88,6 +97,10 @@ class Engine:
                 **retrieve_executors(self.index, self.settings.models.threads),
                 **higra_executors(self.index, self.settings.models.threads),
                 **hop_executors(self.index, self.settings.models.threads),
+                **kb_executors(self.index, self.settings.models.threads),
+                **path_executors(self.index, self.settings.models.threads),
+                **web_executors(self.index),
+                **bubble_executors(self.index, self.settings.models.threads),
             }
             self._executors[with_llm] = executors
         return self._executors[with_llm]
@@ -116,23 +129,26 @@ class Engine:
         keep: bool = True,
         max_live: int | None = None,
         stats: RunStats | None = None,
+        program: Program | None = None,
     ) -> RunResult:
         """Answers all questions by one method. limit: passages to retrieve (default: those the reader shows).
 
         on_begin, on_answer: told of each question as it is begun, and of its answer as soon as it ends. keep: whether
         answers are returned too; without, memory does not grow with the questions, which are drawn one by one.
-        max_live: questions open at once, in place of the setting. stats: totals to add to.
+        max_live: questions open at once, in place of the setting. stats: totals to add to. program: runs in place of
+        the method's own, with its parameters: how an evaluation hands an oracle what no method may know.
         One question's failure is that question's answer with status "failed". Raises MissingLayer, IndexMismatch before
         any work, ModelError when a model is down.
         """
         module = load_method(method)
         check_layers(method, self.index.layers, str(self.index.path))
+        check_passages(method, self.index.n_passages, str(self.index.path))
         params, config_hash = self.params(method), self.config_hash(method, retrieval_only=retrieval_only)
         executors = self._bound(with_llm=not retrieval_only)
         llm = None if retrieval_only else self.models.llm()
         models = ModelSettings(llm, self._decider(not retrieval_only))
         reader, k = self.settings.reader, limit or self.settings.reader.passages
-        program = _retrieval(module) if retrieval_only else module.program
+        chosen = program or (_retrieval(module) if retrieval_only else module.program)
         answers: dict[str, Answer] = {}
         self._stats = stats = RunStats() if stats is None else stats
 
@@ -142,7 +158,7 @@ class Engine:
 
             def begin(ctx: Any) -> Any:
                 verbs = Verbs(ctx, self.index, models, reader, k)
-                return program(question, verbs, params)
+                return chosen(question, verbs, params)
 
             return question, begin
 
@@ -164,18 +180,25 @@ class Engine:
             "keep": False,
         }
         programs = map(start, asked if keep else questions)
+        with preferring(self.settings.graph.preferences()), recording() as used:
+            self._drive(programs, executors, llm, options)
+        stats.add_implementations(used)
+        return RunResult([answers[q.id] for q in asked], stats, time.perf_counter() - began)
+
+    def _drive(self, programs: Any, executors: dict[str, Any], llm: Any, options: dict[str, Any]) -> None:
+        """Runs the programs by the driver that the settings name."""
         if self.settings.runtime.driver == "streaming" and llm is not None:
             services = {"llm": LLMCalls(self.models.streaming_llm(), self._tell)}
             run_streaming(programs, executors, services, low_water=self.settings.runtime.low_water, **options)
         else:
             run_rounds(programs, executors, **options)
-        return RunResult([answers[q.id] for q in asked], stats, time.perf_counter() - began)
 
 
 def _retrieval(module: Method) -> Callable[[Question, Verbs, Any], Any]:
     async def program(question: Question, verbs: Verbs, params: Any) -> Draft:
         support = await module.retrieve(question, verbs, params)
-        return Draft(None, support.evidence, support.paths, "unsupported")
+        nodes, pools = getattr(support, "nodes", ()), getattr(support, "pools", ())  # of methods over knowledge bases
+        return Draft(None, support.evidence, support.paths, "unsupported", nodes, pools)
 
     return program
 
@@ -187,6 +210,7 @@ def answer_of(outcome: Outcome, method: str, config_hash: str) -> Answer:
     if draft is None:
         reason = {"type": type(error).__name__, "message": str(error) or type(error).__name__}
         return Answer(question.id, question.text, method, "failed", None, error=reason, **common)
+    common.update(nodes=draft.nodes, pools=draft.pools)
     return Answer(question.id, question.text, method, draft.status, draft.text, draft.evidence, draft.paths, **common)
 
 

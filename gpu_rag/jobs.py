@@ -25,8 +25,8 @@ STATUSES = ("answered", "unsupported", "failed")
 
 
 def row_of(answer: Answer) -> dict[str, Any]:
-    """The row of an answer, as the command line documents it."""
-    return {
+    """The row of an answer, as the command line documents it; nodes and pools only where the method has some."""
+    row: dict[str, Any] = {
         "id": answer.question_id,
         "question": answer.question,
         "method": answer.method,
@@ -39,6 +39,11 @@ def row_of(answer: Answer) -> dict[str, Any]:
         "error": answer.error,
         "config_hash": answer.config_hash,
     }
+    if answer.nodes:
+        row["nodes"] = [dict(vars(node)) for node in answer.nodes]
+    if answer.pools:
+        row["pools"] = [{**vars(pool), "entities": list(pool.entities)} for pool in answer.pools]
+    return row
 
 
 def openai_row(row: dict[str, Any], model: str) -> dict[str, Any]:

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpu_rag import settings_alignment, settings_hops, settings_vllm
+from gpu_rag import settings_alignment, settings_graph, settings_hops, settings_vllm
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.settings_alignment import AlignmentSettings
+from gpu_rag.settings_graph import GraphSettings
 from gpu_rag.settings_hops import HopSettings
 from gpu_rag.settings_vllm import VllmSettings
 
@@ -107,6 +108,7 @@ class Settings:
     alignment: AlignmentSettings = field(default_factory=AlignmentSettings)
     hops: HopSettings = field(default_factory=HopSettings)
     vllm: VllmSettings = field(default_factory=VllmSettings)
+    graph: GraphSettings = field(default_factory=GraphSettings)
     method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
@@ -115,6 +117,7 @@ _CHOICES = {
     "models.decider": ("auto", "llm", "similarity"),
     "runtime.driver": ("rounds", "streaming"),
     **settings_alignment.CHOICES,
+    **settings_graph.CHOICES,
     **settings_hops.CHOICES,
     **settings_vllm.CHOICES,
 }
@@ -258,6 +261,7 @@ def make_settings(values: Mapping[str, Any]) -> Settings:
         "alignment": AlignmentSettings,
         "hops": HopSettings,
         "vllm": VllmSettings,
+        "graph": GraphSettings,
     }
     built: dict[str, Any] = {}
     for name, section in values.items():

@@ -7,9 +7,10 @@ torch is imported for type checking only, so this module costs nothing to import
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpu_rag.errors import BadInput
+from gpu_rag.types_kb import Pool, RankedNode
 
 if TYPE_CHECKING:
     import torch
@@ -162,7 +163,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Path:
-    """A chain of edges (subject, relation, object, passage id) that supports an answer."""
+    """A chain of edges (subject, relation, object, passage id or file:line) that supports an answer."""
 
     text: str
     edges: tuple[tuple[str, str, str, str], ...]
@@ -199,19 +200,21 @@ class Usage:
 
 @dataclass(frozen=True)
 class Draft:
-    """What a program returns: the answer text with its support. status: answered | unsupported."""
+    """What a program returns. status: answered | unsupported. nodes: of a knowledge base, best first; pools: `Pool`."""
 
     text: str | None
     evidence: tuple[Evidence, ...] = ()
     paths: tuple[Path, ...] = ()
     status: str = "answered"
+    nodes: tuple[RankedNode, ...] = ()
+    pools: tuple[Pool, ...] = ()
 
 
 @dataclass(frozen=True)
 class Answer:
     """The recorded result of one question. status: answered | unsupported | failed.
 
-    error: None, or {"type", "message"} when failed.
+    error: None, or {"type", "message"} when failed. nodes, pools: as in `Draft`.
     """
 
     question_id: str
@@ -225,6 +228,8 @@ class Answer:
     usage: Usage = field(default_factory=Usage)
     error: dict[str, str] | None = None
     config_hash: str = ""
+    nodes: tuple[RankedNode, ...] = ()
+    pools: tuple[Pool, ...] = ()
 
 
 # --- model requests --------------------------------------------------------------------------------
@@ -290,6 +295,3 @@ class Malformed:
 
     reason: str
     raw: str
-
-
-JsonObject = dict[str, Any]

@@ -6,11 +6,15 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from gpu_rag.index import tables
 from gpu_rag.index.higra import load_higra_graph
 from gpu_rag.index.index import Index
+from gpu_rag.index.kb_load import load_kb
+from gpu_rag.index.kb_tables import ORIGINS
 from gpu_rag.jobs import openai_row
 from gpu_rag.sources.corpora import read_corpus
 from gpu_rag.types import Document
@@ -34,7 +38,8 @@ class AnswerChecker:
 
     A row: its status, answer and error fit together, and its id is its own. Evidence: the passage is in the index,
     with this title, text, offsets, file and place. An edge of a path: the relation is in the index, and the passage
-    named states it. `against_corpus`, last: the characters start:end of the source documents are the text quoted.
+    named states it; of an edge of a knowledge base, the file and line that it was read from. `against_corpus`, last:
+    the characters start:end of the source documents are the text quoted.
     """
 
     def __init__(self, index: Index):
@@ -63,7 +68,7 @@ class AnswerChecker:
         status, answer, error = row["status"], row["answer"], row["error"]
         if status == "answered" and not (isinstance(answer, str) and answer.strip()):
             yield "status answered, but there is no answer"
-        if status == "answered" and not row["evidence"]:
+        if status == "answered" and not (row["evidence"] or (self._has_kb and (row["paths"] or row.get("nodes")))):
             yield "status answered, but there is no evidence"
         if status != "answered" and answer is not None:
             yield f"status {status}, but there is an answer"
@@ -119,7 +124,18 @@ class AnswerChecker:
             for subject, object_, label, passages in rows:
                 held = stated.setdefault((names[subject], label, names[object_]), set())
                 held.update(self._index.passage_ids[p] for p in passages)
+        if self._has_kb:
+            kb = self._index.loaded("kb", load_kb)
+            passages = kb.edge_passages.values.tolist()
+            for edge, (start, end) in enumerate(pairwise(kb.edge_passages.offsets.tolist())):
+                *triple, where = kb.triple(edge)
+                held = stated.setdefault((triple[0], triple[1], triple[2]), set())
+                held.update((kb.passage_ids[p] for p in passages[start:end]) if end > start else (where,))
         return stated
+
+    @property
+    def _has_kb(self) -> bool:
+        return "kb" in self._index.layers
 
     def _edge(self, edge: Any) -> Iterator[str]:
         if not (isinstance(edge, list) and len(edge) == 4 and all(isinstance(part, str) for part in edge)):
@@ -129,17 +145,28 @@ class AnswerChecker:
         stated = self._stated.get((subject, label, object_))
         if stated is None:
             yield f"no relation of the index is {subject!r} - {label!r} - {object_!r}"
-        elif passage not in self._passage_rows and (passage or stated):
+        elif passage in stated or not (passage or stated):
+            return
+        elif passage not in self._passage_rows:
             yield f"passage {passage!r} is not in the index"
-        elif passage and passage not in stated:
+        else:
             yield f"passage {passage} does not state it; {', '.join(sorted(stated)[:_MOST_NAMED]) or 'no passage'} does"
 
     # --- the corpus --------------------------------------------------------------------------------
 
+    def _node_documents(self) -> set[str]:
+        """The documents that are texts of a knowledge base's nodes."""
+        path = self._index.folder("passages") / "origins.parquet"
+        if not path.exists():
+            return set()
+        origins = tables.read_table(path, ORIGINS)
+        return {name for name, node in zip(origins["document"].to_pylist(), origins["node"].to_pylist()) if node}
+
     def against_corpus(self, paths: Sequence[Path]) -> Iterator[Difference]:
         """Reads the corpus again and compares the characters of every span that the rows checked so far quote."""
         limit = self._index.manifest.stages["passages"].params["max_document_chars"]
-        waiting = dict(self._spans)
+        of_nodes = self._node_documents()  # a knowledge base is no corpus
+        waiting = {name: spans for name, spans in self._spans.items() if name not in of_nodes}
         for document in read_corpus(paths, max_document_chars=limit):
             if isinstance(document, Document) and document.id in waiting:
                 for (start, end, text), cited in waiting.pop(document.id).items():

@@ -13,8 +13,9 @@ from gpu_rag.cli.options import add_limit, add_max_failures, add_settings, api_k
 from gpu_rag.cli.plan_view import Foretold, add_plan, check_plan, comparison, plan_answers, without_vector_cache
 from gpu_rag.cli.progress import Bars
 from gpu_rag.errors import ModelError
+from gpu_rag.graph.backend import spelled
 from gpu_rag.jobs import AnswersFile, Tally, read_rows
-from gpu_rag.report.accounts import idle_line, llm_account
+from gpu_rag.report.accounts import graph_ops_line, idle_line, llm_account
 from gpu_rag.runtime.accounts import RunStats
 
 if TYPE_CHECKING:
@@ -72,7 +73,9 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     document = {**job.rows.document(), "asked": len(job.asked), "kept": job.kept, "rejects": len(rejects)}
     document.update(method=options.method, driver=settings.runtime.driver)
     document.update(wall_s=time.perf_counter() - started, out=str(options.out), batches=batch_sizes(job.stats))
-    document.update(stages=job.stats.stage_costs(), llm=llm_account(job.stats))
+    document.update(
+        stages=job.stats.stage_costs(), llm=llm_account(job.stats), graph_ops=spelled(job.stats.implementations)
+    )
     document.update(foretold.compare(job.config, job.asked, job.new.usage, document["wall_s"]))
     if options.report:
         from gpu_rag.report.page import write
@@ -168,6 +171,7 @@ def _summary(document: dict[str, Any]) -> str:
             f"seconds: LLM {usage['llm_s']:.1f}, embedding {usage['embed_s']:.1f}, graph {usage['graph_s']:.1f}, "
             f"wall {document['wall_s']:.1f}",
             idle_line(document["llm"]),
+            f"graph ops: {graph_ops_line(document['graph_ops'])}",
             f"answers: {document['out']}",
             *([f"\n{comparison(document['plan'], 'service')}"] if "plan" in document else []),
         ]

@@ -28,7 +28,9 @@ EXAMPLE = "gpu-rag eval my-index questions.jsonl --method dense,bm25,hybrid,ppr 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     parser.add_argument("index", type=Path, metavar="DIR", help="the index folder")
-    parser.add_argument("questions", type=Path, metavar="QUESTIONS", help="questions with gold_ids and / or answers")
+    parser.add_argument(
+        "questions", type=Path, metavar="QUESTIONS", help="questions with gold_ids, answers or answer_ids"
+    )
     parser.add_argument("--method", default="dense,bm25,hybrid,ppr", metavar="M[,M...]", help="methods to compare")
     parser.add_argument("--retrieval-only", action="store_true", help="no language model: em and f1 are null")
     add_limit(parser)
@@ -86,15 +88,18 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
 
 
 def _cell(entry: dict[str, Any], name: str) -> str:
-    value, ci = entry[name], entry["ci95"].get(name)
+    value, ci = entry.get(name), entry["ci95"].get(name)
     if value is None:
         return "-"
     return f"{value:.3f} [{ci[0]:.3f}, {ci[1]:.3f}]" if ci else f"{value:.3f}"
 
 
 def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) -> str:
-    measures = [f"recall@{k}" for k in at] + ([] if retrieval_only else ["em", "f1"])
     methods = document["methods"]
+    named = [*(f"recall@{k}" for k in at), "hit@1", "hit@5", "recall@20", "mrr", "hits@1", "answer_on_path"]
+    named += ["answer_on_path_pruned", *([] if retrieval_only else ["em", "f1"])]
+    held = [name for name in dict.fromkeys(named) if any(e.get(name) is not None for e in methods.values())]
+    measures = held or [f"recall@{k}" for k in at]
     scores = [
         [m, *(_cell(e, name) for name in measures), str(e["failed"]), f"{e['wall_s']:.2f}"] for m, e in methods.items()
     ]

@@ -25,9 +25,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """Exports and lists the files."""
     from gpu_rag.api import Index
+    from gpu_rag.cli.options import say
     from gpu_rag.index.export import export
 
-    written = export(Index.open(options.index), options.format, options.out)
+    index = Index.open(options.index)
+    written = export(index, options.format, options.out)
+    if options.format == "pyg" and "kb" in index.layers:
+        say("gpu-rag: the knowledge base is not in the graph for PyG; --format parquet and graphml have it")
     if not options.json:
         print("\n".join(str(path) for path in written))
     return 0, {"format": options.format, "files": [{"path": str(p), "bytes": p.stat().st_size} for p in written]}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpu_rag.index.build import BuildReport
     from gpu_rag.index.manifest import StageRecord
 
-HELP = "Index a corpus into a folder; running it again continues where it stopped."
+HELP = "Index a corpus or a knowledge base into a folder; running it again continues where it stopped."
 EXAMPLE = "gpu-rag index corpus.jsonl --out my-index"
 
 COUNTS = ("documents", "passages", "entities", "relations", "mentions", "rejects")
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     parser.add_argument(
         "corpus",
-        nargs="+",
+        nargs="*",
         type=Path,
         metavar="CORPUS",
         help="folder of .txt / .md, .jsonl(.gz), .parquet, BEIR folder, HotpotQA / 2Wiki / MuSiQue / HippoRAG json",
@@ -40,12 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="ready entities and triples (repeatable)",
     )
+    _add_sources(parser)
     parser.add_argument(
         "--for",
-        default="ppr",
         dest="methods",
         metavar="METHOD,...",
-        help="build what these methods need (ppr)",
+        help="build what these methods need (ppr; without a corpus the knowledge base alone)",
     )
     parser.add_argument("--strict", action="store_true", help="stop at the first bad row")
     parser.add_argument("--fresh", action="store_true", help="build from nothing instead of resuming")
@@ -57,6 +57,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
 
 
+def _add_sources(parser: argparse.ArgumentParser) -> None:
+    """Knowledge graphs and bases, and names of sources."""
+    parser.add_argument(
+        "--kg",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="knowledge graph: triples as .tsv(.gz), .nt(.gz) or .parquet (repeatable)",
+    )
+    parser.add_argument(
+        "--skb",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="DIR",
+        help="semi-structured knowledge base: a folder of nodes and edges (repeatable)",
+    )
+    parser.add_argument(
+        "--source",
+        action="append",
+        default=[],
+        dest="sources",
+        metavar="NAME=KIND:PATH",
+        help="a source with a name; KIND is kg, documents or web (repeatable)",
+    )
+
+
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """Builds and reports."""
     from gpu_rag.api import build
@@ -65,6 +93,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     from gpu_rag.plan.files import read_plan
 
     check_plan(options)
+    if not (options.corpus or options.kg or options.skb or options.sources):
+        raise UsageError("there is nothing to index", given="none", expected="CORPUS, --kg, --skb or --source")
     flags = {"index": {"extractor": "import"}} if options.openie else {}
     settings = settings_of(options, flags=flags)
     if options.openie and settings.index.extractor != "import":
@@ -83,8 +113,11 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         report = build(
             options.corpus,
             options.out,
-            methods=names(options.methods),
+            methods=None if options.methods is None else names(options.methods),
             openie=options.openie,
+            kg=options.kg,
+            skb=options.skb,
+            sources=options.sources,
             settings=settings,
             strict=options.strict,
             fresh=options.fresh,
@@ -145,6 +178,14 @@ def _document(report: BuildReport) -> dict[str, Any]:
     }
     document["stages"] = {name: vars(stage) for name, stage in report.stages.items()}
     document["wall_s"], document["out"] = report.wall_s, str(report.out)
+    if "kb" in report.manifest.stages:
+        document["kb"] = {
+            name.removeprefix("kb_"): n
+            for stage in report.manifest.stages
+            if stage.startswith("kb")
+            for name, n in report.manifest.stages[stage].counts.items()
+            if name != "rejects"
+        }
     if alignment := read_statistics(report.out, report.manifest):
         document["alignment"] = alignment
     if hops := hop_statistics(document["stages"]):
@@ -180,6 +221,11 @@ def _summary(document: dict[str, Any]) -> str:
         *_idle(document["stages"]),
         f"index: {document['out']} ({document['wall_s']:.1f} s)",
     ]
+    if "kb" in document:
+        held = ", ".join(
+            f"{document['kb'][name]:,} {name}" for name in ("nodes", "edges", "relations", "types", "links")
+        )
+        lines.insert(-1, f"knowledge base: {held}")
     if "alignment" in document:
         entities, components = document["alignment"]["entities"], document["alignment"]["components"]
         lines.insert(-1, f"alignment: {entities['before']:,} entities became {entities['semantic']:,}, ")

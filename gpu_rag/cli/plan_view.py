@@ -50,14 +50,19 @@ def without_vector_cache(settings: Settings) -> Settings:
 
 def plan_index(options: argparse.Namespace, settings: Settings) -> tuple[int, dict[str, Any]]:
     """Plans a build."""
-    from gpu_rag.api import check_same_embedder
+    from gpu_rag.api import check_same_embedder, default_methods, sources_of
     from gpu_rag.catalog import layers_for
-    from gpu_rag.index.build import Sources
     from gpu_rag.model_set import ModelSet
     from gpu_rag.plan import index_plan
 
-    settings, layers = without_vector_cache(settings), layers_for(names(options.methods))
-    sources = Sources(tuple(options.corpus), tuple(options.openie), options.strict, options.out / "merges.jsonl")
+    sources = sources_of(
+        options.corpus, options.out, openie=options.openie, kg=options.kg, skb=options.skb, sources=options.sources,
+        strict=options.strict,
+    )  # fmt: skip
+    if not sources.corpus and not sources.of_kind("skb"):
+        raise UsageError("--plan predicts from a sample of passages", given="no corpus", do="leave --plan out")
+    methods = default_methods(sources) if options.methods is None else names(options.methods)
+    settings, layers = without_vector_cache(settings), layers_for(methods, sources)
     models = ModelSet(settings.models, options.out / "replies.sqlite", api_key=api_key(), vllm=settings.vllm)
     try:
         if not options.fresh and "embedder" in {role for layer in layers for role in layer.roles(settings)}:

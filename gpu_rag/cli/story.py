@@ -35,6 +35,10 @@ def story(row: dict[str, Any], *, decisions: bool = True, evidence: int | None =
         for path in row["paths"]:
             where = ", ".join(edge[3] for edge in path["edges"])
             lines.append(f"  {path['text']}   [{where}]")
+    if row.get("nodes"):
+        lines.append("\nnodes")
+        for number, node in enumerate(row["nodes"][:evidence], 1):
+            lines.append(f"  {number}. {node['name']}   [{node['id']}, {node['type']}]  score {node['score']:.3f}")
     lines.append("\nevidence")
     for number, item in enumerate(row["evidence"][:evidence], 1):
         lines.append(f"  {number}. {item['title']}   [{_place(item)}]  score {item['score']:.3f}: {item['why']}")

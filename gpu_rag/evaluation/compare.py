@@ -10,7 +10,9 @@ from typing import Any
 from gpu_rag.engine import Engine, check_unique
 from gpu_rag.errors import BadInput
 from gpu_rag.evaluation.bootstrap import intervals, paired_difference
+from gpu_rag.evaluation.kb import DEPTH, KG_MEASURES, KbGold, by_hops, pool_shares, score_paths
 from gpu_rag.evaluation.metrics import exact_match, ranked_documents, recall_at, retrieval_f1_at, token_f1
+from gpu_rag.graph.backend import spelled
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Answer
 
@@ -54,23 +56,29 @@ def compare(
     """Runs each method over the same questions and scores it.
 
     recall@k is over gold_ids per document (a document counts where its best passage ranks); questions without gold_ids
-    are left out of it, questions without answers out of em / f1.
+    are left out of it, questions without answers out of em / f1. Questions over a knowledge base: see `evaluation.kb`.
     """
     check_gold(rows, set(engine.index.documents["id"].to_pylist()))
+    gold = KbGold(engine.index, rows)
+    depth = DEPTH if any(map(gold.is_skb, rows)) else 0
     document: dict[str, Any] = {"n": len(rows), "methods": {}, "paired": {}}
     comparison = Comparison(document)
     for method in methods:
         result = engine.run(
             method,
             [row.question for row in rows],
-            limit=max(max(at), engine.settings.reader.passages),
+            limit=max(max(at), engine.settings.reader.passages, depth),
             retrieval_only=retrieval_only,
             on_answer=partial(on_answer, method) if on_answer else None,
         )
-        scores = score(engine, result.answers, rows, at, retrieval_only)
+        scores = score(engine, result.answers, rows, at, retrieval_only, gold)
         comparison.answers[method], comparison.scores[method] = result.answers, scores
         document["methods"][method] = _entry(result.answers, scores, result.wall_s, at, retrieval_only)
-        document["methods"][method].update(llm_idle_share=result.stats.llm.share, stages=result.stats.stage_costs())
+        document["methods"][method].update(_details(result.answers, rows, gold, retrieval_only))
+        stats = result.stats
+        document["methods"][method].update(
+            llm_idle_share=stats.llm.share, graph_ops=spelled(stats.implementations), stages=stats.stage_costs()
+        )
     for method in methods:
         document["methods"][method]["ci95"] = {}
     for name in comparison.scores[methods[0]]:
@@ -87,9 +95,18 @@ def compare(
 
 
 def score(
-    engine: Engine, answers: Sequence[Answer], rows: Sequence[QuestionRow], at: Sequence[int], retrieval_only: bool
+    engine: Engine,
+    answers: Sequence[Answer],
+    rows: Sequence[QuestionRow],
+    at: Sequence[int],
+    retrieval_only: bool,
+    gold: KbGold | None = None,
 ) -> dict[str, list[float]]:
-    """Per-question scores by measure. A failed question scores 0: a failure is never left out of a mean."""
+    """Per-question scores by measure. A failed question scores 0: a failure is never left out of a mean.
+
+    gold: what questions over a knowledge base are scored by; None: their measures are left out. Which questions a
+    measure has depends on the questions alone, so that methods can be compared in pairs.
+    """
     document_of = dict(zip(engine.index.passage_ids, engine.index.passage_doc_ids))
     names = [*(f"recall@{k}" for k in at), *(f"retrieval_f1@{k}" for k in at)]
     scores: dict[str, list[float]] = {name: [] for name in names}
@@ -103,7 +120,37 @@ def score(
         if row.answers and not retrieval_only:
             scores["em"].append(exact_match(answer.text, row.answers))
             scores["f1"].append(token_f1(answer.text, row.answers))
+        for name, value in _kb_scores(answer, row, gold, retrieval_only).items() if gold is not None else ():
+            scores.setdefault(name, []).append(value)
     return scores
+
+
+def _kb_scores(answer: Answer, row: QuestionRow, gold: KbGold, retrieval_only: bool) -> dict[str, float]:
+    """Of a question over the knowledge base; {} of others. hits@1 is about an answer, which retrieval does not give."""
+    if gold.is_skb(row):
+        return gold.score_nodes(answer, row)
+    if not gold.is_kg(row):
+        return {}
+    found = score_paths(answer, row.answers)
+    return {name: value for name, value in found.items() if name in _path_measures(retrieval_only)}
+
+
+def _path_measures(retrieval_only: bool) -> tuple[str, ...]:
+    return KG_MEASURES[1:] if retrieval_only else KG_MEASURES
+
+
+def _details(
+    answers: Sequence[Answer], rows: Sequence[QuestionRow], gold: KbGold, retrieval_only: bool
+) -> dict[str, Any]:
+    """What the entry of a method has more where there are KG questions: shares by pool, scores by hops."""
+    pairs = [(answer, row) for answer, row in zip(answers, rows) if gold.is_kg(row)]
+    if not pairs:
+        return {}
+    theirs, ours = [answer for answer, _ in pairs], [row for _, row in pairs]
+    found: dict[str, Any] = {"on_path": pool_shares(theirs, ours)}
+    if hops := by_hops(theirs, ours, _path_measures(retrieval_only)):
+        found["by_hops"] = hops
+    return found
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -116,6 +163,8 @@ def _entry(
     entry: dict[str, Any] = {name: _mean(values) for name, values in scores.items()}
     if retrieval_only:
         entry["em"] = entry["f1"] = None
+        if "answer_on_path" in entry:
+            entry["hits@1"] = None
     entry["failed"] = sum(a.status == "failed" for a in answers)
     entry["unsupported"] = None if retrieval_only else sum(a.status == "unsupported" for a in answers)
     entry["malformed"] = sum(a.usage.malformed for a in answers)

@@ -1,4 +1,4 @@
-"""Scores of one question: recall and F1 of retrieved documents, exact match and token F1 of an answer."""
+"""Scores of one question: of retrieved documents or nodes, exact match and token F1 of an answer."""
 
 from __future__ import annotations
 
@@ -20,6 +20,17 @@ def recall_at(ranking: Sequence[str], gold: Sequence[str], k: int) -> float:
     """|top k intersect gold| / |gold|, over distinct documents. `gold` is not empty."""
     wanted = set(gold)
     return len(wanted.intersection(ranking[:k])) / len(wanted)
+
+
+def hit_at(ranking: Sequence[str], gold: Sequence[str], k: int) -> float:
+    """1 when one of the top k is gold, else 0 (STaRK's Hit@k)."""
+    return float(not set(gold).isdisjoint(ranking[:k]))
+
+
+def reciprocal_rank(ranking: Sequence[str], gold: Sequence[str]) -> float:
+    """1 / the place of the first gold item, from 1; 0 where none is ranked. Its mean is STaRK's MRR."""
+    wanted = set(gold)
+    return next((1 / place for place, item in enumerate(ranking, 1) if item in wanted), 0.0)
 
 
 def retrieval_f1_at(ranking: Sequence[str], gold: Sequence[str], k: int) -> float:

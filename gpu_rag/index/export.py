@@ -14,10 +14,12 @@ from gpu_rag.index import tables
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.hetero import hetero_graph, write_hetero
 from gpu_rag.index.index import Index
+from gpu_rag.index.kb import KnowledgeBase
+from gpu_rag.index.kb_load import load_kb
 
 FORMATS = ("parquet", "graphml", "pyg")
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_NODE_KEYS = (("kind", "node"), ("name", "node"), ("text", "node"))
+_NODE_KEYS = (("kind", "node"), ("name", "node"), ("text", "node"), ("type", "node"))
 _EDGE_KEYS = (("kind", "edge"), ("label", "edge"), ("weight", "edge"))
 
 
@@ -74,10 +76,16 @@ def _write_nodes(index: Index, file: IO[str]) -> None:
     if "entities" in index.layers:
         for number, name in enumerate(index.entity_names):
             file.write(f'<node id="e{number}">{_data("n_kind", "entity")}{_data("n_name", name)}</node>\n')
+    if "kb" in index.layers:
+        kb = index.loaded("kb", load_kb)
+        for number, (name, type) in enumerate(zip(kb.node_names, kb.node_type.tolist())):
+            data = _data("n_kind", "node") + _data("n_name", name) + _data("n_type", kb.type_names[type])
+            file.write(f'<node id="n{number}">{data}</node>\n')
 
 
 def _edges(index: Index) -> Iterator[tuple[str, str, str, str, float]]:
-    """(source, target, kind, label, weight): relations, then mentions (one a pair), then synonyms."""
+    """(source, target, kind, label, weight): relations, then mentions (one a pair), then synonyms; of a knowledge base
+    its edges, and its nodes with their passages: "document" of their own, "mention" of others."""
     if "entities" in index.layers:
         columns = (index.relations[name].to_pylist() for name in ("subject", "label", "object"))
         for subject, label, object_ in zip(*columns):
@@ -90,3 +98,14 @@ def _edges(index: Index) -> Iterator[tuple[str, str, str, str, float]]:
         synonyms = tables.read_table(index.folder("synonyms") / "synonyms.parquet", tables.SYNONYMS)
         for left, right, score in zip(*(synonyms[name].to_pylist() for name in synonyms.column_names)):
             yield f"e{left}", f"e{right}", "synonym", "", score
+    if "kb" in index.layers:
+        yield from _kb_edges(index.loaded("kb", load_kb))
+
+
+def _kb_edges(kb: KnowledgeBase) -> Iterator[tuple[str, str, str, str, float]]:
+    for head, relation, tail in zip(kb.head.tolist(), kb.relation.tolist(), kb.tail.tolist()):
+        yield f"n{head}", f"n{tail}", "edge", kb.relation_names[relation], 1.0
+    offsets, passages = kb.node_passages.offsets.tolist(), kb.node_passages.values.tolist()
+    for node, n_own in enumerate(kb.n_own.tolist()):
+        for place, passage in enumerate(passages[offsets[node] : offsets[node + 1]]):
+            yield f"n{node}", f"p{passage}", "document" if place < n_own else "mention", "", 1.0

@@ -16,6 +16,7 @@ from gpu_rag.index.folder import checksums
 from gpu_rag.index.higra_verify import higra_checks
 from gpu_rag.index.index import Index
 from gpu_rag.index.verify_hops import check_hops
+from gpu_rag.index.verify_kb import check_kb
 from gpu_rag.types import CSR
 
 
@@ -26,7 +27,7 @@ def verify(folder: Path) -> list[str]:
     if broken:
         return broken
     own = (_inputs, _passages, _bm25, _vectors, _extractions, _entities, _mentions, _synonyms, _graph)
-    for check in (*own, *higra_checks(index), check_hops):
+    for check in (*own, *higra_checks(index), check_hops, check_kb):
         broken.extend(_guarded(check, index))
     return broken
 

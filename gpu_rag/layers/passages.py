@@ -14,8 +14,11 @@ from gpu_rag.errors import BadInput
 from gpu_rag.index import tables
 from gpu_rag.index.build import Sources, Work
 from gpu_rag.index.folder import sha256_file
+from gpu_rag.index.kb_tables import ORIGINS
 from gpu_rag.settings import Settings
 from gpu_rag.sources.corpora import read_corpus, reader_versions
+from gpu_rag.sources.rows import shown
+from gpu_rag.sources.skb import read_nodes, skb_files
 from gpu_rag.text.chunk import chunk_spans
 from gpu_rag.types import Document, Reject
 
@@ -72,35 +75,88 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Pieces:
-    """One document as a row of `documents`, and its passages as rows of `passages`, each with its `line` too."""
+    """One document as a row of `documents`, and its passages as rows of `passages`, each with its `line` too.
+
+    source: the name of its source, where sources have names; node: the id that the document's node has there, or "".
+    """
 
     document: Row
     passages: list[Row]
+    source: str = ""
+    node: str = ""
 
 
 def read_passages(sources: Sources, settings: Settings) -> Iterator[Pieces | Reject]:
     """The corpus cut into passages, document by document; what cannot be used as a Reject with a short file name.
 
+    After it the documents of the nodes of knowledge bases: their id is the node's, "SOURCE:ID" where that is taken.
+    What is wrong with other nodes is left to the layer `kb`, which reads them all.
     Raises BadInput for a corpus that does not exist, and for the first reject where `sources.strict`.
     """
-    if not sources.corpus:
-        raise BadInput("no corpus given", expected="one or more files or folders")
+    if not sources.corpus and not sources.named:
+        raise BadInput("no corpus given", expected="one or more files or folders, or --kg, --skb, --source")
     taken: set[str] = set()
-    for row in read_corpus(sources.corpus, max_document_chars=settings.index.max_document_chars):
+    documents: set[str] = set()
+    for row in (
+        read_corpus(sources.corpus, max_document_chars=settings.index.max_document_chars) if sources.corpus else ()
+    ):
         if isinstance(row, Document):
             parts = _split(row, settings)
             twice = next((part["id"] for part in parts if part["id"] in taken), None)
             if twice is None:
                 taken.update(part["id"] for part in parts)
-                file = short_name(row.file, sources.corpus)
-                document = {"id": row.id, "title": row.title, "file": file, "line": row.line, "pages": row.pages}
-                yield Pieces(document, parts)
+                documents.add(row.id)
+                yield Pieces(_row_of(row, sources.corpus), parts, source_of(row.file, sources))
                 continue
             # "a" in chunks and a document "a#1"
             reason = f"its passage id {twice!r} is that of another document's passage"
             row = Reject(row.file, row.line, reason, row.id)
         stop_if_strict(sources.strict, row)
         yield short_reject(row, sources.corpus)
+    yield from _node_documents(sources, settings, taken, documents)
+
+
+def _row_of(document: Document, paths: tuple[Path, ...]) -> Row:
+    file = short_name(document.file, paths)
+    return {
+        "id": document.id,
+        "title": document.title,
+        "file": file,
+        "line": document.line,
+        "pages": document.pages,
+    }
+
+
+def source_of(file: str, sources: Sources) -> str:
+    """The name of the source of kind documents that a file belongs to; "documents" for a corpus without a name."""
+    for source in sources.of_kind("documents"):
+        if file == shown(source.path) or file.startswith(os.path.join(shown(source.path), "")):
+            return source.name
+    return "documents"
+
+
+def _node_documents(
+    sources: Sources, settings: Settings, taken: set[str], documents: set[str]
+) -> Iterator[Pieces | Reject]:
+    """The documents of the nodes of knowledge bases."""
+    for source in sources.of_kind("skb"):
+        path, limit = skb_files(source.path).nodes, settings.index.max_document_chars
+        for node in read_nodes(source.path, max_document_chars=limit):
+            if isinstance(node, Reject) or not node.text:
+                continue
+            for id in (node.id, f"{source.name}:{node.id}"):
+                parts = _split(Document(id, node.name, node.text), settings)
+                if id not in documents and taken.isdisjoint(part["id"] for part in parts):
+                    break
+            else:
+                reject = Reject(shown(path), node.line, "its ids as a document are taken by other documents", node.id)
+                stop_if_strict(sources.strict, reject)
+                yield short_reject(reject, (source.path,))
+                continue
+            taken.update(part["id"] for part in parts)
+            documents.add(id)
+            document = Document(id, node.name, node.text, shown(path), node.line)
+            yield Pieces(_row_of(document, (source.path,)), parts, source.name, node.id)
 
 
 def no_passage(n_rejects: int, first: Reject | None) -> BadInput:
@@ -139,7 +195,8 @@ def write_passages(folder: Path, documents: list[Row], passages: list[Row]) -> N
 
 
 class Passages:
-    """Tables `documents`, `passages` and `lines` (of each passage), and rejects.jsonl."""
+    """Tables `documents`, `passages` and `lines` (of each passage), and rejects.jsonl; with named sources of documents
+    or knowledge bases `origins`, the source of each document."""
 
     name = "passages"
     version = 2
@@ -149,7 +206,10 @@ class Passages:
     def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
         """What the output depends on."""
         index = settings.index
+        named = sources.of_kind("skb", "documents")
+        more = {"named": [[s.name, s.kind, content_hash((s.path,))] for s in named]} if named else {}
         return {
+            **more,
             "corpus": content_hash(sources.corpus),
             "readers": reader_versions(sources.corpus),
             "chunk_words": index.chunk_words,
@@ -165,6 +225,7 @@ class Passages:
         """Reads the corpus. Raises BadInput when nothing in it could be used."""
         documents, n_rejects, first = [], 0, None
         passages: list[Row] = []
+        origins: list[Row] = []
         with (work.out / "rejects.jsonl").open("w", encoding="utf-8") as rejects:
             for found in read_passages(work.sources, work.settings):
                 if isinstance(found, Reject):
@@ -173,8 +234,12 @@ class Passages:
                     continue
                 documents.append(found.document)
                 passages.extend(found.passages)
+                origins.append({"document": found.document["id"], "source": found.source, "node": found.node})
                 work.progress.advance(1)
-        if not passages:
+        if not passages and (work.sources.corpus or not work.sources.named):
             raise no_passage(n_rejects, first)
         write_passages(work.out, documents, passages)
+        if work.sources.of_kind("skb", "documents"):
+            origins.sort(key=lambda row: row["document"])
+            tables.write_rows(work.out / "origins.parquet", ORIGINS, origins)
         return {"documents": len(documents), "passages": len(passages), "rejects": n_rejects}

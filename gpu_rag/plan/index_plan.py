@@ -84,11 +84,14 @@ def plan_index(job: BuildJob, *, n_sample: int = DEFAULT_SAMPLE, progress: Progr
     The whole corpus is read and cut, so documents, passages and rejects are exact. The layers run on n_sample passages
     of it; an LLM is asked about 8 of them through the index's reply cache, so the build does not ask these again.
     Costs are extrapolated by what they grow with: characters, entities and relations (Heaps' law), mentions, links, and
-    for synonyms the square of the entities. Raises what the build raises before and in its first stage.
+    for synonyms the square of the entities. Layers of a knowledge base are left out, and a note says so.
+    Raises what the build raises before and in its first stage.
     """
     progress = progress or Silent()
     started = time.perf_counter()
     guard_folder(job.out)
+    unplanned = [layer.name for layer in job.layers if layer.name.startswith("kb")]
+    job = replace(job, layers=[layer for layer in job.layers if layer.name not in unplanned])
     count = count_corpus(job.sources, job.settings, n_sample, progress)
     with storage_errors(job.out):
         job.out.mkdir(parents=True, exist_ok=True)
@@ -101,6 +104,8 @@ def plan_index(job: BuildJob, *, n_sample: int = DEFAULT_SAMPLE, progress: Progr
     progress.advance(len(count.sample))
     progress.finish("trying", skipped=False)
     document = _document(job, models, count, trials, load_s)
+    if unplanned:
+        document["notes"].append(f"not predicted: {', '.join(unplanned)}; they grow with the sources, not the passages")
     document["plan_s"] = time.perf_counter() - started
     write_plan(job.out / "plan.json", document)
     return document

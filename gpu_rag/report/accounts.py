@@ -32,6 +32,11 @@ def hit_rate(prompt_tokens: float, cached_tokens: float) -> float | None:
     return cached_tokens / prompt_tokens if prompt_tokens else None
 
 
+def graph_ops_line(ops: Mapping[str, str]) -> str:
+    """What ran each graph op, in one line."""
+    return ", ".join(f"{op} by {names}" for op, names in ops.items()) or "none"
+
+
 def llm_account(stats: RunStats) -> dict[str, Any]:
     """What the LLM did over the time of a run: idle and why, open requests over time, the hit rate of prefixes."""
     llm: Occupancy = stats.llm

@@ -7,6 +7,7 @@ from typing import Any
 
 from gpu_rag.catalog import load_method
 from gpu_rag.evaluation.compare import Comparison
+from gpu_rag.evaluation.kb import KG_MEASURES, SKB_MEASURES
 from gpu_rag.evaluation.metrics import exact_match, ranked_documents, recall_at
 from gpu_rag.report.accounts import stage_table
 from gpu_rag.report.page import heading, intervals, page, paragraph, stacked_bars, table, text
@@ -15,7 +16,8 @@ from gpu_rag.types import Answer
 
 N_EXAMPLES = 8
 MAX_ALL_PAIRS = 4  # methods; above it the pairs are too many to read, and those with the first one are shown
-GRAPH_LAYERS = frozenset({"graph", "hop_edges", "higra_graph"})
+GRAPH_LAYERS = frozenset({"graph", "hop_edges", "higra_graph", "kb", "relation_vectors"})
+KB_MEASURES = frozenset(SKB_MEASURES + KG_MEASURES)
 
 
 def is_graph_method(name: str) -> bool:
@@ -46,10 +48,16 @@ def verdict(document: dict[str, Any], measure: str) -> str:
     return f"It cannot be shown that the graph helped here. {by}."
 
 
-def main_measure(document: dict[str, Any]) -> str:
-    """recall@5 where it was measured, else the middle cut-off, else f1."""
+def main_measure(document: dict[str, Any], of_all: Sequence[str] = ()) -> str:
+    """recall@5 where it was measured, else the middle cut-off, else f1. Over a knowledge base hit@1 or answer_on_path,
+    where all questions have it: of_all are the measures of which that holds."""
     first = next(iter(document["methods"].values()))
+    for name in ("hit@1", "answer_on_path"):
+        if name in of_all:
+            return name
     recalls = [name for name, value in first.items() if name.startswith("recall@") and value is not None]
+    if "hit@1" in first:  # then recall@20 is of some questions' nodes
+        recalls = [name for name in recalls if name not in KB_MEASURES]
     if not recalls:
         return "f1"
     return "recall@5" if "recall@5" in recalls else recalls[len(recalls) // 2]
@@ -60,7 +68,8 @@ def evaluation_page(
 ) -> str:
     """The page as HTML. document_of: passage id -> document id."""
     document = comparison.document
-    measure = main_measure(document)
+    held = next(iter(comparison.scores.values()))
+    measure = main_measure(document, [name for name, scores in held.items() if len(scores) == len(rows)])
     measures = [n for n in comparison.scores[next(iter(comparison.scores))] if not n.startswith("retrieval_f1")]
     measures = [n for n in measures if any(e.get(n) is not None for e in document["methods"].values())]
     sections = [
@@ -161,12 +170,21 @@ def _costs(document: dict[str, Any], measure: str) -> str:
     return table(header, rows) + note + stacked_bars("where the time went", bars, "s") + stages
 
 
-def _groups(rows: Sequence[QuestionRow], key: str) -> dict[str, list[int]]:
+def _groups(rows: Sequence[QuestionRow], key: str, measure: str) -> dict[str, list[int]]:
     groups: dict[str, list[int]] = {}
     for i, row in enumerate(rows):
-        if row.gold_ids and key in row.meta:
+        if (row.gold_ids or measure in KB_MEASURES) and key in row.meta:
             groups.setdefault(str(row.meta[key]), []).append(i)
     return dict(sorted(groups.items()))
+
+
+def _scores_of(
+    comparison: Comparison, rows: Sequence[QuestionRow], document_of: dict[str, str], measure: str
+) -> dict[str, list[float]]:
+    """The measure of each question by method."""
+    if measure in KB_MEASURES:
+        return {method: scores[measure] for method, scores in comparison.scores.items()}
+    return {m: _per_question(a, rows, document_of, measure) for m, a in comparison.answers.items()}
 
 
 def _per_question(
@@ -186,10 +204,10 @@ def _per_question(
 def _breakdowns(
     comparison: Comparison, rows: Sequence[QuestionRow], document_of: dict[str, str], measure: str
 ) -> list[str]:
-    scores = {m: _per_question(a, rows, document_of, measure) for m, a in comparison.answers.items()}
+    scores = _scores_of(comparison, rows, document_of, measure)
     parts = []
     for key in ("hops", "type"):
-        groups = _groups(rows, key)
+        groups = _groups(rows, key, measure)
         if not groups:
             continue
         lines = [
@@ -203,7 +221,7 @@ def _breakdowns(
 def _disagreements(
     comparison: Comparison, rows: Sequence[QuestionRow], document_of: dict[str, str], measure: str
 ) -> list[str]:
-    scores = {m: _per_question(a, rows, document_of, measure) for m, a in comparison.answers.items()}
+    scores = _scores_of(comparison, rows, document_of, measure)
     if len(scores) < 2:
         return [paragraph("One method: nothing to compare.", "dim")]
     spread = [max(s[i] for s in scores.values()) - min(s[i] for s in scores.values()) for i in range(len(rows))]

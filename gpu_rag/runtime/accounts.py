@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -139,12 +140,14 @@ class RunStats:
     """Totals of a run, updated while it goes. n_late_calls: answered after their task was cancelled.
 
     stages: what the calls cost by the name of the note that they led to, `UNNOTED` and `CANCELLED` beside; their sums
-    are those of all questions. llm: when the LLM had how many requests open, and why it had none.
+    are those of all questions. llm: when the LLM had how many requests open, and why it had none. implementations: of
+    each graph op that ran, what ran it.
     """
 
     verbs: dict[str, VerbStats] = field(default_factory=dict)
     stages: dict[str, Cost] = field(default_factory=dict)
     llm: Occupancy = field(default_factory=Occupancy)
+    implementations: dict[str, set[str]] = field(default_factory=dict)
     n_rounds: int = 0
     n_questions: int = 0
     n_failed: int = 0
@@ -160,6 +163,11 @@ class RunStats:
         stats.n_batches += 1
         stats.s += seconds
         stats.batch_sizes[size] = stats.batch_sizes.get(size, 0) + 1
+
+    def add_implementations(self, record: Mapping[str, set[str]]) -> None:
+        """Book which code ran graph ops."""
+        for op, names in record.items():
+            self.implementations.setdefault(op, set()).update(names)
 
     def add_stage(self, name: str, cost: Cost) -> None:
         """Book what calls of a stage cost."""

@@ -1,8 +1,9 @@
-"""A Parquet table with the columns id, title and text: one document a row."""
+"""Parquet tables as rows of text: by default id, title and text, one document a row."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,25 @@ from gpu_rag.types import Reject
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_COLUMNS = ("id", "_id", "title", "text")
 _BATCH_ROWS = 1024
 
 
-def read_parquet(path: Path) -> Iterator[Row | Reject]:
+@dataclass(frozen=True)
+class Columns:
+    """What is read of a table. names: the columns, where they are there; required: alternatives, of which one must be
+    there whole; integers: columns that may hold integers; lists: columns of lists of strings; expected: in words."""
+
+    names: tuple[str, ...]
+    required: tuple[tuple[str, ...], ...]
+    integers: tuple[str, ...]
+    expected: str
+    lists: tuple[str, ...] = ()
+
+
+DOCUMENTS = Columns(("id", "_id", "title", "text"), (("text",),), ("id", "_id"), "id, title and text")
+
+
+def read_parquet(path: Path, wanted: Columns = DOCUMENTS) -> Iterator[Row | Reject]:
     """The rows of a Parquet file as objects of strings (ids may be integers), numbered from 1.
 
     A file that is broken, or whose columns are missing or of another type, is one Reject after the rows before it.
@@ -29,7 +44,7 @@ def read_parquet(path: Path) -> Iterator[Row | Reject]:
     number = 0
     try:
         with pq.ParquetFile(path) as file:
-            columns, said = _check_columns(file.schema_arrow), file.metadata.num_rows
+            columns, said = _check_columns(file.schema_arrow, wanted), file.metadata.num_rows
             for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=columns):
                 values = [_as_bytes(batch.column(name)).to_pylist() for name in columns]
                 for row in zip(*values):
@@ -42,20 +57,28 @@ def read_parquet(path: Path) -> Iterator[Row | Reject]:
         yield Reject(shown(path), number + 1 if number else 0, f"{reason}; what follows in this file is not read")
 
 
-def _check_columns(schema: pa.Schema) -> list[str]:
-    """The columns to read. Raises RowError when text is missing or a type cannot be read."""
-    import pyarrow.types as types
-
-    if "text" not in schema.names:
-        raise RowError(f"the table has the columns {', '.join(schema.names)[:200]}; expected id, title and text")
-    columns = [name for name in _COLUMNS if name in schema.names]
+def _check_columns(schema: pa.Schema, wanted: Columns) -> list[str]:
+    """The columns to read. Raises RowError when a required one is missing or a type cannot be read."""
+    if not any(set(names) <= set(schema.names) for names in wanted.required):
+        raise RowError(f"the table has the columns {', '.join(schema.names)[:200]}; expected {wanted.expected}")
+    columns = [name for name in wanted.names if name in schema.names]
     for name in columns:
         found = schema.field(name).type
-        value = found.value_type if types.is_dictionary(found) else found
-        text = types.is_string(value) or types.is_large_string(value) or types.is_string_view(value)
-        if not (text or types.is_null(value) or (name in ("id", "_id") and types.is_integer(value))):
-            raise RowError(f"the column {name} has the type {found}; expected string")
+        if not _is_readable(found, name in wanted.integers, name in wanted.lists):
+            expected = "list of string" if name in wanted.lists else "string"
+            raise RowError(f"the column {name} has the type {found}; expected {expected}")
     return columns
+
+
+def _is_readable(found: pa.DataType, integers: bool, lists: bool) -> bool:
+    import pyarrow.types as types
+
+    if lists:
+        is_list = types.is_list(found) or types.is_large_list(found)
+        return types.is_null(found) or (is_list and types.is_string(found.value_type))
+    value = found.value_type if types.is_dictionary(found) else found
+    text = types.is_string(value) or types.is_large_string(value) or types.is_string_view(value)
+    return text or types.is_null(value) or (integers and types.is_integer(value))
 
 
 def _as_bytes(column: pa.Array) -> pa.Array:

@@ -23,11 +23,12 @@ import torch
 
 from gpu_rag.errors import UsageError
 from gpu_rag.graph.fuse import minmax_rows
-from gpu_rag.graph.nearest import nearest, topk_rows
+from gpu_rag.graph.nearest import topk_rows
 from gpu_rag.graph.pagerank import personalized_pagerank
 from gpu_rag.index.index import Index
 from gpu_rag.text.linking import mentioned_names
 from gpu_rag.types import TopK
+from gpu_rag.verbs.nearest import nearest_rows
 
 TILE = 64
 _FLOOR = 1e-12  # of a probability, before its logarithm
@@ -109,7 +110,7 @@ def _fact_weights(index: Index, params: GraphRank, queries: torch.Tensor) -> tup
     n_facts = min(params.n_facts, index.relations.num_rows)
     if not n_facts:
         return total, [[] for _ in range(len(queries))]
-    top = nearest(queries, index.vectors("relation_vectors"), n_facts)
+    top = nearest_rows(index, "relation_vectors", queries, n_facts)
     ids, cosine = top.ids.cpu().numpy(), top.scores.cpu().numpy().clip(min=0)
     subjects, objects = (ends[ids] for ends in index.relation_ends)
     rows = np.arange(len(queries))[:, None]

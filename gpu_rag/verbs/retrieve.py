@@ -13,11 +13,11 @@ import numpy as np
 import torch
 
 from gpu_rag.graph.fuse import rrf
-from gpu_rag.graph.nearest import nearest
 from gpu_rag.index.index import Index
 from gpu_rag.runtime.call import RANK_GRAPH, RANK_TEXT, Call, Executor
 from gpu_rag.types import TopK
 from gpu_rag.verbs.graph import Asked, GraphRank, graph_ranker
+from gpu_rag.verbs.nearest import nearest_rows
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def _stack(vectors: Sequence[np.ndarray], device: str) -> torch.Tensor:
 
 
 def _dense(index: Index, vectors: Sequence[np.ndarray], k: int) -> TopK:
-    return nearest(_stack(vectors, index.device), index.vectors("passage_vectors"), k)
+    return nearest_rows(index, "passage_vectors", _stack(vectors, index.device), k)
 
 
 def _bm25(index: Index, texts: Sequence[str], k: int) -> TopK:

@@ -6,13 +6,17 @@ from gpu_rag.index.index import Index
 from gpu_rag.runtime.trace import Context
 from gpu_rag.settings import ReaderSettings
 from gpu_rag.types import Evidence
+from gpu_rag.verbs.bubble import BubbleVerbs
 from gpu_rag.verbs.higra import HigraVerbs
 from gpu_rag.verbs.hops import HopVerbs
+from gpu_rag.verbs.kb import KbVerbs
 from gpu_rag.verbs.model import ModelSettings, ModelVerbs
+from gpu_rag.verbs.paths import PathVerbs
 from gpu_rag.verbs.retrieve import Ranking, RetrieveVerbs
+from gpu_rag.verbs.web import WebVerbs
 
 
-class Verbs(ModelVerbs, RetrieveVerbs, HopVerbs, HigraVerbs):
+class Verbs(ModelVerbs, RetrieveVerbs, HopVerbs, BubbleVerbs, HigraVerbs, KbVerbs, PathVerbs, WebVerbs):
     """The verbs of one question over one index. limit: how many passages `retrieve` is to return."""
 
     def __init__(self, ctx: Context, index: Index, models: ModelSettings, reader: ReaderSettings, limit: int):

@@ -16,7 +16,20 @@ from gpu_rag.errors import UsageError
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 # Maps whose keys are names (of stages, methods, ...): an example may show some of them.
-OPEN = {"stages", "methods", "paired", "batches", "extraction", "counts", "libraries", "plan", "identity"}
+OPEN = {
+    "graph_ops",
+    "stages",
+    "methods",
+    "paired",
+    "batches",
+    "extraction",
+    "counts",
+    "libraries",
+    "plan",
+    "identity",
+    "on_path",
+    "by_hops",
+}
 SETTINGS = ("`--profile cpu|gpu|FILE`", "`--set KEY=VALUE`")
 
 
@@ -190,7 +203,28 @@ def documents(run, cli, index, questions, replay, tmp_path) -> dict[str, list[An
     for name, place in (("index", tmp_path / "planned"), ("answer", tmp_path / "planned.jsonl")):
         words = [place if word in (tmp_path / "new", out) else word for word in calls[name]]
         printed[name] += [run(*words, *options, "--json").document for options in (["--plan"], [])]
+    for name, document in knowledge_base(run, cli, tmp_path).items():
+        printed[name].append(document)
     return printed
+
+
+def knowledge_base(run, cli, folder: Path) -> dict[str, Any]:
+    """What `index` and `eval` print of a knowledge base and questions over it."""
+    (folder / "towns").mkdir()
+    nodes = [{"id": "t1", "type": "town", "name": "Bern", "text": "Bern has bears."}, {"id": "r1", "name": "Aare"}]
+    cli.write_rows(folder / "towns" / "nodes.jsonl", nodes)
+    (folder / "towns" / "edges.tsv").write_text("t1\tlies on\tr1\n")
+    (folder / "facts.tsv").write_text("Bern\tcapital of\tSwitzerland\n")
+    asked = [
+        {"id": "1", "question": "Which town has bears?", "answer_ids": ["t1"]},
+        {"id": "2", "question": "On which river lies Bern?", "answers": ["Aare"], "hops": 1},
+    ]
+    questions = cli.write_rows(folder / "kb.jsonl", asked)
+    given = ("--skb", folder / "towns", "--kg", folder / "facts.tsv", "--for", "bm25,hydrarag")
+    index = run("index", *given, "--out", folder / "kb", *cli.NO_LLM, "--json")
+    scored = run("eval", folder / "kb", questions, "--method", "hydrarag", "--retrieval-only", *cli.NO_LLM, "--json")
+    assert (index.status, scored.status) == (0, 0), index.err + scored.err
+    return {"index": index.document, "eval": scored.document}
 
 
 def examples(page: str, name: str) -> list[Any]:

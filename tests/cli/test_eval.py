@@ -15,7 +15,7 @@ from gpu_rag.evaluation import compare as compare_module
 CONTRACT = {
     "recall@2", "recall@5", "recall@10", "em", "f1", "failed", "malformed", "llm_calls", "prompt_tokens",
     "cached_tokens", "generated_tokens", "wall_s", "llm_s", "embed_s", "graph_s", "ci95",
-    "llm_idle_share", "stages",
+    "llm_idle_share", "stages", "graph_ops",
 }  # fmt: skip
 HOMES = ["Kerling", "Tamsin", "Loss", "Ves", "Brandt"]
 

@@ -1,0 +1,158 @@
+"""Scores of questions over knowledge bases: ranked nodes (STaRK), and answers on paths."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpu_rag.errors import BadInput
+from gpu_rag.evaluation.metrics import hit_at, normalise_answer, recall_at, reciprocal_rank
+from gpu_rag.index import tables
+from gpu_rag.index.index import Index
+from gpu_rag.index.kb import KnowledgeBase
+from gpu_rag.index.kb_load import load_kb
+from gpu_rag.index.kb_tables import KB_RECORDS
+from gpu_rag.sources.questions import QuestionRow
+from gpu_rag.types import Answer
+
+SKB_MEASURES = ("hit@1", "hit@5", "recall@20", "mrr")
+KG_MEASURES = ("hits@1", "answer_on_path", "answer_on_path_pruned")
+DEPTH = 20  # nodes, or passages that stand for them, that SKB questions are scored on
+Scores = dict[str, list[float]]
+
+
+class KbGold:
+    """What is known of the answers of questions over an index with a knowledge base; other questions are neither.
+
+    An SKB question has `answer_ids`, a KG question answers but neither `answer_ids` nor `gold_ids`.
+    An answer id is the id of a node in its source; a decimal one N is also that of the node "nN" where none is called
+    N, as the tables of PrimeKG are. Raises BadInput where an answer id is no node: scores would silently be too low.
+    """
+
+    def __init__(self, index: Index, rows: Sequence[QuestionRow]):
+        self._index = index
+        self.is_kb = "kb" in index.layers
+        self._known = self._records() if self.is_kb and any(row.meta.get("answer_ids") for row in rows) else {}
+        self._gold = {row.question.id: self._nodes(row) for row in rows if self.is_skb(row)}
+
+    @property
+    def _kb(self) -> KnowledgeBase:
+        return self._index.loaded("kb", load_kb)
+
+    def is_skb(self, row: QuestionRow) -> bool:
+        """Whether nodes are the answers of a question."""
+        return self.is_kb and bool(row.meta.get("answer_ids"))
+
+    def is_kg(self, row: QuestionRow) -> bool:
+        """Whether the answers of a question are to be found on paths."""
+        return self.is_kb and bool(row.answers) and not row.gold_ids and not row.meta.get("answer_ids")
+
+    def _records(self) -> dict[str, set[str]]:
+        """The nodes of each id, as the sources have it."""
+        table = tables.read_table(self._index.folder("kb") / "kb_records.parquet", KB_RECORDS)
+        known: dict[str, set[str]] = defaultdict(set)
+        for id, node in zip(table["id"].to_pylist(), table["node"].to_pylist()):
+            known[id].add(self._kb.node_ids[node])
+        return known
+
+    def _nodes(self, row: QuestionRow) -> list[set[str]]:
+        """The node ids of each answer id."""
+        found = []
+        for given in dict.fromkeys(map(str, row.meta["answer_ids"])):
+            nodes = self._known.get(given) or (self._known.get(f"n{given}") if given.isdecimal() else None)
+            if not nodes:
+                raise BadInput(
+                    "an answer id is no node of the knowledge base",
+                    given=f"question {row.question.id} with {given}",
+                    do="index the knowledge base that the questions belong to, or leave the question out",
+                )
+            if nodes not in found:
+                found.append(nodes)
+        return found
+
+    def ranking(self, answer: Answer) -> list[str]:
+        """Node ids, best first: the answer's nodes, otherwise those whose own documents its evidence is of."""
+        if answer.nodes:
+            return list(dict.fromkeys(node.id for node in answer.nodes))
+        own = self._index.loaded("owners of passages", lambda index: owners(self._kb))
+        return list(dict.fromkeys(own[e.passage_id] for e in answer.evidence if e.passage_id in own))
+
+    def score_nodes(self, answer: Answer, row: QuestionRow) -> dict[str, float]:
+        """SKB_MEASURES of one question, as STaRK defines them; where no gold node is ranked, the reciprocal rank is 0.
+
+        Several nodes under one answer id (of two sources) count once, at the best of their places.
+        """
+        gold = self._gold[row.question.id]
+        named = {node: str(number) for number, nodes in enumerate(gold) for node in nodes}
+        ranking = list(dict.fromkeys(named.get(node, f"-{node}") for node in self.ranking(answer)))
+        wanted = [str(number) for number in range(len(gold))]
+        return {
+            "hit@1": hit_at(ranking, wanted, 1),
+            "hit@5": hit_at(ranking, wanted, 5),
+            "recall@20": recall_at(ranking, wanted, DEPTH),
+            "mrr": reciprocal_rank(ranking, wanted),
+        }
+
+
+def owners(kb: KnowledgeBase) -> dict[str, str]:
+    """{passage id: id of the node whose own document it is of}."""
+    found: dict[str, str] = {}
+    first, rows = kb.node_passages.offsets.tolist(), kb.node_passages.values
+    for node in kb.n_own.nonzero()[0].tolist():
+        for row in rows[first[node] : first[node] + int(kb.n_own[node])].tolist():
+            found[kb.passage_ids[row]] = kb.node_ids[node]
+    return found
+
+
+def score_paths(answer: Answer, gold: Sequence[str]) -> dict[str, float]:
+    """KG_MEASURES of one question. A name is a gold answer when both are equal after normalisation (as for em).
+
+    hits@1: the first ranked node, or without any the answer text, is one. answer_on_path_pruned: one is on a path of
+    the answer; answer_on_path: on one of those, or of any pool that the search held.
+    """
+    wanted = {normalise_answer(name) for name in gold}
+    said = answer.nodes[0].name if answer.nodes else answer.text
+    kept = any(normalise_answer(name) in wanted for path in answer.paths for edge in path.edges for name in edge[::2])
+    held = any(on_path(pool.entities, wanted) for pool in answer.pools)
+    return {
+        "hits@1": float(said is not None and normalise_answer(said) in wanted),
+        "answer_on_path": float(kept or held),
+        "answer_on_path_pruned": float(kept),
+    }
+
+
+def on_path(entities: Sequence[str], wanted: set[str]) -> bool:
+    """Whether one of the names is wanted."""
+    return any(normalise_answer(name) in wanted for name in entities)
+
+
+def pool_shares(answers: Sequence[Answer], rows: Sequence[QuestionRow]) -> dict[str, dict[str, float]]:
+    """{name of a pool: {"n": questions that had it, "share" of these with a gold answer in it, "paths" on average}}."""
+    counts: dict[str, list[tuple[bool, int]]] = {}
+    for answer, row in zip(answers, rows):
+        wanted = {normalise_answer(name) for name in row.answers}
+        for pool in answer.pools:
+            counts.setdefault(pool.name, []).append((on_path(pool.entities, wanted), pool.n_paths))
+    return {
+        name: {
+            "n": len(found),
+            "share": sum(hit for hit, _ in found) / len(found),
+            "paths": sum(n for _, n in found) / len(found),
+        }
+        for name, found in counts.items()
+    }
+
+
+def by_hops(
+    answers: Sequence[Answer], rows: Sequence[QuestionRow], measures: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """{hops: {"n", measures}} of KG questions that say their hops."""
+    groups: dict[str, list[Mapping[str, float]]] = defaultdict(list)
+    for answer, row in zip(answers, rows):
+        if (hops := row.meta.get("hops")) is not None:
+            groups[str(hops)].append(score_paths(answer, row.answers))
+    return {
+        hops: {"n": len(found), **{name: sum(s[name] for s in found) / len(found) for name in measures}}
+        for hops, found in sorted(groups.items())
+    }

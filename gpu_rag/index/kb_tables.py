@@ -1,0 +1,66 @@
+"""What the layers of a knowledge base write. Integer ids are row numbers, as in `tables`."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+ORIGINS = pa.schema(  # a row a document, in the order of DOCUMENTS; only where sources of documents have names
+    [
+        ("document", pa.string()),
+        ("source", pa.string()),
+        ("node", pa.string()),  # whose document it is, by its id in that source; "" in a corpus
+    ]
+)
+KB_SOURCES = pa.schema([("name", pa.string()), ("kind", pa.string()), ("files", pa.list_(pa.string()))])
+KB_TYPES = pa.schema([("name", pa.string())])  # ascending
+KB_RELATIONS = pa.schema(
+    [
+        ("name", pa.string()),  # ascending
+        ("id", pa.string()),  # as in the files: an IRI, or the name itself
+        ("text", pa.string()),  # in words
+    ]
+)
+KB_NODES = pa.schema(
+    [
+        ("id", pa.string()),  # ascending
+        ("name", pa.string()),
+        ("aliases", pa.list_(pa.string())),
+        ("type", pa.int32()),  # rows of KB_TYPES
+        ("passages", pa.list_(pa.int32())),  # its own document's, then those that mention it
+        ("n_own", pa.int32()),
+    ]
+)
+KB_RECORDS = pa.schema(  # by (source, id): what each source says of a node, before nodes were fused
+    [
+        ("source", pa.int32()),  # rows of KB_SOURCES
+        ("id", pa.string()),
+        ("name", pa.string()),
+        ("aliases", pa.list_(pa.string())),
+        ("types", pa.list_(pa.string())),
+        ("node", pa.int32()),  # rows of KB_NODES
+    ]
+)
+KB_LINKS = pa.schema(  # left < right, rows of KB_RECORDS: why two records are one node
+    [("left", pa.int32()), ("right", pa.int32()), ("rule", pa.string())]  # rule: id | name
+)
+KB_EDGES = pa.schema(  # by (head, relation, tail, source), each once
+    [
+        ("head", pa.int32()),
+        ("relation", pa.int32()),
+        ("tail", pa.int32()),
+        ("source", pa.int32()),
+        ("provenance", pa.string()),  # "file:line", and what the row itself says in brackets; "" of the extraction
+        ("passages", pa.list_(pa.int32())),  # that state it, ascending
+    ]
+)
+KB_PASSAGES = pa.schema([("source", pa.int32())])  # a row a passage
+KB_TEXTS = pa.schema([("node", pa.int32()), ("text", pa.string())])  # ascending: nodes without passages
+WEB_PAGES = pa.schema(
+    [
+        ("id", pa.string()),  # ascending: the url, "SOURCE:URL" where another snapshot has the page too
+        ("title", pa.string()),
+        ("text", pa.string()),
+        ("url", pa.string()),  # or the path below a folder of pages
+        ("source", pa.string()),
+    ]
+)

@@ -1,0 +1,192 @@
+"""What a build gives to its stages: models, sources, progress, a folder; and what a stage must be."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from gpu_rag.index.folder import storage_errors
+from gpu_rag.settings import Settings
+
+if TYPE_CHECKING:
+    from gpu_rag.models.embed import Embedder
+    from gpu_rag.models.llm import LLM
+
+
+class Models(Protocol):
+    """Where stages get their models from; loaded on first use, so a resumed build loads only what it needs."""
+
+    def embedder(self) -> Embedder:
+        """The embedding model."""
+
+    def llm(self) -> LLM:
+        """The language model, behind the index's reply cache."""
+
+    def describe(self, role: str) -> dict[str, Any]:
+        """{"name", "content_hash", ...} of a role ("embedder" or "llm")."""
+
+
+class Progress(Protocol):
+    """Where a build reports how far it is."""
+
+    def start(self, stage: str, total: int | None, unit: str) -> None:
+        """A stage begins, or learns its total."""
+
+    def advance(self, n: int, tokens: int = 0) -> None:
+        """n more units are done, with this many LLM tokens."""
+
+    def finish(self, stage: str, skipped: bool) -> None:
+        """A stage is done, or was up to date."""
+
+
+class Silent:
+    """Progress that says nothing."""
+
+    def start(self, stage: str, total: int | None, unit: str) -> None:
+        """Says nothing."""
+
+    def advance(self, n: int, tokens: int = 0) -> None:
+        """Says nothing."""
+
+    def finish(self, stage: str, skipped: bool) -> None:
+        """Says nothing."""
+
+
+@dataclass(frozen=True)
+class NamedSource:
+    """One source of a knowledge base. kind: kg (a file of triples), skb (a folder), documents or web (as a corpus)."""
+
+    name: str
+    kind: str
+    path: Path
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What a build reads: corpus files or folders, ready OpenIE results; strict stops at the first bad row.
+
+    merges: the file of edits of merges (see `index.merge_edits`), which may be missing. named: sources of a knowledge
+    base, in the order given; the paths of those of kind documents are in `corpus` too.
+    """
+
+    corpus: tuple[Path, ...] = ()
+    openie: tuple[Path, ...] = ()
+    strict: bool = False
+    merges: Path | None = None
+    named: tuple[NamedSource, ...] = ()
+
+    def of_kind(self, *kinds: str) -> tuple[NamedSource, ...]:
+        """The named sources of these kinds."""
+        return tuple(source for source in self.named if source.kind in kinds)
+
+
+@dataclass
+class StageReport:
+    """What one stage cost in this run. `skipped`: it was up to date; `reused`: rows taken over from its last state;
+    `llm_s`: seconds with a request open, so that the LLM was idle for s - llm_s; `graph_ops`: what ran each op."""
+
+    s: float = 0.0
+    llm_s: float = 0.0
+    llm_calls: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    failures: int = 0
+    reused: int = 0
+    skipped: bool = False
+    peak_memory_bytes: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    graph_ops: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Work:
+    """What a running stage has: its output folder, the finished stages before it, settings and models.
+
+    previous: what an earlier run of this stage, of the same version, left for other inputs; None where there is none.
+    A stage may take over what still holds, as long as its output does not depend on it.
+    """
+
+    out: Path
+    partial: Path
+    stage_folders: Mapping[str, Path]
+    settings: Settings
+    sources: Sources
+    models: Models
+    progress: Progress
+    report: StageReport
+    previous: Path | None = None
+
+    def blocks(self, n: int) -> Iterator[tuple[int, slice]]:
+        """Fixed blocks of rows: (block number, slice). They never depend on where a run resumed."""
+        size = self.settings.index.block
+        for number, start in enumerate(range(0, n, size)):
+            yield number, slice(start, min(n, start + size))
+
+    def array_block(self, number: int, make: Callable[[], np.ndarray]) -> np.ndarray:
+        """The array of one block: from disk if an earlier run finished it, else made and stored durably."""
+        path = self.partial / f"block-{number:07d}.npy"
+        if path.is_file():
+            return np.load(path, allow_pickle=False)
+        array = make()
+        with storage_errors(path):
+            self.partial.mkdir(parents=True, exist_ok=True)
+            beside = path.with_suffix(".tmp")
+            with beside.open("wb") as file:
+                np.save(file, array, allow_pickle=False)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(beside, path)
+        return array
+
+
+@runtime_checkable
+class Settling(Protocol):
+    """A layer that has settings of its own whose `auto` depends on the models."""
+
+    def settled(self, settings: Settings, models: Models) -> Settings:
+        """The settings with what `auto` becomes in its place."""
+
+
+def settle(layers: Sequence[Layer], settings: Settings, models: Models) -> Settings:
+    """The settings with every `auto` of these layers replaced, so that fingerprints and manifest hold what ran."""
+    for layer in layers:
+        if isinstance(layer, Settling):
+            settings = layer.settled(settings, models)
+    return settings
+
+
+class Layer(Protocol):
+    """One index layer: a module-level object with a name, what it reads, a version, and how to run it."""
+
+    name: str
+    version: int  # raised only when the output changes for equal input
+    retry: tuple[str, ...]  # counts that, when not 0, make the next run do the stage again
+    needs: tuple[str, ...]
+
+    def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
+        """Everything outside the needed stages and models that the output depends on."""
+
+    def roles(self, settings: Settings) -> tuple[str, ...]:
+        """The model roles it uses under these settings."""
+
+    def run(self, work: Work) -> dict[str, int]:
+        """Writes files into work.out and returns counts."""
+
+
+@runtime_checkable
+class ReadsCorpus(Protocol):
+    """A layer that reads more stages where there is a corpus, and does without them where there is none."""
+
+    corpus_needs: tuple[str, ...]
+
+
+def needs_of(layer: Layer, sources: Sources) -> tuple[str, ...]:
+    """The stages that a layer reads in a build of these sources."""
+    more = layer.corpus_needs if isinstance(layer, ReadsCorpus) and sources.corpus else ()
+    return (*layer.needs, *more)

@@ -1,0 +1,91 @@
+"""What is embedded of a knowledge base, and the stand-ins of nodes without passages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gpu_rag.index import tables
+from gpu_rag.index.build import Layer, Sources, Work
+from gpu_rag.index.kb_tables import KB_EDGES, KB_NODES, KB_RELATIONS, KB_TEXTS, KB_TYPES
+from gpu_rag.index.kb_words import edge_text, in_words, standin_text
+from gpu_rag.layers.kb import Kb
+from gpu_rag.layers.kb_web import KbWeb
+from gpu_rag.layers.search import Vectors
+from gpu_rag.settings import Settings
+
+
+def node_names(folder: Path) -> list[str]:
+    """The name of each node, in words."""
+    return [in_words(name) for name in tables.read_table(folder / "kb_nodes.parquet", KB_NODES)["name"].to_pylist()]
+
+
+def relation_texts(folder: Path) -> list[str]:
+    """Each relation, in words."""
+    texts: list[str] = tables.read_table(folder / "kb_relations.parquet", KB_RELATIONS)["text"].to_pylist()
+    return texts
+
+
+def edge_texts(folder: Path) -> list[str]:
+    """Each edge as "head relation tail", in words."""
+    names, relations = node_names(folder), relation_texts(folder)
+    edges = tables.read_table(folder / "kb_edges.parquet", KB_EDGES)
+    columns = (edges[name].to_pylist() for name in ("head", "relation", "tail"))
+    return [edge_text(names[head], relations[relation], names[tail]) for head, relation, tail in zip(*columns)]
+
+
+def standin_texts(folder: Path) -> list[str]:
+    """The stand-ins that the stage `kb_texts` wrote."""
+    texts: list[str] = tables.read_table(folder / "kb_texts.parquet", KB_TEXTS)["text"].to_pylist()
+    return texts
+
+
+class KbTexts:
+    """Table `kb_texts`: for each node without any passage "name (type)." and its first edges as sentences."""
+
+    name = "kb_texts"
+    version = 1
+    needs: tuple[str, ...] = ("kb",)
+    retry: tuple[str, ...] = ()
+
+    def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
+        """No setting."""
+        return {}
+
+    def roles(self, settings: Settings) -> tuple[str, ...]:
+        """No model."""
+        return ()
+
+    def run(self, work: Work) -> dict[str, int]:
+        """Writes the stand-ins; edges in the order of the table of edges."""
+        folder = work.stage_folders["kb"]
+        nodes = tables.read_table(folder / "kb_nodes.parquet", KB_NODES)
+        around: dict[int, tuple[list[tuple[str, str]], list[tuple[str, str]]]] = {
+            row: ([], []) for row, rows in enumerate(nodes["passages"].to_pylist()) if not rows
+        }
+        names, relations = nodes["name"].to_pylist(), relation_texts(folder)
+        edges = tables.read_table(folder / "kb_edges.parquet", KB_EDGES)
+        for head, relation, tail in zip(*(edges[name].to_pylist() for name in ("head", "relation", "tail"))):
+            if head in around:
+                around[head][0].append((relations[relation], names[tail]))
+            if tail in around:
+                around[tail][1].append((relations[relation], names[head]))
+        types = tables.read_table(folder / "kb_types.parquet", KB_TYPES)["name"].to_pylist()
+        type_of = nodes["type"].to_pylist()
+        texts = [standin_text(names[row], types[type_of[row]], *around[row]) for row in around]
+        tables.write_table(work.out / "kb_texts.parquet", KB_TEXTS, {"node": list(around), "text": texts})
+        work.progress.advance(len(texts))
+        return {"kb_texts": len(texts)}
+
+
+def kb_layers() -> list[Layer]:
+    """All of them, in building order. A method names those that it reads."""
+    return [
+        Kb(),
+        Vectors("kb_name_vectors", ("kb",), node_names),
+        Vectors("kb_edge_vectors", ("kb",), edge_texts),
+        Vectors("kb_relation_vectors", ("kb",), relation_texts),
+        KbTexts(),
+        Vectors("kb_text_vectors", ("kb_texts",), standin_texts),
+        KbWeb(),
+    ]

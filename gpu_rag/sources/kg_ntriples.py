@@ -1,0 +1,130 @@
+"""One line of N-Triples 1.1 (W3C Recommendation of 25 February 2014), read strictly."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from gpu_rag.sources.rows import MAX_ID_CHARS, RowError, clean_string
+
+RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
+STRING = "http://www.w3.org/2001/XMLSchema#string"
+
+_UCHAR = r"\\u[0-9A-Fa-f]{4}|\\U[0-9A-Fa-f]{8}"
+_IRI = rf"<((?:[^\x00-\x20<>\"{{}}|^`\\]|{_UCHAR})*+)>"
+# PN_CHARS_BASE of the grammar, with "_", ":" and digits where a label may begin with them
+_FIRST = (
+    "A-Za-z0-9_:\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u02ff\u0370-\u037d\u037f-\u1fff\u200c\u200d\u2070-\u218f"
+    "\u2c00-\u2fef\u3001-\ud7ff\uf900-\ufdcf\ufdf0-\ufffd\U00010000-\U000effff"
+)
+_INNER = _FIRST + r"\-\u00b7\u0300-\u036f\u203f\u2040"
+_BLANK = rf"_:([{_FIRST}][{_INNER}]*+(?:\.++[{_INNER}]++)*+)"
+_LITERAL = rf'"((?:[^"\\\n\r]|\\[tbnrf"\'\\]|{_UCHAR})*+)"(?:\^\^{_IRI}|@([A-Za-z]++(?:-[A-Za-z0-9]++)*+))?'
+_SPACE = re.compile(r"[ \t]*")
+_SUBJECT, _PREDICATE = re.compile(f"{_IRI}|{_BLANK}"), re.compile(_IRI)
+_OBJECT = re.compile(f"{_IRI}|{_BLANK}|{_LITERAL}")
+_END = re.compile(r"\.[ \t]*(?:#.*)?\Z", re.DOTALL)
+_ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)", re.DOTALL)
+_CONTROLS = {"t": "\t", "b": "\b", "n": "\n", "r": "\r", "f": "\f"}
+_ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:")
+_NO_IRI = re.compile('[\x00-\x20<>"{}|^`\\\\]')
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A value. language: of a text, lower case, or ""; datatype: its IRI, "" for a plain string."""
+
+    text: str
+    language: str = ""
+    datatype: str = ""
+
+    @property
+    def id(self) -> str:
+        """The value as N-Triples writes it, in one way: equal literals have equal ids."""
+        text = self.text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
+        mark = f"@{self.language}" if self.language else f"^^<{self.datatype}>" if self.datatype else ""
+        return f'"{text}"{mark}'
+
+
+@dataclass(frozen=True)
+class NTriple:
+    """One statement. IRIs stand without their brackets, blank nodes as `_:label`."""
+
+    subject: str
+    predicate: str
+    object: str | Literal
+
+
+def parse_ntriple(line: str) -> NTriple | None:
+    """The statement of one line; None for a comment or an empty line. Linear in the length of the line.
+
+    Escapes are decoded. IRIs must be absolute; IRIs, labels and values have at most 1,000 characters.
+    Raises RowError that says which part is wrong, and at which character.
+    """
+    at = _skip(line, 0)
+    if at == len(line) or line[at] == "#":
+        return None
+    subject, at = _take(line, at, _SUBJECT, "subject", "an IRI in <> or a blank node _:label")
+    predicate, at = _take(line, at, _PREDICATE, "predicate", "an IRI in <>")
+    object_, at = _take(line, at, _OBJECT, "object", "an IRI in <>, a blank node, or a literal in quotes")
+    if not _END.match(line, at):
+        raise RowError(f"no full stop ends the statement, at character {at}")
+    return NTriple(_node(subject, "subject"), _iri(predicate[1], "predicate"), _object(object_))
+
+
+def _skip(line: str, at: int) -> int:
+    found = _SPACE.match(line, at)
+    return found.end() if found else at
+
+
+def _take(line: str, at: int, pattern: re.Pattern[str], name: str, expected: str) -> tuple[re.Match[str], int]:
+    found = pattern.match(line, at)
+    if found is None:
+        raise RowError(f"the {name} is not readable at character {at}; expected {expected}")
+    return found, _skip(line, found.end())
+
+
+def _object(found: re.Match[str]) -> str | Literal:
+    if found[1] is not None or found[2] is not None:
+        return _node(found, "object")
+    text = clean_string(_unescaped(found[3], "the literal"), "the literal")
+    if len(text) > MAX_ID_CHARS:
+        raise RowError(f"the literal has {len(text)} characters; expected at most {MAX_ID_CHARS}")
+    datatype = _iri(found[4], "datatype") if found[4] is not None else ""
+    return Literal(text, (found[5] or "").lower(), "" if datatype == STRING else datatype)
+
+
+def _node(found: re.Match[str], name: str) -> str:
+    if found[1] is not None:
+        return _iri(found[1], name)
+    return _short(f"_:{found[2]}", name)
+
+
+def _iri(raw: str, name: str) -> str:
+    iri = clean_string(_unescaped(raw, f"the {name}"), f"the {name}")
+    if not _ABSOLUTE.match(iri):
+        raise RowError(f"the {name} is no absolute IRI: {iri[:80]!r}")
+    if _NO_IRI.search(iri):
+        raise RowError(f"the {name} holds a character that no IRI has")
+    return _short(iri, name)
+
+
+def _short(id: str, name: str) -> str:
+    if len(id) > MAX_ID_CHARS:
+        raise RowError(f"the {name} has {len(id)} characters; expected at most {MAX_ID_CHARS}")
+    return id
+
+
+def _unescaped(raw: str, name: str) -> str:
+    """`raw` with its escapes decoded. Raises RowError for one that is no character."""
+
+    def decoded(found: re.Match[str]) -> str:
+        code = found[1]
+        if len(code) == 1:
+            return _CONTROLS.get(code, code)
+        number = int(code[1:], 16)
+        if number > 0x10FFFF or 0xD800 <= number <= 0xDFFF:
+            raise RowError(f"{name} has the escape \\{code}, which is no character")
+        return chr(number)
+
+    return _ESCAPE.sub(decoded, raw) if "\\" in raw else raw

@@ -1,0 +1,158 @@
+"""Pruning of paths by relevance and by what other kinds of sources say (HydraRAG, steps 1 and 2 of its pruning).
+
+For a question with indicator I and topic entities T, and candidate paths p:
+  rel(p)   = .7 cos(I, p) + .3 |T & Ent(p)| / |T or Ent(p)|; the W1 best are the pool
+  f1(p)    = reliability of the kind of source that p is from
+  f2(p)    = min(|Supp(p)|, W_max) / W_max; Supp(p) = the OTHER kinds with a path of cosine >= gamma to p in the pool
+  f3(p)    = share of the entities of p that the evidence subgraph holds
+  ver(p)   = (f1 + f2 + f3) / 3,  cross(p) = .7 rel + .3 ver; the W2 best are kept
+All pools of a batch are one padded block product. Components are taken on a grid of 2^-22, so products are exact in
+f64: bits do not depend on batch, order or device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from gpu_rag.errors import UsageError
+
+GRID = float(2**22)
+KINDS = ("kg", "document", "web")
+TILE = 16  # questions of one block product
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """Parameters of one pruning, see the module. pool: W1; kept: W2; most: W_max; gamma: least cosine of support.
+
+    rho: reliability of each of KINDS. verified: False ranks by rel alone. relevance: weights of cosine and overlap;
+    cross: weight of rel in cross.
+    """
+
+    pool: int = 100
+    kept: int = 20
+    most: int = 3
+    gamma: float = 0.8
+    rho: tuple[float, float, float] = (1.0, 0.8, 0.7)
+    verified: bool = True
+    relevance: tuple[float, float] = (0.7, 0.3)
+    cross: float = 0.7
+
+    def __post_init__(self) -> None:
+        counts = min(self.pool, self.kept, self.most) >= 1
+        shares = all(0 <= share <= 1 for share in (*self.rho, *self.relevance, self.cross))
+        if not (counts and shares and -1 <= self.gamma <= 1 and len(self.rho) == len(KINDS)):
+            expected = "pool, kept, most >= 1; rho and weights from 0 to 1; gamma from -1 to 1"
+            raise UsageError("bad parameters of pruning", given=self, expected=expected)
+
+
+@dataclass(frozen=True, eq=False)
+class PathPool:
+    """The candidate paths of one question. query: f32[D], the indicator; vectors: f32[P, D]; both unit rows.
+
+    kinds: of the source of each path; entities: its nodes, fused or (< 0) known to no knowledge graph; topics: fused
+    nodes; known: for each path the share of its entities that the evidence subgraph holds.
+    """
+
+    query: np.ndarray
+    vectors: np.ndarray
+    kinds: tuple[str, ...]
+    entities: tuple[tuple[int, ...], ...]
+    topics: tuple[int, ...]
+    known: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One path that was kept: its place in the pool, its scores, and the other kinds of sources that support it."""
+
+    row: int
+    rel: float
+    f1: float
+    f2: float
+    f3: float
+    ver: float
+    cross: float
+    support: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """by_relevance: rows of the W1 best by rel; kept: the W2 best, best first; ties go to the earlier row."""
+
+    by_relevance: tuple[int, ...]
+    kept: tuple[Judged, ...]
+
+
+def pruned(params: Pruning, pools: Sequence[PathPool], device: str | torch.device = "cpu") -> list[Pruned]:
+    """Prunes every pool."""
+    found: list[Pruned] = []
+    for first in range(0, len(pools), TILE):
+        found.extend(_tile(params, pools[first : first + TILE], torch.device(device)))
+    return found
+
+
+def _tile(params: Pruning, pools: Sequence[PathPool], device: torch.device) -> list[Pruned]:
+    relevance = [_relevance(params, pool, device) for pool in pools]
+    chosen = [sorted(range(len(rel)), key=lambda i: (-rel[i], i))[: params.pool] for rel in relevance]
+    support = _support(params, pools, chosen, device)
+    found = []
+    for pool, rel, rows, backed in zip(pools, relevance, chosen, support):
+        judged = [_judged(params, pool, rel[row], row, kinds) for row, kinds in zip(rows, backed)]
+        order = sorted(judged, key=lambda j: (-(j.cross if params.verified else j.rel), j.row))
+        found.append(Pruned(tuple(rows), tuple(order[: params.kept])))
+    return found
+
+
+def _relevance(params: Pruning, pool: PathPool, device: torch.device) -> list[float]:
+    """rel of every path."""
+    if not len(pool.vectors):
+        return []
+    held = _on_grid(torch.from_numpy(pool.vectors).to(device))
+    query = _on_grid(torch.from_numpy(pool.query).to(device))
+    norm = (held.square().sum(1) * query.square().sum()).sqrt()
+    cosine = torch.where(norm > 0, (held * query).sum(1) / norm, 0.0).tolist()
+    topics = set(pool.topics)
+    semantic, overlap = params.relevance
+    return [
+        semantic * cos + overlap * len(topics & set(ents)) / max(len(topics | set(ents)), 1)
+        for cos, ents in zip(cosine, pool.entities)
+    ]
+
+
+def _on_grid(vectors: torch.Tensor) -> torch.Tensor:
+    return vectors.double().mul_(GRID).round_()
+
+
+def _support(
+    params: Pruning, pools: Sequence[PathPool], chosen: Sequence[Sequence[int]], device: torch.device
+) -> list[list[tuple[str, ...]]]:
+    """For each chosen path the other kinds that have a path like it: one product [B, W, D] x [B, D, W]."""
+    width, size = max(map(len, chosen), default=0), pools[0].vectors.shape[1]
+    held = torch.zeros(len(pools), width, size, dtype=torch.float64, device=device)
+    kind = torch.full((len(pools), width), -1, dtype=torch.int64, device=device)
+    for b, (pool, rows) in enumerate(zip(pools, chosen)):
+        if rows:
+            held[b, : len(rows)] = _on_grid(torch.from_numpy(pool.vectors[list(rows)]).to(device))
+            kind[b, : len(rows)] = torch.tensor([KINDS.index(pool.kinds[i]) for i in rows], device=device)
+    squares = held.square().sum(2)
+    norm = (squares[:, :, None] * squares[:, None, :]).sqrt()
+    near = (torch.bmm(held, held.mT) >= params.gamma * norm) & (norm > 0)
+    backed = torch.stack([(near & (kind == k)[:, None, :]).any(2) & (kind != k) for k in range(len(KINDS))], 2)
+    flags = backed.tolist()
+    return [
+        [tuple(name for name, has in zip(KINDS, flags[b][i]) if has) for i in range(len(rows))]
+        for b, rows in enumerate(chosen)
+    ]
+
+
+def _judged(params: Pruning, pool: PathPool, rel: float, row: int, support: tuple[str, ...]) -> Judged:
+    f1 = params.rho[KINDS.index(pool.kinds[row])]
+    f2 = min(len(support), params.most) / params.most
+    f3 = pool.known[row]
+    ver = (f1 + f2 + f3) / 3
+    return Judged(row, rel, f1, f2, f3, ver, params.cross * rel + (1 - params.cross) * ver, support)

@@ -1,0 +1,106 @@
+"""Paths of the knowledge graphs in words, as real edges, and where they come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpu_rag.index.kb import KnowledgeBase
+from gpu_rag.verbs.hydra_base import FactGraph
+from gpu_rag.verbs.hydra_graph import QuestionGraph
+from gpu_rag.verbs.hydra_prune import KINDS
+from gpu_rag.verbs.hydra_search import GraphPath
+
+MOST_MEMBERS = 5  # of a cluster that are named in words
+MOST_EDGES = 24  # real edges that are listed of a path
+MOST_RELATIONS = 4  # of parallel relations that are named
+_KIND = {"kg": "kg", "skb": "kg"}  # facts that were extracted from documents are as reliable as documents
+
+
+@dataclass(frozen=True)
+class ShownPath:
+    """A path out of a source. text: in words; edges: (subject, relation, object, where it stands) of real triples.
+
+    kind: kg | document | web, of its weakest hop; sources: names, "+" between; nodes: fused, the representative of each
+    place; places: for each place all fused nodes of the cluster; passages: rows that state an edge; relations: of each
+    hop, in words, with direction; stated: whether all edges stand in the index (a text may say what nobody extracted).
+    """
+
+    text: str
+    edges: tuple[tuple[str, str, str, str], ...]
+    kind: str
+    sources: str
+    nodes: tuple[int, ...]
+    places: tuple[tuple[int, ...], ...]
+    passages: tuple[int, ...] = ()
+    relations: tuple[str, ...] = ()
+    stated: bool = True
+
+
+def shown_path(kb: KnowledgeBase, facts: FactGraph, graph: QuestionGraph, path: GraphPath) -> ShownPath:
+    """A path with all members of its clusters: "A - r -> {B; C} <- s - D"."""
+    places = tuple(tuple(graph.members(node)) for node in path.nodes)
+    words, rows, kinds = [_place(kb, places[0])], [], []
+    relations = []
+    for one, other, edge, place in zip(path.nodes, path.nodes[1:], path.edges, places[1:]):
+        between = _facts(facts, edge)
+        relations.append(_relations(kb, between, one))
+        words += [relations[-1], _place(kb, place)]
+        rows.extend(between)
+        kinds.append(min((_kind(kb, fact) for fact in between), key=KINDS.index))
+        rows.extend(_of_members(facts, places[path.nodes.index(one)], other, skip=one))
+        rows.extend(_of_members(facts, place, one, skip=other))
+    rows = list(dict.fromkeys(rows))[:MOST_EDGES]
+    names = dict.fromkeys(kb.sources[int(kb.source[fact])].name for fact in rows)
+    kind = max(kinds, key=KINDS.index) if kinds else KINDS[0]
+    edges = tuple(kb.triple(fact) for fact in rows)
+    passages = _passages(kb, rows)
+    return ShownPath(" ".join(words), edges, kind, "+".join(names), path.nodes, places, passages, tuple(relations))
+
+
+def _facts(facts: FactGraph, edge: int) -> list[int]:
+    """The triples of an edge."""
+    lo, hi = facts.triples.offsets[edge : edge + 2].tolist()
+    found: list[int] = facts.triples.values[lo:hi].tolist()
+    return found
+
+
+def _of_members(facts: FactGraph, place: tuple[int, ...], end: int, skip: int) -> list[int]:
+    """The triples between the shown members of a cluster, without `skip`, and a node that all of them are tied to."""
+    others = [member for member in place[: MOST_MEMBERS + 1] if member != skip][:MOST_MEMBERS]
+    if not others:
+        return []
+    nodes = facts.keys.new_tensor(others)
+    return [fact for edge in facts.edges_of(nodes, nodes.new_full((len(others),), end)).tolist()
+            for fact in _facts(facts, edge)]  # fmt: skip
+
+
+def _kind(kb: KnowledgeBase, fact: int) -> str:
+    return _KIND.get(kb.sources[int(kb.source[fact])].kind, "document")
+
+
+def _relations(kb: KnowledgeBase, between: list[int], start: int) -> str:
+    """The relations of a hop with their direction as seen from `start`."""
+    onward = dict.fromkeys(kb.relation_texts[int(kb.relation[f])] for f in between if int(kb.head[f]) == start)
+    back = dict.fromkeys(kb.relation_texts[int(kb.relation[f])] for f in between if int(kb.head[f]) != start)
+    parts = []
+    if onward:
+        parts.append(f"- {' / '.join(list(onward)[:MOST_RELATIONS])} ->")
+    if back:
+        parts.append(f"<- {' / '.join(list(back)[:MOST_RELATIONS])} -")
+    return " and ".join(parts)
+
+
+def _place(kb: KnowledgeBase, members: tuple[int, ...]) -> str:
+    names = [kb.node_names[node] for node in members[:MOST_MEMBERS]]
+    if len(members) == 1:
+        return names[0]
+    more = f"; and {len(members) - MOST_MEMBERS} more" if len(members) > MOST_MEMBERS else ""
+    return f"{{{'; '.join(names)}{more}}}"
+
+
+def _passages(kb: KnowledgeBase, rows: list[int]) -> tuple[int, ...]:
+    found: dict[int, None] = {}
+    for fact in rows:
+        lo, hi = int(kb.edge_passages.offsets[fact]), int(kb.edge_passages.offsets[fact + 1])
+        found.update(dict.fromkeys(kb.edge_passages.values[lo:hi].tolist()))
+    return tuple(found)

@@ -1,0 +1,92 @@
+"""Which nodes of the knowledge graphs a mention is, and which passages speak of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from gpu_rag.graph.nearest import nearest
+from gpu_rag.index.kb import KnowledgeBase, name_key
+from gpu_rag.text.linking import mentioned_names
+
+GRID = float(2**22)
+
+
+@dataclass(frozen=True)
+class Match:
+    """A node that a mention may be. cosine: of the two names; sources: numbers of the sources that have it."""
+
+    node: int
+    cosine: float
+    sources: tuple[int, ...]
+
+
+@dataclass(eq=False)
+class NameSearch:
+    """The names of the nodes of every source, ready for search."""
+
+    kb: KnowledgeBase
+    _rows: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+    _known: dict[str, int] = field(default_factory=dict)
+    _keys: list[str] = field(default_factory=list)
+
+    def match(self, vectors: np.ndarray, sources: Sequence[int], threshold: float, most: int) -> list[list[Match]]:
+        """For each mention the nodes of cosine >= threshold, of every source the `most` best, by (-cosine, node).
+
+        vectors: f32[M, D], unit rows.
+        """
+        queries = torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32)).to(self.kb.device)
+        best: list[dict[int, float]] = [{} for _ in range(len(vectors))]
+        for source in sources:
+            nodes, names = self._of(source)
+            top = nearest(queries, names, min(most, max(len(nodes), 1)))
+            for found, ids, scores in zip(best, top.ids.tolist(), top.scores.tolist()):
+                for row, score in zip(ids, scores):
+                    if row >= 0 and score >= threshold:
+                        found[int(nodes[row])] = score
+        return [
+            [
+                Match(node, score, tuple(np.flatnonzero(self.kb.node_sources[node]).tolist()))
+                for node, score in sorted(found.items(), key=lambda item: (-item[1], item[0]))
+            ]
+            for found in best
+        ]
+
+    def _of(self, source: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The nodes that a source has a record of, and the vectors of their names."""
+        if source not in self._rows:
+            nodes = torch.from_numpy(np.flatnonzero(self.kb.node_sources[:, source])).to(self.kb.device)
+            self._rows[source] = nodes, self.kb.vectors("kb_name_vectors")[nodes]
+        return self._rows[source]
+
+    def named(self, text: str) -> list[str]:
+        """The names and aliases of nodes that stand in a text, under `name_key`: see `text.linking`."""
+        if not self._keys:
+            names = (name for of in zip(self.kb.node_names, self.kb.node_aliases) for name in (of[0], *of[1]))
+            self._known.update((key, row) for row, key in enumerate(dict.fromkeys(map(name_key, names))))
+            self._keys.extend(self._known)
+        return [self._keys[row] for row in mentioned_names(text, self._known)]
+
+
+def best_passages(
+    kb: KnowledgeBase, passages: torch.Tensor, nodes: Sequence[Sequence[int]], queries: Sequence[np.ndarray], k: int
+) -> list[list[tuple[int, float]]]:
+    """For each question the k passages of its nodes of highest cosine to its query: (row, cosine), ties to the lower.
+
+    passages: f16/f32[P, D], unit rows, on the grid of 2^-22 as they are multiplied, so that bits do not depend on the
+    batch. Passages of nodes are `KnowledgeBase.node_passages`.
+    """
+    values, offsets = kb.node_passages.values, kb.node_passages.offsets
+    found = []
+    for listed, query in zip(nodes, queries):
+        parts = [values[int(offsets[node]) : int(offsets[node + 1])].long() for node in listed]
+        rows = torch.unique(torch.cat(parts)) if parts else values[:0].long()
+        held = passages[rows].double().mul_(GRID).round_()
+        asked = torch.from_numpy(query).to(held.device).double().mul_(GRID).round_()
+        scores = (held * asked).sum(1) / GRID**2
+        order = torch.sort(scores, descending=True, stable=True).indices[:k]
+        found.append(list(zip(rows[order].tolist(), scores[order].tolist())))
+    return found

@@ -1,0 +1,285 @@
+"""HybGRAG's retrieval on knowledge bases with questions whose answers are nodes: modules, critics, iterations.
+
+usage: python scripts/eval_hybgrag.py prepare DATA OUT
+       python scripts/eval_hybgrag.py scores NAME=INDEX=QUESTIONS [...] [--part PART] [--set KEY=VALUE ...]
+       python scripts/eval_hybgrag.py collect INDEX QUESTIONS EXPERIENCES.jsonl [--most N]
+
+prepare: makes typed knowledge bases and question files out of the public MetaQA and PrimeKG data in DATA: OUT/metaqa
+and OUT/primekg (folders for `gpu-rag index --skb`), OUT/*.tune.jsonl and OUT/*.test.jsonl (every second question).
+scores: hit@1, hit@5, recall@20 and MRR, with paired differences (percentile bootstrap over questions). main: the text
+module, the hybrid module alone (one iteration), the loop without a model, and the loop with an oracle for a critic;
+iterations: the loop of 1 to 4 with either critic; ablations: other parameters, and optimal routing between the modules.
+collect: runs the loop with the oracle and writes its actions with their feedback, for `method.hybgrag.experiences`.
+No language model takes part: the decider is similarity. Prints Markdown tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpu_rag.api import Index, load_questions
+from gpu_rag.evaluation.bootstrap import interval, resample_means
+from gpu_rag.evaluation.metrics import hit_at, recall_at, reciprocal_rank
+from gpu_rag.methods.hybgrag_examples import Experience, experience_row
+from gpu_rag.methods.hybgrag_oracle import oracle_program
+from gpu_rag.settings import parse_assignment
+from gpu_rag.types import Answer, Draft, Question
+
+MEASURES = ("hit@1", "hit@5", "recall@20", "mrr")
+TAILS = {
+    "directed_by": "person",
+    "written_by": "person",
+    "starred_actors": "person",
+    "release_year": "year",
+    "in_language": "language",
+    "has_genre": "genre",
+    "has_tags": "tag",
+    "has_imdb_rating": "rating",
+    "has_imdb_votes": "votes",
+}
+ANSWERS = {
+    "movie": "movie",
+    "actor": "person",
+    "director": "person",
+    "writer": "person",
+    "year": "year",
+    "language": "language",
+    "genre": "genre",
+    "tags": "tag",
+    "imdbrating": "rating",
+    "imdbvotes": "votes",
+}
+ABLATIONS: list[tuple[str, dict[str, Any]]] = [
+    ("defaults", {}),
+    ("radius 1", {"radius": 1}),
+    ("one relation a topic", {"n_relations": 1}),
+    ("three relations a topic", {"n_relations": 3}),
+    ("one topic", {"max_topics": 1}),
+    ("simple feedback", {"feedback": "simple"}),
+]
+
+
+# --- preparing -------------------------------------------------------------------------------------
+
+
+def lines_of(path: Path) -> Iterator[str]:
+    """The lines of a text file, packed or not."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8") as file:
+        yield from (line.rstrip("\n") for line in file)
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """JSON Lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+
+
+def halves(out: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Every second question to tune with, the others to test with."""
+    write_rows(out / f"{name}.tune.jsonl", rows[::2])
+    write_rows(out / f"{name}.test.jsonl", rows[1::2])
+
+
+def prepare_metaqa(data: Path, out: Path) -> None:
+    """Nodes are (type, name): the type by the relation. Questions lose the brackets that mark their topic entity."""
+    triples = [line.split("\t")[:3] for line in lines_of(data / "kg.tsv.gz")]
+    edges = [(f"movie:{head}", relation, f"{TAILS[relation]}:{tail}") for head, relation, tail in triples]
+    ids = sorted({end for head, _, tail in edges for end in (head, tail)})
+    nodes = [{"id": id, "type": id.split(":", 1)[0], "name": id.split(":", 1)[1]} for id in ids]
+    write_rows(out / "metaqa" / "nodes.jsonl", nodes)
+    write_rows(out / "metaqa" / "edges.jsonl", [{"src": h, "relation": r, "dst": t} for h, r, t in edges])
+    known = set(ids)
+    for hops in (1, 2, 3):
+        rows = [json.loads(line) for line in lines_of(data / f"questions_{hops}hop_500.jsonl")]
+        for row in rows:
+            type = ANSWERS[row["qtype"].split("_")[-1]]
+            row["answer_ids"] = [id for answer in row["answers"] if (id := f"{type}:{answer}") in known]
+            row["question"] = row["question"].replace("[", "").replace("]", "")
+        kept = [{k: row[k] for k in ("id", "question", "answer_ids")} for row in rows if row["answer_ids"]]
+        halves(out, f"metaqa_{hops}hop", kept)
+
+
+def prepare_primekg(data: Path, questions: Path, out: Path) -> None:
+    """Relations by name; nodes without a type are "entity". Questions whose answers are among the nodes."""
+    rows = [json.loads(line) for line in lines_of(data / "nodes.jsonl.gz")]
+    nodes = [{"id": row["id"], "type": row["type"] or "entity", "name": row["name"]} for row in rows]
+    edges = [line.split("\t")[:3] for line in lines_of(data / "kg.tsv.gz")]
+    write_rows(out / "primekg" / "nodes.jsonl", nodes)
+    write_rows(out / "primekg" / "edges.jsonl", [{"src": h, "relation": r, "dst": t} for h, r, t in edges])
+    known = {row["id"] for row in nodes}
+    asked = [json.loads(line) for line in lines_of(questions)]
+    kept = []
+    for row in asked:
+        gold = [id for answer in row["answer_ids"] if (id := f"n{answer}") in known]
+        if gold:
+            kept.append({"id": row["id"], "question": row["question"], "answer_ids": gold})
+    halves(out, "primekg", kept)
+
+
+# --- scores ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Questions:
+    """One question set over its index. gold: question id to node ids."""
+
+    name: str
+    index: Index
+    asked: list[Question]
+    gold: dict[str, list[str]]
+
+    @classmethod
+    def read(cls, text: str) -> Questions:
+        """NAME=INDEX=QUESTIONS."""
+        name, index, path = text.split("=", 2)
+        rows, _ = load_questions(path)
+        gold = {row.question.id: list(map(str, row.meta["answer_ids"])) for row in rows}
+        return cls(name, Index.open(index), [row.question for row in rows], gold)
+
+    def run(self, params: Mapping[str, Any], *, oracle: bool = False, program: Any = None) -> list[Answer]:
+        """Answers by retrieval alone."""
+        engine = self.index.engine({"method": {"hybgrag": dict(params)}})
+        chosen = oracle_program(self.gold) if oracle else program
+        answers = engine.run("hybgrag", self.asked, limit=5, retrieval_only=True, program=chosen).answers
+        engine.models.close()
+        failed = [answer.error for answer in answers if answer.error]
+        if failed:
+            raise SystemExit(f"{len(failed)} questions failed: {failed[0]}")
+        return answers
+
+    def scored(self, answers: Sequence[Answer]) -> np.ndarray:
+        """f64[questions, measures]."""
+        pairs = [([node.id for node in answer.nodes], self.gold[answer.question_id]) for answer in answers]
+        return np.array(
+            [(hit_at(r, g, 1), hit_at(r, g, 5), recall_at(r, g, 20), reciprocal_rank(r, g)) for r, g in pairs]
+        )
+
+
+async def text_module(question: Question, verbs: Any, params: Any) -> Any:
+    """Dense search over the documents, and nothing else."""
+    (vector,) = await verbs.embed([question.text])
+    found = await verbs.search_documents(vector, params.n_nodes)
+    return Draft(None, status="unsupported", nodes=verbs.ranked_nodes(found))
+
+
+def cell(values: np.ndarray, sign: str = "") -> str:
+    """A mean with its interval."""
+    low, high = interval(resample_means(values, 0))
+    return f"{values.mean():{sign}.3f} [{low:{sign}.3f}, {high:{sign}.3f}]"
+
+
+def table(title: str, lines: Sequence[Sequence[str]], header: Sequence[str]) -> None:
+    """Prints one Markdown table."""
+    print(f"\n### {title}\n\n| {' | '.join(header)} |\n|{'---|' * len(header)}")
+    for line in lines:
+        print(f"| {' | '.join(line)} |")
+
+
+def line_of(name: str, values: np.ndarray, more: Sequence[str] = ()) -> list[str]:
+    """One row of a table."""
+    return [name, *(cell(column) for column in values.T), *more]
+
+
+def main_part(sets: Sequence[Questions], params: Mapping[str, Any]) -> None:
+    """The four ways, and the differences that matter."""
+    for one in sets:
+        found = {
+            "text module (dense)": one.scored(one.run(params, program=text_module)),
+            "hybrid module alone": one.scored(one.run({**params, "iterations": 1})),
+            "hybgrag, rules for a critic": one.scored(one.run(params)),
+            "hybgrag, oracle critic": one.scored(one.run(params, oracle=True)),
+        }
+        lines = [line_of(name, values) for name, values in found.items()]
+        base = found["hybrid module alone"]
+        for name in ("hybgrag, rules for a critic", "hybgrag, oracle critic"):
+            lines.append([f"{name} - hybrid alone", *(cell(column, "+") for column in (found[name] - base).T)])
+        table(f"{one.name}: {len(one.asked)} questions", lines, ["", *MEASURES])
+
+
+def n_iterations(answers: Sequence[Answer]) -> float:
+    """Actions a question."""
+    return float(np.mean([sum(step.verb.startswith("hybgrag_action_") for step in a.trace) for a in answers]))
+
+
+def iterations_part(sets: Sequence[Questions], params: Mapping[str, Any]) -> None:
+    """1 to 4 iterations, by rules and by the oracle."""
+    for one in sets:
+        lines = []
+        for oracle in (False, True):
+            for n in (1, 2, 3, 4):
+                answers = one.run({**params, "iterations": n}, oracle=oracle)
+                name = f"{'oracle' if oracle else 'rules'}, at most {n}"
+                lines.append(line_of(name, one.scored(answers), [f"{n_iterations(answers):.2f}"]))
+        table(f"{one.name}: iterations", lines, ["critic", *MEASURES, "actions a question"])
+
+
+def ablations_part(sets: Sequence[Questions], params: Mapping[str, Any]) -> None:
+    """Other parameters by both critics; what an optimal choice between the modules would have."""
+    for one in sets:
+        lines = []
+        for name, changed in ABLATIONS:
+            for oracle in (False, True):
+                values = one.scored(one.run({**params, **changed}, oracle=oracle))
+                lines.append(line_of(f"{name}, {'oracle' if oracle else 'rules'}", values))
+        text = one.scored(one.run(params, program=text_module))
+        hybrid = one.scored(one.run({**params, "iterations": 1}))
+        lines.append(line_of("optimal routing between the modules, one iteration", np.maximum(text, hybrid)))
+        table(f"{one.name}: ablations", lines, ["", *MEASURES])
+
+
+def collect(index: str, questions: str, out: Path, most: int) -> None:
+    """Verified pairs of action and feedback, at most `most`: the kinds of feedback in turn, so that rare ones stay."""
+    one = Questions.read(f"collect={index}={questions}")
+    by_kind: dict[str, list[Experience]] = {}
+
+    def tell(experience: Experience) -> None:
+        assert experience.feedback is not None
+        by_kind.setdefault(experience.feedback.kind, []).append(experience)
+
+    one.run({}, program=oracle_program(one.gold, tell))
+    kinds = [by_kind[kind] for kind in sorted(by_kind)]
+    in_turn = [held[i] for i in range(max(map(len, kinds), default=0)) for held in kinds if i < len(held)]
+    out.write_text("".join(f"{experience_row(e)}\n" for e in in_turn[:most]), encoding="utf-8")
+    print(f"{out}: {len(in_turn[:most])} of {len(in_turn)} experiences with {len(one.asked)} questions")
+
+
+def main() -> None:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    prepare = commands.add_parser("prepare")
+    prepare.add_argument("data", type=Path)
+    prepare.add_argument("out", type=Path)
+    scores = commands.add_parser("scores")
+    scores.add_argument("sets", nargs="+")
+    scores.add_argument("--part", choices=("main", "iterations", "ablations"), default="main")
+    scores.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a parameter of hybgrag")
+    gather = commands.add_parser("collect")
+    gather.add_argument("index")
+    gather.add_argument("questions")
+    gather.add_argument("out", type=Path)
+    gather.add_argument("--most", type=int, default=30)
+    options = parser.parse_args()
+    if options.command == "prepare":
+        prepare_metaqa(options.data / "metaqa", options.out)
+        asked = options.data / "stark_prime" / "questions_in_partial_kg.jsonl"
+        prepare_primekg(options.data / "primekg_partial", asked, options.out)
+    elif options.command == "collect":
+        collect(options.index, options.questions, options.out, options.most)
+    else:
+        params = {key.split(".", 1)[1]: value for key, value in (parse_assignment(f"p.{t}") for t in options.set)}
+        parts = {"main": main_part, "iterations": iterations_part, "ablations": ablations_part}
+        parts[options.part]([Questions.read(text) for text in options.sets], params)
+
+
+if __name__ == "__main__":
+    main()

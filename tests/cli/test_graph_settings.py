@@ -1,0 +1,72 @@
+"""Which code runs the graph ops: chosen by `[graph]`, printed, and recorded by every command that runs them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpu_rag.graph import nearest_index
+
+
+def ops(result: Any) -> dict[str, str]:
+    assert result.status == 0, result.err
+    recorded: dict[str, str] = result.document["graph_ops"]
+    return recorded
+
+
+def test_answer_records_and_prints_what_ran_the_ops(answer: Any) -> None:
+    assert ops(answer("--json")) == {"nearest": "numba", "personalized_pagerank": "numba"}
+
+
+def test_the_summary_names_them(answer: Any) -> None:
+    assert "graph ops: nearest by numba, personalized_pagerank by numba" in answer().out
+
+
+@pytest.mark.parametrize("pagerank", ["scipy", "torch", "numba"])
+def test_settings_choose(answer: Any, pagerank: str) -> None:
+    found = ops(answer("--json", "--set", f"graph.pagerank={pagerank}", "--set", "graph.ops=torch"))
+    kernels = {"ppr_spmm": "reference"} if pagerank == "torch" else {}
+    assert found == {"nearest": "torch", "personalized_pagerank": pagerank, **kernels}
+
+
+def test_rankings_are_those_of_every_implementation(run: Any, cli: Any, index: Any, questions: Any) -> None:
+    means = []
+    for chosen in (
+        (),
+        ("--set", "graph.ops=torch", "--set", "graph.pagerank=torch", "--set", "graph.neighbours=faiss"),
+    ):
+        result = run(
+            "eval", index, questions, "--method", "dense,ppr", "--retrieval-only", "--json", *cli.NO_LLM, *chosen
+        )
+        assert result.status == 0, result.err
+        methods = result.document["methods"]
+        means.append({m: [methods[m][f"recall@{k}"] for k in (2, 5, 10)] for m in methods})
+        by = "faiss" if chosen else None
+        assert methods["dense"]["graph_ops"].get("nearest_index") == by
+    assert means[0] == means[1]
+
+
+def test_faiss_that_is_missing_is_an_error(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nearest_index, "find_spec", lambda name: None)
+    result = answer("--set", "graph.neighbours=faiss")
+    assert result.status == 2 and "faiss is not installed" in result.err
+
+
+def test_cugraph_without_a_gpu_is_an_error(answer: Any) -> None:
+    result = answer("--set", "graph.pagerank=cugraph")
+    assert result.status == 2 and "pylibcugraph" in result.err
+
+
+def test_a_name_that_does_not_exist_is_refused(answer: Any) -> None:
+    result = answer("--set", "graph.pagerank=fast")
+    assert result.status == 2 and "auto | numba | scipy | torch | cugraph" in result.err
+
+
+def test_index_records_the_ops_of_each_stage(run: Any, cli: Any, tiny_corpus: Any, tmp_path: Any) -> None:
+    result = run("index", tiny_corpus, "--out", tmp_path / "ix", "--for", "ppr,hoprag", "--json", *cli.NO_LLM)
+    assert result.status == 0, result.err
+    stages = result.document["stages"]
+    assert stages["synonyms"]["graph_ops"] == {"nearest": "numba"}
+    assert stages["hop_edges"]["graph_ops"]["hybrid_argmax"] == "numba"
+    assert stages["passages"]["graph_ops"] == {}

@@ -1,0 +1,49 @@
+"""HydraRAG by replay on the sample corpus is what is on record. If meant to change: record_hydrarag.py."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from gpu_rag.api import Index
+from gpu_rag.models.llm import load_llm
+
+
+@pytest.fixture(scope="module")
+def hydrarag() -> ModuleType:
+    """tests/golden/record_hydrarag.py."""
+    path = Path(__file__).with_name("record_hydrarag.py")
+    spec = importlib.util.spec_from_file_location("golden_record_hydrarag", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def hydra_index(hydrarag: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Index:
+    found: Index = hydrarag.build(tmp_path_factory.mktemp("golden_hydrarag") / "ix")
+    return found
+
+
+def test_answers_by_replay_are_those_on_record(hydrarag: ModuleType, hydra_index: Index) -> None:
+    expected = json.loads(hydrarag.ANSWERS.read_text(encoding="utf-8"))
+    replay = load_llm(f"replay:{hydrarag.REPLIES}")
+    assert set(expected) == set(hydrarag.PARAMS) and all(len(rows) >= 2 for rows in expected.values())
+    assert all(row["paths"] for row in expected["all"].values())
+    assert any(row["tokens"][0] for row in expected["documents"].values())
+    assert hydrarag.answered(hydra_index, list(expected["all"]), replay) == expected
+
+
+def test_another_choice_of_paths_is_not_on_record(
+    hydrarag: ModuleType, hydra_index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = json.loads(hydrarag.ANSWERS.read_text(encoding="utf-8"))
+    monkeypatch.setitem(hydrarag.PARAMS["all"], "w_max", 1)
+    replay = load_llm(f"replay:{hydrarag.REPLIES}")
+    found = hydrarag.answered(hydra_index, list(expected["all"]), replay)
+    assert found["documents"] == expected["documents"] and found["all"] != expected["all"]

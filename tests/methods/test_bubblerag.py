@@ -1,0 +1,432 @@
+"""BubbleRAG on six articles: its steps by rules and by a scripted model, what stands in for bad replies, batches."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import gpu_rag
+from gpu_rag.errors import MissingLayer, UsageError
+from gpu_rag.jobs import row_of
+from gpu_rag.methods.bubblerag import Params
+from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.settings import merge
+from gpu_rag.types import Answer, JsonSchema, Question, Rank, Request
+from gpu_rag.verify_answers import AnswerChecker
+
+BORN = "Where was the designer of the Halden Bridge born?"
+DESIGNED, CAME = "Halden Bridge - designed by - Marta Orlo", "Marta Orlo - born in - Tamsin"
+
+
+@pytest.fixture
+def index(build: Any, facts: Any) -> gpu_rag.Index:
+    found: gpu_rag.Index = build(facts, methods=["bubblerag", "dense"])
+    return found
+
+
+def retrieve(index: gpu_rag.Index, fast: Any, text: str = BORN, limit: int = 6, **params: Any) -> Answer:
+    settings = merge(fast, {"method": {"bubblerag": params}})
+    (answer,) = index.answer(text, method="bubblerag", settings=settings, retrieval_only=True, limit=limit)
+    assert answer.error is None, answer.error
+    return answer
+
+
+def ask(index: gpu_rag.Index, fast: Any, llm: ScriptedLLM, text: str = BORN, **settings: Any) -> Answer:
+    (answer,) = index.answer(text, method="bubblerag", settings=merge(fast, settings), llm=llm)
+    assert answer.error is None, answer.error
+    return answer
+
+
+def chosen(answer: Answer, verb: str) -> tuple[str, ...]:
+    (found,) = [step.chosen for step in answer.trace if step.verb == verb]
+    return found
+
+
+def ranking(answer: Answer) -> list[str]:
+    return [e.passage_id for e in answer.evidence]
+
+
+def verbs(answer: Answer) -> list[str]:
+    return [step.verb for step in answer.trace]
+
+
+# --- without a model -------------------------------------------------------------------------------
+
+
+def test_the_steps_without_a_model(index: gpu_rag.Index, fast: Any) -> None:
+    """The designer's birth shares no name with the question; bubbles from both sub-questions meet at the designer."""
+    answer = retrieve(index, fast)
+    assert verbs(answer)[:4] == ["pre_retrieval", "keywords/rules", "groups/rules", "trees/first"]
+    assert verbs(answer)[-1] == "bubble_passages" and "enough/similarity" not in verbs(answer)
+    assert chosen(answer, "keywords/rules") == (
+        "name: Halden Bridge",
+        "bound: Who is the designer of the Halden Bridge?",
+        "open: Where was born?",
+    )
+    groups = [line.split(" ", 1) for line in chosen(answer, "groups/rules")]
+    assert sum(float(weight) for weight, _ in groups) == pytest.approx(1, abs=0.02)
+    assert "Halden Bridge: Halden Bridge" in [told for _, told in groups]
+    assert any(DESIGNED in line for line in chosen(answer, "trees/first"))
+    dense = index.answer(BORN, method="dense", settings=fast, retrieval_only=True, limit=6)[0]
+    assert ranking(answer).index("d1") < ranking(dense).index("d1")
+    assert len(answer.evidence) == 6  # the pre-retrieved ones fill up
+    assert {"holds", "nearest"} == {e.why.split()[0] for e in answer.evidence}
+
+
+def test_paths_are_relations_that_the_passages_named_state(index: gpu_rag.Index, fast: Any) -> None:
+    answer = retrieve(index, fast, limit=2)
+    edges = [edge for path in answer.paths for edge in path.edges]
+    assert ("Halden Bridge", "designed by", "Marta Orlo", "d0") in edges
+    row = json.loads(json.dumps(row_of(answer)))
+    checker = AnswerChecker(index)
+    assert list(checker.check(row, row)) == [] and checker.n_edges == len(edges) > 1
+    row["paths"][0]["edges"][0][3] = "d5"
+    assert len(list(AnswerChecker(index).check(row, row))) == 1
+
+
+def test_an_open_sub_question_is_looked_for_near_the_others(index: gpu_rag.Index, fast: Any) -> None:
+    """Piet Ruyven was born too; only Marta Orlo is one relation away from the bridge's anchors."""
+    near = chosen(retrieve(index, fast, near=1), "groups/rules")
+    (open_,) = [line for line in near if "Where was born?" in line]
+    assert "Piet" not in open_
+    everywhere = chosen(retrieve(index, fast, relax=False), "groups/rules")
+    (anywhere,) = [line for line in everywhere if "Where was born?" in line]
+    assert anywhere != open_ and "born in" in anywhere
+    assert chosen(retrieve(index, fast, near=0), "groups/rules") == everywhere
+
+
+def test_switches_do_what_they_say(index: gpu_rag.Index, fast: Any) -> None:
+    words = chosen(retrieve(index, fast, specialise=False), "keywords/rules")
+    assert words == ("name: Halden Bridge", "concept: designer", "concept: born")
+    assert len(chosen(retrieve(index, fast, n_trees=1), "trees/first")) == 1
+    assert len(retrieve(index, fast, budget=1).paths) <= 1
+    still = retrieve(index, fast, depth=0)
+    assert not [v for v in verbs(still) if v.startswith("expand")]
+    grown = retrieve(index, fast, depth=1, pick_threshold=-1.0, n_trees=1)
+    assert len(chosen(grown, "expand_1_1/similarity")) > 0
+    assert len(grown.paths[0].edges) > len(retrieve(index, fast, depth=0, n_trees=1).paths[0].edges)
+    assert len(chosen(retrieve(index, fast, pick_threshold=-1.0, max_picks=2), "expand_1_1/similarity")) <= 2
+    assert not chosen(retrieve(index, fast, pick_threshold=1.0), "expand_1_1/similarity")
+    trees = retrieve(index, fast, passages="trees", n_trees=1, depth=0)
+    tree_first = [e.why.startswith("holds") for e in trees.evidence]
+    assert tree_first == sorted(tree_first, reverse=True) and not all(tree_first)
+    both, plain = (chosen(retrieve(index, fast, cost_on=on), "trees/first") for on in ("nodes+edges", "nodes"))
+    assert both != plain
+
+
+def test_trees_are_ranked_by_the_score_or_kept_in_order(index: gpu_rag.Index, fast: Any) -> None:
+    def scores(**params: Any) -> list[float]:
+        answer = retrieve(index, fast, n_trees=10, **params)
+        (lines,) = [step.chosen for step in answer.trace if step.verb == f"trees/{params['rank']}"]
+        return [float(re.findall(r"score ([\d.]+)", line)[0]) for line in lines]
+
+    ranked, first = scores(rank="score"), scores(rank="first")
+    assert ranked == sorted(first, reverse=True) and first != ranked
+    by_event = scores(rank="first", cover_first=False)
+    assert by_event != first
+    assert retrieve(index, fast, rank="first").evidence == retrieve(index, fast).evidence  # auto, nothing was weighed
+
+
+def test_alpha_moves_the_first_tree_between_or_and_and(index: gpu_rag.Index, fast: Any) -> None:
+    def first(alpha: float) -> tuple[float, float]:
+        line = chosen(retrieve(index, fast, alpha=alpha, rank="score", budget=50, n_trees=1), "trees/score")[0]
+        (cost,), (gone,) = re.findall(r"cost ([\d.]+)", line), re.findall(r"missing ([\d.]+)", line)
+        return float(cost), float(gone)
+
+    found = [first(alpha) for alpha in (0.0, 0.5, 1.0, 5.0, 50.0)]
+    costs, gone = [cost for cost, _ in found], [missed for _, missed in found]
+    assert costs == sorted(costs) and gone == sorted(gone, reverse=True)
+    assert gone[0] > gone[-1] == 0 and costs[0] < costs[-1]
+
+
+def test_without_facts_the_nearest_passages_are_the_evidence(build: Any, facts: Any, fast: Any) -> None:
+    bare = build({name: [] for name in facts}, methods=["bubblerag", "dense"])
+    answer = retrieve(bare, fast)
+    dense = bare.answer(BORN, method="dense", settings=fast, retrieval_only=True, limit=6)[0]
+    assert [e.passage_id for e in answer.evidence] == [e.passage_id for e in dense.evidence]
+    assert answer.paths == () and chosen(answer, "groups/rules") == () and chosen(answer, "trees/first") == ()
+
+
+def test_where_nothing_meets_the_anchors_are_the_trees(build: Any, facts: Any, fast: Any) -> None:
+    apart = build(facts, methods=["bubblerag"])
+    answer = retrieve(apart, fast, hops=0, n_trees=9, specialise=False)
+    assert "trees/alone" in verbs(answer) and len(chosen(answer, "trees/alone")) >= 2
+    assert answer.evidence
+
+
+# --- with a capable model --------------------------------------------------------------------------
+
+PARTS = {
+    "enough": "whether a question can be answered",
+    "keywords": "List the concepts",
+    "specialise": "Some say too little alone",
+    "relax": "often more loosely",
+    "groups": "Make one group for each concept",
+    "expand": "relation by relation",
+    "answer": "You answer questions from facts",
+    "reader": "You answer questions from passages",
+}
+GOOD: dict[str, str | Callable[[Request], str]] = {
+    "enough": "A",
+    "keywords": json.dumps({"keywords": ["Halden  Bridge", "designer", "place of birth", "designer"]}),
+    "specialise": json.dumps({"changes": [{"number": 2, "keyword": "Halden Bridge designed by"}]}),
+    "relax": json.dumps({"changes": [{"number": 3, "keyword": "born in"}, {"number": 9, "keyword": "nothing"}]}),
+    "expand": json.dumps({"chosen": []}),
+    "answer": "Tamsin.",
+    "reader": "unknown",
+}
+
+
+def role(request: Request) -> str:
+    (found,) = [name for name, words in PARTS.items() if words in request.system]
+    return found
+
+
+def grouped(*groups: tuple[str, float, Sequence[str]]) -> Callable[[Request], str]:
+    """A reply that puts the candidates of these texts into groups."""
+
+    def reply(request: Request) -> str:
+        # behind the line, so that the example of the system part is not read
+        listed = dict(re.findall(r"^(\d+)\. (.+)$", request.prompt, re.MULTILINE))
+        number = {text: int(i) for i, text in listed.items()}
+        rows = [
+            {"concept": c, "weight": w, "candidates": [number[t] for t in texts if t in number]}
+            for c, w, texts in groups
+        ]
+        return json.dumps({"groups": rows})
+
+    return reply
+
+
+GROUPS = grouped(("the bridge", 1.0, ["Halden Bridge"]), ("its birth", 0.5, [CAME]))
+
+
+def scripted(**changed: str | Callable[[Request], str]) -> ScriptedLLM:
+    replies = {**GOOD, "groups": GROUPS, **changed}
+
+    def answer(request: Request) -> str:
+        said = replies[role(request)]
+        return said if isinstance(said, str) else said(request)
+
+    return ScriptedLLM(answer)
+
+
+def prompts(llm: ScriptedLLM, name: str) -> list[str]:
+    return [request.prompt for request in llm.calls if role(request) == name]
+
+
+def test_a_capable_model_takes_every_step(index: gpu_rag.Index, fast: Any) -> None:
+    llm = scripted()
+    answer = ask(index, fast, llm)
+    assert (answer.status, answer.text) == ("answered", "Tamsin")
+    assert chosen(answer, "enough/llm") == ("no, more has to be found",)
+    assert chosen(answer, "specialised") == ("designer -> Halden Bridge designed by",)
+    assert chosen(answer, "relaxed") == ("place of birth -> born in",)
+    told = ("concept: Halden Bridge", "concept: Halden Bridge designed by", "concept: born in")
+    assert chosen(answer, "keywords/model") == told
+    assert chosen(answer, "groups/model") == ("0.67 the bridge: Halden Bridge", f"0.33 its birth: {CAME}")
+    first = chosen(answer, "trees/score")[0]
+    assert "missing 0.00" in first and DESIGNED in first and CAME in first
+    assert "1. Halden Bridge\n2. designer\n3. place of birth" in prompts(llm, "specialise")[0]
+    assert "2. Halden Bridge designed by" in prompts(llm, "relax")[0] and "[1] " in prompts(llm, "relax")[0]
+    assert "Evidence so far\n" in prompts(llm, "expand")[0]
+    (read,) = prompts(llm, "answer")
+    assert read.startswith("Facts\n- ") and f"- {CAME}" in read and "[6] " in read and read.endswith("Short answer:")
+    assert answer.usage.malformed == 0 and not prompts(llm, "reader")
+    assert {path.source for path in answer.paths} == {"graph"}
+    (edges,) = [path.edges for path in answer.paths[:1]]
+    assert ("Marta Orlo", "born in", "Tamsin", "d1") in edges
+
+
+def test_enough_ends_early_unless_the_reader_finds_nothing(index: gpu_rag.Index, fast: Any) -> None:
+    llm = scripted(enough="B", reader="Tamsin")
+    answer = ask(index, fast, llm)
+    assert answer.text == "Tamsin" and verbs(answer) == ["pre_retrieval", "enough/llm", "read"]
+    assert len(llm.calls) == 2 and len(answer.evidence) == 5 and answer.paths == ()
+    assert "[5] " in prompts(llm, "enough")[0] and "[6] " not in prompts(llm, "enough")[0]
+    on = ask(index, fast, scripted(enough="B"))
+    assert on.text == "Tamsin" and "groups/model" in verbs(on)
+    none = ask(index, fast, scripted(enough="B"), method={"bubblerag": {"n_before": 0}})
+    assert "enough/llm" not in verbs(none) and none.text == "Tamsin"
+
+
+def test_passages_that_do_not_fit_are_not_judged(index: gpu_rag.Index, fast: Any) -> None:
+    def judged(room: int) -> tuple[list[str], Answer]:
+        llm = scripted(enough="B", reader="Tamsin")
+        llm.context_tokens = room
+        (found,) = index.answer(BORN, method="bubblerag", settings=fast, llm=llm)
+        return prompts(llm, "enough"), found
+
+    shown, answer = judged(400)
+    whole = [e for e in answer.evidence if any(e.text in prompt for prompt in shown)]
+    assert len(shown) == 1 and 0 < len(whole) < 5
+    assert shown[0].rsplit("\n\nQuestion: ")[0].endswith(whole[-1].text)  # none of them is cut
+    assert answer.text == "Tamsin" and answer.usage.cut > 0
+    assert judged(300)[0] == []
+
+
+def test_switches_leave_requests_out(index: gpu_rag.Index, fast: Any) -> None:
+    llm = scripted()
+    answer = ask(index, fast, llm, method={"bubblerag": {"specialise": False, "relax": False, "depth": 0}})
+    assert [role(request) for request in llm.calls] == ["enough", "keywords", "groups", "answer"]
+    assert chosen(answer, "keywords/model")[1] == "concept: designer"
+
+
+def test_neighbours_that_the_model_picks_lead_on(index: gpu_rag.Index, fast: Any) -> None:
+    """From the bridge alone, hop by hop: its designer, then where she was born; then the model has enough."""
+
+    def pick(request: Request) -> str:
+        for wanted in (DESIGNED, CAME):
+            found = re.findall(rf"^(\w+)\. {re.escape(wanted)}$", request.prompt, re.MULTILINE)
+            if found:
+                return json.dumps({"chosen": found})
+        return json.dumps({"chosen": []})
+
+    llm = scripted(groups=grouped(("the bridge", 1.0, ["Halden Bridge"])), expand=pick)
+    answer = ask(index, fast, llm)
+    assert chosen(answer, "expand_1_1/llm") == (DESIGNED,) and chosen(answer, "expand_1_2/llm") == (CAME,)
+    assert not [verb for verb in verbs(answer) if verb.startswith("expand_1_3")]  # nothing leads on from Tamsin
+    assert [edge[:3] for edge in answer.paths[0].edges] == [
+        ("Halden Bridge", "designed by", "Marta Orlo"),
+        ("Marta Orlo", "born in", "Tamsin"),
+    ]
+    assert f"Evidence so far\n{DESIGNED}\n" in prompts(llm, "expand")[1]
+    short = ask(index, fast, llm, method={"bubblerag": {"depth": 1}})
+    assert "expand_1_2/llm" not in verbs(short)
+    (alone,) = chosen(answer, "trees/alone")
+    assert alone.endswith(": Halden Bridge")
+
+
+BAD = "not what was asked"
+
+
+@pytest.mark.parametrize(
+    ("changed", "verb", "malformed"),
+    [
+        ({"keywords": BAD}, "keywords/rules", 2),
+        ({"keywords": json.dumps({"keywords": []})}, "keywords/rules", 0),
+        ({"keywords": json.dumps({"keywords": [" ", "\t"]})}, "keywords/rules", 0),
+        ({"specialise": BAD}, "keywords/model", 2),
+        ({"relax": json.dumps({"changes": [{"number": 0, "keyword": "x"}]})}, "keywords/model", 2),
+        ({"groups": BAD}, "groups/rules", 2),
+        ({"groups": json.dumps({"groups": []})}, "groups/rules", 0),
+        ({"groups": grouped(("empty", 1.0, []))}, "groups/rules", 0),
+        ({"groups": json.dumps({"groups": [{"concept": "c", "weight": 1, "candidates": [999]}]})}, "groups/rules", 0),
+        ({"expand": BAD}, "expand_1_1/fallback", None),
+    ],
+)
+def test_what_stands_in_for_a_reply_that_cannot_be_used(
+    index: gpu_rag.Index, fast: Any, changed: dict[str, Any], verb: str, malformed: int | None
+) -> None:
+    llm = scripted(**changed)
+    if "keywords" in changed:  # the rules' candidates are others: sort what there is
+        llm = scripted(**changed, groups=json.dumps({"groups": []}))
+    answer = ask(index, fast, llm)
+    assert answer.text == "Tamsin" and verb in verbs(answer)
+    if malformed is not None:
+        assert answer.usage.malformed == malformed
+    else:
+        assert answer.usage.malformed >= 2
+    if "specialise" in changed:
+        assert chosen(answer, "keywords/model")[1] == "concept: designer" and "specialised" not in verbs(answer)
+    if "relax" in changed:
+        assert chosen(answer, "keywords/model")[2] == "concept: place of birth"
+
+
+def test_groups_are_scaled_and_sixteen_at_most(index: gpu_rag.Index, fast: Any) -> None:
+    same = [("g", 0.0, ["Halden Bridge"]), ("h", 0.0, [CAME])]
+    assert [line[:4] for line in chosen(ask(index, fast, scripted(groups=grouped(*same))), "groups/model")] == [
+        "0.50"
+    ] * 2
+    many = [(f"g{i}", 1 / (i + 1), ["Halden Bridge"]) for i in range(16)]
+    assert len(chosen(ask(index, fast, scripted(groups=grouped(*many))), "groups/model")) == 16
+
+
+def test_an_unsupported_answer_keeps_its_evidence(index: gpu_rag.Index, fast: Any) -> None:
+    answer = ask(index, fast, scripted(answer="unknown"))
+    assert (answer.status, answer.text) == ("unsupported", None) and answer.evidence and answer.paths
+
+
+# --- with a small model ----------------------------------------------------------------------------
+
+
+def test_a_small_model_only_reads_or_ranks_choices(index: gpu_rag.Index, fast: Any) -> None:
+    def answer(request: Request) -> str:
+        return request.constraint.options[0] if isinstance(request.constraint, Rank) else "Tamsin"
+
+    llm = ScriptedLLM(answer, capable=False)
+    by_similarity = ask(index, fast, llm)
+    assert len(llm.calls) == 1 and by_similarity.text == "Tamsin" and "enough/similarity" in verbs(by_similarity)
+    assert llm.calls[0].prompt.count("\n[") + 1 == 5  # the reader's passages; there are more as evidence
+    assert len(by_similarity.evidence) == 6
+    ranked = ask(index, fast, llm, models={"decider": "llm"})
+    assert {"enough/rank", "keywords/rules", "groups/rules", "expand_1_1/rank"} <= set(verbs(ranked))
+    assert not any(isinstance(request.constraint, JsonSchema) for request in llm.calls)
+
+
+# --- batches, settings -----------------------------------------------------------------------------
+
+
+def test_a_question_alone_is_that_question_in_any_batch(index: gpu_rag.Index, fast: Any) -> None:
+    texts = [BORN, "Who taught Marta Orlo?", "xyzzy", "Who founded the University of Loss?", BORN]
+    asked = [Question(f"q{i}", text) for i, text in enumerate(texts)]
+
+    def answers(questions: Sequence[Question], max_live: int, threads: int = 1, driver: str = "rounds") -> list[Answer]:
+        runtime = {"max_live": max_live, "driver": driver}
+        settings = merge(fast, {"runtime": runtime, "models": {"threads": threads}})
+        llm = scripted(groups=BAD, relax=BAD)
+        found = index.answer(list(questions), method="bubblerag", settings=settings, llm=llm)
+        return [without_seconds(answer) for answer in found]
+
+    together = answers(asked, 100)
+    assert all(answer.status == "answered" for answer in together)
+    assert answers(asked, 1, 2) == together and answers(asked[::-1], 100)[::-1] == together
+    assert answers(asked[1:2], 100) == together[1:2]
+    alone = [retrieve(index, fast, text) for text in texts]
+    settings = merge(fast, {"runtime": {"max_live": 5}})
+    batch = index.answer(asked, method="bubblerag", settings=settings, retrieval_only=True, limit=6)
+    assert [(a.evidence, a.paths) for a in alone] == [(b.evidence, b.paths) for b in batch]
+    many = [Question(f"m{i}", texts[i % 4]) for i in range(70)]  # more than a verb works on at once
+    found = index.answer(many, method="bubblerag", settings=fast, retrieval_only=True, limit=6)
+    assert [(a.evidence, a.paths) for a in found] == [(alone[i % 4].evidence, alone[i % 4].paths) for i in range(70)]
+
+
+def without_seconds(answer: Answer) -> Answer:
+    usage = replace(answer.usage, llm_s=0, graph_s=0, embed_s=0, wall_s=0)
+    return replace(answer, usage=usage, trace=tuple(replace(step, s=0) for step in answer.trace))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"n_anchors": 0},
+        {"n_trees": 0},
+        {"alpha": -1.0},
+        {"alpha": 1e4},
+        {"alpha": float("nan")},
+        {"pick_threshold": 2.0},
+        {"intra_penalty": 0.0},
+        {"passages": "sideways"},
+        {"rank": "sideways"},
+        {"cost_on": "edges"},
+        {"budget": 0},
+        {"max_local": 0},
+        {"depth": -1},
+        {"fusion_constant": -1.0},
+        {"n_before": -1},
+    ],
+)
+def test_bad_parameters_are_refused_before_the_run(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        Params(**wrong)
+
+
+def test_an_index_without_the_layers_says_what_to_run(build: Any, facts: Any, fast: Any) -> None:
+    other = build(facts, methods=["dense"])
+    with pytest.raises(MissingLayer, match="bubblerag"):
+        other.answer(BORN, method="bubblerag", settings=fast, retrieval_only=True)

@@ -1,0 +1,290 @@
+"""The path verbs of HydraRAG against networkx and brute force on random multigraphs with several sources."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_rag.index.kb import KnowledgeBase
+from gpu_rag.index.kb_memory import knowledge_base
+from gpu_rag.models.embed.hashing import HashEmbedder
+from gpu_rag.types import Ragged
+from gpu_rag.verbs.hydra_base import FactGraph, fact_graph, facts_of_kb, one_relation
+from gpu_rag.verbs.hydra_cluster import equal_nodes
+from gpu_rag.verbs.hydra_graph import GraphWanted, Order, QuestionGraph, question_graphs
+from gpu_rag.verbs.hydra_search import Walks, chained, expanded, graph_paths, joined_parts, scored, started, steps_of
+
+Edge = tuple[int, str, int, str]
+SOURCES = ("left", "right")
+
+
+def base(n: int, edges: Sequence[Edge]) -> KnowledgeBase:
+    nodes = [(f"n{v:03d}", f"node {v}", "entity") for v in range(n)]
+    rows = [(f"n{s:03d}", r, f"n{o:03d}", source) for s, r, o, source in edges]
+    return knowledge_base(nodes, rows, embed=HashEmbedder().embed, sources=SOURCES)
+
+
+def graph_of(kb: KnowledgeBase, sources: tuple[int, ...] = (0, 1)) -> FactGraph:
+    paths = kb.paths(sources)
+    return fact_graph(facts_of_kb(kb), paths.graph, paths.edges)
+
+
+def random_edges(rng: random.Random, n: int, m: int, relations: int = 3) -> list[Edge]:
+    rows = {(rng.randrange(n), f"r{rng.randrange(relations)}", rng.randrange(n), rng.choice(SOURCES)) for _ in range(m)}
+    return sorted(rows)
+
+
+def search(
+    facts: FactGraph,
+    graphs: list[QuestionGraph],
+    depth: int,
+    window: tuple[int, int],
+    beam: int | None = None,
+    queries: Sequence[np.ndarray] | None = None,
+) -> list[set[tuple[int, ...]]]:
+    """The loop of a program, for several questions at once; the node lists of all whole paths of each question."""
+
+    def kept(walks: list[Walks]) -> list[Walks]:
+        asked = queries or [np.zeros(facts.vectors.shape[1], np.float32)] * len(graphs)
+        return scored(facts, graphs, walks, asked, beam, (0.7, 0.3))
+
+    hops = [started(graphs)]
+    for _ in range(depth):
+        hops.append(kept(expanded(graphs, hops[-1])))
+    parts = kept(joined_parts(graphs, list(zip(*hops))))
+    whole: list[Walks | None] = [None] * len(graphs)
+    windows = [[window] * len(g.orders) for g in graphs]
+    for step in range(max(map(steps_of, graphs))):
+        whole = [*kept(chained(graphs, whole, parts, windows, step))]
+    return [{p.nodes for p in graph_paths(facts, g, w, None)} for g, w in zip(graphs, whole) if w is not None]
+
+
+def simple_paths(graph: nx.Graph, order: Order, depth: int, window: tuple[int, int]) -> set[tuple[int, ...]]:
+    """All paths under the rules of `graph.paths`, out of networkx: segments of <= 2 D hops, open ends of 1..D hops."""
+    closes = order.closes or (not order.opens and len(order.topics) == 1)
+    least, longest = window
+    found: set[tuple[int, ...]] = set()
+    starts = [v for v in graph if v != order.topics[0]] if order.opens else [order.topics[0]]
+    ends = [v for v in graph if v != order.topics[-1]] if closes else [order.topics[-1]]
+    for one, other in itertools.product(starts, ends):
+        if one == other:
+            continue
+        for path in nx.all_simple_paths(graph, one, other, cutoff=longest):
+            places = [path.index(t) for t in order.topics if t in path]
+            if len(places) < len(order.topics) or places != sorted(places) or not least < len(path) - 1 <= longest:
+                continue
+            before, after = places[0], len(path) - 1 - places[-1]
+            inner = all(b - a <= 2 * depth for a, b in zip(places, places[1:]))
+            if inner and before <= depth and after <= depth:
+                found.add(tuple(path))
+    return found
+
+
+def undirected(edges: Sequence[Edge], n: int, sources: Sequence[str] = SOURCES) -> nx.Graph:
+    graph = nx.Graph()
+    graph.add_nodes_from(range(n))
+    graph.add_edges_from((s, o) for s, _, o, source in edges if source in sources and s != o)
+    return graph
+
+
+def clusters(edges: Sequence[Edge], inside: Sequence[int], alone: Sequence[int]) -> dict[int, int]:
+    """Node -> the smallest node of its cluster, from the definition."""
+    held = set(inside)
+    says: dict[int, set[Any]] = {v: set() for v in inside}
+    for s, r, o, source in edges:
+        if s in held and o in held and s != o:
+            says[s].add(("out", r, o, source))
+            says[o].add(("in", r, s, source))
+    groups: dict[Any, int] = {}
+    found = {}
+    for v in sorted(held):
+        multiset = tuple(sorted((d, r, u, c) for d, r, u, c in says[v]))
+        key = ("topic", v) if v in alone else tuple(sorted((d, r, u) for d, r, u, _ in multiset))
+        found[v] = groups.setdefault(key, v)
+    return found
+
+
+ORDERS = [
+    Order((0,)),
+    Order((0, 1)),
+    Order((1, 0), closes=True),
+    Order((0, 1), opens=True),
+    Order((2, 0, 1)),
+    Order((0,), opens=True),
+]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("depth", [1, 2])
+def test_unbounded_search_finds_what_networkx_finds(seed: int, depth: int) -> None:
+    rng = random.Random(seed)
+    n = 11
+    edges = random_edges(rng, n, 20)
+    facts = graph_of(base(n, edges))
+    plain = undirected(edges, n)
+    for order in ORDERS:
+        k = len(order.topics)
+        for window in ((k * (depth - 1), k * depth), (0, k * depth)):
+            wanted = [GraphWanted(order.topics, (order,))]
+            (graph,) = question_graphs(facts, wanted, depth, cluster=False)
+            (found,) = search(facts, [graph], depth, window) if graph.orders else ([set()],)
+            expected = simple_paths(plain, order, depth, window)
+            assert found == expected, (order, window)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_clustered_search_is_search_on_the_graph_of_representatives(seed: int) -> None:
+    rng = random.Random(100 + seed)
+    n, depth = 14, 2
+    edges = [*random_edges(rng, 8, 10, 1), *((v, "leaf", rng.randrange(4), "left") for v in range(8, n))]
+    facts = graph_of(base(n, edges))
+    plain = undirected(edges, n)
+    for order in (Order((0, 1)), Order((0,))):
+        (graph,) = question_graphs(facts, [GraphWanted(order.topics, (order,))], depth)
+        ball = set().union(*(nx.single_source_shortest_path_length(plain, t, depth) for t in order.topics))
+        assert graph.ball.tolist() == sorted(ball) and graph.taken.nodes == len(ball)
+        of = clusters(edges, sorted(ball), order.topics)
+        assert graph.representative.tolist() == [of[v] for v in sorted(ball)]
+        assert graph.clustered.nodes == len(set(of.values()))
+        small = plain.subgraph(set(of.values()))
+        assert graph.clustered.edges == small.number_of_edges()
+        window = (0, len(order.topics) * depth)
+        (found,) = search(facts, [graph], depth, window) if graph.orders else ([set()],)
+        assert found == simple_paths(small, order, depth, window)
+        for path in found:  # every choice of members is a path of the whole graph
+            for nodes in itertools.islice(itertools.product(*(graph.members(v) for v in path)), 50):
+                assert all(plain.has_edge(a, b) for a, b in zip(nodes, nodes[1:]))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_reduction_keeps_the_nodes_of_the_rule(seed: int) -> None:
+    rng = random.Random(200 + seed)
+    n, depth = 16, 2
+    edges = random_edges(rng, n, 22)
+    facts = graph_of(base(n, edges))
+    plain = undirected(edges, n)
+    away = dict(nx.all_pairs_shortest_path_length(plain))
+    far = 99
+    for order in (Order((0, 1)), Order((0, 1), closes=True), Order((0, 1, 2), opens=True)):
+        (graph,) = question_graphs(facts, [GraphWanted(order.topics, (order,))], depth, cluster=False)
+        inside = plain.subgraph(graph.ball.tolist())
+        near = dict(nx.all_pairs_shortest_path_length(inside))
+        expected = set(order.topics)
+        for v in inside:
+            between = (near[a].get(v, far) + near[b].get(v, far) for a, b in zip(order.topics, order.topics[1:]))
+            opened = [order.topics[0]] * order.opens + [order.topics[-1]] * order.closes
+            if any(d <= 2 * depth for d in between) or any(near[t].get(v, far) <= depth for t in opened):
+                expected.add(v)
+        assert set(graph.nodes.tolist()) == expected
+        assert graph.reduced.nodes == len(expected)
+        assert set(graph.ball.tolist()) == {v for v in plain if any(away[t].get(v, far) <= depth for t in order.topics)}
+
+
+def test_a_question_alone_is_that_question_in_a_batch() -> None:
+    rng = random.Random(5)
+    n, depth = 20, 2
+    facts = graph_of(base(n, random_edges(rng, n, 45)))
+    embedder = HashEmbedder()
+    wanted = [
+        GraphWanted((0, 1), (Order((0, 1)), Order((1,)))),
+        GraphWanted((3,), (Order((3,)),)),
+        GraphWanted((4, 5, 6), (Order((4, 5, 6)), Order((5, 4), closes=True))),
+    ]
+    queries = [*embedder.embed(["one", "two", "three"])]
+    together = question_graphs(facts, wanted, depth)
+    found = search(facts, together, depth, (0, 4), beam=3, queries=queries)
+    for b, one in enumerate(wanted):
+        (alone,) = question_graphs(facts, [one], depth)
+        assert torch.equal(alone.nodes, together[b].nodes) and torch.equal(alone.csr.indices, together[b].csr.indices)
+        assert search(facts, [alone], depth, (0, 4), beam=3, queries=[queries[b]]) == [found[b]]
+
+
+def test_questions_at_different_hops_can_be_scored_together() -> None:
+    facts = graph_of(base(8, random_edges(random.Random(1), 8, 16)))
+    graphs = question_graphs(facts, [GraphWanted((v,), (Order((v,)),)) for v in (0, 1, 2)], 3)
+    none = [np.zeros(facts.vectors.shape[1], np.float32)] * 3
+    ways = [started([graph]) for graph in graphs]
+    for b in range(3):
+        for _ in range(b + 1):
+            ways[b] = expanded([graphs[b]], ways[b])
+    mixed = scored(facts, graphs, [way[0] for way in ways], none, 4, (0.7, 0.3))
+    for b, walks in enumerate(mixed):
+        (alone,) = scored(facts, [graphs[b]], ways[b], none[:1], 4, (0.7, 0.3))
+        assert torch.equal(walks.paths.nodes, alone.paths.nodes) and walks.paths.edges.shape[1] == b + 1
+        assert torch.equal(expanded([graphs[b]], [walks])[0].paths.nodes, expanded([graphs[b]], [alone])[0].paths.nodes)
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 10**6))
+def test_removing_a_source_leaves_the_paths_of_the_other(seed: int) -> None:
+    rng = random.Random(seed)
+    n, depth = 10, 2
+    edges = random_edges(rng, n, 18)
+    kb = base(n, edges)
+    order = Order((0, 1))
+    found = []
+    for facts in (graph_of(kb), graph_of(kb, (0,))):
+        (graph,) = question_graphs(facts, [GraphWanted((0, 1), (order,))], depth, cluster=False)
+        found.append(search(facts, [graph], depth, (0, 4))[0] if graph.orders else set())
+    plain = undirected(edges, n, ["left"])
+    assert found[1] == {p for p in found[0] if all(plain.has_edge(a, b) for a, b in zip(p, p[1:]))}
+
+
+def test_the_beam_keeps_the_best_by_the_formula() -> None:
+    kb = base(5, [(0, "likes", 1, "left"), (0, "hates", 2, "left"), (1, "likes", 3, "left"), (2, "hates", 4, "left")])
+    facts = graph_of(kb)
+    (query,) = HashEmbedder().embed(["node 0 likes node 1"])
+    (graph,) = question_graphs(facts, [GraphWanted((0,), (Order((0,)),))], 2, cluster=False)
+    assert search(facts, [graph], 2, (0, 2), beam=1, queries=[query])[0] == {(0, 1)}
+    (walks,) = scored(facts, [graph], expanded([graph], started([graph])), [query], None, (0.7, 0.3))
+    vectors = kb.vectors("kb_edge_vectors").double()
+    rows = [kb.edge_text(e) for e in range(kb.n_edges)]
+    expected = [
+        0.7 * float(vectors[rows.index(text)] @ torch.from_numpy(query).double()) + 0.3 / 2
+        for text in ("node 0 likes node 1", "node 0 hates node 2")
+    ]
+    assert walks.scores is not None and np.allclose(walks.scores.tolist(), expected, atol=1e-3)
+
+
+def test_parallel_relations_are_one_edge_and_hydra_e_keeps_one_of_them() -> None:
+    edges = [(0, "a", 1, "left"), (1, "b", 0, "left"), (0, "c", 1, "right"), (1, "d", 2, "left")]
+    kb = base(3, edges)
+    facts = graph_of(kb)
+    assert facts.triples.offsets.diff().tolist() == [3, 1]
+    drawn = {tuple(one_relation(facts, facts_of_kb(kb), seed).triples.values.tolist()) for seed in range(40)}
+    assert len(drawn) == 3 and all(len(rows) == 2 for rows in drawn)
+    again = [one_relation(facts, facts_of_kb(kb), 7).triples.values.tolist() for _ in range(2)]
+    assert again[0] == again[1]
+    (graph,) = question_graphs(facts, [GraphWanted((0,), (Order((0,)),))], 2)
+    assert (graph.taken.edges, graph.taken.triples, graph.taken.nodes) == (2, 4, 3)
+
+
+def by_neighbours_alone(graph: FactGraph, nodes: Ragged, alone: Ragged) -> Any:
+    """A wrong clustering: relations and directions are forgotten."""
+    csr = graph.graph.csr
+    blind = FactGraph(
+        graph.graph, graph.checked, graph.keys, graph.triples, graph.n_triples, graph.vectors,
+        torch.stack([csr.indices.long() * 7919, csr.indices.long() * 104729], 1),
+    )  # fmt: skip
+    return equal_nodes(blind, nodes, alone)
+
+
+@pytest.mark.parametrize("cluster", [equal_nodes, by_neighbours_alone])
+def test_nodes_with_other_relations_or_directions_stay_apart(cluster: Callable[..., Any]) -> None:
+    edges = [(0, "a", 1, "left"), (0, "a", 2, "left"), (0, "b", 3, "left"), (4, "a", 0, "left"), (0, "a", 5, "left")]
+    facts = graph_of(base(6, edges))
+    nodes = Ragged(torch.arange(6), torch.tensor([0, 6]))
+    alone = Ragged(torch.tensor([0, 5]), torch.tensor([0, 2]))
+    representative, n_edges, n_triples = cluster(facts, nodes, alone)
+    right = representative.tolist() == [0, 1, 1, 3, 4, 5]
+    assert right == (cluster is equal_nodes)
+    assert (n_edges.tolist(), n_triples.tolist()) == ([5], [5])
