@@ -38,7 +38,10 @@ METHODS = {
 
 
 class Method(Protocol):
-    """What a method's file must define; a method of one's own is one more file of this shape."""
+    """What a method's file must define; a method of one's own is one more file of this shape.
+
+    It may define `check(index, params)` too, called before a run: raises for parameters that the index cannot serve.
+    """
 
     NEEDS: tuple[str, ...]
     Params: type
@@ -94,10 +97,25 @@ def layers_for(methods: Iterable[str], sources: Sources | None = None) -> list[L
 
 
 def check_layers(method: str, present: Sequence[str], folder: str) -> None:
-    """Raises MissingLayer with the line to run when the index lacks a layer that the method needs.
+    """Raises MissingLayer, with the methods that can run and the line to run, when a layer of the method is missing.
 
     What a layer was made of is there when the layer is: `kb` of a knowledge base alone has no extraction.
     """
+    missing = _missing(method, present)
+    if missing:
+        names = ", ".join(name for name in all_layers() if name in missing)
+        able = [name for name in METHODS if not _missing(name, present)]
+        raise MissingLayer(
+            f"the index lacks what {method} needs",
+            given=f"{folder} without {names}",
+            expected=f"a method that it is built for: --method {' | '.join(able)}" if able else None,
+            do=f"{'or ' if able else ''}run: gpu-rag index CORPUS --out {folder} --for {method} "
+            "(CORPUS, --kg, --skb, --source, --openie and settings as before)",
+        )
+
+
+def _missing(method: str, present: Sequence[str]) -> set[str]:
+    """The layers that a method needs and that are not there, with what is missing under these."""
     missing: set[str] = set()
     stack = ["passages", *load_method(method).NEEDS]
     while stack:
@@ -105,14 +123,7 @@ def check_layers(method: str, present: Sequence[str], folder: str) -> None:
         if need not in missing and need not in present:
             missing.add(need)
             stack.extend(all_layers()[need].needs)
-    if missing:
-        names = ", ".join(name for name in all_layers() if name in missing)
-        raise MissingLayer(
-            f"the index lacks what {method} needs",
-            given=f"{folder} without {names}",
-            do=f"run: gpu-rag index CORPUS --out {folder} --for {method} "
-            "(CORPUS, --kg, --skb, --source, --openie and settings as before)",
-        )
+    return missing
 
 
 def check_passages(method: str, n_passages: int, folder: str) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from gpu_rag.catalog import Method, check_layers, check_passages, load_method
-from gpu_rag.errors import GpuRagError, RequestFailed
+from gpu_rag.errors import BadInput, GpuRagError, RequestFailed
 from gpu_rag.graph.backend import preferring, recording
 from gpu_rag.graph.choices import check_preferences
-from gpu_rag.index.folder import canonical_json, sha256_text
+from gpu_rag.index.folder import canonical_json, checksums, sha256_file, sha256_text
 from gpu_rag.index.index import Index
 from gpu_rag.model_set import ModelSet
 from gpu_rag.runtime.accounts import Budget, RunStats
@@ -67,14 +68,17 @@ class Engine:
     def config(self, method: str, *, retrieval_only: bool = False) -> dict[str, Any]:
         """Everything that an answer depends on: compared, by name, when a run is resumed."""
         settings = self.settings
+        params = self.params(method)
         config: dict[str, Any] = {
             "method": method,
-            "params": asdict(self.params(method)),
+            "params": asdict(params),
             "reader": asdict(settings.reader),
             "seed": settings.runtime.seed,
             "budget": [settings.runtime.max_calls, settings.runtime.max_tokens, settings.runtime.max_seconds],
             "index": self.index.manifest.digest(),
         }
+        if files := getattr(params, "files", ()):  # a path alone would not tell that a file has changed
+            config["files"] = {file: _content_of(Path(file)) for file in files}
         if not retrieval_only:
             config["llm"] = {**self.models.describe("llm"), "capable": self.models.llm().capable}
             config["decider"] = settings.models.decider
@@ -144,6 +148,8 @@ class Engine:
         check_layers(method, self.index.layers, str(self.index.path))
         check_passages(method, self.index.n_passages, str(self.index.path))
         params, config_hash = self.params(method), self.config_hash(method, retrieval_only=retrieval_only)
+        if (check := getattr(module, "check", None)) is not None:  # of parameters against the index
+            check(self.index, params)
         executors = self._bound(with_llm=not retrieval_only)
         llm = None if retrieval_only else self.models.llm()
         models = ModelSettings(llm, self._decider(not retrieval_only))
@@ -192,6 +198,14 @@ class Engine:
             run_streaming(programs, executors, services, low_water=self.settings.runtime.low_water, **options)
         else:
             run_rounds(programs, executors, **options)
+
+
+def _content_of(path: Path) -> str:
+    """A hash of a file, or of all files below a folder. Raises BadInput."""
+    try:
+        return sha256_text(canonical_json(checksums(path))) if path.is_dir() else sha256_file(path)
+    except OSError as error:
+        raise BadInput("a file of the settings cannot be read", given=f"{path}: {error.strerror}") from error
 
 
 def _retrieval(module: Method) -> Callable[[Question, Verbs, Any], Any]:

@@ -38,8 +38,9 @@ class AnswerChecker:
 
     A row: its status, answer and error fit together, and its id is its own. Evidence: the passage is in the index,
     with this title, text, offsets, file and place. An edge of a path: the relation is in the index, and the passage
-    named states it; of an edge of a knowledge base, the file and line that it was read from. `against_corpus`, last:
-    the characters start:end of the source documents are the text quoted.
+    named states it; of an edge of a knowledge base, the file and line that it was read from. A node: it is in the
+    index, with this name and type. `against_corpus`, last: the characters start:end of the source documents are the
+    text quoted.
     """
 
     def __init__(self, index: Index):
@@ -60,6 +61,8 @@ class AnswerChecker:
             for place, edge in enumerate(_list(path.get("edges") if isinstance(path, dict) else None), 1):
                 self.n_edges += 1
                 yield from (Difference(id, f"path {number}, edge {place}", what) for what in self._edge(edge))
+        for number, node in enumerate(_list(row.get("nodes", [])), 1):
+            yield from (Difference(id, f"node {number}", what) for what in self._node(node))
 
     def _row(self, raw: Row, row: Row) -> Iterator[str]:
         if row["id"] in self._seen:
@@ -97,9 +100,8 @@ class AnswerChecker:
             file, place = self._index.places([row])[0]
             if (item.get("file"), item["place"]) != (file, place):
                 yield f"passage {name}: it stands in {file} {place}, not in {item.get('file')} {item['place']}"
-        score = item.get("score")
-        if not isinstance(score, (int, float)) or not math.isfinite(score):
-            yield f"passage {name}: the score is {score!r}, not a number"
+        if not _is_number(item.get("score")):
+            yield f"passage {name}: the score is {item.get('score')!r}, not a number"
         start, end, text = item.get("start"), item.get("end"), item.get("text")
         if isinstance(start, int) and isinstance(end, int) and isinstance(text, str):
             spans = self._spans.setdefault(passage["doc_id"], {})
@@ -152,6 +154,23 @@ class AnswerChecker:
         else:
             yield f"passage {passage} does not state it; {', '.join(sorted(stated)[:_MOST_NAMED]) or 'no passage'} does"
 
+    # --- nodes -------------------------------------------------------------------------------------
+
+    def _node(self, node: Any) -> Iterator[str]:
+        if not isinstance(node, dict) or not isinstance(node.get("id"), str):
+            yield "it is not {id, name, type, source, score}"
+            return
+        kb = self._index.loaded("kb", load_kb) if self._has_kb else None
+        row = kb.row_of(node["id"]) if kb is not None else None
+        if kb is None or row is None:
+            yield f"no node of the index has the id {node['id']!r}"
+            return
+        for key, held in (("name", kb.node_names[row]), ("type", kb.type_names[kb.node_type[row]])):
+            if node.get(key) != held:
+                yield f"node {node['id']}: the {key} is {held!r}, not {node.get(key)!r}"
+        if not _is_number(node.get("score")):
+            yield f"node {node['id']}: the score is {node.get('score')!r}, not a number"
+
     # --- the corpus --------------------------------------------------------------------------------
 
     def _node_documents(self) -> set[str]:
@@ -187,6 +206,10 @@ def check_answers(
     if corpus:
         found += checker.against_corpus(corpus)
     return checker, found
+
+
+def _is_number(score: Any) -> bool:
+    return isinstance(score, (int, float)) and math.isfinite(score)
 
 
 def _list(value: Any) -> list[Any]:

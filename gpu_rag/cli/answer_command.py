@@ -13,7 +13,6 @@ from gpu_rag.cli.options import add_limit, add_max_failures, add_settings, api_k
 from gpu_rag.cli.plan_view import Foretold, add_plan, check_plan, comparison, plan_answers, without_vector_cache
 from gpu_rag.cli.progress import Bars
 from gpu_rag.errors import ModelError
-from gpu_rag.graph.backend import spelled
 from gpu_rag.jobs import AnswersFile, Tally, read_rows
 from gpu_rag.report.accounts import graph_ops_line, idle_line, llm_account
 from gpu_rag.runtime.accounts import RunStats
@@ -47,6 +46,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     from gpu_rag.api import Index, load_questions
     from gpu_rag.catalog import check_layers
     from gpu_rag.engine import check_unique
+    from gpu_rag.graph.backend import spelled
 
     check_plan(options)
     started = time.perf_counter()

@@ -19,6 +19,7 @@ from gpu_rag.cli.options import (
     table,
 )
 from gpu_rag.cli.progress import Bars
+from gpu_rag.report.accounts import graph_ops_line, joined_ops
 
 HELP = "Score methods on questions with gold passages or answers, with bootstrap intervals."
 RANKS_AS = {"dual-agent": "hybrid", "higra-agent": "higra-retriever"}  # where no dialogue is held
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """Runs every method on every question and scores it."""
     from gpu_rag.api import Index, load_questions
-    from gpu_rag.catalog import check_layers
+    from gpu_rag.catalog import check_layers, check_passages
     from gpu_rag.evaluation.compare import compare
 
     rows, rejects = load_questions(options.questions, options.limit)
@@ -52,6 +53,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     settings = settings_of(options, index.manifest.settings)
     for method in methods:  # all of them before the first one runs
         check_layers(method, index.layers, str(index.path))
+        check_passages(method, index.n_passages, str(index.path))
     if options.retrieval_only and (same := [f"{m} ranks as {RANKS_AS[m]}" for m in methods if m in RANKS_AS]):
         say(f"gpu-rag: --retrieval-only leaves out the dialogue: {', '.join(same)}")
     engine = index.engine(settings, api_key=api_key())
@@ -95,6 +97,9 @@ def _cell(entry: dict[str, Any], name: str) -> str:
 
 
 def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) -> str:
+    """The scores, their paired differences and what ran the graph ops, as text."""
+    from gpu_rag.report.evaluation import shown_pairs
+
     methods = document["methods"]
     named = [*(f"recall@{k}" for k in at), "hit@1", "hit@5", "recall@20", "mrr", "hits@1", "answer_on_path"]
     named += ["answer_on_path_pruned", *([] if retrieval_only else ["em", "f1"])]
@@ -109,8 +114,10 @@ def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) 
     ]
     if document["paired"]:
         rows = []
-        for pair, by_name in document["paired"].items():
-            cells = [by_name.get(name) for name in measures]
+        pairs, which = shown_pairs(document)
+        for pair in pairs:
+            cells = [document["paired"][pair].get(name) for name in measures]
             rows.append([pair, *(f"{c['diff']:+.3f} [{c['low']:+.3f}, {c['high']:+.3f}]" if c else "-" for c in cells)])
-        parts += ["paired differences", table(rows, ["methods", *measures])]
+        parts += [f"paired differences{which}", table(rows, ["methods", *measures])]
+    parts.append(f"graph ops: {graph_ops_line(joined_ops(entry['graph_ops'] for entry in methods.values()))}")
     return "\n\n".join(parts)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpu_rag.cli.options import add_max_failures, add_settings, api_key, exceeds, names, say, settings_of, table
 from gpu_rag.cli.plan_view import add_plan, check_plan, compared_index, comparison, plan_index
 from gpu_rag.cli.progress import Bars
+from gpu_rag.report.accounts import graph_ops_line, joined_ops
 
 if TYPE_CHECKING:
     from gpu_rag.index.build import BuildReport
@@ -201,6 +202,12 @@ def _idle(stages: dict[str, dict[str, Any]]) -> list[str]:
     return [f"LLM idle: {', '.join(shares)}"] if shares else []
 
 
+def _ran(stages: dict[str, dict[str, Any]]) -> list[str]:
+    """What ran the graph ops of the stages that ran now, where there were any."""
+    ops = joined_ops(stage["graph_ops"] for stage in stages.values())
+    return [f"graph ops: {graph_ops_line(ops)}"] if ops else []
+
+
 def _summary(document: dict[str, Any]) -> str:
     per_thousand = max(document["passages"], 1) / 1000
     rows = []
@@ -219,6 +226,7 @@ def _summary(document: dict[str, Any]) -> str:
         counts,
         *([f"extraction: {extraction}"] if extraction else []),
         *_idle(document["stages"]),
+        *_ran(document["stages"]),
         f"index: {document['out']} ({document['wall_s']:.1f} s)",
     ]
     if "kb" in document:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
+from gpu_rag.cli.story_words import said
+
 _WIDTH = 100
 
 
@@ -30,7 +32,7 @@ def story(row: dict[str, Any], *, decisions: bool = True, evidence: int | None =
     if decisions and row["trace"]:
         lines.append("\ndecisions")
         lines.extend(_step(step) for step in row["trace"])
-    if decisions and row["paths"]:
+    if row["paths"] and (decisions or not row["evidence"]):  # without passages they are all the support there is
         lines.append("\npaths")
         for path in row["paths"]:
             where = ", ".join(edge[3] for edge in path["edges"])
@@ -39,7 +41,7 @@ def story(row: dict[str, Any], *, decisions: bool = True, evidence: int | None =
         lines.append("\nnodes")
         for number, node in enumerate(row["nodes"][:evidence], 1):
             lines.append(f"  {number}. {node['name']}   [{node['id']}, {node['type']}]  score {node['score']:.3f}")
-    lines.append("\nevidence")
+    lines.append("\nevidence" if row["evidence"] else "\nevidence  no passages")
     for number, item in enumerate(row["evidence"][:evidence], 1):
         lines.append(f"  {number}. {item['title']}   [{_place(item)}]  score {item['score']:.3f}: {item['why']}")
         lines.append(_wrapped(_shortened(item["text"]), "     "))
@@ -60,26 +62,13 @@ def _place(item: dict[str, Any]) -> str:
     return ", ".join([*filter(None, parts), f"characters {item['start']}-{item['end']}"])
 
 
-# What a step of a dialogue says, by its verb; other steps go by their verb alone.
-_SAID = {
-    "clarified": "the question, rewritten",
-    "plan/rules": "plan, by rules over the question's features",
-    "plan/model": "plan, by the model",
-    "plan/refused": "the model's plan could not be used",
-    "ask_librarian": "the Seeker asks the Librarian",
-    "librarian": "the Librarian says",
-    "seeker/sent_back": "sent back to the Seeker: references without an answer in them",
-    "seeker/rules": "the Seeker goes on by rules",
-    "seeker/answer": "the Seeker answers",
-    "seeker/forced_answer": "no turn or question is left: the Seeker must answer",
-}
 _MOST_SHOWN = 16
 
 
 def _step(step: dict[str, Any]) -> str:
-    among = f" among {step['n_candidates']:,}" if step["n_candidates"] and step["verb"] not in _SAID else ""
+    words = said(step["verb"], step["n_candidates"])
+    among = f" among {step['n_candidates']:,}" if step["n_candidates"] and words is None else ""
     reply = f" (reply {step['reply_hash']})" if step["reply_hash"] else ""
-    said = _SAID.get(step["verb"], step["verb"])
-    head = f"  {step['step'] + 1}. {said}{among}{reply}, {step['s'] * 1000:.1f} ms"
+    head = f"  {step['step'] + 1}. {words or step['verb']}{among}{reply}, {step['s'] * 1000:.1f} ms"
     chosen = [_wrapped(item, "       - ", "         ") for item in step["chosen"][:_MOST_SHOWN]]
     return "\n".join([head, *chosen])

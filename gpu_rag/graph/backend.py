@@ -11,11 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib.util import find_spec
-from typing import TypeVar
-
-import torch
+from typing import TYPE_CHECKING, TypeVar
 
 from gpu_rag.errors import BadInput, MissingBackend, UsageError
+
+if TYPE_CHECKING:
+    import torch  # the command line reads `spelled` without loading it
 
 IMPLEMENTATIONS = ("numba", "torch")
 

@@ -62,11 +62,11 @@ def local_nodes(blocks: Blocks, lists: Ragged, name: str) -> Ragged:
     row, node = row_of_value(lists), lists.values.long()
     if node.numel() == 0:
         return Ragged(node, lists.offsets)
-    width = 1 + int(max(node.max(), blocks.global_ids.max() if blocks.global_ids.numel() else 0))
+    width = 1 + (int(blocks.global_ids.max()) if blocks.global_ids.numel() else 0)
     known = row_of_value(Ragged(blocks.global_ids, blocks.offsets)) * width + blocks.global_ids
     wanted = row * width + node
     at = torch.searchsorted(known, wanted)
-    missing = node < 0
+    missing = (node < 0) | (node >= width)
     if known.numel():
         missing |= known[at.clamp(max=known.shape[0] - 1)] != wanted
     else:

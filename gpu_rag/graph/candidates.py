@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gpu_rag.graph.ragged import check_ascending, check_ragged, expand, row_of_value
+from gpu_rag.graph.ragged import check_ascending, check_ragged, expand, row_of_value, small_values
 from gpu_rag.types import Ragged
 
 
@@ -18,6 +18,7 @@ def rare_word_pairs(left: Ragged, right: Ragged, words: int, longest: int) -> tu
     for lists, name in ((left, "left words"), (right, "right words")):
         check_ragged(lists, name)
         check_ascending(lists, name)
+    left, right = small_values(left, right)
     n = 1 + max((int(side.values.max()) for side in (left, right) if side.values.numel()), default=0)
     counts = torch.bincount(right.values.long(), minlength=n)
     starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])

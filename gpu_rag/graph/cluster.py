@@ -9,6 +9,7 @@ from gpu_rag.errors import BadInput
 from gpu_rag.graph.backend import pick_implementation
 from gpu_rag.graph.dots import check_unit_rows, exact_dots, filter_for
 from gpu_rag.graph.ragged import arrays_of, check_ragged, row_of_value
+from gpu_rag.graph.room import check_room
 from gpu_rag.graph.union import merge_labels
 from gpu_rag.types import Ragged
 
@@ -49,7 +50,8 @@ def radius_clusters(
     if vectors.shape[0] >= 2**31:
         raise BadInput("too many vectors", given=vectors.shape[0], expected="fewer than 2^31")
     chosen = pick_implementation(vectors.device, implementation, "radius_clusters")
-    vectors = vectors.detach()
+    vectors, min_samples = vectors.detach(), min(min_samples, vectors.shape[0] + 1)  # more: no row is core either
+    check_room(64 * vectors.shape[0], vectors.device, "labels and counts", "cluster a part at a time")
     if chosen == "numba":
         from gpu_rag.graph.cluster_numba import clusters_by_numba
 

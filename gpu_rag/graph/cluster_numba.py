@@ -22,7 +22,8 @@ def clusters_by_numba(
     raw = raw_components(vectors)
     rows = vectors.to(fast.dtype) if fast.dtype == torch.bfloat16 else vectors
     parent, count, enough = np.arange(n, dtype=np.int32), np.zeros(n, np.int32), min_samples - 1
-    waiting, n_waiting = np.zeros((2 * n * max(0, min_samples - 2) + 64, 2), np.int32), 0
+    room = min(2 * n * max(0, min_samples - 2), n * (n - 1) // 2)  # there are no more pairs
+    waiting, n_waiting = np.zeros((room + 64, 2), np.int32), 0
     buffer = torch.empty(min(n, tile) ** 2, dtype=fast.dtype)
     for i0 in range(0, n, tile):
         left = rows[i0 : i0 + tile].to(fast.dtype)

@@ -10,19 +10,22 @@ import torch
 from gpu_rag.errors import MissingBackend, UsageError
 from gpu_rag.graph.backend import chosen, preferred
 from gpu_rag.graph.csr import row_of_entry
+from gpu_rag.graph.ego import CheckedGraph, checked
 from gpu_rag.types import CSR
 
 
-def connected_components(csr: CSR, *, implementation: str = "auto") -> torch.Tensor:
+def connected_components(csr: CSR | CheckedGraph, *, implementation: str = "auto") -> torch.Tensor:
     """Label of each node: i64[N], the smallest node of its component. Directions are ignored; weights do not matter.
 
-    implementation: numba (union-find) | scipy | torch (minimum labels and pointer jumping) | auto, see
-    `pick_implementation`. All give the same integers. O(N + E) memory. Raises UsageError, MissingBackend.
+    csr: the adjacency, or `checked(csr)`. implementation: numba (union-find) | scipy | torch (minimum labels and
+    pointer jumping) | auto, see `pick_implementation`. All give the same integers. O(N + E) memory. Raises BadInput,
+    UsageError, MissingBackend.
     Four nodes with the edges 0 - 2 and 1 - 3 are labelled [0, 1, 0, 1].
     """
-    if csr.n == 0:
-        return torch.zeros(0, dtype=torch.int64, device=csr.indptr.device)
-    return BY[chosen("connected_components", pick_implementation(csr.indptr.device, implementation))](csr)
+    graph = checked(csr).csr
+    if graph.n == 0:
+        return torch.zeros(0, dtype=torch.int64, device=graph.indptr.device)
+    return BY[chosen("connected_components", pick_implementation(graph.indptr.device, implementation))](graph)
 
 
 def pick_implementation(device: torch.device, implementation: str = "auto") -> str:

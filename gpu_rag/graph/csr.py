@@ -6,6 +6,7 @@ import torch
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.compiled import compiled_checks
+from gpu_rag.graph.room import check_room
 from gpu_rag.types import CSR
 
 _INTEGERS = (torch.int32, torch.int64)
@@ -26,12 +27,13 @@ def csr_from_edges(
     undirected: every edge is stored in both directions (a pair given as (a, b) and as (b, a) is the same edge, and
     both stored weights have the same bits). drop_self_loops: edges a -> a are left out, else kept once.
     Returns CSR with indptr i64[n+1], indices i32[E], weight f32[E] or None, on the device of `src`. Weights are summed
-    in f64, in the order given. Raises BadInput. Memory O(M).
+    in f64, in the order given; a sum must fit f32. Raises BadInput. Memory O(M).
 
     >>> csr_from_edges(torch.tensor([0, 2]), torch.tensor([1, 1]), 4).indptr.tolist()   # path 0 - 1 - 2, and 3 alone
     [0, 1, 3, 4, 4]
     """
     _check_edges(src, dst, n, weight)
+    check_room(24 * (n + src.shape[0]), src.device, f"a graph of {n:,} nodes", "split it, or use `shard_edges`")
     src, dst = src.long(), dst.long()
     values = None if weight is None else weight.double()
     if drop_self_loops:
@@ -48,7 +50,16 @@ def csr_from_edges(
         key, order = torch.sort(key)
         values = None if values is None else torch.cat([values, values[off_diagonal]])[order]
     rows, columns = (key // n, key % n) if n else (key, key)
-    return _assembled(rows, columns, n, None if values is None else values.float())
+    return _assembled(rows, columns, n, None if values is None else _in_f32(values))
+
+
+def _in_f32(weight: torch.Tensor) -> torch.Tensor:
+    """Raises BadInput where a sum of weights leaves the range of f32."""
+    narrow = weight.float()
+    if not bool(torch.isfinite(narrow).all()):
+        given = f"a sum of {float(weight.max()):.3g}"
+        raise BadInput("the weights of an edge are too large", given=given, expected="sums below 3.4e38")
+    return narrow
 
 
 def _check_edges(src: torch.Tensor, dst: torch.Tensor, n: int, weight: torch.Tensor | None) -> None:

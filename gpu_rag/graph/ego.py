@@ -13,8 +13,9 @@ from gpu_rag.errors import BadInput
 from gpu_rag.graph.backend import check_threads, pick_implementation, run_parts
 from gpu_rag.graph.compiled import shortened
 from gpu_rag.graph.csr import check_csr
-from gpu_rag.graph.ego_words import balls_by_words
+from gpu_rag.graph.ego_words import WORD, balls_by_words
 from gpu_rag.graph.ragged import arrays_of, check_ascending, check_ragged, expand, ragged_of_keys, row_of_value
+from gpu_rag.graph.room import check_room
 from gpu_rag.types import CSR, Blocks, Ragged
 
 __all__ = ["CheckedGraph", "checked", "ego_balls", "induced_subgraphs", "pick_implementation"]
@@ -71,8 +72,10 @@ def ego_balls(
     if limit is not None and limit < 0:
         raise BadInput("limit is out of range", given=limit, expected=">= 0 nodes, or None")
     check_threads(threads)
-    allowed = node_mask(graph, include, exclude)
+    allowed, radius = node_mask(graph, include, exclude), min(radius, graph.n)  # no shortest path is longer
     if pick_implementation(graph.indptr.device, implementation, "ego_balls") == "numba":
+        least = 5 * graph.n * min(threads, -(-seeds.batch // WORD))
+        check_room(least, graph.indptr.device, "marks of nodes", "ask with fewer threads")
         return _balls_by_numba(graph, seeds, radius, limit, allowed, threads)
     if limit is None and pick_kernel("msbfs_or", graph.indptr.device) == "triton":
         return balls_by_words(graph, seeds, radius, allowed)
@@ -138,6 +141,8 @@ def _balls_by_torch(graph: CSR, seeds: Ragged, radius: int, limit: int | None, a
         ball = torch.cat([ball, front]).sort().values
         if hop < radius:
             front = without(neighbours(graph, front, allowed), ball)
+            if front.numel() == 0:
+                break
     return ragged_of_keys(ball, seeds.batch, n)
 
 

@@ -114,6 +114,8 @@ def search(
     for step in range(radius + 1):
         if step > 0:
             n_found = hop(indptr, indices, allowed, front, bits_of, n_found, seen, fresh, found)
+        if n_found == 0:
+            break
         if limit >= 0:
             room = admit(found, n_found, seen, fresh, size, limit)
         n_touched = note(found, n_found, seen, fresh, touched, n_touched)
@@ -177,6 +179,8 @@ def ball_of_one(
                         ball[size] = w
                         size += 1
             begin = end
+        if begin == size:
+            break
         if 0 <= limit < size:
             ball[begin:size].sort()
             for i in range(limit, size):

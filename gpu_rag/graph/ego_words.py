@@ -15,14 +15,15 @@ from gpu_rag.types import CSR, Ragged
 WORD = 64  # questions
 TILE = 4 * WORD  # questions searched together: four words a node, three arrays of them
 
-_pulls: Any = WeakTensorKeyDictionary()  # by indices: a graph is turned once
+_pulls: Any = WeakTensorKeyDictionary()  # by indices, (indptr, pull): a graph is turned once
 
 
 def pull_of(graph: CSR) -> CSR:
     """The pattern whose row v lists the nodes with an entry in column v."""
-    if graph.indices not in _pulls:
-        _pulls[graph.indices] = transpose(CSR(graph.indptr, graph.indices))
-    pull: CSR = _pulls[graph.indices]
+    held = _pulls.get(graph.indices)
+    if held is None or held[0] is not graph.indptr:  # other graphs may share the columns
+        held = _pulls[graph.indices] = graph.indptr, transpose(CSR(graph.indptr, graph.indices))
+    pull: CSR = held[1]
     return pull
 
 

@@ -18,6 +18,7 @@ from gpu_rag.graph.backend import check_threads, chosen, pick_implementation, pr
 from gpu_rag.graph.csr import check_range
 from gpu_rag.graph.dots import check_unit_rows
 from gpu_rag.graph.ragged import check_ascending, check_ragged, row_of_value
+from gpu_rag.graph.room import check_room
 from gpu_rag.types import Ragged, TopK
 
 __all__ = [
@@ -217,6 +218,7 @@ def frontier_topk(
     _check_lists(frontier, asked, edges.n, "vertices")
     _check_k(k)
     check_threads(threads)
+    check_room(8 * k * frontier.values.shape[0], asked.vectors.device, "the result", "ask for fewer edges or vertices")
     picked = pick_search(asked.vectors.device, implementation)
     if picked == "numba":
         from gpu_rag.graph.frontier_numba import frontier_by_numba
@@ -242,6 +244,7 @@ def top_edges(asked: Asked, edges: HopEdges, k: int, *, implementation: str = "a
     _check_asked(asked, edges.vectors)
     _check_k(k)
     check_threads(threads)
+    check_room(8 * k * asked.keywords.batch, asked.vectors.device, "the result", "ask for fewer edges or questions")
     if pick_implementation(asked.vectors.device, implementation, "top_edges") == "numba":
         from gpu_rag.graph.frontier_numba import top_edges_by_numba
 

@@ -32,8 +32,11 @@ def _shared(asked: Ragged, b: torch.Tensor, keywords: Ragged, thing: torch.Tenso
     found = torch.zeros_like(b)
     if not asked.values.numel() or not keywords.values.numel():
         return found
-    width = 1 + max(int(asked.values.max()), int(keywords.values.max()))
-    known = row_of_value(asked) * width + asked.values.long()  # ascending
+    width = 1 + int(keywords.values.max())
+    own = asked.values < width  # others are in no list; a large one would not fit a key
+    known = row_of_value(asked)[own] * width + asked.values[own].long()  # ascending
+    if not known.numel():
+        return found
     for pair, place in expand(keywords.offsets[thing], keywords.offsets[thing + 1]):
         wanted = b[pair] * width + keywords.values[place].long()
         at = torch.searchsorted(known, wanted).clamp_(max=known.shape[0] - 1)

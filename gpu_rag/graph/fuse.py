@@ -27,6 +27,8 @@ def rrf(rankings: Sequence[TopK], k: int, *, constants: Sequence[float], impleme
     Rankings [5, 7] and [7, 9] with constants 1 give 7: 1/3 + 1/2, 5: 1/2, 9: 1/3.
     """
     _check_rankings(rankings, k, constants)
+    if any(r.ids.dtype == torch.int64 for r in rankings):
+        _check_ids(rankings)
     if pick_implementation(rankings[0].ids.device, implementation, "rrf") == "numba":
         return _rrf_by_numba(rankings, k, constants)
     _check_ids(rankings)
@@ -91,12 +93,16 @@ def _check_rankings(rankings: Sequence[TopK], k: int, constants: Sequence[float]
         if r.ids.dim() != 2 or r.ids.shape[0] != rankings[0].ids.shape[0]:
             given = f"{tuple(r.ids.shape)} beside {tuple(rankings[0].ids.shape)}"
             raise BadInput("rankings are not of the same questions", given=given, expected="[B, K] with one B")
+        if r.ids.dtype not in (torch.int32, torch.int64):
+            raise BadInput("ids of a ranking are no integers", given=r.ids.dtype, expected="i32, or i64 below 2^31")
 
 
 def _check_ids(rankings: Sequence[TopK]) -> None:
     for r in rankings:
         if bool((r.ids < -1).any()):
             raise BadInput("an id is negative", given=int(r.ids.min()), expected=">= 0, or -1 for padding")
+        if bool((r.ids > 2**31 - 1).any()):
+            raise BadInput("an id is too large", given=int(r.ids.max()), expected="below 2^31")
 
 
 def _terms(ids: torch.Tensor, constant: float) -> torch.Tensor:

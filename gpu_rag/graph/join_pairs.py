@@ -6,7 +6,7 @@ import torch
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.dots import exact_dots, filter_for
-from gpu_rag.graph.ragged import check_ascending, check_ragged, expand
+from gpu_rag.graph.ragged import check_ascending, check_ragged, expand, small_values
 from gpu_rag.types import Ragged
 
 _PAIRS = 1 << 19  # pairs whose keywords are compared at a time: bounds memory, not the result
@@ -60,6 +60,7 @@ def hybrid_best_of(
 
 def jaccard_of_pairs(left: Ragged, right: Ragged, i: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
     """f64[P]: shared / united keywords of left list i[p] and right list j[p]; 0 for two empty lists."""
+    left, right = small_values(left, right)
     n = 1 + max((int(side.values.max()) for side in (left, right) if side.values.numel()), default=0)
     sizes = right.offsets.diff()
     rows = torch.repeat_interleave(torch.arange(right.batch, device=sizes.device), sizes)

@@ -6,6 +6,7 @@ import torch
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.backend import pick_implementation
+from gpu_rag.graph.room import check_room
 from gpu_rag.types import TopK
 
 QUERY_TILE = 256  # queries of a product, at most
@@ -96,6 +97,7 @@ def nearest(
     Rows [1, 0], [0, 1], [0.6, 0.8] and the query [0, 1] with k = 2 give rows [1, 2] with 1 and 0.8.
     """
     _check_vectors(queries, base, k, tile)
+    check_room(8 * k * queries.shape[0], base.device, "the result", "ask for fewer rows or queries at a time")
     chosen, queries, base = pick_implementation(base.device, implementation, "nearest"), queries.detach(), base.detach()
     if min(*queries.shape[:1], *base.shape[:1], k) == 0:
         return topk_rows(queries.new_zeros(queries.shape[0], 0), k)

@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 
 from gpu_rag.errors import BadInput, MissingBackend, UsageError
-from gpu_rag.graph.backend import chosen, preferred
+from gpu_rag.graph.backend import check_threads, chosen, preferred
 from gpu_rag.graph.dots import check_unit_rows, exact_dots, filter_for
 from gpu_rag.graph.nearest import nearest
 from gpu_rag.types import TopK
@@ -161,6 +161,7 @@ def nearest_index(
     depend on the order of insertion. Memory: faiss keeps an f32 copy. Raises BadInput, UsageError, MissingBackend.
     """
     check_unit_rows(base, "base")
+    check_threads(threads)
     implementation, mode = pick_index(base.shape[0], mode, implementation)
     chosen("nearest_index", implementation)
     if implementation == "torch":

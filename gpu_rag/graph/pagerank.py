@@ -67,6 +67,7 @@ def personalized_pagerank(
     shape = (job.teleport.batch, graph.n)
     if out is not None:
         _check_out(out, shape, graph.device, prior)
+    job.check_room(0 if out is not None else 4 * shape[0] * shape[1])
     result = torch.empty(shape, dtype=torch.float32, device=graph.device) if out is None else out
 
     def solve(first: int, last: int) -> None:
@@ -122,6 +123,7 @@ def pagerank_topk(
         raise BadInput("the range of nodes is not in the graph", given=f"ids=({lo}, {hi})", expected=f"0..{graph.n}")
     if k < 0:
         raise BadInput("a negative number of results", given=f"k={k}", expected=">= 0")
+    job.check_room(8 * teleport.batch * k)
     best_ids = torch.empty(teleport.batch, k, dtype=torch.int32, device=graph.device)
     scores = torch.empty(teleport.batch, k, dtype=torch.float32, device=graph.device)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -18,6 +19,7 @@ from gpu_rag.graph.pagerank_graph import PageRankGraph
 from gpu_rag.graph.pagerank_plan import Array, Plan, plan_of
 from gpu_rag.graph.pagerank_solve import Gaps, Tile, solve_tile
 from gpu_rag.graph.pagerank_teleport import Teleport
+from gpu_rag.graph.room import check_room
 from gpu_rag.types import CSR
 
 IMPLEMENTATIONS = ("numba", "scipy", "torch", "cugraph")
@@ -113,6 +115,15 @@ class Job:
             graph, teleport, self.plan, implementation, options.block, self.dtypes, self.f16_steps
         )
 
+    def check_room(self, result: int) -> None:
+        """Raises BadInput where a result of so many bytes and the states of all threads cannot fit."""
+        tiles = -(-self.teleport.batch // self.width)
+        states = 1 if self.plan.in_place else 2
+        least = result + states * min(self.threads, tiles) * self.graph.n * self.width * self.dtypes[0].itemsize
+        check_room(
+            least, self.graph.device, f"{self.graph.n:,} nodes", "ask fewer questions or a smaller block at a time"
+        )
+
     def run(self, solve: Callable[[int, int], None]) -> None:
         """Calls solve(first, last) for the questions of each tile, on `threads` threads; the first error is raised."""
         tiles = [(i, min(i + self.width, self.teleport.batch)) for i in range(0, self.teleport.batch, self.width)]
@@ -121,7 +132,8 @@ class Job:
                 solve(first, last)
             return
         with ThreadPoolExecutor(self.threads) as pool:
-            for done in [pool.submit(solve, first, last) for first, last in tiles]:
+            # in the caller's context, so that `recording` hears of the kernels that run in threads
+            for done in [pool.submit(copy_context().run, solve, first, last) for first, last in tiles]:
                 done.result()
 
     def solve(self, first: int, last: int, result: torch.Tensor, lo: int, settle: int | None = None) -> None:

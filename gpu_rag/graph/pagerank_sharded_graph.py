@@ -144,7 +144,8 @@ def shard_graph(graph: CSR | PageRankGraph, *, group: Any = None, device: torch.
     None takes the default one, or one rank alone where there is none. device: where the rows go; that of the graph if
     None. It must suit the group: nccl needs GPUs, gloo the CPU.
     Ranks take stretches of rows with equal (entries + rows * mean degree), so none has more than about twice the mean
-    of either. Raises BadInput (graph; ranks that were given different graphs). Memory: 2 / ranks of the graph.
+    of either. Raises BadInput (graph; ranks that were given different graphs, as far as row pointers and the total
+    weights of nodes tell: a rank does not read the columns of others). Memory: 2 / ranks of the graph.
     """
     graph = prepare(graph)
     group, rank, world = place_in(group)
@@ -158,7 +159,8 @@ def shard_graph(graph: CSR | PageRankGraph, *, group: Any = None, device: torch.
         rank, bounds, stride, own_rows(graph.pull, lo, hi, bounds, stride, target), scale, graph.dangling.cpu(),
         graph.symmetric, graph.pull.m, wide, group,
     )  # fmt: skip
-    made.agree("graphs", (int(graph.pull.indptr.sum()) + graph.n + int(graph.symmetric)) % 2**62)
+    told = int(graph.pull.indptr.sum()) + int(graph.scale.double().view(torch.int64).sum())  # wraps, equally on all
+    made.agree("graphs", (told + graph.n + int(graph.symmetric)) % 2**62)
     return made
 
 

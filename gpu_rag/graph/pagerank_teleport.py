@@ -89,8 +89,16 @@ def teleport_of_seeds(n: int, seeds: Ragged, weights: Ragged | None) -> Teleport
     if np.any((total <= 0) & (lengths > 0)):
         at = int(np.argmax((total <= 0) & (lengths > 0)))
         raise BadInput("the seed weights of a row sum to zero", given=f"row {at}", expected="a positive sum")
+    _check_sums(total, "seed weights")
     nodes = seeds.values.detach().cpu().long().numpy()
     return Teleport(len(lengths), offsets, nodes, mass / total[row], None, np.zeros(0))
+
+
+def _check_sums(total: Array, what: str) -> None:
+    """Raises BadInput where finite numbers of a row have no finite sum."""
+    if not np.all(np.isfinite(total)):
+        at = int(np.argmax(~np.isfinite(total)))
+        raise BadInput(f"the {what} of a row are too large", given=f"row {at}", expected="a sum below 1.8e308")
 
 
 def _checked_offsets(lists: Ragged, name: str) -> Array:
@@ -115,6 +123,7 @@ def teleport_of_prior(graph: PageRankGraph, prior: torch.Tensor) -> Teleport:
     if not bool((torch.isfinite(prior) & (prior >= 0)).all()):
         raise BadInput("the prior has a negative value or one that is not finite", expected="finite and >= 0")
     total = np.array([float(row.double().contiguous().sum()) for row in prior], dtype=np.float64)
+    _check_sums(total, "values of the prior")
     nothing = np.zeros(0, np.int64)
     return Teleport(len(total), nothing, nothing, nothing.astype(np.float64), prior, total)
 

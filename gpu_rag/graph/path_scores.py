@@ -33,8 +33,9 @@ def score_paths(
     score = w1 cos(q, m) + w2 |T & V| / |T or V|, where q is the query of the path's question, m the mean of the vectors
     of its edges, T the topics of the question and V the nodes of the path (HydraRAG's relevance with w = .7, .3). The
     cosine of a path without edges, or where a vector is zero, is 0.
-    queries: f32[B, D]; vectors: f16/f32[M, D], a row an edge (`PathGraph.edge`); rows of length 1 (to 1 %) or zero,
-    which is checked where they are read. topics: as in `start_paths`. beam: paths kept of each group, all if None.
+    queries: f32[B, D]; vectors: f16/f32[M, D], a row an edge (`PathGraph.edge`); rows of length 1 (to 1 %) or zero. Of
+    the vectors only a path's sum that such rows cannot have is refused: they are too many for more. topics: as in
+    `start_paths`. beam: paths kept of each group, all if None.
     implementation: numba | torch | auto. threads: groups of 4,096 paths at once (numba).
     Components are taken on the grid of 2^-22, so sums of at most MOST_HOPS rows have exact products: the bits do not
     depend on implementation, device, batch or threads. Time O(P W D). Raises BadInput, UsageError, MissingBackend.
@@ -154,8 +155,9 @@ def _in_f32(edges: torch.Tensor, vectors: torch.Tensor) -> tuple[torch.Tensor, t
 def _jaccard(paths: PathSet, topics: Ragged) -> torch.Tensor:
     """f64[P]: shared nodes over all nodes of the path and of its question's topics."""
     nodes = paths.nodes.long()
-    width = 1 + max([int(part.max()) for part in (nodes, topics.values) if part.numel()], default=0)
-    known = torch.unique(row_of_value(topics) * width + topics.values)
+    width = 1 + (int(nodes.max()) if nodes.numel() else 0)
+    own = (topics.values >= 0) & (topics.values < width)  # no other is on a path; a large one would not fit a key
+    known = torch.unique(row_of_value(topics)[own] * width + topics.values[own])
     shared = torch.zeros(paths.size, dtype=torch.int64, device=nodes.device)
     first = paths.question * width
     for column in nodes.T if known.numel() else ():

@@ -121,6 +121,8 @@ def expand_paths(
     check_threads(threads)
     if bool((paths.nodes < 0).any()):
         raise BadInput("paths have different lengths", given="padding", expected="the paths of one hop")
+    if paths.size and int(paths.nodes.max()) >= graph.n:
+        raise BadInput("a path leaves the graph", given=f"node {int(paths.nodes.max())}", expected=f"< {graph.n}")
     last = paths.nodes[:, -1].long()
     check_count(int((graph.csr.indptr[last + 1] - graph.csr.indptr[last]).sum()), most, "end")
     if pick_implementation(graph.device, implementation, "expand_paths") == "numba":

@@ -64,6 +64,16 @@ def row_of_value(lists: Ragged) -> torch.Tensor:
     return torch.repeat_interleave(rows, lists.offsets.diff(), output_size=lists.values.shape[0])
 
 
+def small_values(*lists: Ragged) -> list[Ragged]:
+    """Lists of any integers as they are, or, where a number is negative or far above how many there are, with every
+    number replaced by its rank among the numbers of all lists: so that keys list * width + number fit."""
+    values = torch.cat([part.values.long() for part in lists])
+    if not values.numel() or (int(values.min()) >= 0 and int(values.max()) <= 4 * values.numel() + (1 << 20)):
+        return list(lists)
+    ranks = torch.unique(values, return_inverse=True)[1].split([part.values.numel() for part in lists])
+    return [Ragged(rank, part.offsets) for rank, part in zip(ranks, lists, strict=True)]
+
+
 def ragged_of_keys(keys: torch.Tensor, batch: int, n: int, dtype: torch.dtype = torch.int32) -> Ragged:
     """Lists of values from ascending keys i64[T], key = list * n + value, 0 <= value < n."""
     width = max(n, 1)

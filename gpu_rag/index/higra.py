@@ -28,8 +28,8 @@ class HigraGraph:
     full_graph: CSR over the nodes [entities | passages] (passage p is node N + p): the same entries, and one for each
     linked entity and passage, both directions; no weights.
     links: HIGRA_LINKS, each occurrence of an entity in a passage, with offsets into its text.
-    entity_vectors f32|f16[N, D], relation_vectors f32|f16[R, D]: unit rows, of "name | aliases | types" and of
-    "subject label object"; see `Index.vectors`. entity_bm25, relation_bm25: over the same texts.
+    entity_bm25, relation_bm25: over "name | aliases | types" and "subject label object", as the vectors of the layers
+    higra_entity_vectors and higra_relation_vectors, see `Index.vectors`.
     Tensors are on the device of the index.
     """
 
@@ -39,8 +39,6 @@ class HigraGraph:
     entity_graph: CSR
     full_graph: CSR
     links: pa.Table
-    entity_vectors: torch.Tensor
-    relation_vectors: torch.Tensor
     entity_bm25: Bm25
     relation_bm25: Bm25
 
@@ -62,8 +60,6 @@ def load_higra_graph(index: Index) -> HigraGraph:
         entity_graph=_csr(arrays, "entity", index.device),
         full_graph=_csr(arrays, "full", index.device),
         links=tables.read_table(index.folder("higra_mentions") / "higra_links.parquet", HIGRA_LINKS),
-        entity_vectors=index.vectors("higra_entity_vectors"),
-        relation_vectors=index.vectors("higra_relation_vectors"),
         entity_bm25=Bm25.load(index.folder("higra_search") / "entities"),
         relation_bm25=Bm25.load(index.folder("higra_search") / "relations"),
     )

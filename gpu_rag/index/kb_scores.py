@@ -14,10 +14,10 @@ from gpu_rag.types import Ragged
 MOST_MENTIONS = 3  # passages that stand for a node without a document of its own
 
 
-def _shown(kb: KnowledgeBase) -> np.ndarray:
+def shown_passages(kb: KnowledgeBase) -> torch.Tensor:
     """i64[N]: how many passages at the front of a node's list stand for it."""
-    sizes = kb.node_passages.offsets.diff().cpu().numpy()
-    return np.where(kb.n_own > 0, kb.n_own, np.minimum(sizes, MOST_MENTIONS)).astype(np.int64)
+    own, sizes = torch.from_numpy(kb.n_own).to(kb.device).long(), kb.node_passages.offsets.diff()
+    return torch.where(own > 0, own, sizes.clamp(max=MOST_MENTIONS))
 
 
 def score_nodes(kb: KnowledgeBase, queries: torch.Tensor, candidates: Ragged) -> torch.Tensor:
@@ -30,7 +30,7 @@ def score_nodes(kb: KnowledgeBase, queries: torch.Tensor, candidates: Ragged) ->
     """
     check_ragged(candidates, "candidates", n=kb.n, device=queries.device)
     question, node = row_of_value(candidates), candidates.values.long()
-    shown = torch.from_numpy(_shown(kb)).to(queries.device)
+    shown = shown_passages(kb).to(queries.device)
     scores = torch.full((node.shape[0],), -2.0, dtype=torch.float64, device=queries.device)
     first = kb.node_passages.offsets.to(queries.device)[node]
     values = kb.node_passages.values.to(queries.device)
@@ -51,8 +51,9 @@ def node_text(kb: KnowledgeBase, index: Index, node: int) -> str:
 
     "name (type)" where the stand-ins (layer kb_texts) were not built either.
     """
-    first = int(kb.node_passages.offsets[node])
-    rows = kb.node_passages.values[first : first + int(_shown(kb)[node])].tolist()
+    first, last = kb.node_passages.offsets[node : node + 2].tolist()
+    shown = int(kb.n_own[node]) or min(last - first, MOST_MENTIONS)
+    rows = kb.node_passages.values[first : first + shown].tolist()
     if rows:
         texts = index.passages["text"]
         return "\n".join(texts[row].as_py() for row in rows)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import torch
 
 from gpu_rag.graph.candidates import rare_word_pairs
-from gpu_rag.graph.join import hybrid_argmax
+from gpu_rag.graph.join import JoinIndex, join_index
 from gpu_rag.graph.join_pairs import hybrid_best_of, hybrid_scores
 from gpu_rag.graph.nearest_index import Proposer
 from gpu_rag.index.build import Work
@@ -30,6 +30,11 @@ class Side:
     keywords: Ragged
     vertex: torch.Tensor
     keys: np.ndarray
+
+    @cached_property
+    def joined(self) -> JoinIndex:
+        """The questions ready to be the right side of joins; a question is never matched with one of its vertex."""
+        return join_index(self.vectors, self.keywords, groups=self.vertex)
 
     def part(self, rows: torch.Tensor) -> Side:
         """Some rows i64[B], without keys."""
@@ -126,14 +131,7 @@ def match_exactly(work: Work, outs: Side, ins: Side, previous: Previous | None) 
 
 def _best(left: Side, right: Side, threads: int) -> tuple[np.ndarray, np.ndarray]:
     """(index i64, SIM f64) of the best row of the right, exact; (-1, -inf) where there is none."""
-    index, _ = hybrid_argmax(
-        left.vectors,
-        left.keywords,
-        right.vectors,
-        right.keywords,
-        exclude=(left.vertex, right.vertex),
-        threads=threads,
-    )
+    index, _ = right.joined.best(left.vectors, left.keywords, groups=left.vertex, threads=threads)
     found = (index >= 0).nonzero()[:, 0]
     score = torch.full(index.shape, -torch.inf, dtype=torch.float64, device=index.device)
     score[found] = hybrid_scores(left.vectors, left.keywords, right.vectors, right.keywords, found, index[found])

@@ -42,7 +42,7 @@ class Kb:
     """
 
     name = "kb"
-    version = 1
+    version = 2
     needs: tuple[str, ...] = ("passages",)
     corpus_needs: tuple[str, ...] = ("extraction", "entities", "mentions")
     retry: tuple[str, ...] = ()

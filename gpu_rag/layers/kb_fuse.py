@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from gpu_rag.index.kb import name_key
 from gpu_rag.layers.kb_read import Record
+from gpu_rag.sources.skb_types import LITERAL
 
 _WIKIDATA = re.compile(r"(?:https?://www\.wikidata\.org/(?:entity|wiki)/)?([QP][1-9][0-9]*)")
 _IRI = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://\S+")
@@ -39,25 +40,32 @@ def global_id(id: str) -> tuple[str, str] | None:
     return None
 
 
+def _value_id(record: Record) -> tuple[str, str] | None:
+    """The id of a value, which means the same in every source; None for things."""
+    return (LITERAL, record.id) if record.types[:1] == [LITERAL] else None
+
+
 def fuse(records: Sequence[Record], source: Sequence[int]) -> Fused:
     """Groups of records that are one thing, never two of one source.
 
     Records with equal global ids are linked; then records with equal names (`name_key`), when each source has at most
-    one of that name, and no two of them have different global ids of one kind. source: of each record. Deterministic:
-    depends on the order of the records only for the numbers of the groups. O(n log n).
+    one of that name, and no two of them have different global ids of one kind. Values are linked by id alone, and stand
+    in the way of no name: that someone is called "Rome" does not make two things of it. source: of each record.
+    Deterministic: depends on the order of the records only for the numbers of the groups. O(n log n).
 
     KG a with "Q1" Rome and KG b with "rome": one node. With a second Rome in b: three nodes.
     """
     group = list(range(len(records)))
     members: dict[int, list[int]] = {row: [row] for row in group}
     links: list[tuple[int, int, str]] = []
-    known = [global_id(record.id) for record in records]
+    known = [_value_id(record) or global_id(record.id) for record in records]
     by_id: dict[tuple[str, str], list[int]] = defaultdict(list)
     by_name: dict[str, list[int]] = defaultdict(list)
     for row, record in enumerate(records):
         if (id := known[row]) is not None:
             by_id[id].append(row)
-        by_name[name_key(record.name)].append(row)
+        if _value_id(record) is None:
+            by_name[name_key(record.name)].append(row)
     by_name.pop("", None)
     ambiguous = 0
     for rule, classes in (("id", by_id), ("name", by_name)):

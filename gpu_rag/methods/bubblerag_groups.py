@@ -1,7 +1,8 @@
 """Step 3 of BubbleRAG: candidates for each keyword, merged into weighted groups of anchors.
 
 Candidates are the k entities and the k relations nearest to a keyword. Those of an OPEN keyword are, with `relax`, the
-nearest relations around the anchors of the others: "was born" is said everywhere, and meant there.
+nearest relations around the anchors of the others: "was born" is said everywhere, and meant there. Where there are none
+around, those of everywhere stay.
 The model, where it is capable and decides, sorts the candidates into groups by what they realise and weighs these.
 By similarity, which is also what stands in for a reply that cannot be used:
 - a group a keyword: the nearest entity of a NAME, the nearest relation of a BOUND one, the two nearest relations of

@@ -6,7 +6,7 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 
@@ -66,9 +66,21 @@ def experience_row(experience: Experience) -> str:
     return json.dumps(row, ensure_ascii=False)
 
 
-@cache
 def read_examples(file: str | None, packaged: str, needs_feedback: bool) -> tuple[Experience, ...]:
-    """The examples of a file, of the packaged one where `file` is None or empty. Raises BadInput with file and line."""
+    """The examples of a file, of the packaged one where `file` is None or empty; read again once the file has changed.
+
+    Raises BadInput with file and line.
+    """
+    try:
+        state = Path(file).stat() if file else None
+    except OSError as error:
+        raise BadInput("the examples cannot be read", given=f"{file}: {error}", expected="a JSONL file") from error
+    return _examples(file, packaged, needs_feedback, (state.st_mtime_ns, state.st_size) if state else (0, 0))
+
+
+@lru_cache(16)
+def _examples(file: str | None, packaged: str, needs_feedback: bool, state: tuple[int, int]) -> tuple[Experience, ...]:
+    """The examples of a file in one state of it."""
     try:
         text = (
             Path(file).read_text(encoding="utf-8")

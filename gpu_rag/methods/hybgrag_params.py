@@ -35,6 +35,11 @@ class Params:
     experiences: str | None = None
     routes: str | None = None
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files whose content the answers depend on."""
+        return tuple(file for file in (self.experiences, self.routes) if file)
+
     def __post_init__(self) -> None:
         for name in ("iterations", "n_nodes", "radius", "max_topics", "n_relations", "n_shown", "n_references"):
             if getattr(self, name) < 1:

@@ -12,6 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpu_rag.index.index import Index
+from gpu_rag.index.kb_load import load_kb
+from gpu_rag.methods.hydrarag_analysis import allowed_sources
 from gpu_rag.methods.hydrarag_answer import evidence_of
 from gpu_rag.methods.hydrarag_params import NEEDS, Params
 from gpu_rag.methods.hydrarag_phases import Outcome, explored
@@ -19,7 +22,7 @@ from gpu_rag.types import Draft, Evidence, Path, Pool, Question, RankedNode
 from gpu_rag.verbs.hydra_text import ShownPath
 from gpu_rag.verbs.verbs import Verbs
 
-__all__ = ["NEEDS", "Params", "program", "retrieve"]
+__all__ = ["NEEDS", "Params", "check", "program", "retrieve"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,11 @@ class Found:
     paths: tuple[Path, ...]
     nodes: tuple[RankedNode, ...]
     pools: tuple[Pool, ...]
+
+
+def check(index: Index, params: Params) -> None:
+    """Raises UsageError for a source that the index does not have: once before a run, not for each question."""
+    allowed_sources(index.loaded("kb", load_kb), params)
 
 
 async def retrieve(question: Question, verbs: Verbs, params: Params) -> Found:

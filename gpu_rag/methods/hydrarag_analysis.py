@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpu_rag.errors import UsageError
+from gpu_rag.index.kb import KnowledgeBase
 from gpu_rag.methods.dual_agent_plan import model_decides
 from gpu_rag.methods.hydrarag_params import MOST_TOPICS, Params
 from gpu_rag.methods.hydrarag_rules import (
@@ -39,14 +40,15 @@ def warmer(verbs: Verbs, temperature: float) -> Verbs:
 
 def graph_sources(verbs: Verbs, params: Params) -> tuple[int, ...]:
     """The numbers of the knowledge graphs that `sources` allows. Raises UsageError for an unknown name."""
-    allowed = _allowed(verbs, params)
+    allowed = allowed_sources(verbs.kb, params)
     return tuple(
         row for row, source in enumerate(verbs.kb.sources) if source.kind in GRAPH_KINDS and source.name in allowed
     )
 
 
-def _allowed(verbs: Verbs, params: Params) -> list[str]:
-    names = [*(source.name for source in verbs.kb.sources), "documents", "web"]
+def allowed_sources(kb: KnowledgeBase, params: Params) -> list[str]:
+    """The names of the sources that `sources` allows. Raises UsageError for an unknown one."""
+    names = [*(source.name for source in kb.sources), "documents", "web"]
     if params.sources == "all":
         return names
     wanted = [name.strip() for name in params.sources.split(",")]
@@ -71,7 +73,7 @@ async def analysed(question: str, verbs: Verbs, params: Params) -> tuple[Analysi
 
 def available(analysis: Analysis, verbs: Verbs, params: Params) -> Sources:
     """S_t of an analysis."""
-    allowed = _allowed(verbs, params)
+    allowed = allowed_sources(verbs.kb, params)
     known = {source for mention in analysis.mentions for match in mention.matches for source in match.sources}
     graphs = tuple(row for row in graph_sources(verbs, params) if row in known)
     documents = "documents" in allowed and params.documents > 0 and verbs.index.n_passages > 0

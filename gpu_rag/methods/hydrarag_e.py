@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu_rag.methods.hydrarag import program, retrieve
+from gpu_rag.methods.hydrarag import check, program, retrieve
 from gpu_rag.methods.hydrarag_params import NEEDS
 from gpu_rag.methods.hydrarag_params import Params as HydraParams
 
-__all__ = ["NEEDS", "Params", "program", "retrieve"]
+__all__ = ["NEEDS", "Params", "check", "program", "retrieve"]
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpu_rag.errors import UsageError
+from gpu_rag.sources.web import is_server
 from gpu_rag.verbs.hydra_prune import Pruning
 
 NEEDS = ("passage_vectors", "kb", "kb_name_vectors", "kb_edge_vectors", "kb_web")
@@ -65,6 +66,11 @@ class Params:
     def one_relation(self) -> bool:
         """Whether one of parallel relations alone is kept (HydraRAG-E)."""
         return False
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The snapshot whose pages the answers depend on, where it is not in the index."""
+        return () if self.web in ("index", "none") or is_server(self.web) else (self.web,)
 
     def prune(self) -> Pruning:
         """The pruning part."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from gpu_rag.graph.backend import spelled
 from gpu_rag.report.page import COLOURS, figure, heading, paragraph, table, text
 from gpu_rag.runtime.accounts import RunStats
 from gpu_rag.runtime.occupancy import NOTHING_LEFT, QUESTIONS, RAMP_UP, Occupancy
@@ -35,6 +36,15 @@ def hit_rate(prompt_tokens: float, cached_tokens: float) -> float | None:
 def graph_ops_line(ops: Mapping[str, str]) -> str:
     """What ran each graph op, in one line."""
     return ", ".join(f"{op} by {names}" for op, names in ops.items()) or "none"
+
+
+def joined_ops(records: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """One record of what ran each graph op out of those of several methods or stages."""
+    found: dict[str, set[str]] = {}
+    for record in records:
+        for op, names in record.items():
+            found.setdefault(op, set()).update(names.split(", "))
+    return spelled(found)
 
 
 def llm_account(stats: RunStats) -> dict[str, Any]:

@@ -120,7 +120,7 @@ def _differences(document: dict[str, Any], measures: Sequence[str], measure: str
         return paragraph("One method: nothing to compare.", "dim")
     header = ["methods", *measures, f"wins / losses ({measure})"]
     rows, points = [], []
-    pairs, said = _shown_pairs(document)
+    pairs, said = shown_pairs(document)
     for pair in pairs:
         by_name, cells = document["paired"][pair], []
         for name in measures:
@@ -134,12 +134,12 @@ def _differences(document: dict[str, Any], measures: Sequence[str], measure: str
     return table(header, rows) + intervals(f"difference in {measure}{said}", points, -reach, reach)
 
 
-def _shown_pairs(document: dict[str, Any]) -> tuple[list[str], str]:
+def shown_pairs(document: dict[str, Any]) -> tuple[list[str], str]:
     """The pairs that are shown, and what the caption says of them; the document has all."""
     first, *others = document["methods"]
     if len(others) < MAX_ALL_PAIRS:
         return list(document["paired"]), ""
-    return [f"{name} - {first}" for name in others], f"; pairs against {first} only, all pairs are in eval --json"
+    return [f"{name} - {first}" for name in others], f"; pairs against {first} only, all are in eval --json"
 
 
 def _costs(document: dict[str, Any], measure: str) -> str:

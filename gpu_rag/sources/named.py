@@ -11,7 +11,7 @@ from gpu_rag.sources.kg import read_kg
 from gpu_rag.sources.skb import skb_files
 
 RESERVED = ("extraction", "documents")
-_FORM = "NAME=kg:PATH, NAME=documents:PATH or NAME=web:PATH"
+_FORM = "NAME=kg:PATH, NAME=documents:PATH or NAME=web:PATH, no comma in the name"
 _ENDINGS = (".gz", ".tsv", ".nt", ".parquet", ".jsonl", ".json")
 
 
@@ -19,7 +19,8 @@ def named_source(text: str) -> NamedSource:
     """NAME=KIND:PATH. kg with a folder is a semi-structured knowledge base (kind skb). Raises UsageError."""
     name, equals, rest = text.partition("=")
     kind, colon, path = rest.partition(":")
-    if not (equals and colon and name.strip() and path) or kind not in ("kg", "documents", "web"):
+    named = bool(name.strip()) and not set(name) & set(",\n")  # settings list names with commas between
+    if not (equals and colon and named and path) or kind not in ("kg", "documents", "web"):
         raise UsageError("--source cannot be read", given=text, expected=_FORM)
     if kind == "kg" and Path(path).is_dir():
         kind = "skb"

@@ -20,11 +20,12 @@ from gpu_rag.verbs.bubble_grow import BubbleGrowth, Grown, Tree, grow, question_
 from gpu_rag.verbs.bubble_lookup import (
     ORDERS,
     TreePassage,
+    merged_nodes,
     near_relations,
-    nearest_nodes,
     neighbours,
     passages,
 )
+from gpu_rag.verbs.nearest import nearest_rows
 from gpu_rag.verbs.retrieve import Ranking, rankings
 
 TILE = 64  # questions whose local graphs, balls and passages are alive at once
@@ -52,7 +53,10 @@ def bubble_executors(index: Index, threads: int = 1) -> dict[str, Executor]:
         if not ends[-1]:
             return [[] for _ in args]
         queries = question_rows([vector for vectors in args for vector in vectors], graph)
-        found = rankings(nearest_nodes(graph, queries, static[0]))
+        entities, relations = (
+            nearest_rows(index, f"{of}_vectors", queries, static[0]) for of in ("entity", "relation")
+        )
+        found = rankings(merged_nodes(entities, relations, graph.n_entities))
         return [found[a:b] for a, b in zip(ends, ends[1:])]
 
     def near(static: tuple[Any, ...], args: list[tuple[np.ndarray, tuple[int, ...]]]) -> list[list[Ranking]]:

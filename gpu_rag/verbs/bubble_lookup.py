@@ -14,7 +14,6 @@ import torch
 
 from gpu_rag.graph.dots import exact_dots
 from gpu_rag.graph.ego import ego_balls
-from gpu_rag.graph.nearest import nearest
 from gpu_rag.graph.ragged import expand, row_of_value
 from gpu_rag.index.bubble import BubbleGraph
 from gpu_rag.types import TopK
@@ -40,11 +39,9 @@ class TreePassage:
     cosine: float
 
 
-def nearest_nodes(graph: BubbleGraph, queries: torch.Tensor, k: int) -> TopK:
-    """The k entities and the k relations of highest cosine to each query f32[B, D], as one TopK of 2k nodes by
-    (-cosine, node)."""
-    entities, relations = nearest(queries, graph.entity_vectors, k), nearest(queries, graph.relation_vectors, k)
-    nodes = torch.where(relations.ids >= 0, relations.ids + graph.n_entities, -1)
+def merged_nodes(entities: TopK, relations: TopK, n_entities: int) -> TopK:
+    """The best k entities and the best k relations of each query as one TopK of 2k nodes by (-cosine, node)."""
+    nodes = torch.where(relations.ids >= 0, relations.ids + n_entities, -1)
     scores, order = torch.cat([entities.scores, relations.scores], 1).sort(dim=1, descending=True, stable=True)
     return TopK(torch.cat([entities.ids, nodes], 1).gather(1, order), scores)
 

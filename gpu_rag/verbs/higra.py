@@ -12,7 +12,6 @@ import torch
 
 from gpu_rag.errors import UsageError
 from gpu_rag.graph.fuse import rrf
-from gpu_rag.graph.nearest import nearest
 from gpu_rag.index.higra import HigraGraph, load_higra_graph
 from gpu_rag.index.index import Index
 from gpu_rag.runtime.call import RANK_GRAPH, Call, Executor
@@ -21,6 +20,7 @@ from gpu_rag.text.linking import mentioned_names
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.types import TopK
 from gpu_rag.verbs.higra_rank import HigraRank, Seeded, higra_ranker
+from gpu_rag.verbs.nearest import nearest_rows
 from gpu_rag.verbs.retrieve import Ranking, rankings
 
 SIMILARITIES = ("hybrid", "dense")
@@ -86,10 +86,10 @@ class HigraFact:
 
 
 def _similar(
-    params: HigraSearch, queries: torch.Tensor, texts: Sequence[str], base: torch.Tensor, words: Bm25, k: int
+    index: Index, params: HigraSearch, queries: torch.Tensor, texts: Sequence[str], layer: str, words: Bm25, k: int
 ) -> TopK:
     depth = max(k, params.depth)
-    dense = nearest(queries, base, k if params.similarity == "dense" else depth)
+    dense = nearest_rows(index, layer, queries, k if params.similarity == "dense" else depth)
     dense = TopK(dense.ids.cpu(), dense.scores.cpu())
     if params.similarity == "dense":
         return dense
@@ -104,13 +104,12 @@ def _search_executor(index: Index) -> Executor:
         graph, names = index.loaded("higra", load_higra_graph), index.loaded("higra_names", _names)
         texts = [text for text, _ in args]
         queries = torch.from_numpy(np.stack([vector for _, vector in args]).astype(np.float32)).to(index.device)
-        passages = index.vectors("passage_vectors")
         found = [
-            rankings(_similar(params, queries, texts, base, words, k))
-            for base, words, k in (
-                (graph.entity_vectors, graph.entity_bm25, params.n_entities),
-                (graph.relation_vectors, graph.relation_bm25, params.depth),
-                (passages, index.bm25, params.depth),
+            rankings(_similar(index, params, queries, texts, layer, words, k))
+            for layer, words, k in (
+                ("higra_entity_vectors", graph.entity_bm25, params.n_entities),
+                ("higra_relation_vectors", graph.relation_bm25, params.depth),
+                ("passage_vectors", index.bm25, params.depth),
             )
         ]
         best = 2 / (params.constant + 1) if params.similarity == "hybrid" else 1.0

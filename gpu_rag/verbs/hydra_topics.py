@@ -10,6 +10,7 @@ import torch
 
 from gpu_rag.graph.nearest import nearest
 from gpu_rag.index.kb import KnowledgeBase, name_key
+from gpu_rag.sources.skb_types import LITERAL
 from gpu_rag.text.linking import mentioned_names
 
 GRID = float(2**22)
@@ -36,7 +37,7 @@ class NameSearch:
     def match(self, vectors: np.ndarray, sources: Sequence[int], threshold: float, most: int) -> list[list[Match]]:
         """For each mention the nodes of cosine >= threshold, of every source the `most` best, by (-cosine, node).
 
-        vectors: f32[M, D], unit rows.
+        Values that are no nearer than the nearest thing are left out. vectors: f32[M, D], unit rows.
         """
         queries = torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32)).to(self.kb.device)
         best: list[dict[int, float]] = [{} for _ in range(len(vectors))]
@@ -51,15 +52,21 @@ class NameSearch:
             [
                 Match(node, score, tuple(np.flatnonzero(self.kb.node_sources[node]).tolist()))
                 for node, score in sorted(found.items(), key=lambda item: (-item[1], item[0]))
+                if score > nearest_thing or not self._is_value(node)
             ]
             for found in best
+            for nearest_thing in [max((s for node, s in found.items() if not self._is_value(node)), default=-2.0)]
         ]
+
+    def _is_value(self, node: int) -> bool:
+        return self.kb.type_names[self.kb.node_type[node]] == LITERAL
 
     def _of(self, source: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The nodes that a source has a record of, and the vectors of their names."""
         if source not in self._rows:
             nodes = torch.from_numpy(np.flatnonzero(self.kb.node_sources[:, source])).to(self.kb.device)
-            self._rows[source] = nodes, self.kb.vectors("kb_name_vectors")[nodes]
+            names = self.kb.vectors("kb_name_vectors")
+            self._rows[source] = nodes, names if len(nodes) == self.kb.n else names[nodes]
         return self._rows[source]
 
     def named(self, text: str) -> list[str]:

@@ -17,7 +17,8 @@ from gpu_rag.index.index import Index
 from gpu_rag.index.kb import KnowledgeBase
 from gpu_rag.index.kb_load import load_kb
 from gpu_rag.index.kb_scores import node_text
-from gpu_rag.runtime.call import RANK_GRAPH, RANK_TEXT, Call, Executor
+from gpu_rag.runtime.call import RANK_GRAPH, RANK_TEXT, Call, Executor, gather
+from gpu_rag.sources.skb_types import LITERAL
 from gpu_rag.types import Path, RankedNode
 from gpu_rag.verbs.kb_link import Linked, Mention, mentions
 from gpu_rag.verbs.kb_reach import Held, Reached, TopicNodes, Walk, holding, reach, walk_nodes
@@ -108,18 +109,18 @@ class KbVerbs:
     async def link_names(self, text: str, phrases: Sequence[str], k: int, threshold: float) -> list[Linked]:
         """At most k entities that a question may speak of: names in it, then the names nearest to `phrases`.
 
-        See `Linked` for the order. Nodes of one name and different types are different entities. A phrase whose nearest
-        name has a cosine below `threshold` gives none.
+        See `Linked` for the order. Nodes of one name and different types are different entities; values count only
+        where nothing else has their name. A phrase whose nearest name has a cosine below `threshold` gives none.
         """
         here: list[tuple[Mention, tuple[int, ...]]] = await Call("kb_mentioned", (k,), text)
         found = [entity for mention, nodes in here for entity in self._linked(nodes, mention)]
         if phrases:
             vectors = await Call("embed", (), tuple(phrases))
-            for vector in vectors:
-                near: Ranking = await Call("kb_near_names", (1, threshold), (None, vector))
-                for row, score in zip(near.rows, near.scores):
-                    nodes = await Call("kb_named", (), (self.kb.node_names[row], None))
-                    found += self._linked(nodes or (row,), Mention(0, 0, min(score, 1.0 - 1e-6)))
+            near = await gather(*(Call("kb_near_names", (1, threshold), (None, vector)) for vector in vectors))
+            pairs = [pair for one in near for pair in zip(one.rows, one.scores)]
+            alike = await gather(*(Call("kb_named", (), (self.kb.node_names[row], None)) for row, _ in pairs))
+            for (row, score), nodes in zip(pairs, alike):
+                found += self._linked(nodes or (row,), Mention(0, 0, min(score, 1.0 - 1e-6)))
         best: dict[tuple[str, str], Linked] = {}
         for entity in sorted(found, key=lambda e: -e.score):
             best.setdefault((entity.name, entity.type), entity)
@@ -130,6 +131,8 @@ class KbVerbs:
         by_type: dict[str, list[int]] = {}
         for node in nodes:
             by_type.setdefault(kb.type_names[kb.node_type[node]], []).append(node)
+        if len(by_type) > 1:
+            by_type.pop(LITERAL, None)  # a value that says the name of a thing is not what the question speaks of
         place = (mention.score, mention.start, mention.end)
         return [Linked(kb.node_names[rows[0]], type, tuple(rows), *place) for type, rows in by_type.items()]
 

@@ -6,9 +6,8 @@ import torch
 
 from gpu_rag.graph.nearest import nearest
 from gpu_rag.index.kb import KnowledgeBase
+from gpu_rag.index.kb_scores import shown_passages
 from gpu_rag.types import TopK
-
-_MENTIONS = 3  # passages that stand for a node without a document of its own
 
 
 class DocumentSearch:
@@ -20,9 +19,8 @@ class DocumentSearch:
     """
 
     def __init__(self, kb: KnowledgeBase):
-        held, own = kb.node_passages, torch.from_numpy(kb.n_own).to(kb.device).long()
+        held, shown = kb.node_passages, shown_passages(kb)
         counts = held.offsets.diff()
-        shown = torch.where(own > 0, own, counts.clamp(max=_MENTIONS))
         node = torch.repeat_interleave(torch.arange(kb.n, device=kb.device), counts)
         place = torch.arange(held.values.shape[0], device=kb.device) - held.offsets[:-1][node]
         kept = place < shown[node]

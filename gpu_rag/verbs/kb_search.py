@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from gpu_rag.graph.dots import on_grid
 from gpu_rag.graph.nearest import nearest
 from gpu_rag.graph.ragged import expand
 from gpu_rag.index.index import Index
@@ -54,7 +55,8 @@ class KbSearch:
         if key not in self._of_type:
             held = self.kb.vectors("kb_name_vectors")
             rows = np.arange(self.kb.n) if type is None else self.kb.nodes_of_type(type)
-            self._of_type[key] = (rows, held[torch.from_numpy(rows).to(held.device)])
+            whole = len(rows) == self.kb.n  # then no copy is made
+            self._of_type[key] = (rows, held if whole else held[torch.from_numpy(rows).to(held.device)])
         return self._of_type[key]
 
     def relations_at(self, groups: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -93,8 +95,8 @@ def near_names(search: KbSearch, args: list[tuple[str | None, np.ndarray]], k: i
 def ranked_relations(
     search: KbSearch, args: list[tuple[Sequence[int], np.ndarray]], radius: int, k: int
 ) -> list[NearRelations]:
-    base = search.kb.vectors("kb_relation_vectors").double().cpu()
-    scores = torch.from_numpy(np.stack([v for _, v in args])).double() @ base.T
+    base = on_grid(search.kb.vectors("kb_relation_vectors").cpu())  # exact products: bits do not depend on the batch
+    scores = on_grid(torch.from_numpy(np.stack([v for _, v in args]))) @ base.T
     at = search.relations_at([nodes for nodes, _ in args])
     found = []
     for line, (nodes, _), there in zip(scores.float().tolist(), args, at):

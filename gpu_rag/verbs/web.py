@@ -29,8 +29,8 @@ def _snapshot(index: Index) -> WebProvider | None:
     if "kb_web" not in index.layers:
         return None
     web = index.loaded("kb_web", load_web)
-    rows = web.pages.select(["id", "url", "title", "text"]).to_pylist()
-    pages = [WebPage(row["url"] or row["id"], row["title"], row["text"]) for row in rows]
+    rows = web.pages.select(["id", "title", "text"]).to_pylist()
+    pages = [WebPage(row["id"], row["title"], row["text"]) for row in rows]  # two snapshots may have one url
     return SnapshotProvider("snapshot", pages, web.bm25) if pages else None
 
 

@@ -52,7 +52,7 @@ def test_an_index_for_ppr_serves_and_answers_hold_against_corpus_and_index(
     checked = run("verify-answers", out, index, "--corpus", tiny_corpus)
     assert checked.status == 0, checked.out + checked.err
     told = run("explain", out, "q1")
-    assert told.status == 0 and "trees/first among" in told.out and "\npaths\n" in told.out
+    assert told.status == 0 and "evidence graphs: the first of" in told.out and "\npaths\n" in told.out
     again = run("answer", index, questions, "--method", "bubblerag", "--out", out, *options)
     assert again.status == 0 and "5 from an earlier run" in again.out
     streamed = tmp_path / "streamed.jsonl"
@@ -70,7 +70,7 @@ def test_ask_and_eval(run: Run, cli: Any, index: Path, questions: Path, recorded
     asked = run("ask", index, cli.QUESTIONS[0]["question"], "--method", "bubblerag", "--explain", *cli.HASH, "--set",
                 recorded)  # fmt: skip
     assert asked.status == 0, asked.err
-    assert "Hugo Brandt" in asked.out and "groups/rules" in asked.out
+    assert "Hugo Brandt" in asked.out and "groups of anchors with their weights, by rules out of" in asked.out
     scored = run("eval", index, questions, "--method", "dense,bubblerag", "--retrieval-only", "--at", "2,5", "--json",
                  *cli.NO_LLM)  # fmt: skip
     assert scored.status == 0, scored.err

@@ -47,6 +47,33 @@ def test_rankings_are_those_of_every_implementation(run: Any, cli: Any, index: A
     assert means[0] == means[1]
 
 
+def test_faiss_searches_the_vectors_of_every_text_method(run: Any, cli: Any, tiny_corpus: Any, tmp_path: Any) -> None:
+    """Where whole tables of vectors are searched faiss is used when it is asked for, never `nearest` in its place."""
+    questions, methods = tmp_path / "q.jsonl", "dense,ppr,bubblerag,higra-retriever"
+    questions.write_text(
+        '{"id": "q", "question": "Where was Marta Orlo born?", "gold_ids": ["d1"]}\n', encoding="utf-8"
+    )
+    built = run("index", tiny_corpus, "--out", tmp_path / "ix", "--for", methods, "--json", *cli.NO_LLM)
+    assert built.status == 0, built.err
+    found = []
+    for chosen in ("torch", "faiss"):
+        given = ("--set", f"graph.neighbours={chosen}")
+        result = run(
+            "eval", tmp_path / "ix", questions, "--method", methods, "--retrieval-only", "--json", *cli.NO_LLM, *given
+        )
+        assert result.status == 0, result.err
+        entries = result.document["methods"]
+        for entry in entries.values():
+            by = {name: entry["graph_ops"].get(name) for name in ("nearest", "nearest_index")}
+            assert by == (
+                {"nearest": "numba", "nearest_index": None}
+                if chosen == "torch"
+                else {"nearest": None, "nearest_index": "faiss"}
+            )
+        found.append({method: [entry[f"recall@{k}"] for k in (2, 5, 10)] for method, entry in entries.items()})
+    assert found[0] == found[1]
+
+
 def test_faiss_that_is_missing_is_an_error(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nearest_index, "find_spec", lambda name: None)
     result = answer("--set", "graph.neighbours=faiss")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -10,14 +11,14 @@ import pytest
 
 import gpu_rag
 
+HERE = Path(__file__).resolve().parent
+
 
 def script(name: str) -> ModuleType:
-    """A script of this folder as a module of its own."""
-    spec = importlib.util.spec_from_file_location(f"golden_{name}", Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """A script of this folder as a module; those that share `record` share one."""
+    if str(HERE) not in sys.path:
+        sys.path.insert(0, str(HERE))
+    return importlib.import_module(name)
 
 
 @pytest.fixture(scope="session")
@@ -36,6 +37,24 @@ def higra() -> ModuleType:
 def hoprag() -> ModuleType:
     """tests/golden/record_hoprag.py."""
     return script("record_hoprag")
+
+
+@pytest.fixture(scope="module")
+def bubblerag() -> ModuleType:
+    """tests/golden/record_bubblerag.py."""
+    return script("record_bubblerag")
+
+
+@pytest.fixture(scope="module")
+def hybgrag() -> ModuleType:
+    """tests/golden/record_hybgrag.py."""
+    return script("record_hybgrag")
+
+
+@pytest.fixture(scope="module")
+def hydrarag() -> ModuleType:
+    """tests/golden/record_hydrarag.py."""
+    return script("record_hydrarag")
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,6 @@ Make them again when a change is meant to alter keywords, groups, trees, their g
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 import tempfile
@@ -30,6 +29,9 @@ from gpu_rag.settings import make_settings, merge
 from gpu_rag.types import Answer
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+import record  # noqa: E402  (beside this file)
+
 REPLIES, ANSWERS = HERE / "bubblerag_replies.jsonl", HERE / "bubblerag_answers.json"
 LAYERS = ("passage_vectors", "entity_vectors", "relation_vectors")
 RUNS: dict[str, dict[str, Any]] = {
@@ -48,24 +50,14 @@ CANDIDATES = ("q01", "q02", "q03", "q05", "q07", "q09", "q12", "q13", "q16", "q1
 N_ANSWERED = 3
 
 
-def _module(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = sys.modules.get(name) or importlib.util.module_from_spec(spec)
-    if name not in sys.modules:
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-    return module
-
-
 def settings_of(run: str) -> dict[str, Any]:
     """The settings of one kind of run."""
-    return merge(_module("record").SETTINGS, RUNS[run])
+    return merge(record.SETTINGS, RUNS[run])
 
 
 def build(folder: Path) -> gpu_rag.Index:
     """The index of the sample corpus for BubbleRAG."""
-    gpu_rag.build(corpus_path(), folder, methods=["bubblerag"], settings=_module("record").SETTINGS)
+    gpu_rag.build(corpus_path(), folder, methods=["bubblerag"], settings=record.SETTINGS)
     return gpu_rag.Index.open(folder)
 
 
@@ -73,13 +65,13 @@ def brief(answer: Answer) -> dict[str, Any]:
     """What is kept of an answer: text, what was read, tokens, and each step."""
     told = ("keywords", "groups", "trees", "expand", "enough")
     steps = [[step.verb, step.n_candidates, *step.chosen] for step in answer.trace if step.verb.startswith(told)]
-    kept = _module("record").brief(answer)
+    kept = record.brief(answer)
     return {**kept, "evidence": kept["evidence"][:5], "steps": steps}
 
 
 def answered(index: gpu_rag.Index, names: Sequence[str], llm: LLM) -> dict[str, dict[str, Any]]:
     """{run: {question id: brief answer}}."""
-    asked = [question for question in _module("record").questions() if question.id in names]
+    asked = [question for question in record.questions() if question.id in names]
     engines = {run: index.engine(settings_of(run), llm=llm) for run in RUNS}
     return {run: _briefs(engine, asked) for run, engine in engines.items()}
 
@@ -90,7 +82,6 @@ def _briefs(engine: Engine, asked: Sequence[Any]) -> dict[str, Any]:
 
 def _noisy(folder: Path, seed: int) -> dict[str, dict[str, Any]]:
     """The same by replay, over vectors with noise and an embedder with noise."""
-    record = _module("record")
     generator = np.random.default_rng(seed)
     index = gpu_rag.Index.open(folder)
     for layer in LAYERS:
@@ -120,7 +111,7 @@ def main() -> None:
         folder = Path(name) / "ix"
         index = build(folder)
         found = _recorded(index, CANDIDATES)
-        noisy = [_noisy(folder, seed) for seed in range(_module("record").N_NOISY)]
+        noisy = [_noisy(folder, seed) for seed in range(record.N_NOISY)]
         sure = [q for q in CANDIDATES if all(n[r][q] == found[r][q] for n in noisy for r in RUNS)][:N_ANSWERED]
         found = _recorded(index, sure)  # again, without the questions that are not kept
     ANSWERS.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

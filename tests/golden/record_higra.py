@@ -9,7 +9,6 @@ Make them again when a change is meant to alter seeds, rankings, plans or prompt
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 import tempfile
@@ -29,6 +28,9 @@ from gpu_rag.settings import make_settings
 from gpu_rag.types import Answer
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+import record  # noqa: E402  (beside this file)
+
 REPLIES, ANSWERS = HERE / "higra_replies.jsonl", HERE / "higra_answers.json"
 METHODS = ("higra-retriever", "dual-agent", "higra-agent")
 LAYERS = ("passage_vectors", "higra_entity_vectors", "higra_relation_vectors")
@@ -36,37 +38,26 @@ CANDIDATES = ("q02", "q03", "q07", "q09", "q13", "q16", "q18")
 N_ANSWERED = 3
 
 
-def _module(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = sys.modules.get(name) or importlib.util.module_from_spec(spec)
-    if name not in sys.modules:
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-    return module
-
-
 def build(folder: Path) -> gpu_rag.Index:
     """The index of the sample corpus for the three methods."""
-    gpu_rag.build(corpus_path(), folder, methods=METHODS, settings=_module("record").SETTINGS)
+    gpu_rag.build(corpus_path(), folder, methods=METHODS, settings=record.SETTINGS)
     return gpu_rag.Index.open(folder)
 
 
 def brief(answer: Answer) -> dict[str, Any]:
     """What is kept of an answer: text, evidence, tokens, and the dialogue."""
     told = [[step.verb, *step.chosen] for step in answer.trace if step.verb.startswith(("plan", "ask_", "seeker"))]
-    return {**_module("record").brief(answer), "dialogue": told}
+    return {**record.brief(answer), "dialogue": told}
 
 
 def answered(engine: Engine, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """{method: {question id: brief answer}}."""
-    asked = [question for question in _module("record").questions() if question.id in names]
+    asked = [question for question in record.questions() if question.id in names]
     return {m: {a.question_id: brief(a) for a in engine.run(m, asked).answers} for m in METHODS}
 
 
 def _noisy(folder: Path, seed: int) -> Engine:
     """An engine by replay over vectors with noise, and an embedder with noise."""
-    record = _module("record")
     generator = np.random.default_rng(seed)
     index = gpu_rag.Index.open(folder)
     for layer in LAYERS:
@@ -81,7 +72,6 @@ def _noisy(folder: Path, seed: int) -> Engine:
 def main() -> None:
     """Records, then keeps the questions that noise does not change."""
     torch.set_num_threads(1)
-    record = _module("record")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "ix"
         index = build(folder)

@@ -10,7 +10,6 @@ Make them again when a change is meant to alter questions, edges, walks or promp
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 import tempfile
@@ -30,6 +29,9 @@ from gpu_rag.settings import make_settings, merge
 from gpu_rag.types import Answer
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+import record  # noqa: E402  (beside this file)
+
 REPLIES, ANSWERS = HERE / "hoprag_replies.jsonl", HERE / "hoprag_answers.json"
 LAYERS = ("passage_vectors", "hop_in_vectors", "hop_vertex_vectors")
 WALKS: dict[str, dict[str, Any]] = {
@@ -44,36 +46,26 @@ CANDIDATES = ("q01", "q02", "q03", "q05", "q07", "q09", "q12", "q13")
 N_ANSWERED = 3
 
 
-def _module(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = sys.modules.get(name) or importlib.util.module_from_spec(spec)
-    if name not in sys.modules:
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-    return module
-
-
 def settings_of(walk: str) -> dict[str, Any]:
     """The settings of one kind of walk."""
-    return merge(_module("record").SETTINGS, WALKS[walk])
+    return merge(record.SETTINGS, WALKS[walk])
 
 
 def build(folder: Path) -> gpu_rag.Index:
     """The index of the sample corpus for HopRAG."""
-    gpu_rag.build(corpus_path(), folder, methods=["hoprag"], settings=_module("record").SETTINGS)
+    gpu_rag.build(corpus_path(), folder, methods=["hoprag"], settings=record.SETTINGS)
     return gpu_rag.Index.open(folder)
 
 
 def brief(answer: Answer) -> dict[str, Any]:
     """What is kept of an answer: text, evidence, tokens, and the walk."""
     walk = [[step.verb, step.n_candidates, *step.chosen] for step in answer.trace if step.verb.startswith("hop_")]
-    return {**_module("record").brief(answer), "walk": walk[:-1]}
+    return {**record.brief(answer), "walk": walk[:-1]}
 
 
 def answered(index: gpu_rag.Index, names: Sequence[str], llm: LLM) -> dict[str, dict[str, Any]]:
     """{walk: {question id: brief answer}}."""
-    asked = [question for question in _module("record").questions() if question.id in names]
+    asked = [question for question in record.questions() if question.id in names]
     engines = {walk: index.engine(settings_of(walk), llm=llm) for walk in WALKS}
     return {walk: _briefs(engine, asked) for walk, engine in engines.items()}
 
@@ -84,7 +76,6 @@ def _briefs(engine: Engine, asked: Sequence[Any]) -> dict[str, Any]:
 
 def _noisy(folder: Path, seed: int) -> dict[str, dict[str, Any]]:
     """The same by replay, over vectors with noise and an embedder with noise."""
-    record = _module("record")
     generator = np.random.default_rng(seed)
     index = gpu_rag.Index.open(folder)
     for layer in LAYERS:
@@ -114,7 +105,7 @@ def main() -> None:
         folder = Path(name) / "ix"
         index = build(folder)
         found = _recorded(index, CANDIDATES)
-        noisy = [_noisy(folder, seed) for seed in range(_module("record").N_NOISY)]
+        noisy = [_noisy(folder, seed) for seed in range(record.N_NOISY)]
         sure = [q for q in CANDIDATES if all(n[w][q] == found[w][q] for n in noisy for w in WALKS)][:N_ANSWERED]
         found = _recorded(index, sure)  # again, without the questions that are not kept
     ANSWERS.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

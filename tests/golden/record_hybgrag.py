@@ -10,7 +10,6 @@ Make them again when a change is meant to alter the knowledge base, the rules, t
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 import tempfile
@@ -30,6 +29,9 @@ from gpu_rag.settings import make_settings, merge
 from gpu_rag.types import Answer
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+import record  # noqa: E402  (beside this file)
+
 REPLIES, ANSWERS = HERE / "hybgrag_replies.jsonl", HERE / "hybgrag_answers.json"
 LAYERS = ("passage_vectors", "kb_name_vectors", "kb_relation_vectors", "kb_text_vectors")
 WALKS: dict[str, dict[str, Any]] = {
@@ -44,24 +46,14 @@ CANDIDATES = ("q01", "q02", "q03", "q05", "q07")
 N_ANSWERED = 3
 
 
-def _module(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = sys.modules.get(name) or importlib.util.module_from_spec(spec)
-    if name not in sys.modules:
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-    return module
-
-
 def settings_of(walk: str) -> dict[str, Any]:
     """The settings of one kind of run."""
-    return merge(_module("record").SETTINGS, WALKS[walk])
+    return merge(record.SETTINGS, WALKS[walk])
 
 
 def build(folder: Path) -> gpu_rag.Index:
     """The index of the sample corpus for HybGRAG."""
-    gpu_rag.build(corpus_path(), folder, methods=["hybgrag"], settings=_module("record").SETTINGS)
+    gpu_rag.build(corpus_path(), folder, methods=["hybgrag"], settings=record.SETTINGS)
     return gpu_rag.Index.open(folder)
 
 
@@ -69,12 +61,12 @@ def brief(answer: Answer) -> dict[str, Any]:
     """What is kept of an answer: text, evidence, tokens, nodes, and the refinement path."""
     told = [[step.verb, step.n_candidates, *step.chosen] for step in answer.trace if step.verb.startswith("hybgrag_")]
     nodes = [node.id for node in answer.nodes[:5]]
-    return {**_module("record").brief(answer), "nodes": nodes, "path": told[:-1]}
+    return {**record.brief(answer), "nodes": nodes, "path": told[:-1]}
 
 
 def answered(index: gpu_rag.Index, names: Sequence[str], llm: LLM) -> dict[str, dict[str, Any]]:
     """{run: {question id: brief answer}}."""
-    asked = [question for question in _module("record").questions() if question.id in names]
+    asked = [question for question in record.questions() if question.id in names]
     engines = {walk: index.engine(settings_of(walk), llm=llm) for walk in WALKS}
     return {walk: _briefs(engine, asked) for walk, engine in engines.items()}
 
@@ -85,7 +77,6 @@ def _briefs(engine: Engine, asked: Sequence[Any]) -> dict[str, Any]:
 
 def _noisy(folder: Path, seed: int) -> dict[str, dict[str, Any]]:
     """The same by replay, over vectors with noise and an embedder with noise."""
-    record = _module("record")
     generator = np.random.default_rng(seed)
     index = gpu_rag.Index.open(folder)
     for layer in LAYERS:
@@ -115,7 +106,7 @@ def main() -> None:
         folder = Path(name) / "ix"
         index = build(folder)
         found = _recorded(index, CANDIDATES)
-        noisy = [_noisy(folder, seed) for seed in range(_module("record").N_NOISY)]
+        noisy = [_noisy(folder, seed) for seed in range(record.N_NOISY)]
         sure = [q for q in CANDIDATES if all(n[w][q] == found[w][q] for n in noisy for w in WALKS)][:N_ANSWERED]
         found = _recorded(index, sure)  # again, without the questions that are not kept
     ANSWERS.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

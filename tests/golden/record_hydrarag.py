@@ -10,7 +10,6 @@ Make them again when a change is meant to alter topics, paths, pruning or prompt
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 import tempfile
@@ -30,6 +29,9 @@ from gpu_rag.settings import make_settings, merge
 from gpu_rag.types import Answer
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+import record  # noqa: E402  (beside this file)
+
 REPLIES, ANSWERS = HERE / "hydrarag_replies.jsonl", HERE / "hydrarag_answers.json"
 LAYERS = ("passage_vectors", "kb_name_vectors", "kb_edge_vectors")
 PARAMS: dict[str, dict[str, Any]] = {"all": {"d_max": 2, "w1": 20}, "documents": {"sources": "documents", "phases": 1}}
@@ -37,24 +39,14 @@ CANDIDATES = ("q01", "q02", "q03", "q04", "q05", "q06")
 N_ANSWERED = 3
 
 
-def _module(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = sys.modules.get(name) or importlib.util.module_from_spec(spec)
-    if name not in sys.modules:
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-    return module
-
-
 def settings(run: str) -> dict[str, Any]:
     """Those of the other golden runs, with a smaller search."""
-    return merge(_module("record").SETTINGS, {"method": {"hydrarag": PARAMS[run]}})
+    return merge(record.SETTINGS, {"method": {"hydrarag": PARAMS[run]}})
 
 
 def build(folder: Path) -> gpu_rag.Index:
     """The index of the sample corpus for HydraRAG."""
-    gpu_rag.build(corpus_path(), folder, methods=["hydrarag"], settings=_module("record").SETTINGS)
+    gpu_rag.build(corpus_path(), folder, methods=["hydrarag"], settings=record.SETTINGS)
     return gpu_rag.Index.open(folder)
 
 
@@ -64,7 +56,7 @@ def brief(answer: Answer) -> dict[str, Any]:
     steps = {step.verb: list(step.chosen) for step in answer.trace if step.verb in kept}
     paths = [[path.text, path.source] for path in answer.paths]
     return {
-        **_module("record").brief(answer),
+        **record.brief(answer),
         **steps,
         "paths": paths,
         "nodes": [node.name for node in answer.nodes[:3]],
@@ -77,13 +69,12 @@ def answered(index: gpu_rag.Index, names: Sequence[str], llm: LLM) -> dict[str, 
 
 
 def _briefs(engine: Engine, names: Sequence[str]) -> dict[str, Any]:
-    asked = [question for question in _module("record").questions() if question.id in names]
+    asked = [question for question in record.questions() if question.id in names]
     return {answer.question_id: brief(answer) for answer in engine.run("hydrarag", asked).answers}
 
 
 def _noisy(folder: Path, seed: int) -> dict[str, Any]:
     """The same by replay, over vectors with noise and an embedder with noise."""
-    record = _module("record")
     generator = np.random.default_rng(seed)
     index = gpu_rag.Index.open(folder)
     for layer in LAYERS:
@@ -112,7 +103,7 @@ def main() -> None:
         folder = Path(name) / "ix"
         index = build(folder)
         found = _recorded(index, CANDIDATES)
-        noisy = [_noisy(folder, seed) for seed in range(_module("record").N_NOISY)]
+        noisy = [_noisy(folder, seed) for seed in range(record.N_NOISY)]
         sure = [q for q in CANDIDATES if all(n[run].get(q) == found[run][q] for n in noisy for run in PARAMS)]
         sure = sorted(sure, key=lambda q: (found["documents"][q]["tokens"][0] == 0, q))[:N_ANSWERED]
         found = _recorded(index, sure)  # again, without the questions that are not kept

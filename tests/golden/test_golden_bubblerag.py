@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from gpu_rag.api import Index
 from gpu_rag.models.llm import load_llm
-
-
-@pytest.fixture(scope="module")
-def bubblerag() -> ModuleType:
-    """tests/golden/record_bubblerag.py."""
-    spec = importlib.util.spec_from_file_location(
-        "golden_record_bubblerag", Path(__file__).with_name("record_bubblerag.py")
-    )
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")

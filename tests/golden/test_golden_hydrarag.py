@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from gpu_rag.api import Index
 from gpu_rag.models.llm import load_llm
-
-
-@pytest.fixture(scope="module")
-def hydrarag() -> ModuleType:
-    """tests/golden/record_hydrarag.py."""
-    path = Path(__file__).with_name("record_hydrarag.py")
-    spec = importlib.util.spec_from_file_location("golden_record_hydrarag", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")

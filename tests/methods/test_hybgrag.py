@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -507,6 +508,20 @@ def test_a_file_of_experiences(index: gpu_rag.Index, tmp_path: Path) -> None:
     assert (
         "Question: Who built it?" in script.prompts("comment")[0] and "Piet Ruyven" not in script.prompts("comment")[0]
     )
+
+
+def test_answers_depend_on_what_is_in_a_file_of_examples(index: gpu_rag.Index, tmp_path: Path) -> None:
+    made = Experience("Who built it?", Action("hybrid", (Topic("It", "x", ("r",)),)), Feedback(INCORRECT, ("It",)))
+    path, hashes = tmp_path / "mine.jsonl", []
+    for question in ("Who built it?", "Who sold it again?"):
+        row = replace(made, question=question)
+        path.write_text(experience_row(row) + "\n")
+        assert read_examples(str(path), "", True) == (row,)
+        hashes.append(run(index, Script(route(MARTA), valid=["yes"]), experiences=str(path)).config_hash)
+    again = run(index, Script(route(MARTA), valid=["yes"]), experiences=str(path)).config_hash
+    assert hashes[0] != hashes[1] == again
+    with pytest.raises(BadInput, match="cannot be read"):
+        run(index, Script(route(MARTA), valid=["yes"]), routes=str(tmp_path / "none.jsonl"))
 
 
 @pytest.mark.parametrize("line", ["{", "[]", '{"question": "x"}', '{"question": "x", "entities": [], "module": "web"}'])

@@ -205,6 +205,25 @@ def test_equal_scores_go_to_the_lower_edge_and_nothing_fails_on_nothing(implemen
 
 
 @pytest.mark.parametrize("implementation", BOTH)
+def test_edges_that_f32_cannot_order(implementation: str) -> None:
+    """300 vectors as near to each question as f32 can tell: a rough score says nothing, only the exact ones do."""
+    r = np.random.default_rng(3)
+    queries = unit(r, 4, 64)
+    near = queries.repeat_interleave(300, 0) + 2e-7 * torch.from_numpy(r.standard_normal((1200, 64))).float()
+    vectors = torch.nn.functional.normalize(near, dim=1)
+    numbers, ends = torch.arange(1200, dtype=torch.int32), torch.full((1201,), 1200)
+    ends[0] = 0
+    edges = hop_edges(ends, numbers, numbers, vectors, ragged([[]] * 1200), 1)
+    asked = Asked(queries, ragged([[]] * 4))
+    scores = ((on_grid(queries) @ on_grid(vectors).T) / 2).float()  # exact on the grid
+    expected = scores.sort(dim=1, descending=True, stable=True)
+    for k in (1, 3, 10):
+        found = top_edges(asked, edges, k, implementation=implementation)
+        assert torch.equal(found.ids, expected.indices[:, :k].int())
+        assert torch.equal(found.scores, expected.values[:, :k])
+
+
+@pytest.mark.parametrize("implementation", BOTH)
 @pytest.mark.usefixtures("small_tiles")
 def test_a_question_does_not_know_its_batch(implementation: str) -> None:
     w = world(5, 20, 12, 120, dim=24)

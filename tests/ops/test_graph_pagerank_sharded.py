@@ -9,6 +9,7 @@ import functools
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 
 from gpu_rag.errors import BadInput, GpuRagError, UsageError
 from gpu_rag.graph import pagerank_sharded_graph as sharding
-from gpu_rag.graph.csr import csr_from_edges
+from gpu_rag.graph.csr import csr_from_edges, row_of_entry
 from gpu_rag.graph.nearest import topk_rows
 from gpu_rag.graph.pagerank import personalized_pagerank
 from gpu_rag.graph.pagerank_graph import prepare
@@ -123,6 +124,7 @@ def wrong_calls(rank: int) -> list[str]:
         lambda: personalized_pagerank_sharded(shard, Ragged(seeds.values + rank, seeds.offsets)),
         lambda: personalized_pagerank_sharded(shard, seeds, tol=1e-6 * (rank + 1)),
         lambda: shard_graph(ring(1024 + rank)),
+        lambda: shard_graph(replace(csr, weight=2.0 + (row_of_entry(csr) + csr.indices + rank) % 3)),
         lambda: personalized_pagerank_sharded(shard, seeds, max_iter=2, tol=1e-9),
         lambda: shard_edges(seeds.values, seeds.values, 1024 + rank),
     ]
@@ -269,9 +271,9 @@ def test_a_rank_may_have_no_rows(ranks: Callable[[int], list[Any]]) -> None:
 @pytest.mark.parametrize("world", WORLDS)
 def test_ranks_that_do_not_call_alike_are_all_told(ranks: Callable[[int], list[Any]], world: int) -> None:
     for held in ranks(world):
-        seeds, tol, graph, steps, edges = held["told"].tolist()
+        seeds, tol, graph, weights, steps, edges = held["told"].tolist()
         assert "different seeds or options" in seeds and "different seeds or options" in tol
-        assert "different graphs" in graph and "rank 1 unlike rank 0" in graph
+        assert "different graphs" in graph and "rank 1 unlike rank 0" in graph and "different graphs" in weights
         assert "did not converge" in steps and "ranks do not agree on their graph" in edges
 
 

@@ -140,6 +140,16 @@ def test_two_entities_meet(reach: Reach) -> None:
     assert listed(intersect(a, b)) == [[3]]
 
 
+def test_marks_of_one_step_are_gone_in_the_next() -> None:
+    """So many entries to so few nodes that they are marked, not sorted, and cleared one by one: 300 nodes to 0 and 1,
+    and 0 and 1 to each other and to the 300."""
+    n, sources = 400, list(range(100, 400))
+    edges = [(v, 0, hub) for v in sources for hub in (0, 1)] + [(0, 0, 1), (1, 0, 0), (0, 0, 0)]
+    check(reachable, edges, n, 1, [sources] * 2, [[(0, OUT)] * 2, [(0, OUT), (0, IN), (0, OUT), (0, EITHER)]])
+    chains = [[(0, EITHER)] * k for k in range(1, 6)]
+    check(reachable, edges, n, 1, [sources] * 5, chains)
+
+
 def test_graphs_by_relation_and_by_entry_are_the_same() -> None:
     edges, n, n_relations, _, _ = large(2)
     one_each = sorted({(a, b): (a, r, b) for a, r, b in edges}.values())

@@ -71,7 +71,8 @@ def digest(folder: Path) -> str:
 
 
 def test_the_view_of_a_tiny_corpus(build: Callable[..., Path]) -> None:
-    graph = view(build())
+    folder = build()
+    graph, index = view(folder), gpu_rag.Index.open(folder)
     names = graph.entities["name"].to_pylist()
     assert names == ["Halden Bridge", "Kerling", "Marta Orlo", "port", "Tamsin", "Ves"]
     assert graph.entities["aliases"].to_pylist()[0] == ["The Halden Bridge"]
@@ -86,7 +87,7 @@ def test_the_view_of_a_tiny_corpus(build: Callable[..., Path]) -> None:
     assert edges(graph.full_graph, names + passages) == edges(graph.entity_graph, names) | linked
     assert frozenset(("Tamsin", "p4")) in linked and frozenset(("Ves", "p3")) in linked
     assert graph.entity_graph.weight is None and graph.n_entities == 6
-    assert graph.entity_vectors.shape[0] == 6 and graph.relation_vectors.shape[0] == 7
+    assert [len(index.vectors(f"higra_{of}_vectors")) for of in ("entity", "relation")] == [6, 7]
     assert graph.entity_bm25.search(["halden bridge"], 1)[0].tolist() == [[0]]
     assert graph.relation_bm25.search(["flows by"], 1)[0].tolist() == [[6]]
 

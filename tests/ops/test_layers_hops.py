@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from gpu_rag.errors import UsageError
+from gpu_rag.graph.join import join_index
 from gpu_rag.index import tables
 from gpu_rag.index.build import Sources
 from gpu_rag.index.hop_tables import EDGES, KEYWORDS, MATCHES, QUESTIONS, VERTICES, read_lists, write_lists
@@ -161,22 +163,22 @@ def test_edges_by_hand(bench: Any) -> None:
     check_by_hand(bench)
 
 
-def forget_exclusion(*args: Any, exclude: Any, **rest: Any) -> Any:
-    from gpu_rag.graph.join import hybrid_argmax
+def forget_exclusion(right: Any, words: Any, groups: Any) -> Any:
+    index = join_index(right, words)
+    return SimpleNamespace(best=lambda left, of_left, groups, **rest: index.best(left, of_left, **rest))
 
-    return hybrid_argmax(*args, **rest)
 
+def ignore_words(right: Any, words: Any, groups: Any) -> Any:
+    def none(lists: Any) -> Any:
+        return type(lists)(lists.values[:0], lists.offsets * 0)
 
-def ignore_words(left: Any, left_words: Any, right: Any, right_words: Any, **rest: Any) -> Any:
-    from gpu_rag.graph.join import hybrid_argmax
-
-    none = [type(w)(w.values[:0], w.offsets * 0) for w in (left_words, right_words)]
-    return hybrid_argmax(left, none[0], right, none[1], **rest)
+    index = join_index(right, none(words), groups=groups)
+    return SimpleNamespace(best=lambda left, of_left, **rest: index.best(left, none(of_left), **rest))
 
 
 @pytest.mark.parametrize("wrong", [forget_exclusion, ignore_words])
 def test_wrong_joins_are_caught(bench: Any, wrong: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hop_matching, "hybrid_argmax", wrong)
+    monkeypatch.setattr(hop_matching, "join_index", wrong)
     with pytest.raises(AssertionError):
         check_by_hand(bench)
 

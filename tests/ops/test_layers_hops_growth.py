@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from gpu_rag.graph.join import JoinIndex
 from gpu_rag.index.build import Silent, Sources, StageReport, Work
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.verify import verify
@@ -88,13 +89,13 @@ def test_added_passages_are_compared_and_nothing_else(
 ) -> None:
     """New out-questions with all in-questions, old ones with the new in-questions."""
     pairs: list[tuple[int, int]] = []
-    join = hop_matching.hybrid_argmax
+    join = JoinIndex.best
 
-    def counting(left: Any, lk: Any, right: Any, rk: Any, **rest: Any) -> Any:
-        pairs.append((len(left), len(right)))
-        return join(left, lk, right, rk, **rest)
+    def counting(self: JoinIndex, left: Any, *rest: Any, **named: Any) -> Any:
+        pairs.append((len(left), len(self.vectors)))
+        return join(self, left, *rest, **named)
 
-    monkeypatch.setattr(hop_matching, "hybrid_argmax", counting)
+    monkeypatch.setattr(JoinIndex, "best", counting)
     before = build_hops(write(tmp_path / "c.jsonl", OLD), tmp_path / "ix")
     pairs.clear()
     after = build_hops(write(tmp_path / "c.jsonl", [*OLD, passage(20)]), tmp_path / "ix")
@@ -159,22 +160,22 @@ def test_an_interrupted_merge_goes_on_at_its_block(
     corpus = write(tmp_path / "c.jsonl", OLD)
     build_hops(corpus, tmp_path / "whole")
     calls: list[int] = []
-    join = hop_matching.hybrid_argmax
+    join = JoinIndex.best
 
-    def interrupted(left: Any, *rest: Any, **named: Any) -> Any:
+    def interrupted(self: JoinIndex, left: Any, *rest: Any, **named: Any) -> Any:
         if len(left):
             calls.append(len(left))
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return join(left, *rest, **named)
+        return join(self, left, *rest, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(hop_matching, "hybrid_argmax", interrupted)
+        patch.setattr(JoinIndex, "best", interrupted)
         with pytest.raises(KeyboardInterrupt):
             build_hops(corpus, tmp_path / "ix")
     calls.clear()
     monkeypatch.setattr(
-        hop_matching, "hybrid_argmax", lambda left, *a, **k: calls.append(len(left)) or join(left, *a, **k)
+        JoinIndex, "best", lambda self, left, *a, **k: calls.append(len(left)) or join(self, left, *a, **k)
     )
     report = build_hops(corpus, tmp_path / "ix")
     assert sum(calls) == report.count("hop_out_questions") - 3 * 4

@@ -24,6 +24,9 @@ from gpu_rag.layers.kb import relation_names
 from gpu_rag.layers.kb_fuse import fuse, global_id
 from gpu_rag.layers.kb_passages import says_something
 from gpu_rag.layers.kb_read import Record, SourceRecords, local_name
+from gpu_rag.models.embed.hashing import HashEmbedder
+from gpu_rag.verbs.hydra_topics import NameSearch
+from gpu_rag.verbs.web import web_provider
 
 SETTINGS = {"models": {"embedder": "hash", "llm": "none"}}
 
@@ -76,6 +79,15 @@ def test_equal_names_are_one_thing_where_they_are_not_ambiguous():
     assert groups((0, "Q1", "Rome"), (1, "Q2", "Rome")) == [[0], [1]]  # ids of one kind say otherwise
     assert groups((0, "http://x/a", "Rome"), (1, "http://y/a", "Rome")) == [[0, 1]]  # of two kinds they do not
     assert groups((0, "a", "..."), (1, "b", "...")) == [[0], [1]]  # nothing is left of the name
+
+
+def test_values_are_one_by_id_and_in_the_way_of_no_name():
+    value = Record('"Rome"', "Rome", types=["literal"])
+    found = fuse([Record("a", "Rome"), value, Record("b", "Rome"), value, Record("c", "Rome")], [0, 0, 1, 2, 2])
+    assert (found.node, found.ambiguous) == ([0, 1, 0, 1, 0], 0)  # one city, of which "Rome" is said twice
+    assert found.links == [(0, 2, "name"), (0, 4, "name"), (1, 3, "id")]
+    other = Record('"Rome"@it', "Rome", types=["literal"])
+    assert fuse([value, other], [0, 1]).node == [0, 1]
 
 
 def test_links_are_not_followed_into_a_second_record_of_one_source():
@@ -337,3 +349,39 @@ def test_records_and_links_keep_what_each_source_said(tmp_path):
     assert [tuple(link.values()) for link in links] == [(0, 2, "name"), (1, 3, "name")]
     sources = tables.read_table(folder / "kb_sources.parquet", KB_SOURCES)
     assert sources["files"].to_pylist() == [["one.tsv"], ["two.tsv"]]
+
+
+def test_a_value_that_says_a_name_is_no_topic(tmp_path):
+    about = '<http://x/ada> <http://x/{}> "{}" .\n'
+    said = [("name", "Ada Lovelace"), ("title", "Ada Lovelace"), ("born", "1815")]
+    nt = put(tmp_path / "a.nt", "".join(about.format(*pair) for pair in said) + (
+        '<http://x/ada> <http://www.w3.org/2000/01/rdf-schema#label> "Ada Lovelace" .\n'
+        "<http://x/ada> <http://x/birthPlace> <http://x/London> .\n"
+    ))  # fmt: skip
+    tsv = put(tmp_path / "b.tsv", "Ada Lovelace\tfriend of\tCharles Babbage\n")
+    index = build(tmp_path / "ix", methods=["hybgrag", "hydrarag"], kg=[nt, tsv])
+    kb = kb_of(index)
+    value, ada = sorted(kb.named("ada lovelace"), key=lambda row: kb.type_names[kb.node_type[row]] != "literal")
+    assert kb.node_sources[ada].all() and kb.node_ids[value] == '"Ada Lovelace"'
+    vectors = HashEmbedder().embed(["Ada Lovelace", "1815"])
+    found = NameSearch(kb).match(vectors, (0, 1), 0.75, 3)
+    assert [[match.node for match in some] for some in found] == [[ada], kb.named("1815")]
+    for method in ("hybgrag", "hydrarag"):
+        settings = {"models": {**SETTINGS["models"]}, "runtime": {"max_live": 4}}
+        (answer,) = index.answer(
+            ["Where was Ada Lovelace born?"], method=method, settings=settings, retrieval_only=True
+        )
+        assert answer.nodes and all(node.id != '"Ada Lovelace"' for node in answer.nodes[:1])
+        told = [line for step in answer.trace for line in step.chosen if "Ada Lovelace" in line]
+        assert told and not any("literal" in line or "Ada Lovelace, Ada" in line for line in told)
+
+
+def test_two_snapshots_may_have_one_page(tmp_path):
+    pages = {name: put(tmp_path / f"{name}.jsonl", lines({"url": "https://w/1", "title": name, "text": f"{name} text"}))
+             for name in ("old", "new")}  # fmt: skip
+    kg = put(tmp_path / "a.tsv", "a\tb\tc\n")
+    sources = [f"{name}=web:{path}" for name, path in pages.items()]
+    index = build(tmp_path / "ix", methods=["hydrarag"], kg=kg, sources=sources)
+    provider = web_provider(index, "index")
+    results = [some[0] for some in provider.search(["old", "new"], 1)]
+    assert [page.text for page in provider.read([result.url for result in results])] == ["old text", "new text"]

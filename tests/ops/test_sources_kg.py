@@ -340,7 +340,7 @@ def test_sources_are_named_after_their_files_or_as_asked(tmp_path):
         all_sources([], [], [named_source(f"w=web:{tmp_path / 'none'}")])
 
 
-@pytest.mark.parametrize("text", ["x", "=kg:a", "a=kg", "a=other:b", "a=kg:", "kg:a"])
+@pytest.mark.parametrize("text", ["x", "=kg:a", "a=kg", "a=other:b", "a=kg:", "kg:a", "a,b=kg:y"])
 def test_a_source_that_cannot_be_read_shows_the_form(text):
     with pytest.raises(UsageError, match="NAME=kg:PATH"):
         named_source(text)

@@ -89,6 +89,7 @@ class Stub(BaseHTTPRequestHandler):
     """Answers searches and a few pages; `asked` holds the paths."""
 
     asked: ClassVar[list[str]] = []
+    elsewhere: ClassVar[str] = ""
 
     def do_GET(self) -> None:
         self.asked.append(self.path)
@@ -96,7 +97,14 @@ class Stub(BaseHTTPRequestHandler):
         if parts.path == "/search":
             query = parse_qs(parts.query)
             assert query["format"] == ["json"]
-            self._say(*self._results(query["q"][0]))
+            if query["q"] == ["moved"]:
+                self._say(302, "text/plain", "", location=self.elsewhere)
+            else:
+                self._say(*self._results(query["q"][0]))
+        elif parts.path == "/moved":
+            self._say(302, "text/plain", "", location=self.elsewhere)
+        elif parts.path == "/packed":
+            self._say(200, "text/plain", "x", **{"content-encoding": "br"})
         else:
             pages: dict[str, tuple[int, str, str]] = {
                 "/page.html": (200, "text/html; charset=utf-8", HTML),
@@ -118,9 +126,11 @@ class Stub(BaseHTTPRequestHandler):
             return 500, "text/plain", "no"
         return 200, "application/json", json.dumps({"results": rows})
 
-    def _say(self, status: int, kind: str, text: str) -> None:
+    def _say(self, status: int, kind: str, text: str, **headers: str) -> None:
         self.send_response(status)
         self.send_header("content-type", kind)
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(text.encode())
 
@@ -154,6 +164,43 @@ def test_a_server_is_searched_and_its_pages_are_read(server: str, monkeypatch: p
     assert [bool(page.problem) for page in pages] == [False, False, True, True, True, True]
     assert all(page.text == "" for page in pages[2:])
     provider.close()
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1", "10.1.2.3", "192.168.0.9", "169.254.169.254", "::1", "fd00::1", "::ffff:10.0.0.1", "localhost"],
+)
+def test_addresses_of_the_own_network_are_not_public(host: str) -> None:
+    assert not web_searxng.is_public(host, 80)
+    assert web_searxng.is_public("93.184.216.34", 80)
+
+
+def test_results_and_redirects_do_not_lead_into_the_own_network(server: str) -> None:
+    Stub.asked.clear()
+    provider = SearxngProvider(server)
+    other = ThreadingHTTPServer(("127.0.0.1", 0), Stub)  # asked by nobody: its address is not the server's
+    inside = f"http://127.0.0.1:{other.server_address[1]}/plain"
+    Stub.elsewhere = inside
+    pages = provider.read([inside, f"{server}/moved", f"{server}/packed", f"{server}/plain"])
+    assert [page.text for page in pages] == ["", "", "", "plain text"]
+    assert "not public" in pages[0].problem and "not public" in pages[1].problem and "br" in pages[2].problem
+    assert sorted(Stub.asked) == ["/moved", "/packed", "/plain"]
+    assert isinstance(provider.search(["moved"], 3)[0], RequestFailed)  # nor is another server asked for results
+    provider.close()
+    other.server_close()
+
+
+def test_a_page_that_never_ends_is_left(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web_searxng, "PAGE_S", 0.0)
+    provider = SearxngProvider(server)
+    assert "seconds" in provider.read([f"{server}/plain"])[0].problem
+    provider.close()
+
+
+@pytest.mark.parametrize("address", ["http://", "http://x:y", "https:///search"])
+def test_an_address_that_is_none_is_named(address: str) -> None:
+    with pytest.raises(BadInput):
+        open_web(address)
 
 
 def test_a_server_that_fails_says_so(server: str) -> None:

@@ -18,12 +18,13 @@ from gpu_rag.graph.bubble import ALONE, INSIDE, bubble_expansion
 from gpu_rag.graph.bubble_local import node_costs
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.ego import checked, induced_subgraphs
+from gpu_rag.graph.nearest import nearest
 from gpu_rag.graph.ragged import ragged_of_keys
 from gpu_rag.index.bubble import BubbleGraph
-from gpu_rag.types import Ragged
+from gpu_rag.types import Ragged, TopK
 from gpu_rag.verbs.bubble_cosines import Cosines
 from gpu_rag.verbs.bubble_grow import BubbleGrowth, Tree, grow
-from gpu_rag.verbs.bubble_lookup import TreePassage, near_relations, nearest_nodes, neighbours, passages
+from gpu_rag.verbs.bubble_lookup import TreePassage, merged_nodes, near_relations, neighbours, passages
 
 D, P = 8, 9
 Asked = list[tuple[np.ndarray, tuple[tuple[int, ...], ...]]]
@@ -238,17 +239,23 @@ def test_without_anchors_there_are_no_trees_and_too_many_groups_are_refused() ->
 # --- look-ups --------------------------------------------------------------------------------------
 
 
+def both_tables(made: Made, k: int) -> TopK:
+    graph, queries = made.graph, torch.from_numpy(made.queries)
+    found = (nearest(queries, vectors, k) for vectors in (graph.entity_vectors, graph.relation_vectors))
+    return merged_nodes(*found, graph.n_entities)
+
+
 @pytest.mark.parametrize("seed", range(6))
-def test_nearest_nodes_are_those_of_both_tables(seed: int) -> None:
+def test_merged_nodes_are_those_of_both_tables(seed: int) -> None:
     made = Made(seed)
-    top = nearest_nodes(made.graph, torch.from_numpy(made.queries), 3)
+    top = both_tables(made, 3)
     for q, ids, scores in zip(made.queries, top.ids.tolist(), top.scores.tolist()):
         products = made.vectors @ q
         best = [v for part in (range(made.n), range(made.n, made.n + made.r))
                 for v in sorted(part, key=lambda v: (-products[v], v))[:3]]  # fmt: skip
         assert ids == sorted(best, key=lambda v: (-products[v], v))
         assert scores == pytest.approx([products[v] for v in ids], abs=1e-6)
-    many = nearest_nodes(made.graph, torch.from_numpy(made.queries), 40)
+    many = both_tables(made, 40)
     assert (many.ids >= 0).sum(1).tolist() == [made.n + made.r] * 4  # padding comes last
     assert torch.equal(many.ids.sort(1).values[0, -28:], torch.arange(28, dtype=torch.int32))
 

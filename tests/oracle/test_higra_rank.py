@@ -58,8 +58,6 @@ def graph_of(n: int, n_passages: int, relations: Sequence[Edge], links: Sequence
         entity_graph=plain(subjects, objects, n),
         full_graph=plain([*subjects, *(e for e, _ in links)], [*objects, *(n + p for _, p in links)], n + n_passages),
         links=pa.table({}),
-        entity_vectors=torch.zeros(n, 2),
-        relation_vectors=torch.zeros(len(ends), 2),
         entity_bm25=words,
         relation_bm25=words,
     )

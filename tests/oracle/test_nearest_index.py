@@ -97,6 +97,16 @@ def test_faiss_and_torch_give_the_same_bits() -> None:
     assert torch.equal(one.ids, other.ids) and torch.equal(one.scores, other.scores)
 
 
+@needs_faiss
+def test_rows_that_f32_cannot_order_are_all_looked_at() -> None:
+    """300 rows as near to each query as f32 can tell: the first candidates of faiss are not the best ones."""
+    queries = units(4, 64, 0)
+    base = torch.cat([torch.nn.functional.normalize(query + 2e-7 * units(300, 64, 6) * 8) for query in queries])
+    for k in (1, 5):
+        one, other = by("torch")(queries, base, k), by("faiss")(queries, base, k)
+        assert torch.equal(one.ids, other.ids) and torch.equal(one.scores, other.scores)
+
+
 @pytest.mark.parametrize("implementation", EXACT)
 def test_a_query_does_not_know_its_batch(implementation: str) -> None:
     queries, index = units(131, 64, 6), nearest_index(units(2000, 64, 7), implementation=implementation)

@@ -1,0 +1,214 @@
+"""Inputs at the edge of what the graph ops take: a clear error before any work, or the right answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gpu_rag.errors import BadInput
+from gpu_rag.graph import room
+from gpu_rag.graph.backend import recording
+from gpu_rag.graph.candidates import rare_word_pairs
+from gpu_rag.graph.cluster import radius_clusters
+from gpu_rag.graph.components import connected_components
+from gpu_rag.graph.csr import csr_from_edges
+from gpu_rag.graph.ego import ego_balls
+from gpu_rag.graph.ego_words import pull_of
+from gpu_rag.graph.frontier import Asked, described, frontier_topk, hop_edges, score_lists, top_edges
+from gpu_rag.graph.fuse import rrf
+from gpu_rag.graph.join_pairs import hybrid_best_of, hybrid_scores, jaccard_of_pairs
+from gpu_rag.graph.nearest import nearest
+from gpu_rag.graph.nearest_index import nearest_index
+from gpu_rag.graph.pagerank import pagerank_topk, personalized_pagerank
+from gpu_rag.graph.path_scores import score_paths
+from gpu_rag.graph.paths import expand_paths, path_graph, start_paths
+from gpu_rag.graph.reach import typed_graph
+from gpu_rag.types import CSR, Ragged, TopK
+
+HUGE = 2**61
+BOTH = pytest.mark.parametrize("implementation", ["numba", "torch"])
+PATH = csr_from_edges(torch.tensor([0, 1]), torch.tensor([1, 2]), 4)  # 0 - 1 - 2, and 3 alone
+
+
+def ragged(lists: list[list[int]]) -> Ragged:
+    offsets = torch.tensor([0, *(len(part) for part in lists)]).cumsum(0)
+    return Ragged(torch.tensor([value for part in lists for value in part], dtype=torch.int64), offsets)
+
+
+def unit(n: int, dims: int = 8) -> torch.Tensor:
+    rows = torch.randn(n, dims, generator=torch.Generator().manual_seed(n))
+    return torch.nn.functional.normalize(rows, dim=1)
+
+
+# --- graphs ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weight", [torch.tensor([3e38, 3e38]), torch.tensor([1e300, 1.0], dtype=torch.float64)])
+def test_sums_of_weights_beyond_f32_are_refused(weight: torch.Tensor) -> None:
+    with pytest.raises(BadInput, match="too large"):
+        csr_from_edges(torch.tensor([0, 1]), torch.tensor([1, 0]), 2, weight)
+
+
+@pytest.mark.parametrize("implementation", ["numba", "scipy", "torch"])
+@pytest.mark.parametrize("column", [-5, 2, 10**9])
+def test_components_refuse_columns_that_are_no_nodes(implementation: str, column: int) -> None:
+    broken = CSR(torch.tensor([0, 1, 2]), torch.tensor([1, column], dtype=torch.int32))
+    with pytest.raises(BadInput, match="is no node"):
+        connected_components(broken, implementation=implementation)
+
+
+def test_graphs_that_share_columns_are_turned_each_for_itself() -> None:
+    columns = torch.tensor([0, 1], dtype=torch.int32)
+    first, second = CSR(torch.tensor([0, 2, 2]), columns), CSR(torch.tensor([0, 0, 2]), columns)
+    assert pull_of(first).indices.tolist() == [0, 0]
+    assert pull_of(second).indices.tolist() == [1, 1]
+    assert pull_of(second) is pull_of(second)
+
+
+@BOTH
+@pytest.mark.parametrize("batch", [1, 6])  # searched one by one, and as words
+def test_a_radius_beyond_the_graph_ends_with_it(implementation: str, batch: int) -> None:
+    seeds = ragged([[0]] * batch)
+    found = ego_balls(PATH, seeds, 10**30, implementation=implementation)
+    assert found.values.tolist() == [0, 1, 2] * batch
+
+
+# --- weights of restarts -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("implementation", ["numba", "scipy", "torch"])
+def test_restart_weights_without_a_finite_sum_are_refused(implementation: str) -> None:
+    large = torch.full((1, 4), 1e308, dtype=torch.float64)
+    with pytest.raises(BadInput, match="values of the prior of a row are too large"):
+        personalized_pagerank(PATH, prior=large, implementation=implementation)
+    with pytest.raises(BadInput, match="seed weights of a row are too large"):
+        weights = Ragged(large[0, :2], torch.tensor([0, 2]))
+        personalized_pagerank(PATH, ragged([[0, 1]]), weights, implementation=implementation)
+
+
+# --- rows, ids, threads ------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("min_samples", [50, 10**12, 2**63])
+def test_more_samples_than_rows_are_noise(implementation: str, min_samples: int) -> None:
+    assert radius_clusters(unit(30), 2.0, 30, implementation=implementation).eq(0).all()
+    assert radius_clusters(unit(30), 2.0, min_samples, implementation=implementation).eq(-1).all()
+
+
+@BOTH
+def test_rankings_of_other_ids_are_refused(implementation: str) -> None:
+    scores = torch.zeros(1, 2)
+    for ids, what in ((torch.tensor([[2**33 + 1, 5]]), "too large"), (torch.tensor([[1.7, 5.0]]), "no integers")):
+        with pytest.raises(BadInput, match=what):
+            rrf([TopK(ids, scores)], 2, constants=[60], implementation=implementation)
+
+
+def test_kernels_that_run_in_threads_are_recorded() -> None:
+    seeds = ragged([[0]] * 130)
+    for threads in (1, 2):
+        with recording() as record:
+            personalized_pagerank(PATH, seeds, implementation="torch", threads=threads)
+        assert record == {"personalized_pagerank": {"torch"}, "ppr_spmm": {"reference"}}
+
+
+def test_an_index_needs_a_thread() -> None:
+    with pytest.raises(BadInput, match="threads"):
+        nearest_index(unit(3), threads=0)
+
+
+# --- numbers of keywords -----------------------------------------------------------------------------
+
+SMALL = [[1, 2], [2], [0], [1], [], [0, 1, 2]]
+
+
+def test_keywords_that_no_edge_has_only_count() -> None:
+    """Of a question any number may be a keyword; keys row * width + number of a huge one would wrap around."""
+    vectors, lists = unit(9), ragged([list(range(6))] * 9)
+    things = described(unit(6), ragged(SMALL), 3)
+    rows = torch.arange(6, dtype=torch.int32)
+    edges = hop_edges(torch.tensor([0, 3, 6]), rows % 2, rows, things.vectors, things.keywords, 3)
+    found = []
+    for least in (3, HUGE):
+        asked = Asked(vectors, ragged([[1, 2, least + b] for b in range(9)]))
+        for by in ("numba", "torch"):
+            best = frontier_topk(asked, edges, ragged([[0, 1]] * 9), 2, implementation=by)
+            top = top_edges(asked, edges, 2, implementation=by)
+            scores = score_lists(asked, things, lists, implementation=by)
+            found.append(
+                torch.cat([scores, *(part.flatten().float() for t in (best, top) for part in (t.ids, t.scores))])
+            )
+    assert all(torch.equal(found[0], other) for other in found[1:])
+
+
+@pytest.mark.parametrize("shift", [-10, HUGE])
+def test_pairs_share_words_whatever_their_numbers(shift: int) -> None:
+    left, right = unit(6), unit(4)
+    i, j = (ends.flatten() for ends in torch.meshgrid(torch.arange(6), torch.arange(4), indexing="ij"))
+    words = ragged(SMALL), ragged([[1], [0, 2], [], [0, 1, 2]])
+    moved = Ragged(words[0].values + shift, words[0].offsets), Ragged(words[1].values + shift, words[1].offsets)
+    assert torch.equal(jaccard_of_pairs(*words, i, j), jaccard_of_pairs(*moved, i, j))
+    for op in (hybrid_scores, hybrid_best_of):
+        plain, other = (op(left, side[0], right, side[1], i, j) for side in (words, moved))
+        assert str(plain) == str(other)
+    pairs, others = rare_word_pairs(*words, 2, 3), rare_word_pairs(*moved, 2, 3)
+    assert len(pairs[0]) and all(torch.equal(a, b) for a, b in zip(pairs, others, strict=True))
+
+
+@BOTH
+@pytest.mark.parametrize("far", [-1, HUGE])
+def test_topics_that_are_no_nodes_are_on_no_path(implementation: str, far: int) -> None:
+    graph, starts = path_graph(PATH), ragged([[1]] * 9)
+    paths = start_paths(graph, starts)
+    topics = ragged([[1, far, 3] for _ in range(9)])
+    _, scores = score_paths(paths, unit(9), unit(2), topics, implementation=implementation)
+    assert scores.tolist() == [0.3 * (1 / 3)] * 9
+
+
+@BOTH
+def test_paths_that_leave_the_graph_are_refused(implementation: str) -> None:
+    graph, topics = path_graph(PATH), ragged([[0, 2]])
+    paths = start_paths(graph, topics)
+    beyond = replace(paths, nodes=paths.nodes + 3)
+    with pytest.raises(BadInput, match="a path leaves the graph; given node 5; expected < 4"):
+        expand_paths(graph, beyond, topics, implementation=implementation)
+
+
+# --- memory ------------------------------------------------------------------------------------------
+
+ENDS = torch.tensor([0])
+ASKED = Asked(unit(2), ragged([[0], []]))
+EDGES = hop_edges(
+    torch.tensor([0, 1, 2]), torch.tensor([1, 0]).int(), torch.tensor([0, 1]).int(), unit(2), ragged([[0], [1]]), 2
+)
+TOO_LARGE: dict[str, Callable[[], object]] = {
+    "a graph": lambda: csr_from_edges(ENDS, ENDS, 50),
+    "a typed graph": lambda: typed_graph(ENDS, ENDS, ENDS, 50, 1),
+    "PageRank": lambda: personalized_pagerank(PATH, ragged([[0]])),
+    "PageRank by torch": lambda: personalized_pagerank(PATH, ragged([[0]]), implementation="torch"),
+    "the best of PageRank": lambda: pagerank_topk(PATH, ragged([[0]]), k=2),
+    "balls": lambda: ego_balls(PATH, ragged([[0]]), 1, implementation="numba"),
+    "clusters": lambda: radius_clusters(unit(3), 0.5),
+    "neighbours": lambda: nearest(unit(3), unit(3), 2),
+    "edges of a frontier": lambda: frontier_topk(ASKED, EDGES, ragged([[0], [1]]), 2),
+    "edges": lambda: top_edges(ASKED, EDGES, 2),
+}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_what_cannot_fit_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    TOO_LARGE[name]()
+    monkeypatch.setattr(room, "LOOK_FROM", 0)
+    TOO_LARGE[name]()  # there is room
+    monkeypatch.setattr(room, "free_bytes", lambda device: 10)
+    with pytest.raises(BadInput, match=r"not enough memory; given at least .* GiB for .*; expected at most 0\.0 GiB"):
+        TOO_LARGE[name]()
+
+
+def test_more_than_any_machine_has_is_refused() -> None:
+    with pytest.raises(BadInput, match="not enough memory"):
+        room.check_room(2**60, torch.device("cpu"), "a graph", "split it")
+    assert 2**20 < room.free_bytes(torch.device("cpu")) < 2**60
