@@ -12,12 +12,13 @@ import torch
 from scipy import sparse
 
 from gpu_rag.bench.case import MOST_ALONE, Case, Checked, Config, Peer
-from gpu_rag.bench.measure import free_bytes, torch_threads
+from gpu_rag.bench.measure import torch_threads
 from gpu_rag.bench.pagerank_peers import single_openmp_thread
 from gpu_rag.errors import UsageError
 from gpu_rag.graph import frontier as search
 from gpu_rag.graph.backend import pick_implementation
 from gpu_rag.graph.frontier import EDGE_TILE, QUESTION_TILE, Asked, HopEdges, frontier_topk, hop_edges, top_edges
+from gpu_rag.graph.room import free_bytes
 from gpu_rag.types import Ragged, TopK
 
 DIMS = 384

@@ -12,10 +12,11 @@ import numpy as np
 import torch
 
 from gpu_rag.bench.case import MOST_TILED, Case, Checked, Config, Peer
-from gpu_rag.bench.measure import free_bytes, torch_threads
+from gpu_rag.bench.measure import torch_threads
 from gpu_rag.bench.pagerank import part
 from gpu_rag.errors import UsageError
 from gpu_rag.graph.join import join_index
+from gpu_rag.graph.room import free_bytes
 from gpu_rag.types import Ragged
 
 DIMS = 384

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 
 from gpu_rag.bench.case import MOST_TILED, Case, Checked, Config, Peer, missing_peer
-from gpu_rag.bench.measure import free_bytes, torch_threads
+from gpu_rag.bench.measure import torch_threads
 from gpu_rag.bench.pagerank_peers import single_openmp_thread
 from gpu_rag.errors import UsageError
 from gpu_rag.graph.backend import pick_implementation
 from gpu_rag.graph.nearest import QUERY_TILE, nearest
+from gpu_rag.graph.room import free_bytes
 from gpu_rag.types import TopK
 
 DIMS = 384

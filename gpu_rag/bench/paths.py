@@ -12,7 +12,7 @@ import torch
 
 from gpu_rag.bench.case import MOST_ALONE, Case, Config, Peer, missing_peer
 from gpu_rag.bench.graphs import graph_of
-from gpu_rag.bench.measure import free_bytes, torch_threads
+from gpu_rag.bench.measure import torch_threads
 from gpu_rag.bench.paths_reference import BEAM, TILE, Everything, Loops, World, check, ranked
 from gpu_rag.errors import UsageError
 from gpu_rag.graph.paths import (
@@ -25,6 +25,7 @@ from gpu_rag.graph.paths import (
     score_paths,
     search_paths,
 )
+from gpu_rag.graph.room import free_bytes
 from gpu_rag.types import CSR, Ragged
 
 DIMS = 64

@@ -24,9 +24,10 @@ from gpu_rag.bench import (
     rrf,
 )
 from gpu_rag.bench.case import MOST_ALONE, STARTS, Case, Checked, Config, Peer
-from gpu_rag.bench.measure import TURN_S, Copy, Spent, Turn, free_bytes, interleaved, poisoned
+from gpu_rag.bench.measure import TURN_S, Copy, Spent, Turn, interleaved, poisoned
 from gpu_rag.bench.rows import Row, empty_row, pct_of_bandwidth, ratio_of, scaled
 from gpu_rag.errors import GpuRagError
+from gpu_rag.graph.room import free_bytes
 from gpu_rag.settings import unknown_name
 
 OPS = {

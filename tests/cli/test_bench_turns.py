@@ -186,10 +186,16 @@ def test_a_tiled_peer_is_scaled_from_its_tile(clock, monkeypatch):
     assert row.peer_ms == pytest.approx(1e3 * QUESTION_S * 1000)
 
 
-def test_a_slow_peer_is_run_once_before_the_rounds(clock, monkeypatch):
+@pytest.mark.parametrize(("seconds", "before", "each"), [(5.0, 1, 1), (0.4, 2, 5), (0.001, 2, MOST_ALONE)])
+def test_a_peer_that_works_alone_is_asked_what_fits_two_seconds(clock, monkeypatch, seconds, before, each):
+    """It is run once for its check, and once more, if that was fast, to see how many questions fit a round."""
     asked: list[int] = []
-    work = costing(clock, "slow", 0.0, 5.0)
-    slow = Peer("slow", span, lambda given: (asked.append(len(given)), work(given))[1], alone=True)
-    (row,) = rows_of(clock, monkeypatch, (64,), [slow])
-    assert asked == [1] * (1 + 2 * 3)  # the check, then an untimed and a timed call in each of three rounds
-    assert (row.sampled, row.peer_ms) == (1, pytest.approx(64 * 5e3))
+
+    def run(given: range) -> range:
+        asked.append(len(given))
+        clock.work(seconds * len(given))
+        return given
+
+    (row,) = rows_of(clock, monkeypatch, (64,), [Peer("alone", span, run, alone=True)])
+    assert asked == [1] * before + [1, each] * 3
+    assert (row.sampled, row.peer_ms) == (each, pytest.approx(64e3 * seconds))
