@@ -159,22 +159,22 @@ class Job:
         self, dtype: torch.dtype, questions: Array, rows: Array, result: torch.Tensor, lo: int, settle: int | None
     ) -> tuple[Array, Array, Array]:
         """Solves in one precision; returns the questions that failed, their bounds and their steps."""
-        to = np.full(self.width, -1, np.int64)
-        to[: len(rows)] = rows
         tile = self.new_tile(dtype, questions, result, lo)
+        to = np.full(tile.width, -1, np.int64)
+        to[: len(rows)] = rows
         taken = self.f16_steps if dtype == self.dtypes[0] else 0
         plan = self.plan.for_f32(taken) if dtype == torch.float32 else self.plan
         gaps = None if settle is None else gaps_of(result, settle)
-        solved = solve_tile(tile, plan, to, self._least_mass(questions), gaps, taken)
+        solved = solve_tile(tile, plan, to, self._least_mass(questions, tile.width), gaps, taken)
         scale = np.ones(result.shape[0])
         scale[rows] = solved.scale[: len(rows)]
         result.mul_(torch.from_numpy(scale).to(result)[:, None])
         failed = solved.unsolved
         return questions[failed], solved.bound[failed], solved.steps[failed]
 
-    def _least_mass(self, questions: Array) -> Array:
+    def _least_mass(self, questions: Array, width: int) -> Array:
         """|q|_1 where it is known, else its lower bound 1 - d; 1 for unused columns."""
-        least = np.ones(self.width)
+        least = np.ones(width)
         if not self.plan.known_mass:
             least[:] = 1 - self.plan.damping
         elif self.graph.has_dangling:
@@ -208,10 +208,10 @@ def _tile_maker(
 ) -> tuple[int, TileMaker]:
     """Width of a tile, and what makes one of (dtype, questions, result, lo); in dtypes[0] it has done `f16_steps`."""
     if implementation == "numba":
-        from gpu_rag.graph.pagerank_numba import NumbaGraph, NumbaTile
+        from gpu_rag.graph.pagerank_numba import NumbaGraph, NumbaTile, lanes_for
 
         views = {t: NumbaGraph(graph, np.float32 if t == torch.float32 else np.float64) for t in dtypes}
-        return NumbaTile.width, lambda dtype, questions, result, lo: NumbaTile(
+        return lanes_for(teleport.batch), lambda dtype, questions, result, lo: NumbaTile(
             views[dtype], plan, teleport, questions, result.numpy(), lo
         )
     if implementation == "cugraph":

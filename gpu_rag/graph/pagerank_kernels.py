@@ -1,10 +1,11 @@
 """The two numba kernels of PageRank: a sweep over all rows, and the pass that checks and writes the result.
 
-Each row of the state holds LANES questions. numba would unroll a loop over them into scalars, or store its
-accumulator once an edge; here the accumulator of a row is one LLVM vector that stays in registers, emitted by two
-intrinsics. No instruction may be reassociated or contracted, so a column's bits do not depend on its lane or on the
-other columns. Kernels run without the interpreter's lock, on one thread each: threads take different tiles, so the
-bits do not depend on how many there are.
+Each row of the state holds as many questions as the argument `lanes`, a tuple, has elements: a number that is part of
+its type. numba would unroll a loop over them into scalars, or store its accumulator once an edge; here the accumulator
+of a row is one LLVM vector that stays in registers, emitted by two intrinsics. No instruction may be reassociated or
+contracted, so a column's bits do not depend on its lane, on the other columns or on how many there are. Kernels run
+without the interpreter's lock, on one thread each: threads take different tiles, so the bits do not depend on how many
+there are.
 
 Intrinsics and kernels share a file because numba's cache of a kernel is renewed when the kernel's file changes.
 """
@@ -19,18 +20,19 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-LANES = 32
 PANEL = 16  # rows of f32 that fill a cache line when the result is written transposed
 
 _I64 = ir.IntType(64)
-_F64 = ir.VectorType(ir.DoubleType(), LANES)
 
 
 class _Row:
-    """Emits code over arrays of shape [rows, LANES] (or [LANES], row 0), for one call of an intrinsic."""
+    """Emits code over arrays of shape [rows, lanes] (or [lanes], row 0), for one call of an intrinsic whose last
+    argument is the tuple of lanes."""
 
     def __init__(self, context: Any, builder: Any, signature: Any, args: Any):
         self.context, self.builder, self.signature, self.args = context, builder, signature, args
+        self.lanes = signature.args[-1].count
+        self.f64 = ir.VectorType(ir.DoubleType(), self.lanes)
 
     def pointer(self, k: int) -> Any:
         return cgutils.create_struct_proxy(self.signature.args[k])(self.context, self.builder, self.args[k]).data
@@ -38,7 +40,7 @@ class _Row:
     def vector_at(self, k: int, row: Any) -> Any:
         """Address of row `row` of argument k as a vector of its own element type."""
         element = self.context.get_data_type(self.signature.args[k].dtype)
-        base = self.builder.bitcast(self.pointer(k), ir.VectorType(element, LANES).as_pointer())
+        base = self.builder.bitcast(self.pointer(k), ir.VectorType(element, self.lanes).as_pointer())
         return self.builder.gep(base, [row])
 
     def load(self, k: int, row: Any) -> Any:
@@ -53,24 +55,24 @@ class _Row:
 
     def narrow(self, value: Any, k: int) -> Any:
         """A vector rounded to the element type of argument k, which is not wider."""
-        kind = ir.VectorType(self.context.get_data_type(self.signature.args[k].dtype), LANES)
+        kind = ir.VectorType(self.context.get_data_type(self.signature.args[k].dtype), self.lanes)
         return value if value.type == kind else self.builder.fptrunc(value, kind)
 
     def splat(self, scalar: Any, kind: Any) -> Any:
         one = self.builder.insert_element(ir.Constant(kind, ir.Undefined), scalar, _I64(0))
-        zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [0] * self.lanes)
         return self.builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), zeros)
 
     def absolute(self, value: Any) -> Any:
         width = 64 if value.type.element == ir.DoubleType() else 32
-        name = f"llvm.fabs.v{LANES}f{width}"
+        name = f"llvm.fabs.v{self.lanes}f{width}"
         fabs = cgutils.get_or_insert_function(self.builder.module, ir.FunctionType(value.type, [value.type]), name)
         return self.builder.call(fabs, [value])
 
     def gather(self, state: int, indices: int, weight: int, first: Any, last: Any, kind: Any) -> Any:
         """sum over e in [first, last) of weight[e] * state[indices[e]], in the order of e, as `kind`."""
         b = self.builder
-        zero = ir.Constant(kind, [0.0] * LANES)
+        zero = ir.Constant(kind, [0.0] * self.lanes)
         before, loop, after = b.block, b.append_basic_block("edges"), b.append_basic_block("row")
         b.cbranch(b.icmp_signed("<", first, last), loop, after)
         b.position_at_end(loop)
@@ -100,25 +102,25 @@ class _Row:
 @intrinsic
 def sweep_row(
     typing: Any, x: Any, y: Any, source: Any, omega: Any, change: Any, indices: Any, weight: Any, row: Any, at: Any,
-    first: Any, last: Any, damping: Any, inverse: Any, scale: Any,
+    first: Any, last: Any, damping: Any, inverse: Any, scale: Any, lanes: Any,
 ) -> Any:  # fmt: skip
     """y[row] += omega * (z - y[row]) and change += scale * |z - x[row]|,
     z = (damping * sum_e weight[e] x[indices[e]] + source[at]) * inverse; x and y may be the same array.
     Computed in the float type of damping, inverse and scale, that of the state or a wider one."""
     signature = types.void(
         x, y, source, omega, change, indices, weight, types.int64, types.int64, types.int64, types.int64,
-        damping, inverse, scale,
+        damping, inverse, scale, lanes,
     )  # fmt: skip
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         r = _Row(context, builder, signature, args)
-        row, at, first, last, damping, inverse, scale = args[7:]
-        kind = ir.VectorType(context.get_data_type(signature.args[11]), LANES)
+        row, at, first, last, damping, inverse, scale = args[7:-1]
+        kind = ir.VectorType(context.get_data_type(signature.args[11]), r.lanes)
         z = r.gather(0, 5, 6, first, last, kind)
         z = builder.fadd(builder.fmul(z, r.splat(damping, kind)), r.widen(r.load(2, at), kind))
         z = builder.fmul(z, r.splat(inverse, kind))
         moved = r.absolute(builder.fsub(z, r.widen(r.load(0, row), kind)))
-        moved = r.widen(builder.fmul(moved, r.splat(scale, kind)), _F64)
+        moved = r.widen(builder.fmul(moved, r.splat(scale, kind)), r.f64)
         old = r.widen(r.load(1, row), kind)
         step = builder.fmul(r.widen(r.load(3, _I64(0)), kind), builder.fsub(z, old))
         r.store(r.narrow(builder.fadd(old, step), 1), 1, row)
@@ -131,25 +133,25 @@ def sweep_row(
 @intrinsic
 def finish_row(
     typing: Any, x: Any, source: Any, p: Any, gap: Any, mass: Any, indices: Any, weight: Any, row: Any, at: Any,
-    slot: Any, first: Any, last: Any, damping: Any, scale: Any,
+    slot: Any, first: Any, last: Any, damping: Any, scale: Any, lanes: Any,
 ) -> Any:  # fmt: skip
     """In f64: q = damping * sum_e weight[e] x[indices[e]] + source[at]; gap += |q - scale * x[row]|; mass += q;
     p[slot] = q rounded to f32."""
     signature = types.void(
         x, source, p, gap, mass, indices, weight, types.int64, types.int64, types.int64, types.int64, types.int64,
-        types.float64, types.float64,
+        types.float64, types.float64, lanes,
     )  # fmt: skip
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         r = _Row(context, builder, signature, args)
-        row, at, slot, first, last, damping, scale = args[7:]
-        q = r.gather(0, 5, 6, first, last, _F64)
-        q = builder.fadd(builder.fmul(q, r.splat(damping, _F64)), r.widen(r.load(1, at), _F64))
-        held = builder.fmul(r.widen(r.load(0, row), _F64), r.splat(scale, _F64))
+        row, at, slot, first, last, damping, scale = args[7:-1]
+        q = r.gather(0, 5, 6, first, last, r.f64)
+        q = builder.fadd(builder.fmul(q, r.splat(damping, r.f64)), r.widen(r.load(1, at), r.f64))
+        held = builder.fmul(r.widen(r.load(0, row), r.f64), r.splat(scale, r.f64))
         gap = r.absolute(builder.fsub(q, held))
         r.store(builder.fadd(r.load(3, _I64(0)), gap), 3, _I64(0))
         r.store(builder.fadd(r.load(4, _I64(0)), q), 4, _I64(0))
-        r.store(builder.fptrunc(q, ir.VectorType(ir.FloatType(), LANES)), 2, slot)
+        r.store(builder.fptrunc(q, ir.VectorType(ir.FloatType(), r.lanes)), 2, slot)
         return context.get_dummy_value()
 
     return signature, emit
@@ -163,25 +165,25 @@ finish_any: Any = finish_row
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def sweep(
     indptr: Any, indices: Any, weight: Any, scale: Any, inverse: Any, at: Any, damping: Any, source: Any,
-    omega: Any, x: Any, y: Any, change: Any,
+    omega: Any, x: Any, y: Any, change: Any, lanes: Any,
 ) -> None:  # fmt: skip
     """y = y + omega (z - y), z = (damping A x + source[at]) / scale, rows in ascending order; in place when y is x.
 
-    change f64[LANES] = sum over rows of scale |z - x|, the L1 size of the step before relaxation. Rows are summed in
+    change f64[lanes] = sum over rows of scale |z - x|, the L1 size of the step before relaxation. Rows are summed in
     the float type of damping, inverse and scale: f64 over an f32 state keeps the rounding of hubs out of it.
     """
     change[:] = 0.0
     for i in range(indptr.shape[0] - 1):
         sweep_any(
             x, y, source, omega, change, indices, weight, i, at[i], indptr[i], indptr[i + 1], damping,
-            inverse[i], scale[i],
+            inverse[i], scale[i], lanes,
         )  # fmt: skip
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def finish(
     indptr: Any, indices: Any, weight: Any, scale: Any, at: Any, damping: Any, source: Any, x: Any,
-    lo: Any, wanted: Any, out: Any, gap: Any, mass: Any,
+    lo: Any, wanted: Any, out: Any, gap: Any, mass: Any, lanes: Any,
 ) -> None:  # fmt: skip
     """q = damping A x + source[at] in f64; gap = |q - scale x|_1 and mass = |q|_1 for each lane.
 
@@ -190,15 +192,15 @@ def finish(
     n, width = indptr.shape[0] - 1, out.shape[1]
     gap[:] = 0.0
     mass[:] = 0.0
-    panel = np.empty((PANEL, LANES), np.float32)
+    panel = np.empty((PANEL, len(lanes)), np.float32)
     for start in range(0, n, PANEL):
         end = min(n, start + PANEL)
         for i in range(start, end):
             finish_any(
                 x, source, panel, gap, mass, indices, weight, i, at[i], i - start, indptr[i], indptr[i + 1], damping,
-                scale[i],
+                scale[i], lanes,
             )  # fmt: skip
-        for c in range(LANES):
+        for c in range(len(lanes)):
             b = wanted[c]
             if b < 0:
                 continue

@@ -47,8 +47,8 @@ def check_bound(bound: Bound, seed: int, damping: float, tol: float, undirected:
     tile = job.new_tile(torch.float64, np.arange(3), found, 0)
     state = exact.double().T.numpy() * graph.scale.numpy()[:, None] ** -1
     tile.x[:, :3] = state * (1 + r.choice([1e-4, 0.3]) * r.standard_normal(state.shape))  # type: ignore[attr-defined]
-    gap, mass = tile.check(np.where(np.arange(32) < 3, np.arange(32), -1))
-    least = job._least_mass(np.arange(3))
+    gap, mass = tile.check(np.where(np.arange(tile.width) < 3, np.arange(tile.width), -1))
+    least = job._least_mass(np.arange(3), tile.width)
     proved = bound(job.plan, gap, mass, least)[:3]
     scaled = found.double().numpy() * job.plan.scale(mass, least)[:3, None]
     error = np.abs(scaled - exact.double().numpy()).sum(1)
@@ -88,8 +88,8 @@ def steps_of(graph: PageRankGraph, solver: str, damping: float) -> int:
     job = job_of(graph, (3, 400, 900), damping, 1e-6, solver)
     result = torch.zeros(3, graph.n)
     tile: Tile = job.new_tile(torch.float32, np.arange(3), result, 0)
-    rows = np.where(np.arange(32) < 3, np.arange(32), -1)
-    solved = solve_tile(tile, job.plan, rows, job._least_mass(np.arange(3)))
+    rows = np.where(np.arange(tile.width) < 3, np.arange(tile.width), -1)
+    solved = solve_tile(tile, job.plan, rows, job._least_mass(np.arange(3), tile.width))
     assert not len(solved.unsolved)
     return int(solved.steps.max())
 
@@ -105,6 +105,6 @@ def test_a_state_that_is_not_a_number_is_not_a_proof(bipartite: PageRankGraph) -
     job = job_of(bipartite, (3,), 0.85, 1e-6, "sor")
     tile = job.new_tile(torch.float32, np.arange(1), torch.zeros(1, bipartite.n), 0)
     tile.x[5, 0] = np.nan  # type: ignore[attr-defined]
-    rows = np.where(np.arange(32) < 1, 0, -1)
-    solved = solve_tile(tile, replace(job.plan, max_iter=30), rows, np.ones(32))
+    rows = np.where(np.arange(tile.width) < 1, 0, -1)
+    solved = solve_tile(tile, replace(job.plan, max_iter=30), rows, np.ones(tile.width))
     assert solved.unsolved.tolist() == [0]
