@@ -13,15 +13,15 @@ from gpu_rag.models.llm import load_llm
 
 @pytest.fixture(scope="module")
 def bubble_index(bubblerag: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Index:
-    found: Index = bubblerag.build(tmp_path_factory.mktemp("golden_bubblerag") / "ix")
+    found: Index = bubblerag.RECORDING.build(tmp_path_factory.mktemp("golden_bubblerag") / "ix")
     return found
 
 
 def test_answers_by_replay_are_those_on_record(bubblerag: ModuleType, bubble_index: Index) -> None:
-    expected = json.loads(bubblerag.ANSWERS.read_text(encoding="utf-8"))
+    expected = json.loads(bubblerag.RECORDING.answers.read_text(encoding="utf-8"))
     names = list(expected["llm"])
     assert len(names) == 3 and set(expected) == set(bubblerag.RUNS)
-    found = bubblerag.answered(bubble_index, names, load_llm(f"replay:{bubblerag.REPLIES}"))
+    found = bubblerag.RECORDING.answered(bubble_index, names, load_llm(f"replay:{bubblerag.RECORDING.replies}"))
     assert found == expected
     for row in found["llm"].values():
         ranked = [step for step in row["steps"] if step[0].endswith("/rank")]
@@ -31,9 +31,11 @@ def test_answers_by_replay_are_those_on_record(bubblerag: ModuleType, bubble_ind
 
 
 def test_other_trees_are_not_on_record(bubblerag: ModuleType, bubble_index: Index) -> None:
-    expected = json.loads(bubblerag.ANSWERS.read_text(encoding="utf-8"))
+    expected = json.loads(bubblerag.RECORDING.answers.read_text(encoding="utf-8"))
     kept = bubblerag.RUNS["llm"]["method"]["bubblerag"]
     bubblerag.RUNS["llm"]["method"]["bubblerag"] = {**kept, "n_neighbours": 3, "alpha": 0.0, "near": 0}
-    found = bubblerag.answered(bubble_index, list(expected["llm"]), load_llm(f"replay:{bubblerag.REPLIES}"))
+    found = bubblerag.RECORDING.answered(
+        bubble_index, list(expected["llm"]), load_llm(f"replay:{bubblerag.RECORDING.replies}")
+    )
     bubblerag.RUNS["llm"]["method"]["bubblerag"] = kept
     assert found["similarity"] == expected["similarity"] and found["llm"] != expected["llm"]

@@ -13,15 +13,15 @@ from gpu_rag.models.llm import load_llm
 
 @pytest.fixture(scope="module")
 def hop_index(hoprag: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Index:
-    found: Index = hoprag.build(tmp_path_factory.mktemp("golden_hoprag") / "ix")
+    found: Index = hoprag.RECORDING.build(tmp_path_factory.mktemp("golden_hoprag") / "ix")
     return found
 
 
 def test_walks_by_replay_are_those_on_record(hoprag: ModuleType, hop_index: Index) -> None:
-    expected = json.loads(hoprag.ANSWERS.read_text(encoding="utf-8"))
+    expected = json.loads(hoprag.RECORDING.answers.read_text(encoding="utf-8"))
     names = list(expected["llm"])
-    assert len(names) == 3 and set(expected) == set(hoprag.WALKS)
-    found = hoprag.answered(hop_index, names, load_llm(f"replay:{hoprag.REPLIES}"))
+    assert len(names) == 3 and set(expected) == set(hoprag.RUNS)
+    found = hoprag.RECORDING.answered(hop_index, names, load_llm(f"replay:{hoprag.RECORDING.replies}"))
     assert found == expected
     for row in found["llm"].values():
         choices = [step for step in row["walk"] if step[0].endswith("/rank")]
@@ -32,8 +32,8 @@ def test_walks_by_replay_are_those_on_record(hoprag: ModuleType, hop_index: Inde
 
 
 def test_a_walk_that_takes_other_ways_is_not_on_record(hoprag: ModuleType, hop_index: Index) -> None:
-    expected = json.loads(hoprag.ANSWERS.read_text(encoding="utf-8"))
-    hoprag.WALKS["llm"]["method"]["hoprag"]["n_options"] = 3
-    found = hoprag.answered(hop_index, list(expected["llm"]), load_llm(f"replay:{hoprag.REPLIES}"))
-    hoprag.WALKS["llm"]["method"]["hoprag"]["n_options"] = 4
+    expected = json.loads(hoprag.RECORDING.answers.read_text(encoding="utf-8"))
+    hoprag.RUNS["llm"]["method"]["hoprag"]["n_options"] = 3
+    found = hoprag.RECORDING.answered(hop_index, list(expected["llm"]), load_llm(f"replay:{hoprag.RECORDING.replies}"))
+    hoprag.RUNS["llm"]["method"]["hoprag"]["n_options"] = 4
     assert found["similarity"] == expected["similarity"] and found["llm"] != expected["llm"]

@@ -13,15 +13,15 @@ from gpu_rag.models.llm import load_llm
 
 @pytest.fixture(scope="module")
 def kb_index(hybgrag: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Index:
-    found: Index = hybgrag.build(tmp_path_factory.mktemp("golden_hybgrag") / "ix")
+    found: Index = hybgrag.RECORDING.build(tmp_path_factory.mktemp("golden_hybgrag") / "ix")
     return found
 
 
 def test_refinement_paths_by_replay_are_those_on_record(hybgrag: ModuleType, kb_index: Index) -> None:
-    expected = json.loads(hybgrag.ANSWERS.read_text(encoding="utf-8"))
+    expected = json.loads(hybgrag.RECORDING.answers.read_text(encoding="utf-8"))
     names = list(expected["llm"])
-    assert len(names) == 3 and set(expected) == set(hybgrag.WALKS)
-    found = hybgrag.answered(kb_index, names, load_llm(f"replay:{hybgrag.REPLIES}"))
+    assert len(names) == 3 and set(expected) == set(hybgrag.RUNS)
+    found = hybgrag.RECORDING.answered(kb_index, names, load_llm(f"replay:{hybgrag.RECORDING.replies}"))
     assert found == expected
     for row in found["llm"].values():
         judged = [step for step in row["path"] if step[0].endswith("/rank")]
@@ -30,8 +30,8 @@ def test_refinement_paths_by_replay_are_those_on_record(hybgrag: ModuleType, kb_
 
 
 def test_a_run_with_other_parameters_is_not_on_record(hybgrag: ModuleType, kb_index: Index) -> None:
-    expected = json.loads(hybgrag.ANSWERS.read_text(encoding="utf-8"))
-    hybgrag.WALKS["similarity"]["method"] = {"hybgrag": {"radius": 1}}
-    found = hybgrag.answered(kb_index, list(expected["llm"]), load_llm(f"replay:{hybgrag.REPLIES}"))
-    del hybgrag.WALKS["similarity"]["method"]
+    expected = json.loads(hybgrag.RECORDING.answers.read_text(encoding="utf-8"))
+    hybgrag.RUNS["similarity"]["method"] = {"hybgrag": {"radius": 1}}
+    found = hybgrag.RECORDING.answered(kb_index, list(expected["llm"]), load_llm(f"replay:{hybgrag.RECORDING.replies}"))
+    del hybgrag.RUNS["similarity"]["method"]
     assert found["llm"] == expected["llm"] and found["similarity"] != expected["similarity"]

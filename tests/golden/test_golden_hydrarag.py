@@ -13,24 +13,24 @@ from gpu_rag.models.llm import load_llm
 
 @pytest.fixture(scope="module")
 def hydra_index(hydrarag: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Index:
-    found: Index = hydrarag.build(tmp_path_factory.mktemp("golden_hydrarag") / "ix")
+    found: Index = hydrarag.RECORDING.build(tmp_path_factory.mktemp("golden_hydrarag") / "ix")
     return found
 
 
 def test_answers_by_replay_are_those_on_record(hydrarag: ModuleType, hydra_index: Index) -> None:
-    expected = json.loads(hydrarag.ANSWERS.read_text(encoding="utf-8"))
-    replay = load_llm(f"replay:{hydrarag.REPLIES}")
-    assert set(expected) == set(hydrarag.PARAMS) and all(len(rows) >= 2 for rows in expected.values())
+    expected = json.loads(hydrarag.RECORDING.answers.read_text(encoding="utf-8"))
+    replay = load_llm(f"replay:{hydrarag.RECORDING.replies}")
+    assert set(expected) == set(hydrarag.RUNS) and all(len(rows) >= 2 for rows in expected.values())
     assert all(row["paths"] for row in expected["all"].values())
     assert any(row["tokens"][0] for row in expected["documents"].values())
-    assert hydrarag.answered(hydra_index, list(expected["all"]), replay) == expected
+    assert hydrarag.RECORDING.answered(hydra_index, list(expected["all"]), replay) == expected
 
 
 def test_another_choice_of_paths_is_not_on_record(
     hydrarag: ModuleType, hydra_index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = json.loads(hydrarag.ANSWERS.read_text(encoding="utf-8"))
-    monkeypatch.setitem(hydrarag.PARAMS["all"], "w_max", 1)
-    replay = load_llm(f"replay:{hydrarag.REPLIES}")
-    found = hydrarag.answered(hydra_index, list(expected["all"]), replay)
+    expected = json.loads(hydrarag.RECORDING.answers.read_text(encoding="utf-8"))
+    monkeypatch.setitem(hydrarag.RUNS["all"]["method"]["hydrarag"], "w_max", 1)
+    replay = load_llm(f"replay:{hydrarag.RECORDING.replies}")
+    found = hydrarag.RECORDING.answered(hydra_index, list(expected["all"]), replay)
     assert found["documents"] == expected["documents"] and found["all"] != expected["all"]
