@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -72,6 +72,12 @@ def small_values(*lists: Ragged) -> list[Ragged]:
         return list(lists)
     ranks = torch.unique(values, return_inverse=True)[1].split([part.values.numel() for part in lists])
     return [Ragged(rank, part.offsets) for rank, part in zip(ranks, lists, strict=True)]
+
+
+def ragged_of_lists(lists: Sequence[Sequence[int]], device: str | torch.device) -> Ragged:
+    """Lists of ints as a Ragged of i64 on a device."""
+    offsets = torch.from_numpy(np.cumsum([0, *map(len, lists)], dtype=np.int64)).to(device)
+    return Ragged(torch.tensor([v for one in lists for v in one], dtype=torch.int64, device=device), offsets)
 
 
 def ragged_of_keys(keys: torch.Tensor, batch: int, n: int, dtype: torch.dtype = torch.int32) -> Ragged:

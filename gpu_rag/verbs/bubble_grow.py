@@ -21,7 +21,7 @@ from gpu_rag.errors import UsageError
 from gpu_rag.graph.bubble import ALONE, INSIDE, MOST_GROUPS, Bubbles, bubble_expansion
 from gpu_rag.graph.bubble_local import localise
 from gpu_rag.graph.ego import induced_subgraphs
-from gpu_rag.graph.ragged import row_of_value
+from gpu_rag.graph.ragged import ragged_of_lists, row_of_value
 from gpu_rag.index.bubble import BubbleGraph
 from gpu_rag.types import Ragged
 from gpu_rag.verbs.bubble_cosines import Cosines
@@ -81,9 +81,7 @@ def question_rows(vectors: Sequence[np.ndarray], graph: BubbleGraph) -> torch.Te
 
 def node_lists(lists: Sequence[Sequence[int]], graph: BubbleGraph) -> Ragged:
     """Lists of nodes as Ragged i64 on the device of the graph."""
-    device = graph.ends.device
-    offsets = torch.from_numpy(np.cumsum([0, *map(len, lists)], dtype=np.int64)).to(device)
-    return Ragged(torch.tensor([v for one in lists for v in one], dtype=torch.int64, device=device), offsets)
+    return ragged_of_lists(lists, graph.ends.device)
 
 
 def grow(graph: BubbleGraph, params: BubbleGrowth, asked: Sequence[Grown], threads: int = 1) -> list[tuple[Tree, ...]]:

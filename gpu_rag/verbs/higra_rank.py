@@ -23,7 +23,7 @@ from gpu_rag.errors import UsageError
 from gpu_rag.graph.blocks_pagerank import blocks_pagerank
 from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, induced_subgraphs
 from gpu_rag.graph.fuse import rrf
-from gpu_rag.graph.ragged import expand, row_of_value
+from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.index.higra import HigraGraph, load_higra_graph
 from gpu_rag.index.index import Index
 from gpu_rag.types import Blocks, Ragged, TopK
@@ -149,10 +149,7 @@ def _given(lists: Sequence[Sequence[int]], depth: int) -> TopK:
 
 def seed_lists(seeds: Sequence[Sequence[int]], device: torch.device) -> Ragged:
     """Seed sets as Ragged i64, each ascending and without repetition."""
-    lists = [sorted(set(one)) for one in seeds]
-    offsets = np.concatenate([[0], np.cumsum([len(one) for one in lists])]).astype(np.int64)
-    values = torch.tensor([v for one in lists for v in one], dtype=torch.int64)
-    return Ragged(values.to(device), torch.from_numpy(offsets).to(device))
+    return ragged_of_lists([sorted(set(one)) for one in seeds], device)
 
 
 Fused = tuple[TopK, TopK, list[tuple[int, int]]]  # relations, passages, (entities, passages) in each subgraph

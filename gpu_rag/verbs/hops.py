@@ -28,6 +28,7 @@ from gpu_rag.graph.frontier import (
     score_lists,
     top_edges,
 )
+from gpu_rag.graph.ragged import ragged_of_lists
 from gpu_rag.index.hops import HopGraph, load_hop_graph
 from gpu_rag.index.index import Index
 from gpu_rag.runtime.call import RANK_GRAPH, Call, Executor
@@ -131,12 +132,7 @@ class HopSearch:
             lists.append([*sorted(known), *range(beyond, beyond + len(question.words) - len(known))])
         device = self.graph.indptr.device
         vectors = torch.from_numpy(np.stack([q.vector for q in questions]).astype(np.float32)).to(device)
-        return Asked(vectors, _ragged(lists, device))
-
-
-def _ragged(lists: Sequence[Sequence[int]], device: torch.device) -> Ragged:
-    offsets = torch.tensor(np.cumsum([0, *map(len, lists)]), dtype=torch.int64, device=device)
-    return Ragged(torch.tensor([v for row in lists for v in row], dtype=torch.int64, device=device), offsets)
+        return Asked(vectors, ragged_of_lists(lists, device))
 
 
 def hop_search(index: Index) -> HopSearch:
@@ -158,7 +154,7 @@ def hop_executors(index: Index, threads: int = 1) -> dict[str, Executor]:
 
     def leave(static: tuple[Any, ...], args: list[tuple[HopQuestion, Sequence[int]]]) -> list[list[list[OutEdge]]]:
         search = hop_search(index)
-        lists = _ragged([vertices for _, vertices in args], search.graph.indptr.device)
+        lists = ragged_of_lists([vertices for _, vertices in args], search.graph.indptr.device)
         top = frontier_topk(search.asked([q for q, _ in args]), search.edges, lists, static[0], threads=threads)
         rows = _out_edges(search, top)
         ends = np.cumsum([0, *(len(vertices) for _, vertices in args)])
@@ -167,7 +163,7 @@ def hop_executors(index: Index, threads: int = 1) -> dict[str, Executor]:
     def near(static: tuple[Any, ...], args: list[tuple[HopQuestion, Sequence[int]]]) -> list[list[float]]:
         search = hop_search(index)
         vertices = search.vertices(static[0])
-        lists = _ragged([listed for _, listed in args], search.graph.indptr.device)
+        lists = ragged_of_lists([listed for _, listed in args], search.graph.indptr.device)
         scores = score_lists(search.asked([q for q, _ in args]), vertices, lists, threads=threads).tolist()
         ends = np.cumsum([0, *(len(listed) for _, listed in args)])
         return [scores[start:end] for start, end in zip(ends, ends[1:])]

@@ -15,11 +15,11 @@ import numpy as np
 
 from gpu_rag.index.index import Index
 from gpu_rag.index.kb import KnowledgeBase
-from gpu_rag.index.kb_load import load_kb
 from gpu_rag.index.kb_scores import node_text
 from gpu_rag.runtime.call import RANK_GRAPH, RANK_TEXT, Call, Executor, gather
 from gpu_rag.sources.skb_types import LITERAL
 from gpu_rag.types import Path, RankedNode
+from gpu_rag.verbs.kb_held import HoldsKb
 from gpu_rag.verbs.kb_link import Linked, Mention, mentions
 from gpu_rag.verbs.kb_reach import Held, Reached, TopicNodes, Walk, holding, reach, walk_nodes
 from gpu_rag.verbs.kb_schema import KbSchema
@@ -80,15 +80,8 @@ def kb_executors(index: Index, threads: int = 1) -> dict[str, Executor]:
     }
 
 
-class KbVerbs:
+class KbVerbs(HoldsKb):
     """The knowledge-base verbs of one question."""
-
-    index: Index
-
-    @property
-    def kb(self) -> KnowledgeBase:
-        """The knowledge base of the index. Raises MissingLayer."""
-        return self.index.loaded("kb", load_kb)
 
     async def match_names(self, name: str, type: str | None, threshold: float) -> tuple[int, ...]:
         """All nodes of a type (None: of any) that bear this name or alias; else those of the nearest name.

@@ -14,7 +14,7 @@ from itertools import product
 
 import torch
 
-from gpu_rag.graph.ragged import expand, ragged_of_keys, row_of_value
+from gpu_rag.graph.ragged import expand, ragged_of_keys, ragged_of_lists, row_of_value
 from gpu_rag.graph.reach import ANY, EITHER, intersect, reachable
 from gpu_rag.index.kb import KnowledgeBase
 from gpu_rag.index.kb_scores import score_nodes
@@ -58,13 +58,6 @@ class _Walks:
     ends: Ragged  # C lists of nodes
 
 
-def ragged(lists: Sequence[Sequence[int]], device: str | torch.device) -> Ragged:
-    """Lists of ints as a Ragged of i64."""
-    lengths = torch.tensor([0, *map(len, lists)], dtype=torch.int64, device=device)
-    values = torch.tensor([v for one in lists for v in one], dtype=torch.int64, device=device)
-    return Ragged(values, lengths.cumsum(0))
-
-
 def chains_of(relations: Sequence[int], radius: int) -> list[Chain]:
     """Every chain of 1 to `radius` relations, shorter ones first, in the order of the relations given."""
     return [chain for length in range(1, radius + 1) for chain in product(relations, repeat=length)]
@@ -96,8 +89,8 @@ def _walked(kb: KnowledgeBase, asked: Sequence[Sequence[TopicNodes]], radius: in
     topics = [topic for one in asked for topic in one]
     chains = [chains_of(topic.relations, radius) for topic in topics]
     flat = [chain for one in chains for chain in one]
-    starts = ragged([topic.nodes for topic, one in zip(topics, chains) for _ in one], kb.device)
-    relations = ragged(flat, kb.device)
+    starts = ragged_of_lists([topic.nodes for topic, one in zip(topics, chains) for _ in one], kb.device)
+    relations = ragged_of_lists(flat, kb.device)
     either = Ragged(torch.full_like(relations.values, EITHER), relations.offsets)
     ends = reachable(kb.typed, starts, relations, either, threads=threads)
     of_topic = torch.tensor([t for t, one in enumerate(chains) for _ in one], dtype=torch.int64, device=kb.device)
@@ -110,7 +103,7 @@ def _candidates(
 ) -> tuple[Ragged, torch.Tensor]:
     """Each question's candidates, and whether they are an intersection: bool[B]. reached: keys topic * N + node."""
     n, batch = max(kb.n, 1), len(asked)
-    own = ragged([sorted({node for topic in one for node in topic.nodes}) for one in asked], kb.device)
+    own = ragged_of_lists([sorted({node for topic in one for node in topic.nodes}) for one in asked], kb.device)
     topic_keys = row_of_value(own) * n + own.values
     found, count = torch.unique(walks.of_question[reached // n] * n + reached % n, return_counts=True)
     free = ~torch.isin(found, topic_keys)
@@ -196,12 +189,12 @@ def walk_nodes(kb: KnowledgeBase, walks: Sequence[Walk], threads: int = 1) -> li
     both a neighbour and in B_i. Batched over the walks, step by step.
     """
     longest = max((len(walk.chain) for walk in walks), default=0)
-    back = [ragged([[walk.end] for walk in walks], kb.device)]
+    back = [ragged_of_lists([[walk.end] for walk in walks], kb.device)]
     for step in range(longest):  # aligned at the end: a shorter chain has no relation left and stays
         relations = [walk.chain[-1 - step : len(walk.chain) - step] for walk in walks]
         back.append(_stepped(kb, back[-1], relations, threads))
     ways: list[list[int]] = [[] for _ in walks]
-    at = ragged([sorted(set(walk.starts)) for walk in walks], kb.device)
+    at = ragged_of_lists([sorted(set(walk.starts)) for walk in walks], kb.device)
     for step in range(longest + 1):
         left = [len(walk.chain) - step for walk in walks]  # steps to go; below 0: the walk is at its end
         allowed = _picked(back, left, kb.device)
@@ -212,13 +205,13 @@ def walk_nodes(kb: KnowledgeBase, walks: Sequence[Walk], threads: int = 1) -> li
                 way.append(node)
         here = [[node] if node >= 0 else [] for node in lowest]
         relations = [walk.chain[step : step + 1] for walk in walks]
-        at = _stepped(kb, ragged(here, kb.device), relations, threads)
+        at = _stepped(kb, ragged_of_lists(here, kb.device), relations, threads)
     return [tuple(way) if len(way) == len(walk.chain) + 1 else () for way, walk in zip(ways, walks)]
 
 
 def _stepped(kb: KnowledgeBase, nodes: Ragged, relations: Sequence[Sequence[int]], threads: int) -> Ragged:
     """One step of each list's relation; a list without one stays where it is."""
-    chain = ragged(relations, kb.device)
+    chain = ragged_of_lists(relations, kb.device)
     either = Ragged(torch.full_like(chain.values, EITHER), chain.offsets)
     found = reachable(kb.typed, nodes, chain, either, threads=threads)
     return Ragged(found.values.long(), found.offsets)
@@ -261,7 +254,7 @@ def holding(
     """What of each topic leads to its wanted nodes within `radius` steps."""
     n = max(kb.n, 1)
     walks = _walked(kb, [[topic, TopicNodes(topic.nodes, (ANY,))] for topic, _ in asked], radius, threads)
-    wanted = ragged([sorted(set(nodes)) for _, nodes in asked], kb.device)
+    wanted = ragged_of_lists([sorted(set(nodes)) for _, nodes in asked], kb.device)
     keys = row_of_value(wanted) * n + wanted.values
     chain, node = row_of_value(walks.ends), walks.ends.values.long()
     hit = torch.isin(walks.of_topic[chain] // 2 * n + node, keys)
@@ -278,4 +271,4 @@ def holding(
     ]
 
 
-__all__ = ["Chain", "Held", "Reached", "TopicNodes", "Walk", "chains_of", "holding", "ragged", "reach", "walk_nodes"]
+__all__ = ["Chain", "Held", "Reached", "TopicNodes", "Walk", "chains_of", "holding", "reach", "walk_nodes"]

@@ -11,12 +11,11 @@ import torch
 
 from gpu_rag.graph.dots import on_grid
 from gpu_rag.graph.nearest import nearest
-from gpu_rag.graph.ragged import expand
+from gpu_rag.graph.ragged import expand, ragged_of_lists
 from gpu_rag.index.index import Index
 from gpu_rag.index.kb import KnowledgeBase
 from gpu_rag.index.kb_load import load_kb
 from gpu_rag.verbs.kb_documents import DocumentSearch
-from gpu_rag.verbs.kb_reach import ragged
 from gpu_rag.verbs.kb_schema import KbSchema
 from gpu_rag.verbs.retrieve import Ranking, rankings
 
@@ -61,7 +60,7 @@ class KbSearch:
 
     def relations_at(self, groups: Sequence[Sequence[int]]) -> list[list[int]]:
         """The relations of the edges at each group of nodes, ascending."""
-        typed, nodes = self.kb.typed, ragged(groups, self.kb.device)
+        typed, nodes = self.kb.typed, ragged_of_lists(groups, self.kb.device)
         n_relations = max(typed.n_relations, 1)
         group = torch.repeat_interleave(torch.arange(nodes.batch, device=nodes.offsets.device), nodes.offsets.diff())
         found = [group[:0]]

@@ -23,7 +23,6 @@ import numpy as np
 from gpu_rag.errors import BadInput, GpuRagError, UsageError
 from gpu_rag.graph.ragged import row_of_value
 from gpu_rag.index.index import Index
-from gpu_rag.index.kb import KnowledgeBase
 from gpu_rag.index.kb_load import load_kb
 from gpu_rag.runtime.call import RANK_GRAPH, RANK_TEXT, Call, Executor
 from gpu_rag.verbs.hydra_base import FactGraph, Facts, fact_graph, facts_of_kb, one_relation
@@ -42,6 +41,7 @@ from gpu_rag.verbs.hydra_search import (
 )
 from gpu_rag.verbs.hydra_text import ShownPath, shown_path
 from gpu_rag.verbs.hydra_topics import Match, NameSearch, best_passages
+from gpu_rag.verbs.kb_held import HoldsKb
 
 TILE = 16  # questions whose graphs are searched at once
 T = TypeVar("T")
@@ -156,15 +156,8 @@ def _edges_of_passages(index: Index) -> tuple[np.ndarray, np.ndarray]:
     return edge[order], np.searchsorted(passage[order], np.arange(index.n_passages + 1))
 
 
-class PathVerbs:
+class PathVerbs(HoldsKb):
     """The path verbs of one question."""
-
-    index: Index
-
-    @property
-    def kb(self) -> KnowledgeBase:
-        """The knowledge base of the index."""
-        return self.index.loaded("kb", load_kb)
 
     async def names_in(self, text: str) -> list[str]:
         """Names of nodes that stand in a text, the longest first at each word, in their normal form."""
