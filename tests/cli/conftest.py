@@ -8,6 +8,7 @@ import io
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -177,7 +178,19 @@ def answer(index: Path, questions: Path, replay: Path, tmp_path: Path) -> Callab
 
 
 class QuietServer(ThreadingHTTPServer):
-    daemon_threads = True
+    """open: connections that were accepted and are not yet ended."""
+
+    daemon_threads, open, _lock = True, 0, threading.Lock()
+
+    def process_request(self, *arguments: Any) -> None:
+        with self._lock:
+            self.open += 1
+        super().process_request(*arguments)
+
+    def shutdown_request(self, request: Any) -> None:
+        super().shutdown_request(request)
+        with self._lock:
+            self.open -= 1
 
     def handle_error(self, *_: Any) -> None:
         """An asker that was killed is no event."""
@@ -203,10 +216,15 @@ class ChatServer:
         self._httpd.server_close()
 
     def settle(self) -> None:
-        """Waits for the replies that nobody takes any more."""
+        """Waits for what was sent by askers that have ended, read here or not yet: their replies nobody takes."""
+        with socket.create_connection(self._httpd.server_address) as last:  # those before it are accepted before it
+            last.sendall(b"GET /models HTTP/1.0\r\n\r\n")
+            while last.recv(4096):
+                pass
         limit = time.monotonic() + 30
-        while self.begun != self.finished and time.monotonic() < limit:
+        while self._httpd.open and time.monotonic() < limit:
             time.sleep(0.01)
+        assert self.begun == self.finished, "an asker has not ended"
 
     def forget(self) -> None:
         """Settles, and begins to count anew."""

@@ -183,16 +183,17 @@ def test_ctrl_c_stops_and_the_next_run_asks_only_what_is_missing(build, chat_ser
         return behave(prompt)
 
     server.behave = interrupt
-    llm = (*EXTRACT, "--set", f"models.llm={server.spec}", "--set", "models.max_batch=1")
-    stopped = build(*llm)
+    stopped = build(*EXTRACT, "--set", f"models.llm={server.spec}")
     assert (stopped.status, stopped.out) == (1, "")
     assert "stopped by Ctrl-C; run the same command again to continue" in stopped.error
     assert "Traceback" not in stopped.err
-    server.forget()
+    # The same model at another address: what the stopped run had sent may still arrive at the first one.
+    other = extraction_server(chat_server)
+    llm = (*EXTRACT, "--set", f"models.llm={other.spec}")
     result = build(*llm)
     assert result.status == 0
     assert result.document["stages"]["passages"]["skipped"]
-    assert 1 <= sum(server.begun.values()) <= 6  # at most those that were open: all six are asked at once
+    assert set(other.begun.values()) == {1}  # at most those that were open: all six are asked at once
     whole = run("index", tmp_path / "tiny.jsonl", "--out", tmp_path / "whole", *llm, "--set", "models.embedder=hash")
     assert whole.status == 0
     assert digest(run, tmp_path / "i") == digest(run, tmp_path / "whole")

@@ -85,10 +85,10 @@ class HttpLLM:
             work.put(i)
         replies: list[Reply | RequestFailed | None] = [None] * len(requests)
         stop = threading.Event()
-        # daemon threads: a process that is told to end does not wait for answers that may take minutes
-        for _ in range(min(self.max_connections, len(requests))):
-            threading.Thread(target=self._work, args=(requests, work, arrived, stop), daemon=True).start()
-        try:
+        try:  # from here on: Ctrl-C between two starts must stop the threads that run already
+            # daemon threads: a process that is told to end does not wait for answers that may take minutes
+            for _ in range(min(self.max_connections, len(requests))):
+                threading.Thread(target=self._work, args=(requests, work, arrived, stop), daemon=True).start()
             for _ in requests:
                 i, reply = arrived.get()
                 if not isinstance(reply, (Reply, RequestFailed)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import threading
+import time
 
 import pytest
 
@@ -120,9 +121,11 @@ def test_ctrl_c_stops_and_the_next_run_asks_only_what_is_missing(
     def behave(prompt):
         asked.append(prompt)
         if len(asked) == 4:  # one at a time: three replies are there
-            threading.Event().wait(0.2)
+            until = time.monotonic() + 30
+            while finished_replies(out) < 3 and time.monotonic() < until:
+                time.sleep(0.01)
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-            threading.Event().wait(0.2)
+            time.sleep(0.2)
         return 200, cli.say(prompt)
 
     server = chat_server(behave, width=1)
