@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 DATA_VARIABLE = "GPU_RAG_BENCHMARK_DATA"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ctrl_c_is_heard():
+    """A job that a shell put in the background ignores SIGINT, and so would the processes that tests start."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
