@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from gpu_rag.catalog import layers_for
 from gpu_rag.engine import Engine, check_unique
-from gpu_rag.errors import BadInput, IndexMismatch
+from gpu_rag.errors import BadInput
 from gpu_rag.evaluation.compare import DEFAULT_AT, Comparison, compare
+from gpu_rag.evaluation.judge import open_judge
 from gpu_rag.index import hetero
 from gpu_rag.index import index as opened
 from gpu_rag.index.build import BuildReport, Progress, Sources, build_index
-from gpu_rag.index.manifest import Manifest
 from gpu_rag.model_set import ModelSet
 from gpu_rag.models.llm import LLM
+from gpu_rag.remembered import check_same_models, kept_settings, remembered_settings
 from gpu_rag.settings import Settings, make_settings, merge
 from gpu_rag.sources.named import all_sources, named_source
 from gpu_rag.sources.questions import QuestionRow, read_questions
@@ -26,28 +28,6 @@ PathLike = str | Path
 
 def _paths(given: PathLike | Sequence[PathLike]) -> tuple[Path, ...]:
     return (Path(given),) if isinstance(given, (str, Path)) else tuple(Path(p) for p in given)
-
-
-def kept_settings(settings: Settings) -> dict[str, Any]:
-    """What a manifest remembers, as defaults for later commands: which embedder made it."""
-    return {"models": {"embedder": settings.models.embedder}}
-
-
-def check_same_embedder(out: Path, models: ModelSet) -> None:
-    """Raises IndexMismatch when `out` is an index of another embedder: mixing their vectors must be asked for."""
-    if not (out / "manifest.json").exists():
-        return
-    built = Manifest.read(out).model("embedder")
-    if built is None:
-        return
-    given = models.describe("embedder")
-    if given["content_hash"] != built["content_hash"]:
-        raise IndexMismatch(
-            "the index was embedded with another model",
-            given=given["name"],
-            expected=built["name"],
-            do="add --fresh to build it again with the new one, or choose another --out",
-        )
 
 
 def build(
@@ -70,18 +50,23 @@ def build(
 
     methods: ppr unless given; none for a knowledge base alone, whose tables are built in any case. kg: files of
     triples; skb: folders of nodes and edges; sources: "NAME=kg|documents|web:PATH". The corpus may then be ().
-    settings: Settings, or nested sections such as {"index": {"chunk_words": 200}}. openie: ready extraction results;
-    they switch the extractor to `import`. llm: an LLM object instead of the one that the settings name.
-    Raises BadInput, IndexLocked, StorageError, IndexMismatch (another embedder without fresh).
+    settings: Settings, or nested sections such as {"index": {"chunk_words": 200}}, over what an index in `out`
+    remembers. openie: ready extraction results; they switch the extractor to `import`. llm: an LLM object instead of
+    the one that the settings name. Raises BadInput, IndexLocked, StorageError, IndexMismatch (other models than those
+    that made what is there, without fresh).
     """
-    chosen = settings if isinstance(settings, Settings) else make_settings(_with_import(settings or {}, openie))
     target = Path(out)
+    if isinstance(settings, Settings):
+        chosen = settings
+    else:
+        given_settings = _with_import(settings or {}, openie)
+        chosen = make_settings(merge(remembered_settings(target, fresh), given_settings))
     given = sources_of(corpus, target, openie=openie, kg=kg, skb=skb, sources=sources, strict=strict)
     layers = layers_for(default_methods(given) if methods is None else methods, given)
     models = ModelSet(chosen.models, target / "replies.sqlite", llm=llm, api_key=api_key, vllm=chosen.vllm)
-    if not fresh and "embedder" in {r for layer in layers for r in layer.roles(chosen)}:
-        check_same_embedder(target, models)
     try:
+        if not fresh:
+            check_same_models(target, layers, chosen, models)
         return build_index(
             target,
             layers,
@@ -205,14 +190,22 @@ def evaluate(
     at: Sequence[int] = DEFAULT_AT,
     settings: Settings | Mapping[str, Any] | None = None,
     llm: LLM | None = None,
+    judge: bool = False,
+    replies: Path | None = None,
+    api_key: str | None = None,
 ) -> Comparison:
-    """Compares methods on questions with gold ids or answers; `.document` is what `eval --json` prints."""
+    """Compares methods on questions with gold ids or answers; `.document` is what `eval --json` prints.
+
+    judge: whether a model judges the answers too (`eval.judge`, else the one that answers). replies: a file that keeps
+    what models replied. llm: an LLM object instead of the one that the settings name.
+    """
     held = index if isinstance(index, Index) else Index.open(index)
     rows = load_questions(questions)[0] if isinstance(questions, (str, Path)) else list(questions)
     if not isinstance(held, Index):
         raise BadInput("not an index", given=type(held).__name__)
-    engine = held.engine(settings, llm=llm)
+    engine = held.engine(settings, replies=replies, llm=llm, api_key=api_key)
     try:
-        return compare(engine, methods, rows, retrieval_only=retrieval_only, at=at)
+        with open_judge(engine, replies=replies, api_key=api_key) if judge else nullcontext() as judging:
+            return compare(engine, methods, rows, retrieval_only=retrieval_only, at=at, judge=judging)
     finally:
         engine.models.close()

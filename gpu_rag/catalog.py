@@ -37,6 +37,9 @@ METHODS = {
 }
 
 
+ALL = "all"  # in place of a method: every one
+
+
 class Method(Protocol):
     """What a method's file must define; a method of one's own is one more file of this shape.
 
@@ -78,15 +81,27 @@ def load_method(name: str) -> Method:
     return module
 
 
+def inexact_ops(method: str) -> list[str]:
+    """The families of graph ops that a method runs and whose implementations are not equal bit by bit.
+
+    PageRank of the whole graph and of blocks (HiGraAgent's; the only one among `ops`) is within its tolerance by each,
+    and scores of torch and faiss may differ in the last bit. Told by the layers that the ops work on.
+    """
+    needs = load_method(method).NEEDS
+    families = {"graph": "pagerank", "higra_graph": "ops", "passage_vectors": "neighbours"}
+    return [family for layer, family in families.items() if layer in needs]
+
+
 def layers_for(methods: Iterable[str], sources: Sources | None = None) -> list[Layer]:
     """The layers that the methods need, with all that those need, in building order.
 
-    sources: what is to be built from; with named ones the knowledge base is built whatever the methods. Without sources
-    layers that read the corpus too, where there is one, do.
+    methods: names; "all" stands for every method that can run over the sources. sources: what is to be built from; with
+    named ones the knowledge base is built whatever the methods. Without sources layers that read the corpus too, where
+    there is one, do.
     """
     sources = Sources(corpus=(Path(),)) if sources is None else sources
     wanted: set[str] = set()
-    stack = ["passages", *(need for name in methods for need in load_method(name).NEEDS)]
+    stack = ["passages", *(need for name in _spelled(methods, sources) for need in load_method(name).NEEDS)]
     stack += [*(["kb"] if sources.named else []), *(["kb_web"] if sources.of_kind("web") else [])]
     while stack:
         need = stack.pop()
@@ -94,6 +109,12 @@ def layers_for(methods: Iterable[str], sources: Sources | None = None) -> list[L
             wanted.add(need)
             stack.extend(needs_of(all_layers()[need], sources))
     return [layer for name, layer in all_layers().items() if name in wanted]
+
+
+def _spelled(methods: Iterable[str], sources: Sources) -> list[str]:
+    """The methods, with those that "all" stands for: over a corpus every one, else those over a knowledge base."""
+    able = [name for name in METHODS if sources.corpus or "kb" in load_method(name).NEEDS]
+    return [name for given in methods for name in (able if given == ALL else [given])]
 
 
 def check_layers(method: str, present: Sequence[str], folder: str) -> None:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_rag.catalog import Method, check_layers, check_passages, load_method
+from gpu_rag.catalog import Method, check_layers, check_passages, inexact_ops, load_method
 from gpu_rag.errors import BadInput, GpuRagError, RequestFailed
 from gpu_rag.graph.backend import preferring, recording
-from gpu_rag.graph.choices import check_preferences
+from gpu_rag.graph.choices import check_preferences, taken
 from gpu_rag.index.folder import canonical_json, checksums, sha256_file, sha256_text
 from gpu_rag.index.index import Index
 from gpu_rag.model_set import ModelSet
 from gpu_rag.runtime.accounts import Budget, RunStats
+from gpu_rag.runtime.core import Program as Bound
 from gpu_rag.runtime.rounds import Outcome, run_rounds
-from gpu_rag.runtime.streaming import run_streaming
+from gpu_rag.runtime.streaming import StreamingDriver, run_streaming
 from gpu_rag.settings import RuntimeSettings, Settings, checked
 from gpu_rag.types import Answer, Draft, Question, Reply
 from gpu_rag.verbs.bubble import bubble_executors
@@ -32,6 +33,7 @@ from gpu_rag.verbs.verbs import Verbs
 from gpu_rag.verbs.web import web_executors
 
 Program = Callable[[Question, Verbs, Any], Any]
+Given = Mapping[str, Any] | None  # parameters of a method by name, stronger than those of the settings
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,15 @@ class RunResult:
     answers: list[Answer]
     stats: RunStats
     wall_s: float
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A method that was checked against an index and bound to it: `bind(question)` is what a driver runs."""
+
+    method: str
+    config_hash: str
+    bind: Callable[[Question], Bound]
 
 
 def budget_of(settings: RuntimeSettings) -> Budget | None:
@@ -61,35 +72,38 @@ class Engine:
         for method in settings.method:  # a wrong name is never dropped, also where its method does not run
             self.params(method)
 
-    def params(self, method: str) -> Any:
-        """The method's parameters under the settings, checked."""
-        return checked(load_method(method).Params, self.settings.method.get(method, {}), f"method.{method}")
+    def params(self, method: str, given: Given = None) -> Any:
+        """The method's parameters under the settings, checked; those of `given` are stronger."""
+        values = {**self.settings.method.get(method, {}), **(given or {})}
+        return checked(load_method(method).Params, values, f"method.{method}")
 
-    def config(self, method: str, *, retrieval_only: bool = False) -> dict[str, Any]:
+    def config(self, method: str, *, retrieval_only: bool = False, params: Given = None) -> dict[str, Any]:
         """Everything that an answer depends on: compared, by name, when a run is resumed."""
         settings = self.settings
-        params = self.params(method)
+        chosen = self.params(method, params)
         config: dict[str, Any] = {
             "method": method,
-            "params": asdict(params),
+            "params": asdict(chosen),
             "reader": asdict(settings.reader),
             "seed": settings.runtime.seed,
             "budget": [settings.runtime.max_calls, settings.runtime.max_tokens, settings.runtime.max_seconds],
             "index": self.index.manifest.digest(),
         }
-        if files := getattr(params, "files", ()):  # a path alone would not tell that a file has changed
+        if files := getattr(chosen, "files", ()):  # a path alone would not tell that a file has changed
             config["files"] = {file: _content_of(Path(file)) for file in files}
         if not retrieval_only:
             config["llm"] = {**self.models.describe("llm"), "capable": self.models.llm().capable}
             config["decider"] = settings.models.decider
+        ran_by = taken(settings.graph.preferences(), self.index.device)
+        config["graph"] = {family: ran_by[family] for family in inexact_ops(method)}
         if "passage_vectors" in load_method(method).NEEDS:
             config["embedder"] = found = self.models.describe("embedder")
             self.index.check_embedder(found["name"], found["content_hash"])
         return config
 
-    def config_hash(self, method: str, *, retrieval_only: bool = False) -> str:
+    def config_hash(self, method: str, *, retrieval_only: bool = False, params: Given = None) -> str:
         """A short hash of `config`."""
-        return sha256_text(canonical_json(self.config(method, retrieval_only=retrieval_only)))[:16]
+        return sha256_text(canonical_json(self.config(method, retrieval_only=retrieval_only, params=params)))[:16]
 
     def _bound(self, with_llm: bool) -> dict[str, Any]:
         if with_llm not in self._executors:
@@ -121,6 +135,58 @@ class Engine:
     def _decider(self, with_llm: bool) -> str:
         return self.settings.models.decider if with_llm else "similarity"
 
+    def prepare(
+        self,
+        method: str,
+        *,
+        limit: int | None = None,
+        retrieval_only: bool = False,
+        program: Program | None = None,
+        params: Given = None,
+    ) -> Prepared:
+        """A method bound to this index, for `run` or for a live driver; arguments as of `run`.
+
+        params: parameters stronger than those of the settings. Raises MissingLayer, IndexMismatch, UsageError,
+        ModelError.
+        """
+        module = load_method(method)
+        check_layers(method, self.index.layers, str(self.index.path))
+        check_passages(method, self.index.n_passages, str(self.index.path))
+        config_hash = self.config_hash(method, retrieval_only=retrieval_only, params=params)
+        chosen = self.params(method, params)
+        if (check := getattr(module, "check", None)) is not None:  # of parameters against the index
+            check(self.index, chosen)
+        llm = None if retrieval_only else self.models.llm()
+        models = ModelSettings(llm, self._decider(not retrieval_only))
+        reader, k = self.settings.reader, limit or self.settings.reader.passages
+        run = program or (_retrieval(module) if retrieval_only else module.program)
+
+        def bind(question: Question) -> Bound:
+            return lambda ctx: run(question, Verbs(ctx, self.index, models, reader, k), chosen)
+
+        return Prepared(method, config_hash, bind)
+
+    def live(self, stats: RunStats | None = None) -> StreamingDriver:
+        """A streaming driver for questions that come one by one: submit `prepare(method).bind(question)` to it, and
+        have a thread `drive` it. With a language model where the settings name one."""
+        with_llm = self.models.has_llm()
+        runtime, services = self.settings.runtime, self._services() if with_llm else {}
+        limits: dict[str, Any] = {"max_live": runtime.max_live, "budget": budget_of(runtime), "run_seed": runtime.seed}
+        return StreamingDriver(self._bound(with_llm), services, low_water=runtime.low_water, stats=stats, **limits)
+
+    def drive(self, driver: StreamingDriver, stats: RunStats) -> None:
+        """Runs a live driver until it is closed and drained, in the calling thread. Raises as `StreamingDriver.run`."""
+        self._stats = stats
+        with preferring(self.settings.graph.preferences()), recording() as used:
+            try:
+                driver.run()
+            finally:
+                stats.add_implementations(used)
+
+    def _services(self) -> dict[str, Any]:
+        """What answers calls beside the streaming driver."""
+        return {"llm": LLMCalls(self.models.streaming_llm(), self._tell)}
+
     def run(
         self,
         method: str,
@@ -144,32 +210,19 @@ class Engine:
         One question's failure is that question's answer with status "failed". Raises MissingLayer, IndexMismatch before
         any work, ModelError when a model is down.
         """
-        module = load_method(method)
-        check_layers(method, self.index.layers, str(self.index.path))
-        check_passages(method, self.index.n_passages, str(self.index.path))
-        params, config_hash = self.params(method), self.config_hash(method, retrieval_only=retrieval_only)
-        if (check := getattr(module, "check", None)) is not None:  # of parameters against the index
-            check(self.index, params)
+        prepared = self.prepare(method, limit=limit, retrieval_only=retrieval_only, program=program)
         executors = self._bound(with_llm=not retrieval_only)
         llm = None if retrieval_only else self.models.llm()
-        models = ModelSettings(llm, self._decider(not retrieval_only))
-        reader, k = self.settings.reader, limit or self.settings.reader.passages
-        chosen = program or (_retrieval(module) if retrieval_only else module.program)
         answers: dict[str, Answer] = {}
         self._stats = stats = RunStats() if stats is None else stats
 
-        def start(question: Question) -> tuple[Question, Callable[[Any], Any]]:
+        def start(question: Question) -> tuple[Question, Bound]:
             if on_begin is not None:
                 on_begin(question)
-
-            def begin(ctx: Any) -> Any:
-                verbs = Verbs(ctx, self.index, models, reader, k)
-                return chosen(question, verbs, params)
-
-            return question, begin
+            return question, prepared.bind(question)
 
         def done(outcome: Outcome) -> None:
-            answer = answer_of(outcome, method, config_hash)
+            answer = answer_of(outcome, method, prepared.config_hash)
             if keep:
                 answers[outcome.question.id] = answer
             if on_answer is not None:
@@ -194,8 +247,7 @@ class Engine:
     def _drive(self, programs: Any, executors: dict[str, Any], llm: Any, options: dict[str, Any]) -> None:
         """Runs the programs by the driver that the settings name."""
         if self.settings.runtime.driver == "streaming" and llm is not None:
-            services = {"llm": LLMCalls(self.models.streaming_llm(), self._tell)}
-            run_streaming(programs, executors, services, low_water=self.settings.runtime.low_water, **options)
+            run_streaming(programs, executors, self._services(), low_water=self.settings.runtime.low_water, **options)
         else:
             run_rounds(programs, executors, **options)
 

@@ -17,11 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpu_rag import settings_alignment, settings_graph, settings_hops, settings_vllm
+from gpu_rag import settings_alignment, settings_eval, settings_graph, settings_hops, settings_serve, settings_vllm
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.settings_alignment import AlignmentSettings
+from gpu_rag.settings_eval import EvalSettings
 from gpu_rag.settings_graph import GraphSettings
 from gpu_rag.settings_hops import HopSettings
+from gpu_rag.settings_serve import ServeSettings
 from gpu_rag.settings_vllm import VllmSettings
 
 T = TypeVar("T")
@@ -109,6 +111,8 @@ class Settings:
     hops: HopSettings = field(default_factory=HopSettings)
     vllm: VllmSettings = field(default_factory=VllmSettings)
     graph: GraphSettings = field(default_factory=GraphSettings)
+    eval: EvalSettings = field(default_factory=EvalSettings)
+    serve: ServeSettings = field(default_factory=ServeSettings)
     method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
@@ -138,7 +142,9 @@ _AT_LEAST = {
     "reader.passages": 1,
     "reader.max_tokens": 1,
     **settings_alignment.AT_LEAST,
+    **settings_eval.AT_LEAST,
     **settings_hops.AT_LEAST,
+    **settings_serve.AT_LEAST,
     **settings_vllm.AT_LEAST,
 }
 
@@ -262,6 +268,8 @@ def make_settings(values: Mapping[str, Any]) -> Settings:
         "hops": HopSettings,
         "vllm": VllmSettings,
         "graph": GraphSettings,
+        "eval": EvalSettings,
+        "serve": ServeSettings,
     }
     built: dict[str, Any] = {}
     for name, section in values.items():

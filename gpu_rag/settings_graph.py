@@ -10,8 +10,8 @@ class GraphSettings:
     """Which code runs the graph ops; `auto` takes the fastest that the device has, see docs/cli.md.
 
     pagerank: auto | numba | scipy | torch | cugraph. ops: auto | numba | torch, all other graph ops. neighbours: auto |
-    torch | faiss, exact search by vectors. What was taken is printed and recorded; one that is not installed, or cannot
-    work on the device, is an error.
+    torch | faiss, exact search by vectors in a whole table. What was taken is printed and recorded; one that is not
+    installed, or cannot work on the device, is an error.
     """
 
     pagerank: str = "auto"

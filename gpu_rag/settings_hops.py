@@ -13,7 +13,8 @@ class HopSettings:
     llm | templates, who writes the questions; tokens: of each reply. edge_budget: edges kept, times n log2 n for n
     vertices. exact_limit: with more in- or out-questions edges are matched among candidates only: `candidates` nearest
     in-questions, and those that share rare keywords. neighbours: auto | faiss | torch, who finds the nearest; auto is
-    faiss from 100,000 in-questions on, where its absence is an error, else torch.
+    what `graph.neighbours` names, and where that is auto too faiss from 100,000 in-questions on, where its absence is
+    an error, else torch.
     """
 
     granularity: str = "passage"

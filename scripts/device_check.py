@@ -1,22 +1,24 @@
 """One run on an NVIDIA GPU: what the machine can do, then every Triton kernel checked and timed. Under ten minutes.
 
-usage: python scripts/device_check.py [--out device_check.json] [--seconds 540] [--section NAME ...]
+usage: python scripts/device_check.py [--out device_check.json] [--seconds 540]
+       python scripts/device_check.py --section ops_small ops_large      (the next ten minutes: the same JSON goes on)
        python scripts/device_check.py --merge ONE.json TWO.json ... --out ALL.json
-The project must be installed, or PYTHONPATH=.:kernels set; beside it torch and triton, and pytest for the tests.
+It runs from a checkout, installed or not. Needed: torch, triton, numpy and scipy; without pytest, CuPy, PyG,
+pylibcugraph or compute-sanitizer their part is absent, and said to be.
 
 Sections: machine, ceilings (8 GB copy, 8192^3 product in bf16), each kernel on graphs made on the device from seeds,
 tests (tests/triton on the device), cugraph (PageRank started by cuGraph beside our own, on one large graph), sanitizer
-(compute-sanitizer's memcheck and racecheck over tiny cases), ops_small and ops_large (gpu-rag bench of every op with
-its peers, JSON kept). A kernel is checked before it is timed, with fresh memory full of NaN: against its reference, 64
-rows in f64, bit-equal from run to run, and one question alone as in the batch. Times are medians of
-triton.testing.do_bench, which empties the cache before each run; shares are compulsory bytes / (time x measured copy
-bandwidth), for join_top1 of the measured product.
+(compute-sanitizer's memcheck and racecheck over tiny cases), and, only if they are named, ops_small and ops_large (the
+bench of every op, without peers: those run on the CPU). A kernel is checked before it is timed, with fresh memory full
+of NaN: against its reference, 64 rows in f64, bit-equal from run to run, and one question alone as in the batch. Times
+are medians of triton.testing.do_bench, which empties the cache before each run; shares are compulsory bytes / (time x
+measured copy bandwidth), for join_top1 of the measured product.
 
 Each section is a process of its own, so that a crash ends only that one, and has a share of the time that is left by
 its weight: what one saves goes to those after it, and a slow one takes nothing from them. The JSON is written after
-each. --section runs the named ones only, with all the time to themselves, and keeps the others that the JSON has: what
-one run of ten minutes does not reach is for the next, such as `--section ops_small ops_large`. --merge puts several
-JSONs together, where a later file wins.
+each, and holds of a section that was ended what it had found. --section runs the named ones only, with all the time to
+themselves, and keeps the others that the JSON has: what one run of ten minutes does not reach is for the next. --merge
+puts several JSONs together, where a later file wins.
 
 Exit status: 0 all checks hold, 1 some do not or a section failed, 2 no CUDA device (nothing is run), 3 what was run
 holds, but a section lacked what it needs ("absent" in the JSON).
@@ -27,7 +29,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -38,33 +40,45 @@ from typing import Any
 import torch
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+CHECKOUT = [str(HERE.parent), str(HERE.parent / "kernels")]
+sys.path[:0] = [str(HERE), *CHECKOUT]
+if os.environ.get("PYTHONPATH", "").split(os.pathsep)[:2] != CHECKOUT:  # for the processes of the sections
+    os.environ["PYTHONPATH"] = os.pathsep.join([*CHECKOUT, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 import device_sections  # noqa: E402
 from device_case import Case, Outputs  # noqa: E402
 from device_cases import OPS, cases, tiny  # noqa: E402
+from device_sections import Keep, ended  # noqa: E402
 
 from gpu_rag.bench.measure import poisoned  # noqa: E402
 
-WEIGHTS = {  # of 540 s, the seconds that a section has if none before it saves any
-    "machine": 5, "ceilings": 15, **dict.fromkeys(OPS, 25), "tests": 60, "cugraph": 40, "sanitizer": 60,
-    "ops_small": 65, "ops_large": 120,
+WEIGHTS = {  # of the time for the sections of a run, by how long they take
+    "machine": 10, "ceilings": 15, **dict.fromkeys(OPS, 30), "tests": 90, "cugraph": 40, "sanitizer": 120,
+    "ops_small": 100, "ops_large": 200,
 }  # fmt: skip
 SECTIONS = tuple(WEIGHTS)
+USUAL = tuple(name for name in SECTIONS if not name.startswith("ops_"))
 COPY_BYTES = 8 * 10**9  # read; as many are written
 SIDE = 8192  # of the product
 GRACE = 10.0  # seconds that a section may be late, which it needs to start and to write
 LEAST = 5.0  # seconds left with which no section is begun
-PEER_ERRORS = (ImportError, RuntimeError, TypeError, ValueError)  # CuPy and torch raise RuntimeError out of memory
+# whatever other libraries raise; out of memory torch raises a RuntimeError, CuPy a MemoryError
+PEER_ERRORS = (
+    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, MemoryError, OSError, RuntimeError,
+    TypeError, ValueError,
+)  # fmt: skip
+MODULES = (  # whose absence says what cannot be checked or run on the machine
+    "triton", "numba", "cupy", "torch_geometric", "pylibcugraph", "raft_dask", "pytest", "faiss", "vllm",
+    "transformers", "sentence_transformers", "bm25s", "Stemmer", "ahocorasick", "jsonschema", "llguidance",
+)  # fmt: skip
 
 
 def machine() -> dict[str, Any]:
     props = torch.cuda.get_device_properties(0)
-    modules = ("triton", "cupy", "torch_geometric", "pylibcugraph", "raft_dask", "pytest")
     return {
         "ok": True, "device": props.name, "memory_gb": round(props.total_memory / 1e9, 1), "torch": torch.__version__,
         "cuda": torch.version.cuda, "capability": list(torch.cuda.get_device_capability(0)),
-        "importable": {name: find_spec(name) is not None for name in modules},
+        "importable": {name: find_spec(name) is not None for name in MODULES},
     }  # fmt: skip
 
 
@@ -122,28 +136,31 @@ def timed(case: Case, ceiling: dict[str, Any]) -> dict[str, Any]:
     return {"bytes": case.bytes, "flop": case.flop, "ms": times, "share_of_ceiling": shares, "peers_not_timed": failed}
 
 
-def kernel(op: str, ceiling: dict[str, Any], until: float) -> dict[str, Any]:
+def kernel(op: str, ceiling: dict[str, Any], until: float, keep: Keep) -> dict[str, Any]:
     results: list[dict[str, Any]] = []
     for make in cases(op, torch.device("cuda")):
         if time.time() > until:
             results.append({"ok": False, "error": "no time left"})
             break
         case = make()
-        checked = check(case)
-        times = timed(case, ceiling) if checked["ok"] and ceiling else {"not_timed": "wrong, or no ceilings to compare"}
-        results.append({"size": case.size, **checked, **times})
+        results.append({"size": case.size, **check(case)})
+        keep({"cases": results})
+        fit = results[-1]["ok"] and bool(ceiling)
+        results[-1] |= timed(case, ceiling) if fit else {"not_timed": "wrong, or no ceilings to compare"}
+        keep({"cases": results})
         del case
         torch.cuda.empty_cache()
     return {"ok": all(r["ok"] for r in results), "cases": results}
 
 
-def section(name: str, ceiling: dict[str, Any], until: float) -> dict[str, Any]:
+def section(name: str, ceiling: dict[str, Any], until: float, keep: Keep) -> dict[str, Any]:
+    """The result of a section; keep is told what it has found so far."""
     plain: dict[str, Callable[[], dict[str, Any]]] = {
         "machine": machine, "ceilings": ceilings, "tests": lambda: device_sections.tests(until),
         "cugraph": lambda: device_sections.cugraph(until), "sanitizer": lambda: device_sections.sanitizer(until),
-        "ops_small": lambda: device_sections.ops(name, until), "ops_large": lambda: device_sections.ops(name, until),
+        **dict.fromkeys(device_sections.BENCH, lambda: device_sections.ops(name, until, keep)),
     }  # fmt: skip
-    return plain[name]() if name in plain else kernel(name, ceiling, until)
+    return plain[name]() if name in plain else kernel(name, ceiling, until, keep)
 
 
 def check_tiny(device: torch.device) -> dict[str, Any]:
@@ -151,10 +168,10 @@ def check_tiny(device: torch.device) -> dict[str, Any]:
     return {op: check(tiny(op, device)) for op in OPS}
 
 
-def run_all(out: Path, seconds: float, names: tuple[str, ...] = SECTIONS) -> int:
+def run_all(out: Path, seconds: float, names: tuple[str, ...] = USUAL) -> int:
     """Runs sections; those that `out` has and that are not named are kept."""
     start = time.time()
-    done = json.loads(out.read_text(encoding="utf-8")) if out.exists() and names != SECTIONS else {}
+    done = json.loads(out.read_text(encoding="utf-8")) if out.exists() and names != USUAL else {}
     part = out.with_suffix(".part.json")
     for place, name in enumerate(names):
         began = time.time()
@@ -200,14 +217,19 @@ def merged(files: list[Path]) -> dict[str, dict[str, Any]]:
 
 
 def run_section(command: list[str], left: float, part: Path) -> dict[str, Any]:
-    try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=left, check=False)
-    except subprocess.TimeoutExpired:
-        return {"ok": False, "error": f"longer than the {left:.0f} s that were left"}
-    if ended.returncode or not part.exists():
-        return {"ok": False, "error": ended.stderr[-4000:], "status": ended.returncode}
-    result: dict[str, Any] = json.loads(part.read_text(encoding="utf-8"))
+    """What a section wrote; of one that was ended or died, what it had found until then, and why."""
+    done = ended(command, left)
+    result: dict[str, Any] = json.loads(part.read_text(encoding="utf-8")) if part.exists() else {}
+    if done["status"] or "ok" not in result:
+        result |= {"ok": False, "error": done["tail"], "status": done["status"]}
     return result
+
+
+def write(out: Path, result: dict[str, Any]) -> None:
+    """All of it or, to a process that is ended meanwhile, nothing."""
+    part = out.with_suffix(".new")
+    part.write_text(json.dumps(result) + "\n", encoding="utf-8")
+    part.replace(out)
 
 
 def parsed() -> argparse.Namespace:
@@ -239,9 +261,9 @@ def main() -> int:
         print(json.dumps(found))
         return 0 if all(result["ok"] for result in found.values()) else 1
     if args.child is None:
-        return run_all(args.out, args.seconds, tuple(n for n in SECTIONS if n in (args.section or SECTIONS)))
-    result = section(args.child, args.ceiling, time.time() + args.seconds)
-    args.out.write_text(json.dumps(result) + "\n", encoding="utf-8")
+        return run_all(args.out, args.seconds, tuple(n for n in SECTIONS if n in (args.section or USUAL)))
+    out: Path = args.out
+    write(out, section(args.child, args.ceiling, time.time() + args.seconds, lambda found: write(out, found)))
     return 0
 
 

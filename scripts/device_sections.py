@@ -5,12 +5,14 @@ A section gives {"ok": True | False, ...}, or {"ok": None, "absent": why} where 
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -20,6 +22,7 @@ from typing import Any
 import device_graphs as made
 import torch
 
+from gpu_rag.errors import GpuRagError
 from gpu_rag.graph.csr import row_of_entry
 from gpu_rag.graph.pagerank import PageRankGraph, personalized_pagerank, prepare
 from gpu_rag.types import Ragged
@@ -28,15 +31,18 @@ HERE = Path(__file__).resolve().parent
 FOUND = 99  # exit status of compute-sanitizer that has found something
 TOOLS = ("memcheck", "racecheck")
 SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)")
-BENCH = {
-    "ops_small": ["--sizes", "10000", "--batch", "1,64", "--damping", "0.85", "--rounds", "1"],
-    "ops_large": ["--sizes", "1000000", "--batch", "64,1000", "--damping", "0.85", "--rounds", "1"],
-}
+BENCH = {"ops_small": (10_000, (1, 64)), "ops_large": (1_000_000, (64, 1000))}  # size, batches
+# of an op, which is then reported while the others go on; out of memory the CPU raises a MemoryError
+OP_ERRORS = (
+    ArithmeticError, AssertionError, AttributeError, GpuRagError, ImportError, LookupError, MemoryError, OSError,
+    RuntimeError, TypeError, ValueError,
+)  # fmt: skip
 LARGE = (10_000_000, 100_000_000)  # nodes and drawn edges of the graph for cuGraph
 QUESTIONS = 8
 DAMPING, TOL = 0.85, 1e-6
 
 Result = dict[str, Any]
+Keep = Callable[[Result], None]
 
 
 def absent(why: str) -> Result:
@@ -47,21 +53,34 @@ def tests(until: float) -> Result:
     if find_spec("pytest") is None:
         return absent("pytest is not installed")
     command = [sys.executable, "-m", "pytest", "-m", "triton", "tests/triton", "-p", "no:cacheprovider"]
+    if find_spec("xdist") is not None:  # most of the time goes to compiling kernels
+        command += ["-n", "4"]
     done = run(command, until)
     return {"ok": done["status"] == 0, **done}
 
 
 def run(command: list[str], until: float, **environment: str) -> Result:
-    """The end of a command in the folder of the project: its exit status (124: no time left) and its last output."""
-    left = max(1.0, until - time.time())
-    try:
-        done = subprocess.run(
-            command, cwd=HERE.parent, capture_output=True, text=True, check=False, timeout=left,
-            env={**os.environ, **environment},
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return {"status": 124, "tail": f"longer than the {left:.0f} s that were left"}
-    return {"status": done.returncode, "tail": done.stdout[-4000:] + done.stderr[-2000:]}
+    """`ended` of a command in the folder of the project."""
+    return ended(command, max(1.0, until - time.time()), cwd=HERE.parent, env={**os.environ, **environment})
+
+
+def ended(command: list[str], left: float, **options: Any) -> Result:
+    """The end of a command: its exit status (124: no time left) and its last output. One that is late is ended with
+    all that it has started, which would go on working on the GPU."""
+    with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as err:
+        process = subprocess.Popen(command, stdout=out, stderr=err, start_new_session=True, **options)
+        late = ""
+        try:
+            process.wait(left)
+        except subprocess.TimeoutExpired:
+            late = f"\nlonger than the {left:.0f} s that were left"
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        for file in (out, err):
+            file.seek(0)
+        tail = out.read()[-4000:] + err.read()[-4000:] + late
+    return {"status": 124 if late else process.returncode, "tail": tail}
 
 
 # --- compute-sanitizer -----------------------------------------------------------------------------
@@ -185,27 +204,32 @@ def residual(graph: PageRankGraph, rows: torch.Tensor, seeds: Ragged, damping: f
 # --- the bench -------------------------------------------------------------------------------------
 
 
-def ops(name: str, until: float, device: str = "cuda") -> Result:
-    """gpu-rag bench of every op with its peers, op by op, so that a slow one takes its share of the time only."""
+def ops(name: str, until: float, keep: Keep, device: str = "cuda") -> Result:
+    """gpu-rag bench of every op, checked and timed one after the other in this process: its start takes as long as
+    several ops."""
+    from gpu_rag.bench.report import machine
     from gpu_rag.cli.bench_command import OPS
 
-    results: Result = {}
-    for place, op in enumerate(OPS):
-        share = time.time() + (until - time.time()) / (len(OPS) - place)
-        results[op] = benched(["bench", op, "--device", device, "--peers", "--json", *BENCH[name]], share)
-    return {"ok": all(held["ok"] for held in results.values()), "ops": results}
+    results: Result = {op: {"ok": False, "error": "no time left"} for op in OPS}
+    for op in OPS:
+        if time.time() > until:
+            break
+        results[op] = benched(op, *BENCH[name], device)
+        keep({"ops": results})
+    return {"ok": all(held["ok"] for held in results.values()), "machine": machine(device), "ops": results}
 
 
-def benched(arguments: list[str], until: float) -> Result:
-    """The JSON that a bench prints as its last line."""
-    left = max(1.0, until - time.time())
-    command = [sys.executable, "-m", "gpu_rag", *arguments]
+def benched(op: str, size: int, batches: tuple[int, ...], device: str) -> Result:
+    """The rows of one op; not ok where one failed its check."""
+    from gpu_rag.bench.case import Config
+    from gpu_rag.bench.run import run_bench
+
+    config = Config(
+        sizes=(size,), batches=batches, dampings=(DAMPING,), graphs=("power-law",), index=None, generated=True,
+        peers=False, device=device, threads=1, rounds=1, hops=(),
+    )  # fmt: skip
     try:
-        done = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, check=False, timeout=left)
-    except subprocess.TimeoutExpired:
-        return {"ok": False, "error": f"longer than the {left:.0f} s that were left"}
-    try:
-        document = json.loads(done.stdout.splitlines()[-1])
-    except (IndexError, json.JSONDecodeError):
-        return {"ok": False, "status": done.returncode, "error": done.stderr[-2000:]}
-    return {"ok": done.returncode == 0, "status": done.returncode, "document": document}
+        found = run_bench([op], config)
+    except OP_ERRORS as error:
+        return {"ok": False, "error": f"{type(error).__name__}: {error}"[:2000]}
+    return {"ok": not found.refused, "rows": [row.document() for row in found.rows]}

@@ -8,7 +8,8 @@ prepare: makes typed knowledge bases and question files out of the public MetaQA
 and OUT/primekg (folders for `gpu-rag index --skb`), OUT/*.tune.jsonl and OUT/*.test.jsonl (every second question).
 scores: hit@1, hit@5, recall@20 and MRR, with paired differences (percentile bootstrap over questions). main: the text
 module, the hybrid module alone (one iteration), the loop without a model, and the loop with an oracle for a critic;
-iterations: the loop of 1 to 4 with either critic; ablations: other parameters, and optimal routing between the modules.
+order: nearer nodes first against cosine alone, of radius 2 and 1, with either critic; iterations: the loop of 1 to 4
+with either critic; ablations: other parameters, and optimal routing between the modules.
 collect: runs the loop with the oracle and writes its actions with their feedback, for `method.hybgrag.experiences`.
 No language model takes part: the decider is similarity. Prints Markdown tables.
 """
@@ -59,6 +60,7 @@ ANSWERS = {
 }
 ABLATIONS: list[tuple[str, dict[str, Any]]] = [
     ("defaults", {}),
+    ("order by cosine alone", {"order": "cosine"}),
     ("radius 1", {"radius": 1}),
     ("one relation a topic", {"n_relations": 1}),
     ("three relations a topic", {"n_relations": 3}),
@@ -205,6 +207,24 @@ def main_part(sets: Sequence[Questions], params: Mapping[str, Any]) -> None:
         table(f"{one.name}: {len(one.asked)} questions", lines, ["", *MEASURES])
 
 
+def order_part(sets: Sequence[Questions], params: Mapping[str, Any]) -> None:
+    """Nearer nodes first, against the two ways to rank by cosine alone."""
+    for one in sets:
+        lines = []
+        for oracle in (False, True):
+            critic = "oracle" if oracle else "rules"
+            found = {
+                "cosine": one.scored(one.run({**params, "order": "cosine"}, oracle=oracle)),
+                "cosine, radius 1": one.scored(one.run({**params, "order": "cosine", "radius": 1}, oracle=oracle)),
+                "distance": one.scored(one.run({**params, "order": "distance"}, oracle=oracle)),
+            }
+            lines += [line_of(f"{name}, {critic}", values) for name, values in found.items()]
+            for base in ("cosine", "cosine, radius 1"):
+                difference = found["distance"] - found[base]
+                lines.append([f"distance - {base}, {critic}", *(cell(column, "+") for column in difference.T)])
+        table(f"{one.name}: order", lines, ["", *MEASURES])
+
+
 def n_iterations(answers: Sequence[Answer]) -> float:
     """Actions a question."""
     return float(np.mean([sum(step.verb.startswith("hybgrag_action_") for step in a.trace) for a in answers]))
@@ -261,7 +281,7 @@ def main() -> None:
     prepare.add_argument("out", type=Path)
     scores = commands.add_parser("scores")
     scores.add_argument("sets", nargs="+")
-    scores.add_argument("--part", choices=("main", "iterations", "ablations"), default="main")
+    scores.add_argument("--part", choices=("main", "order", "iterations", "ablations"), default="main")
     scores.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a parameter of hybgrag")
     gather = commands.add_parser("collect")
     gather.add_argument("index")
@@ -277,7 +297,7 @@ def main() -> None:
         collect(options.index, options.questions, options.out, options.most)
     else:
         params = {key.split(".", 1)[1]: value for key, value in (parse_assignment(f"p.{t}") for t in options.set)}
-        parts = {"main": main_part, "iterations": iterations_part, "ablations": ablations_part}
+        parts = {"main": main_part, "order": order_part, "iterations": iterations_part, "ablations": ablations_part}
         parts[options.part]([Questions.read(text) for text in options.sets], params)
 
 

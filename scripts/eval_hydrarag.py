@@ -6,8 +6,9 @@ usage: python scripts/eval_hydrarag.py NAME=INDEX=QUESTIONS [...] [--part phases
 Topics come out of the question's text; MetaQA's square brackets around its topic are taken out before. For every set:
 answer_on_path (a gold answer is an entity of a path) of all questions after each step of each phase, by hops where the
 set says them; the phase that ended the search; hits@1 of the answer nodes; the subgraph's sizes; milliseconds.
-ablations: one row a change of the settings. sources: pruning by relevance alone, and one row a source left out.
-Prints Markdown tables.
+ablations: one row a change of the settings, and `hydrarag-e`. sources: pruning by relevance alone, and one row a source
+left out. Both with differences to their first row, paired by question, and 95 % bootstrap intervals. What answers rest
+on and what they cost: eval_hydrarag_evidence.py. Prints Markdown tables.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from statistics import mean, median
 from typing import Any
 
 from gpu_rag.api import Index
+from gpu_rag.evaluation.bootstrap import paired_difference
 from gpu_rag.index.kb import name_key
 from gpu_rag.settings import nested, parse_assignment
 from gpu_rag.types import Answer, Question
@@ -32,11 +34,13 @@ PHASES = ("initial", "refined", "predicted", "together")
 STEPS = ("found", "w1", "w2", "w_max")
 ABLATIONS: list[tuple[str, dict[str, Any]]] = [
     ("defaults", {}),
+    ("hydrarag-e", {}),
     *((f"d_max {d}", {"d_max": d}) for d in (1, 2, 4)),
     ("one phase", {"phases": 1}),
     ("two phases", {"phases": 2}),
     ("pruning by relevance", {"pruning": "relevance"}),
     ("w1 20", {"w1": 20}),
+    ("w1 300", {"w1": 300}),
     ("w_max 1", {"w_max": 1}),
     ("threshold .9", {"threshold": 0.9}),
     ("matches 1", {"matches": 1}),
@@ -105,9 +109,13 @@ class Run:
         """answer_on_path after a step of any phase."""
         return any(on_path(answer, row, phase, step) for phase in PHASES)
 
+    def hit(self, answer: Answer, row: Row) -> bool:
+        """Whether the first answer node is a gold answer."""
+        return bool(answer.nodes) and name_key(answer.nodes[0].name) in row.answers
+
     def hits(self) -> str:
         """hits@1 of the answer nodes."""
-        return share(bool(a.nodes) and name_key(a.nodes[0].name) in r.answers for a, r in zip(self.answers, self.rows))
+        return share(self.hit(a, r) for a, r in zip(self.answers, self.rows))
 
 
 def run(index: Index, rows: list[Row], method: str, settings: dict[str, Any]) -> Run:
@@ -188,19 +196,32 @@ def _phase(phase: str, pairs: Sequence[tuple[Answer, Row]]) -> tuple[str, ...]:
     return (phase, str(reached), *shares)
 
 
-def ablations(name: str, index: Index, rows: list[Row], method: str, given: dict[str, Any], changes: Any) -> None:
+def ablations(
+    name: str, index: Index, rows: list[Row], method: str, given: dict[str, Any], changes: Sequence[Any]
+) -> None:
     """One row a change of the settings."""
-    lines = []
+    lines, first = [], None
     for label, change in changes:
-        settings = {**given, "method": {method: {**given.get("method", {}).get(method, {}), **change}}}
-        done = run(index, rows, method, settings)
+        of = label if label == "hydrarag-e" else method
+        settings = {**given, "method": {of: {**given.get("method", {}).get(method, {}), **change}}}
+        done = run(index, rows, of, settings)
         pairs = list(zip(done.answers, done.rows))
         ever = (share(done.ever(a, r, step) for a, r in pairs) for step in STEPS)
-        end = share(done.last(a, r, "w_max") for a, r in pairs)
-        lines.append((label, *ever, end, done.hits(), f"{1000 * done.cpu_s / len(rows):.0f}"))
+        ends, hits = [done.last(a, r, "w_max") for a, r in pairs], [done.hit(a, r) for a, r in pairs]
+        first = first or (ends, hits)
+        against = (
+            difference(now, before) if label != changes[0][0] else "" for now, before in zip((ends, hits), first)
+        )
+        lines.append((label, *ever, share(ends), share(hits), *against, f"{1000 * done.cpu_s / len(rows):.0f}"))
     print(f"\n### {name}: {len(rows)} questions")
-    header = ("", *(f"any phase, {step}" for step in STEPS), "at the end", "hits@1", "ms processor")
-    table(header, lines)
+    both = ("at the end", "hits@1", "difference at the end", "of hits@1")
+    table(("", *(f"any phase, {step}" for step in STEPS), *both, "ms processor"), lines)
+
+
+def difference(now: Sequence[bool], before: Sequence[bool]) -> str:
+    """The mean difference, paired by question, with its interval."""
+    found = paired_difference([float(one) for one in now], [float(one) for one in before])
+    return f"{found['diff']:+.3f} [{found['low']:+.3f}, {found['high']:+.3f}]"
 
 
 def main() -> None:
@@ -222,7 +243,7 @@ def main() -> None:
             phases(name, run(index, rows, options.method, settings))
             continue
         if options.part == "ablations":
-            changes = ABLATIONS
+            changes: Sequence[Any] = ABLATIONS
         else:
             from gpu_rag.index.kb_load import load_kb
 

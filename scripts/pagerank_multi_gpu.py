@@ -24,6 +24,7 @@ import os
 import sys
 import tempfile
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +48,10 @@ from gpu_rag.graph.pagerank_sharded import (  # noqa: E402
     shard_edges,
     shard_graph,
 )
-from gpu_rag.index.index import Index  # noqa: E402
 from gpu_rag.types import CSR, Ragged  # noqa: E402
 
 CPU = torch.device("cpu")
+PATIENCE = timedelta(hours=6)  # with which ranks wait for rank 0 to draw and write a graph: nccl's own is ten minutes
 
 
 def main() -> int:
@@ -116,18 +117,20 @@ def parsed() -> argparse.Namespace:
 
 def join(cpu: bool) -> torch.device:
     """Joins the process group that torchrun tells of, if any; the device of this rank."""
+    device = CPU if cpu else torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    if not cpu:
+        torch.cuda.set_device(device)  # before the group, whose barriers work on the current device
     if "RANK" in os.environ:
-        dist.init_process_group("gloo" if cpu else "nccl")
-    if cpu:
-        return CPU
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    torch.cuda.set_device(device)
+        backend, own = ("gloo", None) if cpu else ("nccl", device)
+        dist.init_process_group(backend, timeout=PATIENCE, device_id=own)
     return device
 
 
 def load(options: argparse.Namespace) -> PageRankGraph:
     """The whole graph in host memory; of R-MAT, mapped from the files that rank 0 has written."""
     if options.index is not None:
+        from gpu_rag.index.index import Index  # with all that reads texts, which an R-MAT graph does without
+
         return Index.open(options.index).graph
     rank = dist.get_rank() if dist.is_initialized() else 0
     if options.work is None and int(os.environ.get("GROUP_WORLD_SIZE", "1")) > 1:

@@ -18,7 +18,8 @@ STARTS = 64  # places of the pool at which a round can start
 class Config:
     """What to measure. sizes: nodes, vectors or items; graphs: kinds of generated graphs; index: an index folder whose
     graph is measured, or None; generated: whether PageRank is measured on generated graphs too; hops: how far ego,
-    reach, paths and frontier go, empty for the usual number of each. Making one checks it: raises UsageError."""
+    reach, intersect, paths and frontier go, empty for the usual number of each. Making one checks it: raises
+    UsageError."""
 
     sizes: tuple[int, ...]
     batches: tuple[int, ...]

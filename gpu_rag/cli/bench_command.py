@@ -16,8 +16,8 @@ HELP = "Time the graph ops, each checked before, against other libraries."
 EXAMPLE = "gpu-rag bench pagerank --peers --sizes 100000 --batch 1,64"
 
 OPS = (
-    "pagerank", "blocks-pagerank", "bubble", "ego", "reach", "components", "groups", "clusters", "join", "nearest",
-    "paths", "rrf", "frontier", "top-edges",
+    "pagerank", "blocks-pagerank", "bubble", "ego", "reach", "intersect", "components", "groups", "clusters", "join",
+    "nearest", "paths", "rrf", "frontier", "top-edges",
 )  # fmt: skip
 USUAL: dict[str, Any] = {"sizes": "100000,1000000", "batch": "1,16,64,256,1000", "damping": "0.5,0.85", "rounds": 3}
 QUICK: dict[str, Any] = {"sizes": "10000", "batch": "1,64", "damping": "0.85", "rounds": 1}
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--batch", metavar="B,...", help="questions of a call (default 1,16,64,256,1000)")
     parser.add_argument("--damping", metavar="D,...", help="of PageRank (default 0.5,0.85)")
-    parser.add_argument("--hops", metavar="H,...", help="of ego, reach, paths, frontier (default 2,2,2,1)")
+    parser.add_argument("--hops", metavar="H,...", help="of ego, reach, intersect, paths, frontier (2,2,2,2,1)")
     parser.add_argument(
         "--graph", default="power-law", metavar="KIND,...", help="power-law (default), uniform, bipartite"
     )

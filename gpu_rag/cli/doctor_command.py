@@ -32,6 +32,8 @@ BACKENDS = (
     ("torch_geometric", ("torch-geometric",), "interchange with PyG", "gpu"),
     ("sentence_transformers", ("sentence-transformers",), "other embedding models", "gpu"),
     ("pypdf", ("pypdf",), "PDF documents", "documents"),
+    ("uvicorn", ("uvicorn",), "HTTP server", "serve"),
+    ("starlette", ("starlette",), "HTTP routes", "serve"),
     ("ray", ("ray",), "several machines", "ray"),
 )
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpu_rag.cli.options import (
     add_limit,
@@ -19,7 +20,12 @@ from gpu_rag.cli.options import (
     table,
 )
 from gpu_rag.cli.progress import Bars
+from gpu_rag.errors import UsageError
 from gpu_rag.report.accounts import graph_ops_line, joined_ops
+
+if TYPE_CHECKING:
+    from gpu_rag.engine import Engine
+    from gpu_rag.evaluation.judge import Judge
 
 HELP = "Score methods on questions with gold passages or answers, with bootstrap intervals."
 RANKS_AS = {"dual-agent": "hybrid", "higra-agent": "higra-retriever"}  # where no dialogue is held
@@ -34,6 +40,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--method", default="dense,bm25,hybrid,ppr", metavar="M[,M...]", help="methods to compare")
     parser.add_argument("--retrieval-only", action="store_true", help="no language model: em and f1 are null")
+    parser.add_argument(
+        "--judge", action="store_true", help="let a model judge the answers too (eval.judge, or models.llm)"
+    )
+    parser.add_argument(
+        "--replies",
+        type=Path,
+        metavar="FILE.sqlite",
+        help="keep what models reply, and ask nothing twice; verdicts alone are kept beside --report",
+    )
     add_limit(parser)
     parser.add_argument("--at", default="2,5,10", metavar="K,...", help="cut-offs of recall (default 2,5,10)")
     parser.add_argument("--report", type=Path, metavar="FILE.html", help="write tables and plots as one HTML file")
@@ -46,6 +61,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     from gpu_rag.api import Index, load_questions
     from gpu_rag.catalog import check_layers, check_passages
     from gpu_rag.evaluation.compare import compare
+    from gpu_rag.evaluation.judged import unread
 
     rows, rejects = load_questions(options.questions, options.limit)
     at, methods = numbers(options.at), names(options.method)
@@ -56,18 +72,24 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         check_passages(method, index.n_passages, str(index.path))
     if options.retrieval_only and (same := [f"{m} ranks as {RANKS_AS[m]}" for m in methods if m in RANKS_AS]):
         say(f"gpu-rag: --retrieval-only leaves out the dialogue: {', '.join(same)}")
-    engine = index.engine(settings, api_key=api_key())
+    engine = index.engine(settings, replies=options.replies, api_key=api_key())
     try:
-        with Bars() as bars:
+        with _judge_of(options, engine) as judge, Bars() as bars:
 
             def on_answer(method: str, answer: Any) -> None:
                 bars.start(method, len(rows), "questions")
                 bars.advance(1)
 
-            engine.on_reply = bars.count_reply
+            def on_verdict(_: int, reply: Any) -> None:
+                bars.start("judge", None, "verdicts")
+                bars.advance(1)
+                bars.count_reply(reply)
 
+            engine.on_reply = bars.count_reply
+            if judge is not None:
+                judge.on_reply = on_verdict
             comparison = compare(
-                engine, methods, rows, retrieval_only=options.retrieval_only, at=at, on_answer=on_answer
+                engine, methods, rows, retrieval_only=options.retrieval_only, at=at, on_answer=on_answer, judge=judge
             )
     finally:
         engine.models.close()
@@ -82,11 +104,32 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         write(options.report, evaluation_page(comparison, rows, document_of, title))
     if not options.json:
         print(score_tables(document, at, options.retrieval_only))
+    for doubt in document.get("judge", {"doubts": ()})["doubts"]:
+        what = "the verdicts of this judge are not to be trusted" if document["judge"]["capable"] else "no judge"
+        say(f"gpu-rag: {what}: {doubt}")
     failed = sum(entry["failed"] for entry in document["methods"].values()) + len(rejects)
     if exceeds(options.max_failures, failed, len(methods) * len(rows) + len(rejects)):
         say(f"gpu-rag: {failed} failures, above --max-failures {options.max_failures}")
         return 3, document
+    lost, asked = unread(document)
+    if lost and exceeds(options.max_failures, lost, asked):
+        say(f"gpu-rag: {lost} of {asked} answers have no verdict, above --max-failures {options.max_failures}")
+        return 3, document
     return 0, document
+
+
+def _judge_of(options: argparse.Namespace, engine: Engine) -> AbstractContextManager[Judge | None]:
+    """The judge, opened before any method runs; None without --judge."""
+    from gpu_rag.evaluation.judge import open_judge
+
+    if not options.judge:
+        return nullcontext()
+    if options.retrieval_only:
+        raise UsageError("--retrieval-only leaves no answers to judge", given="--judge", do="leave out one of the two")
+    beside = options.report.with_name(options.report.name + ".replies.sqlite") if options.report else None
+    if options.replies is None and beside is None:
+        say("gpu-rag: verdicts are not kept: another run asks again; --replies FILE or --report FILE.html keeps them")
+    return open_judge(engine, replies=options.replies or beside, api_key=api_key())
 
 
 def _cell(entry: dict[str, Any], name: str) -> str:
@@ -102,7 +145,7 @@ def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) 
 
     methods = document["methods"]
     named = [*(f"recall@{k}" for k in at), "hit@1", "hit@5", "recall@20", "mrr", "hits@1", "answer_on_path"]
-    named += ["answer_on_path_pruned", *([] if retrieval_only else ["em", "f1"])]
+    named += ["answer_on_path_pruned", *([] if retrieval_only else ["em", "f1", "judge"])]
     held = [name for name in dict.fromkeys(named) if any(e.get(name) is not None for e in methods.values())]
     measures = held or [f"recall@{k}" for k in at]
     scores = [
@@ -119,5 +162,23 @@ def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) 
             cells = [document["paired"][pair].get(name) for name in measures]
             rows.append([pair, *(f"{c['diff']:+.3f} [{c['low']:+.3f}, {c['high']:+.3f}]" if c else "-" for c in cells)])
         parts += [f"paired differences{which}", table(rows, ["methods", *measures])]
+    if "judge" in document:
+        parts.append(judge_line(document))
     parts.append(f"graph ops: {graph_ops_line(joined_ops(entry['graph_ops'] for entry in methods.values()))}")
     return "\n\n".join(parts)
+
+
+def judge_line(document: dict[str, Any]) -> str:
+    """Who judged, what was settled without a call, and how the judge did on answers whose verdict is known."""
+    from gpu_rag.evaluation.judged import KINDS
+
+    judge, entries = document["judge"], document["methods"].values()
+    if not judge["capable"]:
+        return f"judge: none, {judge['doubts'][0]}"
+    right = [f"{found['right']} of {found['n']} {KINDS[kind]}" for kind, found in judge["check"].items()]
+    ruled = sum(entry["judge_exact"] + entry["judge_unanswered"] for entry in entries) / len(entries)
+    lost = sum(entry["judge_malformed"] + entry["judge_failed"] for entry in entries)
+    return (
+        f"judge: {judge['model']}, right about {', '.join(right)}; {100 * ruled:.0f} % of the answers needed no judge, "
+        f"{lost} got no verdict"
+    )

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--for",
         dest="methods",
         metavar="METHOD,...",
-        help="build what these methods need (ppr; without a corpus the knowledge base alone)",
+        help="build what these methods, or all, need (ppr; without a corpus the knowledge base alone)",
     )
     parser.add_argument("--strict", action="store_true", help="stop at the first bad row")
     parser.add_argument("--fresh", action="store_true", help="build from nothing instead of resuming")
@@ -92,12 +92,13 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     from gpu_rag.errors import UsageError
     from gpu_rag.plan.compare import INDEX_KEYS
     from gpu_rag.plan.files import read_plan
+    from gpu_rag.remembered import remembered_settings
 
     check_plan(options)
     if not (options.corpus or options.kg or options.skb or options.sources):
         raise UsageError("there is nothing to index", given="none", expected="CORPUS, --kg, --skb or --source")
     flags = {"index": {"extractor": "import"}} if options.openie else {}
-    settings = settings_of(options, flags=flags)
+    settings = settings_of(options, remembered_settings(options.out, options.fresh), flags)
     if options.openie and settings.index.extractor != "import":
         raise UsageError(
             "--openie is not read by this extractor",

@@ -29,6 +29,7 @@ COMMANDS = (
     "models",
     "doctor",
     "demo",
+    "serve",
 )
 WITHOUT_TORCH = ("explain", "bench")  # or, as bench, with settings to make before torch is imported
 
@@ -93,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with held():
                 importlib.import_module("gpu_rag.api")
         status, document = options.run(options)
-        if options.json:
+        if options.json and document is not None:  # one that has printed it already gives none
             print(json.dumps(document, allow_nan=False), flush=True)  # in ASCII, which every encoding can hold
         return int(status)
     except GpuRagError as error:

@@ -50,23 +50,22 @@ def without_vector_cache(settings: Settings) -> Settings:
 
 def plan_index(options: argparse.Namespace, settings: Settings) -> tuple[int, dict[str, Any]]:
     """Plans a build."""
-    from gpu_rag.api import check_same_embedder, default_methods, sources_of
+    from gpu_rag.api import default_methods, sources_of
     from gpu_rag.catalog import layers_for
     from gpu_rag.model_set import ModelSet
     from gpu_rag.plan import index_plan
+    from gpu_rag.remembered import check_same_models
 
     sources = sources_of(
         options.corpus, options.out, openie=options.openie, kg=options.kg, skb=options.skb, sources=options.sources,
         strict=options.strict,
     )  # fmt: skip
-    if not sources.corpus and not sources.of_kind("skb"):
-        raise UsageError("--plan predicts from a sample of passages", given="no corpus", do="leave --plan out")
     methods = default_methods(sources) if options.methods is None else names(options.methods)
     settings, layers = without_vector_cache(settings), layers_for(methods, sources)
     models = ModelSet(settings.models, options.out / "replies.sqlite", api_key=api_key(), vllm=settings.vllm)
     try:
-        if not options.fresh and "embedder" in {role for layer in layers for role in layer.roles(settings)}:
-            check_same_embedder(options.out, models)
+        if not options.fresh:
+            check_same_models(options.out, layers, settings, models)
         job = index_plan.BuildJob(options.out, layers, settings, sources, models, options.fresh)
         with Bars() as bars:
             document = index_plan.plan_index(
@@ -95,6 +94,11 @@ def _index_text(document: Mapping[str, Any]) -> str:
             table(rows, ["stage", "s", "peak MiB", "disk MiB", "LLM calls", "prompt", "generated", "grows with"]),
             f"counted: {counts}",
             *([f"predicted: {about}"] if found else []),
+            *(
+                [f"predicted: {', '.join(f'{n:,} {name}' for name, n in document['kb'].items())}"]
+                if document["kb"]
+                else []
+            ),
             f"predicted: {document['wall_s']:,.0f} s, {tokens}, {_mib(document['peak_memory_bytes'])} MiB of memory, "
             f"{_mib(document['disk_bytes'])} MiB of disk and {_mib(document['work_bytes'])} more while it runs",
             *(f"- {note}" for note in document["notes"]),

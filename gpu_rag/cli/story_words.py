@@ -40,6 +40,7 @@ _SAID = {
     # HybGRAG
     "hybgrag_route": "the model routes: entities and relations",
     "hybgrag_module": "which module",
+    "hybgrag_shown": "what the model is shown of {n} types and relations",
     "hybgrag_router/rules": "the rules route in place of the model",
     "hybgrag_candidates": "entities that the question may mean",
     "hybgrag_action_*": "iteration {0}: the router's action, {n} nodes",

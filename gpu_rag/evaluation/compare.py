@@ -8,8 +8,10 @@ from functools import partial
 from typing import Any
 
 from gpu_rag.engine import Engine, check_unique
-from gpu_rag.errors import BadInput
+from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.evaluation.bootstrap import intervals, paired_difference
+from gpu_rag.evaluation.judge import Judge
+from gpu_rag.evaluation.judged import check_rows, judge_answers
 from gpu_rag.evaluation.kb import DEPTH, KG_MEASURES, KbGold, by_hops, pool_shares, score_paths
 from gpu_rag.evaluation.metrics import exact_match, ranked_documents, recall_at, retrieval_f1_at, token_f1
 from gpu_rag.graph.backend import spelled
@@ -52,13 +54,19 @@ def compare(
     retrieval_only: bool = False,
     at: Sequence[int] = DEFAULT_AT,
     on_answer: Callable[[str, Answer], None] | None = None,
+    judge: Judge | None = None,
 ) -> Comparison:
     """Runs each method over the same questions and scores it.
 
     recall@k is over gold_ids per document (a document counts where its best passage ranks); questions without gold_ids
     are left out of it, questions without answers out of em / f1. Questions over a knowledge base: see `evaluation.kb`.
+    judge: what judges the answers of all methods, after the last one has run; see `evaluation.judged`.
     """
     check_gold(rows, set(engine.index.documents["id"].to_pylist()))
+    if judge is not None:
+        check_rows(rows)
+        if retrieval_only:
+            raise UsageError("there are no answers to judge", given="retrieval only", do="leave out one of the two")
     gold = KbGold(engine.index, rows)
     depth = DEPTH if any(map(gold.is_skb, rows)) else 0
     document: dict[str, Any] = {"n": len(rows), "methods": {}, "paired": {}}
@@ -79,6 +87,23 @@ def compare(
         document["methods"][method].update(
             llm_idle_share=stats.llm.share, graph_ops=spelled(stats.implementations), stages=stats.stage_costs()
         )
+    if judge is not None:
+        _judge(judge, comparison, rows)
+    _resample(comparison)
+    return comparison
+
+
+def _judge(judge: Judge, comparison: Comparison, rows: Sequence[QuestionRow]) -> None:
+    """Adds what a judge says of the answers."""
+    scores, entries, comparison.document["judge"] = judge_answers(judge, comparison.answers, rows)
+    for method, entry in entries.items():
+        comparison.scores[method]["judge"] = scores[method]
+        comparison.document["methods"][method].update(judge=_mean(scores[method]), **entry)
+
+
+def _resample(comparison: Comparison) -> None:
+    """Adds the intervals of every measure, and its paired differences."""
+    document, methods = comparison.document, list(comparison.scores)
     for method in methods:
         document["methods"][method]["ci95"] = {}
     for name in comparison.scores[methods[0]]:
@@ -91,7 +116,6 @@ def compare(
             for second in methods[:i]:
                 pair = document["paired"].setdefault(f"{first} - {second}", {})
                 pair[name] = paired_difference(per_method[first], per_method[second])
-    return comparison
 
 
 def score(

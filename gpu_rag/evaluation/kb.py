@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gpu_rag.errors import BadInput
@@ -27,7 +27,9 @@ class KbGold:
 
     An SKB question has `answer_ids`, a KG question answers but neither `answer_ids` nor `gold_ids`.
     An answer id is the id of a node in its source; a decimal one N is also that of the node "nN" where none is called
-    N, as the tables of PrimeKG are. Raises BadInput where an answer id is no node: scores would silently be too low.
+    N, as the tables of PrimeKG are. `answer_types`, where a row has them, are the types of nodes that may be answers:
+    others are left out of rankings, as STaRK's evaluation ranks products alone on Amazon and papers alone on MAG.
+    Raises BadInput where an answer id is no node, or of none of these types: scores would silently be too low.
     """
 
     def __init__(self, index: Index, rows: Sequence[QuestionRow]):
@@ -35,6 +37,7 @@ class KbGold:
         self.is_kb = "kb" in index.layers
         self._known = self._records() if self.is_kb and any(row.meta.get("answer_ids") for row in rows) else {}
         self._gold = {row.question.id: self._nodes(row) for row in rows if self.is_skb(row)}
+        self._types = {row.question.id: self._answer_types(row) for row in rows if self.is_skb(row)}
 
     @property
     def _kb(self) -> KnowledgeBase:
@@ -71,6 +74,34 @@ class KbGold:
                 found.append(nodes)
         return found
 
+    def _answer_types(self, row: QuestionRow) -> frozenset[str] | None:
+        """The types that answers of a question may have, None for all."""
+        given = row.meta.get("answer_types")
+        if given is None:
+            return None
+        known = self._kb.type_names
+        if not isinstance(given, list) or not given or any(type not in known for type in given):
+            raise BadInput(
+                "answer_types are no types of the knowledge base",
+                given=f"question {row.question.id} with {given!r}",
+                expected=f"a list of {' | '.join(known[:20])}",
+            )
+        types = frozenset(given)
+        lost = next((nodes for nodes in self._gold[row.question.id] if not self._of_types(nodes, types)), None)
+        if lost is not None:
+            raise BadInput(
+                "an answer is of none of the answer_types",
+                given=f"question {row.question.id} with {min(lost)}",
+                expected=" | ".join(sorted(types)),
+            )
+        return types
+
+    def _of_types(self, nodes: Collection[str], types: Collection[str]) -> list[str]:
+        """Those of the nodes whose type is one of these, in their order."""
+        kb = self._kb
+        rows = ((node, kb.row_of(node)) for node in nodes)
+        return [node for node, row in rows if row is not None and kb.type_names[kb.node_type[row]] in types]
+
     def ranking(self, answer: Answer) -> list[str]:
         """Node ids, best first: the answer's nodes, otherwise those whose own documents its evidence is of."""
         if answer.nodes:
@@ -85,7 +116,9 @@ class KbGold:
         """
         gold = self._gold[row.question.id]
         named = {node: str(number) for number, nodes in enumerate(gold) for node in nodes}
-        ranking = list(dict.fromkeys(named.get(node, f"-{node}") for node in self.ranking(answer)))
+        nodes, types = self.ranking(answer), self._types[row.question.id]
+        nodes = nodes if types is None else self._of_types(nodes, types)
+        ranking = list(dict.fromkeys(named.get(node, f"-{node}") for node in nodes))
         wanted = [str(number) for number in range(len(gold))]
         return {
             "hit@1": hit_at(ranking, wanted, 1),

@@ -16,7 +16,7 @@ def rare_word_pairs(left: Ragged, right: Ragged, words: int, longest: int) -> tu
     two words comes twice. Memory: O(words * longest) a left list.
     """
     for lists, name in ((left, "left words"), (right, "right words")):
-        check_ragged(lists, name)
+        check_ragged(lists, name, device=left.values.device)
         check_ascending(lists, name)
     left, right = small_values(left, right)
     n = 1 + max((int(side.values.max()) for side in (left, right) if side.values.numel()), default=0)

@@ -24,6 +24,12 @@ def are_lists(values: Any, offsets: Any, n: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
+def are_sets(values: Any, offsets: Any, n: Any) -> Any:
+    """`are_lists` and `are_ascending` in one pass."""
+    return are_lists(values, offsets, n) and are_ascending(values, offsets)
+
+
+@numba.njit(cache=True, nogil=True)
 def are_ascending(values: Any, offsets: Any) -> Any:
     """Whether each of the checked lists is strictly ascending."""
     for b in range(offsets.shape[0] - 1):
@@ -33,6 +39,45 @@ def are_ascending(values: Any, offsets: Any) -> Any:
         if falls:
             return False
     return True
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy", inline="always")
+def square_of(row: Any) -> Any:
+    """|row|^2, nearly."""
+    total = np.float32(0)
+    for k in range(row.shape[0]):
+        total += row[k] * row[k]
+    return total
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def are_units(rows: Any, least: Any, most: Any) -> Any:
+    """Whether every row of f32[N, D] has least <= |row|^2 <= most, or is all zero."""
+    for i in range(rows.shape[0]):
+        square = square_of(rows[i])
+        if not least <= square <= most:
+            for k in range(rows.shape[1]):
+                if rows[i, k] != 0:
+                    return False
+    return True
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def shares(nodes: Any, offsets: Any, n: Any, mass: Any, share: Any) -> Any:
+    """share f64[T] = mass over the sum of its list (mass None: all alike); whether `nodes` are in [0, n), and mass is
+    finite and >= 0 with a positive, finite sum in each list that is not empty. offsets: checked."""
+    sound = True
+    for b in range(offsets.shape[0] - 1):
+        total = 0.0
+        for t in range(offsets[b], offsets[b + 1]):
+            sound &= (nodes[t] >= 0) & (nodes[t] < n)
+            share[t] = 1.0 if mass is None else mass[t]
+            sound &= (share[t] >= 0) & (share[t] < np.inf)
+            total += share[t]
+        sound &= (offsets[b] == offsets[b + 1]) | ((total > 0) & (total < np.inf))
+        for t in range(offsets[b], offsets[b + 1]):
+            share[t] /= total
+    return sound
 
 
 @numba.njit(cache=True, nogil=True)

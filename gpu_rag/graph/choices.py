@@ -9,7 +9,14 @@ from gpu_rag.graph import backend, nearest_index, pagerank_job
 
 def check_preferences(preferences: backend.Preferences, device: str) -> None:
     """Raises MissingBackend or UsageError where a preferred implementation is not installed or cannot take `device`."""
+    taken(preferences, device)
+
+
+def taken(preferences: backend.Preferences, device: str) -> dict[str, str]:
+    """What runs each family of ops on `device`: {"pagerank", "ops", "neighbours"}. Raises as `check_preferences`."""
     with backend.preferring(preferences):
-        pagerank_job.pick_on(torch.device(device))
-        backend.pick_implementation(torch.device(device))
-        nearest_index.pick_index(0)
+        return {
+            "pagerank": pagerank_job.pick_on(torch.device(device)),
+            "ops": backend.pick_implementation(torch.device(device)),
+            "neighbours": nearest_index.pick_index(0)[0],
+        }

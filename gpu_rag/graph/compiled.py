@@ -13,10 +13,12 @@ from types import ModuleType
 import numpy as np
 import torch
 
+from gpu_rag.graph.backend import is_cpu
+
 
 def compiled_checks(device: torch.device) -> ModuleType | None:
     """The module `check_kernels`; None for another device than the CPU, and where numba is not installed."""
-    return _check_kernels() if device.type == "cpu" else None
+    return _check_kernels() if is_cpu(device) else None
 
 
 @cache

@@ -74,6 +74,9 @@ def _check_edges(src: torch.Tensor, dst: torch.Tensor, n: int, weight: torch.Ten
         raise BadInput(
             "src and dst differ in length", given=f"{src.shape[0]} and {dst.shape[0]}", expected="one dst an src"
         )
+    devices = {str(a.device) for a in (src, dst, weight) if a is not None}
+    if len(devices) > 1:
+        raise BadInput("edges are on several devices", given=", ".join(sorted(devices)), expected="one")
     for name, ends in (("src", src), ("dst", dst)):
         check_range(ends, n, f"{name} of an edge")
     if weight is not None:

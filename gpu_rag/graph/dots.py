@@ -18,9 +18,11 @@ import torch
 from gpu_rag_kernels.ragged_gather_dot_topk import gather_dots
 
 from gpu_rag.errors import BadInput
+from gpu_rag.graph.compiled import compiled_checks
 
 GRID = float(2**24)
 LONGEST = 1.01  # a row may be so long: f16 rounding moves a unit row by at most 5e-4
+SURELY = 1e-3  # of a squared length: more than the rounding of two ways to sum it differs by
 _PART = 1 << 22  # components that are converted at a time
 
 
@@ -29,6 +31,8 @@ def check_unit_rows(vectors: torch.Tensor, name: str) -> None:
     if vectors.dim() != 2 or vectors.dtype not in (torch.float16, torch.float32) or vectors.shape[1] < 1:
         given = f"{vectors.dtype} {tuple(vectors.shape)}"
         raise BadInput(f"{name} are no matrix", given=given, expected="f16 or f32 [N, D], D >= 1")
+    if _are_units(vectors):
+        return  # one compiled pass; the slow checks below say what is wrong
     for first, rows in _parts(vectors):
         length = torch.linalg.vector_norm(rows.float(), dim=1)
         bad = ~((length - 1).abs() <= LONGEST - 1) & (length != 0)
@@ -36,6 +40,15 @@ def check_unit_rows(vectors: torch.Tensor, name: str) -> None:
             at = int(bad.nonzero()[0, 0])
             given = f"length {float(length[at]):.6g} of row {first + at}"
             raise BadInput(f"{name} are not unit rows", given=given, expected="length 1, or a row of zeros")
+
+
+def _are_units(vectors: torch.Tensor) -> bool:
+    """Whether a compiled pass finds all lengths well inside the bounds; False also where it is not meant to look."""
+    checks = compiled_checks(vectors.device)
+    if checks is None or vectors.dtype != torch.float32 or vectors.numel() > _PART:
+        return False
+    rows = vectors.detach().contiguous().numpy()
+    return bool(checks.are_units(rows, (2 - LONGEST) ** 2 + SURELY, LONGEST**2 - SURELY))
 
 
 def _parts(vectors: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
@@ -76,16 +89,25 @@ def filter_for(*vectors: torch.Tensor, dtype: torch.dtype | None = None) -> Filt
 
     slack: |x~.y~ - x.y| <= |x~ - x| |y~| + |x| |y~ - y| by Cauchy and Schwarz, the errors of bf16 rows being measured;
     to which come D u |x||y| for f32 accumulation, the step of the grid, and half a unit of a bf16 result (2^-8).
+
+    It has room for what follows in f32. With u = 2^-24 and rows up to 1.01 long, accumulation takes 1.03 D u and the
+    grid 1.01 sqrt(D) u, so 2.2 (D + 64) u leaves 140 u: a share of at most 1, rounded (u / 2), added (2 u for sums
+    below 4) and compared with a sum that was rounded (2 u), needs no slack of its own.
     """
     if dtype is None:
         on_cpu = all(v.device.type == "cpu" for v in vectors)
         dtype = torch.bfloat16 if on_cpu and _has_matrix_units() else torch.float32
-    slack = 2.2 * (vectors[0].shape[1] + 64) * 2.0**-24
+    slack = unit_of(vectors[0].shape[1])
     if dtype == torch.bfloat16:
         slack += 2.1 * max(_rounding(v) for v in vectors) + 2.0**-8
     elif _rounds_f32():
         slack += 2.1 * 2.0**-8
     return Filter(dtype, slack)
+
+
+def unit_of(n_dims: int) -> float:
+    """How far a product in f32, summed in any order, may be from the exact one, for rows of length 1."""
+    return 2.2 * (n_dims + 64) * 2.0**-24
 
 
 def _rounding(vectors: torch.Tensor) -> float:

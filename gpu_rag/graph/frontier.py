@@ -9,7 +9,10 @@ ordered by id.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
 
+import numpy as np
 import torch
 from gpu_rag_kernels.choice import pick_kernel
 
@@ -17,7 +20,7 @@ from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph.backend import check_threads, chosen, pick_implementation, preferred
 from gpu_rag.graph.csr import check_range
 from gpu_rag.graph.dots import check_unit_rows
-from gpu_rag.graph.ragged import check_ascending, check_ragged, row_of_value
+from gpu_rag.graph.ragged import are_sets, check_ascending, check_ragged, row_of_value
 from gpu_rag.graph.room import check_room
 from gpu_rag.types import Ragged, TopK
 
@@ -31,6 +34,7 @@ KERNELS = {"torch": "reference", "triton": "triton"}  # that does the dot produc
 
 QUESTION_TILE = 64  # questions whose scores are alive together
 EDGE_TILE = 16384  # and edges, or those of one vector if they are more
+ANY_KEYWORD = 2**63 - 1  # above all that a question may ask for
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,12 @@ class HopEdges:
         """Number of vertices V."""
         return int(self.indptr.shape[0]) - 1
 
+    @cached_property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """indptr, vector_of, vectors, offsets and values of the keywords as arrays, for edges on the CPU: made once."""
+        own = (self.indptr, self.vector_of, self.vectors.detach(), self.keywords.offsets, self.keywords.values)
+        return tuple(a.contiguous().numpy() for a in own)
+
 
 def described(vectors: torch.Tensor, keywords: Ragged, n_keywords: int) -> Described:
     """Checks what `score_lists` compares questions with. Raises BadInput."""
@@ -141,9 +151,10 @@ def _check_asked(asked: Asked, vectors: torch.Tensor) -> None:
     if asked.vectors.dtype != torch.float32:
         raise BadInput("questions are no f32 rows", given=asked.vectors.dtype, expected="f32 [B, D]")
     check_unit_rows(asked.vectors, "questions")
-    _check_keywords(asked.keywords, asked.vectors, None)
-    if asked.keywords.values.numel() and int(asked.keywords.values.min()) < 0:
-        raise BadInput("a keyword is negative", given=int(asked.keywords.values.min()), expected=">= 0")
+    if asked.keywords.values.device != asked.vectors.device or not are_sets(asked.keywords, ANY_KEYWORD):
+        _check_keywords(asked.keywords, asked.vectors, None)
+        if asked.keywords.values.numel() and int(asked.keywords.values.min()) < 0:
+            raise BadInput("a keyword is negative", given=int(asked.keywords.values.min()), expected=">= 0")
     if asked.keywords.batch != asked.vectors.shape[0]:
         given = f"{asked.keywords.batch} lists for {asked.vectors.shape[0]} questions"
         raise BadInput("keywords do not match the questions", given=given, expected="a list a question")
@@ -191,9 +202,7 @@ def score_lists(
     check_threads(threads)
     picked = pick_search(asked.vectors.device, implementation, "score_lists")
     if picked == "numba":
-        from gpu_rag.graph.frontier_numba import lists_by_numba
-
-        return lists_by_numba(asked, things, lists, threads)
+        return _compiled().lists_by_numba(asked, things, lists, threads)
     from gpu_rag.graph.frontier_torch import lists_by_torch
 
     return lists_by_torch(asked, things, lists, KERNELS[picked])
@@ -221,9 +230,7 @@ def frontier_topk(
     check_room(8 * k * frontier.values.shape[0], asked.vectors.device, "the result", "ask for fewer edges or vertices")
     picked = pick_search(asked.vectors.device, implementation)
     if picked == "numba":
-        from gpu_rag.graph.frontier_numba import frontier_by_numba
-
-        return frontier_by_numba(asked, edges, frontier, k, threads)
+        return _compiled().frontier_by_numba(asked, edges, frontier, k, threads)
     from gpu_rag.graph.frontier_torch import frontier_by_torch
 
     return frontier_by_torch(asked, edges, frontier, k, KERNELS[picked])
@@ -246,12 +253,18 @@ def top_edges(asked: Asked, edges: HopEdges, k: int, *, implementation: str = "a
     check_threads(threads)
     check_room(8 * k * asked.keywords.batch, asked.vectors.device, "the result", "ask for fewer edges or questions")
     if pick_implementation(asked.vectors.device, implementation, "top_edges") == "numba":
-        from gpu_rag.graph.frontier_numba import top_edges_by_numba
-
-        return top_edges_by_numba(asked, edges, k, threads)
+        return _compiled().top_edges_by_numba(asked, edges, k, threads)
     from gpu_rag.graph.frontier_torch import top_edges_by_torch
 
     return top_edges_by_torch(asked, edges, k)
+
+
+@cache
+def _compiled() -> Any:
+    """The module of the numba versions; kept, as an import statement in a call of 50 us is seen."""
+    from gpu_rag.graph import frontier_numba
+
+    return frontier_numba
 
 
 def _check_k(k: int) -> None:

@@ -23,6 +23,13 @@ def exact_dot(query: Any, row: Any) -> Any:
     return total * 2.0**-48
 
 
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def put_on_grid(row: Any, query: Any) -> None:
+    """query f64[D] = row f32[D] on the grid, times 2^24."""
+    for i in range(row.shape[0]):
+        query[i] = np.rint(np.float64(row[i]) * _GRID)
+
+
 @numba.njit(cache=True, nogil=True)
 def shared_words(left: Any, right: Any) -> Any:
     """How many numbers two ascending lists share."""
@@ -53,12 +60,14 @@ def score_rows(
     thing_offsets: Any, thing_words: Any, out: Any,
 ) -> None:  # fmt: skip
     """out f32[T] = SIM of questions first..last and the things in their lists."""
+    query = np.empty(queries.shape[1])
     for b in range(first, last):
         own = words[word_offsets[b] : word_offsets[b + 1]]
+        put_on_grid(queries[b], query)
         for t in range(offsets[b], offsets[b + 1]):
             x = listed[t]
             others = thing_words[thing_offsets[x] : thing_offsets[x + 1]]
-            out[t] = pair_score(queries[b], own, vectors[x], others)
+            out[t] = pair_score(query, own, vectors[x], others)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -66,15 +75,17 @@ def best_of_frontier(
     queries: Any, word_offsets: Any, words: Any, first: Any, last: Any, offsets: Any, frontier: Any, indptr: Any,
     vector_of: Any, vectors: Any, edge_offsets: Any, edge_words: Any, ids: Any, scores: Any,
 ) -> None:  # fmt: skip
-    """Rows of questions first..last: ids i32[T, k], scores f32[T, k], which hold -1 and -inf before."""
-    k = ids.shape[1]
+    """Rows of questions first..last, of f32[B, D]: ids i32[T, k], scores f32[T, k]."""
+    k, query = ids.shape[1], np.empty(queries.shape[1])
     for b in range(first, last):
         own = words[word_offsets[b] : word_offsets[b + 1]]
+        put_on_grid(queries[b], query)
         for t in range(offsets[b], offsets[b + 1]):
             v = frontier[t]
+            ids[t], scores[t] = -1, -np.inf
             for e in range(indptr[v], indptr[v + 1]):
                 others = edge_words[edge_offsets[e] : edge_offsets[e + 1]]
-                score = pair_score(queries[b], own, vectors[vector_of[e]], others)
+                score = pair_score(query, own, vectors[vector_of[e]], others)
                 if score <= scores[t, k - 1]:  # edges ascend: an equal one comes later
                     continue
                 at = k - 1

@@ -7,7 +7,6 @@ from gpu_rag_kernels.ragged_gather_dot_topk import gather_dots, ragged_gather_do
 
 from gpu_rag.graph.dots import exact_dots, filter_for
 from gpu_rag.graph.frontier import QUESTION_TILE, Asked, Described, HopEdges, tiles
-from gpu_rag.graph.join import ARITHMETIC
 from gpu_rag.graph.ragged import expand, row_of_value
 from gpu_rag.types import Ragged, TopK
 
@@ -103,7 +102,7 @@ def top_edges_by_torch(asked: Asked, edges: HopEdges, k: int) -> TopK:
 def _search(asked: Asked, edges: HopEdges, ids: torch.Tensor, scores: torch.Tensor) -> None:
     """Fills the rows of some questions, tile after tile of edges."""
     fast = filter_for(asked.vectors[:0], edges.vectors[:0], dtype=torch.float32)
-    slack = fast.slack + ARITHMETIC
+    slack = fast.slack  # which has room for the f32 sum with a share
     sizes, words = edges.keywords.offsets.diff(), asked.keywords.offsets.diff()
     for u0, u1 in tiles(edges):
         p0, p1 = int(edges.starts[u0]), int(edges.starts[u1])

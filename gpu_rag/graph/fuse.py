@@ -93,6 +93,8 @@ def _check_rankings(rankings: Sequence[TopK], k: int, constants: Sequence[float]
         if r.ids.dim() != 2 or r.ids.shape[0] != rankings[0].ids.shape[0]:
             given = f"{tuple(r.ids.shape)} beside {tuple(rankings[0].ids.shape)}"
             raise BadInput("rankings are not of the same questions", given=given, expected="[B, K] with one B")
+        if r.ids.device != rankings[0].ids.device:
+            raise BadInput("rankings are on another device", given=r.ids.device, expected=rankings[0].ids.device)
         if r.ids.dtype not in (torch.int32, torch.int64):
             raise BadInput("ids of a ranking are no integers", given=r.ids.dtype, expected="i32, or i64 below 2^31")
 

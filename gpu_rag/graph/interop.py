@@ -6,6 +6,7 @@ Libraries are imported when asked for; one that is missing raises MissingBackend
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -70,16 +71,27 @@ def csr_to_cupy(csr: CSR) -> Any:
     if csr.m > 2**31 - 1:
         raise BadInput("the graph is too large for CuPy", given=f"{csr.m} entries", expected="below 2^31")
     cupy, sparse = library("cupy"), library("cupyx.scipy.sparse")
-    indptr, indices, weight = csr_arrays(csr, cupy.from_dlpack)
-    values = cupy.ones(csr.m, dtype="float32") if weight is None else weight
-    return sparse.csr_matrix((values, indices, indptr), shape=(csr.n, csr.n))
+    with current_in(cupy, csr.indices.device):
+        indptr, indices, weight = csr_arrays(csr, cupy.from_dlpack)
+        values = cupy.ones(csr.m, dtype="float32") if weight is None else weight
+        return sparse.csr_matrix((values, indices, indptr), shape=(csr.n, csr.n))
+
+
+def current_in(cupy: Any, device: torch.device) -> AbstractContextManager[Any]:
+    """Inside, CuPy allocates and computes on `device`: it has a current device of its own, at first GPU 0."""
+    held: AbstractContextManager[Any] = cupy.cuda.Device(device.index or 0) if device.type == "cuda" else nullcontext()
+    return held
 
 
 def csr_from_cupy(matrix: Any) -> CSR:
-    """The CSR of a cupyx csr_matrix [N, N], sorted, duplicates summed. Weights and columns share its memory."""
-    held = matrix if matrix.has_canonical_format else matrix.copy()
-    held.sum_duplicates()
-    parts = [torch.from_dlpack(array) for array in (held.indptr, held.indices, held.data)]
+    """The CSR of a cupyx csr_matrix [N, N], sorted, duplicates summed. Weights and columns share its memory.
+
+    Raises BadInput, MissingBackend.
+    """
+    with current_in(library("cupy"), torch.from_dlpack(matrix.data).device):
+        held = matrix if matrix.has_canonical_format else matrix.copy()
+        held.sum_duplicates()
+        parts = [torch.from_dlpack(array) for array in (held.indptr, held.indices, held.data)]
     return _checked_square(parts[0], parts[1], parts[2], held.shape)
 
 

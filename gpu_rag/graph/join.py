@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["JoinIndex", "hybrid_argmax", "join_index", "pick_implementation"]
 
 ROWS, COLUMNS = 1024, 4096  # of a tile
-ARITHMETIC = 1e-6  # rounding of an f32 sum of a share and a score, and of the products that compare them
 
 
 def hybrid_argmax(
@@ -168,7 +167,7 @@ def _join_by_torch(
     best = torch.full(left.shape[:1], -torch.inf, dtype=torch.float64, device=left.device)
     index = torch.full(left.shape[:1], -1, dtype=torch.int64, device=left.device)
     fast = filter_for(left[:0], right[:0], dtype=torch.float32)
-    slack = fast.slack + ARITHMETIC
+    slack = fast.slack  # which has room for the f32 sum with a share
     for j0 in range(0, right.shape[0], COLUMNS):
         j1 = min(j0 + COLUMNS, right.shape[0])
         columns = right[j0:j1].float()

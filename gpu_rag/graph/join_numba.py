@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from gpu_rag.graph.backend import run_parts
-from gpu_rag.graph.join import ARITHMETIC
 from gpu_rag.graph.join_kernels import JoinLeft, JoinRight, join_tile, look_up
 from gpu_rag.graph.ragged import arrays_of
 from gpu_rag.graph.raw import raw_components, raw_scores
@@ -20,6 +19,7 @@ Array = np.ndarray[Any, Any]
 ROWS, COLUMNS, SCORES = 256, 1 << 16, 1 << 20  # of a product, at most
 FEW = 16  # rows of the left: for no more, rounding a right that is not kept costs more than it saves
 NO_GROUPS = torch.zeros(0, dtype=torch.int64)
+ARITHMETIC = 2.0**-21  # 8 u of f32: a cut (2 u), less a score (1 u), times a union (1 u of a share), and room
 
 
 @dataclass(frozen=True)

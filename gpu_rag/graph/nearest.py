@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
 import torch
 
 from gpu_rag.errors import BadInput
@@ -98,16 +101,24 @@ def nearest(
     """
     _check_vectors(queries, base, k, tile)
     check_room(8 * k * queries.shape[0], base.device, "the result", "ask for fewer rows or queries at a time")
-    chosen, queries, base = pick_implementation(base.device, implementation, "nearest"), queries.detach(), base.detach()
-    if min(*queries.shape[:1], *base.shape[:1], k) == 0:
+    chosen = pick_implementation(base.device, implementation, "nearest")
+    if queries.requires_grad or base.requires_grad:
+        queries, base = queries.detach(), base.detach()
+    if not queries.shape[0] or not base.shape[0] or not k:
         return topk_rows(queries.new_zeros(queries.shape[0], 0), k)
     if chosen == "numba":
-        from gpu_rag.graph.nearest_numba import nearest_by_numba
-
-        return nearest_by_numba(queries, base, k, tile)
+        return _compiled().nearest_by_numba(queries, base, k, tile)
     from gpu_rag.graph.nearest_torch import nearest_by_torch
 
     return nearest_by_torch(queries, base, k, tile)
+
+
+@cache
+def _compiled() -> Any:
+    """The module of the numba version; kept, as an import statement in a call of 20 us is seen."""
+    from gpu_rag.graph import nearest_numba
+
+    return nearest_numba
 
 
 def _check_vectors(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int) -> None:

@@ -16,6 +16,7 @@ PROBES = 32  # of them that a query looks at
 LINKS = 32  # of a row in the graph
 BREADTH = 128  # of a search in the graph, at least
 TRAINED_ON = 64  # rows a list that centroids are trained on, at most
+MOST_ON_GPU = 2048  # rows that faiss finds for a query there
 
 
 class FaissIndex:
@@ -42,16 +43,17 @@ class FaissIndex:
     def _built(self, rows: np.ndarray, mode: str, seed: int) -> Any:
         faiss, dims = self.faiss, rows.shape[1]
         index: Any = faiss.IndexFlatIP(dims)
+        lists = max(1, min(round(LISTS * math.sqrt(len(rows))), len(rows) // 39))  # 39 rows a list to train on
         if mode == "ivf":
-            lists = max(1, min(round(LISTS * math.sqrt(len(rows))), len(rows) // 39))  # 39 rows a list to train on
             index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dims), dims, lists, faiss.METRIC_INNER_PRODUCT)
-            index.nprobe, index.cp.seed, index.cp.max_points_per_centroid = min(PROBES, lists), seed + 1, TRAINED_ON
         if mode == "hnsw":
             index = faiss.IndexHNSWFlat(dims, LINKS, faiss.METRIC_INNER_PRODUCT)
             index.hnsw.rng = faiss.RandomGenerator(seed + 1)
         if self.device.type == "cuda":
             self.resources = faiss.StandardGpuResources()
             index = faiss.index_cpu_to_gpu(self.resources, self.device.index or 0, index)
+        if mode == "ivf":  # after the move to a GPU, which does not take along how centroids are trained
+            index.nprobe, index.cp.seed, index.cp.max_points_per_centroid = min(PROBES, lists), seed + 1, TRAINED_ON
         if not index.is_trained and len(rows):
             index.train(rows)
         if len(rows):
@@ -59,9 +61,12 @@ class FaissIndex:
         return index
 
     def propose(self, queries: torch.Tensor, k: int) -> TopK:
-        """See `nearest_index.Proposer`."""
+        """See `nearest_index.Proposer`. Raises UsageError for more rows than faiss finds on a GPU."""
         if k == 0:
             return TopK(queries.new_zeros(len(queries), 0, dtype=torch.int32), queries.new_zeros(len(queries), 0))
+        if self.device.type == "cuda" and k > MOST_ON_GPU:
+            given, expected = f"{k} for a query, spare ones included", f"at most {MOST_ON_GPU}, or implementation=torch"
+            raise UsageError("faiss finds fewer rows on a GPU", given=given, expected=expected)
         if hasattr(self.index, "hnsw"):
             self.index.hnsw.efSearch = max(BREADTH, k)
         before = self.faiss.omp_get_max_threads()

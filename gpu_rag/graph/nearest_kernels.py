@@ -1,10 +1,9 @@
-"""The numba kernels of `nearest`: scores in a fixed order of summation, heaps of the best rows, tiles of rough scores.
+"""The numba kernels of `nearest` on rows: scores in a fixed order of summation, rough scores, heaps of the best rows.
 
-Vectors are f32, or f16 given as its bits in u16; rough scores are f32, or bf16 given as its bits in i16. A score is a
-sum of products of two f32 numbers, each exact in f64, in SUMS partial sums: one LLVM vector that stays in registers,
-emitted by an intrinsic. Nothing is reassociated, and a product that is fused with its addition has the same bits, being
-exact; so the bits depend on the two vectors alone. Intrinsics and kernels share a file because numba's cache of a
-kernel is renewed when the kernel's file changes.
+Vectors are f32, or f16 given as its bits in u16. A score is a sum of products of two f32 numbers, each exact in f64, in
+SUMS partial sums: one LLVM vector that stays in registers, emitted by an intrinsic. Nothing is reassociated, and a
+product that is fused with its addition has the same bits, being exact; so the bits depend on the two vectors alone.
+Intrinsics and kernels share a file because numba's cache of a kernel is renewed when the kernel's file changes.
 """
 
 from __future__ import annotations
@@ -15,35 +14,37 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
 
 SUMS = 32  # partial sums: number l holds the products l, l + 32, l + 64, ..
-CHUNK = 32  # rough scores that are looked at together before any is looked at alone
 NOBODY = 2**31 - 1  # the id of a free place of a heap, above every other id
+BLOCK = 4  # queries that a row is multiplied with at once: their sums fill the registers
+TINY = 2.0**-60  # of a component: below, squares vanish in f32
 
 _I64 = ir.IntType(64)
 _F16_BIAS = 2.0**112  # f32 exponent bias over that of f16: also right for subnormals
-_BIAS = np.float32(_F16_BIAS)
 _F16_INF = 0x7C00 << 13
 
 
 def _each(kind: Any, number: float) -> Any:
-    return ir.Constant(kind, [number] * SUMS)
+    return ir.Constant(kind, [number] * kind.count if isinstance(kind, ir.VectorType) else number)
 
 
-def _widened(builder: Any, loaded: Any) -> Any:
-    """A vector of f32, or of f16 as integers, in f64."""
-    wide = ir.VectorType(ir.DoubleType(), SUMS)
-    if isinstance(loaded.type.element, ir.FloatType):
-        return builder.fpext(loaded, wide)
-    word, single = ir.VectorType(ir.IntType(32), SUMS), ir.VectorType(ir.FloatType(), SUMS)
+def _single(builder: Any, loaded: Any) -> Any:
+    """A number or a vector of f32, or of f16 as integers, in f32."""
+    many = isinstance(loaded.type, ir.VectorType)
+    if isinstance(loaded.type.element if many else loaded.type, ir.FloatType):
+        return loaded
+    word, single = (
+        ir.VectorType(kind, loaded.type.count) if many else kind for kind in (ir.IntType(32), ir.FloatType())
+    )  # fmt: skip
     bits = builder.zext(loaded, word)
     shifted = builder.shl(builder.and_(bits, _each(word, 0x7FFF)), _each(word, 13))
     size = builder.bitcast(builder.fmul(builder.bitcast(shifted, single), _each(single, _F16_BIAS)), word)
     beyond = builder.icmp_unsigned(">=", shifted, _each(word, _F16_INF))  # infinity, NaN
     size = builder.select(beyond, builder.or_(shifted, _each(word, 0x7F800000)), size)
     sign = builder.shl(builder.and_(bits, _each(word, 0x8000)), _each(word, 16))
-    return builder.fpext(builder.bitcast(builder.or_(size, sign), single), wide)
+    return builder.bitcast(builder.or_(size, sign), single)
 
 
 def _halved(builder: Any, total: Any) -> Any:
@@ -57,86 +58,95 @@ def _halved(builder: Any, total: Any) -> Any:
     return builder.extract_element(total, _I64(0))
 
 
+def _looped(builder: Any, end: Any, kind: Any, n_totals: int, grow: Any) -> list[Any]:
+    """Totals of `kind` after grow(k, totals) for k = 0, SUMS, 2 SUMS, .. below `end`; zeros where there is none."""
+    zero, before = _each(kind, 0.0), builder.block
+    loop, after = builder.append_basic_block("sums"), builder.append_basic_block("summed")
+    builder.cbranch(builder.icmp_signed("<", _I64(0), end), loop, after)
+    builder.position_at_end(loop)
+    k, totals = builder.phi(_I64), [builder.phi(kind) for _ in range(n_totals)]
+    grown = grow(k, totals)
+    following = builder.add(k, _I64(SUMS))
+    for phi, first, later in zip([k, *totals], [_I64(0), *[zero] * n_totals], [following, *grown]):
+        phi.add_incoming(first, before)
+        phi.add_incoming(later, builder.block)
+    builder.cbranch(builder.icmp_signed("<", following, end), loop, after)
+    builder.position_at_end(after)
+    results = [builder.phi(kind) for _ in range(n_totals)]
+    for phi, later in zip(results, grown):
+        phi.add_incoming(zero, before)
+        phi.add_incoming(later, loop)
+    return results
+
+
+def _added(builder: Any, total: Any, left: Any, right: Any) -> Any:
+    """total + left right; fused, or the product rounded by itself."""
+    return builder.fadd(total, builder.fmul(left, right, flags=("contract",)), flags=("contract",))
+
+
+def _reader(context: Any, builder: Any, signature: Any, args: Any, k: int, row: Any) -> Any:
+    """What loads SUMS components of row `row` of argument k, a matrix or (row 0) one vector, from a place on."""
+    array = cgutils.create_struct_proxy(signature.args[k])(context, builder, args[k])
+    n_dims = builder.extract_value(array.shape, signature.args[k].ndim - 1)
+    start = builder.gep(array.data, [builder.mul(row, n_dims)])
+    kind = ir.VectorType(context.get_data_type(signature.args[k].dtype), SUMS)
+    return lambda at: builder.load(builder.bitcast(builder.gep(start, [at]), kind.as_pointer()), align=1)
+
+
 @intrinsic
 def partial_sums(typing: Any, query: Any, rows: Any, i: Any, n: Any) -> Any:
     """The dot product of `query` f64[D] and rows[i] over the first n components, a multiple of SUMS."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kinds = [ir.VectorType(context.get_data_type(signature.args[k].dtype), SUMS) for k in (0, 1)]
-        arrays = [cgutils.create_struct_proxy(signature.args[k])(context, builder, args[k]) for k in (0, 1)]
-        n_dims = builder.extract_value(arrays[1].shape, 1)
-        starts = arrays[0].data, builder.gep(arrays[1].data, [builder.mul(args[2], n_dims)])
         wide = ir.VectorType(ir.DoubleType(), SUMS)
-        before, loop, after = builder.block, builder.append_basic_block("sums"), builder.append_basic_block("summed")
-        builder.cbranch(builder.icmp_signed("<", _I64(0), args[3]), loop, after)
-        builder.position_at_end(loop)
-        k, total = builder.phi(_I64), builder.phi(wide)
-        k.add_incoming(_I64(0), before)
-        total.add_incoming(_each(wide, 0.0), before)
-        asked, row = (
-            builder.load(builder.bitcast(builder.gep(start, [k]), kind.as_pointer()), align=1)
-            for start, kind in zip(starts, kinds)
-        )
-        product = builder.fmul(asked, _widened(builder, row), flags=("contract",))
-        grown, following = builder.fadd(total, product, flags=("contract",)), builder.add(k, _I64(SUMS))
-        k.add_incoming(following, builder.block)
-        total.add_incoming(grown, builder.block)
-        builder.cbranch(builder.icmp_signed("<", following, args[3]), loop, after)
-        builder.position_at_end(after)
-        result = builder.phi(wide)
-        result.add_incoming(_each(wide, 0.0), before)
-        result.add_incoming(grown, loop)
-        return _halved(builder, result)
+        asked = _reader(context, builder, signature, args, 0, _I64(0))
+        row = _reader(context, builder, signature, args, 1, args[2])
+
+        def grow(k: Any, totals: Any) -> list[Any]:
+            return [_added(builder, totals[0], asked(k), builder.fpext(_single(builder, row(k)), wide))]
+
+        return _halved(builder, _looped(builder, args[3], wide, 1, grow)[0])
 
     return types.float64(query, rows, types.int64, types.int64), emit
 
 
-partial_sums_any: Any = partial_sums  # numba supplies the first parameter, which a type checker cannot know
+@intrinsic
+def rough_sums(typing: Any, asked: Any, first: Any, rows: Any, i: Any, n: Any, found: Any, block: Any) -> Any:
+    """In f32, over the first n components, a multiple of SUMS: found f32[Q] = asked[first + q] . rows[i] and found[Q] =
+    |rows[i]|^2, for as many q as the tuple `block` has elements: the row is read once."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        size, narrow = signature.args[-1].count, ir.VectorType(ir.FloatType(), SUMS)
+        places = [builder.add(args[1], _I64(q)) for q in range(size)]
+        asked = [_reader(context, builder, signature, args, 0, place) for place in places]
+        row = _reader(context, builder, signature, args, 2, args[3])
+
+        def grow(k: Any, totals: Any) -> list[Any]:
+            own = _single(builder, row(k))
+            return [_added(builder, t, other, own) for t, other in zip(totals, [*(read(k) for read in asked), own])]
+
+        found = cgutils.create_struct_proxy(signature.args[5])(context, builder, args[5]).data
+        for q, total in enumerate(_looped(builder, args[4], narrow, size + 1, grow)):
+            builder.store(_halved(builder, total), builder.gep(found, [_I64(q)]))
+        return context.get_dummy_value()
+
+    return types.void(asked, types.int64, rows, types.int64, types.int64, found, block), emit
 
 
-def number(raw: Any) -> Any:
+@intrinsic
+def number(typing: Any, raw: Any) -> Any:
     """A component of a vector as f32."""
-    raise NotImplementedError  # compiled code only: see `_number`
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _single(builder, args[0])
+
+    return types.float32(raw), emit
 
 
-def rough(score: Any) -> Any:
-    """A rough score as f32."""
-    raise NotImplementedError  # compiled code only: see `_rough`
-
-
-@overload(number)
-def _number(raw: Any) -> Any:
-    if isinstance(raw, types.Integer):
-
-        def of_f16(raw: Any) -> Any:
-            bits = np.uint32(raw)
-            shifted = (bits & 0x7FFF) << 13
-            size = np.float32(np.uint32(shifted).view(np.float32) * _BIAS).view(np.uint32)
-            if shifted >= _F16_INF:
-                size = np.uint32(shifted | 0x7F800000)
-            return np.uint32(size | ((bits & 0x8000) << 16)).view(np.float32)
-
-        return of_f16
-
-    def of_f32(raw: Any) -> Any:
-        return raw
-
-    return of_f32
-
-
-@overload(rough)
-def _rough(score: Any) -> Any:
-    if isinstance(score, types.Integer):
-
-        def of_bf16(score: Any) -> Any:
-            return np.int32(np.int32(score) << 16).view(np.float32)
-
-        return of_bf16
-
-    def of_f32(score: Any) -> Any:
-        return score
-
-    return of_f32
+# numba supplies the first parameter, which a type checker cannot know
+partial_sums_any: Any = partial_sums
+rough_sums_any: Any = rough_sums
+number_any: Any = number
 
 
 @numba.njit(cache=True, nogil=True)
@@ -146,7 +156,7 @@ def score_of(query: Any, rows: Any, i: Any) -> Any:
     whole = n_dims // SUMS * SUMS
     total = partial_sums_any(query, rows, i, whole)
     for k in range(whole, n_dims):
-        total += query[k] * np.float64(number(rows[i, k]))
+        total += query[k] * np.float64(number_any(rows[i, k]))
     return total
 
 
@@ -183,92 +193,62 @@ def in_order(scores: Any, ids: Any) -> None:
                 ids[b, place] = -1
 
 
-@numba.njit(cache=True, nogil=True)
-def search_rows(queries: Any, rows: Any, first: Any, last: Any, scores: Any, ids: Any) -> Any:
-    """Brings the heaps of all queries f64[B, D] up to date with the rows first..last, each row read once.
+@numba.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def rough_scores(asked: Any, first: Any, rows: Any, i: Any, found: Any, block: Any) -> None:
+    """`rough_sums` over all components."""
+    n_dims, size = rows.shape[1], len(block)
+    whole = n_dims // SUMS * SUMS
+    rough_sums_any(asked, first, rows, i, whole, found, block)
+    for k in range(whole, n_dims):
+        x = number_any(rows[i, k])
+        for q in range(size):
+            found[q] += asked[first + q, k] * x
+        found[size] += x * x
 
-    Returns a row that is not finite, or -1.
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def take_row(queries: Any, b: Any, rows: Any, i: Any, scores: Any, ids: Any) -> Any:
+    """Scores rows[i] for query b and puts it into the heap, where it belongs there; False where it is not finite."""
+    exact = score_of(queries[b], rows, i)
+    if not abs(exact) < np.inf:
+        return False
+    score = np.float32(exact)
+    if score > scores[b, 0]:  # ids rise: of equal scores the first stays
+        sink(scores[b], ids[b], scores.shape[1], score, np.int32(i))
+    return True
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def search_rows(asked: Any, rows: Any, first: Any, last: Any, k: Any, unit: Any) -> Any:
+    """The k best of the rows first..last for each query f32[B, D], each row read once: (bad, scores, ids), best first;
+    bad: a row that is not finite, or -1.
+
+    A rough score in f32, summed in any order, is within `unit` |q| |row| of the exact one. A row is scored unless its
+    rough score is surely too low: neither NaN nor an overflow.
     """
+    n_asked, n_dims = asked.shape
+    scores, ids = np.full((n_asked, k), -np.inf, np.float32), np.full((n_asked, k), NOBODY, np.int32)
+    queries, within, floor = asked.astype(np.float64), np.empty(n_asked), TINY * np.sqrt(n_dims)
+    for b in range(n_asked):
+        within[b] = unit * (np.sqrt((queries[b] * queries[b]).sum()) + floor)
+    found = np.empty(BLOCK + 1, np.float32)
+    fours = n_asked // BLOCK * BLOCK
     for i in range(first, last):
-        for b in range(queries.shape[0]):
-            exact = score_of(queries[b], rows, i)
-            if not abs(exact) < np.inf:
-                return i
-            score = np.float32(exact)
-            if score > scores[b, 0]:  # ids rise: of equal scores the first stays
-                sink(scores[b], ids[b], scores.shape[1], score, np.int32(i))
-    return -1
-
-
-@numba.njit(cache=True, nogil=True)
-def cut_of(worst: Any, slack: Any, relative: Any) -> Any:
-    """The least rough score f32 of a row whose score is `worst`: `slack` less, and for rounding `relative` of that."""
-    least = worst - slack
-    return np.float32(least - abs(least) * relative)
-
-
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def worst_of(row: Any, k: Any, slack: Any, relative: Any) -> Any:
-    """A bound that k of these rows reach, from rough scores alone; -inf where there are fewer."""
-    if row.shape[0] < k:
-        return -np.inf
-    best, ids = np.full(k, -np.inf, np.float32), np.full(k, NOBODY, np.int32)
-    for start in range(0, row.shape[0], CHUNK):
-        chunk = row[start : start + CHUNK]
-        hit = False
-        for c in range(chunk.shape[0]):
-            hit |= rough(chunk[c]) > best[0]
-        if hit:
-            for c in range(chunk.shape[0]):
-                if rough(chunk[c]) > best[0]:
-                    sink(best, ids, k, rough(chunk[c]), np.int32(start + c))
-    least = np.float64(best[0])
-    bound = least - abs(least) * relative - slack
-    return bound if bound > -np.inf else -np.inf  # not NaN, where both are infinite
-
-
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def search_tile(
-    tile: Any, j0: Any, slack: Any, relative: Any, queries: Any, rows: Any, scores: Any, ids: Any
-) -> None:  # fmt: skip
-    """Brings the heaps of queries f64[B, D] up to date with one tile of rough scores [b, j - j0].
-
-    A row is surely not among the best where its rough score is below `cut_of` the worst of the heap; others are scored.
-    """
-    for b in range(queries.shape[0]):
-        row, worst = tile[b], np.float64(scores[b, 0])
-        if ids[b, 0] == NOBODY:
-            worst = worst_of(row, scores.shape[1], slack[b], relative)
-        cut = cut_of(worst, slack[b], relative)
-        for start in range(0, row.shape[0], CHUNK):
-            chunk = row[start : start + CHUNK]
-            hit = False
-            for c in range(chunk.shape[0]):
-                hit |= not rough(chunk[c]) < cut
-            if not hit:
-                continue
-            for c in range(chunk.shape[0]):
-                if rough(chunk[c]) < cut:
+        for first_asked in range(0, fours, BLOCK):
+            rough_scores(asked, first_asked, rows, i, found, (0, 0, 0, 0))
+            length = 1.001 * np.sqrt(np.float64(found[BLOCK])) + floor
+            for q in range(BLOCK):
+                b = first_asked + q
+                if -np.inf < found[q] + within[b] * length < scores[b, 0]:
                     continue
-                score = np.float32(score_of(queries[b], rows, j0 + start + c))
-                if score > scores[b, 0]:
-                    sink(scores[b], ids[b], scores.shape[1], score, np.int32(j0 + start + c))
-                    if scores[b, 0] > worst:
-                        worst = np.float64(scores[b, 0])
-                        cut = cut_of(worst, slack[b], relative)
-
-
-@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy")
-def to_bf16(rows: Any, rounded: Any, length: Any, error: Any) -> None:
-    """Rounds rows to bf16, bits in i16; length f32[N] = |row|^2 and error f32[N] = |row - rounded|^2, nearly."""
-    for i in range(rows.shape[0]):
-        squares, away = np.float32(0), np.float32(0)
-        for k in range(rows.shape[1]):
-            x = np.float32(number(rows[i, k]))
-            bits = x.view(np.uint32)
-            near = np.uint32((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000)  # to even
-            rounded[i, k] = np.int16(near >> 16)
-            moved = x - near.view(np.float32)
-            squares += x * x
-            away += moved * moved
-        length[i], error[i] = squares, away
+                if not take_row(queries, b, rows, i, scores, ids):
+                    return i, scores, ids
+        for b in range(fours, n_asked):
+            rough_scores(asked, b, rows, i, found, (0,))
+            length = 1.001 * np.sqrt(np.float64(found[1])) + floor
+            if -np.inf < found[0] + within[b] * length < scores[b, 0]:
+                continue
+            if not take_row(queries, b, rows, i, scores, ids):
+                return i, scores, ids
+    in_order(scores, ids)
+    return -1, scores, ids

@@ -14,15 +14,17 @@ import numpy as np
 import torch
 
 from gpu_rag.graph.backend import run_parts
+from gpu_rag.graph.dots import unit_of
 from gpu_rag.graph.nearest import QUERY_TILE, best_of_two, refuse_infinite
-from gpu_rag.graph.nearest_kernels import NOBODY, in_order, search_rows, search_tile
+from gpu_rag.graph.nearest_kernels import NOBODY, in_order, search_rows
+from gpu_rag.graph.nearest_tiles import search_tile
 from gpu_rag.graph.raw import raw_components, raw_scores
 from gpu_rag.graph.rough import fastest_dtype, rough_rows, rounding_of, slack_of
 from gpu_rag.types import TopK
 
 Array = np.ndarray[Any, Any]
 
-FEW = 4  # queries: for no more, scoring every row costs less than rounding it
+FEW = 16  # queries: for no more, products of one row at a time cost less than rounding it
 SCORES = 1 << 18  # of a product, so that they stay in a cache of 1 MB
 LEAST_ROWS, MOST_ROWS = 1024, 4096  # of a product
 PART = 16384  # rows that are worth a thread
@@ -51,20 +53,19 @@ def _empty(n_queries: int, k: int) -> tuple[Array, Array]:
 
 
 def _alone(queries: torch.Tensor, base: torch.Tensor, k: int) -> TopK:
-    """Every row is scored; threads take ranges of rows."""
-    asked, rows, n = _wide(queries), raw_components(base), base.shape[0]
-    threads = max(1, min(torch.get_num_threads(), n // PART))
-    bounds = [n * t // threads for t in range(threads + 1)]
+    """Every row is multiplied once; threads take ranges of rows."""
+    asked, rows, n = queries.contiguous().numpy(), raw_components(base), base.shape[0]
+    threads, unit = max(1, min(torch.get_num_threads(), n // PART)), unit_of(base.shape[1])
 
     def search(t: int) -> TopK:
-        scores, ids = _empty(queries.shape[0], k)
-        bad = search_rows(asked, rows, bounds[t], bounds[t + 1], scores, ids)
+        bad, scores, ids = search_rows(asked, rows, n * t // threads, n * (t + 1) // threads, k, unit)
         if bad >= 0:
             refuse_infinite(queries, "queries")
             refuse_infinite(base[bad : bad + 1], "base", bad)
-        in_order(scores, ids)
         return TopK(torch.from_numpy(ids), torch.from_numpy(scores))
 
+    if threads == 1:
+        return search(0)
     best, *others = run_parts(search, range(threads), threads)
     for other in others:
         best = best_of_two(best, other, k)

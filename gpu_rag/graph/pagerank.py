@@ -47,7 +47,7 @@ def personalized_pagerank(
     computed in f64, apart from the rounding of the result to f32 (at most 6e-8). Rows sum to 1 (to 1e-5).
     max_iter: most steps a question. solver: power | chebyshev (symmetric graphs) | sor (numba) | auto: sor on numba,
     else chebyshev on a symmetric graph, else power. block: questions alive at once for scipy and torch; numba takes
-    32 at a time, in rows of 32, or of 8 where no more are left. threads: tiles solved at once (inside a tile, torch
+    32 at a time, in rows of 32, of 8 or of one. threads: tiles solved at once (inside a tile, torch
     follows torch.set_num_threads).
     implementation: numba | scipy | torch | auto, or cugraph, which finds the start on a GPU: see `cugraph`.
     state: f32 | f16 (implementation torch) | auto: f32, until a figure of a GPU says otherwise. f16 takes the first
@@ -57,8 +57,8 @@ def personalized_pagerank(
     pay for fresh memory; after an error its content is undefined.
     A row has the same bits alone, in any batch, at any place and with any number of threads (cugraph's has not).
     Raises BadInput (graph, seeds, weights, prior), UsageError (options), MissingBackend, and GpuRagError when a row
-    is not within `tol` after `max_iter` steps. Memory: the result, and two states [N, block] (numba: one [N, 32] or
-    [N, 8] a thread).
+    is not within `tol` after `max_iter` steps. Memory: the result, and two states [N, block] (numba: one [N, 32],
+    [N, 8] or [N] a thread).
 
     Path 0 - 1 - 2 and node 3 alone, d = 0.5, seed 0: [0.5833, 0.3333, 0.0833, 0].
     """

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 
 from gpu_rag.graph.csr import check_csr, degrees, transpose
 from gpu_rag.types import CSR
+
+WIDEST = 1e30  # degrees beyond it, or below its inverse, leave the range of an f32 state
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,16 @@ class PageRankGraph:
     def device(self) -> torch.device:
         """Where the graph is, and so where results will be."""
         return self.pull.indptr.device
+
+    @cached_property
+    def in_range(self) -> bool:
+        """Whether an f32 state can hold 1 / degree of every node; looked up once."""
+        return bool(((self.scale > 1 / WIDEST) & (self.scale < WIDEST)).all())
+
+    @cached_property
+    def views(self) -> dict[Any, Any]:
+        """What an implementation reads of the graph in its own form, made by the first call; numba: 16 bytes a node."""
+        return {}
 
 
 def prepare(csr: CSR | PageRankGraph) -> PageRankGraph:

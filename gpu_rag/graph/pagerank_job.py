@@ -26,7 +26,6 @@ IMPLEMENTATIONS = ("numba", "scipy", "torch", "cugraph")
 SOLVERS = ("power", "chebyshev", "sor")
 STATES = ("f32", "f16")
 F32_STEPS = 2.0**-22  # a few units of f32: rounding cannot exchange two scores that differ by more
-WIDEST = 1e30  # degrees beyond it, or below its inverse, leave the range of an f32 state
 
 
 @dataclass(frozen=True)
@@ -106,11 +105,10 @@ class Job:
             _pick_solver(options.solver, implementation, graph), options.damping, options.tol, options.max_iter,
             symmetric=graph.symmetric, known_mass=graph.symmetric or not graph.has_dangling,
         )  # fmt: skip
-        in_range = bool(((graph.scale > 1 / WIDEST) & (graph.scale < WIDEST)).all())
-        fits_f32 = self.plan.fits_f32 and in_range
+        fits_f32 = self.plan.fits_f32 and graph.in_range
         self.dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64) if fits_f32 else (torch.float64,)
         _check_state(options.state, implementation)
-        self.f16_steps = self.plan.f16_steps if options.state == "f16" and in_range else 0
+        self.f16_steps = self.plan.f16_steps if options.state == "f16" and graph.in_range else 0
         self.width, self.new_tile = _tile_maker(
             graph, teleport, self.plan, implementation, options.block, self.dtypes, self.f16_steps
         )
@@ -141,7 +139,8 @@ class Job:
         within the tolerance are solved again in f64. settle: a question may stop when its best `settle` are known."""
         questions = np.arange(first, last)
         empty = self.teleport.is_empty(questions)
-        result[torch.from_numpy(empty).to(result.device)] = 0.0
+        if empty.any():
+            result[torch.from_numpy(empty).to(result.device)] = 0.0
         questions = questions[~empty]
         bound, steps = np.zeros(0), np.zeros(0)
         for dtype in self.dtypes:
@@ -168,7 +167,8 @@ class Job:
         solved = solve_tile(tile, plan, to, self._least_mass(questions, tile.width), gaps, taken)
         scale = np.ones(result.shape[0])
         scale[rows] = solved.scale[: len(rows)]
-        result.mul_(torch.from_numpy(scale).to(result)[:, None])
+        if (scale != 1).any():
+            result.mul_(torch.from_numpy(scale).to(result)[:, None])
         failed = solved.unsolved
         return questions[failed], solved.bound[failed], solved.steps[failed]
 
@@ -208,11 +208,10 @@ def _tile_maker(
 ) -> tuple[int, TileMaker]:
     """Width of a tile, and what makes one of (dtype, questions, result, lo); in dtypes[0] it has done `f16_steps`."""
     if implementation == "numba":
-        from gpu_rag.graph.pagerank_numba import NumbaGraph, NumbaTile, lanes_for
+        from gpu_rag.graph.pagerank_numba import NumbaTile, lanes_for, view_of
 
-        views = {t: NumbaGraph(graph, np.float32 if t == torch.float32 else np.float64) for t in dtypes}
         return lanes_for(teleport.batch), lambda dtype, questions, result, lo: NumbaTile(
-            views[dtype], plan, teleport, questions, result.numpy(), lo
+            view_of(graph, dtype), plan, teleport, questions, result.numpy(), lo
         )
     if implementation == "cugraph":
         return block, tile_maker(graph, teleport, plan, block)

@@ -163,6 +163,34 @@ finish_any: Any = finish_row
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
+def begin(
+    offsets: Any, nodes: Any, mass: Any, questions: Any, damping: Any, known_mass: Any, dangling: Any, scale: Any,
+    at: Any, x: Any,
+) -> Any:  # fmt: skip
+    """The start of questions whose seeds are lists: x = pi / scale (times 1 - d on dangling nodes, if `known_mass`), of
+    zeros; at i32[N], of zeros, the row of each seed in the result, (1-d) pi in the dtype of x; row 0 is zero."""
+    most, width = 0, x.shape[1]
+    for q in questions:
+        most += offsets[q + 1] - offsets[q]
+    held, pi, count = np.empty(most + 1, np.int64), np.zeros((most + 1, width)), 0
+    for lane in range(questions.shape[0]):
+        for s in range(offsets[questions[lane]], offsets[questions[lane] + 1]):
+            if at[nodes[s]] == 0:
+                count += 1
+                at[nodes[s]] = count
+                held[count] = nodes[s]
+            pi[at[nodes[s]], lane] += mass[s]
+    source = np.zeros((count + 1, width), x.dtype)
+    for row in range(1, count + 1):
+        node = held[row]
+        first = 1 - damping if known_mass and dangling[node] else 1.0
+        for c in range(width):
+            source[row, c] = (1 - damping) * pi[row, c]
+            x[node, c] = first * pi[row, c] / scale[node]
+    return source
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
 def sweep(
     indptr: Any, indices: Any, weight: Any, scale: Any, inverse: Any, at: Any, damping: Any, source: Any,
     omega: Any, x: Any, y: Any, change: Any, lanes: Any,
@@ -178,6 +206,28 @@ def sweep(
             x, y, source, omega, change, indices, weight, i, at[i], indptr[i], indptr[i + 1], damping,
             inverse[i], scale[i], lanes,
         )  # fmt: skip
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def sweep_until(
+    indptr: Any, indices: Any, weight: Any, scale: Any, inverse: Any, at: Any, damping: Any, source: Any, x: Any,
+    omegas: Any, going: Any, steps: Any, last: Any, predicted: Any, enough: Any, lanes: Any,
+) -> None:  # fmt: skip
+    """Sweeps in place until no lane is `going`: each stops where predicted * last <= enough, or before omegas end.
+
+    going: bool[lanes]; steps, last: of each lane, how many sweeps it has had and the change of the last one.
+    """
+    most = omegas.shape[0] - 1
+    omega, change = np.empty(len(lanes), x.dtype), np.empty(len(lanes))
+    while going.any():
+        for c in range(len(lanes)):
+            omega[c] = omegas[steps[c]] if going[c] else 0.0
+        sweep(indptr, indices, weight, scale, inverse, at, damping, source, omega, x, x, change, lanes)
+        for c in range(len(lanes)):
+            if going[c]:
+                steps[c] += 1
+                last[c] = change[c]
+                going[c] = predicted[c] * last[c] > enough[c] and steps[c] < most
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")

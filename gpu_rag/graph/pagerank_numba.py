@@ -1,4 +1,7 @@
-"""Tiles of PageRank on the CPU by numba: WIDE questions, or NARROW for a few, side by side in each row of the state."""
+"""Tiles of PageRank on the CPU by numba: up to 32 questions side by side in each row of the state, as many as asked.
+
+A pass reads the state of a node once for each edge, at random: the fewer bytes a row has, the more of it is in a cache.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,17 @@ import numpy as np
 import torch
 
 from gpu_rag.graph.pagerank_graph import PageRankGraph
-from gpu_rag.graph.pagerank_kernels import finish, sweep
+from gpu_rag.graph.pagerank_kernels import begin, finish, sweep, sweep_until
 from gpu_rag.graph.pagerank_plan import COARSE_GAP, ROUNDING, Array, Plan
 from gpu_rag.graph.pagerank_teleport import Teleport
 
-WIDE, NARROW = 32, 8  # with fewer lanes a row takes no less than half a cache line
+LANES = (1, 8, 32)  # questions that a row of the state can hold
 _CACHE_LINE = 64
 
 
 def lanes_for(n_questions: int) -> int:
     """How many questions a row of the state holds; a question's bits do not depend on it."""
-    return NARROW if n_questions <= NARROW else WIDE
+    return next((lanes for lanes in LANES if lanes >= n_questions), LANES[-1])
 
 
 class NumbaGraph:
@@ -31,12 +34,20 @@ class NumbaGraph:
         self.weight = None if pull.weight is None else pull.weight.contiguous().numpy()
         self.scale64 = graph.scale.numpy()
         self.inverse64 = 1 / self.scale64
-        self.scale, self.inverse = self.scale64.astype(dtype), self.inverse64.astype(dtype)
+        self.scale, self.inverse = (a.astype(dtype, copy=False) for a in (self.scale64, self.inverse64))
         self.dangling = graph.dangling.numpy()
 
 
+def view_of(graph: PageRankGraph, dtype: torch.dtype) -> NumbaGraph:
+    """The view of a graph for a state in f32 or f64, kept with it: dividing all degrees takes as long as a sweep."""
+    if dtype not in graph.views:
+        graph.views[dtype] = NumbaGraph(graph, np.float32 if dtype == torch.float32 else np.float64)
+    view: NumbaGraph = graph.views[dtype]
+    return view
+
+
 class NumbaTile:
-    """`Tile` of up to WIDE questions. result: f32[>= questions, hi - lo], where the checks write nodes lo..hi."""
+    """`Tile` of up to 32 questions. result: f32[>= questions, hi - lo], where the checks write nodes lo..hi."""
 
     def __init__(self, graph: NumbaGraph, plan: Plan, teleport: Teleport, questions: Array, result: Array, lo: int):
         self.graph, self.result, self.lo = graph, result, lo
@@ -53,17 +64,17 @@ class NumbaTile:
         row 0 is zero, for the nodes without any."""
         g = self.graph
         if teleport.prior is None:
-            node, lane, mass = teleport.entries(questions)
-            nodes, row = np.unique(node, return_inverse=True)
-            pi = np.zeros((len(nodes), self.width))
-            np.add.at(pi, (row, lane), mass)
-        else:
-            nodes, pi = np.arange(g.n), teleport.dense(questions, self.width, g.graph).numpy()
-        self.at[nodes] = np.arange(1, len(nodes) + 1)
-        source = np.zeros((len(nodes) + 1, self.width), g.dtype)
+            source: Array = begin(
+                teleport.offsets, teleport.nodes, teleport.mass, questions, plan.damping, plan.known_mass, g.dangling,
+                g.scale64, self.at, self.x,
+            )  # fmt: skip
+            return source
+        pi = teleport.dense(questions, self.width, g.graph).numpy()
+        self.at[:] = np.arange(1, g.n + 1)
+        source = np.zeros((g.n + 1, self.width), g.dtype)
         source[1:] = (1 - plan.damping) * pi
-        first = np.where(g.dangling[nodes, None], 1 - plan.damping, 1.0) if plan.known_mass else 1.0
-        self.x[nodes] = first * pi / g.scale64[nodes, None]
+        first = np.where(g.dangling[:, None], 1 - plan.damping, 1.0) if plan.known_mass else 1.0
+        self.x[:] = first * pi / g.scale64[:, None]
         return source
 
     def sweep(self, omega: Array, fine: bool) -> Array:
@@ -76,6 +87,17 @@ class NumbaTile:
         )  # fmt: skip
         self.x, self.y = self.y, self.x
         return change
+
+    def sweep_until(
+        self, omegas: Array, going: Array, steps: Array, last: Array, predicted: Array, enough: Array, fine: bool
+    ) -> None:
+        """See `SweepUntil`."""
+        g = self.graph
+        scale, inverse = (g.scale64, g.inverse64) if fine else (g.scale, g.inverse)
+        sweep_until(
+            g.indptr, g.indices, g.weight, scale, inverse, self.at, scale.dtype.type(self.damping), self.source, self.x,
+            omegas, going, steps, last, predicted, enough, self.lanes,
+        )  # fmt: skip
 
     def check(self, rows: Array) -> tuple[Array, Array]:
         """See `Tile.check`."""

@@ -36,6 +36,12 @@ class Tile(Protocol):
         Returns gap = |Z - X|_1 and mass = |Z|_1, each f64[width]."""
 
 
+SweepUntil = Callable[[Array, Array, Array, Array, Array, Array, bool], None]
+"""The method `sweep_until` of a tile that has one, for solvers that work in place: the sweeps between two checks in one
+call. (omegas f64[max_iter + 1], going, steps, last, predicted, enough, fine): going, steps and last are changed in
+place, as `solve_tile` changes them around `sweep`."""
+
+
 @dataclass
 class Solved:
     """scale: f64[width], what the rows must be multiplied with to sum to 1; unsolved: columns without a proof;
@@ -67,10 +73,13 @@ def solve_tile(
     target = np.full(width, plan.tol if gaps is None else max(plan.tol, FIRST_LOOK))
     settled = np.zeros(width, bool)
     scale, bound = np.ones(width), np.full(width, np.inf)
+    sweep_until: SweepUntil | None = getattr(tile, "sweep_until", None) if plan.in_place else None
     while pending.any():
         allowed = plan.allowed(tile.slack, least_mass, target)
         for fine, enough in ((False, np.maximum(allowed, tile.coarsest)), (True, allowed)):
             going = pending & (predicted * last > enough) & (steps < plan.max_iter) & (fine | (checks == 0))
+            if sweep_until is not None:
+                sweep_until(plan.omega[: plan.max_iter + 1], going, steps, last, predicted, enough, fine)
             while going.any():
                 for _ in range(plan.stride):
                     change = tile.sweep(np.where(going, plan.omega[np.minimum(steps, plan.max_iter)], 0.0), fine)

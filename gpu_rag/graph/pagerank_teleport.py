@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from gpu_rag.errors import BadInput, UsageError
+from gpu_rag.graph.compiled import compiled_checks
 from gpu_rag.graph.csr import check_range
 from gpu_rag.graph.pagerank_graph import PageRankGraph
 from gpu_rag.types import Ragged
@@ -46,12 +47,11 @@ class Teleport:
 
     def dense(self, questions: Array, width: int, graph: PageRankGraph) -> torch.Tensor:
         """f64[N, width] on the graph's device: column c is pi of questions[c], further columns are zero."""
-        pi = torch.zeros(graph.n, width, dtype=torch.float64)
         if self.prior is None:
-            node, lane, mass = self.entries(questions)
-            np.add.at(pi.numpy(), (node, lane), mass)
-            return pi.to(graph.device)
-        pi = pi.to(graph.device)
+            held, (node, lane, mass) = np.zeros((graph.n, width)), self.entries(questions)
+            np.add.at(held, (node, lane), mass)
+            return torch.from_numpy(held).to(graph.device)
+        pi = torch.zeros(graph.n, width, dtype=torch.float64, device=graph.device)
         total = torch.from_numpy(np.where(self.is_empty(questions), 1.0, self.prior_sum[questions])).to(graph.device)
         rows = self.prior[torch.from_numpy(questions).to(graph.device)].double() / total[:, None]
         pi[:, : len(questions)] = rows.T
@@ -61,14 +61,23 @@ class Teleport:
         """f64 per question: how much of pi lies on the nodes where bool[N] `nodes` is true."""
         if self.prior is None:
             node, lane, mass = self.entries(questions)
-            here = nodes.cpu().numpy()[node]
+            here = nodes[torch.from_numpy(node).to(nodes.device)].cpu().numpy()
             return np.bincount(lane[here], mass[here], minlength=len(questions)).astype(np.float64)
         total = np.where(self.is_empty(questions), 1.0, self.prior_sum[questions])
-        return np.array([float(self.prior[int(q)][nodes].double().sum()) for q in questions]) / total
+        at = nodes.nonzero()[:, 0]
+        return _numbers([self.prior[int(q)][at].double().sum() for q in questions]) / total
+
+
+def _numbers(scalars: list[torch.Tensor]) -> Array:
+    """f64 numbers in one copy: on a GPU each copy waits for all work before it."""
+    return np.asarray(torch.stack(scalars).cpu().numpy()) if scalars else np.zeros(0)
 
 
 def teleport_of_seeds(n: int, seeds: Ragged, weights: Ragged | None) -> Teleport:
     """Checks `seeds`, nodes below n, and `weights`; a seed named twice in a list counts twice. Raises BadInput."""
+    found = _compiled_teleport(n, seeds, weights)
+    if found is not None:
+        return found  # one compiled pass; the slow checks below say what is wrong
     offsets = _checked_offsets(seeds, "seeds")
     if seeds.values.dtype not in (torch.int32, torch.int64):
         raise BadInput("seeds are no nodes", given=seeds.values.dtype, expected="i32 or i64")
@@ -92,6 +101,26 @@ def teleport_of_seeds(n: int, seeds: Ragged, weights: Ragged | None) -> Teleport
     _check_sums(total, "seed weights")
     nodes = seeds.values.detach().cpu().long().numpy()
     return Teleport(len(lengths), offsets, nodes, mass / total[row], None, np.zeros(0))
+
+
+def _compiled_teleport(n: int, seeds: Ragged, weights: Ragged | None) -> Teleport | None:
+    """`teleport_of_seeds` in a compiled pass; None where something is wrong, or another device holds the seeds."""
+    checks, tensors = compiled_checks(seeds.values.device), [seeds.values, seeds.offsets]
+    if weights is not None:
+        tensors += [weights.values.detach(), weights.offsets]
+    if checks is None or any(not t.is_cpu or t.dim() != 1 for t in tensors):
+        return None
+    if seeds.values.dtype not in (torch.int32, torch.int64) or any(t.dtype != torch.int64 for t in tensors[1::2]):
+        return None
+    if seeds.offsets.shape[0] < 1 or not all(t.is_floating_point() for t in tensors[2::2]):
+        return None
+    nodes, offsets = seeds.values.long().contiguous().numpy(), seeds.offsets.contiguous().numpy()
+    mass, share = None if weights is None else tensors[2].double().contiguous().numpy(), np.empty(len(nodes))
+    if weights is not None and not (len(tensors[2]) == len(nodes) and torch.equal(weights.offsets, seeds.offsets)):
+        return None
+    if not checks.are_lists(nodes, offsets, -1) or not checks.shares(nodes, offsets, n, mass, share):
+        return None
+    return Teleport(len(offsets) - 1, offsets, nodes, share, None, np.zeros(0))
 
 
 def _check_sums(total: Array, what: str) -> None:
@@ -122,7 +151,7 @@ def teleport_of_prior(graph: PageRankGraph, prior: torch.Tensor) -> Teleport:
         raise BadInput("prior and graph are on different devices", given=prior.device, expected=graph.device)
     if not bool((torch.isfinite(prior) & (prior >= 0)).all()):
         raise BadInput("the prior has a negative value or one that is not finite", expected="finite and >= 0")
-    total = np.array([float(row.double().contiguous().sum()) for row in prior], dtype=np.float64)
+    total = _numbers([row.double().contiguous().sum() for row in prior])
     _check_sums(total, "values of the prior")
     nothing = np.zeros(0, np.int64)
     return Teleport(len(total), nothing, nothing, nothing.astype(np.float64), prior, total)

@@ -58,6 +58,18 @@ def check_ascending(lists: Ragged, name: str) -> None:
         raise BadInput(f"{name} are not in order", given=pair, expected="ascending, each once")
 
 
+def are_sets(lists: Ragged, n: int) -> bool:
+    """Whether a compiled pass finds lists as `check_ragged` and `check_ascending` want them, of values in [0, n); False
+    also where it cannot look."""
+    values, offsets = lists.values, lists.offsets
+    checks = compiled_checks(values.device)
+    if checks is None or values.device != offsets.device or values.dim() != 1 or offsets.dim() != 1:
+        return False
+    if offsets.dtype != torch.int64 or not offsets.shape[0] or values.dtype not in (torch.int32, torch.int64):
+        return False
+    return bool(checks.are_sets(*arrays_of(lists), n))
+
+
 def row_of_value(lists: Ragged) -> torch.Tensor:
     """The list that every value belongs to: i64[T]."""
     rows = torch.arange(lists.batch, device=lists.offsets.device)

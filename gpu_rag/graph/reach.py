@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
+from types import ModuleType
+
 import numpy as np
 import torch
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.backend import check_threads, pick_implementation, run_parts
-from gpu_rag.graph.ragged import arrays_of, check_ascending, check_ragged, expand, ragged_of_keys, row_of_value
+from gpu_rag.graph.ragged import check_ascending, check_ragged, expand, ragged_of_keys, row_of_value
 from gpu_rag.graph.typed import TypedGraph, typed_graph, typed_graph_of_csr, typed_graph_of_csrs
 from gpu_rag.types import Ragged
 
@@ -19,6 +22,7 @@ __all__ = [
 OUT, IN, EITHER = 1, 2, 3  # directions of a step: tail to head, head to tail, both
 ANY = -1  # the relation of a step that may be any
 _QUESTIONS = 256  # that a thread takes at a time
+_INTEGERS = (torch.int32, torch.int64)
 
 
 def reachable(
@@ -44,34 +48,50 @@ def reachable(
 
     Edges (0, 0, 1), (2, 0, 1), (1, 1, 3): from [0] by [0, 1] OUT is [3]; from [3] by 1 IN, 0 IN is [0, 2].
     """
-    check_ragged(starts, "starts", n=graph.n, device=graph.device)
-    check_ragged(relations, "relations", device=graph.device)
-    check_ragged(directions, "directions", device=graph.device)
     chosen = pick_implementation(graph.device, implementation, "reachable")
-    _check_steps(graph, starts, relations, directions, chosen)
+    asked = _arrays_of(graph, starts, relations, directions) if chosen == "numba" else None
+    if asked is None:  # torch, or something is wrong, and these checks say what
+        check_ragged(starts, "starts", n=graph.n, device=graph.device)
+        check_ragged(relations, "relations", device=graph.device)
+        check_ragged(directions, "directions", device=graph.device)
+        _check_steps(graph, starts, relations, directions)
     check_threads(threads)
-    if chosen == "numba":
-        return _reachable_by_numba(graph, starts, relations, directions, threads)
+    if asked is not None:
+        return _reachable_by_numba(graph, asked, threads)
     return _reachable_by_torch(graph, starts, relations, directions)
 
 
-def _check_steps(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged, chosen: str) -> None:
+def _check_steps(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged) -> None:
     if relations.batch != starts.batch:
         given = f"{relations.batch} chains for {starts.batch} questions"
         raise BadInput("relations do not match the starts", given=given, expected="a chain a question")
-    if chosen == "numba" and _are_steps(graph, relations, directions):
-        return  # one compiled pass; the slow checks below say what is wrong
     if not torch.equal(relations.offsets, directions.offsets):
         raise BadInput("directions do not match the relations", expected="equal offsets")
     _check_values(relations.values, ANY, graph.n_relations - 1, "relation")
     _check_values(directions.values, OUT, EITHER, "direction")
 
 
-def _are_steps(graph: TypedGraph, relations: Ragged, directions: Ragged) -> bool:
-    from gpu_rag.graph.reach_kernels import are_steps
+@cache
+def _kernels() -> ModuleType:
+    """The numba kernels; kept, as an import statement in a call of 10 us is seen."""
+    from gpu_rag.graph import reach_kernels
 
-    steps, ways = (arrays_of(lists) for lists in (relations, directions))
-    return bool(are_steps(*steps, *ways, graph.n_relations))
+    return reach_kernels
+
+
+def _arrays_of(graph: TypedGraph, *lists: Ragged) -> tuple[np.ndarray, ...] | None:
+    """Values i64 and offsets of starts, relations and directions in turn, which a compiled pass finds sound; None where
+    it does not, or cannot look."""
+    arrays: list[np.ndarray] = []
+    for side in lists:
+        for tensor in (side.values, side.offsets):
+            if tensor.device != graph.device or tensor.dim() != 1 or tensor.dtype not in _INTEGERS:
+                return None
+            arrays.append(tensor.long().contiguous().numpy())
+        if side.offsets.dtype != torch.int64:
+            return None
+    sound: bool = _kernels().are_questions(*arrays, graph.n, graph.n_relations)
+    return tuple(arrays) if sound else None
 
 
 def _check_values(values: torch.Tensor, least: int, most: int, what: str) -> None:
@@ -82,23 +102,19 @@ def _check_values(values: torch.Tensor, least: int, most: int, what: str) -> Non
         raise BadInput(f"no such {what}", given=given, expected=f"{least} <= {what} <= {most}")
 
 
-def _reachable_by_numba(
-    graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged, threads: int
-) -> Ragged:
-    from gpu_rag.graph.reach_kernels import walk_questions
-
-    nodes, offsets, chain, at, way = (
-        a.long().contiguous().numpy()
-        for a in (starts.values, starts.offsets, relations.values, relations.offsets, directions.values)
-    )
+def _reachable_by_numba(graph: TypedGraph, asked: tuple[np.ndarray, ...], threads: int) -> Ragged:
+    nodes, offsets, chain, at, way, _ = asked
+    walk, batch = _kernels().walk_questions, len(offsets) - 1
 
     def walks(first: int) -> tuple[np.ndarray, np.ndarray]:
-        last = min(first + _QUESTIONS, starts.batch)
-        return walk_questions(graph.sides, nodes, offsets, chain, way, at, first, last)
+        found: tuple[np.ndarray, np.ndarray] = walk(
+            graph.sides, nodes, offsets, chain, way, at, first, min(first + _QUESTIONS, batch)
+        )
+        return found
 
-    parts = run_parts(walks, range(0, starts.batch, _QUESTIONS), threads)
+    parts = [walks(0)] if 0 < batch <= _QUESTIONS else run_parts(walks, range(0, batch, _QUESTIONS), threads)
     if len(parts) == 1:
-        return Ragged(*map(torch.from_numpy, parts[0]))
+        return Ragged(torch.from_numpy(parts[0][0]), torch.from_numpy(parts[0][1]))
     found = np.concatenate([np.zeros(0, np.int32), *(values for values, _ in parts)])
     sizes = np.concatenate([np.zeros(1, np.int64), *(np.diff(ends) for _, ends in parts)])
     return Ragged(torch.from_numpy(found), torch.from_numpy(np.cumsum(sizes)))

@@ -11,13 +11,30 @@ FEW = 256  # entries that a step sorts; one with more of them marks the nodes, w
 
 
 @numba.njit(cache=True, nogil=True)
-def are_steps(relations: Any, offsets: Any, directions: Any, other_offsets: Any, n_relations: Any) -> Any:
-    """Whether the offsets are equal, relations in [-1, n_relations) and directions in [1, 3]."""
-    if offsets.shape[0] != other_offsets.shape[0] or relations.shape[0] != directions.shape[0]:
+def are_offsets(offsets: Any, total: Any) -> Any:
+    """Whether offsets i64[B+1] go from 0 to `total` without falling."""
+    size = offsets.shape[0]
+    sound = size > 0 and offsets[0] == 0 and offsets[size - 1] == total
+    for b in range(size - 1):
+        sound &= offsets[b] <= offsets[b + 1]
+    return sound
+
+
+@numba.njit(cache=True, nogil=True)
+def are_questions(
+    starts: Any, offsets: Any, relations: Any, at: Any, directions: Any, other_at: Any, n: Any, n_relations: Any
+) -> Any:
+    """Whether these are three lists a question, those of relations and directions of equal lengths: starts in [0, n),
+    relations in [-1, n_relations), directions in [1, 3]."""
+    if offsets.shape[0] != at.shape[0] or at.shape[0] != other_at.shape[0]:
         return False
-    sound = True
-    for b in range(offsets.shape[0]):
-        sound &= offsets[b] == other_offsets[b]
+    if relations.shape[0] != directions.shape[0]:
+        return False
+    sound = are_offsets(offsets, starts.shape[0]) and are_offsets(at, relations.shape[0])
+    for b in range(at.shape[0]):
+        sound &= at[b] == other_at[b]
+    for s in range(starts.shape[0]):
+        sound &= (starts[s] >= 0) & (starts[s] < n)
     for k in range(relations.shape[0]):
         sound &= (relations[k] >= -1) & (relations[k] < n_relations) & (directions[k] >= 1) & (directions[k] <= 3)
     return sound

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 
 from gpu_rag.graph.dots import filter_for
-from gpu_rag.graph.nearest_kernels import to_bf16
+from gpu_rag.graph.nearest_kernels import TINY
 from gpu_rag.graph.raw import raw_components, raw_scores
+from gpu_rag.graph.rough_kernels import largest, slacks, to_bf16
 
 Array = np.ndarray[Any, Any]
 
 MOST = 2.0**120  # |x| |y|: above, sums in f32 may overflow
-TINY = 2.0**-60  # of a component: below, squares vanish in f32
 
 
 def fastest_dtype() -> torch.dtype:
@@ -49,20 +49,19 @@ class Rough:
     @property
     def is_finite(self) -> bool:
         """Whether all bounds are; if not, a row is not finite, or so long that its square overflows."""
-        return bool(np.isfinite(self.length).all())
+        return bool(largest(self.length) < np.inf)
 
 
 def rough_rows(vectors: torch.Tensor, dtype: torch.dtype) -> Rough:
     """f16 or f32[N, D] on the CPU as rows of a product in `dtype`."""
-    floor, n = TINY * vectors.shape[1] ** 0.5, vectors.shape[0]
+    n = vectors.shape[0]
     if dtype == torch.float32:
-        rows = vectors.float()
+        rows, floor = vectors.float(), TINY * vectors.shape[1] ** 0.5
         return Rough(rows, 1.001 * torch.linalg.vector_norm(rows, dim=1).double().numpy() + floor, np.zeros(n))
     rows = torch.empty(vectors.shape, dtype=torch.bfloat16)
-    squares = np.empty((2, n), np.float32)
-    to_bf16(raw_components(vectors), raw_scores(rows), squares[0], squares[1])
-    bounds = 1.001 * np.sqrt(squares.astype(np.float64)) + floor
-    return Rough(rows, bounds[0], bounds[1])
+    length, error = np.empty(n), np.empty(n)
+    to_bf16(raw_components(vectors), raw_scores(rows), length, error)
+    return Rough(rows, length, error)
 
 
 def slack_of(left: Rough, right: Rough) -> Array:
@@ -72,8 +71,5 @@ def slack_of(left: Rough, right: Rough) -> Array:
     `dots` for sums in f32, which has room for the rounding of an exact product to f32 and to the grid of `dots`.
     """
     unit = filter_for(left.rows[:0], dtype=torch.float32).slack
-    length, error = right.length.max(initial=0.0), right.error.max(initial=0.0)
-    rounded, longest = left.length + left.error, length + error
-    with np.errstate(invalid="ignore"):
-        slack = left.error * longest + left.length * error + unit * rounded * longest + 2.0**-100
-        return np.where(rounded * longest < MOST, slack, np.inf)
+    found: Array = slacks(left.length, left.error, largest(right.length), largest(right.error), unit, MOST)
+    return found

@@ -14,7 +14,7 @@ from gpu_rag.index import tables
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.hetero import hetero_graph, write_hetero
 from gpu_rag.index.index import Index
-from gpu_rag.index.kb import KnowledgeBase
+from gpu_rag.index.kb_graphml import kb_edge_lines
 from gpu_rag.index.kb_load import load_kb
 
 FORMATS = ("parquet", "graphml", "pyg")
@@ -60,6 +60,8 @@ def _graphml(index: Index, out: Path) -> list[Path]:
         for source, target, kind, label, weight in _edges(index):
             data = _data("e_kind", kind) + _data("e_label", label) + _data("e_weight", str(weight))
             file.write(f'<edge source="{source}" target="{target}">{data}</edge>\n')
+        if "kb" in index.layers:
+            file.writelines(kb_edge_lines(index.loaded("kb", load_kb), _data))
         file.write("</graph>\n</graphml>\n")
     return [out]
 
@@ -84,8 +86,7 @@ def _write_nodes(index: Index, file: IO[str]) -> None:
 
 
 def _edges(index: Index) -> Iterator[tuple[str, str, str, str, float]]:
-    """(source, target, kind, label, weight): relations, then mentions (one a pair), then synonyms; of a knowledge base
-    its edges, and its nodes with their passages: "document" of their own, "mention" of others."""
+    """(source, target, kind, label, weight): relations, then mentions (one a pair), then synonyms."""
     if "entities" in index.layers:
         columns = (index.relations[name].to_pylist() for name in ("subject", "label", "object"))
         for subject, label, object_ in zip(*columns):
@@ -98,14 +99,3 @@ def _edges(index: Index) -> Iterator[tuple[str, str, str, str, float]]:
         synonyms = tables.read_table(index.folder("synonyms") / "synonyms.parquet", tables.SYNONYMS)
         for left, right, score in zip(*(synonyms[name].to_pylist() for name in synonyms.column_names)):
             yield f"e{left}", f"e{right}", "synonym", "", score
-    if "kb" in index.layers:
-        yield from _kb_edges(index.loaded("kb", load_kb))
-
-
-def _kb_edges(kb: KnowledgeBase) -> Iterator[tuple[str, str, str, str, float]]:
-    for head, relation, tail in zip(kb.head.tolist(), kb.relation.tolist(), kb.tail.tolist()):
-        yield f"n{head}", f"n{tail}", "edge", kb.relation_names[relation], 1.0
-    offsets, passages = kb.node_passages.offsets.tolist(), kb.node_passages.values.tolist()
-    for node, n_own in enumerate(kb.n_own.tolist()):
-        for place, passage in enumerate(passages[offsets[node] : offsets[node + 1]]):
-            yield f"n{node}", f"p{passage}", "document" if place < n_own else "mention", "", 1.0

@@ -22,6 +22,7 @@ from gpu_rag.index.higra_tables import (
 )
 from gpu_rag.index.index import Index
 from gpu_rag.index.merge_edits import EXACT, FORCED, SEMANTIC
+from gpu_rag.index.verify_vectors import wrong_vectors
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR
 
@@ -192,11 +193,7 @@ def _vectors(index: Index) -> Iterator[str]:
     if "higra_relation_vectors" in index.layers:
         n_of["higra_relation_vectors"] = _read(index, "higra_links", "higra_relations", HIGRA_RELATIONS).num_rows
     for layer, n in n_of.items():
-        vectors = tables.read_arrays(index.folder(layer) / "vectors.safetensors")["vectors"].astype(np.float32)
-        if len(vectors) != n:
-            yield f"{layer}: {len(vectors)} rows for {n}"
-        if len(vectors) and not np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=5e-3):
-            yield f"{layer}: not all vectors have length 1"
+        yield from wrong_vectors(index, layer, n)
 
 
 def _graphs(index: Index) -> Iterator[str]:

@@ -24,16 +24,31 @@ T = TypeVar("T")
 
 
 class Index:
-    """A finished index folder, opened for reading. Never writes into the folder."""
+    """A finished index folder, opened for reading. Never writes into the folder.
+
+    device: where vectors and graphs are, "cpu", "cuda" or "cuda:N". It may be set: what is held elsewhere is let go.
+    """
 
     def __init__(self, path: Path, manifest: Manifest, device: str):
-        self.path, self.manifest, self.device = path, manifest, device
+        self.path, self.manifest, self._device = path, manifest, device
 
     @classmethod
     def open(cls, path: str | Path, *, device: str = "cpu") -> Self:
         """Opens an index. Raises BadInput when `path` is none, IndexMismatch for another format version."""
         folder = Path(path)
         return cls(folder, Manifest.read(folder), device)
+
+    @property
+    def device(self) -> str:
+        """Where vectors and graphs are."""
+        return self._device
+
+    @device.setter
+    def device(self, device: str) -> None:
+        if device != self._device:
+            for held in ("_vectors", "_parts", "graph"):  # read anew when next asked for
+                self.__dict__.pop(held, None)
+        self._device = device
 
     def check_embedder(self, name: str, content_hash: str) -> None:
         """Raises IndexMismatch unless this is the embedder, by content, that made the vectors."""

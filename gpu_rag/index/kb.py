@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,16 +13,13 @@ import torch
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.paths import PathGraph, path_graph
 from gpu_rag.graph.typed import TypedGraph, typed_graph
+from gpu_rag.index.kb_names import NameTable, name_key
 from gpu_rag.index.kb_words import edge_text
-from gpu_rag.text.normalise import normalise_name
 from gpu_rag.types import Ragged
 
+__all__ = ["KINDS", "KbPaths", "KbSource", "KnowledgeBase", "name_key"]
+
 KINDS = ("kg", "skb", "extraction", "documents", "web")
-
-
-def name_key(name: str) -> str:
-    """The form under which `KnowledgeBase.named` takes two names for one: `normalise_name`, "_" being a space."""
-    return normalise_name(name.replace("_", " "))
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,7 @@ class KnowledgeBase:
     sources: tuple[KbSource, ...]
     node_ids: list[str]
     node_names: list[str]
-    node_aliases: list[list[str]]
+    node_aliases: Sequence[list[str]]
     node_type: np.ndarray
     type_names: list[str]
     node_sources: np.ndarray
@@ -112,17 +109,8 @@ class KnowledgeBase:
     # --- look-ups ----------------------------------------------------------------------------------
 
     @cached_property
-    def _rows(self) -> dict[str, int]:
-        return {id: row for row, id in enumerate(self.node_ids)}
-
-    @cached_property
-    def _named(self) -> dict[str, list[int]]:
-        rows: dict[str, set[int]] = defaultdict(set)
-        for row, (name, aliases) in enumerate(zip(self.node_names, self.node_aliases)):
-            for key in map(name_key, (name, *aliases)):
-                rows[key].add(row)
-        rows.pop("", None)
-        return {key: sorted(found) for key, found in rows.items()}
+    def _named(self) -> NameTable:
+        return NameTable(self.node_names, self.node_aliases)
 
     @cached_property
     def _type_rows(self) -> dict[str, int]:
@@ -130,14 +118,15 @@ class KnowledgeBase:
 
     def row_of(self, node_id: str) -> int | None:
         """The node with this id."""
-        return self._rows.get(node_id)
+        row = bisect_left(self.node_ids, node_id)
+        return row if row < self.n and self.node_ids[row] == node_id else None
 
     def named(self, name: str, type: str | None = None) -> list[int]:
         """All nodes whose name or alias is `name` under `name_key`, and whose type is `type` where one is given.
 
         Ascending; several nodes may share a name, and none may have it. An unknown type has no node.
         """
-        rows = self._named.get(name_key(name), [])
+        rows = self._named.rows(name_key(name))
         return rows if type is None else [row for row in rows if self.type_names[self.node_type[row]] == type]
 
     def nodes_of_type(self, type: str) -> np.ndarray:

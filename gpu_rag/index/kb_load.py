@@ -12,6 +12,7 @@ import torch
 from gpu_rag.index import tables
 from gpu_rag.index.index import Index
 from gpu_rag.index.kb import KbSource, KnowledgeBase
+from gpu_rag.index.kb_names import TextColumn
 from gpu_rag.index.kb_tables import (
     KB_EDGES,
     KB_NODES,
@@ -30,7 +31,8 @@ from gpu_rag.types import Ragged
 def load_kb(index: Index) -> KnowledgeBase:
     """The knowledge base of an index, for `index.loaded("kb", load_kb)`. Raises MissingLayer, IndexCorrupt.
 
-    Needs the layer `kb`; texts are empty without `kb_texts`, and vectors are read when first asked for.
+    Needs the layer `kb`; texts are empty without `kb_texts`, and vectors are read when first asked for. No Python
+    object is made for an edge: about 60 bytes an edge, most of it where it is from, and 200 a node beside its names.
     """
     held = {
         name: tables.read_table(index.folder("kb") / f"kb_{name}.parquet", schema)
@@ -46,11 +48,11 @@ def load_kb(index: Index) -> KnowledgeBase:
     kinds = zip(_list(held["sources"], "name"), _list(held["sources"], "kind"))
     return KnowledgeBase(
         sources=tuple(KbSource(name, kind) for name, kind in kinds),
-        node_ids=_list(nodes, "id"), node_names=_list(nodes, "name"), node_aliases=_list(nodes, "aliases"),
+        node_ids=_list(nodes, "id"), node_names=_list(nodes, "name"), node_aliases=TextColumn(nodes["aliases"]),
         node_type=_ints(nodes, "type"), type_names=_list(held["types"], "name"), node_sources=node_sources,
         head=_ints(edges, "head"), relation=_ints(edges, "relation"), tail=_ints(edges, "tail"),
         source=_ints(edges, "source"), relation_names=_list(held["relations"], "name"),
-        relation_texts=_list(held["relations"], "text"), provenance=_list(edges, "provenance"),
+        relation_texts=_list(held["relations"], "text"), provenance=TextColumn(edges["provenance"]),
         edge_passages=_lists(edges, "passages", "cpu"), node_passages=_lists(nodes, "passages", index.device),
         n_own=_ints(nodes, "n_own"), passage_ids=index.passage_ids, passage_source=_ints(held["passages"], "source"),
         texts=texts, text_row=text_row, vectors=index.vectors, device=index.device,

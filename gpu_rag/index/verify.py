@@ -17,6 +17,7 @@ from gpu_rag.index.higra_verify import higra_checks
 from gpu_rag.index.index import Index
 from gpu_rag.index.verify_hops import check_hops
 from gpu_rag.index.verify_kb import check_kb
+from gpu_rag.index.verify_vectors import wrong_vectors
 from gpu_rag.types import CSR
 
 
@@ -100,16 +101,8 @@ def _bm25(index: Index) -> Iterator[str]:
 def _vectors(index: Index) -> Iterator[str]:
     rows_of = {"passage_vectors": "passages", "entity_vectors": "entities", "relation_vectors": "relations"}
     for layer, table in rows_of.items():
-        if layer not in index.layers:
-            continue
-        vectors = tables.read_arrays(index.folder(layer) / "vectors.safetensors")["vectors"].astype(np.float32)
-        if len(vectors) != getattr(index, table).num_rows:
-            yield f"{layer}: {len(vectors)} rows for {getattr(index, table).num_rows} {table}"
-        if len(vectors) and not np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=5e-3):
-            yield f"{layer}: not all vectors have length 1"
-        dim = index.manifest.stages[layer].models["embedder"]["dim"]
-        if vectors.shape[1:] != (dim,):
-            yield f"{layer}: {list(vectors.shape[1:])} dimensions for {dim} of the embedder"
+        if layer in index.layers:
+            yield from wrong_vectors(index, layer, getattr(index, table).num_rows, table)
 
 
 def _extractions(index: Index) -> Iterator[str]:

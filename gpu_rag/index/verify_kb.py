@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gpu_rag.index import tables
 from gpu_rag.index.index import Index
@@ -24,6 +25,7 @@ from gpu_rag.index.kb_tables import (
 )
 from gpu_rag.text.bm25 import Bm25
 
+_VECTORS = 1 << 16  # whose lengths are taken at a time
 _SCHEMAS = {
     "sources": KB_SOURCES, "types": KB_TYPES, "relations": KB_RELATIONS, "nodes": KB_NODES, "records": KB_RECORDS,
     "links": KB_LINKS, "edges": KB_EDGES, "passages": KB_PASSAGES,
@@ -49,14 +51,14 @@ def check_kb(index: Index) -> Iterator[str]:
         yield from _web(index)
 
 
-def _ascending(values: list[str], what: str) -> Iterator[str]:
-    if any(a >= b for a, b in zip(values, values[1:])):
+def _ascending(column: pa.ChunkedArray, what: str) -> Iterator[str]:
+    if not pc.all(pc.less(column[:-1], column[1:])).as_py() and len(column) > 1:
         yield f"{what}: not sorted and unique"
 
 
 def _names(held: dict[str, pa.Table]) -> Iterator[str]:
     for table, column in (("types", "name"), ("relations", "name"), ("nodes", "id")):
-        yield from _ascending(held[table][column].to_pylist(), f"kb {table}")
+        yield from _ascending(held[table][column], f"kb {table}")
     for table, column in (("relations", "id"), ("sources", "name")):
         values = held[table][column].to_pylist()
         if len(set(values)) < len(values):
@@ -73,11 +75,20 @@ def _outside(table: pa.Table, column: str, limit: int) -> int:
 
 def _lists(table: pa.Table, limit: int) -> Iterator[str]:
     """What is wrong with the column of lists of passages."""
-    lists = table["passages"].to_pylist()
-    if bad := sum(any(not 0 <= row < limit for row in rows) for rows in lists):
+    sizes, values = _sizes(table), table["passages"].combine_chunks().flatten().to_numpy().astype(np.int64)
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    if bad := len(np.unique(owner[(values < 0) | (values >= limit)])):
         yield f"{bad} name a passage that does not exist"
-    if bad := sum(len(set(rows)) < len(rows) for rows in lists):
+    order = np.lexsort((values, owner))
+    owner, values = owner[order], values[order]
+    if bad := len(np.unique(owner[1:][(np.diff(owner) == 0) & (np.diff(values) == 0)])):
         yield f"{bad} name a passage twice"
+
+
+def _sizes(table: pa.Table) -> np.ndarray:
+    """i64: how many passages each row lists."""
+    sizes: np.ndarray = pc.list_value_length(table["passages"]).to_numpy().astype(np.int64)
+    return sizes
 
 
 def _nodes(held: dict[str, pa.Table], n_passages: int) -> Iterator[str]:
@@ -85,8 +96,8 @@ def _nodes(held: dict[str, pa.Table], n_passages: int) -> Iterator[str]:
     if bad := _outside(nodes, "type", held["types"].num_rows):
         yield f"kb nodes: {bad} have a type that does not exist"
     yield from (f"kb nodes: {what}" for what in _lists(nodes, n_passages))
-    own = zip(nodes["n_own"].to_pylist(), nodes["passages"].to_pylist())
-    if bad := sum(not 0 <= n <= len(rows) for n, rows in own):
+    n_own = nodes["n_own"].to_numpy()
+    if bad := int(((n_own < 0) | (n_own > _sizes(nodes))).sum()):
         yield f"kb nodes: {bad} have more passages of their own than passages"
 
 
@@ -96,15 +107,20 @@ def _edges(held: dict[str, pa.Table], n_passages: int) -> Iterator[str]:
     for column, table in ends:
         if bad := _outside(edges, column, held[table].num_rows):
             yield f"kb edges: {bad} with a row number as {column} that none of the {table} has"
-    keys = np.stack([edges[column].to_numpy() for column in ("head", "relation", "tail", "source")], 1).astype(np.int64)
-    step = np.diff(keys, axis=0)
-    first = step[np.arange(len(step)), (step != 0).argmax(1)] if len(step) else np.zeros(0)
-    if bad := int((first <= 0).sum()):
+    if bad := int((~_rising([edges[column].to_numpy() for column in ("head", "relation", "tail", "source")])).sum()):
         yield f"kb edges: {bad} are not behind the one before them"
     yield from (f"kb edges: {what}" for what in _lists(edges, n_passages))
-    rows = zip(edges["provenance"].to_pylist(), edges["passages"].to_pylist())
-    if bad := sum(not (where or passages) for where, passages in rows):
+    if bad := int((pc.equal(edges["provenance"], "").to_numpy() & (_sizes(edges) == 0)).sum()):
         yield f"kb edges: {bad} say neither a file nor a passage"
+
+
+def _rising(columns: list[np.ndarray]) -> np.ndarray:
+    """bool[n - 1]: whether each row is behind the one before it, by the columns in turn."""
+    rising, equal = (np.full(max(len(columns[0]) - 1, 0), is_equal) for is_equal in (False, True))
+    for values in columns:
+        rising |= equal & (values[:-1] < values[1:])
+        equal &= values[:-1] == values[1:]
+    return rising
 
 
 def _records(held: dict[str, pa.Table]) -> Iterator[str]:
@@ -115,10 +131,10 @@ def _records(held: dict[str, pa.Table]) -> Iterator[str]:
     if wrong:
         yield f"kb records: {wrong} row numbers of records or links that no table has"
         return
-    pairs = list(zip(records["source"].to_pylist(), records["id"].to_pylist()))
-    if any(a >= b for a, b in zip(pairs, pairs[1:])):
-        yield "kb records: not sorted and unique"
     node, source = records["node"].to_numpy().astype(np.int64), records["source"].to_numpy()
+    rising = pc.less(records["id"][:-1], records["id"][1:]).to_numpy()
+    if not np.all((source[:-1] < source[1:]) | ((source[:-1] == source[1:]) & rising)):
+        yield "kb records: not sorted and unique"
     if lost := n - len(np.unique(node)):
         yield f"kb nodes: {lost} have no record"
     if bad := len(node) - len(np.unique(node * max(held["sources"].num_rows, 1) + source)):
@@ -134,8 +150,7 @@ def _texts(index: Index, nodes: pa.Table) -> Iterator[str]:
     if "kb_texts" not in index.layers:
         return
     table = tables.read_table(index.folder("kb_texts") / "kb_texts.parquet", KB_TEXTS)
-    alone = [row for row, passages in enumerate(nodes["passages"].to_pylist()) if not passages]
-    if table["node"].to_pylist() != alone:
+    if not np.array_equal(table["node"].to_numpy(), np.flatnonzero(_sizes(nodes) == 0)):
         yield "kb_texts: not one text for each node without passages, in order"
 
 
@@ -150,16 +165,17 @@ def _vectors(index: Index, held: dict[str, pa.Table]) -> Iterator[str]:
     for layer, n in sizes.items():
         if layer not in index.layers:
             continue
-        vectors = tables.read_arrays(index.folder(layer) / "vectors.safetensors")["vectors"].astype(np.float32)
+        vectors = tables.read_arrays(index.folder(layer) / "vectors.safetensors")["vectors"]
         if len(vectors) != n:
             yield f"{layer}: {len(vectors)} rows for {n}"
-        if len(vectors) and not np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=5e-3):
+        parts = (vectors[start : start + _VECTORS].astype(np.float32) for start in range(0, len(vectors), _VECTORS))
+        if not all(np.allclose(np.linalg.norm(part, axis=1), 1, atol=5e-3) for part in parts):
             yield f"{layer}: not all vectors have length 1"
 
 
 def _web(index: Index) -> Iterator[str]:
     folder = index.folder("kb_web")
     pages = tables.read_table(folder / "web_pages.parquet", WEB_PAGES)
-    yield from _ascending(pages["id"].to_pylist(), "kb_web pages")
+    yield from _ascending(pages["id"], "kb_web pages")
     if (n := Bm25.load(folder).n) != pages.num_rows:
         yield f"kb_web: a search over {n} pages for {pages.num_rows}"

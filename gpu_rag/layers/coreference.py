@@ -8,13 +8,12 @@ from typing import Any
 
 from gpu_rag.errors import MissingBackend, UsageError
 from gpu_rag.index.build import Work
-from gpu_rag.layers.requests import ask
+from gpu_rag.layers.requests import ask, text_requests
 from gpu_rag.settings import Settings
 from gpu_rag.text.coreference import keeps_text, replace_pronouns
 from gpu_rag.text.normalise import clean_text
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema
-from gpu_rag.types import JsonSchema, Request
 
 COREF_SCHEMA = canonical_schema(
     {
@@ -74,16 +73,8 @@ def _judged(text: str, rewrite: str) -> str:
 
 def _by_llm(work: Work, titles: Texts, texts: Texts) -> list[Rewrite]:
     prompt = Prompt.read("gpu_rag.layers.prompts", "coreference")
-    requests = [
-        Request(
-            prompt.system,
-            prompt.render(title=title, text=text),
-            JsonSchema(COREF_SCHEMA),
-            max_tokens=work.settings.alignment.coref_tokens,
-            seed=work.settings.runtime.seed,
-        )
-        for title, text in zip(titles, texts)
-    ]
+    tokens, seed = work.settings.alignment.coref_tokens, work.settings.runtime.seed
+    requests = text_requests(prompt, titles, texts, schema=COREF_SCHEMA, max_tokens=tokens, seed=seed)
     return [_read(reply) for reply in ask(work, requests)]
 
 

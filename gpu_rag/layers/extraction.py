@@ -15,14 +15,14 @@ from gpu_rag.index import tables
 from gpu_rag.index.build import Sources, Work
 from gpu_rag.layers.coreference import coreference_params, resolved_texts
 from gpu_rag.layers.passages import content_hash, reject_line, short_reject, stop_if_strict
-from gpu_rag.layers.requests import ask, windows
+from gpu_rag.layers.requests import ask, text_requests, windows
 from gpu_rag.settings import Settings
 from gpu_rag.sources.openie import OpenIERow, read_openie
 from gpu_rag.text.patterns import extract_patterns
 from gpu_rag.text.patterns_reader import ALSO_CALLED
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema
-from gpu_rag.types import Extraction, JsonSchema, Profile, Reject, Request
+from gpu_rag.types import Extraction, Profile, Reject, Request
 
 Row = tuple[Extraction, str]  # what was found, and its status
 _NOTHING = Extraction((), ())
@@ -80,7 +80,8 @@ class ExtractionLayer:
         params: dict[str, Any] = {"extractor": extractor, **coreference_params(settings)}
         if extractor == "import":
             if not sources.openie:
-                raise UsageError("extractor import needs results to import", given="none", expected="--openie FILE")
+                what, do = "extractor import needs results to import", "or name another: --set index.extractor=patterns"
+                raise UsageError(what, given="none", expected="--openie FILE, as when the index was made", do=do)
             params["openie"] = content_hash(sources.openie)
         if extractor == "llm":
             prompt = Prompt.read("gpu_rag.layers.prompts", "extract")
@@ -227,17 +228,8 @@ def by_llm(work: Work, passages: pa.Table) -> list[Row]:
 
 def extraction_requests(titles: Sequence[str], texts: Sequence[str], settings: Settings) -> list[Request]:
     """What an LLM is asked about each passage."""
-    prompt = Prompt.read("gpu_rag.layers.prompts", "extract")
-    return [
-        Request(
-            prompt.system,
-            prompt.render(title=title, text=text),
-            JsonSchema(SCHEMA),
-            max_tokens=settings.index.extract_tokens,
-            seed=settings.runtime.seed,
-        )
-        for title, text in zip(titles, texts)
-    ]
+    prompt, tokens = Prompt.read("gpu_rag.layers.prompts", "extract"), settings.index.extract_tokens
+    return text_requests(prompt, titles, texts, schema=SCHEMA, max_tokens=tokens, seed=settings.runtime.seed)
 
 
 def _row(said: dict[str, Any] | str) -> Row:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from gpu_rag.graph.csr import csr_from_edges
-from gpu_rag.graph.nearest import nearest
+from gpu_rag.graph.nearest_rows import NearestRows
 from gpu_rag.index import tables
 from gpu_rag.index.build import Sources, Work
 from gpu_rag.settings import Settings
@@ -31,8 +31,9 @@ class Synonyms:
     retry: tuple[str, ...] = ()
 
     def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
-        """The threshold and the number of neighbours."""
-        return {"threshold": settings.index.synonym_threshold, "k": settings.index.synonym_k}
+        """The threshold and the number of neighbours, and faiss where it finds them: its scores may differ in a bit."""
+        by = {"neighbours": "faiss"} if settings.graph.neighbours == "faiss" else {}
+        return {"threshold": settings.index.synonym_threshold, "k": settings.index.synonym_k, **by}
 
     def roles(self, settings: Settings) -> tuple[str, ...]:
         """No model beside the vectors."""
@@ -46,13 +47,14 @@ class Synonyms:
         ].to_pylist()
         arrays = tables.read_arrays(work.stage_folders["entity_vectors"] / "vectors.safetensors")
         base = torch.from_numpy(arrays["vectors"])
+        held = NearestRows(base)
         numbers = [tuple(_DIGITS.findall(name)) for name in names]
         usable = [sum(c.isalpha() for c in name) >= _MIN_LETTERS for name in names]
         pairs: dict[tuple[int, int], float] = {}
         work.progress.start(self.name, len(names), "names")
         for start in range(0, len(names), _ROWS):
             queries = base[start : start + _ROWS].float()
-            top = nearest(queries, base, min(index.synonym_k + 1, len(names)))
+            top = held.search(queries, min(index.synonym_k + 1, len(names)))
             ids, scores = top.ids.numpy(), top.scores.numpy()
             for row, column in zip(*np.nonzero((scores >= index.synonym_threshold) & (ids >= 0))):
                 a, b = start + int(row), int(ids[row, column])

@@ -43,7 +43,7 @@ class HopEdges:
             "edge_budget": hops.edge_budget,
             "exact_limit": hops.exact_limit,
             "candidates": hops.candidates,
-            "neighbours": hops.neighbours,
+            "neighbours": neighbours_of(settings),
         }
 
     def roles(self, settings: Settings) -> tuple[str, ...]:
@@ -71,6 +71,11 @@ class HopEdges:
         }
 
 
+def neighbours_of(settings: Settings) -> str:
+    """auto | faiss | torch: `hops.neighbours`, or where that is auto `graph.neighbours`."""
+    return settings.graph.neighbours if settings.hops.neighbours == "auto" else settings.hops.neighbours
+
+
 def _match(work: Work, outs: Side, ins: Side) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
     """Best in-question and SIM of every out-question, and the mode as a count."""
     hops = work.settings.hops
@@ -79,9 +84,8 @@ def _match(work: Work, outs: Side, ins: Side) -> tuple[np.ndarray, np.ndarray, d
         tables.write_arrays(work.out / "keys.safetensors", {"in": ins.keys, "out": outs.keys})
         return question, sim, {"hop_exact": 1}
     # torch tiles are exact; faiss looks into inverted lists
-    mode = "exact" if hops.neighbours == "torch" else "ivf"
-    threads = work.settings.models.threads
-    index = nearest_index(ins.vectors, mode=mode, implementation=hops.neighbours, threads=threads)
+    by, threads = neighbours_of(work.settings), work.settings.models.threads
+    index = nearest_index(ins.vectors, mode="exact" if by == "torch" else "ivf", implementation=by, threads=threads)
     question, sim = match_nearly(work, outs, ins, index.proposer)
     return question, sim, {f"hop_approximate_{index.implementation}": 1}
 

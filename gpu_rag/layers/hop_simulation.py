@@ -9,12 +9,12 @@ from typing import Any
 
 from gpu_rag.errors import GpuRagError
 from gpu_rag.index.build import Work
-from gpu_rag.layers.requests import ask, windows
+from gpu_rag.layers.requests import ask, text_requests, windows
 from gpu_rag.settings import Settings
 from gpu_rag.text.names import names
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema
-from gpu_rag.types import JsonSchema, Request
+from gpu_rag.types import Request
 
 LEAST = {"in": 2, "out": 4}  # questions a request, as in HopRAG
 MOST = 12
@@ -50,17 +50,8 @@ def simulation_params(settings: Settings) -> dict[str, Any]:
 
 def simulation_requests(side: str, titles: Sequence[str], texts: Sequence[str], settings: Settings) -> list[Request]:
     """What is asked about each vertex: the "in" or the "out" questions."""
-    prompt, constraint = Prompt.read("gpu_rag.layers.prompts", f"hop_{side}"), JsonSchema(SCHEMAS[side])
-    return [
-        Request(
-            prompt.system,
-            prompt.render(title=title, text=text),
-            constraint,
-            max_tokens=settings.hops.tokens,
-            seed=settings.runtime.seed,
-        )
-        for title, text in zip(titles, texts)
-    ]
+    prompt, tokens = Prompt.read("gpu_rag.layers.prompts", f"hop_{side}"), settings.hops.tokens
+    return text_requests(prompt, titles, texts, schema=SCHEMAS[side], max_tokens=tokens, seed=settings.runtime.seed)
 
 
 def by_llm(work: Work, titles: Sequence[str], texts: Sequence[str]) -> tuple[Questions, dict[str, int]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from gpu_rag.errors import RequestFailed
 from gpu_rag.index.build import Work
+from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import parse_json
 from gpu_rag.types import JsonSchema, Malformed, Reply, Request
 
@@ -19,6 +20,20 @@ UNREAD = ("malformed", "truncated")  # worth a second try; a request that failed
 def windows(n: int) -> Iterator[slice]:
     """The slices of n items whose requests are given to `ask` together."""
     return (slice(start, min(n, start + WINDOW)) for start in range(0, n, WINDOW))
+
+
+def text_requests(
+    prompt: Prompt, titles: Sequence[str], texts: Sequence[str], *, schema: str, max_tokens: int, seed: int
+) -> list[Request]:
+    """The same question about each titled text, to be replied under one JSON Schema (canonical text).
+
+    prompt: with the slots `title` and `text`. Raises ValueError where titles and texts differ in number.
+    """
+    constraint = JsonSchema(schema)
+    return [
+        Request(prompt.system, prompt.render(title=title, text=text), constraint, max_tokens=max_tokens, seed=seed)
+        for title, text in zip(titles, texts, strict=True)
+    ]
 
 
 def ask(work: Work, requests: Sequence[Request]) -> list[dict[str, Any] | str]:

@@ -16,8 +16,7 @@ from gpu_rag.methods.hybgrag_params import Params
 from gpu_rag.methods.hybgrag_retrieve import edge_paths, reasoning_paths, retrieve_by
 from gpu_rag.methods.hybgrag_router import Router
 from gpu_rag.methods.hybgrag_state import Action, History, Retrieved
-from gpu_rag.methods.reader import clean_answer, is_answer
-from gpu_rag.text.prompts import Prompt
+from gpu_rag.methods.reader import read_blocks
 from gpu_rag.types import Draft, Evidence, Path, Question, RankedNode
 from gpu_rag.verbs.retrieve import Ranking
 from gpu_rag.verbs.verbs import Verbs
@@ -115,16 +114,4 @@ async def _read(question: str, outcome: Refined, verbs: Verbs) -> str | None:
         text = " ".join(verbs.node_text(row).split()[:NODE_WORDS])
         lines = (text, *reasoning_paths(outcome.action, outcome.result, place, verbs))
         blocks.append("\n".join((f"[{place + 1}] {kb.node_names[row]}", *lines)))
-    if not blocks:
-        return None
-    reply = await verbs.ask(
-        Prompt.read("gpu_rag.methods.prompts", "reader"),
-        {"question": question},
-        schema=None,
-        max_tokens=verbs.reader.max_tokens,
-        evidence=blocks,
-        slot="passages",
-        name="read",
-    )
-    answer = clean_answer(str(reply))
-    return answer if is_answer(answer) else None
+    return await read_blocks(question, blocks, verbs) if blocks else None

@@ -8,24 +8,29 @@ from gpu_rag.errors import UsageError
 
 FEEDBACKS = ("corrective", "simple")
 EXAMPLES = ("nearest", "random")
+ORDERS = ("distance", "cosine")
 
 
 @dataclass(frozen=True)
 class Params:
     """iterations: of route and retrieve at most; 1 has no critic. n_nodes: ranked nodes that an answer has. radius:
-    edges of a walk from a topic entity, at most. name_threshold: least cosine of a name that is not in the knowledge
-    base and the nearest one that is. max_topics: topic entities of an action. n_relations: by rules, relations of a
-    topic at most. n_shown: relations of the knowledge base that the router is shown, the nearest to the question.
-    n_references: ranked nodes that the validator is shown. paths: whether it is shown reasoning paths. feedback:
-    corrective | simple (that it was wrong, not what). examples: nearest | random, which experiences the commentor is
-    shown; n_examples: how many. experiences, routes: files of examples, empty for the packaged ones."""
+    edges of a walk from a topic entity, at most. order: distance (nodes where all relations that were named for a topic
+    lead, each once, then nearer ones, and by cosine among these) | cosine (alone). name_threshold: least cosine of a
+    name that is not in the knowledge base and the nearest one that is. max_topics: topic entities of an action.
+    n_relations: by rules, relations of a topic at most. n_types, n_shown: types and relations of the knowledge base
+    that the router is shown at most: those that the question says, then by similarity. n_references: ranked nodes that
+    the validator is shown. paths: whether it is shown reasoning paths. feedback: corrective | simple (that it was
+    wrong, not what). examples: nearest | random, which experiences the commentor is shown; n_examples: how many.
+    experiences, routes: files of examples, empty for the packaged ones."""
 
     iterations: int = 4
     n_nodes: int = 20
     radius: int = 2
+    order: str = "distance"
     name_threshold: float = 0.85
     max_topics: int = 4
     n_relations: int = 2
+    n_types: int = 100
     n_shown: int = 100
     n_references: int = 3
     paths: bool = True
@@ -41,7 +46,8 @@ class Params:
         return tuple(file for file in (self.experiences, self.routes) if file)
 
     def __post_init__(self) -> None:
-        for name in ("iterations", "n_nodes", "radius", "max_topics", "n_relations", "n_shown", "n_references"):
+        counts = ("iterations", "n_nodes", "radius", "max_topics", "n_relations", "n_types", "n_shown", "n_references")
+        for name in counts:
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} of hybgrag is too small", given=getattr(self, name), expected=">= 1")
         if self.radius > 3:
@@ -49,6 +55,8 @@ class Params:
         if self.n_examples < 0 or not -1 <= self.name_threshold <= 1:
             given = f"n_examples={self.n_examples}, name_threshold={self.name_threshold}"
             raise UsageError("a number is out of range", given=given, expected="n_examples >= 0, a cosine")
-        for name, value, known in (("feedback", self.feedback, FEEDBACKS), ("examples", self.examples, EXAMPLES)):
+        words = (("order", ORDERS), ("feedback", FEEDBACKS), ("examples", EXAMPLES))
+        for name, known in words:
+            value = getattr(self, name)
             if value not in known:
                 raise UsageError(f"unknown {name} of hybgrag", given=value, expected=" | ".join(known))

@@ -26,7 +26,8 @@ async def retrieve_by(action: Action, vector: np.ndarray, verbs: Verbs, params: 
     known = [TopicNodes(nodes, rows) for nodes, rows in zip(found, relations) if nodes]
     if not known:
         return Retrieved(await verbs.search_documents(vector, params.n_nodes), tuple(found), met=False)
-    reached = await verbs.reach_nodes(known, vector, radius=params.radius, k=params.n_nodes)
+    near_first = params.order == "distance"
+    reached = await verbs.reach_nodes(known, vector, radius=params.radius, k=params.n_nodes, by_distance=near_first)
     return Retrieved(Ranking(reached.rows, reached.scores), tuple(found), reached.chains, reached.met)
 
 

@@ -2,12 +2,15 @@
 
 A capable model that decides makes both choices of an iteration, in two calls; any other leaves them to the rules of
 `hybgrag_rules`. No action is taken twice: where the model repeats one, the rules answer the feedback in its place.
+Of a knowledge base with many types and relations the model is shown those that the question most likely needs.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,8 @@ from gpu_rag.methods.hybgrag_state import HYBRID, TEXT, Action, History, Topic
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema
 from gpu_rag.types import Malformed
+from gpu_rag.verbs.kb_shown import Shown
+from gpu_rag.verbs.packer import fits
 from gpu_rag.verbs.verbs import Verbs
 
 PROMPTS = "gpu_rag.methods.prompts"
@@ -65,26 +70,58 @@ class Router:
 
     async def _topics(self, history: History) -> tuple[Topic, ...] | None:
         """The model's first call: entities with types and relations out of the knowledge base's own lists."""
-        kb, schema = self.verbs.kb, self.verbs.kb_schema
-        near = await self.verbs.near_relations((), self.vector, radius=1, k=self.params.n_shown)
-        shown = sorted(near.rows)
-        if not shown:
+        kb = self.verbs.kb
+        shown = await self.verbs.shown_names(
+            history.question, self.vector, n_types=self.params.n_types, n_relations=self.params.n_shown
+        )
+        if not shown.relations:
             return ()
-        examples = read_examples(self.params.routes, "hybgrag_routes", False)
+        prompt = Prompt.read(PROMPTS, "hybgrag_route")
+        shown = self._fitted(prompt, shown, history)
+        types, relations = [kb.type_names[row] for row in shown.types], [kb.relation_names[r] for r in shown.relations]
         reply = await self.verbs.ask(
-            Prompt.read(PROMPTS, "hybgrag_route"),
-            {
-                "examples": "\n\n".join(example.route() for example in examples),
-                "types": ", ".join(kb.type_names),
-                "relations": "\n".join(f"- {schema.told(row)}" for row in shown),
-                "history": history.told(),
-                "question": history.question,
-            },
-            schema=topics_schema(kb.type_names, [kb.relation_names[row] for row in shown], self.params.max_topics),
+            prompt,
+            self._fields(shown, history),
+            schema=topics_schema(types, relations, self.params.max_topics),
             max_tokens=MAX_TOKENS,
             name="hybgrag_route",
         )
         return None if isinstance(reply, Malformed) else _read(reply)
+
+    def _fields(self, shown: Shown, history: History) -> dict[str, str]:
+        """The slots of the prompt. A list that is not whole says so."""
+        kb, schema = self.verbs.kb, self.verbs.kb_schema
+        types = ", ".join(kb.type_names[row] for row in shown.types)
+        relations = [f"- {schema.told(row)}" for row in shown.relations]
+        if len(shown.types) < kb.n_types:
+            types += f" (of {kb.n_types} types those that the question most likely needs)"
+        if len(relations) < kb.n_relations:
+            relations.append(f"(of {kb.n_relations} relations those that the question most likely needs)")
+        return {
+            "examples": "\n\n".join(e.route() for e in read_examples(self.params.routes, "hybgrag_routes", False)),
+            "types": types,
+            "relations": "\n".join(relations),
+            "history": history.told(),
+            "question": history.question,
+        }
+
+    def _fitted(self, prompt: Prompt, shown: Shown, history: History) -> Shown:
+        """As much of both lists, in equal shares, as the context takes, rows ascending. Noted where they are cut."""
+        longest = max(len(shown.types), len(shown.relations))
+
+        def overflows(share: int) -> bool:
+            text = prompt.render(**self._fields(_share(shown, share, longest), history))
+            return not fits(self.verbs.llm, prompt.system, text, MAX_TOKENS)
+
+        share = longest
+        if overflows(longest):
+            share = max(1, bisect_left(range(1, longest), True, key=overflows))
+        part, kb = _share(shown, share, longest), self.verbs.kb
+        if len(part.types) < kb.n_types or len(part.relations) < kb.n_relations:
+            counts = ("types", part.types, kb.n_types), ("relations", part.relations, kb.n_relations)
+            told = tuple(f"{what}: {len(rows)} of {n}" for what, rows, n in counts)
+            self.verbs.ctx.note("hybgrag_shown", kb.n_types + kb.n_relations, told)
+        return part
 
     async def _module(self, topics: tuple[Topic, ...], history: History) -> Action | None:
         """The second call: which module; without entities it can only be text. None where both were taken."""
@@ -102,6 +139,12 @@ class Router:
             name="hybgrag_module",
         )
         return actions[chosen[0]]
+
+
+def _share(shown: Shown, share: int, longest: int) -> Shown:
+    """The first share / longest of both lists, rounded up, in the order of rows: small changes keep the prompt."""
+    types, relations = (rows[: ceil(len(rows) * share / longest)] for rows in (shown.types, shown.relations))
+    return Shown(tuple(sorted(types)), tuple(sorted(relations)))
 
 
 def topics_schema(types: Sequence[str], relations: Sequence[str], most: int) -> str:

@@ -85,7 +85,7 @@ async def linked(names: Sequence[str], verbs: Verbs, params: Params) -> tuple[Me
     if not names:
         return ()
     vectors = await verbs.embed(list(names))
-    found = await verbs.match_mentions(vectors, graph_sources(verbs, params), params.threshold, params.matches)
+    found = await verbs.match_mentions(names, vectors, graph_sources(verbs, params), params.threshold, params.matches)
     mentions: list[Mention] = []
     taken: set[int] = set()
     for name, matches in zip(names, found):
@@ -105,8 +105,11 @@ async def _topics(question: str, verbs: Verbs, params: Params) -> list[str]:
         if isinstance(reply, dict) and reply["topics"]:
             return list(dict.fromkeys(" ".join(topic.split()) for topic in reply["topics"]))
     known = await verbs.names_in(question.replace("_", " "))
-    common = verbs.index.loaded("words of relations", lambda _: relation_words(verbs.kb.relation_texts))
-    return mentions_by_rules(question, known, common)
+    return mentions_by_rules(question, known, _relation_words(verbs))
+
+
+def _relation_words(verbs: Verbs) -> frozenset[str]:
+    return verbs.index.loaded("words of relations", lambda _: relation_words(verbs.kb.relation_texts))
 
 
 async def _analysis(question: str, mentions: tuple[Mention, ...], verbs: Verbs, params: Params) -> Analysis:
@@ -124,7 +127,7 @@ async def _analysis(question: str, mentions: tuple[Mention, ...], verbs: Verbs, 
         if chain is not None and isinstance(reply, dict):
             return by_chain(question, mentions, chain, tuple(reply["subquestions"]), chain.text)
         verbs.ctx.note("analysis/refused", 0, ("the model's chain could not be used: rules take its place",))
-    chain = chain_by_rules(question, topics, params.d_max)
+    chain = chain_by_rules(question, topics, params.d_max, _relation_words(verbs))
     return by_chain(question, mentions, chain, subquestions_by_rules(question), question.rstrip("? "))
 
 

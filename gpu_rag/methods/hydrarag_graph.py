@@ -56,7 +56,7 @@ async def explore_graphs(
         alone = tuple(Order((node,), closes=True) for node in seeds)
         graph, walks = await _search(choice, seeds, alone, search, query, verbs, params)
         verbs.ctx.note("graph/topics_alone", len(alone), ("no path goes through all topics",))
-    return Explored(_candidates(choice, graph, walks, set(analysis.topics), verbs, params), graph)
+    return Explored(_candidates(choice, graph, walks, analysis, verbs, params), graph)
 
 
 def _nodes(mention: Mention, sources: Sources) -> list[int]:
@@ -106,22 +106,34 @@ def _tell(graph: QuestionGraph, verbs: Verbs) -> None:
 
 
 def _candidates(
-    choice: FactChoice, graph: QuestionGraph, walks: Walks, topics: set[int], verbs: Verbs, params: Params
+    choice: FactChoice, graph: QuestionGraph, walks: Walks, analysis: Analysis, verbs: Verbs, params: Params
 ) -> tuple[Candidate, ...]:
     if walks.scores is None:
         return ()
     found = []
     for path in verbs.best_paths(choice, graph, walks, params.w1):
         shown = verbs.show_path(choice, graph, path)
-        place = answer_place(path.nodes, topics)
+        place = answer_place(path.nodes, taken_as_topics(analysis, path.topics), analysis.predicted)
         nodes = () if place is None else shown.places[place]
         answers = tuple(node for node in nodes if not _MEDIATOR.fullmatch(verbs.kb.node_names[node]))
         found.append(Candidate(shown, path.nodes, 1.0, answers))
     return tuple(found)
 
 
-def answer_place(nodes: Sequence[int], topics: set[int]) -> int | None:
-    """Where the answer stands on a path: at its open end, else in the middle between topics; None on a direct edge."""
+def taken_as_topics(analysis: Analysis, order: Sequence[int]) -> set[int]:
+    """Nodes that are topics on a path found for an order: its own, and all of a mention that has none there.
+
+    Another node of a mention of the order (a homonym, a like name) is a thing as any other, and may be the answer.
+    """
+    chosen = set(order)
+    return chosen.union(*(nodes for nodes in analysis.topics if not chosen & set(nodes)))
+
+
+def answer_place(nodes: Sequence[int], topics: set[int], predicted: Mention | None = None) -> int | None:
+    """Where the answer stands on a path: where a predicted one does; else at the path's open end, else in the middle
+    between topics; None on a direct edge between topics."""
+    if predicted is not None and (found := set(predicted.nodes) & topics & set(nodes)):
+        return min(map(nodes.index, found))
     if nodes[-1] not in topics:
         return len(nodes) - 1
     if nodes[0] not in topics:

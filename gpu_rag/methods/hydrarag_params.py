@@ -41,7 +41,7 @@ class Params:
     rho_document: float = 0.8
     rho_web: float = 0.7
     documents: int = 3
-    enough: float = 0.4
+    enough: float = 0.45
     sources: str = "all"
     web: str = "index"
     temperature: float = 0.4

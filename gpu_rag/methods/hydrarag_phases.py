@@ -207,4 +207,4 @@ def _prediction(analysis: Analysis, answer: Mention, chain: Chain) -> _Predictio
     known = {mention.text for mention in analysis.mentions}
     mentions = [*analysis.mentions, *([answer] if answer.text not in known else [])]
     made = by_chain(analysis.question, mentions, chain, analysis.subquestions, chain.text or analysis.indicator)
-    return _Prediction(answer.text, replace(made, opens=False, closes=len(mentions) == 1))
+    return _Prediction(answer.text, replace(made, opens=False, closes=len(mentions) == 1, predicted=answer))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,13 +26,13 @@ async def prune(
     params: Params,
 ) -> list[Chosen]:
     """The w_max paths that are left, best first; what was left before goes to `progress`."""
-    candidates = list({(c.shown.text, c.shown.sources): c for c in candidates}.values())
+    candidates = once(candidates)
     progress.pools.append(_pool(f"{phase} found", candidates, verbs))
     if not candidates:
         progress.pools.extend(Pool(f"{phase} {step}", 0, ()) for step in ("w1", "w2", "w_max"))
         return []
     vectors = await verbs.embed([c.shown.text for c in candidates])
-    kinds = tuple(c.shown.kind for c in candidates)
+    kinds = tuple(c.shown.kinds for c in candidates)
     entities = tuple(c.entities for c in candidates)
     known = tuple(c.known for c in candidates)
     found = await verbs.prune_paths(params.prune(), PathPool(query, vectors, kinds, entities, analysis.topics, known))
@@ -53,6 +54,16 @@ async def prune(
     verbs.ctx.note(f"{phase}/scores", len(candidates), tuple(_told(c.candidate, c.judged) for c in left))
     progress.kept = [*left, *(c for c in kept if c not in left)]
     return left
+
+
+def once(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Paths of one text and source as one, with the answers of all: homonyms, or one path found in two phases."""
+    found: dict[tuple[str, str], Candidate] = {}
+    for candidate in candidates:
+        key = candidate.shown.text, candidate.shown.sources
+        before = found[key].answers if key in found else ()
+        found[key] = replace(candidate, answers=tuple(dict.fromkeys((*before, *candidate.answers))))
+    return list(found.values())
 
 
 def _told(candidate: Candidate, judged: Judged) -> str:

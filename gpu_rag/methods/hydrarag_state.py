@@ -57,7 +57,8 @@ class Chain:
 class Analysis:
     """Step I of one question. indicator: the text that paths are compared with; depth: D_predict.
 
-    opens, closes: whether the answer stands before the first or behind the last topic of the order.
+    opens, closes: whether the answer stands before the first or behind the last topic of the order; predicted: the
+    mention that is a predicted answer, where one is among the mentions.
     """
 
     question: str
@@ -67,11 +68,12 @@ class Analysis:
     depth: int
     opens: bool
     closes: bool
+    predicted: Mention | None = None
 
     @property
-    def topics(self) -> tuple[int, ...]:
-        """All nodes that are topics."""
-        return tuple(dict.fromkeys(node for mention in self.mentions for node in mention.nodes))
+    def topics(self) -> tuple[tuple[int, ...], ...]:
+        """The nodes that each topic may be."""
+        return tuple(mention.nodes for mention in self.mentions)
 
 
 @dataclass(frozen=True)

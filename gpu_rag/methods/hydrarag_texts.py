@@ -202,7 +202,7 @@ async def _linked(
     if not names:
         return ()
     vectors = await verbs.embed(names)
-    found = await verbs.match_mentions(vectors, graph_sources(verbs, params), params.threshold, 1)
+    found = await verbs.match_mentions(names, vectors, graph_sources(verbs, params), params.threshold, 1)
     node = {name: matches[0].node if matches else -1 - i for i, (name, matches) in enumerate(zip(names, found))}
     held = dict(zip(node, graph.holds(list(node.values())))) if graph is not None else {}
     return tuple(_candidate(document, steps, some, node, held, verbs) for (document, steps), some in zip(paths, lists))

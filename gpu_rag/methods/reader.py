@@ -40,13 +40,19 @@ def is_answer(text: str) -> bool:
 
 async def read(question: str, support: Support, verbs: Verbs) -> Draft:
     """The answer to a question from its evidence; `unsupported` when the reader finds none there."""
-    prompt = Prompt.read("gpu_rag.methods.prompts", "reader")
     shown: Sequence[Evidence] = support.evidence[: verbs.reader.passages]
     if not shown:
         return Draft(None, (), support.paths, "unsupported")
-    blocks = [passage_block(i, e) for i, e in enumerate(shown, 1)]
+    answer = await read_blocks(question, [passage_block(i, e) for i, e in enumerate(shown, 1)], verbs)
+    if answer is None:
+        return Draft(None, support.evidence, support.paths, "unsupported")
+    return Draft(answer, support.evidence, support.paths)
+
+
+async def read_blocks(question: str, blocks: Sequence[str], verbs: Verbs) -> str | None:
+    """The short answer to a question from texts, best first; None where they do not hold it."""
     reply = await verbs.ask(
-        prompt,
+        Prompt.read("gpu_rag.methods.prompts", "reader"),
         {"question": question},
         schema=None,
         max_tokens=verbs.reader.max_tokens,
@@ -55,6 +61,4 @@ async def read(question: str, support: Support, verbs: Verbs) -> Draft:
         name="read",
     )
     answer = clean_answer(str(reply))
-    if not is_answer(answer):
-        return Draft(None, support.evidence, support.paths, "unsupported")
-    return Draft(answer, support.evidence, support.paths)
+    return answer if is_answer(answer) else None

@@ -37,7 +37,10 @@ class CorpusCount:
 
 
 def count_corpus(sources: Sources, settings: Settings, n: int, progress: Progress) -> CorpusCount:
-    """Reads all of the corpus as the build will, keeping n passages. Raises BadInput when it holds no passage."""
+    """Reads all of the corpus as the build will, keeping n passages. Raises BadInput when it holds no passage.
+
+    A knowledge base without documents beside it has none.
+    """
     started = time.perf_counter()
     sample: EvenSample[Sampled] = EvenSample(n, settings.runtime.seed)
     n_documents, n_passages, n_characters, n_rejects, first = 0, 0, 0, 0, None
@@ -52,7 +55,7 @@ def count_corpus(sources: Sources, settings: Settings, n: int, progress: Progres
             n_characters += len(passage["text"])
             sample.add(Sampled(found.document, passage))
         progress.advance(1)
-    if not n_passages:
+    if not n_passages and (sources.corpus or not sources.named):
         raise no_passage(n_rejects, first)
     progress.finish("reading", skipped=False)
     chosen = sample.items()

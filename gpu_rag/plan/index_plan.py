@@ -19,6 +19,7 @@ from gpu_rag.index.build import (
     fingerprint_of,
     guard_folder,
     is_up_to_date,
+    needs_of,
     settle,
 )
 from gpu_rag.index.folder import storage_errors
@@ -28,6 +29,7 @@ from gpu_rag.layers.extraction import extraction_requests
 from gpu_rag.plan.corpus import CorpusCount, Sampled, count_corpus
 from gpu_rag.plan.files import identity_of, write_plan
 from gpu_rag.plan.growth import Heaps, fit_heaps, power_between
+from gpu_rag.plan.kb import UNPLANNED, KbPlan, plan_kb
 from gpu_rag.plan.stages import StagePlan, plan_stage
 from gpu_rag.plan.trial import Lab, Sizes, Trial, TrialModels, run_trial
 from gpu_rag.settings import Settings
@@ -69,9 +71,10 @@ class BuildJob:
         manifest = Manifest.read(self.out) if resumes else Manifest()
         for layer in self.layers:
             record = manifest.stages.get(layer.name)
-            if record is None or not names.issuperset(layer.needs):
+            needs = needs_of(layer, self.sources)
+            if record is None or not names.issuperset(needs):
                 continue
-            inputs = {need: manifest.stages[need].output_hash for need in layer.needs}
+            inputs = {need: manifest.stages[need].output_hash for need in needs}
             _, params, described = self.made_of[layer.name]
             if is_up_to_date(self.out, layer, record, fingerprint_of(layer, inputs, params, described)):
                 names.add(layer.name)
@@ -84,13 +87,14 @@ def plan_index(job: BuildJob, *, n_sample: int = DEFAULT_SAMPLE, progress: Progr
     The whole corpus is read and cut, so documents, passages and rejects are exact. The layers run on n_sample passages
     of it; an LLM is asked about 8 of them through the index's reply cache, so the build does not ask these again.
     Costs are extrapolated by what they grow with: characters, entities and relations (Heaps' law), mentions, links, and
-    for synonyms the square of the entities. Layers of a knowledge base are left out, and a note says so.
+    for synonyms the square of the entities; layers of a knowledge base: see `kb.plan_kb`. Pages of the web are left
+    out, and a note says so.
     Raises what the build raises before and in its first stage.
     """
     progress = progress or Silent()
     started = time.perf_counter()
     guard_folder(job.out)
-    unplanned = [layer.name for layer in job.layers if layer.name.startswith("kb")]
+    unplanned = [layer.name for layer in job.layers if layer.name in UNPLANNED]
     job = replace(job, layers=[layer for layer in job.layers if layer.name not in unplanned])
     count = count_corpus(job.sources, job.settings, n_sample, progress)
     with storage_errors(job.out):
@@ -100,12 +104,15 @@ def plan_index(job: BuildJob, *, n_sample: int = DEFAULT_SAMPLE, progress: Progr
     load_s = _load(job, models)
     progress.start("trying", None, "passages")
     with tempfile.TemporaryDirectory(prefix="gpu-rag-plan-") as folder:
-        trials = _trials(job, models, count, Path(folder))
+        trials = _trials(replace(job, layers=_of_passages(job)), models, count, Path(folder)) if count.sample else None
+        kb_layers = [layer for layer in job.layers if layer.name.startswith("kb")]
+        lab = Lab(job.layers, job.settings, job.sources, models)
+        kb = plan_kb(lab, kb_layers, count, Path(folder) / "kb") if kb_layers else None
     progress.advance(len(count.sample))
     progress.finish("trying", skipped=False)
-    document = _document(job, models, count, trials, load_s)
+    document = _document(job, models, count, trials, kb, load_s)
     if unplanned:
-        document["notes"].append(f"not predicted: {', '.join(unplanned)}; they grow with the sources, not the passages")
+        document["notes"].append(f"not predicted: {', '.join(unplanned)}; they grow with the pages")
     document["plan_s"] = time.perf_counter() - started
     write_plan(job.out / "plan.json", document)
     return document
@@ -213,9 +220,18 @@ def _longer(sample: Sequence[Sampled], tried: Sequence[Sampled], settings: Setti
     return mean(sample) / max(mean(tried), 1)
 
 
-def _document(job: BuildJob, models: TrialModels, count: CorpusCount, trials: _Trials, load_s: float) -> dict[str, Any]:
-    sizes, laws = _sizes(count, trials.found)
-    stages = _stages(job, models, count, trials, sizes)
+def _document(
+    job: BuildJob, models: TrialModels, count: CorpusCount, trials: _Trials | None, kb: KbPlan | None, load_s: float
+) -> dict[str, Any]:
+    """trials: None where there is no passage."""
+    sizes: Sizes = dict.fromkeys(("passages", "characters", *FOUND), 0)
+    laws: dict[str, Heaps] = {}
+    stages = {layer.name: StagePlan("characters") for layer in _of_passages(job)}
+    stages["passages"].s = count.s
+    if trials is not None:
+        sizes, laws = _sizes(count, trials.found)
+        stages = _stages(replace(job, layers=_of_passages(job)), models, count, trials, sizes)
+    stages |= kb.stages_of(job.up_to_date()) if kb else {}
     running = [stage for stage in stages.values() if not stage.skipped]
     return {
         "documents": count.documents,
@@ -225,7 +241,8 @@ def _document(job: BuildJob, models: TrialModels, count: CorpusCount, trials: _T
         "sample": len(count.sample),
         **{name: sizes[name] if stage in stages else None for name, stage in FOUND.items()},
         "growth": {name: vars(law).copy() for name, law in laws.items()},
-        "extraction": _statuses(trials.found),
+        "extraction": _statuses(trials.found) if trials else {},
+        "kb": kb.sizes if kb else None,
         "stages": {name: stage.document() for name, stage in stages.items()},
         "llm_calls": sum(stage.llm_calls for stage in running),
         "prompt_tokens": sum(stage.prompt_tokens for stage in running),
@@ -235,10 +252,15 @@ def _document(job: BuildJob, models: TrialModels, count: CorpusCount, trials: _T
         "peak_memory_bytes": max((stage.peak_memory_bytes for stage in running), default=memory_bytes()),
         "disk_bytes": sum(stage.disk_bytes for stage in stages.values()),
         "work_bytes": sum(stage.work_bytes for stage in running),
-        "notes": _notes(count, trials, sizes, stages, job.settings),
+        "notes": [*(_notes(count, trials, sizes, stages, job.settings) if trials else []), *(kb.notes() if kb else [])],
         "out": str(job.out),
         "identity": {name: identity_of(*made_of) for name, made_of in job.made_of.items()},
     }
+
+
+def _of_passages(job: BuildJob) -> list[Layer]:
+    """The layers that grow with the passages."""
+    return [layer for layer in job.layers if not layer.name.startswith("kb")]
 
 
 def _statuses(trial: Trial) -> dict[str, int]:

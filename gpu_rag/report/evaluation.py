@@ -10,6 +10,7 @@ from gpu_rag.evaluation.compare import Comparison
 from gpu_rag.evaluation.kb import KG_MEASURES, SKB_MEASURES
 from gpu_rag.evaluation.metrics import exact_match, ranked_documents, recall_at
 from gpu_rag.report.accounts import stage_table
+from gpu_rag.report.judge import judge_section
 from gpu_rag.report.page import heading, intervals, page, paragraph, stacked_bars, table, text
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Answer
@@ -81,6 +82,7 @@ def evaluation_page(
         _differences(document, measures, measure),
         heading("Costs"),
         _costs(document, measure),
+        *judge_section(document),
         heading("By hops and by type"),
         *_breakdowns(comparison, rows, document_of, measure),
         heading("Where the methods differ most"),

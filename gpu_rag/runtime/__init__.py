@@ -25,7 +25,8 @@ together with the same call of all other open questions:
 
 call.py what a program awaits; trace.py what it is given; tasks.py its strands; accounts.py budgets and totals;
 core.py what all drivers share; batches.py calls run together; rounds.py the deterministic driver; streaming.py the one
-that keeps a slow service busy, service.py what it knows of that; occupancy.py the LLM's queue over time.
+that keeps a slow service busy, handle.py a question submitted to it while it runs, service.py what it knows of the
+service; occupancy.py the LLM's queue over time.
 """
 
 from gpu_rag.runtime.accounts import Budget, RunStats, VerbStats
@@ -40,9 +41,10 @@ from gpu_rag.runtime.call import (
     Metered,
     gather,
 )
+from gpu_rag.runtime.handle import Handle
 from gpu_rag.runtime.rounds import run_rounds
 from gpu_rag.runtime.service import SlowService
-from gpu_rag.runtime.streaming import Handle, StreamingDriver, run_streaming
+from gpu_rag.runtime.streaming import StreamingDriver, run_streaming
 from gpu_rag.runtime.tasks import Outcome
 from gpu_rag.runtime.trace import Context, Slot, request_seed
 

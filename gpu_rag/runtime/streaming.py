@@ -21,37 +21,16 @@ from gpu_rag.runtime.accounts import Budget, RunStats
 from gpu_rag.runtime.batches import oldest_batch, run_batch
 from gpu_rag.runtime.call import Executor
 from gpu_rag.runtime.core import Core, Program
+from gpu_rag.runtime.handle import Handle
 from gpu_rag.runtime.occupancy import DOING, PROGRAMS, QUESTIONS, WAITING
 from gpu_rag.runtime.service import Flights, SlowService
 from gpu_rag.runtime.tasks import Outcome, Task
-from gpu_rag.types import Question, Usage
+from gpu_rag.types import Question
 
 LOW_WATER = 64
 LARGEST = 256  # calls of a cheap batch: while it runs no reply is taken, so it is kept short
 LIVE_WAIT_S, LONG_WAIT_S = 0.05, 1.0  # how long a wait for replies keeps a live driver from seeing a new question
 LATE_WAIT_S = 1.0  # how long the end of a run waits for aborted calls: their replies are counted, and may be kept
-
-
-class Handle:
-    """A question that was submitted to a live driver."""
-
-    __slots__ = ("_ended", "order", "outcome", "program", "question")
-
-    def __init__(self, question: Question, program: Program):
-        self.question, self.program = question, program
-        self.order: int | None = None  # set when it is admitted
-        self.outcome: Outcome | None = None
-        self._ended = threading.Event()
-
-    def end(self, outcome: Outcome) -> None:
-        """The driver says how it ended."""
-        self.outcome = outcome
-        self._ended.set()
-
-    def wait(self, timeout_s: float | None = None) -> Outcome | None:
-        """The outcome, when there is one; None after timeout_s without."""
-        self._ended.wait(timeout_s)
-        return self.outcome
 
 
 class StreamingDriver:
@@ -90,10 +69,13 @@ class StreamingDriver:
 
     # --- any thread --------------------------------------------------------------------------------
 
-    def submit(self, question: Question, program: Program) -> Handle:
-        """Have a question answered; it is admitted after those that were submitted before. Raises UsageError when the
-        driver is closed."""
-        handle = Handle(question, program)
+    def submit(self, question: Question, program: Program, on_end: Callable[[Outcome], None] | None = None) -> Handle:
+        """Have a question answered; it is admitted after those that were submitted before.
+
+        on_end(outcome): called once, in the driver's thread, maybe before this returns; what it raises stops the run.
+        Raises UsageError when the driver is closed.
+        """
+        handle = Handle(question, program, on_end)
         with self._change:
             if self._closed:
                 raise UsageError("the driver is closed", given=f"question {question.id}", expected="an open driver")
@@ -101,9 +83,14 @@ class StreamingDriver:
             self._change.notify()
         return handle
 
-    def cancel(self, handle: Handle) -> None:
-        """Give up a question: its outcome is Cancelled, unless it has ended by then."""
+    def cancel(self, handle: Handle, reason: BaseException | None = None) -> None:
+        """Give up a question, unless it has ended by then: it fails with `reason`, or Cancelled without one.
+
+        It is looked at between batches: one that runs is not interrupted. `reason` is no ModelError, which would stop
+        the run. A handle of another driver is ignored.
+        """
         with self._change:
+            handle.reason = handle.reason or reason
             self._unwanted.append(handle)
             self._change.notify()
 
@@ -113,21 +100,36 @@ class StreamingDriver:
             self._closed = True
             self._change.notify()
 
+    @property
+    def n_running(self) -> int:
+        """Questions that were admitted and have not ended; a moment old when it is read."""
+        return len(self._core.live)
+
+    @property
+    def n_waiting(self) -> int:
+        """Questions that were submitted and not yet admitted."""
+        return len(self._inbox)
+
     # --- the driver's thread -----------------------------------------------------------------------
 
     def run(self, programs: Iterable[tuple[Question, Program]] = ()) -> None:
         """Drive what is submitted, and `programs`, drawn as they are admitted, until the driver is closed and drained.
 
         ModelError, Cancelled out of a service or an executor, KeyboardInterrupt, and whatever `programs` or `on_done`
-        raise stop the run: requests in flight are aborted, coroutines closed, handles end with Cancelled.
+        raise stop the run: requests in flight are aborted, coroutines closed, and handles end with Cancelled, whose
+        `__cause__` is what stopped the run.
         """
         started, source = perf_counter(), iter(programs)
         self._core.stats.llm.begin(started)
+        cause: BaseException | None = None
         try:
             while self._turn(source):
                 pass
+        except BaseException as error:
+            cause = error
+            raise
         finally:
-            self._stop()
+            self._stop(cause)
             ended = perf_counter()
             self._core.stats.llm.end(ended)
             self._core.stats.wall_s += ended - started
@@ -211,21 +213,22 @@ class StreamingDriver:
         with self._change:
             unwanted, self._unwanted = self._unwanted, []
         for handle in unwanted:
-            error = Cancelled("the question was cancelled", do="ask it again if it is still wanted")
             with self._change:  # a deque must not grow while it is searched
                 waiting = handle in self._inbox
                 if waiting:
                     self._inbox.remove(handle)
             if waiting:
-                handle.end(Outcome(handle.question, None, error, (), Usage()))
-            elif handle.order in self._handles:
-                self._core.cancel_question(handle.order, error)
+                handle.end_by(handle.cancelled())
+            elif handle.order is not None and self._handles.get(handle.order) is handle:
+                self._core.cancel_question(handle.order, handle.cancelled())
 
     def _await_questions(self) -> bool:
         """Nothing is open: wait for a question. False when the driver is closed and there is none."""
         self._mark(QUESTIONS)
         until = perf_counter() + LATE_WAIT_S
-        while self._flights.n_late and not self._inbox and perf_counter() < until:
+        while self._flights.n_late and not (self._inbox or self._unwanted):
+            if self._closed and perf_counter() >= until:
+                break
             self._flights.take(LIVE_WAIT_S)
         with self._change:
             self._change.wait_for(lambda: self._inbox or self._unwanted or self._closed)
@@ -236,7 +239,7 @@ class StreamingDriver:
     def _mark(self, doing: str) -> None:
         self._core.stats.llm.mark(perf_counter(), self._flights.n_llm, doing)
 
-    def _stop(self) -> None:
+    def _stop(self, cause: BaseException | None) -> None:
         """Abort and close whatever is still open (at a normal end there is nothing), and take what has come."""
         with self._change:
             self._closed = True
@@ -248,7 +251,8 @@ class StreamingDriver:
         self._handles.clear()
         for handle in left:
             error = Cancelled("the run was stopped", do="submit the question again")
-            handle.end(Outcome(handle.question, None, error, (), Usage()))
+            error.__cause__ = cause
+            handle.end_by(error)
 
 
 def _check(executors: Mapping[str, Executor], services: Mapping[str, Any], max_live: int, low_water: int) -> None:

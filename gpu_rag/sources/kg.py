@@ -9,7 +9,7 @@ from typing import Any
 
 from gpu_rag.errors import BadInput
 from gpu_rag.sources.json_rows import Row, has_suffix
-from gpu_rag.sources.kg_ntriples import Literal, NTriple, parse_ntriple
+from gpu_rag.sources.kg_ntriples import Literal, parse_ntriple
 from gpu_rag.sources.lines import Line, read_lines
 from gpu_rag.sources.parquet import Columns, read_parquet
 from gpu_rag.sources.rows import MAX_LINE_BYTES, Limits, RowError, clean_string, id_text, shown
@@ -19,7 +19,7 @@ TSV_SUFFIXES = (".tsv", ".tsv.gz")
 NT_SUFFIXES = (".nt", ".nt.gz")
 ACCEPTED = ".tsv / .tsv.gz of head, relation, tail; .nt / .nt.gz (N-Triples); .parquet of head, relation, tail"
 HEADERS = (("head", "relation", "tail"), ("subject", "predicate", "object"), ("src", "relation", "dst"))
-_COLUMNS = Columns(
+COLUMNS = Columns(
     ("head", "relation", "tail", "subject", "predicate", "object", "src", "dst", "provenance"),
     HEADERS,
     ("head", "tail", "subject", "object", "src", "dst"),
@@ -105,22 +105,26 @@ def _ntriples(path: Path, limits: Limits) -> Iterator[Triple | Reject]:
             yield line
             continue
         try:
-            found = parse_ntriple(line.text)
+            found = statement_of(line)
         except RowError as error:
             yield Reject(shown(path), line.number, str(error))
             continue
         if found is not None:
-            yield _of_statement(found, line)
+            yield found
 
 
-def _of_statement(found: NTriple, line: Line) -> Triple:
+def statement_of(line: Line) -> Triple | None:
+    """The triple of a line of N-Triples, None for a comment. Raises RowError."""
+    found = parse_ntriple(line.text)
+    if found is None:
+        return None
     if isinstance(found.object, Literal):
         return Triple(found.subject, found.predicate, found.object.id, line.number, literal=found.object)
     return Triple(found.subject, found.predicate, found.object, line.number)
 
 
 def _parquet(path: Path) -> Iterator[Triple | Reject]:
-    for row in read_parquet(path, _COLUMNS):
+    for row in read_parquet(path, COLUMNS):
         if isinstance(row, Reject):
             yield row
             continue

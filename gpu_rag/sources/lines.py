@@ -47,7 +47,7 @@ def read_lines(path: Path, limits: Limits) -> Iterator[Line | Reject]:
                     yield Reject(shown(path), 0, "not UTF-8: the byte order mark is that of UTF-16 or UTF-32")
                     return
                 if not raw.isspace():
-                    yield _decoded(path, number, raw)
+                    yield decoded(path, number, raw)
     except (OSError, EOFError, zlib.error, RowError) as error:
         yield Reject(shown(path), number + 1 if number else 0, read_problem(error))
 
@@ -101,7 +101,8 @@ def _next_line(stream: BinaryIO, limit: int) -> bytes | None:
             return None
 
 
-def _decoded(path: Path, number: int, raw: bytes) -> Line | Reject:
+def decoded(path: Path, number: int, raw: bytes) -> Line | Reject:
+    """Line `number` of its bytes; a Reject where they are not UTF-8."""
     body = raw.rstrip(b"\r\n")
     try:
         if number == 1:

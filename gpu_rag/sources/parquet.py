@@ -14,7 +14,7 @@ from gpu_rag.types import Reject
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_BATCH_ROWS = 1024
+BATCH_ROWS = 1024
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ def read_parquet(path: Path, wanted: Columns = DOCUMENTS) -> Iterator[Row | Reje
     number = 0
     try:
         with pq.ParquetFile(path) as file:
-            columns, said = _check_columns(file.schema_arrow, wanted), file.metadata.num_rows
-            for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=columns):
-                values = [_as_bytes(batch.column(name)).to_pylist() for name in columns]
+            columns, said = check_columns(file.schema_arrow, wanted), file.metadata.num_rows
+            for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns):
+                values = [as_bytes(batch.column(name)).to_pylist() for name in columns]
                 for row in zip(*values):
                     number += 1
-                    yield _decoded(path, number, dict(zip(columns, row)))
+                    yield decoded(path, number, dict(zip(columns, row)))
             if number != said:
                 raise RowError(f"the table names {said} rows, but {number} can be read")
     except (pa.ArrowException, OSError, RowError, UnicodeDecodeError) as error:  # the last: names of columns
@@ -57,7 +57,7 @@ def read_parquet(path: Path, wanted: Columns = DOCUMENTS) -> Iterator[Row | Reje
         yield Reject(shown(path), number + 1 if number else 0, f"{reason}; what follows in this file is not read")
 
 
-def _check_columns(schema: pa.Schema, wanted: Columns) -> list[str]:
+def check_columns(schema: pa.Schema, wanted: Columns) -> list[str]:
     """The columns to read. Raises RowError when a required one is missing or a type cannot be read."""
     if not any(set(names) <= set(schema.names) for names in wanted.required):
         raise RowError(f"the table has the columns {', '.join(schema.names)[:200]}; expected {wanted.expected}")
@@ -81,7 +81,7 @@ def _is_readable(found: pa.DataType, integers: bool, lists: bool) -> bool:
     return text or types.is_null(value) or (integers and types.is_integer(value))
 
 
-def _as_bytes(column: pa.Array) -> pa.Array:
+def as_bytes(column: pa.Array) -> pa.Array:
     """Strings as bytes, because a table may hold strings that are no UTF-8; other types as they are."""
     import pyarrow as pa
     import pyarrow.types as types
@@ -95,7 +95,8 @@ def _as_bytes(column: pa.Array) -> pa.Array:
     return column
 
 
-def _decoded(path: Path, number: int, row: dict[str, Any]) -> Row | Reject:
+def decoded(path: Path, number: int, row: dict[str, Any]) -> Row | Reject:
+    """Row `number` with its bytes as text; a Reject where they are not UTF-8."""
     try:
         return Row(number, {key: decode_utf8(v) if isinstance(v, bytes) else v for key, v in row.items()})
     except RowError as error:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -150,22 +151,35 @@ def _integers(path: Path, dimensions: int) -> np.ndarray:
         raise RowError(read_problem(error)) from error
 
 
+@dataclass(frozen=True)
+class StarkEdges:
+    """ends: integers [2, E]; kinds: integers [E], both mapped from their files; names: of the relations, by kind."""
+
+    ends: np.ndarray
+    kinds: np.ndarray
+    names: dict[str, str]
+
+
+def stark_edges(folder: Path, limits: Limits) -> StarkEdges:
+    """The arrays of edges. Raises RowError where they cannot be read or do not fit together."""
+    ends, kinds = _integers(folder / NEEDED[1], 2), _integers(folder / NEEDED[2], 1)
+    names = _names(folder / NEEDED[3], limits)
+    if ends.shape != (2, len(kinds)):
+        raise RowError(f"edge_index.npy has the shape {ends.shape} for {len(kinds)} types; expected (2, {len(kinds)})")
+    return StarkEdges(ends, kinds, names)
+
+
 def read_stark_edges(folder: Path, limits: Limits) -> Iterator[Triple | Reject]:
     """The edges of edge_index.npy, numbered from 1. Arrays that do not fit together are one Reject."""
     path = folder / NEEDED[1]
     try:
-        ends, kinds = _integers(path, 2), _integers(folder / NEEDED[2], 1)
-        names = _names(folder / NEEDED[3], limits)
-        if ends.shape != (2, len(kinds)):
-            raise RowError(
-                f"edge_index.npy has the shape {ends.shape} for {len(kinds)} types; expected (2, {len(kinds)})"
-            )
+        edges = stark_edges(folder, limits)
     except RowError as error:
         yield Reject(shown(path), 0, str(error))
         return
-    for number in range(len(kinds)):
-        relation = names.get(str(kinds[number]))
+    for number, given in enumerate(edges.kinds, 1):
+        relation = edges.names.get(str(given))
         if relation is None:
-            yield Reject(shown(path), number + 1, f"edge_type_dict.json has no type {kinds[number]}")
+            yield Reject(shown(path), number, f"edge_type_dict.json has no type {given}")
         else:
-            yield Triple(str(ends[0, number]), relation, str(ends[1, number]), number + 1)
+            yield Triple(str(edges.ends[0, number - 1]), relation, str(edges.ends[1, number - 1]), number)

@@ -31,6 +31,7 @@ from gpu_rag.types import TopK
 from gpu_rag.verbs.nearest import nearest_rows
 
 TILE = 64
+_ROWS = 1 << 16  # of f16 vectors that are in f32 at a time
 _FLOOR = 1e-12  # of a probability, before its logarithm
 
 
@@ -82,8 +83,7 @@ def _rank_tile(index: Index, params: GraphRank, asked: Sequence[Asked], threads:
     n, texts = len(asked), [text for text, _ in asked]
     queries = torch.zeros((TILE, len(asked[0][1])), dtype=torch.float32, device=index.device)
     queries[:n] = torch.from_numpy(np.stack([vector for _, vector in asked]).astype(np.float32)).to(index.device)
-    base = index.vectors("passage_vectors")
-    cosine = (queries.to(base.dtype) @ base.T).float()[:n]  # the padded product has one shape: same bits in any batch
+    cosine = _cosines(queries, index.vectors("passage_vectors"))[:n]  # of one shape, padded: same bits in any batch
     by_fact, facts = _fact_weights(index, params, queries[:n])
     weights = _mixed(by_fact, _mention_weights(index, texts), params.mention_share)
     prior = _prior(params, weights, cosine, _word_prior(index, params, texts))
@@ -91,6 +91,11 @@ def _rank_tile(index: Index, params: GraphRank, asked: Sequence[Asked], threads:
     structural = minmax_rows(ranks[:, index.n_entities :].clamp_min(_FLOOR).log())
     scores = structural + params.fusion * minmax_rows(cosine)
     return topk_rows(scores, min(params.k, index.n_passages)), facts
+
+
+def _cosines(queries: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
+    """f32[B, N]: products in f32, also of rows in f16: a cosine rounded to f16 is off by up to 2^-12."""
+    return torch.cat([queries @ rows.float().T for rows in base.split(_ROWS)], 1)
 
 
 def _scaled(rows: np.ndarray) -> np.ndarray:

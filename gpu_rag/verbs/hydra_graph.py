@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
 import torch
 
 from gpu_rag.errors import BadInput
@@ -65,8 +67,14 @@ class QuestionGraph:
 
     def members(self, node: int) -> list[int]:
         """The fused nodes of the cluster that a fused node stands for, ascending."""
-        found: list[int] = self.ball[self.representative == node].tolist()
+        ball, representative = self._on_cpu
+        found: list[int] = ball[representative == node].tolist()
         return found
+
+    @cached_property
+    def _on_cpu(self) -> tuple[np.ndarray, np.ndarray]:
+        """ball and representative, which are looked up for every node of every path that is shown."""
+        return self.ball.cpu().numpy(), self.representative.cpu().numpy()
 
     def holds(self, nodes: Sequence[int]) -> list[bool]:
         """Which fused nodes the neighbourhood holds, members of clusters too."""

@@ -1,11 +1,14 @@
 """Pruning of paths by relevance and by what other kinds of sources say (HydraRAG, steps 1 and 2 of its pruning).
 
-For a question with indicator I and topic entities T, and candidate paths p:
+For a question with indicator I and topics T, and candidate paths p:
   rel(p)   = .7 cos(I, p) + .3 |T & Ent(p)| / |T or Ent(p)|; the W1 best are the pool
   f1(p)    = reliability of the kind of source that p is from
   f2(p)    = min(|Supp(p)|, W_max) / W_max; Supp(p) = the OTHER kinds with a path of cosine >= gamma to p in the pool
   f3(p)    = share of the entities of p that the evidence subgraph holds
   ver(p)   = (f1 + f2 + f3) / 3,  cross(p) = .7 rel + .3 ver; the W2 best are kept
+A topic is one mention of the question, whichever of the nodes that it may be (homonyms, a node of each source): T is
+read as one node a mention, the one on p where p has one, and other homonyms on p are entities like any other. A path
+that several kinds of sources state, hop for hop, is a path of each of them, so these kinds support it too.
 All pools of a batch are one padded block product. Components are taken on a grid of 2^-22, so products are exact in
 f64: bits do not depend on batch, order or device.
 """
@@ -18,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gpu_rag.errors import UsageError
+from gpu_rag.errors import BadInput, UsageError
 
 GRID = float(2**22)
 KINDS = ("kg", "document", "web")
@@ -54,16 +57,24 @@ class Pruning:
 class PathPool:
     """The candidate paths of one question. query: f32[D], the indicator; vectors: f32[P, D]; both unit rows.
 
-    kinds: of the source of each path; entities: its nodes, fused or (< 0) known to no knowledge graph; topics: fused
-    nodes; known: for each path the share of its entities that the evidence subgraph holds.
+    kinds: for each path the kinds of sources that state all of it, the one that it counts as first; entities: its
+    nodes, fused or (< 0) known to no knowledge graph; topics: for each mention the fused nodes that it may be, no node
+    in two of them; known: for each path the share of its entities that the evidence subgraph holds.
     """
 
     query: np.ndarray
     vectors: np.ndarray
-    kinds: tuple[str, ...]
+    kinds: tuple[tuple[str, ...], ...]
     entities: tuple[tuple[int, ...], ...]
-    topics: tuple[int, ...]
+    topics: tuple[tuple[int, ...], ...]
     known: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        nodes = [node for mention in self.topics for node in set(mention)]
+        if len(set(nodes)) != len(nodes):
+            raise BadInput("a node belongs to two topics", given=self.topics, expected="mentions without common nodes")
+        if not all(self.kinds):
+            raise BadInput("a path is of no kind of source", given=self.kinds, expected=f"one of {', '.join(KINDS)}")
 
 
 @dataclass(frozen=True)
@@ -116,12 +127,20 @@ def _relevance(params: Pruning, pool: PathPool, device: torch.device) -> list[fl
     query = _on_grid(torch.from_numpy(pool.query).to(device))
     norm = (held.square().sum(1) * query.square().sum()).sqrt()
     cosine = torch.where(norm > 0, (held * query).sum(1) / norm, 0.0).tolist()
-    topics = set(pool.topics)
     semantic, overlap = params.relevance
-    return [
-        semantic * cos + overlap * len(topics & set(ents)) / max(len(topics | set(ents)), 1)
-        for cos, ents in zip(cosine, pool.entities)
-    ]
+    shares = _overlaps(pool.topics, pool.entities)
+    return [semantic * cos + overlap * share for cos, share in zip(cosine, shares)]
+
+
+def _overlaps(topics: Sequence[Sequence[int]], paths: Sequence[Sequence[int]]) -> list[float]:
+    """|T & Ent| / |T or Ent| of each path, a topic being one element whichever of its nodes the path has."""
+    mention = {node: number for number, nodes in enumerate(topics) for node in nodes}
+    found = []
+    for path in paths:
+        entities = set(path)
+        served = len({mention[node] for node in entities if node in mention})
+        found.append(served / max(len(topics) + len(entities) - served, 1))
+    return found
 
 
 def _on_grid(vectors: torch.Tensor) -> torch.Tensor:
@@ -134,16 +153,18 @@ def _support(
     """For each chosen path the other kinds that have a path like it: one product [B, W, D] x [B, D, W]."""
     width, size = max(map(len, chosen), default=0), pools[0].vectors.shape[1]
     held = torch.zeros(len(pools), width, size, dtype=torch.float64, device=device)
-    kind = torch.full((len(pools), width), -1, dtype=torch.int64, device=device)
+    stated = torch.zeros(len(pools), width, len(KINDS), dtype=torch.bool, device=device)
+    own = torch.zeros_like(stated)
     for b, (pool, rows) in enumerate(zip(pools, chosen)):
         if rows:
             held[b, : len(rows)] = _on_grid(torch.from_numpy(pool.vectors[list(rows)]).to(device))
-            kind[b, : len(rows)] = torch.tensor([KINDS.index(pool.kinds[i]) for i in rows], device=device)
+            stated[b, : len(rows)] = torch.tensor([[k in pool.kinds[i] for k in KINDS] for i in rows], device=device)
+            own[b, : len(rows)] = torch.tensor([[k == pool.kinds[i][0] for k in KINDS] for i in rows], device=device)
     squares = held.square().sum(2)
     norm = (squares[:, :, None] * squares[:, None, :]).sqrt()
     near = (torch.bmm(held, held.mT) >= params.gamma * norm) & (norm > 0)
-    backed = torch.stack([(near & (kind == k)[:, None, :]).any(2) & (kind != k) for k in range(len(KINDS))], 2)
-    flags = backed.tolist()
+    by_others = torch.stack([(near & stated[:, None, :, k]).any(2) for k in range(len(KINDS))], 2)
+    flags = ((by_others | stated) & ~own).tolist()
     return [
         [tuple(name for name, has in zip(KINDS, flags[b][i]) if has) for i in range(len(rows))]
         for b, rows in enumerate(chosen)
@@ -151,7 +172,7 @@ def _support(
 
 
 def _judged(params: Pruning, pool: PathPool, rel: float, row: int, support: tuple[str, ...]) -> Judged:
-    f1 = params.rho[KINDS.index(pool.kinds[row])]
+    f1 = params.rho[KINDS.index(pool.kinds[row][0])]
     f2 = min(len(support), params.most) / params.most
     f3 = pool.known[row]
     ver = (f1 + f2 + f3) / 3

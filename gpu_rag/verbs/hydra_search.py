@@ -200,11 +200,12 @@ def chained(
 @dataclass(frozen=True)
 class GraphPath:
     """A path of the knowledge graphs. nodes: fused, each the representative of its cluster; edges: of the FactGraph;
-    score: its relevance during the search."""
+    score: its relevance during the search; topics: those of the order that it was found for."""
 
     nodes: tuple[int, ...]
     edges: tuple[int, ...]
     score: float
+    topics: tuple[int, ...] = ()
 
 
 def graph_paths(facts: FactGraph, graph: QuestionGraph, walks: Walks, k: int | None) -> list[GraphPath]:
@@ -216,9 +217,9 @@ def graph_paths(facts: FactGraph, graph: QuestionGraph, walks: Walks, k: int | N
     edges = facts.edges_of(*_ends_of(paths.nodes, graph.nodes))
     values = torch.zeros(paths.size).tolist() if scores is None else scores.tolist()
     best: dict[tuple[int, ...], GraphPath] = {}
-    for nodes, along, score in zip(fused.tolist(), edges.tolist(), values):
+    for nodes, along, score, order in zip(fused.tolist(), edges.tolist(), values, paths.question.tolist()):
         kept = tuple(v for v in nodes if v >= 0)
-        path = GraphPath(kept, tuple(along[: len(kept) - 1]), score)
+        path = GraphPath(kept, tuple(along[: len(kept) - 1]), score, graph.orders[order].topics)
         backwards = kept[::-1]
         held = best.get(kept) or best.get(backwards)
         if held is None or path.score > held.score:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpu_rag.index.kb import KnowledgeBase
@@ -20,9 +21,10 @@ _KIND = {"kg": "kg", "skb": "kg"}  # facts that were extracted from documents ar
 class ShownPath:
     """A path out of a source. text: in words; edges: (subject, relation, object, where it stands) of real triples.
 
-    kind: kg | document | web, of its weakest hop; sources: names, "+" between; nodes: fused, the representative of each
-    place; places: for each place all fused nodes of the cluster; passages: rows that state an edge; relations: of each
-    hop, in words, with direction; stated: whether all edges stand in the index (a text may say what nobody extracted).
+    kind: kg | document | web, of its weakest hop; also: other kinds that state every hop themselves; sources: names,
+    "+" between; nodes: fused, the representative of each place; places: for each place all fused nodes of the cluster;
+    passages: rows that state an edge; relations: of each hop, in words, with direction; stated: whether all edges stand
+    in the index (a text may say what nobody extracted).
     """
 
     text: str
@@ -34,27 +36,41 @@ class ShownPath:
     passages: tuple[int, ...] = ()
     relations: tuple[str, ...] = ()
     stated: bool = True
+    also: tuple[str, ...] = ()
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of sources that state the whole path, its own first."""
+        return (self.kind, *self.also)
 
 
 def shown_path(kb: KnowledgeBase, facts: FactGraph, graph: QuestionGraph, path: GraphPath) -> ShownPath:
     """A path with all members of its clusters: "A - r -> {B; C} <- s - D"."""
     places = tuple(tuple(graph.members(node)) for node in path.nodes)
-    words, rows, kinds = [_place(kb, places[0])], [], []
-    relations = []
+    words, rows, relations = [_place(kb, places[0])], [], []
+    kinds: list[frozenset[str]] = []
     for one, other, edge, place in zip(path.nodes, path.nodes[1:], path.edges, places[1:]):
         between = _facts(facts, edge)
         relations.append(_relations(kb, between, one))
         words += [relations[-1], _place(kb, place)]
         rows.extend(between)
-        kinds.append(min((_kind(kb, fact) for fact in between), key=KINDS.index))
+        kinds.append(frozenset(_kind(kb, fact) for fact in between))
         rows.extend(_of_members(facts, places[path.nodes.index(one)], other, skip=one))
         rows.extend(_of_members(facts, place, one, skip=other))
     rows = list(dict.fromkeys(rows))[:MOST_EDGES]
     names = dict.fromkeys(kb.sources[int(kb.source[fact])].name for fact in rows)
-    kind = max(kinds, key=KINDS.index) if kinds else KINDS[0]
+    kind, also = _kinds_of_path(kinds)
     edges = tuple(kb.triple(fact) for fact in rows)
     passages = _passages(kb, rows)
-    return ShownPath(" ".join(words), edges, kind, "+".join(names), path.nodes, places, passages, tuple(relations))
+    return ShownPath(
+        " ".join(words), edges, kind, "+".join(names), path.nodes, places, passages, tuple(relations), also=also
+    )
+
+
+def _kinds_of_path(hops: Sequence[frozenset[str]]) -> tuple[str, tuple[str, ...]]:
+    """(the kind of the weakest hop, where a hop counts as the best kind that states it; the others that state all)."""
+    kind = max((min(hop, key=KINDS.index) for hop in hops), key=KINDS.index, default=KINDS[0])
+    return kind, tuple(k for k in KINDS if k != kind and hops and all(k in hop for hop in hops))
 
 
 def _facts(facts: FactGraph, edge: int) -> list[int]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from gpu_rag.graph.nearest import nearest
+from gpu_rag.errors import BadInput
+from gpu_rag.graph.nearest_rows import NearestRows
 from gpu_rag.index.kb import KnowledgeBase, name_key
 from gpu_rag.sources.skb_types import LITERAL
 from gpu_rag.text.linking import mentioned_names
@@ -18,7 +19,8 @@ GRID = float(2**22)
 
 @dataclass(frozen=True)
 class Match:
-    """A node that a mention may be. cosine: of the two names; sources: numbers of the sources that have it."""
+    """A node that a mention may be. cosine: of the two names, 1 where they are one; sources: numbers of those that have
+    the node."""
 
     node: int
     cosine: float
@@ -30,24 +32,33 @@ class NameSearch:
     """The names of the nodes of every source, ready for search."""
 
     kb: KnowledgeBase
-    _rows: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+    _rows: dict[int, tuple[torch.Tensor, NearestRows]] = field(default_factory=dict)
     _known: dict[str, int] = field(default_factory=dict)
     _keys: list[str] = field(default_factory=list)
 
-    def match(self, vectors: np.ndarray, sources: Sequence[int], threshold: float, most: int) -> list[list[Match]]:
-        """For each mention the nodes of cosine >= threshold, of every source the `most` best, by (-cosine, node).
+    def match(
+        self, mentions: Sequence[str], vectors: np.ndarray, sources: Sequence[int], threshold: float, most: int
+    ) -> list[list[Match]]:
+        """For each mention the nodes that it may be, of every source at most `most`, by (-cosine, node).
 
-        Values that are no nearer than the nearest thing are left out. vectors: f32[M, D], unit rows.
+        Where a source has nodes of that very name or alias (`KnowledgeBase.named`), these, at cosine 1; else the
+        nearest of cosine >= threshold. Values that are no nearer than the nearest thing are left out. vectors:
+        f32[M, D], unit rows, of the mentions.
         """
+        if len(mentions) != len(vectors):
+            raise BadInput("mentions and vectors do not fit", given=f"{len(mentions)} and {len(vectors)}")
         queries = torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32)).to(self.kb.device)
         best: list[dict[int, float]] = [{} for _ in range(len(vectors))]
+        same = [self.kb.named(mention) for mention in mentions]
         for source in sources:
             nodes, names = self._of(source)
-            top = nearest(queries, names, min(most, max(len(nodes), 1)))
-            for found, ids, scores in zip(best, top.ids.tolist(), top.scores.tolist()):
+            top = names.search(queries, min(most, max(len(nodes), 1)))
+            for found, exact, ids, scores in zip(best, same, top.ids.tolist(), top.scores.tolist()):
+                own = [node for node in exact if self.kb.node_sources[node, source]][:most]
+                found.update(dict.fromkeys(own, 1.0))
                 for row, score in zip(ids, scores):
-                    if row >= 0 and score >= threshold:
-                        found[int(nodes[row])] = score
+                    if not own and row >= 0 and score >= threshold:
+                        found.setdefault(int(nodes[row]), score)
         return [
             [
                 Match(node, score, tuple(np.flatnonzero(self.kb.node_sources[node]).tolist()))
@@ -61,12 +72,12 @@ class NameSearch:
     def _is_value(self, node: int) -> bool:
         return self.kb.type_names[self.kb.node_type[node]] == LITERAL
 
-    def _of(self, source: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The nodes that a source has a record of, and the vectors of their names."""
+    def _of(self, source: int) -> tuple[torch.Tensor, NearestRows]:
+        """The nodes that a source has a record of, and their names, ready to be searched."""
         if source not in self._rows:
             nodes = torch.from_numpy(np.flatnonzero(self.kb.node_sources[:, source])).to(self.kb.device)
             names = self.kb.vectors("kb_name_vectors")
-            self._rows[source] = nodes, names if len(nodes) == self.kb.n else names[nodes]
+            self._rows[source] = nodes, NearestRows(names if len(nodes) == self.kb.n else names[nodes])
         return self._rows[source]
 
     def named(self, text: str) -> list[str]:

@@ -21,9 +21,11 @@ from gpu_rag.sources.skb_types import LITERAL
 from gpu_rag.types import Path, RankedNode
 from gpu_rag.verbs.kb_held import HoldsKb
 from gpu_rag.verbs.kb_link import Linked, Mention, mentions
-from gpu_rag.verbs.kb_reach import Held, Reached, TopicNodes, Walk, holding, reach, walk_nodes
+from gpu_rag.verbs.kb_reach import Held, Reached, TopicNodes, holding, reach
 from gpu_rag.verbs.kb_schema import KbSchema
 from gpu_rag.verbs.kb_search import NearRelations, kb_search, near_names, ranked_relations
+from gpu_rag.verbs.kb_shown import Shown, shown_names
+from gpu_rag.verbs.kb_walks import Walk, walk_nodes
 from gpu_rag.verbs.retrieve import Ranking, rankings
 
 __all__ = ["Held", "KbVerbs", "Linked", "NearRelations", "Reached", "TopicNodes", "kb_executors"]
@@ -53,11 +55,14 @@ def kb_executors(index: Index, threads: int = 1) -> dict[str, Executor]:
     def relations(static: tuple[Any, ...], args: list[tuple[Sequence[int], np.ndarray]]) -> list[NearRelations]:
         return ranked_relations(get(), args, *static)
 
+    def shown(static: tuple[Any, ...], args: list[tuple[str, np.ndarray]]) -> list[Shown]:
+        return shown_names(index, get(), args, *static)
+
     def reach_nodes(static: tuple[Any, ...], args: list[tuple[Sequence[TopicNodes], np.ndarray]]) -> list[Reached]:
-        found, (radius, k) = get(), static
+        found, (radius, k, by_distance) = get(), static
         vectors = found.tensor([vector for _, vector in args])
         asked = [topics for topics, _ in args]
-        return reach(found.kb, asked, vectors, radius=radius, k=k, threads=found.threads)
+        return reach(found.kb, asked, vectors, radius=radius, k=k, by_distance=by_distance, threads=found.threads)
 
     def documents(static: tuple[Any, ...], args: list[np.ndarray]) -> list[Ranking]:
         return rankings(get().documents.best(get().tensor(args), static[0]))
@@ -73,6 +78,7 @@ def kb_executors(index: Index, threads: int = 1) -> dict[str, Executor]:
         "kb_near_names": Executor(near, "graph", RANK_GRAPH),
         "kb_mentioned": Executor(mentioned, "text", RANK_TEXT),
         "kb_relations": Executor(relations, "graph", RANK_GRAPH),
+        "kb_shown": Executor(shown, "graph", RANK_GRAPH),
         "reach_nodes": Executor(reach_nodes, "graph", RANK_GRAPH, 256),
         "search_documents": Executor(documents, "graph", RANK_GRAPH),
         "kb_walks": Executor(walks, "graph", RANK_GRAPH),
@@ -137,9 +143,15 @@ class KbVerbs(HoldsKb):
         """
         return await Call("kb_relations", (radius, k), (tuple(nodes), vector))
 
-    async def reach_nodes(self, topics: Sequence[TopicNodes], vector: np.ndarray, *, radius: int, k: int) -> Reached:
+    async def shown_names(self, text: str, vector: np.ndarray, *, n_types: int, n_relations: int) -> Shown:
+        """The types and relations that a question most likely needs, at most so many, see `gpu_rag.verbs.kb_shown`."""
+        return await Call("kb_shown", (n_types, n_relations), (text, vector))
+
+    async def reach_nodes(
+        self, topics: Sequence[TopicNodes], vector: np.ndarray, *, radius: int, k: int, by_distance: bool
+    ) -> Reached:
         """The k best nodes that all topics reach along their relations, see `gpu_rag.verbs.kb_reach`."""
-        return await Call("reach_nodes", (radius, k), (tuple(topics), vector))
+        return await Call("reach_nodes", (radius, k, by_distance), (tuple(topics), vector))
 
     async def search_documents(self, vector: np.ndarray, k: int) -> Ranking:
         """The k nodes whose document, or what stands for it, has the highest cosine to a unit vector."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gpu_rag.graph.nearest import nearest
+from gpu_rag.graph.nearest_rows import NearestRows
 from gpu_rag.index.kb import KnowledgeBase
 from gpu_rag.index.kb_scores import shown_passages
 from gpu_rag.types import TopK
@@ -30,7 +30,7 @@ class DocumentSearch:
         n_passages = base[0].shape[0] if base else 0
         base += [kb.vectors("kb_text_vectors")] if alone.numel() else []
         self._base = torch.cat([part.to(base[0].dtype) for part in base]) if base else torch.zeros(0, 1)
-        self._n = kb.n
+        self._rows, self._n = NearestRows(self._base), kb.n
         pairs = torch.cat([held.values[kept].long() * kb.n + node[kept], (n_passages + standin[alone]) * kb.n + alone])
         pairs = pairs.sort().values
         self._nodes = pairs % max(kb.n, 1)
@@ -49,7 +49,7 @@ class DocumentSearch:
         n_texts, depth = self._base.shape[0], min(4 * k, self._base.shape[0])
         open_ = torch.arange(queries.shape[0], device=queries.device)
         while open_.numel():
-            top = nearest(queries[open_], self._base, depth)
+            top = self._rows.search(queries[open_], depth)
             rows, values, sure = self._nodes_of(top, k)
             done = sure | (depth == n_texts)
             ids[open_[done]], scores[open_[done]] = rows[done], values[done]

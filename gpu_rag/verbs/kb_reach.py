@@ -3,19 +3,21 @@
 Of a topic entity those nodes are reached at which a chain of 1 to `radius` edges ends, each edge of a relation that the
 topic allows, walked either way. Candidates of a question are the nodes that all its topics reach, without the topic
 nodes themselves; where no node is left, those that some topic reaches, and the result says so. They are ranked by
-the cosine of question and document, ties to the lower node. Nothing of size [B, N] is made, but by the sets themselves.
+the cosine of question and document, ties to the lower node; before that, where it is asked for, by how far they are:
+0 where a chain of every relation of the topic once, in any order, leads, else the edges of the shortest chain. Of
+several topics the farthest counts, in a union the nearest. Nothing of size [B, N] is made, but by the sets themselves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import permutations, product
 
 import torch
 
 from gpu_rag.graph.ragged import expand, ragged_of_keys, ragged_of_lists, row_of_value
-from gpu_rag.graph.reach import ANY, EITHER, intersect, reachable
+from gpu_rag.graph.reach import ANY, EITHER, reachable
 from gpu_rag.index.kb import KnowledgeBase
 from gpu_rag.index.kb_scores import score_nodes
 from gpu_rag.types import Ragged
@@ -35,8 +37,8 @@ class TopicNodes:
 class Reached:
     """What one question's topics lead to.
 
-    rows, scores: at most K nodes by (-cosine, node). chains: for each of them and each topic the first chain of
-    relations that leads there, shorter ones first, () where none does. n_reached: nodes of each topic's set.
+    rows, scores: at most K nodes, best first, and their cosines. chains: for each of them and each topic the first of
+    `chains_of` that leads there, () where none does. n_reached: nodes of each topic's set.
     n_candidates: nodes that were ranked. met: whether they are an intersection (of one topic: its set); else a union.
     """
 
@@ -59,8 +61,14 @@ class _Walks:
 
 
 def chains_of(relations: Sequence[int], radius: int) -> list[Chain]:
-    """Every chain of 1 to `radius` relations, shorter ones first, in the order of the relations given."""
-    return [chain for length in range(1, radius + 1) for chain in product(relations, repeat=length)]
+    """Every chain of 1 to `radius` relations, in the order of the relations given: those of all once, then by length.
+
+    >>> chains_of((5, 3), 2)
+    [(5, 3), (3, 5), (5,), (3,), (5, 5), (3, 3)]
+    """
+    once = list(permutations(relations)) if 0 < len(relations) <= radius else []
+    lengths = (chain for length in range(1, radius + 1) for chain in product(relations, repeat=length))
+    return list(dict.fromkeys((*once, *lengths)))
 
 
 def reach(
@@ -70,16 +78,20 @@ def reach(
     *,
     radius: int,
     k: int,
+    by_distance: bool = True,
     threads: int = 1,
 ) -> list[Reached]:
     """The module's formula for B questions. asked: the topics of each; vectors: f32[B, D], unit rows.
 
-    Memory: the sets, summed over chains. The same for a question alone and in any batch.
+    by_distance: nearer nodes first, then by cosine; else by cosine alone. Memory: the sets, summed over chains. The
+    same for a question alone and in any batch.
     """
     walks = _walked(kb, asked, radius, threads)
-    reached = torch.unique(walks.of_topic[row_of_value(walks.ends)] * kb.n + walks.ends.values.long())
+    keys = walks.of_topic[row_of_value(walks.ends)] * max(kb.n, 1) + walks.ends.values.long()
+    reached, at = torch.unique(keys, return_inverse=True)
     candidates, met = _candidates(kb, asked, walks, reached)
-    rows, scores, kept = _best(kb, vectors, candidates, k)
+    far = _distances(kb, asked, walks, (reached, at), candidates, met) if by_distance else None
+    rows, scores, kept = _best(kb, vectors, candidates, far, k)
     first = _first_chains(kb, walks, kept, rows)
     sizes = torch.bincount(reached // max(kb.n, 1), minlength=len(walks.of_question)).tolist()
     return _told(asked, walks, (rows, scores, kept, first), sizes, candidates.offsets.diff().tolist(), met.tolist())
@@ -116,13 +128,42 @@ def _candidates(
     return ragged_of_keys(found[shared | ~met[question]], batch, kb.n), met
 
 
+def _distances(
+    kb: KnowledgeBase,
+    asked: Sequence[Sequence[TopicNodes]],
+    walks: _Walks,
+    reached: tuple[torch.Tensor, torch.Tensor],
+    candidates: Ragged,
+    met: torch.Tensor,
+) -> torch.Tensor:
+    """i64[T], how far each candidate is (see above). reached: keys topic * N + node, and which of them each end is."""
+    n, (keys, at) = max(kb.n, 1), reached
+    topics = [topic for one in asked for topic in one]
+    lengths = [
+        0 if sorted(chain) == sorted(topics[topic].relations) else len(chain)
+        for chain, topic in zip(walks.chains, walks.of_topic.tolist())
+    ]
+    of_end = torch.tensor(lengths, dtype=torch.int64, device=kb.device)[row_of_value(walks.ends)]
+    least = torch.zeros_like(keys).scatter_reduce_(0, at, of_end, "amin", include_self=False)
+    question = row_of_value(candidates)
+    held = question * n + candidates.values.long()
+    wanted = walks.of_question[keys // n] * n + keys % n
+    inside = torch.isin(wanted, held)
+    place = torch.searchsorted(held, wanted[inside])  # candidates are ascending
+    nearest = torch.zeros_like(held).scatter_reduce_(0, place, least[inside], "amin", include_self=False)
+    farthest = torch.zeros_like(held).scatter_reduce_(0, place, least[inside], "amax", include_self=False)
+    return torch.where(met[question], farthest, nearest)
+
+
 def _best(
-    kb: KnowledgeBase, vectors: torch.Tensor, candidates: Ragged, k: int
+    kb: KnowledgeBase, vectors: torch.Tensor, candidates: Ragged, far: torch.Tensor | None, k: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(nodes, scores, their questions) of the k best candidates of each question, by (question, -score, node)."""
+    """(nodes, scores, their questions) of the k best candidates of each question, by (question, far, -score, node)."""
     scores = score_nodes(kb, vectors, candidates)
     question = row_of_value(candidates)
     order = torch.argsort(scores, descending=True, stable=True)  # candidates are ascending: ties to the lower node
+    if far is not None:
+        order = order[torch.argsort(far[order], stable=True)]
     order = order[torch.argsort(question[order], stable=True)]
     place = torch.arange(order.shape[0], device=order.device) - candidates.offsets[:-1][question[order]]
     order = order[place < k]
@@ -174,71 +215,6 @@ def _told(
 
 
 @dataclass(frozen=True)
-class Walk:
-    """A way to be found: from one of `starts` along `chain`, each step either way, to `end`."""
-
-    starts: tuple[int, ...]
-    chain: Chain
-    end: int
-
-
-def walk_nodes(kb: KnowledgeBase, walks: Sequence[Walk], threads: int = 1) -> list[tuple[int, ...]]:
-    """The nodes of one way for each walk, of the lowest row at every step from the start; () where there is none.
-
-    Backward sets B_L = {end}, B_(i-1) = nodes one step of relation i from B_i; then forward, the lowest node that is
-    both a neighbour and in B_i. Batched over the walks, step by step.
-    """
-    longest = max((len(walk.chain) for walk in walks), default=0)
-    back = [ragged_of_lists([[walk.end] for walk in walks], kb.device)]
-    for step in range(longest):  # aligned at the end: a shorter chain has no relation left and stays
-        relations = [walk.chain[-1 - step : len(walk.chain) - step] for walk in walks]
-        back.append(_stepped(kb, back[-1], relations, threads))
-    ways: list[list[int]] = [[] for _ in walks]
-    at = ragged_of_lists([sorted(set(walk.starts)) for walk in walks], kb.device)
-    for step in range(longest + 1):
-        left = [len(walk.chain) - step for walk in walks]  # steps to go; below 0: the walk is at its end
-        allowed = _picked(back, left, kb.device)
-        both = intersect(at, allowed)
-        lowest = _lowest(both)
-        for way, node, more in zip(ways, lowest, left):
-            if node >= 0 and more >= 0:
-                way.append(node)
-        here = [[node] if node >= 0 else [] for node in lowest]
-        relations = [walk.chain[step : step + 1] for walk in walks]
-        at = _stepped(kb, ragged_of_lists(here, kb.device), relations, threads)
-    return [tuple(way) if len(way) == len(walk.chain) + 1 else () for way, walk in zip(ways, walks)]
-
-
-def _stepped(kb: KnowledgeBase, nodes: Ragged, relations: Sequence[Sequence[int]], threads: int) -> Ragged:
-    """One step of each list's relation; a list without one stays where it is."""
-    chain = ragged_of_lists(relations, kb.device)
-    either = Ragged(torch.full_like(chain.values, EITHER), chain.offsets)
-    found = reachable(kb.typed, nodes, chain, either, threads=threads)
-    return Ragged(found.values.long(), found.offsets)
-
-
-def _picked(lists: Sequence[Ragged], which: Sequence[int], device: str | torch.device) -> Ragged:
-    """List b of lists[which[b]]; none where that is negative."""
-    sizes = torch.tensor([0, *(one.values.shape[0] for one in lists)], device=device).cumsum(0)
-    offsets = torch.stack([one.offsets + size for one, size in zip(lists, sizes)])
-    values = torch.cat([one.values for one in lists])
-    chosen, row = torch.tensor(which, dtype=torch.int64, device=device), torch.arange(len(which), device=device)
-    first = offsets[chosen.clamp(min=0), row]
-    last = torch.where(chosen >= 0, offsets[chosen.clamp(min=0), row + 1], first)
-    ends = torch.zeros(len(which) + 1, dtype=torch.int64, device=device)
-    ends[1:] = (last - first).cumsum(0)
-    return Ragged(torch.cat([values[:0], *(values[place] for _, place in expand(first, last))]), ends)
-
-
-def _lowest(lists: Ragged) -> list[int]:
-    """The first value of each ascending list, -1 of an empty one."""
-    lowest = torch.full((lists.batch,), -1, dtype=torch.int64, device=lists.offsets.device)
-    held = lists.offsets.diff() > 0
-    lowest[held] = lists.values[lists.offsets[:-1][held]].long()
-    return [int(node) for node in lowest.tolist()]
-
-
-@dataclass(frozen=True)
 class Held:
     """How a topic stands to wanted nodes. nodes: those that it reaches; relations: those of the topic that are part of
     a chain to one of them; ball: whether a chain of any relations leads to one of them."""
@@ -271,4 +247,4 @@ def holding(
     ]
 
 
-__all__ = ["Chain", "Held", "Reached", "TopicNodes", "Walk", "chains_of", "holding", "reach", "walk_nodes"]
+__all__ = ["Chain", "Held", "Reached", "TopicNodes", "chains_of", "holding", "reach"]

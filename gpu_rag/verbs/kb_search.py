@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from gpu_rag.graph.dots import on_grid
-from gpu_rag.graph.nearest import nearest
+from gpu_rag.graph.nearest_rows import NearestRows
 from gpu_rag.graph.ragged import expand, ragged_of_lists
 from gpu_rag.index.index import Index
 from gpu_rag.index.kb import KnowledgeBase
@@ -32,7 +32,7 @@ class KbSearch:
 
     def __init__(self, kb: KnowledgeBase, threads: int = 1):
         self.kb, self.threads = kb, threads
-        self._of_type: dict[str, tuple[np.ndarray, torch.Tensor]] = {}
+        self._of_type: dict[str, tuple[np.ndarray, NearestRows]] = {}
 
     @cached_property
     def documents(self) -> DocumentSearch:
@@ -48,14 +48,14 @@ class KbSearch:
         """f32[B, D] on the device."""
         return torch.from_numpy(np.stack(vectors).astype(np.float32)).to(self.kb.device)
 
-    def names_of_type(self, type: str | None) -> tuple[np.ndarray, torch.Tensor]:
-        """(rows, vectors of their names) of a type, or of all nodes."""
+    def names_of_type(self, type: str | None) -> tuple[np.ndarray, NearestRows]:
+        """(rows, their names, ready to be searched) of a type, or of all nodes."""
         key = "" if type is None else f"={type}"
         if key not in self._of_type:
             held = self.kb.vectors("kb_name_vectors")
             rows = np.arange(self.kb.n) if type is None else self.kb.nodes_of_type(type)
             whole = len(rows) == self.kb.n  # then no copy is made
-            self._of_type[key] = (rows, held if whole else held[torch.from_numpy(rows).to(held.device)])
+            self._of_type[key] = rows, NearestRows(held if whole else held[torch.from_numpy(rows).to(held.device)])
         return self._of_type[key]
 
     def relations_at(self, groups: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -83,8 +83,8 @@ def near_names(search: KbSearch, args: list[tuple[str | None, np.ndarray]], k: i
     found: list[Ranking] = [Ranking((), ())] * len(args)
     for type in dict.fromkeys(type for type, _ in args):
         places = [i for i, (of, _) in enumerate(args) if of == type]
-        rows, base = search.names_of_type(type)
-        top = rankings(nearest(search.tensor([args[i][1] for i in places]), base, k))
+        rows, names = search.names_of_type(type)
+        top = rankings(names.search(search.tensor([args[i][1] for i in places]), k))
         for i, one in zip(places, top):
             kept = [(int(rows[r]), s) for r, s in zip(one.rows, one.scores) if s >= threshold]
             found[i] = Ranking(tuple(r for r, _ in kept), tuple(s for _, s in kept))

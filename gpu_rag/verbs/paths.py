@@ -133,10 +133,13 @@ def _names(index: Index) -> NameSearch:
     return index.loaded("names of nodes", lambda index: NameSearch(index.loaded("kb", load_kb)))
 
 
-def _matches(index: Index, static: tuple[Any, ...], args: list[np.ndarray]) -> list[list[list[Match]]]:
+def _matches(
+    index: Index, static: tuple[Any, ...], args: list[tuple[tuple[str, ...], np.ndarray]]
+) -> list[list[list[Match]]]:
     sources, threshold, most = static
-    found = _names(index).match(np.concatenate(args), sources, threshold, most)
-    ends = np.cumsum([0, *(len(vectors) for vectors in args)]).tolist()
+    mentions = [mention for named, _ in args for mention in named]
+    found = _names(index).match(mentions, np.concatenate([vectors for _, vectors in args]), sources, threshold, most)
+    ends = np.cumsum([0, *(len(vectors) for _, vectors in args)]).tolist()
     return [found[lo:hi] for lo, hi in zip(ends, ends[1:])]
 
 
@@ -164,12 +167,12 @@ class PathVerbs(HoldsKb):
         return await Call("name_nodes", (), text)
 
     async def match_mentions(
-        self, vectors: np.ndarray, sources: Sequence[int], threshold: float, most: int
+        self, mentions: Sequence[str], vectors: np.ndarray, sources: Sequence[int], threshold: float, most: int
     ) -> list[list[Match]]:
         """For each mention (unit vectors f32[M, D]) the nodes it may be, at most `most` of each source, best first."""
-        if not len(vectors) or not sources:
-            return [[] for _ in vectors]
-        return await Call("match_mentions", (tuple(sources), threshold, most), vectors)
+        if not mentions or not sources:
+            return [[] for _ in mentions]
+        return await Call("match_mentions", (tuple(sources), threshold, most), (tuple(mentions), vectors))
 
     async def question_graph(
         self, choice: FactChoice, wanted: GraphWanted, depth: int, *, cluster: bool = True

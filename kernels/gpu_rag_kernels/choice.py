@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -41,10 +41,16 @@ def interpreted() -> bool:
 
 def kernel(package: str, function: str, device: torch.device, implementation: str = "auto") -> Callable[..., Any]:
     """`function` of the module that `pick_kernel` names, triton or reference, in gpu_rag_kernels.`package`. The choice
-    is told to the record of `gpu_rag.graph.backend`."""
-    module = import_module(f"gpu_rag_kernels.{package}.{chosen(package, pick_kernel(package, device, implementation))}")
-    found: Callable[..., Any] = getattr(module, function)
-    return found
+    is told to the record of `gpu_rag.graph.backend`. Triton starts kernels on the current device, so there it is made
+    that of the tensors for the call."""
+    name = chosen(package, pick_kernel(package, device, implementation))
+    found: Callable[..., Any] = getattr(import_module(f"gpu_rag_kernels.{package}.{name}"), function)
+    return partial(_on, device, found) if name == "triton" and device.type == "cuda" else found
+
+
+def _on(device: torch.device, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    with torch.cuda.device(device):
+        return function(*arguments, **options)
 
 
 def pick_kernel(op: str, device: torch.device, implementation: str = "auto") -> str:

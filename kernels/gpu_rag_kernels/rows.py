@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from gpu_rag.types import CSR
+
 
 @dataclass(frozen=True)
 class RowPlan:
@@ -24,6 +26,14 @@ class RowPlan:
     starts: torch.Tensor
     ends: torch.Tensor
     bounds: torch.Tensor
+
+
+def packed(csr: CSR) -> CSR:
+    """`csr` with arrays that have no gaps: a kernel reads element i at i, whatever the strides say."""
+    indptr, indices, weight = csr.indptr, csr.indices, csr.weight
+    if all(a is None or a.is_contiguous() for a in (indptr, indices, weight)):
+        return csr  # the same object, under which plans are kept
+    return CSR(indptr.contiguous(), indices.contiguous(), None if weight is None else weight.contiguous())
 
 
 _plans: Any = WeakTensorKeyDictionary()  # by the row pointers, then by chunk

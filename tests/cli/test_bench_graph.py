@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpu_rag.bench import blocks_pagerank, bubble, ego, frontier, grouping, join, measure, pagerank, reach
+from gpu_rag.bench import blocks_pagerank, bubble, ego, frontier, grouping, intersect, join, measure, pagerank, reach
 from gpu_rag.cli import bench_command
 from gpu_rag.types import Blocks, Ragged
 
@@ -20,6 +20,7 @@ PEERS = {
     "bubble": {"scipy dijkstra", "igraph distances", "networkx"},
     "ego": {"igraph", "networkx ego_graph", "scipy", "PyG k_hop_subgraph"},
     "reach": {"scipy CSR a relation", "Python dict"},
+    "intersect": {"scipy + numpy intersect1d", "Python dict and sets"},
     "components": {"scipy", "igraph", "networkx"},
     "groups": {"scipy", "Python dict"},
     "clusters": {"scikit-learn DBSCAN"},
@@ -63,14 +64,13 @@ def test_quick_fills_in_what_is_not_given(run):
 
 def test_hops(run):
     tiny = ("--sizes", 300, "--batch", 3, "--rounds", 1, "--json")
-    document = run("bench", "ego", "reach", "paths", "frontier", "--hops", "1,2", *tiny).document
-    assert [(row["op"], row["hops"]) for row in document["rows"]] == [
-        (op, hops) for op in ("ego", "reach", "paths", "frontier") for hops in (1, 2)
-    ]
+    ops = ("ego", "reach", "intersect", "paths", "frontier")
+    document = run("bench", *ops, "--hops", "1,2", *tiny).document
+    assert [(row["op"], row["hops"]) for row in document["rows"]] == [(op, hops) for op in ops for hops in (1, 2)]
     assert all(row["ms"] > 0 for row in document["rows"]) and "--hops 1,2" in document["command"]
     assert document["rows"][1]["bytes"] > document["rows"][0]["bytes"]
-    usual = run("bench", "ego", "reach", "paths", "frontier", "groups", *tiny).document["rows"]
-    assert [row["hops"] for row in usual] == [2, 2, 2, 1, None]
+    usual = run("bench", *ops, "groups", *tiny).document["rows"]
+    assert [row["hops"] for row in usual] == [2, 2, 2, 2, 1, None]
 
 
 def test_a_walk_that_does_not_move_on_is_refused(run, monkeypatch):
@@ -100,7 +100,7 @@ right = {
     name: getattr(module, name)
     for module, name in (
         (blocks_pagerank, "blocks_pagerank"), (bubble, "bubble_expansion"), (ego, "ego_balls"),
-        (ego, "induced_subgraphs"), (reach, "reachable"), (grouping, "connected_components"),
+        (ego, "induced_subgraphs"), (reach, "reachable"), (intersect, "intersect"), (grouping, "connected_components"),
         (grouping, "exact_groups"), (grouping, "radius_clusters"), (join, "join_index"),
     )
 }  # fmt: skip
@@ -145,6 +145,15 @@ def one_direction(graph, starts, chain, ways, **options):
     return right["reachable"](graph, starts, chain, Ragged(ways.values * 0 + 1, ways.offsets), **options)
 
 
+def the_first_list(a, b, **options):
+    return a
+
+
+def one_shared_value_lost(a, b, **options):
+    found = right["intersect"](a, b, **options)
+    return Ragged(found.values[:-1], found.offsets.clamp(max=len(found.values) - 1))
+
+
 def every_node_alone(csr):
     return torch.arange(csr.n)
 
@@ -170,6 +179,9 @@ WRONG = [
     ("ego", ego, "ego_balls", one_hop),
     ("ego", ego, "induced_subgraphs", one_entry_lost),
     ("reach", reach, "reachable", one_direction),
+    ("intersect", intersect, "reachable", one_direction),
+    ("intersect", intersect, "intersect", the_first_list),
+    ("intersect", intersect, "intersect", one_shared_value_lost),
     ("components", grouping, "connected_components", every_node_alone),
     ("groups", grouping, "exact_groups", one_group),
     ("clusters", grouping, "radius_clusters", wider_clusters),
@@ -177,7 +189,9 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("op", "module", "name", "wrong"), WRONG, ids=[wrong.__name__ for *_, wrong in WRONG])
+@pytest.mark.parametrize(
+    ("op", "module", "name", "wrong"), WRONG, ids=[f"{op} {wrong.__name__}" for op, *_, wrong in WRONG]
+)
 def test_a_wrong_op_is_refused_and_not_timed(op, module, name, wrong, run, monkeypatch):
     monkeypatch.setattr(module, name, wrong)
     arguments = ("--damping", "0.85", "--sizes", 300, "--batch", 1 if op in WHOLE else 20, "--rounds", 3, "--json")
@@ -206,6 +220,14 @@ def test_the_buffer_is_reused_and_grows():
     again = buffer.rows(3)
     assert again.shape == (3, 7) and again.isnan().all() and again.data_ptr() == first.data_ptr()
     assert buffer.rows(9).shape == (9, 7)
+
+
+def test_most_questions_of_intersect_have_an_answer():
+    from gpu_rag.bench.case import Config
+
+    (case,) = intersect.cases(Config(sizes=(2000,), batches=(64,)))
+    found = case.run(case.inputs(0, 64)).offsets.diff()
+    assert int((found > 0).sum()) > 48 and int(found.max()) > 3
 
 
 # --- arithmetic and references ---------------------------------------------------------------------

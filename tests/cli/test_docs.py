@@ -6,9 +6,11 @@ import argparse
 import json
 import re
 import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from gpu_rag.cli.main import COMMANDS, build_parser
@@ -29,6 +31,7 @@ OPEN = {
     "identity",
     "on_path",
     "by_hops",
+    "params",
 }
 SETTINGS = ("`--profile cpu|gpu|FILE`", "`--set KEY=VALUE`")
 
@@ -160,7 +163,7 @@ def check_shape(shown: Any, real: Any, place: str = "") -> None:
 
 
 @pytest.fixture
-def documents(run, cli, index, questions, replay, tmp_path) -> dict[str, list[Any]]:
+def documents(run, cli, index, questions, replay, tmp_path, chat_server) -> dict[str, list[Any]]:
     """What each command prints now, on the tiny corpus; after `answer` also rows of both styles."""
     llm = (*cli.HASH, "--set", f"models.llm=replay:{replay}")
     out, batch = tmp_path / "answers.jsonl", tmp_path / "batch.jsonl"
@@ -205,7 +208,35 @@ def documents(run, cli, index, questions, replay, tmp_path) -> dict[str, list[An
         printed[name] += [run(*words, *options, "--json").document for options in (["--plan"], [])]
     for name, document in knowledge_base(run, cli, tmp_path).items():
         printed[name].append(document)
+    judge = chat_server(lambda prompt: (200, '{"reason": "", "verdict": "correct"}'))
+    judged = ("eval", index, questions, "--method", "ppr", "--judge", "--set", f"eval.judge={judge.spec}")
+    printed["eval"].append(run(*judged, *llm, "--json").document)
+    printed["serve"] = served(
+        cli.command_line("serve", index, "--port", 0, "--json", *llm), cli.QUESTIONS[0]["question"]
+    )
     return printed
+
+
+def served(command: list[str], question: str) -> list[Any]:
+    """What `serve` prints, and what it answers."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        ready = json.loads(process.stdout.readline())
+        with httpx.Client(base_url=ready["url"], timeout=60) as client:
+            said = {"messages": [{"role": "user", "content": question}], "model": "gpu-rag/ppr"}
+            rows = [
+                client.post("/v1/answer", json={"question": question, "words": True}).json(),
+                client.post("/v1/retrieve", json={"question": question, "method": "dense"}).json(),
+            ]
+            passage = rows[0]["evidence"][0]["passage_id"]
+            told = [client.get(path).json() for path in ("/v1/methods", "/v1/index", f"/v1/passages/{passage}")]
+            methods = {row["method"]: row for row in told[0]["methods"]}
+            told[0]["methods"] = [methods["hybrid"], methods["hoprag"]]
+            chat = [client.post("/v1/chat/completions", json=said).json(), client.get("/v1/models").json()]
+            return [ready, *rows, *told, *chat, client.post("/v1/answer", json={"question": 5}).json()]
+    finally:
+        process.terminate()
+        assert process.wait(timeout=30) == 0
 
 
 def knowledge_base(run, cli, folder: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from gpu_rag.graph import nearest_index
@@ -72,6 +73,52 @@ def test_faiss_searches_the_vectors_of_every_text_method(run: Any, cli: Any, tin
             )
         found.append({method: [entry[f"recall@{k}"] for k in (2, 5, 10)] for method, entry in entries.items()})
     assert found[0] == found[1]
+
+
+def test_faiss_searches_the_names_and_documents_of_a_knowledge_base(run: Any, cli: Any, tmp_path: Any) -> None:
+    (tmp_path / "towns").mkdir()
+    names = ["Bern", "Thun", "Kerling", "Halden"]
+    rows = [
+        {"id": f"t{i}", "type": "town", "name": name, "text": f"{name} has a bridge."} for i, name in enumerate(names)
+    ]
+    cli.write_rows(tmp_path / "towns" / "nodes.jsonl", [*rows, {"id": "r", "type": "river", "name": "Aare"}])
+    (tmp_path / "towns" / "edges.tsv").write_text("t0\tlies on\tr\nt1\tlies on\tr\n", encoding="utf-8")
+    asked = {"id": "1", "question": "Which town on the Aare has a bridge, Bern or Thun?", "answer_ids": ["t0"]}
+    questions = cli.write_rows(tmp_path / "q.jsonl", [asked])
+    methods = ("--method", "hybgrag,hydrarag,dense")
+    built = run("index", "--skb", tmp_path / "towns", "--out", tmp_path / "kb", "--for", methods[1], *cli.NO_LLM)
+    assert built.status == 0, built.err
+    found = []
+    for by in ("torch", "faiss"):
+        given = (*methods, "--retrieval-only", "--json", *cli.NO_LLM, "--set", f"graph.neighbours={by}")
+        result = run("eval", tmp_path / "kb", questions, *given)
+        assert result.status == 0, result.err
+        entries = result.document["methods"]
+        for entry in entries.values():  # the last one too, which searches what was made ready for another
+            searched = {name: entry["graph_ops"].get(name) for name in ("nearest", "nearest_index")}
+            expected = {"nearest": "numba", "nearest_index": None}
+            assert searched == (expected if by == "torch" else {"nearest": None, "nearest_index": "faiss"})
+        found.append({method: [entry[name] for name in ("hit@1", "hit@5", "mrr")] for method, entry in entries.items()})
+    assert found[0] == found[1]
+
+
+def test_faiss_finds_the_synonyms_where_it_is_asked_for(run: Any, cli: Any, tiny_corpus: Any, tmp_path: Any) -> None:
+    tables = []
+    for by in ("torch", "faiss"):
+        given = ("--for", "ppr", "--json", *cli.NO_LLM, "--set", f"graph.neighbours={by}")
+        result = run("index", tiny_corpus, "--out", tmp_path / by, *given, "--set", "index.synonym_threshold=0.01")
+        assert result.status == 0, result.err
+        ran = result.document["stages"]["synonyms"]["graph_ops"]
+        searched = {name: ran.get(name) for name in ("nearest", "nearest_index")}
+        expected = {"nearest": "numba", "nearest_index": None}
+        assert searched == (expected if by == "torch" else {"nearest": None, "nearest_index": "faiss"})
+        (file,) = (tmp_path / by / "stages").glob("synonyms-*/synonyms.parquet")
+        tables.append(pq.read_table(file))
+    assert tables[0].num_rows > 3
+    assert tables[0].select(["left", "right"]) == tables[1].select(["left", "right"])
+    again = run("index", tiny_corpus, "--out", tmp_path / "torch", *given, "--set", "index.synonym_threshold=0.01")
+    skipped = {name: stage["skipped"] for name, stage in again.document["stages"].items()}
+    assert not skipped["synonyms"] and skipped["entity_vectors"]  # other bits: made anew, and nothing before it
 
 
 def test_faiss_that_is_missing_is_an_error(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:

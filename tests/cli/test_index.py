@@ -207,6 +207,10 @@ def test_a_run_that_makes_other_entities_says_so_and_names_what_it_drops(run, cl
     again = run("index", tiny_corpus, "--out", out, "--openie", ready, "--for", "hoprag", *cli.NO_LLM)
     assert again.status == 0 and "extractor" not in again.err and "dropped" not in again.err
     forgot = run("index", tiny_corpus, "--out", out, "--for", "hoprag", *cli.NO_LLM)
+    assert forgot.status == 2
+    assert "extractor import needs results to import" in forgot.error and "--openie" in forgot.error
+    patterns = ("--set", "index.extractor=patterns")
+    forgot = run("index", tiny_corpus, "--out", out, "--for", "hoprag", *patterns, *cli.NO_LLM)
     assert forgot.status == 0
     assert "made by the extractor import, now patterns makes them anew" in forgot.err
     assert "--openie FILE keeps them" in forgot.err

@@ -83,13 +83,14 @@ def test_strict_stops_at_the_bad_row(run, cli, kg, tmp_path):
 
 
 def test_a_plan_says_what_it_does_not_predict(run, cli, kg, tiny_corpus, tmp_path):
-    alone = run("index", "--kg", kg, "--out", tmp_path / "ix", "--plan", *cli.NO_LLM)
-    assert alone.status == 2 and "--plan predicts from a sample of passages" in alone.error
+    pages = tmp_path / "pages.jsonl"
+    pages.write_text('{"url": "https://w/1", "title": "Ves", "text": "A river."}\n')
     words = ("index", tiny_corpus, "--kg", kg, "--out", tmp_path / "ix", "--for", "bm25", *cli.NO_LLM)
+    words += ("--source", f"net=web:{pages}")
     plan = run(*words, "--plan", "--json").document
-    assert any("not predicted: kb;" in note for note in plan["notes"]) and "kb" not in plan["stages"]
+    assert any("not predicted: kb_web;" in note for note in plan["notes"]) and "kb_web" not in plan["stages"]
     built = run(*words, "--json").document
-    assert "kb" in built["stages"] and "bm25" in built["plan"] and "kb" not in built["plan"]
+    assert "kb_web" in built["stages"] and {"bm25", "kb"} < built["plan"].keys() and "kb_web" not in built["plan"]
 
 
 def test_exports_have_the_knowledge_base(run, cli, skb, tmp_path):

@@ -42,6 +42,8 @@ def test_environment_yml_agrees_with_the_gpu_extra() -> None:
     environment = pins((ROOT / "environment.yml").read_text().splitlines())
     assert len(extra) >= 5
     assert {name: environment.get(name) for name in extra} == extra
+    wanted = {re.split(r"[=<>!~\[ ]", line)[0] for line in project["optional-dependencies"]["gpu"]}
+    assert wanted <= set(environment), "what nothing else asks for is missed only where it is used"
 
 
 @pytest.mark.parametrize("name", PROFILES)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "pagerank_multi_gpu.py"
 SMALL = ["--nodes", "700", "--edges", "2000", "--questions", "3", "--block", "4", "--k", "5", "--cpu"]
@@ -47,6 +50,33 @@ def test_parts_of_a_graph_are_drawn_apart(monkeypatch: pytest.MonkeyPatch) -> No
     assert torch.equal(one, again) and not torch.equal(one, other)
     counts = torch.stack([torch.bincount(ends, minlength=500) for ends in (one, other)]).double()
     assert float(torch.corrcoef(counts)[0, 1]) > 0.5, "the same nodes are the hubs of both parts"
+
+
+def test_ranks_take_their_gpu_and_wait_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 may draw for more than the ten minutes that nccl waits; barriers work on the current device."""
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    module, calls = importlib.import_module("pagerank_multi_gpu"), []
+    joins = inspect.signature(dist.init_process_group)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: calls.append(device))
+    monkeypatch.setattr(dist, "init_process_group", lambda *a, **o: calls.append(joins.bind(*a, **o).arguments))
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    monkeypatch.delenv("RANK", raising=False)
+    third = torch.device("cuda:3")
+    assert module.join(False) == third and calls == [third]
+    monkeypatch.setenv("RANK", "11")
+    assert module.join(False) == third and calls[1] == third
+    assert (calls[2]["backend"], calls[2]["device_id"]) == ("nccl", third)
+    assert calls[2]["timeout"] > timedelta(hours=1)
+    assert module.join(True) == torch.device("cpu")
+    assert (calls[3]["backend"], calls[3]["device_id"]) == ("gloo", None)
+
+
+def test_the_script_starts_without_what_reads_texts() -> None:
+    """On a machine with torch alone: the index is opened only where it is asked for."""
+    code = "import sys; sys.modules.update(dict.fromkeys(('Stemmer', 'bm25s', 'ahocorasick', 'jsonschema')))"
+    code += f"; sys.path.insert(0, {str(SCRIPT.parent)!r}); import pagerank_multi_gpu, device_check"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_wrong_result_is_a_failure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

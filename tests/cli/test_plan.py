@@ -195,8 +195,9 @@ def test_a_plan_of_other_settings_is_not_compared(run, cli, tiny_corpus, tmp_pat
     assert run(*given, "--plan").status == 0
     other = run(*given, "--set", "index.chunk_words=8", "--set", "index.overlap_words=2", "--json")
     assert "plan" not in other.document and "not compared" in other.err
-    assert run(*given, "--set", "index.bm25_b=0.5", "--plan").status == 0
-    found = run(*given, "--json").document["plan"]
+    usual = ("--set", "index.chunk_words=300", "--set", "index.overlap_words=50")  # an index remembers what was said
+    assert run(*given, *usual, "--set", "index.bm25_b=0.5", "--plan").status == 0
+    found = run(*given, *usual, "--json").document["plan"]
     assert "passages" in found and "bm25" not in found
 
 

@@ -430,3 +430,41 @@ def test_an_index_without_the_layers_says_what_to_run(build: Any, facts: Any, fa
     other = build(facts, methods=["dense"])
     with pytest.raises(MissingLayer, match="bubblerag"):
         other.answer(BORN, method="bubblerag", settings=fast, retrieval_only=True)
+
+
+# --- limits ----------------------------------------------------------------------------------------
+
+
+def test_retrieval_alone_does_not_end_at_what_was_found_before(index: gpu_rag.Index, fast: Any) -> None:
+    llm = scripted(enough="B", reader="Tamsin")
+    (answer,) = index.answer(BORN, method="bubblerag", settings=fast, llm=llm, retrieval_only=True)
+    assert not llm.calls and "trees/first" in verbs(answer) and not [v for v in verbs(answer) if v.startswith("enough")]
+    assert answer.paths and answer.text is None
+
+
+def test_neighbours_are_shown_and_picked_up_to_their_limits(index: gpu_rag.Index, fast: Any) -> None:
+    def shown(**params: Any) -> tuple[int, Answer]:
+        def first(request: Request) -> str:
+            most = ["A", "B", "C"][: params.get("max_picks", 5)]
+            return json.dumps({"chosen": most}) if isinstance(request.constraint, JsonSchema) else most[0]
+
+        llm = scripted(groups=grouped(("the bridge", 1.0, ["Halden Bridge"])), expand=first)
+        answer = ask(index, fast, llm, method={"bubblerag": params})
+        options = re.findall(r"^[A-Z]\. ", prompts(llm, "expand")[0], re.MULTILINE)
+        return len(options), answer
+
+    whole, _ = shown(n_trees=1)
+    assert whole == 3  # what the bridge has: designed by, crosses, stands at
+    assert shown(n_trees=1, n_neighbours=2)[0] == 2
+    _, three = shown(n_trees=1, depth=1, max_picks=3)
+    _, one = shown(n_trees=1, depth=1, max_picks=1)
+    assert len(chosen(three, "expand_1_1/llm")) == 3 and len(chosen(one, "expand_1_1/llm")) == 1
+
+
+@pytest.mark.parametrize("n", [1, 3, 6])
+def test_no_more_passages_are_read_than_asked_for(index: gpu_rag.Index, fast: Any, n: int) -> None:
+    llm = scripted()
+    answer = ask(index, fast, llm, method={"bubblerag": {"n_passages": n}})
+    assert len(answer.evidence) == n
+    (read,) = prompts(llm, "answer")
+    assert f"[{n}] " in read and f"[{n + 1}] " not in read

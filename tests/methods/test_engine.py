@@ -45,6 +45,8 @@ MATTERS = [
     {"runtime": {"max_tokens": 300}},
     {"runtime": {"max_seconds": 3.5}},
     {"models": {"decider": "similarity"}},
+    {"graph": {"pagerank": "scipy"}},
+    {"graph": {"neighbours": "faiss"}},
 ]
 MATTERS_NOT = [
     {"runtime": {"max_live": 3}},
@@ -54,6 +56,9 @@ MATTERS_NOT = [
     {"method": {"hybrid": {"depth": 7}}},
     {"method": {"ppr": {"damping": 0.85}}},  # the default, spelled out
     {"runtime": {"max_seconds": 0}},
+    {"graph": {"ops": "torch"}},  # equal bits by every implementation of what ppr runs
+    {"graph": {"pagerank": "numba", "neighbours": "torch"}},  # what auto is on a CPU, spelled out
+    {"eval": {"judge": "smollm2"}},
 ]
 
 

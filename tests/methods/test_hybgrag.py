@@ -392,6 +392,19 @@ def test_a_question_alone_is_that_question_in_any_batch(index: gpu_rag.Index) ->
         assert [(s.verb, s.chosen) for s in alone.trace] == [(s.verb, s.chosen) for s in answer.trace]
 
 
+def test_nearer_nodes_come_first_unless_cosine_alone_is_asked_for(index: gpu_rag.Index) -> None:
+    """At one edge from Marta Orlo her films; at two, by the same relation, nobody but herself; by both, more."""
+    both = Script(route(entity("Marta Orlo", "person", "directed_by", "starred")), valid="yes")
+    by_distance, by_cosine = (names(run(index, both, order=order)) for order in ("distance", "cosine"))
+    assert set(by_distance) == set(by_cosine) and by_distance != by_cosine
+    named = {"Piet Ruyven", "Lena Voss"}  # directed by, then starred, or the other way round
+    assert set(by_distance[:3]) == named and set(by_distance[3:6]) == {
+        "Harbour of Glass",
+        "Night Ferry",
+        "The Quiet Tower",
+    }
+
+
 def test_questions_are_batched(index: gpu_rag.Index) -> None:
     engine = index.engine(merge(FAST, {"method": {"hybgrag": {"iterations": 1}}}))
     asked = [
@@ -566,7 +579,17 @@ def test_few_examples_reach_the_commentor(index: gpu_rag.Index) -> None:
 
 @pytest.mark.parametrize(
     "params",
-    [{"iterations": 0}, {"radius": 4}, {"radius": 0}, {"n_examples": -1}, {"feedback": "kind"}, {"examples": "all"}],
+    [
+        {"iterations": 0},
+        {"radius": 4},
+        {"radius": 0},
+        {"n_examples": -1},
+        {"feedback": "kind"},
+        {"examples": "all"},
+        {"order": "score"},
+        {"n_types": 0},
+        {"n_shown": 0},
+    ],
 )
 def test_parameters_are_checked(params: dict[str, Any]) -> None:
     with pytest.raises(UsageError):

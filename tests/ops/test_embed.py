@@ -267,6 +267,28 @@ def test_sentence_transformer_rows_are_identical_in_any_batch(monkeypatch, tmp_p
     assert rows_that_differ(lambda t: whole.encode(t, 8, False, True, True), texts) > 0
 
 
+def out_of_memory(*args, **kwargs):
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def test_a_device_without_room_for_a_batch_is_a_model_error(monkeypatch, minilm, tmp_path):
+    """What torch raises is a RuntimeError that nothing above would take for a failure of the model."""
+    monkeypatch.setattr(minilm, "_model", out_of_memory)
+    with pytest.raises(ModelError, match=r"out of memory; given 8 texts of 16 tokens; leave the GPU more room"):
+        minilm.embed(["a river"])
+    fake = types.ModuleType("sentence_transformers")
+    fake.SentenceTransformer = FakeSentenceTransformer  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "sentence_transformers", fake)
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    embedder = load_embedder(str(tmp_path))
+    monkeypatch.setattr(FakeSentenceTransformer, "encode", out_of_memory)
+    with pytest.raises(ModelError, match=r"out of memory; given 8 texts of 4 tokens"):
+        embedder.embed(["a river"])
+    monkeypatch.setattr(fake, "SentenceTransformer", out_of_memory)
+    with pytest.raises(ModelError, match=f"out of memory; given {tmp_path}"):
+        load_embedder(str(tmp_path))
+
+
 def test_sentence_transformer_missing(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(MissingBackend, match=r"gpu-rag\[gpu\]"):

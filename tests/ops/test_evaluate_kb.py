@@ -183,6 +183,31 @@ def test_an_answer_id_that_is_no_node_is_refused(index, tmp_path):
         evaluate(index, asked, methods=["bm25"], retrieval_only=True, settings=SETTINGS)
 
 
+def test_nodes_of_other_types_are_left_out_where_a_question_says_so(index, tmp_path, scripted):
+    async def retrieve(question: Question, verbs: Any, params: Any) -> Any:
+        nodes = tuple(RankedNode(f"n{k}", "", "", "", -1.0) for k in (3, 1, 0))
+        return type("Found", (Support,), {"nodes": nodes})(())
+
+    scripted(retrieve)
+    row = {"question": "Which town?", "answer_ids": ["n0"]}
+    asked = questions(
+        tmp_path / "q.jsonl", {"id": "1", **row}, {"id": "2", **row, "answer_types": ["town"]},
+        {"id": "3", **row, "answer_types": ["river", "town"]},
+    )  # fmt: skip
+    found = evaluate(index, asked, methods=["scripted"], retrieval_only=True, settings=SETTINGS)
+    assert found.scores["scripted"]["mrr"] == [1 / 3, 1 / 2, 1 / 3]
+
+
+@pytest.mark.parametrize(
+    ("types", "said"),
+    [(["lake"], "no types of the know"), ("town", "no types"), ([], "no types"), (["river"], "of none of the")],
+)
+def test_answer_types_that_cannot_be_are_refused(index, tmp_path, types, said):
+    row = {"id": "1", "question": "?", "answer_ids": ["n0"], "answer_types": types}
+    with pytest.raises(BadInput, match=said):
+        evaluate(index, questions(tmp_path / "q.jsonl", row), methods=["bm25"], retrieval_only=True, settings=SETTINGS)
+
+
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
     """scripted(retrieve): a method `scripted` that needs the knowledge base alone."""

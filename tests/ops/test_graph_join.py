@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph import join as module
 from gpu_rag.graph import join_numba
-from gpu_rag.graph.dots import GRID, Filter, on_grid
+from gpu_rag.graph.dots import GRID, Filter, filter_for, on_grid
 from gpu_rag.graph.join import hybrid_argmax, join_index
 from gpu_rag.graph.join_keywords import part_of
 from gpu_rag.types import Ragged
@@ -263,6 +263,37 @@ def test_a_slack_that_is_too_small_is_caught(narrow: bool, monkeypatch: pytest.M
     monkeypatch.setattr(join_numba, "rounding_of", lambda dtype: 0.0)
     with pytest.raises(AssertionError):
         check(join, *case)
+
+
+def shares(fractions: list[tuple[int, int]], n_left: int) -> tuple[Ragged, Ragged]:
+    """Keywords of one left row, 0..n_left, and of right rows that share o of a union of u, for each (o, u)."""
+    lists = [[*range(o), *range(n_left, u)] for o, u in fractions]
+    return ragged([list(range(n_left))]), ragged(lists)
+
+
+@pytest.mark.parametrize("rounded", [True, False])
+@pytest.mark.parametrize("name", ["numba f32", "numba bf16", "numba bf16, kept", "index"])
+def test_the_sum_with_a_share_has_slack(name: str, rounded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """7226/14291 is above 7989/15800 by 4.4e-9, but not as 14291 f32(7989/15800) <= 7226 in f32. Vectors of zeros have
+    no error that would leave room."""
+    one, other = (7989, 15800), (7226, 14291)
+    assert other[0] * one[1] > one[0] * other[1]
+    assert np.float32(one[0] / one[1]) * np.float32(other[1]) > np.float32(other[0])
+    left, right = torch.zeros(1, 4), torch.zeros(2, 4)
+    words = shares([one, other], 8192)
+    if rounded:
+        check(JOINS[name], left, words[0], right, words[1], None)
+        return
+    monkeypatch.setattr(join_numba, "ARITHMETIC", 0.0)
+    with pytest.raises(AssertionError):
+        check(JOINS[name], left, words[0], right, words[1], None)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 64, 384, 1024, 4096, 1 << 16])
+def test_the_slack_of_unit_rows_has_room_for_a_sum(dim: int) -> None:
+    """What the bound takes (see `filter_for`) and 6 u for a share, a sum and a rounded cut, of rows 1.01 long."""
+    u = 2.0**-24
+    assert filter_for(torch.zeros(0, dim), dtype=torch.float32).slack > (1.03 * dim + 1.01 * dim**0.5 + 6) * u
 
 
 def test_bit_checks_catch_a_score_that_depends_on_the_batch() -> None:

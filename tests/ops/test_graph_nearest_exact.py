@@ -180,6 +180,18 @@ def test_threads_do_not_matter(three_threads: None) -> None:
         assert torch.equal(found.ids, alone.ids) and torch.equal(found.scores, alone.scores)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_query_does_not_know_how_many_there_are(dtype: torch.dtype) -> None:
+    """Alone, in blocks of four, in what is left of them, and in products of a tile."""
+    queries, base = across(40, 70, 20), nearly_equal(700, 70, 21).to(dtype)
+    whole = nearest(queries, base, 6)
+    for size in (1, 2, 4, 5, 16, 17):
+        for first in (0, 40 - size):
+            part = nearest(queries[first : first + size], base, 6)
+            assert torch.equal(part.ids, whole.ids[first : first + size]), size
+            assert torch.equal(part.scores, whole.scores[first : first + size]), size
+
+
 def test_a_base_that_is_not_contiguous() -> None:
     wide, queries = draw(100, 80, 15), draw(6, 40, 16)
     for base in (wide[:, ::2], wide.T[::2][:40].T[:, :40]):
@@ -210,6 +222,20 @@ def test_checks_catch_a_filter_that_is_too_narrow(dtype: torch.dtype, monkeypatc
     monkeypatch.setattr(nearest_numba, "slack_of", lambda asked, rows: np.zeros(len(asked.length)))
     with pytest.raises(AssertionError):
         check(by_products(dtype), across(40, 64, 4), nearly_equal(300, 64, 5), 9)
+
+
+@needs_numba
+def test_checks_catch_rows_that_are_passed_over_too_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rough scores of one row at a time, believed as they are, lose rows that torch finds."""
+    from gpu_rag.graph import nearest_numba
+
+    queries = across(16, 400, 4)
+    base = torch.nn.functional.normalize(units(1, 400, 99) + 1e-8 * draw(4000, 400, 5))  # the last bits differ
+    wanted = nearest(queries, base, 9, implementation="torch")
+    found = nearest(queries, base, 9)
+    assert torch.equal(found.ids, wanted.ids) and torch.equal(found.scores, wanted.scores)
+    monkeypatch.setattr(nearest_numba, "unit_of", lambda n_dims: 0.0)
+    assert not torch.equal(nearest(queries, base, 9).ids, wanted.ids)
 
 
 def test_checks_catch_torch_tiles_that_are_too_sure(monkeypatch: pytest.MonkeyPatch) -> None:

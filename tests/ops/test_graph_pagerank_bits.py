@@ -48,7 +48,7 @@ def check_bits(graph: PageRankGraph, solve: Solve) -> None:
     together = solve(graph, questions)
     for b in (0, 1, 31, 32, 33, 64, 69):
         assert torch.equal(solve(graph, [questions[b]])[0], together[b]), f"question {b} alone"
-    for few in (2, 8, 9):  # numba's rows hold 8 questions or 32
+    for few in (1, 2, 8, 9):  # numba's rows hold 1, 8 or 32 questions
         assert torch.equal(solve(graph, questions[:few]), together[:few]), f"{few} questions"
     order = np.random.default_rng(5).permutation(70)
     shuffled = solve(graph, [questions[b] for b in order])
@@ -59,6 +59,25 @@ def check_bits(graph: PageRankGraph, solve: Solve) -> None:
 @pytest.mark.parametrize(("implementation", "kind"), IMPLEMENTATIONS)
 def test_a_row_does_not_know_its_batch(graph: PageRankGraph, implementation: str, kind: str, damping: float) -> None:
     check_bits(graph, solver(implementation, kind, damping))
+
+
+def test_rows_hold_as_many_questions_as_the_tests_ask() -> None:
+    from gpu_rag.graph.pagerank_numba import lanes_for
+
+    assert [lanes_for(few) for few in (1, 2, 8, 9, 70)] == [1, 8, 8, 32, 32]
+
+
+@pytest.mark.parametrize("damping", [0.5, 0.85])
+def test_sweeps_in_one_call_are_the_sweeps_one_by_one(
+    graph: PageRankGraph, damping: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gpu_rag.graph.pagerank_numba import NumbaTile
+
+    solve, questions = solver("numba", "sor", damping), lists(9, 6)
+    together = [solve(graph, questions[:few]) for few in (1, 9)]
+    monkeypatch.delattr(NumbaTile, "sweep_until")
+    for few, found in zip((1, 9), together):
+        assert torch.equal(solve(graph, questions[:few]), found)
 
 
 def test_threads_do_not_change_bits(graph: PageRankGraph) -> None:

@@ -232,6 +232,11 @@ DAMAGES: dict[str, tuple[str, Damage, str]] = {
         arrays("vectors", lambda a: a.update(vectors=a["vectors"][1:])),
         "5 rows for 6",
     ),
+    "vectors of another embedder": (
+        "higra_relation_vectors",
+        arrays("vectors", lambda a: a.update(vectors=np.pad(a["vectors"], ((0, 0), (0, 1))))),
+        "dimensions for",
+    ),
     "a profile of nobody": ("extraction", rows("profiles", unknown_profile), "was not extracted there"),
 }  # fmt: skip
 

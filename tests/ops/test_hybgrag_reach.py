@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
+from itertools import permutations, product
 
 import networkx as nx
 import numpy as np
@@ -17,9 +17,10 @@ from gpu_rag.index.kb_memory import knowledge_base
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.verbs import kb_reach
 from gpu_rag.verbs.kb_documents import DocumentSearch
-from gpu_rag.verbs.kb_reach import Reached, TopicNodes, Walk, chains_of, holding, reach, walk_nodes
+from gpu_rag.verbs.kb_reach import Reached, TopicNodes, chains_of, holding, reach
 from gpu_rag.verbs.kb_schema import KbSchema
 from gpu_rag.verbs.kb_search import KbSearch, ranked_relations
+from gpu_rag.verbs.kb_walks import Walk, walk_nodes
 from gpu_rag.verbs.retrieve import rankings
 
 EMBED = HashEmbedder()
@@ -58,14 +59,29 @@ def reached_by(graph: nx.MultiGraph, topic: TopicNodes, radius: int) -> set[int]
     return found
 
 
-def plain(kb: KnowledgeBase, topics: Asked, vector: np.ndarray, radius: int, k: int) -> tuple[list[int], bool, int]:
+def distance(graph: nx.MultiGraph, topic: TopicNodes, node: int, radius: int) -> int | None:
+    """0 where all relations once, in some order, lead to the node; else the steps of the shortest walk, if any."""
+    named = permutations(topic.relations) if 0 < len(topic.relations) <= radius else ()
+    if any(node in ends(graph, topic.nodes, chain) for chain in named):
+        return 0
+    return next((steps for steps in range(1, radius + 1) if node in reached_by(graph, topic, steps)), None)
+
+
+def plain(
+    kb: KnowledgeBase, topics: Asked, vector: np.ndarray, radius: int, k: int, by_distance: bool
+) -> tuple[list[int], bool, int]:
     graph = multigraph(kb)
     sets = [reached_by(graph, topic, radius) for topic in topics]
     own = {node for topic in topics for node in topic.nodes}
     shared = set.intersection(*sets) - own if sets else set()
     taken = shared or set().union(*sets) - own
-    scored = sorted((-float(score(kb, node) @ vector.astype(np.float64)), node) for node in taken)
-    return [node for _, node in scored[:k]], bool(shared), len(taken)
+    far = dict.fromkeys(taken, 0)
+    if by_distance:
+        measured = {node: [distance(graph, topic, node, radius) for topic in topics] for node in taken}
+        known = {node: [d for d in found if d is not None] for node, found in measured.items()}
+        far = {node: max(found) if shared else min(found) for node, found in known.items()}
+    scored = sorted((far[node], -float(score(kb, node) @ vector.astype(np.float64)), node) for node in taken)
+    return [node for _, _, node in scored[:k]], bool(shared), len(taken)
 
 
 def score(kb: KnowledgeBase, node: int) -> np.ndarray:
@@ -73,8 +89,11 @@ def score(kb: KnowledgeBase, node: int) -> np.ndarray:
     return kb.vectors("kb_text_vectors")[kb.text_row[node]].numpy().astype(np.float64)
 
 
-def run(kb: KnowledgeBase, asked: list[Asked], texts: Sequence[str], radius: int = 2, k: int = 5) -> list[Reached]:
-    return reach(kb, asked, torch.from_numpy(EMBED.embed(list(texts))), radius=radius, k=k)
+def run(
+    kb: KnowledgeBase, asked: list[Asked], texts: Sequence[str], radius: int = 2, k: int = 5, by_distance: bool = True
+) -> list[Reached]:
+    vectors = torch.from_numpy(EMBED.embed(list(texts)))
+    return reach(kb, asked, vectors, radius=radius, k=k, by_distance=by_distance)
 
 
 @st.composite
@@ -92,17 +111,19 @@ def cases(draw: st.DrawFn) -> tuple[KnowledgeBase, list[Asked], int]:
 
 
 @settings(max_examples=80, deadline=None)
-@given(cases())
-def test_it_is_what_networkx_reaches_and_shares(case: tuple[KnowledgeBase, list[Asked], int]) -> None:
+@given(cases(), st.booleans())
+def test_it_is_what_networkx_reaches_and_shares(
+    case: tuple[KnowledgeBase, list[Asked], int], by_distance: bool
+) -> None:
     kb, asked, radius = case
     texts = [f"name {i} and r{i}" for i in range(len(asked))]
-    found = run(kb, asked, texts, radius, 4)
+    found = run(kb, asked, texts, radius, 4, by_distance)
     graph = multigraph(kb)
     for topics, text, one in zip(asked, texts, found):
-        rows, met, n = plain(kb, topics, EMBED.embed([text])[0], radius, 4)
+        rows, met, n = plain(kb, topics, EMBED.embed([text])[0], radius, 4, by_distance)
         assert (list(one.rows), one.met, one.n_candidates) == (rows, met, n)
         assert list(one.n_reached) == [len(reached_by(graph, topic, radius)) for topic in topics]
-        assert list(one.scores) == sorted(one.scores, reverse=True)
+        assert by_distance or list(one.scores) == sorted(one.scores, reverse=True)
 
 
 @settings(max_examples=50, deadline=None)
@@ -202,6 +223,28 @@ def test_two_steps_go_on_and_the_topic_itself_is_no_candidate() -> None:
     assert found.n_reached == (4,)  # with Piet
 
 
+def test_nearer_nodes_come_first_and_where_all_named_relations_lead_before_them() -> None:
+    """From Piet: Ash and Birch at one step; at two Quinn, by a director or by a star."""
+    for by_distance, places in ((True, {A: 0, B: 0, Q: 1}), (False, {Q: 0, A: 1, B: 1})):
+        found = run(FILMS, [[TopicNodes((P,), (DIRECTED,))]], ["Quinn (person)"], 2, 9, by_distance)[0]
+        assert [places[row] for row in found.rows] == sorted(places.values())
+    both = one(TopicNodes((P,), (DIRECTED, STARRED)), radius=2)
+    assert both.rows[0] == Q and set(both.rows) == {A, B, Q}  # directed by, then starred, as was named
+    assert both.chains[0] == ((DIRECTED, STARRED),)
+    tight = one(TopicNodes((P,), (DIRECTED, STARRED)), radius=1)
+    assert set(tight.rows) == {A, B}
+
+
+def test_of_two_topics_the_farther_counts_and_in_a_union_the_nearer() -> None:
+    """Birch is one step from both. Ash and Cedar: one from one of them, two from the other along the same relation."""
+    met = one(TopicNodes((P,), (DIRECTED, STARRED)), TopicNodes((Y,), (RELEASED,)), radius=1)
+    assert (met.rows, met.met) == ((A,), True)
+    wide = one(TopicNodes((A,), (DIRECTED,)), TopicNodes((C,), (DIRECTED,)), radius=2)
+    assert wide.met and wide.rows[0] == B and set(wide.rows) == {B}
+    union = one(TopicNodes((P,), (DIRECTED,)), TopicNodes((Y,), ()), radius=2)
+    assert not union.met and set(union.rows[:2]) == {A, B} and union.rows[2] == Q
+
+
 def test_an_intersection_and_a_union_that_says_so() -> None:
     found = one(TopicNodes((P,), (DIRECTED,)), TopicNodes((Y,), (RELEASED,)))
     assert (found.rows, found.met, found.n_candidates) == ((A,), True, 1)
@@ -254,6 +297,27 @@ def test_a_version_that_intersects_over_the_batch_is_caught(monkeypatch: pytest.
 
     monkeypatch.setattr(kb_reach, "_candidates", over_all)
     assert [set(one.rows) for one in run(FILMS, asked, ["which film"] * 2, 1)] != [{A, B}, {B, C}]
+
+
+def test_a_version_that_takes_the_nearer_of_two_topics_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an intersection the plausible wrong distance puts a node first that one topic is far from."""
+    kb = knowledge_base(
+        [(id, id, "x") for id in ("s", "t", "u", "v", "w")],
+        [("s", "r", "u"), ("u", "r", "v"), ("t", "r", "v"), ("s", "r", "w"), ("t", "r", "w")],
+        embed=EMBED.embed,
+    )
+    s, t, _, v, w = range(5)
+    asked = [[TopicNodes((s,), (0,)), TopicNodes((t,), (0,))]]
+    for wanted in ("v", "w"):
+        (found,) = run(kb, asked, [f"{wanted} (x)"])
+        assert found.rows[0] == w and v in found.rows, "w is one step from both, v two from s"
+    whole = kb_reach._distances
+
+    def nearer(kb, asked, walks, reached, candidates, met):  # type: ignore[no-untyped-def]
+        return whole(kb, asked, walks, reached, candidates, torch.zeros_like(met))
+
+    monkeypatch.setattr(kb_reach, "_distances", nearer)
+    assert run(kb, asked, ["v (x)"])[0].rows[0] == v
 
 
 # --- documents and types ---------------------------------------------------------------------------

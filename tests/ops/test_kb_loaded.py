@@ -179,7 +179,7 @@ def test_loaded_from_an_index_it_is_what_was_made_in_memory(tmp_path: Path, monk
     held = load_kb(index)
     made = knowledge_base(nodes, edges, embed=embed, sources=["kg"], passages=[("c", "c", "A quiet place.")])
     for name in ("node_ids", "node_names", "node_aliases", "type_names", "relation_names", "relation_texts", "texts"):
-        assert getattr(held, name) == getattr(made, name), name
+        assert list(getattr(held, name)) == list(getattr(made, name)), name
     for name in ("node_type", "node_sources", "head", "relation", "tail", "source", "n_own", "text_row"):
         assert np.array_equal(getattr(held, name), getattr(made, name)), name
     assert held.node_passages.values.tolist() == made.node_passages.values.tolist() == [0]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import torch
-from gpu_rag_kernels import choice, msbfs_or, ragged_gather_dot_topk
-from gpu_rag_kernels.rows import row_plan
+from gpu_rag_kernels import choice, join_top1, msbfs_or, ragged_gather_dot_topk
+from gpu_rag_kernels.rows import packed, row_plan
 
 from gpu_rag.errors import BadInput, MissingBackend, UsageError
 from gpu_rag.graph.csr import csr_from_edges
-from gpu_rag.types import Ragged
+from gpu_rag.types import CSR, Ragged
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -37,6 +39,29 @@ def test_without_triton_the_reference_runs_everywhere(monkeypatch: pytest.Monkey
         choice.pick_kernel("op", GPU, "cuda")
 
 
+def test_triton_runs_on_the_device_of_the_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton itself takes the current device, whatever device the tensors are on."""
+    current: list[torch.device] = []
+
+    @contextmanager
+    def on(device: torch.device) -> Iterator[None]:
+        current.append(device)
+        yield
+        current.pop()
+
+    def step(x: int, *, more: int) -> tuple[int, list[torch.device]]:
+        return x + more, list(current)
+
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(choice, "find_spec", lambda name: object())
+    monkeypatch.setattr(choice, "import_module", lambda name: SimpleNamespace(step=step))
+    monkeypatch.setattr(torch.cuda, "device", on)
+    second = torch.device("cuda:1")
+    assert choice.kernel("op", "step", second)(1, more=2) == (3, [second]) and not current
+    assert choice.kernel("op", "step", second, "reference")(1, more=2) == (3, [])
+    assert choice.kernel("op", "step", CPU)(1, more=2) == (3, [])
+
+
 def test_triton_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr(choice, "find_spec", lambda name: asked.append(name))
@@ -54,6 +79,24 @@ def test_rows_are_planned_once_longest_first_and_hubs_in_chunks() -> None:
     assert list(zip(plan.starts.tolist(), plan.ends.tolist())) == [(1, 4), (4, 7), (7, 8), (11, 14), (14, 17)]
     assert plan.bounds.tolist() == [0, 3, 5]
     assert row_plan(indptr, 3) is plan and row_plan(indptr, 7).hubs.tolist() == [] != row_plan(indptr, 6).hubs.tolist()
+
+
+def test_a_matrix_without_gaps_stays_as_it_is() -> None:
+    csr = CSR(torch.tensor([0, 1, 2]), torch.tensor([1, 0]), torch.tensor([2.0, 3.0]))
+    assert packed(csr) is csr
+    gaps = CSR(csr.indptr.repeat_interleave(2)[::2], torch.tensor([[1, 5], [0, 5]])[:, 0], csr.weight)
+    for made, wanted in zip(vars(packed(gaps)).values(), vars(csr).values()):
+        assert torch.equal(made, wanted) and made.is_contiguous()
+
+
+def test_a_join_fits_the_grid_of_a_gpu() -> None:
+    def side(n: int) -> join_top1.Side:
+        return join_top1.Side(torch.zeros(n, 1), torch.zeros(n, 0).half(), torch.zeros(n, dtype=torch.int32))
+
+    most = join_top1.MOST_STRIPS
+    assert join_top1.join_top1(side(0), side(most), strip=1).best.shape == (0, most)
+    with pytest.raises(BadInput, match="too many rows; given 65536 right rows in strips of 1; expected at most 65535"):
+        join_top1.join_top1(side(0), side(most + 1), strip=1)
 
 
 def test_a_hop_by_hand() -> None:

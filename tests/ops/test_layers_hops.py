@@ -245,6 +245,23 @@ def test_candidates_that_hold_everything_give_the_exact_edges(bench: Any, neighb
     assert not (bench.folder("hop_edges") / "keys.safetensors").exists()  # nothing to carry over later
 
 
+@pytest.mark.parametrize("named", ["torch", "faiss"])
+def test_the_library_of_the_graph_settings_is_taken_where_none_is_named(bench: Any, named: str) -> None:
+    sides = drawn(4)
+    put_sides(bench, 5, sides)
+    chosen = {"hops": {"exact_limit": 10, "candidates": 14}, "graph": {"neighbours": named}}
+    assert bench.run(HopEdges(), chosen)[f"hop_approximate_{named}"] == 1
+    assert stored(bench, "edges", EDGES) == edges_by_brute_force(sides, 5, 1.0)
+    by = {
+        (hops, graph): HopEdges().params(
+            make_settings({"hops": {"neighbours": hops}, "graph": {"neighbours": graph}}), Sources()
+        )["neighbours"]
+        for hops in ("auto", "torch", "faiss")
+        for graph in ("auto", "torch", "faiss")
+    }
+    assert all(found == (graph if hops == "auto" else hops) for (hops, graph), found in by.items())
+
+
 def test_no_questions_no_edges(benches: Iterator[Any]) -> None:
     for sides in ({"in": [], "out": [(0, {1}, E0)]}, {"in": [(0, {1}, E0)], "out": []}, {"in": [], "out": []}):
         bench = next(benches)

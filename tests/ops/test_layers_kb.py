@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,14 +18,16 @@ from gpu_rag.errors import BadInput, GpuRagError
 from gpu_rag.index import tables
 from gpu_rag.index.kb import KnowledgeBase
 from gpu_rag.index.kb_load import load_kb, load_web
+from gpu_rag.index.kb_names import name_key, name_keys
 from gpu_rag.index.kb_tables import KB_LINKS, KB_RECORDS, KB_SOURCES
 from gpu_rag.index.kb_words import relation_text, standin_text
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.verify import verify
-from gpu_rag.layers.kb import relation_names
-from gpu_rag.layers.kb_fuse import fuse, global_id
+from gpu_rag.layers.kb_columns import Edges, SourceColumns, no_lists
+from gpu_rag.layers.kb_edges import relation_names
+from gpu_rag.layers.kb_fuse import Fused, fuse, global_id
 from gpu_rag.layers.kb_passages import says_something
-from gpu_rag.layers.kb_read import Record, SourceRecords, local_name
+from gpu_rag.layers.kb_rdf import default_names, local_name
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.verbs.hydra_topics import NameSearch
 from gpu_rag.verbs.web import web_provider
@@ -59,10 +63,17 @@ def triples(kb: KnowledgeBase) -> list[tuple[str, ...]]:
 # --- which records are one thing -----------------------------------------------------------------------
 
 
+def fused(*records: tuple[Any, ...]) -> Fused:
+    """Records (source, id, name), and True behind it for a value."""
+    source = np.array([record[0] for record in records], np.int32)
+    ids, names = (pa.array([record[k] for record in records], pa.large_string()) for k in (1, 2))
+    return fuse(ids, names, np.array([len(record) > 3 for record in records], bool), source)
+
+
 def groups(*records: tuple[int, str, str]) -> list[list[int]]:
     """The groups of records (source, id, name)."""
-    found = fuse([Record(id, name) for _, id, name in records], [source for source, _, _ in records])
-    return [[row for row, group in enumerate(found.node) if group == first] for first in sorted(set(found.node))]
+    found = fused(*records).node.tolist()
+    return [[row for row, group in enumerate(found) if group == first] for first in sorted(set(found))]
 
 
 def test_equal_ids_of_one_kind_are_one_thing_whatever_their_names():
@@ -82,23 +93,22 @@ def test_equal_names_are_one_thing_where_they_are_not_ambiguous():
 
 
 def test_values_are_one_by_id_and_in_the_way_of_no_name():
-    value = Record('"Rome"', "Rome", types=["literal"])
-    found = fuse([Record("a", "Rome"), value, Record("b", "Rome"), value, Record("c", "Rome")], [0, 0, 1, 2, 2])
-    assert (found.node, found.ambiguous) == ([0, 1, 0, 1, 0], 0)  # one city, of which "Rome" is said twice
+    value = ('"Rome"', "Rome", True)
+    found = fused((0, "a", "Rome"), (0, *value), (1, "b", "Rome"), (2, *value), (2, "c", "Rome"))
+    assert (found.node.tolist(), found.ambiguous) == ([0, 1, 0, 1, 0], 0)  # one city, of which "Rome" is said twice
     assert found.links == [(0, 2, "name"), (0, 4, "name"), (1, 3, "id")]
-    other = Record('"Rome"@it', "Rome", types=["literal"])
-    assert fuse([value, other], [0, 1]).node == [0, 1]
+    assert fused((0, *value), (1, '"Rome"@it', "Rome", True)).node.tolist() == [0, 1]
 
 
 def test_links_are_not_followed_into_a_second_record_of_one_source():
     assert groups((0, "Q1", "Rome"), (1, "Q1", "Roma"), (0, "x", "Roma")) == [[0, 1], [2]]
-    found = fuse([Record("Q1", "Rome"), Record("Q1", "Roma"), Record("x", "Roma")], [0, 1, 0])
+    found = fused((0, "Q1", "Rome"), (1, "Q1", "Roma"), (0, "x", "Roma"))
     assert (found.links, found.ambiguous) == ([(0, 1, "id")], 1)
 
 
 def test_three_sources_are_chained():
-    found = fuse([Record("Q1", "Rome"), Record("r", "rome"), Record("Q1", "Roma")], [0, 1, 2])
-    assert (found.node, found.links) == ([0, 0, 0], [(0, 1, "name"), (0, 2, "id")])
+    found = fused((0, "Q1", "Rome"), (1, "r", "rome"), (2, "Q1", "Roma"))
+    assert (found.node.tolist(), found.links) == ([0, 0, 0], [(0, 1, "name"), (0, 2, "id")])
 
 
 RECORDS = st.lists(
@@ -110,9 +120,9 @@ RECORDS = st.lists(
 
 @given(RECORDS)
 def test_groups_keep_the_rules(records):
-    found = fuse([Record(id, name) for _, id, name in records], [source for source, _, _ in records])
+    found = fused(*records)
     members: dict[int, list[int]] = {}
-    for row, group in enumerate(found.node):
+    for row, group in enumerate(found.node.tolist()):
         members.setdefault(group, []).append(row)
     for group, rows in members.items():
         assert group == rows[0]
@@ -153,10 +163,21 @@ def test_names_that_say_nothing_are_not_searched():
 def test_names_of_iris():
     iris = ["http://dbpedia.org/resource/Marie_Curie", "http://x/a#b%20c", "urn:isbn:12", "http://x/"]
     assert [local_name(iri) for iri in iris] == ["Marie_Curie", "b c", "12", "x"]
+    assert default_names(pa.array(iris, pa.large_string()), np.zeros(4, bool), "s").to_pylist() == [
+        *map(local_name, iris)
+    ]
+
+
+@given(st.lists(st.text("aZ0_ -.é\u00a0(\t\u2019B)", max_size=8)))
+def test_keys_of_many_names_are_those_of_each(names):
+    assert name_keys(pa.array(names, pa.large_string())).to_pylist() == [*map(name_key, names)]
 
 
 def test_relations_with_one_name_are_told_apart_by_their_ids():
-    one = SourceRecords("a", "kg", [], relations={"http://x/in": "in", "http://y/in": "in", "on": "on"})
+    nothing, none = pa.array([], pa.large_string()), np.zeros(0, np.int32)
+    relations = [("http://x/in", "in"), ("http://y/in", "in"), ("on", "on")]
+    edges = Edges(none, none, none, none)
+    one = SourceColumns("a", "kg", [], nothing, nothing, no_lists(0), no_lists(0), edges, relations)
     assert relation_names([one]) == {"http://x/in": "in", "http://y/in": "http://y/in", "on": "on"}
 
 
@@ -336,7 +357,7 @@ def test_records_and_links_keep_what_each_source_said(tmp_path):
     two = put(tmp_path / "two.tsv", "ROME\tin\tItaly\n")
     index = build(tmp_path / "ix", kg=[one, two])
     kb, folder = kb_of(index), index.folder("kb")
-    assert (kb.node_names, kb.node_aliases) == (["Italy", "Rome"], [[], ["ROME"]])
+    assert (kb.node_names, list(kb.node_aliases)) == (["Italy", "Rome"], [[], ["ROME"]])
     assert triples(kb) == [("Rome", "in", "Italy", "one.tsv:1"), ("Rome", "in", "Italy", "two.tsv:1")]
     records = tables.read_table(folder / "kb_records.parquet", KB_RECORDS).to_pylist()
     assert [(r["source"], r["id"], r["node"]) for r in records] == [
@@ -363,8 +384,8 @@ def test_a_value_that_says_a_name_is_no_topic(tmp_path):
     kb = kb_of(index)
     value, ada = sorted(kb.named("ada lovelace"), key=lambda row: kb.type_names[kb.node_type[row]] != "literal")
     assert kb.node_sources[ada].all() and kb.node_ids[value] == '"Ada Lovelace"'
-    vectors = HashEmbedder().embed(["Ada Lovelace", "1815"])
-    found = NameSearch(kb).match(vectors, (0, 1), 0.75, 3)
+    mentions = ["Ada Lovelace", "1815"]
+    found = NameSearch(kb).match(mentions, HashEmbedder().embed(mentions), (0, 1), 0.75, 3)
     assert [[match.node for match in some] for some in found] == [[ada], kb.named("1815")]
     for method in ("hybgrag", "hydrarag"):
         settings = {"models": {**SETTINGS["models"]}, "runtime": {"max_live": 4}}

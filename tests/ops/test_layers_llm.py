@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 import gpu_rag
-from gpu_rag.errors import GpuRagError, RequestFailed
+from gpu_rag.errors import GpuRagError, IndexMismatch, RequestFailed
 from gpu_rag.index.build import BuildReport
 from gpu_rag.index.index import Index
 from gpu_rag.index.verify import verify
 from gpu_rag.layers.extraction import SCHEMA
+from gpu_rag.layers.requests import text_requests
 from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import parse_json
 from gpu_rag.types import JsonSchema, Malformed, Reply, Request
 
@@ -178,7 +180,7 @@ def test_an_interrupted_extraction_keeps_every_reply_it_had(tmp_path: Path) -> N
     assert len(digests) == 1 and verify(tmp_path / "ix") == []
 
 
-def test_another_model_or_prompt_length_asks_again(tmp_path: Path) -> None:
+def test_another_prompt_length_asks_again_and_another_model_is_refused(tmp_path: Path) -> None:
     corpus = write_cases(tmp_path / "c.jsonl", ["valid"])
     build(corpus, tmp_path / "ix", ScriptedLLM(by_case))
     same = ScriptedLLM(by_case)
@@ -186,7 +188,9 @@ def test_another_model_or_prompt_length_asks_again(tmp_path: Path) -> None:
     longer = ScriptedLLM(by_case)
     assert not build(corpus, tmp_path / "ix", longer, extract_tokens=99).stages["extraction"].skipped
     other = ScriptedLLM(by_case, name="another")
-    assert not build(corpus, tmp_path / "ix", other, extract_tokens=99).stages["extraction"].skipped
+    with pytest.raises(IndexMismatch, match="stage extraction was written by another model"):
+        build(corpus, tmp_path / "ix", other, extract_tokens=99)
+    assert build(corpus, tmp_path / "new", other, extract_tokens=99).count("extraction_ok") == 1
     assert len(longer.calls) == len(other.calls) == 1
 
 
@@ -198,3 +202,15 @@ def test_a_reply_that_repeats_itself_ends_within_its_tokens() -> None:
     assert isinstance(parse_json(reply(30), SCHEMA), dict)
     for endless in (reply(31), reply(1, "Orlo " * 50)):
         assert isinstance(parse_json(endless, SCHEMA), Malformed)
+
+
+def test_one_request_a_text_and_the_prompt_first() -> None:
+    prompt = Prompt.parse("p", "You read.\n=== question ===\nTitle: {{title}}\nText: {{text}}")
+    found = text_requests(prompt, ["A", "B"], ["x {{title}}", "y"], schema='{"type":"object"}', max_tokens=7, seed=3)
+    constraint = JsonSchema('{"type":"object"}')
+    assert found == [
+        Request("You read.", "Title: A\nText: x {{title}}", constraint, max_tokens=7, seed=3),
+        Request("You read.", "Title: B\nText: y", constraint, max_tokens=7, seed=3),
+    ]
+    with pytest.raises(ValueError, match="shorter"):
+        text_requests(prompt, ["A", "B"], ["x"], schema='{"type":"object"}', max_tokens=7, seed=3)

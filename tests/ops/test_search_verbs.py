@@ -59,6 +59,9 @@ class Held:
     def vectors(self, layer: str) -> torch.Tensor:
         return torch.from_numpy({"passage_vectors": self.passages, "relation_vectors": self.facts}[layer]).float()
 
+    def loaded(self, part: str, load: Any) -> Any:
+        return load(self)
+
     @cached_property
     def graph(self) -> PageRankGraph:
         columns = [np.asarray([edge[i] for edge in self.edges]) for i in (0, 1, 2)]

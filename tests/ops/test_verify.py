@@ -61,6 +61,11 @@ def index(sound: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(sound, tmp_path / "ix"))
 
 
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpu_rag.index.verify_vectors.ROWS", 2)
+
+
 def plant(folder: Path, stage: str, damage: Damage) -> None:
     """Damages a stage and then redoes every checksum, as a bug in a layer would have left them."""
     manifest = Manifest.read(folder)
@@ -201,6 +206,11 @@ DAMAGES: dict[str, tuple[str, Damage, str]] = {
     "an altered text": (P, rows("passages.parquet", put(0, "text", "No.")), "offsets that do not fit their text"),
     "a lost passage vector": ("passage_vectors", vectors(lambda v: v[1:]), "passage_vectors: 4 rows for 5 passages"),
     "a long vector": ("passage_vectors", vectors(lambda v: v * 2), "passage_vectors: not all vectors have length 1"),
+    "a long vector, in a later block": (
+        "passage_vectors",
+        vectors(lambda v: v * np.where(np.arange(len(v)) == 4, 2, 1)[:, None].astype(v.dtype)),
+        "passage_vectors: not all vectors have length 1",
+    ),
     "a vector of zeros": ("entity_vectors", vectors(lambda v: v * 0), "entity_vectors: not all vectors"),
     "a vector that is no number": ("relation_vectors", vectors(lambda v: v * np.nan), "relation_vectors: not all"),
     "vectors of two dimensions": ("entity_vectors", vectors(lambda v: np.pad(v, ((0, 0), (0, 1)))), "dimensions"),

@@ -5,28 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gpu_rag.index import tables
-from gpu_rag.index.folder import checksums
-from gpu_rag.index.hop_tables import EDGES, KEYWORDS, MATCHES, QUESTIONS, VERTICES
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.verify import verify
 
 Columns = dict[str, list[Any]]
-SCHEMAS = {
-    "vertices.parquet": VERTICES,
-    "in_questions.parquet": QUESTIONS,
-    "out_questions.parquet": QUESTIONS,
-    "keywords.parquet": KEYWORDS,
-    "matches.parquet": MATCHES,
-    "edges.parquet": EDGES,
-}
 
 
 @pytest.fixture(scope="module")
@@ -45,27 +33,6 @@ def sound(build_hops: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def index(sound: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(sound, tmp_path / "ix"))
-
-
-def plant(folder: Path, stage: str, file: str, change: Callable[[Any], Any]) -> None:
-    """Changes a table (columns) or arrays, and redoes every checksum, as a bug in a layer would have left them."""
-    manifest = Manifest.read(folder)
-    path = folder / manifest.stages[stage].folder / file
-    before = checksums(path.parent)
-    if file in SCHEMAS:
-        columns = tables.read_table(path, SCHEMAS[file]).to_pydict()
-        change(columns)
-        tables.write_table(path, SCHEMAS[file], columns)
-    else:
-        arrays = {name: array.copy() for name, array in tables.read_arrays(path).items()}
-        change(arrays)
-        tables.write_arrays(path, arrays)
-    assert checksums(path.parent) != before, "the damage changed nothing"
-    manifest = manifest.with_stage(replace(manifest.stages[stage], files=checksums(path.parent)))
-    for other in manifest.stages.values():
-        inputs = {need: manifest.stages[need].output_hash for need in other.inputs}
-        manifest = manifest.with_stage(replace(other, inputs=inputs))
-    manifest.write(folder)
 
 
 def put(column: str, row: int, value: Any) -> Callable[[Columns], None]:
@@ -129,7 +96,7 @@ DAMAGE: dict[str, tuple[str, str, Callable[[Any], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_every_damage_has_its_line(index: Path, name: str) -> None:
+def test_every_damage_has_its_line(index: Path, plant: Any, name: str) -> None:
     stage, file, change, said = DAMAGE[name]
     plant(index, stage, file, change)
     broken = verify(index)

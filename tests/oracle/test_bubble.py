@@ -307,7 +307,8 @@ def test_distances_are_those_of_dijkstra() -> None:
 
 
 def steiner(case: Instance, groups: list[int]) -> int | None:
-    """The least cost of a connected node set with a member of every group, all nodes paid but one anchor: by trying."""
+    """The least cost of a connected node set with a member of every group, all nodes paid but its cheapest anchor: by
+    trying. A path within it from an anchor of a group to any node pays for all it enters, so not for that anchor."""
     graph = nx.Graph()
     graph.add_nodes_from(range(case.n))
     graph.add_edges_from(case.edges)
@@ -317,19 +318,19 @@ def steiner(case: Instance, groups: list[int]) -> int | None:
             covered = {g for v, g in case.anchors if v in nodes}
             if not set(groups) <= covered or not nx.is_connected(graph.subgraph(nodes)):
                 continue
-            free = max(case.costs[v] for v in nodes if case.groups_of(v))
+            free = min(case.costs[v] for v in nodes if case.groups_of(v))
             cost = sum(case.costs[v] for v in nodes) - free
             best = cost if best is None else min(best, cost)
     return best
 
 
 def test_within_m_of_an_exact_group_steiner_tree() -> None:
-    """min over v of the sum of distances <= m * (cost of the best tree), with all anchors but one paid for."""
+    """min over v of the sum of distances <= m * (cost of the best tree). Every instance that has two to four groups."""
     ratios = []
-    for seed in range(400):
+    for seed in range(150):
         case = instance(seed, most=9)
         groups = sorted({g for _, g in case.anchors})
-        if not 2 <= len(groups) <= 4 or len(ratios) == 60:
+        if not 2 <= len(groups) <= 4:
             continue
         exact = steiner(case, groups)
         blocks, costs, anchors, kinds = blocks_of([case])

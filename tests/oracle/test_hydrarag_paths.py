@@ -255,6 +255,24 @@ def test_the_beam_keeps_the_best_by_the_formula() -> None:
     assert walks.scores is not None and np.allclose(walks.scores.tolist(), expected, atol=1e-3)
 
 
+def test_a_path_says_for_which_order_it_was_found() -> None:
+    kb = base(4, [(0, "a", 1, "left"), (1, "b", 2, "left"), (2, "c", 3, "left")])
+    facts = graph_of(kb)
+    orders = (Order((0,)), Order((3,)), Order((0, 2)))
+    (graph,) = question_graphs(facts, [GraphWanted((0, 2, 3), orders)], 2, cluster=False)
+    hops = [started([graph])]
+    for _ in range(2):
+        hops.append(expanded([graph], hops[-1]))
+    parts = joined_parts([graph], list(zip(*hops)))
+    whole: list[Walks | None] = [None]
+    for step in range(steps_of(graph)):
+        whole = [*chained([graph], whole, parts, [[(0, 2)] * 3], step)]
+    (walks,) = (one for one in whole if one is not None)
+    found = {path.nodes: path.topics for path in graph_paths(facts, graph, walks, None)}
+    assert found[(0, 1)] == (0,) and found[(3, 2)] == found[(3, 2, 1)] == (3,)
+    assert found[(0, 1, 2)] in ((0,), (0, 2)) and set(found.values()) <= {order.topics for order in orders}
+
+
 def test_parallel_relations_are_one_edge_and_hydra_e_keeps_one_of_them() -> None:
     edges = [(0, "a", 1, "left"), (1, "b", 0, "left"), (0, "c", 1, "right"), (1, "d", 2, "left")]
     kb = base(3, edges)

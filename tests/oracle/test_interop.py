@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import networkx as nx
@@ -134,6 +135,15 @@ def test_cupy_is_handed_the_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.shares_memory(matrix.indices, csr.indices.numpy())
     plain = CSR(csr.indptr, csr.indices)
     same(plain, interop.csr_from_cupy(interop.csr_to_cupy(plain)), ones=True)
+
+
+def test_cupy_works_where_the_graph_is() -> None:
+    entered: list[int] = []
+    cupy = types.SimpleNamespace(cuda=types.SimpleNamespace(Device=lambda number: nullcontext(entered.append(number))))
+    for name in ("cuda:1", "cuda", "cpu"):
+        with interop.current_in(cupy, torch.device(name)):
+            pass
+    assert entered == [1, 0], "and nothing for the CPU"
 
 
 # --- PyG -------------------------------------------------------------------------------------------

@@ -18,7 +18,9 @@ from gpu_rag.index.build import NamedSource
 from gpu_rag.layers.kb_fuse import global_id
 from gpu_rag.layers.kb_read import read_source
 from gpu_rag.sources.kg import HEADERS, read_kg
+from gpu_rag.sources.kg_blocks import read_kg_blocks
 from gpu_rag.sources.skb import read_edges, read_nodes
+from gpu_rag.sources.skb_blocks import read_edge_blocks
 from gpu_rag.types import Reject
 
 pytestmark = pytest.mark.slow
@@ -58,6 +60,19 @@ def read(reader, *arguments):
         return list(reader(*arguments))
     except GpuRagError as error:
         return [Reject("", 0, str(error))]
+
+
+def same_in_blocks(found, blocks):
+    """Blocks hold the same triples and rejects as rows read one by one."""
+    blocks = read(*blocks)
+    if any(isinstance(block, Reject) for block in blocks):  # an error of ours, the same
+        assert found == blocks
+        return
+    triples = [(t.head, t.relation, t.tail, t.line, t.note) for t in found if not isinstance(t, Reject)]
+    notes = [[""] * block.n if block.note is None else block.note.to_pylist() for block in blocks]
+    columns = [[c.to_pylist() for c in (b.head, b.relation, b.tail)] + [b.line.tolist()] for b in blocks]
+    assert triples == [row for held, note in zip(columns, notes) for row in zip(*held, note)]
+    assert [row for row in found if isinstance(row, Reject)] == [row for block in blocks for row in block.rejects]
 
 
 def held_lines(raw, passed_over):
@@ -101,7 +116,9 @@ def test_tab_separated(tmp_path, mutator):
     for _ in range(N):
         raw = mutator.raw(TSV, [NT])
         put(path, raw)
-        check_lines(read(read_kg, path), raw, is_header)
+        found = read(read_kg, path)
+        check_lines(found, raw, is_header)
+        same_in_blocks(found, (read_kg_blocks, path))
 
 
 def test_ntriples(tmp_path, mutator):
@@ -109,15 +126,18 @@ def test_ntriples(tmp_path, mutator):
     for _ in range(N):
         raw = mutator.raw(NT, [TSV])
         put(path, raw)
-        check_lines(read(read_kg, path), raw, is_comment)
+        found = read(read_kg, path)
+        check_lines(found, raw, is_comment)
+        same_in_blocks(found, (read_kg_blocks, path))
 
 
 def test_gzip(tmp_path, mutator):
     path = tmp_path / "a.nt.gz"
     for _ in range(N):
         put(path, mutator.raw(gzip.compress(NT, 1)))
-        for item in read(read_kg, path):
-            assert isinstance(item, Reject) or item.relation
+        found = read(read_kg, path)
+        assert all(isinstance(item, Reject) or item.relation for item in found)
+        same_in_blocks(found, (read_kg_blocks, path))
 
 
 def test_what_was_read_makes_records(tmp_path, mutator):
@@ -127,9 +147,10 @@ def test_what_was_read_makes_records(tmp_path, mutator):
         put(path, mutator.raw(NT))
         rejects = []
         found = read_source(NamedSource("a", "kg", path), rejects.append, 1000)
-        for head, relation, tail in found.edges:
-            assert found.records[head].name and found.records[tail].name and found.relations[relation]
-        for id in found.records:
+        names, edges = found.names.to_pylist(), found.edges
+        for head, relation, tail in zip(edges.head, edges.relation, edges.tail):
+            assert names[head] and names[tail] and found.relations[relation][1]
+        for id in found.ids.to_pylist():
             global_id(id)
 
 
@@ -185,6 +206,7 @@ def test_parquet(tmp_path, mutator):
             n = pq.ParquetFile(BytesIO(raw)).metadata.num_rows
         except (pa.ArrowException, OSError, UnicodeDecodeError):
             n = 1
+        same_in_blocks(found, (read_kg_blocks, path))
         whole = [item.line for item in found] == list(range(1, n + 1))
         assert whole or (isinstance(found[-1], Reject) and "not read" in found[-1].reason), (raw, found)
 
@@ -210,6 +232,8 @@ def test_starks_layout(tmp_path, mutator):
         name = mutator.random.choice(list(files))
         as_value = name == "node_info.json" and mutator.random.random() < 0.5
         put(tmp_path / name, mutator.dumped(mutator.value(INFO)) if as_value else mutator.raw(files[name]))
-        for item in [*read(read_nodes, tmp_path), *read(read_edges, tmp_path)]:
+        edges = read(read_edges, tmp_path)
+        same_in_blocks(edges, (read_edge_blocks, tmp_path))
+        for item in [*read(read_nodes, tmp_path), *edges]:
             assert isinstance(item, Reject) or item.line
         put(tmp_path / name, files[name])

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
-import time
-import types
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +16,7 @@ import pytest
 import torch
 from gpu_rag_kernels import choice
 
-from gpu_rag.graph.csr import check_csr, csr_from_edges
-from gpu_rag.graph.pagerank import personalized_pagerank, prepare
-from gpu_rag.types import Ragged
+from gpu_rag.graph.csr import check_csr
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 CPU = torch.device("cpu")
@@ -157,6 +154,37 @@ def test_a_section_that_dies_is_a_failure(script: Callable[[str], Any], tmp_path
     assert run(python(written), 60.0, part) == {"ok": True}
 
 
+def test_what_a_section_found_before_it_was_ended_is_kept(script: Callable[[str], Any], tmp_path: Path) -> None:
+    module, part = script("device_check"), tmp_path / "part.json"
+    for last, error in (("import time; time.sleep(60)", "longer than the 2 s"), ("raise SystemExit('lost')", "lost")):
+        module.write(part, {"cases": [1, 2]})
+        found = module.run_section(python(last), 2.0, part)
+        assert found["cases"] == [1, 2] and found["ok"] is False and error in found["error"]
+    assert [path.name for path in tmp_path.iterdir()] == ["part.json"]
+
+
+def test_cases_are_kept_as_they_end_and_peers_may_fail(
+    script: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third case is not reached; a library that has no memory left takes nothing from the kernel's figures."""
+    module, kept = script("device_check"), []
+
+    def full() -> Callable[[], Any]:
+        raise MemoryError("out of memory")  # as CuPy's own error
+
+    case = replace(tiny(script, "ppr_spmm"), run=lambda _: tiny(script, "ppr_spmm").run("reference"), peers={"c": full})
+    case = replace(case, alone=lambda: case.part(case.run("reference")))
+    makes = [lambda: case, lambda: case, lambda: python("no time")]
+    clock = iter([0.0, 0.0, 9.0])
+    monkeypatch.setattr(module, "cases", lambda op, device: makes)
+    monkeypatch.setattr(module, "median_ms", lambda run: 2.0)
+    monkeypatch.setattr(module.time, "time", lambda: next(clock))
+    found = module.kernel("ppr_spmm", {"copy_gb_s": 1.0, "product_tflop_s": 1.0}, 5.0, lambda r: kept.append(str(r)))
+    assert [c["ok"] for c in found["cases"]] == [True, True, False] and not found["ok"]
+    assert found["cases"][0]["peers_not_timed"] == {"c": "MemoryError: out of memory"}
+    assert len(kept) == 4 and "rows_in_f64" in kept[0] and "'ms'" not in kept[0] and "'ms'" in kept[1]
+
+
 def test_a_slow_section_takes_nothing_from_others(script: Callable[[str], Any]) -> None:
     module = script("device_check")
     left, taken = 540.0, []
@@ -189,12 +217,14 @@ def test_sections_go_on_where_a_run_ended(
     lacking = {"sanitizer": {"ok": None, "absent": "no tool"}}
     asked = played(module, monkeypatch, {**lacking, "msbfs_or": {"ok": False, "error": "slow"}})
     assert module.run_all(out, 540.0) == 1
-    assert asked == list(module.SECTIONS) == list(json.loads(out.read_text()))
+    assert asked == list(module.USUAL) == list(json.loads(out.read_text()))
     assert "sanitizer: ABSENT: no tool" in capsys.readouterr().out
     asked = played(module, monkeypatch, lacking)
     assert module.run_all(out, 540.0, ("msbfs_or",)) == 0 and asked == ["msbfs_or"]
     held = json.loads(out.read_text())
-    assert held["msbfs_or"]["ok"] and list(held) == list(module.SECTIONS), "the others are kept"
+    assert held["msbfs_or"]["ok"] and list(held) == list(module.USUAL), "the others are kept"
+    assert module.run_all(out, 540.0, ("ops_small", "ops_large")) == 0 and asked[1:] == ["ops_small", "ops_large"]
+    assert list(json.loads(out.read_text())) == list(module.SECTIONS)
     assert module.run_all(out, 540.0) == 3, "something was absent, which is not ok"
     asked = played(module, monkeypatch, {})
     assert module.run_all(out, 1.0) == 1 and asked == [], "no section is begun without time"
@@ -211,98 +241,18 @@ def test_jsons_are_merged(script: Callable[[str], Any], tmp_path: Path) -> None:
     assert list(held) == ["machine", "tests", "cugraph"] and held["tests"]["ok"]
 
 
-# --- the other sections ----------------------------------------------------------------------------
-
-
-def fake_tool(folder: Path, lines: str, status: int) -> Path:
-    """A compute-sanitizer that runs nothing and says the given lines."""
-    folder.mkdir(parents=True, exist_ok=True)
-    tool = folder / "compute-sanitizer"
-    tool.write_text(f"#!{sys.executable}\nimport sys\nprint({lines!r}, file=sys.stderr)\nsys.exit({status})\n")
-    tool.chmod(0o755)
-    return tool
-
-
-def test_sanitizer_is_absent_or_found(
-    script: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    sections = script("device_sections")
-    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    for key in ("CUDA_HOME", "CUDA_PATH"):
-        monkeypatch.delenv(key, raising=False)
-    monkeypatch.setattr(sections, "find_spec", lambda name: None)
-    assert sections.sanitizer(time.time() + 60)["ok"] is None
-    package = types.SimpleNamespace(submodule_search_locations=[str(tmp_path / "nvidia")])
-    monkeypatch.setattr(sections, "find_spec", lambda name: package)
-    packaged = fake_tool(tmp_path / "nvidia" / "cu13" / "compute-sanitizer", "", 0)
-    assert sections.find_sanitizer() == packaged
-    toolkit = fake_tool(tmp_path / "cuda" / "bin", "", 0)
-    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
-    assert sections.find_sanitizer() == toolkit
-    on_path = fake_tool(tmp_path / "path", "", 0)
-    monkeypatch.setenv("PATH", str(tmp_path / "path"))
-    assert sections.find_sanitizer() == on_path
-
-
-CLEAN = "========= ERROR SUMMARY: 0 errors\n========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"
-
-
-@pytest.mark.parametrize(
-    ("lines", "status", "ok"),
-    [
-        (CLEAN, 0, True),
-        (CLEAN, 1, False),  # a case was wrong
-        ("========= ERROR SUMMARY: 3 errors", 99, False),
-        ("========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)", 0, False),
-        ("========= Error: no device", 0, False),  # says nothing about errors found
-    ],
-)
-def test_sanitizer_counts_only_what_is_said(
-    script: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lines: str, status: int, ok: bool
-) -> None:
-    sections, tool = script("device_sections"), fake_tool(tmp_path, lines, status)
-    monkeypatch.setattr(sections, "find_sanitizer", lambda: tool)
-    found = sections.sanitizer(time.time() + 60)
-    assert found["ok"] is ok and found["memcheck"]["status"] == status
-
-
-def test_cugraph_is_absent_where_it_is_not_installed(
-    script: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sections = script("device_sections")
-    monkeypatch.setattr(sections, "find_spec", lambda name: None)
-    assert sections.cugraph(time.time() + 9) == {"ok": None, "absent": "pylibcugraph or cupy is not installed"}
-
-
-def test_pageranks_are_compared(script: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    sections, csr = script("device_sections"), script("device_graphs").rmat(300, 900, 1, CPU)
-    found = sections.compared(csr, 3, time.time() + 60, ("torch", "scipy"))
-    assert found["ok"] and found["torch"]["run_to_run_equal"] and 0 < found["scipy"]["error"] < 1e-5
-    solve = sections.personalized_pagerank
-    monkeypatch.setattr(sections, "personalized_pagerank", lambda *a, **o: solve(*a, **o) + 1e-7)
-    assert not sections.compared(csr, 3, time.time() + 60, ("torch",))["ok"], "a wrong version"
-
-
-def test_residual_is_zero_at_the_pagerank_only(script: Callable[[str], Any]) -> None:
-    g = torch.Generator().manual_seed(0)
-    ends = torch.randint(0, 40, (2, 90), generator=g)
-    csr = csr_from_edges(ends[0], ends[1], 50, torch.rand(90, generator=g) + 0.1, undirected=False)
-    graph, seeds = prepare(csr), Ragged(torch.tensor([3, 45]), torch.tensor([0, 1, 2]))
-    rows = personalized_pagerank(graph, seeds, tol=1e-9)
-    residual = script("device_sections").residual
-    assert residual(graph, rows, seeds, 0.85) < 5e-7
-    assert residual(graph, rows.flip(0), seeds, 0.85) > 0.1 and residual(graph, rows, seeds, 0.5) > 0.1
-
-
-def test_ops_are_benched_one_by_one(script: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    sections = script("device_sections")
-    bench = importlib.import_module("gpu_rag.cli.bench_command")
-    monkeypatch.setattr(bench, "OPS", ("rrf", "no-such-op"))
-    monkeypatch.setitem(sections.BENCH, "ops_small", ["--sizes", "300", "--batch", "2", "--rounds", "1"])
-    found = sections.ops("ops_small", time.time() + 200, "cpu")
-    rrf, refused = (found["ops"][name] for name in ("rrf", "no-such-op"))
-    assert rrf["ok"] and rrf["document"]["rows"]
-    assert not refused["ok"] and "no-such-op" in json.dumps(refused) and not found["ok"]
+def test_it_runs_from_a_checkout(tmp_path: Path) -> None:
+    """Not installed, and started from another folder; so do the processes of its sections."""
+    code = "import os, sys; sys.path.insert(0, sys.argv[1]); import device_check, gpu_rag, gpu_rag_kernels"
+    code += "; print(gpu_rag.__file__, gpu_rag_kernels.__file__, os.environ['PYTHONPATH'])"
+    plain = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(SCRIPTS)], capture_output=True, text=True, check=True, cwd=tmp_path, env=plain
+    )
+    ours, kernels, path = done.stdout.split()
+    root = SCRIPTS.parent
+    assert Path(ours).is_relative_to(root / "gpu_rag") and Path(kernels).is_relative_to(root / "kernels")
+    assert path == os.pathsep.join([str(root), str(root / "kernels")])
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")

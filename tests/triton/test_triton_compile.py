@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections import Counter
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,15 @@ WORDS, NUMBERS = "*i64", "*i32"
 
 def compiled(op: str, kernel: str, arguments: dict[str, str], **constants: int | bool) -> str:
     """The PTX of a kernel. arguments: their types by name; constants: constexpr arguments."""
+    return str(built(op, kernel, arguments, constants).asm["ptx"])
+
+
+def built(
+    op: str, kernel: str, arguments: dict[str, str], constants: dict[str, int | bool],
+    aligned: Iterable[str] = (), ones: Iterable[str] = (),
+) -> Any:  # fmt: skip
+    """A compiled kernel. aligned: pointers and numbers that 16 divides; ones: numbers that are 1, which Triton makes
+    constants."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -28,13 +39,13 @@ def compiled(op: str, kernel: str, arguments: dict[str, str], **constants: int |
     function: Any = getattr(importlib.import_module(f"gpu_rag_kernels.{op}.triton"), kernel)
     names = function.arg_names
     assert set(names) == {*arguments, *constants}
-    signature = {name: arguments.get(name, "constexpr") for name in names}
-    values = {(names.index(name),): value for name, value in constants.items()}
-    made = triton.compile(
-        ASTSource(fn=function, signature=signature, constexprs=values), target=GPUTarget("cuda", 90, 32)
-    )
+    values = {(names.index(name),): value for name, value in {**constants, **dict.fromkeys(ones, 1)}.items()}
+    signature = {n: "constexpr" if (i,) in values else arguments[n] for i, n in enumerate(names)}
+    attributes = {(names.index(name),): [["tt.divisibility", 16]] for name in aligned}
+    source = ASTSource(fn=function, signature=signature, constexprs=values, attrs=attributes)
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32))
     assert len(made.asm["cubin"]) > 0
-    return str(made.asm["ptx"])
+    return made
 
 
 @pytest.fixture(autouse=True)
@@ -76,6 +87,75 @@ def test_ppr_step(x: str, y: str, sums: str, weighted: bool) -> None:
         check_no_atomics(compiled("ppr_spmm", "_step_rows", rows, weighted=weighted, measured=measured, **TILE))
         check_no_atomics(compiled("ppr_spmm", "_step_hubs", hubs, measured=measured, **SUMS))
     check_no_atomics(compiled("ppr_spmm", "_chunks", chunks, weighted=weighted, **TILE))
+
+
+def pointers(arguments: dict[str, str]) -> list[str]:
+    return [name for name, kind in arguments.items() if kind.startswith("*")]
+
+
+def specialised(arguments: dict[str, str]) -> list[tuple[list[str], list[str]]]:
+    """(aligned, ones) of what Triton compiles anew at a call: arrays with an offset, columns by 16, one column."""
+    arrays = pointers(arguments)
+    return [([], []), (arrays, []), ([*arrays, "width"], []), (arrays, ["width"])]
+
+
+def rounded(kernel: Any) -> Counter[str]:
+    """How often each instruction that rounds is in a kernel, but for additions: those of sums over rows differ."""
+    return Counter(re.findall(r"\b(?:mul|fma\.rn)\.f(?:32|64)\b", kernel.asm["ptx"]))
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize(("x", "y", "sums"), STATES)
+def test_a_row_is_rounded_alike_for_any_number_of_columns(x: str, y: str, sums: str, weighted: bool) -> None:
+    """Whether a product and a sum become one instruction must not depend on what Triton knows of B: a row's bits."""
+    more = {**dict.fromkeys(("factors", "inverse", "degree", "omega", "change"), sums), "y": y, "at": NUMBERS}
+    rows = {**entries(x, weighted), **more, "source": sums, "indptr": WORDS, "listed": WORDS, "n_listed": "i32"}
+    chunks = {**entries(x, weighted), "partial": sums, "starts": WORDS, "ends": WORDS, "n_chunks": "i32"}
+    for name, arguments, constants in (
+        ("_step_rows", rows, {"weighted": weighted, "measured": True, **TILE}),
+        ("_chunks", chunks, {"weighted": weighted, **TILE}),
+    ):
+        made = [built("ppr_spmm", name, arguments, constants, *kinds) for kinds in specialised(arguments)]
+        assert all(rounded(kernel) == rounded(made[0]) for kernel in made)
+        assert bool(rounded(made[0])) or not weighted
+
+
+@pytest.mark.parametrize("sums", ["*fp32", "*fp64"])
+def test_hubs_are_summed_in_one_order(sums: str) -> None:
+    """The threads that hold a tile say in which order it is summed: the same ones whatever the arrays' alignment."""
+    arguments = {**dict.fromkeys(("x", "y", "source", "partial", "factors", "inverse"), sums), "at": NUMBERS}
+    arguments |= {**dict.fromkeys(("degree", "omega", "change"), sums), "hubs": WORDS, "bounds": WORDS}
+    arguments |= {"n_slots": "i32", "width": "i32"}
+    arrays, constants = pointers(arguments), {"measured": True, **SUMS}
+    layouts = {
+        tuple(summed_layouts(built("ppr_spmm", "_step_hubs", arguments, constants, aligned)))
+        for aligned in ([], arrays, [name for name in arrays if name != "omega"])
+    }
+    assert len(layouts) == 1 and next(iter(layouts))
+    function: Any = importlib.import_module("gpu_rag_kernels.ppr_spmm.triton")
+    for kernel in (function._hubs, function._step_hubs):
+        assert "width" in [p.name for p in kernel.params if p.do_not_specialize], "which would choose other threads"
+
+
+def test_the_check_of_orders_sees_other_threads() -> None:
+    """Sums over the rows of a tile whose columns are known to be aligned are another order: those of `change`."""
+    arguments = {**entries("*fp32", False), **dict.fromkeys(("factors", "inverse", "degree", "omega"), "*fp32")}
+    arguments |= {**dict.fromkeys(("y", "source", "change"), "*fp32"), "at": NUMBERS, "n_listed": "i32"}
+    arguments |= {"indptr": WORDS, "listed": WORDS}
+    constants = {"weighted": False, "measured": True, **TILE}
+    plain, aligned = (
+        summed_layouts(built("ppr_spmm", "_step_rows", arguments, constants, *kinds))
+        for kinds in (([], []), ([*pointers(arguments), "width"], []))
+    )
+    assert plain != aligned
+
+
+def summed_layouts(kernel: Any) -> list[str]:
+    """The layout of each tile that a kernel sums over its rows, of the compiler's own form of it."""
+    text = kernel.asm["ttgir"]
+    named = dict(re.findall(r"^(#\w+) = (.*)$", text, re.M))
+    sums = re.findall(r"\}\) : \(tensor<\d+x\d+xf\d+, (#\w+)>\) ->", text)
+    return [named[name] for name in sums]
 
 
 def test_msbfs_or() -> None:

@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 OnBatch = Callable[[int], None]
+NO_ROOM = "leave the GPU more room (vllm.gpu_memory_utilization), or --set models.device=cpu"
 
 
 class Embedder(Protocol):

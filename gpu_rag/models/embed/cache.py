@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from gpu_rag.errors import IndexCorrupt, StorageError
 from gpu_rag.models.embed import Embedder, OnBatch
-
-BUSY_S = 60.0
-KEYS_A_QUERY = 500
+from gpu_rag.models.sqlite_file import SqliteFile, rows_of_keys
 
 
 def cache_file(folder: Path, content_hash: str) -> Path:
@@ -47,10 +43,10 @@ class CachedEmbedder:
         except OSError as error:
             given, do = f"{path}: {error.strerror}", "set GPU_RAG_CACHE, or --set models.vector_cache_gib=0"
             raise StorageError("the vector cache cannot be written", given=given, do=do) from error
-        with self._errors():
-            self._db = sqlite3.connect(path, timeout=BUSY_S, check_same_thread=False)
-            with self._db:
-                self._db.execute("CREATE TABLE IF NOT EXISTS vectors (key BLOB PRIMARY KEY, vector BLOB) WITHOUT ROWID")
+        self._file = SqliteFile(path, "vector cache", "clear it: gpu-rag doctor --clear-vector-cache")
+        self._db = self._file.connect()
+        with self._file.errors(), self._db:
+            self._db.execute("CREATE TABLE IF NOT EXISTS vectors (key BLOB PRIMARY KEY, vector BLOB) WITHOUT ROWID")
 
     def embed(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> np.ndarray:
         """f32[n, D], row i the unit vector of texts[i]; only texts that the file lacks are computed."""
@@ -76,33 +72,18 @@ class CachedEmbedder:
             self._db.close()
 
     def _read(self, keys: list[bytes]) -> Iterator[tuple[bytes, np.ndarray]]:
-        with self._lock, self._errors():
-            for start in range(0, len(keys), KEYS_A_QUERY):
-                some = keys[start : start + KEYS_A_QUERY]
-                marks = ",".join("?" * len(some))
-                for key, blob in self._db.execute(f"SELECT key, vector FROM vectors WHERE key IN ({marks})", some):
-                    if len(blob) != 4 * self.dim:
-                        raise IndexCorrupt(
-                            "a cached vector has another length", given=f"{self._path}, {len(blob)} bytes"
-                        )
-                    yield key, np.frombuffer(blob, dtype="<f4")
+        with self._lock, self._file.errors():
+            for key, blob in rows_of_keys(self._db, "SELECT key, vector FROM vectors WHERE key", keys):
+                if len(blob) != 4 * self.dim:
+                    raise IndexCorrupt("a cached vector has another length", given=f"{self._path}, {len(blob)} bytes")
+                yield key, np.frombuffer(blob, dtype="<f4")
 
     def _write(self, keys: list[bytes], vectors: np.ndarray) -> None:
         if self._path.stat().st_size >= self._limit:
             return
         rows = zip(keys, (np.ascontiguousarray(row, dtype="<f4").tobytes() for row in vectors))
-        with self._lock, self._errors(), self._db:
+        with self._lock, self._file.errors(), self._db:
             self._db.executemany("INSERT OR IGNORE INTO vectors (key, vector) VALUES (?, ?)", rows)
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.OperationalError as error:
-            raise StorageError("the vector cache cannot be used", given=f"{self._path}: {error}") from error
-        except sqlite3.DatabaseError as error:
-            do = "clear it: gpu-rag doctor --clear-vector-cache"
-            raise IndexCorrupt("not a vector cache, or a damaged one", given=f"{self._path}: {error}", do=do) from error
 
 
 def cached_bytes(folder: Path) -> int:

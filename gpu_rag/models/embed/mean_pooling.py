@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from gpu_rag.errors import BadInput, ModelError
-from gpu_rag.models.device import check_device, choose_dtype, use_threads
-from gpu_rag.models.embed import OnBatch
+from gpu_rag.models.device import check_device, choose_dtype, room_for, use_threads
+from gpu_rag.models.embed import NO_ROOM, OnBatch
 from gpu_rag.models.embed.batches import distinct, fixed_batches
 from gpu_rag.models.fingerprint import folder_hash
 from gpu_rag.models.packaged import missing_transformers, quiet_progress
@@ -51,7 +51,8 @@ class MeanPoolingEmbedder:
     def embed(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> np.ndarray:
         """f32[n, D], row i the unit vector of texts[i]. Equal texts are computed once.
 
-        on_batch(n_done) is called after each batch with the number of distinct texts finished.
+        on_batch(n_done) is called after each batch with the number of distinct texts finished. Raises ModelError when
+        the device has no memory left for a batch.
         """
         once, index = distinct(texts)
         out = np.zeros((len(once), self.dim), dtype=np.float32)
@@ -60,7 +61,8 @@ class MeanPoolingEmbedder:
         padded = [(len(row) // LENGTH_STEP + 1) * LENGTH_STEP for row in ids]
         size, n_done = BATCH[self._torch_device.type], 0
         for length, rows in fixed_batches(padded, size):
-            out[rows] = self._forward([ids[r] for r in rows], length, size)
+            with room_for(f"{size} texts of {length} tokens", NO_ROOM):
+                out[rows] = self._forward([ids[r] for r in rows], length, size)
             n_done += len(rows)
             if on_batch is not None:
                 on_batch(n_done)
@@ -102,7 +104,8 @@ def _load(folder: Path, dtype: torch.dtype, device: torch.device) -> tuple[Any, 
             model = AutoModel.from_pretrained(folder, dtype=dtype, local_files_only=True)
     except (OSError, ValueError) as error:
         raise ModelError("the embedding model could not be loaded", given=f"{folder}: {error}") from error
-    return tokenizer, model.to(device).eval()
+    with room_for(str(folder), NO_ROOM):
+        return tokenizer, model.to(device).eval()
 
 
 def _max_tokens(folder: Path) -> int:

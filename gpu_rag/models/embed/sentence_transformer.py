@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from gpu_rag.errors import MissingBackend, ModelError
-from gpu_rag.models.device import check_device, use_threads
-from gpu_rag.models.embed import OnBatch
+from gpu_rag.models.device import check_device, room_for, use_threads
+from gpu_rag.models.embed import NO_ROOM, OnBatch
 from gpu_rag.models.embed.batches import distinct, fixed_batches
 from gpu_rag.models.fingerprint import folder_hash
 from gpu_rag.models.packaged import quiet_progress
@@ -39,7 +39,7 @@ class SentenceTransformerEmbedder:
         self.content_hash = folder_hash(folder, CODE_VERSION)
         use_threads(torch_device, threads)
         try:
-            with quiet_progress():
+            with quiet_progress(), room_for(str(folder), NO_ROOM):
                 self._model: Any = SentenceTransformer(str(folder), device=device, local_files_only=True)
         except (OSError, ValueError, ImportError) as error:
             raise ModelError("the embedding model could not be loaded", given=f"{folder}: {error}") from error
@@ -49,13 +49,15 @@ class SentenceTransformerEmbedder:
     def embed(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> np.ndarray:
         """f32[n, D], row i the unit vector of texts[i]. Equal texts are computed once.
 
-        on_batch(n_done) is called after each batch with the number of distinct texts finished.
+        on_batch(n_done) is called after each batch with the number of distinct texts finished. Raises ModelError when
+        the device has no memory left for a batch.
         """
         once, index = distinct(texts)
         out = np.zeros((len(once), self.dim), dtype=np.float32)
         n_done = 0
-        for _, rows in fixed_batches(self._token_counts(once), self._size):
-            out[rows] = self._encode([once[r] for r in rows])
+        for length, rows in fixed_batches(self._token_counts(once), self._size):
+            with room_for(f"{self._size} texts of {length} tokens", NO_ROOM):
+                out[rows] = self._encode([once[r] for r in rows])
             n_done += len(rows)
             if on_batch is not None:
                 on_batch(n_done)

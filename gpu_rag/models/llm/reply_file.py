@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from gpu_rag.errors import IndexCorrupt, IndexMismatch, StorageError
 from gpu_rag.models.llm.interface import reply_from_record, reply_record
+from gpu_rag.models.sqlite_file import SqliteFile, rows_of_keys
 from gpu_rag.types import Reply
 
 FORMAT = 1
-BUSY_S = 60.0
-KEYS_A_QUERY = 500
 
 
 class ReplyFile:
@@ -30,20 +28,18 @@ class ReplyFile:
         """Open or create `path`. Raises IndexCorrupt (not such a file), IndexMismatch (newer), StorageError."""
         self.path = Path(path)
         self._lock = threading.Lock()  # one connection may serve a caller's thread and a driver's
-        self.db = _open(self.path)
+        self._file = SqliteFile(self.path, "reply cache", "move it away: replies are asked again")
+        self.db = _open(self._file)
 
     def read(self, keys: Sequence[str]) -> dict[str, Reply]:
         """Those of the replies that are there, with from_cache=True. Raises IndexCorrupt naming a row."""
         found: dict[str, Reply] = {}
-        with self._lock, _storage_errors(self.path):
-            for start in range(0, len(keys), KEYS_A_QUERY):
-                some = keys[start : start + KEYS_A_QUERY]
-                marks = ",".join("?" * len(some))
-                for key, text in self.db.execute(f"SELECT key, reply FROM replies WHERE key IN ({marks})", some):
-                    try:
-                        found[key] = reply_from_record(json.loads(text), from_cache=True)
-                    except (ValueError, KeyError, TypeError) as error:
-                        raise IndexCorrupt("a cached reply cannot be read", given=f"{self.path}, key {key}") from error
+        with self._lock, self._file.errors():
+            for key, text in rows_of_keys(self.db, "SELECT key, reply FROM replies WHERE key", keys):
+                try:
+                    found[key] = reply_from_record(json.loads(text), from_cache=True)
+                except (ValueError, KeyError, TypeError) as error:
+                    raise IndexCorrupt("a cached reply cannot be read", given=f"{self.path}, key {key}") from error
         return found
 
     def write(self, replies: Sequence[tuple[str, Reply]]) -> None:
@@ -51,12 +47,12 @@ class ReplyFile:
         if not replies:
             return
         rows = [(key, json.dumps(reply_record(reply), ensure_ascii=True)) for key, reply in replies]
-        with self._lock, _storage_errors(self.path), self.db:
+        with self._lock, self._file.errors(), self.db:
             self.db.executemany("INSERT OR IGNORE INTO replies (key, reply) VALUES (?, ?)", rows)
 
     def __len__(self) -> int:
         """How many replies there are."""
-        with self._lock, _storage_errors(self.path):
+        with self._lock, self._file.errors():
             return int(self.db.execute("SELECT count(*) FROM replies").fetchone()[0])
 
     def close(self) -> None:
@@ -65,14 +61,14 @@ class ReplyFile:
             self.db.close()
 
 
-def _open(path: Path) -> sqlite3.Connection:
-    with _storage_errors(path):
-        db = sqlite3.connect(path, timeout=BUSY_S, check_same_thread=False)
+def _open(file: SqliteFile) -> sqlite3.Connection:
+    db = file.connect()
     try:
-        with _storage_errors(path):
+        with file.errors():
             found = int(db.execute("PRAGMA user_version").fetchone()[0])
             if found > FORMAT:
-                raise IndexMismatch("a newer reply cache", given=f"{path}: format {found}", expected=f"<= {FORMAT}")
+                given = f"{file.path}: format {found}"
+                raise IndexMismatch("a newer reply cache", given=given, expected=f"<= {FORMAT}")
             db.execute("PRAGMA synchronous = FULL")
             if found < FORMAT:
                 with db:
@@ -82,14 +78,3 @@ def _open(path: Path) -> sqlite3.Connection:
         db.close()
         raise
     return db
-
-
-@contextmanager
-def _storage_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        raise StorageError("the reply cache cannot be used", given=f"{path}: {error}") from error
-    except sqlite3.DatabaseError as error:
-        do = "move it away: replies are asked again"
-        raise IndexCorrupt("not a reply cache, or a damaged one", given=f"{path}: {error}", do=do) from error

@@ -76,7 +76,9 @@ class VllmLLM:
     ) -> VllmLLM:
         """Start an engine for the model in `folder`; nothing is downloaded, no code of the folder is run.
 
-        device: cpu, or cuda for all the GPUs that tensor_parallel asks for. threads: of a CPU engine in this process.
+        device: cpu, or cuda for all the GPUs that tensor_parallel asks for; the engine takes the first ones that it
+        sees (CUDA_VISIBLE_DEVICES), also for cuda:N, which then names the GPU of the others. threads: of a CPU engine
+        in this process.
         Raises MissingBackend (no vllm), UsageError, ModelError (the engine does not start).
         """
         chosen = settings or VllmSettings()

@@ -24,6 +24,7 @@ from gpu_rag_kernels.join_top1.sides import Side, Strips
 __all__ = ["STRIP", "Side", "Strips", "error_of", "implementations", "join_top1", "pick"]
 
 STRIP = 4096  # right rows
+MOST_STRIPS = 2**16 - 1  # of a call: the second axis of a GPU's grid ends there
 
 
 def implementations(device: str = "cpu") -> tuple[str, ...]:
@@ -44,8 +45,8 @@ def error_of(dims: int) -> float:
 def join_top1(left: Side, right: Side, *, strip: int = STRIP, implementation: str = "auto") -> Strips:
     """`Strips` of ceil(Nr / strip) strips.
 
-    left, right: `Side`, of one device, one D and one C; groups on both or on none. Raises BadInput for shapes or dtypes
-    that do not fit, UsageError, MissingBackend.
+    left, right: `Side`, of one device, one D and one C; groups on both or on none; at most MOST_STRIPS strips of the
+    right. Raises BadInput for shapes or dtypes that do not fit, UsageError, MissingBackend.
     """
     for side, name in ((left, "left"), (right, "right")):
         _check(side, name)
@@ -53,6 +54,9 @@ def join_top1(left: Side, right: Side, *, strip: int = STRIP, implementation: st
     if same[0] != same[1] or (left.group is None) != (right.group is None) or strip < 1:
         given = f"D and C {tuple(same[0])} and {tuple(same[1])}, strip {strip}"
         raise BadInput("join_top1: sides do not fit", given=given, expected="one D, one C, groups on both, strip >= 1")
+    if right.n > strip * MOST_STRIPS or right.n >= 2**31:
+        given, expected = f"{right.n} right rows in strips of {strip}", f"at most {MOST_STRIPS} strips, rows below 2^31"
+        raise BadInput("join_top1: too many rows", given=given, expected=expected)
     return kernel("join_top1", "join_top1", left.vectors.device, implementation)(left, right, strip)
 
 

@@ -89,11 +89,12 @@ def join_top1(left: Side, right: Side, strip: int) -> Strips:
     index = torch.empty(left.n, n_strips, dtype=torch.int32, device=device)
     if best.numel():
         grouped = left.group is not None and right.group is not None
-        groups = (left.group, right.group) if grouped else (left.size, right.size)
+        sizes = left.size.contiguous(), right.size.contiguous()
+        groups = (left.group.contiguous(), right.group.contiguous()) if grouped else sizes  # type: ignore[union-attr]
         whole = left.vectors.dtype == right.vectors.dtype == torch.float16
         _strip[triton.cdiv(left.n, ROWS), n_strips](
-            left.vectors.contiguous(), left.head.contiguous(), left.size, groups[0],
-            right.vectors.contiguous(), right.head.contiguous(), right.size, groups[1], best, index, second,
+            left.vectors.contiguous(), left.head.contiguous(), sizes[0], groups[0],
+            right.vectors.contiguous(), right.head.contiguous(), sizes[1], groups[1], best, index, second,
             left.n, right.n, left.vectors.shape[1], left.head.shape[1], n_strips, strip,
             grouped=grouped, whole=whole, n_rows=ROWS, n_columns=COLUMNS, n_depth=DEPTH,
         )  # fmt: skip

@@ -16,6 +16,7 @@ import triton.language as tl
 
 from gpu_rag.types import CSR
 from gpu_rag_kernels.minplus_relax.reference import UNREACHED
+from gpu_rag_kernels.rows import packed
 
 NODES = 8  # of a program
 ENTRIES = 8  # of each of these nodes, read together
@@ -23,7 +24,7 @@ MOST_GROUPS = 16  # of a program
 ROUNDS = 4  # before the host looks at the flags
 
 
-@triton.jit(do_not_specialize=["n", "width"])
+@triton.jit(do_not_specialize=["n", "width"], do_not_specialize_on_alignment=["flags"])
 def _round(  # type: ignore[no-untyped-def]
     indptr, indices, cost, state, relaxed, flags, n, width,
     unreached: tl.constexpr, n_nodes: tl.constexpr, n_entries: tl.constexpr, n_groups: tl.constexpr,
@@ -59,8 +60,9 @@ def minplus_relax(csr: CSR, cost: torch.Tensor, state: torch.Tensor) -> torch.Te
     """The fixpoint. See `gpu_rag_kernels.minplus_relax`."""
     if not state.numel():
         return state.clone()
-    copies = [state.T.contiguous().clone(), torch.empty_like(state.T, memory_format=torch.contiguous_format)]
-    cost, width = cost.contiguous(), state.shape[0]
+    first = state.T.clone(memory_format=torch.contiguous_format)
+    copies = [first, torch.empty_like(first)]
+    csr, cost, width = packed(csr), cost.contiguous(), state.shape[0]
     n_groups = min(triton.next_power_of_2(width), MOST_GROUPS)
     grid = triton.cdiv(csr.n, NODES), triton.cdiv(width, n_groups)
     flags = torch.zeros(ROUNDS + 1, dtype=torch.int32, device=state.device)

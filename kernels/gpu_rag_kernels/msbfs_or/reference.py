@@ -8,11 +8,21 @@ from gpu_rag.types import CSR
 
 
 def msbfs_or(csr: CSR, front: torch.Tensor, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(fresh, seen after): the j-th entries of all rows together, for j = 0, 1, .. See `gpu_rag_kernels.msbfs_or`."""
+    """(fresh, seen after). See `gpu_rag_kernels.msbfs_or`.
+
+    An entry stands for itself and the next 1, 3, 7, .. of its row: a hub takes as many passes as its degree has bits.
+    """
     degree = csr.indptr.diff()
+    words = front[csr.indices.long()]
+    place = torch.arange(csr.m, device=front.device)
+    left = torch.repeat_interleave(csr.indptr[1:], degree, output_size=csr.m) - place  # in the row, from an entry on
+    step = 1
+    while csr.m and step < int(degree.max()):
+        further = left[:-step, None] > step
+        words[:-step] |= torch.where(further, words[step:], 0)
+        step *= 2
     reached = torch.zeros_like(front)
-    for j in range(int(degree.max()) if csr.n else 0):
-        rows = (degree > j).nonzero()[:, 0]
-        reached[rows] |= front[csr.indices[csr.indptr[rows] + j].long()]
+    rows = degree.nonzero()[:, 0]
+    reached[rows] = words[csr.indptr[rows]]
     fresh = reached & ~seen
     return fresh, seen | fresh

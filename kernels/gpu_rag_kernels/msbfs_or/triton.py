@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from gpu_rag.types import CSR
-from gpu_rag_kernels.rows import row_plan
+from gpu_rag_kernels.rows import packed, row_plan
 
 CHUNK = 256  # neighbours of a hub that are pulled by one program
 NODES = 16  # nodes, or chunks, of a program
@@ -103,8 +103,9 @@ def _hubs(  # type: ignore[no-untyped-def]
 
 def msbfs_or(csr: CSR, front: torch.Tensor, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """(fresh, seen after). See `gpu_rag_kernels.msbfs_or`."""
-    front, seen, plan = front.contiguous(), seen.contiguous(), row_plan(csr.indptr, CHUNK)
+    csr, front, seen = packed(csr), front.contiguous(), seen.contiguous()
     fresh, after, width = torch.empty_like(seen), torch.empty_like(seen), seen.shape[1]
+    plan = row_plan(csr.indptr, CHUNK)
     if not seen.numel():
         return fresh, after
     tiles = triton.cdiv(width, WORDS)

@@ -9,8 +9,10 @@ import torch
 from gpu_rag.types import CSR
 from gpu_rag_kernels.ppr_spmm.restart import Restart
 
-# torch calls its CSR tensors a beta; only their product with a dense matrix is used here
-warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
+# torch calls its CSR tensors a beta; only their product with a dense matrix is used here. Up to 2.12 it also says that
+# invariants are not checked where it was told not to check them.
+for _message in ("Sparse CSR tensor support is in beta state", "Sparse invariant checks are implicitly disabled"):
+    warnings.filterwarnings("ignore", message=_message)
 
 
 def ppr_spmm(csr: CSR, x: torch.Tensor, source: torch.Tensor, alpha: float) -> torch.Tensor:

@@ -19,7 +19,7 @@ import triton.language as tl
 
 from gpu_rag.types import CSR
 from gpu_rag_kernels.ppr_spmm.restart import Restart
-from gpu_rag_kernels.rows import RowPlan, row_plan
+from gpu_rag_kernels.rows import RowPlan, packed, row_plan
 
 CHUNK = 256  # entries of a hub that are summed by one program
 ROWS = 8  # rows, or chunks, of a program
@@ -183,8 +183,8 @@ def _step_hubs(  # type: ignore[no-untyped-def]
 
 def ppr_spmm(csr: CSR, x: torch.Tensor, source: torch.Tensor, alpha: float) -> torch.Tensor:
     """Y = alpha A X + (1 - alpha) S. See `gpu_rag_kernels.ppr_spmm`."""
-    x, source, plan = x.contiguous(), source.contiguous(), row_plan(csr.indptr, CHUNK)
-    y, width = torch.empty_like(source), x.shape[1]
+    csr, x, source = packed(csr), x.contiguous(), source.contiguous()
+    y, width, plan = torch.empty_like(source), x.shape[1], row_plan(csr.indptr, CHUNK)
     if y.numel() == 0:
         return y
     factors, tiles = _factors(alpha, 1 - alpha, source.dtype, x.device), triton.cdiv(width, COLUMNS)
@@ -207,6 +207,8 @@ def ppr_step(
     inverse: torch.Tensor, omega: torch.Tensor, scale: float, measured: bool,
 ) -> torch.Tensor | None:  # fmt: skip
     """See `gpu_rag_kernels.ppr_spmm.ppr_step`."""
+    csr, rows, at = packed(csr), restart.rows.contiguous(), restart.at.contiguous()
+    degree, inverse, omega = degree.contiguous(), inverse.contiguous(), omega.contiguous()
     width, dtype, plan = x.shape[1], inverse.dtype, row_plan(csr.indptr, CHUNK)
     tiles, n_slots = triton.cdiv(width, COLUMNS), triton.cdiv(plan.rows.numel(), ROWS)
     n_changes = n_slots + plan.hubs.numel() if measured else 0
@@ -214,7 +216,7 @@ def ppr_step(
     if x.numel():
         weighted, weight = csr.weight is not None, csr.indices if csr.weight is None else csr.weight
         factors = _factors(alpha, (1 - alpha) * scale, dtype, x.device)
-        ends = (y, restart.rows, restart.at, factors, inverse, degree, omega, change)
+        ends = (y, rows, at, factors, inverse, degree, omega, change)
         if n_slots:
             _step_rows[n_slots, tiles](
                 csr.indptr, csr.indices, weight, x, *ends, plan.rows, plan.rows.numel(), width,

@@ -58,6 +58,8 @@ def test_damage_that_no_kill_can_do_is_refused(answer, out, cli):
     [
         (("--set", "method.ppr.damping=0.25"), "params.damping"),
         (("--set", "reader.passages=2"), "reader.passages (5, now 2)"),
+        (("--set", "graph.pagerank=torch"), 'graph.pagerank ("numba", now "torch")'),
+        (("--set", "graph.neighbours=faiss"), 'graph.neighbours ("torch", now "faiss")'),
         (("--set", "runtime.seed=1"), "seed (0, now 1)"),
         (("--set", "runtime.max_calls=9"), "budget ([0, 0, 0.0], now [9, 0, 0.0])"),
         (("--set", "models.decider=similarity"), 'decider ("auto", now "similarity")'),

@@ -1,0 +1,107 @@
+"""gpu-rag serve: an index behind HTTP, the questions of all clients batched together."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpu_rag.cli.options import add_settings, api_key, say, settings_of
+from gpu_rag.errors import BadInput, MissingBackend, UsageError
+
+if TYPE_CHECKING:
+    from gpu_rag.engine import Engine
+
+HELP = "Answer questions over HTTP: an API, OpenAI's chat protocol, and a page to explore with."
+EXAMPLE = "gpu-rag serve my-index --port 8080"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument("index", type=Path, metavar="DIR", help="the index folder")
+    parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="the address to bind (default 127.0.0.1)")
+    parser.add_argument(
+        "--port", type=_port, default=8080, metavar="PORT", help="the port; 0 takes a free one (default 8080)"
+    )
+    parser.add_argument("--api-key-file", type=Path, metavar="FILE", help="a file with the key that clients must send")
+    parser.add_argument("--replies", type=Path, metavar="FILE.sqlite", help="keep model replies, and never ask twice")
+    add_settings(parser)
+
+
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any] | None]:
+    """Serves until it is told to stop. The JSON document is printed when it is ready, not at the end."""
+    _check_installed()
+    from gpu_rag.api import Index
+    from gpu_rag.cli.story_words import said
+    from gpu_rag.serve import describe, server
+    from gpu_rag.serve.api import make_app
+    from gpu_rag.serve.desk import Desk
+    from gpu_rag.serve.guard import is_loopback
+    from gpu_rag.serve.live import Live
+    from gpu_rag.serve.metrics import Counts
+
+    key = _key(options.api_key_file) if options.api_key_file else None
+    index = Index.open(options.index)
+    settings = settings_of(options, index.manifest.settings)
+    if key is None and not is_loopback(options.host):
+        say(f"anyone who reaches {options.host} can ask questions and read passages: --api-key-file asks for a key")
+    bound = server.bind(options.host, options.port)
+
+    def open_engine() -> Engine:
+        return index.engine(settings, replies=options.replies, api_key=api_key())
+
+    live, counts = Live(open_engine, settings.serve, say), Counts()
+    desk = Desk(live, settings, counts)
+
+    def ready() -> None:
+        url, methods = server.url_of(bound), describe.retrieving(live)
+        document = json.dumps({"url": url, "methods": methods, "pid": os.getpid()})
+        told = f"{url} serves {options.index} by {', '.join(methods) or 'no method'}; Ctrl-C stops it"
+        print(document if options.json else told, flush=True)
+
+    with bound:
+        try:
+            live.start()
+            app = make_app(live, desk, counts, said, options.host, key)
+            server.run(app, desk, bound, settings.serve, ready)
+        finally:
+            live.stop()
+    _end()
+    return 0, None
+
+
+def _end() -> None:
+    """Ends the process where a model is still at work in a thread: torch aborts when it is taken apart under it."""
+    if any(thread is not threading.main_thread() for thread in threading.enumerate()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _port(text: str) -> int:
+    """A number of a port."""
+    if not text.isdecimal() or int(text[:6]) > 65535:
+        raise UsageError("not a port", given=text, expected="0 to 65535")
+    return int(text)
+
+
+def _check_installed() -> None:
+    missing = [name for name in ("uvicorn", "starlette") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingBackend(f"{' and '.join(missing)} not installed", do="pip install 'gpu-rag[serve]'")
+
+
+def _key(file: Path) -> str:
+    """The key in a file. Raises BadInput."""
+    try:
+        key = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput("the API key cannot be read", given=f"{file}: {error}") from error
+    if not key.isascii() or not key.isprintable() or not 8 <= len(key) <= 1000 or " " in key:
+        raise BadInput("not an API key", given=f"{file}, {len(key)} characters", expected="8 to 1000 ASCII letters")
+    return key

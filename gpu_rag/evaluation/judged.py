@@ -1,0 +1,159 @@
+"""Judged scores of a comparison, and a check of the judge itself on answers whose verdict is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpu_rag.errors import UsageError
+from gpu_rag.evaluation.judge import Claim, Judge, Verdict, claim_order
+from gpu_rag.evaluation.metrics import exact_match, normalise_answer, token_f1
+from gpu_rag.sources.questions import QuestionRow
+from gpu_rag.types import Answer
+
+LEAST_RIGHT = 0.8  # of a kind of control: below it the verdicts are not to be trusted
+KINDS = {
+    "planted_right": "planted right answers",
+    "planted_wrong": "planted wrong answers",
+    "exact": "answers equal to a gold answer",
+}
+_TOKENS = {"prompt_tokens": "n_prompt", "cached_tokens": "n_cached", "generated_tokens": "n_generated"}
+Controls = dict[str, list[Claim]]
+
+
+def judge_answers(
+    judge: Judge, answers: Mapping[str, Sequence[Answer]], rows: Sequence[QuestionRow]
+) -> tuple[dict[str, list[float]], dict[str, dict[str, Any]], dict[str, Any]]:
+    """(scores by method, costs and counts by method, what is known of the judge).
+
+    Scores are of the questions with answers, in their order: 1 correct, else 0. Two kinds of answers need no judge: one
+    that equals a gold answer after normalisation (em = 1) is correct, and a question that was not answered is not. A
+    claim without a verdict scores 0 and is counted. All claims and controls are asked together. A judge that is not
+    capable is asked nothing and gives no scores. Raises UsageError, ModelError.
+    """
+    check_rows(rows)
+    if not judge.capable:
+        return {method: [] for method in answers}, {method: {} for method in answers}, _about(judge, {}, {})
+    claims = {method: [_claim(a, r) for a, r in zip(given, rows) if r.answers] for method, given in answers.items()}
+    controls = plant(rows, judge.settings.controls)
+    controls["exact"] = exact_claims(answers, rows, judge.settings.controls)
+    asked = [claim for of in claims.values() for claim in of if isinstance(claim, Claim)]
+    planned = list(dict.fromkeys([*asked, *(claim for of in controls.values() for claim in of)]))
+    verdicts = dict(zip(planned, judge.verdicts(planned), strict=True))
+    scores = {
+        method: [float(c if isinstance(c, float) else bool(verdicts[c].correct)) for c in of]
+        for method, of in claims.items()
+    }
+    entries = {method: _entry(of, verdicts, len(rows)) for method, of in claims.items()}
+    return scores, entries, _about(judge, controls, verdicts)
+
+
+def check_rows(rows: Sequence[QuestionRow]) -> None:
+    """Raises UsageError where no question says its answer."""
+    if not any(row.answers for row in rows):
+        raise UsageError("there is nothing to judge by", given="questions without answers", do="leave out --judge")
+
+
+def _claim(answer: Answer, row: QuestionRow) -> Claim | float:
+    """What is to be judged, or the score where a rule settles it."""
+    if answer.status != "answered" or answer.text is None or not answer.text.strip():
+        return 0.0
+    if exact_match(answer.text, row.answers):
+        return 1.0
+    return Claim(row.question.text, tuple(row.answers), answer.text)
+
+
+def plant(rows: Sequence[QuestionRow], n: int) -> Controls:
+    """Claims whose verdict is known: a question's own first gold answer, and that of another question.
+
+    At most n of each kind, chosen by hash: the same for equal questions, in whatever order. A planted wrong answer has
+    no word in common with any gold answer of its question; a question for which the set has none gets none.
+    """
+    own = [Claim(row.question.text, tuple(row.answers), row.answers[0]) for row in rows if row.answers]
+    own = sorted(own, key=claim_order)
+    wrong: list[Claim] = []
+    for i, claim in enumerate(own):
+        if len(wrong) == n:
+            break
+        others = (own[(i + step) % len(own)].answer for step in range(1, len(own)))
+        found = next((other for other in others if _differs(other, claim.gold)), None)
+        if found is not None:
+            wrong.append(Claim(claim.question, claim.gold, found))
+    return {"planted_right": own[:n], "planted_wrong": wrong}
+
+
+def _differs(answer: str, gold: Sequence[str]) -> bool:
+    return bool(normalise_answer(answer)) and token_f1(answer, gold) == 0
+
+
+def exact_claims(answers: Mapping[str, Sequence[Answer]], rows: Sequence[QuestionRow], n: int) -> list[Claim]:
+    """At most n answers with em = 1, chosen by hash: no call is needed to score them, but the judge should agree."""
+    found = {
+        Claim(row.question.text, tuple(row.answers), answer.text)
+        for given in answers.values()
+        for answer, row in zip(given, rows)
+        if answer.text and row.answers and _claim(answer, row) == 1.0
+    }
+    return sorted(found, key=claim_order)[:n]
+
+
+def _entry(claims: Sequence[Claim | float], verdicts: Mapping[Claim, Verdict], n: int) -> dict[str, Any]:
+    """Counts and costs of one method, as if it had been judged alone."""
+    asked = [verdicts[claim] for claim in claims if isinstance(claim, Claim)]
+    replies = [verdict.reply for verdict in asked if verdict.reply is not None]
+    entry: dict[str, Any] = {
+        "judge_exact": sum(claim == 1.0 for claim in claims) / len(claims),
+        "judge_unanswered": sum(claim == 0.0 for claim in claims) / len(claims),
+        "judge_malformed": sum(verdict.problem == "malformed" for verdict in asked),
+        "judge_failed": sum(verdict.problem == "failed" for verdict in asked),
+        "judge_llm_calls": len(asked) / n,
+    }
+    entry.update({f"judge_{name}": sum(getattr(r, of) for r in replies) / n for name, of in _TOKENS.items()})
+    return entry
+
+
+def _about(judge: Judge, controls: Controls, verdicts: Mapping[Claim, Verdict]) -> dict[str, Any]:
+    """The judge: which model, how it was asked, and how it did on the controls."""
+    check = {kind: _checked([verdicts[c] for c in claims], kind) for kind, claims in controls.items()}
+    return {
+        "model": judge.llm.name,
+        "content_hash": judge.llm.content_hash,
+        "capable": judge.capable,
+        "prompt": judge.prompt.digest[:16],
+        "asked": judge.n_asked,
+        "from_cache": judge.n_from_cache,
+        "s": judge.s,
+        "check": check,
+        "doubts": _doubts(judge, check),
+    }
+
+
+def _checked(verdicts: Sequence[Verdict], kind: str) -> dict[str, int]:
+    """{"n", "right": verdicts as they should be, "unread": controls without one}."""
+    wanted = kind != "planted_wrong"
+    return {
+        "n": len(verdicts),
+        "right": sum(verdict.correct is wanted for verdict in verdicts),
+        "unread": sum(verdict.correct is None for verdict in verdicts),
+    }
+
+
+def _doubts(judge: Judge, check: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Why the verdicts are not to be trusted; empty where nothing speaks against them."""
+    if not judge.capable:
+        do = "set eval.judge to a model that is, or eval.judge_capable=true"
+        return [f"{judge.llm.name} is not held to be capable of judging and was not asked: {do}"]
+    doubts = []
+    if not (check["planted_right"]["n"] and check["planted_wrong"]["n"]):
+        doubts.append("the questions gave no right or no wrong answers to plant, so the judge was not checked")
+    for kind, found in check.items():
+        if found["right"] < LEAST_RIGHT * found["n"]:
+            doubts.append(f"it was right about {found['right']} of {found['n']} {KINDS[kind]}")
+    return doubts
+
+
+def unread(document: Mapping[str, Any]) -> tuple[int, int]:
+    """(claims without a verdict, claims that needed one) of all methods of an evaluation's document."""
+    entries = [entry for entry in document["methods"].values() if entry.get("judge") is not None]
+    lost = sum(entry["judge_malformed"] + entry["judge_failed"] for entry in entries)
+    return lost, round(sum(entry["judge_llm_calls"] for entry in entries) * document["n"])

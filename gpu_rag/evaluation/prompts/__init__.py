@@ -1,0 +1,1 @@
+"""Prompt files of the evaluation, static part first."""

@@ -1,0 +1,189 @@
+"""The records and edges of one source as columns, and how strings become row numbers in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+LISTS = pa.large_list(pa.large_string())
+# Where " ".join(text.split()) changes something: other white space than single spaces inside.
+_UNEVEN = r"^ | $|  |[\t-\r\x1c-\x1f\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}]"
+_LEAST_PENDING = 1 << 20  # strings
+
+
+class Interner:
+    """Distinct strings numbered in the order in which they were first given; equality is that of the strings.
+
+    Each column is reduced to its own distinct strings, and these are joined to all others once there are as many of
+    them: linear time in all, and memory of about three times the distinct strings beside 4 bytes a string given.
+    """
+
+    def __init__(self) -> None:
+        self._known = pa.array([], pa.large_string())
+        self._pending: list[tuple[int, pa.LargeStringArray]] = []
+        self._codes: list[np.ndarray] = []
+        self._n_pending = 0
+
+    def add(self, column: pa.LargeStringArray) -> int:
+        """Takes a column without nulls. Returns the number under which `finish` gives its codes."""
+        encoded = column.dictionary_encode()
+        self._codes.append(encoded.indices.to_numpy())
+        self._pending.append((len(self._codes) - 1, encoded.dictionary))
+        self._n_pending += len(encoded.dictionary)
+        if self._n_pending > max(_LEAST_PENDING, len(self._known)):
+            self._join()
+        return len(self._codes) - 1
+
+    def _join(self) -> None:
+        """Joins what is pending: numbers of strings that are known stay."""
+        whole = pa.chunked_array([self._known, *(values for _, values in self._pending)], pa.large_string())
+        encoded = whole.dictionary_encode().combine_chunks()
+        codes, at = encoded.indices.to_numpy(), len(self._known)
+        for number, values in self._pending:
+            self._codes[number] = codes[at : at + len(values)][self._codes[number]]
+            at += len(values)
+        self._known, self._pending, self._n_pending = encoded.dictionary, [], 0
+
+    def finish(self) -> tuple[pa.LargeStringArray, list[np.ndarray]]:
+        """(the distinct strings, i32 codes of each column). Nothing can be added after it."""
+        if self._pending:
+            self._join()
+        return self._known, self._codes
+
+
+def ascending(strings: pa.LargeStringArray) -> tuple[pa.LargeStringArray, np.ndarray]:
+    """(distinct strings sorted by code points, i32: the new row of each)."""
+    order = pc.sort_indices(strings)
+    rank = np.empty(len(strings), np.int32)
+    rank[order.to_numpy()] = np.arange(len(strings), dtype=np.int32)
+    return strings.take(order), rank
+
+
+def replaced(strings: pa.LargeStringArray, rows: np.ndarray, values: Sequence[str]) -> pa.LargeStringArray:
+    """The strings with others in some rows (ascending)."""
+    if not len(rows):
+        return strings
+    mask = np.zeros(len(strings), bool)
+    mask[rows] = True
+    return pc.replace_with_mask(strings, mask, pa.array(values, pa.large_string()))
+
+
+def single_spaced(strings: pa.LargeStringArray) -> pa.LargeStringArray:
+    """Each text with single spaces in place of all white space, and none at its ends."""
+    rows = np.flatnonzero(pc.match_substring_regex(strings, _UNEVEN))
+    return replaced(strings, rows, [" ".join(text.split()) for text in strings.take(pa.array(rows)).to_pylist()])
+
+
+def no_lists(n: int) -> pa.LargeListArray:
+    """n empty lists of strings."""
+    return pa.LargeListArray.from_arrays(np.zeros(n + 1, np.int64), pa.array([], pa.large_string()))
+
+
+def lists_of(row: np.ndarray, values: pa.LargeStringArray, n: int, most: int | None = None) -> pa.LargeListArray:
+    """n lists: the values of each row in order, equal ones once, at most `most`. row: i64, ascending."""
+    encoded = values.dictionary_encode()
+    key = row.astype(np.int64) * max(len(encoded.dictionary), 1) + encoded.indices.to_numpy()
+    first = np.sort(np.unique(key, return_index=True)[1])
+    row = row[first]
+    if most is not None:
+        place = np.arange(len(row)) - np.searchsorted(row, row)
+        first, row = first[place < most], row[place < most]
+    offsets = np.searchsorted(row, np.arange(n + 1))
+    return pa.LargeListArray.from_arrays(offsets.astype(np.int64), values.take(pa.array(first)))
+
+
+def first_of(named: pa.LargeListArray) -> pa.LargeStringArray:
+    """The first entry of each list; none is empty."""
+    return named.values.take(named.offsets[:-1])
+
+
+def rest_of(named: pa.LargeListArray) -> pa.LargeListArray:
+    """The lists without their first entries."""
+    offsets = named.offsets.to_numpy()
+    kept = np.ones(len(named.values), bool)
+    kept[offsets[:-1]] = False
+    return pa.LargeListArray.from_arrays(offsets - np.arange(len(offsets)), named.values.filter(pa.array(kept)))
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Edges of a source in the order in which it has them, repeated ones too.
+
+    head, tail: i32, rows of its records; relation: i32, rows of its relations. line: i64, of its file; note: what a row
+    says of where it is from, or None; passages: lists of the passages that state it, of the own extraction alone.
+    """
+
+    head: np.ndarray
+    relation: np.ndarray
+    tail: np.ndarray
+    line: np.ndarray
+    note: pa.LargeStringArray | None = None
+    passages: pa.Array | None = None
+
+    @property
+    def n(self) -> int:
+        """Number of edges."""
+        return len(self.head)
+
+
+@dataclass(frozen=True)
+class SourceColumns:
+    """One source, read. ids: ascending, each once; names, aliases, types: of the same records, of types the first is
+    the one that counts. relations: (id, name). file: what provenance begins with, "" for the own extraction."""
+
+    name: str
+    kind: str
+    files: list[str]
+    ids: pa.LargeStringArray
+    names: pa.LargeStringArray
+    aliases: pa.LargeListArray
+    types: pa.LargeListArray
+    edges: Edges
+    relations: list[tuple[str, str]]
+    file: str = ""
+
+    @property
+    def n(self) -> int:
+        """Number of records."""
+        return len(self.ids)
+
+
+@dataclass
+class EdgeColumns:
+    """Where blocks of edges are gathered: lines, notes and relations; ends stay with who numbers them."""
+
+    lines: list[np.ndarray] = field(default_factory=list)
+    notes: list[pa.LargeStringArray | int] = field(default_factory=list)  # or how many rows have none
+    relations: Interner = field(default_factory=Interner)
+
+    def add(self, line: np.ndarray, relation: pa.LargeStringArray, note: pa.LargeStringArray | None) -> None:
+        """Takes the rows of a block."""
+        self.lines.append(line)
+        self.notes.append(len(line) if note is None else note)
+        self.relations.add(relation)
+
+    def edges(self, head: np.ndarray, tail: np.ndarray, one: np.ndarray, codes: list[np.ndarray]) -> Edges:
+        """The edges, of relations with rows `one`[code]."""
+        relation = one[joined(codes)] if codes else np.zeros(0, np.int32)
+        line = np.concatenate([np.zeros(0, np.int64), *self.lines])
+        note = None
+        if not all(isinstance(part, int) for part in self.notes):
+            parts = [pa.array([""] * part, pa.large_string()) if isinstance(part, int) else part for part in self.notes]
+            note = pa.concat_arrays(parts)
+        return Edges(head, relation, tail, line, note)
+
+
+def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Parts of a column of row numbers as one."""
+    return np.concatenate([np.zeros(0, np.int32), *parts])
+
+
+def spaced_relations(strings: pa.LargeStringArray) -> tuple[list[tuple[str, str]], np.ndarray]:
+    """(relations by (id, name), both single-spaced; i32: the relation of each string)."""
+    numbers: dict[str, int] = {}
+    row = [numbers.setdefault(" ".join(text.split()), len(numbers)) for text in strings.to_pylist()]
+    return [(id, id) for id in numbers], np.array(row, np.int32)

@@ -1,0 +1,177 @@
+"""The routes: what clients can ask, and the application that answers them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial, wraps
+from importlib.resources import files
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from gpu_rag.errors import GpuRagError
+from gpu_rag.serve import chat, describe
+from gpu_rag.serve.bodies import read_ask, read_chat
+from gpu_rag.serve.desk import Desk
+from gpu_rag.serve.guard import ROUTE, Guard, read_body, speaks_openai
+from gpu_rag.serve.live import DEAD, READY, Live
+from gpu_rag.serve.metrics import CONTENT_TYPE, Counts, exposition
+from gpu_rag.serve.refusal import Refusal, error_body, openai_error_body, refusal_of
+from gpu_rag.serve.responses import NDJSON, SSE, ClientGone, Json, Nothing, Streamed, collected, each_row
+from gpu_rag.settings import Settings
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+Said = Callable[[str, int], str | None]
+PAGE = {"/": ("index.html", "text/html"), "/explorer.js": ("explorer.js", "text/javascript"),
+        "/explorer.css": ("explorer.css", "text/css")}  # fmt: skip
+
+
+class Api:
+    """The endpoints. said(verb, n_candidates): the words for a step of a trace, or None where its name has to do."""
+
+    def __init__(self, live: Live, desk: Desk, counts: Counts, settings: Settings, said: Said):
+        self.live, self.desk, self.counts, self.settings, self._said = live, desk, counts, settings.serve, said
+        self._began, self._created = time.monotonic(), int(time.time())
+        self._passages = describe.Passages(live.engine.index)
+
+    def routes(self) -> list[Route]:
+        """All routes."""
+        served = {
+            ("POST", "/v1/answer"): self.answer,
+            ("POST", "/v1/retrieve"): self.retrieve,
+            ("POST", "/v1/chat/completions"): self.chat,
+            ("GET", "/v1/models"): self.models,
+            ("GET", "/v1/models/{name:path}"): self.model,
+            ("GET", "/v1/methods"): self.methods,
+            ("GET", "/v1/index"): self.index,
+            ("GET", "/v1/passages/{name:path}"): self.passage,
+            ("GET", "/health"): self.health,
+            ("GET", "/ready"): self.ready,
+            ("GET", "/metrics"): self.metrics,
+            **{("GET", path): _page(*file) for path, file in PAGE.items()},
+        }
+        return [Route(path, _named(path, call), methods=[verb]) for (verb, path), call in served.items()]
+
+    async def answer(self, request: Request) -> Response:
+        """Rows as `gpu-rag answer` writes them."""
+        return await self._asked(request, retrieval=False)
+
+    async def retrieve(self, request: Request) -> Response:
+        """Evidence alone: no reader is asked."""
+        return await self._asked(request, retrieval=True)
+
+    async def _asked(self, request: Request, *, retrieval: bool) -> Response:
+        body = read_ask(await read_body(request, self.settings), self.settings, retrieval=retrieval)
+        prepared = await self.desk.prepare(body.method, retrieval, body.passages, body.params)
+        batch = self.desk.ask(prepared, body.questions, partial(self._shaped, retrieval, body.words))
+        if NDJSON in request.headers.get("accept", ""):
+            return Streamed(batch, each_row(batch), NDJSON)
+        rows = await collected(batch, request)
+        return Json(rows[0] if body.single else {"answers": rows})
+
+    def _shaped(self, retrieval: bool, words: bool, row: dict[str, Any]) -> dict[str, Any]:
+        """The row as it was asked for: a retrieval has no answer; `words` tells the steps of the trace in words."""
+        if retrieval:
+            row = {**row, "status": "failed" if row["status"] == "failed" else "retrieved"}
+            del row["answer"]
+        if words:
+            row["words"] = [self._said(step["verb"], step["n_candidates"]) or step["verb"] for step in row["trace"]]
+        return row
+
+    async def chat(self, request: Request) -> Response:
+        """A chat completion: the model is a method, the last user message the question."""
+        body = read_chat(await read_body(request, self.settings), self.settings)
+        names = self.live.answering
+        if body.method not in names:
+            raise chat.unknown_model(body.model, names)
+        batch = self.desk.ask(await self.desk.prepare(body.method, False), [body.question])
+        if body.stream:
+            return Streamed(batch, chat.events(batch, body), SSE)
+        (row,) = await collected(batch, request)
+        return Json(chat.completion(row, body.model))
+
+    async def models(self, request: Request) -> Response:
+        """The methods that answer here, as models."""
+        return Json(chat.models(self.live.answering, self._created))
+
+    async def model(self, request: Request) -> Response:
+        """One of them."""
+        name, names = request.path_params["name"], self.live.answering
+        if name.removeprefix("gpu-rag/") not in names:
+            raise chat.unknown_model(name, names)
+        return Json(chat.model(name, self._created))
+
+    async def methods(self, request: Request) -> Response:
+        """Which methods this index can serve, and what the others lack."""
+        return Json({"methods": describe.methods(self.live)})
+
+    async def index(self, request: Request) -> Response:
+        """Counts, sources and models."""
+        return Json(await asyncio.to_thread(describe.index, self.live))
+
+    async def passage(self, request: Request) -> Response:
+        """The text of a passage, and where it stands."""
+        return Json(self._passages(request.path_params["name"]))
+
+    async def health(self, request: Request) -> Response:
+        """Whether the process is worth keeping: not once its engine has ended for good."""
+        return Json({"live": not self.live.gone}, 503 if self.live.gone else 200)
+
+    async def ready(self, request: Request) -> Response:
+        """Whether questions are taken."""
+        ready = self.live.state == READY and not self.desk.closed
+        state = self.live.state if ready or self.live.state == DEAD else "stopping"
+        return Json({"ready": ready, "state": state, "reason": self.live.reason or None}, 200 if ready else 503)
+
+    async def metrics(self, request: Request) -> Response:
+        """Counts for Prometheus."""
+        text = exposition(self.counts, self.live, self.desk.n_open, self._began)
+        return Response(text, media_type=CONTENT_TYPE)
+
+
+def make_app(live: Live, desk: Desk, counts: Counts, said: Said, host: str, key: str | None) -> ASGIApp:
+    """The application behind its guard. host: the address bound; key: what clients must send, or None."""
+    settings = desk.settings
+
+    async def told(request: Request, error: Exception) -> Response:
+        if isinstance(error, ClientGone):
+            return Nothing()  # and the guard, which it is raised to, counts it
+        if isinstance(error, HTTPException):
+            given = f"{request.method} {request.url.path}"[:120]
+            error = Refusal(error.status_code, error.detail, given=given, headers=dict(error.headers or {}))
+        elif not isinstance(error, GpuRagError):
+            error = Refusal(500, "internal error", kind=type(error).__name__)
+        refusal = refusal_of(error)
+        body = openai_error_body if speaks_openai(request.url.path) else error_body
+        return Json(body(refusal), refusal.status, headers=refusal.headers)
+
+    handlers: dict[Any, Any] = {GpuRagError: told, HTTPException: told, Exception: told}
+    api = Api(live, desk, counts, settings, said)
+    return Guard(Starlette(routes=api.routes(), exception_handlers=handlers), host, settings.serve, key, counts)
+
+
+def _named(path: str, call: Endpoint) -> Endpoint:
+    """An endpoint that says its path in the scope, for the counts."""
+
+    @wraps(call)
+    async def endpoint(request: Request) -> Response:
+        request.scope[ROUTE] = path
+        return await call(request)
+
+    return endpoint
+
+
+def _page(name: str, media_type: str) -> Endpoint:
+    content = (files("gpu_rag.serve") / "explorer" / name).read_bytes()
+
+    async def page(request: Request) -> Response:
+        return Response(content, media_type=media_type)
+
+    return page

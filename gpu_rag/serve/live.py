@@ -1,0 +1,175 @@
+"""The engine of a server: a live streaming driver in a thread of its own, opened again when its models die."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gpu_rag.catalog import METHODS
+from gpu_rag.engine import Engine, Prepared
+from gpu_rag.errors import GpuRagError, UsageError
+from gpu_rag.runtime.accounts import RunStats
+from gpu_rag.runtime.handle import Handle
+from gpu_rag.runtime.streaming import StreamingDriver
+from gpu_rag.runtime.tasks import Outcome
+from gpu_rag.serve.refusal import Refusal
+from gpu_rag.settings_serve import ServeSettings
+from gpu_rag.types import Question
+
+WARM = Question("warm", "Which method answers first?")
+READY, DEAD, STOPPING = "ready", "dead", "stopping"
+LONGEST_PAUSE_S = 60.0
+STOP_S = 5.0  # how long the end waits for a batch that runs, and for models to close
+N_PREPARED = 256  # methods with parameters of clients that are kept
+
+
+class Live:
+    """Questions of any thread, answered together in one.
+
+    open_engine: opens models and gives an engine; called at `start`, and again after models died, which ends all open
+    questions. say(line): told of deaths and revivals. Stats are those of all engines together.
+    """
+
+    def __init__(self, open_engine: Callable[[], Engine], settings: ServeSettings, say: Callable[[str], None]):
+        self._open_engine, self._settings, self._say = open_engine, settings, say
+        self.stats = RunStats()
+        self.state, self.reason = STOPPING, "the server has not begun"
+        self.lacking: dict[str, UsageError | None] = {}  # by method: why it cannot retrieve, None where it can
+        self.answering: list[str] = []  # methods that answer
+        self.gone = False  # dead, and nobody tries to change that
+        self._lock = threading.Lock()  # guards the methods that are prepared
+        self._prepared: dict[Any, Prepared] = {}
+        self._engine: Engine | None = None
+        self._driver: StreamingDriver | None = None
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that answers, or answered last."""
+        if self._engine is None:
+            raise Refusal(503, self.reason)
+        return self._engine
+
+    @property
+    def n_running(self) -> int:
+        """Questions that are open in the driver."""
+        return self._driver.n_running if self._driver else 0
+
+    def start(self) -> None:
+        """Open the engine and begin to drive. Raises what the models, or the index, raise."""
+        self._adopt(self._open_engine())
+        self._thread.start()
+
+    def prepare(
+        self, method: str, retrieval_only: bool, passages: int | None = None, params: Mapping[str, Any] | None = None
+    ) -> Prepared:
+        """`Engine.prepare`, remembered. For any thread; may load files. Raises as it does, and Refusal."""
+        key = self.key(method, retrieval_only, passages, params)
+        with self._lock:
+            found = self._prepared.get(key)
+            if found is None:
+                found = self.engine.prepare(method, limit=passages, retrieval_only=retrieval_only, params=params)
+                while len(self._prepared) >= N_PREPARED:
+                    del self._prepared[next(iter(self._prepared))]
+                self._prepared[key] = found
+        return found
+
+    def ready_made(self, *key: Any) -> Prepared | None:
+        """What `prepare` gave for the same arguments, if it is remembered; never waits."""
+        return self._prepared.get(self.key(*key))
+
+    @staticmethod
+    def key(method: str, retrieval_only: bool, passages: int | None, params: Mapping[str, Any] | None) -> Any:
+        """What tells one prepared method from another."""
+        return method, retrieval_only, passages, repr(sorted((params or {}).items()))
+
+    def submit(self, prepared: Prepared, question: Question, on_end: Callable[[Outcome], None]) -> Handle:
+        """Have a question answered; on_end is called in the engine's thread. Raises Refusal when it cannot be taken."""
+        if self.state != READY or self._driver is None:
+            raise Refusal(503, self.reason, headers={"Retry-After": "5"})
+        try:
+            return self._driver.submit(question, prepared.bind(question), on_end)
+        except UsageError as error:  # it has died, or was closed, a moment ago
+            raise Refusal(503, "the engine has stopped", headers={"Retry-After": "5"}) from error
+
+    def cancel(self, handle: Handle, reason: BaseException | None = None) -> None:
+        """Give up a question; the driver ignores one that has ended, or that another driver took."""
+        if self._driver is not None:
+            self._driver.cancel(handle, reason)
+
+    def stop(self) -> None:
+        """End the thread, after the batch that runs, and close the models."""
+        self.state, self.reason = STOPPING, "the server is stopping"
+        self._end.set()
+        if self._driver is not None:
+            self._driver.close()
+        if self._thread.ident is not None:
+            self._thread.join(STOP_S)
+        if self._engine is not None:
+            closing = threading.Thread(target=self._engine.models.close, name="closing", daemon=True)
+            closing.start()  # a model in the middle of a batch cannot be told to stop
+            closing.join(STOP_S)
+
+    # --- the engine's thread -----------------------------------------------------------------------
+
+    def _adopt(self, engine: Engine) -> None:
+        """Take a new engine: load what its methods need, so that the first question waits for nothing."""
+        with self._lock:
+            self._prepared.clear()
+            self._engine = engine
+        self.lacking = {name: self._lack(name, True) for name in METHODS}
+        self.answering = [name for name in METHODS if self.lacking[name] is None and self._lack(name, False) is None]
+        for method in [name for name, lack in self.lacking.items() if lack is None and self._settings.warm]:
+            (answer,) = engine.run(method, [WARM], retrieval_only=True).answers
+            if answer.error is not None:  # told now, not to the first client alone
+                self._say(f"{method} fails: {answer.error['message']}")
+        self._driver = engine.live(self.stats)
+        self.state, self.reason = READY, ""
+
+    def _lack(self, method: str, retrieval_only: bool) -> UsageError | None:
+        """Why a method cannot be served, if it cannot: a layer, a language model, a package, a setting."""
+        try:
+            self.prepare(method, retrieval_only)
+        except UsageError as error:
+            return error
+        return None
+
+    def _work(self) -> None:
+        pause_s = self._settings.revive_seconds
+        try:
+            while not self._end.is_set():
+                if self.state == READY:
+                    self._drive()
+                    pause_s = self._settings.revive_seconds
+                if not pause_s or self._end.wait(pause_s):
+                    return
+                self._revive()
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        finally:
+            if not self._end.is_set():  # also by an error that nobody foresaw, which the thread prints
+                self.state, self.gone = DEAD, True
+                self.reason = self.reason or "the engine has ended; see the server's output"
+
+    def _drive(self) -> None:
+        """Answer questions until the driver is closed, or its models are dead."""
+        if self._engine is None or self._driver is None:
+            return
+        try:
+            self._engine.drive(self._driver, self.stats)
+        except GpuRagError as error:
+            self.state, self.reason = DEAD, f"the engine has stopped: {error}"
+            self._say(self.reason)
+
+    def _revive(self) -> None:
+        """Open the models again."""
+        try:
+            if self._engine is not None:
+                self._engine.models.close()
+            self._adopt(self._open_engine())
+        except GpuRagError as error:
+            self.reason = f"the engine cannot be opened again: {error}"
+            self._say(self.reason)
+        else:
+            self._say("the engine answers again")

@@ -1,0 +1,156 @@
+"""Files to blocks of lines: the bytes of many lines at once, and where each of them lies."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+
+from gpu_rag.sources.lines import Line, decoded, open_binary, read_problem
+from gpu_rag.sources.rows import Limits, RowError, shown
+from gpu_rag.types import Reject
+
+BLOCK_BYTES = 4 << 20
+_BLANKS = np.isin(np.arange(256), list(b" \t\n\r\x0b\x0c"))
+
+
+@dataclass(frozen=True)
+class LineBlock:
+    """Lines of a file that are not blank.
+
+    data: the bytes of all of them; start, end: i64[n], where each line lies there, without its line end; number:
+    i64[n], from 1; alone: bool[n], lines that must be read one by one: the first of the file, and those that may not be
+    UTF-8 or hold NUL. rejects: lines that are too long, ascending.
+    """
+
+    path: Path
+    data: bytes
+    start: np.ndarray
+    end: np.ndarray
+    number: np.ndarray
+    alone: np.ndarray
+    rejects: list[Reject]
+
+    def line(self, row: int) -> Line | Reject:
+        """One line by itself, as `lines.read_lines` gives it."""
+        return decoded(self.path, int(self.number[row]), self.data[self.start[row] : self.end[row]])
+
+
+def read_line_blocks(path: Path, limits: Limits, block_bytes: int = BLOCK_BYTES) -> Iterator[LineBlock | Reject]:
+    """The lines that `lines.read_lines` gives, many at a time, and Rejects for the same reasons at the same lines.
+
+    Memory: some 4 blocks, whatever the file holds; a line that is longer is held whole up to its limit.
+    """
+    number = 0
+    try:
+        with open_binary(path) as stream:
+            for data, error in _whole_lines(stream, block_bytes, limits.max_line_bytes):
+                if data:
+                    block = _block(path, data, number, limits.max_line_bytes)
+                    if block is None:
+                        yield Reject(shown(path), 0, "not UTF-8: the byte order mark is that of UTF-16 or UTF-32")
+                        return
+                    number += data.count(b"\n") + (not data.endswith(b"\n"))
+                    yield block
+                if error is not None:
+                    raise error
+    except (OSError, EOFError, zlib.error, RowError) as error:
+        yield Reject(shown(path), number + 1 if number else 0, read_problem(error))
+
+
+def _whole_lines(stream: BinaryIO, size: int, limit: int) -> Iterator[tuple[bytes, Exception | None]]:
+    """(bytes of whole lines, None), and last what stopped reading. A line over `limit` is cut, and stays over it."""
+    held = bytearray()
+    while True:
+        chunk, error = _read(stream, size)
+        cut = chunk.rfind(b"\n") + 1
+        if cut:
+            yield bytes(held) + chunk[:cut], None
+            held = bytearray(chunk[cut:])
+        elif len(held) <= limit:
+            held += chunk
+        if error is not None or not chunk:
+            yield (b"", error) if error is not None else (bytes(held), None)  # what no line end follows is lost
+            return
+
+
+def _read(stream: BinaryIO, size: int) -> tuple[bytes, Exception | None]:
+    """About `size` bytes, fewer at the end, and what stopped reading: what was read before it is not lost."""
+    parts: list[bytes] = []
+    n = 0
+    try:
+        while n < size and (part := stream.read1(size - n)):  # type: ignore[attr-defined]
+            parts.append(part)
+            n += len(part)
+    except (OSError, EOFError, zlib.error) as error:
+        return b"".join(parts), error
+    return b"".join(parts), None
+
+
+def _block(path: Path, data: bytes, before: int, limit: int) -> LineBlock | None:
+    """The lines of `data`, the first being line before + 1; None where the file begins as UTF-16 does."""
+    raw = np.frombuffer(data, np.uint8)
+    end = np.flatnonzero(raw == 10)
+    if not data.endswith(b"\n"):
+        end = np.append(end, len(raw))
+    start = np.append(0, end[:-1] + 1)
+    number = before + 1 + np.arange(len(end))
+    long = end - start > limit
+    if not before and not long[0] and data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return None
+    reason = f"the line is longer than max_line_bytes = {limit}"
+    rejects = [Reject(shown(path), int(line), reason) for line in number[long]]
+    end = _without_returns(raw, start, end)
+    kept = np.flatnonzero(~long & (end > start))
+    blank = [row for row in kept[_BLANKS[raw[start[kept]]]].tolist() if data[start[row] : end[row]].isspace()]
+    kept = np.setdiff1d(kept, blank, assume_unique=True) if blank else kept
+    start, end, number = start[kept], end[kept], number[kept]
+    return LineBlock(path, data, start, end, number, _alone(data, raw, start, end, number), rejects)
+
+
+def _without_returns(raw: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """The ends of lines before all carriage returns that stand there."""
+    end, rows = end.copy(), np.arange(len(end))
+    while rows.size:
+        rows = rows[(end[rows] > start[rows]) & (raw[end[rows] - 1] == 13)]
+        end[rows] -= 1
+    return end
+
+
+def _alone(data: bytes, raw: np.ndarray, start: np.ndarray, end: np.ndarray, number: np.ndarray) -> np.ndarray:
+    alone = number == 1
+    if b"\0" in data:
+        alone |= count_between(raw == 0, start, end) > 0
+    try:
+        pa.scalar(data, pa.large_binary()).cast(pa.large_string())
+    except pa.ArrowInvalid:
+        alone |= count_between(raw >= 0x80, start, end) > 0
+    return alone
+
+
+def count_between(mask: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """i64[n]: how many positions of a mask of bytes lie in each range."""
+    places = np.flatnonzero(mask)
+    found: np.ndarray = np.searchsorted(places, end) - np.searchsorted(places, start)
+    return found
+
+
+def cut_out(data: bytes, bounds: np.ndarray, columns: tuple[int, ...]) -> list[pa.LargeStringArray]:
+    """Parts of valid UTF-8 as columns. bounds: i64[n, k], ascending row by row; part c ends where c + 1 begins."""
+    n, k = bounds.shape
+    offsets = np.append(bounds.ravel(), bounds[-1, -1] if n else 0).astype(np.int64)
+    whole = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), n * k, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
+    first = np.arange(n, dtype=np.int64) * k
+    return [_as_text(whole.take(pa.array(first + column))) for column in columns]
+
+
+def _as_text(array: pa.LargeBinaryArray) -> pa.LargeStringArray:
+    """Bytes that are known to be UTF-8 as text, without looking."""
+    return pa.Array.from_buffers(pa.large_string(), len(array), array.buffers(), offset=array.offset)

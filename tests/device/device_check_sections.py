@@ -1,0 +1,72 @@
+"""Runs sections of scripts/device_check.py on the stand-in device: python device_check_sections.py OUT.json
+
+In Triton's place stand the kernels' references, and a clock that calls once: what is run is all code around them. Sizes
+are tiny. Prints nothing; the JSON has the result of each section.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import time
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+SCRIPTS = HERE.parents[1] / "scripts"
+sys.path[:0] = [str(HERE), str(SCRIPTS)]
+
+
+def module(name: str, **held: Any) -> None:
+    made = ModuleType(name)
+    made.__spec__ = ModuleSpec(name, None)
+    made.__dict__.update(held)
+    sys.modules[name] = made
+
+
+def do_bench(run: Any, return_mode: str) -> float:
+    assert return_mode == "median"
+    run()
+    return 0.5
+
+
+def references_for_triton() -> None:
+    """`triton` can be found, and the kernels' modules for it are their references."""
+    module("triton")
+    module("triton.testing", do_bench=do_bench)
+    for op in ("ppr_spmm", "msbfs_or", "minplus_relax", "ragged_gather_dot_topk", "join_top1"):
+        held = importlib.import_module(f"gpu_rag_kernels.{op}.reference")
+        module(f"gpu_rag_kernels.{op}.triton", **{k: v for k, v in vars(held).items() if not k.startswith("__")})
+
+
+def main() -> None:
+    import torch
+    import torch._inductor.config  # looks for triton when it is loaded: before there is something in its place
+
+    references_for_triton()
+    import device_check
+    import device_sections
+    from stand_in import stand_in
+
+    device_check.COPY_BYTES, device_check.SIDE = 4000, 8
+    device_check.cases = lambda op, device: [lambda: device_check.tiny(op, device)]
+    device_sections.LARGE = (300, 900)
+    device_sections.BENCH = dict.fromkeys(device_sections.BENCH, (300, (3,)))
+    results: dict[str, Any] = {}
+    with stand_in():
+        until = time.time() + 600
+        for name in device_check.SECTIONS:
+            if name in ("tests", "sanitizer", "ops_large", "cugraph"):  # other processes, other sizes, other libraries
+                continue
+            ceiling = results.get("ceilings", {})
+            results[name] = device_check.section(name, ceiling, until, lambda found: json.dumps(found))
+        graph = device_sections.made.rmat(*device_sections.LARGE, 7, torch.device("cuda"))
+        results["cugraph"] = device_sections.compared(graph, 2, until, ("torch",))
+    Path(sys.argv[1]).write_text(json.dumps(results, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""Whole methods over an index on the stand-in device: the answers are those of the CPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from stand_in import CUDA, Device, OnDevice, stand_in
+
+import gpu_rag
+from gpu_rag.jobs import row_of
+from gpu_rag.sample import corpus_path, questions_path
+from gpu_rag.settings import merge
+from gpu_rag.types import Answer, Question
+
+METHODS = ("dense", "bm25", "hybrid", "ppr", "hoprag", "bubblerag", "higra-retriever", "hybgrag", "hydrarag")
+CPU: dict[str, Any] = {
+    "models": {"embedder": "hash", "llm": "none", "decider": "similarity", "device": "cpu", "vector_cache_gib": 0},
+    "graph": {"pagerank": "torch", "ops": "torch"},
+    "method": {"hydrarag": {"d_max": 2, "w1": 20}},
+}
+GPU = merge(CPU, {"models": {"device": "cuda"}, "graph": {"pagerank": "auto", "ops": "auto"}})
+N_ARTICLES, N_QUESTIONS = 22, 4
+
+
+def questions() -> list[Question]:
+    with questions_path().open(encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in islice(lines, N_QUESTIONS)]
+    return [Question(row["id"], row["question"]) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("corpus") / "articles.jsonl"
+    with corpus_path().open(encoding="utf-8") as lines:
+        path.write_text("".join(islice(lines, N_ARTICLES)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(corpus: Path) -> Path:
+    gpu_rag.build(corpus, corpus.parent / "ix", methods=METHODS, settings=CPU)
+    return corpus.parent / "ix"
+
+
+@pytest.fixture
+def device() -> Iterator[Device]:
+    with stand_in() as made:
+        yield made
+
+
+def asked(index: gpu_rag.Index, method: str, settings: Any) -> list[Answer]:
+    answers = index.answer(questions(), method=method, settings=settings, retrieval_only=True, limit=5)
+    assert not [answer.error for answer in answers if answer.error]
+    return answers
+
+
+def told(answers: list[Answer]) -> list[Any]:
+    """What an answer says, without how long it took."""
+    rows = [json.loads(json.dumps(row_of(answer))) for answer in answers]
+    return [{name: row.get(name) for name in ("evidence", "paths", "nodes", "text")} for row in rows]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_answers_are_those_of_the_cpu(device: Device, folder: Path, method: str) -> None:
+    """Bit by bit, beside torch on the CPU; nothing that has the size of the index is moved in a question."""
+    index = gpu_rag.Index.open(folder)
+    found = told(asked(index, method, GPU))
+    assert found == told(asked(gpu_rag.Index.open(folder), method, CPU))
+    assert any(row["evidence"] or row["nodes"] for row in found)
+    assert method == "bm25" or device.launches
+    assert not device.atomic_sums
+
+
+@pytest.mark.parametrize("method", ["dense", "ppr", "hoprag", "bubblerag", "higra-retriever", "hydrarag"])
+def test_one_index_may_change_its_device(device: Device, folder: Path, method: str) -> None:
+    """What it holds on the one device is not mixed with what it loads on the other."""
+    index = gpu_rag.Index.open(folder)
+    before = told(asked(index, method, CPU))
+    assert told(asked(index, method, GPU)) == before
+    assert told(asked(index, method, CPU)) == before
+
+
+def test_what_an_index_holds_is_on_its_device(device: Device, folder: Path) -> None:
+    index = gpu_rag.Index.open(folder, device="cuda")
+    assert index.graph.device == CUDA and index.vectors("passage_vectors").dtype == torch.float16
+    on_cpu = gpu_rag.Index.open(folder)
+    for name in ("indptr", "indices", "weight"):
+        assert torch.equal(device.back(getattr(index.graph.pull, name)), getattr(on_cpu.graph.pull, name))
+    assert all(isinstance(index.vectors(f"{kind}_vectors"), OnDevice) for kind in ("passage", "entity"))
+    index.device = "cpu"
+    assert index.graph.device.type == "cpu" and index.vectors("passage_vectors").dtype == torch.float32
+
+
+def test_an_index_is_built_alike(device: Device, corpus: Path, folder: Path, tmp_path: Path) -> None:
+    """Clusters, merges of questions and links are found on the device."""
+    gpu_rag.build(corpus, tmp_path / "ix", methods=METHODS, settings=GPU)
+    assert {copy.where.split(":")[0] for copy in device.copies} >= {"hop_matching.py", "higra_clusters.py"}
+    made, expected = (gpu_rag.Index.open(path).manifest for path in (tmp_path / "ix", folder))
+    assert made.digest() == expected.digest()
+
+
+def test_export_to_pyg(device: Device, folder: Path) -> None:
+    pytest.importorskip("torch_geometric")
+    one, other = (gpu_rag.Index.open(folder, device=where).to_pyg() for where in ("cuda", "cpu"))
+    assert one.metadata() == other.metadata()
+    for kind in one.edge_types:
+        assert torch.equal(device.back(one[kind].edge_index), other[kind].edge_index)

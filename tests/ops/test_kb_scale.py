@@ -1,0 +1,219 @@
+"""Large knowledge bases: every part that works on columns beside the plain way, and how much memory a build takes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gpu_rag
+from gpu_rag.index import tables
+from gpu_rag.index.export import export
+from gpu_rag.index.kb import name_key
+from gpu_rag.index.kb_load import load_kb
+from gpu_rag.index.kb_names import NameTable
+from gpu_rag.index.kb_tables import KB_TEXTS
+from gpu_rag.index.kb_words import standin_text
+from gpu_rag.index.kb_write import TableWriter
+from gpu_rag.index.manifest import Manifest
+from gpu_rag.layers import kb_columns, kb_edges
+from gpu_rag.layers.kb_around import Surroundings, _side
+from gpu_rag.layers.kb_columns import Interner, lists_of, single_spaced
+from gpu_rag.sources.kg_lines import LineBlock, read_line_blocks
+from gpu_rag.sources.lines import Line, read_lines
+from gpu_rag.sources.rows import Limits
+from gpu_rag.types import Reject
+
+few = settings(max_examples=40, deadline=None)
+SETTINGS = {"models": {"embedder": "hash", "llm": "none"}}
+WORDS = st.sampled_from(["a", "b", "Ada", "É", "a ", "", "日本"])
+
+
+def text(values: list[str]) -> pa.LargeStringArray:
+    return pa.array(values, pa.large_string())
+
+
+# --- columns beside the plain way ------------------------------------------------------------------------
+
+
+@few
+@given(st.lists(st.lists(WORDS, max_size=6), max_size=6), st.integers(0, 4))
+def test_strings_are_numbered_as_a_dictionary_numbers_them(columns, pending):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kb_columns, "_LEAST_PENDING", pending)  # joined now and then, as large ones are
+        interner = Interner()
+        for column in columns:
+            interner.add(text(column))
+        strings, codes = interner.finish()
+    numbers: dict[str, int] = {}
+    expected = [[numbers.setdefault(value, len(numbers)) for value in column] for column in columns]
+    assert ([part.tolist() for part in codes], strings.to_pylist()) == (expected, list(numbers))
+
+
+@few
+@given(st.lists(st.tuples(st.integers(0, 3), WORDS), max_size=12), st.sampled_from([None, 1, 2]))
+def test_lists_hold_each_value_of_a_row_once_in_order(pairs, most):
+    pairs.sort(key=lambda pair: pair[0])
+    found = lists_of(np.array([row for row, _ in pairs], np.int64), text([value for _, value in pairs]), 5, most)
+    assert found.to_pylist() == [
+        list(dict.fromkeys(value for row, value in pairs if row == wanted))[:most] for wanted in range(5)
+    ]
+
+
+@given(st.lists(st.text(" \t\n\x1c\x85\xa0\u2003\u3000aé", max_size=5)))
+def test_white_space_becomes_single_spaces(values):
+    assert single_spaced(text(values)).to_pylist() == [" ".join(value.split()) for value in values]
+
+
+@few
+@given(st.lists(st.tuples(WORDS, st.lists(WORDS, max_size=3)), max_size=8))
+def test_names_are_looked_up_as_in_a_dictionary(nodes):
+    table = NameTable([name for name, _ in nodes], [aliases for _, aliases in nodes])
+    for key in {name_key(name) for of in nodes for name in (of[0], *of[1])} | {"nobody", ""}:
+        rows = [row for row, (name, aliases) in enumerate(nodes) if key in map(name_key, (name, *aliases))]
+        assert table.rows(key) == (rows if key else [])
+
+
+LINES = st.lists(st.sampled_from([b"a\tb", b"", b" \t", b"\r", b"x\r\r", b"\xff", b"long " * 4, b"\0", "é".encode()]))
+
+
+@few
+@given(LINES, st.sampled_from([b"\n", b"\r\n"]), st.booleans(), st.integers(1, 40))
+def test_blocks_of_lines_are_the_lines(tmp_path_factory, lines, end, ends, size):
+    path = tmp_path_factory.mktemp("l") / "a.txt"
+    path.write_bytes(end.join(lines) + (end if ends else b""))
+    limits = Limits(max_line_bytes=12)
+    found: list[Line | Reject] = []
+    for block in read_line_blocks(path, limits, size):
+        assert isinstance(block, LineBlock)
+        found += sorted([*map(block.line, range(len(block.start))), *block.rejects], key=number_of)
+        for row, alone in enumerate(block.alone):
+            assert alone or b"\0" not in block.data[block.start[row] : block.end[row]]
+    assert found == list(read_lines(path, limits))
+
+
+def number_of(line: Line | Reject) -> int:
+    return line.number if isinstance(line, Line) else line.line
+
+
+@few
+@given(st.lists(st.integers(0, 9), max_size=8))
+def test_a_table_in_parts_has_the_bytes_of_the_whole(tmp_path_factory, sizes):
+    folder = tmp_path_factory.mktemp("t")
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("tables", "kb_write"):
+            patch.setattr(f"gpu_rag.index.{module}.ROWS_A_GROUP", 4)
+        with TableWriter(folder / "parts", KB_TEXTS) as writer:
+            for size in sizes:
+                writer.add([np.arange(size, dtype=np.int32), [f"text {row % 3}" for row in range(size)]])
+        rows = [row for size in sizes for row in range(size)]
+        tables.write_table(folder / "whole", KB_TEXTS, {"node": rows, "text": [f"text {row % 3}" for row in rows]})
+    assert (folder / "parts").read_bytes() == (folder / "whole").read_bytes()
+
+
+EDGES = st.lists(st.tuples(*[st.integers(0, n) for n in (3, 14, 8)]), max_size=60)
+
+
+@few
+@given(EDGES, st.lists(WORDS, min_size=9, max_size=9))
+def test_what_stands_in_shows_is_what_all_edges_would_show(edges, names):
+    relations = [f"r{row // 2}" for row in range(15)]  # two relations in the same words
+    edges = sorted(set(edges))
+    head, relation, tail = np.array(edges, np.int32).reshape(-1, 3).T
+    kinds, codes = (np.unique(values, return_inverse=True) for values in (relations, names))
+    kind = kinds[1][relation].astype(np.int32)
+    sides = _side(head, kind, tail, 9), _side(tail, kind, head, 9)
+    around = Surroundings(pa.chunked_array([text(names)]), codes[1].astype(np.int32), kinds[0].tolist(), *sides)
+    beside = around.of(np.arange(9))
+    for node in range(9):
+        out = [(relations[r], names[t]) for h, r, t in edges if h == node]
+        into = [(relations[r], names[h]) for h, r, t in edges if t == node]
+        assert standin_text("N", "t", *beside(node)) == standin_text("N", "t", out, into)
+
+
+# --- whole builds ----------------------------------------------------------------------------------------
+
+
+def triples(n: int, seed: int = 0) -> Iterator[str]:
+    random = np.random.default_rng(seed)
+    for head, relation, tail in random.integers(0, (n // 4, 9, n // 4), (n, 3)).tolist():
+        yield f"m.{head:x}\tpeople.relation_{relation}\tm.{tail:x}\n"
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> Path:
+    path = tmp_path / "kg.tsv"
+    path.write_text("".join(triples(3000)))
+    return path
+
+
+def test_edges_sorted_a_stretch_at_a_time_are_the_same_edges(tmp_path, graph, monkeypatch):
+    gpu_rag.build((), tmp_path / "one", kg=graph, settings=SETTINGS)
+    monkeypatch.setattr(kb_edges, "_AT_ONCE", 100)
+    monkeypatch.setattr(kb_edges, "_KEY_BITS", 20)  # too few for one number an edge
+    gpu_rag.build((), tmp_path / "parts", kg=graph, settings=SETTINGS)
+    assert Manifest.read(tmp_path / "one").digest() == Manifest.read(tmp_path / "parts").digest()
+
+
+def test_a_build_killed_while_it_reads_starts_the_stage_again(tmp_path, graph, monkeypatch):
+    gpu_rag.build((), tmp_path / "whole", kg=graph, settings=SETTINGS)
+
+    def die(*given: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("gpu_rag.layers.kb.write_edges", die)
+        gpu_rag.build((), tmp_path / "ix", kg=graph, settings=SETTINGS)
+    again = gpu_rag.build((), tmp_path / "ix", kg=graph, settings=SETTINGS)
+    assert again.stages["passages"].skipped and not again.stages["kb"].skipped
+    assert Manifest.read(tmp_path / "ix").digest() == Manifest.read(tmp_path / "whole").digest()
+    assert len(list((tmp_path / "ix/stages").glob("*kb-*"))) == 1
+
+
+def test_graphml_has_a_line_for_every_edge(tmp_path, graph):
+    gpu_rag.build((), tmp_path / "ix", kg=graph, settings=SETTINGS)
+    index = gpu_rag.Index.open(tmp_path / "ix")
+    kb = load_kb(index)
+    export(index, "graphml", tmp_path / "g.graphml")
+    lines = [line for line in (tmp_path / "g.graphml").read_text().splitlines() if line.startswith("<edge")]
+    assert lines == [
+        f'<edge source="n{h}" target="n{t}"><data key="e_kind">edge</data>'
+        f'<data key="e_label">{kb.relation_names[r]}</data><data key="e_weight">1.0</data></edge>'
+        for h, r, t in zip(kb.head, kb.relation, kb.tail)
+    ]
+
+
+CHILD = """
+import sys
+from pathlib import Path
+import gpu_rag
+from gpu_rag.index.memory import memory_bytes, peak_memory_bytes, reset_peak_memory
+folder, settings = Path(sys.argv[1]), {"models": {"embedder": "hash", "llm": "none"}}
+gpu_rag.build((), folder / "small-ix", kg=folder / "small.tsv", settings=settings)  # loads what is loaded on first use
+reset_peak_memory()
+before = memory_bytes()
+gpu_rag.build((), folder / "large-ix", kg=folder / "large.tsv", settings=settings)
+print(peak_memory_bytes() - before)
+"""
+
+
+@pytest.mark.parametrize(
+    ("n", "most"), [(200_000, 90 << 20), pytest.param(5_000_000, 800 << 20, marks=pytest.mark.slow)]
+)
+def test_memory_of_a_build_is_bounded(tmp_path, n, most):
+    """Held as Python objects, a triple takes some 900 bytes: more than twice what is allowed here."""
+    (tmp_path / "small.tsv").write_text("a\tr\tb\n")
+    with (tmp_path / "large.tsv").open("w") as file:
+        for seed in range(n // 200_000):
+            file.writelines(triples(200_000, seed))
+    child = [sys.executable, "-c", CHILD, str(tmp_path)]
+    found = subprocess.run(child, check=True, capture_output=True, text=True).stdout
+    assert 0 < int(found.split()[-1]) < most

@@ -1,0 +1,104 @@
+"""The way of faiss on a GPU, with a stand-in that has the signatures of faiss-gpu 1.15 and forgets what it forgets."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gpu_rag.errors import MissingBackend, UsageError
+from gpu_rag.graph.nearest_faiss import MOST_ON_GPU, TRAINED_ON, FaissIndex
+
+
+class Rows:
+    """What the code reads of a tensor on a GPU."""
+
+    def __init__(self, rows: torch.Tensor):
+        self.rows, self.shape, self.device = rows, rows.shape, torch.device("cuda:1")
+
+    def float(self) -> torch.Tensor:
+        return self.rows.float()
+
+
+class Flat:
+    is_trained = True
+
+    def __init__(self, dims: int):
+        self.dims, self.rows = dims, np.zeros((0, dims), np.float32)
+
+    def train(self, rows: np.ndarray) -> None:
+        self.is_trained, self.trained_with = True, vars(self.cp).copy()
+
+    def add(self, rows: np.ndarray) -> None:
+        assert self.is_trained
+        self.rows = rows
+
+    def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        scores = queries @ self.rows.T
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        return np.take_along_axis(scores, order, 1), order
+
+
+class Lists(Flat):
+    is_trained = False
+
+    def __init__(self, quantizer: Flat, dims: int, lists: int, metric: int):
+        super().__init__(dims)
+        self.lists, self.nprobe, self.cp = lists, 1, SimpleNamespace(seed=1234, max_points_per_centroid=256)
+
+
+class FakeFaiss(SimpleNamespace):
+    """The module: indexes that are moved to a GPU are new ones, with settings of training of their own."""
+
+    METRIC_INNER_PRODUCT, IndexFlatIP, IndexIVFFlat = 0, Flat, Lists
+    threads = 1
+
+    def StandardGpuResources(self) -> str:
+        return "resources"
+
+    def index_cpu_to_gpu(self, provider: str, device: int, index: Flat, options: Any = None) -> Flat:
+        assert (provider, len(index.rows)) == ("resources", 0)
+        self.moved_to = device
+        return Lists(Flat(index.dims), index.dims, index.lists, 0) if isinstance(index, Lists) else Flat(index.dims)
+
+    def omp_get_max_threads(self) -> int:
+        return self.threads
+
+    def omp_set_num_threads(self, threads: int) -> None:
+        self.threads = threads
+
+
+@pytest.fixture
+def faiss(monkeypatch: pytest.MonkeyPatch) -> FakeFaiss:
+    module = FakeFaiss()
+    monkeypatch.setitem(sys.modules, "faiss", module)  # type: ignore[arg-type]
+    return module
+
+
+def base(n: int) -> Any:
+    return Rows(torch.nn.functional.normalize(torch.randn(n, 4, generator=torch.Generator().manual_seed(0))))
+
+
+def test_lists_are_trained_on_the_gpu_as_on_the_cpu(faiss: FakeFaiss) -> None:
+    made = FaissIndex(base(400), "ivf", 7, 1)
+    assert faiss.moved_to == 1 and made.index.nprobe == made.index.lists == 10
+    assert made.index.trained_with == {"seed": 8, "max_points_per_centroid": TRAINED_ON}
+    assert made.index.rows.shape == (400, 4)
+
+
+def test_more_rows_than_a_gpu_finds_are_refused(faiss: FakeFaiss) -> None:
+    made = FaissIndex(base(3), "exact", 0, 1)
+    with pytest.raises(UsageError, match="fewer rows on a GPU; given 2049 for a query.*implementation=torch"):
+        made.propose(torch.zeros(1, 4), MOST_ON_GPU + 1)
+
+
+def test_what_a_gpu_cannot_take(faiss: FakeFaiss, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="hnsw works on the CPU; given rows on cuda:1"):
+        FaissIndex(base(3), "hnsw", 0, 1)
+    monkeypatch.delattr(FakeFaiss, "StandardGpuResources")
+    with pytest.raises(MissingBackend, match="this faiss has no GPU"):
+        FaissIndex(base(3), "exact", 0, 1)

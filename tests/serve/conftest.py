@@ -1,0 +1,161 @@
+"""What the tests of the server share: server processes, a server in this process, and what the tests of the command
+line have (a tiny index, scripted model servers)."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+_SPEC = importlib.util.spec_from_file_location("cli_shared", Path(__file__).parents[1] / "cli" / "conftest.py")
+assert _SPEC is not None and _SPEC.loader is not None
+shared = importlib.util.module_from_spec(_SPEC)
+sys.modules["cli_shared"] = shared  # its dataclasses look their module up
+_SPEC.loader.exec_module(shared)
+
+cli, run, templates, index, questions = shared.cli, shared.run, shared.templates, shared.index, shared.questions
+chat_server = shared.chat_server
+
+JSON = {"content-type": "application/json"}
+
+
+class Process:
+    """A running `gpu-rag serve`."""
+
+    def __init__(self, words: tuple[object, ...], errors: Path):
+        self._errors = errors.open("w+")
+        command = shared.command_line("serve", *words, "--port", 0, "--json")
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._errors, text=True)
+        lines: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=lambda: lines.put(self.process.stdout.readline()), daemon=True).start()
+        line = lines.get(timeout=90)
+        assert line, self.err
+        self.document = json.loads(line)
+        self.url: str = self.document["url"]
+        self.client = httpx.Client(base_url=self.url, timeout=60)
+
+    @property
+    def err(self) -> str:
+        """What it has written to stderr."""
+        self._errors.seek(0)
+        return self._errors.read()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+        url = httpx.URL(self.url)
+        return url.host, int(url.port or 0)
+
+    def ask(self, path: str = "/v1/answer", **body: Any) -> httpx.Response:
+        """POST a body."""
+        return self.client.post(path, json=body)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of the samples of a metric that have these labels."""
+        total = 0.0
+        for line in self.client.get("/metrics").text.splitlines():
+            head, _, value = line.rpartition(" ")
+            if head.split("{")[0] == f"gpu_rag_{name}" and all(f'{k}="{v}"' in head for k, v in labels.items()):
+                total += float(value)
+        return total
+
+    def until(self, reached: Callable[[], bool], limit_s: float = 20) -> None:
+        """Waits until reached()."""
+        end = time.monotonic() + limit_s
+        while not reached():
+            assert time.monotonic() < end and self.process.poll() is None, f"nothing happened; {self.err}"
+            time.sleep(0.02)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Tells it to end, and waits; returns its exit status."""
+        self.client.close()
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            return self.process.wait(timeout=40)
+        finally:
+            self.process.kill()
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Callable[..., Process]]:
+    """served(index, "--set", ...): a server process, which ends with the test."""
+    started: list[Process] = []
+
+    def start(*words: object) -> Process:
+        started.append(Process((*words, *shared.HASH), tmp_path / f"err{len(started)}.txt"))
+        return started[-1]
+
+    yield start
+    for process in started:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.stop()
+
+
+class Here:
+    """A server in this process, without a socket: the application, its engine, and what is behind them."""
+
+    def __init__(self, index: Path, settings: dict[str, Any], open_llm: Callable[[], Any], key: str | None, host: str):
+        from gpu_rag.api import Index
+        from gpu_rag.cli.story_words import said
+        from gpu_rag.serve.api import make_app
+        from gpu_rag.serve.desk import Desk
+        from gpu_rag.serve.live import Live
+        from gpu_rag.serve.metrics import Counts
+        from gpu_rag.settings import make_settings, merge
+
+        held = Index.open(index)
+        chosen = make_settings(
+            merge({"models": {"embedder": "hash"}, "serve": {"warm": False, "revive_seconds": 0.05}}, settings)
+        )
+        self.said: list[str] = []
+        self.live = Live(lambda: held.engine(chosen, llm=open_llm()), chosen.serve, self.said.append)
+        self.counts = Counts()
+        self.desk = Desk(self.live, chosen, self.counts)
+        self.live.start()
+        self.app = make_app(self.live, self.desk, self.counts, said, host, key)
+
+    def client(self, **options: Any) -> httpx.AsyncClient:
+        """A client of the application."""
+        transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=False)
+        return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", **options)
+
+    def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """One request, in an event loop of its own."""
+        import asyncio
+
+        async def asked() -> httpx.Response:
+            async with self.client() as client:
+                return await client.request(method, path, **options)
+
+        return asyncio.run(asked())
+
+
+@pytest.fixture
+def here(index: Path) -> Iterator[Callable[..., Here]]:
+    """here(settings, llm=..., key=..., host=..., index=...): a server in this process, which ends with the test."""
+    from gpu_rag.models.llm.scripted import ScriptedLLM
+
+    started: list[Here] = []
+
+    def start(settings: dict[str, Any] | None = None, **options: Any) -> Here:
+        open_llm = options.get("llm") or (lambda: ScriptedLLM(lambda request: shared.say(request.prompt)))
+        host = options.get("host", "127.0.0.1")
+        started.append(Here(options.get("index", index), settings or {}, open_llm, options.get("key"), host))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.live.stop()

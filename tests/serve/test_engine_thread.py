@@ -1,0 +1,356 @@
+"""The engine behind a server: shared batches, cancellation, deaths and revivals, the end. No socket, no process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from gpu_rag.errors import BudgetExceeded, Cancelled, ModelError
+from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.runtime import Call, Executor, StreamingDriver
+from gpu_rag.serve.metrics import SIZES, Histogram
+from gpu_rag.serve.refusal import Refusal
+from gpu_rag.types import Question
+
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning", "error::pytest.PytestUnraisableExceptionWarning")
+
+
+def asked(n: int, method: str = "ppr") -> dict:
+    return {
+        "method": method,
+        "questions": [{"id": f"q{i}", "question": f"Which town is number {i}?"} for i in range(n)],
+    }
+
+
+# --- the live driver -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def driver():
+    """A driver whose verb `wait` is answered when `gate` is set."""
+    gate, begun = threading.Event(), threading.Event()
+
+    def answer(static, args):
+        begun.set()
+        gate.wait(10)
+        return list(args)
+
+    made = StreamingDriver({"wait": Executor(answer, "graph", 1)}, {}, max_live=1)
+    thread = threading.Thread(target=made.run, daemon=True)
+    thread.start()
+    yield made, gate, begun
+    gate.set()
+    made.close()
+    thread.join(10)
+
+
+async def waits(ctx):
+    return await Call("wait", (), ctx.question.id)
+
+
+def test_the_submitter_is_told_of_the_end_once(driver):
+    made, gate, _ = driver
+    gate.set()
+    told = []
+    handle = made.submit(Question("a", "?"), waits, told.append)
+    assert handle.wait(5).draft == "a"
+    made.cancel(handle)
+    assert made.submit(Question("b", "?"), waits, told.append).wait(5).draft == "b"
+    assert [outcome.draft for outcome in told] == ["a", "b"]
+
+
+def test_a_question_is_cancelled_with_a_reason(driver):
+    made, gate, begun = driver
+    running = made.submit(Question("a", "?"), waits)
+    assert begun.wait(5)
+    waiting = made.submit(Question("b", "?"), waits)
+    assert (made.n_running, made.n_waiting) == (1, 1)
+    late = BudgetExceeded("too late")
+    made.cancel(running, late)
+    made.cancel(running)  # the first reason counts
+    made.cancel(waiting, late)
+    gate.set()
+    assert running.wait(5).error is late and waiting.wait(5).error is late
+    assert (made.n_running, made.n_waiting) == (0, 0)
+
+
+def test_a_handle_of_another_driver_cancels_nobody(driver):
+    made, gate, begun = driver
+    other = StreamingDriver({}, {})
+    stranger = other.submit(Question("x", "?"), waits)
+    other.close()
+    other.run()
+    mine = made.submit(Question("a", "?"), waits)
+    assert begun.wait(5) and stranger.order == mine.order == 0
+    made.cancel(stranger)
+    gate.set()
+    assert mine.wait(5).draft == "a"
+
+
+def test_what_stopped_a_run_is_told_to_all_that_were_open():
+    died = ModelError("the engine died")
+
+    def answer(static, args):
+        raise died
+
+    driver = StreamingDriver({"wait": Executor(answer, "graph", 1)}, {}, max_live=1)
+    handles = [driver.submit(Question(str(i), "?"), waits) for i in range(3)]
+    with pytest.raises(ModelError):
+        driver.run()
+    assert [(type(h.outcome.error), h.outcome.error.__cause__) for h in handles] == [(Cancelled, died)] * 3
+
+
+# --- batches ---------------------------------------------------------------------------------------
+
+
+def test_questions_of_clients_and_methods_share_batches(here):
+    server = here(llm=lambda: ScriptedLLM(lambda request: "x"))
+
+    async def clients():
+        async with server.client() as client:
+            one = [
+                client.post("/v1/answer", json={"question": f"Which town is number {i}?", "method": method})
+                for i in range(16)
+                for method in ("dense", "bm25", "hybrid", "ppr")
+            ]
+            return await asyncio.gather(*one)
+
+    rows = [got.json() for got in asyncio.run(clients())]
+    assert not [row for row in rows if row["status"] == "failed"] and len(rows) == 64
+    verbs = server.live.stats.verbs
+    for verb, n in (("embed", 48), ("rank_by_graph", 16), ("search_dense", 16), ("llm", 64)):
+        assert verbs[verb].n_calls == n and verbs[verb].n_batches <= n / 2, (verb, verbs[verb].batch_sizes)
+    assert verbs["embed"].largest_batch >= 8, "of three methods"
+
+
+# --- clients that go away --------------------------------------------------------------------------
+
+
+class Held:
+    """A model that answers when it is let go."""
+
+    def __init__(self):
+        self.gate, self.begun = threading.Event(), threading.Event()
+
+    def __call__(self, request):
+        self.begun.set()
+        assert self.gate.wait(20)
+        return "x"
+
+
+def until(reached, limit_s: float = 10) -> None:
+    end = time.monotonic() + limit_s
+    while not reached():
+        assert time.monotonic() < end, "nothing happened"
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson"])
+def test_a_client_that_goes_away_gives_up_its_questions(here, accept):
+    held = Held()
+    server = here(llm=lambda: ScriptedLLM(held))
+    sent, gone = [], threading.Event()
+    scope = {
+        "type": "http", "method": "POST", "path": "/v1/answer", "query_string": b"", "raw_path": b"/v1/answer",
+        "headers": [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"accept", accept.encode())],
+    }  # fmt: skip
+    body = iter([b'{"method": "dense", "questions": [{"question": "a?"}, {"question": "b?"}]}'])
+
+    async def receive():
+        piece = next(body, None)
+        if piece is not None:
+            return {"type": "http.request", "body": piece}
+        while not gone.is_set():
+            await asyncio.sleep(0.005)
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        sent.append(message)
+
+    async def client():
+        task = asyncio.ensure_future(server.app(scope, receive, send))
+        while not held.begun.is_set():
+            await asyncio.sleep(0.005)
+        assert server.desk.n_open == 2
+        gone.set()
+        await task
+        while server.desk.n_open:  # the engine looks at it between batches
+            await asyncio.sleep(0.005)
+
+    asyncio.run(client())
+    assert server.desk.batches == set() and server.live.n_running == 0
+    held.gate.set()
+    until(lambda: server.live.stats.n_late_calls == 2)  # taken though nobody asks: a reply cache below keeps them
+    assert b"".join(message.get("body", b"") for message in sent) == b""
+    assert server.counts.refused["client gone"] == 1 and not [m for m in sent if m.get("status", 200) != 200]
+    assert server.ask("POST", "/v1/answer", json=asked(3)).status_code == 200, "the accounts are sound"
+
+
+def test_a_client_that_does_not_read_is_taken_to_be_gone(here):
+    """What waits for it is given up; the time that it has is `client_seconds`."""
+    server = here({"serve": {"client_seconds": 0.1}})
+    scope = {"type": "http", "method": "GET", "path": "/v1/index", "query_string": b"", "raw_path": b"/v1/index"}
+    sent = []
+
+    async def receive():
+        return {"type": "http.request", "body": b""}
+
+    async def send(message):
+        sent.append(message["type"])
+        await asyncio.sleep(60 if message["type"] == "http.response.body" else 0)
+
+    began = time.monotonic()
+    asyncio.run(server.app({**scope, "headers": [(b"host", b"localhost")]}, receive, send))
+    assert time.monotonic() - began < 10 and sent == ["http.response.start", "http.response.body"]
+    assert server.counts.refused["client gone"] == 1
+
+
+# --- room ------------------------------------------------------------------------------------------
+
+
+def test_more_questions_than_there_is_room_for_are_refused(here):
+    held = Held()
+    settings = {"runtime": {"max_live": 2}, "serve": {"max_queue": 3}}
+    server = here(settings, llm=lambda: ScriptedLLM(held))
+
+    async def clients():
+        async with server.client() as client:
+            first = asyncio.ensure_future(client.post("/v1/answer", json=asked(4, "bm25")))
+            while server.live.n_running < 2:
+                await asyncio.sleep(0.005)
+            assert server.desk.n_open == 4
+            text = (await client.get("/metrics")).text
+            assert "gpu_rag_questions_running 2\n" in text and "gpu_rag_questions_queued 2\n" in text
+            over = await client.post("/v1/answer", json=asked(2, "bm25"))
+            held.gate.set()
+            fits = await client.post("/v1/answer", json=asked(1, "bm25"))
+            return over, fits, await first
+
+    over, fits, first = asyncio.run(clients())
+    assert over.status_code == 429 and 1 <= int(over.headers["retry-after"]) <= 60
+    assert over.json()["error"]["message"] == "too many questions wait; given 4 open, 2 more; expected at most 5"
+    assert (fits.status_code, first.status_code) == (200, 200)
+    assert 'gpu_rag_refused_total{reason="overloaded"} 2' in server.ask("GET", "/metrics").text
+    assert server.ask("POST", "/v1/answer", json=asked(6)).status_code == 429, "a request that can never fit"
+
+
+# --- deaths ----------------------------------------------------------------------------------------
+
+
+def test_a_dead_engine_is_told_and_comes_back(here):
+    mood = {"dead": False, "opened": 0}
+
+    def say(request):
+        if mood["dead"]:
+            raise ModelError("the model is gone")
+        return "x"
+
+    def open_llm():
+        mood["opened"] += 1
+        if mood["dead"]:
+            raise ModelError("nobody listens")
+        return ScriptedLLM(say)
+
+    server = here(llm=open_llm)
+    assert server.ask("POST", "/v1/answer", json=asked(2)).status_code == 200
+    mood["dead"] = True
+    got = server.ask("POST", "/v1/answer", json=asked(2))
+    assert got.status_code == 503 and "the model is gone" in got.json()["error"]["message"]
+    until(lambda: server.ask("GET", "/ready").status_code == 503 and mood["opened"] >= 3)
+    again = server.ask("POST", "/v1/answer", json=asked(1))
+    assert again.status_code == 503 and int(again.headers["retry-after"]) > 0
+    assert server.ask("GET", "/ready").json()["state"] == "dead"
+    assert server.ask("GET", "/health").status_code == 200, "somebody tries to change that"
+    assert "gpu_rag_ready 0\n" in server.ask("GET", "/metrics").text
+    mood["dead"] = False
+    until(lambda: server.ask("GET", "/ready").status_code == 200)
+    rows = server.ask("POST", "/v1/answer", json=asked(2)).json()["answers"]
+    assert [row["status"] for row in rows] == ["answered"] * 2
+    assert server.said[-1] == "the engine answers again" and "the model is gone" in server.said[0]
+
+
+def test_an_engine_that_is_not_revived_makes_the_process_worthless(here):
+    def dies(request):
+        raise ModelError("the model is gone")
+
+    server = here({"serve": {"revive_seconds": 0}}, llm=lambda: ScriptedLLM(dies))
+    streamed = server.ask("POST", "/v1/answer", json=asked(2), headers={"accept": "application/x-ndjson"})
+    assert streamed.text.count('"type": "ModelError"') == 2, "rows were promised: failed ones come"
+    until(lambda: server.ask("GET", "/health").status_code == 503)
+
+
+# --- the end ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("grace_s", [0.05, 10])
+def test_the_end_waits_for_a_while_and_fails_the_rest(here, grace_s):
+    held = Held()
+    server = here(llm=lambda: ScriptedLLM(held))
+
+    async def clients():
+        async with server.client() as client:
+            first = asyncio.ensure_future(client.post("/v1/answer", json=asked(2, "bm25")))
+            while not held.begun.is_set():
+                await asyncio.sleep(0.005)
+            ending = asyncio.ensure_future(server.desk.close(grace_s))
+            await asyncio.sleep(0)
+            refused = await client.post("/v1/answer", json=asked(1))
+            ready = await client.get("/ready")
+            if grace_s > 1:
+                held.gate.set()
+            await ending
+            return refused, ready, await first
+
+    refused, ready, first = asyncio.run(clients())
+    assert refused.status_code == ready.status_code == 503 and ready.json()["state"] == "stopping"
+    rows = first.json()["answers"]
+    if grace_s > 1:
+        assert [row["status"] for row in rows] == ["answered"] * 2
+    else:
+        assert [row["error"]["type"] for row in rows] == ["Cancelled"] * 2
+        assert rows[0]["error"]["message"] == "the server was stopped; ask again when it is back"
+    held.gate.set()
+
+
+def test_a_live_engine_that_was_stopped_takes_nothing(here):
+    server = here()
+    prepared = server.live.prepare("bm25", True)
+    server.live.stop()
+    with pytest.raises(Refusal, match="the server is stopping"):
+        server.live.submit(prepared, Question("a", "?"), print)
+
+
+# --- counts ----------------------------------------------------------------------------------------
+
+
+def test_a_histogram_is_cumulative():
+    histogram = Histogram(SIZES)
+    for size in (1, 2, 3, 2000):
+        histogram.add(size, 2)
+    lines = dict(line.rsplit(" ", 1) for line in histogram.samples("x", {"verb": "v"}))
+    assert lines['x_bucket{verb="v",le="1"}'] == "2" and lines['x_bucket{verb="v",le="2"}'] == "4"
+    assert lines['x_bucket{verb="v",le="4"}'] == lines['x_bucket{verb="v",le="1024"}'] == "6"
+    assert lines['x_bucket{verb="v",le="+Inf"}'] == lines['x_count{verb="v"}'] == "8"
+    assert lines['x_sum{verb="v"}'] == "4012"
+
+
+def test_metrics_are_lines_that_prometheus_reads(here):
+    import re
+
+    server = here()
+    server.ask("POST", "/v1/answer", json=asked(3))
+    server.ask("GET", "/v1/passages/%22}%0a")
+    text = server.ask("GET", "/metrics").text
+    sample = re.compile(r'gpu_rag_\w+(\{(\w+="([^"\\\n]|\\.)*",?)+\})? (\d+(\.\d+)?(e[+-]\d+)?)')
+    helped = set(re.findall(r"^# TYPE (\w+) (?:counter|gauge|histogram)$", text, re.M))
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            assert sample.fullmatch(line), line
+            name = re.split(r"[{ ]", line)[0]
+            assert name in helped or re.sub(r"_(bucket|sum|count)$", "", name) in helped
+    assert 'gpu_rag_questions_total{method="ppr",status="answered"} 3\n' in text
+    assert 'gpu_rag_requests_total{route="/v1/passages/{name:path}",code="404"} 1\n' in text
+    assert 'gpu_rag_service_seconds_total{service="graph"}' in text

@@ -1,0 +1,308 @@
+"""Real server processes: many clients at once, streamed rows, lost and slow clients, signals, the page in a browser."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from gpu_rag.cli import serve_command
+from gpu_rag.errors import MissingBackend
+
+QUESTION = "Who founded the University of Loss?"
+METHODS = ("dense", "bm25", "hybrid", "ppr")
+COLD = ("--set", "serve.warm=false")
+
+
+def say(prompt: str) -> tuple[int, str]:
+    return 200, f"word {sum(map(ord, prompt)) % 997}"
+
+
+# --- answers ---------------------------------------------------------------------------------------
+
+
+def test_sixty_four_clients_get_the_rows_of_answer(served, index, run, cli, chat_server, tmp_path):
+    server = chat_server(say, seconds=0.02, width=16)
+    llm = ("--set", f"models.llm={server.spec}")
+    rows = [{"id": f"q{i}", "question": f"Which town lay on the Ves in {1700 + i}?"} for i in range(64)]
+    questions = cli.write_rows(tmp_path / "many.jsonl", rows)
+    process = served(index, *llm)
+    assert process.document["methods"][:4] == list(METHODS) and process.document["pid"] == process.process.pid
+
+    async def clients():
+        limits = httpx.Limits(max_connections=64)
+        async with httpx.AsyncClient(base_url=process.url, timeout=60, limits=limits) as client:
+            sent = (client.post("/v1/answer", json={**row, "method": METHODS[i % 4]}) for i, row in enumerate(rows))
+            return await asyncio.gather(*sent)
+
+    before = {verb: process.metric("batch_size_count", verb=verb) for verb in ("embed", "rank_by_graph")}
+    got = [response.json() for response in asyncio.run(clients())]
+    assert {row["status"] for row in got} == {"answered"}
+    for verb, most in (("embed", 24), ("rank_by_graph", 8)):  # of 48 and of 16 questions
+        assert 1 <= process.metric("batch_size_count", verb=verb) - before[verb] <= most, verb
+    for i, method in enumerate(METHODS):
+        out = tmp_path / f"{method}.jsonl"
+        assert run("answer", index, questions, "--method", method, "--out", out, *cli.HASH, *llm).status == 0
+        expected = {row["id"]: cli.settled(row) for row in cli.read_rows(out)}
+        for row in got[i::4]:
+            assert cli.settled(row) == expected[row["id"]]
+    assert process.stop() == 0, process.err
+    assert process.err == ""
+
+
+def test_rows_are_streamed_as_questions_end(served, index, chat_server):
+    gate = threading.Event()
+
+    def slow(prompt: str) -> tuple[int, str]:
+        if "slow one" in prompt:
+            gate.wait(20)
+        return say(prompt)
+
+    server = chat_server(slow, width=8)
+    process = served(index, "--set", f"models.llm={server.spec}", *COLD)
+    asked = [
+        {"id": "slow", "question": "Which town is the slow one?"},
+        {"id": "quick", "question": "Which town is quick?"},
+    ]
+    body, headers = {"questions": asked, "method": "bm25"}, {"accept": "application/x-ndjson"}
+    with process.client.stream("POST", "/v1/answer", json=body, headers=headers) as got:
+        assert got.headers["content-type"] == "application/x-ndjson; charset=utf-8"
+        lines = got.iter_lines()
+        assert json.loads(next(lines))["id"] == "quick"
+        gate.set()
+        assert json.loads(next(lines))["id"] == "slow" and list(lines) == []
+
+
+# --- clients that go away, or take their time ------------------------------------------------------
+
+
+def test_the_reply_to_a_lost_client_is_kept(served, index, chat_server, tmp_path):
+    gate = threading.Event()
+    server = chat_server(lambda prompt: gate.wait(20) and say(prompt))
+    process = served(index, "--set", f"models.llm={server.spec}", "--replies", tmp_path / "kept.sqlite", *COLD)
+    body = json.dumps({"question": QUESTION}).encode()
+    head = (
+        f"POST /v1/answer HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+    )
+    with socket.create_connection(process.address) as lost:
+        lost.sendall(head.encode() + b"\r\n\r\n" + body)
+        process.until(lambda: sum(server.begun.values()) == 1)
+    process.until(lambda: process.metric("questions_open") == 0)
+    gate.set()
+    process.until(lambda: process.metric("late_calls_total") == 1)
+    assert process.metric("refused_total", reason="client gone") == 1
+    assert process.metric("questions_total", status="failed") == 1
+    row = process.ask(question=QUESTION).json()
+    assert row["status"] == "answered" and sum(server.begun.values()) == 1, "it was asked once"
+
+
+def test_slow_clients_are_cut_off(served, index):
+    process = served(index, "--set", "models.llm=none", "--set", "serve.client_seconds=0.4", *COLD)
+    head = b"POST /v1/retrieve HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 30\r\n"
+    for sent, expected in {b"": b"", head: b"", head + b"\r\n{": b"HTTP/1.1 408"}.items():
+        with socket.create_connection(process.address, timeout=10) as slow:
+            slow.sendall(sent)
+            got = b""
+            while piece := slow.recv(4096):
+                got += piece
+            assert got.startswith(expected) and bool(got) == bool(expected), sent
+    with socket.create_connection(process.address, timeout=10) as quick:  # two requests, a pause between
+        for _ in range(2):
+            quick.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            got = b""
+            while not got.endswith(b"}"):
+                got += quick.recv(4096)
+            assert got.startswith(b"HTTP/1.1 200")
+            time.sleep(0.2)
+    for junk in (b"\x00\xff\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET /\r\n" + b"x" * 100_000, b"{" * 70_000):
+        with socket.create_connection(process.address, timeout=10) as hostile:
+            hostile.sendall(junk)
+            hostile.recv(4096)
+    assert process.ask("/v1/retrieve", question=QUESTION).json()["status"] == "retrieved"
+
+
+# --- the end ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_questions_in_flight_end(served, index, chat_server, number):
+    server = chat_server(say, seconds=0.7)
+    process = served(index, "--set", f"models.llm={server.spec}", *COLD)
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(process.ask, question=f"number {i}?") for i in range(2)]
+        process.until(lambda: sum(server.begun.values()) == 2)
+        process.process.send_signal(number)
+        rows = [one.result().json() for one in asked]
+    assert [row["status"] for row in rows] == ["answered"] * 2
+    assert process.process.wait(timeout=20) == 0 and "Traceback" not in process.err
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(process.url + "/health")
+
+
+def test_what_lasts_longer_than_the_grace_is_failed(served, index, chat_server):
+    server = chat_server(say, seconds=15)
+    process = served(index, "--set", f"models.llm={server.spec}", "--set", "serve.grace_seconds=0.3", *COLD)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(process.ask, question=QUESTION)
+        process.until(lambda: sum(server.begun.values()) == 1)
+        began = time.monotonic()
+        process.process.send_signal(signal.SIGTERM)
+        row = asked.result().json()
+    assert (row["status"], row["error"]["type"]) == ("failed", "Cancelled")
+    assert process.process.wait(timeout=20) == 0 and "Traceback" not in process.err
+    assert time.monotonic() - began < 12, "the model's reply is not waited for"
+
+
+# --- the command -----------------------------------------------------------------------------------
+
+
+def test_what_keeps_a_server_from_starting(run, cli, index, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = run("serve", index, "--port", port, *cli.NO_LLM)
+    assert result.status == 1 and result.error.startswith(f"cannot listen; given 127.0.0.1:{port}: Address already")
+    (tmp_path / "short").write_text("abc\n")
+    cases = {
+        ("--port", "70000"): "not a port; given 70000; expected 0 to 65535",
+        ("--host", "no.such.host.invalid"): "no such address; given no.such.host.invalid",
+        ("--api-key-file", tmp_path / "none"): "the API key cannot be read",
+        ("--api-key-file", tmp_path / "short"): f"not an API key; given {tmp_path / 'short'}, 3 characters",
+        ("--set", "serve.max_queue=-1"): "setting serve.max_queue is too small; given -1; expected >= 0",
+        ("--set", "serve.max_que=1"): "did you mean max_queue?",
+    }
+    for words, said in cases.items():
+        result = run("serve", index, *cli.NO_LLM, *words)
+        assert result.status == 2 and said in result.error and result.out == "", words
+    assert run("serve", tmp_path / "nothing").error.startswith("not an index")
+
+
+def test_without_the_extra_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(serve_command.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingBackend, match=r"uvicorn and starlette not installed; pip install 'gpu-rag\[serve\]'"):
+        serve_command._check_installed()
+
+
+def test_the_parser_loads_neither_torch_nor_the_server():
+    code = (
+        "import sys; from gpu_rag.cli.main import build_parser; build_parser(); "
+        "print([m for m in ('torch', 'uvicorn', 'starlette', 'numba') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_a_key_and_another_interface(served, index, tmp_path):
+    (tmp_path / "key").write_text("a-secret-key\n")
+    process = served(index, "--set", "models.llm=none", "--api-key-file", tmp_path / "key", *COLD)
+    assert process.client.get("/v1/index").status_code == 401
+    with_key = process.client.get("/v1/index", headers={"authorization": "Bearer a-secret-key"})
+    assert with_key.json()["counts"]["passages"] == 6
+
+
+# --- the packaged model, and the page --------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_packaged_model_answers_and_is_stopped_in_the_middle_of_a_reply(tmp_path, run):
+    from gpu_rag.sample import corpus_path
+
+    assert run("index", corpus_path(), "--out", tmp_path / "sample").status == 0
+    process = Real(tmp_path / "sample", tmp_path / "err.txt")
+    try:
+        row = process.post("In which year was the nucleus of uranium split?")
+        assert row["status"] == "answered" and row["usage"]["generated_tokens"] > 0 and row["evidence"]
+        with ThreadPoolExecutor(3) as pool:
+            asked = [pool.submit(process.post, f"Who was born in {1800 + i}?") for i in range(3)]
+            time.sleep(1.5)
+            process.process.send_signal(signal.SIGTERM)
+            rows = [one.result() for one in asked]
+        assert {row["status"] for row in rows} <= {"answered", "unsupported", "failed"}
+        assert process.process.wait(timeout=40) == 0, process.err.read_text()
+        assert "terminate" not in process.err.read_text()
+    finally:
+        process.process.kill()
+
+
+class Real:
+    """A server over the packaged models."""
+
+    def __init__(self, index, err):
+        self.err = err
+        command = [sys.executable, "-m", "gpu_rag", "serve", str(index), "--port", "0", "--json"]
+        command += ["--set", "serve.grace_seconds=0.5"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err.open("w"), text=True)
+        self.url = json.loads(self.process.stdout.readline())["url"]
+
+    def post(self, question):
+        return httpx.post(f"{self.url}/v1/answer", json={"question": question}, timeout=120).json()
+
+
+HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
+ASK = """
+setTimeout(() => { at("question").value = "What is Kerling?"; at("form").requestSubmit(); }, 300);
+"""
+
+
+@pytest.mark.slow
+def test_a_browser_shows_an_answer_and_runs_nothing_of_it(here, cli, run, tmp_path):
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if browser is None:
+        if os.environ.get("CI"):
+            pytest.fail("no Chromium found")
+        pytest.skip("no Chromium found")
+    text = f"Kerling is a town on the river Ves. {HOSTILE}"
+    corpus = cli.write_rows(tmp_path / "hostile.jsonl", [{"id": HOSTILE, "title": HOSTILE, "text": text}])
+    assert run("index", corpus, "--out", tmp_path / "hostile", *cli.NO_LLM).status == 0
+    page = Page(tmp_path, here, HOSTILE)
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=15000", "--dump-dom"]
+    drawn = subprocess.run(
+        [*command, f"--user-data-dir={tmp_path / 'profile'}", page.url], check=True, capture_output=True, timeout=120
+    ).stdout.decode()
+    page.close()
+    assert "<title>gpu-rag explorer</title>" in drawn, "no script of a text has run"
+    shown = HOSTILE.replace("<", "&lt;").replace(">", "&gt;")
+    assert drawn.count(shown) >= 4 and HOSTILE not in drawn, "the answer, the title, the text and the trace, as text"
+    for part in ('id="answer"', 'id="evidence"><li>', 'id="trace"><li>', "<option>ppr</option>", "answered after"):
+        assert part in drawn, part
+    assert "gpu-rag index CORPUS --out" in drawn, "what the index lacks for other methods"
+
+
+class Page:
+    """The application on a port, with a script that asks, and a model that says something hostile."""
+
+    def __init__(self, folder, here, said):
+        import uvicorn
+
+        from gpu_rag.models.llm.scripted import ScriptedLLM
+
+        app = here({}, llm=lambda: ScriptedLLM(lambda request: said), index=folder / "hostile").app
+
+        async def asking(scope, receive, send):
+            async def longer(message):
+                if message["type"] == "http.response.start":
+                    message["headers"] = [(n, v) for n, v in message["headers"] if n != b"content-length"]
+                elif message["type"] == "http.response.body":
+                    message = {**message, "body": message["body"] + ASK.encode()}
+                await send(message)
+
+            await app(scope, receive, longer if scope["path"] == "/explorer.js" else send)
+
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        self.server = uvicorn.Server(uvicorn.Config(asking, lifespan="off", log_config=None))
+        self.thread = threading.Thread(target=lambda: asyncio.run(self.server.serve(sockets=[listener])), daemon=True)
+        self.thread.start()
+
+    def close(self):
+        self.server.should_exit = True
+        self.thread.join(10)

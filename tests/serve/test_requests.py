@@ -1,0 +1,404 @@
+"""What one client can ask, and how it is refused: a server in this process, without a socket."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpu_rag.errors import GpuRagError, MissingLayer, ModelError, RequestFailed, UsageError
+from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.serve.guard import allowed_hosts
+from gpu_rag.serve.refusal import refusal_of
+
+JSON = {"content-type": "application/json"}
+QUESTION = "Who founded the University of Loss?"
+
+
+def post(server, path: str = "/v1/answer", **body: Any):
+    return server.ask("POST", path, json=body)
+
+
+def message(response) -> str:
+    return response.json()["error"]["message"]
+
+
+# --- rows ------------------------------------------------------------------------------------------
+
+
+def test_a_row_is_that_of_answer(here, index, cli):
+    from gpu_rag.api import Index
+    from gpu_rag.jobs import row_of
+    from gpu_rag.types import Question
+
+    llm = ScriptedLLM(lambda request: cli.say(request.prompt))
+    (answer,) = Index.open(index).answer(
+        [Question("q1", QUESTION)], method="ppr", settings={"models": {"embedder": "hash"}}, llm=llm
+    )
+    server = here()
+    got = post(server, id="q1", question=QUESTION, method="ppr")
+    assert got.status_code == 200
+    assert cli.settled(got.json()) == cli.settled(json.loads(json.dumps(row_of(answer))))
+    assert list(got.json()) == list(row_of(answer)), "the same keys in the same order"
+    many = post(
+        server, questions=[{"id": "b", "question": "Who was born in 1871?"}, {"id": "q1", "question": QUESTION}]
+    )
+    assert [row["id"] for row in many.json()["answers"]] == ["b", "q1"]
+    assert cli.settled(many.json()["answers"][1]) == cli.settled(got.json())
+
+
+def test_a_retrieval_asks_no_model_and_has_no_answer(here, index, cli):
+    asked = []
+    server = here(llm=lambda: ScriptedLLM(lambda request: asked.append(request) or "x"))
+    row = post(server, "/v1/retrieve", question=QUESTION, method="dense", passages=2).json()
+    assert (row["status"], len(row["evidence"]), asked) == ("retrieved", 2, []) and "answer" not in row
+    assert len(post(server, "/v1/retrieve", question=QUESTION, method="dense", passages=1).json()["evidence"]) == 1
+    assert "unknown key; given passages" in message(post(server, question=QUESTION, passages=2))
+
+
+def test_words_of_the_trace_come_on_demand(here):
+    server = here()
+    row = post(server, question=QUESTION, method="dense", words=True).json()
+    assert len(row["words"]) == len(row["trace"]) and "words" not in post(server, question=QUESTION).json()
+
+
+def test_a_failed_question_is_a_row_and_the_server_goes_on(here, cli):
+    def failing(request):
+        return RequestFailed("refused") if "Who was mayor" in request.prompt else cli.say(request.prompt)
+
+    server = here(llm=lambda: ScriptedLLM(failing))
+    asked = [{"id": row["id"], "question": row["question"]} for row in cli.QUESTIONS]
+    rows = post(server, questions=asked, method="dense").json()["answers"]
+    assert [row["status"] for row in rows] == ["answered", "answered", "answered", "failed", "unsupported"]
+    assert rows[3]["error"] == {"type": "RequestFailed", "message": "refused"}
+    assert post(server, question=QUESTION).json()["answer"] == "Hugo Brandt"
+
+
+def test_a_question_that_takes_too_long_is_a_failed_row(here):
+    import threading
+
+    held = threading.Event()
+    server = here({"serve": {"question_seconds": 0.15}}, llm=lambda: ScriptedLLM(lambda request: held.wait(10) and "x"))
+    try:
+        row = post(server, question=QUESTION, method="bm25").json()
+        assert row["status"] == "failed"
+        assert row["error"] == {
+            "type": "BudgetExceeded",
+            "message": "the question ran out of time; expected an answer within 0.15 s",
+        }
+    finally:
+        held.set()
+    assert post(server, "/v1/retrieve", question=QUESTION, method="bm25").json()["status"] == "retrieved"
+
+
+def test_parameters_are_set_only_where_the_server_allows_it(here, cli):
+    server = here({"serve": {"params": ["ppr.damping", "hybrid.*", "hydrarag.*"]}})
+    plain, other = post(server, question=QUESTION), post(server, question=QUESTION, params={"damping": 0.5})
+    assert other.status_code == 200 and other.json()["config_hash"] != plain.json()["config_hash"]
+    assert post(server, question=QUESTION, method="hybrid", params={"depth": 7}).status_code == 200
+    refused = {
+        ("ppr", "n_facts"): "a client may not set this parameter; given ppr.n_facts",
+        ("ppr", "nonsense"): "a client may not set this parameter",
+        ("hydrarag", "web"): "given hydrarag.web",  # a text may name a server: a star does not allow it
+    }
+    for (method, name), said in refused.items():
+        got = post(server, question=QUESTION, method=method, params={name: 3})
+        assert got.status_code == 400 and said in message(got)
+    wrong = post(server, question=QUESTION, params={"damping": "high"})
+    assert wrong.status_code == 400 and "setting method.ppr.damping has the wrong type" in message(wrong)
+    unknown = post(server, question=QUESTION, method="hybrid", params={"depht": 7})
+    assert "did you mean depth?" in message(unknown)
+
+
+def test_prepared_methods_do_not_pile_up(here):
+    from gpu_rag.serve import live
+
+    server = here({"serve": {"params": ["ppr.damping"]}})
+    for i in range(live.N_PREPARED + 20):
+        server.live.prepare("ppr", True, None, {"damping": 0.1 + i / 1000})
+    assert len(server.live._prepared) == live.N_PREPARED
+
+
+# --- descriptions ----------------------------------------------------------------------------------
+
+
+def test_methods_say_what_they_lack_and_the_line_to_run(here, index):
+    found = {row["method"]: row for row in here().ask("GET", "/v1/methods").json()["methods"]}
+    assert found["ppr"]["answers"] and found["ppr"]["retrieves"] and found["ppr"]["params"]["damping"] == 0.85
+    assert not found["hoprag"]["retrieves"] and "hop_edges" in found["hoprag"]["missing"]
+    assert found["hoprag"]["run"] == f"gpu-rag index CORPUS --out {index} --for hoprag"
+    server = here({"models": {"llm": "none"}}, llm=lambda: None)
+    without = {row["method"]: row for row in server.ask("GET", "/v1/methods").json()["methods"]}
+    assert without["ppr"]["retrieves"] and not without["ppr"]["answers"]
+    assert without["ppr"]["missing"].startswith("a language model")
+    assert message(post(server, question=QUESTION)).startswith("this needs a language model")
+    assert post(server, "/v1/retrieve", question=QUESTION).json()["status"] == "retrieved"
+    assert server.ask("GET", "/v1/models").json()["data"] == []
+
+
+def test_a_method_that_the_index_cannot_serve(here):
+    got = post(here(), question=QUESTION, method="hoprag")
+    assert got.status_code == 409 and got.json()["error"]["type"] == "MissingLayer"
+    assert "gpu-rag index CORPUS --out" in message(got)
+    assert "did you mean ppr?" in message(post(here(), question=QUESTION, method="pppr"))
+
+
+def test_passages_by_id(here, index):
+    from gpu_rag.api import Index
+
+    held, server = Index.open(index), here()
+    for row, name in enumerate(held.passage_ids):
+        found = server.ask("GET", f"/v1/passages/{name}").json()
+        assert (found["passage_id"], found["text"]) == (name, held.passages["text"][row].as_py())
+        assert (found["file"], found["place"]) == held.places([row])[0]
+    lost = server.ask("GET", "/v1/passages/..%2f..%2fetc/passwd")
+    assert lost.status_code == 404 and lost.json()["error"]["type"] == "NotFound"
+
+
+def test_index_and_health(here):
+    server = here()
+    found = server.ask("GET", "/v1/index").json()
+    assert found["counts"]["passages"] == 6 and found["models"]["llm"]["name"] == "scripted"
+    assert server.ask("GET", "/health").json() == {"live": True}
+    assert server.ask("GET", "/ready").json() == {"ready": True, "state": "ready", "reason": None}
+    got = server.ask("GET", "/v1/nothing")
+    assert got.status_code == 404 and got.json()["error"]["message"] == "Not Found; given GET /v1/nothing"
+    assert server.ask("DELETE", "/v1/answer").status_code == 405
+
+
+# --- OpenAI's protocol -----------------------------------------------------------------------------
+
+
+def chat(server, content: Any = QUESTION, **more: Any):
+    messages = [
+        {"role": "system", "content": "be short"},
+        {"role": "user", "content": "an earlier one"},
+        {"role": "assistant", "content": "x"},
+        {"role": "user", "content": content},
+    ]
+    return post(server, "/v1/chat/completions", **{"model": "gpu-rag/ppr", "messages": messages, **more})
+
+
+def test_a_chat_completion(here):
+    server = here()
+    body = chat(server, temperature=0.7, max_tokens=5, user="me").json()
+    assert list(body) == ["id", "created", "object", "model", "choices", "usage", "gpu_rag"]
+    assert (body["object"], body["model"]) == ("chat.completion", "gpu-rag/ppr")
+    (choice,) = body["choices"]
+    message = {"role": "assistant", "content": "Hugo Brandt"}
+    assert choice == {"index": 0, "message": message, "finish_reason": "stop"}
+    assert body["gpu_rag"]["question"] == QUESTION and body["gpu_rag"]["evidence"]
+    assert body["usage"]["total_tokens"] == body["usage"]["prompt_tokens"] + body["usage"]["completion_tokens"] > 0
+    parts = [{"type": "text", "text": QUESTION}]
+    assert chat(server, parts, model="ppr").json()["choices"] == body["choices"]
+    listed = server.ask("GET", "/v1/models").json()
+    assert [m["id"] for m in listed["data"]][:2] == ["dense", "bm25"] and listed["object"] == "list"
+    assert server.ask("GET", "/v1/models/gpu-rag/ppr").json()["owned_by"] == "gpu-rag"
+    assert server.ask("GET", "/v1/models/gpt-4").status_code == 404
+
+
+def test_a_streamed_chat_completion(here):
+    got = chat(here(), stream=True, stream_options={"include_usage": True})
+    assert got.headers["content-type"] == "text/event-stream; charset=utf-8"
+    events = got.text.split("\n\n")
+    assert events[-2:] == ["data: [DONE]", ""]
+    chunks = [json.loads(event.removeprefix("data: ")) for event in events[:-2]]
+    assert all(chunk["object"] == "chat.completion.chunk" for chunk in chunks) and len({c["id"] for c in chunks}) == 1
+    deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
+    assert "".join(delta.get("content", "") for delta in deltas) == "Hugo Brandt"
+    assert [c["choices"][0]["finish_reason"] for c in chunks[:2]] == [None, "stop"]
+    assert chunks[1]["gpu_rag"]["status"] == "answered" and chunks[2]["usage"]["total_tokens"] > 0
+
+
+def test_chat_errors_have_openai_s_shape(here):
+    server = here(llm=lambda: ScriptedLLM(lambda request: RequestFailed("refused")))
+    cases = [
+        (chat(server, model="gpt-4"), 404, "model_not_found"),
+        (chat(server, n=2), 400, "BadInput"),
+        (chat(server, tools=[{"type": "function"}]), 400, "BadInput"),
+        (chat(server, response_format={"type": "json_object"}), 400, "BadInput"),
+        (chat(server, [{"type": "image_url"}]), 400, "BadInput"),
+        (chat(server, "  "), 400, "BadInput"),
+        (chat(server, messages=[]), 400, "BadInput"),
+        (chat(server, messages=[{"role": "system", "content": "x"}]), 400, "BadInput"),
+        (chat(server), 500, "RequestFailed"),
+    ]
+    for got, status, code in cases:
+        error = got.json()["error"]
+        assert (got.status_code, error["code"], error["param"]) == (status, code, None), got.text
+        assert error["type"] == ("server_error" if status == 500 else "invalid_request_error")
+    streamed = chat(server, stream=True).text.split("\n\n")
+    assert json.loads(streamed[0].removeprefix("data: "))["error"]["message"] == "refused"
+    assert streamed[1:] == ["data: [DONE]", ""]
+
+
+# --- the guard -------------------------------------------------------------------------------------
+
+
+def test_only_names_of_ours_on_loopback(here):
+    server = here()
+    for name, status in {
+        "127.0.0.1": 200, "localhost:8080": 200, "LOCALHOST": 200, "[::1]:80": 200, "evil.example": 421,
+        "127.0.0.1.evil.example": 421, "localhost.": 421, "": 421, "[::1]x": 421, "127.0.0.1:80:80": 421,
+    }.items():  # fmt: skip
+        assert server.ask("GET", "/health", headers={"host": name}).status_code == status, name
+    named = here({"serve": {"hosts": ["rag.example"]}})
+    assert named.ask("GET", "/health", headers={"host": "RAG.example:443"}).status_code == 200
+    assert here(host="0.0.0.0").ask("GET", "/health", headers={"host": "any.example"}).status_code == 200
+    assert allowed_hosts("0.0.0.0", []) is None
+    assert allowed_hosts("0.0.0.0", ["a.example"]) == {"localhost", "127.0.0.1", "[::1]", "0.0.0.0", "a.example"}
+
+
+def test_pages_of_other_sites_are_refused(here):
+    server = here()
+    for origin, status in {
+        "http://evil.example": 403,
+        "null": 403,
+        "http://127.0.0.1": 200,
+        "http://127.0.0.1:1": 403,
+    }.items():
+        got = server.ask("POST", "/v1/retrieve", json={"question": QUESTION}, headers={"origin": origin})
+        assert got.status_code == status, origin
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""):
+        got = server.ask("POST", "/v1/answer", content=b"{}", headers={"content-type": kind})
+        assert got.status_code == 415, "what a page can post without asking is no JSON"
+    assert "access-control-allow-origin" not in server.ask("GET", "/v1/index").headers
+
+
+def test_the_key(here):
+    server = here(key="a-secret-key")
+    for sent, status in {
+        None: 401, "Bearer a-secret-key": 200, "bearer a-secret-key": 200, "Bearer a-secret-kez": 401, "Bearer": 401,
+        "Basic a-secret-key": 401, "a-secret-key": 401, "Bearer a-secret-key x": 401,
+    }.items():  # fmt: skip
+        headers = {} if sent is None else {"authorization": sent}
+        for path in ("/v1/index", "/metrics", "/v1/passages/x", "/v1/models", "/v1/nothing"):
+            got = server.ask("GET", path, headers=headers)
+            assert (got.status_code == 401) == (status == 401), (sent, path)
+            assert "a-secret" not in got.text
+    assert server.ask("GET", "/v1/index").headers["www-authenticate"] == "Bearer"
+    assert server.ask("GET", "/v1/models").json()["error"]["type"] == "authentication_error"
+    for path in ("/", "/explorer.js", "/explorer.css", "/health", "/ready"):
+        assert server.ask("GET", path).status_code == 200, "these hold nothing of the index"
+
+
+def test_headers_that_browsers_obey(here):
+    for path in ("/", "/v1/index", "/nothing"):
+        headers = here().ask("GET", path).headers
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+        assert (headers["x-content-type-options"], headers["cache-control"]) == ("nosniff", "no-store")
+
+
+def test_sizes(here):
+    server = here({"serve": {"max_body_kib": 2, "max_questions": 3, "max_question_chars": 50, "max_passages": 4}})
+    rows = [{"question": f"number {i}?"} for i in range(4)]
+    assert post(server, questions=rows[:3]).status_code == 200
+    assert "at most serve.max_questions = 3" in message(post(server, questions=rows))
+    assert "at most serve.max_question_chars = 50" in message(post(server, question="x" * 51))
+    assert post(server, "/v1/retrieve", question="x", passages=4).status_code == 200
+    assert "1 to serve.max_passages = 4" in message(post(server, "/v1/retrieve", question="x", passages=5))
+    big = json.dumps({"question": "x" * 3000}).encode()
+    assert server.ask("POST", "/v1/answer", content=big, headers=JSON).status_code == 413
+
+    async def pieces():  # without Content-Length
+        for i in range(0, len(big), 500):
+            yield big[i : i + 500]
+
+    assert server.ask("POST", "/v1/answer", content=pieces(), headers=JSON).status_code == 413
+
+
+# --- bad input -------------------------------------------------------------------------------------
+
+BAD = [
+    (b"", "the body is not JSON"),
+    (b"{", "the body is not JSON"),
+    (b"\xff\xfe{}", "not UTF-8"),
+    (b"[]", "the body is no object; given a list"),
+    (b'{"question": NaN}', "NaN is no JSON number"),
+    (b'{"question": "x", "question": "y"}', "comes twice"),
+    (b'{"question": "\\ud800"}', "half of a surrogate pair"),
+    (b'{"question": "a\\u0000b"}', "NUL"),
+    (b"[" * 100_000, "nested too deeply"),
+    (b"{}", "question is missing or null"),
+    (b'{"question": 5}', "question is a number"),
+    (b'{"question": " \\n"}', "question is empty"),
+    (b'{"question": "x", "id": ""}', "id has 0 characters"),
+    (b'{"question": "x", "id": []}', "id is a list"),
+    (b'{"question": "x", "method": 3}', "method is a number"),
+    (b'{"question": "x", "params": []}', "params is a list"),
+    (b'{"question": "x", "words": 1}', "words is a number"),
+    (b'{"question": "x", "gold_ids": []}', "unknown key; given gold_ids"),
+    (b'{"questions": []}', "questions is empty"),
+    (b'{"questions": {}}', "questions is an object"),
+    (b'{"questions": ["x"]}', "a question is a string"),
+    (b'{"questions": [{"question": "x"}], "question": "y"}', "both question and questions"),
+    (b'{"questions": [{"id": 1, "question": "x"}, {"id": "1", "question": "y"}]}', "two questions have the id 1"),
+]  # fmt: skip
+
+
+def test_bad_bodies(here):
+    server = here()
+    for body, said in BAD:
+        got = server.ask("POST", "/v1/answer", content=body, headers=JSON)
+        assert got.status_code == 400 and said in message(got), (body[:60], got.text)
+    assert server.counts.questions == {}
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+KEYS = (
+    "id",
+    "question",
+    "questions",
+    "method",
+    "params",
+    "passages",
+    "words",
+    "model",
+    "messages",
+    "stream",
+    "n",
+    "tools",
+)
+BODIES = st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=6), VALUES, max_size=6)
+
+
+def test_no_body_is_an_internal_error(here):
+    server = here()
+
+    @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(BODIES.map(lambda body: json.dumps(body).encode()) | st.binary(max_size=60))
+    def check(body):
+        for path in ("/v1/answer", "/v1/retrieve", "/v1/chat/completions"):
+            got = server.ask("POST", path, content=body, headers=JSON)
+            assert got.status_code in (200, 400, 404, 409), got.text
+            if got.status_code != 200:
+                assert message(got)
+
+    check()
+    assert post(server, question=QUESTION).json()["answer"] == "Hugo Brandt"
+
+
+def test_statuses_of_errors():
+    for error, status in (
+        (UsageError("x"), 400),
+        (MissingLayer("x"), 409),
+        (ModelError("x"), 503),
+        (GpuRagError("x"), 500),
+    ):
+        found = refusal_of(error)
+        assert (found.status, found.kind, str(found)) == (status, type(error).__name__, "x")
+
+
+def test_a_bug_is_an_internal_error_that_tells_nothing(here):
+    server = here()
+    server.live.stats = None  # what /metrics reads
+    got = server.ask("GET", "/metrics")
+    assert got.status_code == 500
+    assert got.json() == {"error": {"type": "AttributeError", "message": "internal error"}}

@@ -1,0 +1,76 @@
+"""Graph ops with the Triton kernels on the stand-in device of tests/device: all that a launch is handed lies there."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gpu_rag_kernels import choice
+
+from gpu_rag.graph.backend import recording
+from gpu_rag.graph.csr import csr_from_edges
+from gpu_rag.graph.pagerank import personalized_pagerank
+
+FOLDER = str(Path(__file__).resolve().parents[1] / "device")
+if FOLDER not in sys.path:
+    sys.path.insert(0, FOLDER)
+
+pytestmark = [
+    pytest.mark.triton,
+    pytest.mark.skipif(
+        not (choice.interpreted() and choice.has_triton()) or torch.cuda.is_available(),
+        reason="needs triton and TRITON_INTERPRET=1",
+    ),
+]
+KERNELS: dict[str, set[str]] = {  # of the ops of tests/device/test_graph_ops.py, which must run
+    "balls_and_blocks": {"msbfs_or"},
+    "bubbles": {"minplus_relax", "ragged_gather_dot_topk"},
+    "hops": {"ragged_gather_dot_topk"},
+    "joins": {"join_top1", "ragged_gather_dot_topk"},
+    "neighbours": {"ragged_gather_dot_topk"},
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_find_what_torch_finds(name: str) -> None:
+    from interpreted import launches
+    from stand_in import OnDevice, stand_in
+    from test_graph_ops import OPS, World, same, tensors
+
+    expected: Any = OPS[name](World(), lambda held: held, "torch")
+    with stand_in() as device, launches() as launched, recording() as ran:
+        found = OPS[name](World(), device.put, "auto")
+        assert launched and {op for op, by in ran.items() if "triton" in by} >= KERNELS[name]
+        assert all(isinstance(held, OnDevice) for held in tensors(found))
+        assert same(device.back(found), expected)
+
+
+@pytest.mark.parametrize("state", ["f32", "f16"])
+def test_pagerank_by_the_kernel(state: str) -> None:
+    """A wide tolerance, since the interpreter is slow; the error is proved by the op itself."""
+    from interpreted import launches
+    from stand_in import CUDA, stand_in
+    from test_graph_ops import World
+
+    w, options = World(), {"tol": 1e-2, "block": 4, "state": state}
+    expected = personalized_pagerank(w.csr, w.seeds, implementation="torch", **options)
+    with stand_in() as device, launches() as launched, recording() as ran:
+        found = personalized_pagerank(device.put(w.csr), device.put(w.seeds), **options)
+        assert launched and ran["ppr_spmm"] == {"triton"} and found.device == CUDA
+        assert float((device.back(found) - expected).abs().sum(1).max()) <= 2e-2
+
+
+def test_a_launch_with_a_tensor_of_the_cpu_is_refused() -> None:
+    from gpu_rag_kernels.msbfs_or import triton as module
+    from interpreted import launches
+    from stand_in import Refused, stand_in
+
+    csr = csr_from_edges(torch.tensor([0, 1]), torch.tensor([1, 2]), 3)
+    with stand_in() as device, launches(), pytest.raises(Refused, match="cpu"):
+        words = device.put(torch.ones(3, 1, dtype=torch.int64))
+        module._pull[1, 1](
+            csr.indptr, csr.indices, words, words, words, words, words[:, 0], 3, 1, n_nodes=16, n_words=4
+        )
