@@ -12,11 +12,11 @@ class ServeSettings:
     max_queue: questions that may wait beyond the `runtime.max_live` that run; more are refused with status 429.
     max_questions: of one request. max_passages: that one retrieval may ask for. max_body_kib, max_question_chars: size
     of a request and of a question in it. max_connections: open at once. question_seconds: time from the arrival of a
-    question until it fails; 0 is no limit. client_seconds: how long a client may take to send a request, or to take a
-    piece of a response. grace_seconds: for the questions in flight when the server is stopped. revive_seconds: pause
-    before models that died are opened again, doubled up to a minute; 0: never. hosts: names beside the address bound
-    that a Host header may give. params: parameters that a request may set, such as "ppr.damping" or "ppr.*".
-    warm: ask each method a question before the first client can.
+    question until it fails; 0 is no limit. client_seconds: how long a client may take to send a request, to take a
+    piece of a response, or 64 KiB of one that waits for it. grace_seconds: for the questions in flight when the server
+    is stopped. revive_seconds: pause before models that died are opened again, doubled up to a minute; 0: never.
+    hosts: names beside the address bound that a Host header may give. params: parameters that a request may set, such
+    as "ppr.damping" or "ppr.*". warm: ask each method a question before the first client can.
     """
 
     max_queue: int = 1024

@@ -224,15 +224,21 @@ def difference(now: Sequence[bool], before: Sequence[bool]) -> str:
     return f"{found['diff']:+.3f} [{found['low']:+.3f}, {found['high']:+.3f}]"
 
 
-def main() -> None:
-    """Reads the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser_of(description: str | None) -> argparse.ArgumentParser:
+    """What the scripts over question sets share on their command lines."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sets", nargs="+", help="NAME=INDEX=QUESTIONS")
-    parser.add_argument("--part", choices=("phases", "ablations", "sources"), default="phases")
     parser.add_argument("--half", choices=("first", "second", "all"), default="all")
     parser.add_argument("--method", default="hydrarag")
     parser.add_argument("--limit", type=int, default=0)
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.NAME=VALUE")
+    return parser
+
+
+def main() -> None:
+    """Reads the command line."""
+    parser = parser_of(__doc__)
+    parser.add_argument("--part", choices=("phases", "ablations", "sources"), default="phases")
     options = parser.parse_args()
     settings = nested([parse_assignment(text) for text in options.set])
     for text in options.sets:

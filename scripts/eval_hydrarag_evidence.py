@@ -12,7 +12,6 @@ beside those of several; seconds by service and by verb. Prints Markdown tables.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import re
@@ -131,13 +130,7 @@ def cost_line(name: str, index: Index, rows: list[Any], method: str, settings: d
 
 def main() -> None:
     """Reads the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sets", nargs="+", help="NAME=INDEX=QUESTIONS")
-    parser.add_argument("--half", choices=("first", "second", "all"), default="all")
-    parser.add_argument("--method", default="hydrarag")
-    parser.add_argument("--limit", type=int, default=0)
-    parser.add_argument("--set", action="append", default=[], metavar="SECTION.NAME=VALUE")
-    options = parser.parse_args()
+    options = BASE.parser_of(__doc__).parse_args()
     settings = nested([parse_assignment(text) for text in options.set])
     golds: list[list[str]] = []
     classes: list[list[str]] = []

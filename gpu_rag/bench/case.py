@@ -49,8 +49,8 @@ class Config:
 
     @property
     def pool(self) -> int:
-        """How many questions are generated: those of the largest call from any start, and of an untimed one after."""
-        return max(*self.batches, MOST_TILED) + STARTS + MOST_ALONE
+        """How many questions are generated: those of the largest call from any start, twice: one is untimed."""
+        return 2 * max(*self.batches, MOST_TILED) + STARTS
 
 
 @dataclass(frozen=True)

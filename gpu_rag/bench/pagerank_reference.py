@@ -67,9 +67,9 @@ class _Counted:
         self.tile, self.passes = tile, 0
         self.width, self.slack, self.coarsest = tile.width, tile.slack, tile.coarsest
 
-    def sweep(self, omega: Array, fine: bool) -> Array:
-        self.passes += 1
-        return self.tile.sweep(omega, fine)
+    def sweep(self, omegas: Array, fine: bool) -> Array:
+        self.passes += len(omegas)
+        return self.tile.sweep(omegas, fine)
 
     def check(self, rows: Array) -> tuple[Array, Array]:
         self.passes += 1

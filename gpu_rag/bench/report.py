@@ -26,13 +26,13 @@ HEADER = (
 
 READING = """\
 Medians of interleaved rounds: in every round each batch size, each peer and a plain memory copy take their turn, on
-other questions than in the round before: one call that is not timed, then timed ones, on the same questions for all.
-`asked` is the number of questions that ours was timed on in a round, 16 or more unless they take over two seconds;
-`sampled` is that of the peer, whose time is scaled from it. Compare figures of one table, and ratios rather than times:
-the machine may be shared. `ratio` is the peer's time over ours for the same number of questions; `CPU ratio` is that of
-processor time, which waiting for a busy machine does not change. Graphs and questions were converted to each peer's
-form before the clock started. Every op was checked in this run before it was timed. `% of copy bandwidth` is the bytes
-that a call must move, each once a pass, over its time, in percent of what the copy reached."""
+other questions than in the round before: one call that is not timed, then timed ones of as many questions, the same
+ones for all. `asked` is the number of questions that ours was timed on in a round, 16 or more unless they take over two
+seconds; `sampled` is that of the peer, whose time is scaled from it. Compare figures of one table, and ratios rather
+than times: the machine may be shared. `ratio` is the peer's time over ours for the same number of questions; `CPU
+ratio` is that of processor time, which waiting for a busy machine does not change. Graphs and questions were converted
+to each peer's form before the clock started. Every op was checked in this run before it was timed. `% of copy
+bandwidth` is the bytes that a call must move, each once a pass, over its time, in percent of what the copy reached."""
 
 
 def machine(device: str) -> dict[str, Any]:

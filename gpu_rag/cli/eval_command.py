@@ -105,8 +105,10 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     if not options.json:
         print(score_tables(document, at, options.retrieval_only))
     for doubt in document.get("judge", {"doubts": ()})["doubts"]:
-        what = "the verdicts of this judge are not to be trusted" if document["judge"]["capable"] else "no judge"
-        say(f"gpu-rag: {what}: {doubt}")
+        if document["judge"]["capable"]:
+            say(f"gpu-rag: the verdicts of this judge are not to be trusted: {doubt}")
+        elif options.json:  # the tables say it themselves
+            say(f"gpu-rag: no judge: {doubt}")
     failed = sum(entry["failed"] for entry in document["methods"].values()) + len(rejects)
     if exceeds(options.max_failures, failed, len(methods) * len(rows) + len(rejects)):
         say(f"gpu-rag: {failed} failures, above --max-failures {options.max_failures}")

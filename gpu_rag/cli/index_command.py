@@ -106,6 +106,9 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
             expected="import",
             do="leave one of the two out",
         )
+    for path in options.openie:
+        if not path.is_file():
+            raise UsageError("no such file of --openie", given=path, expected="a file of entities and triples")
     if options.plan:
         return plan_index(options, settings)
     plan = read_plan(options.out / "plan.json", INDEX_KEYS)
@@ -235,10 +238,12 @@ def _summary(document: dict[str, Any]) -> str:
             f"{document['kb'][name]:,} {name}" for name in ("nodes", "edges", "relations", "types", "links")
         )
         lines.insert(-1, f"knowledge base: {held}")
+        if "kb_name_vectors" not in document["stages"] and not document["passages"]:
+            lines.append("no method can search this yet: run again with --for hybgrag or --for hydrarag")
     if "alignment" in document:
         entities, components = document["alignment"]["entities"], document["alignment"]["components"]
-        lines.insert(-1, f"alignment: {entities['before']:,} entities became {entities['semantic']:,}, ")
-        lines[-2] += f"{components['before']:,} components {components['after']:,}"
+        lines.insert(-1, f"alignment: {entities['before']:,} entities became {entities['semantic']:,}; ")
+        lines[-2] += f"connected components: {components['before']:,} became {components['after']:,}"
     if document["rejects"]:
         lines.append(f"rejected rows, with reasons: {document['out']}/rejects.jsonl")
     if "plan" in document:

@@ -35,14 +35,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """Edits where asked to, then lists."""
-    from gpu_rag.catalog import check_layers
     from gpu_rag.cli.options import say
+    from gpu_rag.errors import MissingLayer
     from gpu_rag.index.index import Index
     from gpu_rag.index.merges import open_merges
 
-    layers = Index.open(options.index).layers
-    if "higra_merge" not in layers:
-        check_layers("higra-retriever", layers, str(options.index))
+    if "higra_merge" not in Index.open(options.index).layers:
+        raise MissingLayer(
+            "this index has merged no names",
+            given=f"{options.index} without higra_merge",
+            expected="one that is built for a higra method",
+            do=f"run: gpu-rag index CORPUS --out {options.index} --for higra-retriever "
+            "(CORPUS, --kg, --skb, --source, --openie and settings as before)",
+        )
     merges = open_merges(options.index)
     edited = bool(options.reject or options.force or options.undo)
     if edited:

@@ -135,12 +135,12 @@ def say(*lines: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
-def table(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:
-    """A plain-text table, first column left-aligned, the others right-aligned."""
+def table(rows: Sequence[Sequence[str]], header: Sequence[str], n_left: int = 1) -> str:
+    """A plain-text table, the first `n_left` columns left-aligned, the others right-aligned."""
     cells = [list(header), *(list(row) for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     lines = []
     for row in cells:
-        first, rest = row[0].ljust(widths[0]), (cell.rjust(w) for cell, w in zip(row[1:], widths[1:]))
-        lines.append("  ".join([first, *rest]).rstrip())
+        padded = (cell.ljust(w) if i < n_left else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths)))
+        lines.append("  ".join(padded).rstrip())
     return "\n".join(lines)

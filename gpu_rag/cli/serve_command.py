@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,9 +49,14 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any] | None]:
     key = _key(options.api_key_file) if options.api_key_file else None
     index = Index.open(options.index)
     settings = settings_of(options, index.manifest.settings)
-    if key is None and not is_loopback(options.host):
-        say(f"anyone who reaches {options.host} can ask questions and read passages: --api-key-file asks for a key")
+    server.allow_files(settings.serve.max_connections)
     bound = server.bind(options.host, options.port)
+    address = bound.getsockname()[0]
+    if is_loopback(address):  # then a Host header is checked; the name in --host, which stands for it, is one of ours
+        serve = replace(settings.serve, hosts=(*settings.serve.hosts, options.host))
+        settings = replace(settings, serve=serve)
+    elif key is None:
+        say(f"anyone who reaches {options.host} can ask questions and read passages: --api-key-file asks for a key")
 
     def open_engine() -> Engine:
         return index.engine(settings, replies=options.replies, api_key=api_key())
@@ -67,7 +73,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any] | None]:
     with bound:
         try:
             live.start()
-            app = make_app(live, desk, counts, said, options.host, key)
+            app = make_app(live, desk, counts, said, address, key)
             server.run(app, desk, bound, settings.serve, ready)
         finally:
             live.stop()

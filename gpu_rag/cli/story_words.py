@@ -1,4 +1,4 @@
-"""What a step of a trace says, in words: by its name, for the steps of methods that plan, walk, grow or explore.
+"""What a step of a trace says, in words, by its name.
 
 A name may end with how something was chosen, "NAME/similarity", or with "/malformed"; words are looked up without it.
 """
@@ -8,20 +8,38 @@ from __future__ import annotations
 import re
 
 _SAID = {
+    # the baselines, and PageRank
+    "search_dense": "passages nearest by vector, of {n}",
+    "search_bm25": "passages that share rare words, of {n}",
+    "search_hybrid": "passages high in both the vector and the word ranking, of {n}",
+    "rank_by_graph": "passages reached in the graph from facts near the question, of {n}",
+    "seed_facts": "facts near the question, from which the graph was searched, of {n}",
+    # HopRAG
+    "hop_entry/*": "passages where the walk begins",
+    "hop_prune": "passages visited on the walk, and near, of {n}",
+    "hop_*": "hop {0}: where it leads, of {n}",
+    # HiGraAgent's retriever
+    "seeds": "entities to start from, of {n}",
+    "higra_rank": "passages high in the ranking by subgraph and similarity, of {n} entities and passages",
     # the dialogue of HiGraAgent
+    "clarify": "the model rewrites the question",
+    "decompose": "the model takes the question apart",
     "clarified": "the question, rewritten",
     "plan/rules": "plan, by rules over the question's features",
     "plan/model": "plan, by the model",
     "plan/refused": "the model's plan could not be used",
     "ask_librarian": "the Seeker asks the Librarian",
     "librarian": "the Librarian says",
+    "librarian/reply": "the model speaks as the Librarian",
+    "seeker/action": "the model says what the Seeker does next",
+    "seeker/final": "the model answers as the Seeker",
     "seeker/sent_back": "sent back to the Seeker: references without an answer in them",
     "seeker/rules": "the Seeker goes on by rules",
     "seeker/answer": "the Seeker answers",
     "seeker/forced_answer": "no turn or question is left: the Seeker must answer",
     # BubbleRAG
     "pre_retrieval": "passages nearest to the question, before the graph is asked, of {n}",
-    "enough": "do these passages suffice?",
+    "enough": "whether these passages suffice",
     "keywords/rules": "keywords, by rules",
     "keywords/model": "keywords, by the model",
     "bubblerag_keywords": "the model lists keywords",
@@ -44,7 +62,7 @@ _SAID = {
     "hybgrag_router/rules": "the rules route in place of the model",
     "hybgrag_candidates": "entities that the question may mean",
     "hybgrag_action_*": "iteration {0}: the router's action, {n} nodes",
-    "hybgrag_validator": "the validator: does the result answer the question?",
+    "hybgrag_validator": "the validator on whether the result answers the question",
     "hybgrag_commentor": "the commentor: faults, of {n}",
     "hybgrag_feedback_*": "iteration {0} is rejected",
     "hybgrag_nodes": "passages of the ranked nodes",
@@ -72,6 +90,7 @@ _SAID = {
     "phase": "the phase that ended the search",
     "verified_by": "kinds of sources that {n} paths rest on",
     # several
+    "read": "the model reads the evidence and answers",
     "answer": "the model answers",
 }
 _HOW = {

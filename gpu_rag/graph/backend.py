@@ -79,6 +79,12 @@ def is_cpu(device: torch.device) -> bool:
     return device.type == "cpu"
 
 
+@cache
+def has_numba() -> bool:
+    """Whether numba is installed; kept, as looking for it costs more than some of the ops that ask."""
+    return find_spec("numba") is not None
+
+
 def pick_implementation(device: torch.device, implementation: str = "auto", op: str = "") -> str:
     """Which implementation of a clustering, join, neighbourhood or reachability op runs: numba | torch.
 
@@ -89,13 +95,13 @@ def pick_implementation(device: torch.device, implementation: str = "auto", op: 
     implementation = preferred("ops", implementation)
     if implementation not in (*IMPLEMENTATIONS, "auto"):
         raise UsageError("no such implementation", given=implementation, expected=", ".join((*IMPLEMENTATIONS, "auto")))
-    on_cpu, has_numba = is_cpu(device), find_spec("numba") is not None
-    if implementation == "numba" and not has_numba:
+    on_cpu = is_cpu(device)
+    if implementation == "numba" and not has_numba():
         raise MissingBackend("numba is not installed", do="pip install 'gpu-rag[cpu]'")
     if implementation == "numba" and not on_cpu:
         raise UsageError("numba works on the CPU", given=f"tensors on {device}", expected="torch or auto")
     if implementation == "auto":
-        implementation = "numba" if on_cpu and has_numba else "torch"
+        implementation = "numba" if on_cpu and has_numba() else "torch"
     return chosen(op, implementation) if op else implementation
 
 

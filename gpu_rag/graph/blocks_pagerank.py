@@ -25,6 +25,7 @@ from gpu_rag.types import CSR, Blocks, Ragged
 
 __all__ = ["blocks_pagerank"]
 
+STRIDE = 8  # steps between two looks of torch on a device, where a look makes the host wait
 PARTS = 8  # of the work for each thread, so that threads end together
 
 
@@ -117,6 +118,7 @@ def _by_torch(blocks: Blocks, teleport: Teleport, options: Options) -> tuple[tor
     share = d * _weights(pull) / torch.where(out > 0, out, 1.0)[source]
     values = torch.zeros(blocks.csr.n, dtype=torch.float32, device=device)
     bound = torch.where(empty, 0.0, torch.inf)
+    stride = 1 if device.type == "cpu" else STRIDE
     x, y, omega = restart / (1 - d), torch.zeros_like(restart), 1.0
     for step in range(options.max_iter):
         z = rows(share * x[source]) + restart
@@ -125,7 +127,8 @@ def _by_torch(blocks: Blocks, teleport: Teleport, options: Options) -> tuple[tor
         solved = (bound > options.tol) & (found <= options.tol)
         values = torch.where(solved[block], (z / mass[block]).float(), values)
         bound = torch.where(bound > options.tol, found, bound)
-        if bool((bound <= options.tol).all()):
+        # a solved block keeps its values, so that steps beyond the last one change nothing
+        if (step + 1) % stride == 0 and bool((bound <= options.tol).all()):
             break
         omega = 1.0 if step == 0 else 2 / (2 - d * d) if step == 1 else 1 / (1 - d * d * omega / 4)
         x, y = y + torch.where(symmetric[block], omega, 1.0) * (z - y), x

@@ -67,7 +67,7 @@ def trees_by_torch(
     meetings = _meetings(state, pred, on_path, anchor_bits, block)
     events = _joined(meetings, _inside(blocks, state, root, on_path, block))
     order = _order(events, cover_first)
-    columns = [a[order].cpu().numpy() for a in vars(events).values()]
+    columns = list(torch.stack([*vars(events).values()])[:, order].cpu().numpy())
     first = np.searchsorted(columns[0], np.arange(anchors.batch + 1))
     held, bits = pred.cpu().numpy(), anchor_bits.cpu().numpy()
     at, nodes = anchors.offsets.tolist(), anchors.values.cpu().numpy()

@@ -94,13 +94,18 @@ def _grown(
     held = front = torch.unique(_keys(anchors, n))
     for _ in range(hops):
         front = without(_keys(with_neighbours(ragged_of_keys(front, anchors.batch, n)), n), held)
-        room = (limit - torch.bincount(held // n, minlength=anchors.batch)).clamp(min=0)
-        full = (torch.bincount(front // n, minlength=anchors.batch) > room)[front // n]
-        kept = torch.cat([front[~full], _cheapest(front[full], room, costs, n)])
-        held, front = torch.cat([held, kept]).sort().values, front[~full]
+        room = (limit - _sizes(held, anchors.batch, n)).clamp(min=0)
+        full = (_sizes(front, anchors.batch, n) > room)[front // n]
+        front, dropped = front[~full], front[full]
+        held = torch.cat([held, front, _cheapest(dropped, room, costs, n)]).sort().values
         if front.numel() == 0:
             break
     return held
+
+
+def _sizes(keys: torch.Tensor, batch: int, n: int) -> torch.Tensor:
+    """How many of the ascending keys question * n + node each question has: i64[B]."""
+    return torch.searchsorted(keys, torch.arange(batch + 1, device=keys.device) * n).diff()
 
 
 def _keys(lists: Ragged, n: int) -> torch.Tensor:

@@ -7,13 +7,12 @@ dozen calls of torch are 30 us, and ten times that where other work has emptied 
 from __future__ import annotations
 
 from functools import cache
-from importlib.util import find_spec
 from types import ModuleType
 
 import numpy as np
 import torch
 
-from gpu_rag.graph.backend import is_cpu
+from gpu_rag.graph.backend import has_numba, is_cpu
 
 
 def compiled_checks(device: torch.device) -> ModuleType | None:
@@ -23,7 +22,7 @@ def compiled_checks(device: torch.device) -> ModuleType | None:
 
 @cache
 def _check_kernels() -> ModuleType | None:
-    if find_spec("numba") is None:
+    if not has_numba():
         return None
     from gpu_rag.graph import check_kernels
 

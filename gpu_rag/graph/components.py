@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import numpy as np
 import torch
 
 from gpu_rag.errors import MissingBackend, UsageError
-from gpu_rag.graph.backend import chosen, preferred
+from gpu_rag.graph.backend import chosen, has_numba, preferred
 from gpu_rag.graph.csr import row_of_entry
 from gpu_rag.graph.ego import CheckedGraph, checked
 from gpu_rag.types import CSR
@@ -36,10 +34,10 @@ def pick_implementation(device: torch.device, implementation: str = "auto") -> s
         raise UsageError("no such implementation", given=implementation, expected=", ".join((*BY, "auto")))
     if implementation in ("numba", "scipy") and not on_cpu:
         raise UsageError(f"{implementation} works on the CPU", given=f"tensors on {device}", expected="torch or auto")
-    if implementation == "numba" and find_spec("numba") is None:
+    if implementation == "numba" and not has_numba():
         raise MissingBackend("numba is not installed", do="pip install 'gpu-rag[cpu]'")
     if implementation == "auto":
-        return ("numba" if find_spec("numba") is not None else "scipy") if on_cpu else "torch"
+        return ("numba" if has_numba() else "scipy") if on_cpu else "torch"
     return implementation
 
 

@@ -14,7 +14,7 @@ from gpu_rag.graph.backend import check_threads, pick_implementation, run_parts
 from gpu_rag.graph.compiled import shortened
 from gpu_rag.graph.csr import check_csr
 from gpu_rag.graph.ego_words import WORD, balls_by_words
-from gpu_rag.graph.ragged import arrays_of, check_ascending, check_ragged, expand, ragged_of_keys, row_of_value
+from gpu_rag.graph.ragged import arrays_of, check_ragged, check_sets, expand, ragged_of_keys, row_of_value
 from gpu_rag.graph.room import check_room
 from gpu_rag.types import CSR, Blocks, Ragged
 
@@ -162,7 +162,7 @@ def neighbours(graph: CSR, keys: torch.Tensor, allowed: torch.Tensor | None) -> 
         column = graph.indices[entry].long()
         reached = (keys - node)[owner] + column
         pieces.append(torch.unique(reached if allowed is None else reached[allowed[column]]))
-    return torch.unique(torch.cat(pieces))
+    return pieces[1] if len(pieces) == 2 else torch.unique(torch.cat(pieces))
 
 
 def without(keys: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
@@ -193,8 +193,7 @@ def induced_subgraphs(
     indptr [0, 1, 2, 2, 2], indices [1, 0].
     """
     graph = checked(csr).csr
-    check_ragged(nodes, "nodes", n=graph.n, device=graph.indptr.device)
-    check_ascending(nodes, "nodes")
+    check_sets(nodes, "nodes", n=graph.n, device=graph.indptr.device)
     allowed = node_mask(graph, include, exclude)
     picked = pick_implementation(graph.indptr.device, implementation, "induced_subgraphs")
     if nodes.values.shape[0] >= 2**31:

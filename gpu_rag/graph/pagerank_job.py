@@ -6,18 +6,18 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 import numpy as np
 import torch
 
-from gpu_rag.errors import BadInput, GpuRagError, MissingBackend, UsageError
-from gpu_rag.graph.backend import preferred
+from gpu_rag.errors import BadInput, MissingBackend, UsageError
+from gpu_rag.graph.backend import has_numba, preferred
 from gpu_rag.graph.cugraph import check_available, tile_maker
 from gpu_rag.graph.nearest import topk_rows
 from gpu_rag.graph.pagerank_graph import PageRankGraph
 from gpu_rag.graph.pagerank_plan import Array, Plan, plan_of
-from gpu_rag.graph.pagerank_solve import Gaps, Tile, solve_tile
+from gpu_rag.graph.pagerank_questions import Unsolved, least_mass, solve_columns, solve_questions
+from gpu_rag.graph.pagerank_solve import Gaps, Tile
 from gpu_rag.graph.pagerank_teleport import Teleport
 from gpu_rag.graph.room import check_room
 from gpu_rag.types import CSR
@@ -69,10 +69,10 @@ def pick_on(device: torch.device, implementation: str = "auto") -> str:
     implementation = preferred("pagerank", implementation)
     if implementation not in (*IMPLEMENTATIONS, "auto"):
         raise UsageError("no such PageRank", given=implementation, expected=", ".join((*IMPLEMENTATIONS, "auto")))
-    on_cpu, has_numba = device.type == "cpu", find_spec("numba") is not None
+    on_cpu = device.type == "cpu"
     if implementation == "auto":
-        return ("numba" if has_numba else "scipy") if on_cpu else "torch"
-    if implementation == "numba" and not has_numba:
+        return ("numba" if has_numba() else "scipy") if on_cpu else "torch"
+    if implementation == "numba" and not has_numba():
         raise MissingBackend("numba is not installed", do="pip install 'gpu-rag[cpu]'")
     if implementation == "cugraph":
         check_available(device)
@@ -137,49 +137,26 @@ class Job:
     def solve(self, first: int, last: int, result: torch.Tensor, lo: int, settle: int | None = None) -> None:
         """Writes the PageRank of questions first..last, nodes lo.., into `result`; columns that f32 cannot bring
         within the tolerance are solved again in f64. settle: a question may stop when its best `settle` are known."""
-        questions = np.arange(first, last)
-        empty = self.teleport.is_empty(questions)
-        if empty.any():
-            result[torch.from_numpy(empty).to(result.device)] = 0.0
-        questions = questions[~empty]
-        bound, steps = np.zeros(0), np.zeros(0)
-        for dtype in self.dtypes:
-            if len(questions):
-                questions, bound, steps = self._solve_in(dtype, questions, questions - first, result, lo, settle)
-        if len(questions):
-            raise GpuRagError(
-                "PageRank did not converge",
-                given=f"question {questions[0]}: L1 error up to {bound[0]:.2g} after {int(steps[0])} steps",
-                expected=f"<= {self.plan.tol:g} within {self.plan.max_iter}",
-                do="raise max_iter, or lower damping",
-            )
+
+        def solve_in(dtype: torch.dtype, questions: Array, rows: Array) -> Unsolved:
+            return self._solve_in(dtype, questions, rows, result, lo, settle)
+
+        solve_questions(self.teleport, self.plan, self.dtypes, first, last, result, solve_in)
 
     def _solve_in(
         self, dtype: torch.dtype, questions: Array, rows: Array, result: torch.Tensor, lo: int, settle: int | None
-    ) -> tuple[Array, Array, Array]:
-        """Solves in one precision; returns the questions that failed, their bounds and their steps."""
+    ) -> Unsolved:
         tile = self.new_tile(dtype, questions, result, lo)
-        to = np.full(tile.width, -1, np.int64)
-        to[: len(rows)] = rows
         taken = self.f16_steps if dtype == self.dtypes[0] else 0
         plan = self.plan.for_f32(taken) if dtype == torch.float32 else self.plan
         gaps = None if settle is None else gaps_of(result, settle)
-        solved = solve_tile(tile, plan, to, self._least_mass(questions, tile.width), gaps, taken)
-        scale = np.ones(result.shape[0])
-        scale[rows] = solved.scale[: len(rows)]
-        if (scale != 1).any():
-            result.mul_(torch.from_numpy(scale).to(result)[:, None])
-        failed = solved.unsolved
-        return questions[failed], solved.bound[failed], solved.steps[failed]
+        least = self.least_mass(questions, tile.width)
+        return solve_columns(tile, plan, questions, rows, least, result, gaps, taken)
 
-    def _least_mass(self, questions: Array, width: int) -> Array:
-        """|q|_1 where it is known, else its lower bound 1 - d; 1 for unused columns."""
-        least = np.ones(width)
-        if not self.plan.known_mass:
-            least[:] = 1 - self.plan.damping
-        elif self.graph.has_dangling:
-            least[: len(questions)] -= self.plan.damping * self.teleport.mass_on(self.graph.dangling, questions)
-        return least
+    def least_mass(self, questions: Array, width: int) -> Array:
+        """See `pagerank_questions.least_mass`."""
+        dangling = self.graph.dangling if self.graph.has_dangling else None
+        return least_mass(self.plan, self.teleport, dangling, questions, width)
 
 
 def gaps_of(result: torch.Tensor, k: int) -> Gaps:

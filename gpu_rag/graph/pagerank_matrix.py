@@ -64,7 +64,7 @@ class MatrixTile:
         questions: Array, result: torch.Tensor, lo: int, width: int, dtype: torch.dtype,
     ):  # fmt: skip
         self.product, self.plan, self.damping, self.result, self.lo = product, plan, plan.damping, result, lo
-        self.width, self.swept = width, 0
+        self.width = width
         self.slack, self.coarsest = (ROUNDING, COARSE_GAP) if dtype == torch.float32 else (0.0, 0.0)
         self.scale = graph.scale[:, None]
         self.degrees = {t: (graph.scale.to(t), (1 / graph.scale).to(t)) for t in {dtype, torch.float64}}
@@ -94,15 +94,15 @@ class MatrixTile:
             x, y = y, x
         self.x, self.y = (a.to(self.x.dtype).div_(scale) for a in (x, y))
 
-    def sweep(self, omega: Array, fine: bool) -> Array:
+    def sweep(self, omegas: Array, fine: bool) -> Array:
         """See `Tile.sweep`."""
         degree, inverse = self.degrees[torch.float64 if fine else self.x.dtype]
-        self.swept += 1
-        change = self.product(
-            self.x, self.y, self.restart, self.damping, degree, inverse, torch.from_numpy(omega).to(inverse),
-            measured=self.swept % self.plan.stride == 0,
-        )  # fmt: skip
-        self.x, self.y = self.y, self.x
+        change = None
+        for left, omega in zip(range(len(omegas) - 1, -1, -1), torch.from_numpy(omegas).to(inverse)):  # one copy a look
+            change = self.product(
+                self.x, self.y, self.restart, self.damping, degree, inverse, omega, measured=left == 0
+            )
+            self.x, self.y = self.y, self.x
         return self._sizes(change)
 
     def _sizes(self, change: torch.Tensor | None) -> Array:

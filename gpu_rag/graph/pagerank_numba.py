@@ -77,15 +77,17 @@ class NumbaTile:
         self.x[:] = first * pi / g.scale64[:, None]
         return source
 
-    def sweep(self, omega: Array, fine: bool) -> Array:
+    def sweep(self, omegas: Array, fine: bool) -> Array:
         """See `Tile.sweep`."""
         g, change = self.graph, np.zeros(self.width)
         scale, inverse = (g.scale64, g.inverse64) if fine else (g.scale, g.inverse)
-        sweep(
-            g.indptr, g.indices, g.weight, scale, inverse, self.at, scale.dtype.type(self.damping), self.source,
-            omega.astype(g.dtype), self.x, self.y, change, self.lanes,
-        )  # fmt: skip
-        self.x, self.y = self.y, self.x
+        for omega in omegas.astype(g.dtype):
+            change[:] = 0
+            sweep(
+                g.indptr, g.indices, g.weight, scale, inverse, self.at, scale.dtype.type(self.damping), self.source,
+                omega, self.x, self.y, change, self.lanes,
+            )  # fmt: skip
+            self.x, self.y = self.y, self.x
         return change
 
     def sweep_until(

@@ -12,15 +12,15 @@ import hashlib
 import numpy as np
 import torch
 
-from gpu_rag.errors import BadInput, GpuRagError, UsageError
+from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph.backend import chosen
 from gpu_rag.graph.nearest import topk_rows
 from gpu_rag.graph.pagerank_job import Options
 from gpu_rag.graph.pagerank_plan import Array, plan_of
+from gpu_rag.graph.pagerank_questions import Unsolved, least_mass, solve_columns, solve_questions
 from gpu_rag.graph.pagerank_sharded_edges import shard_edges
 from gpu_rag.graph.pagerank_sharded_graph import Shard, shard_graph
 from gpu_rag.graph.pagerank_sharded_tile import ShardedTile, residual
-from gpu_rag.graph.pagerank_solve import solve_tile
 from gpu_rag.graph.pagerank_teleport import Teleport, teleport_of_seeds
 from gpu_rag.types import Ragged, TopK
 
@@ -180,46 +180,19 @@ class _Run:
 
     def solve(self, first: int, last: int, result: torch.Tensor) -> None:
         """Writes own rows of questions first..last; columns that f32 cannot bring within the tolerance go on in f64."""
-        questions = np.arange(first, last)
-        empty = self.teleport.is_empty(questions)
-        result[torch.from_numpy(empty).to(result.device)] = 0.0
-        questions = questions[~empty]
-        bound, steps = np.zeros(0), np.zeros(0)
-        for dtype in self.dtypes:
-            if len(questions):
-                questions, bound, steps = self._solve_in(dtype, questions, questions - first, result)
-        if len(questions):
-            raise GpuRagError(
-                "PageRank did not converge",
-                given=f"question {questions[0]}: L1 error up to {bound[0]:.2g} after {int(steps[0])} steps",
-                expected=f"<= {self.plan.tol:g} within {self.plan.max_iter}",
-                do="raise max_iter, or lower damping",
-            )
 
-    def _solve_in(
-        self, dtype: torch.dtype, questions: Array, rows: Array, result: torch.Tensor
-    ) -> tuple[Array, Array, Array]:
-        """Solves in one precision; returns the questions that failed, their bounds and their steps."""
+        def solve_in(dtype: torch.dtype, questions: Array, rows: Array) -> Unsolved:
+            return self._solve_in(dtype, questions, rows, result)
+
+        solve_questions(self.teleport, self.plan, self.dtypes, first, last, result, solve_in)
+
+    def _solve_in(self, dtype: torch.dtype, questions: Array, rows: Array, result: torch.Tensor) -> Unsolved:
         start = None if self.start is None else self.start[torch.from_numpy(questions).to(result.device)]
         tile = ShardedTile(self.shard, self.plan, self.teleport, questions, result, self.block, dtype, start)
-        to = np.full(self.block, -1, np.int64)
-        to[: len(rows)] = rows
         plan = self.plan.for_f32() if dtype == torch.float32 else self.plan
-        solved = solve_tile(tile, plan, to, self._least_mass(questions))
-        scale = np.ones(result.shape[0])
-        scale[rows] = solved.scale[: len(rows)]
-        result.mul_(torch.from_numpy(scale).to(result)[:, None])
-        failed = solved.unsolved
-        return questions[failed], solved.bound[failed], solved.steps[failed]
-
-    def _least_mass(self, questions: Array) -> Array:
-        """|q|_1 where it is known, else its lower bound 1 - d; 1 for unused columns."""
-        least = np.ones(self.block)
-        if not self.plan.known_mass:
-            least[:] = 1 - self.plan.damping
-        elif self.shard.has_dangling:
-            least[: len(questions)] -= self.plan.damping * self.teleport.mass_on(self.shard.dangling, questions)
-        return least
+        dangling = self.shard.dangling if self.shard.has_dangling else None
+        least = least_mass(self.plan, self.teleport, dangling, questions, self.block)
+        return solve_columns(tile, plan, questions, rows, least, result)
 
 
 def _pick_solver(solver: str, shard: Shard) -> str:

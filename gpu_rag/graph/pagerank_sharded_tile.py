@@ -26,7 +26,6 @@ class ShardedTile:
         dtype: torch.dtype, start: torch.Tensor | None,
     ):  # fmt: skip
         self.shard, self.damping, self.result, self.width = shard, plan.damping, result, width
-        self.stride, self.swept = plan.stride, 0
         self.slack, self.coarsest = (ROUNDING, COARSE_GAP) if dtype == torch.float32 else (0.0, 0.0)
         self.scale = shard.scale[:, None]
         pi = restart_rows(shard, teleport, questions, width)
@@ -40,14 +39,16 @@ class ShardedTile:
         self.x = shard.gather_state((first / self.scale).to(dtype))
         self.y = torch.zeros_like(self.x[shard.own])
 
-    def sweep(self, omega: Array, fine: bool) -> Array:
+    def sweep(self, omegas: Array, fine: bool) -> Array:
         """See `Tile.sweep`."""
+        changes = [self._step(omega, fine, looked_at=step + 1 == len(omegas)) for step, omega in enumerate(omegas)]
+        return changes[-1]
+
+    def _step(self, omega: Array, fine: bool, looked_at: bool) -> Array:
         kind = torch.float64 if fine else self.x.dtype
         x, pi, scale = self.x.to(kind), self.pi.to(kind), self.scale.to(kind)
         own = x[self.shard.own]
         z = self.shard.product(x, pi, self.damping).mul_(1 / scale)
-        self.swept += 1
-        looked_at = self.swept % self.stride == 0
         change = self.shard.total((z - own).abs_().mul_(scale)) if looked_at else np.full(self.width, np.inf)
         y = self.y.to(kind)
         moved = y + z.sub_(y).mul_(torch.from_numpy(omega).to(z))

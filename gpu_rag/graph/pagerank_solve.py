@@ -26,10 +26,10 @@ class Tile(Protocol):
     slack: float  # L1 error of the state's own inputs, by rounding
     coarsest: float  # the gap below which steps must be fine
 
-    def sweep(self, omega: Array, fine: bool) -> Array:
-        """One step with omega f64[width]; 0 leaves a column as it is after every second step (every step when the
-        solver works in place). fine: rows are summed in f64, whatever the state is. Returns f64[width], the L1 size
-        of Z - X in q, of every plan.stride-th sweep; what it returns of the others is not looked at."""
+    def sweep(self, omegas: Array, fine: bool) -> Array:
+        """The steps up to the next look, with omegas f64[plan.stride, width], a row a step; 0 leaves a column as it is
+        after every second step (every step when the solver works in place). fine: rows are summed in f64, whatever the
+        state is. Returns f64[width], the L1 size of Z - X in q, of the last step."""
 
     def check(self, rows: Array) -> tuple[Array, Array]:
         """Computes Z in f64 from the state; column c is written to row rows[c] of the result, unless -1.
@@ -72,7 +72,7 @@ def solve_tile(
     predicted, last = np.full(width, plan.predicted), np.full(width, UNKNOWN)
     target = np.full(width, plan.tol if gaps is None else max(plan.tol, FIRST_LOOK))
     settled = np.zeros(width, bool)
-    scale, bound = np.ones(width), np.full(width, np.inf)
+    scale, bound, ahead_by = np.ones(width), np.full(width, np.inf), np.arange(plan.stride)
     sweep_until: SweepUntil | None = getattr(tile, "sweep_until", None) if plan.in_place else None
     while pending.any():
         allowed = plan.allowed(tile.slack, least_mass, target)
@@ -81,9 +81,9 @@ def solve_tile(
             if sweep_until is not None:
                 sweep_until(plan.omega[: plan.max_iter + 1], going, steps, last, predicted, enough, fine)
             while going.any():
-                for _ in range(plan.stride):
-                    change = tile.sweep(np.where(going, plan.omega[np.minimum(steps, plan.max_iter)], 0.0), fine)
-                    steps += going
+                ahead = np.minimum(steps + ahead_by[:, None] * going, plan.max_iter)
+                change = tile.sweep(np.where(going, plan.omega[ahead], 0.0), fine)
+                steps += plan.stride * going
                 last = np.where(going, change, last)
                 going &= (predicted * last > enough) & (steps < plan.max_iter)
             last = np.where(allowed < enough, UNKNOWN, last)  # coarse steps leave a bias: at least one fine one

@@ -73,12 +73,15 @@ def _check_vectors(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor,
         given = f"{queries.shape[1]} on {queries.device}, {vectors.shape[1]} on {vectors.device}"
         raise BadInput("queries and vectors differ", given=given, expected="one dimension, one device")
     length = torch.linalg.vector_norm(queries, dim=1)
-    if bool((~((length - 1).abs() <= LONGEST - 1) & (length != 0)).any()):
+    unsound = (~((length - 1).abs() <= LONGEST - 1) & (length != 0)).any().long()
+    most = paths.edges.amax().long() if paths.edges.numel() else torch.full_like(unsound, -1)
+    unsound, last_edge = torch.stack([unsound, most]).tolist()  # one wait for the device
+    if unsound:
         raise BadInput("queries are not unit rows", expected="length 1, or a row of zeros")
     if paths.edges.shape[1] > MOST_HOPS:
         raise BadInput("paths are too long", given=f"{paths.edges.shape[1]} hops", expected=f"at most {MOST_HOPS}")
-    if paths.edges.numel() and int(paths.edges.max()) >= vectors.shape[0]:
-        given = f"edge {int(paths.edges.max())}, {vectors.shape[0]} vectors"
+    if last_edge >= vectors.shape[0]:
+        given = f"edge {last_edge}, {vectors.shape[0]} vectors"
         raise BadInput("an edge has no vector", given=given, expected="a row an edge")
 
 

@@ -58,6 +58,8 @@ class PathSet:
 
     def rows(self, which: torch.Tensor | slice) -> PathSet:
         """Some of the paths, by mask, slice or ascending rows."""
+        if isinstance(which, torch.Tensor) and which.dtype == torch.bool:
+            which = which.nonzero()[:, 0]  # once, not for each column: the host waits to learn how many there are
         return PathSet(self.group[which], self.question[which], self.nodes[which], self.edges[which])
 
 
@@ -67,12 +69,16 @@ def check_paths(paths: PathSet, batch: int, device: torch.device) -> None:
     size, width = paths.nodes.shape
     if shapes != [(size,), (size,), (size, width), (size, width - 1)]:
         raise BadInput("paths have no common shape", given=shapes, expected="[P], [P], [P, W + 1], [P, W]")
-    if bool((paths.group.diff() < 0).any()):
-        raise BadInput("paths are not in order", given="a group that falls", expected="ascending groups")
     if any(part.device != device for part in (paths.group, paths.question, paths.nodes, paths.edges)):
         raise BadInput("paths are on another device", given=paths.nodes.device, expected=device)
-    if size and not 0 <= int(paths.question.min()) <= int(paths.question.max()) < batch:
-        given = f"question {int(paths.question.max())}"
+    if not size:
+        return
+    falls = (paths.group.diff() < 0).any()
+    falling, least, most = torch.stack([falls.long(), *paths.question.aminmax()]).tolist()  # one wait for the device
+    if falling:
+        raise BadInput("paths are not in order", given="a group that falls", expected="ascending groups")
+    if not 0 <= least <= most < batch:
+        given = f"question {most if most >= batch else least}"
         raise BadInput("a path is of no question", given=given, expected=f"0..{batch - 1}")
 
 

@@ -21,6 +21,22 @@ def check_ragged(lists: Ragged, name: str, *, n: int | None = None, device: torc
     n: every value must be in [0, n). device: where both tensors must be. On the CPU one compiled pass where numba is
     installed; the slow checks behind it say what is wrong.
     """
+    check_tensors(lists, name, device)
+    values, offsets, size = lists.values, lists.offsets, lists.values.shape[0]
+    checks = compiled_checks(values.device)
+    if checks is not None and checks.are_lists(*arrays_of(lists), -1 if n is None else n):
+        return
+    if not bool(are_broken(lists, n)):  # one wait for the device; what is wrong is asked for only where something is
+        return
+    if int(offsets[0]) != 0 or int(offsets[-1]) != size or bool((offsets.diff() < 0).any()):
+        given = f"{int(offsets[0])} to {int(offsets[-1])} over {size} values"
+        raise BadInput(f"offsets of {name} are broken", given=given, expected="0 to T, never falling")
+    if n is not None:
+        check_range(values, n, f"one of the {name}")
+
+
+def check_tensors(lists: Ragged, name: str, device: torch.device | None) -> None:
+    """The part of `check_ragged` that needs no look at a number: dtypes, shapes and devices. Raises BadInput."""
     values, offsets = lists.values, lists.offsets
     if offsets.dtype != torch.int64 or offsets.dim() != 1 or offsets.shape[0] < 1 or values.dim() != 1:
         given = f"offsets {offsets.dtype} {tuple(offsets.shape)}, values {tuple(values.shape)}"
@@ -30,14 +46,16 @@ def check_ragged(lists: Ragged, name: str, *, n: int | None = None, device: torc
     if values.device != offsets.device or (device is not None and values.device != device):
         given = f"values on {values.device}, offsets on {offsets.device}"
         raise BadInput(f"{name} are on another device", given=given, expected=device or "one device")
-    checks = compiled_checks(values.device)
-    if checks is not None and checks.are_lists(*arrays_of(lists), -1 if n is None else n):
-        return
-    if int(offsets[0]) != 0 or int(offsets[-1]) != values.shape[0] or bool((offsets.diff() < 0).any()):
-        given = f"{int(offsets[0])} to {int(offsets[-1])} over {values.shape[0]} values"
-        raise BadInput(f"offsets of {name} are broken", given=given, expected="0 to T, never falling")
-    if n is not None:
-        check_range(values, n, f"one of the {name}")
+
+
+def are_broken(lists: Ragged, n: int | None) -> torch.Tensor:
+    """bool[] on their device, not waited for: whether the offsets are, or a value is not in [0, n)."""
+    values, offsets = lists.values, lists.offsets
+    broken = (offsets[0] != 0) | (offsets[-1] != values.shape[0]) | (offsets.diff() < 0).any()
+    if n is not None and values.shape[0]:
+        low, high = values.aminmax()
+        broken |= (low < 0) | (high >= n)
+    return broken
 
 
 def arrays_of(lists: Ragged) -> tuple[np.ndarray, np.ndarray]:
@@ -56,6 +74,24 @@ def check_ascending(lists: Ragged, name: str) -> None:
         at = int(bad.nonzero()[0, 0])
         pair = f"{int(lists.values[at])} before {int(lists.values[at + 1])} in row {int(row[at])}"
         raise BadInput(f"{name} are not in order", given=pair, expected="ascending, each once")
+
+
+def check_sets(lists: Ragged, name: str, *, n: int | None = None, device: torch.device | None = None) -> None:
+    """`check_ragged` and `check_ascending` in one: the host waits for a device once. Raises BadInput as they do."""
+    if compiled_checks(lists.values.device) is None:
+        check_tensors(lists, name, device)
+        if not bool(are_broken(lists, n) | _is_unordered(lists)):
+            return
+    check_ragged(lists, name, n=n, device=device)
+    check_ascending(lists, name)
+
+
+def _is_unordered(lists: Ragged) -> torch.Tensor:
+    """bool[] on their device: whether a value is not above the one before it in its list; any offsets."""
+    size = lists.values.shape[0]
+    begins = torch.zeros(size + 1, dtype=torch.bool, device=lists.values.device)
+    begins[lists.offsets.clamp(0, size)] = True
+    return ((lists.values[1:] <= lists.values[:-1]) & ~begins[1:size]).any()
 
 
 def are_sets(lists: Ragged, n: int) -> bool:
@@ -102,16 +138,25 @@ def ragged_of_keys(keys: torch.Tensor, batch: int, n: int, dtype: torch.dtype = 
 def expand(first: torch.Tensor, last: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Every (i, p) with first[i] <= p < last[i], by (i, p), as pairs of i64 tensors of bounded length.
 
-    first, last: i64[M]. A piece holds at most EXPAND_AT_ONCE entries, or one i if that has more by itself.
+    first, last: i64[M]. A piece holds at most EXPAND_AT_ONCE entries, or one i if that has more by itself. The host
+    waits for the device once, and where there are several pieces once more for each.
     """
-    ends = (last - first).cumsum(0)
-    start, done = 0, 0
-    while start < first.shape[0]:
-        room = torch.tensor(done + EXPAND_AT_ONCE, device=ends.device)
-        stop = max(start + 1, int(torch.searchsorted(ends, room, right=True)))
-        counts = (last - first)[start:stop]
-        total = int(ends[stop - 1]) - done
-        owner = torch.repeat_interleave(torch.arange(start, stop, device=first.device), counts, output_size=total)
-        before = (ends[start:stop] - counts - done)[owner - start]
+    counts = last - first
+    ends = counts.cumsum(0)
+    size, start, done = first.shape[0], 0, 0
+    whole = int(ends[-1]) if size else 0
+    while start < size:
+        stop, end = (size, whole) if whole - done <= EXPAND_AT_ONCE else _stop_of_piece(ends, start, done)
+        total, some = end - done, counts[start:stop]
+        owner = torch.repeat_interleave(torch.arange(start, stop, device=first.device), some, output_size=total)
+        before = (ends[start:stop] - some - done)[owner - start]
         yield owner, torch.arange(total, device=first.device) - before + first[owner]
-        start, done = stop, int(ends[stop - 1])
+        start, done = stop, end
+
+
+def _stop_of_piece(ends: torch.Tensor, start: int, done: int) -> tuple[int, int]:
+    """Where the piece that begins at list `start` stops, and how many entries there are until then."""
+    room = torch.tensor([done + EXPAND_AT_ONCE], device=ends.device)
+    stop = torch.searchsorted(ends, room, right=True).clamp_(min=start + 1)
+    piece: tuple[int, int] = tuple(torch.stack([stop, ends[stop - 1]]).view(2).tolist())
+    return piece

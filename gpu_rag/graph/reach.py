@@ -10,7 +10,15 @@ import torch
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.backend import check_threads, pick_implementation, run_parts
-from gpu_rag.graph.ragged import check_ascending, check_ragged, expand, ragged_of_keys, row_of_value
+from gpu_rag.graph.ragged import (
+    are_broken,
+    check_ragged,
+    check_sets,
+    check_tensors,
+    expand,
+    ragged_of_keys,
+    row_of_value,
+)
 from gpu_rag.graph.typed import TypedGraph, typed_graph, typed_graph_of_csr, typed_graph_of_csrs
 from gpu_rag.types import Ragged
 
@@ -50,7 +58,7 @@ def reachable(
     """
     chosen = pick_implementation(graph.device, implementation, "reachable")
     asked = _arrays_of(graph, starts, relations, directions) if chosen == "numba" else None
-    if asked is None:  # torch, or something is wrong, and these checks say what
+    if asked is None and not _are_sound(graph, starts, relations, directions):  # these checks say what is wrong
         check_ragged(starts, "starts", n=graph.n, device=graph.device)
         check_ragged(relations, "relations", device=graph.device)
         check_ragged(directions, "directions", device=graph.device)
@@ -59,6 +67,20 @@ def reachable(
     if asked is not None:
         return _reachable_by_numba(graph, asked, threads)
     return _reachable_by_torch(graph, starts, relations, directions)
+
+
+def _are_sound(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged) -> bool:
+    """Whether all checks of `reachable` would pass: on a device one wait for it, where each of them is one."""
+    for lists, name in ((starts, "starts"), (relations, "relations"), (directions, "directions")):
+        check_tensors(lists, name, graph.device)
+    sizes = relations.values.shape == directions.values.shape and relations.batch == directions.batch
+    if not sizes or relations.batch != starts.batch:
+        return False
+    broken = are_broken(starts, graph.n) | are_broken(relations, None) | are_broken(directions, None)
+    broken |= (relations.offsets != directions.offsets).any()
+    for values, least, most in ((relations.values, ANY, graph.n_relations - 1), (directions.values, OUT, EITHER)):
+        broken |= ((values < least) | (values > most)).any()
+    return not bool(broken)
 
 
 def _check_steps(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged) -> None:
@@ -137,7 +159,7 @@ def _reachable_by_torch(graph: TypedGraph, starts: Ragged, relations: Ragged, di
             (OUT, graph.out_indptr, graph.out_relation, graph.out_node),
             (IN, graph.in_indptr, graph.in_relation, graph.in_node),
         ):
-            use = (way & bit) > 0
+            use = ((way & bit) > 0).nonzero()[:, 0]
             pieces += _stepped(front[use], relation[use], n, graph.n_relations, indptr, kinds, nodes)
         front = torch.unique(torch.cat(pieces))
     return ragged_of_keys(torch.cat([*done, front]).sort().values, starts.batch, n)
@@ -148,7 +170,8 @@ def _stepped(
     nodes: torch.Tensor,
 ) -> list[torch.Tensor]:  # fmt: skip
     """Keys one edge of relation[i] from keys[i], in pieces, each ascending."""
-    rows = torch.repeat_interleave(torch.arange(n, device=keys.device)[: indptr.shape[0] - 1], indptr.diff())
+    n_edges, nodes_of = kinds.shape[0], torch.arange(n, device=keys.device)[: indptr.shape[0] - 1]
+    rows = torch.repeat_interleave(nodes_of, indptr.diff(), output_size=n_edges)
     sorted_edges = rows * n_relations + kinds
     node = keys % n
     wanted = node * n_relations + relation
@@ -167,8 +190,7 @@ def intersect(a: Ragged, b: Ragged, *, implementation: str = "auto") -> Ragged:
     [[1, 3, 5], [2]] and [[3, 4, 5], []] give [[3, 5], []].
     """
     for lists, name in ((a, "lists of a"), (b, "lists of b")):
-        check_ragged(lists, name, device=a.values.device)
-        check_ascending(lists, name)
+        check_sets(lists, name, device=a.values.device)
     if a.batch != b.batch:
         raise BadInput("a and b have different numbers of lists", given=f"{a.batch} and {b.batch}", expected="one")
     if pick_implementation(a.values.device, implementation, "intersect") == "torch":

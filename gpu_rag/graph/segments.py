@@ -18,7 +18,8 @@ class SegmentSum:
         counts = (lengths + PIECE - 1) // PIECE
         self.segments = _offsets(counts)
         n_pieces = int(self.segments[-1])
-        owner = torch.repeat_interleave(torch.arange(counts.shape[0], device=counts.device), counts)
+        segment = torch.arange(counts.shape[0], device=counts.device)
+        owner = torch.repeat_interleave(segment, counts, output_size=n_pieces)
         place = torch.arange(n_pieces, device=counts.device) - self.segments[:-1][owner]
         self.pieces = _offsets((lengths[owner] - place * PIECE).clamp(max=PIECE))
 

@@ -92,12 +92,12 @@ def write_atomic(path: Path, data: bytes) -> None:
         sync_folder(path.parent)
 
 
-def read_json(path: Path) -> Any:
-    """The JSON document in `path`. Raises BadInput when it is not JSON."""
+def read_json(path: Path, do: str | None = None) -> Any:
+    """The JSON document in `path`. Raises BadInput, which says what to `do`, when it is not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise BadInput("not a JSON file", given=f"{path}: {error}", expected="a JSON document") from error
+        raise BadInput("not a JSON file", given=f"{path}: {error}", expected="a JSON document", do=do) from error
 
 
 class WriteLock:

@@ -147,6 +147,18 @@ class KnowledgeBase:
         first, last = np.searchsorted(tails, [node, node + 1])
         return out + [int(edge) for edge in order[first : min(last, first + limit - len(out))]]
 
+    @cached_property
+    def _passages_on_host(self) -> tuple[np.ndarray, np.ndarray]:
+        """node_passages where they are looked up a node at a time; on the CPU no copy."""
+        values, offsets = (part.cpu().numpy() for part in (self.node_passages.values, self.node_passages.offsets))
+        return values, offsets
+
+    def passages_of(self, node: int) -> np.ndarray:
+        """i32: the passages of a node, see `node_passages`; a view, on the host."""
+        values, offsets = self._passages_on_host
+        passages: np.ndarray = values[offsets[node] : offsets[node + 1]]
+        return passages
+
     # --- in words ----------------------------------------------------------------------------------
 
     def triple(self, edge: int) -> tuple[str, str, str, str]:

@@ -51,9 +51,8 @@ def node_text(kb: KnowledgeBase, index: Index, node: int) -> str:
 
     "name (type)" where the stand-ins (layer kb_texts) were not built either.
     """
-    first, last = kb.node_passages.offsets[node : node + 2].tolist()
-    shown = int(kb.n_own[node]) or min(last - first, MOST_MENTIONS)
-    rows = kb.node_passages.values[first : first + shown].tolist()
+    passages = kb.passages_of(node)
+    rows = passages[: int(kb.n_own[node]) or MOST_MENTIONS].tolist()
     if rows:
         texts = index.passages["text"]
         return "\n".join(texts[row].as_py() for row in rows)

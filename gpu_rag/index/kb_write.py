@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.tables import ROWS_A_GROUP
 
-_GROUPS = 64  # of rows, that are cast and written at a time
+_GROUPS = 8  # of rows, that are cast and written at a time: their texts must stay below 2 GiB
 
 
 class TableWriter:

@@ -75,7 +75,7 @@ class Manifest:
                 expected="a folder made by gpu-rag index",
                 do="run: gpu-rag index CORPUS --out DIR",
             )
-        raw = read_json(path)
+        raw = read_json(path, do="build it again with gpu-rag index --fresh")
         if not isinstance(raw, dict) or raw.get("format") != FORMAT:
             given = raw.get("format") if isinstance(raw, dict) else type(raw).__name__
             raise IndexMismatch(

@@ -104,15 +104,38 @@ def write_rows(path: Path, schema: pa.Schema, rows: Iterable[Mapping[str, Any]])
 def read_table(path: Path, schema: pa.Schema) -> pa.Table:
     """Reads a table and checks its schema. Raises IndexCorrupt naming the file.
 
-    Each column is one chunk: `take` of a few rows from one of many chunks costs as much as copying the column.
+    Each column is one chunk, as far as one can hold it (2 GiB of text): `take` of a few rows from one of many chunks
+    costs as much as copying the column.
     """
     try:
-        table = pq.read_table(path).combine_chunks()
+        table = joined_chunks(pq.read_table(path))
     except (OSError, pa.ArrowInvalid) as error:
         raise IndexCorrupt("a table of the index cannot be read", given=f"{path}: {error}") from error
     if not table.schema.equals(schema):
         raise IndexCorrupt("a table has other columns", given=f"{path}: {table.schema.names}", expected=schema.names)
     return table
+
+
+def joined_chunks(table: pa.Table) -> pa.Table:
+    """The table with columns of one chunk each; texts and lists of texts of more than 2 GiB stay in several."""
+    try:
+        return table.combine_chunks()
+    except pa.ArrowInvalid:  # offsets of i32 overflow, which joins strings in part, but lists of strings not at all
+        return pa.table([_joined(column) for column in table.columns], schema=table.schema)
+
+
+def _joined(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    try:
+        return pa.table({"": column}).combine_chunks().column(0)
+    except pa.ArrowInvalid:
+        return column
+
+
+def whole_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column of texts in one chunk, of large_string where it had several: `take` raises where these exceed 2 GiB."""
+    if column.num_chunks < 2:
+        return column
+    return pa.chunked_array([pa.concat_arrays(column.cast(pa.large_string()).chunks)])
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

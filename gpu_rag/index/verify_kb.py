@@ -23,9 +23,9 @@ from gpu_rag.index.kb_tables import (
     KB_TYPES,
     WEB_PAGES,
 )
+from gpu_rag.index.verify_vectors import wrong_vectors
 from gpu_rag.text.bm25 import Bm25
 
-_VECTORS = 1 << 16  # whose lengths are taken at a time
 _SCHEMAS = {
     "sources": KB_SOURCES, "types": KB_TYPES, "relations": KB_RELATIONS, "nodes": KB_NODES, "records": KB_RECORDS,
     "links": KB_LINKS, "edges": KB_EDGES, "passages": KB_PASSAGES,
@@ -45,6 +45,8 @@ def check_kb(index: Index) -> Iterator[str]:
         yield from _records(held)
         if held["passages"].num_rows != index.n_passages:
             yield f"kb passages: {held['passages'].num_rows} rows for {index.n_passages} passages"
+        if bad := _outside(held["passages"], "source", held["sources"].num_rows):
+            yield f"kb passages: {bad} have a source that does not exist"
         yield from _texts(index, held["nodes"])
         yield from _vectors(index, held)
     if "kb_web" in index.layers:
@@ -63,8 +65,9 @@ def _names(held: dict[str, pa.Table]) -> Iterator[str]:
         values = held[table][column].to_pylist()
         if len(set(values)) < len(values):
             yield f"kb {table}: one {column} stands twice"
-    if strange := sorted(set(held["sources"]["kind"].to_pylist()) - set(KINDS)):
-        yield f"kb sources: no kind is called {strange[0]}"
+    for table, column, known in (("sources", "kind", KINDS), ("links", "rule", ("id", "name"))):
+        if strange := sorted(set(pc.unique(held[table][column]).to_pylist()) - set(known)):
+            yield f"kb {table}: no {column} is called {strange[0]}"
 
 
 def _outside(table: pa.Table, column: str, limit: int) -> int:
@@ -163,14 +166,8 @@ def _vectors(index: Index, held: dict[str, pa.Table]) -> Iterator[str]:
     if "kb_texts" in index.layers:
         sizes["kb_text_vectors"] = index.manifest.stages["kb_texts"].counts["kb_texts"]
     for layer, n in sizes.items():
-        if layer not in index.layers:
-            continue
-        vectors = tables.read_arrays(index.folder(layer) / "vectors.safetensors")["vectors"]
-        if len(vectors) != n:
-            yield f"{layer}: {len(vectors)} rows for {n}"
-        parts = (vectors[start : start + _VECTORS].astype(np.float32) for start in range(0, len(vectors), _VECTORS))
-        if not all(np.allclose(np.linalg.norm(part, axis=1), 1, atol=5e-3) for part in parts):
-            yield f"{layer}: not all vectors have length 1"
+        if layer in index.layers:
+            yield from wrong_vectors(index, layer, n)
 
 
 def _web(index: Index) -> Iterator[str]:

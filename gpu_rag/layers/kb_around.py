@@ -46,7 +46,7 @@ class Surroundings:
     @classmethod
     def read(cls, folder: Path) -> Surroundings:
         """Those of the knowledge base that the stage `kb` wrote."""
-        names = tables.read_table(folder / "kb_nodes.parquet", KB_NODES)["name"]
+        names = tables.whole_text(tables.read_table(folder / "kb_nodes.parquet", KB_NODES)["name"])
         words = [pa.array([in_words(name) for name in part.to_pylist()], pa.large_string()) for part in _parts(names)]
         number = pa.concat_arrays(words).dictionary_encode().indices.to_numpy()
         given = relation_texts(folder)

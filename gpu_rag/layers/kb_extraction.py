@@ -29,7 +29,7 @@ def read_extraction(work: Work) -> SourceColumns:
         relations["subject"].to_numpy(), labels.indices.to_numpy(), relations["object"].to_numpy(),
         np.arange(relations.num_rows), passages=_column(relations, "passages"),
     )  # fmt: skip
-    ids, names = (_column(entities, name).cast(pa.large_string()) for name in ("id", "name"))
+    ids, names = (_column(entities, name) for name in ("id", "name"))
     aliases = _column(entities, "aliases").cast(LISTS)
     named = [(label, label) for label in labels.dictionary.to_pylist()]
     return SourceColumns(EXTRACTION, EXTRACTION, [], ids, names, aliases, pa.array(ranked, LISTS), edges, named)
@@ -40,6 +40,8 @@ def _ranked(types: Counter[str]) -> list[str]:
 
 
 def _column(table: pa.Table, name: str) -> pa.Array:
-    """A column as one array."""
+    """A column as one array; texts as large_string, as there may be more than 2 GiB of them."""
     column = table[name]
+    if pa.types.is_string(column.type):
+        column = column.cast(pa.large_string())
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

@@ -117,7 +117,7 @@ class RdfStatements:
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate([np.zeros(0, np.int64), *parts])
+    return np.concatenate([np.zeros(0, np.int32), *parts])
 
 
 def _two_halves(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

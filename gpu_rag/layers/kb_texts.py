@@ -67,7 +67,7 @@ class KbTexts:
         with TableWriter(work.out / "kb_texts.parquet", KB_TEXTS) as writer:
             for start in range(0, len(alone), NODES_AT_ONCE):
                 rows = alone[start : start + NODES_AT_ONCE]
-                names = nodes["name"].take(pa.array(rows)).to_pylist()
+                names = around.names.take(pa.array(rows)).to_pylist()
                 beside = around.of(rows)
                 named = zip(rows.tolist(), names)
                 writer.add([rows, [standin_text(name, types[type_of[row]], *beside(row)) for row, name in named]])

@@ -15,7 +15,7 @@ from gpu_rag.methods.dual_agent_plan import model_decides
 from gpu_rag.methods.hydrarag_params import Params
 from gpu_rag.methods.hydrarag_schemas import PROMPTS, json_list, json_object
 from gpu_rag.methods.hydrarag_state import Analysis, Candidate, Chosen, Progress
-from gpu_rag.methods.reader import clean_answer, is_answer, passage_block
+from gpu_rag.methods.reader import is_answer, passage_block, read_blocks
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema
 from gpu_rag.types import Evidence, RankedNode
@@ -147,17 +147,7 @@ async def _read(question: str, chosen: Sequence[Chosen], progress: Progress, ver
     blocks += [
         passage_block(i, e) for i, e in enumerate(evidence_of(chosen, progress, verbs, verbs.reader.passages), 1)
     ]
-    reply = await verbs.ask(
-        Prompt.read(PROMPTS, "reader"),
-        {"question": question},
-        schema=None,
-        max_tokens=verbs.reader.max_tokens,
-        evidence=blocks,
-        slot="passages",
-        name="read",
-    )
-    answer = clean_answer(str(reply))
-    return answer if is_answer(answer) else None
+    return await read_blocks(question, blocks, verbs)
 
 
 def evidence_of(chosen: Sequence[Chosen], progress: Progress, verbs: Verbs, limit: int) -> tuple[Evidence, ...]:

@@ -56,7 +56,7 @@ async def explore_graphs(
         alone = tuple(Order((node,), closes=True) for node in seeds)
         graph, walks = await _search(choice, seeds, alone, search, query, verbs, params)
         verbs.ctx.note("graph/topics_alone", len(alone), ("no path goes through all topics",))
-    return Explored(_candidates(choice, graph, walks, analysis, verbs, params), graph)
+    return Explored(await _candidates(choice, graph, walks, analysis, verbs, params), graph)
 
 
 def _nodes(mention: Mention, sources: Sources) -> list[int]:
@@ -105,13 +105,13 @@ def _tell(graph: QuestionGraph, verbs: Verbs) -> None:
     verbs.ctx.note("evidence_subgraph", len(graph.orders), tuple(told))
 
 
-def _candidates(
+async def _candidates(
     choice: FactChoice, graph: QuestionGraph, walks: Walks, analysis: Analysis, verbs: Verbs, params: Params
 ) -> tuple[Candidate, ...]:
     if walks.scores is None:
         return ()
     found = []
-    for path in verbs.best_paths(choice, graph, walks, params.w1):
+    for path in await verbs.best_paths(choice, graph, walks, params.w1):
         shown = verbs.show_path(choice, graph, path)
         place = answer_place(path.nodes, taken_as_topics(analysis, path.topics), analysis.predicted)
         nodes = () if place is None else shown.places[place]

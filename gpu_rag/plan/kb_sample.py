@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gpu_rag.index.build import NamedSource
+from gpu_rag.sources.json_rows import has_suffix
 from gpu_rag.sources.rows import Limits, RowError
 from gpu_rag.sources.skb import skb_files
 from gpu_rag.sources.skb_stark import NEEDED, TYPES, stark_edges
@@ -42,8 +43,8 @@ def sample_sources(sources: Sequence[NamedSource], folder: Path, n: int) -> list
 
 
 def _file(path: Path, out: Path, n: int) -> tuple[Path, float]:
-    name = path.name.removesuffix(".gz")
-    return out / name, (_table if name.endswith(".parquet") else _lines)(path, out / name, n)
+    name = path.name[: -len(".gz")] if has_suffix(path, (".gz",)) else path.name
+    return out / name, (_table if has_suffix(path, (".parquet",)) else _lines)(path, out / name, n)
 
 
 def _skb(path: Path, out: Path, n: int) -> tuple[Path, float]:

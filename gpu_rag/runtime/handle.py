@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from gpu_rag.errors import Cancelled
 from gpu_rag.runtime.core import Program
@@ -12,12 +12,21 @@ from gpu_rag.types import Question, Usage
 
 
 class Handle:
-    """A question that was submitted to a live driver. on_end(outcome) is called once, in the driver's thread."""
+    """A question that was submitted to a live driver. on_end(outcome) is called once, in the driver's thread.
 
-    __slots__ = ("_ended", "on_end", "order", "outcome", "program", "question", "reason")
+    group: whose question it is; groups take turns while they wait.
+    """
 
-    def __init__(self, question: Question, program: Program, on_end: Callable[[Outcome], None] | None = None):
-        self.question, self.program, self.on_end = question, program, on_end
+    __slots__ = ("_ended", "group", "on_end", "order", "outcome", "program", "question", "reason")
+
+    def __init__(
+        self,
+        question: Question,
+        program: Program,
+        on_end: Callable[[Outcome], None] | None = None,
+        group: Hashable = None,
+    ):
+        self.question, self.program, self.on_end, self.group = question, program, on_end, group
         self.order: int | None = None  # set when it is admitted
         self.outcome: Outcome | None = None
         self.reason: BaseException | None = None  # why it was cancelled, where the submitter said so

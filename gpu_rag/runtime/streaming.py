@@ -9,8 +9,7 @@ given the same replies; batches, seconds, and the question at which a budget is 
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from time import perf_counter
@@ -25,6 +24,7 @@ from gpu_rag.runtime.handle import Handle
 from gpu_rag.runtime.occupancy import DOING, PROGRAMS, QUESTIONS, WAITING
 from gpu_rag.runtime.service import Flights, SlowService
 from gpu_rag.runtime.tasks import Outcome, Task
+from gpu_rag.runtime.turns import Turns
 from gpu_rag.types import Question
 
 LOW_WATER = 64
@@ -63,19 +63,23 @@ class StreamingDriver:
         self._handles: dict[int, Handle] = {}
         self._feed = low_water
         self._change = threading.Condition()  # guards what follows
-        self._inbox: deque[Handle] = deque()
+        self._inbox = Turns()
         self._unwanted: list[Handle] = []
         self._closed = False
 
     # --- any thread --------------------------------------------------------------------------------
 
-    def submit(self, question: Question, program: Program, on_end: Callable[[Outcome], None] | None = None) -> Handle:
-        """Have a question answered; it is admitted after those that were submitted before.
-
-        on_end(outcome): called once, in the driver's thread, maybe before this returns; what it raises stops the run.
-        Raises UsageError when the driver is closed.
+    def submit(
+        self,
+        question: Question,
+        program: Program,
+        on_end: Callable[[Outcome], None] | None = None,
+        group: Hashable = None,
+    ) -> Handle:
+        """Have a question answered; waiting groups take turns, within one the first comes first. Raises UsageError when
+        closed. on_end(outcome): called once, in the driver's thread, maybe before this returns; raising stops the run.
         """
-        handle = Handle(question, program, on_end)
+        handle = Handle(question, program, on_end, group)
         with self._change:
             if self._closed:
                 raise UsageError("the driver is closed", given=f"question {question.id}", expected="an open driver")
@@ -213,10 +217,8 @@ class StreamingDriver:
         with self._change:
             unwanted, self._unwanted = self._unwanted, []
         for handle in unwanted:
-            with self._change:  # a deque must not grow while it is searched
-                waiting = handle in self._inbox
-                if waiting:
-                    self._inbox.remove(handle)
+            with self._change:
+                waiting = self._inbox.remove(handle)
             if waiting:
                 handle.end_by(handle.cancelled())
             elif handle.order is not None and self._handles.get(handle.order) is handle:
@@ -243,7 +245,7 @@ class StreamingDriver:
         """Abort and close whatever is still open (at a normal end there is nothing), and take what has come."""
         with self._change:
             self._closed = True
-            left, self._inbox = list(self._inbox), deque()
+            left = self._inbox.drain()
         self._core.close()
         with suppress(ModelError, Cancelled):  # a dead service has said so before
             self._flights.take(0.0)  # replies that have come are counted, and kept by a cache below

@@ -154,7 +154,9 @@ def make_app(live: Live, desk: Desk, counts: Counts, said: Said, host: str, key:
 
     handlers: dict[Any, Any] = {GpuRagError: told, HTTPException: told, Exception: told}
     api = Api(live, desk, counts, settings, said)
-    return Guard(Starlette(routes=api.routes(), exception_handlers=handlers), host, settings.serve, key, counts)
+    app = Starlette(routes=api.routes(), exception_handlers=handlers)
+    app.router.redirect_slashes = False  # to an address made of the Host header
+    return Guard(app, host, settings.serve, key, counts)
 
 
 def _named(path: str, call: Endpoint) -> Endpoint:

@@ -76,7 +76,7 @@ def read_chat(raw: bytes, settings: ServeSettings) -> ChatBody:
     asked = [name for name in _UNSERVED if body.get(name) not in (None, False, [], {"type": "text"}, ["text"], "none")]
     if asked:
         raise _bad("a chat completion here has no such thing", given=", ".join(asked), do="leave it out")
-    if body.get("n", 1) != 1:
+    if body.get("n") not in (None, 1):
         raise _bad("a question has one answer", given=f"n={str(body['n'])[:20]}", expected="1")
     try:
         messages = body.get("messages")

@@ -51,15 +51,14 @@ def _missing(lack: UsageError | None) -> tuple[str | None, str | None]:
 def index(live: Live) -> dict[str, Any]:
     """What is in the index, and which models answer."""
     engine = live.engine
-    held, models = engine.index, engine.models
-    llm = {**models.describe("llm"), "capable": models.llm().capable} if models.has_llm() else None
+    held = engine.index
     return {
         "index": Path(held.path).resolve().name,
         "digest": held.manifest.digest(),
         "layers": list(held.layers),
         "counts": held.counts(),
         "sources": held.manifest.sources,
-        "models": {"embedder": held.manifest.model("embedder"), "llm": llm},
+        "models": {"embedder": held.manifest.model("embedder"), "llm": live.llm},
         "reader_passages": engine.settings.reader.passages,
     }
 

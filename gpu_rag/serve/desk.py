@@ -60,7 +60,7 @@ class Batch:
             with suppress(RuntimeError):  # the loop is closed: the server has ended meanwhile
                 loop.call_soon_threadsafe(self._ended, place, outcome)
 
-        handle = self.desk.live.submit(self.prepared, question, ended)
+        handle = self.desk.live.submit(self.prepared, question, ended, group=self)
         self.handles[place] = handle
         self.desk.one_sent(self)
         if limit_s:

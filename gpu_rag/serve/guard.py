@@ -9,7 +9,7 @@ import ipaddress
 from collections.abc import Collection
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpu_rag.serve.metrics import Counts
@@ -22,7 +22,7 @@ OPEN_PATHS = frozenset({"/", "/explorer.js", "/explorer.css", "/health", "/ready
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 ROUTE = "gpu_rag.route"  # where the routes say in a scope which of them it is: a label that clients cannot make up
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
 )
 HEADERS = {
@@ -122,7 +122,10 @@ def speaks_openai(path: str) -> bool:
 
 
 async def read_body(request: Request, settings: ServeSettings) -> bytes:
-    """The body of a request. Raises Refusal: 413 for one that is too large, 408 for one that comes too slowly."""
+    """The body of a request.
+
+    Raises Refusal: 413 for one that is too large, 408 for one that comes too slowly; ClientGone in the middle of one.
+    """
     most, parts, n = settings.max_body_kib * 1024, [], 0
     try:
         async with asyncio.timeout(settings.client_seconds):
@@ -134,6 +137,8 @@ async def read_body(request: Request, settings: ServeSettings) -> bytes:
     except TimeoutError as error:
         expected = f"all of it within serve.client_seconds = {settings.client_seconds:g}"
         raise Refusal(408, "the body came too slowly", expected=expected, headers={"Connection": "close"}) from error
+    except ClientDisconnect as error:
+        raise ClientGone from error
     return b"".join(parts)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from gpu_rag.catalog import METHODS
@@ -37,6 +37,7 @@ class Live:
         self.state, self.reason = STOPPING, "the server has not begun"
         self.lacking: dict[str, UsageError | None] = {}  # by method: why it cannot retrieve, None where it can
         self.answering: list[str] = []  # methods that answer
+        self.llm: dict[str, Any] | None = None  # what the language model is, where there is one
         self.gone = False  # dead, and nobody tries to change that
         self._lock = threading.Lock()  # guards the methods that are prepared
         self._prepared: dict[Any, Prepared] = {}
@@ -66,15 +67,27 @@ class Live:
         self, method: str, retrieval_only: bool, passages: int | None = None, params: Mapping[str, Any] | None = None
     ) -> Prepared:
         """`Engine.prepare`, remembered. For any thread; may load files. Raises as it does, and Refusal."""
-        key = self.key(method, retrieval_only, passages, params)
+        if self.state != READY:
+            raise self._down()
         with self._lock:
-            found = self._prepared.get(key)
-            if found is None:
-                found = self.engine.prepare(method, limit=passages, retrieval_only=retrieval_only, params=params)
-                while len(self._prepared) >= N_PREPARED:
-                    del self._prepared[next(iter(self._prepared))]
-                self._prepared[key] = found
+            if self.state != READY:  # meanwhile; its models are closed, or will be: preparing would open them again
+                raise self._down()
+            return self._prepare(method, retrieval_only, passages, params)
+
+    def _prepare(
+        self, method: str, retrieval_only: bool, passages: int | None = None, params: Mapping[str, Any] | None = None
+    ) -> Prepared:
+        key = self.key(method, retrieval_only, passages, params)
+        found = self._prepared.get(key)
+        if found is None:
+            found = self.engine.prepare(method, limit=passages, retrieval_only=retrieval_only, params=params)
+            while len(self._prepared) >= N_PREPARED:
+                del self._prepared[next(iter(self._prepared))]
+            self._prepared[key] = found
         return found
+
+    def _down(self) -> Refusal:
+        return Refusal(503, self.reason, headers={"Retry-After": "5"})
 
     def ready_made(self, *key: Any) -> Prepared | None:
         """What `prepare` gave for the same arguments, if it is remembered; never waits."""
@@ -85,12 +98,17 @@ class Live:
         """What tells one prepared method from another."""
         return method, retrieval_only, passages, repr(sorted((params or {}).items()))
 
-    def submit(self, prepared: Prepared, question: Question, on_end: Callable[[Outcome], None]) -> Handle:
-        """Have a question answered; on_end is called in the engine's thread. Raises Refusal when it cannot be taken."""
+    def submit(
+        self, prepared: Prepared, question: Question, on_end: Callable[[Outcome], None], group: Hashable = None
+    ) -> Handle:
+        """Have a question answered; on_end is called in the engine's thread. Groups take turns where questions wait.
+
+        Raises Refusal when it cannot be taken.
+        """
         if self.state != READY or self._driver is None:
-            raise Refusal(503, self.reason, headers={"Retry-After": "5"})
+            raise self._down()
         try:
-            return self._driver.submit(question, prepared.bind(question), on_end)
+            return self._driver.submit(question, prepared.bind(question), on_end, group)
         except UsageError as error:  # it has died, or was closed, a moment ago
             raise Refusal(503, "the engine has stopped", headers={"Retry-After": "5"}) from error
 
@@ -119,8 +137,11 @@ class Live:
         with self._lock:
             self._prepared.clear()
             self._engine = engine
-        self.lacking = {name: self._lack(name, True) for name in METHODS}
-        self.answering = [name for name in METHODS if self.lacking[name] is None and self._lack(name, False) is None]
+            models = engine.models
+            self.llm = {**models.describe("llm"), "capable": models.llm().capable} if models.has_llm() else None
+            lacking = {name: self._lack(name, True) for name in METHODS}
+            answering = [name for name in METHODS if lacking[name] is None and self._lack(name, False) is None]
+        self.lacking, self.answering = lacking, answering
         for method in [name for name, lack in self.lacking.items() if lack is None and self._settings.warm]:
             (answer,) = engine.run(method, [WARM], retrieval_only=True).answers
             if answer.error is not None:  # told now, not to the first client alone
@@ -131,7 +152,7 @@ class Live:
     def _lack(self, method: str, retrieval_only: bool) -> UsageError | None:
         """Why a method cannot be served, if it cannot: a layer, a language model, a package, a setting."""
         try:
-            self.prepare(method, retrieval_only)
+            self._prepare(method, retrieval_only)
         except UsageError as error:
             return error
         return None
@@ -166,7 +187,8 @@ class Live:
         """Open the models again."""
         try:
             if self._engine is not None:
-                self._engine.models.close()
+                with self._lock:  # while a method is prepared its models stay open
+                    self._engine.models.close()
             self._adopt(self._open_engine())
         except GpuRagError as error:
             self.reason = f"the engine cannot be opened again: {error}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -19,6 +20,9 @@ from gpu_rag.settings_serve import ServeSettings
 
 BACKLOG = 512
 LAST_ROWS_S = 5  # for the rows of questions that the end has failed
+SPARE = 64  # connections beyond the limit that are told so; more are cut off
+OTHER_FILES = 256  # that the engine may have open beside the connections
+LEAST_BYTES = 64 * 1024  # that a client has to take, of what waits for it, while a client is waited for
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -28,8 +32,9 @@ def bind(host: str, port: int) -> socket.socket:
     """
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
-        raise UsageError("no such address", given=f"{host}: {error.strerror}", expected="such as 127.0.0.1") from error
+    except (OSError, UnicodeError) as error:  # the latter of a name that cannot be one
+        why = getattr(error, "strerror", None) or "not a name of a host"
+        raise UsageError("no such address", given=f"{host[:80]}: {why}", expected="such as 127.0.0.1") from error
     bound = socket.socket(family, kind)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -41,6 +46,23 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
+def allow_files(n_connections: int) -> None:
+    """Lets this process open as many files as its connections and its engine need. Raises UsageError where it may not.
+
+    Without them a full server could no longer read its own index.
+    """
+    others = SPARE + BACKLOG + OTHER_FILES  # a whole backlog may be accepted before any of it is cut off
+    needed = n_connections + others
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        given = f"serve.max_connections={n_connections}, {hard} open files (ulimit -Hn)"
+        expected = f"at most {hard - others}" if hard > others else f"{needed} open files"
+        raise UsageError("more connections than the system allows", given=given, expected=expected)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
 def url_of(bound: socket.socket) -> str:
     """The address of a bound socket, for people and programs."""
     host, port = bound.getsockname()[:2]
@@ -49,7 +71,13 @@ def url_of(bound: socket.socket) -> str:
 
 def run(app: ASGIApp, desk: Desk, bound: socket.socket, settings: ServeSettings, on_ready: Callable[[], None]) -> None:
     """Serves until SIGINT or SIGTERM, then ends as the settings say; a second signal fails all that is open at once."""
-    config = uvicorn.Config(
+    asyncio.run(_Server(config_of(app, settings), desk, settings.grace_seconds).until_told(bound, on_ready))
+
+
+def config_of(app: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
+    """How uvicorn serves the application."""
+    PatientProtocol.client_s = settings.client_seconds
+    return uvicorn.Config(
         app,
         http=PatientProtocol,
         ws="none",
@@ -57,14 +85,13 @@ def run(app: ASGIApp, desk: Desk, bound: socket.socket, settings: ServeSettings,
         lifespan="off",
         access_log=False,
         log_config=None,
+        log_level="error",  # what clients do wrong is told to them, and counted; it must not fill our log
         server_header=False,
         proxy_headers=False,
         backlog=BACKLOG,
         limit_concurrency=settings.max_connections,
         timeout_graceful_shutdown=int(settings.grace_seconds) + LAST_ROWS_S,
     )
-    PatientProtocol.headers_s = settings.client_seconds
-    asyncio.run(_Server(config, desk, settings.grace_seconds).until_told(bound, on_ready))
 
 
 class _Server(uvicorn.Server):
@@ -103,33 +130,55 @@ class _Server(uvicorn.Server):
 
 
 class PatientProtocol(H11Protocol):
-    """HTTP on one connection; a client that does not send all headers of a request within `headers_s` is cut off."""
+    """HTTP on one connection, which is cut off where its client does not send all headers of a request within
+    `client_s`, or takes less than LEAST_BYTES of a response that waits for it in that time."""
 
-    headers_s = 30.0
+    client_s = 30.0
     _deadline: asyncio.TimerHandle | None = None
+    _look: asyncio.TimerHandle | None = None
+    _stuck = 0  # bytes that could not be sent when it was looked at last
 
     def connection_made(self, transport: Any) -> None:
         """A connection is open: its first request is awaited."""
         super().connection_made(transport)
-        self._watch()
+        if self.limit_concurrency is not None and len(self.connections) > self.limit_concurrency + SPARE:
+            transport.abort()
+            return
+        self._await_headers()
+        self._look = self.loop.call_later(self.client_s, self._look_at_client)
 
     def data_received(self, data: bytes) -> None:
         """Bytes have come: are the headers complete?"""
         super().data_received(data)
-        self._watch()
+        self._await_headers()
+
+    def resume_writing(self) -> None:
+        """The client has taken what waited for it."""
+        self._stuck = 0
+        super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed."""
-        self._unwatch()
+        for timer in (self._deadline, self._look):
+            if timer is not None:
+                timer.cancel()
+        self._deadline = self._look = None
         super().connection_lost(exc)
 
-    def _watch(self) -> None:
+    def _await_headers(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
-            self._unwatch()
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
         elif self._deadline is None:
-            self._deadline = self.loop.call_later(self.headers_s, self.transport.close)
+            self._deadline = self.loop.call_later(self.client_s, self.transport.close)
 
-    def _unwatch(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+    def _look_at_client(self) -> None:
+        """Closing alone would wait for good for a client that does not read. Nothing is added to what waits while
+        writing is paused or the connection closes, so that there is less of it later means that the client reads."""
+        waits = self.transport.get_write_buffer_size()
+        if self._stuck and waits > self._stuck - LEAST_BYTES:
+            self.transport.abort()
+            return
+        self._stuck = waits if self.flow.write_paused or self.transport.is_closing() else 0
+        self._look = self.loop.call_later(self.client_s, self._look_at_client)

@@ -27,7 +27,7 @@ def read_kg_blocks(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Itera
     """What `kg.read_kg` gives, as blocks of columns: equal triples, lines and rejects, in the same order.
 
     Rows in the usual form are checked and cut by array operations, all others one by one by the code of `read_kg`.
-    Raises BadInput as `read_kg`. Memory: some 20 MB for blocks of 4 MiB of text, or 65,536 rows of a table.
+    Raises BadInput as `read_kg`. Memory: some 20 MB for blocks of 4 MiB of text, or 65,536 rows or 16 MiB of a table.
     """
     if not path.exists():
         raise BadInput("the file of triples does not exist", given=path, expected=ACCEPTED)

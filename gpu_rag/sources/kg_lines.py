@@ -16,6 +16,7 @@ from gpu_rag.sources.rows import Limits, RowError, shown
 from gpu_rag.types import Reject
 
 BLOCK_BYTES = 4 << 20
+BLOCK_LINES = 1 << 16  # of very short lines 4 MiB would be millions of rejects at once
 _BLANKS = np.isin(np.arange(256), list(b" \t\n\r\x0b\x0c"))
 
 
@@ -41,7 +42,9 @@ class LineBlock:
         return decoded(self.path, int(self.number[row]), self.data[self.start[row] : self.end[row]])
 
 
-def read_line_blocks(path: Path, limits: Limits, block_bytes: int = BLOCK_BYTES) -> Iterator[LineBlock | Reject]:
+def read_line_blocks(
+    path: Path, limits: Limits, block_bytes: int = BLOCK_BYTES, block_lines: int = BLOCK_LINES
+) -> Iterator[LineBlock | Reject]:
     """The lines that `lines.read_lines` gives, many at a time, and Rejects for the same reasons at the same lines.
 
     Memory: some 4 blocks, whatever the file holds; a line that is longer is held whole up to its limit.
@@ -49,8 +52,8 @@ def read_line_blocks(path: Path, limits: Limits, block_bytes: int = BLOCK_BYTES)
     number = 0
     try:
         with open_binary(path) as stream:
-            for data, error in _whole_lines(stream, block_bytes, limits.max_line_bytes):
-                if data:
+            for whole, error in _whole_lines(stream, block_bytes, limits.max_line_bytes):
+                for data in _cut(whole, block_lines):
                     block = _block(path, data, number, limits.max_line_bytes)
                     if block is None:
                         yield Reject(shown(path), 0, "not UTF-8: the byte order mark is that of UTF-16 or UTF-32")
@@ -79,6 +82,17 @@ def _whole_lines(stream: BinaryIO, size: int, limit: int) -> Iterator[tuple[byte
             return
 
 
+def _cut(data: bytes, lines: int) -> Iterator[bytes]:
+    """Whole lines, at most so many at a time; nothing of nothing."""
+    if data.count(b"\n") <= lines:
+        yield from (data,) if data else ()
+        return
+    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)[lines - 1 :: lines] + 1
+    for start, end in zip([0, *ends.tolist()], [*ends.tolist(), len(data)]):
+        if end > start:
+            yield data[start:end]
+
+
 def _read(stream: BinaryIO, size: int) -> tuple[bytes, Exception | None]:
     """About `size` bytes, fewer at the end, and what stopped reading: what was read before it is not lost."""
     parts: list[bytes] = []
@@ -105,7 +119,7 @@ def _block(path: Path, data: bytes, before: int, limit: int) -> LineBlock | None
         return None
     reason = f"the line is longer than max_line_bytes = {limit}"
     rejects = [Reject(shown(path), int(line), reason) for line in number[long]]
-    end = _without_returns(raw, start, end)
+    end = _without_returns(data, raw, start, end)
     kept = np.flatnonzero(~long & (end > start))
     blank = [row for row in kept[_BLANKS[raw[start[kept]]]].tolist() if data[start[row] : end[row]].isspace()]
     kept = np.setdiff1d(kept, blank, assume_unique=True) if blank else kept
@@ -113,12 +127,13 @@ def _block(path: Path, data: bytes, before: int, limit: int) -> LineBlock | None
     return LineBlock(path, data, start, end, number, _alone(data, raw, start, end, number), rejects)
 
 
-def _without_returns(raw: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+def _without_returns(data: bytes, raw: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
     """The ends of lines before all carriage returns that stand there."""
-    end, rows = end.copy(), np.arange(len(end))
-    while rows.size:
-        rows = rows[(end[rows] > start[rows]) & (raw[end[rows] - 1] == 13)]
-        end[rows] -= 1
+    rows = np.flatnonzero((end > start) & (raw[end - 1] == 13))
+    end = end.copy()
+    end[rows] -= 1
+    for row in rows[(end[rows] > start[rows]) & (raw[end[rows] - 1] == 13)].tolist():  # several: rare, or hostile
+        end[row] = start[row] + len(data[start[row] : end[row]].rstrip(b"\r"))
     return end
 
 

@@ -18,6 +18,7 @@ from gpu_rag.sources.rows import MAX_ID_CHARS, RowError, shown
 from gpu_rag.types import Reject
 
 _ROWS = 1 << 16
+_BYTES = 16 << 20  # of one block, where its rows are long
 _MOST_NOTE = 300  # characters
 
 
@@ -30,7 +31,7 @@ def read_parquet_blocks(path: Path) -> Iterator[TripleBlock]:
             columns, said = check_columns(file.schema_arrow, COLUMNS), file.metadata.num_rows
             for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns):
                 held.append(batch)
-                if sum(one.num_rows for one in held) >= _ROWS:
+                if sum(one.num_rows for one in held) >= _ROWS or sum(one.nbytes for one in held) >= _BYTES:
                     yield _block(path, columns, held, number)
                     number, held = number + sum(one.num_rows for one in held), []
             if (n := number + sum(one.num_rows for one in held)) != said:

@@ -71,14 +71,14 @@ def joined(left: TripleBlock, right: TripleBlock) -> TripleBlock:
 
 
 def together(blocks: Iterable[TripleBlock], least: int) -> Iterator[TripleBlock]:
-    """The blocks of a file, joined to blocks of at least that many triples, but for the last."""
-    held, n = list[TripleBlock](), 0
+    """The blocks of a file, joined to blocks of at least that many triples, or 65,536 rejects, but for the last."""
+    held, n, n_rejects = list[TripleBlock](), 0, 0
     for block in blocks:
         held.append(block)
-        n += block.n
-        if n >= least:
+        n, n_rejects = n + block.n, n_rejects + len(block.rejects)
+        if n >= least or n_rejects >= _ROWS:
             yield _concatenated(held)
-            held, n = [], 0
+            held, n, n_rejects = [], 0, 0
     if held:
         yield _concatenated(held)
 

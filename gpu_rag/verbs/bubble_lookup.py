@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -97,13 +98,13 @@ def passages(
     cell, by_cell = torch.cat(cells).sort(stable=True)
     place = torch.cat(places)[by_cell]
     cell, counts = torch.unique_consecutive(cell, return_counts=True)
-    of = torch.repeat_interleave(torch.arange(len(cell), device=cell.device), counts)
+    of = torch.repeat_interleave(torch.arange(len(cell), device=cell.device), counts, output_size=len(place))
     first = torch.full_like(cell, torch.iinfo(torch.int64).max).scatter_reduce(0, of, tree[place], "amin")
     share = PARTS // held.offsets.diff()[nodes.values[place]]
     weight = torch.zeros_like(cell).index_add_(0, of, share).double() / PARTS  # integers: equal sums are equal
     cosine = exact_dots(question_rows([v for v, _ in asked], graph), cell // n, vectors, cell % n)
-    columns = (cell // n, cell % n, first, counts, weight, cosine)
-    return _first_passages([column.cpu().numpy() for column in columns], order, k, len(asked))
+    whole, real = torch.stack([cell // n, cell % n, first, counts]), torch.stack([weight, cosine])
+    return _first_passages([*whole.cpu().numpy(), *real.cpu().numpy()], order, k, len(asked))
 
 
 def _first_passages(columns: list[np.ndarray], order: str, k: int, batch: int) -> list[list[TreePassage]]:
@@ -125,6 +126,9 @@ def _ranked(cosines: Cosines, owner: torch.Tensor, node: torch.Tensor, batch: in
     begin = torch.searchsorted(owner, torch.arange(batch + 1, device=owner.device))
     place = torch.arange(len(order), device=order.device) - begin[owner[order]]
     order = order[place < k]
-    scores = cosines.of(owner[order], node[order]).tolist()
-    rows, ends = node[order].tolist(), torch.searchsorted(owner[order], torch.arange(batch + 1, device=owner.device))
-    return [Ranking(tuple(rows[a:b]), tuple(scores[a:b])) for a, b in zip(ends.tolist(), ends.tolist()[1:])]
+    owner, node = owner[order], node[order]
+    scores = cosines.of(owner, node).tolist()
+    ends = torch.searchsorted(owner, torch.arange(batch + 1, device=owner.device))
+    numbers = torch.cat([ends, node]).tolist()
+    cuts, rows = numbers[: batch + 1], numbers[batch + 1 :]
+    return [Ranking(tuple(rows[a:b]), tuple(scores[a:b])) for a, b in pairwise(cuts)]

@@ -75,20 +75,24 @@ class HigraScores:
 
 @dataclass(frozen=True)
 class HigraOps:
-    """The graph with what the ops need of it: checked adjacencies, and where each entity's relations begin."""
+    """The graph with what the ops need of it: checked adjacencies, where each entity's relations begin, and the object
+    of each relation, i64[R] on the device."""
 
     graph: HigraGraph
     entity: CheckedGraph
     full: CheckedGraph
     first_relation: torch.Tensor
+    relation_object: torch.Tensor
 
     @classmethod
     def load(cls, index: Index) -> HigraOps:
         """From the layers of an index, once."""
         graph = index.loaded("higra", load_higra_graph)
         first = np.searchsorted(graph.relation_ends[0], np.arange(graph.n_entities + 1))
-        starts = torch.from_numpy(first.astype(np.int64)).to(graph.entity_graph.indptr.device)
-        return cls(graph, checked(graph.entity_graph), checked(graph.full_graph), starts)
+        device = graph.entity_graph.indptr.device
+        starts = torch.from_numpy(first.astype(np.int64)).to(device)
+        objects = torch.from_numpy(graph.relation_ends[1]).to(device)
+        return cls(graph, checked(graph.entity_graph), checked(graph.full_graph), starts, objects)
 
 
 def subgraph_scores(ops: HigraOps, params: HigraRank, seeds: Ragged, threads: int = 1) -> HigraScores:
@@ -113,10 +117,9 @@ def _relations_inside(ops: HigraOps, inner: Blocks, p: torch.Tensor) -> tuple[to
     node = inner.global_ids.long()
     base = row_of_value(Ragged(inner.global_ids, inner.offsets)) * n
     keys = base + node  # ascending: blocks in order, nodes ascending in each
-    objects = torch.from_numpy(ops.graph.relation_ends[1]).to(node.device)
     found: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = [(node[:0], node[:0], p[:0])]
     for owner, row in expand(ops.first_relation[node], ops.first_relation[node + 1]):
-        wanted = base[owner] + objects[row]
+        wanted = base[owner] + ops.relation_object[row]
         at = torch.searchsorted(keys, wanted).clamp(max=keys.shape[0] - 1)
         hit = keys[at] == wanted
         score = ((p[owner[hit]].double() + p[at[hit]].double()) / 2).float()
@@ -127,7 +130,8 @@ def _relations_inside(ops: HigraOps, inner: Blocks, p: torch.Tensor) -> tuple[to
 
 def _ranked(block: torch.Tensor, ids: torch.Tensor, scores: torch.Tensor, batch: int, depth: int) -> TopK:
     """The best `depth` of each block, by (-score, id), padded."""
-    of, key, value = block.cpu().numpy(), ids.cpu().numpy(), scores.cpu().numpy()
+    of, key = torch.stack([block, ids]).cpu().numpy()
+    value = scores.cpu().numpy()
     order = np.lexsort((key, -value, of))
     of, key, value = of[order], key[order], value[order]
     place = np.arange(len(of)) - np.searchsorted(of, of)
@@ -186,8 +190,8 @@ def _rank_tile(index: Index, params: HigraRank, asked: Sequence[Seeded], threads
     constants = [params.structure_constant, params.similarity_constant]
     structural = (scores.relations, scores.passages)
     fused = [rrf([s, b], params.depth, constants=constants) for s, b in zip(structural, by_similarity)]
-    n_entities = scores.entities[0].offsets.diff().tolist()
-    n_nodes = scores.nodes[0].offsets.diff().tolist()
+    sizes = torch.stack([blocks.offsets.diff() for blocks, _ in (scores.entities, scores.nodes)])
+    n_entities, n_nodes = sizes.tolist()
     return fused[0], fused[1], [(e, n - e) for e, n in zip(n_entities, n_nodes)]
 
 

@@ -8,6 +8,7 @@ seed (HydraRAG-E).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -68,6 +69,23 @@ class FactGraph:
     def n(self) -> int:
         """Number of fused nodes."""
         return self.graph.n
+
+    @cached_property
+    def _on_host(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """keys and triples where words are made of paths, an edge at a time; on the CPU no copy."""
+        keys, rows, offsets = (part.cpu().numpy() for part in (self.keys, self.triples.values, self.triples.offsets))
+        return keys, rows, offsets
+
+    def facts_of(self, edge: int) -> list[int]:
+        """The rows of the facts of an edge, looked up on the host."""
+        _, rows, offsets = self._on_host
+        found: list[int] = rows[offsets[edge] : offsets[edge + 1]].tolist()
+        return found
+
+    def facts_between(self, one: int, other: int) -> list[int]:
+        """The rows of the facts of the edge between two nodes, looked up on the host. The edge must exist."""
+        low, high = min(one, other), max(one, other)
+        return self.facts_of(int(np.searchsorted(self._on_host[0], low * self.n + high)))
 
     def edges_of(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         """i32[..]: the edge between two nodes each, -1 where either is -1. The edges must exist."""

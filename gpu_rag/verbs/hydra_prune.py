@@ -108,7 +108,7 @@ def pruned(params: Pruning, pools: Sequence[PathPool], device: str | torch.devic
 
 
 def _tile(params: Pruning, pools: Sequence[PathPool], device: torch.device) -> list[Pruned]:
-    relevance = [_relevance(params, pool, device) for pool in pools]
+    relevance = _relevance(params, pools, device)
     chosen = [sorted(range(len(rel)), key=lambda i: (-rel[i], i))[: params.pool] for rel in relevance]
     support = _support(params, pools, chosen, device)
     found = []
@@ -119,17 +119,25 @@ def _tile(params: Pruning, pools: Sequence[PathPool], device: torch.device) -> l
     return found
 
 
-def _relevance(params: Pruning, pool: PathPool, device: torch.device) -> list[float]:
-    """rel of every path."""
-    if not len(pool.vectors):
-        return []
+def _relevance(params: Pruning, pools: Sequence[PathPool], device: torch.device) -> list[list[float]]:
+    """rel of every path of every pool."""
+    cosines = torch.cat([_cosines(pool, device) for pool in pools]).tolist()  # one wait for the device
+    semantic, overlap = params.relevance
+    found, first = [], 0
+    for pool in pools:
+        shares = _overlaps(pool.topics, pool.entities)
+        own = cosines[first : first + len(pool.vectors)]
+        found.append([semantic * cos + overlap * share for cos, share in zip(own, shares)])
+        first += len(own)
+    return found
+
+
+def _cosines(pool: PathPool, device: torch.device) -> torch.Tensor:
+    """f64[P]: the cosine of the query and every path."""
     held = _on_grid(torch.from_numpy(pool.vectors).to(device))
     query = _on_grid(torch.from_numpy(pool.query).to(device))
     norm = (held.square().sum(1) * query.square().sum()).sqrt()
-    cosine = torch.where(norm > 0, (held * query).sum(1) / norm, 0.0).tolist()
-    semantic, overlap = params.relevance
-    shares = _overlaps(pool.topics, pool.entities)
-    return [semantic * cos + overlap * share for cos, share in zip(cosine, shares)]
+    return torch.where(norm > 0, (held * query).sum(1) / norm, 0.0)
 
 
 def _overlaps(topics: Sequence[Sequence[int]], paths: Sequence[Sequence[int]]) -> list[float]:

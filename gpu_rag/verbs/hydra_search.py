@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -16,14 +17,14 @@ from gpu_rag.graph.paths import (
     Window,
     chain_paths,
     expand_paths,
-    n_steps,
     path_parts,
     score_paths,
     start_paths,
 )
+from gpu_rag.graph.ragged import ragged_of_lists
 from gpu_rag.types import CSR, Ragged
 from gpu_rag.verbs.hydra_base import FactGraph
-from gpu_rag.verbs.hydra_graph import QuestionGraph
+from gpu_rag.verbs.hydra_graph import Order, QuestionGraph
 
 HOP, PART, WHOLE = "hop", "part", "whole"  # a beam is for each topic, each part of an order, each order
 
@@ -71,19 +72,14 @@ class Joined:
         indices = torch.cat([g.csr.indices + at for g, at in zip(graphs, first_node)])
         csr = CSR(torch.cat(indptr), indices.int())
         numbers = torch.arange(csr.m, dtype=torch.int32, device=device)  # the true edge is looked up from its ends
-        orders = [(g, order, at) for g, at in zip(graphs, first_node) for order in g.orders]
-        lists = [torch.searchsorted(g.nodes, g.nodes.new_tensor(o.topics)) + at for g, o, at in orders]
-        offsets = torch.tensor([0, *(len(o.topics) for _, o, _ in orders)], dtype=torch.int64, device=device).cumsum(0)
-        none = torch.zeros(0, dtype=torch.int64, device=device)
-        ends = Ends(
-            torch.tensor([o.opens for _, o, _ in orders], dtype=torch.bool, device=device),
-            torch.tensor([o.closes for _, o, _ in orders], dtype=torch.bool, device=device),
-        )
+        orders = [order for g in graphs for order in g.orders]
+        lists = [[place + at for place in one] for g, at in zip(graphs, first_node) for one in g.places]
+        sides = torch.tensor([(o.opens, o.closes) for o in orders], dtype=torch.bool, device=device).view(-1, 2)
         return cls(
             PathGraph(csr, numbers),
             torch.cat([g.nodes for g in graphs]),
-            Ragged(torch.cat([none, *lists]), offsets),
-            ends,
+            ragged_of_lists(lists, device),
+            Ends(sides[:, 0].contiguous(), sides[:, 1].contiguous()),
             first_node,
             np.cumsum([0, *(sum(len(o.topics) for o in g.orders) for g in graphs)]).tolist(),
             np.cumsum([0, *(len(g.orders) for g in graphs)]).tolist(),
@@ -115,20 +111,28 @@ class Joined:
 
         hops: of kind HOP the length of each question's paths; where it is None all have the same.
         """
-        rows = torch.tensor(self.first_row, device=paths.question.device)
-        cuts = torch.searchsorted(paths.question, rows).tolist()
+        cuts, longest = self._cuts(paths)
         groups = self.first_group(kind)
         found = []
-        for b, (lo, hi) in enumerate(zip(cuts, cuts[1:])):
+        for b, (lo, hi) in enumerate(pairwise(cuts)):
             part = paths.rows(slice(lo, hi))
             width = part.edges.shape[1] if hops is None else hops[b]
             if kind != HOP:  # what a question is given must not depend on the others in its batch
-                width = int((part.edges >= 0).sum(1).max()) if hi > lo else 0
+                width = longest[b]
             nodes = part.nodes[:, : width + 1]
             nodes = torch.where(nodes < 0, -1, nodes - self.first_node[b]).int()
             own = PathSet(part.group - groups[b], part.question - self.first_row[b], nodes, part.edges[:, :width])
             found.append(Walks(kind, own, None if scores is None else scores[lo:hi]))
         return found
+
+    def _cuts(self, paths: PathSet) -> tuple[list[int], list[int]]:
+        """Where the paths of each question begin, B + 1 numbers, and the most hops of a path of each question."""
+        rows = torch.tensor(self.first_row, device=paths.question.device)
+        cuts = torch.searchsorted(paths.question, rows)
+        owner = torch.searchsorted(cuts, torch.arange(paths.size, device=cuts.device), right=True) - 1
+        longest = torch.zeros_like(cuts).scatter_reduce_(0, owner, paths.lengths, "amax")
+        both: list[list[int]] = torch.stack([cuts, longest]).tolist()
+        return both[0], both[1]
 
 
 def started(graphs: Sequence[QuestionGraph]) -> list[Walks]:
@@ -165,8 +169,13 @@ def scored(
 
 def _ends_of(local: torch.Tensor, nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The fused nodes at both ends of every hop, -1 beyond a path's end."""
-    fused = torch.where(local < 0, -1, nodes[local.clamp_min(0).long()])
+    fused = _fused(local, nodes)
     return torch.where(fused[:, 1:] < 0, -1, fused[:, :-1]), fused[:, 1:]
+
+
+def _fused(local: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:
+    """The fused node of each local one, -1 beyond a path's end."""
+    return torch.where(local < 0, -1, nodes[local.clamp_min(0).long()])
 
 
 def joined_parts(graphs: Sequence[QuestionGraph], hops: Sequence[Sequence[Walks]]) -> list[Walks]:
@@ -178,7 +187,7 @@ def joined_parts(graphs: Sequence[QuestionGraph], hops: Sequence[Sequence[Walks]
 
 def steps_of(graph: QuestionGraph) -> int:
     """How many steps `chained` takes for one question."""
-    return n_steps(Joined.of([graph]).topics) if graph.orders else 0
+    return 1 + max(len(order.topics) for order in graph.orders) if graph.orders else 0
 
 
 def chained(
@@ -208,21 +217,42 @@ class GraphPath:
     topics: tuple[int, ...] = ()
 
 
-def graph_paths(facts: FactGraph, graph: QuestionGraph, walks: Walks, k: int | None) -> list[GraphPath]:
-    """The k best scored whole paths of a question over all its orders, by (-score, nodes), each once."""
-    paths, scores = walks.paths, walks.scores
-    if not paths.size:
-        return []
-    fused = torch.where(paths.nodes < 0, -1, graph.nodes[paths.nodes.clamp_min(0).long()])
-    edges = facts.edges_of(*_ends_of(paths.nodes, graph.nodes))
-    values = torch.zeros(paths.size).tolist() if scores is None else scores.tolist()
-    best: dict[tuple[int, ...], GraphPath] = {}
-    for nodes, along, score, order in zip(fused.tolist(), edges.tolist(), values, paths.question.tolist()):
-        kept = tuple(v for v in nodes if v >= 0)
-        path = GraphPath(kept, tuple(along[: len(kept) - 1]), score, graph.orders[order].topics)
-        backwards = kept[::-1]
-        held = best.get(kept) or best.get(backwards)
-        if held is None or path.score > held.score:
-            best.pop(backwards, None)
-            best[kept] = path
-    return sorted(best.values(), key=lambda p: (-p.score, p.nodes))[:k]
+def graph_paths(
+    facts: FactGraph, graphs: Sequence[QuestionGraph], walks: Sequence[Walks], k: int | None
+) -> list[list[GraphPath]]:
+    """The k best scored whole paths of each question over all its orders, by (-score, nodes), each once."""
+    joined = Joined.of(graphs)
+    local = joined.together(walks)
+    along, fused = facts.edges_of(*_ends_of(local.nodes, joined.nodes)), _fused(local.nodes, joined.nodes)
+    rows = torch.cat([local.question[:, None], fused, along], 1).tolist()
+    scores = torch.cat([_scores(walk) for walk in walks]).tolist()
+    orders = [order for graph in graphs for order in graph.orders]
+    found, first = [], 0
+    for walk in walks:
+        best: dict[tuple[int, ...], GraphPath] = {}
+        for row, score in zip(rows[first : first + walk.size], scores[first : first + walk.size]):
+            _keep_best(best, _graph_path(row, score, orders))
+        found.append(sorted(best.values(), key=lambda p: (-p.score, p.nodes))[:k])
+        first += walk.size
+    return found
+
+
+def _scores(walks: Walks) -> torch.Tensor:
+    """f64[P], zeros where the paths were not scored."""
+    size, device = walks.size, walks.paths.nodes.device
+    return torch.zeros(size, dtype=torch.float64, device=device) if walks.scores is None else walks.scores
+
+
+def _graph_path(row: Sequence[int], score: float, orders: Sequence[Order]) -> GraphPath:
+    """row: the order, W + 1 nodes and W edges, padded with -1."""
+    width = len(row) // 2
+    nodes = tuple(node for node in row[1 : width + 1] if node >= 0)
+    return GraphPath(nodes, tuple(row[width + 1 : width + len(nodes)]), score, orders[row[0]].topics)
+
+
+def _keep_best(best: dict[tuple[int, ...], GraphPath], path: GraphPath) -> None:
+    """Puts a path in, unless it or its reverse is there with a score as high."""
+    held = best.get(path.nodes) or best.get(path.nodes[::-1])
+    if held is None or path.score > held.score:
+        best.pop(path.nodes[::-1], None)
+        best[path.nodes] = path

@@ -50,7 +50,7 @@ def shown_path(kb: KnowledgeBase, facts: FactGraph, graph: QuestionGraph, path: 
     words, rows, relations = [_place(kb, places[0])], [], []
     kinds: list[frozenset[str]] = []
     for one, other, edge, place in zip(path.nodes, path.nodes[1:], path.edges, places[1:]):
-        between = _facts(facts, edge)
+        between = facts.facts_of(edge)
         relations.append(_relations(kb, between, one))
         words += [relations[-1], _place(kb, place)]
         rows.extend(between)
@@ -73,21 +73,10 @@ def _kinds_of_path(hops: Sequence[frozenset[str]]) -> tuple[str, tuple[str, ...]
     return kind, tuple(k for k in KINDS if k != kind and hops and all(k in hop for hop in hops))
 
 
-def _facts(facts: FactGraph, edge: int) -> list[int]:
-    """The triples of an edge."""
-    lo, hi = facts.triples.offsets[edge : edge + 2].tolist()
-    found: list[int] = facts.triples.values[lo:hi].tolist()
-    return found
-
-
 def _of_members(facts: FactGraph, place: tuple[int, ...], end: int, skip: int) -> list[int]:
     """The triples between the shown members of a cluster, without `skip`, and a node that all of them are tied to."""
     others = [member for member in place[: MOST_MEMBERS + 1] if member != skip][:MOST_MEMBERS]
-    if not others:
-        return []
-    nodes = facts.keys.new_tensor(others)
-    return [fact for edge in facts.edges_of(nodes, nodes.new_full((len(others),), end)).tolist()
-            for fact in _facts(facts, edge)]  # fmt: skip
+    return [fact for member in others for fact in facts.facts_between(member, end)]
 
 
 def _kind(kb: KnowledgeBase, fact: int) -> str:

@@ -10,11 +10,13 @@ import torch
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.nearest_rows import NearestRows
+from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.index.kb import KnowledgeBase, name_key
 from gpu_rag.sources.skb_types import LITERAL
 from gpu_rag.text.linking import mentioned_names
 
 GRID = float(2**22)
+_PART = 1 << 22  # components that are multiplied at a time
 
 
 @dataclass(frozen=True)
@@ -95,16 +97,36 @@ def best_passages(
     """For each question the k passages of its nodes of highest cosine to its query: (row, cosine), ties to the lower.
 
     passages: f16/f32[P, D], unit rows, on the grid of 2^-22 as they are multiplied, so that bits do not depend on the
-    batch. Passages of nodes are `KnowledgeBase.node_passages`.
+    batch. Passages of nodes are `KnowledgeBase.node_passages`. Memory: bounded beside the rows of the batch.
     """
+    if not nodes:
+        return []
+    device = passages.device
+    width, listed = max(passages.shape[0], 1), ragged_of_lists(nodes, device)
     values, offsets = kb.node_passages.values, kb.node_passages.offsets
-    found = []
-    for listed, query in zip(nodes, queries):
-        parts = [values[int(offsets[node]) : int(offsets[node + 1])].long() for node in listed]
-        rows = torch.unique(torch.cat(parts)) if parts else values[:0].long()
-        held = passages[rows].double().mul_(GRID).round_()
-        asked = torch.from_numpy(query).to(held.device).double().mul_(GRID).round_()
-        scores = (held * asked).sum(1) / GRID**2
-        order = torch.sort(scores, descending=True, stable=True).indices[:k]
-        found.append(list(zip(rows[order].tolist(), scores[order].tolist())))
+    owner, node = row_of_value(listed), listed.values
+    keys = [owner[:0], *(owner[at] * width + values[place] for at, place in expand(offsets[node], offsets[node + 1]))]
+    held = torch.unique(torch.cat(keys))  # question * P + passage, ascending
+    question, row = held // width, held % width
+    scores = _cosines(torch.from_numpy(np.stack(queries)).to(device), question, passages, row)
+    order = torch.sort(scores, descending=True, stable=True).indices
+    order = order[torch.argsort(question[order], stable=True)]
+    starts = torch.searchsorted(question, torch.arange(len(nodes), device=device))
+    order = order[torch.arange(len(order), device=device) - starts[question[order]] < k]
+    found: list[list[tuple[int, float]]] = [[] for _ in nodes]
+    of, rows = torch.stack([question[order], row[order]]).tolist()
+    for q, best, score in zip(of, rows, scores[order].tolist()):
+        found[q].append((best, score))
     return found
+
+
+def _cosines(queries: torch.Tensor, question: torch.Tensor, passages: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+    """f64[T]: the product of each question and its passage, in parts of bounded size."""
+    asked = queries.double().mul_(GRID).round_()
+    scores = asked.new_zeros(row.shape[0])
+    step = max(1, _PART // max(passages.shape[1], 1))
+    for first in range(0, row.shape[0], step):
+        part = slice(first, first + step)
+        held = passages[row[part]].double().mul_(GRID).round_()
+        scores[part] = (held * asked[question[part]]).sum(1) / GRID**2
+    return scores

@@ -200,9 +200,7 @@ class KbVerbs(HoldsKb):
 
     def node_passages(self, nodes: Sequence[int], k: int) -> list[int]:
         """The first k passages of the nodes, in their order: own documents first, then what mentions them."""
-        held = self.kb.node_passages
-        offsets, values = held.offsets, held.values
-        rows = (p for node in nodes for p in values[offsets[node] : offsets[node + 1]][:_OWNERS].tolist())
+        rows = (p for node in nodes for p in self.kb.passages_of(node)[:_OWNERS].tolist())
         return list(dict.fromkeys(rows))[:k]
 
     def node_text(self, node: int) -> str:

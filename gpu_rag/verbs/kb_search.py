@@ -11,7 +11,7 @@ import torch
 
 from gpu_rag.graph.dots import on_grid
 from gpu_rag.graph.nearest_rows import NearestRows
-from gpu_rag.graph.ragged import expand, ragged_of_lists
+from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.index.index import Index
 from gpu_rag.index.kb import KnowledgeBase
 from gpu_rag.index.kb_load import load_kb
@@ -44,6 +44,11 @@ class KbSearch:
         """Which types each relation joins."""
         return KbSchema(self.kb)
 
+    @cached_property
+    def relation_grid(self) -> torch.Tensor:
+        """f64[R, D] on the device: the relations' vectors `on_grid`, so that products are exact in any batch."""
+        return on_grid(self.kb.vectors("kb_relation_vectors"))
+
     def tensor(self, vectors: Sequence[np.ndarray]) -> torch.Tensor:
         """f32[B, D] on the device."""
         return torch.from_numpy(np.stack(vectors).astype(np.float32)).to(self.kb.device)
@@ -62,7 +67,7 @@ class KbSearch:
         """The relations of the edges at each group of nodes, ascending."""
         typed, nodes = self.kb.typed, ragged_of_lists(groups, self.kb.device)
         n_relations = max(typed.n_relations, 1)
-        group = torch.repeat_interleave(torch.arange(nodes.batch, device=nodes.offsets.device), nodes.offsets.diff())
+        group = row_of_value(nodes)
         found = [group[:0]]
         for indptr, relation in ((typed.out_indptr, typed.out_relation), (typed.in_indptr, typed.in_relation)):
             for owner, edge in expand(indptr[nodes.values], indptr[nodes.values + 1]):
@@ -94,8 +99,7 @@ def near_names(search: KbSearch, args: list[tuple[str | None, np.ndarray]], k: i
 def ranked_relations(
     search: KbSearch, args: list[tuple[Sequence[int], np.ndarray]], radius: int, k: int
 ) -> list[NearRelations]:
-    base = on_grid(search.kb.vectors("kb_relation_vectors").cpu())  # exact products: bits do not depend on the batch
-    scores = on_grid(torch.from_numpy(np.stack([v for _, v in args]))) @ base.T
+    scores = on_grid(search.tensor([vector for _, vector in args])) @ search.relation_grid.T
     at = search.relations_at([nodes for nodes, _ in args])
     found = []
     for line, (nodes, _), there in zip(scores.float().tolist(), args, at):

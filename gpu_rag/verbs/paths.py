@@ -101,6 +101,11 @@ def path_executors(index: Index, threads: int = 1) -> dict[str, Executor]:
     def chain(static: tuple[Any, ...], args: list[tuple[Any, ...]]) -> list[Any]:
         return _alone(lambda g, whole, parts, w: chained(g, whole, parts, w, static[0]), args)
 
+    def best(static: tuple[Any, ...], args: list[tuple[QuestionGraph, Walks]]) -> list[list[GraphPath]]:
+        choice, k = static
+        graphs, walks = zip(*args)
+        return graph_paths(facts_of(index, choice), graphs, walks, k)
+
     def prune(static: tuple[Any, ...], args: list[PathPool]) -> list[Pruned]:
         return pruned(static[0], args, index.device)
 
@@ -113,6 +118,7 @@ def path_executors(index: Index, threads: int = 1) -> dict[str, Executor]:
         "score_paths": Executor(score, "graph", RANK_GRAPH, TILE),
         "join_paths": Executor(join, "graph", RANK_GRAPH, TILE),
         "chain_paths": Executor(chain, "graph", RANK_GRAPH, TILE),
+        "best_paths": Executor(best, "graph", RANK_GRAPH, TILE),
         "passages_of": Executor(lambda static, args: _passages(index, static, args), "graph", RANK_GRAPH),
         "prune_paths": Executor(prune, "graph", RANK_GRAPH),
     }
@@ -219,9 +225,12 @@ class PathVerbs(HoldsKb):
         """How many calls of `chain_paths` make whole paths."""
         return steps_of(graph)
 
-    def best_paths(self, choice: FactChoice, graph: QuestionGraph, walks: Walks, k: int | None) -> list[GraphPath]:
+    async def best_paths(
+        self, choice: FactChoice, graph: QuestionGraph, walks: Walks, k: int | None
+    ) -> list[GraphPath]:
         """The k best whole paths of all orders, by (-score, nodes), each once."""
-        return graph_paths(facts_of(self.index, choice), graph, walks, k)
+        found: list[GraphPath] = await Call("best_paths", (choice, k), (graph, walks))
+        return found
 
     def show_path(self, choice: FactChoice, graph: QuestionGraph, path: GraphPath) -> ShownPath:
         """A path in words and as real edges."""

@@ -116,6 +116,10 @@ USAGE = {
         ["index", "{questions}", "--out", "{tmp}/new", "--openie", "x.jsonl", "--set", "index.extractor=patterns"],
         "--openie is not read",
     ),
+    "--openie that is not there": (
+        ["index", "{questions}", "--out", "{tmp}/new", "--openie", "{tmp}/x.jsonl"],
+        "no such file of --openie; given {tmp}/x.jsonl",
+    ),
 }
 WITHOUT_SETTINGS = ("verify", "explain", "export", "bench")
 

@@ -101,7 +101,7 @@ def span(start: int, count: int) -> range:
     return range(start, start + count)
 
 
-@pytest.mark.parametrize("batch", [1, 5, 15, 16, 17, 64, 1000])
+@pytest.mark.parametrize("batch", [1, 5, 15, 16, 17, 32, 63, 64, 1000])
 def test_questions_of_a_turn(batch):
     pool = Config(sizes=(), batches=(batch,)).pool
     turn = runner._turn(span, lambda asked: None, batch)
@@ -110,7 +110,7 @@ def test_questions_of_a_turn(batch):
         timed, before = questions(turn, round_number)
         assert timed == list(range(timed[0], timed[0] + len(timed)))
         assert len(timed) >= MOST_ALONE and len(timed) < MOST_ALONE + batch
-        assert before and not set(timed) & set(before) and max(timed + before) < pool
+        assert len(before) == batch and not set(timed) & set(before) and max(timed + before) < pool
         starts.add(timed[0])
     assert len(starts) == STARTS
 
@@ -140,10 +140,12 @@ def costing(clock: Clock, name: str, call_s: float, question_s: float) -> Callab
     return run
 
 
-def rows_of(clock: Clock, monkeypatch: pytest.MonkeyPatch, batches: tuple[int, ...], peers: list[Peer]) -> list[Any]:
-    """The rows of an op of CALL_S a call and QUESTION_S a question."""
+def rows_of(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, batches: tuple[int, ...], peers: list[Peer], run: Any = None
+) -> list[Any]:
+    """The rows of an op, by default of CALL_S a call and QUESTION_S a question."""
     case = Case(
-        "made up", "numba", {"n": 16}, span, costing(clock, "ours", CALL_S, QUESTION_S),
+        "made up", "numba", {"n": 16}, span, run or costing(clock, "ours", CALL_S, QUESTION_S),
         lambda result, count: Checked(len(result) == count), lambda batch: 8, lambda batch: 8, lambda: peers,
     )  # fmt: skip
 
@@ -157,6 +159,7 @@ def rows_of(clock: Clock, monkeypatch: pytest.MonkeyPatch, batches: tuple[int, .
 
     monkeypatch.setitem(runner.OPS, "made up", cases)
     monkeypatch.setattr(runner, "Copy", Copied)
+    monkeypatch.setattr(measure.gc, "collect", lambda: 0)  # it looks at all that is imported, once a round
     result = runner.run_bench(["made up"], Config(sizes=(16,), batches=batches, peers=True))
     assert result.refused == 0
     return result.rows
@@ -177,6 +180,21 @@ def test_equal_work_has_the_ratio_one(clock, monkeypatch, batch):
     assert alone.ratio == pytest.approx(one * batch / (CALL_S + batch * QUESTION_S))
     calls = -(-MOST_ALONE // batch)
     assert (beside.asked, beside.sampled, alone.sampled) == (calls * batch, calls * batch, MOST_ALONE)
+
+
+@pytest.mark.parametrize("batch", [16, 17, 63, 200])
+def test_the_untimed_call_warms_the_path_of_its_batch(clock, monkeypatch, batch):
+    """From 17 questions on all work in tiles; the first call on either path after somebody else is cold."""
+
+    def tiling(name: str) -> Callable[[range], range]:
+        paths = {tiled: costing(clock, f"{name} {tiled}", CALL_S, QUESTION_S) for tiled in (False, True)}
+        return lambda asked: paths[len(asked) > MOST_ALONE](asked)
+
+    peers = [Peer("whole", span, tiling("whole")), Peer("tiled", span, tiling("tiled"), most=MOST_TILED)]
+    whole, tiled = rows_of(clock, monkeypatch, (batch,), peers, tiling("ours"))
+    assert (whole.ms, whole.ratio) == (pytest.approx(1e3 * (CALL_S + batch * QUESTION_S)), pytest.approx(1.0))
+    count = min(batch, MOST_TILED)
+    assert tiled.peer_ms == pytest.approx(1e3 * (CALL_S + count * QUESTION_S) * batch / count)
 
 
 def test_a_tiled_peer_is_scaled_from_its_tile(clock, monkeypatch):

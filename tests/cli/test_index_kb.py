@@ -49,6 +49,7 @@ def test_a_graph_alone(run, cli, kg, tmp_path):
     assert run("verify", tmp_path / "ix", "--digest").status == 0
     told = run("index", "--kg", kg, "--out", tmp_path / "ix", *cli.NO_LLM)
     assert "knowledge base: 3 nodes, 2 edges, 2 relations, 1 types, 0 links" in told.out
+    assert "no method can search this yet: run again with --for hybgrag" in told.out
     asked = run("ask", tmp_path / "ix", "Where was Marta Orlo born?", "--method", "dense", *cli.NO_LLM)
     assert asked.status in (1, 2) and "lacks what dense needs" in asked.error and "--kg" in asked.error
 

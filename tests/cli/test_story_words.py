@@ -1,4 +1,4 @@
-"""explain says in words what each step of the newer methods was; no step of theirs is left to its bare name."""
+"""explain says in words what each step of a method was; none is left to its bare name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from gpu_rag.cli.story import story
 from gpu_rag.cli.story_words import said
 
 FOLDER = Path(gpu_rag.methods.__file__).parent
-TOLD_PLAINLY = {"read"}  # steps that every method has
 
 
 def names_in(tree: ast.AST) -> Iterator[str]:
@@ -38,16 +37,17 @@ def readings(name: str) -> list[str]:
     return [name.replace("1", part) for part in parts] if "1" in name else [name]
 
 
-NEWER = [path for path in sorted(FOLDER.glob("*.py")) if path.name.startswith(("bubblerag", "hybgrag", "hydrarag"))]
-STEPS = sorted({(path.name, name) for path in NEWER for name in names_in(ast.parse(path.read_text(encoding="utf-8")))})
+FILES = sorted(FOLDER.glob("*.py"))
+STEPS = sorted({(path.name, name) for path in FILES for name in names_in(ast.parse(path.read_text(encoding="utf-8")))})
 
 
 def test_the_steps_are_found() -> None:
     found = {name for _, name in STEPS}
     assert {"expand_1_1", "trees/1", "hybgrag_action_1", "hybgrag_nodes", "1/scores", "verified_by"} <= found
+    assert {"search_dense", "rank_by_graph", "seed_facts", "hop_entry/1", "hop_1", "seeds", "seeker/1", "read"} <= found
 
 
-@pytest.mark.parametrize(("file", "name"), [step for step in STEPS if step[1] not in TOLD_PLAINLY])
+@pytest.mark.parametrize(("file", "name"), STEPS)
 def test_every_step_has_words(file: str, name: str) -> None:
     assert any(said(reading, 1) for reading in readings(name)), f"{name} of {file}"
 
@@ -57,6 +57,10 @@ def test_every_step_has_words(file: str, name: str) -> None:
     [
         ("expand_2_3/similarity", 40, "evidence graph 2, hop 3: relations that lead on, of 40, by similarity"),
         ("expand_1_1/llm", 4, "evidence graph 1, hop 1: relations that lead on, of 4, by the model"),
+        ("rank_by_graph", 1890, "passages reached in the graph from facts near the question, of 1,890"),
+        ("hop_2/similarity", 3, "hop 2: where it leads, of 3, by similarity"),
+        ("hop_prune", 9, "passages visited on the walk, and near, of 9"),
+        ("read/malformed", 0, "the model reads the evidence and answers, the reply could not be read"),
         ("trees/alone", 1200, "no bubbles met: anchors alone, of 1,200"),
         ("hybgrag_action_2", 7, "iteration 2: the router's action, 7 nodes"),
         ("hybgrag_feedback_1", 0, "iteration 1 is rejected"),
@@ -70,13 +74,13 @@ def test_words(verb: str, n: int, words: str) -> None:
 
 
 def test_a_step_without_words_keeps_its_name() -> None:
-    assert said("search_dense", 75) is None and said("seeds/similarity", 3) is None and said("expand_1_x!", 1) is None
-    step = {"step": 0, "verb": "seeds/similarity", "n_candidates": 1200, "chosen": ["A"], "reply_hash": "", "s": 0.0}
+    assert said("search_new", 75) is None and said("own/similarity", 3) is None and said("expand_1_x!", 1) is None
+    step = {"step": 0, "verb": "own/similarity", "n_candidates": 1200, "chosen": ["A"], "reply_hash": "", "s": 0.0}
     usage = dict.fromkeys(("llm_calls", "prompt_tokens", "generated_tokens", "cut"), 0)
     usage.update(dict.fromkeys(("llm_s", "embed_s", "graph_s"), 0.0))
     row = {"question": "q", "method": "m", "status": "answered", "answer": "a", "trace": [step], "paths": []}
     text = story({**row, "evidence": [], "usage": usage})
-    assert "  1. seeds/similarity among 1,200, 0.0 ms\n       - A" in text
+    assert "  1. own/similarity among 1,200, 0.0 ms\n       - A" in text
     told = story({**row, "trace": [{**step, "verb": "trees/score"}], "evidence": [], "usage": usage})
     assert "  1. evidence graphs: of 1,200 trees those of highest score, 0.0 ms" in told
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gpu_rag.errors import GpuRagError, UsageError
-from gpu_rag.graph import pagerank_job
+from gpu_rag.graph import pagerank_questions
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.pagerank import pagerank_topk, personalized_pagerank, prepare
 from gpu_rag.graph.pagerank_job import Job, Options
@@ -80,7 +80,7 @@ def without_the_steps_in_f32(csr: CSR, seeds: Ragged, *, damping: float) -> torc
         return Solved(plan.scale(mass, least), np.zeros(0, np.int64), np.zeros(tile.width), np.full(tile.width, taken))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pagerank_job, "solve_tile", believed)
+        patch.setattr(pagerank_questions, "solve_tile", believed)
         return in_f16(csr, seeds, damping=damping)
 
 
@@ -125,7 +125,7 @@ def test_they_are_the_steps_of_exact_arithmetic(kind: str, undirected: bool, dam
     assert exact.x.dtype == torch.float64 and job.f16_steps > 3
     before = distance(tile, exact)
     for step in range(job.f16_steps):
-        exact.sweep(np.full(8, job.plan.omega[step]), True)
+        exact.sweep(np.full((1, 8), job.plan.omega[step]), True)
     assert 1e-6 < distance(tile, exact) < F16_ERROR < 0.1 < before
 
 
@@ -140,9 +140,9 @@ def test_masses_below_f16_are_found_afterwards() -> None:
 
 
 def test_fewer_steps_follow(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps: list[int] = []
+    steps: list[np.ndarray] = []
     sweep = MatrixTile.sweep
-    monkeypatch.setattr(MatrixTile, "sweep", lambda *given: (steps.append(1), sweep(*given))[1])
+    monkeypatch.setattr(MatrixTile, "sweep", lambda *given: (steps.extend(given[1]), sweep(*given))[1])
     counts = {}
     for state in ("f32", "f16"):
         steps.clear()

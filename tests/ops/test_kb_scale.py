@@ -27,6 +27,7 @@ from gpu_rag.index.manifest import Manifest
 from gpu_rag.layers import kb_columns, kb_edges
 from gpu_rag.layers.kb_around import Surroundings, _side
 from gpu_rag.layers.kb_columns import Interner, lists_of, single_spaced
+from gpu_rag.layers.kb_nodes import _own_ids
 from gpu_rag.sources.kg_lines import LineBlock, read_line_blocks
 from gpu_rag.sources.lines import Line, read_lines
 from gpu_rag.sources.rows import Limits
@@ -80,6 +81,19 @@ def test_names_are_looked_up_as_in_a_dictionary(nodes):
     for key in {name_key(name) for of in nodes for name in (of[0], *of[1])} | {"nobody", ""}:
         rows = [row for row, (name, aliases) in enumerate(nodes) if key in map(name_key, (name, *aliases))]
         assert table.rows(key) == (rows if key else [])
+
+
+@few
+@given(st.lists(st.tuples(st.sampled_from(["x", "y", "b:x", "b:b:x", "c:y"]), st.integers(0, 2)), max_size=9))
+def test_ids_that_are_taken_name_their_source_as_if_given_in_turn(records):
+    records.sort(key=lambda record: record[1])
+    ids, source = text([id for id, _ in records]), np.array([number for _, number in records], np.int32)
+    taken: list[str] = []
+    for id, number in records:
+        while id in taken:
+            id = f"{'abc'[number]}:{id}"
+        taken.append(id)
+    assert _own_ids(ids, source, ["a", "b", "c"]).to_pylist() == taken
 
 
 LINES = st.lists(st.sampled_from([b"a\tb", b"", b" \t", b"\r", b"x\r\r", b"\xff", b"long " * 4, b"\0", "é".encode()]))

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.errors import ModelError, RequestFailed, UsageError
+from gpu_rag.models.llm import service as service_module
 from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.models.llm.interface import StreamingLLM
 from gpu_rag.models.llm.scripted import ScriptedLLM
@@ -203,6 +204,21 @@ def test_closing_stops_at_the_next_reply():
     assert not closer.is_alive() and len(engine.calls) == 1
     with pytest.raises(UsageError, match="an open service"):
         service.submit(9, ask("9"))
+
+
+def test_closing_waits_once_for_all_threads(monkeypatch):
+    clock, waits = [100.0], []
+
+    class Stuck:
+        def join(self, timeout_s):
+            waits.append(timeout_s)
+            clock[0] += timeout_s
+
+    monkeypatch.setattr(service_module.time, "monotonic", lambda: clock[0])
+    service = LLMService(ScriptedLLM(echo), workers=4)
+    service._threads = [Stuck() for _ in range(4)]
+    service.close()
+    assert waits == [service_module.JOIN_S, 0.0, 0.0, 0.0]
 
 
 def test_open_keys_and_bad_sizes_are_refused():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -21,3 +22,25 @@ def test_a_column_is_one_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert table["line"].num_chunks <= 1 and table["line"].to_pylist() == list(range(n))
     taken = table.take(pa.array(list(range(n))[::-3], pa.int64()))
     assert taken["line"].to_pylist() == list(range(n))[::-3]
+
+
+def test_columns_of_more_than_two_gib_stay_in_chunks_and_others_become_one() -> None:
+    """3 GiB of text without as much memory: chunks that share pages, none of which is ever written."""
+    size, n = 1 << 30, 1024
+    offsets = np.linspace(0, size, n + 1).astype(np.int32)
+    text = pa.StringArray.from_buffers(n, pa.py_buffer(offsets), pa.py_buffer(bytes(size)))
+    lists = pa.chunked_array([pa.ListArray.from_arrays(np.arange(n + 1, dtype=np.int32), text)] * 3)
+    numbers = pa.chunked_array([np.arange(n)] * 3)
+    whole = pa.table({"lists": lists, "number": numbers})
+    with pytest.raises(pa.ArrowInvalid, match="overflow"):
+        whole.combine_chunks()
+    found = tables.joined_chunks(whole)
+    assert [column.num_chunks for column in found.columns] == [3, 1]
+    assert found.schema == whole.schema and found["number"].to_pylist() == numbers.to_pylist()
+
+
+def test_texts_in_one_chunk() -> None:
+    one, two = pa.chunked_array([["a", "é"]]), pa.chunked_array([["a"], [], ["é", ""]])
+    assert tables.whole_text(one) is one
+    found = tables.whole_text(two)
+    assert found.num_chunks == 1 and found.type == pa.large_string() and found.to_pylist() == ["a", "é", ""]

@@ -102,6 +102,8 @@ KB_DAMAGE = {
     "a link between two nodes": ("links", put("right", 0, 3), "join records of different nodes"),
     "a link that is gone": ("links", drop(0), "kb links"),
     "a passage without a source": ("passages", drop(0), "0 rows for 1 passages"),
+    "a passage of no source": ("passages", put("source", 0, 9), "kb passages: 1 have a source that does not exist"),
+    "a link by no rule": ("links", put("rule", 0, "guess"), "kb links: no rule is called guess"),
 }
 
 
@@ -121,12 +123,19 @@ def longer(arrays: dict[str, np.ndarray]) -> None:
     arrays["vectors"] = arrays["vectors"] * np.float16(2)
 
 
+def narrower(arrays: dict[str, np.ndarray]) -> None:
+    """Of length 1, but of another dimension than the embedder's."""
+    cut = arrays["vectors"][:, :-1].astype(np.float32)
+    arrays["vectors"] = (cut / np.linalg.norm(cut, axis=1, keepdims=True)).astype(np.float16)
+
+
 OTHER_DAMAGE = {
     "a stand-in that is gone": ("kb_texts", "kb_texts.parquet", drop(0), "kb_texts: not one text"),
     "a stand-in of another node": ("kb_texts", "kb_texts.parquet", put("node", 0, 5), "kb_texts: not one text"),
     "a page without search": ("kb_web", "web_pages.parquet", drop(0), "a search over 2 pages for 1"),
     "pages out of order": ("kb_web", "web_pages.parquet", swap("id"), "kb_web pages: not sorted"),
     **{f"{n} short": (n, "vectors.safetensors", shorter, f"{n}: ") for n in LAYERS},
+    **{f"{n} narrow": (n, "vectors.safetensors", narrower, f"{n}: [") for n in LAYERS},
     **{f"{n} long": (n, "vectors.safetensors", longer, "length 1") for n in LAYERS},
 }
 

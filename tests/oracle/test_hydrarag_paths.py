@@ -65,7 +65,8 @@ def search(
     windows = [[window] * len(g.orders) for g in graphs]
     for step in range(max(map(steps_of, graphs))):
         whole = [*kept(chained(graphs, whole, parts, windows, step))]
-    return [{p.nodes for p in graph_paths(facts, g, w, None)} for g, w in zip(graphs, whole) if w is not None]
+    walks = [walk for walk in whole if walk is not None]
+    return [{path.nodes for path in paths} for paths in graph_paths(facts, graphs, walks, None)] if walks else []
 
 
 def simple_paths(graph: nx.Graph, order: Order, depth: int, window: tuple[int, int]) -> set[tuple[int, ...]]:
@@ -268,7 +269,7 @@ def test_a_path_says_for_which_order_it_was_found() -> None:
     for step in range(steps_of(graph)):
         whole = [*chained([graph], whole, parts, [[(0, 2)] * 3], step)]
     (walks,) = (one for one in whole if one is not None)
-    found = {path.nodes: path.topics for path in graph_paths(facts, graph, walks, None)}
+    found = {path.nodes: path.topics for path in graph_paths(facts, [graph], [walks], None)[0]}
     assert found[(0, 1)] == (0,) and found[(3, 2)] == found[(3, 2, 1)] == (3,)
     assert found[(0, 1, 2)] in ((0,), (0, 2)) and set(found.values()) <= {order.topics for order in orders}
 

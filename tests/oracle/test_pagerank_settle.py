@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph import pagerank_job
+from gpu_rag.graph import pagerank_questions
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.pagerank import pagerank_topk, personalized_pagerank
 from gpu_rag.graph.pagerank_solve import Solved, solve_tile
@@ -185,7 +185,7 @@ def test_it_saves_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         sweeps.append(int(solved.steps.max()))
         return solved
 
-    monkeypatch.setattr(pagerank_job, "solve_tile", counted_solve)
+    monkeypatch.setattr(pagerank_questions, "solve_tile", counted_solve)
     ends = torch.tensor([[i, i + 1] for i in range(300)] + [[0, i] for i in range(2, 60)]).T
     csr, counted = csr_from_edges(ends[0], ends[1], 301), []
     for settle in (False, True):

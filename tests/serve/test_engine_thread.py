@@ -11,6 +11,8 @@ import pytest
 from gpu_rag.errors import BudgetExceeded, Cancelled, ModelError
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.runtime import Call, Executor, StreamingDriver
+from gpu_rag.runtime.handle import Handle
+from gpu_rag.runtime.turns import Turns
 from gpu_rag.serve.metrics import SIZES, Histogram
 from gpu_rag.serve.refusal import Refusal
 from gpu_rag.types import Question
@@ -103,27 +105,74 @@ def test_what_stopped_a_run_is_told_to_all_that_were_open():
     assert [(type(h.outcome.error), h.outcome.error.__cause__) for h in handles] == [(Cancelled, died)] * 3
 
 
+def test_groups_take_turns_where_questions_wait(driver):
+    made, gate, begun = driver
+    ended = []
+
+    def ask(name, group):
+        return made.submit(Question(name, "?"), waits, lambda outcome: ended.append(outcome.question.id), group)
+
+    ask("running", "many")
+    assert begun.wait(5)
+    for name in ("many1", "many2", "many3", "many4"):
+        ask(name, "many")
+    dropped = ask("few1", "few")
+    ask("few2", "few")
+    last = [ask(name, None) for name in ("alone", "again")]
+    made.cancel(dropped)
+    gate.set()
+    assert [handle.wait(5).draft for handle in last] == ["alone", "again"]
+    made.close()
+    until(lambda: len(ended) == 9)
+    ended.remove("few1")
+    assert ended == ["running", "many1", "few2", "alone", "many2", "again", "many3", "many4"]
+
+
+def test_turns_hold_and_lose_handles():
+    turns = Turns()
+    handles = [Handle(Question(str(i), "?"), waits, None, i % 2) for i in range(5)]
+    for handle in handles:
+        turns.append(handle)
+    assert turns.remove(handles[1]) and not turns.remove(handles[1]) and len(turns) == 4
+    assert turns.popleft() is handles[0] and turns.remove(handles[3]) and not turns.remove(handles[0])
+    turns.append(handles[1])
+    assert turns.drain() == [handles[2], handles[1], handles[4]] and len(turns) == 0 and turns.drain() == []
+    with pytest.raises(IndexError):
+        turns.popleft()
+
+
 # --- batches ---------------------------------------------------------------------------------------
 
 
 def test_questions_of_clients_and_methods_share_batches(here):
     server = here(llm=lambda: ScriptedLLM(lambda request: "x"))
+    gate, held = threading.Event(), threading.Event()
+
+    def hold(outcome):  # the engine's thread, so that all questions are there when it goes on
+        held.set()
+        gate.wait(20)
 
     async def clients():
+        server.live.submit(server.live.prepare("bm25", True), Question("first", "Which town?"), hold)
+        assert held.wait(20)
         async with server.client() as client:
             one = [
                 client.post("/v1/answer", json={"question": f"Which town is number {i}?", "method": method})
                 for i in range(16)
                 for method in ("dense", "bm25", "hybrid", "ppr")
             ]
-            return await asyncio.gather(*one)
+            asking = asyncio.gather(*one)
+            while server.desk.n_open < 64:
+                await asyncio.sleep(0.005)
+            gate.set()
+            return await asking
 
     rows = [got.json() for got in asyncio.run(clients())]
     assert not [row for row in rows if row["status"] == "failed"] and len(rows) == 64
     verbs = server.live.stats.verbs
-    for verb, n in (("embed", 48), ("rank_by_graph", 16), ("search_dense", 16), ("llm", 64)):
-        assert verbs[verb].n_calls == n and verbs[verb].n_batches <= n / 2, (verb, verbs[verb].batch_sizes)
-    assert verbs["embed"].largest_batch >= 8, "of three methods"
+    for verb, n in (("embed", 48), ("rank_by_graph", 16), ("search_dense", 16)):
+        assert (verbs[verb].n_calls, verbs[verb].batch_sizes) == (n, {n: 1}), verb
+    assert verbs["llm"].n_calls == 64 and verbs["llm"].n_batches < 64
 
 
 # --- clients that go away --------------------------------------------------------------------------
@@ -237,6 +286,33 @@ def test_more_questions_than_there_is_room_for_are_refused(here):
     assert server.ask("POST", "/v1/answer", json=asked(6)).status_code == 429, "a request that can never fit"
 
 
+def test_a_single_question_does_not_wait_for_all_of_another_request(here):
+    held, order = Held(), []
+
+    def say(request):
+        held(request)
+        order.append(request.prompt.count("number"))
+        return "x"
+
+    server = here({"runtime": {"max_live": 1}}, llm=lambda: ScriptedLLM(say))
+
+    async def clients():
+        async with server.client() as client:
+            many = asyncio.ensure_future(client.post("/v1/answer", json=asked(8, "bm25")))
+            while not held.begun.is_set():
+                await asyncio.sleep(0.005)
+            body = {"question": "Which town is alone?", "method": "bm25"}
+            single = asyncio.ensure_future(client.post("/v1/answer", json=body))
+            while server.desk.n_open < 9:
+                await asyncio.sleep(0.005)
+            held.gate.set()
+            return await many, await single
+
+    many, single = asyncio.run(clients())
+    assert (many.status_code, single.status_code, len(order)) == (200, 200, 9)
+    assert order.index(0) in (1, 2), "after one or two questions of the other request, not after eight"
+
+
 # --- deaths ----------------------------------------------------------------------------------------
 
 
@@ -270,6 +346,28 @@ def test_a_dead_engine_is_told_and_comes_back(here):
     rows = server.ask("POST", "/v1/answer", json=asked(2)).json()["answers"]
     assert [row["status"] for row in rows] == ["answered"] * 2
     assert server.said[-1] == "the engine answers again" and "the model is gone" in server.said[0]
+
+
+def test_a_dead_engine_opens_no_model_for_a_client(here):
+    opened = []
+
+    def open_llm():
+        opened.append(1)
+        return ScriptedLLM(dies)
+
+    def dies(request):
+        raise ModelError("the model is gone")
+
+    server = here({"serve": {"revive_seconds": 0, "params": ["ppr.damping"]}}, llm=open_llm)
+    described = server.ask("GET", "/v1/index").json()["models"]["llm"]
+    server.ask("POST", "/v1/answer", json=asked(1))
+    until(lambda: server.live.gone)
+    models = server.live.engine.models
+    models.close()  # as the engine's thread does before it opens others
+    models.llm = lambda: pytest.fail("a model was opened for a client")
+    body = {"question": "a?", "method": "ppr", "params": {"damping": 0.4}}  # prepared for nobody yet
+    assert server.ask("POST", "/v1/answer", json=body).status_code == 503
+    assert server.ask("GET", "/v1/index").json()["models"]["llm"] == described and opened == [1]
 
 
 def test_an_engine_that_is_not_revived_makes_the_process_worthless(here):

@@ -46,11 +46,8 @@ def test_sixty_four_clients_get_the_rows_of_answer(served, index, run, cli, chat
             sent = (client.post("/v1/answer", json={**row, "method": METHODS[i % 4]}) for i, row in enumerate(rows))
             return await asyncio.gather(*sent)
 
-    before = {verb: process.metric("batch_size_count", verb=verb) for verb in ("embed", "rank_by_graph")}
     got = [response.json() for response in asyncio.run(clients())]
     assert {row["status"] for row in got} == {"answered"}
-    for verb, most in (("embed", 24), ("rank_by_graph", 8)):  # of 48 and of 16 questions
-        assert 1 <= process.metric("batch_size_count", verb=verb) - before[verb] <= most, verb
     for i, method in enumerate(METHODS):
         out = tmp_path / f"{method}.jsonl"
         assert run("answer", index, questions, "--method", method, "--out", out, *cli.HASH, *llm).status == 0
@@ -108,7 +105,7 @@ def test_the_reply_to_a_lost_client_is_kept(served, index, chat_server, tmp_path
 
 
 def test_slow_clients_are_cut_off(served, index):
-    process = served(index, "--set", "models.llm=none", "--set", "serve.client_seconds=0.4", *COLD)
+    process = served(index, "--set", "models.llm=none", "--set", "serve.client_seconds=1", *COLD)
     head = b"POST /v1/retrieve HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 30\r\n"
     for sent, expected in {b"": b"", head: b"", head + b"\r\n{": b"HTTP/1.1 408"}.items():
         with socket.create_connection(process.address, timeout=10) as slow:
@@ -117,19 +114,15 @@ def test_slow_clients_are_cut_off(served, index):
             while piece := slow.recv(4096):
                 got += piece
             assert got.startswith(expected) and bool(got) == bool(expected), sent
-    with socket.create_connection(process.address, timeout=10) as quick:  # two requests, a pause between
-        for _ in range(2):
-            quick.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
-            got = b""
-            while not got.endswith(b"}"):
-                got += quick.recv(4096)
-            assert got.startswith(b"HTTP/1.1 200")
-            time.sleep(0.2)
+    with socket.create_connection(process.address) as gone:  # in the middle of a body
+        gone.sendall(head + b"\r\n{")
+    process.until(lambda: process.metric("refused_total", reason="client gone") == 1)
     for junk in (b"\x00\xff\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET /\r\n" + b"x" * 100_000, b"{" * 70_000):
         with socket.create_connection(process.address, timeout=10) as hostile:
             hostile.sendall(junk)
             hostile.recv(4096)
     assert process.ask("/v1/retrieve", question=QUESTION).json()["status"] == "retrieved"
+    assert process.stop() == 0 and process.err == "", "what clients do wrong does not fill the log"
 
 
 # --- the end ---------------------------------------------------------------------------------------
@@ -137,31 +130,46 @@ def test_slow_clients_are_cut_off(served, index):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_questions_in_flight_end(served, index, chat_server, number):
-    server = chat_server(say, seconds=0.7)
-    process = served(index, "--set", f"models.llm={server.spec}", *COLD)
+    gate = threading.Event()
+    server = chat_server(lambda prompt: gate.wait(60) and say(prompt))
+    process = served(index, "--set", f"models.llm={server.spec}", "--set", "serve.grace_seconds=60", *COLD)
     with ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(process.ask, question=f"number {i}?") for i in range(2)]
         process.until(lambda: sum(server.begun.values()) == 2)
         process.process.send_signal(number)
+        process.until(lambda: not listens(process))
+        gate.set()
         rows = [one.result().json() for one in asked]
     assert [row["status"] for row in rows] == ["answered"] * 2
-    assert process.process.wait(timeout=20) == 0 and "Traceback" not in process.err
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(process.url + "/health")
+    assert process.process.wait(timeout=40) == 0 and "Traceback" not in process.err
 
 
-def test_what_lasts_longer_than_the_grace_is_failed(served, index, chat_server):
-    server = chat_server(say, seconds=15)
-    process = served(index, "--set", f"models.llm={server.spec}", "--set", "serve.grace_seconds=0.3", *COLD)
-    with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(process.ask, question=QUESTION)
-        process.until(lambda: sum(server.begun.values()) == 1)
-        began = time.monotonic()
-        process.process.send_signal(signal.SIGTERM)
-        row = asked.result().json()
-    assert (row["status"], row["error"]["type"]) == ("failed", "Cancelled")
-    assert process.process.wait(timeout=20) == 0 and "Traceback" not in process.err
-    assert time.monotonic() - began < 12, "the model's reply is not waited for"
+def listens(process) -> bool:
+    try:
+        socket.create_connection(process.address, timeout=10).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("grace_s", "signals"), [(0.3, 1), (600, 2)])
+def test_what_lasts_longer_than_the_grace_is_failed(served, index, chat_server, grace_s, signals):
+    """The model's reply is not waited for: it does not come before the process has ended."""
+    gate = threading.Event()
+    server = chat_server(lambda prompt: gate.wait(300) and say(prompt))
+    process = served(index, "--set", f"models.llm={server.spec}", "--set", f"serve.grace_seconds={grace_s}", *COLD)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(process.ask, question=QUESTION)
+            process.until(lambda: sum(server.begun.values()) == 1)
+            for _ in range(signals):
+                process.process.send_signal(signal.SIGTERM)
+                process.until(lambda: not listens(process))
+            row = asked.result().json()
+        assert (row["status"], row["error"]["type"]) == ("failed", "Cancelled")
+        assert process.process.wait(timeout=40) == 0 and "Traceback" not in process.err
+    finally:
+        gate.set()
 
 
 # --- the command -----------------------------------------------------------------------------------
@@ -176,6 +184,7 @@ def test_what_keeps_a_server_from_starting(run, cli, index, tmp_path):
     cases = {
         ("--port", "70000"): "not a port; given 70000; expected 0 to 65535",
         ("--host", "no.such.host.invalid"): "no such address; given no.such.host.invalid",
+        ("--host", "x" * 70): f"no such address; given {'x' * 70}: not a name of a host",
         ("--api-key-file", tmp_path / "none"): "the API key cannot be read",
         ("--api-key-file", tmp_path / "short"): f"not an API key; given {tmp_path / 'short'}, 3 characters",
         ("--set", "serve.max_queue=-1"): "setting serve.max_queue is too small; given -1; expected >= 0",
@@ -223,7 +232,7 @@ def test_the_packaged_model_answers_and_is_stopped_in_the_middle_of_a_reply(tmp_
         assert row["status"] == "answered" and row["usage"]["generated_tokens"] > 0 and row["evidence"]
         with ThreadPoolExecutor(3) as pool:
             asked = [pool.submit(process.post, f"Who was born in {1800 + i}?") for i in range(3)]
-            time.sleep(1.5)
+            process.until_open(3)
             process.process.send_signal(signal.SIGTERM)
             rows = [one.result() for one in asked]
         assert {row["status"] for row in rows} <= {"answered", "unsupported", "failed"}
@@ -242,6 +251,12 @@ class Real:
         command += ["--set", "serve.grace_seconds=0.5"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err.open("w"), text=True)
         self.url = json.loads(self.process.stdout.readline())["url"]
+
+    def until_open(self, n):
+        end = time.monotonic() + 60
+        while f"gpu_rag_questions_open {n}\n" not in httpx.get(f"{self.url}/metrics", timeout=60).text:
+            assert time.monotonic() < end
+            time.sleep(0.02)
 
     def post(self, question):
         return httpx.post(f"{self.url}/v1/answer", json={"question": question}, timeout=120).json()

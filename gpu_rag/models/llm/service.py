@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from itertools import islice
 
 from gpu_rag.errors import Cancelled, GpuRagError, ModelError, RequestFailed, UsageError
@@ -30,8 +31,8 @@ class LLMService:
 
     workers: threads that call `llm.complete`; more than one only where that is safe. max_batch: requests a call, all
     that have arrived unless given. A request that a worker has taken cannot be stopped: aborted, it still comes back
-    with its reply, so that the work is not lost. Threads start with the first request. Closing does not wait for
-    replies longer than 10 s.
+    with its reply, so that the work is not lost. Threads start with the first request. Closing waits for all replies
+    together no longer than 10 s.
     """
 
     def __init__(self, llm: LLM, *, workers: int = 1, max_batch: int | None = None):
@@ -103,8 +104,9 @@ class LLMService:
             self._closed = True
             self._waiting.clear()
             self._change.notify_all()
+        until = time.monotonic() + JOIN_S
         for thread in self._threads:
-            thread.join(JOIN_S)
+            thread.join(max(until - time.monotonic(), 0.0))
         self._open.clear()
         self.llm.close()
 

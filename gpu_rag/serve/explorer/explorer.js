@@ -46,10 +46,15 @@ function evidenceItem(item) {
   return made;
 }
 
-function pathItem(path) {
+// What an edge was read from is a passage, or of a knowledge base a file and line ("facts.tsv:2"), which has no passage to open.
+function pathItem(path, passages) {
   const made = element("li", path.text + " ");
   const named = [...new Set(path.edges.map((edge) => edge[3]).filter(Boolean))];
   for (const id of named) {
+    if (/:\d+$/.test(id) && !passages.has(id)) {
+      made.append(element("span", id, "from"), " ");
+      continue;
+    }
     const open = element("button", id, "small");
     open.type = "button";
     open.addEventListener("click", () => showPassage(id));
@@ -76,7 +81,7 @@ function show(row) {
   const used = row.usage;
   at("cost").textContent = [
     row.method,
-    used.llm_calls + " LLM calls",
+    "LLM calls " + used.llm_calls,
     used.prompt_tokens + " prompt and " + used.generated_tokens + " generated tokens",
     "seconds: LLM " + used.llm_s.toFixed(2) + ", embedding " + used.embed_s.toFixed(3) + ", graph " + used.graph_s.toFixed(3),
     "settings " + row.config_hash,
@@ -84,7 +89,8 @@ function show(row) {
   const nodes = row.nodes ?? [];
   at("paths-part").hidden = !row.paths.length;
   at("nodes-part").hidden = !nodes.length;
-  fill(at("paths"), row.paths, pathItem);
+  const passages = new Set(row.evidence.map((item) => item.passage_id));
+  fill(at("paths"), row.paths, (path) => pathItem(path, passages));
   fill(at("nodes"), nodes, (node) => element("li", node.name + " [" + node.id + ", " + node.type + "] score " + node.score.toFixed(3)));
   fill(at("evidence"), row.evidence, evidenceItem);
   at("trace").replaceChildren(...row.trace.map((step, i) => stepItem(step, row.words[i])));
@@ -95,7 +101,8 @@ async function showPassage(id) {
   try {
     const found = await fetched("/v1/passages/" + encodeURIComponent(id));
     at("passage-title").textContent = found.title || found.passage_id;
-    at("passage-place").textContent = "document " + found.doc_id + "; " + place(found);
+    const whole = found.doc_id === found.passage_id ? "" : "document " + found.doc_id + "; ";
+    at("passage-place").textContent = whole + place(found);
     at("passage-text").textContent = found.text;
     at("passage").showModal();
   } catch (error) {
@@ -118,7 +125,10 @@ async function ask(event) {
     show(row);
     tell(row.status + " after " + ((performance.now() - began) / 1000).toFixed(2) + " s", row.status === "failed");
   } catch (error) {
-    if (running === mine) tell(mine.signal.aborted ? "stopped" : error.message, !mine.signal.aborted);
+    if (running === mine) {
+      at("result").hidden = true; // it would be that of an earlier question
+      tell(mine.signal.aborted ? "stopped" : error.message, !mine.signal.aborted);
+    }
   } finally {
     if (running === mine) busy(false);
   }
@@ -131,8 +141,10 @@ function busy(yes) {
 
 function describe(index, methods) {
   const count = (name) => (index.counts[name] ?? 0).toLocaleString("en");
-  const llm = index.models.llm?.name ?? "no language model";
-  at("about").textContent = index.index + ": " + count("passages") + " passages, " + count("entities") + " entities, " + count("relations") + " relations; " + llm;
+  const llm = index.models.llm?.name ?? "none";
+  const held = ["passages", "entities", "relations"].map((name) => count(name) + " " + name).join(", ");
+  const kb = index.counts.kb_nodes ? "; knowledge base: " + count("kb_nodes") + " nodes, " + count("kb_edges") + " edges" : "";
+  at("about").textContent = index.index + ": " + held + kb + "; language model: " + llm;
   const able = methods.filter((method) => method.retrieves);
   fill(at("method"), able, (method) => element("option", method.method));
   if (able.some((method) => method.method === "ppr")) at("method").value = "ppr";

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gpu_rag.cli.story_words import said
+
 
 def test_ask_answers_as_answer_does(run, answer, out, index, replay, cli):
     answer()
@@ -22,7 +24,8 @@ def test_explain_tells_decisions_paths_and_evidence(answer, out, run, cli):
     row = cli.read_rows(out)[1]
     text = run("explain", out, "q2").out
     told = [row["question"], row["answer"], row["method"]]
-    told += [step["verb"] for step in row["trace"]] + [path["text"] for path in row["paths"]]
+    told += [said(step["verb"], step["n_candidates"]) for step in row["trace"]]
+    told += [path["text"] for path in row["paths"]]
     told += [part for item in row["evidence"] for part in (item["passage_id"], item["title"], item["why"])]
     for part in told:
         assert part in text

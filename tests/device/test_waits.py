@@ -1,0 +1,147 @@
+"""How often the host waits for the device: each wait costs 10 to 20 us and drains the queue of launches.
+
+A call of an executor waits as often for many questions as for a few, and no more often than is written here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from stand_in import CUDA, Device, stand_in
+from test_methods import GPU, corpus, folder, questions
+
+import gpu_rag
+from gpu_rag import engine
+from gpu_rag.graph.csr import csr_from_edges
+from gpu_rag.graph.pagerank import personalized_pagerank, prepare
+from gpu_rag.graph.path_set import PathSet, check_paths
+from gpu_rag.graph.ragged import check_ragged, check_sets, expand
+from gpu_rag.runtime.call import Executor
+from gpu_rag.types import Question, Ragged
+
+__all__ = ["corpus", "folder"]  # fixtures
+FAMILIES = ("retrieve", "higra", "hop", "kb", "path", "bubble")
+MOST = {  # a call, by verb; what is loaded and held is not counted
+    "dense": {"search_dense": 12},
+    "ppr": {"rank_by_graph": 40},
+    "hoprag": {"enter_hops": 33, "out_edges": 21, "near_vertices": 12},
+    "bubblerag": {
+        "search_dense": 12, "bubble_anchors": 24, "bubble_anchors_near": 27, "bubble_trees": 116,
+        "bubble_neighbours": 9, "bubble_passages": 4,
+    },
+    "higra-retriever": {"higra_search": 38, "higra_rank": 90},
+    "hybgrag": {"kb_near_names": 16, "search_documents": 25, "kb_relations": 8, "reach_nodes": 50, "kb_walks": 43},
+    "hydrarag": {
+        "match_mentions": 25, "question_graph": 109, "search_dense": 12, "start_paths": 3, "expand_paths": 10,
+        "score_paths": 16, "join_paths": 29, "chain_paths": 16, "best_paths": 2, "passages_of": 5, "prune_paths": 2,
+    },
+}  # fmt: skip
+MORE = (
+    1.15  # of all waits, where a batch is four times as large: only where a beam or a tile of queries begins to count
+)
+
+
+class Waits:
+    """The waits of each call of an executor, by verb; `elsewhere`: those outside all calls."""
+
+    def __init__(self, device: Device):
+        self.device = device
+        self.of: dict[str, list[int]] = {}
+
+    def counted(self, verb: str, executor: Executor) -> Executor:
+        def run(static: tuple[Any, ...], args: list[Any]) -> Any:
+            before = len(self.device.syncs)
+            found = executor.run(static, args)
+            self.of.setdefault(verb, []).append(len(self.device.syncs) - before)
+            return found
+
+        return replace(executor, run=run)
+
+    def forget(self) -> None:
+        self.device.forget()
+        self.of.clear()
+
+    @property
+    def elsewhere(self) -> int:
+        return len(self.device.syncs) - sum(map(sum, self.of.values()))
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waits]:
+    with stand_in() as device:
+        found = Waits(device)
+        for family in FAMILIES:
+            make: Callable[..., dict[str, Executor]] = getattr(engine, f"{family}_executors")
+            monkeypatch.setattr(engine, f"{family}_executors", _counting(found, make))
+        yield found
+
+
+def _counting(waits: Waits, make: Callable[..., dict[str, Executor]]) -> Callable[..., dict[str, Executor]]:
+    return lambda *given: {verb: waits.counted(verb, executor) for verb, executor in make(*given).items()}
+
+
+def asked(index: gpu_rag.Index, method: str, asking: list[Question]) -> None:
+    answers = list(index.answer(asking, method=method, settings=GPU, retrieval_only=True, limit=5))
+    assert not [answer.error for answer in answers if answer.error]
+
+
+def times(n: int) -> list[Question]:
+    """The questions, n times each."""
+    return [Question(f"{one.id}-{copy}", one.text) for copy in range(n) for one in questions()]
+
+
+@pytest.mark.parametrize("method", MOST)
+def test_waits_of_a_call_do_not_grow_with_its_questions(waits: Waits, folder: Path, method: str) -> None:
+    """Of the same questions, once and four times: the calls are alike, but for their size."""
+    index = gpu_rag.Index.open(folder)
+    asked(index, method, questions())  # what is loaded and held stays
+    found = []
+    for n in (1, 4):
+        waits.forget()
+        asked(index, method, times(n))
+        assert waits.elsewhere == 0, "a wait outside the executors is one for each question"
+        found.append({verb: counts for verb, counts in waits.of.items() if any(counts)})
+        most = {verb: max(counts) for verb, counts in found[-1].items()}
+        assert most.keys() == MOST[method].keys()
+        assert not {verb: count for verb, count in most.items() if count > MOST[method][verb]}
+    few, many = ({verb: len(counts) for verb, counts in calls.items()} for calls in found)
+    assert few == many
+    assert sum(map(sum, found[1].values())) <= MORE * sum(map(sum, found[0].values()))
+
+
+def test_checks_and_pieces_wait_once(waits: Waits) -> None:
+    device, n = waits.device, 6
+    lists = device.put(Ragged(torch.tensor([1, 4, 0, 2, 5]), torch.tensor([0, 2, 2, 5])))
+    paths = device.put(PathSet(*(torch.tensor([0, 0, 1]),) * 2, torch.ones(3, 2, dtype=torch.int32), torch.zeros(3, 1)))
+    mask = device.put(torch.tensor([True, False, True]))
+    steps: dict[str, Callable[[], object]] = {
+        "check_ragged": lambda: check_ragged(lists, "lists", n=n, device=CUDA),
+        "check_sets": lambda: check_sets(lists, "lists", n=n, device=CUDA),
+        "expand": lambda: [*expand(lists.offsets[:-1], lists.offsets[1:])],
+        "check_paths": lambda: check_paths(paths, 2, CUDA),
+        "rows": lambda: paths.rows(mask),
+        "rows of a slice": lambda: paths.rows(slice(1, 3)),
+    }
+    found = {}
+    for name, step in steps.items():
+        waits.forget()
+        step()
+        found[name] = len(device.syncs)
+    assert found == dict.fromkeys(steps, 1) | {"rows of a slice": 0}
+
+
+def test_omegas_go_to_the_device_once_a_look(waits: Waits) -> None:
+    device = waits.device
+    ring = torch.arange(40)
+    graph = prepare(device.put(csr_from_edges(ring, (ring * 7 + 1) % 40, 40)))
+    seeds = device.put(Ragged(torch.tensor([0, 9]), torch.tensor([0, 1, 2])))
+    waits.forget()
+    personalized_pagerank(graph, seeds, tol=1e-8)
+    omegas = [copy for copy in device.copies if copy.to == "cuda" and copy.where == "pagerank_matrix.py:sweep"]
+    looks = [where for _, where in device.syncs if where == "pagerank_matrix.py:_sizes"]
+    assert 3 < len(omegas) <= len(looks)
