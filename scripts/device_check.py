@@ -41,9 +41,11 @@ import torch
 
 HERE = Path(__file__).resolve().parent
 CHECKOUT = [str(HERE.parent), str(HERE.parent / "kernels")]
-sys.path[:0] = [str(HERE), *CHECKOUT]
-if os.environ.get("PYTHONPATH", "").split(os.pathsep)[:2] != CHECKOUT:  # for the processes of the sections
-    os.environ["PYTHONPATH"] = os.pathsep.join([*CHECKOUT, *filter(None, [os.environ.get("PYTHONPATH")])])
+sys.path.insert(0, str(HERE))
+if __name__ == "__main__" or find_spec("gpu_rag") is None:  # not where it is imported beside an installation
+    sys.path[1:1] = CHECKOUT
+    if os.environ.get("PYTHONPATH", "").split(os.pathsep)[:2] != CHECKOUT:  # for the processes of the sections
+        os.environ["PYTHONPATH"] = os.pathsep.join([*CHECKOUT, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 import device_sections  # noqa: E402
 from device_case import Case, Outputs  # noqa: E402

@@ -243,16 +243,30 @@ def test_jsons_are_merged(script: Callable[[str], Any], tmp_path: Path) -> None:
 
 def test_it_runs_from_a_checkout(tmp_path: Path) -> None:
     """Not installed, and started from another folder; so do the processes of its sections."""
-    code = "import os, sys; sys.path.insert(0, sys.argv[1]); import device_check, gpu_rag, gpu_rag_kernels"
-    code += "; print(gpu_rag.__file__, gpu_rag_kernels.__file__, os.environ['PYTHONPATH'])"
+    held = tmp_path / "held.json"
+    held.write_text("{}")
+    code = """
+import contextlib, os, runpy, sys
+sys.argv = sys.argv[1:]
+with contextlib.suppress(SystemExit):
+    runpy.run_path(sys.argv[0], run_name="__main__")
+import gpu_rag, gpu_rag_kernels
+print(gpu_rag.__file__, gpu_rag_kernels.__file__, os.environ["PYTHONPATH"])
+"""
     plain = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    given = [str(SCRIPTS / "device_check.py"), "--merge", str(held), "--out", str(tmp_path / "out.json")]
     done = subprocess.run(
-        [sys.executable, "-c", code, str(SCRIPTS)], capture_output=True, text=True, check=True, cwd=tmp_path, env=plain
+        [sys.executable, "-c", code, *given], capture_output=True, text=True, check=True, cwd=tmp_path, env=plain
     )
-    ours, kernels, path = done.stdout.split()
+    ours, kernels, path = done.stdout.split()[-3:]
     root = SCRIPTS.parent
     assert Path(ours).is_relative_to(root / "gpu_rag") and Path(kernels).is_relative_to(root / "kernels")
     assert path == os.pathsep.join([str(root), str(root / "kernels")])
+
+
+def test_importing_it_beside_an_installation_changes_nothing(script: Callable[[str], Any]) -> None:
+    script("device_check")
+    assert str(SCRIPTS.parent / "kernels") not in os.environ.get("PYTHONPATH", "").split(os.pathsep)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
