@@ -1,7 +1,7 @@
 """The numba kernel of `nearest` on tiles of rough scores: f32, or bf16 given as its bits in i16.
 
-numba's cache of a kernel is renewed when the kernel's file changes: after a change of `score_of` or `sink` touch this
-file too.
+numba's cache of a kernel is renewed when the kernel's file changes: after a change of `score_of`, `sink` or `value`
+touch this file too.
 """
 
 from __future__ import annotations
@@ -10,32 +10,11 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba.core import types
-from numba.extending import overload
 
+from gpu_rag.graph.dots_kernels import value
 from gpu_rag.graph.nearest_kernels import NOBODY, score_of, sink
 
 CHUNK = 32  # rough scores that are looked at together before any is looked at alone
-
-
-def rough(score: Any) -> Any:
-    """A rough score as f32."""
-    raise NotImplementedError  # compiled code only: see `_rough`
-
-
-@overload(rough)
-def _rough(score: Any) -> Any:
-    if isinstance(score, types.Integer):
-
-        def of_bf16(score: Any) -> Any:
-            return np.int32(np.int32(score) << 16).view(np.float32)
-
-        return of_bf16
-
-    def of_f32(score: Any) -> Any:
-        return score
-
-    return of_f32
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})
@@ -44,14 +23,14 @@ def find_peaks(row: Any, peaks: Any) -> None:
     whole = row.shape[0] // CHUNK
     for p in range(whole):
         chunk = row[p * CHUNK : (p + 1) * CHUNK]
-        peak = rough(chunk[0])
+        peak = value(chunk[0])
         for c in range(1, CHUNK):
-            peak = max(peak, rough(chunk[c]))
+            peak = max(peak, value(chunk[c]))
         peaks[p] = peak
     if whole < peaks.shape[0]:
-        peak = rough(row[whole * CHUNK])
+        peak = value(row[whole * CHUNK])
         for c in range(whole * CHUNK + 1, row.shape[0]):
-            peak = max(peak, rough(row[c]))
+            peak = max(peak, value(row[c]))
         peaks[whole] = peak
 
 
@@ -76,8 +55,8 @@ def worst_of(row: Any, peaks: Any, k: Any, slack: Any, relative: Any) -> Any:
             sink(best, ids, k, peaks[p], np.int32(p))
             continue
         for c in range(p * CHUNK, min((p + 1) * CHUNK, row.shape[0])):
-            if rough(row[c]) > best[0]:
-                sink(best, ids, k, rough(row[c]), np.int32(c))
+            if value(row[c]) > best[0]:
+                sink(best, ids, k, value(row[c]), np.int32(c))
     least = np.float64(best[0])
     bound = least - abs(least) * relative - slack
     return bound if bound > -np.inf else -np.inf  # not NaN, where both are infinite
@@ -106,7 +85,7 @@ def search_tile(
             if peaks[p] < cut:
                 continue
             for c in range(p * CHUNK, min((p + 1) * CHUNK, row.shape[0])):
-                if rough(row[c]) < cut:
+                if value(row[c]) < cut:
                     continue
                 score = np.float32(score_of(queries[b], rows, j0 + c))
                 if score > scores[b, 0]:
