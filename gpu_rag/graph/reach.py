@@ -155,24 +155,22 @@ def _reachable_by_torch(graph: TypedGraph, starts: Ragged, relations: Ragged, di
         place = relations.offsets[front // n] + k
         relation, way = relations.values[place].long(), directions.values[place]
         pieces = [front[:0]]
-        for bit, indptr, kinds, nodes in (
-            (OUT, graph.out_indptr, graph.out_relation, graph.out_node),
-            (IN, graph.in_indptr, graph.in_relation, graph.in_node),
+        out_keys, in_keys = graph.keys
+        for bit, indptr, sorted_edges, nodes in (
+            (OUT, graph.out_indptr, out_keys, graph.out_node),
+            (IN, graph.in_indptr, in_keys, graph.in_node),
         ):
             use = ((way & bit) > 0).nonzero()[:, 0]
-            pieces += _stepped(front[use], relation[use], n, graph.n_relations, indptr, kinds, nodes)
+            pieces += _stepped(front[use], relation[use], n, graph.n_relations, indptr, sorted_edges, nodes)
         front = torch.unique(torch.cat(pieces))
     return ragged_of_keys(torch.cat([*done, front]).sort().values, starts.batch, n)
 
 
 def _stepped(
-    keys: torch.Tensor, relation: torch.Tensor, n: int, n_relations: int, indptr: torch.Tensor, kinds: torch.Tensor,
-    nodes: torch.Tensor,
+    keys: torch.Tensor, relation: torch.Tensor, n: int, n_relations: int, indptr: torch.Tensor,
+    sorted_edges: torch.Tensor, nodes: torch.Tensor,
 ) -> list[torch.Tensor]:  # fmt: skip
     """Keys one edge of relation[i] from keys[i], in pieces, each ascending."""
-    n_edges, nodes_of = kinds.shape[0], torch.arange(n, device=keys.device)[: indptr.shape[0] - 1]
-    rows = torch.repeat_interleave(nodes_of, indptr.diff(), output_size=n_edges)
-    sorted_edges = rows * n_relations + kinds
     node = keys % n
     wanted = node * n_relations + relation
     first = torch.where(relation < 0, indptr[node], torch.searchsorted(sorted_edges, wanted))

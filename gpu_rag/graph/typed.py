@@ -54,6 +54,15 @@ class TypedGraph:
         in_side = self.in_indptr, self.in_relation, self.in_node
         return _as_arrays(*out_side), _as_arrays(*in_side)
 
+    @cached_property
+    def keys(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """node * n_relations + relation of each edge, i64[M] ascending, out and in; made once, from all edges."""
+        sides = ((self.out_indptr, self.out_relation), (self.in_indptr, self.in_relation))
+        nodes = torch.arange(self.n, device=self.device)
+        rows = (torch.repeat_interleave(nodes, ends.diff(), output_size=kinds.shape[0]) for ends, kinds in sides)
+        out_keys, in_keys = (row * self.n_relations + kinds for row, (_, kinds) in zip(rows, sides, strict=True))
+        return out_keys, in_keys
+
 
 def typed_graph(tail: torch.Tensor, relation: torch.Tensor, head: torch.Tensor, n: int, n_relations: int) -> TypedGraph:
     """The graph of edges tail -> head of a relation; an edge given several times counts once, loops are kept.
