@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from gpu_rag.evaluation.judge import open_judge
 from gpu_rag.index import hetero
 from gpu_rag.index import index as opened
 from gpu_rag.index.build import BuildReport, Progress, Sources, build_index
-from gpu_rag.model_set import ModelSet
+from gpu_rag.model_set import ModelSet, OpenWorkers
 from gpu_rag.models.llm import LLM
 from gpu_rag.remembered import check_same_models, kept_settings, remembered_settings
 from gpu_rag.settings import Settings, make_settings, merge
@@ -63,7 +64,14 @@ def build(
         chosen = make_settings(merge(remembered_settings(target, fresh), given_settings))
     given = sources_of(corpus, target, openie=openie, kg=kg, skb=skb, sources=sources, strict=strict)
     layers = layers_for(default_methods(given) if methods is None else methods, given)
-    models = ModelSet(chosen.models, target / "replies.sqlite", llm=llm, api_key=api_key, vllm=chosen.vllm)
+    models = ModelSet(
+        chosen.models,
+        target / "replies.sqlite",
+        llm=llm,
+        api_key=api_key,
+        vllm=chosen.vllm,
+        workers=workers_of(chosen),
+    )
     try:
         if not fresh:
             check_same_models(target, layers, chosen, models)
@@ -76,9 +84,19 @@ def build(
             kept_settings=kept_settings(chosen),
             progress=progress,
             fresh=fresh,
+            on_workers=models.on_workers,
         )
     finally:
         models.close()
+
+
+def workers_of(settings: Settings) -> OpenWorkers | None:
+    """What opens the workers that the settings ask for; None where models run in this process."""
+    if settings.scale.address == "none":
+        return None
+    from gpu_rag.scale import open_workers
+
+    return partial(open_workers, settings.scale)
 
 
 def sources_of(
@@ -124,7 +142,9 @@ class Index(opened.Index):
             chosen = settings
         else:
             chosen = make_settings(merge(self.manifest.settings, settings or {}))
-        models = ModelSet(chosen.models, replies, llm=llm, api_key=api_key, vllm=chosen.vllm)
+        models = ModelSet(
+            chosen.models, replies, llm=llm, api_key=api_key, vllm=chosen.vllm, workers=workers_of(chosen)
+        )
         self.device = models.device
         return Engine(self, chosen, models)
 

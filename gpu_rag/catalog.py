@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from gpu_rag.layers.kb_texts import kb_layers
 from gpu_rag.layers.mentions import MentionLayer
 from gpu_rag.layers.passages import Passages
 from gpu_rag.layers.search import Bm25Layer, Vectors, entity_texts, passage_texts, relation_texts
-from gpu_rag.settings import unknown_name
+from gpu_rag.settings_check import unknown_name
 
 METHODS = {
     "dense": "gpu_rag.methods.dense",
@@ -117,10 +117,11 @@ def _spelled(methods: Iterable[str], sources: Sources) -> list[str]:
     return [name for given in methods for name in (able if given == ALL else [given])]
 
 
-def check_layers(method: str, present: Sequence[str], folder: str) -> None:
+def check_layers(method: str, present: Sequence[str], folder: str, sources: Mapping[str, Any]) -> None:
     """Raises MissingLayer, with the methods that can run and the line to run, when a layer of the method is missing.
 
     What a layer was made of is there when the layer is: `kb` of a knowledge base alone has no extraction.
+    sources: what the index was built from, as its manifest has it.
     """
     missing = _missing(method, present)
     if missing:
@@ -130,9 +131,22 @@ def check_layers(method: str, present: Sequence[str], folder: str) -> None:
             f"the index lacks what {method} needs",
             given=f"{folder} without {names}",
             expected=f"a method that it is built for: --method {' | '.join(able)}" if able else None,
-            do=f"{'or ' if able else ''}run: gpu-rag index CORPUS --out {folder} --for {method} "
-            "(CORPUS, --kg, --skb, --source, --openie and settings as before)",
+            do=f"{'or ' if able else ''}run: {build_line(method, folder, sources)} "
+            "(corpus, --kg, --skb, --source, --openie and settings as before)",
         )
+
+
+def build_line(method: str, folder: str, sources: Mapping[str, Any]) -> str:
+    """The command that builds what a method needs into the index `folder`, of sources as its manifest has them.
+
+    >>> build_line("hydrarag", "ix", {"corpus": [], "openie": [], "named": [["facts", "kg", "facts.tsv"]]})
+    'gpu-rag index --kg FILE --out ix --for hydrarag'
+    """
+    kinds = [kind for _, kind, _ in sources.get("named", ())]
+    given = ["CORPUS"] if len(sources.get("corpus", ())) > kinds.count("documents") or not kinds else []
+    given += [words for kind, words in (("kg", "--kg FILE"), ("skb", "--skb DIR")) if kind in kinds]
+    given += [f"--source NAME={kind}:PATH" for kind in ("documents", "web") if kind in kinds]
+    return f"gpu-rag index {' '.join(given)} --out {folder} --for {method}"
 
 
 def _missing(method: str, present: Sequence[str]) -> set[str]:

@@ -12,14 +12,16 @@ from gpu_rag.catalog import Method, check_layers, check_passages, inexact_ops, l
 from gpu_rag.errors import BadInput, GpuRagError, RequestFailed
 from gpu_rag.graph.backend import preferring, recording
 from gpu_rag.graph.choices import check_preferences, taken
-from gpu_rag.index.folder import canonical_json, checksums, sha256_file, sha256_text
+from gpu_rag.index.folder import canonical_json, checksums, sha256_text
 from gpu_rag.index.index import Index
 from gpu_rag.model_set import ModelSet
+from gpu_rag.models.fingerprint import file_sha256
 from gpu_rag.runtime.accounts import Budget, RunStats
 from gpu_rag.runtime.core import Program as Bound
 from gpu_rag.runtime.rounds import Outcome, run_rounds
 from gpu_rag.runtime.streaming import StreamingDriver, run_streaming
-from gpu_rag.settings import RuntimeSettings, Settings, checked
+from gpu_rag.settings import RuntimeSettings, Settings
+from gpu_rag.settings_check import checked
 from gpu_rag.types import Answer, Draft, Question, Reply
 from gpu_rag.verbs.bubble import bubble_executors
 from gpu_rag.verbs.higra import higra_executors
@@ -150,7 +152,7 @@ class Engine:
         ModelError.
         """
         module = load_method(method)
-        check_layers(method, self.index.layers, str(self.index.path))
+        check_layers(method, self.index.layers, str(self.index.path), self.index.manifest.sources)
         check_passages(method, self.index.n_passages, str(self.index.path))
         config_hash = self.config_hash(method, retrieval_only=retrieval_only, params=params)
         chosen = self.params(method, params)
@@ -255,7 +257,7 @@ class Engine:
 def _content_of(path: Path) -> str:
     """A hash of a file, or of all files below a folder. Raises BadInput."""
     try:
-        return sha256_text(canonical_json(checksums(path))) if path.is_dir() else sha256_file(path)
+        return sha256_text(canonical_json(checksums(path))) if path.is_dir() else file_sha256(path)
     except OSError as error:
         raise BadInput("a file of the settings cannot be read", given=f"{path}: {error.strerror}") from error
 

@@ -58,12 +58,6 @@ class StorageError(GpuRagError):
     """The disk refused: full, read-only or gone."""
 
 
-class TooManyFailures(GpuRagError):
-    """The run finished, with more failures than `--max-failures` allows."""
-
-    exit_code = 3
-
-
 class ModelError(GpuRagError):
     """A model could not be loaded or its server does not answer: the whole run is affected.
 

@@ -20,7 +20,6 @@ from gpu_rag.index.folder import canonical_json, read_json, storage_errors, sync
 from gpu_rag.journal import TRIES, Journal
 from gpu_rag.types import Answer, Question, Usage
 
-STYLES = ("jsonl", "openai")
 STATUSES = ("answered", "unsupported", "failed")
 
 
@@ -203,6 +202,7 @@ class AnswersFile:
             )  # fmt: skip
         now = json.loads(canonical_json(self._config))  # as it was written: a tuple is a list in both
         differing = list(_differences(read_json(self._sidecar), now))
+        differing = [name for name in differing if name.startswith("method ")] or differing  # it has other parameters
         if differing:
             raise IndexMismatch(
                 "--out holds answers made with other settings",

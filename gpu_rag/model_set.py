@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from gpu_rag.errors import UsageError
 from gpu_rag.models.embed import Embedder, load_embedder
@@ -30,8 +31,46 @@ def pick_device(device: str) -> str:
     return device
 
 
+def plain_embedder(settings: ModelSettings, device: str) -> Embedder:
+    """The embedder that `settings` name, in this process and without a cache. Raises as `load_embedder`."""
+    return load_embedder(settings.embedder, device=device, threads=settings.threads)
+
+
+def plain_llm(settings: ModelSettings, vllm: VllmSettings, device: str, api_key: str | None = None) -> LLM:
+    """The language model that `settings` name, in this process and without a cache. Raises as `load_llm`."""
+    spec = settings.llm
+    options: dict[str, Any] = {"api_key": api_key} if spec.startswith("http") else {}
+    if spec.startswith("vllm:"):
+        options["settings"] = vllm
+    elif not spec.startswith(("http", "replay:")):
+        options["max_batch"] = settings.max_batch
+    return load_llm(spec, device=device, threads=settings.threads, capable=settings.capable, **options)
+
+
+class Workers(Protocol):
+    """Models on other machines, see `gpu_rag.scale`."""
+
+    def embedder(self) -> Embedder | None:
+        """The embedder of the workers; None where it stays in this process."""
+
+    def llm(self) -> LLM | None:
+        """The language model of the workers; None where it stays in this process."""
+
+    def describe(self) -> dict[str, Any]:
+        """By role that was asked for: how many workers, what they reserve, where they ran, how many died."""
+
+    def close(self) -> None:
+        """End them."""
+
+
+OpenWorkers = Callable[[ModelSettings, VllmSettings], Workers]
+
+
 class ModelSet:
-    """Embedder and LLM of one run. The LLM answers through a durable reply cache where `replies` names its file."""
+    """Embedder and LLM of one run. The LLM answers through a durable reply cache where `replies` names its file.
+
+    workers: opens what holds the models in place of this process.
+    """
 
     def __init__(
         self,
@@ -41,9 +80,11 @@ class ModelSet:
         llm: LLM | None = None,
         api_key: str | None = None,
         vllm: VllmSettings | None = None,
+        workers: OpenWorkers | None = None,
     ):
         self.settings, self._replies, self._api_key = settings, replies, api_key
-        self._vllm = vllm or VllmSettings()
+        self._vllm, self.open_workers = vllm or VllmSettings(), workers
+        self._workers = None if workers is None else workers(settings, self._vllm)
         self._embedder: Embedder | None = None
         self._given, self._llm = llm, None
         self._cached: LLM | None = None
@@ -53,8 +94,8 @@ class ModelSet:
     def embedder(self) -> Embedder:
         """The embedding model."""
         if self._embedder is None:
-            plain = load_embedder(self.settings.embedder, device=self.device, threads=self.settings.threads)
-            self._embedder = self._with_cache(plain)
+            remote = self._workers.embedder() if self._workers is not None else None
+            self._embedder = self._with_cache(remote or plain_embedder(self.settings, self.device))
         return self._embedder
 
     def _with_cache(self, embedder: Embedder) -> Embedder:
@@ -64,8 +105,8 @@ class ModelSet:
         if limit <= 0 or not embedder.row_identical or self.settings.embedder == "hash":
             return embedder
         path = cache_file(cache_dir(), embedder.content_hash)
-        if self.device != "cpu":  # another device gives other bits
-            path = path.with_name(f"{path.stem}-{self.device.split(':')[0]}.sqlite")
+        if embedder.device != "cpu":  # another device gives other bits
+            path = path.with_name(f"{path.stem}-{embedder.device.split(':')[0]}.sqlite")
         return CachedEmbedder(embedder, path, limit)
 
     def has_llm(self) -> bool:
@@ -84,15 +125,8 @@ class ModelSet:
         return self._cached
 
     def _load(self) -> LLM:
-        spec = self.settings.llm
-        options: dict[str, Any] = {"api_key": self._api_key} if spec.startswith("http") else {}
-        if spec.startswith("vllm:"):
-            options["settings"] = self._vllm
-        elif not spec.startswith(("http", "replay:")):
-            options["max_batch"] = self.settings.max_batch
-        return load_llm(
-            spec, device=self.device, threads=self.settings.threads, capable=self.settings.capable, **options
-        )
+        remote = self._workers.llm() if self._workers is not None else None
+        return remote or plain_llm(self.settings, self._vllm, self.device, self._api_key)
 
     def describe(self, role: str) -> dict[str, Any]:
         """{"name", "content_hash"} of a role, and "dim" of the embedder."""
@@ -108,9 +142,17 @@ class ModelSet:
             self._streaming = as_streaming(self.llm())
         return self._streaming
 
+    def on_workers(self) -> dict[str, Any]:
+        """`Workers.describe` of the models that this run had on workers; {} where it had none."""
+        return {} if self._workers is None else self._workers.describe()
+
     def close(self) -> None:
-        """Closes the LLM and its cache."""
+        """Closes the LLM and its cache, and ends the workers."""
         held = self._streaming or self._cached
-        if held is not None:
-            held.close()
-            self._cached = self._streaming = None
+        try:
+            if held is not None:
+                held.close()
+                self._cached = self._streaming = None
+        finally:
+            if self._workers is not None:
+                self._workers.close()

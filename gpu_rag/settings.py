@@ -7,26 +7,32 @@ the method checks. A name that does not exist is an error that lists those that 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import math
 import tomllib
-import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from gpu_rag import settings_alignment, settings_eval, settings_graph, settings_hops, settings_serve, settings_vllm
+from gpu_rag import (
+    settings_alignment,
+    settings_eval,
+    settings_graph,
+    settings_hops,
+    settings_scale,
+    settings_serve,
+    settings_vllm,
+)
 from gpu_rag.errors import BadInput, UsageError
+from gpu_rag.ranges import COSINE, COUNT, NATURAL, SEED, SHARE, Allowed, Range, check_filled
 from gpu_rag.settings_alignment import AlignmentSettings
+from gpu_rag.settings_check import checked, shortened, unknown_name
 from gpu_rag.settings_eval import EvalSettings
 from gpu_rag.settings_graph import GraphSettings
 from gpu_rag.settings_hops import HopSettings
+from gpu_rag.settings_scale import ScaleSettings
 from gpu_rag.settings_serve import ServeSettings
 from gpu_rag.settings_vllm import VllmSettings
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -50,12 +56,16 @@ class ModelSettings:
     max_batch: int = 16
     vector_cache_gib: float = 2.0
 
+    def __post_init__(self) -> None:
+        check_filled(self, "embedder", "llm")
+
 
 @dataclass(frozen=True)
 class IndexSettings:
     """How a corpus becomes an index.
 
     chunk_words, overlap_words: passages of long documents. extractor: patterns | llm | import.
+    extract_nodes: false: the texts of nodes of knowledge bases are passages from which nothing is extracted.
     min_yield: least share of passages that must give an entity; below it the LLM extraction fails.
     synonym_threshold, synonym_k: near-equal entity names by cosine. block: rows of one unit of resumable work.
     """
@@ -64,6 +74,7 @@ class IndexSettings:
     overlap_words: int = 50
     max_document_chars: int = 10_000_000
     extractor: str = "patterns"
+    extract_nodes: bool = True
     min_yield: float = 0.5
     extract_tokens: int = 1024
     synonym_threshold: float = 0.8
@@ -113,96 +124,48 @@ class Settings:
     graph: GraphSettings = field(default_factory=GraphSettings)
     eval: EvalSettings = field(default_factory=EvalSettings)
     serve: ServeSettings = field(default_factory=ServeSettings)
+    scale: ScaleSettings = field(default_factory=ScaleSettings)
     method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-_CHOICES = {
-    "index.extractor": ("patterns", "llm", "import"),
-    "models.decider": ("auto", "llm", "similarity"),
-    "runtime.driver": ("rounds", "streaming"),
-    **settings_alignment.CHOICES,
-    **settings_graph.CHOICES,
-    **settings_hops.CHOICES,
-    **settings_vllm.CHOICES,
+_ALLOWED: dict[str, dict[str, Allowed]] = {
+    "models": {
+        "decider": ("auto", "llm", "similarity"),
+        "threads": Range(1, 1024),  # more than any machine has: a slip, not a wish
+        "max_batch": COUNT,
+        "vector_cache_gib": NATURAL,
+    },
+    "index": {
+        "chunk_words": Range(8),
+        "overlap_words": NATURAL,
+        "max_document_chars": COUNT,
+        "extractor": ("patterns", "llm", "import"),
+        "min_yield": SHARE,
+        "extract_tokens": COUNT,
+        "synonym_threshold": COSINE,
+        "synonym_k": NATURAL,
+        "bm25_k1": NATURAL,
+        "bm25_b": SHARE,
+        "block": Range(8),
+    },
+    "runtime": {
+        "driver": ("rounds", "streaming"),
+        "max_live": COUNT,
+        "low_water": COUNT,
+        "seed": SEED,
+        "max_calls": NATURAL,
+        "max_tokens": NATURAL,
+        "max_seconds": NATURAL,
+    },
+    "reader": {"passages": COUNT, "max_tokens": COUNT},
+    "alignment": settings_alignment.ALLOWED,
+    "hops": settings_hops.ALLOWED,
+    "vllm": settings_vllm.ALLOWED,
+    "graph": settings_graph.ALLOWED,
+    "eval": settings_eval.ALLOWED,
+    "serve": settings_serve.ALLOWED,
+    "scale": settings_scale.ALLOWED,
 }
-_AT_LEAST = {
-    "models.threads": 1,
-    "models.max_batch": 1,
-    "index.chunk_words": 8,
-    "index.overlap_words": 0,
-    "index.max_document_chars": 1,
-    "index.extract_tokens": 1,
-    "index.synonym_k": 0,
-    "index.block": 8,
-    "runtime.max_live": 1,
-    "runtime.low_water": 1,
-    "runtime.max_calls": 0,
-    "runtime.max_tokens": 0,
-    "runtime.max_seconds": 0,
-    "reader.passages": 1,
-    "reader.max_tokens": 1,
-    **settings_alignment.AT_LEAST,
-    **settings_eval.AT_LEAST,
-    **settings_hops.AT_LEAST,
-    **settings_serve.AT_LEAST,
-    **settings_vllm.AT_LEAST,
-}
-
-
-def unknown_name(what: str, name: str, known: Sequence[str]) -> UsageError:
-    """The error for a name that does not exist: nearest first."""
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else None
-    return UsageError(f"unknown {what}", given=name, expected=" | ".join(known), do=hint)
-
-
-def _accepts(annotation: Any, value: Any) -> bool:
-    origin = typing.get_origin(annotation)
-    if origin in (types.UnionType, typing.Union):
-        return any(_accepts(a, value) for a in typing.get_args(annotation))
-    if annotation is type(None):
-        return value is None
-    if annotation is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if annotation is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    if origin is tuple:
-        return isinstance(value, (list, tuple))
-    return isinstance(value, annotation) if isinstance(annotation, type) else True
-
-
-def checked(cls: type[T], values: Mapping[str, Any], where: str) -> T:
-    """An instance of the dataclass `cls` from `values`. Raises UsageError for a wrong name or type.
-
-    Whole numbers are accepted for floats, lists for tuples.
-    """
-    hints = typing.get_type_hints(cls)
-    names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
-    clean: dict[str, Any] = {}
-    for name, value in values.items():
-        if name not in names:
-            raise unknown_name(f"setting in [{where}]", name, names)
-        hint = hints[name]
-        if not _accepts(hint, value):
-            raise UsageError(
-                f"setting {where}.{name} has the wrong type",
-                given=repr(value),
-                expected=getattr(hint, "__name__", str(hint)),
-            )
-        _check_value(f"{where}.{name}", value)
-        if hint is float:
-            value = float(value)
-        clean[name] = tuple(value) if typing.get_origin(hint) is tuple else value
-    return cls(**clean)
-
-
-def _check_value(name: str, value: Any) -> None:
-    if isinstance(value, float) and not math.isfinite(value):
-        raise UsageError(f"setting {name} is not a finite number", given=value)
-    if name in _CHOICES and value not in _CHOICES[name]:
-        raise UsageError(f"unknown {name}", given=value, expected=" | ".join(_CHOICES[name]))
-    if name in _AT_LEAST and value < _AT_LEAST[name]:
-        raise UsageError(f"setting {name} is too small", given=value, expected=f">= {_AT_LEAST[name]}")
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
@@ -254,23 +217,13 @@ def nested(assignments: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_section(name: str, given: Any) -> UsageError:
-    return UsageError(f"[{name}] is a section", given=repr(given), expected="name = value lines")
+    return UsageError(f"[{name}] is a section", given=shortened(given), expected="name = value lines")
 
 
 def make_settings(values: Mapping[str, Any]) -> Settings:
     """Settings from nested sections. Raises UsageError naming the section or the name that does not exist."""
-    sections: dict[str, type] = {
-        "models": ModelSettings,
-        "index": IndexSettings,
-        "runtime": RuntimeSettings,
-        "reader": ReaderSettings,
-        "alignment": AlignmentSettings,
-        "hops": HopSettings,
-        "vllm": VllmSettings,
-        "graph": GraphSettings,
-        "eval": EvalSettings,
-        "serve": ServeSettings,
-    }
+    sections = typing.get_type_hints(Settings)
+    del sections["method"]
     built: dict[str, Any] = {}
     for name, section in values.items():
         if name != "method" and name not in sections:
@@ -280,7 +233,7 @@ def make_settings(values: Mapping[str, Any]) -> Settings:
         for inner, values_of in section.items() if name == "method" else ():
             if not isinstance(values_of, Mapping):
                 raise _no_section(f"method.{inner}", values_of)
-        built[name] = dict(section) if name == "method" else checked(sections[name], section, name)
+        built[name] = dict(section) if name == "method" else checked(sections[name], section, name, _ALLOWED[name])
     return Settings(**built)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpu_rag.ranges import COSINE, COSINE_DISTANCE, COUNT, NATURAL, SHARE, Allowed, Range
+
 
 @dataclass(frozen=True)
 class AlignmentSettings:
@@ -34,20 +36,18 @@ class AlignmentSettings:
     coref_tokens: int = 1024
 
 
-CHOICES = {
-    "alignment.coref": ("none", "fastcoref", "llm"),
-    "alignment.decider": ("auto", "llm", "similarity"),
-}
-AT_LEAST = {
-    "alignment.tau": 0,
-    "alignment.min_samples": 1,
-    "alignment.max_cluster": 2,
-    "alignment.link_radius": 0,
-    "alignment.confidence": 0,
-    "alignment.theta": 1,
-    "alignment.top_words": 0,
-    "alignment.min_cosine": -1,
-    "alignment.merge_tokens": 1,
-    "alignment.link_tokens": 1,
-    "alignment.coref_tokens": 1,
+ALLOWED: dict[str, Allowed] = {
+    "coref": ("none", "fastcoref", "llm"),
+    "tau": COSINE_DISTANCE,
+    "min_samples": COUNT,
+    "max_cluster": Range(2),
+    "link_radius": COSINE_DISTANCE,
+    "confidence": SHARE,
+    "theta": COUNT,
+    "top_words": NATURAL,
+    "decider": ("auto", "llm", "similarity"),
+    "min_cosine": COSINE,
+    "merge_tokens": COUNT,
+    "link_tokens": COUNT,
+    "coref_tokens": COUNT,
 }

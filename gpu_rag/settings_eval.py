@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpu_rag.ranges import NATURAL, Allowed, Range
+
 
 @dataclass(frozen=True)
 class EvalSettings:
@@ -20,4 +22,4 @@ class EvalSettings:
     controls: int = 20
 
 
-AT_LEAST = {"eval.judge_tokens": 16, "eval.controls": 0}
+ALLOWED: dict[str, Allowed] = {"judge_tokens": Range(16), "controls": NATURAL}

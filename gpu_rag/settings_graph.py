@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from gpu_rag.ranges import Allowed
+
 
 @dataclass(frozen=True)
 class GraphSettings:
@@ -23,8 +25,8 @@ class GraphSettings:
         return {family: name for family, name in asdict(self).items() if name != "auto"}
 
 
-CHOICES = {
-    "graph.pagerank": ("auto", "numba", "scipy", "torch", "cugraph"),
-    "graph.ops": ("auto", "numba", "torch"),
-    "graph.neighbours": ("auto", "torch", "faiss"),
+ALLOWED: dict[str, Allowed] = {
+    "pagerank": ("auto", "numba", "scipy", "torch", "cugraph"),
+    "ops": ("auto", "numba", "torch"),
+    "neighbours": ("auto", "torch", "faiss"),
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpu_rag.ranges import COUNT, NATURAL, Allowed
+
 
 @dataclass(frozen=True)
 class HopSettings:
@@ -26,9 +28,12 @@ class HopSettings:
     neighbours: str = "auto"
 
 
-CHOICES = {
-    "hops.granularity": ("passage", "sentence"),
-    "hops.simulate": ("auto", "llm", "templates"),
-    "hops.neighbours": ("auto", "faiss", "torch"),
+ALLOWED: dict[str, Allowed] = {
+    "granularity": ("passage", "sentence"),
+    "simulate": ("auto", "llm", "templates"),
+    "tokens": COUNT,
+    "edge_budget": NATURAL,
+    "exact_limit": NATURAL,
+    "candidates": COUNT,
+    "neighbours": ("auto", "faiss", "torch"),
 }
-AT_LEAST = {"hops.tokens": 1, "hops.edge_budget": 0, "hops.exact_limit": 0, "hops.candidates": 1}

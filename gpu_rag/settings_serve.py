@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpu_rag.ranges import COUNT, NATURAL, Allowed, Range
+
 
 @dataclass(frozen=True)
 class ServeSettings:
@@ -34,15 +36,15 @@ class ServeSettings:
     warm: bool = True
 
 
-AT_LEAST = {
-    "serve.max_queue": 0,
-    "serve.max_questions": 1,
-    "serve.max_passages": 1,
-    "serve.max_body_kib": 1,
-    "serve.max_question_chars": 1,
-    "serve.max_connections": 1,
-    "serve.question_seconds": 0,
-    "serve.client_seconds": 0.1,
-    "serve.grace_seconds": 0,
-    "serve.revive_seconds": 0,
+ALLOWED: dict[str, Allowed] = {
+    "max_queue": NATURAL,
+    "max_questions": COUNT,
+    "max_passages": COUNT,
+    "max_body_kib": COUNT,
+    "max_question_chars": COUNT,
+    "max_connections": COUNT,
+    "question_seconds": NATURAL,
+    "client_seconds": Range(0.1),
+    "grace_seconds": NATURAL,
+    "revive_seconds": NATURAL,
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpu_rag.ranges import COUNT, NATURAL, Allowed, Range
+
 
 @dataclass(frozen=True)
 class VllmSettings:
@@ -30,16 +32,14 @@ class VllmSettings:
     restarts: int = 2
 
 
-CHOICES = {
-    "vllm.dtype": ("auto", "bfloat16", "float16", "float32"),
-    "vllm.load_format": ("auto", "safetensors", "dummy"),
-}
-AT_LEAST = {
-    "vllm.tensor_parallel": 1,
-    "vllm.max_model_len": 0,
-    "vllm.gpu_memory_utilization": 0.01,
-    "vllm.kv_cache_gib": 0,
-    "vllm.max_num_seqs": 0,
-    "vllm.seed": 0,
-    "vllm.restarts": 0,
+ALLOWED: dict[str, Allowed] = {
+    "tensor_parallel": COUNT,
+    "max_model_len": NATURAL,
+    "gpu_memory_utilization": Range(0.01, 1),
+    "kv_cache_gib": NATURAL,
+    "max_num_seqs": NATURAL,
+    "dtype": ("auto", "bfloat16", "float16", "float32"),
+    "seed": Range(0, 2**32 - 1),  # the engine seeds NumPy too
+    "load_format": ("auto", "safetensors", "dummy"),
+    "restarts": NATURAL,
 }

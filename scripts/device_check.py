@@ -7,7 +7,8 @@ It runs from a checkout, installed or not. Needed: torch, triton, numpy and scip
 pylibcugraph or compute-sanitizer their part is absent, and said to be.
 
 Sections: machine, ceilings (8 GB copy, 8192^3 product in bf16), each kernel on graphs made on the device from seeds,
-tests (tests/triton on the device), cugraph (PageRank started by cuGraph beside our own, on one large graph), sanitizer
+launches (steps of PageRank one by one and as a CUDA graph), tiles (each kernel with tiles of other sizes), tests
+(tests/triton on the device), cugraph (PageRank started by cuGraph beside our own, on one large graph), sanitizer
 (compute-sanitizer's memcheck and racecheck over tiny cases), and, only if they are named, ops_small and ops_large (the
 bench of every op, without peers: those run on the CPU). A kernel is checked before it is timed, with fresh memory full
 of NaN: against its reference, 64 rows in f64, bit-equal from run to run, and one question alone as in the batch. Times
@@ -48,6 +49,7 @@ if __name__ == "__main__" or find_spec("gpu_rag") is None:  # not where it is im
         os.environ["PYTHONPATH"] = os.pathsep.join([*CHECKOUT, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 import device_sections  # noqa: E402
+import device_tuning  # noqa: E402
 from device_case import Case, Outputs  # noqa: E402
 from device_cases import OPS, cases, tiny  # noqa: E402
 from device_sections import Keep, ended  # noqa: E402
@@ -55,8 +57,8 @@ from device_sections import Keep, ended  # noqa: E402
 from gpu_rag.bench.measure import poisoned  # noqa: E402
 
 WEIGHTS = {  # of the time for the sections of a run, by how long they take
-    "machine": 10, "ceilings": 15, **dict.fromkeys(OPS, 30), "tests": 90, "cugraph": 40, "sanitizer": 120,
-    "ops_small": 100, "ops_large": 200,
+    "machine": 10, "ceilings": 15, **dict.fromkeys(OPS, 30), "launches": 15, "tiles": 60, "tests": 90,
+    "cugraph": 40, "sanitizer": 120, "ops_small": 100, "ops_large": 200,
 }  # fmt: skip
 SECTIONS = tuple(WEIGHTS)
 USUAL = tuple(name for name in SECTIONS if not name.startswith("ops_"))
@@ -159,6 +161,8 @@ def section(name: str, ceiling: dict[str, Any], until: float, keep: Keep) -> dic
     """The result of a section; keep is told what it has found so far."""
     plain: dict[str, Callable[[], dict[str, Any]]] = {
         "machine": machine, "ceilings": ceilings, "tests": lambda: device_sections.tests(until),
+        "launches": lambda: device_tuning.launches(median_ms, until, keep),
+        "tiles": lambda: device_tuning.tiles(lambda op: cases(op, torch.device("cuda"))[0](), median_ms, until, keep),
         "cugraph": lambda: device_sections.cugraph(until), "sanitizer": lambda: device_sections.sanitizer(until),
         **dict.fromkeys(device_sections.BENCH, lambda: device_sections.ops(name, until, keep)),
     }  # fmt: skip

@@ -53,6 +53,7 @@ def tests(until: float) -> Result:
     if find_spec("pytest") is None:
         return absent("pytest is not installed")
     command = [sys.executable, "-m", "pytest", "-m", "triton", "tests/triton", "-p", "no:cacheprovider"]
+    command += ["--ignore", "tests/triton/test_triton_compile.py"]  # needs no device
     if find_spec("xdist") is not None:  # most of the time goes to compiling kernels
         command += ["-n", "4"]
     done = run(command, until)

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 DATA_VARIABLE = "GPU_RAG_BENCHMARK_DATA"
+SHARED = str(Path(__file__).resolve().parent / "shared")
+if SHARED not in sys.path:  # its modules are importable from every test: `from ragged_lists import ragged`
+    sys.path.insert(0, SHARED)
+
+if importlib.util.find_spec("hypothesis") is not None:  # the environment of tests/vllm has none
+    from hypothesis import HealthCheck, settings
+
+    # A slow machine is no failure; in CI the same examples are drawn each time, at home new ones are looked for.
+    patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+    settings.register_profile("home", patient)
+    settings.register_profile("repeatable", patient, derandomize=True, database=None)
+    settings.load_profile("repeatable" if os.environ.get("CI") else "home")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -17,6 +33,28 @@ def _ctrl_c_is_heard():
     """A job that a shell put in the background ignores SIGINT, and so would the processes that tests start."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def takes_linear_time() -> Callable[[Callable[[int], object], int], None]:
+    """takes_linear_time(work, n): work(n) takes about 8 times what work(n // 8) takes, on any machine, busy or not.
+
+    Processor time of this thread; one good run of a few is enough. What grows as a square takes 64 times.
+    """
+
+    def seconds(work: Callable[[int], object], n: int) -> float:
+        began = time.thread_time()
+        work(n)
+        return time.thread_time() - began
+
+    def check(work: Callable[[int], object], n: int) -> None:
+        for _ in range(4):
+            part, whole = seconds(work, n // 8), seconds(work, n)
+            if whole < 24 * part + 0.02:  # a clock may tick in hundredths of a second
+                return
+        raise AssertionError(f"{part:.3g} s for {n // 8}, {whole:.3g} s for {n}")
+
+    return check
 
 
 @pytest.fixture(scope="session")

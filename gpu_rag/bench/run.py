@@ -29,7 +29,7 @@ from gpu_rag.bench.measure import TURN_S, Copy, Spent, Turn, interleaved, poison
 from gpu_rag.bench.rows import Row, empty_row, pct_of_bandwidth, ratio_of, scaled
 from gpu_rag.errors import GpuRagError
 from gpu_rag.graph.room import free_bytes
-from gpu_rag.settings import unknown_name
+from gpu_rag.settings_check import unknown_name
 
 OPS = {
     "pagerank": pagerank.cases,

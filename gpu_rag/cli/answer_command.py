@@ -14,7 +14,7 @@ from gpu_rag.cli.plan_view import Foretold, add_plan, check_plan, comparison, pl
 from gpu_rag.cli.progress import Bars
 from gpu_rag.errors import ModelError
 from gpu_rag.jobs import AnswersFile, Tally, read_rows
-from gpu_rag.report.accounts import graph_ops_line, idle_line, llm_account
+from gpu_rag.report.accounts import graph_ops_line, idle_line, llm_account, workers_lines
 from gpu_rag.runtime.accounts import RunStats
 
 if TYPE_CHECKING:
@@ -56,7 +56,9 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     index = Index.open(options.index)
     flags = {"runtime": {"driver": options.driver}} if options.driver else {}
     settings = settings_of(options, index.manifest.settings, flags)
-    check_layers(options.method, index.layers, str(index.path))  # before a model is loaded or a file written
+    check_layers(
+        options.method, index.layers, str(index.path), index.manifest.sources
+    )  # before a model is loaded or a file written
     replies = _beside(options.out, ".replies.sqlite")
     foretold = Foretold(options.out, replies)
     engine = index.engine(
@@ -76,6 +78,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     document.update(
         stages=job.stats.stage_costs(), llm=llm_account(job.stats), graph_ops=spelled(job.stats.implementations)
     )
+    if workers := engine.models.on_workers():
+        document["workers"] = workers
     document.update(foretold.compare(job.config, job.asked, job.new.usage, document["wall_s"]))
     if options.report:
         from gpu_rag.report.page import write
@@ -172,6 +176,7 @@ def _summary(document: dict[str, Any]) -> str:
             f"wall {document['wall_s']:.1f}",
             idle_line(document["llm"]),
             f"graph ops: {graph_ops_line(document['graph_ops'])}",
+            *workers_lines(document.get("workers", {})),
             f"answers: {document['out']}",
             *([f"\n{comparison(document['plan'], 'service')}"] if "plan" in document else []),
         ]

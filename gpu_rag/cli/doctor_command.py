@@ -35,6 +35,7 @@ BACKENDS = (
     ("selectolax", ("selectolax",), "HTML documents", "documents"),
     ("uvicorn", ("uvicorn",), "HTTP server", "serve"),
     ("starlette", ("starlette",), "HTTP routes", "serve"),
+    ("ray", ("ray",), "models on the workers of a cluster", "ray"),
 )
 
 
@@ -58,9 +59,22 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         "vector_cache": {"folder": str(cache_dir() / "vectors"), "bytes": cached_bytes(cache_dir()), "freed": freed},
         "profile": options.profile or "defaults (the same as cpu)",
     }
+    if settings.scale.address != "none":
+        document["cluster"] = _cluster(settings)
     if not options.json:
         print(_report(document))
     return 0, document
+
+
+def _cluster(settings: Any) -> dict[str, Any]:
+    """The Ray cluster that the settings name: what it has, or why it is not there."""
+    from gpu_rag.errors import GpuRagError
+    from gpu_rag.scale import look_at
+
+    try:
+        return {"address": settings.scale.address, "has": look_at(settings.scale), "note": ""}
+    except GpuRagError as error:
+        return {"address": settings.scale.address, "has": None, "note": str(error)}
 
 
 def _device(wanted: str) -> dict[str, Any]:
@@ -137,6 +151,9 @@ def _report(document: dict[str, Any]) -> str:
         lines.append(
             f"{role:<9} {model['name']}: {'ready' if model['ready'] else 'NOT READY'}; {model['note']}".rstrip("; ")
         )
+    if "cluster" in document:
+        cluster = document["cluster"]
+        lines.append(f"cluster   {cluster['address']}: {cluster['has'] or 'NOT READY; ' + cluster['note']}")
     cache = document["vector_cache"]
     lines.append(f"vectors   {cache['bytes'] / 2**20:,.1f} MiB kept for reuse in {cache['folder']}")
     if cache["freed"]:

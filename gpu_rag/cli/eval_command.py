@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     index = Index.open(options.index)
     settings = settings_of(options, index.manifest.settings)
     for method in methods:  # all of them before the first one runs
-        check_layers(method, index.layers, str(index.path))
+        check_layers(method, index.layers, str(index.path), index.manifest.sources)
         check_passages(method, index.n_passages, str(index.path))
     if options.retrieval_only and (same := [f"{m} ranks as {RANKS_AS[m]}" for m in methods if m in RANKS_AS]):
         say(f"gpu-rag: --retrieval-only leaves out the dialogue: {', '.join(same)}")
@@ -134,16 +134,9 @@ def _judge_of(options: argparse.Namespace, engine: Engine) -> AbstractContextMan
     return open_judge(engine, replies=options.replies or beside, api_key=api_key())
 
 
-def _cell(entry: dict[str, Any], name: str) -> str:
-    value, ci = entry.get(name), entry["ci95"].get(name)
-    if value is None:
-        return "-"
-    return f"{value:.3f} [{ci[0]:.3f}, {ci[1]:.3f}]" if ci else f"{value:.3f}"
-
-
 def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) -> str:
     """The scores, their paired differences and what ran the graph ops, as text."""
-    from gpu_rag.report.evaluation import shown_pairs
+    from gpu_rag.report.evaluation import score_cell, shown_pairs
 
     methods = document["methods"]
     named = [*(f"recall@{k}" for k in at), "hit@1", "hit@5", "recall@20", "mrr", "hits@1", "answer_on_path"]
@@ -151,7 +144,8 @@ def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) 
     held = [name for name in dict.fromkeys(named) if any(e.get(name) is not None for e in methods.values())]
     measures = held or [f"recall@{k}" for k in at]
     scores = [
-        [m, *(_cell(e, name) for name in measures), str(e["failed"]), f"{e['wall_s']:.2f}"] for m, e in methods.items()
+        [m, *(score_cell(e, name) for name in measures), str(e["failed"]), f"{e['wall_s']:.2f}"]
+        for m, e in methods.items()
     ]
     parts = [
         f"{document['n']} questions; mean and 95 % bootstrap interval",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpu_rag.cli.options import add_max_failures, add_settings, api_key, exceeds, names, say, settings_of, table
 from gpu_rag.cli.plan_view import add_plan, check_plan, compared_index, comparison, plan_index
 from gpu_rag.cli.progress import Bars
-from gpu_rag.report.accounts import graph_ops_line, joined_ops
+from gpu_rag.report.accounts import graph_ops_line, joined_ops, workers_lines
 
 if TYPE_CHECKING:
     from gpu_rag.index.build import BuildReport
@@ -145,7 +145,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         rejects = [json.loads(line) for line in (options.out / "rejects.jsonl").read_text("utf-8").splitlines()]
         write(options.report, index_page(document, rejects))
     n_failures = sum(document["extraction"].get(status, 0) for status in FAILED)
-    if exceeds(options.max_failures, n_failures, report.count("passages")):
+    if exceeds(options.max_failures, n_failures, report.count("passages") - document["extraction"].get("skipped", 0)):
         say(f"gpu-rag: {n_failures} extractions failed, above --max-failures {options.max_failures}")
         return 3, document
     return 0, document
@@ -183,6 +183,8 @@ def _document(report: BuildReport) -> dict[str, Any]:
     }
     document["stages"] = {name: vars(stage) for name, stage in report.stages.items()}
     document["wall_s"], document["out"] = report.wall_s, str(report.out)
+    if report.workers:
+        document["workers"] = report.workers
     if "kb" in report.manifest.stages:
         document["kb"] = {
             name.removeprefix("kb_"): n
@@ -231,6 +233,7 @@ def _summary(document: dict[str, Any]) -> str:
         *([f"extraction: {extraction}"] if extraction else []),
         *_idle(document["stages"]),
         *_ran(document["stages"]),
+        *workers_lines(document.get("workers", {})),
         f"index: {document['out']} ({document['wall_s']:.1f} s)",
     ]
     if "kb" in document:

@@ -7,8 +7,10 @@ import importlib
 import io
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from gpu_rag import __version__
@@ -81,14 +83,30 @@ def prepare_environment() -> None:
         set_cache_dir(folder)
 
 
+def program() -> NoReturn:
+    """Runs the command of this process and exits: what the `gpu-rag` command is.
+
+    Once the command has ended all is written and said: Ctrl-C then ends the process at once, and adds no traceback of
+    the libraries that are being closed.
+    """
+    status = 1  # of Ctrl-C while another end was being told
+    with suppress(KeyboardInterrupt):
+        try:
+            status = main()
+        finally:
+            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored, as by nohup
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(status)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
-    prepare_environment()
     if not debug:
         sys.excepthook = _internal_error
     try:
+        prepare_environment()
         options = build_parser().parse_args(given)
         if options.command not in WITHOUT_TORCH:
             with held():
@@ -125,4 +143,4 @@ def _report(error: BaseException, status: int, debug: bool, message: str | None 
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program()

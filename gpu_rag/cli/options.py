@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from gpu_rag.errors import UsageError
-from gpu_rag.settings import Settings, checked, make_settings, merge, nested, parse_assignment, read_profile
+from gpu_rag.settings import Settings, make_settings, merge, nested, parse_assignment, read_profile
+from gpu_rag.settings_check import checked
 
 PROFILES = ("cpu", "gpu", "multi-gpu", "higra", "higra-no-refinement")
 

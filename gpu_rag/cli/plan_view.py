@@ -50,7 +50,7 @@ def without_vector_cache(settings: Settings) -> Settings:
 
 def plan_index(options: argparse.Namespace, settings: Settings) -> tuple[int, dict[str, Any]]:
     """Plans a build."""
-    from gpu_rag.api import default_methods, sources_of
+    from gpu_rag.api import default_methods, sources_of, workers_of
     from gpu_rag.catalog import layers_for
     from gpu_rag.model_set import ModelSet
     from gpu_rag.plan import index_plan
@@ -62,7 +62,13 @@ def plan_index(options: argparse.Namespace, settings: Settings) -> tuple[int, di
     )  # fmt: skip
     methods = default_methods(sources) if options.methods is None else names(options.methods)
     settings, layers = without_vector_cache(settings), layers_for(methods, sources)
-    models = ModelSet(settings.models, options.out / "replies.sqlite", api_key=api_key(), vllm=settings.vllm)
+    models = ModelSet(
+        settings.models,
+        options.out / "replies.sqlite",
+        api_key=api_key(),
+        vllm=settings.vllm,
+        workers=workers_of(settings),
+    )
     try:
         if not options.fresh:
             check_same_models(options.out, layers, settings, models)
@@ -92,7 +98,7 @@ def _index_text(document: Mapping[str, Any]) -> str:
     return "\n".join(
         [
             table(rows, ["stage", "s", "peak MiB", "disk MiB", "LLM calls", "prompt", "generated", "grows with"]),
-            f"counted: {counts}",
+            f"counted: {counts}{_extracted(document)}",
             *([f"predicted: {about}"] if found else []),
             *(
                 [f"predicted: {', '.join(f'{n:,} {name}' for name, n in document['kb'].items())}"]
@@ -105,6 +111,12 @@ def _index_text(document: Mapping[str, Any]) -> str:
             f"plan: {document['out']}/plan.json ({document['plan_s']:.1f} s)",
         ]
     )
+
+
+def _extracted(document: Mapping[str, Any]) -> str:
+    """How many passages are extracted from, where these are not all."""
+    n = document["extracted"]
+    return "" if n in (None, document["passages"]) else f"; {n:,} passages are extracted from"
 
 
 # --- answer ----------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """Checks everything; exit status 1 names what is broken."""
     from gpu_rag.cli.options import say
-    from gpu_rag.errors import BadInput
+    from gpu_rag.errors import IndexCorrupt
     from gpu_rag.index.manifest import Manifest
     from gpu_rag.index.verify import verify
 
@@ -27,9 +27,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     try:
         digest = Manifest.read(options.index).digest()
         broken = verify(options.index)
-    except BadInput as error:
-        if not (options.index / "manifest.json").is_file():
-            raise  # no index at all
+    except IndexCorrupt as error:  # where there is no index, or one of another version, nothing is broken
         broken = [str(error)]
     for line in broken:
         say(f"gpu-rag: broken: {line}")

@@ -131,7 +131,8 @@ def open_judge(engine: Engine, *, replies: Path | None = None, api_key: str | No
     if same is None:
         spec = settings.judge or engine.settings.models.llm
         of_judge = replace(engine.settings.models, llm=spec, capable=settings.judge_capable)
-        models = ModelSet(of_judge, replies, api_key=api_key, vllm=engine.settings.vllm)
+        workers = None if spec.startswith("http") else engine.models.open_workers  # a server is nobody's worker
+        models = ModelSet(of_judge, replies, api_key=api_key, vllm=engine.settings.vllm, workers=workers)
         try:
             yield Judge(models.llm(), settings)
         finally:

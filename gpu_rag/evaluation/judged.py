@@ -7,7 +7,8 @@ from typing import Any
 
 from gpu_rag.errors import UsageError
 from gpu_rag.evaluation.judge import Claim, Judge, Verdict, claim_order
-from gpu_rag.evaluation.metrics import exact_match, normalise_answer, token_f1
+from gpu_rag.evaluation.metrics import exact_match
+from gpu_rag.evaluation.unlike import Unlike
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Answer
 
@@ -72,18 +73,13 @@ def plant(rows: Sequence[QuestionRow], n: int) -> Controls:
     own = [Claim(row.question.text, tuple(row.answers), row.answers[0]) for row in rows if row.answers]
     own = sorted(own, key=claim_order)
     wrong: list[Claim] = []
-    for i, claim in enumerate(own):
+    others = Unlike([claim.answer for claim in own])
+    for place, claim in enumerate(own):
         if len(wrong) == n:
             break
-        others = (own[(i + step) % len(own)].answer for step in range(1, len(own)))
-        found = next((other for other in others if _differs(other, claim.gold)), None)
-        if found is not None:
-            wrong.append(Claim(claim.question, claim.gold, found))
+        if (found := others.after(place, claim.gold)) is not None:
+            wrong.append(Claim(claim.question, claim.gold, own[found].answer))
     return {"planted_right": own[:n], "planted_wrong": wrong}
-
-
-def _differs(answer: str, gold: Sequence[str]) -> bool:
-    return bool(normalise_answer(answer)) and token_f1(answer, gold) == 0
 
 
 def exact_claims(answers: Mapping[str, Sequence[Answer]], rows: Sequence[QuestionRow], n: int) -> list[Claim]:

@@ -7,6 +7,7 @@ import string
 from collections import Counter
 from collections.abc import Sequence
 
+SPECIAL = frozenset({"yes", "no", "noanswer"})  # answers that are right as a whole or not at all
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -58,8 +59,7 @@ def token_f1(answer: str | None, gold: Sequence[str]) -> float:
 
 
 def _pair_f1(answer: str, gold: str) -> float:
-    special = {"yes", "no", "noanswer"}
-    if (answer in special or gold in special) and answer != gold:
+    if (answer in SPECIAL or gold in SPECIAL) and answer != gold:
         return 0.0
     common = sum((Counter(answer.split()) & Counter(gold.split())).values())
     return 2 * common / (len(answer.split()) + len(gold.split())) if common else 0.0

@@ -48,12 +48,12 @@ def blocks_pagerank(
     An empty list gives a block of zeros.
     damping: d in [0, 1). tol: each block has |values - p|_1 <= tol, tol in [1e-12, 1], proved in f64, apart from the
     rounding of the result to f32 (at most 6e-8). The values of a block sum to 1 (to 1e-5). max_iter: most steps.
-    implementation: numba (one block after another, in the cache: SOR where a block is symmetric, else Gauss-Seidel) |
-    torch (all blocks together on any device: Chebyshev where symmetric, else power) | auto. The two agree within
-    2 tol, not bit by bit. threads: blocks solved at once (numba). A block has the same bits alone, in any batch, at
-    any place and with any number of threads.
+    implementation: numba (one block after another, in the cache: SOR with a correction of the mass where a block is
+    symmetric, else Gauss-Seidel; see `blocks_pagerank_kernels`) | torch (all blocks together on any device: Chebyshev
+    where symmetric, else power) | auto. The two agree within 2 tol, not bit by bit. threads: blocks solved at once
+    (numba). A block has the same bits alone, in any batch, at any place and with any number of threads.
     Raises BadInput (blocks, seeds, weights, options), UsageError, MissingBackend, and GpuRagError when a block is not
-    within `tol` after `max_iter` steps. Memory: numba, 12 bytes an entry and 40 a node of the largest block, a thread;
+    within `tol` after `max_iter` steps. Memory: numba, 16 bytes an entry and 52 a node of the largest block, a thread;
     torch, about 60 bytes an entry of all blocks.
 
     Blocks [5, 7, 9] with edges 5 - 7 - 9, and [5, 8] without; seeds [[5], [8]], d = 0.5: [7/12, 4/12, 1/12], [0, 1].

@@ -1,4 +1,14 @@
-"""The numba kernels of PageRank on blocks: one block at a time, so that its state stays in the cache."""
+"""The numba kernels of PageRank on blocks: one block at a time, so that its state stays in the cache.
+
+Of a symmetric block the system is (D - d A) x = (1-d) pi with x = q / degree, D the degrees: symmetric and positive
+definite. It is solved by SOR, and after every sweep the one component of the error that a sweep hardly touches is taken
+out: adding c to x everywhere moves the mass of q by c sum(degree), and the mass of q is known. That is the exact
+correction along the constant vector (a coarse grid of one cell), so that it never makes the error in the energy norm
+larger; and SOR lowers it for every omega in (0, 2). What is left depends on how well the block mixes, which omega is
+fitted to as the sweeps go (`fitted`).
+
+Places of entries are unsigned in the inner loops: for a signed one numba would ask each time whether it is negative.
+"""
 
 from __future__ import annotations
 
@@ -8,105 +18,219 @@ import numba
 import numpy as np
 
 UNKNOWN = 1e300  # a change that asks for another step
+FIRST_OMEGA = 1.05  # about the best for a block that mixes well
+NEARER = 0.8  # part of the way to the omega that the last sweep asks for: one sweep says it roughly
+ONE, FOUR, THREE = np.uint64(1), np.uint64(4), np.uint64(3)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def turn(indptr: Any, indices: Any, weight: Any, lo: Any, hi: Any, starts: Any, sources: Any, pulled: Any) -> Any:
-    """The transpose of rows lo..hi in local numbers: starts i64[n+1], sources u32[m], ascending, and their weights
-    pulled f64[m], None without weights. Returns whether the block equals its transpose."""
-    first, n = indptr[lo], hi - lo
+def copy(indptr: Any, indices: Any, weight: Any, lo: Any, hi: Any, starts: Any, sources: Any, pulled: Any) -> None:
+    """Rows lo..hi in local numbers: starts u64[n+1], sources u32[m] and pulled f64[m], None without weights."""
+    first, m = indptr[lo], indptr[hi] - indptr[lo]
+    for i in range(hi - lo + 1):
+        starts[i] = indptr[lo + i] - first
+    held = indices[first : first + m]
+    for e in range(m):
+        sources[e] = held[e] - lo
+    if weight is not None:
+        pulled[:m] = weight[first : first + m]
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def is_mirrored(starts: Any, sources: Any, pulled: Any, at: Any, image: Any) -> Any:
+    """Whether the rows equal their transpose, weights bit by bit. at, image: room, u32[n] and u32[m].
+
+    The k-th entry that names column j is matched with the k-th entry of row j. Where as many name j as row j has, the
+    match is one to one, and the pattern is symmetric if and only if the match of a match is the entry itself. No loop
+    goes by rows, whose lengths the processor would have to guess.
+    """
+    for i in range(at.shape[0]):
+        at[i] = starts[i]
+    e, last = np.uint64(0), starts[at.shape[0]]
+    while e < last:
+        to = np.uint64(sources[e])
+        image[e] = at[to]
+        at[to] += np.uint32(1)
+        e += ONE
+    same = True
+    for i in range(at.shape[0]):
+        same &= at[i] == starts[i + 1]
+    if not same:
+        return False
+    e = np.uint64(0)
+    while e < last:
+        other = np.uint64(image[e])
+        same &= image[other] == e
+        if pulled is not None:
+            same &= pulled[other] == pulled[e]
+        e += ONE
+    return same
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def turn(indptr: Any, indices: Any, weight: Any, lo: Any, hi: Any, starts: Any, sources: Any, pulled: Any) -> None:
+    """The transpose of rows lo..hi as `copy` writes rows: sources ascend."""
+    n = hi - lo
     starts[: n + 1] = 0
-    for e in range(first, indptr[hi]):
-        starts[np.uint32(indices[e] - lo) + np.uint32(1)] += 1  # unsigned: numba need not look for negative ones
+    for e in range(indptr[lo], indptr[hi]):
+        starts[np.uint64(indices[e] - lo) + ONE] += ONE
     for i in range(n):
         starts[i + 1] += starts[i]
     for i in range(n):
         for e in range(indptr[lo + i], indptr[lo + i + 1]):
-            to = np.uint32(indices[e] - lo)
-            at = np.uint64(starts[to])
+            to = np.uint64(indices[e] - lo)
+            at = starts[to]
             sources[at] = i
             if weight is not None:
                 pulled[at] = weight[e]
-            starts[to] += 1
+            starts[to] += ONE
     for i in range(n, 0, -1):
         starts[i] = starts[i - 1]
     starts[0] = 0
-    for i in range(n):
-        if starts[i + 1] != indptr[lo + i + 1] - first:
-            return False
-    for e in range(indptr[hi] - first):
-        if sources[e] != indices[first + e] - lo or (weight is not None and pulled[e] != weight[first + e]):
-            return False
-    return True
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 def gather(sources: Any, pulled: Any, first: Any, last: Any, x: Any) -> Any:
-    """sum over e in [first, last) of pulled[e] x[sources[e]], as four sums side by side: one would wait for itself."""
+    """sum over e in [first, last), u64, of pulled[e] x[sources[e]], as four sums side by side: one would wait for
+    itself."""
     a, b, c, d = 0.0, 0.0, 0.0, 0.0
-    for e in range(first, last - 3, 4):
+    e, whole = first, last - ((last - first) & THREE)
+    while e < whole:
+        f = e + ONE
+        g = f + ONE
+        h = g + ONE
         if pulled is None:
             a += x[sources[e]]
-            b += x[sources[e + 1]]
-            c += x[sources[e + 2]]
-            d += x[sources[e + 3]]
+            b += x[sources[f]]
+            c += x[sources[g]]
+            d += x[sources[h]]
         else:
             a += pulled[e] * x[sources[e]]
-            b += pulled[e + 1] * x[sources[e + 1]]
-            c += pulled[e + 2] * x[sources[e + 2]]
-            d += pulled[e + 3] * x[sources[e + 3]]
-    for e in range(last - (last - first) % 4, last):
+            b += pulled[f] * x[sources[f]]
+            c += pulled[g] * x[sources[g]]
+            d += pulled[h] * x[sources[h]]
+        e += FOUR
+    while e < last:
         a += x[sources[e]] if pulled is None else pulled[e] * x[sources[e]]
+        e += ONE
     return (a + b) + (c + d)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def sweep(starts: Any, sources: Any, pulled: Any, degree: Any, restart: Any, d: Any, omega: Any, x: Any) -> Any:
-    """x += omega (z - x), z = (d A^T x + restart) / degree, in place by ascending rows; returns sum degree |z - x|."""
-    change = 0.0
+def sweep(sources: Any, pulled: Any, rows: Any, d: Any, omega: Any, x: Any) -> Any:
+    """x += omega (z - x), z = (d A^T x + restart) / degree, in place by ascending rows; returns (sum degree |z - x|,
+    sum degree x). rows: starts, degree, scale, restart; scale is 1 / degree, or 0 where that is 0."""
+    starts, degree, scale, restart = rows
+    change, mass, first = 0.0, 0.0, starts[0]
     for i in range(degree.shape[0]):
-        step = (d * gather(sources, pulled, starts[i], starts[i + 1], x) + restart[i]) / degree[i] - x[i]
+        last = starts[i + 1]
+        step = (d * gather(sources, pulled, first, last, x) + restart[i]) * scale[i] - x[i]
         change += degree[i] * abs(step)
         x[i] += omega * step
-    return change
+        mass += degree[i] * x[i]
+        first = last
+    return change, mass
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def check(starts: Any, sources: Any, pulled: Any, degree: Any, restart: Any, d: Any, x: Any, z: Any) -> Any:
-    """z = d A^T x + restart; returns (|z - degree x|_1, |z|_1)."""
-    gap, mass = 0.0, 0.0
+def check(sources: Any, pulled: Any, rows: Any, d: Any, x: Any, z: Any) -> Any:
+    """z = d A^T x + restart; returns (|z - degree x|_1, |z|_1). A row of degree 0 has no gap: its x is never read, so
+    that its q may be taken to be z."""
+    starts, degree, scale, restart = rows
+    gap, mass, first = 0.0, 0.0, starts[0]
     for i in range(degree.shape[0]):
-        z[i] = d * gather(sources, pulled, starts[i], starts[i + 1], x) + restart[i]
-        gap += abs(z[i] - degree[i] * x[i])
+        last = starts[i + 1]
+        z[i] = d * gather(sources, pulled, first, last, x) + restart[i]
+        gap += degree[i] * abs(z[i] * scale[i] - x[i])
         mass += z[i]
+        first = last
     return gap, mass
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
+def fitted(omega: Any, rate: Any, d: Any) -> Any:
+    """An omega for a block whose changes have just shrunk by `rate` with this one: nearer to the best one, never less.
+
+    By Young's relation (rate + omega - 1)^2 = rate omega^2 mu^2 for mu, at most d, the best is
+    2 / (1 + sqrt(1 - mu^2)).
+    """
+    if rate <= omega - 1:
+        return omega
+    mu = min(d, (rate + omega - 1) / (omega * np.sqrt(rate)))
+    return max(omega, omega + NEARER * (2 / (1 + np.sqrt(1 - mu * mu)) - omega))
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def begin(rows: Any, d: Any, symmetric: Any, x: Any) -> Any:
+    """The first x; returns (the mass of q on rows with a degree, sum(degree)), the latter 0 where the former is not
+    known: then nothing can be corrected by it."""
+    _, degree, scale, restart = rows
+    own, total = 0.0, 0.0
+    for i in range(degree.shape[0]):
+        total += degree[i]
+        if degree[i] > 0:
+            own += restart[i]
+    if not symmetric or total == 0:
+        for i in range(degree.shape[0]):
+            x[i] = restart[i] * scale[i] / (1 - d)
+        return 0.0, 0.0
+    for i in range(degree.shape[0]):
+        x[i] = (restart[i] + degree[i] * (own / (1 - d) - own) / total) * scale[i]
+    return own / (1 - d), total
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def correct(rows: Any, shift: Any, x: Any) -> None:
+    """x += shift on rows with a degree."""
+    _, degree, scale, _ = rows
+    for i in range(degree.shape[0]):
+        x[i] += shift * (degree[i] * scale[i])
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
 def iterate(
-    starts: Any, sources: Any, pulled: Any, degree: Any, restart: Any, d: Any, tol: Any, max_iter: Any, symmetric: Any,
-    x: Any, z: Any,
+    sources: Any, pulled: Any, rows: Any, d: Any, tol: Any, max_iter: Any, symmetric: Any, x: Any, z: Any
 ) -> Any:  # fmt: skip
     """Sweeps until z is proved to be within tol; returns (bound, |z|_1).
 
-    Checked when the gap that a sweep's own change predicts is small enough: a guess that decides when to check, never
-    whether the result is good. See `pagerank_plan` for the relaxation.
+    Checked when the gap that the last changes predict is small enough: a guess that decides when to check, never
+    whether the result is good.
     """
-    omega = 2 / (1 + np.sqrt(1 - d * d)) if symmetric else 1.0
-    predicted = 0.25 * (omega - 1 + d * omega)
-    allowed = 0.8 * tol * (1 - d) / (2 * max(d, 1e-12))
-    change, steps = UNKNOWN, 0
+    whole, total = begin(rows, d, symmetric, x)
+    omega = min(FIRST_OMEGA, 2 / (1 + np.sqrt(1 - d * d))) if symmetric else 1.0
+    least, predicted = (0.0 if symmetric else 0.25 * d), 1.0
+    allowed = tol * (1 - d) / (2 * max(d, 1e-12))
+    change, steps, again = UNKNOWN, 0, True
     bound, mass = np.inf, 1.0
     while True:
-        while steps < max_iter and (change == UNKNOWN or predicted * change > allowed * mass):
-            change = sweep(starts, sources, pulled, degree, restart, d, omega, x)
+        while steps < max_iter and (again or predicted * change > allowed * mass):
+            before, again = change, False
+            change, moved = sweep(sources, pulled, rows, d, omega, x)
             steps += 1
-        gap, mass = check(starts, sources, pulled, degree, restart, d, x, z)
+            if total > 0:
+                correct(rows, (whole - moved) / total, x)
+            rate = min(1.0, change / max(before, 1e-300)) if steps > 1 else 1.0
+            predicted = max(least, rate) if symmetric else least
+            if symmetric and steps % 2 == 0:
+                omega = fitted(omega, rate, d)
+        gap, mass = check(sources, pulled, rows, d, x, z)
         bound = 2 * d * gap / ((1 - d) * mass)
         if bound <= tol or steps >= max_iter:
             return bound, mass
-        predicted = max(predicted, 1.25 * gap / max(change, 1e-300))
-        change = UNKNOWN
+        least, again = max(least, 1.25 * gap / max(change, 1e-300)), True
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def weigh(indptr: Any, weight: Any, lo: Any, degree: Any, scale: Any) -> None:
+    """degree f64[n] = sums of rows lo.., scale f64[n] = 1 / degree, or 0."""
+    for i in range(degree.shape[0]):
+        total = 1.0 * (indptr[lo + i + 1] - indptr[lo + i])
+        if weight is not None:
+            total = 0.0
+            for e in range(indptr[lo + i], indptr[lo + i + 1]):
+                total += weight[e]
+        degree[i] = total
+        scale[i] = 1 / total if total > 0 else 0.0
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -119,9 +243,11 @@ def solve_blocks(
     for b in range(first, last):
         most_n = max(most_n, offsets[b + 1] - offsets[b])
         most_m = max(most_m, indptr[offsets[b + 1]] - indptr[offsets[b]])
-    starts, sources = np.empty(most_n + 1, np.int64), np.empty(most_m, np.uint32)
+    starts, sources = np.empty(most_n + 1, np.uint64), np.empty(most_m, np.uint32)
     pulled = None if weight is None else np.empty(most_m)
-    degree, restart, x, z = np.empty(most_n), np.empty(most_n), np.empty(most_n), np.empty(most_n)
+    at, image = np.empty(most_n, np.uint32), np.empty(most_m, np.uint32)
+    degree, scale = np.empty(most_n), np.empty(most_n)
+    restart, x, z = np.empty(most_n), np.empty(most_n), np.empty(most_n)
     for b in range(first, last):
         lo, hi = offsets[b], offsets[b + 1]
         n = hi - lo
@@ -129,19 +255,15 @@ def solve_blocks(
             values[lo:hi] = 0.0
             bounds[b] = 0.0
             continue
-        symmetric = turn(indptr, indices, weight, lo, hi, starts, sources, pulled)
-        for i in range(n):
-            total = 0.0
-            for e in range(indptr[lo + i], indptr[lo + i + 1]):
-                total += 1.0 if weight is None else weight[e]
-            degree[i] = total if total > 0 else 1.0
+        copy(indptr, indices, weight, lo, hi, starts, sources, pulled)
+        symmetric = is_mirrored(starts, sources, pulled, at[:n], image)
+        if not symmetric:
+            turn(indptr, indices, weight, lo, hi, starts, sources, pulled)
+        weigh(indptr, weight, lo, degree[:n], scale[:n])
         restart[:n] = 0.0
         for s in range(seed_offsets[b], seed_offsets[b + 1]):
             restart[seed_rows[s] - lo] += (1 - d) * seed_mass[s]
-        for i in range(n):
-            x[i] = restart[i] / ((1 - d) * degree[i])
-        bounds[b], mass = iterate(
-            starts, sources, pulled, degree[:n], restart, d, tol, max_iter, symmetric, x, z
-        )  # fmt: skip
+        rows = (starts, degree[:n], scale[:n], restart)
+        bounds[b], mass = iterate(sources, pulled, rows, d, tol, max_iter, symmetric, x, z)
         for i in range(n):
             values[lo + i] = z[i] / mass

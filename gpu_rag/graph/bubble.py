@@ -73,7 +73,7 @@ def bubble_expansion(
     node may be in several. limit: >= 1. cover_first: candidates are ordered by the number of groups without a member
     in them, then by event; this looks at all events. implementation: numba (a heap a question, which stops at `limit`)
     | torch (all questions to the fixpoint by `minplus_relax`) | auto; both give the same. threads: questions at once
-    (numba). A question alone has the same candidates in any batch. Memory: numba, 21 bytes a node and group, a thread;
+    (numba). A question alone has the same candidates in any batch. Memory: numba, 28 bytes a node and group, a thread;
     torch, about 40 bytes an entry and group of all blocks.
     Raises BadInput (blocks, costs, anchors, groups, a path that could cost 2^31), UsageError, MissingBackend.
 

@@ -81,6 +81,36 @@ def shares(nodes: Any, offsets: Any, n: Any, mass: Any, share: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
+def are_weights(weight: Any) -> Any:
+    """Whether all are finite and >= 0."""
+    broken = False
+    for e in range(weight.shape[0]):
+        broken |= not (weight[e] >= 0 and weight[e] < np.inf)
+    return not broken
+
+
+@numba.njit(cache=True, nogil=True)
+def are_rows_of_blocks(indptr: Any, indices: Any, offsets: Any) -> Any:
+    """Whether every row is strictly ascending and within its block. indptr, offsets: checked.
+
+    Counts over all entries, since a loop over each row costs a wrongly guessed branch at its end: the places where a
+    column is not above the one before it must be as many as rows begin at such places.
+    """
+    n_descents = 0
+    for e in range(1, indices.shape[0]):
+        n_descents += indices[e] <= indices[e - 1]
+    outside = False
+    for b in range(offsets.shape[0] - 1):
+        for i in range(offsets[b], offsets[b + 1]):
+            first, last = indptr[i], indptr[i + 1]
+            if first < last:
+                outside |= (indices[first] < offsets[b]) | (indices[last - 1] >= offsets[b + 1])
+                if first > 0:
+                    n_descents -= indices[first] <= indices[first - 1]
+    return not outside and n_descents == 0
+
+
+@numba.njit(cache=True, nogil=True)
 def is_matrix(indptr: Any, indices: Any, weight: Any, offsets: Any) -> Any:
     """Whether every row is ascending and within its block, and the weights are finite and >= 0. offsets: checked."""
     n, m = indptr.shape[0] - 1, indices.shape[0]
@@ -88,24 +118,12 @@ def is_matrix(indptr: Any, indices: Any, weight: Any, offsets: Any) -> Any:
         return False
     if weight is not None and weight.shape[0] != m:
         return False
+    falls = False
     for i in range(n):
-        if indptr[i] > indptr[i + 1]:
-            return False
-    for b in range(offsets.shape[0] - 1):
-        for i in range(offsets[b], offsets[b + 1]):
-            before, falls = offsets[b] - 1, False
-            for e in range(indptr[i], indptr[i + 1]):
-                falls |= indices[e] <= before
-                before = indices[e]
-            if falls or before >= offsets[b + 1]:
-                return False
-    if weight is not None:
-        broken = False
-        for e in range(m):
-            broken |= not (weight[e] >= 0 and weight[e] < np.inf)
-        if broken:
-            return False
-    return True
+        falls |= indptr[i] > indptr[i + 1]
+    if falls or not are_rows_of_blocks(indptr, indices, offsets):
+        return False
+    return weight is None or are_weights(weight)
 
 
 @numba.njit(cache=True, nogil=True)

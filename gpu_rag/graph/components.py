@@ -9,6 +9,8 @@ from gpu_rag.errors import MissingBackend, UsageError
 from gpu_rag.graph.backend import chosen, has_numba, preferred
 from gpu_rag.graph.csr import row_of_entry
 from gpu_rag.graph.ego import CheckedGraph, checked
+from gpu_rag.graph.room import check_room
+from gpu_rag.graph.union import flattened
 from gpu_rag.types import CSR
 
 
@@ -21,6 +23,7 @@ def connected_components(csr: CSR | CheckedGraph, *, implementation: str = "auto
     Four nodes with the edges 0 - 2 and 1 - 3 are labelled [0, 1, 0, 1].
     """
     graph = checked(csr).csr
+    check_room(12 * graph.n, graph.indptr.device, f"labels of {graph.n:,} nodes", "free memory")
     if graph.n == 0:
         return torch.zeros(0, dtype=torch.int64, device=graph.indptr.device)
     return BY[chosen("connected_components", pick_implementation(graph.indptr.device, implementation))](graph)
@@ -72,12 +75,10 @@ def smallest_labels(csr: CSR) -> torch.Tensor:
         for ends in (rows, columns):  # hook the root of each end as well, so that trees merge
             hooked.scatter_reduce_(0, ends, least, "amin")
             hooked.scatter_reduce_(0, label[ends], least, "amin")
-        jumped = hooked[hooked]
-        while not torch.equal(jumped, hooked):
-            hooked, jumped = jumped, jumped[jumped]
-        if torch.equal(jumped, label):
+        hooked = flattened(hooked)
+        if torch.equal(hooked, label):
             return label
-        label = jumped
+        label = hooked
 
 
 BY = {"numba": _by_unions, "scipy": _by_scipy, "torch": smallest_labels}

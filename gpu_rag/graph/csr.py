@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from gpu_rag.errors import BadInput
+from gpu_rag.graph.backend import is_cpu
 from gpu_rag.graph.compiled import compiled_checks
 from gpu_rag.graph.room import check_room
 from gpu_rag.types import CSR
@@ -153,22 +154,54 @@ def check_csr(csr: CSR) -> None:
 
 
 def is_sound(csr: CSR, blocks: torch.Tensor | None = None) -> bool:
-    """Whether a compiled pass finds nothing wrong; False also where it cannot read `csr` (another device or type).
+    """Whether one pass finds nothing wrong: compiled on the CPU, elsewhere in torch with one wait for the device. False
+    also where it cannot read `csr` (another type, or no numba).
 
-    blocks: checked offsets i64[B+1]; an entry must lie in the block of its row. None: all rows are one block.
+    blocks: checked offsets i64[B+1] up to N; an entry must lie in the block of its row. None: all rows are one block.
     """
     arrays = (csr.indptr, csr.indices, *(() if csr.weight is None else (csr.weight,)))
     dtypes = (torch.int64, torch.int32, torch.float32)
     if any(a.dtype != t or a.dim() != 1 or a.device != csr.indptr.device for a, t in zip(arrays, dtypes)):
         return False
+    if csr.indptr.shape[0] == 0 or (csr.weight is not None and csr.weight.shape != csr.indices.shape):
+        return False
+    if not is_cpu(csr.indptr.device):
+        return not bool(_is_broken(csr, blocks))
     checks = compiled_checks(csr.indptr.device)
-    if checks is None or csr.indptr.shape[0] == 0:
+    if checks is None:
         return False
     if blocks is None:
         blocks = torch.tensor([0, csr.n], device=csr.indptr.device)
     indptr, indices, offsets = (a.contiguous().numpy() for a in (csr.indptr, csr.indices, blocks))
     weight = None if csr.weight is None else csr.weight.detach().contiguous().numpy()
     return bool(checks.is_matrix(indptr, indices, weight, offsets))
+
+
+def _is_broken(csr: CSR, blocks: torch.Tensor | None) -> torch.Tensor:
+    """bool[] on the device, not waited for: whether `csr` is not as `check_csr` wants it, or leaves its blocks."""
+    indptr, indices = csr.indptr, csr.indices
+    broken = (indptr[0] != 0) | (indptr[-1] != csr.m) | (indptr.diff() < 0).any()
+    if blocks is not None:
+        broken |= blocks[-1] != csr.n
+    if csr.m and csr.n:
+        low, high = indices.aminmax()
+        begins = torch.zeros(csr.m + 1, dtype=torch.bool, device=indptr.device)
+        begins[indptr.clamp(0, csr.m)] = True
+        broken |= (low < 0) | (high >= csr.n) | ((indices[1:] <= indices[:-1]) & ~begins[1 : csr.m]).any()
+        if blocks is not None and blocks.shape[0] > 1:
+            broken |= _leaves_blocks(csr, blocks)
+    if csr.weight is not None:
+        broken |= (~(torch.isfinite(csr.weight) & (csr.weight >= 0))).any()
+    return broken
+
+
+def _leaves_blocks(csr: CSR, blocks: torch.Tensor) -> torch.Tensor:
+    """bool[]: whether a row, whose columns ascend, begins or ends outside its block; any row pointers."""
+    block = torch.searchsorted(blocks, torch.arange(csr.n, device=blocks.device), right=True) - 1
+    block = block.clamp(0, blocks.shape[0] - 2)
+    first, last = csr.indptr[:-1].clamp(0, csr.m - 1), (csr.indptr[1:] - 1).clamp(0, csr.m - 1)
+    inside = (csr.indices[first] >= blocks[block]) & (csr.indices[last] < blocks[block + 1])
+    return ((csr.indptr.diff() > 0) & ~inside).any()
 
 
 def _check_arrays(csr: CSR) -> None:
@@ -205,9 +238,10 @@ def transpose(csr: CSR) -> CSR:
 def is_symmetric(csr: CSR) -> bool:
     """Whether `csr` equals its transpose, weights compared bit by bit (as `csr_from_edges` makes them)."""
     other = transpose(csr)
-    if not torch.equal(csr.indptr, other.indptr) or not torch.equal(csr.indices, other.indices):
-        return False
-    return csr.weight is None or other.weight is None or torch.equal(csr.weight, other.weight)
+    same = (csr.indptr == other.indptr).all() & (csr.indices == other.indices).all()
+    if csr.weight is not None and other.weight is not None:
+        same &= (csr.weight == other.weight).all()
+    return bool(same)
 
 
 def degrees(csr: CSR) -> torch.Tensor:

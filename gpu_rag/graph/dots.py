@@ -33,13 +33,21 @@ def check_unit_rows(vectors: torch.Tensor, name: str) -> None:
         raise BadInput(f"{name} are no matrix", given=given, expected="f16 or f32 [N, D], D >= 1")
     if _are_units(vectors):
         return  # one compiled pass; the slow checks below say what is wrong
+    wrong = [_are_no_units(rows).any() for _, rows in _parts(vectors)]
+    if not wrong or not bool(torch.stack(wrong).any()):  # one wait for the device, however many parts
+        return
     for first, rows in _parts(vectors):
-        length = torch.linalg.vector_norm(rows.float(), dim=1)
-        bad = ~((length - 1).abs() <= LONGEST - 1) & (length != 0)
+        bad = _are_no_units(rows)
         if bool(bad.any()):
             at = int(bad.nonzero()[0, 0])
-            given = f"length {float(length[at]):.6g} of row {first + at}"
+            given = f"length {float(torch.linalg.vector_norm(rows[at].float())):.6g} of row {first + at}"
             raise BadInput(f"{name} are not unit rows", given=given, expected="length 1, or a row of zeros")
+
+
+def _are_no_units(rows: torch.Tensor) -> torch.Tensor:
+    """bool[N]: the rows whose length is neither 1 nor 0."""
+    length = torch.linalg.vector_norm(rows.float(), dim=1)
+    return ~((length - 1).abs() <= LONGEST - 1) & (length != 0)
 
 
 def _are_units(vectors: torch.Tensor) -> bool:

@@ -14,7 +14,16 @@ from gpu_rag.graph.backend import check_threads, pick_implementation, run_parts
 from gpu_rag.graph.compiled import shortened
 from gpu_rag.graph.csr import check_csr
 from gpu_rag.graph.ego_words import WORD, balls_by_words
-from gpu_rag.graph.ragged import arrays_of, check_ragged, check_sets, expand, ragged_of_keys, row_of_value
+from gpu_rag.graph.ragged import (
+    EXPAND_AT_ONCE,
+    arrays_of,
+    check_ragged,
+    check_sets,
+    expand,
+    places_of,
+    ragged_of_keys,
+    row_of_value,
+)
 from gpu_rag.graph.room import check_room
 from gpu_rag.types import CSR, Blocks, Ragged
 
@@ -131,38 +140,61 @@ def _balls_by_numba(
 
 
 def _balls_by_torch(graph: CSR, seeds: Ragged, radius: int, limit: int | None, allowed: torch.Tensor | None) -> Ragged:
-    """By keys question * N + node, ascending: the ball so far, and the frontier that the next hop leaves from."""
-    n = max(graph.n, 1)
+    """By ascending keys question * N + node, all questions a hop at a time.
+
+    The host waits once a hop, for two sizes: how many nodes are new, and how many entries their rows have.
+    """
+    n, batch = max(graph.n, 1), seeds.batch
     ball = torch.zeros(0, dtype=torch.int64, device=graph.indptr.device)
-    front = torch.unique(row_of_value(seeds) * n + seeds.values.long())
+    found = (row_of_value(seeds) * n + seeds.values.long()).sort().values
+    size = torch.zeros(batch, dtype=torch.int64, device=ball.device)
     for hop in range(radius + 1):
+        new = _are_new(found, ball)
+        if hop and allowed is not None:
+            new &= allowed[found % n]
         if limit is not None:
-            front = _within_limit(front, ball, seeds.batch, n, limit)
+            new, size = _within_limit(found, new, size, n, limit)
+        degree = graph.indptr[found % n + 1] - graph.indptr[found % n] if hop < radius and graph.n else new.long()
+        n_new, n_entries = torch.stack([new.sum(), (degree * new).sum()]).tolist()
+        front = found[places_of(new, n_new)]
         ball = torch.cat([ball, front]).sort().values
-        if hop < radius:
-            front = without(neighbours(graph, front, allowed), ball)
-            if front.numel() == 0:
-                break
-    return ragged_of_keys(ball, seeds.batch, n)
+        if hop == radius or n_entries == 0:
+            break
+        found = _neighbours(graph, front, n_entries)
+    return ragged_of_keys(ball, batch, n)
 
 
-def _within_limit(front: torch.Tensor, ball: torch.Tensor, batch: int, n: int, limit: int) -> torch.Tensor:
-    """The first keys of each question's front that its ball has room for."""
-    starts = torch.arange(batch, device=front.device) * n
-    room = limit - (torch.searchsorted(ball, starts + n) - torch.searchsorted(ball, starts))
-    place = torch.arange(front.shape[0], device=front.device) - torch.searchsorted(front, starts)[front // n]
-    return front[place < room[front // n]]
+def _are_new(found: torch.Tensor, ball: torch.Tensor) -> torch.Tensor:
+    """bool[T]: the first of equal ones of the ascending keys `found`, where it is not in the ascending `ball`."""
+    new = torch.ones_like(found, dtype=torch.bool)
+    new[1:] = found[1:] != found[:-1]
+    if ball.shape[0]:
+        new &= ball[torch.searchsorted(ball, found).clamp_(max=ball.shape[0] - 1)] != found
+    return new
 
 
-def neighbours(graph: CSR, keys: torch.Tensor, allowed: torch.Tensor | None) -> torch.Tensor:
-    """The distinct keys question * N + neighbour of keys question * N + node, ascending."""
+def _within_limit(
+    found: torch.Tensor, new: torch.Tensor, size: torch.Tensor, n: int, limit: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which new keys their balls, of `size` nodes now, have room for, the first ones first; and the new sizes."""
+    batch = size.shape[0]
+    starts = torch.searchsorted(found, torch.arange(batch + 1, device=found.device) * n)
+    before = torch.zeros(found.shape[0] + 1, dtype=torch.int64, device=found.device)
+    before[1:] = new.cumsum(0)
+    full = before[starts[:-1]] + limit - size  # the place of the first new key that has no room
+    kept = new & (before[:-1] < full[found // n])
+    return kept, (size + before[starts].diff()).clamp_(max=limit)
+
+
+def _neighbours(graph: CSR, keys: torch.Tensor, n_entries: int) -> torch.Tensor:
+    """The keys question * N + neighbour of the keys question * N + node, ascending, with repeats where one piece of
+    their entries is all."""
     node = keys % max(graph.n, 1)
-    pieces = [keys[:0]]
-    for owner, entry in expand(graph.indptr[node], graph.indptr[node + 1]):
-        column = graph.indices[entry].long()
-        reached = (keys - node)[owner] + column
-        pieces.append(torch.unique(reached if allowed is None else reached[allowed[column]]))
-    return pieces[1] if len(pieces) == 2 else torch.unique(torch.cat(pieces))
+    questions, pieces = keys - node, []
+    for owner, entry in expand(graph.indptr[node], graph.indptr[node + 1], n_entries):
+        reached = questions[owner] + graph.indices[entry]
+        pieces.append(reached if n_entries <= EXPAND_AT_ONCE else torch.unique(reached))
+    return torch.cat(pieces).sort().values
 
 
 def without(keys: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
@@ -255,9 +287,10 @@ def _inside_by_torch(graph: CSR, nodes: Ragged) -> Inside:
         wanted = block[owner] + graph.indices[entry]
         at = torch.searchsorted(known, wanted)
         hit = known[at.clamp(max=known.shape[0] - 1)] == wanted
-        counts += torch.bincount(owner[hit], minlength=counts.shape[0])
-        columns.append(at[hit])
-        entries.append(entry[hit])
+        counts.index_add_(0, owner, hit.long())
+        hits = hit.nonzero()[:, 0]
+        columns.append(at[hits])
+        entries.append(entry[hits])
     indptr = torch.zeros(counts.shape[0] + 1, dtype=torch.int64, device=counts.device)
     indptr[1:] = counts.cumsum(0)
     return indptr, torch.cat(columns).int(), torch.cat(entries)

@@ -120,11 +120,12 @@ def hop_edges(
     """Checks edges and prepares their search, once. Arguments as in `HopEdges`; all on one device. Raises BadInput."""
     check_unit_rows(vectors, "vectors")
     _check_keywords(keywords, vectors, n_keywords)
-    check_ragged(Ragged(target, indptr), "targets", n=indptr.shape[0] - 1, device=vectors.device)
+    check_ragged(Ragged(target, indptr), "targets", n=indptr.numel() - 1, device=vectors.device)
     if vector_of.shape != target.shape or keywords.batch != target.shape[0] or vector_of.device != vectors.device:
         given = f"{tuple(target.shape)} targets, {tuple(vector_of.shape)} vectors, {keywords.batch} keyword lists"
         raise BadInput("edges do not match", given=given, expected="one of each an edge, on one device")
     check_range(vector_of, vectors.shape[0], "the vector of an edge")
+    check_room(16 * n_keywords, vectors.device, f"lists of {n_keywords:,} keywords", "number the keywords that occur")
     order = torch.argsort(vector_of.long(), stable=True)
     used, columns, counts = torch.unique(vector_of.long(), return_inverse=True, return_counts=True)
     starts = torch.zeros(used.shape[0] + 1, dtype=torch.int64, device=used.device)
@@ -143,6 +144,8 @@ def hop_edges(
 
 
 def _check_keywords(keywords: Ragged, vectors: torch.Tensor, n_keywords: int | None) -> None:
+    if n_keywords is not None and n_keywords < 0:
+        raise BadInput("a negative number of keywords", given=n_keywords, expected=">= 0")
     check_ragged(keywords, "keywords", n=n_keywords, device=vectors.device)
     check_ascending(keywords, "keywords")
 
@@ -272,13 +275,14 @@ def _check_k(k: int) -> None:
         raise BadInput("k is out of range", given=k, expected=">= 1")
 
 
-def tiles(edges: HopEdges) -> list[tuple[int, int]]:
-    """Ranges (u0, u1) of used vectors with at most EDGE_TILE edges each, or one vector if it has more."""
+def tiles(edges: HopEdges) -> list[tuple[int, int, int, int]]:
+    """Ranges (u0, u1) of used vectors with at most EDGE_TILE edges each, or one vector if it has more, and the places
+    (p0, p1) of their edges in `order`."""
     found, first, n = [], 0, int(edges.used.shape[0])
     ends = edges.starts.cpu()
     while first < n:
         room = ends[first] + EDGE_TILE
         last = max(first + 1, int(torch.searchsorted(ends, room, right=True)) - 1)
-        found.append((first, last))
+        found.append((first, last, int(ends[first]), int(ends[last])))
         first = last
     return found

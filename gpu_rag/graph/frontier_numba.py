@@ -78,7 +78,7 @@ def top_edges_by_numba(asked: Asked, edges: HopEdges, k: int, threads: int) -> T
 
     def search(first: int) -> None:
         wanted = asked.vectors[first : first + QUESTION_TILE]
-        for u0, u1 in parts:
+        for u0, u1, _, _ in parts:
             tile = rows[u0:u1] if whole else rows[edges.used[u0:u1]]
             dots = fast.product(wanted, tile).numpy()
             kernels.search_tile(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from gpu_rag_kernels.ragged_gather_dot_topk import gather_dots, ragged_gather_dot_topk
 
@@ -11,35 +13,30 @@ from gpu_rag.graph.ragged import expand, row_of_value
 from gpu_rag.types import Ragged, TopK
 
 
-def _scores(
-    asked: Asked, b: torch.Tensor, vectors: torch.Tensor, row: torch.Tensor, keywords: Ragged, thing: torch.Tensor
-) -> torch.Tensor:
-    """f32[P]: SIM of question b[p] and thing[p], whose vector is row[p]."""
-    dots = exact_dots(asked.vectors.detach(), b, vectors.detach(), row)
-    return ((_shares(asked.keywords, b, keywords, thing) + dots) / 2).float()
+def _scores(asked: Asked, b: torch.Tensor, edges: HopEdges, edge: torch.Tensor) -> torch.Tensor:
+    """f32[P]: SIM of question b[p] and edge[p]."""
+    dots = exact_dots(asked.vectors.detach(), b, edges.vectors.detach(), edges.vector_of[edge].long())
+    return ((_shares(asked.keywords, b, edges, edge) + dots) / 2).float()
 
 
-def _shares(asked: Ragged, b: torch.Tensor, keywords: Ragged, thing: torch.Tensor) -> torch.Tensor:
+def _shares(asked: Ragged, b: torch.Tensor, things: Described | HopEdges, thing: torch.Tensor) -> torch.Tensor:
     """f64[P]: the Jaccard index of the keywords of question b[p] and thing[p]."""
-    shared = _shared(asked, b, keywords, thing)
-    union = asked.offsets.diff()[b] + keywords.offsets.diff()[thing] - shared
+    shared = _shared(asked, b, things.keywords, thing, things.n_keywords)
+    union = asked.offsets.diff()[b] + things.keywords.offsets.diff()[thing] - shared
     return shared.double() / union.clamp_(min=1).double()  # two empty sets: 0 / 1
 
 
-def _shared(asked: Ragged, b: torch.Tensor, keywords: Ragged, thing: torch.Tensor) -> torch.Tensor:
-    """i64[P]: how many keywords question b[p] and thing[p] share."""
+def _shared(asked: Ragged, b: torch.Tensor, keywords: Ragged, thing: torch.Tensor, n_keywords: int) -> torch.Tensor:
+    """i64[P]: how many keywords question b[p] and thing[p] share; those of things are below n_keywords."""
     found = torch.zeros_like(b)
     if not asked.values.numel() or not keywords.values.numel():
         return found
-    width = 1 + int(keywords.values.max())
-    own = asked.values < width  # others are in no list; a large one would not fit a key
-    known = row_of_value(asked)[own] * width + asked.values[own].long()  # ascending
-    if not known.numel():
-        return found
+    width = n_keywords + 1  # others are in no list; a large one would not fit a key
+    known = row_of_value(asked) * width + asked.values.long().clamp(max=n_keywords)  # ascending
     for pair, place in expand(keywords.offsets[thing], keywords.offsets[thing + 1]):
-        wanted = b[pair] * width + keywords.values[place].long()
+        wanted = b[pair] * width + keywords.values[place]
         at = torch.searchsorted(known, wanted).clamp_(max=known.shape[0] - 1)
-        found += torch.bincount(pair[known[at] == wanted], minlength=found.shape[0])
+        found.index_add_(0, pair, (known[at] == wanted).long())
     return found
 
 
@@ -47,7 +44,7 @@ def lists_by_torch(asked: Asked, things: Described, lists: Ragged, kernel: str) 
     """`score_lists` of checked inputs. kernel: that of the dot products, reference | triton."""
     b, rows = row_of_value(lists), lists.values.long()
     dots = gather_dots(asked.vectors.detach(), b, things.vectors.detach(), lists.values, implementation=kernel)
-    return ((_shares(asked.keywords, b, things.keywords, rows) + dots) / 2).float()
+    return ((_shares(asked.keywords, b, things, rows) + dots) / 2).float()
 
 
 def frontier_by_torch(asked: Asked, edges: HopEdges, frontier: Ragged, k: int, kernel: str) -> TopK:
@@ -57,16 +54,15 @@ def frontier_by_torch(asked: Asked, edges: HopEdges, frontier: Ragged, k: int, k
     scores = torch.full(ids.shape, -torch.inf, device=vertices.device)
     first, last = edges.indptr[vertices], edges.indptr[vertices + 1]
     for owner, edge in expand(first, last):  # an owner is never cut
-        row, counts = torch.unique_consecutive(owner, return_counts=True)
-        offsets = torch.zeros(row.shape[0] + 1, dtype=torch.int64, device=row.device)
+        counts = torch.zeros_like(vertices).index_add_(0, owner, torch.ones_like(owner))  # 0 of those of other pieces
+        offsets = torch.zeros(vertices.shape[0] + 1, dtype=torch.int64, device=vertices.device)
         offsets[1:] = counts.cumsum(0)
         found = ragged_gather_dot_topk(
             asked.vectors.detach(), edges.vectors.detach(), Ragged(edges.vector_of[edge], offsets), k,
-            owner=question[row], bias=_shares(asked.keywords, question[owner], edges.keywords, edge),
-            implementation=kernel,
+            owner=question, bias=_shares(asked.keywords, question[owner], edges, edge), implementation=kernel,
         )  # fmt: skip
-        ids[row] = torch.where(found.ids < 0, -1, first[row, None] + found.ids).int()
-        scores[row] = found.scores / 2  # halving is exact: the sum was rounded once
+        ids = torch.where(found.ids < 0, ids, (first[:, None] + found.ids).int())
+        scores = torch.where(found.ids < 0, scores, found.scores / 2)  # halving is exact: the sum was rounded once
     return TopK(ids, scores)
 
 
@@ -80,7 +76,7 @@ def _sorted(row: torch.Tensor, score: torch.Tensor, edge: torch.Tensor) -> torch
 def _fill(ids: torch.Tensor, scores: torch.Tensor, row: torch.Tensor, edge: torch.Tensor, score: torch.Tensor) -> None:
     """Writes the first entries of each row, which come sorted by row."""
     place = torch.arange(row.shape[0], device=row.device) - torch.searchsorted(row, row)
-    kept = place < ids.shape[1]
+    kept = (place < ids.shape[1]).nonzero()[:, 0]
     ids[row[kept], place[kept]] = edge[kept].int()
     scores[row[kept], place[kept]] = score[kept]
 
@@ -90,71 +86,101 @@ def top_edges_by_torch(asked: Asked, edges: HopEdges, k: int) -> TopK:
     batch = asked.keywords.batch
     ids = torch.full((batch, k), -1, dtype=torch.int32, device=edges.indptr.device)
     scores = torch.full((batch, k), -torch.inf, device=edges.indptr.device)
-    for first in range(0, batch, QUESTION_TILE):
-        last = min(first + QUESTION_TILE, batch)
-        offsets = asked.keywords.offsets[first : last + 1]
-        values = asked.keywords.values[int(offsets[0]) : int(offsets[-1])]
-        part = Asked(asked.vectors[first:last].detach(), Ragged(values, offsets - offsets[0]))
-        _search(part, edges, ids[first:last], scores[first:last])
+    parts = _parts(asked)
+    for tile in tiles(edges):
+        part_of_edges = _Tile.of(edges, *tile)
+        for first, part in parts:
+            last = first + part.keywords.batch
+            _search(part, edges, part_of_edges, ids[first:last], scores[first:last])
     return TopK(ids, scores)
 
 
-def _search(asked: Asked, edges: HopEdges, ids: torch.Tensor, scores: torch.Tensor) -> None:
-    """Fills the rows of some questions, tile after tile of edges."""
+def _parts(asked: Asked) -> list[tuple[int, Asked]]:
+    """The questions, QUESTION_TILE at a time, with the first one's number."""
+    bounds = [*range(0, asked.keywords.batch, QUESTION_TILE), asked.keywords.batch]
+    ends = asked.keywords.offsets[torch.tensor(bounds)].tolist()
+    return [
+        (first, Asked(
+            asked.vectors[first:last].detach(),
+            Ragged(asked.keywords.values[lo:hi], asked.keywords.offsets[first : last + 1] - lo),
+        ))
+        for first, last, lo, hi in zip(bounds, bounds[1:], ends, ends[1:])
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """Edges that are searched together. first: the place in `order` of the first; edge i64[P]; column i64[P], the row
+    of `vectors` f32[U, D] that each carries; targets: how many there are; target i64[P], the number of each."""
+
+    first: int
+    edge: torch.Tensor
+    column: torch.Tensor
+    vectors: torch.Tensor
+    targets: int
+    target: torch.Tensor
+
+    @classmethod
+    def of(cls, edges: HopEdges, u0: int, u1: int, p0: int, p1: int) -> _Tile:
+        """Those of the used vectors u0..u1, at the places p0..p1."""
+        edge = edges.order[p0:p1]
+        targets, number = torch.unique(edges.target[edge], return_inverse=True)
+        vectors = edges.vectors[edges.used[u0:u1]].float()
+        return cls(p0, edge, edges.column_of[p0:p1] - u0, vectors, targets.shape[0], number)
+
+
+def _search(asked: Asked, edges: HopEdges, tile: _Tile, ids: torch.Tensor, scores: torch.Tensor) -> None:
+    """Takes the edges of a tile into the rows of some questions."""
     fast = filter_for(asked.vectors[:0], edges.vectors[:0], dtype=torch.float32)
     slack = fast.slack  # which has room for the f32 sum with a share
     sizes, words = edges.keywords.offsets.diff(), asked.keywords.offsets.diff()
-    for u0, u1 in tiles(edges):
-        p0, p1 = int(edges.starts[u0]), int(edges.starts[u1])
-        edge = edges.order[p0:p1]
-        column = edges.column_of[p0:p1] - u0
-        dots = fast.product(asked.vectors, edges.vectors[edges.used[u0:u1]].float())
-        shared = _overlaps(asked.keywords, edges, p0, p1)
-        rough = dots[:, column] + shared / (words[:, None] + sizes[edge] - shared).clamp_(min=1)
-        reach = torch.maximum(2 * scores[:, -1].double(), _least(rough, edges.target[edge], ids.shape[1]) - slack)
-        row, place = (rough >= (reach - slack)[:, None]).nonzero().T
-        found = edge[place]
-        score = _scores(asked, row, edges.vectors, edges.vector_of[found].long(), edges.keywords, found)
-        _merge(ids, scores, row, found, score, edges.target)
+    dots = fast.product(asked.vectors, tile.vectors)
+    shared = _overlaps(asked.keywords, edges, tile)
+    rough = dots[:, tile.column] + shared / (words[:, None] + sizes[tile.edge] - shared).clamp_(min=1)
+    reach = torch.maximum(2 * scores[:, -1].double(), _least(rough, tile, ids.shape[1]) - slack)
+    row, place = (rough >= (reach - slack)[:, None]).nonzero().T
+    found = tile.edge[place]
+    _merge(ids, scores, row, found, _scores(asked, row, edges, found), edges)
 
 
-def _overlaps(asked: Ragged, edges: HopEdges, p0: int, p1: int) -> torch.Tensor:
-    """f32[B, p1 - p0]: how many keywords each question shares with the edge at each place."""
-    shared = torch.zeros(asked.batch, p1 - p0, device=edges.indptr.device)
-    known = asked.values < edges.n_keywords
-    words, question = asked.values[known].long(), row_of_value(asked)[known]
-    for owner, at in expand(edges.list_offsets[words], edges.list_offsets[words + 1]):
-        place = edges.list_places[at]
-        inside = (place >= p0) & (place < p1)
-        pair = question[owner[inside]] * (p1 - p0) + place[inside] - p0
+def _overlaps(asked: Ragged, edges: HopEdges, tile: _Tile) -> torch.Tensor:
+    """f32[B, P]: how many keywords each question shares with the edge at each place."""
+    size = tile.edge.shape[0]
+    shared = torch.zeros(asked.batch, size, device=edges.indptr.device)
+    known, words = asked.values < edges.n_keywords, asked.values.long().clamp(max=max(edges.n_keywords - 1, 0))
+    first, question = edges.list_offsets[words], row_of_value(asked)
+    last = torch.where(known, edges.list_offsets[(words + 1).clamp(max=edges.n_keywords)], first)
+    for owner, at in expand(first, last):
+        place = edges.list_places[at] - tile.first
+        inside = ((place >= 0) & (place < size)).nonzero()[:, 0]
+        pair = question[owner[inside]] * size + place[inside]
         shared.view(-1).index_add_(0, pair, torch.ones_like(pair, dtype=shared.dtype))
     return shared
 
 
-def _least(rough: torch.Tensor, target: torch.Tensor, k: int) -> torch.Tensor:
+def _least(rough: torch.Tensor, tile: _Tile, k: int) -> torch.Tensor:
     """f64[B]: the k-th best of the largest entries of each target; -inf where there are fewer targets."""
-    targets, place = torch.unique(target, return_inverse=True)
-    if targets.shape[0] < k:
+    if tile.targets < k:
         return torch.full(rough.shape[:1], -torch.inf, dtype=torch.float64, device=rough.device)
-    peaks = torch.full((rough.shape[0], targets.shape[0]), -torch.inf, device=rough.device)
-    peaks.scatter_reduce_(1, place.expand_as(rough), rough, "amax")
+    peaks = torch.full((rough.shape[0], tile.targets), -torch.inf, device=rough.device)
+    peaks.scatter_reduce_(1, tile.target.expand_as(rough), rough, "amax")
     return torch.topk(peaks, k, dim=1).values[:, -1].double()
 
 
 def _merge(
     ids: torch.Tensor, scores: torch.Tensor, row: torch.Tensor, edge: torch.Tensor, score: torch.Tensor,
-    target: torch.Tensor,
+    edges: HopEdges,
 ) -> None:  # fmt: skip
-    """Updates the lists in place with further edges."""
-    held_row, held_place = (ids >= 0).nonzero().T
-    row = torch.cat([held_row, row])
-    edge = torch.cat([ids[held_row, held_place].long(), edge])
-    score = torch.cat([scores[held_row, held_place], score])
-    n = max(int(target.max()) + 1, 1)
-    best = _sorted(row * n + target[edge].long(), score, edge)  # each target's best edge first
-    key = (row * n + target[edge].long())[best]
+    """Updates the lists in place with further edges. What fills a list up is a candidate too, of no vertex."""
+    rows = torch.arange(ids.shape[0], device=ids.device)[:, None].expand_as(ids)
+    row = torch.cat([rows.flatten(), row])
+    edge = torch.cat([ids.flatten().long(), edge])
+    score = torch.cat([scores.flatten(), score])
+    target = torch.where(edge >= 0, edges.target[edge.clamp(min=0)].long(), edges.n)
+    key = row * (edges.n + 1) + target
+    best = _sorted(key, score, edge)  # each target's best edge first
     leads = torch.ones_like(key, dtype=torch.bool)
-    leads[1:] = key[1:] != key[:-1]
+    leads[1:] = key[best][1:] != key[best][:-1]
     best = best[leads]
     best = best[_sorted(row[best], score[best], edge[best])]
     _fill(ids, scores, row[best], edge[best], score[best])

@@ -145,7 +145,8 @@ def csr_from_networkx(graph: Any, *, weight: str | None = "weight") -> tuple[CSR
     nx = library("networkx")
     names = list(graph)
     if not names:
-        return CSR(torch.zeros(1, dtype=torch.int64), torch.zeros(0, dtype=torch.int32)), names
+        none = None if weight is None else torch.zeros(0)
+        return CSR(torch.zeros(1, dtype=torch.int64), torch.zeros(0, dtype=torch.int32), none), names
     csr = csr_from_scipy(nx.to_scipy_sparse_array(graph, nodelist=names, weight=weight, dtype=np.float64, format="csr"))
     return (csr if weight is not None else CSR(csr.indptr, csr.indices)), names
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.backend import pick_implementation
+from gpu_rag.graph.backend import is_cpu, pick_implementation
 from gpu_rag.graph.room import check_room
 from gpu_rag.types import TopK
 
@@ -22,7 +22,7 @@ def topk_rows(scores: torch.Tensor, k: int, *, lo: int = 0) -> TopK:
     scores: f32[B, N], -inf marks a column that is no candidate and is never returned; NaN is an error. k >= 0; where
     a row has fewer than k candidates it is padded with (-1, -inf). Equal scores come in ascending id, also at the cut:
     `torch.topk` picks any of them. Returns TopK(i32[B, k], f32[B, k]). Raises BadInput.
-    Memory: a copy of the rows that have ties at the cut.
+    Memory: 16 bytes an entry of rows shorter than 128 k, little beside longer ones. The host waits for a device once.
 
     Scores [1, 3, 3, 2] with k = 2 give ids [1, 2]; with k = 1 id 1.
     """
@@ -38,15 +38,15 @@ def topk_rows(scores: torch.Tensor, k: int, *, lo: int = 0) -> TopK:
             row = int(scores.isnan().any(1).nonzero()[0, 0])
             raise BadInput("a score is not a number", given=f"NaN in row {row}", expected="numbers")
         if width:
-            columns, values = _selected(scores, width)
+            columns, values = selected(scores, width)
             real = values > -torch.inf
             ids[:, :width] = torch.where(real, columns + lo, -1).int()
             best[:, :width] = values
     return TopK(ids, best)
 
 
-def _selected(scores: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Columns i64[B, width] and their scores, by (-score, column).
+def selected(scores: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Columns i64[B, width] and their scores, by (-score, column); no NaN, width <= N. No wait for a device.
 
     Long rows by the peaks of their blocks: the best `width` blocks by (-peak, block) hold the best `width` columns,
     since each block before another has an entry before every entry of the other.
@@ -55,7 +55,7 @@ def _selected(scores: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Ten
         return _selected_directly(scores, width)
     whole = scores.shape[1] // BLOCK * BLOCK
     peaks = scores[:, :whole].unflatten(1, (-1, BLOCK)).amax(2)
-    blocks = _selected(peaks, width)[0].sort(dim=1).values
+    blocks = selected(peaks, width)[0].sort(dim=1).values
     columns = (blocks[:, :, None] * BLOCK + torch.arange(BLOCK, device=scores.device)).flatten(1)
     rest = torch.arange(whole, scores.shape[1], device=scores.device).expand(scores.shape[0], -1)
     columns = torch.cat([columns, rest], 1)
@@ -64,19 +64,16 @@ def _selected(scores: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Ten
 
 
 def _selected_directly(scores: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """`_selected` in one piece."""
-    values, columns = torch.topk(scores, min(width + 1, scores.shape[1]), dim=1)  # one more shows a tie at the cut
-    cut, following, columns = values[:, width - 1 : width], values[:, width:], columns[:, :width]
-    tied = ((following == cut) & (cut > -torch.inf)).any(1).nonzero()[:, 0]
-    if tied.numel():  # which of the equal ones were taken is unspecified: take the first ones
-        part, edge = scores[tied], cut[tied]
-        above, equal = part > edge, part == edge
-        room = width - above.sum(1, keepdim=True)
-        taken = above | (equal & (equal.cumsum(1) <= room))
-        columns[tied] = taken.nonzero()[:, 1].view(-1, width)
-    columns = columns.sort(dim=1).values
-    values, order = scores.gather(1, columns).sort(dim=1, descending=True, stable=True)
-    return columns.gather(1, order), values
+    """`selected` in one piece, by keys that no two columns share: `torch.topk` picks any of equal ones.
+
+    The bits of a float, those below the sign turned over where it is negative, are in the order of the floats.
+    """
+    bits = (scores + 0.0).view(torch.int32)  # -0.0 becomes 0.0: they are equal
+    ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long() << 32
+    last = 2**32 - 1
+    keys = ordered | torch.arange(last, last - scores.shape[1], -1, device=scores.device)
+    columns = last - (torch.topk(keys, width, dim=1).values & last)
+    return columns, scores.gather(1, columns)
 
 
 def nearest(
@@ -93,9 +90,10 @@ def nearest(
     rows of the base in a product, at most. implementation: numba | torch | auto. Rough scores come from products
     of any shape with a proved error (in bf16 where the CPU has instructions for it); rows that this leaves in doubt
     are scored. Returns TopK(i32[B, k], f32[B, k]), padded with (-1, -inf). Time: B N D of multiply and add. Memory
-    beside the result: a few tiles, at most 256 queries by `tile` rows (numba: by 4,096); a base that is not
-    contiguous is copied. More rows with equal scores than k are slow: all of them are scored. Raises BadInput,
-    UsageError, MissingBackend.
+    beside the result: a few tiles, at most 256 queries by `tile` rows (numba: by 4,096), and by torch 12 bytes for each
+    of k + 32 rows a query; a base that is not contiguous is copied. More rows with equal scores than k (torch: k + 32)
+    are slow: all of them are scored. The host waits for a device once, where there are so many for each tile. Raises
+    BadInput, UsageError, MissingBackend.
 
     Rows [1, 0], [0, 1], [0.6, 0.8] and the query [0, 1] with k = 2 give rows [1, 2] with 1 and 0.8.
     """
@@ -143,6 +141,23 @@ def refuse_infinite(vectors: torch.Tensor, name: str, first: int = 0) -> None:
         row = int(bad.nonzero()[0, 0])
         what = "NaN" if bool(vectors[row].isnan().any()) else "infinity"
         raise BadInput(f"{name} are no finite numbers", given=f"{what} in row {first + row}", expected="finite numbers")
+
+
+def topk_of(scores: torch.Tensor, ids: torch.Tensor, k: int) -> TopK:
+    """The first k of sorted candidates f32, i64[B, C], filled up with (-1, -inf)."""
+    width = min(k, ids.shape[1])
+    best_ids = torch.full((ids.shape[0], k), -1, dtype=torch.int32, device=scores.device)
+    best = torch.full((ids.shape[0], k), -torch.inf, device=scores.device)
+    best_ids[:, :width], best[:, :width] = ids[:, :width].int(), scores[:, :width]
+    return TopK(best_ids, best)
+
+
+def on_host(top: TopK) -> TopK:
+    """`top` on the CPU; from a device in one copy, as each is a wait."""
+    if is_cpu(top.ids.device):
+        return top
+    ids, scores = torch.stack([top.ids, top.scores.view(torch.int32)]).cpu()
+    return TopK(ids, scores.view(torch.float32))
 
 
 def best_of_two(first: TopK, second: TopK, k: int) -> TopK:

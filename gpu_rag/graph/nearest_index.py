@@ -16,7 +16,7 @@ import torch
 from gpu_rag.errors import BadInput, MissingBackend, UsageError
 from gpu_rag.graph.backend import check_threads, chosen, preferred
 from gpu_rag.graph.dots import check_unit_rows, exact_dots, filter_for
-from gpu_rag.graph.nearest import nearest
+from gpu_rag.graph.nearest import nearest, topk_of
 from gpu_rag.types import TopK
 
 IMPLEMENTATIONS = ("torch", "faiss")
@@ -75,7 +75,7 @@ class NearestIndex:
         step = PADDED if self.implementation == "faiss" else TILE
         tiles = [self._tile(queries[i : i + step], k) for i in range(0, queries.shape[0], step)]
         if not tiles:
-            return _padded(torch.zeros(0, 0), torch.zeros(0, 0, dtype=torch.int64), k, self.base.device)
+            return topk_of(queries.new_zeros(0, 0), queries.new_zeros(0, 0), k)
         return TopK(torch.cat([t.ids for t in tiles]), torch.cat([t.scores for t in tiles]))
 
     def _tile(self, queries: torch.Tensor, k: int) -> TopK:
@@ -91,10 +91,10 @@ class NearestIndex:
             ids, rough = found.ids[:count].long(), found.scores[:count]
             scores, ids = _rescored(queries, self.base, ids)
             if self.mode != "exact" or wide == n or k == 0:
-                return _padded(scores, ids, k, self.base.device)
+                return topk_of(scores, ids, k)
             beyond = (rough[:, -1].double() + slack).float()  # no row that was not proposed has more
             if bool((scores[:, k - 1] > beyond).all()):
-                return _padded(scores, ids, k, self.base.device)
+                return topk_of(scores, ids, k)
             wide = min(n, 4 * wide)
 
 
@@ -102,20 +102,10 @@ def _rescored(queries: torch.Tensor, base: torch.Tensor, ids: torch.Tensor) -> t
     """(scores f32[B, C], ids i64[B, C]) of candidates, by (-score, id); -1 gets -inf."""
     ids = ids.sort(dim=1).values
     rows = torch.arange(ids.shape[0], device=ids.device)[:, None].expand_as(ids)
-    real = ids >= 0
-    scores = torch.full(ids.shape, -torch.inf, device=ids.device)
-    scores[real] = exact_dots(queries, rows[real], base, ids[real]).float()
+    dots = exact_dots(queries, rows.flatten(), base, ids.flatten().clamp(min=0))
+    scores = torch.where(ids >= 0, dots.float().view(ids.shape), -torch.inf)  # of what is no row too: no wait to tell
     scores, order = scores.sort(dim=1, descending=True, stable=True)
     return scores, ids.gather(1, order)
-
-
-def _padded(scores: torch.Tensor, ids: torch.Tensor, k: int, device: torch.device) -> TopK:
-    """The first k columns, filled up with (-1, -inf)."""
-    width = min(k, ids.shape[1])
-    best_ids = torch.full((ids.shape[0], k), -1, dtype=torch.int32, device=device)
-    best = torch.full((ids.shape[0], k), -torch.inf, device=device)
-    best_ids[:, :width], best[:, :width] = ids[:, :width].int(), scores[:, :width]
-    return TopK(best_ids, best)
 
 
 @dataclass(frozen=True)

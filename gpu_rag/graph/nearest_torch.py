@@ -1,20 +1,83 @@
-"""`nearest` in torch alone, for any device: rough scores by tiles, then exact ones of the rows that they leave."""
+"""`nearest` in torch alone, for any device: some more than k rows by rough scores, then exact ones of these rows.
+
+Where the k-th exact score is above all that a row left out can have, the k best are known, and the host has waited for
+a device once. The other queries, with many rows of equal or close scores, are searched again row by row of doubt.
+"""
 
 from __future__ import annotations
 
 import torch
 
 from gpu_rag.graph.dots import filter_for
-from gpu_rag.graph.nearest import QUERY_TILE, best_of_two, refuse_infinite, topk_rows
+from gpu_rag.graph.nearest import QUERY_TILE, best_of_two, refuse_infinite, selected, topk_of, topk_rows
 from gpu_rag.types import TopK
 
 SUMS = 32  # see `nearest`
-COMPONENTS = 1 << 22  # that are scored at a time
+COMPONENTS = 1 << 22  # that are scored at a time: few enough for a processor's cache
+COMPONENTS_GPU = 1 << 24  # the same on a GPU: enough to be worth its launches
+MORE = 32  # rows beyond k that are scored
+TINY = 2.0**-60  # of a component: below, squares vanish in f32
+MOST = 2.0**120  # |q| |row|: above, sums in f32 may overflow
+
+
+def nearest_by_torch(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int) -> TopK:
+    """`nearest` of checked vectors, none of them empty, k >= 1."""
+    wide = min(k + MORE, base.shape[0])
+    ids, rough, longest = _proposed(queries, base, wide, tile)
+    length = torch.linalg.vector_norm(queries.double(), dim=1)
+    sure = length * longest < MOST  # false where a vector is not finite
+    scores, ids = _exact(queries, base, ids)
+    if wide < base.shape[0]:
+        beyond = (rough[:, -1].double() + _slack(queries, length, longest)).float()  # no row left out has more
+        sure &= scores[:, k - 1] > beyond
+    found = topk_of(scores, ids, k)
+    if bool(sure.all()):
+        return found
+    doubt = (~sure).nonzero()[:, 0]
+    again = _row_by_row(queries[doubt], base, k, tile)
+    found.ids[doubt], found.scores[doubt] = again.ids, again.scores
+    return found
+
+
+def _slack(queries: torch.Tensor, length: torch.Tensor, longest: torch.Tensor) -> torch.Tensor:
+    """f64[B]: how far a rough score of a query may be from the exact one."""
+    unit, floor = filter_for(queries[:0], dtype=torch.float32).slack, TINY * queries.shape[1] ** 0.5
+    return 1.001 * unit * length * (longest + floor) + 2.0**-100
+
+
+def _proposed(
+    queries: torch.Tensor, base: torch.Tensor, wide: int, tile: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The `wide` rows with the best rough scores of each query: rows i64[B, wide], scores f32[B, wide], best first, and
+    the length of the longest row of the base, f64[]."""
+    best = [(queries.new_zeros(0, dtype=torch.int64), queries.new_zeros(0)) for _ in range(0, len(queries), QUERY_TILE)]
+    longest = queries.new_zeros((), dtype=torch.float64)
+    for lo in range(0, base.shape[0], tile):
+        rows = base[lo : lo + tile].float()
+        longest = torch.maximum(longest, torch.linalg.vector_norm(rows, dim=1).max().double())
+        for place, (held_ids, held) in enumerate(best):
+            rough = queries[place * QUERY_TILE : (place + 1) * QUERY_TILE] @ rows.T
+            columns, values = selected(rough, min(wide, rough.shape[1]))
+            if lo:
+                pool, ids = torch.cat([held, values], 1), torch.cat([held_ids, columns + lo], 1)
+                picked, values = selected(pool, min(wide, pool.shape[1]))
+                columns = ids.gather(1, picked)
+            best[place] = columns, values
+    return torch.cat([ids for ids, _ in best]), torch.cat([scores for _, scores in best]), longest
+
+
+def _exact(queries: torch.Tensor, base: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(scores f32[B, C], rows i64[B, C]) of candidates, by (-score, row)."""
+    ids = ids.sort(dim=1).values
+    b = torch.arange(ids.shape[0], device=ids.device)[:, None].expand_as(ids)
+    scores = scores_of(queries, b.flatten(), base, ids.flatten()).float().view(ids.shape)
+    scores, order = scores.sort(dim=1, descending=True, stable=True)
+    return scores, ids.gather(1, order)
 
 
 def scores_of(queries: torch.Tensor, b: torch.Tensor, base: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
     """f64[P]: the score of `nearest` of query b[p] and row j[p], before it is rounded to f32."""
-    step = max(1, COMPONENTS // max(1, base.shape[1]))
+    step = max(1, (COMPONENTS if base.device.type == "cpu" else COMPONENTS_GPU) // max(1, base.shape[1]))
     parts = [_scores(queries[b[p : p + step]], base[j[p : p + step]]) for p in range(0, b.shape[0], step)]
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=base.device)
 
@@ -34,8 +97,8 @@ def _scores(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return total
 
 
-def nearest_by_torch(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int) -> TopK:
-    """`nearest` of checked vectors, none of them empty, k >= 1."""
+def _row_by_row(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int) -> TopK:
+    """`nearest_by_torch` with every row scored that a rough score leaves in doubt."""
     refuse_infinite(queries, "queries")
     found = [_block(queries[b : b + QUERY_TILE], base, k, tile) for b in range(0, queries.shape[0], QUERY_TILE)]
     return TopK(torch.cat([f.ids for f in found]), torch.cat([f.scores for f in found]))
@@ -44,14 +107,13 @@ def nearest_by_torch(queries: torch.Tensor, base: torch.Tensor, k: int, tile: in
 def _block(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int) -> TopK:
     """A block of queries, tile after tile of the base in ascending rows."""
     best = topk_rows(queries.new_zeros(queries.shape[0], 0), k)
-    unit = filter_for(queries[:0], dtype=torch.float32).slack
     length = torch.linalg.vector_norm(queries.double(), dim=1)
     for lo in range(0, base.shape[0], tile):
         rows = base[lo : lo + tile].float()
         lengths = torch.linalg.vector_norm(rows, dim=1)
         if not bool(torch.isfinite(lengths).all()):
             refuse_infinite(rows, "base", lo)
-        slack = 1.001 * unit * length * lengths.max().double() + 2.0**-100
+        slack = _slack(queries, length, lengths.max().double())
         best = best_of_two(best, _tile_best(queries, rows, best, slack, k, lo), k)
     return best
 

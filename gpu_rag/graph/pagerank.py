@@ -45,10 +45,10 @@ def personalized_pagerank(
     seeds, rows scaled likewise. An empty list, or a prior row of zeros, gives a row of zeros.
     damping: d in [0, 1). tol: each row has |row - p|_1 <= tol, for tol in [1e-12, 1]; it is proved by a residual
     computed in f64, apart from the rounding of the result to f32 (at most 6e-8). Rows sum to 1 (to 1e-5).
-    max_iter: most steps a question. solver: power | chebyshev (symmetric graphs) | sor (numba) | auto: sor on numba,
-    else chebyshev on a symmetric graph, else power. block: questions alive at once for scipy and torch; numba takes
-    32 at a time, in rows of 32, of 8 or of one. threads: tiles solved at once (inside a tile, torch
-    follows torch.set_num_threads).
+    max_iter: most steps a question, up to 10^6. solver: power | chebyshev (symmetric graphs) | sor (numba) | auto: sor
+    on numba, else chebyshev on a symmetric graph, else power. block: questions alive at once for scipy and torch; numba
+    takes 32 at a time, in rows of 32, of 8 or of one. threads: tiles solved at once (inside a tile, torch follows
+    torch.set_num_threads).
     implementation: numba | scipy | torch | auto, or cugraph, which finds the start on a GPU: see `cugraph`.
     state: f32 | f16 (implementation torch) | auto: f32, until a figure of a GPU says otherwise. f16 takes the first
     steps in a state of half the bytes, a number of them that depends on damping, tol, max_iter and solver alone; steps

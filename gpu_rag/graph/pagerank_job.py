@@ -25,6 +25,7 @@ from gpu_rag.types import CSR
 IMPLEMENTATIONS = ("numba", "scipy", "torch", "cugraph")
 SOLVERS = ("power", "chebyshev", "sor")
 STATES = ("f32", "f16")
+MOST_STEPS = 10**6  # that a call may allow: the factor of every step is held
 F32_STEPS = 2.0**-22  # a few units of f32: rounding cannot exchange two scores that differ by more
 
 
@@ -48,6 +49,8 @@ class Options:
         for name in ("max_iter", "block", "threads"):
             if getattr(self, name) < 1:
                 raise BadInput(f"{name} is out of range", given=getattr(self, name), expected=">= 1")
+        if self.max_iter > MOST_STEPS:
+            raise BadInput("max_iter is out of range", given=self.max_iter, expected=f"<= {MOST_STEPS:,}")
         if self.solver not in (*SOLVERS, "auto"):
             raise UsageError("no such solver", given=self.solver, expected=", ".join((*SOLVERS, "auto")))
         if self.state not in (*STATES, "auto"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,6 +14,7 @@ from gpu_rag.graph.pagerank_plan import Array, Plan
 MAX_CHECKS = 4  # a column that fails this many checks has met the rounding of its state
 UNKNOWN = 1e300  # a change that asks for another step
 FIRST_LOOK = 1e-3  # the error at which a column that may settle is first looked at
+BLIND = 1e-3  # of the gap that a check finds: a step that changed less did not see the error
 
 Gaps = Callable[[Array, Array], Array]
 """Of rows i64[P] of the result and what they must be multiplied with: f64[P], how far the last score that is wanted
@@ -65,10 +67,14 @@ def solve_tile(
     gaps: a column may also stop once its gap exceeds its proved error. Two scores are off by no more than that error
     together, so then no other node can belong among the best. A column that has not settled is looked at again when
     its error should be half its gap. taken: steps that the tile has done before; at least `stride` follow.
+
+    Every second step of Chebyshev's iteration takes the part of an error that P^T maps to 0 away, and the next one
+    brings it back: T_k(0) = 0 for odd k. Where nothing else is left, as on a star whose centre and leaves have equal
+    mass, the steps that are looked at change nothing. A check sees it, and the rate says how many steps are needed.
     """
     width = tile.width
     pending = rows >= 0
-    steps, checks = np.full(width, taken), np.zeros(width, np.int64)
+    steps, least, checks = np.full(width, taken), np.zeros(width, np.int64), np.zeros(width, np.int64)
     predicted, last = np.full(width, plan.predicted), np.full(width, UNKNOWN)
     target = np.full(width, plan.tol if gaps is None else max(plan.tol, FIRST_LOOK))
     settled = np.zeros(width, bool)
@@ -77,7 +83,8 @@ def solve_tile(
     while pending.any():
         allowed = plan.allowed(tile.slack, least_mass, target)
         for fine, enough in ((False, np.maximum(allowed, tile.coarsest)), (True, allowed)):
-            going = pending & (predicted * last > enough) & (steps < plan.max_iter) & (fine | (checks == 0))
+            going = pending & (steps < plan.max_iter) & (fine | (checks == 0))
+            going &= (predicted * last > enough) | (steps < least)
             if sweep_until is not None:
                 sweep_until(plan.omega[: plan.max_iter + 1], going, steps, last, predicted, enough, fine)
             while going.any():
@@ -85,7 +92,7 @@ def solve_tile(
                 change = tile.sweep(np.where(going, plan.omega[ahead], 0.0), fine)
                 steps += plan.stride * going
                 last = np.where(going, change, last)
-                going &= (predicted * last > enough) & (steps < plan.max_iter)
+                going &= ((predicted * last > enough) | (steps < least)) & (steps < plan.max_iter)
             last = np.where(allowed < enough, UNKNOWN, last)  # coarse steps leave a bias: at least one fine one
         gap, mass = tile.check(np.where(pending, rows, -1))
         checks += pending & (target <= plan.tol)
@@ -100,6 +107,17 @@ def solve_tile(
             target[columns] = np.clip(found / 2, plan.tol, target[columns])
         pending &= ~settled & (steps < plan.max_iter) & (checks < MAX_CHECKS)
         # the guess was too good: correct it, and take at least one more step
-        predicted = np.where(pending, np.maximum(predicted, 1.25 * gap / np.maximum(last, 1e-300)), predicted)
+        blind = last < BLIND * gap
+        least = np.where(pending & blind, steps + _steps_from(gap, allowed, plan), least)
+        better = np.maximum(predicted, 1.25 * gap / np.where(blind, np.inf, np.maximum(last, 1e-300)))
+        predicted = np.where(pending, better, predicted)
         last = np.where(pending, UNKNOWN, last)
     return Solved(scale, np.flatnonzero(~(bound <= plan.tol) & ~settled & (rows >= 0)), bound, steps)
+
+
+def _steps_from(gap: Array, allowed: Array, plan: Plan) -> Array:
+    """i64[width]: the steps in which `plan.rate` brings each gap to what is allowed; 0 where nothing is left to do."""
+    if plan.rate <= 0:
+        return np.zeros(len(gap), np.int64)
+    left = np.where(gap > allowed, gap / allowed, 1.0)  # 1 also where a state is not a number
+    return np.ceil(np.log(left) / -math.log(plan.rate)).astype(np.int64)

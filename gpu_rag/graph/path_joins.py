@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from gpu_rag.errors import BadInput
+from gpu_rag.graph.backend import pick_implementation
 from gpu_rag.graph.path_set import MOST_HOPS, PathGraph, PathSet, check_count, check_paths, in_order, padded
 from gpu_rag.graph.ragged import check_ragged, expand, row_of_value
 from gpu_rag.types import Ragged
@@ -37,7 +38,13 @@ def n_steps(topics: Ragged) -> int:
 
 
 def path_parts(
-    graph: PathGraph, topics: Ragged, hops: Sequence[PathSet], ends: Ends, *, most: int = MOST_PAIRS
+    graph: PathGraph,
+    topics: Ragged,
+    hops: Sequence[PathSet],
+    ends: Ends,
+    *,
+    most: int = MOST_PAIRS,
+    implementation: str = "auto",
 ) -> PathSet:
     """The parts that whole paths are made of, each in the direction of the order.
 
@@ -46,14 +53,19 @@ def path_parts(
     s = k after the last (paths of 1..D hops, only where that end is open), others lead from topic s to topic s + 1,
     counted from 1: the edge between them, or f hops from the one and f or f - 1 from the other that end in one node
     and share no other. So each is found once. most: raises BadInput where more pairs than this would have to be tried.
-    Raises BadInput.
+    implementation: numba | torch | auto, both give the same integers. Raises BadInput, UsageError, MissingBackend.
     """
-    first, last = checked_ends(topics, ends)
+    check_ends(topics, ends)
     check_ragged(topics, "topics", n=graph.n, device=graph.device)
     for paths in hops:
         check_paths(paths, topics.batch, graph.device)
     if not hops or any(paths.edges.shape[1] != h for h, paths in enumerate(hops)):
         raise BadInput("hops are not in order", given=[p.edges.shape[1] for p in hops], expected="0, 1, 2, ..")
+    if pick_implementation(graph.device, implementation, "path_parts") == "numba":
+        from gpu_rag.graph.path_joins_numba import parts_by_numba
+
+        return parts_by_numba(graph, topics, hops, ends.first.numpy(), ends.last.numpy(), most)
+    first, last = checked_ends(topics, ends)
     question = row_of_value(topics)
     place = torch.arange(question.shape[0], device=graph.device)
     slot = place + question  # of the part before each topic; the part after it is the next
@@ -68,12 +80,17 @@ def path_parts(
     return in_order(_narrow(_together(found)))
 
 
-def checked_ends(topics: Ragged, ends: Ends) -> tuple[torch.Tensor, torch.Tensor]:
-    """(first, last) of the checked ends; one topic without an open end is open after it."""
+def check_ends(topics: Ragged, ends: Ends) -> None:
+    """Raises BadInput unless `ends` are flags of these questions."""
     for name, side in (("first", ends.first), ("last", ends.last)):
         if side.dtype != torch.bool or side.shape != (topics.batch,) or side.device != topics.offsets.device:
             given = f"{side.dtype} {tuple(side.shape)} on {side.device}"
             raise BadInput(f"ends.{name} does not fit", given=given, expected=f"bool [{topics.batch}]")
+
+
+def checked_ends(topics: Ragged, ends: Ends) -> tuple[torch.Tensor, torch.Tensor]:
+    """(first, last) of the checked ends; one topic without an open end is open after it."""
+    check_ends(topics, ends)
     return ends.first, ends.last | (~ends.first & (topics.offsets.diff() == 1))
 
 
@@ -151,29 +168,39 @@ def chain_paths(
     window: Window,
     *,
     most: int = MOST_PAIRS,
+    implementation: str = "auto",
 ) -> PathSet:
     """One more part for every question: step 0 gives the beginnings (whole = None), step s adds part s.
 
     parts: of `path_parts`, pruned or not. A path and a part are joined where they share the topic between them and no
     other node, and the sum has at most longest[b] hops; a closed end adds nothing; a question without part s keeps its
     paths. Behind its last part a question keeps the paths with more than least[b] hops. Returns PathSet with group =
-    question, ascending by (question, nodes). most: as in `path_parts`. Raises BadInput.
+    question, ascending by (question, nodes). most, implementation: as in `path_parts`. Raises BadInput, UsageError,
+    MissingBackend.
     """
-    opens, closes = checked_ends(topics, ends)
+    check_ends(topics, ends)
     check_paths(parts, topics.batch, topics.offsets.device)
     _check_window(window, topics)
+    if step > 0 and whole is None:
+        raise BadInput("a chain has no beginning", given=f"step {step}", expected="step 0 first")
+    if step > 0 and whole is not None:
+        check_paths(whole, topics.batch, topics.offsets.device)
+    if pick_implementation(topics.offsets.device, implementation, "chain_paths") == "numba":
+        from gpu_rag.graph.path_joins_numba import chain_by_numba
+
+        held = whole if step > 0 else None
+        bounds = (window.least.contiguous().numpy(), window.longest.contiguous().numpy())
+        return chain_by_numba(held, parts, topics, step, ends.first.numpy(), ends.last.numpy(), bounds, most)
+    opens, closes = checked_ends(topics, ends)
     slot = topics.offsets[parts.question] + parts.question + step
     added = parts.rows(parts.group == slot)
     added = PathSet(added.question, added.question, added.nodes, added.edges)
     size = topics.offsets.diff()
-    if step == 0:
+    if step == 0 or whole is None:
         closed = ((size > 0) & ~opens).nonzero()[:, 0]
         topic = topics.values[topics.offsets[closed]].int()[:, None]
         found = _together([added, PathSet(closed, closed, topic, topic[:, :0])])
-    elif whole is None:
-        raise BadInput("a chain has no beginning", given=f"step {step}", expected="step 0 first")
     else:
-        check_paths(whole, topics.batch, topics.offsets.device)
         size_of, closes_of = size[whole.question], closes[whole.question]
         keep = (size_of < step) | ((size_of == step) & ~closes_of)
         found = _together([whole.rows(keep), *_extended(whole.rows(~keep), added, most)])

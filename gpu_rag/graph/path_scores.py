@@ -7,6 +7,7 @@ import torch
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.backend import check_threads, pick_implementation, run_parts
+from gpu_rag.graph.compiled import compiled_checks
 from gpu_rag.graph.path_set import MOST_HOPS, PathSet, check_paths
 from gpu_rag.graph.ragged import arrays_of, check_ragged, row_of_value
 from gpu_rag.types import Ragged
@@ -14,6 +15,7 @@ from gpu_rag.types import Ragged
 GRID = float(2**22)
 LONGEST = 1.01  # a row may be so long: f16 rounding moves a unit row by at most 5e-4
 _PATHS = 4096  # that a thread takes at a time
+_FEW = 1 / 16  # of all edges: so many or fewer are sorted, where a number for every edge of the graph would take longer
 _PART = 1 << 22  # components that are converted at a time (torch)
 
 
@@ -72,17 +74,32 @@ def _check_vectors(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor,
     if queries.shape[1] != vectors.shape[1] or queries.device != vectors.device:
         given = f"{queries.shape[1]} on {queries.device}, {vectors.shape[1]} on {vectors.device}"
         raise BadInput("queries and vectors differ", given=given, expected="one dimension, one device")
+    if paths.edges.shape[1] > MOST_HOPS:
+        raise BadInput("paths are too long", given=f"{paths.edges.shape[1]} hops", expected=f"at most {MOST_HOPS}")
+    if _are_sound(paths, queries, vectors):
+        return  # the slow check below says what is wrong
     length = torch.linalg.vector_norm(queries, dim=1)
     unsound = (~((length - 1).abs() <= LONGEST - 1) & (length != 0)).any().long()
     most = paths.edges.amax().long() if paths.edges.numel() else torch.full_like(unsound, -1)
     unsound, last_edge = torch.stack([unsound, most]).tolist()  # one wait for the device
     if unsound:
         raise BadInput("queries are not unit rows", expected="length 1, or a row of zeros")
-    if paths.edges.shape[1] > MOST_HOPS:
-        raise BadInput("paths are too long", given=f"{paths.edges.shape[1]} hops", expected=f"at most {MOST_HOPS}")
     if last_edge >= vectors.shape[0]:
         given = f"edge {last_edge}, {vectors.shape[0]} vectors"
         raise BadInput("an edge has no vector", given=given, expected="a row an edge")
+
+
+def _are_sound(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor) -> bool:
+    """Whether a compiled pass finds unit queries, to a little less than is allowed, and a vector for every edge; False
+    also where there is none."""
+    checks = compiled_checks(queries.device)
+    if checks is None or paths.edges.device != queries.device:
+        return False
+    from gpu_rag.graph.path_check_kernels import last_edge
+
+    nearly = LONGEST - 1 - 1e-4
+    units = checks.are_units(queries.detach().contiguous().numpy(), (1 - nearly) ** 2, (1 + nearly) ** 2)
+    return bool(units) and int(last_edge(paths.edges.contiguous().numpy())) < vectors.shape[0]
 
 
 def _by_torch(
@@ -150,9 +167,20 @@ def _in_f32(edges: torch.Tensor, vectors: torch.Tensor) -> tuple[torch.Tensor, t
     """The edges numbered by rank among those that are there, and the f32 vectors of these."""
     from gpu_rag.graph.paths_kernels import number_edges
 
+    if edges.numel() < _FEW * vectors.shape[0]:
+        return _few_in_f32(edges, vectors)
     number, numbered = np.zeros(vectors.shape[0], np.int64), np.empty(tuple(edges.shape), np.int64)
     number_edges(edges.contiguous().numpy(), number, numbered)
     return torch.from_numpy(numbered), vectors[torch.from_numpy(np.flatnonzero(number))].float()
+
+
+def _few_in_f32(edges: torch.Tensor, vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `_in_f32`, without a look at edges that are not there."""
+    held = edges.numpy()
+    there = np.unique(held)
+    there = there[np.searchsorted(there, 0) :]
+    numbered = np.where(held >= 0, np.searchsorted(there, held), -1)
+    return torch.from_numpy(numbered), vectors[torch.from_numpy(there).long()].float()
 
 
 def _jaccard(paths: PathSet, topics: Ragged) -> torch.Tensor:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from gpu_rag.errors import BadInput
+from gpu_rag.graph.compiled import compiled_checks
 from gpu_rag.types import CSR
 
 MOST_HOPS = 22  # of a path: the sum of so many unit vectors has an exact squared length, see `path_scores`
@@ -71,8 +72,8 @@ def check_paths(paths: PathSet, batch: int, device: torch.device) -> None:
         raise BadInput("paths have no common shape", given=shapes, expected="[P], [P], [P, W + 1], [P, W]")
     if any(part.device != device for part in (paths.group, paths.question, paths.nodes, paths.edges)):
         raise BadInput("paths are on another device", given=paths.nodes.device, expected=device)
-    if not size:
-        return
+    if not size or _are_paths(paths, batch):
+        return  # the slow check below says what is wrong
     falls = (paths.group.diff() < 0).any()
     falling, least, most = torch.stack([falls.long(), *paths.question.aminmax()]).tolist()  # one wait for the device
     if falling:
@@ -80,6 +81,16 @@ def check_paths(paths: PathSet, batch: int, device: torch.device) -> None:
     if not 0 <= least <= most < batch:
         given = f"question {most if most >= batch else least}"
         raise BadInput("a path is of no question", given=given, expected=f"0..{batch - 1}")
+
+
+def _are_paths(paths: PathSet, batch: int) -> bool:
+    """Whether a compiled pass finds nothing wrong; False also where there is none."""
+    if compiled_checks(paths.group.device) is None:
+        return False
+    from gpu_rag.graph.path_check_kernels import are_paths
+
+    group, question = (part.contiguous().numpy() for part in (paths.group, paths.question))
+    return bool(are_paths(group, question, batch))
 
 
 def check_count(count: int, most: int, what: str) -> None:

@@ -31,12 +31,12 @@ import torch
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.backend import check_threads, pick_implementation, run_parts
-from gpu_rag.graph.compiled import shortened
+from gpu_rag.graph.compiled import compiled_checks, shortened
 from gpu_rag.graph.csr import check_csr, is_symmetric, row_of_entry
 from gpu_rag.graph.path_joins import Ends, Window, chain_paths, n_steps, path_parts
 from gpu_rag.graph.path_scores import score_paths
 from gpu_rag.graph.path_set import MOST_HOPS, PathGraph, PathSet, check_count, check_paths
-from gpu_rag.graph.ragged import check_ragged, expand, row_of_value
+from gpu_rag.graph.ragged import arrays_of, check_ragged, expand, row_of_value
 from gpu_rag.types import CSR, Ragged
 
 __all__ = [
@@ -83,6 +83,11 @@ def start_paths(graph: PathGraph, topics: Ragged) -> PathSet:
 def check_topics(graph: PathGraph, topics: Ragged) -> None:
     """Raises BadInput unless `topics` are lists of nodes of the graph, each list without repeats."""
     check_ragged(topics, "topics", n=graph.n, device=graph.device)
+    if compiled_checks(graph.device) is not None:
+        from gpu_rag.graph.path_check_kernels import are_distinct
+
+        if are_distinct(*arrays_of(topics)):
+            return  # the slow check below says what is wrong
     keys = (row_of_value(topics) * max(graph.n, 1) + topics.values).sort().values
     twice = (keys.diff() == 0).nonzero()
     if twice.numel():
@@ -119,18 +124,29 @@ def expand_paths(
     check_topics(graph, topics)
     check_paths(paths, topics.batch, graph.device)
     check_threads(threads)
-    if bool((paths.nodes < 0).any()):
-        raise BadInput("paths have different lengths", given="padding", expected="the paths of one hop")
-    if paths.size and int(paths.nodes.max()) >= graph.n:
-        raise BadInput("a path leaves the graph", given=f"node {int(paths.nodes.max())}", expected=f"< {graph.n}")
-    last = paths.nodes[:, -1].long()
-    check_count(int((graph.csr.indptr[last + 1] - graph.csr.indptr[last]).sum()), most, "end")
+    check_count(_count_steps(graph, paths), most, "end")
     if pick_implementation(graph.device, implementation, "expand_paths") == "numba":
         return _extended_by_numba(graph, paths, topics, threads)
     parent, entry = _steps_by_torch(graph, paths, topics)
     nodes = torch.cat([paths.nodes[parent], graph.csr.indices[entry][:, None]], 1)
     edges = torch.cat([paths.edges[parent], graph.edge[entry][:, None]], 1)
     return PathSet(paths.group[parent], paths.question[parent], nodes, edges)
+
+
+def _count_steps(graph: PathGraph, paths: PathSet) -> int:
+    """The degrees at the ends of paths of one length, added up. Raises BadInput for other paths."""
+    if compiled_checks(graph.device) is not None:
+        from gpu_rag.graph.path_check_kernels import count_steps
+
+        count = int(count_steps(graph.csr.indptr.contiguous().numpy(), paths.nodes.contiguous().numpy()))
+        if count >= 0:
+            return count  # the slow check below says what is wrong
+    if bool((paths.nodes < 0).any()):
+        raise BadInput("paths have different lengths", given="padding", expected="the paths of one hop")
+    if paths.size and int(paths.nodes.max()) >= graph.n:
+        raise BadInput("a path leaves the graph", given=f"node {int(paths.nodes.max())}", expected=f"< {graph.n}")
+    last = paths.nodes[:, -1].long()
+    return int((graph.csr.indptr[last + 1] - graph.csr.indptr[last]).sum())
 
 
 def _steps_by_torch(graph: PathGraph, paths: PathSet, topics: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
@@ -151,6 +167,7 @@ def _steps_by_torch(graph: PathGraph, paths: PathSet, topics: Ragged) -> tuple[t
 
 def _extended_by_numba(graph: PathGraph, paths: PathSet, topics: Ragged, threads: int) -> PathSet:
     """The paths of `expand_paths`, each written once; room for other entries is asked for and never written."""
+    from gpu_rag.graph.path_check_kernels import count_steps
     from gpu_rag.graph.paths_kernels import extend
 
     indptr, indices, number = (
@@ -162,8 +179,7 @@ def _extended_by_numba(graph: PathGraph, paths: PathSet, topics: Ragged, threads
 
     def part(first: int) -> list[np.ndarray]:
         last = min(first + step, paths.size)
-        ends = held[2][first:last, -1]
-        room = int((indptr[ends + 1] - indptr[ends]).sum()) + 1  # one more: a step that is not kept is written over
+        room = count_steps(indptr, held[2][first:last]) + 1  # one more: a step that is not kept is written over
         longer = (
             np.empty(room, np.int64), np.empty(room, np.int64), np.empty((room, hops + 2), np.int32),
             np.empty((room, hops + 1), np.int32),
@@ -202,8 +218,8 @@ def search_paths(
     hops = [start_paths(graph, topics)]
     for _ in range(depth):
         hops.append(prune(expand_paths(graph, hops[-1], topics, implementation=implementation, threads=threads)))
-    parts = prune(path_parts(graph, topics, hops, ends))
+    parts = prune(path_parts(graph, topics, hops, ends, implementation=implementation))
     whole: PathSet | None = None
     for step in range(n_steps(topics)):
-        whole = prune(chain_paths(whole, parts, topics, step, ends, window))
+        whole = prune(chain_paths(whole, parts, topics, step, ends, window, implementation=implementation))
     return parts.rows(slice(0)) if whole is None else whole

@@ -7,6 +7,8 @@ from typing import Any
 import numba
 import numpy as np
 
+from gpu_rag.graph.paths_prefetch import ahead, ask_for
+
 _GRID = 2.0**22
 
 
@@ -60,10 +62,15 @@ def vector_sums(vectors: Any, edges: Any, queries: Any, question: Any, dot: Any,
     """For each row of edges i64[P, W] (padded with -1), with s the sum of their vectors f32[M, D]: dot f64[P] = query
     f64[B, D] of its question times s, square f64[P] = s times s; 0 for a row without edges.
 
-    Rows side by side mostly share all edges but the last, whose sum is kept.
+    Rows side by side mostly share all edges but the last, whose sum is kept. The vector of the last edge is anywhere in
+    memory, which would be most of the time: it is asked for some rows ahead.
     """
     total, kept = np.zeros(vectors.shape[1], np.float64), np.full(edges.shape[1], -1, np.int64)
+    wait, most = ahead(vectors.shape[1]), edges.shape[1]
     for p in range(edges.shape[0]):
+        soon = p + wait
+        if soon < edges.shape[0] and most > 0 and edges[soon, most - 1] >= 0:
+            ask_for(vectors, edges[soon, most - 1])
         size = 0
         while size < edges.shape[1] and edges[p, size] >= 0:
             size += 1

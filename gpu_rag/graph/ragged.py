@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from gpu_rag.errors import BadInput
+from gpu_rag.graph.backend import is_cpu
 from gpu_rag.graph.compiled import compiled_checks
 from gpu_rag.graph.csr import check_range
 from gpu_rag.types import Ragged
@@ -54,7 +55,7 @@ def are_broken(lists: Ragged, n: int | None) -> torch.Tensor:
     broken = (offsets[0] != 0) | (offsets[-1] != values.shape[0]) | (offsets.diff() < 0).any()
     if n is not None and values.shape[0]:
         low, high = values.aminmax()
-        broken |= (low < 0) | (high >= n)
+        broken |= (low < 0) | (high.long() >= n)
     return broken
 
 
@@ -95,15 +96,17 @@ def _is_unordered(lists: Ragged) -> torch.Tensor:
 
 
 def are_sets(lists: Ragged, n: int) -> bool:
-    """Whether a compiled pass finds lists as `check_ragged` and `check_ascending` want them, of values in [0, n); False
-    also where it cannot look."""
+    """Whether one pass finds lists as `check_ragged` and `check_ascending` want them, of values in [0, n): compiled, or
+    elsewhere than on the CPU with one wait. False also where it cannot look."""
     values, offsets = lists.values, lists.offsets
-    checks = compiled_checks(values.device)
-    if checks is None or values.device != offsets.device or values.dim() != 1 or offsets.dim() != 1:
+    if values.device != offsets.device or values.dim() != 1 or offsets.dim() != 1:
         return False
     if offsets.dtype != torch.int64 or not offsets.shape[0] or values.dtype not in (torch.int32, torch.int64):
         return False
-    return bool(checks.are_sets(*arrays_of(lists), n))
+    if not is_cpu(values.device):
+        return not bool(are_broken(lists, n) | _is_unordered(lists))
+    checks = compiled_checks(values.device)
+    return checks is not None and bool(checks.are_sets(*arrays_of(lists), n))
 
 
 def row_of_value(lists: Ragged) -> torch.Tensor:
@@ -135,16 +138,26 @@ def ragged_of_keys(keys: torch.Tensor, batch: int, n: int, dtype: torch.dtype = 
     return Ragged((keys % width).to(dtype), torch.searchsorted(keys, starts))
 
 
-def expand(first: torch.Tensor, last: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def places_of(mask: torch.Tensor, size: int) -> torch.Tensor:
+    """i64[size]: where bool[T] `mask`, which has `size` places that are true, is: `nonzero` for which no host waits."""
+    wanted = torch.arange(1, size + 1, device=mask.device)
+    return torch.searchsorted(mask.cumsum(0), wanted)
+
+
+def expand(
+    first: torch.Tensor, last: torch.Tensor, whole: int | None = None
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Every (i, p) with first[i] <= p < last[i], by (i, p), as pairs of i64 tensors of bounded length.
 
-    first, last: i64[M]. A piece holds at most EXPAND_AT_ONCE entries, or one i if that has more by itself. The host
-    waits for the device once, and where there are several pieces once more for each.
+    first, last: i64[M]; whole: how many entries there are, where that is known. A piece holds at most EXPAND_AT_ONCE
+    entries, or one i if that has more by itself. The host waits for the device once, unless it is told `whole`, and
+    where there are several pieces once more for each.
     """
     counts = last - first
     ends = counts.cumsum(0)
     size, start, done = first.shape[0], 0, 0
-    whole = int(ends[-1]) if size else 0
+    if whole is None:
+        whole = int(ends[-1]) if size else 0
     while start < size:
         stop, end = (size, whole) if whole - done <= EXPAND_AT_ONCE else _stop_of_piece(ends, start, done)
         total, some = end - done, counts[start:stop]

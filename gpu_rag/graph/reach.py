@@ -58,7 +58,8 @@ def reachable(
     """
     chosen = pick_implementation(graph.device, implementation, "reachable")
     asked = _arrays_of(graph, starts, relations, directions) if chosen == "numba" else None
-    if asked is None and not _are_sound(graph, starts, relations, directions):  # these checks say what is wrong
+    sound, longest = (True, 0) if asked is not None else _looked_at(graph, starts, relations, directions)
+    if not sound:  # these checks say what is wrong
         check_ragged(starts, "starts", n=graph.n, device=graph.device)
         check_ragged(relations, "relations", device=graph.device)
         check_ragged(directions, "directions", device=graph.device)
@@ -66,21 +67,23 @@ def reachable(
     check_threads(threads)
     if asked is not None:
         return _reachable_by_numba(graph, asked, threads)
-    return _reachable_by_torch(graph, starts, relations, directions)
+    return _reachable_by_torch(graph, starts, relations, directions, longest)
 
 
-def _are_sound(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged) -> bool:
-    """Whether all checks of `reachable` would pass: on a device one wait for it, where each of them is one."""
+def _looked_at(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged) -> tuple[bool, int]:
+    """Whether all checks of `reachable` would pass, and how long the longest chain is: both for one wait."""
     for lists, name in ((starts, "starts"), (relations, "relations"), (directions, "directions")):
         check_tensors(lists, name, graph.device)
     sizes = relations.values.shape == directions.values.shape and relations.batch == directions.batch
     if not sizes or relations.batch != starts.batch:
-        return False
+        return False, 0
     broken = are_broken(starts, graph.n) | are_broken(relations, None) | are_broken(directions, None)
     broken |= (relations.offsets != directions.offsets).any()
     for values, least, most in ((relations.values, ANY, graph.n_relations - 1), (directions.values, OUT, EITHER)):
         broken |= ((values < least) | (values > most)).any()
-    return not bool(broken)
+    longest = relations.offsets.diff().max() if relations.batch else relations.offsets[0]
+    found: list[int] = torch.stack([broken.long(), longest]).tolist()
+    return not found[0], found[1]
 
 
 def _check_steps(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged) -> None:
@@ -142,40 +145,38 @@ def _reachable_by_numba(graph: TypedGraph, asked: tuple[np.ndarray, ...], thread
     return Ragged(torch.from_numpy(found), torch.from_numpy(np.cumsum(sizes)))
 
 
-def _reachable_by_torch(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged) -> Ragged:
-    """All questions a step at a time, by ascending keys question * N + node; finished ones are set aside."""
-    n = max(graph.n, 1)
-    front = torch.unique(row_of_value(starts) * n + starts.values.long())
-    lengths = relations.offsets.diff()
-    done = []
-    for k in range(int(lengths.max()) if lengths.numel() else 0):
-        going = lengths[front // n] > k
-        done.append(front[~going])
-        front = front[going]
-        place = relations.offsets[front // n] + k
-        relation, way = relations.values[place].long(), directions.values[place]
-        pieces = [front[:0]]
-        out_keys, in_keys = graph.keys
-        for bit, indptr, sorted_edges, nodes in (
-            (OUT, graph.out_indptr, out_keys, graph.out_node),
-            (IN, graph.in_indptr, in_keys, graph.in_node),
-        ):
-            use = ((way & bit) > 0).nonzero()[:, 0]
-            pieces += _stepped(front[use], relation[use], n, graph.n_relations, indptr, sorted_edges, nodes)
-        front = torch.unique(torch.cat(pieces))
-    return ragged_of_keys(torch.cat([*done, front]).sort().values, starts.batch, n)
+def _reachable_by_torch(
+    graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged, longest: int
+) -> Ragged:
+    """All questions a step at a time, by ascending keys question * N + node; what a question has at the end of its
+    chain is picked at the end of all. The host waits twice a step: for the entries that are followed, and the nodes."""
+    n, lengths = max(graph.n, 1), relations.offsets.diff()
+    fronts = [torch.unique(row_of_value(starts) * n + starts.values.long())]
+    for k in range(longest):
+        front = fronts[-1]
+        question = front // n
+        place = (relations.offsets[question] + k).clamp_(max=relations.values.shape[0] - 1)
+        way = torch.where(lengths[question] > k, directions.values[place], 0)
+        fronts.append(_stepped(graph, front, relations.values[place].long(), way))
+    keys = torch.cat(fronts)
+    after = torch.cat([torch.full_like(front, k) for k, front in enumerate(fronts)])
+    return ragged_of_keys(keys[lengths[keys // n] == after].sort().values, starts.batch, n)
 
 
-def _stepped(
-    keys: torch.Tensor, relation: torch.Tensor, n: int, n_relations: int, indptr: torch.Tensor,
-    sorted_edges: torch.Tensor, nodes: torch.Tensor,
-) -> list[torch.Tensor]:  # fmt: skip
-    """Keys one edge of relation[i] from keys[i], in pieces, each ascending."""
-    node = keys % n
-    wanted = node * n_relations + relation
-    first = torch.where(relation < 0, indptr[node], torch.searchsorted(sorted_edges, wanted))
-    last = torch.where(relation < 0, indptr[node + 1], torch.searchsorted(sorted_edges, wanted, right=True))
-    return [torch.unique((keys - node)[owner] + nodes[edge]) for owner, edge in expand(first, last)]
+def _stepped(graph: TypedGraph, keys: torch.Tensor, relation: torch.Tensor, way: torch.Tensor) -> torch.Tensor:
+    """The distinct keys one edge of relation[i] from keys[i], ascending; way[i]: in which directions, 0 for none."""
+    node = keys % max(graph.n, 1)
+    wanted, firsts, lasts = node * graph.n_relations + relation, [], []
+    for bit, indptr, sorted_edges in zip((OUT, IN), (graph.out_indptr, graph.in_indptr), graph.keys, strict=True):
+        first = torch.where(relation < 0, indptr[node], torch.searchsorted(sorted_edges, wanted))
+        last = torch.where(relation < 0, indptr[node + 1], torch.searchsorted(sorted_edges, wanted, right=True))
+        firsts.append(first)
+        lasts.append(torch.where((way & bit) > 0, last, first))
+    questions, pieces = (keys - node).repeat(2), [keys[:0]]
+    for owner, edge in expand(torch.cat(firsts), torch.cat(lasts)):
+        reached = torch.where(owner < keys.shape[0], graph.out_node[edge], graph.in_node[edge])
+        pieces.append(torch.unique(questions[owner] + reached))
+    return pieces[1] if len(pieces) == 2 else torch.unique(torch.cat(pieces))
 
 
 def intersect(a: Ragged, b: Ragged, *, implementation: str = "auto") -> Ragged:
@@ -202,9 +203,9 @@ def intersect(a: Ragged, b: Ragged, *, implementation: str = "auto") -> Ragged:
 
 
 def _intersect_by_torch(a: Ragged, b: Ragged) -> Ragged:
-    """Keys list * V + number of the value among all V values, looked up."""
-    _, number = torch.unique(torch.cat([a.values.long(), b.values.long()]), return_inverse=True)
-    width = number.shape[0] + 1
+    """Keys list * V + place of the value among all V values in order, looked up; only the result is waited for."""
+    every = torch.cat([a.values.long(), b.values.long()])
+    number, width = torch.searchsorted(every.sort().values, every), every.shape[0] + 1
     ours = row_of_value(a) * width + number[: a.values.shape[0]]
     theirs = row_of_value(b) * width + number[a.values.shape[0] :]
     shared = torch.searchsorted(theirs, ours) < torch.searchsorted(theirs, ours, right=True)

@@ -13,7 +13,7 @@ import platform
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +46,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class BuildReport:
-    """What a build did: a StageReport for each stage, in order."""
+    """What a build did: a StageReport for each stage, in order. workers: which models ran on workers of a cluster."""
 
     out: Path
     manifest: Manifest
     stages: dict[str, StageReport]
     wall_s: float
+    workers: dict[str, Any] = field(default_factory=dict)
 
     def count(self, name: str) -> int:
         """A count by name ("passages", "entities", ...), 0 where no stage counts it."""
@@ -118,10 +119,12 @@ def build_index(
     kept_settings: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
     fresh: bool = False,
+    on_workers: Callable[[], dict[str, Any]] = dict,
 ) -> BuildReport:
     """Brings the stages of `layers` (in dependency order) up to date in the folder `out`.
 
     fresh: start from nothing, model replies included. kept_settings: what the manifest remembers of the settings.
+    on_workers: tells at the end which models ran on workers of a cluster, for run.json.
     Raises IndexLocked when another build writes here, StorageError when the disk refuses, BadInput from the readers.
     """
     progress = progress or Silent()
@@ -144,7 +147,7 @@ def build_index(
         _clean(out, manifest)
         shutil.rmtree(out / "work", ignore_errors=True)
         _gather_rejects(out, manifest)
-        report = BuildReport(out, manifest, reports, time.perf_counter() - started)
+        report = BuildReport(out, manifest, reports, time.perf_counter() - started, on_workers())
         _write_run(report)
     return report
 
@@ -213,9 +216,11 @@ def _gather_rejects(out: Path, manifest: Manifest) -> None:
 
 
 def _write_run(report: BuildReport) -> None:
-    """run.json: times, memory, host. Outside the digest."""
+    """run.json: times, memory, host, workers. Outside the digest."""
     stages = {name: vars(stage) for name, stage in report.stages.items()}
     document = {"wall_s": report.wall_s, "host": platform.node(), "python": platform.python_version(), "stages": stages}
+    if report.workers:
+        document["workers"] = report.workers
     write_atomic(report.out / "run.json", (json.dumps(document, indent=1) + "\n").encode())
 
 

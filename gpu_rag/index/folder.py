@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpu_rag.errors import BadInput, IndexLocked, StorageError
+from gpu_rag.models.fingerprint import file_sha256
 
 _REFUSALS = {
     errno.ENOSPC: "the disk is full",
@@ -48,16 +49,10 @@ def sha256_text(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def sha256_file(path: Path) -> str:
-    """Hex sha256 of a file, read in blocks."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def checksums(folder: Path) -> dict[str, dict[str, Any]]:
     """{relative name: {"sha256", "bytes"}} of every file below `folder`, names sorted."""
     files = sorted(p for p in folder.rglob("*") if p.is_file())
-    return {p.relative_to(folder).as_posix(): {"sha256": sha256_file(p), "bytes": p.stat().st_size} for p in files}
+    return {p.relative_to(folder).as_posix(): {"sha256": file_sha256(p), "bytes": p.stat().st_size} for p in files}
 
 
 def sync_folder(folder: Path) -> None:

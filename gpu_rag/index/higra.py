@@ -14,8 +14,6 @@ from gpu_rag.index.index import Index
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR
 
-LAYERS = ("higra_graph", "higra_search", "higra_entity_vectors", "higra_relation_vectors")  # what `load` reads
-
 
 @dataclass(frozen=True)
 class HigraGraph:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gpu_rag.errors import BadInput, IndexCorrupt
 from gpu_rag.graph.components import connected_components
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.index import tables
@@ -116,5 +117,9 @@ def read_statistics(out: Path, manifest: Manifest) -> dict[str, Any] | None:
     record = manifest.stages.get("higra_graph")
     if record is None:
         return None
-    found: dict[str, Any] = read_json(out / record.folder / "statistics.json")
+    path = out / record.folder / "statistics.json"
+    try:
+        found: dict[str, Any] = read_json(path)
+    except (OSError, BadInput) as error:
+        raise IndexCorrupt("a file of the index cannot be read", given=f"{path}: {error}") from error
     return found

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
+from gpu_rag.errors import IndexCorrupt
 from gpu_rag.index import tables
 from gpu_rag.index.index import Index
 from gpu_rag.index.kb import KbSource, KnowledgeBase
@@ -27,6 +30,13 @@ from gpu_rag.index.kb_tables import (
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import Ragged
 
+_ROWS = (  # (table, column of row numbers, table that they are of)
+    ("nodes", "type", "types"), ("nodes", "passages", "passages"), ("records", "node", "nodes"),
+    ("records", "source", "sources"), ("edges", "head", "nodes"), ("edges", "relation", "relations"),
+    ("edges", "tail", "nodes"), ("edges", "source", "sources"), ("edges", "passages", "passages"),
+    ("passages", "source", "sources"),
+)  # fmt: skip
+
 
 def load_kb(index: Index) -> KnowledgeBase:
     """The knowledge base of an index, for `index.loaded("kb", load_kb)`. Raises MissingLayer, IndexCorrupt.
@@ -41,6 +51,7 @@ def load_kb(index: Index) -> KnowledgeBase:
             ("records", KB_RECORDS), ("edges", KB_EDGES), ("passages", KB_PASSAGES),
         )
     }  # fmt: skip
+    _check_rows(held, index.n_passages)
     nodes, edges, records = held["nodes"], held["edges"], held["records"]
     node_sources = np.zeros((nodes.num_rows, held["sources"].num_rows), bool)
     node_sources[_ints(records, "node"), _ints(records, "source")] = True
@@ -57,6 +68,21 @@ def load_kb(index: Index) -> KnowledgeBase:
         n_own=_ints(nodes, "n_own"), passage_ids=index.passage_ids, passage_source=_ints(held["passages"], "source"),
         texts=texts, text_row=text_row, vectors=index.vectors, device=index.device,
     )  # fmt: skip
+
+
+def _check_rows(held: Mapping[str, pa.Table], n_passages: int) -> None:
+    """Raises IndexCorrupt for a row number that no table has: compiled code would read beside its arrays."""
+    for table, column, of in _ROWS:
+        limit = n_passages if of == "passages" else held[of].num_rows
+        values = held[table][column]
+        given = values.combine_chunks().flatten() if pa.types.is_list(values.type) else values
+        least, most = pc.min_max(given).as_py().values()
+        if len(given) and (given.null_count or least < 0 or most >= limit):
+            what = f"kb_{table}.parquet: {column} from {least} to {most} of {limit} {of}"
+            raise IndexCorrupt("a table of the index names rows that do not exist", given=what, do="run gpu-rag verify")
+    if held["passages"].num_rows != n_passages:
+        given = f"{held['passages'].num_rows} rows in kb_passages.parquet"
+        raise IndexCorrupt("the knowledge base is of other passages", given=given, expected=n_passages)
 
 
 def _texts(index: Index, n: int) -> tuple[list[str], np.ndarray]:

@@ -6,14 +6,16 @@ It holds no time and no host, so that equal inputs, settings and model replies g
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_rag.errors import BadInput, IndexMismatch
-from gpu_rag.index.folder import canonical_json, read_json, sha256_text, write_atomic
+from gpu_rag.errors import BadInput, IndexCorrupt, IndexMismatch
+from gpu_rag.index.folder import canonical_json, sha256_text, write_atomic
 
 FORMAT = 1
+_AGAIN = "build it again with gpu-rag index --fresh"
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,10 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """Reads manifest.json. Raises BadInput when it is no index, IndexMismatch for another format."""
+        """Reads manifest.json.
+
+        Raises BadInput where there is none, IndexCorrupt where it is damaged, IndexMismatch for another format version.
+        """
         path = folder / "manifest.json"
         if not path.is_file():
             raise BadInput(
@@ -75,19 +80,70 @@ class Manifest:
                 expected="a folder made by gpu-rag index",
                 do="run: gpu-rag index CORPUS --out DIR",
             )
-        raw = read_json(path, do="build it again with gpu-rag index --fresh")
-        if not isinstance(raw, dict) or raw.get("format") != FORMAT:
-            given = raw.get("format") if isinstance(raw, dict) else type(raw).__name__
-            raise IndexMismatch(
-                "the index has another format version",
-                given=given,
-                expected=FORMAT,
-                do="build it again with gpu-rag index --fresh",
-            )
-        try:
-            stages = {name: StageRecord(**record) for name, record in raw["stages"].items()}
-            return cls(settings=raw["settings"], sources=raw["sources"], stages=stages)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise BadInput(
-                "the manifest is damaged", given=f"{path}: {error}", do="build it again with --fresh"
-            ) from error
+        raw = _raw(path)
+        if type(raw.get("format")) is not int:
+            raise _damaged(path, "it names no format version")
+        if raw["format"] != FORMAT:
+            what, given = "the index has another format version", f"{raw['format']} in {path}"
+            raise IndexMismatch(what, given=given, expected=FORMAT, do=_AGAIN)
+        for part in ("settings", "sources", "stages"):
+            if not isinstance(raw.get(part), dict):
+                raise _damaged(path, f"{part} is no object")
+        stages = {name: _record(path, name, record) for name, record in raw["stages"].items()}
+        return cls(settings=raw["settings"], sources=raw["sources"], stages=stages)
+
+
+def _damaged(path: Path, reason: object) -> IndexCorrupt:
+    return IndexCorrupt("the manifest of the index is damaged", given=f"{path}: {reason}", do=_AGAIN)
+
+
+def _raw(path: Path) -> dict[str, Any]:
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise _damaged(path, error) from error
+    if not isinstance(raw, dict):
+        raise _damaged(path, "it is no object")
+    return raw
+
+
+def _record(path: Path, name: str, raw: Any) -> StageRecord:
+    """One stage, with everything that is read of it later of the right type."""
+    if not isinstance(raw, dict) or raw.keys() != _TYPES.keys():
+        raise _damaged(path, f"stage {name} has other keys than {', '.join(_TYPES)}")
+    for key, type_ in _TYPES.items():
+        if not isinstance(raw[key], type_):
+            raise _damaged(path, f"{key} of stage {name} is no {_WORDS[type_]}")
+    sound = {
+        "name": raw["name"] == name,
+        "folder": raw["folder"].startswith(f"stages/{name}-") and raw["folder"].count("/") == 1,
+        "inputs": all(isinstance(value, str) for value in raw["inputs"].values()),
+        "models": all(_is_model(model) for model in raw["models"].values()),
+        "files": all(_is_file(file, entry) for file, entry in raw["files"].items()),
+        "counts": all(isinstance(value, int) for value in raw["counts"].values()),
+    }
+    for key, is_sound in sound.items():
+        if not is_sound:
+            raise _damaged(path, f"{key} of stage {name} is not what a build writes")
+    return StageRecord(**raw)
+
+
+def _is_model(model: Any) -> bool:
+    return isinstance(model, dict) and all(isinstance(model.get(key), str) for key in ("name", "content_hash"))
+
+
+def _is_file(name: str, entry: Any) -> bool:
+    inside = not name.startswith("/") and ".." not in name.split("/")
+    return (
+        inside
+        and isinstance(entry, dict)
+        and isinstance(entry.get("sha256"), str)
+        and isinstance(entry.get("bytes"), int)
+    )
+
+
+_WORDS = {str: "text", int: "number", dict: "object"}
+_TYPES: dict[str, type] = {
+    "name": str, "version": int, "fingerprint": str, "folder": str, "inputs": dict, "params": dict, "models": dict,
+    "files": dict, "counts": dict,
+}  # fmt: skip

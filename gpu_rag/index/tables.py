@@ -44,7 +44,7 @@ EXTRACTIONS = pa.schema(
         ("passage", pa.int32()),
         ("entities", pa.list_(pa.string())),
         ("triples", pa.list_(pa.list_(pa.string()))),
-        ("status", pa.string()),  # ok | empty | truncated | malformed | failed | absent
+        ("status", pa.string()),  # ok | empty | truncated | malformed | failed | absent | skipped
     ]
 )
 PROFILES = pa.schema(  # a row for each entity of a passage of which more than the name is known
@@ -109,7 +109,7 @@ def read_table(path: Path, schema: pa.Schema) -> pa.Table:
     """
     try:
         table = joined_chunks(pq.read_table(path))
-    except (OSError, pa.ArrowInvalid) as error:
+    except (OSError, pa.ArrowException) as error:
         raise IndexCorrupt("a table of the index cannot be read", given=f"{path}: {error}") from error
     if not table.schema.equals(schema):
         raise IndexCorrupt("a table has other columns", given=f"{path}: {table.schema.names}", expected=schema.names)

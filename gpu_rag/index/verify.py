@@ -34,10 +34,15 @@ def verify(folder: Path) -> list[str]:
 
 
 def _guarded(check: Callable[[Index], Iterator[str]], index: Index) -> list[str]:
+    found: list[str] = []
     try:
-        return list(check(index))
+        found.extend(check(index))
     except GpuRagError as error:
-        return [str(error)]
+        found.append(str(error))
+    except (LookupError, TypeError, ValueError, pa.ArrowException) as error:  # of what the check itself reads
+        what = check.__name__.removeprefix("check").strip("_")
+        found.append(f"{what}: the check stopped at what no build writes: {type(error).__name__} {error}")
+    return found
 
 
 def _files(index: Index) -> Iterator[str]:

@@ -8,13 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.index import tables
 from gpu_rag.index.build import Sources, Work
 from gpu_rag.layers.coreference import coreference_params, resolved_texts
-from gpu_rag.layers.passages import content_hash, reject_line, short_reject, stop_if_strict
+from gpu_rag.layers.passages import are_of_nodes, content_hash
+from gpu_rag.layers.rejected import reject_line, short_reject, stop_if_strict
 from gpu_rag.layers.requests import ask, text_requests, windows
 from gpu_rag.settings import Settings
 from gpu_rag.sources.openie import OpenIERow, read_openie
@@ -66,11 +68,13 @@ SCHEMA = canonical_schema(
 class ExtractionLayer:
     """Table `extractions`, one row a passage, with a status: ok, empty, truncated, malformed, failed or absent.
 
+    Or skipped: the text of a node of a knowledge base where `index.extract_nodes` is false.
+
     Table `profiles`: aliases, types and descriptions of its entities, where they are known.
     """
 
     name = "extraction"
-    version = 2
+    version = 3
     needs: tuple[str, ...] = ("passages",)
     retry: tuple[str, ...] = ("extraction_failed", "coref_failed")  # the next run asks again
 
@@ -78,6 +82,8 @@ class ExtractionLayer:
         """The extractor, and what it reads beside the passages."""
         extractor = settings.index.extractor
         params: dict[str, Any] = {"extractor": extractor, **coreference_params(settings)}
+        if not settings.index.extract_nodes and sources.of_kind("skb"):
+            params["extract_nodes"] = False
         if extractor == "import":
             if not sources.openie:
                 what, do = "extractor import needs results to import", "or name another: --set index.extractor=patterns"
@@ -94,13 +100,16 @@ class ExtractionLayer:
         return ("llm",) if "llm" in (settings.index.extractor, settings.alignment.coref) else ()
 
     def run(self, work: Work) -> dict[str, int]:
-        """Extracts from every passage. Raises GpuRagError when an LLM's yield is below `index.min_yield`."""
+        """Extracts from the passages. Raises GpuRagError when an LLM's yield is below `index.min_yield`."""
         passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
+        n_passages, chosen = passages.num_rows, _chosen(work, passages)
+        if len(chosen) < n_passages:
+            passages = passages.take(pa.array(chosen))
         texts, coref = resolved_texts(work, passages["title"].to_pylist(), passages["text"].to_pylist())
         passages = passages.set_column(passages.schema.get_field_index("text"), "text", pa.array(texts, pa.string()))
         work.progress.start(self.name, passages.num_rows, "passages")
         extractor = {"patterns": by_patterns, "llm": by_llm, "import": by_import}[work.settings.index.extractor]
-        rows = extractor(work, passages)
+        rows = _in_place(extractor(work, passages), chosen, n_passages)
         columns = {
             "passage": list(range(len(rows))),
             "entities": [list(found.entities) for found, _ in rows],
@@ -115,6 +124,19 @@ class ExtractionLayer:
             | coref
             | {f"extraction_{status}": n for status, n in sorted(Counter(status for _, status in rows).items())}
         )
+
+
+def _chosen(work: Work, passages: pa.Table) -> np.ndarray:
+    """The rows of the passages to extract from: all, or those that are no text of a node."""
+    if work.settings.index.extract_nodes:
+        return np.arange(passages.num_rows)
+    return np.flatnonzero(~are_of_nodes(work.stage_folders["passages"], passages["doc_id"]))
+
+
+def _in_place(rows: Sequence[Row], chosen: np.ndarray, n: int) -> list[Row]:
+    """A row for each of n passages, those that were not chosen as skipped."""
+    found = dict(zip(chosen.tolist(), rows, strict=True))
+    return [found.get(row, (_NOTHING, "skipped")) for row in range(n)]
 
 
 def _n_rejects(folder: Path) -> int:
@@ -166,7 +188,7 @@ def by_import(work: Work, passages: pa.Table) -> list[Row]:
         members.sort(key=lambda row: passages["start"][row].as_py())
     found: dict[int, Extraction] = {}
     with (work.out / "rejects.jsonl").open("w", encoding="utf-8") as rejects:
-        for item in _openie(work.sources, rows_of):
+        for item in _openie(work, rows_of):
             if isinstance(item, Reject):
                 stop_if_strict(work.sources.strict, item)
                 rejects.write(reject_line(short_reject(item, work.sources.openie)))
@@ -177,11 +199,12 @@ def by_import(work: Work, passages: pa.Table) -> list[Row]:
     return [(found[row], _status(found[row])) if row in found else (_NOTHING, "absent") for row in range(len(ids))]
 
 
-def _openie(sources: Sources, rows_of: dict[str, list[int]]) -> Iterator[OpenIERow | Reject]:
-    for path in sources.openie:
+def _openie(work: Work, rows_of: dict[str, list[int]]) -> Iterator[OpenIERow | Reject]:
+    among = "" if work.settings.index.extract_nodes else ", texts of nodes left out (index.extract_nodes is false)"
+    for path in work.sources.openie:
         for item in read_openie(path):
             if isinstance(item, OpenIERow) and item.id not in rows_of:
-                yield Reject(str(path), 0, "openie: no passage has this id", item.id)
+                yield Reject(str(path), 0, f"openie: no passage has this id{among}", item.id)
             else:
                 yield item
 

@@ -17,7 +17,7 @@ class HopKeywords:
     """Table `keywords`, sorted, and for in-questions, out-questions and vertices lists of its rows, ascending."""
 
     name = "hop_keywords"
-    version = 1
+    version = 2
     needs: tuple[str, ...] = ("passages", "hop_vertices", "hop_questions")
     retry: tuple[str, ...] = ()
 

@@ -19,7 +19,7 @@ class HopVertices:
     """Table `vertices`, sorted by (passage, start): one row a passage, or one a sentence. A passage always has one."""
 
     name = "hop_vertices"
-    version = 1
+    version = 2
     needs: tuple[str, ...] = ("passages",)
     retry: tuple[str, ...] = ()
 

@@ -15,7 +15,8 @@ from gpu_rag.layers.kb_extraction import read_extraction
 from gpu_rag.layers.kb_nodes import Nodes
 from gpu_rag.layers.kb_passages import PassageRows, link_passages, read_passage_rows
 from gpu_rag.layers.kb_read import read_source
-from gpu_rag.layers.passages import content_hash, reject_line, short_reject, stop_if_strict
+from gpu_rag.layers.passages import content_hash
+from gpu_rag.layers.rejected import reject_line, short_reject, stop_if_strict
 from gpu_rag.settings import Settings
 from gpu_rag.types import Reject
 

@@ -18,24 +18,26 @@ from gpu_rag.layers.kb_columns import (
     SourceColumns,
     ascending,
     joined,
+    lists_of,
     no_lists,
     single_spaced,
     spaced_relations,
 )
 from gpu_rag.layers.kb_rdf import RdfStatements
-from gpu_rag.layers.passages import short_name
+from gpu_rag.layers.rejected import short_name
 from gpu_rag.sources.json_rows import has_suffix
 from gpu_rag.sources.kg import NT_SUFFIXES
 from gpu_rag.sources.kg_blocks import read_kg_blocks
 from gpu_rag.sources.kg_triples import TripleBlock, together
 from gpu_rag.sources.rows import shown
-from gpu_rag.sources.skb import read_nodes, skb_files
+from gpu_rag.sources.skb import skb_files
 from gpu_rag.sources.skb_blocks import read_edge_blocks
+from gpu_rag.sources.skb_node_blocks import read_node_blocks
 from gpu_rag.sources.skb_types import UNTYPED
 from gpu_rag.types import Reject
 
 MOST_ALIASES = 50
-_NODES = 1 << 16  # held as Python objects
+_NODES = 1 << 16  # rejects of edges that are held as Python objects
 _LEAST_LOOKED_UP = 1 << 16  # ends of edges
 OnReject = Callable[[Reject], None]
 OnRows = Callable[[int], None]
@@ -48,7 +50,7 @@ def read_source(
 
     on_rows: called with the numbers of triples and nodes read. Raises BadInput, as the readers.
     Memory: 20 bytes a triple (and its note, where it has one), about three times the text of distinct ids, a block, and
-    some 150 bytes a node of a knowledge base, whose ids are kept apart to find those that are given twice.
+    30 bytes a node of a knowledge base beside twice its strings.
     """
     if source.kind == "skb":
         return _skb(source, on_reject, max_document_chars, on_rows)
@@ -134,33 +136,28 @@ def _nodes(
     source: NamedSource, on_reject: OnReject, max_document_chars: int, on_rows: OnRows
 ) -> tuple[pa.LargeStringArray, pa.LargeStringArray, pa.LargeListArray, pa.LargeListArray]:
     """(ids, names, aliases, types), by id."""
-    held: list[tuple[str, str, list[str], list[str]]] = []
-    parts: list[pa.RecordBatch] = []
-    schema = pa.schema([("id", pa.large_string()), ("name", pa.large_string()), ("aliases", LISTS), ("types", LISTS)])
-
-    def pack() -> None:
-        columns = list(zip(*held)) if held else [(), (), (), ()]
-        arrays = [pa.array(list(column), field.type) for column, field in zip(columns, schema)]
-        parts.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
-        on_rows(len(held))
-        held.clear()
-
-    for node in read_nodes(source.path, max_document_chars=max_document_chars):
-        if isinstance(node, Reject):
-            on_reject(node)
-            continue
-        types = [] if node.type == UNTYPED else [node.type]
-        aliases = list(dict.fromkeys(node.aliases))[:MOST_ALIASES]
-        held.append((node.id, " ".join(node.name.split()), aliases, types))
-        if len(held) == _NODES:
-            pack()
-    pack()
-    table = pa.Table.from_batches(parts).combine_chunks()
-    table = table.take(pc.sort_indices(table["id"])).combine_chunks()
-    ids, names, aliases, types = (_whole(table[name]) for name in schema.names)
-    return ids, names, aliases, types
+    parts: list[tuple[pa.Array, ...]] = []
+    for block in read_node_blocks(source.path, max_document_chars=max_document_chars):
+        for reject in block.rejects:
+            on_reject(reject)
+        on_rows(block.n)
+        parts.append((block.ids, block.names, block.types, block.aliases))
+    kinds = (pa.large_string(), pa.large_string(), pa.large_string(), LISTS)
+    columns = zip(*parts) if parts else [()] * len(kinds)
+    ids, names, types, aliases = (pa.concat_arrays([pa.array([], k), *some]) for k, some in zip(kinds, columns))
+    order = pc.sort_indices(ids)
+    ids, names, types, aliases = (column.take(order) for column in (ids, names, types, aliases))
+    return ids, single_spaced(names), _few(aliases), _typed(types)
 
 
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    """A column as one array."""
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+def _few(aliases: pa.LargeListArray) -> pa.LargeListArray:
+    """Each alias of a node once, the first 50."""
+    owner = np.repeat(np.arange(len(aliases)), np.diff(aliases.offsets.to_numpy()))
+    return lists_of(owner, aliases.flatten(), len(aliases), MOST_ALIASES)
+
+
+def _typed(types: pa.LargeStringArray) -> pa.LargeListArray:
+    """The type of each node as a list, an empty one where it has none."""
+    named = pc.not_equal(types, UNTYPED)
+    offsets = np.concatenate([[0], np.cumsum(np.asarray(named))]).astype(np.int64)
+    return pa.LargeListArray.from_arrays(offsets, types.filter(named))

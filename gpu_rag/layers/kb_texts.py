@@ -11,11 +11,12 @@ import pyarrow.compute as pc
 
 from gpu_rag.index import tables
 from gpu_rag.index.build import Layer, Sources, Work
-from gpu_rag.index.kb_tables import KB_EDGES, KB_NODES, KB_TEXTS, KB_TYPES
-from gpu_rag.index.kb_words import edge_text, in_words, standin_text
+from gpu_rag.index.kb_tables import KB_NODES, KB_TEXTS, KB_TYPES
+from gpu_rag.index.kb_words import in_words, standin_text
 from gpu_rag.index.kb_write import TableWriter
 from gpu_rag.layers.kb import Kb
 from gpu_rag.layers.kb_around import NODES_AT_ONCE, Surroundings, relation_texts
+from gpu_rag.layers.kb_edge_texts import EdgeTexts
 from gpu_rag.layers.kb_web import KbWeb
 from gpu_rag.layers.search import Vectors
 from gpu_rag.settings import Settings
@@ -24,14 +25,6 @@ from gpu_rag.settings import Settings
 def node_names(folder: Path) -> list[str]:
     """The name of each node, in words."""
     return [in_words(name) for name in tables.read_table(folder / "kb_nodes.parquet", KB_NODES)["name"].to_pylist()]
-
-
-def edge_texts(folder: Path) -> list[str]:
-    """Each edge as "head relation tail", in words."""
-    names, relations = node_names(folder), relation_texts(folder)
-    edges = tables.read_table(folder / "kb_edges.parquet", KB_EDGES)
-    columns = (edges[name].to_pylist() for name in ("head", "relation", "tail"))
-    return [edge_text(names[head], relations[relation], names[tail]) for head, relation, tail in zip(*columns)]
 
 
 def standin_texts(folder: Path) -> list[str]:
@@ -80,7 +73,7 @@ def kb_layers() -> list[Layer]:
     return [
         Kb(),
         Vectors("kb_name_vectors", ("kb",), node_names),
-        Vectors("kb_edge_vectors", ("kb",), edge_texts),
+        Vectors("kb_edge_vectors", ("kb",), EdgeTexts),
         Vectors("kb_relation_vectors", ("kb",), relation_texts),
         KbTexts(),
         Vectors("kb_text_vectors", ("kb_texts",), standin_texts),

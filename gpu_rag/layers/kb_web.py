@@ -8,7 +8,8 @@ from typing import Any
 from gpu_rag.index import tables
 from gpu_rag.index.build import NamedSource, Sources, Work
 from gpu_rag.index.kb_tables import WEB_PAGES
-from gpu_rag.layers.passages import content_hash, reject_line, short_reject, stop_if_strict
+from gpu_rag.layers.passages import content_hash
+from gpu_rag.layers.rejected import reject_line, short_reject, stop_if_strict
 from gpu_rag.settings import Settings
 from gpu_rag.sources.parsed import versions_for
 from gpu_rag.sources.rows import Limits

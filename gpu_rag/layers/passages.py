@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from gpu_rag.errors import BadInput
 from gpu_rag.index import tables
 from gpu_rag.index.build import Sources, Work
-from gpu_rag.index.folder import sha256_file
 from gpu_rag.index.kb_tables import ORIGINS
+from gpu_rag.layers.node_documents import NodeDocuments, Taken, node_documents
+from gpu_rag.layers.passage_tables import PassageTables
+from gpu_rag.layers.rejected import reject_line, short_name, short_reject, stop_if_strict
+from gpu_rag.models.fingerprint import file_sha256
 from gpu_rag.settings import Settings
 from gpu_rag.sources.corpora import read_corpus, reader_versions
 from gpu_rag.sources.rows import shown
-from gpu_rag.sources.skb import read_nodes, skb_files
 from gpu_rag.text.chunk import chunk_spans
 from gpu_rag.types import Document, Reject
 
@@ -34,40 +40,8 @@ def content_hash(paths: tuple[Path, ...]) -> str:
         files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
         for file in files:
             name = file.relative_to(path).as_posix() if path.is_dir() else file.name
-            total.update(f"{path.name}\0{name}\0{sha256_file(file)}\n".encode("utf-8", "surrogateescape"))
+            total.update(f"{path.name}\0{name}\0{file_sha256(file)}\n".encode("utf-8", "surrogateescape"))
     return total.hexdigest()
-
-
-def reject_line(reject: Reject) -> str:
-    """A reject as one JSON line."""
-    return json.dumps(vars(reject), ensure_ascii=True, sort_keys=True) + "\n"
-
-
-def stop_if_strict(strict: bool, reject: Reject) -> None:
-    """Raises BadInput for a reject when bad rows are to stop the run."""
-    if strict:
-        raise BadInput(
-            f"bad row: {reject.reason}",
-            given=f"{reject.file}:{reject.line}",
-            do="mend the row, or run without --strict",
-        )
-
-
-def short_name(file: str, paths: tuple[Path, ...]) -> str:
-    """A source file's name from its corpus argument on, so that an index does not depend on where the corpus lies."""
-    for path in paths:
-        parent = os.path.join(path.parent, "")
-        if file.startswith(parent):
-            return file[len(parent) :]
-    return file
-
-
-def short_reject(reject: Reject, paths: tuple[Path, ...]) -> Reject:
-    """A reject with short names, also in a reason that says where an id was used before."""
-    reason = reject.reason
-    for path in paths:
-        reason = reason.replace(f" in {path}", f" in {path.name}")
-    return replace(reject, file=short_name(reject.file, paths), reason=reason)
 
 
 Row = dict[str, Any]
@@ -89,23 +63,33 @@ class Pieces:
 def read_passages(sources: Sources, settings: Settings) -> Iterator[Pieces | Reject]:
     """The corpus cut into passages, document by document; what cannot be used as a Reject with a short file name.
 
-    After it the documents of the nodes of knowledge bases: their id is the node's, "SOURCE:ID" where that is taken.
-    What is wrong with other nodes is left to the layer `kb`, which reads them all.
+    After it the documents of the nodes of knowledge bases, see `node_documents`.
     Raises BadInput for a corpus that does not exist, and for the first reject where `sources.strict`.
     """
+    taken = Taken()
+    yield from read_documents(sources, settings, taken)
+    for found in node_documents(sources, settings, taken):
+        if isinstance(found, Reject):
+            yield found
+        else:
+            yield from _pieces(found)
+
+
+def read_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterator[Pieces | Reject]:
+    """The corpus alone, as `read_passages`; in the end its ids are `taken`."""
     if not sources.corpus and not sources.named:
         raise BadInput("no corpus given", expected="one or more files or folders, or --kg, --skb, --source")
-    taken: set[str] = set()
-    documents: set[str] = set()
+    passages: set[str] = set()
+    documents: list[str] = []
     for row in (
         read_corpus(sources.corpus, max_document_chars=settings.index.max_document_chars) if sources.corpus else ()
     ):
         if isinstance(row, Document):
             parts = _split(row, settings)
-            twice = next((part["id"] for part in parts if part["id"] in taken), None)
+            twice = next((part["id"] for part in parts if part["id"] in passages), None)
             if twice is None:
-                taken.update(part["id"] for part in parts)
-                documents.add(row.id)
+                passages.update(part["id"] for part in parts)
+                documents.append(row.id)
                 yield Pieces(_row_of(row, sources.corpus), parts, source_of(row.file, sources))
                 continue
             # "a" in chunks and a document "a#1"
@@ -113,7 +97,24 @@ def read_passages(sources: Sources, settings: Settings) -> Iterator[Pieces | Rej
             row = Reject(row.file, row.line, reason, row.id)
         stop_if_strict(sources.strict, row)
         yield short_reject(row, sources.corpus)
-    yield from _node_documents(sources, settings, taken, documents)
+    if sources.of_kind("skb"):
+        taken.add(pa.array(documents, pa.large_string()), pa.array(list(passages), pa.large_string()))
+
+
+def _pieces(found: NodeDocuments) -> Iterator[Pieces]:
+    """Documents of nodes one by one."""
+    columns = (found.passage_ids, found.texts, found.start, found.end)
+    rows = list(zip(*(column.tolist() for column in columns)))
+    first = np.searchsorted(found.owner, np.arange(found.n + 1)).tolist()
+    documents = zip(*(column.tolist() for column in (found.ids, found.nodes, found.titles, found.line)))
+    for number, (id, node, title, line) in enumerate(documents):
+        parts = [
+            {"id": part, "doc_id": id, "title": title, "text": text, "start": start, "end": end, "line": 0}
+            for part, text, start, end in rows[first[number] : first[number + 1]]
+        ]
+        yield Pieces(
+            {"id": id, "title": title, "file": found.file, "line": line, "pages": ()}, parts, found.source, node
+        )
 
 
 def _row_of(document: Document, paths: tuple[Path, ...]) -> Row:
@@ -135,28 +136,13 @@ def source_of(file: str, sources: Sources) -> str:
     return "documents"
 
 
-def _node_documents(
-    sources: Sources, settings: Settings, taken: set[str], documents: set[str]
-) -> Iterator[Pieces | Reject]:
-    """The documents of the nodes of knowledge bases."""
-    for source in sources.of_kind("skb"):
-        path, limit = skb_files(source.path).nodes, settings.index.max_document_chars
-        for node in read_nodes(source.path, max_document_chars=limit):
-            if isinstance(node, Reject) or not node.text:
-                continue
-            for id in (node.id, f"{source.name}:{node.id}"):
-                parts = _split(Document(id, node.name, node.text), settings)
-                if id not in documents and taken.isdisjoint(part["id"] for part in parts):
-                    break
-            else:
-                reject = Reject(shown(path), node.line, "its ids as a document are taken by other documents", node.id)
-                stop_if_strict(sources.strict, reject)
-                yield short_reject(reject, (source.path,))
-                continue
-            taken.update(part["id"] for part in parts)
-            documents.add(id)
-            document = Document(id, node.name, node.text, shown(path), node.line)
-            yield Pieces(_row_of(document, (source.path,)), parts, source.name, node.id)
+def are_of_nodes(folder: Path, documents: pa.ChunkedArray) -> np.ndarray:
+    """bool[n]: which of n documents, by id, are texts of nodes. folder: of the stage `passages`."""
+    if not (folder / "origins.parquet").exists():
+        return np.zeros(len(documents), bool)
+    origins = tables.read_table(folder / "origins.parquet", ORIGINS)
+    of_nodes = origins["document"].filter(pc.not_equal(origins["node"], ""))
+    return pc.is_in(documents, value_set=tables.whole_text(of_nodes).cast(documents.type)).to_numpy()
 
 
 def no_passage(n_rejects: int, first: Reject | None) -> BadInput:
@@ -187,11 +173,9 @@ def _split(document: Document, settings: Settings) -> list[Row]:
 
 def write_passages(folder: Path, documents: list[Row], passages: list[Row]) -> None:
     """The tables `documents`, `passages` and `lines`, sorted by id."""
-    documents = sorted(documents, key=lambda row: row["id"])
-    passages = sorted(passages, key=lambda row: row["id"])
-    tables.write_rows(folder / "documents.parquet", tables.DOCUMENTS, documents)
-    tables.write_rows(folder / "passages.parquet", tables.PASSAGES, passages)
-    tables.write_rows(folder / "lines.parquet", tables.LINES, passages)
+    tables_of_both = PassageTables()
+    tables_of_both.add_rows(documents, passages)
+    tables_of_both.write(folder)
 
 
 class Passages:
@@ -199,7 +183,7 @@ class Passages:
     or knowledge bases `origins`, the source of each document."""
 
     name = "passages"
-    version = 2
+    version = 3
     needs: tuple[str, ...] = ()
     retry: tuple[str, ...] = ()
 
@@ -222,24 +206,27 @@ class Passages:
         return ()
 
     def run(self, work: Work) -> dict[str, int]:
-        """Reads the corpus. Raises BadInput when nothing in it could be used."""
-        documents, n_rejects, first = [], 0, None
-        passages: list[Row] = []
-        origins: list[Row] = []
+        """Reads the corpus. Raises BadInput when nothing in it could be used. Memory: some three times the text."""
+        rows, taken, n_rejects, first = PassageTables(), Taken(), 0, None
         with (work.out / "rejects.jsonl").open("w", encoding="utf-8") as rejects:
-            for found in read_passages(work.sources, work.settings):
+            found: Pieces | NodeDocuments | Reject
+            for found in chain(
+                read_documents(work.sources, work.settings, taken),
+                node_documents(work.sources, work.settings, taken),
+            ):
                 if isinstance(found, Reject):
                     rejects.write(reject_line(found))
                     n_rejects, first = n_rejects + 1, first or found
-                    continue
-                documents.append(found.document)
-                passages.extend(found.passages)
-                origins.append({"document": found.document["id"], "source": found.source, "node": found.node})
-                work.progress.advance(1)
-        if not passages and (work.sources.corpus or not work.sources.named):
+                elif isinstance(found, NodeDocuments):
+                    rows.add_nodes(found)
+                    work.progress.advance(found.n)
+                else:
+                    origin = {"document": found.document["id"], "source": found.source, "node": found.node}
+                    rows.add_rows([found.document], found.passages, [origin])
+                    work.progress.advance(1)
+        if not rows.n_passages and (work.sources.corpus or not work.sources.named):
             raise no_passage(n_rejects, first)
-        write_passages(work.out, documents, passages)
+        rows.write(work.out)
         if work.sources.of_kind("skb", "documents"):
-            origins.sort(key=lambda row: row["document"])
-            tables.write_rows(work.out / "origins.parquet", ORIGINS, origins)
-        return {"documents": len(documents), "passages": len(passages), "rejects": n_rejects}
+            rows.write_origins(work.out)
+        return {"documents": rows.n_documents, "passages": rows.n_passages, "rejects": n_rejects}

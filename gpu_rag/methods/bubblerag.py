@@ -14,16 +14,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpu_rag.errors import UsageError
-from gpu_rag.methods.bubblerag_evidence import DEPTH, check_order, facts, paths, read_passages
+from gpu_rag.methods.bubblerag_evidence import DEPTH, PASSAGE_ORDERS, facts, paths, read_passages
 from gpu_rag.methods.bubblerag_groups import Group, find_groups
 from gpu_rag.methods.bubblerag_keywords import find_keywords
 from gpu_rag.methods.bubblerag_trees import RANKS, EvidenceGraph, Expansion, best_trees, expanded, missing
 from gpu_rag.methods.reader import Support, clean_answer, is_answer, passage_block, read
+from gpu_rag.ranges import COSINE, COUNT, NATURAL, RANK_CONSTANT, Range, check_fields
 from gpu_rag.runtime.call import gather
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Draft, Evidence, Question
-from gpu_rag.verbs.bubble_grow import BubbleGrowth, Tree
+from gpu_rag.verbs.bubble_grow import COSTS_ON, BubbleGrowth, Tree
 from gpu_rag.verbs.retrieve import Ranking
 from gpu_rag.verbs.verbs import Verbs
 
@@ -65,17 +65,12 @@ class Params:
     n_passages: int = 15
 
     def __post_init__(self) -> None:
-        self.growth()
-        check_order(self.passages)
-        if self.rank not in RANKS:
-            raise UsageError("unknown rank of bubblerag", given=self.rank, expected=" | ".join(RANKS))
-        counts = (self.n_anchors, self.n_trees, self.n_neighbours, self.max_picks, self.n_passages)
-        others = min(self.n_before, self.near, self.depth) >= 0 and -1 <= self.pick_threshold <= 1
-        scores = 0 <= self.alpha <= MOST_ALPHA and 0 < self.intra_penalty <= 1 and self.fusion_constant > -1
-        if not (min(counts) >= 1 and others and scores):
-            expected = "n_anchors, n_trees, n_neighbours, max_picks, n_passages >= 1; n_before, near, depth >= 0; "
-            expected += f"alpha from 0 to {MOST_ALPHA}, intra_penalty in (0, 1], pick_threshold a cosine, "
-            raise UsageError("bad parameters of bubblerag", given=self, expected=expected + "fusion_constant > -1")
+        check_fields(
+            self, n_before=NATURAL, n_anchors=COUNT, near=NATURAL, hops=NATURAL, max_local=COUNT, budget=COUNT,
+            cost_on=COSTS_ON, alpha=Range(0, MOST_ALPHA), intra_penalty=Range(0, 1, above=True), rank=RANKS,
+            n_trees=COUNT, depth=NATURAL, n_neighbours=COUNT, max_picks=COUNT, pick_threshold=COSINE,
+            passages=tuple(PASSAGE_ORDERS), fusion_constant=RANK_CONSTANT, n_passages=COUNT,
+        )  # fmt: skip
 
     def growth(self) -> BubbleGrowth:
         """The part of the bubbles."""

@@ -14,7 +14,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpu_rag.errors import UsageError
 from gpu_rag.methods.bubblerag_trees import EvidenceGraph
 from gpu_rag.types import Evidence, Path
 from gpu_rag.verbs.bubble_lookup import TreePassage
@@ -86,9 +85,3 @@ def paths(graphs: Sequence[EvidenceGraph], evidence: Sequence[Evidence], verbs: 
         if edges:
             found.append(Path("; ".join(" - ".join(edge[:3]) for edge in edges), tuple(edges), "graph"))
     return tuple({path.edges: path for path in found}.values())
-
-
-def check_order(order: str) -> None:
-    """Raises UsageError unless `order` names a way to order passages."""
-    if order not in PASSAGE_ORDERS:
-        raise UsageError("unknown order of passages", given=order, expected=" | ".join(PASSAGE_ORDERS))

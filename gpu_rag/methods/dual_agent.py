@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from gpu_rag.errors import UsageError
-from gpu_rag.methods.dual_agent_loop import check_turns, converse
+from gpu_rag.methods.dual_agent_loop import converse
 from gpu_rag.methods.higra_context import Context
 from gpu_rag.methods.reader import Support
+from gpu_rag.ranges import COUNT, RANK_CONSTANT, check_fields
 from gpu_rag.types import Draft, Question
 from gpu_rag.verbs.verbs import Verbs
 
@@ -26,9 +26,7 @@ class Params:
     max_turns: int = 8
 
     def __post_init__(self) -> None:
-        check_turns(self.max_turns)
-        if self.n_passages < 1:
-            raise UsageError("a Librarian reads a passage", given=f"n_passages={self.n_passages}", expected=">= 1")
+        check_fields(self, n_passages=COUNT, depth=COUNT, constant=RANK_CONSTANT, max_turns=COUNT)
 
 
 async def retrieve(question: Question, verbs: Verbs, params: Params) -> Support:

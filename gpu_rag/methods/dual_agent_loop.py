@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpu_rag.errors import UsageError
 from gpu_rag.methods.dual_agent_plan import clarified, planned
 from gpu_rag.methods.dual_agent_state import Answered, Ask, Dialogue
 from gpu_rag.methods.librarian import Find, Finding, consult
@@ -17,12 +16,6 @@ from gpu_rag.methods.seeker import first_asks, last_answer, next_action
 from gpu_rag.runtime.call import gather
 from gpu_rag.types import Draft
 from gpu_rag.verbs.verbs import Verbs
-
-
-def check_turns(max_turns: int) -> None:
-    """Raises UsageError for a dialogue without a turn."""
-    if max_turns < 1:
-        raise UsageError("a dialogue needs a turn", given=f"max_turns={max_turns}", expected=">= 1")
 
 
 async def converse(question: str, verbs: Verbs, find: Find, max_turns: int) -> Draft:

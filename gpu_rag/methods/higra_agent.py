@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from gpu_rag.methods.dual_agent_loop import check_turns, converse
+from gpu_rag.methods.dual_agent_loop import converse
 from gpu_rag.methods.higra_context import NEEDS, graph_context
 from gpu_rag.methods.higra_context import Params as RetrieverParams
 from gpu_rag.methods.reader import Support
+from gpu_rag.ranges import COUNT, check_fields
 from gpu_rag.types import Draft, Question
 from gpu_rag.verbs.verbs import Verbs
 
@@ -23,7 +24,7 @@ class Params(RetrieverParams):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_turns(self.max_turns)
+        check_fields(self, max_turns=COUNT)
 
 
 async def retrieve(question: Question, verbs: Verbs, params: Params) -> Support:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import chain
 
+from gpu_rag.ranges import COUNT, NATURAL, check_fields
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Evidence, Path
 from gpu_rag.verbs.higra import HigraFact, HigraFound, HigraRanking, HigraSearch
@@ -50,7 +51,11 @@ class Params:
     tol: float = 1e-6
 
     def __post_init__(self) -> None:
-        self.search(), self.rank()  # refuse bad values before the run
+        check_fields(
+            self, n_entities=COUNT, max_seeds=COUNT, fallback_seeds=NATURAL, n_relations=NATURAL, n_passages=NATURAL,
+            n_similar=NATURAL,
+        )  # fmt: skip
+        self.search(), self.rank()  # these check the others
 
     def search(self) -> HigraSearch:
         """The search part."""

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpu_rag.errors import UsageError
 from gpu_rag.methods.hop_walk import Walk, helpfulness, pruned
 from gpu_rag.methods.reader import Support, read
+from gpu_rag.ranges import COUNT, NATURAL, check_fields
 from gpu_rag.runtime.call import gather
 from gpu_rag.text.keywords import keywords
 from gpu_rag.text.names import names
@@ -45,12 +45,7 @@ class Params:
     keywords: str = "names"
 
     def __post_init__(self) -> None:
-        if self.top_k < 1 or self.n_hop < 0 or self.n_options < 1:
-            given = f"top_k={self.top_k}, n_hop={self.n_hop}, n_options={self.n_options}"
-            raise UsageError("a number is out of range", given=given, expected="top_k, n_options >= 1, n_hop >= 0")
-        for name, value, known in (("entry", self.entry, ENTRIES), ("keywords", self.keywords, KEYWORDS)):
-            if value not in known:
-                raise UsageError(f"unknown {name} of hoprag", given=value, expected=" | ".join(known))
+        check_fields(self, top_k=COUNT, n_hop=NATURAL, n_options=COUNT, entry=ENTRIES, keywords=KEYWORDS)
 
     @property
     def about(self) -> str:

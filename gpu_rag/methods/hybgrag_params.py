@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu_rag.errors import UsageError
+from gpu_rag.ranges import COSINE, COUNT, NATURAL, Range, check_fields
 
 FEEDBACKS = ("corrective", "simple")
 EXAMPLES = ("nearest", "random")
 ORDERS = ("distance", "cosine")
+MOST_RADIUS = 3
 
 
 @dataclass(frozen=True)
@@ -46,17 +47,8 @@ class Params:
         return tuple(file for file in (self.experiences, self.routes) if file)
 
     def __post_init__(self) -> None:
-        counts = ("iterations", "n_nodes", "radius", "max_topics", "n_relations", "n_types", "n_shown", "n_references")
-        for name in counts:
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} of hybgrag is too small", given=getattr(self, name), expected=">= 1")
-        if self.radius > 3:
-            raise UsageError("walks of hybgrag are short", given=f"radius={self.radius}", expected="1 to 3")
-        if self.n_examples < 0 or not -1 <= self.name_threshold <= 1:
-            given = f"n_examples={self.n_examples}, name_threshold={self.name_threshold}"
-            raise UsageError("a number is out of range", given=given, expected="n_examples >= 0, a cosine")
-        words = (("order", ORDERS), ("feedback", FEEDBACKS), ("examples", EXAMPLES))
-        for name, known in words:
-            value = getattr(self, name)
-            if value not in known:
-                raise UsageError(f"unknown {name} of hybgrag", given=value, expected=" | ".join(known))
+        check_fields(
+            self, iterations=COUNT, n_nodes=COUNT, radius=Range(1, MOST_RADIUS), order=ORDERS, name_threshold=COSINE,
+            max_topics=COUNT, n_relations=COUNT, n_types=COUNT, n_shown=COUNT, n_references=COUNT, feedback=FEEDBACKS,
+            examples=EXAMPLES, n_examples=NATURAL,
+        )  # fmt: skip

@@ -55,7 +55,8 @@ class Candidate:
         """The entity along each set of at most `size` of its relations that can begin a walk: each alone by rank, then
         pairs by the sum of their ranks, ..."""
         places = range(len(self.relations))
-        sets = [s for n in range(1, size + 1) for s in combinations(places, n) if any(self.relations[i][1] for i in s)]
+        sizes = range(1, min(size, len(places)) + 1)
+        sets = [s for n in sizes for s in combinations(places, n) if any(self.relations[i][1] for i in s)]
         return [
             self.along(tuple(self.relations[i][0] for i in s)) for s in sorted(sets, key=lambda s: (len(s), sum(s), s))
         ]

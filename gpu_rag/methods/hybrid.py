@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpu_rag.methods.reader import Support, read
+from gpu_rag.ranges import COUNT, RANK_CONSTANT, check_fields
 from gpu_rag.types import Draft, Question
 from gpu_rag.verbs.verbs import Verbs
 
@@ -17,6 +18,9 @@ class Params:
 
     depth: int = 100
     constant: float = 60.0
+
+    def __post_init__(self) -> None:
+        check_fields(self, depth=COUNT, constant=RANK_CONSTANT)
 
 
 async def retrieve(question: Question, verbs: Verbs, params: Params) -> Support:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu_rag.errors import UsageError
+from gpu_rag.ranges import COSINE, COUNT, NATURAL, SEED, SHARE, Range, check_fields, check_filled
 from gpu_rag.sources.web import is_server
 from gpu_rag.verbs.hydra_prune import Pruning
 
@@ -49,18 +49,12 @@ class Params:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not (1 <= self.d_max <= MOST_DEPTH and 1 <= self.phases <= PHASES):
-            given = f"d_max={self.d_max}, phases={self.phases}"
-            raise UsageError("a depth is out of range", given=given, expected=f"d_max 1..{MOST_DEPTH}, phases 1..3")
-        if min(self.w1, self.w2, self.w_max, self.matches, self.max_tokens) < 1 or self.documents < 0:
-            expected = "w1, w2, w_max, matches, max_tokens >= 1, documents >= 0"
-            raise UsageError("a number of hydrarag is out of range", given=self, expected=expected)
-        if self.pruning not in PRUNINGS:
-            raise UsageError("unknown pruning of hydrarag", given=self.pruning, expected=" | ".join(PRUNINGS))
-        if not -1 <= self.threshold <= 1 or self.temperature < 0:
-            expected = "threshold a cosine, temperature >= 0"
-            raise UsageError("a number of hydrarag is out of range", given=self, expected=expected)
-        self.prune()  # refuse bad values before the run
+        check_fields(
+            self, d_max=Range(1, MOST_DEPTH), phases=Range(1, PHASES), pruning=PRUNINGS, w1=COUNT, w2=COUNT,
+            w_max=COUNT, threshold=COSINE, matches=COUNT, gamma=COSINE, rho_kg=SHARE, rho_document=SHARE,
+            rho_web=SHARE, documents=NATURAL, temperature=NATURAL, max_tokens=COUNT, seed=SEED,
+        )  # fmt: skip
+        check_filled(self, "sources", "web")
 
     @property
     def one_relation(self) -> bool:

@@ -174,15 +174,16 @@ def _after(first: Sequence[Layer], layers: Sequence[Layer]) -> set[str]:
 def _sizes(count: CorpusCount, trial: Trial) -> tuple[Sizes, dict[str, Heaps]]:
     """What the whole index will hold, and the laws by which names and relations grow."""
     half, full = trial.sizes_half, trial.sizes
-    n, whole = int(full["passages"]), count.passages
-    laws = {"entities": fit_heaps(trial.entities, n), "relations": fit_heaps(trial.relations, n)}
+    tried, whole = int(full["extracted"]), count.extracted
+    laws = {"entities": fit_heaps(trial.entities, tried), "relations": fit_heaps(trial.relations, tried)}
     power = power_between(
         half["passages"], half["searched"], full["passages"], full["searched"], 1.0, MOST_SEARCHED_GROWTH
     )
-    searched = full["searched"] * (whole / n) ** power
-    sizes: Sizes = {"passages": whole, "characters": count.characters}
+    searched = full["searched"] * (count.passages / full["passages"]) ** power
+    sizes: Sizes = {"passages": count.passages, "characters": count.characters}
+    sizes |= {"extracted": whole, "extracted_characters": count.extracted_characters}
     sizes.update((name, round(law.at(whole))) for name, law in laws.items())
-    sizes["mentions"] = round((full["mentions"] - full["searched"]) * whole / n + searched)
+    sizes["mentions"] = round((full["mentions"] - full["searched"]) * whole / max(tried, 1) + searched)
     sizes["links"] = sizes["mentions"] + sizes["relations"]
     return sizes, laws
 
@@ -212,8 +213,8 @@ def _longer(sample: Sequence[Sampled], tried: Sequence[Sampled], settings: Setti
     """How many times as long the prompts of the sample are as those that were asked, as the LLM counts tokens."""
 
     def mean(rows: Sequence[Sampled]) -> float:
-        titles, texts = [row.passage["title"] for row in rows], [row.passage["text"] for row in rows]
-        requests = extraction_requests(titles, texts, settings)
+        asked = [row.passage for row in rows if row.extracted]
+        requests = extraction_requests([row["title"] for row in asked], [row["text"] for row in asked], settings)
         return sum(count_of(request.system) + count_of(request.prompt) for request in requests) / len(requests)
 
     count_of = models.llm().count_tokens
@@ -237,6 +238,7 @@ def _document(
         "documents": count.documents,
         "passages": count.passages,
         "characters": count.characters,
+        "extracted": count.extracted if "extraction" in stages else None,
         "rejects": count.rejects,
         "sample": len(count.sample),
         **{name: sizes[name] if stage in stages else None for name, stage in FOUND.items()},
@@ -280,7 +282,7 @@ def _notes(
         notes.append(
             f"synonyms: every name is compared with every other, {n:,} x {n:,} pairs, so its time is quadratic"
         )
-    statuses, n_tried = _statuses(trials.found), len(trials.tried)
+    statuses, n_tried = _statuses(trials.found), sum(row.extracted for row in trials.tried)
     if "extraction" in trials.of and trials.of["extraction"].full["extraction"].requests:
         notes.append(
             f"the LLM was asked about {n_tried} passages; a server that takes more at once is faster than this"

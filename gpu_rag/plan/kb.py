@@ -12,7 +12,8 @@ from gpu_rag.index import tables
 from gpu_rag.index.build import Layer
 from gpu_rag.index.kb_tables import KB_EDGES, KB_NODES
 from gpu_rag.index.memory import memory_bytes
-from gpu_rag.layers.kb_texts import edge_texts, node_names, relation_texts, standin_texts
+from gpu_rag.layers.kb_edge_texts import EdgeTexts
+from gpu_rag.layers.kb_texts import node_names, relation_texts, standin_texts
 from gpu_rag.plan.corpus import CorpusCount
 from gpu_rag.plan.growth import fit_heaps, line_through
 from gpu_rag.plan.kb_sample import SourceSample, sample_sources
@@ -25,9 +26,10 @@ N_TEXTS = 64  # of each layer of vectors, that are really embedded
 UNPLANNED = ("kb_web",)  # grows with the pages of its snapshots, which nothing counts beforehand
 # Measured of builds of 10^6 to 5 * 10^7 triples: see docs/cli.md.
 EDGE_BYTES, NODE_BYTES, TEXT_EDGE_BYTES = 60, 250, 50
+TEXT_BYTES, LAZY_TEXT_BYTES = 60, 12  # of a text that is embedded: beside its characters, or made when it is its turn
 _VECTORS: dict[str, tuple[str, str, Callable[[Path], Sequence[str]]]] = {  # what there is one of for each vector
     "kb_name_vectors": ("nodes", "kb", node_names),
-    "kb_edge_vectors": ("triples", "kb", edge_texts),
+    "kb_edge_vectors": ("triples", "kb", EdgeTexts),
     "kb_relation_vectors": ("relations", "kb", relation_texts),
     "kb_text_vectors": ("stand-ins", "kb_texts", standin_texts),
 }
@@ -145,5 +147,6 @@ def _vectors(name: str, folder: Path, whole: Mapping[str, int], lab: Lab) -> Sta
     stage.s = embed_seconds(embedder.inner, chosen, embedder.s, n, lab.settings.index.block)
     stage.disk_bytes = stage.work_bytes = n * embedder.dim * 2
     length = sum(map(len, chosen)) / max(len(chosen), 1)
-    stage.peak_memory_bytes = round(n * (embedder.dim * 2 + 60 + length))
+    held = TEXT_BYTES + length if isinstance(texts, list) else LAZY_TEXT_BYTES
+    stage.peak_memory_bytes = round(n * (embedder.dim * 2 + held))
     return stage

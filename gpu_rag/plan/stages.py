@@ -34,6 +34,7 @@ GROWS_WITH = {
     "higra_search": "relations",
     "higra_graph": "links",
 }
+EXTRACTED = ("extraction", "entities")  # whose characters are those of the passages that are extracted from
 
 
 @dataclass
@@ -60,10 +61,11 @@ class StagePlan:
 
 def plan_stage(layer: Layer, trial: Trial, sizes: Sizes, settings: Settings, models: TrialModels) -> StagePlan:
     """The stage for a corpus of `sizes`. Its peak memory is that of Python objects and known buffers alone."""
-    name, driver = layer.name, GROWS_WITH.get(layer.name, "passages")
+    name, grows_with = layer.name, GROWS_WITH.get(layer.name, "passages")
+    driver = "extracted_characters" if name in EXTRACTED else grows_with
     first, full, half = trial.first[name], trial.full[name], trial.half[name]
     whole, n_full, n_half = sizes[driver], trial.sizes[driver], trial.sizes_half[driver]
-    stage = StagePlan(driver)
+    stage = StagePlan(grows_with)
     if name == "extraction" and settings.index.extractor == "import":
         stage.grows_with, stage.s = "the file of --openie", full.s  # which is read whole for any sample
     else:
@@ -84,7 +86,8 @@ def plan_stage(layer: Layer, trial: Trial, sizes: Sizes, settings: Settings, mod
         stage.s += merging_seconds(counts, ratio, limit, dim, settings.models.threads)
         stage.grows_with = "questions squared"
     if full.requests:
-        _add_requests(stage, first, full, sizes["passages"] / trial.sizes["passages"])
+        asked_about = "extracted" if name == "extraction" else "passages"
+        _add_requests(stage, first, full, sizes[asked_about] / trial.sizes[asked_about])
     return stage
 
 

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from gpu_rag.errors import RequestFailed
 from gpu_rag.index import tables
 from gpu_rag.index.build import Layer, Models, Silent, Sources, StageReport, Work
+from gpu_rag.index.kb_tables import ORIGINS
 from gpu_rag.layers.passages import write_passages
 from gpu_rag.models.embed import Embedder, OnBatch
 from gpu_rag.models.llm import LLM, OnReply
@@ -192,6 +193,10 @@ def _write_passages(out: Path, rows: Sequence[Sampled]) -> dict[str, int]:
     documents = {row.document["id"]: dict(row.document) for row in rows}
     passages = [{**row.passage, "text": "".join(list(row.passage["text"]))} for row in rows]
     write_passages(out, list(documents.values()), passages)
+    origins = {row.document["id"]: (row.source, row.node) for row in rows if row.node}
+    if origins:
+        columns = {"document": list(origins), **dict(zip(("source", "node"), zip(*origins.values())))}
+        tables.write_table(out / "origins.parquet", ORIGINS, columns)
     return {"documents": len(documents), "passages": len(passages)}
 
 
@@ -250,7 +255,9 @@ def _in_passages(folder: Path, table: str) -> np.ndarray:
 
 def sizes_of(folder: Path, rows: Sequence[Sampled]) -> Sizes:
     """What the stages below `folder` hold: everything that a cost may grow with, 0 where a table was not made."""
+    extracted = [len(row.passage["text"]) for row in rows if row.extracted]
     sizes: Sizes = {"passages": len(rows), "characters": sum(len(row.passage["text"]) for row in rows)}
+    sizes |= {"extracted": len(extracted), "extracted_characters": sum(extracted)}
     for stage, table in (("entities", "entities"), ("entities", "relations"), ("mentions", "mentions")):
         path = folder / stage / f"{table}.parquet"
         sizes[table] = pq.read_metadata(path).num_rows if path.exists() else 0

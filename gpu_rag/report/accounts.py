@@ -33,6 +33,15 @@ def hit_rate(prompt_tokens: float, cached_tokens: float) -> float | None:
     return cached_tokens / prompt_tokens if prompt_tokens else None
 
 
+def workers_lines(workers: Mapping[str, Any]) -> list[str]:
+    """What ran on workers of a cluster, a line a model."""
+    return [
+        f"workers: {role} on {pool['workers']} with {pool['cpus']:g} CPUs and {pool['gpus']:g} GPUs each, "
+        f"nodes {', '.join(pool['nodes'])}; {pool['deaths']} died"
+        for role, pool in workers.items()
+    ]
+
+
 def graph_ops_line(ops: Mapping[str, str]) -> str:
     """What ran each graph op, in one line."""
     return ", ".join(f"{op} by {names}" for op, names in ops.items()) or "none"

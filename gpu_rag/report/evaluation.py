@@ -92,7 +92,8 @@ def evaluation_page(
     return page(title, f"{document['n']} questions; {methods}; means with 95 % bootstrap intervals", sections)
 
 
-def _cell(entry: dict[str, Any], name: str) -> str:
+def score_cell(entry: dict[str, Any], name: str) -> str:
+    """A measure of a method with its interval, or "-" where it has none. entry: a method of the document of `eval`."""
     value, ci = entry.get(name), entry["ci95"].get(name)
     if value is None:
         return "-"
@@ -104,7 +105,7 @@ def _scores(document: dict[str, Any], measures: Sequence[str]) -> str:
     rows = []
     for name, entry in document["methods"].items():
         unsupported = "-" if entry["unsupported"] is None else entry["unsupported"]
-        rows.append([name, *(_cell(entry, m) for m in measures), entry["failed"], unsupported])
+        rows.append([name, *(score_cell(entry, m) for m in measures), entry["failed"], unsupported])
     return table(header, rows)
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from gpu_rag.errors import StorageError
 
-COLOURS = ("#2a6f97", "#c8553d", "#588157", "#7b5ea7", "#b08900", "#4a4e69", "#9c6644", "#00798c")
+COLOURS = (
+    "#2a6f97", "#c8553d", "#588157", "#7b5ea7", "#b08900", "#4a4e69", "#9c6644", "#00798c", "#d1568a", "#111111",
+)  # fmt: skip
 
 _GLYPH = 7.2  # pixels that a character of a plot's 12-pixel text takes at most, on average over a label
 _LEFT = 170  # the least room for labels, so that the plots of a page stand in line

@@ -125,11 +125,6 @@ class VerbStats:
     batch_sizes: dict[int, int] = field(default_factory=dict)
 
     @property
-    def mean_batch(self) -> float:
-        """Calls a batch; 0 where there was none."""
-        return self.n_calls / self.n_batches if self.n_batches else 0.0
-
-    @property
     def largest_batch(self) -> int:
         """The largest batch; 0 where there was none."""
         return max(self.batch_sizes, default=0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_rag.sources.lines import read_lines, read_whole
+from gpu_rag.sources.lines import Line, read_lines, read_whole
 from gpu_rag.sources.rows import Limits, RowError, kind, shown
 from gpu_rag.text.strict_json import JsonError, iter_array, loads
 from gpu_rag.types import Reject
@@ -36,11 +36,7 @@ def read_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
     element; where its text breaks, the elements before are kept and the rest is one Reject.
     """
     rows = _lines(path, limits) if has_suffix(path, LINES_SUFFIXES) else _elements(path, limits)
-    for row in rows:
-        if isinstance(row, Row) and not isinstance(row.value, dict):
-            yield Reject(shown(path), row.line, f"the row is {kind(row.value)}; expected a JSON object")
-        else:
-            yield row
+    return (_only_object(path, row) for row in rows)
 
 
 def _lines(path: Path, limits: Limits) -> Iterator[Row | Reject]:
@@ -48,12 +44,25 @@ def _lines(path: Path, limits: Limits) -> Iterator[Row | Reject]:
         if isinstance(line, Reject):
             yield line
             continue
-        try:
-            value = loads(line.text)
-        except JsonError as error:
-            yield Reject(shown(path), line.number, str(error))
-        else:
-            yield Row(line.number, value)
+        yield _parsed(path, line)
+
+
+def row_of(path: Path, line: Line) -> Row | Reject:
+    """The object of one line of JSON Lines."""
+    return _only_object(path, _parsed(path, line))
+
+
+def _only_object(path: Path, row: Row | Reject) -> Row | Reject:
+    if isinstance(row, Row) and not isinstance(row.value, dict):
+        return Reject(shown(path), row.line, f"the row is {kind(row.value)}; expected a JSON object")
+    return row
+
+
+def _parsed(path: Path, line: Line) -> Row | Reject:
+    try:
+        return Row(line.number, loads(line.text))
+    except JsonError as error:
+        return Reject(shown(path), line.number, str(error))
 
 
 def _elements(path: Path, limits: Limits) -> Iterator[Row | Reject]:

@@ -89,7 +89,7 @@ def as_bytes(column: pa.Array) -> pa.Array:
     if types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if types.is_string_view(column.type):
-        return column.cast(pa.binary_view())
+        return column.cast(pa.binary_view()).cast(pa.large_binary())  # of which rows can be taken
     if types.is_string(column.type) or types.is_large_string(column.type):
         return column.cast(pa.large_binary())
     return column

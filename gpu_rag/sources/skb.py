@@ -10,7 +10,7 @@ from typing import Any
 from gpu_rag.errors import BadInput
 from gpu_rag.sources.json_rows import LINES_SUFFIXES, Row, has_suffix, read_rows
 from gpu_rag.sources.kg import TSV_SUFFIXES, Triple, read_kg, triple_of_row
-from gpu_rag.sources.lines import read_lines
+from gpu_rag.sources.lines import Line, read_lines
 from gpu_rag.sources.parquet import Columns, read_parquet
 from gpu_rag.sources.rows import (
     MAX_DOCUMENT_CHARS,
@@ -30,9 +30,9 @@ from gpu_rag.types import Reject
 
 _SUFFIXES = (*LINES_SUFFIXES, ".parquet", *TSV_SUFFIXES)
 _EDGE_NAMES = ("edges", "kg")
-_NODE_KEYS = ("id", "type", "name", "text")
-_COLUMNS = Columns(
-    (*_NODE_KEYS, "aliases"), (("id", "name"), ("id", "type"), ("id", "text")), ("id",),
+NODE_KEYS = ("id", "type", "name", "text")
+NODE_COLUMNS = Columns(
+    (*NODE_KEYS, "aliases"), (("id", "name"), ("id", "type"), ("id", "text")), ("id",),
     "id, type, name and perhaps text and aliases", ("aliases",),
 )  # fmt: skip
 ACCEPTED = (
@@ -103,18 +103,19 @@ def _nodes(path: Path, limits: Limits) -> Iterator[SkbNode | Reject]:
     if has_suffix(path, TSV_SUFFIXES):
         rows = _tsv_rows(path, limits)
     else:
-        rows = read_parquet(path, _COLUMNS) if has_suffix(path, (".parquet",)) else read_rows(path, limits)
+        rows = read_parquet(path, NODE_COLUMNS) if has_suffix(path, (".parquet",)) else read_rows(path, limits)
     for row in rows:
         if isinstance(row, Reject):
             yield row
             continue
         try:
-            yield _node(row, limits)
+            yield node_of(row, limits)
         except RowError as error:
             yield Reject(shown(path), row.line, str(error))
 
 
-def _node(row: Row, limits: Limits) -> SkbNode:
+def node_of(row: Row, limits: Limits) -> SkbNode:
+    """The node of a row. Raises RowError."""
     value: dict[str, Any] = row.value
     id = id_text(value.get("id"), "id")
     if id.isspace():
@@ -131,19 +132,29 @@ def _node(row: Row, limits: Limits) -> SkbNode:
 
 
 def _tsv_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
-    keys: tuple[str, ...] = _NODE_KEYS
+    keys: tuple[str, ...] = NODE_KEYS
     for line in read_lines(path, limits):
         if isinstance(line, Reject):
             yield line
             continue
-        fields = line.text.split("\t")
-        named = tuple(field.strip().lower() for field in fields)
-        if line.number == 1 and "id" in named and set(named) & {"name", "type", "text"}:
+        if (named := named_columns(line)) is not None:
             keys = named
-        elif len(fields) > len(keys):
-            yield Reject(shown(path), line.number, f"{len(fields)} fields; expected {', '.join(keys)} between tabs")
         else:
-            yield Row(line.number, dict(zip(keys, fields)))
+            yield tsv_row(path, line, keys)
+
+
+def named_columns(line: Line) -> tuple[str, ...] | None:
+    """The names of the columns, where the line is a first one that names them."""
+    named = tuple(field.strip().lower() for field in line.text.split("\t"))
+    return named if line.number == 1 and "id" in named and set(named) & {"name", "type", "text"} else None
+
+
+def tsv_row(path: Path, line: Line, keys: tuple[str, ...]) -> Row | Reject:
+    """A line of tab-separated fields by the names of its columns; it may have fewer, not more."""
+    fields = line.text.split("\t")
+    if len(fields) > len(keys):
+        return Reject(shown(path), line.number, f"{len(fields)} fields; expected {', '.join(keys)} between tabs")
+    return Row(line.number, dict(zip(keys, fields)))
 
 
 def read_edges(folder: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[Triple | Reject]:

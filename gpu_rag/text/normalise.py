@@ -13,7 +13,6 @@ _BLANK = re.compile(r"[^\S\n]+")
 _INVISIBLE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u200b\u2060\ufeff]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _LINES = re.compile(r" ?\n ?")
-_LINE_ENDS = re.compile("\r\n|[\r\x85\u2028]")
 _PARAGRAPHS = re.compile(r"\n{3,}")
 # Part of a name even at its end: C#, 100%, AT&T, @home.
 _KEPT = frozenset("#%&@")

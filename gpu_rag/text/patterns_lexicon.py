@@ -127,9 +127,6 @@ MONTHS = _set(
     "january february march april may june july august september october november december jan feb mar apr jun",
     "jul aug sept sep oct nov dec",
 )
-SEASONS = _set(
-    "spring summer autumn fall winter early late mid",
-)
 SCALES = _set(
     "hundred thousand million billion trillion crore lakh",
 )

@@ -18,7 +18,6 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
-_SENTENCE_FINAL = re.compile(r"\.\s*$")
 
 
 @dataclass(slots=True)

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import re
 
-# A run of terminators with the quotes and brackets that close behind it, or an empty line.
-# The look-behind and the possessive quantifiers keep a page of full stops linear.
-_STOP = re.compile(r"(?<![.!?…])[.!?…]++[\"'”’»)\]]*+(?=\s)|[。！？]+[」』”’）]*|\n[^\S\n]*\n\s*")
+# The look-behind and the possessive quantifiers keep a page of full stops, or of blanks, linear.
+_STOP = re.compile(
+    r"""
+    (?<![.!?…])[.!?…]++["'”’»)\]]*+(?=\s)      # a run of terminators, quotes and brackets that close behind it
+  | [。！？]+[」』”’）]*
+  | \n(?:[^\S\n]*+\n)++                        # empty lines
+  | \n(?=[ ]{0,3}\#{1,6}[^\S\n])               # the end of the line above a Markdown heading
+  | ^[ ]{0,3}\#{1,6}[^\S\n][^\n]*+\n          # the heading, whatever stands in it
+  | \n[ ]{0,3}(?:={2,}+|-{2,}+)[^\S\n]*+\n     # the line under a heading, or a rule
+    """,
+    re.VERBOSE | re.MULTILINE,
+)
 _LOOK_BACK = 24
 
 
@@ -37,8 +46,9 @@ def split_sentences(text: str) -> list[tuple[int, int]]:
     """Character spans of the sentences of `text`.
 
     A sentence ends at . ! ? … (with closing quotes and brackets) before white space and a character that is not a
-    lower-case letter, at 。！？, and at an empty line; not after an initial ("J. Smith"), a title ("Dr."), a number's
-    point or a common abbreviation, unless a usual first word follows ("in the U.S. The ...").
+    lower-case letter, at 。！？, at an empty line, before and after a Markdown heading ("# Rivers", or underlined),
+    which is a sentence whatever stands in it; not after an initial ("J. Smith"), a title ("Dr."), a number's point
+    or a common abbreviation, unless a usual first word follows ("in the U.S. The ...").
 
     text: any text. Returns [(start, end)] in order, not overlapping, none empty; ends are trimmed of white space, and
     every character outside all spans is white space. Linear in len(text), deterministic.
@@ -70,7 +80,7 @@ _NEXT_WORD = re.compile(r"\s*[\"'“‘«(\[]*(\w*)")
 
 def _ends_sentence(text: str, match: re.Match[str]) -> bool:
     mark = match.group()
-    if mark[0] in "\n。！？":
+    if mark[0] in "\n #。！？":
         return True
     # Bounded: a page of blanks between two words must not be read again for each full stop.
     following = _NEXT_WORD.match(text, match.end(), min(len(text), match.end() + 64))

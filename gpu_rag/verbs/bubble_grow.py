@@ -23,6 +23,7 @@ from gpu_rag.graph.bubble_local import localise
 from gpu_rag.graph.ego import induced_subgraphs
 from gpu_rag.graph.ragged import ragged_of_lists, row_of_value
 from gpu_rag.index.bubble import BubbleGraph
+from gpu_rag.ranges import COUNT, NATURAL, check_fields
 from gpu_rag.types import Ragged
 from gpu_rag.verbs.bubble_cosines import Cosines
 
@@ -43,10 +44,7 @@ class BubbleGrowth:
     cost_on: str = "nodes"
 
     def __post_init__(self) -> None:
-        if self.cost_on not in COSTS_ON:
-            raise UsageError("unknown cost_on of a tree", given=self.cost_on, expected=" | ".join(COSTS_ON))
-        if self.hops < 0 or self.max_local < 1 or self.limit < 1:
-            raise UsageError("bad parameters of bubbles", given=self, expected="hops >= 0, max_local and limit >= 1")
+        check_fields(self, hops=NATURAL, max_local=COUNT, limit=COUNT, cost_on=COSTS_ON)
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gpu_rag.errors import UsageError
 from gpu_rag.graph.fuse import minmax_rows
-from gpu_rag.graph.nearest import topk_rows
+from gpu_rag.graph.nearest import on_host, topk_rows
 from gpu_rag.graph.pagerank import personalized_pagerank
 from gpu_rag.index.index import Index
+from gpu_rag.ranges import COUNT, DAMPING, NATURAL, SHARE, TOLERANCE, check_fields
 from gpu_rag.text.linking import mentioned_names
 from gpu_rag.types import TopK
 from gpu_rag.verbs.nearest import nearest_rows
@@ -51,14 +51,10 @@ class GraphRank:
     tol: float = 1e-6
 
     def __post_init__(self) -> None:
-        shares = (self.entity_mass, self.mention_share, self.word_share)
-        counts = self.k >= 1 and self.n_facts >= 0 and self.n_words >= 0
-        others = 0 <= self.damping < 1 and 0 < self.tol <= 1 and self.fusion >= 0 and self.prior_temperature >= 0
-        if not (counts and others and all(0 <= share <= 1 for share in shares)):
-            expected = (
-                "k >= 1, counts, fusion and temperature >= 0, shares from 0 to 1, damping in [0, 1), tol in (0, 1]"
-            )
-            raise UsageError("bad parameters of a graph ranking", given=self, expected=expected)
+        check_fields(
+            self, k=COUNT, n_facts=NATURAL, n_words=NATURAL, entity_mass=SHARE, mention_share=SHARE, word_share=SHARE,
+            prior_temperature=NATURAL, damping=DAMPING, fusion=NATURAL, tol=TOLERANCE,
+        )  # fmt: skip
 
 
 Asked = tuple[str, np.ndarray]  # a question's text and its unit vector
@@ -116,7 +112,8 @@ def _fact_weights(index: Index, params: GraphRank, queries: torch.Tensor) -> tup
     if not n_facts:
         return total, [[] for _ in range(len(queries))]
     top = nearest_rows(index, "relation_vectors", queries, n_facts)
-    ids, cosine = top.ids.cpu().numpy(), top.scores.cpu().numpy().clip(min=0)
+    top = on_host(top)
+    ids, cosine = top.ids.numpy(), top.scores.numpy().clip(min=0)
     subjects, objects = (ends[ids] for ends in index.relation_ends)
     rows = np.arange(len(queries))[:, None]
     for ends, counted in ((subjects, np.ones(ids.shape)), (objects, (objects != subjects).astype(float))):

@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from gpu_rag.errors import UsageError
 from gpu_rag.graph.fuse import rrf
+from gpu_rag.graph.nearest import on_host
 from gpu_rag.index.higra import HigraGraph, load_higra_graph
 from gpu_rag.index.index import Index
+from gpu_rag.ranges import COUNT, RANK_CONSTANT, check_fields
 from gpu_rag.runtime.call import RANK_GRAPH, Call, Executor
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.text.linking import mentioned_names
@@ -39,11 +40,7 @@ class HigraSearch:
     constant: float = 60.0
 
     def __post_init__(self) -> None:
-        if self.similarity not in SIMILARITIES:
-            raise UsageError("unknown similarity", given=self.similarity, expected=" | ".join(SIMILARITIES))
-        if not (self.n_entities >= 1 and self.depth >= 1 and self.constant >= 0):
-            expected = "n_entities and depth >= 1, constant >= 0"
-            raise UsageError("bad parameters of a search", given=self, expected=expected)
+        check_fields(self, similarity=SIMILARITIES, n_entities=COUNT, depth=COUNT, constant=RANK_CONSTANT)
 
 
 @dataclass(frozen=True)
@@ -88,9 +85,9 @@ class HigraFact:
 def _similar(
     index: Index, params: HigraSearch, queries: torch.Tensor, texts: Sequence[str], layer: str, words: Bm25, k: int
 ) -> TopK:
-    depth = max(k, params.depth)
-    dense = nearest_rows(index, layer, queries, k if params.similarity == "dense" else depth)
-    dense = TopK(dense.ids.cpu(), dense.scores.cpu())
+    n = max(1, index.vectors(layer).shape[0])
+    k, depth = min(k, n), min(max(k, params.depth), n)
+    dense = on_host(nearest_rows(index, layer, queries, k if params.similarity == "dense" else depth))
     if params.similarity == "dense":
         return dense
     ids, scores = words.search(texts, depth)

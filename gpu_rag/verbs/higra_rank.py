@@ -14,18 +14,18 @@ All subgraphs of a batch are blocks of one block-diagonal graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
-from gpu_rag.errors import UsageError
 from gpu_rag.graph.blocks_pagerank import blocks_pagerank
 from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, induced_subgraphs
 from gpu_rag.graph.fuse import rrf
 from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.index.higra import HigraGraph, load_higra_graph
 from gpu_rag.index.index import Index
+from gpu_rag.ranges import COUNT, DAMPING, NATURAL, TOLERANCE, check_fields
 from gpu_rag.types import Blocks, Ragged, TopK
 
 TILE = 64
@@ -47,10 +47,8 @@ class HigraRank:
     tol: float = 1e-6
 
     def __post_init__(self) -> None:
-        constants = min(self.structure_constant, self.similarity_constant) >= 0
-        if not (self.radius >= 0 and 0 <= self.damping < 1 and self.depth >= 1 and constants and 0 < self.tol <= 1):
-            expected = "radius >= 0, damping in [0, 1), depth >= 1, constants >= 0, tol in (0, 1]"
-            raise UsageError("bad parameters of a subgraph ranking", given=self, expected=expected)
+        constants = {"structure_constant": NATURAL, "similarity_constant": NATURAL}
+        check_fields(self, radius=NATURAL, damping=DAMPING, **constants, depth=COUNT, tol=TOLERANCE)
 
 
 @dataclass(frozen=True)
@@ -165,6 +163,9 @@ def higra_ranker(index: Index, threads: int) -> Ranker:
 
     def rank(params: HigraRank, asked: Sequence[Seeded]) -> Fused:
         relations, passages, sizes = [], [], []
+        graph = index.loaded("higra", load_higra_graph)
+        most = max(len(graph.relation_ends[0]), graph.full_graph.n)  # relations, or passages and more
+        params = replace(params, depth=min(params.depth, max(1, most)))  # rankings are as wide as depth
         for start in range(0, len(asked), TILE):
             r, p, s = _rank_tile(index, params, asked[start : start + TILE], threads)
             relations.append(r)

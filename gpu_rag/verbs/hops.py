@@ -76,6 +76,10 @@ class HopSearch:
         """i32[V]: the passage of each vertex."""
         return np.asarray(self.graph.vertex_passage.cpu().numpy())
 
+    def at_most(self, k: int) -> int:
+        """k, or the number of vertices where that is less: the ops make room for k results, and no more exist."""
+        return min(k, max(1, self.graph.n_vertices))
+
     @cached_property
     def questions(self) -> np.ndarray:
         """i32[E]: the question that each edge carries."""
@@ -146,6 +150,7 @@ def hop_executors(index: Index, threads: int = 1) -> dict[str, Executor]:
     def enter(static: tuple[Any, ...], args: list[HopQuestion]) -> list[Ranking]:
         entry, about, k = static
         search = hop_search(index)
+        k = search.at_most(k)
         if entry == "vertices":
             loops = search.loops(about)  # before the questions are numbered: it may add words
             return rankings(top_edges(search.asked(args), loops, k, threads=threads))
@@ -155,7 +160,8 @@ def hop_executors(index: Index, threads: int = 1) -> dict[str, Executor]:
     def leave(static: tuple[Any, ...], args: list[tuple[HopQuestion, Sequence[int]]]) -> list[list[list[OutEdge]]]:
         search = hop_search(index)
         lists = ragged_of_lists([vertices for _, vertices in args], search.graph.indptr.device)
-        top = frontier_topk(search.asked([q for q, _ in args]), search.edges, lists, static[0], threads=threads)
+        k = search.at_most(static[0])  # a vertex has at most one edge to each
+        top = frontier_topk(search.asked([q for q, _ in args]), search.edges, lists, k, threads=threads)
         rows = _out_edges(search, top)
         ends = np.cumsum([0, *(len(vertices) for _, vertices in args)])
         return [rows[start:end] for start, end in zip(ends, ends[1:])]

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from gpu_rag.errors import BadInput, UsageError
+from gpu_rag.ranges import COSINE, COUNT, SHARE, check_fields, check_value
 
 GRID = float(2**22)
 KINDS = ("kg", "document", "web")
@@ -46,11 +47,12 @@ class Pruning:
     cross: float = 0.7
 
     def __post_init__(self) -> None:
-        counts = min(self.pool, self.kept, self.most) >= 1
-        shares = all(0 <= share <= 1 for share in (*self.rho, *self.relevance, self.cross))
-        if not (counts and shares and -1 <= self.gamma <= 1 and len(self.rho) == len(KINDS)):
-            expected = "pool, kept, most >= 1; rho and weights from 0 to 1; gamma from -1 to 1"
-            raise UsageError("bad parameters of pruning", given=self, expected=expected)
+        check_fields(self, pool=COUNT, kept=COUNT, most=COUNT, gamma=COSINE, cross=SHARE)
+        if len(self.rho) != len(KINDS):
+            raise UsageError("a kind of source has a reliability", given=self.rho, expected=f"{len(KINDS)} numbers")
+        for name, values in (("rho", self.rho), ("relevance", self.relevance)):
+            for value in values:
+                check_value(name, value, SHARE)
 
 
 @dataclass(frozen=True, eq=False)

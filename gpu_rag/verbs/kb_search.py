@@ -89,7 +89,7 @@ def near_names(search: KbSearch, args: list[tuple[str | None, np.ndarray]], k: i
     for type in dict.fromkeys(type for type, _ in args):
         places = [i for i, (of, _) in enumerate(args) if of == type]
         rows, names = search.names_of_type(type)
-        top = rankings(names.search(search.tensor([args[i][1] for i in places]), k))
+        top = rankings(names.search(search.tensor([args[i][1] for i in places]), min(k, len(rows))))
         for i, one in zip(places, top):
             kept = [(int(rows[r]), s) for r, s in zip(one.rows, one.scores) if s >= threshold]
             found[i] = Ranking(tuple(r for r, _ in kept), tuple(s for _, s in kept))

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from gpu_rag.graph.fuse import rrf
+from gpu_rag.graph.nearest import on_host
 from gpu_rag.index.index import Index
 from gpu_rag.runtime.call import RANK_GRAPH, RANK_TEXT, Call, Executor
 from gpu_rag.types import TopK
@@ -37,7 +38,8 @@ class GraphRanking(Ranking):
 
 def rankings(top: TopK) -> list[Ranking]:
     """The rows of a TopK as Rankings without padding."""
-    ids, scores = top.ids.cpu().numpy(), top.scores.cpu().numpy()
+    top = on_host(top)
+    ids, scores = top.ids.numpy(), top.scores.numpy()
     return [Ranking(tuple(i[i >= 0].tolist()), tuple(s[i >= 0].tolist())) for i, s in zip(ids, scores)]
 
 
@@ -50,7 +52,7 @@ def _dense(index: Index, vectors: Sequence[np.ndarray], k: int) -> TopK:
 
 
 def _bm25(index: Index, texts: Sequence[str], k: int) -> TopK:
-    ids, scores = index.bm25.search(texts, k)
+    ids, scores = index.bm25.search(texts, min(k, max(1, index.n_passages)))
     return TopK(torch.from_numpy(ids), torch.from_numpy(scores))
 
 
@@ -73,8 +75,7 @@ def _hybrid_executor(index: Index) -> Executor:
         k, depth, constant = static
         words = _bm25(index, [text for text, _ in args], depth)
         dense = _dense(index, [vector for _, vector in args], depth)
-        dense = TopK(dense.ids.cpu(), dense.scores.cpu())
-        return rankings(rrf([dense, words], k, constants=[constant, constant]))
+        return rankings(rrf([on_host(dense), words], k, constants=[constant, constant]))
 
     return Executor(run, "graph", RANK_GRAPH)
 

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import io
 import json
+import math
 import os
 import shutil
 import socket
@@ -105,7 +106,7 @@ def command_line(*arguments: object) -> list[str]:
 
 def run_process(*arguments: object, **options: Any) -> Result:
     """Runs a command as a process and waits for it."""
-    done = subprocess.run(command_line(*arguments), capture_output=True, text=True, timeout=60, **options)
+    done = subprocess.run(command_line(*arguments), capture_output=True, text=True, timeout=600, **options)
     return Result(done.returncode, done.stdout, done.stderr)
 
 
@@ -200,6 +201,7 @@ class ChatServer:
     """A model server on 127.0.0.1 that speaks the OpenAI chat protocol and counts what it was asked.
 
     behave(prompt) -> (HTTP status, text). seconds: how long each reply takes; `width` are worked on at once.
+    `let_through(n)`: so many more replies are sent, and those after them wait until more are let through.
     """
 
     def __init__(self, behave: Callable[[str], tuple[int, str]], seconds: float = 0.0, width: int = 4):
@@ -207,13 +209,20 @@ class ChatServer:
         self.begun: Counter[str] = Counter()
         self.finished: Counter[str] = Counter()
         self._lock = threading.Lock()
+        self._room, self._more = math.inf, threading.Condition()
         self._httpd = QuietServer(("127.0.0.1", 0), self._handler())
         self.spec = f"http://127.0.0.1:{self._httpd.server_address[1]}/v1#scripted-8B"
         threading.Thread(target=self._httpd.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
     def close(self) -> None:
+        self.let_through(math.inf)
         self._httpd.shutdown()
         self._httpd.server_close()
+
+    def let_through(self, n: float) -> None:
+        with self._more:
+            self._room = n
+            self._more.notify_all()
 
     def settle(self) -> None:
         """Waits for what was sent by askers that have ended, read here or not yet: their replies nobody takes."""
@@ -221,13 +230,14 @@ class ChatServer:
             last.sendall(b"GET /models HTTP/1.0\r\n\r\n")
             while last.recv(4096):
                 pass
-        limit = time.monotonic() + 30
+        limit = time.monotonic() + 300
         while self._httpd.open and time.monotonic() < limit:
             time.sleep(0.01)
         assert self.begun == self.finished, "an asker has not ended"
 
     def forget(self) -> None:
-        """Settles, and begins to count anew."""
+        """Lets all through that wait, settles, and begins to count anew."""
+        self.let_through(math.inf)
         self.settle()
         self.begun, self.finished = Counter(), Counter()
 
@@ -237,6 +247,9 @@ class ChatServer:
         with self.places:
             time.sleep(self.seconds)
             status, text = self.behave(prompt)
+        with self._more:
+            self._more.wait_for(lambda: self._room > 0)
+            self._room -= 1
         choice = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
         usage = {"prompt_tokens": len(prompt) // 4, "completion_tokens": len(text) // 4}
         return status, {"choices": [choice], "usage": usage} if status == 200 else {"error": {"message": text}}

@@ -18,6 +18,8 @@ from gpu_rag.cli.interrupts import held
 from gpu_rag.cli.main import COMMANDS, build_parser
 from gpu_rag.errors import UsageError
 
+PATIENCE_S = 600  # for a process that ends by itself
+
 
 def parsers():
     (verbs,) = [action for action in build_parser()._actions if hasattr(action, "choices") and action.choices]
@@ -268,7 +270,7 @@ sys.exit(main.main(sys.argv[1:]))
 
 def test_a_bug_of_ours_is_one_line_too_and_debug_shows_where():
     plain = subprocess.run(
-        [sys.executable, "-c", BUG, "explain", "x", "q1"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", BUG, "explain", "x", "q1"], capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert plain.returncode == 1 and plain.stdout == ""
     assert plain.stderr == ("gpu-rag: internal error: KeyError: 'surprise'; run again with --debug and report it\n")
@@ -282,7 +284,7 @@ def test_a_reader_that_went_away_is_no_error_message(cli, answer, tmp_path):
     reader, writer = os.pipe()
     os.close(reader)
     words = cli.command_line("explain", tmp_path / "answers.jsonl", "q1", "--json")
-    done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S)
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, "")
 
@@ -320,8 +322,34 @@ def test_ctrl_c_waits_for_the_end_of_an_import_and_is_not_lost():
     assert signal.getsignal(signal.SIGINT) is before
 
 
+LATE = """
+import atexit, os, signal, sys
+from gpu_rag.cli import main
+atexit.register(lambda: print("closing", flush=True) or os.kill(os.getpid(), signal.SIGINT))
+sys.argv[1:] = ["verify", "no-such-index"]
+{}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "said"),
+    [
+        ("main.program()", -signal.SIGINT, ""),
+        ("signal.signal(signal.SIGINT, signal.SIG_IGN); main.program()", 2, ""),  # as who started it wants it
+        ("sys.exit(main.main())", 2, "Traceback"),  # a wrong version
+    ],
+)
+def test_ctrl_c_after_the_end_adds_nothing(end, status, said, tmp_path):
+    """While Python closes what was loaded, which may take as long as a short command itself."""
+    words = [sys.executable, "-c", LATE.format(end)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (status, "closing\n"), done.stderr
+    first, *more = done.stderr.splitlines()
+    assert first.startswith("gpu-rag: error: not an index") and said in done.stderr and bool(more) == bool(said)
+
+
 def test_module_and_command_are_the_same_program(cli):
     command = Path(sys.executable).parent / "gpu-rag"
-    by_command = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=60)
+    by_command = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=PATIENCE_S)
     by_module = cli.run_process("--version")
     assert by_command.stdout == by_module.out != ""

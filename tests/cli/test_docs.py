@@ -222,7 +222,7 @@ def served(command: list[str], question: str) -> list[Any]:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         ready = json.loads(process.stdout.readline())
-        with httpx.Client(base_url=ready["url"], timeout=60) as client:
+        with httpx.Client(base_url=ready["url"], timeout=600) as client:
             said = {"messages": [{"role": "user", "content": question}], "model": "gpu-rag/ppr"}
             rows = [
                 client.post("/v1/answer", json={"question": question, "words": True}).json(),
@@ -236,7 +236,7 @@ def served(command: list[str], question: str) -> list[Any]:
             return [ready, *rows, *told, *chat, client.post("/v1/answer", json={"question": 5}).json()]
     finally:
         process.terminate()
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=600) == 0
 
 
 def knowledge_base(run, cli, folder: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import gzip
 import json
 import signal
 import subprocess
-import time
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -177,19 +177,28 @@ def test_texts_of_nodes_are_not_looked_for_in_the_corpus(run, cli, skb, tiny_cor
 # --- killed builds -------------------------------------------------------------------------------------
 
 
+KILLED = """
+import os, signal, sys
+from gpu_rag.layers import kb
+plain = getattr(kb, sys.argv[1])
+def killed(*given):
+    plain(*given)
+    os.kill(os.getpid(), signal.SIGKILL)
+setattr(kb, sys.argv[1], killed)
+from gpu_rag.cli.main import main
+main(sys.argv[2:])
+"""
+
+
 def test_a_killed_build_ends_with_the_digest_of_an_undisturbed_one(run, cli, tmp_path):
     path = tmp_path / "large.tsv.gz"
     rows = "".join(f"node {k % 997}\trelation {k % 7}\tnode {k * 31 % 1009}\n" for k in range(60_000))
     path.write_bytes(gzip.compress(rows.encode()))
     words = ("index", "--kg", path, "--out", tmp_path / "ix", *cli.NO_LLM)
-    process = subprocess.Popen(cli.command_line(*words), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    until = time.monotonic() + 60
-    while not list(tmp_path.glob("ix/stages/.tmp-kb-*")) and process.poll() is None:
-        assert time.monotonic() < until, "the stage did not begin"
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert "kb" not in Manifest.read(tmp_path / "ix").stages
+    for after in ("read_source", "write_edges"):  # in the middle of the stage, and when most of it is written
+        killed = subprocess.run([sys.executable, "-c", KILLED, after, *map(str, words)], capture_output=True)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        assert list(tmp_path.glob("ix/stages/.tmp-kb-*")) and "kb" not in Manifest.read(tmp_path / "ix").stages
     assert run(*words).status == 0
     assert run("index", "--kg", path, "--out", tmp_path / "other", *cli.NO_LLM).status == 0
     digests = {Manifest.read(tmp_path / name).digest() for name in ("ix", "other")}
@@ -223,9 +232,7 @@ def test_gold_paths_of_pathquestion_are_in_the_base(run, cli, shared_data, tmp_p
 def test_the_whole_base_of_metaqa(run, cli, shared_data, tmp_path):
     data = shared_data / "metaqa"
     call = ("index", "--kg", data / "kg.tsv.gz", "--out", tmp_path / "ix", *cli.NO_LLM, "--json")
-    began = time.process_time()
     document = run(*call).document
-    assert time.process_time() - began < 30  # 3 s when nothing else runs
     counts = document["kb"]
     assert [counts[n] for n in ("nodes", "edges", "relations")] == [43_234, 133_582, 9] and document["rejects"] == 0
     assert run("verify", tmp_path / "ix").status == 0

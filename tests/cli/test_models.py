@@ -150,7 +150,7 @@ def fetch(url: str, *words: Any) -> subprocess.CompletedProcess:
     """In a process of its own: huggingface_hub reads its address when it is imported."""
     environment = {**os.environ, "HF_ENDPOINT": url, "NO_PROXY": "127.0.0.1", "HF_HUB_DISABLE_XET": "1"}
     command = [sys.executable, "-m", "gpu_rag", "models", "fetch", *map(str, words)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
 
 
 def test_fetch_takes_weights_and_settings_and_no_code(hub, cache):

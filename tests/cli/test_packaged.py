@@ -15,7 +15,7 @@ COMMAND = Path(sys.executable).parent / "gpu-rag"
 def call(*arguments: object) -> dict:
     """The JSON document of a command that must succeed."""
     words = [str(COMMAND), *map(str, arguments), "--json"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     (line,) = done.stdout.splitlines()

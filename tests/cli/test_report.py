@@ -227,7 +227,7 @@ def test_a_browser_crops_no_text_of_a_plot(built: Path, eight: Path, name: str, 
         page = tmp_path / "measured.html"
         page.write_text(document + MEASURE, encoding="utf-8")
         command = [chromium(), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", page.as_uri()]
-        drawn = subprocess.run(command, check=True, capture_output=True, timeout=120).stdout.decode()
+        drawn = subprocess.run(command, check=True, capture_output=True, timeout=600).stdout.decode()
         assert drawn.count('data-seen="yes"') == document.count("<text ") > 20
         return re.findall(r'data-cropped="yes"[^>]*>([^<]*)<', drawn)
 
@@ -243,7 +243,7 @@ def test_a_browser_draws_the_page(
 ) -> None:
     shot, page = tmp_path / "page.png", built / f"{name}.html"
     command = [chromium(), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", f"--screenshot={shot}", page.as_uri()]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, check=True, capture_output=True, timeout=600)
     width, height, lines = pixels(shot)
     assert (width, height) == (1100, 2000)
     assert len(set(lines)) > 60, "the picture is nearly empty"  # text and plots give many byte values; a blank page few

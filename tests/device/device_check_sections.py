@@ -18,6 +18,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 SCRIPTS = HERE.parents[1] / "scripts"
 sys.path[:0] = [str(HERE), str(SCRIPTS)]
+CONSTANTS = ("ROWS", "COLUMNS", "LANES", "NODES", "ENTRIES", "CANDIDATES", "DIMS", "DEPTH", "WARPS")
 
 
 def module(name: str, **held: Any) -> None:
@@ -39,7 +40,8 @@ def references_for_triton() -> None:
     module("triton.testing", do_bench=do_bench)
     for op in ("ppr_spmm", "msbfs_or", "minplus_relax", "ragged_gather_dot_topk", "join_top1"):
         held = importlib.import_module(f"gpu_rag_kernels.{op}.reference")
-        module(f"gpu_rag_kernels.{op}.triton", **{k: v for k, v in vars(held).items() if not k.startswith("__")})
+        named = {k: v for k, v in vars(held).items() if not k.startswith("__")}
+        module(f"gpu_rag_kernels.{op}.triton", **named, **dict.fromkeys(CONSTANTS, 1))
 
 
 def main() -> None:
@@ -49,15 +51,17 @@ def main() -> None:
     references_for_triton()
     import device_check
     import device_sections
+    import device_tuning
     from stand_in import stand_in
 
     device_check.COPY_BYTES, device_check.SIDE = 4000, 8
     device_check.cases = lambda op, device: [lambda: device_check.tiny(op, device)]
-    device_sections.LARGE = (300, 900)
+    device_sections.LARGE = device_tuning.SMALL = (300, 900)
+    device_tuning.CALLS, device_tuning.captured = 2, lambda run: run  # a graph cannot be captured here
     device_sections.BENCH = dict.fromkeys(device_sections.BENCH, (300, (3,)))
     results: dict[str, Any] = {}
     with stand_in():
-        until = time.time() + 600
+        until = time.time() + 3600
         for name in device_check.SECTIONS:
             if name in ("tests", "sanitizer", "ops_large", "cugraph"):  # other processes, other sizes, other libraries
                 continue

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 
-import pytest
+from project_scripts import script
 
 import gpu_rag
 from gpu_rag.methods.hybgrag_examples import read_examples
 
-SCRIPT = Path(gpu_rag.__file__).parents[1] / "scripts/eval_hybgrag.py"
 FAST = {"models": {"embedder": "hash", "llm": "none"}}
 NODES = [
     ("f1", "film", "Harbour of Glass"), ("f2", "film", "Night Ferry"), ("f3", "film", "Salt"),
@@ -31,9 +28,7 @@ QUESTIONS = [
 ]
 
 
-def test_collected_experiences_are_verified_pairs_that_the_method_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_collected_experiences_are_verified_pairs_that_the_method_reads(tmp_path: Path) -> None:
     skb, out = tmp_path / "skb", tmp_path / "experiences.jsonl"
     skb.mkdir()
     rows = {
@@ -44,11 +39,7 @@ def test_collected_experiences_are_verified_pairs_that_the_method_reads(
     for path, some in rows.items():
         path.write_text("".join(json.dumps(row) + "\n" for row in some))
     gpu_rag.build((), tmp_path / "ix", skb=skb, methods=["hybgrag"], settings=FAST)
-    spec = importlib.util.spec_from_file_location("eval_hybgrag", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "eval_hybgrag", module)
-    spec.loader.exec_module(module)
+    module = script("eval_hybgrag")
     module.collect(str(tmp_path / "ix"), str(tmp_path / "q.jsonl"), out, 5)
     found = read_examples(str(out), "", True)
     assert 1 <= len(found) <= 5 and {e.question for e in found} <= {text for _, text, _ in QUESTIONS}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -10,12 +9,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from project_scripts import script
 
 import gpu_rag
 from gpu_rag.types import Answer, Pool, Question, RankedNode, Step
 from gpu_rag.types import Path as Found
 
-SCRIPTS = Path(gpu_rag.__file__).parents[1] / "scripts"
 FACTS = [
     ("Nightfall", "directed by", "Marta Orlo"), ("Daybreak", "directed by", "Marta Orlo"),
     ("Nightfall", "has genre", "drama"), ("Daybreak", "has genre", "comedy"),
@@ -31,15 +30,6 @@ QUESTIONS = [
     {"id": "q3", "question": "what is the genre of Daybreak", "answers": ["opera"], "hops": 1,
      "topic_entity": "Daybreak"},
 ]  # fmt: skip
-
-
-def script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")

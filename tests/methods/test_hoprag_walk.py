@@ -245,11 +245,11 @@ def test_nothing_to_start_from_finds_nothing() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"top_k": 0}, "top_k=0"),
-        ({"n_hop": -1}, "n_hop=-1"),
-        ({"n_options": 0}, "n_options=0"),
-        ({"entry": "nodes"}, "unknown entry of hoprag; given nodes; expected vertices | edges"),
-        ({"keywords": "some"}, "unknown keywords of hoprag; given some; expected names | all"),
+        ({"top_k": 0}, "top_k is out of range; given 0; expected >= 1"),
+        ({"n_hop": -1}, "n_hop is out of range; given -1; expected >= 0"),
+        ({"n_options": 0}, "n_options is out of range; given 0"),
+        ({"entry": "nodes"}, "entry has no such value; given 'nodes'; expected vertices | edges"),
+        ({"keywords": "some"}, "keywords has no such value; given 'some'; expected names | all"),
     ],
 )
 def test_bad_parameters_are_refused_before_the_run(given: dict[str, Any], message: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from answer_notes import found, noted
 
 import gpu_rag
 from gpu_rag.errors import UsageError
@@ -60,14 +61,6 @@ def retrieve(index: gpu_rag.Index, fast: Any, text: str = BORN, method: str = "h
     (answer,) = index.answer(text, method=method, settings=settings, retrieval_only=True, limit=6)
     assert answer.error is None, answer.error
     return answer
-
-
-def noted(answer: Answer, verb: str) -> list[tuple[str, ...]]:
-    return [step.chosen for step in answer.trace if step.verb == verb]
-
-
-def found(answer: Answer, pool: str) -> set[str]:
-    return {name for one in answer.pools if one.name == pool for name in one.entities}
 
 
 def differences(index: gpu_rag.Index, answer: Answer) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from answer_notes import found, noted
 
 import gpu_rag
 from gpu_rag.methods.hydrarag_graph import Search, answer_place, taken_as_topics
@@ -68,14 +69,6 @@ def ask(index: gpu_rag.Index, fast: Any, text: str, llm: Any = None, **params: A
     (answer,) = index.answer(text, method="hydrarag", settings=settings, llm=llm, retrieval_only=llm is None)
     assert answer.error is None, answer.error
     return answer
-
-
-def noted(answer: Answer, verb: str) -> list[tuple[str, ...]]:
-    return [step.chosen for step in answer.trace if step.verb == verb]
-
-
-def found(answer: Answer, pool: str) -> set[str]:
-    return {name for one in answer.pools if one.name == pool for name in one.entities}
 
 
 def scores(answer: Answer) -> dict[str, tuple[str, float, str]]:

@@ -12,6 +12,7 @@ import pytest
 import gpu_rag
 from gpu_rag.errors import MissingLayer, UsageError
 from gpu_rag.models.embed.hashing import HashEmbedder
+from gpu_rag.ranges import MOST_INTEGER
 from gpu_rag.text.tokens import tokenize
 from gpu_rag.types import Answer
 
@@ -183,3 +184,20 @@ def test_a_missing_layer_and_an_unknown_method_are_named(build: Callable[..., gp
         retrieve(index, "dense", {**fast, "method": {"prp": {"damping": 0.5}}})
     with pytest.raises(UsageError, match=r"unknown setting in \[method.ppr\]; given dampin"):
         retrieve(index, "dense", {**fast, "method": {"ppr": {"dampin": 0.5}}})
+
+
+def test_a_count_without_bound_is_all_there_is(build: Any, fast: Settings, facts: Any) -> None:
+    """The largest count a setting takes needs no more room, and gives the same, as the size of the tiny corpus."""
+    methods = ("hybrid", "hoprag", "bubblerag", "higra-retriever")
+    index = build(facts, methods=methods)
+    counts = {
+        "hybrid": ("depth",), "hoprag": ("top_k", "n_options"), "bubblerag": ("n_anchors", "n_neighbours", "n_before"),
+        "higra-retriever": ("depth", "n_entities", "n_passages", "n_relations"),
+    }  # fmt: skip
+    for method, names in counts.items():
+        for name in names:
+            found = [
+                retrieve(index, method, {**fast, "method": {method: {name: count}}}).evidence
+                for count in (1000, MOST_INTEGER)
+            ]
+            assert found[0] == found[1] and found[0], (method, name)

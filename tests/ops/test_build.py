@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -157,21 +156,22 @@ def test_verify_names_an_altered_file(tiny_corpus: Path, tmp_path: Path) -> None
 
 
 BUILD = """
-import sys, time, gpu_rag
+import sys, gpu_rag
 from gpu_rag.models.embed import hashing
-slow = hashing.HashEmbedder.embed
+plain = hashing.HashEmbedder.embed
 def embed(self, texts, on_batch=None):
-    time.sleep(0.03)
-    return slow(self, texts, on_batch)
+    print("embeds", flush=True)
+    sys.stdin.readline()
+    return plain(self, texts, on_batch)
 hashing.HashEmbedder.embed = embed
-print("go", flush=True)
 gpu_rag.build(sys.argv[1], sys.argv[2], settings={"models": {"embedder": "hash", "llm": "none"}, "index": {"block": 8}})
 """
 
 
 @pytest.mark.slow
 def test_a_build_killed_at_random_moments_ends_with_the_same_digest(tmp_path: Path) -> None:
-    """SIGKILL at random times, again and again, then one run to the end: the digest of an undisturbed build."""
+    """SIGKILL again and again, soon after one of its blocks or another, then one run to the end: the digest of an
+    undisturbed build. A block is only embedded when the test lets it, so that no run ends before it is killed."""
     corpus = tmp_path / "c.jsonl"
     names = ["Orlo", "Ruyven", "Stroud", "Brandt", "Kessel", "Tamm"]
     rows = [
@@ -183,23 +183,29 @@ def test_a_build_killed_at_random_moments_ends_with_the_same_digest(tmp_path: Pa
     ]
     corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
     command = [sys.executable, "-c", BUILD, str(corpus)]
-    started = time.monotonic()
-    subprocess.run([*command, str(tmp_path / "whole")], check=True, stdout=subprocess.DEVNULL)
-    duration = time.monotonic() - started
-    generator, kills = random.Random(5), 0
-    for _ in range(12):
-        process = subprocess.Popen([*command, str(tmp_path / "killed")], stdout=subprocess.PIPE)
-        assert process.stdout is not None and process.stdout.readline() == b"go\n"
-        try:
-            process.wait(timeout=generator.uniform(0.02, 0.35) * duration)
-        except subprocess.TimeoutExpired:
-            os.kill(process.pid, signal.SIGKILL)
-            kills += 1
-            process.wait()
+    free = "\n" * 10_000
+    whole = subprocess.run(
+        [*command, str(tmp_path / "whole")], check=True, input=free, stdout=subprocess.PIPE, text=True
+    )
+    n_blocks, n_done, generator = whole.stdout.count("embeds\n"), 0, random.Random(5)
+    for _ in range(9):
+        n_let = generator.randint(1, 3)
+        n_done += n_let
+        process = subprocess.Popen(
+            [*command, str(tmp_path / "killed")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write("\n" * n_let)
+        process.stdin.flush()
+        assert [process.stdout.readline() for _ in range(n_let)] == ["embeds\n"] * n_let
+        time.sleep(generator.uniform(0, 0.05))  # whatever it is at
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+        process.stdin.close()
         process.stdout.close()
-        if process.returncode == 0:
-            break
-    subprocess.run([*command, str(tmp_path / "killed")], check=True, stdout=subprocess.DEVNULL)
-    assert kills >= 3
+    last = subprocess.run(
+        [*command, str(tmp_path / "killed")], check=True, input=free, stdout=subprocess.PIPE, text=True
+    )
+    assert n_done < n_blocks and 0 < last.stdout.count("embeds\n") < n_blocks, "what is embedded is kept"
     assert digest(tmp_path / "killed") == digest(tmp_path / "whole")
     assert not (tmp_path / "killed" / "work").exists()

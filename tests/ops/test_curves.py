@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import xml.etree.ElementTree as ElementTree
-from pathlib import Path
 from typing import Any
 
 import pytest
+from project_scripts import script
 
 from gpu_rag.errors import BadInput
 from gpu_rag.report.curves import HEIGHT, WIDTH, curves_svg
@@ -47,12 +46,12 @@ def test_a_peer_is_dashed_in_the_colour_of_its_op() -> None:
     assert ["dasharray" in line for line in drawn] == [False, True, False]
 
 
-# --- scripts/plot_bench.py -------------------------------------------------------------------------
+def test_ten_ops_have_ten_colours() -> None:
+    svg = curves_svg("t", "x", "y", {f"op {i}": [(1.0, 1.0 + i)] for i in range(10)})
+    assert len(set(re.findall(r'<polyline [^>]*stroke="(#\w+)"', svg))) == 10
 
-spec = importlib.util.spec_from_file_location("plot_bench", Path(__file__).parents[2] / "scripts" / "plot_bench.py")
-assert spec is not None and spec.loader is not None
-plot_bench = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(plot_bench)
+
+# --- scripts/plot_bench.py -------------------------------------------------------------------------
 
 
 def row(op: str, m: int, batch: int, ms: float, peer: str | None, peer_ms: float | None, **more: Any) -> dict[str, Any]:
@@ -73,6 +72,7 @@ ROWS = [
 
 
 def drawn(by: str, at: int = 64, size: int | None = None, all_peers: bool = False, damping: float = 0.85) -> Any:
+    plot_bench = script("plot_bench")
     return plot_bench.lines_of(plot_bench.chosen(ROWS, by, [], at, size, damping), by, all_peers)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -76,22 +77,41 @@ def test_models_have_files_of_their_own_and_clear_removes_them(tmp_path: Path) -
     assert cached_bytes(tmp_path) == 0
 
 
-def _fill(path: Path, first: int) -> None:
-    cached = CachedEmbedder(Counting(), path, LARGE)
-    for i in range(first, first + 40):
-        cached.embed([f"text {i}", f"text {i + 1}"])
+FILL = """
+import importlib.util, sys
+from pathlib import Path
+spec = importlib.util.spec_from_file_location("tests_here", sys.argv[1])
+here = importlib.util.module_from_spec(spec)
+sys.modules["tests_here"] = here
+spec.loader.exec_module(here)
+cached, first = here.CachedEmbedder(here.Counting(), Path(sys.argv[2]), here.LARGE), int(sys.argv[3])
+print("ready", flush=True)
+sys.stdin.readline()
+for i in range(first, first + 40):
+    cached.embed([f"text {i}", f"text {i + 1}"])
+"""
 
 
 def test_two_processes_share_a_file(tmp_path: Path) -> None:
     path = tmp_path / "v.sqlite"
     CachedEmbedder(Counting(), path, LARGE).close()
-    context = multiprocessing.get_context("fork")
-    workers = [context.Process(target=_fill, args=(path, first)) for first in (0, 20)]
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", FILL, __file__, str(path), str(first)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for first in (0, 20)
+    ]
+    assert [worker.stdout.readline() for worker in workers if worker.stdout] == ["ready\n"] * 2
+    for worker in workers:  # both begin now
+        assert worker.stdin is not None
+        worker.stdin.write("\n")
+        worker.stdin.flush()
     for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(60)
-    assert [worker.exitcode for worker in workers] == [0, 0]
+        worker.communicate(timeout=600)
+    assert [worker.returncode for worker in workers] == [0, 0]
     inner = Counting()
     CachedEmbedder(inner, path, LARGE).embed([f"text {i}" for i in range(60)])
     assert inner.asked == []

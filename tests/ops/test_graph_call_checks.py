@@ -10,8 +10,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refusal
 
-from gpu_rag.errors import BadInput
 from gpu_rag.graph import dots, pagerank_teleport, ragged
 from gpu_rag.graph.dots import check_unit_rows
 from gpu_rag.graph.frontier import Asked, described, score_lists
@@ -22,15 +22,6 @@ from gpu_rag.types import Ragged
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="needs numba")
 QUICK = settings(max_examples=150, deadline=None, derandomize=True)
 N = 6
-
-
-def refusal(call: Callable[[], object]) -> str:
-    """What the call is refused with, "" where it is not."""
-    try:
-        call()
-    except BadInput as error:
-        return str(error)
-    return ""
 
 
 def slow_refusal(call: Callable[[], object]) -> str:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ragged_lists import ragged
 
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph import cluster as module
@@ -258,11 +259,6 @@ def test_the_implementation_is_picked_by_device() -> None:
 
 Group = Callable[[Ragged], torch.Tensor]
 GROUPS: list[Group] = [exact_groups, lambda keys: exact_groups(keys, implementation="torch")]
-
-
-def ragged(lists: list[list[int]], dtype: torch.dtype = torch.int64) -> Ragged:
-    values = torch.tensor([v for row in lists for v in row], dtype=dtype)
-    return Ragged(values, torch.tensor(np.cumsum([0] + [len(row) for row in lists])))
 
 
 def check_groups(group: Group, lists: list[list[int]], dtype: torch.dtype = torch.int64) -> None:

@@ -29,7 +29,7 @@ pytestmark = [
 def measured(*options: object, change: str = "pass") -> dict[str, Any]:
     code = RUN.format(change, str(SCRIPT))
     arguments = [sys.executable, "-c", code, str(SCRIPT), "--rows", str(ROWS), *map(str, options)]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

@@ -67,7 +67,7 @@ class StandIn:
 
     def __init__(self, noise: float = 1e-4, spoil: Callable[[np.ndarray], np.ndarray] = np.copy):
         self.calls: Calls = []
-        self.random, self.noise, self.spoil = np.random.default_rng(), noise, spoil
+        self.random, self.noise, self.spoil = np.random.default_rng(7), noise, spoil
         self.joined: dict[str, Any] | None = None
 
     def module(self, name: str, functions: dict[str, Callable[..., Any]]) -> Any:
@@ -360,7 +360,7 @@ def test_two_ranks(tmp_path: Path) -> None:
         for r in range(2)
     ]
     for process in started:
-        error = process.communicate(timeout=100)[1]
+        error = process.communicate(timeout=600)[1]
         assert process.returncode == 0, error
     held = [np.load(tmp_path / f"{r}.npz") for r in range(2)]
     for name, csr in (("one", some_graph(True, True)), ("two", some_graph(False)), ("three", some_graph(True))):

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ragged_lists import ragged
 
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph import ego as ego_module
@@ -23,11 +24,6 @@ Balls = Callable[..., Ragged]
 Induce = Callable[..., Blocks]
 QUICK = settings(max_examples=40, deadline=None, derandomize=True)
 IMPLEMENTATIONS = ["numba", "torch"]
-
-
-def ragged(lists: list[list[int]], dtype: torch.dtype = torch.int64) -> Ragged:
-    values = torch.tensor([v for row in lists for v in row], dtype=dtype)
-    return Ragged(values, torch.tensor(np.cumsum([0] + [len(row) for row in lists])))
 
 
 def listed(lists: Ragged) -> list[list[int]]:

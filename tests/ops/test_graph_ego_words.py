@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ragged_lists import ragged
 
 from gpu_rag.graph import ego, ego_words
 from gpu_rag.graph.csr import csr_from_edges
@@ -18,11 +19,6 @@ from gpu_rag.types import CSR, Ragged
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)
 Balls = Callable[[CSR, Ragged, int, torch.Tensor | None], Ragged]
-
-
-def ragged(lists: list[list[int]]) -> Ragged:
-    values = torch.tensor([v for row in lists for v in row], dtype=torch.int64)
-    return Ragged(values, torch.tensor(np.cumsum([0] + [len(row) for row in lists])))
 
 
 def same(one: Ragged, other: Ragged) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ragged_lists import ragged
 
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph import frontier as module
@@ -27,11 +28,6 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "EDGE_TILE", 7)
     for place in ("frontier", "frontier_numba", "frontier_torch"):
         monkeypatch.setattr(f"gpu_rag.graph.{place}.QUESTION_TILE", 3)
-
-
-def ragged(lists: list[list[int]], dtype: torch.dtype = torch.int64) -> Ragged:
-    values = torch.tensor([v for row in lists for v in row], dtype=dtype)
-    return Ragged(values, torch.tensor(np.cumsum([0] + [len(row) for row in lists])))
 
 
 def sets(keywords: Ragged) -> list[set[int]]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ragged_lists import ragged
 
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph import join as module
@@ -69,11 +70,6 @@ def tiles(patch: pytest.MonkeyPatch, rows: int, columns: int) -> None:
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     tiles(monkeypatch, 5, 9)
     monkeypatch.setattr("gpu_rag.graph.join_keywords.MOST_COMMON", 4)
-
-
-def ragged(lists: list[list[int]]) -> Ragged:
-    values = torch.tensor([v for row in lists for v in row], dtype=torch.int64)
-    return Ragged(values, torch.tensor(np.cumsum([0] + [len(row) for row in lists])))
 
 
 def sets(keywords: Ragged) -> list[set[int]]:

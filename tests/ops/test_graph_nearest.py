@@ -54,6 +54,9 @@ def test_long_rows_go_by_blocks(values: int) -> None:
     scores[4] = -np.inf
     scores[4, 1036] = 1.0
     scores[3] = 7.0
+    scores[2] = 0.0
+    scores[2, [2 * module.BLOCK, 5 * module.BLOCK]] = 2.0, 3.0  # the peaks fall in another order than the blocks
+    scores[2, [2 * module.BLOCK + 1, 5 * module.BLOCK + 1]] = 1.0
     for k in (1, 2, 7):
         assert scores.shape[1] >= 4 * module.BLOCK * k
         check(topk_rows, scores, k, 100)

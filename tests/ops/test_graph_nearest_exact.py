@@ -239,15 +239,22 @@ def test_checks_catch_rows_that_are_passed_over_too_soon(monkeypatch: pytest.Mon
 
 
 def test_checks_catch_torch_tiles_that_are_too_sure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With no rows beyond k a rough score that is believed as it is loses one; the proved bound finds them."""
     from gpu_rag.graph import dots, nearest_torch
 
+    def by_torch(q: torch.Tensor, b: torch.Tensor, k: int) -> TopK:
+        return nearest(q, b, k, implementation="torch")
+
+    asked, rows = across(40, 64, 4), nearly_equal(300, 64, 5)
+    monkeypatch.setattr(nearest_torch, "MORE", 0)
+    check(by_torch, asked, rows, 9)
     monkeypatch.setattr(nearest_torch, "filter_for", lambda *v, dtype: dots.Filter(dtype, 0.0))
     with pytest.raises(AssertionError):
-        check(lambda q, b, k: nearest(q, b, k, implementation="torch"), across(40, 64, 4), nearly_equal(300, 64, 5), 9)
+        check(by_torch, asked, rows, 9)
 
 
 def test_few_rows_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of well-spread rows the filter leaves few."""
+    """Of well-spread rows those that are proposed; of equal ones all, for the queries that see them."""
     from gpu_rag.graph import nearest_torch
 
     counted: list[int] = []
@@ -258,5 +265,18 @@ def test_few_rows_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
         return scored(queries, b, *rest)
 
     monkeypatch.setattr(nearest_torch, "scores_of", counting)
-    nearest(units(50, 64, 17), units(5000, 64, 18), 10, implementation="torch")
-    assert 500 <= sum(counted) <= 550
+    queries, base = units(50, 64, 17), units(5000, 64, 18)
+    nearest(queries, base, 10, implementation="torch")
+    assert counted == [50 * (10 + nearest_torch.MORE)]
+    counted.clear()
+    base[1000:1100] = queries[3]
+    found = nearest(queries, base, 10, implementation="torch")
+    assert found.ids[3].tolist() == [*range(1000, 1010)]
+    assert counted[0] == 50 * (10 + nearest_torch.MORE) and 100 <= sum(counted[1:]) <= 110
+
+
+def test_short_rows_and_long_queries_are_told_apart() -> None:
+    """The squares of these rows vanish in f32, their products with these queries do not."""
+    queries, base = across(30, 64, 4) * 2.0**70, nearly_equal(300, 64, 5) * 2.0**-80
+    check(lambda q, b, k: nearest(q, b, k, implementation="torch"), queries, base, 9)
+    check(lambda q, b, k: nearest(q, b, k, implementation="torch"), queries * 2.0**50, base * 2.0**40, 9)

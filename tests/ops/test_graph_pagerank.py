@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ragged_lists import ragged
 
 from gpu_rag.errors import BadInput, GpuRagError, UsageError
 from gpu_rag.graph.csr import csr_from_edges
@@ -23,11 +24,6 @@ WAYS = [
 ]  # fmt: skip
 Solve = Callable[..., torch.Tensor]
 ROUNDING = 6e-8  # of the result to f32
-
-
-def ragged(lists: list[list[int]]) -> Ragged:
-    offsets = np.cumsum([0] + [len(x) for x in lists])
-    return Ragged(torch.tensor([v for x in lists for v in x], dtype=torch.int64), torch.from_numpy(offsets))
 
 
 def dense_pagerank(csr: CSR, pi: np.ndarray, damping: float) -> np.ndarray:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.graph.csr import csr_from_edges
+from gpu_rag.graph.pagerank import personalized_pagerank
 from gpu_rag.graph.pagerank_graph import PageRankGraph, prepare
 from gpu_rag.graph.pagerank_job import Job, Options
 from gpu_rag.graph.pagerank_plan import Plan
@@ -99,6 +100,22 @@ def test_steps(bipartite: PageRankGraph, damping: float, sor: int, chebyshev: in
     assert steps_of(bipartite, "sor", damping) <= sor
     assert steps_of(bipartite, "chebyshev", damping) <= chebyshev
     assert steps_of(bipartite, "power", damping) >= power  # so the other two are what makes the difference
+
+
+@pytest.mark.parametrize("implementation", ["numba", "scipy", "torch"])
+@pytest.mark.parametrize("n_leaves", [2, 3, 10])
+def test_an_error_that_every_second_step_hides(implementation: str, n_leaves: int) -> None:
+    """Equal mass on the centre and a leaf: all of the error is where P^T is 0, and so are Chebyshev's odd steps."""
+    centre, leaves = torch.zeros(n_leaves, dtype=torch.int64), 1 + torch.arange(n_leaves)
+    graph = prepare(csr_from_edges(centre, leaves, n_leaves + 1))
+    together = Ragged(torch.tensor([0, 1]), torch.tensor([0, 2]))
+    for damping, tol, most in ((0.5, 1e-6, 18), (0.85, 1e-6, 40), (0.85, 1e-9, 56), (0.99, 1e-6, 180)):
+        found = personalized_pagerank(
+            graph, together, damping=damping, tol=tol, max_iter=most, solver="chebyshev", implementation=implementation
+        )
+        other = damping * 0.5 / n_leaves  # half of all mass is on the centre, before a step and after
+        want = torch.tensor([0.5, (1 - damping) * 0.5 + other, *[other] * (n_leaves - 1)]).double()
+        assert float((found[0].double() - want).abs().sum()) <= tol + 1e-7
 
 
 def test_a_state_that_is_not_a_number_is_not_a_proof(bipartite: PageRankGraph) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from ragged_lists import ragged
 
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.graph import pagerank_questions
@@ -23,11 +24,6 @@ N = 300
 ROUNDING = 6e-8  # of the result to f32
 LISTS = [[0], [1, 5, 9], [N - 1], [7, 7, 8, N - 2], [40, 299]]
 Solve = Callable[..., torch.Tensor]
-
-
-def ragged(lists: list[list[int]]) -> Ragged:
-    offsets = np.cumsum([0] + [len(x) for x in lists])
-    return Ragged(torch.tensor([v for x in lists for v in x], dtype=torch.int64), torch.from_numpy(offsets))
 
 
 def graph(kind: str, *, undirected: bool, seed: int = 3) -> CSR:

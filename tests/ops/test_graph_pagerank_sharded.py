@@ -159,7 +159,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], list[Any]
             for r in range(world)
         ]
         for process in started:
-            error = process.communicate(timeout=200)[1]
+            error = process.communicate(timeout=600)[1]
             assert process.returncode == 0, error
         return [np.load(folder / f"{rank}.npz") for rank in range(world)]
 

@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Callable
 
 import networkx as nx
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ragged_lists import ragged
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.csr import csr_from_edges
@@ -23,11 +23,6 @@ QUICK = settings(max_examples=25, deadline=None, derandomize=True)
 Edges = list[tuple[int, int]]
 Case = tuple[Edges, int, list[list[int]], list[bool], list[bool], int]
 Reduce = Callable[[PathGraph, Ragged, int, Ends], Ragged]
-
-
-def ragged(lists: list[list[int]]) -> Ragged:
-    values = torch.tensor([v for row in lists for v in row], dtype=torch.int64)
-    return Ragged(values, torch.tensor(np.cumsum([0] + [len(row) for row in lists])))
 
 
 def listed(lists: Ragged) -> list[list[int]]:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ragged_lists import ragged
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph import path_scores as module
@@ -22,11 +23,6 @@ from gpu_rag.types import Ragged
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)
 IMPLEMENTATIONS = ("numba", "torch")
 Score = Callable[..., tuple[PathSet, torch.Tensor]]
-
-
-def ragged(lists: list[list[int]]) -> Ragged:
-    values = torch.tensor([v for row in lists for v in row], dtype=torch.int64)
-    return Ragged(values, torch.tensor(np.cumsum([0] + [len(row) for row in lists])))
 
 
 def units(n: int, dims: int, seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

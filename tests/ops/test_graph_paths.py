@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ragged_lists import ragged
 
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph import path_joins, paths
@@ -50,11 +51,6 @@ class Ask:
 
 Found = list[list[list[int]]]
 Search = Callable[[PathGraph, list[Ask], int], Found]
-
-
-def ragged(lists: list[list[int]]) -> Ragged:
-    values = torch.tensor([v for row in lists for v in row], dtype=torch.int64)
-    return Ragged(values, torch.tensor(np.cumsum([0] + [len(row) for row in lists])))
 
 
 def graph_of(edges: Edges, n: int) -> PathGraph:

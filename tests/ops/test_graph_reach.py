@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ragged_lists import ragged
 
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph import ragged as ragged_module
@@ -34,11 +35,6 @@ Step = tuple[int, int]
 Reach = Callable[[TypedGraph, Ragged, Ragged, Ragged], Ragged]
 QUICK = settings(max_examples=50, deadline=None, derandomize=True)
 REACH: list[Reach] = [reachable, lambda *a: reachable(*a, implementation="torch")]
-
-
-def ragged(lists: list[list[int]], dtype: torch.dtype = torch.int64) -> Ragged:
-    values = torch.tensor([v for row in lists for v in row], dtype=dtype)
-    return Ragged(values, torch.tensor(np.cumsum([0] + [len(row) for row in lists])))
 
 
 def listed(lists: Ragged) -> list[list[int]]:
@@ -148,6 +144,14 @@ def test_marks_of_one_step_are_gone_in_the_next() -> None:
     check(reachable, edges, n, 1, [sources] * 2, [[(0, OUT)] * 2, [(0, OUT), (0, IN), (0, OUT), (0, EITHER)]])
     chains = [[(0, EITHER)] * k for k in range(1, 6)]
     check(reachable, edges, n, 1, [sources] * 5, chains)
+
+
+@pytest.mark.parametrize("reach", REACH)
+def test_many_edges_to_few_nodes(reach: Reach) -> None:
+    """More entries than a step sorts, fewer nodes than are read off the marks: they are met in falling order."""
+    graph = graph_of([(tail, 0, 900 - 100 * (tail % 3)) for tail in range(600)], 1000, 1)
+    found = reach(graph, ragged([list(range(600))] * 2), ragged([[0], [0, 0]]), ragged([[OUT], [OUT, IN]]))
+    assert listed(found) == [[700, 800, 900], list(range(600))]
 
 
 def test_graphs_by_relation_and_by_entry_are_the_same() -> None:

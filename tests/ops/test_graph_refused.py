@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from ragged_lists import ragged
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph import room
@@ -31,11 +32,6 @@ from gpu_rag.types import CSR, Ragged, TopK
 HUGE = 2**61
 BOTH = pytest.mark.parametrize("implementation", ["numba", "torch"])
 PATH = csr_from_edges(torch.tensor([0, 1]), torch.tensor([1, 2]), 4)  # 0 - 1 - 2, and 3 alone
-
-
-def ragged(lists: list[list[int]]) -> Ragged:
-    offsets = torch.tensor([0, *(len(part) for part in lists)]).cumsum(0)
-    return Ragged(torch.tensor([value for part in lists for value in part], dtype=torch.int64), offsets)
 
 
 def unit(n: int, dims: int = 8) -> torch.Tensor:
@@ -144,6 +140,17 @@ def test_keywords_that_no_edge_has_only_count() -> None:
     assert all(torch.equal(found[0], other) for other in found[1:])
 
 
+def test_sizes_that_are_none_are_refused() -> None:
+    with pytest.raises(BadInput, match="a negative number of keywords"):
+        hop_edges(*HOPS, -1)
+    with pytest.raises(BadInput, match="a negative number of keywords"):
+        described(unit(2), ragged([[0], [1]]), -1)
+    with pytest.raises(BadInput, match="targets are no ragged lists"):
+        hop_edges(torch.tensor(0), *HOPS[1:], 2)
+    with pytest.raises(BadInput, match="max_iter is out of range; given 1000001; expected <= 1,000,000"):
+        personalized_pagerank(PATH, ragged([[0]]), max_iter=10**6 + 1)
+
+
 @pytest.mark.parametrize("shift", [-10, HUGE])
 def test_pairs_share_words_whatever_their_numbers(shift: int) -> None:
     left, right = unit(6), unit(4)
@@ -181,9 +188,8 @@ def test_paths_that_leave_the_graph_are_refused(implementation: str) -> None:
 
 ENDS = torch.tensor([0])
 ASKED = Asked(unit(2), ragged([[0], []]))
-EDGES = hop_edges(
-    torch.tensor([0, 1, 2]), torch.tensor([1, 0]).int(), torch.tensor([0, 1]).int(), unit(2), ragged([[0], [1]]), 2
-)
+HOPS = torch.tensor([0, 1, 2]), torch.tensor([1, 0]).int(), torch.tensor([0, 1]).int(), unit(2), ragged([[0], [1]])
+EDGES = hop_edges(*HOPS, 2)
 TOO_LARGE: dict[str, Callable[[], object]] = {
     "a graph": lambda: csr_from_edges(ENDS, ENDS, 50),
     "a typed graph": lambda: typed_graph(ENDS, ENDS, ENDS, 50, 1),
@@ -195,6 +201,9 @@ TOO_LARGE: dict[str, Callable[[], object]] = {
     "neighbours": lambda: nearest(unit(3), unit(3), 2),
     "edges of a frontier": lambda: frontier_topk(ASKED, EDGES, ragged([[0], [1]]), 2),
     "edges": lambda: top_edges(ASKED, EDGES, 2),
+    "keywords of edges": lambda: hop_edges(*HOPS, 2),
+    "fused rankings": lambda: rrf([TopK(torch.tensor([[0, 1], [1, 0]]), torch.zeros(2, 2))], 2, constants=[60]),
+    "components": lambda: connected_components(PATH),
 }
 
 

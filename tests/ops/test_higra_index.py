@@ -17,7 +17,7 @@ import gpu_rag
 from gpu_rag.errors import BadInput, MissingLayer, UsageError
 from gpu_rag.index import tables
 from gpu_rag.index.folder import checksums
-from gpu_rag.index.higra import LAYERS, HigraGraph, load_higra_graph
+from gpu_rag.index.higra import HigraGraph, load_higra_graph
 from gpu_rag.index.higra_tables import HIGRA_ENTITIES, HIGRA_LINKS, HIGRA_MERGES, HIGRA_RELATIONS, HIGRA_SOURCES
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.merges import open_merges
@@ -105,7 +105,6 @@ def test_an_index_without_the_layers_says_so(tiny_corpus: Path, tmp_path: Path) 
         view(tmp_path / "plain")
     with pytest.raises(MissingLayer, match="higra_merge"):
         open_merges(tmp_path / "plain")
-    assert set(LAYERS) <= set(gpu_rag.catalog.all_layers())
 
 
 def test_statistics_are_those_of_the_tables(build: Callable[..., Path]) -> None:

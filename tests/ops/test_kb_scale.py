@@ -220,10 +220,10 @@ print(peak_memory_bytes() - before)
 
 
 @pytest.mark.parametrize(
-    ("n", "most"), [(200_000, 90 << 20), pytest.param(5_000_000, 800 << 20, marks=pytest.mark.slow)]
+    ("n", "most"), [(200_000, 130 << 20), pytest.param(5_000_000, 800 << 20, marks=pytest.mark.slow)]
 )
 def test_memory_of_a_build_is_bounded(tmp_path, n, most):
-    """Held as Python objects, a triple takes some 900 bytes: more than twice what is allowed here."""
+    """Of the small graph 80 to 90 MB were measured; held as Python objects its triples alone would take 180 MB."""
     (tmp_path / "small.tsv").write_text("a\tr\tb\n")
     with (tmp_path / "large.tsv").open("w") as file:
         for seed in range(n // 200_000):

@@ -8,14 +8,18 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.errors import IndexCorrupt, IndexMismatch, ModelError, RequestFailed, StorageError
+from gpu_rag.models.llm import cache as cache_module
 from gpu_rag.models.llm.cache import COMMIT_EVERY, CachedLLM
 from gpu_rag.models.llm.interface import reply_key
 from gpu_rag.models.llm.scripted import ScriptedLLM
@@ -105,16 +109,60 @@ def test_what_arrived_before_the_engine_gave_up_is_kept(tmp_path):
     assert len(cached) == 5
 
 
-def test_replies_are_committed_while_a_long_batch_runs(tmp_path):
+def n_kept(path: Path) -> int:
+    with sqlite3.connect(path) as reader:
+        return int(reader.execute("SELECT count(*) FROM replies").fetchone()[0])
+
+
+def test_replies_are_committed_while_a_long_batch_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache_module, "COMMIT_S", 1e6)  # however slow the machine is, their number alone counts
     path, seen = tmp_path / "r.sqlite", []
+    llm = ScriptedLLM(lambda request: seen.append(n_kept(path)) or "fine")
+    CachedLLM(llm, path).complete([ask(str(i)) for i in range(COMMIT_EVERY + 2)])
+    assert seen == [0] * COMMIT_EVERY + [COMMIT_EVERY] * 2 and n_kept(path) == COMMIT_EVERY + 2
+
+
+def test_a_reply_is_committed_while_the_next_one_is_long_in_coming(tmp_path):
+    """A commit that waited for the next reply would lose the one before it to a kill."""
+    path = tmp_path / "r.sqlite"
 
     def answer(request):
-        with sqlite3.connect(path) as reader:
-            seen.append(reader.execute("SELECT count(*) FROM replies").fetchone()[0])
+        if request.prompt in ("4", "5"):
+            until = time.monotonic() + 60
+            while n_kept(path) < int(request.prompt):
+                assert time.monotonic() < until, "not committed"
+                time.sleep(0.005)
         return "fine"
 
-    CachedLLM(ScriptedLLM(answer), path).complete([ask(str(i)) for i in range(COMMIT_EVERY + 2)])
-    assert seen[0] == 0 and seen[-1] == COMMIT_EVERY
+    CachedLLM(ScriptedLLM(answer), path).complete([ask(str(i)) for i in range(9)])
+    assert n_kept(path) == 9
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+def test_a_commit_that_failed_beside_the_batch_is_made_up_for_or_told(tmp_path, monkeypatch, lasting):
+    path, tried = tmp_path / "r.sqlite", threading.Event()
+
+    def answer(request):
+        if request.prompt == "2":
+            assert tried.wait(60)  # replies 0 and 1 could not be written
+        return "fine"
+
+    cached = CachedLLM(ScriptedLLM(answer), path)
+    monkeypatch.setattr(cache_module, "COMMIT_S", 0.01)
+    plain = cached.file.write
+
+    def full(replies):
+        if lasting or not tried.is_set():
+            tried.set()
+            raise StorageError("the disk is full")
+        plain(replies)
+
+    monkeypatch.setattr(cached.file, "write", full)
+    # replies come faster than commits do here, so that the first commit is the one beside the batch
+    monkeypatch.setattr(cache_module, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    with pytest.raises(StorageError, match="full") if lasting else nullcontext():
+        cached.complete([ask(str(i)) for i in range(3)])
+    assert n_kept(path) == (0 if lasting else 3)
 
 
 WRITER = """

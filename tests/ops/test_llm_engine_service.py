@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from gpu_rag.models.llm import vllm_service
 from gpu_rag.models.llm.vllm_jobs import SCORES_A_PIECE, Finished, Generation, Piece, Ranking
 from gpu_rag.models.llm.vllm_service import EngineDied, EngineService
 
-WAIT_S = 20.0
+WAIT_S = 60.0  # only a bug takes so long
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +84,13 @@ class Bench:
         job = Generation(Piece(ids or (key,), 1))
         return self.service.submit(job, lambda error: self.ended.put((key, error)))
 
+    def until_added(self, key: int) -> None:
+        """Waits until the engine has the job."""
+        end = time.monotonic() + WAIT_S
+        while ("add", (key,)) not in self.log:
+            assert time.monotonic() < end, "not added"
+            time.sleep(0.001)
+
     def outcomes(self, n: int) -> dict[int, GpuRagError | None]:
         found = [self.ended.get(timeout=WAIT_S) for _ in range(n)]
         assert len(dict(found)) == n and self.ended.empty()
@@ -105,8 +113,7 @@ def test_all_jobs_end_once_and_the_window_is_kept():
 def test_jobs_are_admitted_while_others_run():
     bench = Bench(gate_open=False)
     bench.submit(0)
-    while ("add", (0,)) not in bench.log:
-        pass
+    bench.until_added(0)
     bench.submit(1)  # the engine is in a step now
     bench.gate.set()
     assert bench.outcomes(2) == {0: None, 1: None}
@@ -116,8 +123,7 @@ def test_jobs_are_admitted_while_others_run():
 def test_abort_before_during_and_after():
     bench = Bench(window=1, gate_open=False)
     running, waiting = bench.submit(0), bench.submit(1)
-    while ("add", (0,)) not in bench.log:
-        pass
+    bench.until_added(0)
     bench.service.abort(waiting)
     bench.service.abort(running)
     bench.submit(2)

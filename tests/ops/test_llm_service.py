@@ -8,6 +8,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -21,7 +22,7 @@ from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.models.llm.service import LLMService, as_streaming
 from gpu_rag.types import Reply, Request
 
-WAIT_S = 20.0
+WAIT_S = 60.0  # only a bug takes so long
 
 
 def ask(prompt: str) -> Request:
@@ -158,7 +159,7 @@ def test_a_dead_engine_is_met_after_all_that_finished():
     began = time.monotonic()
     with pytest.raises(ModelError, match="server is gone"):
         service.poll(WAIT_S)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < WAIT_S / 2
     service.close()
 
 
@@ -214,7 +215,7 @@ def test_closing_waits_once_for_all_threads(monkeypatch):
             waits.append(timeout_s)
             clock[0] += timeout_s
 
-    monkeypatch.setattr(service_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(service_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     service = LLMService(ScriptedLLM(echo), workers=4)
     service._threads = [Stuck() for _ in range(4)]
     service.close()
@@ -360,7 +361,10 @@ def test_failures_are_not_kept_and_a_dead_engine_comes_after_the_hits(tmp_path):
     assert [type(reply) for _, reply in sorted(drain(cached))] == [RequestFailed, Reply, RequestFailed]
     assert len(cached) == 1
     cached.submit(3, ask("dead"))
-    time.sleep(0.1)
+    until = time.monotonic() + WAIT_S
+    while cached._stream._dead is None:
+        assert time.monotonic() < until, "it lives"
+        time.sleep(0.005)
     cached.submit(4, ask("good"))
     assert [key for key, _ in cached.poll(WAIT_S)] == [4]
     with pytest.raises(ModelError, match="gone"):

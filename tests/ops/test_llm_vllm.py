@@ -80,7 +80,7 @@ class Imitation:
         self.pieces.append(piece)
 
     def step(self) -> list[tuple[int, Finished]]:
-        self.gate.wait(20)
+        assert self.gate.wait(60)
         number = min(self.inside)
         piece = self.inside.pop(number)
         if piece.max_tokens == 13:
@@ -159,8 +159,8 @@ def test_both_faces_give_every_request_back_once(llm):
         llm.submit(149, requests[0])
     found: dict[int, Reply] = {}
     while llm.n_open:
-        found.update(llm.poll(5.0))
-    assert [found[i] for i in range(150)] == whole and llm.poll(5.0) == []
+        found.update(llm.poll(60.0))
+    assert [found[i] for i in range(150)] == whole and llm.poll(60.0) == []
 
 
 def test_abort_and_a_refusal_in_the_streaming_face(llm):
@@ -168,14 +168,14 @@ def test_abort_and_a_refusal_in_the_streaming_face(llm):
     llm.submit(1, Request("", "a", max_tokens=3))
     llm.submit(2, Request("", "b", max_tokens=3))
     llm.submit(3, Request("", "x" * 999, max_tokens=3))
-    assert [key for key, _ in llm.poll(5.0)] == [3]
+    assert [key for key, _ in llm.poll(60.0)] == [3]
     assert llm.poll(0.01) == [] and llm.n_open == 2
     llm.abort(2)
     llm.abort(77)
     Imitation.gate.set()
     found: dict[int, object] = {}
     while llm.n_open:
-        found.update(llm.poll(5.0))
+        found.update(llm.poll(60.0))
     assert isinstance(found[1], Reply) and set(found) == {1, 2}
 
 
@@ -184,7 +184,7 @@ def test_an_engine_that_dies_for_good_ends_both_faces(llm):
     found: dict[int, object] = {}
     with pytest.raises(ModelError, match="2 deaths, 1 restarts"):
         while llm.n_open:
-            found.update(llm.poll(5.0))
+            found.update(llm.poll(60.0))
             if 1 in found:  # given up after its second death, which was the engine's last
                 assert "twice" in str(found[1])
                 llm.submit(2, Request("", "b", max_tokens=3))
@@ -201,7 +201,7 @@ def test_an_interrupted_batch_is_aborted(llm):
         llm.complete([Request("", f"n{i}", max_tokens=3) for i in range(9)], interrupt)
     Imitation.gate.set()
     llm.complete([Request("", "next", max_tokens=3)])
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while llm._service._running and time.monotonic() < end:
         time.sleep(0.01)
     assert not llm._service._running
@@ -282,11 +282,11 @@ def test_the_environment_keeps_what_a_user_has_set(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("dtype", "int4", "unknown vllm.dtype.*bfloat16"),
-        ("tensor_parallel", 0, "too small"),
+        ("dtype", "int4", "setting vllm.dtype has no such value.*bfloat16"),
+        ("tensor_parallel", 0, "out of range; given 0; expected >= 1"),
         ("max_model_len", 1.5, "wrong type"),
         ("tensor_paralel", 2, "did you mean tensor_parallel"),
-        ("load_format", "pickle", "unknown vllm.load_format"),
+        ("load_format", "pickle", "vllm.load_format has no such value"),
     ],
 )
 def test_settings_are_checked(name, value, said):

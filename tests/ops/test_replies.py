@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import jsonschema
 import pytest
@@ -83,10 +82,8 @@ def test_everything_else_is_malformed(text, said):
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999", "9" * 100_000, "-" + "9" * 25])
 def test_numbers_that_are_no_json_or_do_not_fit(number):
-    start = time.process_time()
     for text in (f'{{"x": {number}}}', f'{{"x": [[{number}]]}}'):
         assert isinstance(parse_json(text, ANY), Malformed)
-    assert time.process_time() - start < 2
 
 
 def test_numbers_at_the_edge_are_read():
@@ -116,14 +113,19 @@ def test_a_long_reply_is_malformed():
     assert "1000000" in found.reason
 
 
-@pytest.mark.parametrize(
-    "text", ['"' * 200_000, '"\\' * 100_000, '\\"' * 100_000 + "[" * 99, "<think>" * 30_000, "```\n" * 50_000]
-)
-def test_reading_takes_linear_time(text):
-    start = time.process_time()
-    for around in (text, '{"x": [[[' + text):
-        assert isinstance(parse_json(around, ANY), Malformed)
-    assert time.process_time() - start < 3
+@pytest.mark.parametrize("number", ["9", "-9", "1.", "1e"])
+def test_long_numbers_take_linear_time(number, takes_linear_time):
+    takes_linear_time(lambda n: parse_json(f'{{"x": {number}{"9" * n}}}', ANY), 800_000)
+
+
+@pytest.mark.parametrize("unit", ['"', '"\\', '\\"', "<think>", "```\n"])
+def test_reading_takes_linear_time(unit, takes_linear_time):
+    def work(n):
+        text = unit * (n // len(unit)) + "[" * 99
+        for around in (text, '{"x": [[[' + text):
+            assert isinstance(parse_json(around, ANY), Malformed)
+
+    takes_linear_time(work, 200_000)
 
 
 # --- fuzzing -------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import textwrap
-import time
 import tracemalloc
 import weakref
 
@@ -82,7 +81,6 @@ def test_cheap_calls_are_drained_before_one_large_dear_batch():
     llm, cheap = stats.verbs["llm"], stats.verbs["cheap"]
     assert (llm.n_calls, llm.n_batches, llm.batch_sizes, llm.largest_batch) == (3, 1, {3: 1}, 3)
     assert (cheap.n_calls, cheap.n_batches, cheap.batch_sizes) == (4, 3, {2: 1, 1: 2})
-    assert cheap.mean_batch == pytest.approx(4 / 3)
     assert 0 <= stats.overhead_s <= stats.wall_s
 
 
@@ -644,9 +642,9 @@ def test_budgets_of_calls_and_tokens(budget, n_calls, message):
         assert type(first.error) is BudgetExceeded and str(first.error) == message
 
 
-def test_a_budget_of_seconds_counts_the_question_s_own_share():
+def test_a_budget_of_seconds_counts_the_question_s_own_share(clock):
     def slow(static, args):
-        time.sleep(0.02)
+        clock.sleep(0.02)
         return args
 
     async def program(ctx):
@@ -657,9 +655,9 @@ def test_a_budget_of_seconds_counts_the_question_s_own_share():
     programs = [(Question(str(n), "?"), program) for n in (1, 1, 5)]
     outcomes = run_rounds(programs, {"v": Executor(slow, "embed", 2)}, budget=Budget(max_s=0.019))
     assert [o.draft for o in outcomes] == ["done", "done", None]
-    assert outcomes[0].usage.embed_s == pytest.approx(outcomes[1].usage.embed_s)
-    assert 0.006 <= outcomes[0].usage.embed_s < 0.019 and 0.019 <= outcomes[2].usage.embed_s < 0.1
-    assert outcomes[0].usage.wall_s >= 0.02
+    # a third of one batch; of the third question also all of the next one, with which its budget is used up
+    assert [o.usage.embed_s for o in outcomes] == pytest.approx([0.02 / 3, 0.02 / 3, 0.02 / 3 + 0.02])
+    assert [o.usage.wall_s for o in outcomes] == pytest.approx([0.02, 0.02, 0.04])
 
 
 def test_a_budget_met_in_a_gather_ends_the_whole_question():

@@ -24,6 +24,8 @@ from gpu_rag.runtime import (
 )
 from gpu_rag.types import Question
 
+PATIENCE_S = 60.0  # only a bug takes so long
+
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning", "error::pytest.PytestUnraisableExceptionWarning")
 
 
@@ -264,7 +266,7 @@ def test_the_requests_of_cancelled_siblings_are_aborted_and_their_late_replies_c
     assert stats.stages["(cancelled)"].llm_calls == 3 and service.n_open == 0
 
 
-def test_a_budget_that_is_used_up_aborts_the_other_requests():
+def test_a_budget_that_is_used_up_aborts_the_other_requests(clock):
     async def one(arg):
         return [await llm((arg, i)) for i in range(3)]
 
@@ -274,10 +276,11 @@ def test_a_budget_that_is_used_up_aborts_the_other_requests():
     service = ByHand(answers=lambda n_open: 1)
     (outcome,) = run([program], service, budget=Budget(max_calls=2))
     assert type(outcome.error) is BudgetExceeded and service.lost == [("b", 0)]
-    slow = ByHand(answers=lambda n_open: time.sleep(0.02) or n_open)
+    slow = ByHand(answers=lambda n_open: clock.sleep(0.02) or n_open)
     outcomes = run([lambda ctx: one("a"), lambda ctx: one("b")], slow, budget=Budget(max_s=0.015))
     assert [type(o.error) for o in outcomes] == [BudgetExceeded, BudgetExceeded]
-    assert all(o.usage.llm_s >= 0.015 for o in outcomes), "each has half of the time that both requests were open"
+    halves = [o.usage.llm_s for o in outcomes]
+    assert halves == pytest.approx([0.02, 0.02]), "each has half of the time that both requests were open"
 
 
 def test_ctrl_c_aborts_what_is_open_and_closes_coroutines():
@@ -369,7 +372,7 @@ def live():
     yield start
     for driver, thread in started:
         driver.close()
-        thread.join(10)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
 
 
@@ -384,19 +387,21 @@ def test_questions_are_submitted_to_a_live_driver_from_several_threads(live):
     driver, handles = live(service, max_live=16), []
 
     def client(name):
+        moods = random.Random(name)
         for i in range(20):
             handles.append(driver.submit(Question(f"{name}{i}", "?"), three))
-            time.sleep(random.random() * 0.002)
+            time.sleep(moods.random() * 0.002)
 
     clients = [threading.Thread(target=client, args=(name,)) for name in "abc"]
     for thread in clients:
         thread.start()
     for thread in clients:
         thread.join()
-    assert {h.wait(10).draft[3] for h in handles} == {f"{name}{i}" for name in "abc" for i in range(20)}
+    assert {h.wait(PATIENCE_S).draft[3] for h in handles} == {f"{name}{i}" for name in "abc" for i in range(20)}
     assert all(h.outcome.draft[:3] == [1, 2, 3] for h in handles)
-    assert driver.submit(Question("late", "?"), three).wait(10).draft[3] == "late", "an idle driver wakes"
-    assert driver.submit(Question("no", "?"), lambda ctx: 5).wait(10).error.what == "a program is an async function"
+    assert driver.submit(Question("late", "?"), three).wait(PATIENCE_S).draft[3] == "late", "an idle driver wakes"
+    refused = driver.submit(Question("no", "?"), lambda ctx: 5).wait(PATIENCE_S)
+    assert refused.error.what == "a program is an async function"
     driver.close()
     with pytest.raises(UsageError, match="the driver is closed; given question x"):
         driver.submit(Question("x", "?"), three)
@@ -412,14 +417,14 @@ def test_a_submitted_question_can_be_cancelled_before_and_while_it_runs(live):
 
     driver = live(service, max_live=1)
     first, second = (driver.submit(Question(name, "?"), waits) for name in ("first", "second"))
-    assert begun.wait(5) and first.wait(0.05) is None
+    assert begun.wait(PATIENCE_S) and first.wait(0.05) is None
     driver.cancel(second)
-    assert type(second.wait(5).error) is Cancelled
+    assert type(second.wait(PATIENCE_S).error) is Cancelled
     driver.cancel(first)
     driver.cancel(first)  # twice is once
-    assert type(first.wait(5).error) is Cancelled and service.lost == ["first"]
+    assert type(first.wait(PATIENCE_S).error) is Cancelled and service.lost == ["first"]
     service.answers = lambda n_open: n_open
-    assert driver.submit(Question("third", "?"), waits).wait(5).draft == "third"
+    assert driver.submit(Question("third", "?"), waits).wait(PATIENCE_S).draft == "third"
     driver.cancel(first)  # long ended
 
 
@@ -470,42 +475,43 @@ def test_costs_are_booked_by_the_note_that_they_led_to(driver):
     assert outcomes[0].trace[0].s > 0
 
 
-def sleepy(seconds):
-    return lambda static, args: time.sleep(seconds) or args
+def sleepy(clock, seconds):
+    return lambda static, args: clock.sleep(seconds) or args
 
 
 @pytest.mark.parametrize("driver", ["rounds", "streaming"])
-def test_idle_time_of_the_llm_has_its_reasons(driver):
+def test_idle_time_of_the_llm_has_its_reasons(driver, clock):
     async def program(ctx):
         await cheap(1, "embed")  # 30 ms: ramp-up
         await llm(1)  # 40 ms
         await cheap(1)  # 50 ms: graph
         await llm(2)
-        time.sleep(0.02)  # a program that works itself
+        clock.sleep(0.02)  # a program that works itself
         await llm(3)
         await cheap(2)  # 50 ms: nothing left to ask
 
-    slow = {**executors(), "embed": Executor(sleepy(0.03), "embed", 2), "graph": Executor(sleepy(0.05), "graph", 1)}
-    slow["llm"] = Executor(sleepy(0.04), "llm", 3)
+    slow = {
+        **executors(),
+        "embed": Executor(sleepy(clock, 0.03), "embed", 2),
+        "graph": Executor(sleepy(clock, 0.05), "graph", 1),
+        "llm": Executor(sleepy(clock, 0.04), "llm", 3),
+    }
     stats, pairs = RunStats(), [(Question("q", "?"), program)]
     if driver == "rounds":
         run_rounds(pairs, slow, stats=stats)
     else:
         service = ByHand()
         plain = service.poll
-        service.poll = lambda timeout_s: [] if timeout_s == 0 else time.sleep(0.04) or plain(timeout_s)
+        service.poll = lambda timeout_s: [] if timeout_s == 0 else clock.sleep(0.04) or plain(timeout_s)
         run_streaming(pairs, slow, {"llm": service}, stats=stats)
-    idle = stats.llm.idle_s
-    assert set(idle) == {"ramp-up", "graph", "programs", "nothing left to ask"}
-    for cause, seconds in (("ramp-up", 0.03), ("graph", 0.05), ("programs", 0.02), ("nothing left to ask", 0.05)):
-        assert seconds - 0.005 <= idle[cause] <= seconds + 0.1, cause  # a busy machine sleeps longer
-    assert 0.115 <= stats.llm.busy_s <= 0.4
-    assert stats.llm.busy_s + sum(idle.values()) == pytest.approx(stats.wall_s, abs=0.002)
-    assert stats.llm.share == pytest.approx(sum(idle.values()) / stats.wall_s, abs=0.01)
-    assert 0.02 <= stats.overhead_s < 0.15
+    causes = {"ramp-up": 0.03, "graph": 0.05, "programs": 0.02, "nothing left to ask": 0.05}
+    assert stats.llm.idle_s == pytest.approx(causes)
+    assert stats.llm.busy_s == pytest.approx(3 * 0.04) and stats.wall_s == pytest.approx(0.15 + 0.12)
+    assert stats.llm.share == pytest.approx(0.15 / 0.27)
+    assert stats.overhead_s == pytest.approx(0.02)
 
 
-def test_a_queue_that_ran_dry_in_a_batch_is_half_idle():
+def test_a_queue_that_ran_dry_in_a_batch_is_half_idle(clock):
     async def asks(ctx):
         await llm(1)
 
@@ -513,7 +519,7 @@ def test_a_queue_that_ran_dry_in_a_batch_is_half_idle():
         await cheap(1)
         await llm(2)
 
-    slow = {**executors(), "graph": Executor(sleepy(0.1), "graph", 1)}
+    slow = {**executors(), "graph": Executor(sleepy(clock, 0.1), "graph", 1)}
     service, stats = ByHand(), RunStats()
     polls = iter([False])
     plain = service.poll
@@ -521,8 +527,7 @@ def test_a_queue_that_ran_dry_in_a_batch_is_half_idle():
     run_streaming(
         [(Question("a", "?"), asks), (Question("b", "?"), searches)], slow, {"llm": service}, low_water=1, stats=stats
     )
-    assert 0.049 <= stats.llm.idle_s["graph"] <= 0.15
-    assert stats.llm.busy_s == pytest.approx(stats.llm.idle_s["graph"], abs=0.04)
+    assert stats.llm.idle_s["graph"] == pytest.approx(0.05) and stats.llm.busy_s == pytest.approx(0.05)
 
 
 # --- size ------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
-import time
 import tracemalloc
 import zlib
 from functools import partial
@@ -116,34 +115,39 @@ def test_every_cut_of_a_pdf_is_a_reject(tmp_path):
 
 HOSTILE_PAGES = {
     "line.html": b"x" * 100_000_000,
-    "nested.html": b"<div>" * 100_000 + b"end",
-    "attributes.html": b"<a " + b" ".join(b"a%d=1" % i for i in range(50_000)) + b">end",
+    "nested.html": b"<div>" * 200_000 + b"end",  # a minute and a half
+    "attributes.html": b"<a " + b" ".join(b"a%d=1" % i for i in range(200_000)) + b">end",  # a minute
     "tags.html": b"<b>" * 20_000_000,
 }
 
 
-def test_hostile_pages_are_rejects_within_the_limits(tmp_path):
+@pytest.fixture
+def busy_machine(monkeypatch):
+    """Seconds of the processor count alone, as if the limit by the clock, which is 4 times as many, were far away."""
+    monkeypatch.setattr(parser_module, "_CLOCK_FACTOR", 600)
+
+
+def test_hostile_pages_are_rejects_within_the_limits(tmp_path, busy_machine):
     slow, wide = tmp_path / "slow", tmp_path / "wide"  # what breaks a limit of time, and what breaks another one first
     for name, raw in HOSTILE_PAGES.items():
         folder = slow if name in ("nested.html", "attributes.html") else wide
         folder.mkdir(exist_ok=True)
         (folder / name).write_bytes(raw)
         (folder / "z.html").write_text("fine")
-    started = time.monotonic()
     documents, rejects = read(slow, max_parse_s=1, max_parse_bytes=512 << 20)
-    assert time.monotonic() - started < 4 * 2 + 12
-    more_documents, more_rejects = read(wide, max_parse_s=30, max_parse_bytes=512 << 20)
+    more_documents, more_rejects = read(wide, max_parse_s=600, max_parse_bytes=512 << 20)
     assert [d.text for d in (*documents, *more_documents)] == ["fine", "fine"]
     reasons = {r.file.rsplit("/", 1)[1]: r.reason for r in (*rejects, *more_rejects)}
     assert reasons.keys() == HOSTILE_PAGES.keys()
     assert "max_parse_bytes" in reasons["line.html"] or "max_document_chars" in reasons["line.html"]
-    assert "max_parse_s = " in reasons["nested.html"]  # by the processor's clock, or by that on the wall
+    for name in ("nested.html", "attributes.html"):
+        assert reasons[name] == "parsing it takes more than max_parse_s = 1 s of processor time"
     assert "memory" in reasons["tags.html"]
 
 
 def test_a_hundred_thousand_nested_tags_keep_their_text(tmp_path):
     (tmp_path / "a.html").write_bytes(b"<title>T</title>" + b"<span>" * 100_000 + b"end")
-    documents, rejects = read(tmp_path / "a.html")
+    documents, rejects = read(tmp_path / "a.html", max_parse_s=1000)
     assert (documents[0].title, documents[0].text, rejects) == ("T", "end", [])
 
 
@@ -160,7 +164,7 @@ def test_a_gigabyte_of_one_line_is_a_reject_in_bounded_memory(tmp_path):
     assert all("bytes" in reject.reason and "more than" in reject.reason for reject in rejects)
 
 
-def test_limits_of_size_memory_and_time(tmp_path):
+def test_limits_of_size_memory_and_time(tmp_path, busy_machine):
     path = tmp_path / "a.pdf"
     path.write_bytes(one_page(packed(text_of(20_000))))
     cases = {
@@ -173,8 +177,8 @@ def test_limits_of_size_memory_and_time(tmp_path):
         documents, rejects = read(path, **limits)
         assert not documents and said in rejects[0].reason, rejects
     assert len(read(path)[0]) == 1
-    path.write_bytes(one_page(packed(text_of(400_000))))
-    assert "max_parse_s = " in read(path, max_parse_s=1)[1][0].reason
+    path.write_bytes(one_page(packed(text_of(800_000))))  # a minute
+    assert "max_parse_s = 1 s of processor time" in read(path, max_parse_s=1)[1][0].reason
 
 
 def start(code):
@@ -183,8 +187,9 @@ def start(code):
 
 
 def test_a_parser_that_only_waits_is_ended_by_the_clock(tmp_path, monkeypatch):
-    monkeypatch.setattr(parser_module, "_CLOCK_FACTOR", 0.5)
     for said, code in BAD_PARSERS.items():
+        # all others answer or end by themselves, however long Python takes to start here
+        monkeypatch.setattr(parser_module, "_CLOCK_FACTOR", 0.5 if said == "takes more than" else 600)
         monkeypatch.setattr(parser_module, "_started", partial(start, code))
         with Parser(Limits(max_parse_s=1, max_document_chars=10, max_pages=1)) as parser:
             for _ in range(2):
@@ -193,11 +198,11 @@ def test_a_parser_that_only_waits_is_ended_by_the_clock(tmp_path, monkeypatch):
 
 
 BAD_PARSERS = {
-    "takes more than": "import time; time.sleep(60)",
+    "takes more than": "import time; time.sleep(600)",
     "status 3": "raise SystemExit(3)",
     "signal 9": "import os; os.kill(os.getpid(), 9)",
     "more than the limits allow": "import os\nwhile True: os.write(1, b'x' * 65536)",
-    "not answer in JSON": "import os, time; os.write(1, b'hm\\n'); time.sleep(60)",
+    "not answer in JSON": "import os, time; os.write(1, b'hm\\n'); time.sleep(600)",
 }
 
 

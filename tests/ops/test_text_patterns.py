@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -185,6 +186,14 @@ def test_name_of_a_title(title: str, text: str, name: str) -> None:
     assert title_name(title, text) == name
 
 
+@pytest.mark.parametrize("gap", ["\n", "\n\n", "\r\n", " \n  "])
+def test_a_heading_is_no_part_of_a_name(gap: str) -> None:
+    text = gap.join(["# Rivers of Orle", "Port Maru lies on the Ves", "## Ada Holm", "Piet Ruyven taught her."])
+    found = extract_patterns("", text)
+    assert set(found.entities) == {"Rivers of Orle", "Port Maru", "Ves", "Ada Holm", "Piet Ruyven"}
+    assert found.triples[0] == ("Port Maru", "lies on", "Ves")
+
+
 def test_last_words_stand_for_longer_names() -> None:
     text = "Hugo Brandt met Nils Orlo. Brandt left Lund. Orlo and Marta Orlo stayed. Orlo wrote."
     assert set(extract_patterns("", text).entities) == {"Hugo Brandt", "Nils Orlo", "Lund", "Marta Orlo", "Orlo"}
@@ -302,23 +311,34 @@ def test_what_always_holds(text: str, title: str) -> None:
 
 RUNS = ["A", '"', "A ", "( ", "A. ", "Foo, ", "Foo and ", "Foo was born in ", "1990 ", '("Foo" ', "A's ", "A- ", "1,"]
 RUNS += ["Foo (Bar) was ", "``", "$", ". ", "of ", "Foo of the ", "a.b.", "é", "語", "Foo – ", "by Foo in 1990, "]
+RUNS += ["\n# ", "\n--"]
 
 
 @pytest.mark.parametrize("unit", RUNS)
-def test_time_is_linear(unit: str) -> None:
-    text = unit * (100_000 // len(unit))
-    start = time.process_time()
-    extract_patterns("Foo", text)
-    extract_patterns(text[:290], text[:1000])
-    assert time.process_time() - start < 3  # about 0.5 s on a machine with nothing else to do
+def test_time_is_linear(unit: str, takes_linear_time: Callable[..., None]) -> None:
+    def work(n: int) -> None:
+        text = unit * (n // len(unit))
+        extract_patterns("Foo", text)
+        extract_patterns(text[:290], text[:1000])
+
+    takes_linear_time(work, 100_000)
 
 
 def test_speed_on_prose() -> None:
+    """Beside the time that it takes to look at every word once, which is short or long on the same machines."""
     text = " ".join(text for _, text, _ in RELATIONS[:8])
-    start = time.process_time()
-    for i in range(200):
-        extract_patterns(f"Title {i}", text)
-    assert time.process_time() - start < 200 / 100  # the target is 300 passages a second; slow machines get a third
+
+    def seconds(work: Callable[[int], object]) -> float:
+        began = time.thread_time()
+        for i in range(50):
+            work(i)
+        return time.thread_time() - began
+
+    def look(i: int) -> list[str]:
+        return [word.casefold().strip(".") for word in re.findall(r"\w+|[^\w\s]", text)]
+
+    times = [(seconds(lambda i: extract_patterns(f"Title {i}", text)), seconds(look)) for _ in range(7)]
+    assert min(own for own, _ in times) < 100 * min(plain for _, plain in times)  # measured: 27 times
 
 
 # --- quality beside a language model's extraction ---

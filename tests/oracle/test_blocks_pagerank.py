@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from ragged_lists import ragged
 
 from gpu_rag.errors import BadInput, GpuRagError, UsageError
 from gpu_rag.graph.blocks_pagerank import blocks_pagerank
@@ -27,11 +28,6 @@ Solve = Callable[..., Ragged]
 NAMES = ["numba", "torch"]
 N = 40
 QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
-def ragged(rows: list[Any], dtype: torch.dtype = torch.int64) -> Ragged:
-    offsets = torch.tensor([0, *np.cumsum([len(r) for r in rows])], dtype=torch.int64)
-    return Ragged(torch.tensor([x for r in rows for x in r], dtype=dtype), offsets)
 
 
 def whole_graph(seed: int, *, undirected: bool, weighted: bool, zeros: bool = False) -> CSR:
@@ -49,11 +45,19 @@ def star(leaves: int) -> CSR:
     return csr_from_edges(torch.zeros(leaves, dtype=torch.int64), torch.arange(1, leaves + 1), leaves + 1)
 
 
+def two_weights() -> CSR:
+    """Every edge goes both ways, with another weight each: only the weights tell that it is directed."""
+    pattern = whole_graph(7, undirected=True, weighted=False)
+    weight = torch.from_numpy(np.random.default_rng(7).integers(1, 40, pattern.m) / 8)
+    return CSR(pattern.indptr, pattern.indices, weight.float())
+
+
 GRAPHS = {
     "undirected": whole_graph(1, undirected=True, weighted=False),
     "undirected weighted": whole_graph(2, undirected=True, weighted=True),
     "directed": whole_graph(3, undirected=False, weighted=False),
     "directed weighted": whole_graph(4, undirected=False, weighted=True, zeros=True),
+    "two weights": two_weights(),
     "star": star(N - 1),
     "no edges": csr_from_edges(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), N),
 }
@@ -350,7 +354,7 @@ def test_broken_blocks() -> None:
     for broken, match in (
         (Blocks(blocks.csr, offsets, ids[:-1]), "broken"),
         (Blocks(blocks.csr, offsets, ids.flip(0)), "not in order"),
-        (Blocks(blocks.csr, offsets, ids - N), "negative"),
+        (Blocks(blocks.csr, offsets, ids - N), "nodes of blocks is no node; given -"),
         (Blocks(across, torch.tensor([0, 1, 2]), torch.tensor([3, 3])), "out of its block"),
         (Blocks(across, torch.tensor([0, 1]), torch.tensor([3])), "other nodes"),
         *((Blocks(CSR(path.indptr, path.indices, w), *three), "not finite") for w in reject),

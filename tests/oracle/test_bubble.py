@@ -16,6 +16,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from ragged_lists import ragged
 
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph.bubble import ALONE, INSIDE, MEETING, Bubbles, bubble_expansion
@@ -125,11 +126,6 @@ def _candidate(case: Instance, paths: list[list[int]], d: int, kind: int, cut: b
 
 
 # --- the op ----------------------------------------------------------------------------------------
-
-
-def ragged(rows: list[list[int]]) -> Ragged:
-    offsets = np.cumsum([0] + [len(r) for r in rows])
-    return Ragged(torch.tensor([v for r in rows for v in r], dtype=torch.int64), torch.from_numpy(offsets))
 
 
 def blocks_of(cases: list[Instance], shift: int = 0) -> tuple[Blocks, torch.Tensor, Ragged, Ragged]:

@@ -10,6 +10,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from ragged_lists import ragged
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.bubble_local import localise, node_costs
@@ -20,11 +21,6 @@ from gpu_rag.types import CSR, Ragged
 NAMES = ["numba", "torch"]
 Local = Callable[..., Ragged]
 N = 120
-
-
-def ragged(rows: list[list[int]]) -> Ragged:
-    offsets = np.cumsum([0] + [len(r) for r in rows])
-    return Ragged(torch.tensor([v for r in rows for v in r], dtype=torch.int64), torch.from_numpy(offsets))
 
 
 def listed(lists: Ragged) -> list[list[int]]:

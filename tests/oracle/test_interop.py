@@ -87,7 +87,8 @@ def test_networkx_names_and_parallel_edges() -> None:
     csr, names = interop.csr_from_networkx(graph)
     assert names == ["b", "a", "c"] and dense(csr).tolist() == [[0, 2, 0], [0, 0, 1], [0, 0, 0]]
     empty, none = interop.csr_from_networkx(nx.Graph())
-    assert (empty.n, empty.m, none) == (0, 0, [])
+    assert (empty.n, empty.m, none) == (0, 0, []) and empty.weight is not None
+    assert interop.csr_from_networkx(nx.Graph(), weight=None)[0].weight is None
 
 
 # --- the same memory -------------------------------------------------------------------------------

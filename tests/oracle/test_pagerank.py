@@ -14,6 +14,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from ragged_lists import ragged
 
 from gpu_rag.errors import GpuRagError
 from gpu_rag.graph.pagerank import personalized_pagerank, prepare
@@ -35,11 +36,6 @@ def to_dense(csr: CSR) -> np.ndarray:
     rows = np.repeat(np.arange(csr.n), np.diff(csr.indptr.numpy()))
     a[rows, csr.indices.numpy()] = 1.0 if csr.weight is None else csr.weight.numpy()
     return a
-
-
-def ragged(rows: list[list], dtype: torch.dtype = torch.int64) -> Ragged:
-    offsets = torch.tensor([0, *np.cumsum([len(r) for r in rows])], dtype=torch.int64)
-    return Ragged(torch.tensor([x for r in rows for x in r], dtype=dtype), offsets)
 
 
 def random_graph(n: int, n_edges: int, seed: int, *, undirected: bool, weighted: bool, empty: int = 3) -> np.ndarray:
@@ -67,6 +63,12 @@ def slow_pair(size: int = 6, bridge: float = 0.01) -> np.ndarray:
     return np.block([[clique, ties], [ties, clique]])
 
 
+def two_weights() -> np.ndarray:
+    """Every edge goes both ways, with another weight each: only the weights tell that it is directed."""
+    pattern = random_graph(20, 40, 6, undirected=True, weighted=False)
+    return pattern * np.random.default_rng(6).integers(1, 40, pattern.shape) / 8
+
+
 def graphs() -> dict[str, CSR]:
     loops = random_graph(20, 50, 5, undirected=False, weighted=True)
     loops[[0, 3, 18], [0, 3, 18]] = 2.0
@@ -75,6 +77,7 @@ def graphs() -> dict[str, CSR]:
         "undirected weighted": to_csr(random_graph(40, 90, 2, undirected=True, weighted=True), True),
         "directed": to_csr(random_graph(40, 90, 3, undirected=False, weighted=False), False),
         "directed weighted": to_csr(random_graph(40, 60, 4, undirected=False, weighted=True), True),
+        "two weights": to_csr(two_weights(), True),
         "self-loops": to_csr(loops, True),
         "star": to_csr(star(12), False),
         "path": to_csr(np.eye(15, k=1) + np.eye(15, k=-1), False),

@@ -10,11 +10,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ragged_lists import ragged
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph import pagerank_questions
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.pagerank import pagerank_topk, personalized_pagerank
+from gpu_rag.graph.pagerank_plan import plan_of
 from gpu_rag.graph.pagerank_solve import Solved, solve_tile
 from gpu_rag.types import CSR, Ragged, TopK
 
@@ -22,11 +24,6 @@ Topk = Callable[..., TopK]
 TOL = 1e-6
 SEEN = 2.5 * TOL  # a gap that tol can see
 NAMES = ["numba", "scipy", "torch"]
-
-
-def ragged(rows: list[list[int]]) -> Ragged:
-    offsets = np.cumsum([0] + [len(r) for r in rows])
-    return Ragged(torch.tensor([v for r in rows for v in r], dtype=torch.int64), torch.from_numpy(offsets))
 
 
 def exact(csr: CSR, rows: list[list[int]], d: float) -> np.ndarray:
@@ -131,6 +128,30 @@ def test_the_checks_accept_the_right_rule() -> None:
 def test_looser_rules_are_caught(rule: Callable[[float, float, float], bool]) -> None:
     with pytest.raises(AssertionError):
         check_sets(stopped(rule))
+
+
+class Halving:
+    """A tile of one question whose gap is half as large at every check."""
+
+    width, slack, coarsest = 1, 0.0, 0.0
+
+    def __init__(self) -> None:
+        self.gap = 1.0
+
+    def sweep(self, omegas: np.ndarray, fine: bool) -> np.ndarray:
+        return np.zeros(1)
+
+    def check(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        self.gap /= 2
+        return np.array([self.gap]), np.ones(1)
+
+
+@pytest.mark.parametrize(("ahead", "gap"), [(0.7, 1 / 4), (0.66, 1 / 8), (0.29, 1 / 8), (0.28, 1 / 16)])
+def test_it_settles_at_the_first_bound_below_the_gap(ahead: float, gap: float) -> None:
+    """At d = 1/2 a gap g of a state of mass 1 proves an error of 2 g / (1 - g): 2/3, 2/7, 2/15 for 1/4, 1/8, 1/16."""
+    plan = plan_of("power", 0.5, TOL, 1000, symmetric=False, known_mass=False)
+    solved = solve_tile(Halving(), plan, np.zeros(1, np.int64), np.ones(1), lambda rows, scale: np.array([ahead]))
+    assert solved.bound[0] == 2 * gap / (1 - gap) and not len(solved.unsolved)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from ragged_lists import ragged
 
 from gpu_rag.errors import BadInput, GpuRagError, UsageError
 from gpu_rag.graph.pagerank import pagerank_topk, personalized_pagerank, pick_implementation, prepare
@@ -24,11 +25,6 @@ def to_csr(a: np.ndarray) -> CSR:
     indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(a)))])
     indices, weight = torch.tensor(cols, dtype=torch.int32), torch.tensor(a[rows, cols], dtype=torch.float32)
     return CSR(torch.tensor(indptr, dtype=torch.int64), indices, weight)
-
-
-def ragged(rows: list[list], dtype: torch.dtype = torch.int64) -> Ragged:
-    offsets = torch.tensor([0, *np.cumsum([len(r) for r in rows])], dtype=torch.int64)
-    return Ragged(torch.tensor([x for r in rows for x in r], dtype=dtype), offsets)
 
 
 def solve(a: np.ndarray, rows: list[list[int]], damping: float = 0.85) -> np.ndarray:

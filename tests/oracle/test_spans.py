@@ -33,6 +33,7 @@ PARTS = [
     "e.g. x",
     "\t",
 ]
+PARTS += ["\n# Port Maru", "## 2. Dr. No\n", "   ###", "\n----\n", "=", "#"]
 PARTS += ["漢字。", "İ", "e\u0301", "word ", "Ann ", "(end.)", "U.S. ", "\u2028", "\u200b", "\x1c"]
 TEXTS = st.one_of(st.lists(st.sampled_from(PARTS), max_size=12).map("".join), st.text(max_size=40))
 
@@ -83,6 +84,29 @@ def check_plain_sentences(split: Callable[[str], Spans]) -> None:
             assert [text[s:e].strip() for s, e in split(text)] == want
 
 
+HEADINGS = [  # sentences, and what stands between them
+    (["# Ada Holm", "She was born in Oslo.", "## Works. Late ones", "Ada painted."], ["\n", "\n", "\n"]),
+    (["Ada painted the sea", "### Rivers", "#### The Ves", "It is short"], ["\n   ", "\n", "\n"]),
+    (["Rivers\n======", "The Ves is short", "Towns\n---", "Kerling"], ["\n", "\n\n", "\n"]),
+    (["One line.", "# A", "Ada"], ["\n\n  ", "\r\n"]),
+]
+NO_HEADINGS = [
+    "The language C\n#1 of all\nis old",
+    "Ada wrote\n####### seven\nof them",
+    "It has a sharp # and\n    # of four blanks",
+    "One - two\n-\nthree = four\n=\nfive",
+]
+
+
+def check_headings(split: Callable[[str], Spans]) -> None:
+    """A Markdown heading is a sentence, also directly below and above text."""
+    for want, gaps in HEADINGS:
+        text = "".join(part + gap for part, gap in zip(want, [*gaps, ""]))
+        assert [text[s:e] for s, e in split(text)] == want
+    for text in NO_HEADINGS:
+        assert split(text) == [(0, len(text))]
+
+
 def by_regex(text: str, pattern: str = r"\S.*?(?:[.?!](?=\s|$)|\s*$)") -> Spans:
     return [m.span() for m in re.finditer(pattern, text, re.DOTALL) if m.group().strip()]
 
@@ -92,6 +116,11 @@ WRONG_SPLITS = {
     "the last one needs a stop": (lambda t: by_regex(t, r"\S.*?[.?!](?=\s|$)"), check_sentences),
     "one sentence": (lambda t: [(0, len(t))] if t.strip() else [], check_plain_sentences),
     "a line each": (lambda t: by_regex(t, r"[^\n]+"), check_plain_sentences),
+    "a heading is the begin of a sentence": (by_regex, check_headings),
+    "every line with # is a heading": (
+        lambda t: by_regex(t, r"(?m:^[^\S\n]*#[^\n]*$)|[^\n]+(?:\n(?![^\S\n]*#|\n)[^\n]+)*"),
+        check_headings,
+    ),
     "overlap": (lambda t: [(max(s - 3, 0), e) for s, e in by_regex(t)], check_sentences),
     "strings found again": (
         lambda t: [(t.find(t[s:e]), t.find(t[s:e]) + e - s) for s, e in by_regex(t)],
@@ -111,6 +140,10 @@ def test_wrong_splits_are_caught(name: str) -> None:
 @pytest.mark.parametrize("split", [by_regex, split_sentences])
 def test_split_sentences(split: Any, check: Any) -> None:
     check(split)
+
+
+def test_headings() -> None:
+    check_headings(split_sentences)
 
 
 # --- chunks ----------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ cli, run, templates, index, questions = shared.cli, shared.run, shared.templates
 chat_server = shared.chat_server
 
 JSON = {"content-type": "application/json"}
+PATIENCE_S = 300.0  # only a bug takes so long
 
 
 class Process:
@@ -40,11 +41,12 @@ class Process:
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._errors, text=True)
         lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=lambda: lines.put(self.process.stdout.readline()), daemon=True).start()
-        line = lines.get(timeout=90)
+        line = lines.get(timeout=PATIENCE_S)
         assert line, self.err
         self.document = json.loads(line)
         self.url: str = self.document["url"]
-        self.client = httpx.Client(base_url=self.url, timeout=60)
+        limits = httpx.Limits(max_keepalive_connections=0)  # none that the server closes while it is used again
+        self.client = httpx.Client(base_url=self.url, timeout=PATIENCE_S, limits=limits)
 
     @property
     def err(self) -> str:
@@ -71,7 +73,7 @@ class Process:
                 total += float(value)
         return total
 
-    def until(self, reached: Callable[[], bool], limit_s: float = 20) -> None:
+    def until(self, reached: Callable[[], bool], limit_s: float = PATIENCE_S) -> None:
         """Waits until reached()."""
         end = time.monotonic() + limit_s
         while not reached():
@@ -84,7 +86,7 @@ class Process:
         if self.process.poll() is None:
             self.process.send_signal(number)
         try:
-            return self.process.wait(timeout=40)
+            return self.process.wait(timeout=PATIENCE_S)
         finally:
             self.process.kill()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -42,7 +43,7 @@ def test_sixty_four_clients_get_the_rows_of_answer(served, index, run, cli, chat
 
     async def clients():
         limits = httpx.Limits(max_connections=64)
-        async with httpx.AsyncClient(base_url=process.url, timeout=60, limits=limits) as client:
+        async with httpx.AsyncClient(base_url=process.url, timeout=300, limits=limits) as client:
             sent = (client.post("/v1/answer", json={**row, "method": METHODS[i % 4]}) for i, row in enumerate(rows))
             return await asyncio.gather(*sent)
 
@@ -63,7 +64,7 @@ def test_rows_are_streamed_as_questions_end(served, index, chat_server):
 
     def slow(prompt: str) -> tuple[int, str]:
         if "slow one" in prompt:
-            gate.wait(20)
+            gate.wait(600)
         return say(prompt)
 
     server = chat_server(slow, width=8)
@@ -86,7 +87,7 @@ def test_rows_are_streamed_as_questions_end(served, index, chat_server):
 
 def test_the_reply_to_a_lost_client_is_kept(served, index, chat_server, tmp_path):
     gate = threading.Event()
-    server = chat_server(lambda prompt: gate.wait(20) and say(prompt))
+    server = chat_server(lambda prompt: gate.wait(600) and say(prompt))
     process = served(index, "--set", f"models.llm={server.spec}", "--replies", tmp_path / "kept.sqlite", *COLD)
     body = json.dumps({"question": QUESTION}).encode()
     head = (
@@ -105,20 +106,23 @@ def test_the_reply_to_a_lost_client_is_kept(served, index, chat_server, tmp_path
 
 
 def test_slow_clients_are_cut_off(served, index):
-    process = served(index, "--set", "models.llm=none", "--set", "serve.client_seconds=1", *COLD)
+    process = served(index, "--set", "models.llm=none", "--set", "serve.client_seconds=4", *COLD)
     head = b"POST /v1/retrieve HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 30\r\n"
-    for sent, expected in {b"": b"", head: b"", head + b"\r\n{": b"HTTP/1.1 408"}.items():
-        with socket.create_connection(process.address, timeout=10) as slow:
-            slow.sendall(sent)
+    cases = {b"": b"", head: b"", head + b"\r\n{": b"HTTP/1.1 408"}
+    with contextlib.ExitStack() as stack:
+        slow = {sent: stack.enter_context(socket.create_connection(process.address, timeout=300)) for sent in cases}
+        for sent, connection in slow.items():
+            connection.sendall(sent)
+        for sent, connection in slow.items():
             got = b""
-            while piece := slow.recv(4096):
+            while piece := connection.recv(4096):
                 got += piece
-            assert got.startswith(expected) and bool(got) == bool(expected), sent
+            assert got.startswith(cases[sent]) and bool(got) == bool(cases[sent]), sent
     with socket.create_connection(process.address) as gone:  # in the middle of a body
         gone.sendall(head + b"\r\n{")
     process.until(lambda: process.metric("refused_total", reason="client gone") == 1)
     for junk in (b"\x00\xff\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET /\r\n" + b"x" * 100_000, b"{" * 70_000):
-        with socket.create_connection(process.address, timeout=10) as hostile:
+        with socket.create_connection(process.address, timeout=300) as hostile:
             hostile.sendall(junk)
             hostile.recv(4096)
     assert process.ask("/v1/retrieve", question=QUESTION).json()["status"] == "retrieved"
@@ -131,8 +135,8 @@ def test_slow_clients_are_cut_off(served, index):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_questions_in_flight_end(served, index, chat_server, number):
     gate = threading.Event()
-    server = chat_server(lambda prompt: gate.wait(60) and say(prompt))
-    process = served(index, "--set", f"models.llm={server.spec}", "--set", "serve.grace_seconds=60", *COLD)
+    server = chat_server(lambda prompt: gate.wait(600) and say(prompt))
+    process = served(index, "--set", f"models.llm={server.spec}", "--set", "serve.grace_seconds=600", *COLD)
     with ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(process.ask, question=f"number {i}?") for i in range(2)]
         process.until(lambda: sum(server.begun.values()) == 2)
@@ -141,12 +145,12 @@ def test_a_signal_lets_questions_in_flight_end(served, index, chat_server, numbe
         gate.set()
         rows = [one.result().json() for one in asked]
     assert [row["status"] for row in rows] == ["answered"] * 2
-    assert process.process.wait(timeout=40) == 0 and "Traceback" not in process.err
+    assert process.process.wait(timeout=300) == 0 and "Traceback" not in process.err
 
 
 def listens(process) -> bool:
     try:
-        socket.create_connection(process.address, timeout=10).close()
+        socket.create_connection(process.address, timeout=300).close()
     except ConnectionRefusedError:
         return False
     return True
@@ -156,7 +160,7 @@ def listens(process) -> bool:
 def test_what_lasts_longer_than_the_grace_is_failed(served, index, chat_server, grace_s, signals):
     """The model's reply is not waited for: it does not come before the process has ended."""
     gate = threading.Event()
-    server = chat_server(lambda prompt: gate.wait(300) and say(prompt))
+    server = chat_server(lambda prompt: gate.wait(600) and say(prompt))
     process = served(index, "--set", f"models.llm={server.spec}", "--set", f"serve.grace_seconds={grace_s}", *COLD)
     try:
         with ThreadPoolExecutor(1) as pool:
@@ -167,7 +171,7 @@ def test_what_lasts_longer_than_the_grace_is_failed(served, index, chat_server, 
                 process.until(lambda: not listens(process))
             row = asked.result().json()
         assert (row["status"], row["error"]["type"]) == ("failed", "Cancelled")
-        assert process.process.wait(timeout=40) == 0 and "Traceback" not in process.err
+        assert process.process.wait(timeout=300) == 0 and "Traceback" not in process.err
     finally:
         gate.set()
 
@@ -187,7 +191,7 @@ def test_what_keeps_a_server_from_starting(run, cli, index, tmp_path):
         ("--host", "x" * 70): f"no such address; given {'x' * 70}: not a name of a host",
         ("--api-key-file", tmp_path / "none"): "the API key cannot be read",
         ("--api-key-file", tmp_path / "short"): f"not an API key; given {tmp_path / 'short'}, 3 characters",
-        ("--set", "serve.max_queue=-1"): "setting serve.max_queue is too small; given -1; expected >= 0",
+        ("--set", "serve.max_queue=-1"): "setting serve.max_queue is out of range; given -1; expected >= 0",
         ("--set", "serve.max_que=1"): "did you mean max_queue?",
     }
     for words, said in cases.items():
@@ -230,13 +234,14 @@ def test_the_packaged_model_answers_and_is_stopped_in_the_middle_of_a_reply(tmp_
     try:
         row = process.post("In which year was the nucleus of uranium split?")
         assert row["status"] == "answered" and row["usage"]["generated_tokens"] > 0 and row["evidence"]
-        with ThreadPoolExecutor(3) as pool:
-            asked = [pool.submit(process.post, f"Who was born in {1800 + i}?") for i in range(3)]
-            process.until_open(3)
+        many = [{"question": f"Who was born in {1800 + i}?"} for i in range(32)]  # not answered in a moment anywhere
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(process.post_all, many)
+            process.until_some_are_open()
             process.process.send_signal(signal.SIGTERM)
-            rows = [one.result() for one in asked]
-        assert {row["status"] for row in rows} <= {"answered", "unsupported", "failed"}
-        assert process.process.wait(timeout=40) == 0, process.err.read_text()
+            rows = asked.result()["answers"]
+        assert len(rows) == 32 and {row["status"] for row in rows} <= {"answered", "unsupported", "failed"}
+        assert process.process.wait(timeout=300) == 0, process.err.read_text()
         assert "terminate" not in process.err.read_text()
     finally:
         process.process.kill()
@@ -252,14 +257,17 @@ class Real:
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err.open("w"), text=True)
         self.url = json.loads(self.process.stdout.readline())["url"]
 
-    def until_open(self, n):
-        end = time.monotonic() + 60
-        while f"gpu_rag_questions_open {n}\n" not in httpx.get(f"{self.url}/metrics", timeout=60).text:
+    def until_some_are_open(self):
+        end = time.monotonic() + 300
+        while "gpu_rag_questions_open 0\n" in httpx.get(f"{self.url}/metrics", timeout=300).text:
             assert time.monotonic() < end
-            time.sleep(0.02)
+            time.sleep(0.01)
 
     def post(self, question):
-        return httpx.post(f"{self.url}/v1/answer", json={"question": question}, timeout=120).json()
+        return httpx.post(f"{self.url}/v1/answer", json={"question": question}, timeout=600).json()
+
+    def post_all(self, questions):
+        return httpx.post(f"{self.url}/v1/answer", json={"questions": questions}, timeout=600).json()
 
 
 HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
@@ -281,7 +289,7 @@ def test_a_browser_shows_an_answer_and_runs_nothing_of_it(here, cli, run, tmp_pa
     page = Page(tmp_path, here, HOSTILE)
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=15000", "--dump-dom"]
     drawn = subprocess.run(
-        [*command, f"--user-data-dir={tmp_path / 'profile'}", page.url], check=True, capture_output=True, timeout=120
+        [*command, f"--user-data-dir={tmp_path / 'profile'}", page.url], check=True, capture_output=True, timeout=600
     ).stdout.decode()
     page.close()
     assert "<title>gpu-rag explorer</title>" in drawn, "no script of a text has run"
@@ -320,4 +328,4 @@ class Page:
 
     def close(self):
         self.server.should_exit = True
-        self.thread.join(10)
+        self.thread.join(300)

@@ -82,7 +82,7 @@ def test_a_question_that_takes_too_long_is_a_failed_row(here):
     import threading
 
     held = threading.Event()
-    server = here({"serve": {"question_seconds": 0.15}}, llm=lambda: ScriptedLLM(lambda request: held.wait(10) and "x"))
+    server = here({"serve": {"question_seconds": 0.15}}, llm=lambda: ScriptedLLM(lambda r: held.wait(300) and "x"))
     try:
         row = post(server, question=QUESTION, method="bm25").json()
         assert row["status"] == "failed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import json
 import sys
@@ -9,7 +10,7 @@ import time
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import torch
@@ -30,13 +31,28 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
 
 def test_nothing_of_a_late_command_goes_on(script: Callable[[str], Any], tmp_path: Path) -> None:
     """What a killed command had started would go on working on the GPU while others are timed."""
-    mark = tmp_path / "mark"
-    late = f"import time; time.sleep(2); open({str(mark)!r}, 'w')"
-    starts = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {late!r}]); time.sleep(60)"
-    done = script("device_sections").ended([sys.executable, "-c", starts], 1.0)
-    assert done["status"] == 124 and "longer than the 1 s" in done["tail"]
-    time.sleep(2.5)
-    assert not mark.exists()
+    mark, limit_s = tmp_path / "mark", 0.5
+    late = f"import fcntl, time; f = open({str(mark)!r}, 'w'); fcntl.flock(f, fcntl.LOCK_EX); f.write('.'); f.flush()"
+    late += "; time.sleep(600)"
+    starts = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {late!r}]); time.sleep(600)"
+    while not mark.exists() or not mark.read_text():  # longer where Python takes longer to start
+        limit_s *= 2
+        done = script("device_sections").ended([sys.executable, "-c", starts], limit_s)
+        assert done["status"] == 124 and f"longer than the {limit_s:.0f} s" in done["tail"]
+    until = time.monotonic() + 60  # the system ends it, not at once
+    with mark.open() as held:
+        while not unlocked(held):
+            assert time.monotonic() < until, "it goes on"
+            time.sleep(0.01)
+
+
+def unlocked(file: IO[str]) -> bool:
+    """Whether no other process holds the lock of a file."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def fake_tool(folder: Path, lines: str, status: int) -> Path:
@@ -56,7 +72,7 @@ def test_sanitizer_is_absent_or_found(
     for key in ("CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(key, raising=False)
     monkeypatch.setattr(sections, "find_spec", lambda name: None)
-    assert sections.sanitizer(time.time() + 60)["ok"] is None
+    assert sections.sanitizer(time.time() + 3600)["ok"] is None
     package = types.SimpleNamespace(submodule_search_locations=[str(tmp_path / "nvidia")])
     monkeypatch.setattr(sections, "find_spec", lambda name: package)
     packaged = fake_tool(tmp_path / "nvidia" / "cu13" / "compute-sanitizer", "", 0)
@@ -87,7 +103,7 @@ def test_sanitizer_counts_only_what_is_said(
 ) -> None:
     sections, tool = script("device_sections"), fake_tool(tmp_path, lines, status)
     monkeypatch.setattr(sections, "find_sanitizer", lambda: tool)
-    found = sections.sanitizer(time.time() + 60)
+    found = sections.sanitizer(time.time() + 3600)
     assert found["ok"] is ok and found["memcheck"]["status"] == status
 
 
@@ -96,16 +112,16 @@ def test_cugraph_is_absent_where_it_is_not_installed(
 ) -> None:
     sections = script("device_sections")
     monkeypatch.setattr(sections, "find_spec", lambda name: None)
-    assert sections.cugraph(time.time() + 9) == {"ok": None, "absent": "pylibcugraph or cupy is not installed"}
+    assert sections.cugraph(time.time() + 3600) == {"ok": None, "absent": "pylibcugraph or cupy is not installed"}
 
 
 def test_pageranks_are_compared(script: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     sections, csr = script("device_sections"), script("device_graphs").rmat(300, 900, 1, CPU)
-    found = sections.compared(csr, 3, time.time() + 60, ("torch", "scipy"))
+    found = sections.compared(csr, 3, time.time() + 3600, ("torch", "scipy"))
     assert found["ok"] and found["torch"]["run_to_run_equal"] and 0 < found["scipy"]["error"] < 1e-5
     solve = sections.personalized_pagerank
     monkeypatch.setattr(sections, "personalized_pagerank", lambda *a, **o: solve(*a, **o) + 1e-7)
-    assert not sections.compared(csr, 3, time.time() + 60, ("torch",))["ok"], "a wrong version"
+    assert not sections.compared(csr, 3, time.time() + 3600, ("torch",))["ok"], "a wrong version"
 
 
 def test_residual_is_zero_at_the_pagerank_only(script: Callable[[str], Any]) -> None:

@@ -1,4 +1,5 @@
-"""The Triton kernels compiled for an H100 / H200 (sm_90) without one: they compile, and without atomics."""
+"""The Triton kernels compiled for an H100 / H200 (sm_90) without one: they compile, without atomics, without registers
+that are spilled, and with offsets of 64 bits."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from compiled_needs import MOST_SHARED, narrow_products, needs_of
 from gpu_rag_kernels import choice
 
 pytestmark = [
@@ -19,6 +21,7 @@ pytestmark = [
 ]
 
 WORDS, NUMBERS = "*i64", "*i32"
+LEAST_WARPS = {"_strip": 8}  # of a multiprocessor's 64; what reads memory needs many, what multiplies tiles few
 
 
 def compiled(op: str, kernel: str, arguments: dict[str, str], **constants: int | bool) -> str:
@@ -28,10 +31,10 @@ def compiled(op: str, kernel: str, arguments: dict[str, str], **constants: int |
 
 def built(
     op: str, kernel: str, arguments: dict[str, str], constants: dict[str, int | bool],
-    aligned: Iterable[str] = (), ones: Iterable[str] = (),
+    aligned: Iterable[str] = (), ones: Iterable[str] = (), warps: int = 4,
 ) -> Any:  # fmt: skip
     """A compiled kernel. aligned: pointers and numbers that 16 divides; ones: numbers that are 1, which Triton makes
-    constants."""
+    constants; warps: of a program."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -43,8 +46,12 @@ def built(
     signature = {n: "constexpr" if (i,) in values else arguments[n] for i, n in enumerate(names)}
     attributes = {(names.index(name),): [["tt.divisibility", 16]] for name in aligned}
     source = ASTSource(fn=function, signature=signature, constexprs=values, attrs=attributes)
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32))
-    assert len(made.asm["cubin"]) > 0
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps})
+    needs = needs_of(made)
+    # of one column the compiler keeps a register in memory, to hold more programs: no caller has so narrow a tile
+    assert needs.stack <= (8 if ones else 0), f"registers of {kernel} are spilled"
+    assert needs.shared <= MOST_SHARED and needs.warps >= LEAST_WARPS.get(kernel, 16), (kernel, needs)
+    assert not narrow_products(made.asm["ttir"]), f"offsets of {kernel} may not fit 32 bits"
     return made
 
 
@@ -158,13 +165,25 @@ def summed_layouts(kernel: Any) -> list[str]:
     return [named[name] for name in sums]
 
 
-def test_msbfs_or() -> None:
+def test_the_checks_see_spilled_registers_and_narrow_offsets() -> None:
+    with pytest.raises(AssertionError, match="spilled"):
+        built("join_top1", "_strip", *joined("*fp16", True, rows=256))
+    pid, eight = "%pid = tt.get_program_id x : i32", "%c8_i32 = arith.constant 8 : i32"
+    for narrow in ("%row = arith.muli %pid, %c8_i32 : i32", "%at = arith.muli %row, %width : tensor<8x1xi32>"):
+        assert narrow_products("\n".join([pid, eight, narrow]))
+    column, wide = "%column = arith.muli %pid, %c8_i32 : i32", "%at = arith.muli %row, %width : tensor<8x1xi64>"
+    assert not narrow_products("\n".join([pid.replace(" x ", " y "), eight, column, wide]))
+
+
+@pytest.mark.parametrize("n_words", [1, 2, 4])
+def test_msbfs_or(n_words: int) -> None:
     words = dict.fromkeys(("front", "seen", "fresh", "after", "partial"), WORDS)
     plan = {**dict.fromkeys(("indptr", "listed", "starts", "ends", "hubs", "bounds"), WORDS), "indices": NUMBERS}
     counts = dict.fromkeys(("n_listed", "n_chunks", "width"), "i32")
     for name, tile in (
-        ("_pull", {"n_nodes": 16, "n_words": 4}), ("_chunks", {"n_nodes": 16, "n_words": 4}),
-        ("_hubs", {"n_parts": 32, "n_words": 4}),
+        ("_pull", {"n_nodes": 128 // n_words, "n_words": n_words}),
+        ("_chunks", {"n_nodes": 128 // n_words, "n_words": n_words}),
+        ("_hubs", {"n_parts": 32, "n_words": n_words}),
     ):  # fmt: skip
         function = getattr(importlib.import_module("gpu_rag_kernels.msbfs_or.triton"), name)
         arguments = {k: v for k, v in {**words, **plan, **counts}.items() if k in function.arg_names}
@@ -176,12 +195,13 @@ def test_msbfs_or() -> None:
 def test_ragged_gather_dot_topk(vectors: str, biased: bool) -> None:
     arguments = {"owners": WORDS, "queries": "*fp32", "vectors": vectors, "values": NUMBERS, "bias": "*fp64"}
     arguments |= {"out": "*fp32" if biased else "*fp64", "total": "i32", "dims": "i32"}
-    tile = {"n_candidates": 32, "n_dims": 64}
+    tile = {"n_candidates": 16, "n_dims": 64}
     ptx = compiled("ragged_gather_dot_topk", "_scores", arguments, biased=biased, **tile)
     check_no_atomics(ptx)
     assert "mad.wide.s32" in ptx, "components are multiplied in 32 bits and added in 64 by one instruction"
     select = {"scores": "*fp32", "offsets": WORDS, "places": NUMBERS, "best": "*fp32", "k": "i32"}
-    check_no_atomics(compiled("ragged_gather_dot_topk", "_select", select, n_places=128))
+    chosen = built("ragged_gather_dot_topk", "_select", select, {"n_places": 128}, warps=1)
+    check_no_atomics(str(chosen.asm["ptx"]))
 
 
 @pytest.mark.parametrize("n_groups", [1, 4, 16])
@@ -195,18 +215,23 @@ def test_minplus_relax(n_groups: int) -> None:
 
 @pytest.mark.parametrize(("vectors", "grouped"), [("*fp16", True), ("*fp16", False), ("*fp32", True)])
 def test_join_top1(vectors: str, grouped: bool) -> None:
+    kernels: Any = importlib.import_module("gpu_rag_kernels.join_top1.triton")
+    warps = kernels.WARPS if vectors == "*fp16" else kernels.WARPS_F32
+    ptx = str(built("join_top1", "_strip", *joined(vectors, grouped), warps=warps).asm["ptx"])
+    check_no_atomics(ptx)
+    assert "mma" in ptx and "tf32" not in ptx
+
+
+def joined(vectors: str, grouped: bool, rows: int = 64) -> tuple[dict[str, str], dict[str, int | bool]]:
+    """Arguments and constants of the kernel of `join_top1`."""
     floats = {"left": vectors, "right": vectors, "best": "*fp32", "second": "*fp32"}
     heads = dict.fromkeys(("left_head", "right_head"), "*fp16")
     numbers = dict.fromkeys(("left_size", "right_size", "index"), NUMBERS)
     groups = dict.fromkeys(("left_group", "right_group"), WORDS if grouped else NUMBERS)
     counts = dict.fromkeys(("n_left", "n_right", "dims", "n_head", "n_strips", "strip"), "i32")
-    tile = {"n_rows": 64, "n_columns": 64, "n_depth": 32}
-    ptx = compiled(
-        "join_top1", "_strip", {**floats, **heads, **numbers, **groups, **counts},
-        grouped=grouped, whole=vectors == "*fp16", **tile,
-    )  # fmt: skip
-    check_no_atomics(ptx)
-    assert "mma" in ptx and "tf32" not in ptx
+    whole = vectors == "*fp16"
+    tile: dict[str, int | bool] = {"grouped": grouped, "whole": whole, "n_rows": rows, "n_columns": 64, "n_depth": 32}
+    return {**floats, **heads, **numbers, **groups, **counts}, tile
 
 
 def check_no_atomics(ptx: str) -> None:

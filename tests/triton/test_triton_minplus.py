@@ -92,6 +92,19 @@ def test_paths_of_any_number_of_rounds(n: int) -> None:
     assert by_triton(csr, cost, state)[0].tolist() == [(d << 32) | max(i - 1, 0) for i, d in enumerate(far)]
 
 
+@pytest.mark.parametrize("n_before", [0, 1, 2, 3])
+def test_a_last_round_that_changes_a_predecessor_alone(n_before: int) -> None:
+    """Node 0 is as near by way of 2 as by way of 3 and 1, which takes a round more: 1 has the smaller id."""
+    edges = [(0, 1), (0, 2), (1, 3), (3, 4), (2, 4), *[(4 + i, 5 + i) for i in range(n_before)]]
+    into, source = torch.tensor(edges).T
+    csr = csr_from_edges(into, source, 5 + n_before, undirected=False)
+    state = torch.full((1, csr.n), UNREACHED)
+    state[0, -1] = csr.n - 1
+    cost = torch.tensor([1, 3, 5, 2, *[1] * (n_before + 1)])
+    found = by_triton(CSR(csr.indptr.to(DEVICE), csr.indices.to(DEVICE)), cost.to(DEVICE), state.to(DEVICE))
+    assert int(found[0, 0]) == ((6 + n_before) << 32) | 1
+
+
 def test_nothing_to_do() -> None:
     csr, cost, state = path(5)
     assert by_triton(csr, cost, state[:0]).shape == (0, 5)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -58,13 +59,27 @@ class CachedEmbedder:
             on_batch(n_known)
         if missing:
             report = None if on_batch is None else (lambda n_done: on_batch(n_known + n_done))
-            fresh = self._embedder.embed(list(missing.values()), report)
-            self.n_truncated = self._embedder.n_truncated
-            self._write(list(missing), fresh)
-            known.update(zip(missing, fresh))
+            with closing(self._computed(missing, report)) as computed:
+                for some, fresh in computed:
+                    self.n_truncated = self._embedder.n_truncated
+                    self._write(some, fresh)
+                    known.update(zip(some, fresh))
         if not texts:
             return np.zeros((0, self.dim), dtype=np.float32)
         return np.stack([known[key] for key in keys])
+
+    def _computed(
+        self, missing: dict[bytes, str], on_batch: OnBatch | None
+    ) -> Generator[tuple[list[bytes], np.ndarray], None, None]:
+        """(keys, their vectors): as they are finished where the embedder gives out parts, else all at once."""
+        keys, texts = list(missing), list(missing.values())
+        parts = getattr(self._embedder, "parts", None)
+        if parts is None:
+            yield keys, self._embedder.embed(texts, on_batch)
+            return
+        with closing(parts(texts, on_batch)) as finished:
+            for rows, vectors in finished:
+                yield [keys[row] for row in rows], vectors
 
     def close(self) -> None:
         """Closes the file."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpu_rag.errors import ModelError, RequestFailed, UsageError
+from gpu_rag.errors import IndexCorrupt, ModelError, RequestFailed, StorageError, UsageError
 from gpu_rag.models.llm.interface import LLM, OnReply, StreamingLLM, aborted, reply_key
 from gpu_rag.models.llm.reply_file import ReplyFile
 from gpu_rag.models.llm.service import as_streaming
@@ -22,9 +24,9 @@ class CachedLLM:
 
     Keys are `reply_key`: the same request to another model, or another attempt at it, is another key. Requests that are
     equal within a batch, or open at the same time, are asked once. A reply from the file, and the second and later of
-    equal requests, has from_cache=True. Failures are not kept. In `complete` a commit follows a reply when 32 wait or
-    the last commit is 50 ms ago, so behind a slow engine each reply is safe as it comes, and the end of every batch;
-    `poll` commits what it gives out before it returns.
+    equal requests, has from_cache=True. Failures are not kept. In `complete` a reply is committed within 50 ms, with
+    those that came meanwhile, 32 at most, however long the engine is at the next one; `poll` commits what it gives out
+    before it returns.
     """
 
     def __init__(self, llm: LLM, path: Path):
@@ -143,17 +145,11 @@ class CachedLLM:
         self, requests: Sequence[Request], first: dict[str, int], on_reply: OnReply | None
     ) -> dict[str, Reply | RequestFailed]:
         keys, places = list(first), list(first.values())
-        waiting: list[tuple[str, Reply]] = []
-        committed = time.monotonic()
+        commits = _Commits(self.file)
 
         def keep(i: int, reply: Reply | RequestFailed) -> None:
-            nonlocal committed
             if isinstance(reply, Reply):
-                waiting.append((keys[i], reply))
-            if len(waiting) >= COMMIT_EVERY or time.monotonic() - committed >= COMMIT_S:
-                self.file.write(waiting)
-                waiting.clear()
-                committed = time.monotonic()
+                commits.add(keys[i], reply)
             if on_reply is not None:
                 on_reply(places[i], reply)
 
@@ -162,8 +158,49 @@ class CachedLLM:
         try:
             replies = self.llm.complete([requests[i] for i in places], keep)
         finally:  # an engine that gives up half-way has still finished these
-            self.file.write(waiting)
+            commits.close()
         return dict(zip(keys, replies, strict=True))
+
+
+class _Commits:
+    """The replies of one batch on their way to the file: none waits longer than COMMIT_S, a commit has COMMIT_EVERY."""
+
+    def __init__(self, file: ReplyFile):
+        self._file = file
+        self._lock = threading.Lock()  # guards what follows
+        self._waiting: list[tuple[str, Reply]] = []
+        self._committed = time.monotonic()
+        self._timer: threading.Timer | None = None
+
+    def add(self, key: str, reply: Reply) -> None:
+        """A reply has come."""
+        with self._lock:
+            self._waiting.append((key, reply))
+            since = time.monotonic() - self._committed
+            if len(self._waiting) >= COMMIT_EVERY or since >= COMMIT_S:
+                self._write()
+            elif self._timer is None:  # the next reply may be long in coming
+                self._timer = threading.Timer(COMMIT_S - since, self._late)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def close(self) -> None:
+        """Commit what is left."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._write()
+
+    def _late(self) -> None:
+        with self._lock:
+            self._timer = None
+            with suppress(StorageError, IndexCorrupt):  # what could not be written waits on: the next commit says so
+                self._write()
+
+    def _write(self) -> None:
+        self._file.write(self._waiting)
+        self._waiting.clear()
+        self._committed = time.monotonic()
 
 
 @dataclass(eq=False)

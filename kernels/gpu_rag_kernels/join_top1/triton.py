@@ -19,6 +19,7 @@ from gpu_rag_kernels.join_top1.sides import Side, Strips
 ROWS = 64  # left rows of a program
 COLUMNS = 64  # right rows whose scores are made at a time
 DEPTH = 32  # components, or keywords, multiplied at a time
+WARPS, WARPS_F32 = 4, 8  # of a program; f32 rows need more registers than four have
 
 
 @triton.jit
@@ -97,5 +98,6 @@ def join_top1(left: Side, right: Side, strip: int) -> Strips:
             right.vectors.contiguous(), right.head.contiguous(), sizes[1], groups[1], best, index, second,
             left.n, right.n, left.vectors.shape[1], left.head.shape[1], n_strips, strip,
             grouped=grouped, whole=whole, n_rows=ROWS, n_columns=COLUMNS, n_depth=DEPTH,
+            num_warps=WARPS if whole else WARPS_F32,
         )  # fmt: skip
     return Strips(best, index, second)

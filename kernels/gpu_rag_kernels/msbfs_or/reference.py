@@ -16,8 +16,8 @@ def msbfs_or(csr: CSR, front: torch.Tensor, seen: torch.Tensor) -> tuple[torch.T
     words = front[csr.indices.long()]
     place = torch.arange(csr.m, device=front.device)
     left = torch.repeat_interleave(csr.indptr[1:], degree, output_size=csr.m) - place  # in the row, from an entry on
-    step = 1
-    while csr.m and step < int(degree.max()):
+    step, longest = 1, int(degree.max()) if csr.m else 0
+    while step < longest:
         further = left[:-step, None] > step
         words[:-step] |= torch.where(further, words[step:], 0)
         step *= 2

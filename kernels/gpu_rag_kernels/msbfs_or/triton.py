@@ -17,8 +17,8 @@ from gpu_rag.types import CSR
 from gpu_rag_kernels.rows import packed, row_plan
 
 CHUNK = 256  # neighbours of a hub that are pulled by one program
-NODES = 16  # nodes, or chunks, of a program
-WORDS = 4  # of a program
+WORDS = 4  # of a program, at most
+LANES = 128  # words of nodes, or of chunks, of a program: one a thread
 PARTS = 32  # words of chunks that a hub's program reads together
 
 
@@ -108,19 +108,20 @@ def msbfs_or(csr: CSR, front: torch.Tensor, seen: torch.Tensor) -> tuple[torch.T
     plan = row_plan(csr.indptr, CHUNK)
     if not seen.numel():
         return fresh, after
-    tiles = triton.cdiv(width, WORDS)
+    n_words = min(triton.next_power_of_2(width), WORDS)
+    n_nodes, tiles = LANES // n_words, triton.cdiv(width, n_words)
     if plan.rows.numel():
-        _pull[triton.cdiv(plan.rows.numel(), NODES), tiles](
+        _pull[triton.cdiv(plan.rows.numel(), n_nodes), tiles](
             csr.indptr, csr.indices, front, seen, fresh, after, plan.rows, plan.rows.numel(), width,
-            n_nodes=NODES, n_words=WORDS,
+            n_nodes=n_nodes, n_words=n_words,
         )  # fmt: skip
     if plan.hubs.numel():
         n_chunks = plan.starts.numel()
         partial = seen.new_empty(n_chunks, width)
-        _chunks[triton.cdiv(n_chunks, NODES), tiles](
-            csr.indices, front, partial, plan.starts, plan.ends, n_chunks, width, n_nodes=NODES, n_words=WORDS
+        _chunks[triton.cdiv(n_chunks, n_nodes), tiles](
+            csr.indices, front, partial, plan.starts, plan.ends, n_chunks, width, n_nodes=n_nodes, n_words=n_words
         )  # fmt: skip
         _hubs[plan.hubs.numel(), tiles](
-            partial, seen, fresh, after, plan.hubs, plan.bounds, width, n_parts=PARTS, n_words=WORDS
+            partial, seen, fresh, after, plan.hubs, plan.bounds, width, n_parts=PARTS, n_words=n_words
         )  # fmt: skip
     return fresh, after

@@ -40,7 +40,7 @@ def ragged_gather_dot_topk(
     rank = torch.arange(of_list.shape[0], device=of_list.device) - lists.offsets[of_list]
     ids = torch.full((batch, k), -1, dtype=torch.int32, device=queries.device)
     best = torch.full((batch, k), -torch.inf, device=queries.device)
-    kept = rank < k
+    kept = (rank < k).nonzero()[:, 0]
     ids[of_list[kept], rank[kept]] = (order - lists.offsets[of_list])[kept].int()
     best[of_list[kept], rank[kept]] = scores[order[kept]]
     return TopK(ids, best)

@@ -17,7 +17,7 @@ import triton.language as tl
 
 from gpu_rag.types import Ragged, TopK
 
-CANDIDATES = 32  # of a program
+CANDIDATES = 16  # of a program: with more, its registers leave room for few others
 DIMS = 64  # read together
 PLACES = 128  # keys of a list that are compared together
 LEAST = tl.constexpr(-(2**63))  # below every key

@@ -1,0 +1,257 @@
+"""Damaged indexes: whatever file is missing, cut, empty, swapped or altered, one error says so, with exit status 1."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpu_rag
+from gpu_rag.errors import GpuRagError, IndexCorrupt, IndexMismatch
+from gpu_rag.index import manifest as manifests
+from gpu_rag.index.kb_load import load_kb
+from gpu_rag.index.manifest import Manifest
+from gpu_rag.index.verify import verify
+from gpu_rag.remembered import remembered_settings
+from gpu_rag.settings import make_settings
+
+FAST: dict[str, Any] = {"models": {"embedder": "hash", "llm": "none"}}
+METHODS = ("ppr", "hybgrag")
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus, a graph and a base with texts, indexed for two methods."""
+    folder = tmp_path_factory.mktemp("damaged")
+    texts = ["Marta Orlo designed the Halden Bridge.", "Tamsin is a port. Anna Stroud was mayor of Tamsin."]
+    rows = [{"id": f"d{k}", "title": "", "text": text} for k, text in enumerate(texts)]
+    (folder / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "kg.tsv").write_text("Marta Orlo\tborn in\tTamsin\nAda\tknows\tBo\n")
+    (folder / "med").mkdir()
+    nodes = [{"id": "x", "type": "drug", "name": "Veluxin", "text": "Made in Tamsin."}, {"id": "g", "name": "Wex"}]
+    (folder / "med/nodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in nodes))
+    (folder / "med/edges.tsv").write_text("x\tlike\tg\n")
+    given = {"kg": folder / "kg.tsv", "skb": folder / "med", "settings": FAST}
+    gpu_rag.build(folder / "c.jsonl", folder / "ix", methods=METHODS, **given)
+    assert verify(folder / "ix") == []
+    return folder / "ix"
+
+
+@pytest.fixture
+def broken(sound: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sound, tmp_path / "ix"))
+
+
+def is_refused(folder: Path, method: str) -> bool:
+    """Whether a method finds the index broken, before it asks or for each question; what it does not read may be."""
+    try:
+        index = gpu_rag.Index.open(folder)
+        (answer,) = index.answer("Who was mayor of Tamsin?", method=method, settings=FAST, retrieval_only=True)
+    except IndexCorrupt:
+        return True
+    assert answer.error is None or answer.error["type"] == "IndexCorrupt"
+    return answer.error is not None
+
+
+# --- the manifest --------------------------------------------------------------------------------------
+
+
+def commands(cli: Any, folder: Path, questions: Path, corpus: Path, out: Path) -> list[tuple[Any, ...]]:
+    return [
+        ("eval", folder, questions, "--method", "ppr", "--retrieval-only", *cli.NO_LLM),
+        ("answer", folder, questions, "--method", "ppr", "--out", out, *cli.NO_LLM),
+        ("export", folder, "--format", "graphml", "--out", out),
+        ("index", corpus, "--out", folder, *cli.NO_LLM),
+        ("index", corpus, "--out", folder, "--plan", *cli.NO_LLM),
+        ("verify", folder),
+    ]
+
+
+def check_statuses(run: Any, given: list[tuple[Any, ...]], status: int, said: str) -> None:
+    for command in given:
+        result = run(*command)
+        assert result.status == status, (command, result.err)
+        assert said in result.err and "internal error" not in result.err and result.err.count("\n") == 1
+
+
+DAMAGES: dict[str, Any] = {
+    "cut": lambda text: text[: len(text) // 2],
+    "empty": lambda text: "",
+    "no JSON": lambda text: "gpu-rag",
+    "nested": lambda text: "[" * 100_000,
+    "a list": lambda text: f"[{text}]",
+    "no stages": lambda text: text.replace('"stages":', '"stags":'),
+    "no format": lambda text: text.replace('"format":1', '"format":"1"'),
+    "half a stage": lambda text: text.replace('"fingerprint"', '"thumbprint"', 1),
+    "a stage elsewhere": lambda text: text.replace('"folder":"stages/', '"folder":"../stages/', 1),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_manifest_is_a_broken_index(
+    run: Any, cli: Any, broken: Path, questions: Path, tiny_corpus: Path, tmp_path: Path, damage: str
+) -> None:
+    text = (broken / "manifest.json").read_text()
+    (broken / "manifest.json").write_text(DAMAGES[damage](text))
+    assert (broken / "manifest.json").read_text() != text
+    given = commands(cli, broken, questions, tiny_corpus, tmp_path / "out")
+    check_statuses(run, given, 1, "the manifest of the index is damaged; given ")
+    if damage == "cut":  # and --fresh, which the error names, goes on
+        assert run("index", tiny_corpus, "--out", broken, "--fresh", "--for", "bm25", *cli.NO_LLM).status == 0
+
+
+def test_bytes_that_are_no_text(broken: Path) -> None:
+    (broken / "manifest.json").write_bytes(b"\xff" + (broken / "manifest.json").read_bytes())
+    with pytest.raises(IndexCorrupt, match="the manifest of the index is damaged"):
+        Manifest.read(broken)
+
+
+def test_another_format_version_and_no_index_are_bad_input(
+    run: Any, cli: Any, broken: Path, questions: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    text = (broken / "manifest.json").read_text()
+    (broken / "manifest.json").write_text(text.replace('"format":1', '"format":99'))
+    given = commands(cli, broken, questions, tiny_corpus, tmp_path / "out")
+    check_statuses(run, given, 2, "another format version; given 99 in ")
+    with pytest.raises(IndexMismatch):
+        Manifest.read(broken)
+    (broken / "manifest.json").unlink()
+    reading = [command for command in given if command[0] != "index"]
+    check_statuses(run, reading, 2, "not an index; given ")
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if path:
+        yield path
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield from places(value[key], (*path, key))
+
+
+def changed(document: Any, path: tuple[Any, ...], value: Any) -> Any:
+    found = copy.deepcopy(document)
+    at = found
+    for key in path[:-1]:
+        at = at[key]
+    if value is KeyError:
+        del at[path[-1]]
+    else:
+        at[path[-1]] = value
+    return found
+
+
+def check_any_manifest(folder: Path) -> None:
+    """Whatever stands in place of a part of it: it is refused, or what reads it gets on."""
+    document = json.loads((folder / "manifest.json").read_text())
+    refused = 0
+    for number, path in enumerate(places(document)):
+        for value in (KeyError, (None, 7, "x", [], {})[number % 5]):
+            (folder / "manifest.json").write_text(json.dumps(changed(document, path, value)))
+            try:
+                manifest = Manifest.read(folder)
+                manifest.model("embedder"), manifest.digest()
+                make_settings(remembered_settings(folder))
+            except GpuRagError as error:
+                refused += isinstance(error, IndexCorrupt)
+    assert refused > 300
+
+
+def test_no_change_of_a_manifest_escapes(broken: Path) -> None:
+    check_any_manifest(broken)
+
+
+def test_a_manifest_that_is_not_looked_at_is_caught(broken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifests, "_record", lambda path, name, record: manifests.StageRecord(**record))
+    with pytest.raises((TypeError, AttributeError, KeyError)):
+        check_any_manifest(broken)
+
+
+def test_a_check_that_finds_what_no_build_writes_names_it(broken: Path) -> None:
+    """Of the right types, but without what the check of vectors reads: a line, and the other checks go on."""
+    document = json.loads((broken / "manifest.json").read_text())
+    del document["stages"]["passage_vectors"]["models"]["embedder"]["dim"]
+    (broken / "manifest.json").write_text(json.dumps(document))
+    assert verify(broken) == ["vectors: the check stopped at what no build writes: KeyError 'dim'"]
+
+
+# --- tables and arrays ---------------------------------------------------------------------------------
+
+
+def files_of(folder: Path) -> list[Path]:
+    return sorted(path for path in (folder / "stages").rglob("*") if path.is_file() and path.stat().st_size)
+
+
+def test_a_file_that_is_missing_cut_or_another_is_named(broken: Path) -> None:
+    files, refused = files_of(broken), 0
+    for number, file in enumerate(files):
+        data, name = file.read_bytes(), file.parent.name.rpartition("-")[0]
+        alike = [other for other in files[number + 1 :] + files[:number] if other.suffix == file.suffix]
+        swapped = next((held for other in alike if (held := other.read_bytes()) != data), b"")
+        for bad in (None, data[: len(data) // 2], b"", swapped):
+            file.unlink() if bad is None else file.write_bytes(bad)
+            assert any(f"{file.parent.name}/{file.name}" in line for line in verify(broken))
+            if bad is None or len(bad) != len(data):
+                index = gpu_rag.Index.open(broken)
+                with pytest.raises(IndexCorrupt, match="missing or cut"):
+                    index.folder(name)
+                if bad is None:
+                    refused += any(is_refused(broken, method) for method in METHODS)
+            file.write_bytes(data)
+    assert verify(broken) == [] and refused > 8
+
+
+def test_bytes_that_are_altered_are_named_by_their_checksums(broken: Path) -> None:
+    chance = random.Random(0)
+    for file in files_of(broken):
+        data = bytearray(file.read_bytes())
+        data[chance.randrange(len(data))] ^= chance.randrange(1, 256)
+        before = file.read_bytes()
+        file.write_bytes(bytes(data))
+        (line,) = verify(broken)
+        assert f"{file.name}: altered" in line
+        file.write_bytes(before)
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value"),
+    [("edges", "head", 99), ("edges", "tail", -1), ("edges", "relation", 7), ("records", "node", 99),
+     ("nodes", "type", 9), ("nodes", "passages", [99]), ("edges", "source", 5), ("passages", "source", 8)],
+)  # fmt: skip
+def test_row_numbers_that_no_table_has_are_refused_before_they_are_used(
+    broken: Path, table: str, column: str, value: Any
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = gpu_rag.Index.open(broken).folder("kb") / f"kb_{table}.parquet"
+    held = pq.read_table(path)
+    values = held[column].to_pylist()
+    values[-1] = value
+    at = held.schema.get_field_index(column)
+    pq.write_table(
+        held.set_column(at, held.schema.field(column), pa.array(values, held.schema.field(column).type)), path
+    )
+    document = json.loads((broken / "manifest.json").read_text())
+    document["stages"]["kb"]["files"][path.name]["bytes"] = path.stat().st_size
+    (broken / "manifest.json").write_text(json.dumps(document))
+    with pytest.raises(IndexCorrupt, match=f"names rows that do not exist; given kb_{table}.parquet: {column}"):
+        gpu_rag.Index.open(broken).loaded("kb", load_kb)
+
+
+# --- what is missing of a knowledge base alone -----------------------------------------------------------
+
+
+def test_the_line_to_run_names_what_the_index_was_built_from(
+    run: Any, cli: Any, questions: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "kg.tsv").write_text("a\tr\tb\n")
+    ix = tmp_path / "ix"
+    assert run("index", "--kg", tmp_path / "kg.tsv", "--out", ix, *cli.NO_LLM).status == 0
+    result = run("eval", ix, questions, "--method", "hybgrag", "--retrieval-only", *cli.NO_LLM)
+    assert result.status == 2 and f"run: gpu-rag index --kg FILE --out {ix} --for hybgrag (" in result.error
+    assert "CORPUS" not in result.error

@@ -1,0 +1,223 @@
+"""index.extract_nodes=false: texts of nodes are passages that nothing is extracted from, and a plan counts exactly."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpu_rag
+from gpu_rag.api import sources_of
+from gpu_rag.catalog import layers_for
+from gpu_rag.index import tables
+from gpu_rag.index.manifest import Manifest
+from gpu_rag.index.verify import verify
+from gpu_rag.layers import extraction
+from gpu_rag.model_set import ModelSet
+from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.plan import stages
+from gpu_rag.plan.index_plan import BuildJob, plan_index
+from gpu_rag.settings import make_settings
+from gpu_rag.types import Request
+
+LEFT_OUT = ("--set", "index.extract_nodes=false")
+FAST: dict[str, Any] = {"models": {"embedder": "hash", "llm": "none"}}
+
+
+def skb(folder: Path, n: int) -> Path:
+    """n nodes; two of three have a text, every seventh of several passages."""
+    folder.mkdir()
+    texts = [("" if k % 3 == 2 else f"Node number {k} lies in Tamsin. " * (60 if k % 7 == 0 else 1)) for k in range(n)]
+    rows = [{"id": f"n{k}", "name": f"Node {k}", "text": text} for k, text in enumerate(texts)]
+    (folder / "nodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    (folder / "edges.tsv").write_text("".join(f"n{k}\tnear\tn{(k + 1) % n}\n" for k in range(n)), "utf-8")
+    return folder
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return skb(tmp_path / "base", 30)
+
+
+def extractions(folder: Path) -> dict[str, Any]:
+    """The row of each passage in the table of extractions, by its id."""
+    index = gpu_rag.Index.open(folder)
+    table = tables.read_table(index.folder("extraction") / "extractions.parquet", tables.EXTRACTIONS)
+    return dict(zip(index.passage_ids, table.to_pylist(), strict=True))
+
+
+def test_texts_of_nodes_are_passages_without_extraction(tiny_corpus: Path, base: Path, tmp_path: Path) -> None:
+    settings = {**FAST, "index": {"extract_nodes": False}}
+    gpu_rag.build(tiny_corpus, tmp_path / "i", methods=["ppr", "hybgrag"], skb=base, settings=settings)
+    assert verify(tmp_path / "i") == []
+    index, rows = gpu_rag.Index.open(tmp_path / "i"), extractions(tmp_path / "i")
+    of_nodes = {id for id in rows if id.startswith("n")}
+    assert len(of_nodes) > 20 and len(rows) - len(of_nodes) == 6
+    for id, row in rows.items():
+        assert (row["status"] == "skipped") == (id in of_nodes)
+        assert id not in of_nodes or not (row["entities"] or row["triples"])
+    counts = index.manifest.stages["extraction"].counts
+    assert counts == {"extraction_ok": 6, "extraction_skipped": len(of_nodes)}
+    assert "Tamsin" in index.entity_names and "Node 1" not in index.entity_names
+    tamsin = index.entity_names.index("Tamsin")
+    found = {
+        index.passage_ids[p]
+        for e, p in zip(*(index.mentions[c].to_pylist() for c in ("entity", "passage")))
+        if e == tamsin
+    }
+    assert found & of_nodes, "names are still searched in the texts of nodes"
+    for method in ("ppr", "hybgrag"):
+        (answer,) = index.answer("What lies in Tamsin?", method=method, settings=FAST, retrieval_only=True)
+        assert answer.evidence or answer.nodes
+
+
+def test_without_the_setting_nothing_changes(tiny_corpus: Path, base: Path, tmp_path: Path) -> None:
+    gpu_rag.build(tiny_corpus, tmp_path / "a", skb=base, settings=FAST)
+    gpu_rag.build(tiny_corpus, tmp_path / "b", skb=base, settings={**FAST, "index": {"extract_nodes": True}})
+    one, two = (Manifest.read(tmp_path / name) for name in ("a", "b"))
+    assert one.digest() == two.digest() and one.stages["extraction"].params == {"extractor": "patterns"}
+    gpu_rag.build(tiny_corpus, tmp_path / "c", settings=FAST)
+    again = gpu_rag.build(tiny_corpus, tmp_path / "c", settings={**FAST, "index": {"extract_nodes": False}})
+    assert all(stage.skipped for stage in again.stages.values()), "without knowledge bases it is no other build"
+
+
+def test_it_is_remembered_and_undone(run: Any, cli: Any, tiny_corpus: Path, base: Path, tmp_path: Path) -> None:
+    given = ("index", tiny_corpus, "--skb", base, "--out", tmp_path / "i", "--json", *cli.NO_LLM)
+    first = run(*given, *LEFT_OUT).document["extraction"]
+    assert first["ok"] == 6 and first["skipped"] > 20
+    assert Manifest.read(tmp_path / "i").settings["index"] == {"extract_nodes": False}
+    again = run(*given).document
+    assert again["extraction"] == first and all(stage["skipped"] for stage in again["stages"].values())
+    undone = run(*given, "--set", "index.extract_nodes=true").document
+    assert "skipped" not in undone["extraction"] and not undone["stages"]["extraction"]["skipped"]
+    assert undone["stages"]["passages"]["skipped"]
+
+
+def test_a_base_alone_has_nothing_to_extract_from(base: Path, tmp_path: Path) -> None:
+    settings = {**FAST, "index": {"extract_nodes": False}}
+    report = gpu_rag.build((), tmp_path / "i", methods=["ppr", "hoprag", "bubblerag"], skb=base, settings=settings)
+    assert verify(tmp_path / "i") == []
+    assert report.count("entities") == 0 and report.count("passages") == report.count("extraction_skipped") > 20
+    index = gpu_rag.Index.open(tmp_path / "i")
+    (answer,) = index.answer("Which node lies in Tamsin?", method="ppr", settings=FAST, retrieval_only=True)
+    assert answer.evidence
+
+
+def test_rows_of_openie_for_texts_of_nodes_are_rejects(tiny_corpus: Path, base: Path, tmp_path: Path) -> None:
+    rows = [{"id": id, "entities": ["Tamsin"], "triples": []} for id in ("d0", "n1")]
+    (tmp_path / "o.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = {**FAST, "index": {"extract_nodes": False}}
+    gpu_rag.build(tiny_corpus, tmp_path / "i", skb=base, openie=tmp_path / "o.jsonl", settings=settings)
+    found = extractions(tmp_path / "i")
+    assert (found["d0"]["status"], found["d1"]["status"], found["n1"]["status"]) == ("ok", "absent", "skipped")
+    (reject,) = [json.loads(line) for line in (tmp_path / "i/rejects.jsonl").read_text().splitlines()]
+    assert reject["id"] == "n1" and "index.extract_nodes is false" in reject["reason"]
+
+
+def test_pronouns_are_replaced_where_something_is_extracted(tiny_corpus: Path, base: Path, tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def reply(request: Request) -> str:
+        asked.append(request.prompt)
+        return json.dumps({"text": "x"})
+
+    settings = {"models": {"embedder": "hash"}, "index": {"extract_nodes": False}, "alignment": {"coref": "llm"}}
+    gpu_rag.build(tiny_corpus, tmp_path / "i", skb=base, settings=settings, llm=ScriptedLLM(reply, capable=True))
+    assert len(asked) == 6 and not any("Node number" in prompt for prompt in asked)
+
+
+# --- the plan ----------------------------------------------------------------------------------------
+
+
+def said(prompt: str) -> str:
+    names = list(dict.fromkeys(re.findall(r"\b[A-Z][a-z]{3,}\b", prompt.split("Passage:", 1)[1])))[:5]
+    entities = [{"name": name, "aliases": [], "types": [], "description": ""} for name in names]
+    return json.dumps({"entities": entities, "triples": []})
+
+
+def check_plan(run: Any, cli: Any, server: Any, corpus: Any, out: Path, n_extracted: int, *options: Any) -> None:
+    """What a plan says of extraction against what the build does: calls and passages exactly, tokens as a server that
+    counts in its own way has them."""
+    llm = ("--set", "index.extractor=llm", "--set", "models.capable=true", "--set", f"models.llm={server.spec}")
+    given = ("index", *corpus, "--out", out, "--for", "ppr", *cli.HASH, *llm, *LEFT_OUT, *options, "--json")
+    planned = run(*given, "--plan")
+    assert planned.status == 0, planned.err
+    asked = sum(server.begun.values())
+    plan, built = planned.document, run(*given).document
+    assert plan["passages"] == built["passages"] and plan["extracted"] == n_extracted
+    assert sum(built["extraction"].values()) == built["passages"]
+    assert sum(n for status, n in built["extraction"].items() if status != "skipped") == n_extracted
+    stage = plan["stages"]["extraction"]
+    assert asked + stage["llm_calls"] == n_extracted == sum(server.begun.values())
+    assert built["stages"]["extraction"]["prompt_tokens"] == pytest.approx(stage["prompt_tokens"], rel=0.35)
+
+
+@pytest.fixture
+def server(chat_server: Any) -> Any:
+    return chat_server(lambda prompt: (200, said(prompt)))
+
+
+def test_calls_and_tokens_of_a_plan_are_exact(
+    run: Any, cli: Any, server: Any, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    check_plan(run, cli, server, (tiny_corpus, "--skb", skb(tmp_path / "b", 240)), tmp_path / "i", 6)
+
+
+def test_of_a_base_alone_nothing_is_asked(run: Any, cli: Any, server: Any, base: Path, tmp_path: Path) -> None:
+    check_plan(run, cli, server, ("--skb", base), tmp_path / "i", 0)
+
+
+def test_documents_of_several_passages_are_counted_each(
+    run: Any, cli: Any, server: Any, tiny_corpus: Path, base: Path, tmp_path: Path
+) -> None:
+    rows = [{"id": f"n{k}", "text": f"Kerling is a town of {k} houses. " * 40} for k in range(3)]  # ids of nodes too
+    more = cli.write_rows(tmp_path / "more.jsonl", rows)
+    given = (tiny_corpus, more, "--skb", base)
+    index = Manifest.read(gpu_rag.build([tiny_corpus, more], tmp_path / "alone", settings=FAST).out)
+    check_plan(run, cli, server, given, tmp_path / "i", index.stages["passages"].counts["passages"])
+
+
+@pytest.mark.parametrize("n_nodes", [3, 60, 400])
+def test_tokens_are_exact_where_all_extracted_passages_are_in_the_sample(
+    tiny_corpus: Path, tmp_path: Path, n_nodes: int
+) -> None:
+    """By a model that counts as its replies do: the prompts of the six passages, and of no other."""
+    settings = make_settings({"models": {"embedder": "hash"}, "index": {"extractor": "llm", "extract_nodes": False}})
+    llm, out = ScriptedLLM(lambda request: said(request.prompt)), tmp_path / "i"
+    sources = sources_of(tiny_corpus, out, skb=skb(tmp_path / "b", n_nodes))
+    job = BuildJob(out, layers_for(["ppr"], sources), settings, sources, ModelSet(settings.models, llm=llm))
+    plan = plan_index(job)
+    asked = llm.calls[:]
+    report = gpu_rag.build(tiny_corpus, out, skb=tmp_path / "b", settings=settings, llm=llm)
+    built, planned = report.stages["extraction"], plan["stages"]["extraction"]
+    assert (plan["extracted"], planned["llm_calls"], built.llm_calls) == (6, 6, 6)
+    assert planned["prompt_tokens"] == built.prompt_tokens
+    assert not any("Node number" in request.prompt for request in asked)
+
+
+def test_a_plan_that_scales_by_all_passages_is_caught(
+    run: Any, cli: Any, server: Any, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = stages._add_requests
+    monkeypatch.setattr(
+        stages, "_add_requests", lambda stage, first, full, ratio: real(stage, first, full, ratio * 1.5)
+    )
+    with pytest.raises(AssertionError):
+        check_plan(run, cli, server, (tiny_corpus, "--skb", skb(tmp_path / "b", 60)), tmp_path / "i", 6)
+
+
+def test_a_build_that_extracts_from_all_is_caught(
+    run: Any, cli: Any, server: Any, tiny_corpus: Path, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extraction, "_chosen", lambda work, passages: extraction.np.arange(passages.num_rows))
+    with pytest.raises(AssertionError):
+        check_plan(run, cli, server, (tiny_corpus, "--skb", base), tmp_path / "i", 6)
+
+
+def test_a_reader_of_the_plan_is_told(run: Any, cli: Any, tiny_corpus: Path, base: Path, tmp_path: Path) -> None:
+    given = ("index", tiny_corpus, "--skb", base, "--out", tmp_path / "i", *cli.NO_LLM, "--plan")
+    assert "; 6 passages are extracted from" in run(*given, *LEFT_OUT).out
+    assert "extracted from\n" not in run(*given).out

@@ -1,0 +1,134 @@
+"""The checks of graphs on a device: in one pass that the host waits for once, they refuse what the CPU's refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stand_in import Device, stand_in
+
+from gpu_rag.errors import BadInput
+from gpu_rag.graph.blocks import check_blocks
+from gpu_rag.graph.csr import check_csr, csr_from_edges
+from gpu_rag.graph.dots import check_unit_rows
+from gpu_rag.graph.nearest import on_host
+from gpu_rag.graph.ragged import are_sets, places_of
+from gpu_rag.types import CSR, Blocks, Ragged, TopK
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[Device]:
+    with stand_in() as made:
+        yield made
+
+
+def words(check: Callable[..., None], *held: object) -> str:
+    """What a check says; nothing of what is sound."""
+    try:
+        check(*held)
+    except BadInput as error:
+        return str(error)
+    return ""
+
+
+def some_csr(seed: int, n: int, m: int, *, weighted: bool) -> CSR:
+    drawn = torch.Generator().manual_seed(seed)
+    src, dst = torch.randint(n, (2, m), generator=drawn)
+    return csr_from_edges(src, dst, n, torch.rand(m, generator=drawn) if weighted else None, undirected=False)
+
+
+BAD = [-1.0, float("nan"), float("inf"), 0.0]
+
+
+def spoilt(csr: CSR, where: int, value: int, part: str) -> CSR:
+    """`csr` with one number of one of its arrays changed; mostly broken, at times still sound."""
+    indptr, indices, weight = csr.indptr.clone(), csr.indices.clone(), csr.weight
+    if part == "indptr":
+        indptr[where % len(indptr)] += value
+    elif part == "indices" and len(indices):
+        indices[where % len(indices)] += value
+    elif weight is not None and len(weight):
+        weight = weight.clone()
+        weight[where % len(weight)] = BAD[value % len(BAD)]
+    return CSR(indptr, indices, weight)
+
+
+PARTS = st.sampled_from(["indptr", "indices", "weight"])
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.integers(0, 20), st.integers(1, 6), st.integers(0, 9), st.integers(0, 99), st.integers(-3, 3), PARTS)
+def test_a_graph_is_refused_as_on_the_cpu(
+    device: Device, seed: int, n: int, m: int, where: int, value: int, part: str
+) -> None:
+    csr = spoilt(some_csr(seed, n, m, weighted=part == "weight"), where, value, part)
+    assert words(check_csr, device.put(csr)) == words(check_csr, csr)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.integers(0, 20), st.lists(st.integers(0, 4), max_size=4), st.integers(0, 99), st.integers(-4, 4), PARTS)
+def test_blocks_are_refused_as_on_the_cpu(
+    device: Device, seed: int, sizes: list[int], where: int, value: int, part: str
+) -> None:
+    offsets = torch.tensor([0, *sizes]).cumsum(0)
+    n = int(offsets[-1])
+    drawn = torch.Generator().manual_seed(seed)
+    block = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes, dtype=torch.int64))
+    src, dst = torch.randint(max(n, 1), (2, 3 * n), generator=drawn)
+    kept = block[src] == block[dst] if n else src > 0
+    csr = spoilt(csr_from_edges(src[kept], dst[kept], n), where, value, part)
+    ids = torch.arange(n)
+    if part == "weight" and n:
+        ids[where % n] += value
+    blocks = Blocks(csr, offsets, ids)
+    assert words(check_blocks, device.put(blocks)) == words(check_blocks, blocks)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.lists(st.lists(st.integers(-1, 6), max_size=4), max_size=4), st.booleans(), st.sampled_from([5, 2**63 - 1]))
+def test_lists_are_sets_as_on_the_cpu(device: Device, rows: list[list[int]], tidy: bool, n: int) -> None:
+    """Of 32 bits too, which hold no such n."""
+    rows = [sorted(set(row)) for row in rows] if tidy else rows
+    offsets = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0)
+    values = torch.tensor([v for row in rows for v in row], dtype=torch.int32)
+    expected = all(row == sorted(set(row)) and all(0 <= v < n for v in row) for row in rows)
+    for held in (values, values.long()):
+        lists = Ragged(held, offsets)
+        assert are_sets(device.put(lists), n) == are_sets(lists, n) == expected
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(st.lists(st.booleans(), max_size=30))
+def test_places_are_those_of_nonzero(device: Device, drawn: list[bool]) -> None:
+    mask = device.put(torch.tensor(drawn, dtype=torch.bool))
+    device.forget()
+    assert device.back(places_of(mask, sum(drawn))).tolist() == [place for place, held in enumerate(drawn) if held]
+    assert not device.syncs
+
+
+def test_a_result_comes_to_the_host_in_one_copy(device: Device) -> None:
+    scores = torch.tensor([[0.1, -torch.inf], [-0.0, 1e-40]])
+    top = TopK(torch.tensor([[3, -1], [0, 2**31 - 1]], dtype=torch.int32), scores)
+    there = device.put(top)
+    device.forget()
+    back = on_host(there)
+    assert torch.equal(back.ids, top.ids) and torch.equal(back.scores.view(torch.int32), top.scores.view(torch.int32))
+    assert len(device.syncs) == 1 and on_host(top) is top
+
+
+def test_sound_ones_are_waited_for_once(device: Device) -> None:
+    csr = some_csr(1, 9, 20, weighted=True)
+    graph, blocks = device.put((csr, Blocks(csr, torch.tensor([0, 9]), torch.arange(9))))
+    rows = device.put(torch.nn.functional.normalize(torch.randn(3000, 2000)))  # in two parts
+    for most, check in (
+        (1, lambda: check_csr(graph)),
+        (2, lambda: check_blocks(blocks)),
+        (1, lambda: check_unit_rows(rows, "rows")),
+    ):
+        device.forget()
+        check()
+        assert len(device.syncs) == most
+    assert "row 2500" in words(check_unit_rows, rows.index_fill(0, device.put(torch.tensor([2500])), 0.5), "rows")

@@ -1,0 +1,193 @@
+"""Every setting of every section and method under values that cannot be: one line says key, given, expected, remedy."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import typing
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+
+from gpu_rag.catalog import METHODS, load_method
+from gpu_rag.errors import UsageError
+from gpu_rag.ranges import MOST_INTEGER, MOST_SEED, OutOfRange, Range, check_fields, check_value, shortened
+from gpu_rag.settings import Settings, make_settings
+from gpu_rag.settings_check import checked
+
+SECTIONS = {f.name: type(getattr(Settings(), f.name)) for f in dataclasses.fields(Settings) if f.name != "method"}
+CLASSES = {**SECTIONS, **{f"method.{name}": load_method(name).Params for name in METHODS}}
+KEYS = [(where, f.name) for where, cls in CLASSES.items() for f in dataclasses.fields(cls)]
+NO_TYPE = ({}, [[]], {"a": 1}, object())
+NO_NUMBER = (*NO_TYPE, "", "many", [], True, False)
+# what a field of a type refuses, whichever it is
+REFUSED: dict[Any, tuple[Any, ...]] = {
+    int: (*NO_NUMBER, None, 1.0, math.nan, math.inf, -1, -(10**30), 2**63, 10**5000),
+    float: (*NO_NUMBER, None, math.nan, math.inf, -math.inf, 10**5000),
+    bool: (*NO_TYPE, None, 0, 1, "", "yes", math.nan),
+    str: (*NO_TYPE, None, 0, True, math.nan, [], 10**5000),
+    bool | None: (*NO_TYPE, 0, 1, "", "yes", math.nan),
+    str | None: (*NO_TYPE, 0, True, math.nan, []),
+    tuple[str, ...]: (*NO_TYPE, None, 0, True, "", "name", [1], ["a", None]),
+}
+
+
+def annotation(where: str, name: str) -> Any:
+    return typing.get_type_hints(CLASSES[where])[name]
+
+
+def make(where: str, values: dict[str, Any]) -> Any:
+    """As the command line does it: a section by make_settings, a method by its own parameters."""
+    if where in SECTIONS:
+        return getattr(make_settings({where: values}), where)
+    return checked(CLASSES[where], values, where)
+
+
+def refusal(where: str, name: str, value: object) -> str:
+    with pytest.raises(UsageError) as info:
+        make(where, {name: value})
+    return str(info.value)
+
+
+def test_the_table_of_types_is_complete() -> None:
+    assert {annotation(*key) for key in KEYS} == set(REFUSED)
+
+
+@pytest.mark.parametrize(("where", "name"), KEYS, ids=".".join)
+def test_the_default_is_accepted_and_what_cannot_be_is_refused_by_name(where: str, name: str) -> None:
+    default = getattr(CLASSES[where](), name)
+    assert getattr(make(where, {name: default}), name) == default
+    for value in REFUSED[annotation(where, name)]:
+        said = refusal(where, name, value)
+        assert said.startswith(f"setting {where}.{name} "), said
+        assert "; given " in said and "; expected " in said and said.count("leave it out") == 1, said
+        assert "\n" not in said and len(said) < 400 and f"{CLASSES[where].__name__}(" not in said, said
+
+
+@pytest.mark.parametrize(("where", "name"), [key for key in KEYS if annotation(*key) is int], ids=".".join)
+def test_whole_numbers_end_where_machine_integers_end(where: str, name: str) -> None:
+    most = {"vllm.seed": 2**32 - 1}.get(f"{where}.{name}", MOST_SEED if name == "seed" else MOST_INTEGER)
+    assert f"<= {most}" in refusal(where, name, most + 1) or annotation_ends_earlier(where, name, most)
+
+
+def annotation_ends_earlier(where: str, name: str, most: int) -> bool:
+    """Whether the range of the setting itself, not that of all whole numbers, refuses `most` too."""
+    return " <= " in refusal(where, name, most)
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "value", "message"),
+    [
+        (
+            "method.ppr", "damping", 5,
+            "setting method.ppr.damping is out of range; given 5.0; expected 0 <= damping < 1; "
+            "or leave it out: the default is 0.85",
+        ),
+        (
+            "method.bubblerag", "budget", 0,
+            "setting method.bubblerag.budget is out of range; given 0; expected >= 1; "
+            "or leave it out: the default is 10",
+        ),
+        (
+            "method.bubblerag", "intra_penalty", 0,
+            "setting method.bubblerag.intra_penalty is out of range; given 0.0; expected 0 < intra_penalty <= 1; "
+            "or leave it out: the default is 0.9",
+        ),
+        (
+            "method.hydrarag", "rho_web", 2,
+            "setting method.hydrarag.rho_web is out of range; given 2.0; expected 0 <= rho_web <= 1; "
+            "or leave it out: the default is 0.7",
+        ),
+        (
+            "method.hybrid", "constant", -1,
+            "setting method.hybrid.constant is out of range; given -1.0; expected > -1; "
+            "or leave it out: the default is 60.0",
+        ),
+        (
+            "vllm", "seed", 2**32,
+            "setting vllm.seed is out of range; given 4294967296; expected 0 <= seed <= 4294967295; "
+            "or leave it out: the default is 0",
+        ),
+        (
+            "graph", "ops", "",
+            "setting graph.ops has no such value; given ''; expected auto | numba | torch; "
+            "or leave it out: the default is auto",
+        ),
+        (
+            "models", "capable", "yes",
+            "setting models.capable has the wrong type; given 'yes'; expected true | false; or leave it out",
+        ),
+        (
+            "serve", "hosts", [1],
+            "setting serve.hosts has the wrong type; given [1]; expected a list, each of it text; or leave it out",
+        ),
+        (
+            "reader", "passages", 10**5000,
+            "setting reader.passages is out of range; given a whole number of 16610 bits; expected <= 2147483647; "
+            "or leave it out: the default is 5",
+        ),
+    ],
+    ids=range(10),
+)  # fmt: skip
+def test_messages_by_hand(where: str, name: str, value: object, message: str) -> None:
+    assert refusal(where, name, value) == message
+
+
+@pytest.mark.parametrize("key", ["models.llm", "models.embedder", "method.hydrarag.web", "method.hydrarag-e.sources"])
+@pytest.mark.parametrize("empty", ["", " "])
+def test_an_empty_name_is_not_the_working_folder(key: str, empty: str) -> None:
+    where, _, name = key.rpartition(".")
+    said = refusal(where, name, empty)
+    assert said.startswith(f"setting {key} has no such value; given {empty!r}; expected a name or a path; or leave it")
+
+
+def test_a_method_without_settings_says_so() -> None:
+    with pytest.raises(UsageError, match=r"unknown setting in \[method.dense\]; given k; expected no setting$"):
+        make("method.dense", {"k": 3})
+
+
+RANGES = st.builds(
+    Range, st.sampled_from([-math.inf, -1, 0]), st.sampled_from([1, 2, math.inf]), st.booleans(), st.booleans()
+).filter(lambda r: not math.isinf(r.low) or not math.isinf(r.high))
+
+
+@given(RANGES, st.sampled_from([-2, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3]))
+@examples(max_examples=200, deadline=None, derandomize=True)
+def test_the_words_of_a_range_are_what_it_holds(allowed: Range, value: float) -> None:
+    """Its words, read as Python reads them, agree with `holds`; NaN is in none."""
+    words = allowed.of("x").split()
+    words = words if "x" in words else ["x", *words]
+    terms = [value if w == "x" else w if w[0] in "<>" else float(w) for w in words]
+    compare = {"<": float.__lt__, "<=": float.__le__, ">": float.__gt__, ">=": float.__ge__}
+    triples = [terms[i : i + 3] for i in range(0, len(terms) - 1, 2)]
+    said = all(compare[str(sign)](float(left), float(right)) for left, sign, right in triples)
+    assert allowed.holds(value) == said
+    assert not allowed.holds(math.nan)
+
+
+@dataclasses.dataclass(frozen=True)
+class Walk:
+    """Parameters as a verb has them."""
+
+    hops: int = 2
+    order: str = "near"
+    share: float | None = None
+
+
+def test_fields_are_checked_in_order_and_nothing_is_checked_where_nothing_is_given() -> None:
+    allowed: dict[str, Any] = {"hops": Range(1, 3), "order": ("near", "far"), "share": Range(0, 1)}
+    check_fields(Walk(), **allowed)
+    with pytest.raises(OutOfRange, match=r"^hops is out of range; given 4; expected 1 <= hops <= 3$"):
+        check_fields(Walk(4, "up"), **allowed)
+    with pytest.raises(OutOfRange, match=r"^order has no such value; given 'up'; expected near \| far$"):
+        check_fields(Walk(3, "up", 2.0), **allowed)
+    with pytest.raises(OutOfRange, match=r"^x is out of range; given nan; expected >= 0$"):
+        check_value("x", math.nan, Range(0))
+
+
+def test_long_values_are_shortened() -> None:
+    assert shortened(5) == "5" and shortened("a b") == "'a b'" and shortened(10**5000).endswith("bits")
+    assert len(shortened("y" * 10_000)) <= 80 and len(shortened(list(range(10_000)))) <= 80

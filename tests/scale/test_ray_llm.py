@@ -1,0 +1,220 @@
+"""Language models on real workers: replies, deaths, poison, refusals, the streaming face."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_rag.errors import BadInput, Cancelled, ModelError, RequestFailed, UsageError
+from gpu_rag.models.llm.cache import CachedLLM
+from gpu_rag.models.llm.interface import StreamingLLM
+from gpu_rag.scale.llm import RayLLM
+from gpu_rag.scale.worker import LLMWorker
+from gpu_rag.types import Choice, Reply, Request
+
+pytestmark = pytest.mark.ray
+
+
+def ask(prompt: str, **changes: Any) -> Request:
+    return Request("Answer shortly.", prompt, **changes)
+
+
+def echo():
+    return lambda request: f"said {request.prompt}"
+
+
+def holding(marks: Path):
+    """Answers at once, but to a prompt "hold ...": that leaves the number of its process, and waits to be let go."""
+
+    def answer(request: Request) -> str:
+        import os
+        import time
+        from pathlib import Path
+
+        if request.prompt.startswith("hold"):
+            mark = Path(marks) / request.prompt.replace(" ", "-")
+            while (mark.parent / "later").exists():
+                time.sleep(0.01)
+            (mark.parent / "writing").write_text(str(os.getpid()))
+            (mark.parent / "writing").rename(mark)
+            while not (mark.parent / "go").exists():
+                time.sleep(0.01)
+        if request.prompt == "kill":
+            os.kill(os.getpid(), 9)
+        return f"said {request.prompt}"
+
+    return answer
+
+
+def test_every_reply_comes_once_in_order_from_all_workers(pools, all_ready) -> None:
+    def answer(request: Request) -> str:
+        import os
+
+        return f"{request.prompt} by {os.getpid()}"
+
+    pool = pools.llm(answer, window=8)
+    all_ready(pool)
+    llm, seen = RayLLM(pool), dict[int, Any]()
+    requests = [ask(f"question {i}", max_tokens=5 + i) for i in range(100)]
+    replies = llm.complete(requests, lambda i, reply: seen.setdefault(i, reply))
+    assert [seen[i] for i in range(100)] == replies
+    assert [reply.text.partition(" by ")[0] for reply in replies] == [request.prompt for request in requests]
+    assert len({reply.text.partition(" by ")[2] for reply in replies}) == 2
+    assert llm.complete([]) == []
+    assert (llm.name, llm.context_tokens, llm.capable, llm.count_tokens("12 letters")) == ("scripted", 8192, True, 4)
+    assert isinstance(llm, StreamingLLM)
+
+
+def test_constraints_failures_and_scores_cross_the_wire(pools) -> None:
+    def answer(request: Request) -> Any:
+        if request.prompt == "refuse":
+            return RequestFailed("no", given="3", do="ask again")
+        return "blue" if request.constraint else Reply("x", "length", 1, 2, 3, (0.1, -0.30000000000000004))
+
+    llm = RayLLM(pools.llm(answer, n=1))
+    replies = llm.complete([ask("refuse"), ask("which", constraint=Choice(("red", "blue"))), ask("scores")])
+    assert isinstance(replies[0], RequestFailed) and str(replies[0]) == "no; given 3; ask again"
+    assert replies[0].given == "3" and replies[1].text == "blue"
+    assert replies[2] == Reply("x", "length", 1, 2, 3, (0.1, -0.30000000000000004))
+
+
+def test_the_work_of_a_killed_worker_is_done_by_others(pools, all_ready, until, marks) -> None:
+    pool = pools.llm(holding(marks), window=4)
+    all_ready(pool)
+    llm = RayLLM(pool)
+    requests = [ask("hold this"), *(ask(f"question {i}") for i in range(30))]
+    for key, request in enumerate(requests):
+        llm.submit(key, request)
+    found = dict[int, Any]()
+    until((marks / "hold-this").exists, lambda: found.update(llm.poll(0.1)))
+    os.kill(int((marks / "hold-this").read_text()), signal.SIGKILL)
+    (marks / "go").touch()
+    until(lambda: not llm.n_open, lambda: found.update(llm.poll(0.5)))
+    assert [found[key].text for key in range(31)] == [f"said {request.prompt}" for request in requests]
+    assert pool.describe()["deaths"] == 1
+
+
+def test_a_request_that_kills_workers_is_set_aside_and_nothing_else(pools, all_ready) -> None:
+    pool = pools.llm(holding(Path()), window=40)
+    all_ready(pool)
+    requests = [ask(f"question {i}") for i in range(40)]
+    requests[17] = ask("kill")
+    replies = RayLLM(pool).complete(requests)
+    assert isinstance(replies[17], RequestFailed) and "workers died" in str(replies[17])
+    assert [r.text for i, r in enumerate(replies) if i != 17] == [f"said question {i}" for i in range(40) if i != 17]
+    assert 2 <= pool.describe()["deaths"] <= 4
+
+
+def test_an_engine_that_gives_up_is_a_death_with_its_reason(pools) -> None:
+    def answer(request: Request) -> str:
+        from gpu_rag.errors import ModelError
+
+        if request.prompt == "large":
+            raise ModelError("the device ran out of memory")
+        return "fine"
+
+    replies = RayLLM(pools.llm(answer, n=1)).complete([ask("small"), ask("large")])
+    assert replies[0].text == "fine"
+    assert isinstance(replies[1], RequestFailed) and "the device ran out of memory" in str(replies[1])
+
+
+def test_without_restarts_the_run_ends_and_keeps_what_it_has(pools, all_ready, until, marks, tmp_path) -> None:
+    pool = pools.llm(holding(marks), n=2, window=1, restarts=0)
+    all_ready(pool)
+    llm = CachedLLM(RayLLM(pool), tmp_path / "replies.sqlite")
+    requests = [ask("kill"), ask("hold it"), *(ask(f"question {i}") for i in range(4))]
+    (marks / "go").touch()
+    with pytest.raises(ModelError, match="no worker of the llm is left.*scale.restarts=0.*run again"):
+        while True:
+            llm.complete(requests)
+            requests.append(ask("kill", seed=len(requests), temperature=1.0))
+    assert len(llm) >= 1
+    with pytest.raises(ModelError, match="no worker"):
+        llm.complete([ask("another")])
+
+
+def test_workers_with_different_models_are_refused(pools) -> None:
+    def name() -> str:
+        import os
+
+        return f"model of {os.getpid()}"
+
+    pool = pools.llm(echo(), name=name)
+    with pytest.raises(ModelError, match="the workers of the llm differ; given name model of .*; expected model of"):
+        for _ in range(1000):
+            pool.pump(0.2)
+
+
+def test_what_loading_raises_comes_back_as_itself(pools) -> None:
+    def missing() -> None:
+        from gpu_rag.errors import BadInput
+
+        raise BadInput("no such model on this disk", given="m", do="fetch it")
+
+    with pytest.raises(BadInput, match="no such model on this disk; given m; fetch it"):
+        pools.built(missing, actor=LLMWorker)
+    with pytest.raises(ModelError, match="a worker of the llm failed; given ZeroDivisionError"):
+        pools.built(lambda: 1 // 0, actor=LLMWorker)
+
+
+def test_a_pool_that_no_node_has_room_for_says_so(local_ray) -> None:
+    from gpu_rag.scale.crew import Plan
+    from gpu_rag.scale.pool import Pool
+    from gpu_rag.settings_scale import ScaleSettings
+
+    plan = Plan("llm", LLMWorker, lambda: None, 1, 1.0, 7.0, streams=True)
+    with pytest.raises(ModelError, match=r"none|was ready within .*1 with 1 CPUs and 7 GPUs each.* 0 GPUs"):
+        Pool(ScaleSettings(address="local", start_seconds=1.0), plan)
+
+
+# --- the streaming face ----------------------------------------------------------------------------
+
+
+def test_the_streaming_face_keeps_its_promises(pools, until, marks) -> None:
+    llm = RayLLM(pools.llm(holding(marks), n=1, window=2))
+    assert llm.poll(0.0) == [] and llm.n_open == 0
+    for key, prompt in ((7, "hold a"), (3, "hold b"), (9, "hold c"), (1, "d")):
+        llm.submit(key, ask(prompt))
+    with pytest.raises(UsageError, match="key 3"):
+        llm.submit(3, ask("again"))
+    found = dict[int, Any]()
+    until((marks / "hold-a").exists, lambda: found.update(llm.poll(0.05)))
+    llm.abort(9)  # waits here: ends at once
+    llm.abort(7)  # runs: comes back with its reply
+    llm.abort(1000)
+    (marks / "go").touch()
+    until(lambda: not llm.n_open, lambda: found.update(llm.poll(0.5)))
+    assert {key: getattr(reply, "text", "aborted") for key, reply in found.items()} == {
+        7: "said hold a",
+        3: "said hold b",
+        9: "aborted",
+        1: "said d",
+    }
+    assert "aborted" in str(found[9]) and llm.poll(0.0) == []
+
+
+def test_a_dead_pool_hands_out_what_it_has_and_then_says_so(pools, until) -> None:
+    llm = RayLLM(pools.llm(holding(Path()), n=1, window=1, restarts=0))
+    llm.submit(1, ask("good"))
+    llm.submit(2, ask("kill"))
+    found = dict[int, Any]()
+    with pytest.raises(ModelError, match="no worker of the llm is left"):
+        until(lambda: False, lambda: found.update(llm.poll(0.5)))
+    assert found[1].text == "said good" and llm.n_open == 1
+
+
+def test_closing_ends_open_requests_and_processes(pools, until, marks) -> None:
+    pool = pools.llm(holding(marks), n=1)
+    llm = RayLLM(pool)
+    llm.submit(1, ask("hold on"))
+    until((marks / "hold-on").exists, lambda: llm.poll(0.05))
+    pid = int((marks / "hold-on").read_text())
+    llm.close()
+    until(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2])
+    with pytest.raises(Cancelled):
+        llm.complete([ask("more")])
+    llm.close()

@@ -1,0 +1,235 @@
+"""Whole runs with real workers: the index and the answers of a run without, commands, signals, real small models."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpu_rag
+from gpu_rag.models.llm.cache import CachedLLM
+from gpu_rag.models.llm.replay import RecordingLLM
+from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.scale.llm import RayLLM
+from gpu_rag.types import Question, Request
+
+pytestmark = pytest.mark.ray
+
+ASKED = [
+    Question("q1", "Who founded the University of Loss?"),
+    Question("q2", "Where was the designer of the Halden Bridge born?"),
+    Question("q3", "Who was mayor where the Halden Bridge stands?"),
+]
+SCALE = {"address": "local", "embed_workers": 2, "llm_workers": 2, "embed_batch": 4}
+METHOD = "ppr"
+
+
+def extract(request: Request) -> str:
+    """Entities to a passage, one word to a question."""
+    if "Title: " not in request.prompt:
+        return f"word {sum(map(ord, request.prompt)) % 97}"
+    title = request.prompt.split("Title: ")[1].split("\n")[0]
+    entity = {"name": title, "aliases": [], "types": ["place"], "description": "a name"}
+    other = {"name": "Ves", "aliases": [], "types": [], "description": ""}
+    return json.dumps({"entities": [entity, other], "triples": [[title, "lies on", "Ves"]]})
+
+
+def settings_of(llm: str, scale: dict[str, Any] | None = None, **runtime: Any) -> dict[str, Any]:
+    models = {"embedder": "hash", "llm": llm}
+    return {"models": models, "index": {"extractor": "llm"}, "runtime": runtime, **({"scale": scale} if scale else {})}
+
+
+@pytest.fixture
+def recorded(tiny_corpus: Path, tmp_path: Path) -> str:
+    """replay:FILE with all that a build and answers ask."""
+    path = tmp_path / "recorded.jsonl"
+    given = settings_of("smollm2")
+    gpu_rag.build(tiny_corpus, tmp_path / "first", settings=given, llm=RecordingLLM(ScriptedLLM(extract), path))
+    index = gpu_rag.Index.open(tmp_path / "first")
+    index.answer(ASKED, method=METHOD, settings=given, llm=RecordingLLM(ScriptedLLM(extract), path))
+    return f"replay:{path}"
+
+
+def settled(answer: Any) -> dict[str, Any]:
+    """An answer without its seconds."""
+    usage = {name: value for name, value in vars(answer.usage).items() if not name.endswith("_s")}
+    return {**vars(answer), "usage": usage, "trace": [{**vars(step), "s": 0} for step in answer.trace]}
+
+
+def test_index_and_answers_are_those_of_a_run_without_workers(local_ray, tiny_corpus, tmp_path, recorded) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    plain = gpu_rag.build(tiny_corpus, here, settings=settings_of(recorded))
+    report = gpu_rag.build(tiny_corpus, there, settings=settings_of(recorded, SCALE))
+    assert report.manifest.digest() == plain.manifest.digest()
+    assert report.stages["extraction"].llm_calls == 6
+    workers = json.loads((there / "run.json").read_text())["workers"]
+    assert {role: pool["workers"] for role, pool in workers.items()} == {"embedder": 2, "llm": 2}
+    assert "workers" not in json.loads((here / "run.json").read_text())
+    again = gpu_rag.build(tiny_corpus, there, settings=settings_of(recorded, SCALE))
+    assert all(stage.skipped for stage in again.stages.values())
+    answers = gpu_rag.Index.open(here).answer(ASKED, method=METHOD, settings=settings_of(recorded))
+    assert {answer.status for answer in answers} == {"answered"}
+    for driver in ("rounds", "streaming"):
+        given = settings_of(recorded, SCALE, driver=driver)
+        on_workers = gpu_rag.Index.open(there).answer(ASKED, method=METHOD, settings=given)
+        assert [settled(a) for a in on_workers] == [settled(a) for a in answers]
+
+
+def test_one_role_on_workers_leaves_the_other_here(local_ray, tiny_corpus, tmp_path, recorded) -> None:
+    given = settings_of(recorded, {**SCALE, "llm_workers": 0})
+    report = gpu_rag.build(tiny_corpus, tmp_path / "there", settings=given)
+    assert list(report.workers) == ["embedder"]
+
+
+def test_a_run_that_was_interrupted_asks_nothing_twice_that_it_has(pools, marks, tmp_path) -> None:
+    def answer(request: Request) -> str:
+        import os
+
+        file = os.open(f"{marks}/asked", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(file, f"{request.prompt}\n".encode())
+        os.close(file)
+        return "fine"
+
+    requests = [Request("Answer.", f"question {i}") for i in range(60)]
+    had: list[str] = []
+
+    def interrupt(i: int, reply: Any) -> None:
+        had.append(requests[i].prompt)
+        if len(had) == 10:
+            raise KeyboardInterrupt
+
+    pool = pools.llm(answer, window=4)
+    llm = CachedLLM(RayLLM(pool), tmp_path / "replies.sqlite")
+    with pytest.raises(KeyboardInterrupt):
+        llm.complete(requests, interrupt)
+    assert len(llm) >= 10
+    assert all(reply.text == "fine" for reply in llm.complete(requests))
+    asked = Counter((marks / "asked").read_text().splitlines())
+    assert set(asked) == {request.prompt for request in requests}
+    assert {asked[prompt] for prompt in had} == {1} and sum(asked.values()) <= 60 + 2 * 4
+
+
+# --- processes -------------------------------------------------------------------------------------
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.scale.crew import Plan
+from gpu_rag.scale.llm import RayLLM
+from gpu_rag.scale.pool import Pool
+from gpu_rag.scale.worker import Loaded, LLMWorker
+from gpu_rag.settings_scale import ScaleSettings
+from gpu_rag.types import Request
+
+mark = Path(sys.argv[1])
+
+def build():
+    def answer(request):
+        mark.touch()
+        time.sleep(1000)
+    return Loaded(ScriptedLLM(answer), 4)
+
+pool = Pool(ScaleSettings(address="local"), Plan("llm", LLMWorker, build, 1, 1.0, 0.0, streams=True))
+try:
+    RayLLM(pool).complete([Request("", "go on")])
+finally:
+    pool.close()
+    print("closed", flush=True)
+"""
+
+
+def of_session(session: int) -> list[str]:
+    """The processes of a session that are not zombies."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, rest = stat.read_text().rpartition(")")
+        except OSError:
+            continue
+        if rest.split()[3] == str(session) and rest.split()[0] != "Z":
+            found.append(name)
+    return found
+
+
+def started(command: list[str], **options: Any) -> subprocess.Popen:
+    return subprocess.Popen(command, start_new_session=True, text=True, stderr=subprocess.PIPE, **options)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_no_process_of_a_local_ray(number: int, tmp_path: Path, until) -> None:
+    mark = tmp_path / "mark"
+    process = started([sys.executable, "-c", SCRIPT, str(mark)], stdout=subprocess.PIPE)
+    try:
+        until(lambda: mark.exists() or process.poll() is not None)
+        assert process.poll() is None, process.communicate()[1]
+        assert len(of_session(process.pid)) > 3
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)  # as a terminal does
+        else:
+            process.send_signal(number)
+        out, err = process.communicate(timeout=600)
+        assert process.returncode != 0
+        if number == signal.SIGINT:
+            assert "closed" in out and "KeyboardInterrupt" in err
+        until(lambda: not of_session(process.pid))
+    finally:
+        if process.poll() is None:
+            process.kill()
+
+
+@pytest.fixture
+def command(tmp_path: Path):
+    """command("index", corpus, ...): a command as a process of its own; its JSON document."""
+
+    def run(*words: object) -> Any:
+        done = subprocess.run(line(*words, "--json"), capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run
+
+
+def line(*words: object) -> list[str]:
+    return [sys.executable, "-m", "gpu_rag", *map(str, words)]
+
+
+def sets(**settings: Any) -> list[str]:
+    return [word for name, value in settings.items() for word in ("--set", f"{name.replace('__', '.')}={value}")]
+
+
+def test_commands_with_real_small_models_interrupted_and_continued(command, tiny_corpus, tmp_path, until) -> None:
+    scale = sets(scale__address="local", scale__embed_workers=2, scale__llm_workers=1, models__vector_cache_gib=0)
+    here = gpu_rag.build(tiny_corpus, tmp_path / "here", settings={"models": {"vector_cache_gib": 0}})
+    there = command("index", tiny_corpus, "--out", tmp_path / "there", *scale)
+    assert there["workers"]["embedder"]["workers"] == 2 and "llm" not in there["workers"]
+    assert gpu_rag.Index.open(tmp_path / "there").manifest.digest() == here.manifest.digest()
+    rows = [{"id": f"q{i}", "question": f"Where is the river number {i}?"} for i in range(12)]
+    questions, out = tmp_path / "questions.jsonl", tmp_path / "answers.jsonl"
+    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["answer", tmp_path / "there", questions, "--method", "dense", "--out", out, *scale]
+    slow = [*words, *sets(runtime__max_live=1)]
+    process = started(line(*slow))
+    until(lambda: (out.exists() and out.read_text().count("\n") >= 2) or process.poll() is not None)
+    assert process.poll() is None, process.stderr.read()
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=600)
+    assert process.returncode == 1 and "stopped by Ctrl-C" in err
+    until(lambda: not of_session(process.pid))
+    document = command(*words, "--driver", "streaming")
+    assert (document["n"], document["failed"]) == (12, 0) and document["kept"] >= 2
+    assert document["workers"]["llm"] == {**document["workers"]["llm"], "workers": 1, "cpus": 1.0, "deaths": 0}
+
+
+def test_a_cluster_that_does_not_answer_is_named(tiny_corpus, tmp_path) -> None:
+    words = ("index", tiny_corpus, "--out", tmp_path / "x", *sets(scale__address="127.0.0.1:1"))
+    done = subprocess.run(line(*words), capture_output=True, text=True, timeout=600)
+    assert done.returncode == 1
+    assert "no Ray cluster; given scale.address=127.0.0.1:1: " in done.stderr and "ray start --head" in done.stderr
