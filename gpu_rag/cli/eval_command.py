@@ -21,7 +21,7 @@ from gpu_rag.cli.options import (
 )
 from gpu_rag.cli.progress import Bars
 from gpu_rag.errors import UsageError
-from gpu_rag.report.accounts import graph_ops_line, joined_ops
+from gpu_rag.report.accounts import graph_ops_line, joined_ops, workers_lines
 
 if TYPE_CHECKING:
     from gpu_rag.engine import Engine
@@ -95,6 +95,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         engine.models.close()
     document = comparison.document
     document["rejects"] = len(rejects)
+    if workers := engine.models.on_workers():
+        document["workers"] = workers
     if options.report:
         from gpu_rag.report.evaluation import evaluation_page
         from gpu_rag.report.page import write
@@ -161,6 +163,8 @@ def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) 
     if "judge" in document:
         parts.append(judge_line(document))
     parts.append(f"graph ops: {graph_ops_line(joined_ops(entry['graph_ops'] for entry in methods.values()))}")
+    if "workers" in document:
+        parts.append("\n".join(workers_lines(document["workers"])))
     return "\n\n".join(parts)
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch  # the command line reads `spelled` without loading it
 
 IMPLEMENTATIONS = ("numba", "torch")
+MOST_THREADS = 1024  # more than any machine has: a library asked for more ends the process
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
@@ -106,9 +107,9 @@ def pick_implementation(device: torch.device, implementation: str = "auto", op: 
 
 
 def check_threads(threads: int) -> None:
-    """Raises BadInput unless `threads` >= 1."""
-    if threads < 1:
-        raise BadInput("threads is out of range", given=threads, expected=">= 1")
+    """Raises BadInput unless `threads` is 1 to MOST_THREADS."""
+    if not 1 <= threads <= MOST_THREADS:
+        raise BadInput("threads is out of range", given=threads, expected=f">= 1, at most {MOST_THREADS:,}")
 
 
 def run_parts(work: Callable[[Part], Result], parts: Iterable[Part], threads: int) -> list[Result]:

@@ -18,8 +18,10 @@ from gpu_rag.graph.backend import pick_implementation, run_parts
 from gpu_rag.graph.blocks import check_blocks, local_nodes
 from gpu_rag.graph.csr import row_of_entry, transpose
 from gpu_rag.graph.pagerank_job import Options
+from gpu_rag.graph.pagerank_questions import way_out
 from gpu_rag.graph.pagerank_teleport import Array, Teleport, teleport_of_seeds
 from gpu_rag.graph.ragged import row_of_value
+from gpu_rag.graph.room import check_room, is_small
 from gpu_rag.graph.segments import SegmentSum
 from gpu_rag.types import CSR, Blocks, Ragged
 
@@ -47,7 +49,8 @@ def blocks_pagerank(
     >= 0 with the same offsets, scaled to sum to 1 in each list (all alike if None; a node given twice counts twice).
     An empty list gives a block of zeros.
     damping: d in [0, 1). tol: each block has |values - p|_1 <= tol, tol in [1e-12, 1], proved in f64, apart from the
-    rounding of the result to f32 (at most 6e-8). The values of a block sum to 1 (to 1e-5). max_iter: most steps.
+    rounding of the result to f32 (at most 6e-8). The values of a block sum to 1 (to 1e-5). max_iter: most steps, up to
+    10^6. From damping .999 on, rounding may keep a proof above 1e-12; the error then names a tol that was reached.
     implementation: numba (one block after another, in the cache: SOR with a correction of the mass where a block is
     symmetric, else Gauss-Seidel; see `blocks_pagerank_kernels`) | torch (all blocks together on any device: Chebyshev
     where symmetric, else power) | auto. The two agree within 2 tol, not bit by bit. threads: blocks solved at once
@@ -62,6 +65,7 @@ def blocks_pagerank(
     chosen = pick_implementation(blocks.csr.indptr.device, implementation, "blocks_pagerank")
     check_blocks(blocks)
     rows = local_nodes(blocks, seeds, "seeds")
+    _check_room(blocks, chosen)
     teleport = teleport_of_seeds(max(blocks.csr.n, 1), rows, weights)
     solve = _by_numba if chosen == "numba" else _by_torch
     values, bound = solve(blocks, teleport, options)
@@ -71,9 +75,23 @@ def blocks_pagerank(
             "PageRank of a block did not converge",
             given=f"block {unsolved[0]}: L1 error up to {bound[unsolved[0]]:.2g} after {max_iter} steps",
             expected=f"<= {tol:g}",
-            do="raise max_iter, or lower damping",
+            do=way_out(float(bound[unsolved[0]]), damping),
         )
     return Ragged(values, blocks.offsets)
+
+
+def _check_room(blocks: Blocks, chosen: str) -> None:
+    """Raises BadInput where the result and the state of the largest block (numba), or of all blocks (torch), cannot
+    fit."""
+    n, m, offsets = blocks.csr.n, blocks.csr.m, blocks.offsets
+    if is_small(60 * (n + m)):
+        return
+    if chosen == "torch":
+        least = 32 * (n + m)
+    else:
+        sizes, entries = offsets.diff(), blocks.csr.indptr[offsets].diff()
+        least = 4 * n + (int((52 * sizes + 8 * entries).max()) if len(sizes) else 0)
+    check_room(least, offsets.device, f"blocks of {n:,} nodes", "ask fewer questions at a time")
 
 
 def _by_numba(blocks: Blocks, teleport: Teleport, options: Options) -> tuple[torch.Tensor, Array]:
@@ -93,7 +111,8 @@ def _by_numba(blocks: Blocks, teleport: Teleport, options: Options) -> tuple[tor
         )  # fmt: skip
 
     cost = indptr[offsets] + offsets  # of the blocks before each
-    run_parts(part, _spans(cost, 1 if options.threads == 1 else PARTS * options.threads), options.threads)
+    n_parts = 1 if options.threads == 1 else min(PARTS * options.threads, teleport.batch)
+    run_parts(part, _spans(cost, n_parts), options.threads)
     return values, bound
 
 

@@ -29,11 +29,13 @@ from gpu_rag.graph.backend import check_threads, pick_implementation, run_parts
 from gpu_rag.graph.blocks import check_blocks, local_nodes
 from gpu_rag.graph.bubble_events import ALONE, INSIDE, MEETING, MOST_GROUPS, Found, trees_by_torch
 from gpu_rag.graph.compiled import compiled_checks
-from gpu_rag.graph.ragged import arrays_of, check_ragged
+from gpu_rag.graph.ragged import arrays_of, check_ragged, row_of_value
+from gpu_rag.graph.room import check_room, is_small
 from gpu_rag.types import Blocks, Ragged
 
 __all__ = ["ALONE", "INSIDE", "MEETING", "MOST_GROUPS", "Bubbles", "bubble_expansion"]
 
+STATE, STATE_BY_TORCH = 28, 16  # bytes of a node and group that are held at once, at least
 _QUESTIONS = 16  # that a thread takes at a time
 
 
@@ -88,6 +90,7 @@ def bubble_expansion(
     check_threads(threads)
     if limit < 1:
         raise BadInput("limit is out of range", given=limit, expected=">= 1")
+    _check_room(blocks, groups, chosen)
     if chosen == "numba":
         found = _by_numba(blocks, paid, rows, groups, limit, cover_first, threads)
     else:
@@ -121,6 +124,20 @@ def _checked_costs(blocks: Blocks, costs: torch.Tensor) -> torch.Tensor:
         given = f"{most} nodes with costs up to {largest}"
         raise BadInput("a path could cost too much", given=given, expected="nodes * cost < 2^31, fewer than 2^28 nodes")
     return costs.long().clamp(min=1)
+
+
+def _check_room(blocks: Blocks, groups: Ragged, chosen: str) -> None:
+    """Raises BadInput where the state of the largest block (numba), or of all blocks (torch), cannot fit."""
+    n, device = blocks.csr.n, groups.values.device
+    if is_small(STATE * n * MOST_GROUPS):
+        return
+    sizes, n_groups = blocks.offsets.diff(), torch.zeros(groups.batch, dtype=torch.int64, device=device)
+    n_groups.scatter_reduce_(0, row_of_value(groups), groups.values.long() + 1, "amax")
+    if chosen == "torch":
+        least = STATE_BY_TORCH * n * int(n_groups.max()) if groups.batch else 0
+    else:
+        least = STATE * int((sizes * n_groups).max()) if groups.batch else 0
+    check_room(least, device, "the state of nodes and groups", "expand fewer questions at a time, or smaller blocks")
 
 
 def _by_numba(

@@ -8,6 +8,8 @@ from functools import partial
 import torch
 
 from gpu_rag.errors import BadInput
+from gpu_rag.graph.compiled import compiled_checks
+from gpu_rag.graph.csr import check_range
 from gpu_rag.graph.dots import LONGEST, check_unit_rows, exact_dots
 from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, without
 from gpu_rag.graph.ragged import check_ragged, ragged_of_keys, row_of_value
@@ -26,9 +28,9 @@ def node_costs(
     """1 + floor((1 - cos(q, u)) * 2^14) for pairs of a question and a node: i32[P], 1 to 32,769.
 
     queries: f16/f32[B, D]; vectors: f16/f32[N, D]; unit rows (to 1 %), or zeros (cost 16,385). Rows of `vectors` are
-    too many to be checked in every call: only a product that unit rows cannot have is refused. question, node: i64[P].
-    Products are exact (see `dots`), so a cost is the same number on every machine, in any batch and order. Raises
-    BadInput.
+    too many to be checked in every call: only a product that unit rows cannot have is refused. question, node:
+    i32/i64[P], in [0, B) and [0, N). Products are exact (see `dots`), so a cost is the same number on
+    every machine, in any batch and order. Raises BadInput.
     """
     check_unit_rows(queries, "queries")
     if (
@@ -38,13 +40,42 @@ def node_costs(
     ):
         given = f"{vectors.dtype} {tuple(vectors.shape)}"
         raise BadInput("vectors do not fit the queries", given=given, expected=f"f16 or f32 [N, {queries.shape[1]}]")
+    _check_pairs(queries, vectors, question, node)
     cosine = exact_dots(queries, question, vectors, node)
+    checks = compiled_checks(cosine.device)
+    if checks is None or not checks.are_within(cosine.numpy(), LONGEST * LONGEST):
+        _refuse_long(cosine, node)
+    return (((1 - cosine.clamp(-1, 1)) * STEPS).floor() + 1).int()
+
+
+def _refuse_long(cosine: torch.Tensor, node: torch.Tensor) -> None:
+    """Raises BadInput for the first product that unit rows cannot have."""
     bad = ~(cosine.abs() <= LONGEST * LONGEST)
     if bool(bad.any()):
         at = int(bad.nonzero()[0, 0])
         given = f"product {float(cosine[at]):.6g} with node {int(node[at])}"
         raise BadInput("vectors are not unit rows", given=given, expected="length 1, or a row of zeros")
-    return (((1 - cosine.clamp(-1, 1)) * STEPS).floor() + 1).int()
+
+
+def _check_pairs(queries: torch.Tensor, vectors: torch.Tensor, question: torch.Tensor, node: torch.Tensor) -> None:
+    """Raises BadInput unless both name rows, one of each a pair. The host waits for a device once."""
+    for name, ids in (("questions", question), ("nodes", node)):
+        if ids.dtype not in (torch.int32, torch.int64) or ids.dim() != 1 or ids.shape != question.shape:
+            given = f"{name} {ids.dtype} {tuple(ids.shape)}"
+            raise BadInput("pairs are no lists", given=given, expected="i32 or i64 [P], as many of both")
+    if not queries.device == vectors.device == question.device == node.device:
+        devices = {str(part.device) for part in (queries, vectors, question, node)}
+        raise BadInput("pairs are on several devices", given=", ".join(sorted(devices)), expected="one")
+    ends = (question, queries.shape[0], "the question of a pair"), (node, vectors.shape[0], "the node of a pair")
+    checks = compiled_checks(node.device)
+    if checks is not None:
+        sound = checks.are_pairs(*(part for ids, n, _ in ends for part in (ids.contiguous().numpy(), n)))
+    else:
+        outside = [((ids < 0) | (ids.long() >= n)).any() for ids, n, _ in ends]
+        sound = not bool(torch.stack(outside).any())
+    if not sound:
+        for ids, n, what in ends:
+            check_range(ids, n, what)
 
 
 def localise(

@@ -24,6 +24,24 @@ def are_lists(values: Any, offsets: Any, n: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
+def are_pairs(left: Any, n: Any, right: Any, m: Any) -> Any:
+    """Whether all of `left` are in [0, n), and all of `right`, as many, in [0, m)."""
+    outside = False
+    for p in range(left.shape[0]):
+        outside |= (left[p] < 0) | (left[p] >= n) | (right[p] < 0) | (right[p] >= m)
+    return not outside
+
+
+@numba.njit(cache=True, nogil=True)
+def are_within(values: Any, most: Any) -> Any:
+    """Whether all are numbers from -most to most."""
+    outside = False
+    for p in range(values.shape[0]):
+        outside |= not (abs(values[p]) <= most)
+    return not outside
+
+
+@numba.njit(cache=True, nogil=True)
 def are_sets(values: Any, offsets: Any, n: Any) -> Any:
     """`are_lists` and `are_ascending` in one pass."""
     return are_lists(values, offsets, n) and are_ascending(values, offsets)

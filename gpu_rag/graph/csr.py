@@ -86,7 +86,9 @@ def _check_edges(src: torch.Tensor, dst: torch.Tensor, n: int, weight: torch.Ten
 
 def check_range(nodes: torch.Tensor, n: int, what: str) -> None:
     """Raises BadInput naming the first of `nodes` that is not in [0, n)."""
-    bad = (nodes < 0) | (nodes >= n)
+    bad = nodes < 0
+    if n <= torch.iinfo(nodes.dtype).max:  # torch would wrap a larger number around to one of this dtype
+        bad |= nodes >= n
     if bool(bad.any()):
         at = int(bad.nonzero()[0, 0])
         raise BadInput(f"{what} is no node", given=f"{int(nodes[at])} at position {at}", expected=f"0 <= node < {n}")

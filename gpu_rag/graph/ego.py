@@ -228,8 +228,11 @@ def induced_subgraphs(
     check_sets(nodes, "nodes", n=graph.n, device=graph.indptr.device)
     allowed = node_mask(graph, include, exclude)
     picked = pick_implementation(graph.indptr.device, implementation, "induced_subgraphs")
-    if nodes.values.shape[0] >= 2**31:
-        raise BadInput("too many nodes in all blocks", given=nodes.values.shape[0], expected="fewer than 2^31")
+    total = nodes.values.shape[0]
+    if total >= 2**31:
+        raise BadInput("too many nodes in all blocks", given=total, expected="fewer than 2^31")
+    least = 12 * total + (4 * graph.n if picked == "numba" else 12 * total)
+    check_room(least, graph.indptr.device, "the blocks", "cut out fewer questions at a time")
     kept = nodes if allowed is None else _kept(nodes, allowed)
     kept = Ragged(kept.values.int(), kept.offsets)
     indptr, columns, entries = (_inside_by_numba if picked == "numba" else _inside_by_torch)(graph, kept)

@@ -12,6 +12,7 @@ from gpu_rag.graph.backend import is_cpu, pick_implementation
 from gpu_rag.graph.room import check_room
 from gpu_rag.types import TopK
 
+MOST_BEST = 2**31 - 1  # there are no more ids
 QUERY_TILE = 256  # queries of a product, at most
 BLOCK = 32  # columns of a row that are compared by their largest first
 
@@ -28,8 +29,9 @@ def topk_rows(scores: torch.Tensor, k: int, *, lo: int = 0) -> TopK:
     """
     if scores.dim() != 2 or scores.dtype != torch.float32:
         raise BadInput("scores are no matrix", given=f"{scores.dtype} {tuple(scores.shape)}", expected="f32 [B, N]")
-    if k < 0 or lo < 0 or lo + scores.shape[1] > 2**31 - 1:
-        raise BadInput("k or lo is out of range", given=f"k={k}, lo={lo}", expected=">= 0, ids below 2^31")
+    if not 0 <= k <= MOST_BEST or lo < 0 or lo + scores.shape[1] > 2**31 - 1:
+        raise BadInput("k or lo is out of range", given=f"k={k}, lo={lo}", expected=">= 0, k and ids below 2^31")
+    check_room(8 * k * scores.shape[0], scores.device, "the result", "ask for fewer or for fewer rows at a time")
     width = min(k, scores.shape[1])
     ids = torch.full((scores.shape[0], k), -1, dtype=torch.int32, device=scores.device)
     best = torch.full((scores.shape[0], k), -torch.inf, dtype=torch.float32, device=scores.device)
@@ -130,8 +132,9 @@ def _check_vectors(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int)
         raise BadInput("queries and base are on different devices", given=queries.device, expected=base.device)
     if tile < 1:
         raise BadInput("tile is out of range", given=tile, expected=">= 1")
-    if k < 0 or base.shape[0] > 2**31 - 2:
-        raise BadInput("k is out of range", given=f"k={k}, {base.shape[0]} rows", expected=">= 0, fewer than 2^31 rows")
+    if not 0 <= k <= MOST_BEST or base.shape[0] > 2**31 - 2:
+        given, expected = f"k={k}, {base.shape[0]} rows", ">= 0, k and rows below 2^31"
+        raise BadInput("k is out of range", given=given, expected=expected)
 
 
 def refuse_infinite(vectors: torch.Tensor, name: str, first: int = 0) -> None:

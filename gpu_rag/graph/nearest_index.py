@@ -16,7 +16,8 @@ import torch
 from gpu_rag.errors import BadInput, MissingBackend, UsageError
 from gpu_rag.graph.backend import check_threads, chosen, preferred
 from gpu_rag.graph.dots import check_unit_rows, exact_dots, filter_for
-from gpu_rag.graph.nearest import nearest, topk_of
+from gpu_rag.graph.nearest import MOST_BEST, nearest, topk_of
+from gpu_rag.graph.room import check_room
 from gpu_rag.types import TopK
 
 IMPLEMENTATIONS = ("torch", "faiss")
@@ -67,11 +68,12 @@ class NearestIndex:
         alone or in any batch. Raises BadInput.
         """
         check_unit_rows(queries, "queries")
-        if queries.dtype != torch.float32 or queries.shape[1] != self.base.shape[1] or k < 0:
+        if queries.dtype != torch.float32 or queries.shape[1] != self.base.shape[1] or not 0 <= k <= MOST_BEST:
             given = f"{queries.dtype} {tuple(queries.shape)}, k={k}"
-            raise BadInput("queries do not fit", given=given, expected=f"f32 [B, {self.base.shape[1]}], k >= 0")
+            raise BadInput("queries do not fit", given=given, expected=f"f32 [B, {self.base.shape[1]}], 0 <= k < 2^31")
         if queries.device != self.base.device:
             raise BadInput("queries and base are on different devices", given=queries.device, expected=self.base.device)
+        check_room(8 * k * queries.shape[0], queries.device, "the result", "ask for fewer rows or queries at a time")
         step = PADDED if self.implementation == "faiss" else TILE
         tiles = [self._tile(queries[i : i + step], k) for i in range(0, queries.shape[0], step)]
         if not tiles:

@@ -12,7 +12,7 @@ import torch
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.backend import chosen
-from gpu_rag.graph.nearest import topk_rows
+from gpu_rag.graph.nearest import MOST_BEST, topk_rows
 from gpu_rag.graph.pagerank_graph import PageRankGraph, prepare
 from gpu_rag.graph.pagerank_job import Job, Options, pick_implementation
 from gpu_rag.graph.pagerank_teleport import teleport_of
@@ -45,9 +45,11 @@ def personalized_pagerank(
     seeds, rows scaled likewise. An empty list, or a prior row of zeros, gives a row of zeros.
     damping: d in [0, 1). tol: each row has |row - p|_1 <= tol, for tol in [1e-12, 1]; it is proved by a residual
     computed in f64, apart from the rounding of the result to f32 (at most 6e-8). Rows sum to 1 (to 1e-5).
+    From damping .999 on, rounding in f64 may keep a proof above 1e-12; the error then names a tol that was reached.
     max_iter: most steps a question, up to 10^6. solver: power | chebyshev (symmetric graphs) | sor (numba) | auto: sor
-    on numba, else chebyshev on a symmetric graph, else power. block: questions alive at once for scipy and torch; numba
-    takes 32 at a time, in rows of 32, of 8 or of one. threads: tiles solved at once (inside a tile, torch follows
+    on numba, else chebyshev on a symmetric graph, else power. Self-loops slow sor down: at damping .99 it may need more
+    than 200 steps where chebyshev does not. block: questions alive at once for scipy and torch; numba takes 32 at a
+    time, in rows of 32, of 8 or of one. threads: tiles solved at once (inside a tile, torch follows
     torch.set_num_threads).
     implementation: numba | scipy | torch | auto, or cugraph, which finds the start on a GPU: see `cugraph`.
     state: f32 | f16 (implementation torch) | auto: f32, until a figure of a GPU says otherwise. f16 takes the first
@@ -122,8 +124,8 @@ def pagerank_topk(
     lo, hi = (0, graph.n) if ids is None else ids
     if not 0 <= lo <= hi <= graph.n:
         raise BadInput("the range of nodes is not in the graph", given=f"ids=({lo}, {hi})", expected=f"0..{graph.n}")
-    if k < 0:
-        raise BadInput("a negative number of results", given=f"k={k}", expected=">= 0")
+    if not 0 <= k <= MOST_BEST:
+        raise BadInput("the number of results is out of range", given=f"k={k}", expected=">= 0 and < 2^31")
     job.check_room(8 * teleport.batch * k)
     best_ids = torch.empty(teleport.batch, k, dtype=torch.int32, device=graph.device)
     scores = torch.empty(teleport.batch, k, dtype=torch.float32, device=graph.device)

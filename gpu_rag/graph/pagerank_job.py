@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from gpu_rag.errors import BadInput, MissingBackend, UsageError
-from gpu_rag.graph.backend import has_numba, preferred
+from gpu_rag.graph.backend import check_threads, has_numba, preferred
 from gpu_rag.graph.cugraph import check_available, tile_maker
 from gpu_rag.graph.nearest import topk_rows
 from gpu_rag.graph.pagerank_graph import PageRankGraph
@@ -46,9 +46,10 @@ class Options:
             raise BadInput("damping is out of range", given=self.damping, expected="0 <= damping < 1")
         if not 1e-12 <= self.tol <= 1:
             raise BadInput("tol is out of range", given=self.tol, expected="1e-12 <= tol <= 1")
-        for name in ("max_iter", "block", "threads"):
+        for name in ("max_iter", "block"):
             if getattr(self, name) < 1:
                 raise BadInput(f"{name} is out of range", given=getattr(self, name), expected=">= 1")
+        check_threads(self.threads)
         if self.max_iter > MOST_STEPS:
             raise BadInput("max_iter is out of range", given=self.max_iter, expected=f"<= {MOST_STEPS:,}")
         if self.solver not in (*SOLVERS, "auto"):

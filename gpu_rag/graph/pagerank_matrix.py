@@ -71,7 +71,7 @@ class MatrixTile:
         nodes, pi = _restart_rows(teleport, questions, width, graph)
         at = torch.full((graph.n,), -1, dtype=torch.int32, device=graph.device)
         at[nodes] = torch.arange(nodes.shape[0], dtype=torch.int32, device=graph.device)
-        self.restart = Restart(pi.to(dtype), at)
+        self.restart = Restart(pi.to(dtype), at, of_all=teleport.prior is not None)
         self.x = torch.zeros(graph.n, width, dtype=dtype, device=graph.device)
         lost = graph.dangling[nodes, None] if plan.known_mass else torch.zeros_like(nodes[:, None], dtype=torch.bool)
         self.x[nodes] = (torch.where(lost, pi * (1 - plan.damping), pi) / self.scale[nodes]).to(dtype)

@@ -12,6 +12,7 @@ from gpu_rag.graph.pagerank_plan import Array, Plan
 from gpu_rag.graph.pagerank_solve import Gaps, Tile, solve_tile
 from gpu_rag.graph.pagerank_teleport import Teleport
 
+F64_GAP = 32 * 2.0**-52  # about the L1 gap below which steps in f64 may show rounding alone
 Unsolved = tuple[Array, Array, Array]  # questions that are not within the tolerance, their bounds and their steps
 SolveIn = Callable[[torch.dtype, Array, Array], Unsolved]  # of (precision, questions, their rows of the result)
 
@@ -36,8 +37,17 @@ def solve_questions(
             "PageRank did not converge",
             given=f"question {questions[0]}: L1 error up to {bound[0]:.2g} after {int(steps[0])} steps",
             expected=f"<= {plan.tol:g} within {plan.max_iter}",
-            do="raise max_iter, or lower damping",
+            do=way_out(float(bound[0]), plan.damping),
         )
+
+
+def way_out(bound: float, damping: float) -> str:
+    """What helps where a proved error stays above the tolerance: more steps, unless the gap is of the size of rounding,
+    which the proof takes 2 d / (1 - d) times."""
+    if bound * (1 - damping) <= 2 * damping * F64_GAP:
+        reached = f"raise tol to {1.1 * bound:.1e}, or lower damping"
+        return f"{reached}: what is left is of the size of rounding in f64, which more steps may not lower"
+    return "raise max_iter, or lower damping"
 
 
 def solve_columns(

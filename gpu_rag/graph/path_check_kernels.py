@@ -7,6 +7,8 @@ from typing import Any
 import numba
 import numpy as np
 
+from gpu_rag.graph.check_kernels import are_lists
+
 MOST_TOPICS = 64  # of a list that is looked through pair by pair
 
 
@@ -18,6 +20,39 @@ def are_paths(group: Any, question: Any, batch: Any) -> Any:
         sound &= (question[p] >= 0) & (question[p] < batch)
         sound &= (p == 0) | (group[p] >= group[p - 1])
     return sound
+
+
+@numba.njit(cache=True, nogil=True)
+def are_of_kind(
+    group: Any, question: Any, nodes: Any, edges: Any, offsets: Any, per_topic: Any, per_question: Any, n: Any,
+    padded: Any,
+) -> Any:  # fmt: skip
+    """`are_paths`, and whether they are of a `Kind`, whose fields follow: the group is one of the question's; nodes
+    are in [0, n) and edges >= 0, or both -1 from some place on if `padded`."""
+    if not are_paths(group, question, offsets.shape[0] - 1):
+        return False
+    sound = True
+    for p in range(group.shape[0]):
+        b = question[p]
+        sound &= group[p] >= per_topic * offsets[b] + per_question * b
+        sound &= group[p] < per_topic * offsets[b + 1] + per_question * (b + 1)
+        on = (nodes[p, 0] >= 0) & (nodes[p, 0] < n)
+        sound &= on
+        for h in range(edges.shape[1]):
+            node, edge = nodes[p, h + 1], edges[p, h]
+            on &= node >= 0
+            there = on & (node < n) & (edge >= 0)
+            sound &= there | (padded & (not on) & (node == -1) & (edge == -1))
+    return sound
+
+
+@numba.njit(cache=True, nogil=True)
+def are_chains(values: Any, offsets: Any, n: Any, longest: Any, most: Any) -> Any:
+    """`are_lists` of topics below n, and whether no path may be longer than `most` hops."""
+    long = False
+    for b in range(longest.shape[0]):
+        long |= longest[b] > most
+    return not long and are_lists(values, offsets, n)
 
 
 @numba.njit(cache=True, nogil=True)

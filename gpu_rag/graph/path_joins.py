@@ -9,8 +9,19 @@ import torch
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.backend import pick_implementation
-from gpu_rag.graph.path_set import MOST_HOPS, PathGraph, PathSet, check_count, check_paths, in_order, padded
-from gpu_rag.graph.ragged import check_ragged, expand, row_of_value
+from gpu_rag.graph.compiled import compiled_checks
+from gpu_rag.graph.path_set import (
+    MOST_HOPS,
+    NO_END,
+    Kind,
+    PathGraph,
+    PathSet,
+    check_count,
+    check_paths,
+    in_order,
+    padded,
+)
+from gpu_rag.graph.ragged import are_broken, arrays_of, check_ragged, check_tensors, expand, row_of_value
 from gpu_rag.types import Ragged
 
 MOST_PAIRS = 1 << 26  # that one call may try, unless it says otherwise
@@ -52,13 +63,15 @@ def path_parts(
     PathSet with group = topics.offsets[b] + b + s for part s of question b: s = 0 comes before the first topic and
     s = k after the last (paths of 1..D hops, only where that end is open), others lead from topic s to topic s + 1,
     counted from 1: the edge between them, or f hops from the one and f or f - 1 from the other that end in one node
-    and share no other. So each is found once. most: raises BadInput where more pairs than this would have to be tried.
-    implementation: numba | torch | auto, both give the same integers. Raises BadInput, UsageError, MissingBackend.
+    and share no other. So each is found once. Edges are carried along, whatever their numbers. most: raises BadInput
+    where more pairs than this would have to be tried. implementation: numba | torch | auto, both give the same
+    integers. Raises BadInput, UsageError, MissingBackend.
     """
-    check_ends(topics, ends)
     check_ragged(topics, "topics", n=graph.n, device=graph.device)
+    check_ends(topics, ends)
+    kind = Kind(topics.offsets, 1, 0, graph.n, padded=False)
     for paths in hops:
-        check_paths(paths, topics.batch, graph.device)
+        check_paths(paths, topics.batch, graph.device, kind)
     if not hops or any(paths.edges.shape[1] != h for h, paths in enumerate(hops)):
         raise BadInput("hops are not in order", given=[p.edges.shape[1] for p in hops], expected="0, 1, 2, ..")
     if pick_implementation(graph.device, implementation, "path_parts") == "numba":
@@ -178,13 +191,14 @@ def chain_paths(
     question, ascending by (question, nodes). most, implementation: as in `path_parts`. Raises BadInput, UsageError,
     MissingBackend.
     """
+    check_tensors(topics, "topics", None)
     check_ends(topics, ends)
-    check_paths(parts, topics.batch, topics.offsets.device)
     _check_window(window, topics)
-    if step > 0 and whole is None:
+    check_paths(parts, topics.batch, topics.offsets.device, Kind(topics.offsets, 1, 1))
+    if step < 0 or (step > 0 and whole is None):
         raise BadInput("a chain has no beginning", given=f"step {step}", expected="step 0 first")
     if step > 0 and whole is not None:
-        check_paths(whole, topics.batch, topics.offsets.device)
+        check_paths(whole, topics.batch, topics.offsets.device, Kind(topics.offsets, 0, 1))
     if pick_implementation(topics.offsets.device, implementation, "chain_paths") == "numba":
         from gpu_rag.graph.path_joins_numba import chain_by_numba
 
@@ -211,13 +225,21 @@ def chain_paths(
 
 
 def _check_window(window: Window, topics: Ragged) -> None:
+    """Raises BadInput unless `window` and the lists of the topics are sound. The host waits for a device once."""
     for name, side in (("least", window.least), ("longest", window.longest)):
         if side.dtype != torch.int64 or side.shape != (topics.batch,) or side.device != topics.offsets.device:
             given = f"{side.dtype} {tuple(side.shape)} on {side.device}"
             raise BadInput(f"window.{name} does not fit", given=given, expected=f"i64 [{topics.batch}]")
-    if bool((window.longest > MOST_HOPS).any()):
-        given = f"longest={int(window.longest.max())}"
-        raise BadInput("paths are too long", given=given, expected=f"at most {MOST_HOPS} hops")
+    if compiled_checks(topics.offsets.device) is not None:
+        from gpu_rag.graph.path_check_kernels import are_chains
+
+        if are_chains(*arrays_of(topics), NO_END, window.longest.contiguous().numpy(), MOST_HOPS):
+            return  # the slow check below says what is wrong
+    elif not bool((window.longest > MOST_HOPS).any() | are_broken(topics, NO_END)):
+        return
+    check_ragged(topics, "topics", n=NO_END)
+    given = f"longest={int(window.longest.max())}"
+    raise BadInput("paths are too long", given=given, expected=f"at most {MOST_HOPS} hops")
 
 
 def _extended(whole: PathSet, parts: PathSet, most: int) -> Iterator[PathSet]:

@@ -13,7 +13,6 @@ from gpu_rag.graph.path_set import PathGraph, PathSet, check_count
 from gpu_rag.types import Ragged
 
 Array = np.ndarray[Any, Any]
-Columns = tuple[Array, Array, Array, Array]
 Window = tuple[Array, Array]
 
 
@@ -23,7 +22,7 @@ def parts_by_numba(
     """`path_parts` of checked inputs. opens, last: bool[B], the two flags of `Ends`."""
     csr, (values, offsets) = graph.csr, _topics_of(topics)
     closes = _open_behind(opens, last, np.diff(offsets))
-    held, width = [columns_of(paths) for paths in hops], max(2 * (len(hops) - 1), 1)
+    held, width = [paths.columns for paths in hops], max(2 * (len(hops) - 1), 1)
     number = graph.edge.contiguous().numpy()
     indptr, indices = csr.indptr.contiguous().numpy(), csr.indices.contiguous().numpy()
     found = [kernels.direct(indptr, indices, number, values, offsets, width)]
@@ -45,13 +44,13 @@ def chain_by_numba(
     """`chain_paths` of checked inputs. opens, last: bool[B], the two flags of `Ends`; window: (least, longest)."""
     values, offsets = _topics_of(topics)
     least, longest = window
-    added, size = columns_of(parts), np.diff(offsets)
+    added, size = parts.columns, np.diff(offsets)
     room = max(int(longest.max(initial=0)), 0)
     if whole is None:
         width = min(parts.edges.shape[1], room)
         question, nodes, edges = kernels.begin(added, values, offsets, opens, least, longest, width)
     else:
-        held, spans = columns_of(whole), kernels.spans_of_parts(added, offsets, step)
+        held, spans = whole.columns, kernels.spans_of_parts(added, offsets, step)
         goes_on = (size > step) | ((size == step) & _open_behind(opens, last, size))
         check_count(kernels.tried(held, spans, goes_on), most, "joints")
         width = min(whole.edges.shape[1] + parts.edges.shape[1], room)
@@ -62,14 +61,6 @@ def chain_by_numba(
 def _open_behind(opens: Array, last: Array, size: Array) -> Array:
     """bool[B]: whether the path goes on after the last topic; see `checked_ends`."""
     return last | (~opens & (size == 1))
-
-
-def columns_of(paths: PathSet) -> Columns:
-    """A set as the kernels take it."""
-    group, question, nodes, edges = (
-        part.contiguous().numpy() for part in (paths.group, paths.question, paths.nodes, paths.edges)
-    )
-    return group, question, nodes, edges
 
 
 def _topics_of(topics: Ragged) -> tuple[Array, Array]:

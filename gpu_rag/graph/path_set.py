@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.compiled import compiled_checks
 from gpu_rag.types import CSR
 
+Array = np.ndarray[Any, Any]
+Columns = tuple[Array, Array, Array, Array]
+
+NO_END = 2**31 - 1  # of the numbers of nodes, where an op does not know the graph
 MOST_HOPS = 22  # of a path: the sum of so many unit vectors has an exact squared length, see `path_scores`
 
 
@@ -52,6 +59,14 @@ class PathSet:
         """Number of paths P."""
         return int(self.nodes.shape[0])
 
+    @cached_property
+    def columns(self) -> Columns:
+        """(group, question, nodes, edges) as kernels on the CPU take them."""
+        group, question, nodes, edges = (
+            part.contiguous().numpy() for part in (self.group, self.question, self.nodes, self.edges)
+        )
+        return group, question, nodes, edges
+
     @property
     def lengths(self) -> torch.Tensor:
         """Hops of each path: i64[P]."""
@@ -64,33 +79,91 @@ class PathSet:
         return PathSet(self.group[which], self.question[which], self.nodes[which], self.edges[which])
 
 
-def check_paths(paths: PathSet, batch: int, device: torch.device) -> None:
-    """Raises BadInput where `paths` are not of these questions, or not where the graph is."""
-    shapes = [tuple(part.shape) for part in (paths.group, paths.question, paths.nodes, paths.edges)]
-    size, width = paths.nodes.shape
-    if shapes != [(size,), (size,), (size, width), (size, width - 1)]:
-        raise BadInput("paths have no common shape", given=shapes, expected="[P], [P], [P, W + 1], [P, W]")
-    if any(part.device != device for part in (paths.group, paths.question, paths.nodes, paths.edges)):
-        raise BadInput("paths are on another device", given=paths.nodes.device, expected=device)
-    if not size or _are_paths(paths, batch):
+class Kind(NamedTuple):
+    """Which paths an op takes. The groups of question b are those from start(b) up to start(b + 1), where start(b) is
+    per_topic * offsets[b] + per_question * b.
+
+    offsets: i64[B+1], of the checked topics; n: nodes have smaller numbers; padded: whether a path may be shorter than
+    the longest. Edges may have any number: they are carried along, and looked at where they are read (`score_paths`).
+    """
+
+    offsets: torch.Tensor
+    per_topic: int
+    per_question: int
+    n: int = NO_END
+    padded: bool = True
+
+
+def check_paths(paths: PathSet, batch: int, device: torch.device, kind: Kind | None = None) -> None:
+    """Raises BadInput where `paths` are not of these questions, of another kind than `kind`, or not where the graph
+    is."""
+    _check_columns(paths, device)
+    if not paths.size or _are_paths(paths, batch, kind):
         return  # the slow check below says what is wrong
     falls = (paths.group.diff() < 0).any()
-    falling, least, most = torch.stack([falls.long(), *paths.question.aminmax()]).tolist()  # one wait for the device
+    found = torch.stack([falls.long(), *paths.question.aminmax()])
+    found = found if kind is None else torch.cat([found, _misfits(paths, batch, kind).any(1).long()])
+    falling, least, most, *misfits = found.tolist()  # one wait for the device
     if falling:
         raise BadInput("paths are not in order", given="a group that falls", expected="ascending groups")
     if not 0 <= least <= most < batch:
         given = f"question {most if most >= batch else least}"
         raise BadInput("a path is of no question", given=given, expected=f"0..{batch - 1}")
+    if kind is not None and any(misfits):
+        _refuse_misfit(paths, batch, kind)
 
 
-def _are_paths(paths: PathSet, batch: int) -> bool:
+def _check_columns(paths: PathSet, device: torch.device) -> None:
+    """The part of `check_paths` that needs no look at a number: dtypes, shapes and devices."""
+    group, question, nodes, edges = paths.group, paths.question, paths.nodes, paths.edges
+    if not group.dtype == question.dtype == torch.int64 or not nodes.dtype == edges.dtype == torch.int32:
+        given = ", ".join(str(part.dtype) for part in (group, question, nodes, edges))
+        raise BadInput("paths have other dtypes", given=given, expected="i64, i64, i32, i32")
+    shapes = [tuple(part.shape) for part in (group, question, nodes, edges)]
+    size, width = shapes[2] if len(shapes[2]) == 2 else (0, 0)
+    if shapes != [(size,), (size,), (size, width), (size, width - 1)]:
+        raise BadInput("paths have no common shape", given=shapes, expected="[P], [P], [P, W + 1], [P, W]")
+    if not group.device == question.device == nodes.device == edges.device == device:
+        raise BadInput("paths are on another device", given=nodes.device, expected=device)
+
+
+def _are_paths(paths: PathSet, batch: int, kind: Kind | None) -> bool:
     """Whether a compiled pass finds nothing wrong; False also where there is none."""
     if compiled_checks(paths.group.device) is None:
         return False
-    from gpu_rag.graph.path_check_kernels import are_paths
+    from gpu_rag.graph.path_check_kernels import are_of_kind, are_paths
 
-    group, question = (part.contiguous().numpy() for part in (paths.group, paths.question))
-    return bool(are_paths(group, question, batch))
+    columns = paths.columns
+    if kind is None:
+        return bool(are_paths(columns[0], columns[1], batch))
+    offsets, *others = kind
+    return bool(are_of_kind(*columns, offsets.contiguous().numpy(), *others))
+
+
+def _misfits(paths: PathSet, batch: int, kind: Kind) -> torch.Tensor:
+    """bool[3, P] on their device, not waited for: paths of a group that is out of range, those with such a node, and
+    those that break off."""
+    starts = kind.per_topic * kind.offsets + kind.per_question * torch.arange(batch + 1, device=kind.offsets.device)
+    question = paths.question.clamp(0, max(batch - 1, 0))
+    outside = (paths.group < starts[question]) | (paths.group >= starts[question + 1])
+    no_node = ((paths.nodes < -1) | (paths.nodes >= kind.n)).any(1)
+    there = paths.nodes >= 0
+    broken = (there[:, 1:] & ~there[:, :-1] | (there[:, 1:] != (paths.edges >= 0)) | (paths.edges < -1)).any(1)
+    broken |= ~there[:, 0]
+    return torch.stack([outside, no_node, broken if kind.padded else broken | ~there.all(1)])
+
+
+def _refuse_misfit(paths: PathSet, batch: int, kind: Kind) -> None:
+    """Raises BadInput for the first path that is not of its kind, by what is wrong with it."""
+    what, row = (int(place) for place in _misfits(paths, batch, kind).nonzero()[0])
+    given, end = f"nodes {paths.nodes[row].tolist()}, edges {paths.edges[row].tolist()}", kind.n - 1
+    if what == 0:
+        given = f"group {int(paths.group[row])} in question {int(paths.question[row])}"
+        raise BadInput("a path is of no group of its question", given=given, expected="groups as `PathSet`s are made")
+    if what == 1:
+        raise BadInput("a path leaves the graph", given=given, expected=f"nodes 0..{end}, or -1 behind its end")
+    expected = "an edge between every two nodes" + (", then -1" if kind.padded else ", no path shorter than another")
+    raise BadInput("a path breaks off", given=given, expected=expected)
 
 
 def check_count(count: int, most: int, what: str) -> None:

@@ -138,7 +138,7 @@ def _count_steps(graph: PathGraph, paths: PathSet) -> int:
     if compiled_checks(graph.device) is not None:
         from gpu_rag.graph.path_check_kernels import count_steps
 
-        count = int(count_steps(graph.csr.indptr.contiguous().numpy(), paths.nodes.contiguous().numpy()))
+        count = int(count_steps(graph.csr.indptr.contiguous().numpy(), paths.columns[2]))
         if count >= 0:
             return count  # the slow check below says what is wrong
     if bool((paths.nodes < 0).any()):
@@ -173,7 +173,7 @@ def _extended_by_numba(graph: PathGraph, paths: PathSet, topics: Ragged, threads
     indptr, indices, number = (
         a.contiguous().numpy() for a in (graph.csr.indptr, graph.csr.indices, graph.edge)
     )  # fmt: skip
-    held = tuple(a.contiguous().numpy() for a in (paths.group, paths.question, paths.nodes, paths.edges))
+    held = paths.columns
     wanted, offsets = topics.values.long().contiguous().numpy(), topics.offsets.contiguous().numpy()
     hops, step = paths.edges.shape[1], max(paths.size, 1) if threads == 1 else _PATHS
 

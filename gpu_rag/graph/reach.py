@@ -19,6 +19,7 @@ from gpu_rag.graph.ragged import (
     ragged_of_keys,
     row_of_value,
 )
+from gpu_rag.graph.room import check_room, is_small
 from gpu_rag.graph.typed import TypedGraph, typed_graph, typed_graph_of_csr, typed_graph_of_csrs
 from gpu_rag.types import Ragged
 
@@ -29,6 +30,7 @@ __all__ = [
 
 OUT, IN, EITHER = 1, 2, 3  # directions of a step: tail to head, head to tail, both
 ANY = -1  # the relation of a step that may be any
+MARKS = 5  # bytes a node that a step of many entries needs (numba)
 _QUESTIONS = 256  # that a thread takes at a time
 _INTEGERS = (torch.int32, torch.int64)
 
@@ -80,7 +82,7 @@ def _looked_at(graph: TypedGraph, starts: Ragged, relations: Ragged, directions:
     broken = are_broken(starts, graph.n) | are_broken(relations, None) | are_broken(directions, None)
     broken |= (relations.offsets != directions.offsets).any()
     for values, least, most in ((relations.values, ANY, graph.n_relations - 1), (directions.values, OUT, EITHER)):
-        broken |= ((values < least) | (values > most)).any()
+        broken |= ((values < least) | (values.long() > most)).any()
     longest = relations.offsets.diff().max() if relations.batch else relations.offsets[0]
     found: list[int] = torch.stack([broken.long(), longest]).tolist()
     return not found[0], found[1]
@@ -120,7 +122,7 @@ def _arrays_of(graph: TypedGraph, *lists: Ragged) -> tuple[np.ndarray, ...] | No
 
 
 def _check_values(values: torch.Tensor, least: int, most: int, what: str) -> None:
-    bad = (values < least) | (values > most)
+    bad = (values < least) | (values.long() > most)
     if bool(bad.any()):
         at = int(bad.nonzero()[0, 0])
         given = f"{int(values[at])} at position {at}"
@@ -130,6 +132,8 @@ def _check_values(values: torch.Tensor, least: int, most: int, what: str) -> Non
 def _reachable_by_numba(graph: TypedGraph, asked: tuple[np.ndarray, ...], threads: int) -> Ragged:
     nodes, offsets, chain, at, way, _ = asked
     walk, batch = _kernels().walk_questions, len(offsets) - 1
+    if not is_small(MARKS * graph.n) and _kernels().marks_soon(graph.sides, nodes, offsets, chain, way, at):
+        check_room(MARKS * graph.n, graph.device, "marks of nodes", "ask a smaller graph")
 
     def walks(first: int) -> tuple[np.ndarray, np.ndarray]:
         found: tuple[np.ndarray, np.ndarray] = walk(
@@ -151,6 +155,7 @@ def _reachable_by_torch(
     """All questions a step at a time, by ascending keys question * N + node; what a question has at the end of its
     chain is picked at the end of all. The host waits twice a step: for the entries that are followed, and the nodes."""
     n, lengths = max(graph.n, 1), relations.offsets.diff()
+    check_room(16 * starts.values.shape[0], graph.device, "the starts", "ask fewer questions at a time")
     fronts = [torch.unique(row_of_value(starts) * n + starts.values.long())]
     for k in range(longest):
         front = fronts[-1]

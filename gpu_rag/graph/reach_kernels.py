@@ -131,6 +131,22 @@ def list_marked(mark: Any, nodes: Any, size: Any, ascending: Any) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
+def marks_soon(graph: Any, starts: Any, offsets: Any, relations: Any, directions: Any, at: Any) -> Any:
+    """Whether the first step from one start alone is too much for `step_of_few`: then marks of all nodes are needed."""
+    for b in range(offsets.shape[0] - 1):
+        if at[b] == at[b + 1]:
+            continue
+        for s in range(offsets[b], offsets[b + 1]):
+            for bit in range(2):
+                if (directions[at[b]] >> bit) & 1:
+                    side = graph[0] if bit == 0 else graph[1]
+                    first, last = along(side, starts[s], relations[at[b]])
+                    if last - first > FEW:
+                        return True
+    return False
+
+
+@numba.njit(cache=True, nogil=True)
 def wide(nodes: Any, size: Any, room: Any) -> Any:
     """The array, or a copy of nodes[:size] with the room if it has less."""
     if nodes.shape[0] >= room:

@@ -16,6 +16,11 @@ from gpu_rag.errors import BadInput
 LOOK_FROM = 1 << 28  # bytes: less is given without a look, which takes some 30 us
 
 
+def is_small(most: int) -> bool:
+    """Whether `check_room` gives so many bytes without a look: a caller need not find out how many fewer it needs."""
+    return most < LOOK_FROM
+
+
 def check_room(needed: int, device: torch.device, what: str, do: str) -> None:
     """Raises BadInput where `needed` bytes for `what` are more than what is left on the device; `do`: the way out."""
     if needed < LOOK_FROM:

@@ -36,8 +36,8 @@ def hit_rate(prompt_tokens: float, cached_tokens: float) -> float | None:
 def workers_lines(workers: Mapping[str, Any]) -> list[str]:
     """What ran on workers of a cluster, a line a model."""
     return [
-        f"workers: {role} on {pool['workers']} with {pool['cpus']:g} CPUs and {pool['gpus']:g} GPUs each, "
-        f"nodes {', '.join(pool['nodes'])}; {pool['deaths']} died"
+        f"workers: {role} on {pool['joined']} of {pool['workers']} with {pool['cpus']:g} CPUs and "
+        f"{pool['gpus']:g} GPUs each, nodes {', '.join(pool['nodes'])}; {pool['deaths']} died"
         for role, pool in workers.items()
     ]
 

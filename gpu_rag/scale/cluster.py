@@ -33,6 +33,7 @@ def _import(settings: ScaleSettings) -> Any:
     """The module, whose settings are those of the environment in which it is first imported."""
     check_installed()
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # it would report to its makers
+    os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")  # it prints a C++ trace at SIGTERM
     if settings.address == "local" and "ray" not in sys.modules and "RAY_AUTH_MODE" not in os.environ:
         # A local Ray listens on all addresses of the machine: only who knows this token may speak to it.
         os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"] = "token", secrets.token_hex(32)

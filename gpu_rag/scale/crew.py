@@ -35,7 +35,8 @@ class Plan:
 class Worker:
     """One place for a worker. handle: its actor; loading, calls: what it was told and has not answered.
 
-    facts: what it said when it was ready; deaths: how often it died; gone: it is not started again.
+    facts: what it said when it was ready; joined: it was ready once; deaths: how often it died; gone: it is not started
+    again.
     """
 
     number: int
@@ -44,6 +45,7 @@ class Worker:
     since: float = 0.0
     calls: set[Any] = field(default_factory=set)
     facts: Facts | None = None
+    joined: bool = False
     deaths: int = 0
     gone: bool = False
 
@@ -52,13 +54,16 @@ class Crew:
     """`plan.n_workers` workers. about: what the first said that was ready; all others have to say the same."""
 
     def __init__(self, ray: Any, plan: Plan, *, restarts: int, start_seconds: float):
-        """Starts them, and waits for none."""
+        """Nothing runs before `start`."""
         self._ray, self._plan = ray, plan
         self._restarts, self._start_seconds = restarts, start_seconds
         self.about: dict[str, Any] = {}
         self.n_deaths, self.nodes = 0, set[str]()
         self._reason: object = None
         self.workers = [Worker(number) for number in range(plan.n_workers)]
+
+    def start(self) -> None:
+        """Start them all, and wait for none."""
         for worker in self.workers:
             self._start(worker)
 
@@ -68,7 +73,9 @@ class Crew:
 
     def _start(self, worker: Worker) -> None:
         plan = self._plan
-        needs = {"num_cpus": plan.cpus, "num_gpus": plan.gpus, "max_restarts": 0}
+        needs: dict[str, Any] = {"num_cpus": plan.cpus, "num_gpus": plan.gpus, "max_restarts": 0}
+        # One a node first: Ray would pack embedders with parts of GPUs into few, and leave an LLM no room beside them.
+        needs["scheduling_strategy"] = "SPREAD"
         worker.handle = self._ray.remote(plan.actor).options(**needs).remote(plan.build)
         worker.loading, worker.since = worker.handle.load.remote(), time.monotonic()
 
@@ -84,7 +91,7 @@ class Crew:
                     expected=str(value),
                     do="give every node the same gpu-rag, the same model folder, and processors of one kind",
                 )
-        self.about, worker.facts = said, facts
+        self.about, worker.facts, worker.joined = said, facts, True
         self.nodes.add(facts.node)
 
     def bury(self, worker: Worker, reason: object) -> None:

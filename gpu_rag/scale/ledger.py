@@ -116,8 +116,10 @@ class Ledger:
         return numbered
 
     def finish(self, worker: int, number: int, result: Any) -> None:
-        """A worker has done a task."""
-        self._held[worker].pop(number).end(result)
+        """A worker has done a task. One that it had done before is left as it is: a call may be heard twice."""
+        task = self._held[worker].pop(number, None)
+        if task is not None:
+            task.end(result)
 
     def abort(self, task: Task) -> None:
         """A task is wanted no more: it ends now where no worker holds it; else its worker is told, and may end it."""

@@ -41,6 +41,7 @@ class Pool:
         limits: dict[str, Any] = {"restarts": settings.restarts, "start_seconds": settings.start_seconds}
         self.crew = Crew(self._ray, plan, **limits)
         try:
+            self.crew.start()
             while not self.crew.about:
                 self.pump(WAIT_S)
         except BaseException:
@@ -53,9 +54,13 @@ class Pool:
         return self.crew.about
 
     def describe(self) -> dict[str, Any]:
-        """{"workers", "cpus", "gpus", "nodes", "deaths"}: for the record of a run."""
+        """{"workers", "joined", "cpus", "gpus", "nodes", "deaths"}: for the record of a run.
+
+        joined: how many were ever ready; fewer than workers where the cluster had no room for all.
+        """
         plan, crew = self.plan, self.crew
-        kind = {"workers": plan.n_workers, "cpus": plan.cpus, "gpus": plan.gpus}
+        joined = sum(worker.joined for worker in crew.workers)
+        kind = {"workers": plan.n_workers, "joined": joined, "cpus": plan.cpus, "gpus": plan.gpus}
         return {**kind, "nodes": sorted(crew.nodes), "deaths": crew.n_deaths}
 
     def add(self, tasks: Sequence[Task]) -> None:
@@ -192,14 +197,18 @@ class Pool:
                 self.crew.welcome(worker, said)
                 self.ledger.join(worker.number, self.plan.window or said.window)
                 return
-            worker.calls.discard(call)
             for number, result in said:
                 self.ledger.finish(worker.number, number, result)
+            worker.calls.discard(call)  # last: a call that Ctrl-C cut short here is heard again
 
     def _failed(self, worker: Worker, raised: Any, loading: bool) -> None:
-        """A worker raised: an engine that gave up is a death like any other; what loading raises stops the run."""
+        """A worker raised: an engine that gave up is a death like any other.
+
+        So is one that could not be loaded once the run has begun, as where a dead one still holds the GPU's memory.
+        What else loading raises stops the run.
+        """
         cause = raised.cause
-        if isinstance(cause, ModelError) and not loading:
+        if isinstance(cause, ModelError) and (not loading or self.about):
             self._bury(worker, cause)
         elif isinstance(cause, GpuRagError):
             raise cause

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -59,13 +60,14 @@ class RayWorkers:
         return self._pools[plan.role]
 
     def describe(self) -> dict[str, Any]:
-        """By role that was asked for: {"workers", "cpus", "gpus", "nodes", "deaths"}."""
+        """By role that was asked for: `Pool.describe`."""
         return {role: pool.describe() for role, pool in self._pools.items()}
 
     def close(self) -> None:
         """End all workers, and a local Ray with the last that uses it."""
-        for pool in self._pools.values():
-            pool.close()
+        with ExitStack() as stack:  # one that cannot be closed leaves no other open
+            for pool in self._pools.values():
+                stack.callback(pool.close)
 
 
 def open_workers(scale: ScaleSettings, models: ModelSettings, vllm: VllmSettings) -> RayWorkers:

@@ -122,7 +122,7 @@ def test_waits_of_a_call_do_not_grow_with_its_questions(waits: Waits, folder: Pa
 def test_checks_and_pieces_wait_once(waits: Waits) -> None:
     device, n = waits.device, 6
     lists = device.put(Ragged(torch.tensor([1, 4, 0, 2, 5]), torch.tensor([0, 2, 2, 5])))
-    paths = device.put(PathSet(*(torch.tensor([0, 0, 1]),) * 2, torch.ones(3, 2, dtype=torch.int32), torch.zeros(3, 1)))
+    paths = device.put(PathSet(*(torch.tensor([0, 0, 1]),) * 2, torch.ones(3, 2).int(), torch.zeros(3, 1).int()))
     mask = device.put(torch.tensor([True, False, True]))
     steps: dict[str, Callable[[], object]] = {
         "check_ragged": lambda: check_ragged(lists, "lists", n=n, device=CUDA),
@@ -180,6 +180,17 @@ def test_an_op_waits_for_its_sizes_alone(waits: Waits, batch: int) -> None:
         found[name] = len(waits.device.syncs)
     assert not waits.device.copies or {copy.to for copy in waits.device.copies} == {"cpu"}
     assert found == {name: most for name, (most, _) in calls.items()}
+
+
+def test_a_prior_is_not_looked_through_for_its_nodes(waits: Waits) -> None:
+    """It has every node; of seeds the nodes are asked for once a tile."""
+    ring = torch.arange(40)
+    graph = prepare(waits.device.put(csr_from_edges(ring, (ring * 7 + 1) % 40, 40)))
+    seeds = waits.device.put(Ragged(torch.tensor([0, 9]), torch.tensor([0, 1, 2])))
+    for given, most in (({"prior": waits.device.put(torch.ones(2, 40))}, 0), ({"seeds": seeds}, 2)):
+        waits.forget()
+        personalized_pagerank(graph, **given)
+        assert len([where for _, where in waits.device.syncs if where == "restart.py:nodes"]) == most // 2
 
 
 def test_omegas_go_to_the_device_once_a_look(waits: Waits) -> None:

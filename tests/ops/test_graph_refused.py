@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,23 +9,19 @@ import torch
 from ragged_lists import ragged
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph import room
 from gpu_rag.graph.backend import recording
 from gpu_rag.graph.candidates import rare_word_pairs
 from gpu_rag.graph.cluster import radius_clusters
 from gpu_rag.graph.components import connected_components
-from gpu_rag.graph.csr import csr_from_edges
+from gpu_rag.graph.csr import check_range, csr_from_edges
 from gpu_rag.graph.ego import ego_balls
 from gpu_rag.graph.ego_words import pull_of
 from gpu_rag.graph.frontier import Asked, described, frontier_topk, hop_edges, score_lists, top_edges
 from gpu_rag.graph.fuse import rrf
 from gpu_rag.graph.join_pairs import hybrid_best_of, hybrid_scores, jaccard_of_pairs
-from gpu_rag.graph.nearest import nearest
-from gpu_rag.graph.nearest_index import nearest_index
-from gpu_rag.graph.pagerank import pagerank_topk, personalized_pagerank
+from gpu_rag.graph.pagerank import personalized_pagerank
 from gpu_rag.graph.path_scores import score_paths
 from gpu_rag.graph.paths import expand_paths, path_graph, start_paths
-from gpu_rag.graph.reach import typed_graph
 from gpu_rag.types import CSR, Ragged, TopK
 
 HUGE = 2**61
@@ -37,6 +32,9 @@ PATH = csr_from_edges(torch.tensor([0, 1]), torch.tensor([1, 2]), 4)  # 0 - 1 - 
 def unit(n: int, dims: int = 8) -> torch.Tensor:
     rows = torch.randn(n, dims, generator=torch.Generator().manual_seed(n))
     return torch.nn.functional.normalize(rows, dim=1)
+
+
+HOPS = torch.tensor([0, 1, 2]), torch.tensor([1, 0]).int(), torch.tensor([0, 1]).int(), unit(2), ragged([[0], [1]])
 
 
 # --- graphs ----------------------------------------------------------------------------------------
@@ -64,6 +62,19 @@ def test_graphs_that_share_columns_are_turned_each_for_itself() -> None:
     assert pull_of(second) is pull_of(second)
 
 
+@pytest.mark.parametrize("n", [3, 2**31 - 1, 2**31, 2**32, 2**40, 2**63, 2**70])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_nodes_below_any_number_are_nodes(n: int, dtype: torch.dtype) -> None:
+    """Compared with a number beyond its dtype, torch would take that number around."""
+    check_range(torch.tensor([0, 1, 2], dtype=dtype), n, "it")
+    with pytest.raises(BadInput, match="it is no node; given -1 at position 1"):
+        check_range(torch.tensor([0, -1], dtype=dtype), n, "it")
+    most = torch.iinfo(dtype).max
+    if n <= most:
+        with pytest.raises(BadInput, match=f"given {most} at position 0"):
+            check_range(torch.tensor([most], dtype=dtype), n, "it")
+
+
 @BOTH
 @pytest.mark.parametrize("batch", [1, 6])  # searched one by one, and as words
 def test_a_radius_beyond_the_graph_ends_with_it(implementation: str, batch: int) -> None:
@@ -85,7 +96,7 @@ def test_restart_weights_without_a_finite_sum_are_refused(implementation: str) -
         personalized_pagerank(PATH, ragged([[0, 1]]), weights, implementation=implementation)
 
 
-# --- rows, ids, threads ------------------------------------------------------------------------------
+# --- rows, ids ------------------------------------------------------------------------------
 
 
 @BOTH
@@ -109,11 +120,6 @@ def test_kernels_that_run_in_threads_are_recorded() -> None:
         with recording() as record:
             personalized_pagerank(PATH, seeds, implementation="torch", threads=threads)
         assert record == {"personalized_pagerank": {"torch"}, "ppr_spmm": {"reference"}}
-
-
-def test_an_index_needs_a_thread() -> None:
-    with pytest.raises(BadInput, match="threads"):
-        nearest_index(unit(3), threads=0)
 
 
 # --- numbers of keywords -----------------------------------------------------------------------------
@@ -182,42 +188,3 @@ def test_paths_that_leave_the_graph_are_refused(implementation: str) -> None:
     beyond = replace(paths, nodes=paths.nodes + 3)
     with pytest.raises(BadInput, match="a path leaves the graph; given node 5; expected < 4"):
         expand_paths(graph, beyond, topics, implementation=implementation)
-
-
-# --- memory ------------------------------------------------------------------------------------------
-
-ENDS = torch.tensor([0])
-ASKED = Asked(unit(2), ragged([[0], []]))
-HOPS = torch.tensor([0, 1, 2]), torch.tensor([1, 0]).int(), torch.tensor([0, 1]).int(), unit(2), ragged([[0], [1]])
-EDGES = hop_edges(*HOPS, 2)
-TOO_LARGE: dict[str, Callable[[], object]] = {
-    "a graph": lambda: csr_from_edges(ENDS, ENDS, 50),
-    "a typed graph": lambda: typed_graph(ENDS, ENDS, ENDS, 50, 1),
-    "PageRank": lambda: personalized_pagerank(PATH, ragged([[0]])),
-    "PageRank by torch": lambda: personalized_pagerank(PATH, ragged([[0]]), implementation="torch"),
-    "the best of PageRank": lambda: pagerank_topk(PATH, ragged([[0]]), k=2),
-    "balls": lambda: ego_balls(PATH, ragged([[0]]), 1, implementation="numba"),
-    "clusters": lambda: radius_clusters(unit(3), 0.5),
-    "neighbours": lambda: nearest(unit(3), unit(3), 2),
-    "edges of a frontier": lambda: frontier_topk(ASKED, EDGES, ragged([[0], [1]]), 2),
-    "edges": lambda: top_edges(ASKED, EDGES, 2),
-    "keywords of edges": lambda: hop_edges(*HOPS, 2),
-    "fused rankings": lambda: rrf([TopK(torch.tensor([[0, 1], [1, 0]]), torch.zeros(2, 2))], 2, constants=[60]),
-    "components": lambda: connected_components(PATH),
-}
-
-
-@pytest.mark.parametrize("name", TOO_LARGE)
-def test_what_cannot_fit_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    TOO_LARGE[name]()
-    monkeypatch.setattr(room, "LOOK_FROM", 0)
-    TOO_LARGE[name]()  # there is room
-    monkeypatch.setattr(room, "free_bytes", lambda device: 10)
-    with pytest.raises(BadInput, match=r"not enough memory; given at least .* GiB for .*; expected at most 0\.0 GiB"):
-        TOO_LARGE[name]()
-
-
-def test_more_than_any_machine_has_is_refused() -> None:
-    with pytest.raises(BadInput, match="not enough memory"):
-        room.check_room(2**60, torch.device("cpu"), "a graph", "split it")
-    assert 2**20 < room.free_bytes(torch.device("cpu")) < 2**60

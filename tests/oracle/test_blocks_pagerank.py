@@ -169,6 +169,32 @@ def test_the_bound_holds_where_it_is_tight(name: str) -> None:
     check_bound(lambda *a, **k: blocks_pagerank(*a, implementation=name, **k))
 
 
+def check_leak(solve: Solve) -> None:
+    """From the seed walks end at once, but for a few that stay long at a third node: all the error is soon there, where
+    hardly any of the PageRank is, and fades by little more than the damping. So it is nearly the bound."""
+    for d in (0.5, 0.9, 0.98):
+        leak, stay = 0.02 * (1 - d), 1 - 0.1 * (1 - d)
+        ends = torch.tensor([[0, 0, 2, 2], [1, 2, 1, 2]])
+        weight = torch.tensor([1 - leak, leak, 1 - stay, stay])
+        graph = csr_from_edges(ends[0], ends[1], 3, weight, undirected=False, drop_self_loops=False)
+        blocks, seeds = induced_subgraphs(graph, ragged([[0, 1, 2]])), ragged([[0]])
+        want = solve_dense(dense_block(blocks, 0), restarts(blocks, 0, seeds, None), d)
+        for tol in np.geomspace(5e-4, 5e-6, 12).tolist():
+            got = solve(blocks, seeds, damping=d, tol=tol, max_iter=5000).values.double().numpy()
+            assert np.abs(got - want).sum() <= tol + 6e-8, f"damping {d}, tol {tol}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_bound_holds_where_it_is_reached(name: str) -> None:
+    check_leak(lambda *a, **k: blocks_pagerank(*a, implementation=name, **k))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bound_that_is_cut_short_is_caught(name: str) -> None:
+    with pytest.raises(AssertionError, match="tol"):
+        check_leak(lambda *a, tol, **k: blocks_pagerank(*a, tol=1.5 * tol, implementation=name, **k))
+
+
 def stops_by_the_step(blocks: Blocks, seeds: Ragged, *_: Any, damping: float = 0.85, tol: float = 1e-6, **__: Any):
     """Power iteration until a step is shorter than tol: the usual test, and no bound."""
     values = []

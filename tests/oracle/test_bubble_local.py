@@ -131,3 +131,13 @@ def test_bad_input() -> None:
     ):
         with pytest.raises(BadInput, match=match):
             call()
+
+
+def test_costs_are_not_asked_where_all_fit() -> None:
+    def unasked(question: torch.Tensor, node: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("the hop fits")
+
+    star = csr_from_edges(torch.zeros(3, dtype=torch.int64), torch.arange(1, 4), 4)
+    assert listed(localise(star, ragged([[0]]), unasked, limit=4)) == [[0, 1, 2, 3]]
+    with pytest.raises(AssertionError, match="fits"):
+        localise(star, ragged([[0]]), unasked, limit=3)

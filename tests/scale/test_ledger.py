@@ -126,9 +126,11 @@ def test_suspects_are_tried_alone_while_others_work_and_before_anything_new() ->
     assert [task.item for _, task in given_now[0]] == [0] and given_now[1] == []  # one of four is a sixteenth, rounded
     number = given_now[0][0][0]
     assert dict(ledger.shares([0]))[0] == []
+    ledger.finish(1, 5, "done")
+    assert list(given_to(ledger, 1).values()) == [8]  # the other worker goes on with what is new
     ledger.finish(0, number, "done")
     assert [task.item for _, task in dict(ledger.shares([0]))[0]] == [1]
-    assert ended == [0]
+    assert ended == [4, 0]
 
 
 def test_a_worker_runs_empty_for_suspects_when_no_other_will() -> None:
@@ -160,6 +162,103 @@ def test_an_aborted_task_ends_at_once_where_nobody_holds_it_and_is_not_tried_aga
     assert "aborted" in str(results[0]) and results[1] == "done"
     ledger.join(1, 2)
     assert [task.item for _, task in dict(ledger.shares([1]))[1]] == [2]
+
+
+def given_to(ledger: Ledger, worker: int) -> dict[int, int]:
+    """{number: item} of what this worker is to be given now."""
+    return {number: task.item for number, task in dict(ledger.shares([worker]))[worker]}
+
+
+def test_a_worker_on_trial_gets_nothing_new_though_no_suspect_is_left_over() -> None:
+    ledger = Ledger()
+    ledger.join(0, 4)
+    ledger.add([Task(0, print)])
+    given_to(ledger, 0)
+    ledger.leave(0, "killed")
+    ledger.join(0, 4)
+    ledger.add([Task(i, print) for i in range(1, 9)])
+    (number,) = given_to(ledger, 0)
+    assert given_to(ledger, 0) == {}
+    ledger.finish(0, number, "done")
+    assert list(given_to(ledger, 0).values()) == [1, 2, 3, 4]
+
+
+def test_suspects_go_on_elsewhere_when_the_worker_that_tried_them_stays_away() -> None:
+    ledger = Ledger()
+    for worker in (0, 1):
+        ledger.join(worker, 2)
+    ledger.add([Task(i, print) for i in range(20)])
+    held = {worker: dict(tasks) for worker, tasks in ledger.shares([0, 1])}
+    ledger.leave(0, "killed")
+    ledger.join(0, 2)
+    assert list(given_to(ledger, 0).values()) == [0]
+    ledger.leave(0, "killed again, for good")
+    for number in held[1]:
+        assert given_to(ledger, 1) == {}
+        ledger.finish(1, number, "done")
+    assert list(given_to(ledger, 1).values()) == [1]  # 0 is given up; 1 was near twice
+
+
+def test_the_suspects_of_the_last_death_come_first() -> None:
+    ledger = Ledger()
+    ledger.join(0, 64)
+    ledger.add([Task(i, print) for i in range(64)])
+    given_to(ledger, 0)
+    ledger.leave(0, "killed")
+    ledger.join(0, 64)
+    assert list(given_to(ledger, 0).values()) == [0, 1, 2, 3]  # a sixteenth
+    ledger.leave(0, "killed")
+    ledger.join(0, 64)
+    for item in range(4):
+        ((number, tried),) = given_to(ledger, 0).items()
+        assert tried == item
+        ledger.finish(0, number, "done")
+    assert list(given_to(ledger, 0).values()) == [4, 5, 6, 7]
+
+
+def test_an_aborted_suspect_ends_at_once_and_is_not_tried() -> None:
+    ledger, results = Ledger(), {}
+    tasks = [Task(i, partial(results.__setitem__, i)) for i in range(3)]
+    ledger.join(0, 3)
+    ledger.add(tasks)
+    given_to(ledger, 0)
+    ledger.leave(0, "killed")
+    ledger.abort(tasks[0])
+    assert "aborted" in str(results.pop(0))
+    ledger.join(0, 3)
+    assert list(given_to(ledger, 0).values()) == [1]
+
+
+def test_what_was_aborted_while_it_waited_is_not_ended_again_with_the_rest() -> None:
+    ledger, results, error = Ledger(), [], ModelError("the end")
+    tasks = [Task(i, results.append) for i in range(2)]
+    ledger.add(tasks)
+    ledger.abort(tasks[0])
+    ledger.give_up(error)
+    assert [str(result) for result in results] == [str(results[0]), "the end"] and "aborted" in str(results[0])
+
+
+def test_a_worker_is_not_told_to_abort_what_it_has_done() -> None:
+    ledger = Ledger()
+    tasks = [Task(i, print) for i in range(2)]
+    ledger.join(0, 2)
+    ledger.add(tasks)
+    given_to(ledger, 0)
+    for task in tasks:
+        ledger.abort(task)
+    ledger.finish(0, 1, "done")
+    assert ledger.to_abort(0) == [2]
+
+
+def test_what_a_worker_says_twice_counts_once() -> None:
+    """A call whose bookkeeping Ctrl-C cut short is heard again."""
+    ledger, results = Ledger(), []
+    ledger.join(0, 2)
+    ledger.add([Task(0, results.append)])
+    (number,) = given_to(ledger, 0)
+    ledger.finish(0, number, "done")
+    ledger.finish(0, number, "done")
+    assert results == ["done"]
 
 
 def test_giving_up_ends_every_task_with_the_error() -> None:

@@ -50,6 +50,14 @@ def holding(marks: Path):
     return answer
 
 
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
 def test_every_reply_comes_once_in_order_from_all_workers(pools, all_ready) -> None:
     def answer(request: Request) -> str:
         import os
@@ -137,7 +145,7 @@ def test_without_restarts_the_run_ends_and_keeps_what_it_has(pools, all_ready, u
         llm.complete([ask("another")])
 
 
-def test_workers_with_different_models_are_refused(pools) -> None:
+def test_workers_with_different_models_are_refused(pools, until) -> None:
     def name() -> str:
         import os
 
@@ -145,8 +153,7 @@ def test_workers_with_different_models_are_refused(pools) -> None:
 
     pool = pools.llm(echo(), name=name)
     with pytest.raises(ModelError, match="the workers of the llm differ; given name model of .*; expected model of"):
-        for _ in range(1000):
-            pool.pump(0.2)
+        until(lambda: False, lambda: pool.pump(0.2))
 
 
 def test_what_loading_raises_comes_back_as_itself(pools) -> None:
@@ -166,9 +173,34 @@ def test_a_pool_that_no_node_has_room_for_says_so(local_ray) -> None:
     from gpu_rag.scale.pool import Pool
     from gpu_rag.settings_scale import ScaleSettings
 
-    plan = Plan("llm", LLMWorker, lambda: None, 1, 1.0, 7.0, streams=True)
-    with pytest.raises(ModelError, match=r"none|was ready within .*1 with 1 CPUs and 7 GPUs each.* 0 GPUs"):
+    plan = Plan("llm", LLMWorker, lambda: None, 1, 1.0, 999.0, streams=True)
+    wanted = "no worker of the llm was ready within .*1 with 1 CPUs and 999 GPUs each; the cluster has 1 node,"
+    with pytest.raises(ModelError, match=wanted):
         Pool(ScaleSettings(address="local", start_seconds=1.0), plan)
+
+
+def test_an_engine_that_does_not_come_up_again_is_a_death_and_the_others_go_on(pools, until, marks) -> None:
+    def build():
+        import os
+        import time
+
+        from gpu_rag.errors import ModelError
+        from gpu_rag.models.llm.scripted import ScriptedLLM
+        from gpu_rag.scale.worker import Loaded
+
+        try:
+            os.close(os.open(f"{marks}/first", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            while not os.path.exists(f"{marks}/go"):
+                time.sleep(0.01)
+            raise ModelError("the GPU has no room") from None
+        return Loaded(ScriptedLLM(lambda request: "fine"), 4)
+
+    pool = pools.built(build, actor=LLMWorker, restarts=1)
+    (marks / "go").touch()
+    until(lambda: pool.describe()["deaths"] == 2, lambda: pool.pump(0.2))
+    assert [reply.text for reply in RayLLM(pool).complete([ask("a"), ask("b")])] == ["fine", "fine"]
+    assert pool.describe() == {**pool.describe(), "workers": 2, "joined": 1}
 
 
 # --- the streaming face ----------------------------------------------------------------------------
@@ -214,7 +246,7 @@ def test_closing_ends_open_requests_and_processes(pools, until, marks) -> None:
     until((marks / "hold-on").exists, lambda: llm.poll(0.05))
     pid = int((marks / "hold-on").read_text())
     llm.close()
-    until(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2])
+    until(lambda: has_ended(pid))
     with pytest.raises(Cancelled):
         llm.complete([ask("more")])
     llm.close()

@@ -11,17 +11,20 @@ import torch
 @dataclass(frozen=True)
 class Restart:
     """rows: f32/f64[S, B], the restart probabilities of the nodes at which any question restarts; at: i32[N], the row
-    of each node, or -1. S is far below N where questions start from a few seeds."""
+    of each node, or -1. S is far below N where questions start from a few seeds. of_all: row v is that of node v, for
+    every node, as of a dense prior: no one need look."""
 
     rows: torch.Tensor
     at: torch.Tensor
+    of_all: bool = False
 
     @cached_property
     def nodes(self) -> torch.Tensor | None:
-        """The node of each row, i64[S]; None where row v is that of node v for every node."""
-        nodes = (self.at >= 0).nonzero()[:, 0]
-        if self.rows.shape[0] == self.at.shape[0] and torch.equal(self.at[nodes], nodes.int()):
+        """The node of each row, i64[S]; None where row v is that of node v for every node, as `of_all` says. The host
+        waits for a device once."""
+        if self.of_all:
             return None
+        nodes = (self.at >= 0).nonzero()[:, 0]
         return nodes[torch.argsort(self.at[nodes])]
 
     def add_to(self, z: torch.Tensor, factor: float) -> None:
