@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from gpu_rag import __version__
 from gpu_rag.cli.interrupts import held
 from gpu_rag.errors import GpuRagError, UsageError
+from gpu_rag.library_environment import prepare_environment
 
 COMMANDS = (
     "index",
@@ -67,13 +68,9 @@ def build_parser() -> Parser:
     return parser
 
 
-def prepare_environment() -> None:
+def prepare_process() -> None:
     """Settings that libraries read at import (no spinning threads, no hub, no telemetry), and the output streams."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    prepare_environment()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # an answer may hold letters that the terminal's encoding lacks
             stream.reconfigure(errors="backslashreplace")
@@ -106,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not debug:
         sys.excepthook = _internal_error
     try:
-        prepare_environment()
+        prepare_process()
         options = build_parser().parse_args(given)
         if options.command not in WITHOUT_TORCH:
             with held():

@@ -48,11 +48,5 @@ def pop(heap: Any, size: Any) -> Any:
     if child < n:
         heap[at] = heap[child]
         at = child
-    while at > 0:
-        above = (at - ONE) >> ONE
-        if heap[above] <= key:
-            break
-        heap[at] = heap[above]
-        at = above
-    heap[at] = key
+    push(heap, at, key)
     return least

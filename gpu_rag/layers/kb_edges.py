@@ -13,7 +13,7 @@ from gpu_rag.index.build import Work
 from gpu_rag.index.kb_tables import KB_EDGES, KB_RELATIONS
 from gpu_rag.index.kb_words import relation_text
 from gpu_rag.index.kb_write import TableWriter, write_columns
-from gpu_rag.layers.kb_columns import SourceColumns
+from gpu_rag.layers.kb_columns import SourceColumns, joined
 from gpu_rag.layers.kb_nodes import Nodes
 
 _AT_ONCE = 1 << 19  # edges that are sorted at a time; the edges of one head stay together
@@ -40,9 +40,9 @@ def write_edges(work: Work, nodes: Nodes, held: Sequence[SourceColumns]) -> tupl
     columns = [names, ids, [relation_text(name) for name in names]]
     write_columns(work.out / "kb_relations.parquet", KB_RELATIONS, [pa.array(c, pa.string()) for c in columns])
     edges = _Column(
-        _joined([nodes.of_source(k)[one.edges.head] for k, one in enumerate(held)]),
-        _joined([rows[k][one.edges.relation] for k, one in enumerate(held)]),
-        _joined([nodes.of_source(k)[one.edges.tail] for k, one in enumerate(held)]),
+        joined([nodes.of_source(k)[one.edges.head] for k, one in enumerate(held)]),
+        joined([rows[k][one.edges.relation] for k, one in enumerate(held)]),
+        joined([nodes.of_source(k)[one.edges.tail] for k, one in enumerate(held)]),
         np.cumsum([0, *(one.edges.n for one in held)]),
     )
     n = 0
@@ -54,10 +54,6 @@ def write_edges(work: Work, nodes: Nodes, held: Sequence[SourceColumns]) -> tupl
             work.progress.advance(len(kept))
             n += len(kept)
     return len(ids), n, len(edges.head) - n
-
-
-def _joined(parts: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate([np.zeros(0, np.int32), *parts])
 
 
 def _stretches(head: np.ndarray, n: int) -> Iterator[np.ndarray]:

@@ -15,6 +15,7 @@ from gpu_rag.layers.kb_columns import (
     SourceColumns,
     ascending,
     first_of,
+    joined,
     lists_of,
     replaced,
     rest_of,
@@ -77,7 +78,7 @@ class RdfStatements:
         n = len(strings)
         head, tail = _two_halves([codes[number] for number in self._ends])
         subject, type = _two_halves([codes[number] for number in self._typed])
-        labelled = _joined([codes[number] for number in self._labelled])
+        labelled = joined([codes[number] for number in self._labelled])
         is_node, aside = np.zeros(n, bool), np.zeros(n, bool)
         is_node[head] = is_node[tail] = is_node[subject] = True
         aside[codes[own]] = aside[type] = True
@@ -116,12 +117,8 @@ class RdfStatements:
         return lists_of(row[order], texts.take(pa.array(order)), len(strings), MOST_NAMES)
 
 
-def _joined(parts: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate([np.zeros(0, np.int32), *parts])
-
-
 def _two_halves(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    return _joined([part[: len(part) // 2] for part in parts]), _joined([part[len(part) // 2 :] for part in parts])
+    return joined([part[: len(part) // 2] for part in parts]), joined([part[len(part) // 2 :] for part in parts])
 
 
 def _type_names(

@@ -11,9 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from gpu_rag.errors import RequestFailed, UsageError
+from gpu_rag.errors import RequestFailed
 from gpu_rag.models.llm.chat import ChatFormat
-from gpu_rag.models.llm.interface import OnReply
+from gpu_rag.models.llm.interface import OnReply, check_key
 from gpu_rag.scale.ledger import Task
 from gpu_rag.scale.pool import Pool
 from gpu_rag.types import Reply, Request
@@ -69,8 +69,7 @@ class RayLLM:
 
     def submit(self, key: int, request: Request) -> None:
         """Hand over a request; it leaves at the next `poll`. Raises UsageError for a key that is open."""
-        if key in self._open:
-            raise UsageError("the request cannot be taken", given=f"key {key}", expected="a key that is not open")
+        check_key(key, self._open)
         task = self._open[key] = Task(request, partial(self._keep, key))
         self._pool.add([task])
 

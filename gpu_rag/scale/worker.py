@@ -14,18 +14,12 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from gpu_rag.library_environment import prepare_environment
+
 if TYPE_CHECKING:
     from gpu_rag.models.embed import Embedder
     from gpu_rag.models.llm import LLM
 
-# What libraries read when they are imported: no spinning threads, no hub.
-ENVIRONMENT = {
-    "OMP_WAIT_POLICY": "PASSIVE",
-    "HF_HUB_OFFLINE": "1",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "TRANSFORMERS_VERBOSITY": "error",
-}
 # Texts of several lengths whose vectors tell whether two workers compute the same bits.
 PROBE = ("bits", "The river crosses the town below the old stone bridge.", "one two three four five six seven " * 12)
 
@@ -57,8 +51,7 @@ class EmbedWorker:
     """An embedder. build: loads it."""
 
     def __init__(self, build: Callable[[], Embedder]):
-        for name, value in ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
+        prepare_environment()
         self._build = build
 
     def load(self) -> Facts:
@@ -94,8 +87,7 @@ class LLMWorker:
     """A language model behind its streaming face. build: loads it."""
 
     def __init__(self, build: Callable[[], Loaded]):
-        for name, value in ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
+        prepare_environment()
         self._build = build
 
     def load(self) -> Facts:

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from gpu_rag.sources.kg import COLUMNS, HEADERS, Triple, triple_of_row
 from gpu_rag.sources.kg_triples import TripleBlock, block_of, joined, may_be_blank
-from gpu_rag.sources.parquet import BATCH_ROWS, as_bytes, check_columns, decoded
+from gpu_rag.sources.parquet import TableBlock, decoded, read_table_blocks
 from gpu_rag.sources.rows import MAX_ID_CHARS, RowError, shown
 from gpu_rag.types import Reject
 
@@ -24,32 +23,15 @@ _MOST_NOTE = 300  # characters
 
 def read_parquet_blocks(path: Path) -> Iterator[TripleBlock]:
     """The triples of `kg.read_kg` of a Parquet file, as blocks."""
-    number, held = 0, list[pa.RecordBatch]()
-    problem: Exception | None = None
-    try:
-        with pq.ParquetFile(path) as file:
-            columns, said = check_columns(file.schema_arrow, COLUMNS), file.metadata.num_rows
-            for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns):
-                held.append(batch)
-                if sum(one.num_rows for one in held) >= _ROWS or sum(one.nbytes for one in held) >= _BYTES:
-                    yield _block(path, columns, held, number)
-                    number, held = number + sum(one.num_rows for one in held), []
-            if (n := number + sum(one.num_rows for one in held)) != said:
-                raise RowError(f"the table names {said} rows, but {n} can be read")
-    except (pa.ArrowException, OSError, RowError, UnicodeDecodeError) as error:  # the last: names of columns
-        problem = error
-    if held:
-        yield _block(path, columns, held, number)
-        number += sum(one.num_rows for one in held)
-    if problem is not None:
-        reason = f"{' '.join(str(problem).split())[:300]}; what follows in this file is not read"
-        yield block_of([], [Reject(shown(path), number + 1 if number else 0, reason)])
+    for block in read_table_blocks(path, COLUMNS, _ROWS, _BYTES):
+        if block.batches:
+            yield _block(path, block)
+        if block.problem is not None:
+            yield block_of([], [block.problem])
 
 
-def _block(path: Path, columns: list[str], batches: list[pa.RecordBatch], before: int) -> TripleBlock:
-    """The rows of the batches, the first being row before + 1."""
-    held = {name: pa.concat_arrays([as_bytes(batch.column(name)) for batch in batches]) for name in columns}
-    n = sum(batch.num_rows for batch in batches)
+def _block(path: Path, block: TableBlock) -> TripleBlock:
+    held, n, before = block.held(), block.n_rows, block.before
     ends = max(HEADERS, key=lambda names: len(held.keys() & set(names)))  # ties to the first
     (head, is_head), (relation, is_relation), (tail, is_tail) = (_plain(held.get(name), n) for name in ends)
     good = is_head & is_relation & is_tail

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,8 +53,76 @@ def read_parquet(path: Path, wanted: Columns = DOCUMENTS) -> Iterator[Row | Reje
             if number != said:
                 raise RowError(f"the table names {said} rows, but {number} can be read")
     except (pa.ArrowException, OSError, RowError, UnicodeDecodeError) as error:  # the last: names of columns
-        reason = " ".join(str(error).split())[:300]
-        yield Reject(shown(path), number + 1 if number else 0, f"{reason}; what follows in this file is not read")
+        yield _not_read_on(path, number, error)
+
+
+@dataclass(frozen=True)
+class TableBlock:
+    """Some rows of a table. columns: those that were read; before: how many rows come before these; problem: what ends
+    the reading after these rows, None where nothing does."""
+
+    columns: list[str]
+    batches: list[pa.RecordBatch]
+    before: int
+    problem: Reject | None = None
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows these are."""
+        return sum(batch.num_rows for batch in self.batches)
+
+    @property
+    def n_bytes(self) -> int:
+        """What they take in memory."""
+        return sum(batch.nbytes for batch in self.batches)
+
+    def held(self) -> dict[str, pa.Array]:
+        """The columns by name, strings as bytes (`as_bytes`). There must be batches."""
+        import pyarrow as pa
+
+        return {
+            name: pa.concat_arrays([as_bytes(batch.column(name)) for batch in self.batches]) for name in self.columns
+        }
+
+
+def read_table_blocks(
+    path: Path,
+    wanted: Columns,
+    n_rows: int,
+    n_bytes: int,
+    check: Callable[[pa.RecordBatch], None] = lambda batch: None,
+) -> Iterator[TableBlock]:
+    """The rows of a Parquet file as `read_parquet` takes them, in blocks that end at n_rows rows or n_bytes.
+
+    A problem is told by the last block, which may be empty. check: looks at every batch, and may raise what ends the
+    reading before that batch.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    block = TableBlock([], [], 0)
+    problem = None
+    try:
+        with pq.ParquetFile(path) as file:
+            columns, said = check_columns(file.schema_arrow, wanted), file.metadata.num_rows
+            block = TableBlock(columns, [], 0)
+            for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns):
+                check(batch)
+                block.batches.append(batch)
+                if block.n_rows >= n_rows or block.n_bytes >= n_bytes:
+                    yield block
+                    block = TableBlock(columns, [], block.before + block.n_rows)
+            if (n := block.before + block.n_rows) != said:
+                raise RowError(f"the table names {said} rows, but {n} can be read")
+    except (pa.ArrowException, OSError, RowError, UnicodeDecodeError) as error:  # the last: names of columns
+        problem = _not_read_on(path, block.before + block.n_rows, error)
+    if block.batches or problem is not None:
+        yield replace(block, problem=problem)
+
+
+def _not_read_on(path: Path, n_read: int, error: Exception) -> Reject:
+    reason = " ".join(str(error).split())[:300]
+    return Reject(shown(path), n_read + 1 if n_read else 0, f"{reason}; what follows in this file is not read")
 
 
 def check_columns(schema: pa.Schema, wanted: Columns) -> list[str]:

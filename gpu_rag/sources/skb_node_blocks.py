@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from gpu_rag.sources.json_rows import LINES_SUFFIXES, Row, has_suffix, row_of
 from gpu_rag.sources.kg import TSV_SUFFIXES
 from gpu_rag.sources.kg_lines import LineBlock, cut_out, read_line_blocks
 from gpu_rag.sources.lines import Line
-from gpu_rag.sources.parquet import BATCH_ROWS, as_bytes, check_columns, decoded
+from gpu_rag.sources.parquet import TableBlock, decoded, read_table_blocks
 from gpu_rag.sources.rows import MAX_DOCUMENT_CHARS, MAX_LINE_BYTES, Limits, RowError, shown
 from gpu_rag.sources.seen import Seen, repeats
 from gpu_rag.sources.skb import NODE_COLUMNS, NODE_KEYS, named_columns, node_of, skb_files, tsv_row
@@ -148,27 +147,11 @@ def _sorted_out(found: Iterator[SkbNode | Reject], rejects: list[Reject]) -> Nod
 
 
 def _table(path: Path, limits: Limits) -> Iterator[NodeBlock]:
-    number, held = 0, list[pa.RecordBatch]()
-    problem: Exception | None = None
-    try:
-        with pq.ParquetFile(path) as file:
-            columns, said = check_columns(file.schema_arrow, NODE_COLUMNS), file.metadata.num_rows
-            for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns):
-                _check_lists(batch)
-                held.append(batch)
-                if sum(one.num_rows for one in held) >= _ROWS or sum(one.nbytes for one in held) >= _BYTES:
-                    yield _rows(path, columns, held, number, limits)
-                    number, held = number + sum(one.num_rows for one in held), []
-            if (n := number + sum(one.num_rows for one in held)) != said:
-                raise RowError(f"the table names {said} rows, but {n} can be read")
-    except (pa.ArrowException, OSError, RowError, UnicodeDecodeError) as error:  # the last: names of columns, aliases
-        problem = error
-    if held:
-        yield _rows(path, columns, held, number, limits)
-        number += sum(one.num_rows for one in held)
-    if problem is not None:
-        reason = f"{' '.join(str(problem).split())[:300]}; what follows in this file is not read"
-        yield node_block([], [Reject(shown(path), number + 1 if number else 0, reason)])
+    for block in read_table_blocks(path, NODE_COLUMNS, _ROWS, _BYTES, _check_lists):
+        if block.batches:
+            yield _rows(path, block, limits)
+        if block.problem is not None:
+            yield node_block([], [block.problem])
 
 
 def _check_lists(batch: pa.RecordBatch) -> None:
@@ -181,10 +164,9 @@ def _check_lists(batch: pa.RecordBatch) -> None:
             values.to_pylist()
 
 
-def _rows(path: Path, columns: list[str], batches: list[pa.RecordBatch], before: int, limits: Limits) -> NodeBlock:
-    """The rows of the batches, the first being row before + 1."""
-    held = {name: pa.concat_arrays([as_bytes(batch.column(name)) for batch in batches]) for name in columns}
-    line = before + 1 + np.arange(sum(batch.num_rows for batch in batches))
+def _rows(path: Path, block: TableBlock, limits: Limits) -> NodeBlock:
+    held, before = block.held(), block.before
+    line = before + 1 + np.arange(block.n_rows)
     texts = {name: _utf8(column) for name, column in held.items()}
     if any(column is None for column in texts.values()):
         found, others = node_block([], []), np.arange(len(line))

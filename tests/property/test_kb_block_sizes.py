@@ -56,7 +56,7 @@ def blocks_of(n_bytes: int, n_lines: int, n_rows: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         small = partial(read_line_blocks, block_bytes=n_bytes, block_lines=n_lines)
         patch.setattr("gpu_rag.sources.kg_blocks.read_line_blocks", small)
-        patch.setattr("gpu_rag.sources.kg_parquet.BATCH_ROWS", n_rows)
+        patch.setattr("gpu_rag.sources.parquet.BATCH_ROWS", n_rows)
         patch.setattr("gpu_rag.sources.kg_parquet._BYTES", 1)
         for name in ("sources.kg_triples._ROWS", "sources.skb_blocks._ROWS", "layers.kb_read._NODES"):
             patch.setattr(f"gpu_rag.{name}", n_rows)

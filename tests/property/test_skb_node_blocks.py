@@ -55,7 +55,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(skb_jsonl, "_LEAST", 1)
     monkeypatch.setattr(skb_nodes, "ROWS", 2)
     monkeypatch.setattr(skb_node_blocks, "_ROWS", 2)
-    monkeypatch.setattr(skb_node_blocks, "BATCH_ROWS", 2)
+    monkeypatch.setattr("gpu_rag.sources.parquet.BATCH_ROWS", 2)
     real = kg_lines.read_line_blocks
     monkeypatch.setattr(skb_node_blocks, "read_line_blocks", lambda path, limits: real(path, limits, 64, 3))
 

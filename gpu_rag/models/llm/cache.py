@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpu_rag.errors import IndexCorrupt, ModelError, RequestFailed, StorageError, UsageError
-from gpu_rag.models.llm.interface import LLM, OnReply, StreamingLLM, aborted, reply_key
+from gpu_rag.errors import IndexCorrupt, ModelError, RequestFailed, StorageError
+from gpu_rag.models.llm.interface import LLM, OnReply, StreamingLLM, aborted, check_key, reply_key
 from gpu_rag.models.llm.reply_file import ReplyFile
 from gpu_rag.models.llm.service import as_streaming
 from gpu_rag.types import Reply, Request
@@ -78,8 +78,7 @@ class CachedLLM:
 
     def submit(self, key: int, request: Request) -> None:
         """Hand over a request; a kept reply is there for the next `poll`. Raises UsageError for a key that is open."""
-        if key in self._waits or key in self._ready:
-            raise UsageError("the request cannot be taken", given=f"key {key}", expected="a key that is not open")
+        check_key(key, self._waits, self._ready)
         name = reply_key(self.llm, request)
         known = self.file.read([name])
         if known:

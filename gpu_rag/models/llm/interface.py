@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from gpu_rag.errors import RequestFailed
+from gpu_rag.errors import RequestFailed, UsageError
 from gpu_rag.models.fingerprint import text_hash
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
 
@@ -88,6 +88,12 @@ class StreamingLLM(Protocol):
     def close(self) -> None:
         """Give up what is open and free what the engine holds. It is not used afterwards."""
         ...
+
+
+def check_key(key: int, *open_keys: Container[int]) -> None:
+    """Raises UsageError for a key that is open: the refusal of `StreamingLLM.submit`."""
+    if any(key in some for some in open_keys):
+        raise UsageError("the request cannot be taken", given=f"key {key}", expected="a key that is not open")
 
 
 def aborted() -> RequestFailed:

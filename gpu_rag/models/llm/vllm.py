@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu_rag.errors import ContextOverflow, GpuRagError, ModelError, RequestFailed, UsageError
+from gpu_rag.errors import ContextOverflow, GpuRagError, ModelError, RequestFailed
 from gpu_rag.models.fingerprint import folder_hash
 from gpu_rag.models.llm.capability import is_capable, parameters_in_name, stored_parameters
 from gpu_rag.models.llm.chat import ChatFormat
-from gpu_rag.models.llm.interface import OnReply, sampling_seed
+from gpu_rag.models.llm.interface import OnReply, check_key, sampling_seed
 from gpu_rag.models.llm.vllm_engine import VllmEngine, window
 from gpu_rag.models.llm.vllm_jobs import Generation, Job, Piece, Ranking
 from gpu_rag.models.llm.vllm_service import EngineService, Ticket
@@ -137,8 +137,7 @@ class VllmLLM:
 
     def submit(self, key: int, request: Request) -> None:
         """Hand over a request; returns at once. Raises UsageError for a key that is open."""
-        if key in self._open:
-            raise UsageError("the request cannot be taken", given=f"key {key}", expected="a key that is not open")
+        check_key(key, self._open)
         [job] = self._jobs([request])
         tickets = self._hand_over(key, request, job, self._finished)
         self._open[key] = tickets[0] if tickets else None
