@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpu_rag.catalog import layers_for
 from gpu_rag.engine import Engine, check_unique
 from gpu_rag.errors import BadInput
 from gpu_rag.evaluation.compare import DEFAULT_AT, Comparison, compare
@@ -16,9 +15,10 @@ from gpu_rag.evaluation.judge import open_judge
 from gpu_rag.index import hetero
 from gpu_rag.index import index as opened
 from gpu_rag.index.build import BuildReport, Progress, Sources, build_index
-from gpu_rag.model_set import ModelSet, OpenWorkers
+from gpu_rag.index.saved_settings import check_same_models, kept_settings, remembered_settings
+from gpu_rag.methods.registry import layers_for
 from gpu_rag.models.llm import LLM
-from gpu_rag.remembered import check_same_models, kept_settings, remembered_settings
+from gpu_rag.models.set import ModelSet, OpenWorkers
 from gpu_rag.settings import Settings, make_settings, merge
 from gpu_rag.sources.named import all_sources, named_source
 from gpu_rag.sources.questions import QuestionRow, read_questions
@@ -94,7 +94,7 @@ def workers_of(settings: Settings) -> OpenWorkers | None:
     """What opens the workers that the settings ask for; None where models run in this process."""
     if settings.scale.address == "none":
         return None
-    from gpu_rag.scale import open_workers
+    from gpu_rag.cluster import open_workers
 
     return partial(open_workers, settings.scale)
 

@@ -8,31 +8,31 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_rag.catalog import Method, check_layers, check_passages, inexact_ops, load_method
 from gpu_rag.errors import BadInput, GpuRagError, RequestFailed
-from gpu_rag.graph.backend import preferring, recording
-from gpu_rag.graph.choices import check_preferences, taken
+from gpu_rag.graph.common.backend import preferring, recording
+from gpu_rag.graph.common.choices import check_preferences, taken
 from gpu_rag.index.folder import canonical_json, checksums, sha256_text
 from gpu_rag.index.index import Index
-from gpu_rag.model_set import ModelSet
+from gpu_rag.methods.bubblerag.batched import bubble_executors
+from gpu_rag.methods.higra.batched import higra_executors
+from gpu_rag.methods.hoprag.batched import hop_executors
+from gpu_rag.methods.hydrarag.batched import path_executors
+from gpu_rag.methods.hydrarag.web import web_executors
+from gpu_rag.methods.registry import Method, check_layers, check_passages, inexact_ops, load_method
 from gpu_rag.models.fingerprint import file_sha256
+from gpu_rag.models.set import ModelSet
+from gpu_rag.program.knowledge_base import kb_executors
+from gpu_rag.program.model import ModelSettings, model_executors
+from gpu_rag.program.model_calls import LLMCalls
+from gpu_rag.program.search import retrieve_executors
+from gpu_rag.program.verbs import Verbs
 from gpu_rag.runtime.accounts import Budget, RunStats
 from gpu_rag.runtime.core import Program as Bound
 from gpu_rag.runtime.rounds import Outcome, run_rounds
 from gpu_rag.runtime.streaming import StreamingDriver, run_streaming
 from gpu_rag.settings import RuntimeSettings, Settings
-from gpu_rag.settings_check import checked
+from gpu_rag.settings.check import checked
 from gpu_rag.types import Answer, Draft, Question, Reply
-from gpu_rag.verbs.bubble import bubble_executors
-from gpu_rag.verbs.higra import higra_executors
-from gpu_rag.verbs.hops import hop_executors
-from gpu_rag.verbs.kb import kb_executors
-from gpu_rag.verbs.model import ModelSettings, model_executors
-from gpu_rag.verbs.model_calls import LLMCalls
-from gpu_rag.verbs.paths import path_executors
-from gpu_rag.verbs.retrieve import retrieve_executors
-from gpu_rag.verbs.verbs import Verbs
-from gpu_rag.verbs.web import web_executors
 
 Program = Callable[[Question, Verbs, Any], Any]
 Given = Mapping[str, Any] | None  # parameters of a method by name, stronger than those of the settings

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from gpu_rag.errors import BadInput, IndexLocked, IndexMismatch
 from gpu_rag.index.folder import canonical_json, read_json, storage_errors, sync_folder, write_atomic
-from gpu_rag.journal import TRIES, Journal
+from gpu_rag.runtime.journal import TRIES, Journal
 from gpu_rag.types import Answer, Question, Usage
 
 STATUSES = ("answered", "unsupported", "failed")

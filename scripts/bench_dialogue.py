@@ -32,7 +32,7 @@ from gpu_rag.models.llm import LLM, load_llm
 from gpu_rag.models.llm.interface import OnReply
 from gpu_rag.models.llm.replay import RecordingLLM
 from gpu_rag.models.llm.scripted import ScriptedLLM
-from gpu_rag.text.decompose import fill, plan_by_rules
+from gpu_rag.text.rules.decomposition import fill, plan_by_rules
 from gpu_rag.types import Answer, Reply, Request
 
 STAGES = {

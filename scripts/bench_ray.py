@@ -19,17 +19,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpu_rag.model_set import plain_embedder, plain_llm
+from gpu_rag.cluster.actors import Plan
+from gpu_rag.cluster.build import build_embedder, build_llm
+from gpu_rag.cluster.embedder import RayEmbedder
+from gpu_rag.cluster.llm import RayLLM
+from gpu_rag.cluster.pool import Pool
+from gpu_rag.cluster.worker import EmbedWorker, LLMWorker, Loaded
 from gpu_rag.models.packaged import cache_dir
-from gpu_rag.scale.build import build_embedder, build_llm
-from gpu_rag.scale.crew import Plan
-from gpu_rag.scale.embedder import RayEmbedder
-from gpu_rag.scale.llm import RayLLM
-from gpu_rag.scale.pool import Pool
-from gpu_rag.scale.worker import EmbedWorker, LLMWorker, Loaded
+from gpu_rag.models.set import plain_embedder, plain_llm
 from gpu_rag.settings import ModelSettings
-from gpu_rag.settings_scale import ScaleSettings
-from gpu_rag.settings_vllm import VllmSettings
+from gpu_rag.settings.cluster import ScaleSettings
+from gpu_rag.settings.vllm import VllmSettings
 from gpu_rag.types import Request
 
 MODELS = ModelSettings()
@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    from gpu_rag.scale.cluster import attach, detach
+    from gpu_rag.cluster.ray import attach, detach
 
     attach(SCALE)
     vllm = VllmSettings()

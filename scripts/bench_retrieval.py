@@ -18,10 +18,10 @@ from pathlib import Path
 import torch
 
 from gpu_rag.api import Index, load_questions
-from gpu_rag.catalog import load_method
 from gpu_rag.graph.pagerank import pick_implementation
-from gpu_rag.verbs.graph import GraphRank
-from gpu_rag.verbs.retrieve import retrieve_executors
+from gpu_rag.methods.ppr.batched import GraphRank
+from gpu_rag.methods.registry import load_method
+from gpu_rag.program.search import retrieve_executors
 
 
 def main() -> None:

@@ -20,12 +20,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpu_rag.model_set import pick_device
 from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.models.llm.vllm import VllmLLM, load_tokenizer
 from gpu_rag.models.llm.vllm_engine import engine_arguments
+from gpu_rag.models.set import pick_device
 from gpu_rag.models.stored import model_folder
-from gpu_rag.settings_vllm import VllmSettings
+from gpu_rag.settings.vllm import VllmSettings
 from gpu_rag.types import Reply, Request
 
 SYSTEM = "You tell a short story about what is in the note. Use plain words and go on until you are stopped."

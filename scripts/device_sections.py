@@ -162,8 +162,8 @@ def compared(csr: Any, questions: int, until: float, implementations: tuple[str,
 
 def alone(graph: PageRankGraph, seeds: Ragged) -> tuple[Callable[[], torch.Tensor], float]:
     """What gives the ranks of cuGraph itself, without our steps, and how long its form of the graph took."""
-    from gpu_rag.graph.cugraph import SingleGraph
-    from gpu_rag.graph.pagerank_plan import plan_of
+    from gpu_rag.graph.pagerank.cugraph import SingleGraph
+    from gpu_rag.graph.pagerank.plan import plan_of
 
     plan = plan_of("power", DAMPING, TOL, 200, symmetric=graph.symmetric, known_mass=graph.symmetric)
     pi = torch.zeros(graph.n, seeds.batch, dtype=torch.float64, device=graph.device)

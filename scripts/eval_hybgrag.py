@@ -29,8 +29,8 @@ import numpy as np
 from gpu_rag.api import Index, load_questions
 from gpu_rag.evaluation.bootstrap import interval, resample_means
 from gpu_rag.evaluation.metrics import hit_at, recall_at, reciprocal_rank
-from gpu_rag.methods.hybgrag_examples import Experience, experience_row
-from gpu_rag.methods.hybgrag_oracle import oracle_program
+from gpu_rag.methods.hybgrag.examples import Experience, experience_row
+from gpu_rag.methods.hybgrag.oracle import oracle_program
 from gpu_rag.settings import parse_assignment
 from gpu_rag.types import Answer, Draft, Question
 

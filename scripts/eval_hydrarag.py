@@ -26,7 +26,7 @@ from typing import Any
 
 from gpu_rag.api import Index
 from gpu_rag.evaluation.bootstrap import paired_difference
-from gpu_rag.index.kb import name_key
+from gpu_rag.index.knowledge_base import name_key
 from gpu_rag.settings import nested, parse_assignment
 from gpu_rag.types import Answer, Question
 
@@ -251,7 +251,7 @@ def main() -> None:
         if options.part == "ablations":
             changes: Sequence[Any] = ABLATIONS
         else:
-            from gpu_rag.index.kb_load import load_kb
+            from gpu_rag.index.knowledge_base.load import load_kb
 
             names = [source.name for source in index.loaded("kb", load_kb).sources]
             names = list(dict.fromkeys([*names, "documents"]))

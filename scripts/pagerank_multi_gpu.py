@@ -39,7 +39,7 @@ from device_graphs import rmat, rmat_edges  # noqa: E402
 
 from gpu_rag.graph.csr import degrees  # noqa: E402
 from gpu_rag.graph.pagerank import PageRankGraph  # noqa: E402
-from gpu_rag.graph.pagerank_sharded import (  # noqa: E402
+from gpu_rag.graph.pagerank.sharded import (  # noqa: E402
     IMPLEMENTATIONS,
     Shard,
     pagerank_residual_sharded,

@@ -10,26 +10,24 @@ from typing import Any
 
 import torch
 
-from gpu_rag.bench import (
-    blocks_pagerank,
-    bubble,
-    ego,
-    frontier,
-    grouping,
-    intersect,
-    join,
-    nearest,
-    pagerank,
-    paths,
-    reach,
-    rrf,
-)
 from gpu_rag.bench.case import MOST_ALONE, STARTS, Case, Checked, Config, Peer
 from gpu_rag.bench.measure import TURN_S, Copy, Spent, Turn, interleaved, poisoned
 from gpu_rag.bench.rows import Row, empty_row, pct_of_bandwidth, ratio_of, scaled
 from gpu_rag.errors import GpuRagError
-from gpu_rag.graph.room import free_bytes
-from gpu_rag.settings_check import unknown_name
+from gpu_rag.graph.bubble import bench as bubble
+from gpu_rag.graph.components import bench as grouping
+from gpu_rag.graph.ego import bench as ego
+from gpu_rag.graph.frontier import bench as frontier
+from gpu_rag.graph.fuse import bench as rrf
+from gpu_rag.graph.join import bench as join
+from gpu_rag.graph.local_pagerank import bench as blocks_pagerank
+from gpu_rag.graph.memory import free_bytes
+from gpu_rag.graph.nearest import bench as nearest
+from gpu_rag.graph.pagerank import bench as pagerank
+from gpu_rag.graph.paths import bench as paths
+from gpu_rag.graph.reach import bench as reach
+from gpu_rag.graph.reach import bench_intersect as intersect
+from gpu_rag.settings.check import unknown_name
 
 OPS = {
     "pagerank": pagerank.cases,

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """Answers and prints."""
     from gpu_rag.api import Index
-    from gpu_rag.cli.story import story
+    from gpu_rag.cli.trace_text import story
     from gpu_rag.errors import UsageError
     from gpu_rag.jobs import row_of
     from gpu_rag.types import Question

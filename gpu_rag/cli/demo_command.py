@@ -62,7 +62,7 @@ def _silent(text: str) -> None:
 
 
 def _answer(engine: Any, rows: list[Any], show: Any) -> list[dict[str, Any]]:
-    from gpu_rag.cli.story import story
+    from gpu_rag.cli.trace_text import story
     from gpu_rag.evaluation.metrics import exact_match, token_f1
     from gpu_rag.jobs import row_of
 

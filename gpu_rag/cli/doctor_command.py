@@ -68,8 +68,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
 
 def _cluster(settings: Any) -> dict[str, Any]:
     """The Ray cluster that the settings name: what it has, or why it is not there."""
+    from gpu_rag.cluster import look_at
     from gpu_rag.errors import GpuRagError
-    from gpu_rag.scale import look_at
 
     try:
         return {"address": settings.scale.address, "has": look_at(settings.scale), "note": ""}
@@ -112,7 +112,7 @@ def _backend(module: str, distributions: tuple[str, ...], purpose: str, extra: s
 
 def _models(settings: Any) -> dict[str, Any]:
     from gpu_rag.errors import GpuRagError
-    from gpu_rag.model_set import ModelSet
+    from gpu_rag.models.set import ModelSet
 
     models = ModelSet(settings.models, api_key=api_key(), vllm=settings.vllm)
     report: dict[str, Any] = {}

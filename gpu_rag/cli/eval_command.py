@@ -59,9 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """Runs every method on every question and scores it."""
     from gpu_rag.api import Index, load_questions
-    from gpu_rag.catalog import check_layers, check_passages
     from gpu_rag.evaluation.compare import compare
     from gpu_rag.evaluation.judged import unread
+    from gpu_rag.methods.registry import check_layers, check_passages
 
     rows, rejects = load_questions(options.questions, options.limit)
     at, methods = numbers(options.at), names(options.method)

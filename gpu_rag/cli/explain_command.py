@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """Finds the row and prints it."""
-    from gpu_rag.cli.story import story
+    from gpu_rag.cli.trace_text import story
     from gpu_rag.errors import BadInput
     from gpu_rag.jobs import read_rows
 

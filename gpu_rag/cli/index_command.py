@@ -90,9 +90,9 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """Builds and reports."""
     from gpu_rag.api import build
     from gpu_rag.errors import UsageError
+    from gpu_rag.index.saved_settings import remembered_settings
     from gpu_rag.plan.compare import INDEX_KEYS
     from gpu_rag.plan.files import read_plan
-    from gpu_rag.remembered import remembered_settings
 
     check_plan(options)
     if not (options.corpus or options.kg or options.skb or options.sources):
@@ -171,8 +171,8 @@ def _warn_of_another_extractor(before: dict[str, StageRecord], extractor: str) -
 
 def _document(report: BuildReport) -> dict[str, Any]:
     """What --json prints of a build."""
-    from gpu_rag.index.higra_statistics import read_statistics
-    from gpu_rag.report.hops import hop_statistics
+    from gpu_rag.methods.higra.statistics import read_statistics
+    from gpu_rag.methods.hoprag.report import hop_statistics
 
     document: dict[str, Any] = {name: report.count(name) for name in COUNTS}
     document["extraction"] = {

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from gpu_rag import __version__
 from gpu_rag.cli.interrupts import held
 from gpu_rag.errors import GpuRagError, UsageError
-from gpu_rag.library_environment import prepare_environment
+from gpu_rag.models.library_environment import prepare_environment
 
 COMMANDS = (
     "index",

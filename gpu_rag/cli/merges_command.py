@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpu_rag.index.merges import Merges
+    from gpu_rag.methods.higra.merges import Merges
 
 HELP = "List the merges of names in an index; reject or force some for the next build."
 EXAMPLE = 'gpu-rag merges my-index --find "curie"'
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     from gpu_rag.cli.options import say
     from gpu_rag.errors import MissingLayer
     from gpu_rag.index.index import Index
-    from gpu_rag.index.merges import open_merges
+    from gpu_rag.methods.higra.merges import open_merges
 
     if "higra_merge" not in Index.open(options.index).layers:
         raise MissingLayer(

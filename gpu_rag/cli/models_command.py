@@ -74,9 +74,9 @@ def _fetch(options: argparse.Namespace) -> dict[str, Any]:
 def _probe(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     from dataclasses import replace
 
-    from gpu_rag.model_set import ModelSet
     from gpu_rag.models.packaged import cache_dir
-    from gpu_rag.probe import keep_probe, kept_probe, probe
+    from gpu_rag.models.probe import keep_probe, kept_probe, probe
+    from gpu_rag.models.set import ModelSet
 
     if options.out is not None:
         raise UsageError("--out is for convert and fetch", given=options.out)

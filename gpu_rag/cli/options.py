@@ -12,7 +12,7 @@ from typing import Any
 
 from gpu_rag.errors import UsageError
 from gpu_rag.settings import Settings, make_settings, merge, nested, parse_assignment, read_profile
-from gpu_rag.settings_check import checked
+from gpu_rag.settings.check import checked
 
 PROFILES = ("cpu", "gpu", "multi-gpu", "higra", "higra-no-refinement")
 
@@ -100,7 +100,7 @@ def _check_methods(settings: Settings) -> None:
     """The parameters of every method that is named, used or not: a typing error is never dropped."""
     if not settings.method:
         return
-    from gpu_rag.catalog import load_method
+    from gpu_rag.methods.registry import load_method
 
     for name, params in settings.method.items():
         checked(load_method(name).Params, params, f"method.{name}")

@@ -51,10 +51,10 @@ def without_vector_cache(settings: Settings) -> Settings:
 def plan_index(options: argparse.Namespace, settings: Settings) -> tuple[int, dict[str, Any]]:
     """Plans a build."""
     from gpu_rag.api import default_methods, sources_of, workers_of
-    from gpu_rag.catalog import layers_for
-    from gpu_rag.model_set import ModelSet
+    from gpu_rag.index.saved_settings import check_same_models
+    from gpu_rag.methods.registry import layers_for
+    from gpu_rag.models.set import ModelSet
     from gpu_rag.plan import index_plan
-    from gpu_rag.remembered import check_same_models
 
     sources = sources_of(
         options.corpus, options.out, openie=options.openie, kg=options.kg, skb=options.skb, sources=options.sources,

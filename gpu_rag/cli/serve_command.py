@@ -38,10 +38,10 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any] | None]:
     """Serves until it is told to stop. The JSON document is printed when it is ready, not at the end."""
     _check_installed()
     from gpu_rag.api import Index
-    from gpu_rag.cli.story_words import said
+    from gpu_rag.cli.trace_words import said
     from gpu_rag.serve import describe, server
+    from gpu_rag.serve.admission import Desk
     from gpu_rag.serve.api import make_app
-    from gpu_rag.serve.desk import Desk
     from gpu_rag.serve.guard import is_loopback
     from gpu_rag.serve.live import Live
     from gpu_rag.serve.metrics import Counts

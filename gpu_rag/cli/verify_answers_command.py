@@ -27,9 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """Checks everything; exit status 1 names each row and what differs."""
     from gpu_rag.cli.options import say
+    from gpu_rag.evaluation.verify_answers import check_answers
     from gpu_rag.index.index import Index
     from gpu_rag.jobs import read_pairs
-    from gpu_rag.verify_answers import check_answers
 
     index = Index.open(options.index)
     checker, found = check_answers(read_pairs(options.answers), index, options.corpus)

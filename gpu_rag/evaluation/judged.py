@@ -8,7 +8,7 @@ from typing import Any
 from gpu_rag.errors import UsageError
 from gpu_rag.evaluation.judge import Claim, Judge, Verdict, claim_order
 from gpu_rag.evaluation.metrics import exact_match
-from gpu_rag.evaluation.unlike import Unlike
+from gpu_rag.evaluation.negatives import Unlike
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Answer
 

@@ -10,9 +10,9 @@ from gpu_rag.errors import BadInput
 from gpu_rag.evaluation.metrics import hit_at, normalise_answer, recall_at, reciprocal_rank
 from gpu_rag.index import tables
 from gpu_rag.index.index import Index
-from gpu_rag.index.kb import KnowledgeBase
-from gpu_rag.index.kb_load import load_kb
-from gpu_rag.index.kb_tables import KB_RECORDS
+from gpu_rag.index.knowledge_base import KnowledgeBase
+from gpu_rag.index.knowledge_base.load import load_kb
+from gpu_rag.index.knowledge_base.tables import KB_RECORDS
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Answer
 

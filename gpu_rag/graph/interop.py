@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from gpu_rag.errors import BadInput, MissingBackend
+from gpu_rag.graph.common.typed import TypedGraph, typed_graph
 from gpu_rag.graph.csr import check_csr, csr_from_edges, is_symmetric, row_of_entry
-from gpu_rag.graph.typed import TypedGraph, typed_graph
 from gpu_rag.types import CSR
 
 _EXTRAS = {

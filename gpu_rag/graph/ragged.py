@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.backend import is_cpu
-from gpu_rag.graph.compiled import compiled_checks
+from gpu_rag.graph.common.backend import is_cpu
+from gpu_rag.graph.common.compiled import compiled_checks
 from gpu_rag.graph.csr import check_range
 from gpu_rag.types import Ragged
 

@@ -14,8 +14,8 @@ from gpu_rag.index import tables
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.hetero import hetero_graph, write_hetero
 from gpu_rag.index.index import Index
-from gpu_rag.index.kb_graphml import kb_edge_lines
-from gpu_rag.index.kb_load import load_kb
+from gpu_rag.index.knowledge_base.graphml import kb_edge_lines
+from gpu_rag.index.knowledge_base.load import load_kb
 
 FORMATS = ("parquet", "graphml", "pyg")
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

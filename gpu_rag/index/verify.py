@@ -13,11 +13,11 @@ from gpu_rag.errors import GpuRagError
 from gpu_rag.graph.csr import check_csr, is_symmetric
 from gpu_rag.index import tables
 from gpu_rag.index.folder import checksums
-from gpu_rag.index.higra_verify import higra_checks
 from gpu_rag.index.index import Index
-from gpu_rag.index.verify_hops import check_hops
-from gpu_rag.index.verify_kb import check_kb
+from gpu_rag.index.knowledge_base.verify import check_kb
 from gpu_rag.index.verify_vectors import wrong_vectors
+from gpu_rag.methods.higra.verify import higra_checks
+from gpu_rag.methods.hoprag.verify import check_hops
 from gpu_rag.types import CSR
 
 

@@ -25,7 +25,7 @@ from gpu_rag.index.build import (
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.memory import memory_bytes
-from gpu_rag.layers.extraction import extraction_requests
+from gpu_rag.index.stages.extraction import extraction_requests
 from gpu_rag.plan.corpus import CorpusCount, Sampled, count_corpus
 from gpu_rag.plan.files import identity_of, write_plan
 from gpu_rag.plan.growth import Heaps, fit_heaps, power_between

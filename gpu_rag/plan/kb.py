@@ -10,10 +10,10 @@ import numpy as np
 
 from gpu_rag.index import tables
 from gpu_rag.index.build import Layer
-from gpu_rag.index.kb_tables import KB_EDGES, KB_NODES
+from gpu_rag.index.knowledge_base.tables import KB_EDGES, KB_NODES
 from gpu_rag.index.memory import memory_bytes
-from gpu_rag.layers.kb_edge_texts import EdgeTexts
-from gpu_rag.layers.kb_texts import node_names, relation_texts, standin_texts
+from gpu_rag.index.stages.knowledge_base.edge_texts import EdgeTexts
+from gpu_rag.index.stages.knowledge_base.texts import node_names, relation_texts, standin_texts
 from gpu_rag.plan.corpus import CorpusCount
 from gpu_rag.plan.growth import fit_heaps, line_through
 from gpu_rag.plan.kb_sample import SourceSample, sample_sources

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 
 from gpu_rag.index.build import NamedSource
 from gpu_rag.sources.json_rows import has_suffix
+from gpu_rag.sources.knowledge_base import skb_files
+from gpu_rag.sources.knowledge_base.stark import NEEDED, TYPES, stark_edges
 from gpu_rag.sources.rows import Limits, RowError
-from gpu_rag.sources.skb import skb_files
-from gpu_rag.sources.skb_stark import NEEDED, TYPES, stark_edges
 
 
 @dataclass(frozen=True)

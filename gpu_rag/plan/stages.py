@@ -7,8 +7,8 @@ from typing import Any
 
 from gpu_rag.graph.nearest import QUERY_TILE
 from gpu_rag.index.build import Layer
+from gpu_rag.methods.hoprag.plan import merging_seconds
 from gpu_rag.plan.growth import Line, line_through
-from gpu_rag.plan.hops import merging_seconds
 from gpu_rag.plan.rates import TILE, embed_seconds, pairs_per_second
 from gpu_rag.plan.trial import Cost, Sizes, Trial, TrialModels
 from gpu_rag.settings import Settings

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from gpu_rag.errors import RequestFailed
 from gpu_rag.index import tables
 from gpu_rag.index.build import Layer, Models, Silent, Sources, StageReport, Work
-from gpu_rag.index.kb_tables import ORIGINS
-from gpu_rag.layers.passages import write_passages
+from gpu_rag.index.knowledge_base.tables import ORIGINS
+from gpu_rag.index.stages.passages import write_passages
 from gpu_rag.models.embed import Embedder, OnBatch
 from gpu_rag.models.llm import LLM, OnReply
 from gpu_rag.models.llm.cache import CachedLLM

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpu_rag.catalog import load_method
 from gpu_rag.evaluation.compare import Comparison
 from gpu_rag.evaluation.kb import KG_MEASURES, SKB_MEASURES
 from gpu_rag.evaluation.metrics import exact_match, ranked_documents, recall_at
+from gpu_rag.methods.registry import load_method
 from gpu_rag.report.accounts import stage_table
 from gpu_rag.report.judge import judge_section
 from gpu_rag.report.page import heading, intervals, page, paragraph, stacked_bars, table, text

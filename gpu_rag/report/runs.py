@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from gpu_rag.methods.higra.report import alignment_section
+from gpu_rag.methods.hoprag.report import hop_section
 from gpu_rag.report.accounts import account_sections
-from gpu_rag.report.alignment import alignment_section
-from gpu_rag.report.hops import hop_section
 from gpu_rag.report.page import heading, page, paragraph, stacked_bars, table
 from gpu_rag.report.plans import plan_section
 

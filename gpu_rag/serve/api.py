@@ -18,8 +18,8 @@ from starlette.types import ASGIApp
 
 from gpu_rag.errors import GpuRagError
 from gpu_rag.serve import chat, describe
+from gpu_rag.serve.admission import Desk
 from gpu_rag.serve.bodies import read_ask, read_chat
-from gpu_rag.serve.desk import Desk
 from gpu_rag.serve.guard import ROUTE, Guard, read_body, speaks_openai
 from gpu_rag.serve.live import DEAD, READY, Live
 from gpu_rag.serve.metrics import CONTENT_TYPE, Counts, exposition

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from gpu_rag.jobs import openai_row
+from gpu_rag.serve.admission import Batch
 from gpu_rag.serve.bodies import ChatBody
-from gpu_rag.serve.desk import Batch
 from gpu_rag.serve.refusal import Refusal, openai_error_body
 
 

@@ -6,15 +6,15 @@ import threading
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-from gpu_rag.catalog import METHODS
 from gpu_rag.engine import Engine, Prepared
 from gpu_rag.errors import GpuRagError, UsageError
+from gpu_rag.methods.registry import METHODS
 from gpu_rag.runtime.accounts import RunStats
 from gpu_rag.runtime.handle import Handle
 from gpu_rag.runtime.streaming import StreamingDriver
 from gpu_rag.runtime.tasks import Outcome
 from gpu_rag.serve.refusal import Refusal
-from gpu_rag.settings_serve import ServeSettings
+from gpu_rag.settings.serve import ServeSettings
 from gpu_rag.types import Question
 
 WARM = Question("warm", "Which method answers first?")

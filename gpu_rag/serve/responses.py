@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from gpu_rag.serve.desk import Batch
+from gpu_rag.serve.admission import Batch
 from gpu_rag.serve.refusal import Refusal, refusal_of
 
 T = TypeVar("T")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.index.work import NamedSource
-from gpu_rag.sources.kg import read_kg
-from gpu_rag.sources.skb import skb_files
+from gpu_rag.sources.knowledge_base import skb_files
+from gpu_rag.sources.knowledge_graph import read_kg
 
 RESERVED = ("extraction", "documents")
 _FORM = "NAME=kg:PATH, NAME=documents:PATH or NAME=web:PATH, no comma in the name"

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gpu_rag.errors import BadInput
-from gpu_rag.sources.beir import Qrels, read_qrels
+from gpu_rag.sources.corpus.beir import Qrels, read_qrels
+from gpu_rag.sources.corpus.multihop import contexts_of, gold_of, is_multihop
 from gpu_rag.sources.json_rows import ARRAY_SUFFIXES, LINES_SUFFIXES, has_suffix, read_rows
-from gpu_rag.sources.multihop import contexts_of, gold_of, is_multihop
 from gpu_rag.sources.rows import (
     MAX_DOCUMENT_CHARS,
     MAX_JSON_BYTES,

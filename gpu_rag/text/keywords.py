@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gpu_rag.text.normalise import normalise_name
-from gpu_rag.text.patterns_entities import find_mentions_in
-from gpu_rag.text.patterns_lexicon import ADVERBS
-from gpu_rag.text.patterns_mentions import passage_words
-from gpu_rag.text.patterns_tokens import MARK, NUMBER, tokenise
+from gpu_rag.text.rules.extraction.entities import find_mentions_in
+from gpu_rag.text.rules.extraction.lexicon import ADVERBS
+from gpu_rag.text.rules.extraction.mentions import passage_words
+from gpu_rag.text.rules.extraction.tokens import MARK, NUMBER, tokenise
 from gpu_rag.text.sentences import split_sentences
 from gpu_rag.text.tokens import STOP_WORDS
 

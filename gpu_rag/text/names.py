@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gpu_rag.text.normalise import normalise_name
-from gpu_rag.text.patterns_entities import find_mentions_in
-from gpu_rag.text.patterns_mentions import passage_words
-from gpu_rag.text.patterns_tokens import tokenise
+from gpu_rag.text.rules.extraction.entities import find_mentions_in
+from gpu_rag.text.rules.extraction.mentions import passage_words
+from gpu_rag.text.rules.extraction.tokens import tokenise
 from gpu_rag.text.sentences import split_sentences
 from gpu_rag.text.tokens import STOP_WORDS
 

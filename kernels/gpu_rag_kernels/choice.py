@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from gpu_rag.errors import MissingBackend, UsageError
-from gpu_rag.graph.backend import chosen
+from gpu_rag.graph.common.backend import chosen
 
 IMPLEMENTATIONS = ("triton", "reference")
 
@@ -41,7 +41,7 @@ def interpreted() -> bool:
 
 def kernel(package: str, function: str, device: torch.device, implementation: str = "auto") -> Callable[..., Any]:
     """`function` of the module that `pick_kernel` names, triton or reference, in gpu_rag_kernels.`package`. The choice
-    is told to the record of `gpu_rag.graph.backend`. Triton starts kernels on the current device, so there it is made
+    is told to the record of the backends. Triton starts kernels on the current device, so there it is made
     that of the tensors for the call."""
     name = chosen(package, pick_kernel(package, device, implementation))
     found: Callable[..., Any] = getattr(import_module(f"gpu_rag_kernels.{package}.{name}"), function)

@@ -11,15 +11,19 @@ import numpy as np
 import pytest
 import torch
 
-from gpu_rag.bench import measure, nearest, pagerank, pagerank_peers, rows, rrf
+from gpu_rag.bench import measure, rows
 from gpu_rag.bench import run as runner
 from gpu_rag.bench.graphs import GRAPHS, graph_of
-from gpu_rag.bench.pagerank_reference import adjacency, count_passes, solve_bytes, solve_exactly
 from gpu_rag.errors import UsageError
 from gpu_rag.graph.csr import check_csr, csr_from_edges
+from gpu_rag.graph.fuse import bench as rrf
+from gpu_rag.graph.nearest import bench as nearest
+from gpu_rag.graph.pagerank import bench as pagerank
+from gpu_rag.graph.pagerank import bench_peers as pagerank_peers
 from gpu_rag.graph.pagerank import prepare
-from gpu_rag.graph.pagerank_job import Options
-from gpu_rag.graph.pagerank_matrix import ScipyProduct, TorchProduct
+from gpu_rag.graph.pagerank.bench_reference import adjacency, count_passes, solve_bytes, solve_exactly
+from gpu_rag.graph.pagerank.job import Options
+from gpu_rag.graph.pagerank.matrix import ScipyProduct, TorchProduct
 from gpu_rag.types import CSR, Ragged, TopK
 
 KEYS = {

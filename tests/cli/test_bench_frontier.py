@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from gpu_rag.bench import frontier
 from gpu_rag.bench.case import Config
 from gpu_rag.bench.run import run_bench
 from gpu_rag.errors import UsageError
 from gpu_rag.graph.frontier import Asked
+from gpu_rag.graph.frontier import bench as frontier
 from gpu_rag.types import Ragged, TopK
 
 SMALL = Config(sizes=(100,), batches=(1, 5), rounds=1, peers=True)

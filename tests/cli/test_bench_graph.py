@@ -9,8 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from gpu_rag.bench import blocks_pagerank, bubble, ego, frontier, grouping, intersect, join, measure, pagerank, reach
+from gpu_rag.bench import measure
 from gpu_rag.cli import bench_command
+from gpu_rag.graph.bubble import bench as bubble
+from gpu_rag.graph.components import bench as grouping
+from gpu_rag.graph.ego import bench as ego
+from gpu_rag.graph.frontier import bench as frontier
+from gpu_rag.graph.join import bench as join
+from gpu_rag.graph.local_pagerank import bench as blocks_pagerank
+from gpu_rag.graph.pagerank import bench as pagerank
+from gpu_rag.graph.reach import bench as reach
+from gpu_rag.graph.reach import bench_intersect as intersect
 from gpu_rag.types import Blocks, Ragged
 
 TINY = ("--sizes", 300, "--batch", "1,20", "--rounds", 1, "--damping", "0.85", "--json")

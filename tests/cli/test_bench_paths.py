@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gpu_rag.bench import measure, paths
+from gpu_rag.bench import measure
 from gpu_rag.bench.case import Config
 from gpu_rag.bench.graphs import power_law
 from gpu_rag.graph import paths as op
+from gpu_rag.graph.paths import bench as paths
 
 TINY = ("--sizes", 300, "--batch", "1,70", "--rounds", 1, "--json")
 right = paths.searched

@@ -15,10 +15,10 @@ import pytest
 import gpu_rag
 from gpu_rag.errors import GpuRagError, IndexCorrupt, IndexMismatch
 from gpu_rag.index import manifest as manifests
-from gpu_rag.index.kb_load import load_kb
+from gpu_rag.index.knowledge_base.load import load_kb
 from gpu_rag.index.manifest import Manifest
+from gpu_rag.index.saved_settings import remembered_settings
 from gpu_rag.index.verify import verify
-from gpu_rag.remembered import remembered_settings
 from gpu_rag.settings import make_settings
 
 FAST: dict[str, Any] = {"models": {"embedder": "hash", "llm": "none"}}

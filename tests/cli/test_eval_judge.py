@@ -12,7 +12,7 @@ import pytest
 from gpu_rag.evaluation import compare as compare_module
 from gpu_rag.evaluation.bootstrap import intervals, paired_difference
 from gpu_rag.models.llm import http_retry
-from gpu_rag.settings_eval import EvalSettings
+from gpu_rag.settings.evaluation import EvalSettings
 
 KEYS = {
     "judge", "judge_exact", "judge_unanswered", "judge_malformed", "judge_failed", "judge_llm_calls",

@@ -11,13 +11,13 @@ import pytest
 
 import gpu_rag
 from gpu_rag.api import sources_of
-from gpu_rag.catalog import layers_for
 from gpu_rag.index import tables
 from gpu_rag.index.manifest import Manifest
+from gpu_rag.index.stages import extraction
 from gpu_rag.index.verify import verify
-from gpu_rag.layers import extraction
-from gpu_rag.model_set import ModelSet
+from gpu_rag.methods.registry import layers_for
 from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.models.set import ModelSet
 from gpu_rag.plan import stages
 from gpu_rag.plan.index_plan import BuildJob, plan_index
 from gpu_rag.settings import make_settings

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from gpu_rag.graph import nearest_index
+from gpu_rag.graph.nearest import index as nearest_index
 
 
 def ops(result: Any) -> dict[str, str]:

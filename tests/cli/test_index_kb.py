@@ -13,7 +13,7 @@ from typing import Any
 import networkx as nx
 import pytest
 
-from gpu_rag.index.kb_load import load_kb
+from gpu_rag.index.knowledge_base.load import load_kb
 from gpu_rag.index.manifest import Manifest
 
 
@@ -179,7 +179,7 @@ def test_texts_of_nodes_are_not_looked_for_in_the_corpus(run, cli, skb, tiny_cor
 
 KILLED = """
 import os, signal, sys
-from gpu_rag.layers import kb
+from gpu_rag.index.stages import kb
 plain = getattr(kb, sys.argv[1])
 def killed(*given):
     plain(*given)

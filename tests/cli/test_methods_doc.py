@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from gpu_rag.catalog import METHODS, load_method
 from gpu_rag.cli.main import build_parser
 from gpu_rag.errors import UsageError
+from gpu_rag.methods.registry import METHODS, load_method
 from gpu_rag.settings import (
     AlignmentSettings,
     HopSettings,
@@ -21,7 +21,7 @@ from gpu_rag.settings import (
     ReaderSettings,
     RuntimeSettings,
 )
-from gpu_rag.settings_vllm import VllmSettings
+from gpu_rag.settings.vllm import VllmSettings
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SECTIONS = {

@@ -17,7 +17,7 @@ import pytest
 
 from gpu_rag.models import packaged, stored
 from gpu_rag.models.llm.scripted import ScriptedLLM
-from gpu_rag.probe import EXTRACTS, good_for, keep_probe, kept_probe, passages, probe, requests
+from gpu_rag.models.probe import EXTRACTS, good_for, keep_probe, kept_probe, passages, probe, requests
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
 
 FILES = {

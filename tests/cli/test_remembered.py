@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import gpu_rag
-from gpu_rag import remembered
-from gpu_rag.catalog import METHODS
 from gpu_rag.errors import IndexMismatch
+from gpu_rag.index import saved_settings as remembered
 from gpu_rag.index.manifest import Manifest
+from gpu_rag.methods.registry import METHODS
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings import make_settings
 from gpu_rag.types import JsonSchema, Request

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from gpu_rag.catalog import METHODS
 from gpu_rag.cli.main import main
+from gpu_rag.methods.registry import METHODS
 from gpu_rag.report.evaluation import verdict
 from gpu_rag.report.page import intervals, stacked_bars
 from gpu_rag.sample import corpus_path, questions_path

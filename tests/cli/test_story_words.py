@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import gpu_rag.methods
-from gpu_rag.cli.story import story
-from gpu_rag.cli.story_words import said
+from gpu_rag.cli.trace_text import story
+from gpu_rag.cli.trace_words import said
 
 FOLDER = Path(gpu_rag.methods.__file__).parent
 

@@ -13,25 +13,25 @@ from stand_in import CUDA, Device, OnDevice, stand_in
 
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph import components, interop
-from gpu_rag.graph.backend import preferring, recording
-from gpu_rag.graph.blocks_pagerank import blocks_pagerank
 from gpu_rag.graph.bubble import bubble_expansion
-from gpu_rag.graph.bubble_local import localise, node_costs
-from gpu_rag.graph.candidates import rare_word_pairs
+from gpu_rag.graph.bubble.local import localise, node_costs
 from gpu_rag.graph.cluster import exact_groups, radius_clusters
+from gpu_rag.graph.common.backend import preferring, recording
 from gpu_rag.graph.csr import csr_from_edges, is_symmetric, transpose
 from gpu_rag.graph.ego import checked, ego_balls, induced_subgraphs
 from gpu_rag.graph.frontier import Asked, described, frontier_topk, hop_edges, score_lists, top_edges
 from gpu_rag.graph.fuse import minmax_rows, rrf
 from gpu_rag.graph.join import hybrid_argmax, join_index
-from gpu_rag.graph.join_pairs import hybrid_best_of, hybrid_scores
+from gpu_rag.graph.join.candidates import rare_word_pairs
+from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores
+from gpu_rag.graph.local_pagerank import blocks_pagerank
+from gpu_rag.graph.memory import free_bytes
 from gpu_rag.graph.nearest import nearest, topk_rows
-from gpu_rag.graph.nearest_index import nearest_index
+from gpu_rag.graph.nearest.index import nearest_index
 from gpu_rag.graph.pagerank import pagerank_topk, personalized_pagerank, prepare
-from gpu_rag.graph.path_nodes import nodes_on_paths
 from gpu_rag.graph.paths import Ends, Window, path_graph, score_paths, search_paths
+from gpu_rag.graph.paths.nodes import nodes_on_paths
 from gpu_rag.graph.reach import EITHER, intersect, reachable, typed_graph, typed_graph_of_csr
-from gpu_rag.graph.room import free_bytes
 from gpu_rag.types import CSR, Ragged, TopK
 
 N, M, DIMS, BATCH = 60, 140, 16, 5

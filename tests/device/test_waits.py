@@ -19,11 +19,11 @@ import gpu_rag
 from gpu_rag import engine
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.ego import checked, ego_balls, induced_subgraphs
-from gpu_rag.graph.ego_words import balls_by_words
+from gpu_rag.graph.ego.words import balls_by_words
 from gpu_rag.graph.nearest import nearest, topk_rows
-from gpu_rag.graph.nearest_index import nearest_index
+from gpu_rag.graph.nearest.index import nearest_index
 from gpu_rag.graph.pagerank import personalized_pagerank, prepare
-from gpu_rag.graph.path_set import PathSet, check_paths
+from gpu_rag.graph.paths.sets import PathSet, check_paths
 from gpu_rag.graph.ragged import check_ragged, check_sets, expand
 from gpu_rag.graph.reach import EITHER, intersect, reachable, typed_graph
 from gpu_rag.runtime.call import Executor

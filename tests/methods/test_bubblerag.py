@@ -12,12 +12,12 @@ import pytest
 
 import gpu_rag
 from gpu_rag.errors import MissingLayer, UsageError
+from gpu_rag.evaluation.verify_answers import AnswerChecker
 from gpu_rag.jobs import row_of
-from gpu_rag.methods.bubblerag import Params
+from gpu_rag.methods.bubblerag.program import Params
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings import merge
 from gpu_rag.types import Answer, JsonSchema, Question, Rank, Request
-from gpu_rag.verify_answers import AnswerChecker
 
 BORN = "Where was the designer of the Halden Bridge born?"
 DESIGNED, CAME = "Halden Bridge - designed by - Marta Orlo", "Marta Orlo - born in - Tamsin"

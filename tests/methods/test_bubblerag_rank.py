@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from gpu_rag.graph.bubble import ALONE, INSIDE, MEETING
-from gpu_rag.methods.bubblerag_evidence import appended, fused
-from gpu_rag.methods.bubblerag_groups import Group, weighted
-from gpu_rag.methods.bubblerag_keywords import BOUND, CONCEPT, NAME, OPEN, Keyword, by_rules
-from gpu_rag.methods.bubblerag_trees import best_trees, missing, score
-from gpu_rag.verbs.bubble_grow import Tree
-from gpu_rag.verbs.bubble_lookup import TreePassage
-from gpu_rag.verbs.retrieve import Ranking
+from gpu_rag.methods.bubblerag.evidence import appended, fused
+from gpu_rag.methods.bubblerag.groups import Group, weighted
+from gpu_rag.methods.bubblerag.grow import Tree
+from gpu_rag.methods.bubblerag.keywords import BOUND, CONCEPT, NAME, OPEN, Keyword, by_rules
+from gpu_rag.methods.bubblerag.lookup import TreePassage
+from gpu_rag.methods.bubblerag.trees import best_trees, missing, score
+from gpu_rag.program.search import Ranking
 
 GROUPS = [Group("bridge", (0,), 0.5), Group("designer", (1,), 0.3), Group("born", (2,), 0.2)]
 Score = Callable[..., float]

@@ -8,7 +8,7 @@ from pathlib import Path
 from project_scripts import script
 
 import gpu_rag
-from gpu_rag.methods.hybgrag_examples import read_examples
+from gpu_rag.methods.hybgrag.examples import read_examples
 
 FAST = {"models": {"embedder": "hash", "llm": "none"}}
 NODES = [

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 import gpu_rag
-from gpu_rag.cli.story import story
+from gpu_rag.cli.trace_text import story
 from gpu_rag.errors import MissingLayer, UsageError
+from gpu_rag.evaluation.verify_answers import AnswerChecker
 from gpu_rag.jobs import row_of
-from gpu_rag.methods.librarian import short_answer
+from gpu_rag.methods.higra.librarian import short_answer
 from gpu_rag.models.llm import load_llm
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.sample import corpus_path, questions_path
 from gpu_rag.settings import merge
 from gpu_rag.types import Answer, JsonSchema, Question, Rank, Request
-from gpu_rag.verify_answers import AnswerChecker
 
 BORN = "Where was the designer of the Halden Bridge born?"
 METHODS = ("higra-retriever", "dual-agent", "higra-agent")

@@ -14,8 +14,9 @@ import pytest
 import gpu_rag
 from gpu_rag.api import load_questions
 from gpu_rag.errors import MissingLayer, UsageError
-from gpu_rag.index.hops import HopGraph, load_hop_graph
-from gpu_rag.methods.hoprag import question_words
+from gpu_rag.methods.hoprag.batched import HopVerbs
+from gpu_rag.methods.hoprag.graph import HopGraph, load_hop_graph
+from gpu_rag.methods.hoprag.program import question_words
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.report.evaluation import is_graph_method
@@ -24,7 +25,6 @@ from gpu_rag.text.keywords import keywords
 from gpu_rag.text.names import names
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.types import Answer, Choice, Question, Rank, Request
-from gpu_rag.verbs.hops import HopVerbs
 
 QUESTION = "Who taught the designer of the Halden Bridge?"
 OTHERS = ["When was the University of Loss founded?", "Which town lies on the river Ves?", "?", QUESTION]

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.errors import UsageError
-from gpu_rag.methods import hoprag
-from gpu_rag.methods.hop_walk import Walk, helpfulness, pruned
-from gpu_rag.methods.hoprag import Params
+from gpu_rag.methods.hoprag import program as hoprag
+from gpu_rag.methods.hoprag.batched import OutEdge
+from gpu_rag.methods.hoprag.program import Params
+from gpu_rag.methods.hoprag.walk import Walk, helpfulness, pruned
+from gpu_rag.program.search import Ranking
 from gpu_rag.runtime.rounds import run_rounds
 from gpu_rag.types import Question
-from gpu_rag.verbs.hops import OutEdge
-from gpu_rag.verbs.retrieve import Ranking
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)
 

@@ -13,10 +13,11 @@ import pytest
 
 import gpu_rag
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.methods import hybgrag, hybgrag_critic
-from gpu_rag.methods.hybgrag_examples import Experience, chosen_examples, experience_row, read_examples
-from gpu_rag.methods.hybgrag_oracle import oracle_program
-from gpu_rag.methods.hybgrag_state import (
+from gpu_rag.methods.hybgrag import critic as hybgrag_critic
+from gpu_rag.methods.hybgrag import program as hybgrag
+from gpu_rag.methods.hybgrag.examples import Experience, chosen_examples, experience_row, read_examples
+from gpu_rag.methods.hybgrag.oracle import oracle_program
+from gpu_rag.methods.hybgrag.state import (
     INCORRECT,
     MISSING,
     NO_ENTITY,
@@ -468,8 +469,8 @@ def test_the_oracle_finds_what_the_rules_alone_do_not(index: gpu_rag.Index) -> N
 )
 def test_what_the_oracle_says(index: gpu_rag.Index, gold: list[str], topics: Any, kind: str, what: str) -> None:
     """Of an action given, not routed. radius 1, so that the sets are those of one edge."""
-    from gpu_rag.methods.hybgrag_oracle import OracleCritic
-    from gpu_rag.methods.hybgrag_retrieve import retrieve_by
+    from gpu_rag.methods.hybgrag.oracle import OracleCritic
+    from gpu_rag.methods.hybgrag.retrieve import retrieve_by
     from gpu_rag.types import Draft
 
     action = Action("hybrid", tuple(Topic(name, type, tuple(relations)) for name, type, *relations in topics))
@@ -498,8 +499,8 @@ def test_gold_reaches_no_method() -> None:
 
 
 def test_packaged_examples() -> None:
-    routes = read_examples("", "hybgrag_routes", False)
-    experiences = read_examples("", "hybgrag_experiences", True)
+    routes = read_examples("", "routes", False)
+    experiences = read_examples("", "experiences", True)
     assert len(routes) == 10 and len(experiences) == 30
     kinds = {e.feedback.kind for e in experiences if e.feedback}
     assert kinds == {NO_ENTITY, NO_INTERSECTION, INCORRECT, MISSING, WRONG_INTERSECTION, WRONG_MODULE}
@@ -554,7 +555,7 @@ def test_examples_nearest_and_random(index: gpu_rag.Index) -> None:
         async def inner(question: Question, verbs: Any, params: Any) -> Any:
             from gpu_rag.types import Draft
 
-            held = read_examples("", "hybgrag_experiences", True)
+            held = read_examples("", "experiences", True)
             found = await chosen_examples(question.text, held, k, how, verbs)
             chosen[f"{how} {question.id}"] = [e.question for e in found]
             return Draft("done")

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.methods import hybgrag_rules
-from gpu_rag.methods.hybgrag_params import Params
-from gpu_rag.methods.hybgrag_rules import Candidate, first_action, next_action
-from gpu_rag.methods.hybgrag_state import (
+from gpu_rag.methods.hybgrag import rules as hybgrag_rules
+from gpu_rag.methods.hybgrag.params import Params
+from gpu_rag.methods.hybgrag.rules import Candidate, first_action, next_action
+from gpu_rag.methods.hybgrag.state import (
     HYBRID,
     INCORRECT,
     MISSING,
@@ -24,8 +24,8 @@ from gpu_rag.methods.hybgrag_state import (
     History,
     Topic,
 )
-from gpu_rag.ranges import MOST_INTEGER
-from gpu_rag.verbs.kb_link import Linked, masked, mentions
+from gpu_rag.program.knowledge_base.link import Linked, masked, mentions
+from gpu_rag.settings.ranges import MOST_INTEGER
 
 ONE = Params(n_relations=1)
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import gpu_rag
-from gpu_rag.index.kb_memory import knowledge_base
+from gpu_rag.index.knowledge_base.memory import knowledge_base
 from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.program.knowledge_base.shown import SaidNames
 from gpu_rag.settings import merge
 from gpu_rag.types import Answer, JsonSchema, Request
-from gpu_rag.verbs.kb_shown import SaidNames
 
 N = 600
 FAST: dict[str, Any] = {"models": {"embedder": "hash", "llm": "none", "decider": "auto"}}

@@ -13,19 +13,19 @@ from answer_notes import found, noted
 
 import gpu_rag
 from gpu_rag.errors import UsageError
+from gpu_rag.evaluation.verify_answers import AnswerChecker
 from gpu_rag.jobs import row_of
-from gpu_rag.methods.hydrarag_analysis import by_chain, read_chain
-from gpu_rag.methods.hydrarag_graph import answer_place, orders_of
-from gpu_rag.methods.hydrarag_params import Params
-from gpu_rag.methods.hydrarag_rules import chain_by_rules, mentions_by_rules, n_relations, relation_words
-from gpu_rag.methods.hydrarag_state import Chain, Mention
+from gpu_rag.methods.hydrarag.analysis import by_chain, read_chain
+from gpu_rag.methods.hydrarag.graph import answer_place, orders_of
+from gpu_rag.methods.hydrarag.params import Params
+from gpu_rag.methods.hydrarag.rules import chain_by_rules, mentions_by_rules, n_relations, relation_words
+from gpu_rag.methods.hydrarag.state import Chain, Mention
+from gpu_rag.methods.hydrarag.subgraphs import Order
+from gpu_rag.methods.hydrarag.topics import Match
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings import merge
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Answer, Choice, Question, Request
-from gpu_rag.verbs.hydra_graph import Order
-from gpu_rag.verbs.hydra_topics import Match
-from gpu_rag.verify_answers import AnswerChecker
 
 BORN = "Where was the designer of the Halden Bridge born?"
 GRAPH = [
@@ -202,8 +202,8 @@ Said = Callable[[Request, int], Any]
 def scripted(**changed: Any) -> tuple[ScriptedLLM, list[str]]:
     """A capable model that says REPLIES, with changes: a reply, a list of replies in turn, or a function."""
     asked: list[str] = []
-    names = [path.stem for path in Path(gpu_rag.__file__).parent.glob("methods/prompts/hydrarag_*.txt")]
-    systems = {Prompt.read("gpu_rag.methods.prompts", name).system: name for name in names}
+    names = [path.stem for path in Path(gpu_rag.__file__).parent.glob("methods/hydrarag/prompts/*.txt")]
+    systems = {Prompt.read("gpu_rag.methods.hydrarag.prompts", name).system: f"hydrarag_{name}" for name in names}
 
     def answer(request: Request) -> str:
         name = systems[request.system]

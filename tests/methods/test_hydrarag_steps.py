@@ -12,16 +12,16 @@ import pytest
 from answer_notes import found, noted
 
 import gpu_rag
-from gpu_rag.methods.hydrarag_graph import Search, answer_place, taken_as_topics
-from gpu_rag.methods.hydrarag_prune import once
-from gpu_rag.methods.hydrarag_state import Analysis, Candidate, Mention
+from gpu_rag.methods.hydrarag.graph import Search, answer_place, taken_as_topics
+from gpu_rag.methods.hydrarag.prune import once
+from gpu_rag.methods.hydrarag.state import Analysis, Candidate, Mention
+from gpu_rag.methods.hydrarag.topics import Match
+from gpu_rag.methods.hydrarag.wording import ShownPath
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings import merge
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Answer, Choice, Request
-from gpu_rag.verbs.hydra_text import ShownPath
-from gpu_rag.verbs.hydra_topics import Match
 
 TOWNS = [("s1", "Springfield", "town"), ("s2", "Springfield", "town"), ("i", "Illinois", "state")]
 PEOPLE = [("a1", "Ada Brink", "person"), ("a2", "Ada Brink", "person"), ("c", "Carl Moss", "person")]
@@ -206,8 +206,8 @@ REPLIES: dict[str, Any] = {
 
 def scripted() -> tuple[ScriptedLLM, list[str]]:
     """A capable model that says REPLIES and is never content."""
-    names = [path.stem for path in Path(gpu_rag.__file__).parent.glob("methods/prompts/hydrarag_*.txt")]
-    systems = {Prompt.read("gpu_rag.methods.prompts", name).system: name for name in names}
+    names = [path.stem for path in Path(gpu_rag.__file__).parent.glob("methods/hydrarag/prompts/*.txt")]
+    systems = {Prompt.read("gpu_rag.methods.hydrarag.prompts", name).system: f"hydrarag_{name}" for name in names}
     asked: list[str] = []
 
     def answer(request: Request) -> str:

@@ -12,7 +12,7 @@ import pytest
 import gpu_rag
 from gpu_rag.errors import MissingLayer, UsageError
 from gpu_rag.models.embed.hashing import HashEmbedder
-from gpu_rag.ranges import MOST_INTEGER
+from gpu_rag.settings.ranges import MOST_INTEGER
 from gpu_rag.text.tokens import tokenize
 from gpu_rag.types import Answer
 

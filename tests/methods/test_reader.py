@@ -10,8 +10,8 @@ import pytest
 
 import gpu_rag
 from gpu_rag.errors import RequestFailed
-from gpu_rag.methods.reader import clean_answer
 from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.program.reader import clean_answer
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Answer, Question, Reply, Request
 
@@ -64,7 +64,7 @@ def test_passages_are_shown_in_rank_order_as_many_as_the_reader_takes(index: gpu
     settings = {**fast, "reader": {"passages": 3, "max_tokens": 17}}
     answer, llm = ask(index, lambda request: "Marta Orlo", settings, limit=5)
     (request,) = llm.calls
-    prompt = Prompt.read("gpu_rag.methods.prompts", "reader")
+    prompt = Prompt.read("gpu_rag.program.prompts", "reader")
     blocks = [f"[{i}] {e.title}\n{e.text}" for i, e in enumerate(answer.evidence[:3], 1)]
     assert request.prompt == prompt.render(passages="\n\n".join(blocks), question=QUESTION)
     assert (request.system, request.max_tokens, request.constraint) == (prompt.system, 17, None)

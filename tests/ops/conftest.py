@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gpu_rag.catalog import all_layers
 from gpu_rag.index import tables
 from gpu_rag.index.build import BuildReport, Layer, Silent, Sources, StageReport, Work, build_index
 from gpu_rag.index.folder import checksums
 from gpu_rag.index.manifest import Manifest
-from gpu_rag.model_set import ModelSet
+from gpu_rag.methods.registry import all_layers
 from gpu_rag.models.llm import LLM
+from gpu_rag.models.set import ModelSet
 from gpu_rag.runtime import batches, core, rounds, service, streaming
 from gpu_rag.settings import make_settings
 

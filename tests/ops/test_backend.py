@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from gpu_rag.errors import MissingBackend, UsageError
-from gpu_rag.graph import backend
-from gpu_rag.graph.backend import chosen, pick_implementation, preferred, preferring, recording
+from gpu_rag.graph.common import backend
+from gpu_rag.graph.common.backend import chosen, pick_implementation, preferred, preferring, recording
 
 CPU = torch.device("cpu")
 

@@ -13,7 +13,7 @@ import pytest
 from gpu_rag.errors import MissingBackend, RequestFailed, UsageError
 from gpu_rag.index import tables
 from gpu_rag.index.build import Sources
-from gpu_rag.layers.extraction import ExtractionLayer
+from gpu_rag.index.stages.extraction import ExtractionLayer
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings import make_settings
 from gpu_rag.text.coreference import PRONOUNS, keeps_text, replace_pronouns

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.text.decompose import MAX_STEPS, features, fill, plan_by_rules, references
-from gpu_rag.text.decompose_compare import LEAST, MOST, SAME, Compared, compared, decide
+from gpu_rag.text.rules.decomposition import MAX_STEPS, features, fill, plan_by_rules, references
+from gpu_rag.text.rules.decomposition.compare import LEAST, MOST, SAME, Compared, compared, decide
 
 Steps = list[tuple[str, tuple[int, ...]]]
 

@@ -12,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refusal
 
-from gpu_rag.graph import dots, pagerank_teleport, ragged
-from gpu_rag.graph.dots import check_unit_rows
+from gpu_rag.graph import ragged
+from gpu_rag.graph.common import dots
+from gpu_rag.graph.common.dots import check_unit_rows
 from gpu_rag.graph.frontier import Asked, described, score_lists
-from gpu_rag.graph.pagerank_teleport import teleport_of_seeds
+from gpu_rag.graph.pagerank import teleport as pagerank_teleport
+from gpu_rag.graph.pagerank.teleport import teleport_of_seeds
 from gpu_rag.graph.reach import reachable, typed_graph
 from gpu_rag.types import Ragged
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpu_rag.errors import MissingBackend, UsageError
 from gpu_rag.graph import components
-from gpu_rag.graph.backend import recording
+from gpu_rag.graph.common.backend import recording
 from gpu_rag.graph.components import BY, connected_components
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.types import CSR

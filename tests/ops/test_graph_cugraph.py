@@ -21,13 +21,14 @@ import torch
 import torch.distributed as dist
 
 from gpu_rag.errors import GpuRagError, MissingBackend, UsageError
-from gpu_rag.graph import cugraph, cugraph_multi, pagerank_job
-from gpu_rag.graph.backend import preferring, recording
+from gpu_rag.graph.common.backend import preferring, recording
 from gpu_rag.graph.csr import csr_from_edges
-from gpu_rag.graph.pagerank import pagerank_topk, personalized_pagerank, pick_implementation, prepare
-from gpu_rag.graph.pagerank_matrix import MatrixTile
-from gpu_rag.graph.pagerank_plan import plan_of
-from gpu_rag.graph.pagerank_sharded import personalized_pagerank_sharded, shard_graph
+from gpu_rag.graph.pagerank import cugraph, pagerank_topk, personalized_pagerank, pick_implementation, prepare
+from gpu_rag.graph.pagerank import job as pagerank_job
+from gpu_rag.graph.pagerank.matrix import MatrixTile
+from gpu_rag.graph.pagerank.plan import plan_of
+from gpu_rag.graph.pagerank.sharded import cugraph as cugraph_multi
+from gpu_rag.graph.pagerank.sharded import personalized_pagerank_sharded, shard_graph
 from gpu_rag.types import CSR, Ragged
 
 # of graphs.pyx, personalized_pagerank.pyx, graph_properties.pyx and resource_handle.pyx: names, then how many have none

@@ -13,10 +13,10 @@ from ragged_lists import ragged
 
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph import join as module
-from gpu_rag.graph import join_numba
-from gpu_rag.graph.dots import GRID, Filter, filter_for, on_grid
+from gpu_rag.graph.common.dots import GRID, Filter, filter_for, on_grid
 from gpu_rag.graph.join import hybrid_argmax, join_index
-from gpu_rag.graph.join_keywords import part_of
+from gpu_rag.graph.join import numba as join_numba
+from gpu_rag.graph.join.keywords import part_of
 from gpu_rag.types import Ragged
 
 Groups = tuple[torch.Tensor, torch.Tensor] | None
@@ -69,7 +69,7 @@ def tiles(patch: pytest.MonkeyPatch, rows: int, columns: int) -> None:
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     tiles(monkeypatch, 5, 9)
-    monkeypatch.setattr("gpu_rag.graph.join_keywords.MOST_COMMON", 4)
+    monkeypatch.setattr("gpu_rag.graph.join.keywords.MOST_COMMON", 4)
 
 
 def sets(keywords: Ragged) -> list[set[int]]:

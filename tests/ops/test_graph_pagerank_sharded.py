@@ -21,12 +21,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.errors import BadInput, GpuRagError, UsageError
-from gpu_rag.graph import pagerank_sharded_graph as sharding
 from gpu_rag.graph.csr import csr_from_edges, row_of_entry
 from gpu_rag.graph.nearest import topk_rows
 from gpu_rag.graph.pagerank import personalized_pagerank
-from gpu_rag.graph.pagerank_graph import prepare
-from gpu_rag.graph.pagerank_sharded import (
+from gpu_rag.graph.pagerank.graph import prepare
+from gpu_rag.graph.pagerank.sharded import (
     gather_rows,
     pagerank_residual_sharded,
     pagerank_topk_sharded,
@@ -34,7 +33,8 @@ from gpu_rag.graph.pagerank_sharded import (
     shard_edges,
     shard_graph,
 )
-from gpu_rag.graph.pagerank_start import unnormalised
+from gpu_rag.graph.pagerank.sharded import graph as sharding
+from gpu_rag.graph.pagerank.start import unnormalised
 from gpu_rag.types import CSR, Ragged
 
 QUICK = settings(max_examples=40, deadline=None, derandomize=True)

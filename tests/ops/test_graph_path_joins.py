@@ -15,11 +15,13 @@ from ragged_lists import ragged
 from refusals import refusal
 
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.graph import path_scores, path_set, paths
+from gpu_rag.graph import paths
 from gpu_rag.graph.csr import csr_from_edges
-from gpu_rag.graph.path_joins import Ends, Window, chain_paths, n_steps, path_parts
-from gpu_rag.graph.path_set import PathSet
 from gpu_rag.graph.paths import expand_paths, path_graph, score_paths, start_paths
+from gpu_rag.graph.paths import scores as path_scores
+from gpu_rag.graph.paths import sets as path_set
+from gpu_rag.graph.paths.joins import Ends, Window, chain_paths, n_steps, path_parts
+from gpu_rag.graph.paths.sets import PathSet
 from gpu_rag.types import Ragged
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="needs numba")

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from ragged_lists import ragged
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph import path_scores as module
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.paths import Ends, PathSet, Window, path_graph, score_paths, search_paths
+from gpu_rag.graph.paths import scores as module
 from gpu_rag.types import Ragged
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)

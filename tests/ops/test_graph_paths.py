@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ragged_lists import ragged
 
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.graph import path_joins, paths
+from gpu_rag.graph import paths
 from gpu_rag.graph import ragged as ragged_module
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.ego import induced_subgraphs
@@ -31,6 +31,7 @@ from gpu_rag.graph.paths import (
     search_paths,
     start_paths,
 )
+from gpu_rag.graph.paths import joins as path_joins
 from gpu_rag.types import CSR, Ragged
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)

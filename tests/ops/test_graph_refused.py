@@ -9,19 +9,19 @@ import torch
 from ragged_lists import ragged
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.backend import recording
-from gpu_rag.graph.candidates import rare_word_pairs
 from gpu_rag.graph.cluster import radius_clusters
+from gpu_rag.graph.common.backend import recording
 from gpu_rag.graph.components import connected_components
 from gpu_rag.graph.csr import check_range, csr_from_edges
 from gpu_rag.graph.ego import ego_balls
-from gpu_rag.graph.ego_words import pull_of
+from gpu_rag.graph.ego.words import pull_of
 from gpu_rag.graph.frontier import Asked, described, frontier_topk, hop_edges, score_lists, top_edges
 from gpu_rag.graph.fuse import rrf
-from gpu_rag.graph.join_pairs import hybrid_best_of, hybrid_scores, jaccard_of_pairs
+from gpu_rag.graph.join.candidates import rare_word_pairs
+from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores, jaccard_of_pairs
 from gpu_rag.graph.pagerank import personalized_pagerank
-from gpu_rag.graph.path_scores import score_paths
 from gpu_rag.graph.paths import expand_paths, path_graph, start_paths
+from gpu_rag.graph.paths.scores import score_paths
 from gpu_rag.types import CSR, Ragged, TopK
 
 HUGE = 2**61

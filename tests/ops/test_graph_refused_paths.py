@@ -14,11 +14,12 @@ from ragged_lists import ragged
 from refusals import refusal
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph import bubble_local, path_set
-from gpu_rag.graph.bubble_local import node_costs
+from gpu_rag.graph.bubble import local as bubble_local
+from gpu_rag.graph.bubble.local import node_costs
 from gpu_rag.graph.csr import csr_from_edges
-from gpu_rag.graph.path_set import Kind, PathSet, check_paths
 from gpu_rag.graph.paths import Ends, Window, chain_paths, expand_paths, path_graph, path_parts, start_paths
+from gpu_rag.graph.paths import sets as path_set
+from gpu_rag.graph.paths.sets import Kind, PathSet, check_paths
 from gpu_rag.types import Ragged
 
 QUICK = settings(max_examples=300, deadline=None, derandomize=True)

@@ -12,8 +12,7 @@ import torch
 from ragged_lists import ragged
 
 from gpu_rag.errors import BadInput, GpuRagError
-from gpu_rag.graph import room
-from gpu_rag.graph.blocks_pagerank import blocks_pagerank
+from gpu_rag.graph import memory as room
 from gpu_rag.graph.bubble import bubble_expansion
 from gpu_rag.graph.cluster import radius_clusters
 from gpu_rag.graph.components import connected_components
@@ -21,11 +20,12 @@ from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.ego import ego_balls, induced_subgraphs
 from gpu_rag.graph.frontier import Asked, frontier_topk, hop_edges, top_edges
 from gpu_rag.graph.fuse import rrf
+from gpu_rag.graph.local_pagerank import blocks_pagerank
 from gpu_rag.graph.nearest import nearest, topk_rows
-from gpu_rag.graph.nearest_index import nearest_index
+from gpu_rag.graph.nearest.index import nearest_index
 from gpu_rag.graph.pagerank import pagerank_topk, personalized_pagerank
-from gpu_rag.graph.path_scores import score_paths
 from gpu_rag.graph.paths import expand_paths, path_graph, start_paths
+from gpu_rag.graph.paths.scores import score_paths
 from gpu_rag.graph.reach import reachable, typed_graph
 from gpu_rag.types import Ragged, TopK
 

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.graph import rough as module
-from gpu_rag.graph.rough import Rough, fastest_dtype, rough_rows, rounding_of, slack_of
+from gpu_rag.graph.common import low_precision as module
+from gpu_rag.graph.common.low_precision import Rough, fastest_dtype, rough_rows, rounding_of, slack_of
 
 DTYPES = [torch.float32, torch.bfloat16]
 

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import DBSCAN
 
-from gpu_rag.layers import higra_clusters
-from gpu_rag.layers.higra_clusters import SMALLEST_EPS, entity_clusters, near_clusters
-from gpu_rag.layers.higra_union import Joined
+from gpu_rag.methods.higra.stages import clusters as higra_clusters
+from gpu_rag.methods.higra.stages.clusters import SMALLEST_EPS, entity_clusters, near_clusters
+from gpu_rag.methods.higra.stages.union import Joined
 from gpu_rag.settings import make_settings
 
 Clusters = list[list[int]]

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from gpu_rag.index import tables
 from gpu_rag.index.build import Sources
-from gpu_rag.index.higra_tables import EXACT_ENTITIES, HIGRA_MERGES, HIGRA_RELATIONS
-from gpu_rag.index.merge_edits import REJECT, Edit, Edits
-from gpu_rag.layers.entities import Entities
-from gpu_rag.layers.higra_exact import ExactMerge, exact_merge
+from gpu_rag.index.stages.entities import Entities
+from gpu_rag.methods.higra.merge_edits import REJECT, Edit, Edits
+from gpu_rag.methods.higra.stages.exact import ExactMerge, exact_merge
+from gpu_rag.methods.higra.tables import EXACT_ENTITIES, HIGRA_MERGES, HIGRA_RELATIONS
 
 Key = tuple[str, frozenset[str], frozenset[str]]
 Groups = list[list[int]]

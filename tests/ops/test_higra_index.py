@@ -17,11 +17,11 @@ import gpu_rag
 from gpu_rag.errors import BadInput, MissingLayer, UsageError
 from gpu_rag.index import tables
 from gpu_rag.index.folder import checksums
-from gpu_rag.index.higra import HigraGraph, load_higra_graph
-from gpu_rag.index.higra_tables import HIGRA_ENTITIES, HIGRA_LINKS, HIGRA_MERGES, HIGRA_RELATIONS, HIGRA_SOURCES
 from gpu_rag.index.manifest import Manifest
-from gpu_rag.index.merges import open_merges
 from gpu_rag.index.verify import verify
+from gpu_rag.methods.higra.graph import HigraGraph, load_higra_graph
+from gpu_rag.methods.higra.merges import open_merges
+from gpu_rag.methods.higra.tables import HIGRA_ENTITIES, HIGRA_LINKS, HIGRA_MERGES, HIGRA_RELATIONS, HIGRA_SOURCES
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings import make_settings, read_profile
 from gpu_rag.types import Request

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.index import tables
-from gpu_rag.index.higra_tables import HIGRA_ENTITIES, HIGRA_LINKS, HIGRA_SOURCES
-from gpu_rag.layers.higra_mentions import PassageLinks, common_words, passage_links
+from gpu_rag.methods.higra.stages.mentions import PassageLinks, common_words, passage_links
+from gpu_rag.methods.higra.tables import HIGRA_ENTITIES, HIGRA_LINKS, HIGRA_SOURCES
 
 Link = tuple[int, int, int, int, str]
 Names = Sequence[tuple[str, Sequence[str]]]

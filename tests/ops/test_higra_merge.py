@@ -15,17 +15,17 @@ import pytest
 from gpu_rag.errors import RequestFailed
 from gpu_rag.index import tables
 from gpu_rag.index.build import Sources
-from gpu_rag.index.higra_tables import (
+from gpu_rag.methods.higra.merge_edits import FORCE, REJECT, Edit, Edits, merge_id
+from gpu_rag.methods.higra.stages.decide import BY_LLM, decider_of, entity_text, listed
+from gpu_rag.methods.higra.stages.links import EntityLinks
+from gpu_rag.methods.higra.stages.merge import SemanticMerge
+from gpu_rag.methods.higra.tables import (
     EXACT_ENTITIES,
     HIGRA_ENTITIES,
     HIGRA_MERGES,
     HIGRA_RELATIONS,
     HIGRA_SOURCES,
 )
-from gpu_rag.index.merge_edits import FORCE, REJECT, Edit, Edits, merge_id
-from gpu_rag.layers.higra_decide import BY_LLM, decider_of, entity_text, listed
-from gpu_rag.layers.higra_links import EntityLinks
-from gpu_rag.layers.higra_merge import SemanticMerge
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings import make_settings
 from gpu_rag.types import Request

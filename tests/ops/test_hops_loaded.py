@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from gpu_rag.index import tables
-from gpu_rag.index.hop_tables import EDGES, QUESTIONS
-from gpu_rag.index.hops import load_hop_graph, union_of_rows
 from gpu_rag.index.index import Index
 from gpu_rag.index.verify import verify
-from gpu_rag.report.hops import hop_section, hop_statistics
+from gpu_rag.methods.hoprag.graph import load_hop_graph, union_of_rows
+from gpu_rag.methods.hoprag.report import hop_section, hop_statistics
+from gpu_rag.methods.hoprag.tables import EDGES, QUESTIONS
 from gpu_rag.text.keywords import keywords
 from gpu_rag.types import Ragged
 

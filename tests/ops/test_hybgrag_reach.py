@@ -12,16 +12,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.index.kb import KnowledgeBase
-from gpu_rag.index.kb_memory import knowledge_base
+from gpu_rag.index.knowledge_base import KnowledgeBase
+from gpu_rag.index.knowledge_base.memory import knowledge_base
 from gpu_rag.models.embed.hashing import HashEmbedder
-from gpu_rag.verbs import kb_reach
-from gpu_rag.verbs.kb_documents import DocumentSearch
-from gpu_rag.verbs.kb_reach import Reached, TopicNodes, chains_of, holding, reach
-from gpu_rag.verbs.kb_schema import KbSchema
-from gpu_rag.verbs.kb_search import KbSearch, ranked_relations
-from gpu_rag.verbs.kb_walks import Walk, walk_nodes
-from gpu_rag.verbs.retrieve import rankings
+from gpu_rag.program.knowledge_base import reach as kb_reach
+from gpu_rag.program.knowledge_base.documents import DocumentSearch
+from gpu_rag.program.knowledge_base.reach import Reached, TopicNodes, chains_of, holding, reach
+from gpu_rag.program.knowledge_base.schema import KbSchema
+from gpu_rag.program.knowledge_base.search import KbSearch, ranked_relations
+from gpu_rag.program.knowledge_base.walks import Walk, walk_nodes
+from gpu_rag.program.search import rankings
 
 EMBED = HashEmbedder()
 TYPES = ("film", "person", "year")

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 import gpu_rag
 from gpu_rag.errors import BadInput, MissingLayer
 from gpu_rag.graph.reach import EITHER, reachable
-from gpu_rag.index.kb import KnowledgeBase, name_key
-from gpu_rag.index.kb_load import load_kb
-from gpu_rag.index.kb_memory import knowledge_base
-from gpu_rag.index.kb_scores import node_text, score_nodes
+from gpu_rag.index.knowledge_base import KnowledgeBase, name_key
+from gpu_rag.index.knowledge_base.load import load_kb
+from gpu_rag.index.knowledge_base.memory import knowledge_base
+from gpu_rag.index.knowledge_base.scores import node_text, score_nodes
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.types import Ragged
 
@@ -161,7 +161,7 @@ def test_a_candidate_that_is_no_node_is_refused():
 
 
 def test_loaded_from_an_index_it_is_what_was_made_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from gpu_rag import catalog
+    from gpu_rag.methods import registry as catalog
 
     needs = ("kb_name_vectors", "kb_edge_vectors", "kb_relation_vectors", "kb_text_vectors", "passage_vectors")
     monkeypatch.setattr(catalog, "load_method", lambda name: type("M", (), {"NEEDS": needs}))

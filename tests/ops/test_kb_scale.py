@@ -17,18 +17,19 @@ from hypothesis import strategies as st
 import gpu_rag
 from gpu_rag.index import tables
 from gpu_rag.index.export import export
-from gpu_rag.index.kb import name_key
-from gpu_rag.index.kb_load import load_kb
-from gpu_rag.index.kb_names import NameTable
-from gpu_rag.index.kb_tables import KB_TEXTS
-from gpu_rag.index.kb_words import standin_text
-from gpu_rag.index.kb_write import TableWriter
+from gpu_rag.index.knowledge_base import name_key
+from gpu_rag.index.knowledge_base.load import load_kb
+from gpu_rag.index.knowledge_base.names import NameTable
+from gpu_rag.index.knowledge_base.tables import KB_TEXTS
+from gpu_rag.index.knowledge_base.words import standin_text
 from gpu_rag.index.manifest import Manifest
-from gpu_rag.layers import kb_columns, kb_edges
-from gpu_rag.layers.kb_around import Surroundings, _side
-from gpu_rag.layers.kb_columns import Interner, lists_of, single_spaced
-from gpu_rag.layers.kb_nodes import _own_ids
-from gpu_rag.sources.kg_lines import LineBlock, read_line_blocks
+from gpu_rag.index.stages.knowledge_base import columns as kb_columns
+from gpu_rag.index.stages.knowledge_base import edges as kb_edges
+from gpu_rag.index.stages.knowledge_base.around import Surroundings, _side
+from gpu_rag.index.stages.knowledge_base.columns import Interner, lists_of, single_spaced
+from gpu_rag.index.stages.knowledge_base.nodes import _own_ids
+from gpu_rag.index.write import TableWriter
+from gpu_rag.sources.knowledge_graph.lines import LineBlock, read_line_blocks
 from gpu_rag.sources.lines import Line, read_lines
 from gpu_rag.sources.rows import Limits
 from gpu_rag.types import Reject
@@ -184,7 +185,7 @@ def test_a_build_killed_while_it_reads_starts_the_stage_again(tmp_path, graph, m
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("gpu_rag.layers.kb.write_edges", die)
+        patch.setattr("gpu_rag.index.stages.knowledge_base.stage.write_edges", die)
         gpu_rag.build((), tmp_path / "ix", kg=graph, settings=SETTINGS)
     again = gpu_rag.build((), tmp_path / "ix", kg=graph, settings=SETTINGS)
     assert again.stages["passages"].skipped and not again.stages["kb"].skipped

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.layers.entities import MAX_NAME_CHARS, Entities
+from gpu_rag.index.stages.entities import MAX_NAME_CHARS, Entities
 from gpu_rag.text.normalise import normalise_name
 
 Triple = tuple[str, str, str]

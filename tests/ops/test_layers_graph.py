@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.index import tables
-from gpu_rag.layers.graph import Graph, strongest
+from gpu_rag.index.stages.graph import Graph, strongest
 
 Edge = tuple[int, int, float]
 Strongest = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]

@@ -15,13 +15,13 @@ from gpu_rag.errors import UsageError
 from gpu_rag.graph.join import join_index
 from gpu_rag.index import tables
 from gpu_rag.index.build import Sources
-from gpu_rag.index.hop_tables import EDGES, KEYWORDS, MATCHES, QUESTIONS, VERTICES, read_lists, write_lists
-from gpu_rag.layers import hop_matching
-from gpu_rag.layers.hop_edges import HopEdges
-from gpu_rag.layers.hop_keywords import HopKeywords
-from gpu_rag.layers.hop_questions import HopQuestions
-from gpu_rag.layers.hop_vertices import HopVertices
-from gpu_rag.model_set import ModelSet
+from gpu_rag.methods.hoprag.stages import matching as hop_matching
+from gpu_rag.methods.hoprag.stages.edges import HopEdges
+from gpu_rag.methods.hoprag.stages.keywords import HopKeywords
+from gpu_rag.methods.hoprag.stages.questions import HopQuestions
+from gpu_rag.methods.hoprag.stages.vertices import HopVertices
+from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, MATCHES, QUESTIONS, VERTICES, read_lists, write_lists
+from gpu_rag.models.set import ModelSet
 from gpu_rag.settings import make_settings
 from gpu_rag.text.keywords import keywords
 

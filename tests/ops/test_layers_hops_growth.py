@@ -16,9 +16,9 @@ from gpu_rag.graph.join import JoinIndex
 from gpu_rag.index.build import Silent, Sources, StageReport, Work
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.verify import verify
-from gpu_rag.layers import hop_matching
-from gpu_rag.layers.hop_matching import Carried, Previous, Side, carry_over, match_exactly, rows_by_key
-from gpu_rag.model_set import ModelSet
+from gpu_rag.methods.hoprag.stages import matching as hop_matching
+from gpu_rag.methods.hoprag.stages.matching import Carried, Previous, Side, carry_over, match_exactly, rows_by_key
+from gpu_rag.models.set import ModelSet
 from gpu_rag.settings import make_settings
 from gpu_rag.types import Ragged
 

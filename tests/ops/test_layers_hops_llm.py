@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from gpu_rag.errors import GpuRagError, RequestFailed
-from gpu_rag.index.hop_tables import read_questions
 from gpu_rag.index.index import Index
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.verify import verify
-from gpu_rag.layers.hop_simulation import SCHEMAS, is_question
+from gpu_rag.methods.hoprag.stages.simulation import SCHEMAS, is_question
+from gpu_rag.methods.hoprag.tables import read_questions
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.types import JsonSchema, Reply, Request
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import gpu_rag
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.index.build import Sources
-from gpu_rag.layers.extraction import ExtractionLayer
+from gpu_rag.index.stages.extraction import ExtractionLayer
 from gpu_rag.settings import make_settings
 
 Row = dict[str, Any]

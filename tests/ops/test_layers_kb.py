@@ -16,21 +16,21 @@ from hypothesis import strategies as st
 import gpu_rag
 from gpu_rag.errors import BadInput, GpuRagError
 from gpu_rag.index import tables
-from gpu_rag.index.kb import KnowledgeBase
-from gpu_rag.index.kb_load import load_kb, load_web
-from gpu_rag.index.kb_names import name_key, name_keys
-from gpu_rag.index.kb_tables import KB_LINKS, KB_RECORDS, KB_SOURCES
-from gpu_rag.index.kb_words import relation_text, standin_text
+from gpu_rag.index.knowledge_base import KnowledgeBase
+from gpu_rag.index.knowledge_base.load import load_kb, load_web
+from gpu_rag.index.knowledge_base.names import name_key, name_keys
+from gpu_rag.index.knowledge_base.tables import KB_LINKS, KB_RECORDS, KB_SOURCES
+from gpu_rag.index.knowledge_base.words import relation_text, standin_text
 from gpu_rag.index.manifest import Manifest
+from gpu_rag.index.stages.knowledge_base.columns import Edges, SourceColumns, no_lists
+from gpu_rag.index.stages.knowledge_base.edges import relation_names
+from gpu_rag.index.stages.knowledge_base.fuse import Fused, fuse, global_id
+from gpu_rag.index.stages.knowledge_base.passages import says_something
+from gpu_rag.index.stages.knowledge_base.rdf import default_names, local_name
 from gpu_rag.index.verify import verify
-from gpu_rag.layers.kb_columns import Edges, SourceColumns, no_lists
-from gpu_rag.layers.kb_edges import relation_names
-from gpu_rag.layers.kb_fuse import Fused, fuse, global_id
-from gpu_rag.layers.kb_passages import says_something
-from gpu_rag.layers.kb_rdf import default_names, local_name
+from gpu_rag.methods.hydrarag.topics import NameSearch
+from gpu_rag.methods.hydrarag.web import web_provider
 from gpu_rag.models.embed.hashing import HashEmbedder
-from gpu_rag.verbs.hydra_topics import NameSearch
-from gpu_rag.verbs.web import web_provider
 
 SETTINGS = {"models": {"embedder": "hash", "llm": "none"}}
 
@@ -301,7 +301,7 @@ def test_ids_that_two_sources_use_for_two_things_stay_two(tmp_path, skb):
 
 
 def test_stand_ins_are_for_nodes_without_passages_alone(tmp_path, skb, monkeypatch):
-    from gpu_rag import catalog
+    from gpu_rag.methods import registry as catalog
 
     needs = ("kb_name_vectors", "kb_edge_vectors", "kb_relation_vectors", "kb_text_vectors")
     monkeypatch.setattr(catalog, "load_method", lambda name: type("M", (), {"NEEDS": needs}))

@@ -14,9 +14,9 @@ import gpu_rag
 from gpu_rag.errors import GpuRagError, IndexMismatch, RequestFailed
 from gpu_rag.index.build import BuildReport
 from gpu_rag.index.index import Index
+from gpu_rag.index.stages.extraction import SCHEMA
+from gpu_rag.index.stages.requests import text_requests
 from gpu_rag.index.verify import verify
-from gpu_rag.layers.extraction import SCHEMA
-from gpu_rag.layers.requests import text_requests
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import parse_json

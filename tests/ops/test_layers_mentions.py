@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.layers.mentions import MAX_PASSAGES_OF_A_SEARCHED_NAME, MentionLayer
+from gpu_rag.index.stages.mentions import MAX_PASSAGES_OF_A_SEARCHED_NAME, MentionLayer
 
 Mention = tuple[int, int, str, int, str]  # passage, start, entity id, end, origin
 Found = Sequence[tuple[Sequence[str], Sequence[tuple[str, str, str]]]]

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import gpu_rag
 from gpu_rag.errors import BadInput
 from gpu_rag.index.build import Sources
+from gpu_rag.index.stages.passages import Passages, content_hash, short_name
 from gpu_rag.index.verify import verify
-from gpu_rag.layers.passages import Passages, content_hash, short_name
 
 Row = dict[str, Any]
 CHUNKED = {"index": {"chunk_words": 8, "overlap_words": 3}}

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.layers.graph import Synonyms
+from gpu_rag.index.stages.graph import Synonyms
 
 Pairs = dict[tuple[str, str], float]
 _MARGIN = 1e-5  # a cosine this close to the threshold may fall on either side
@@ -100,7 +100,7 @@ def test_blocks_of_queries_do_not_show(benches: Iterator[Any], monkeypatch: pyte
     names = [f"name{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(40)]
     whole = run_layer(next(benches), names, vectors)
     assert len(whole) > 30
-    monkeypatch.setattr("gpu_rag.layers.graph._ROWS", 7)
+    monkeypatch.setattr("gpu_rag.index.stages.graph._ROWS", 7)
     assert run_layer(next(benches), names, vectors) == whole
 
 

@@ -11,10 +11,10 @@ from gpu_rag.models.embed import load_embedder
 from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.models.llm.service import as_streaming
+from gpu_rag.program.model_calls import LLMCalls, model_executors
 from gpu_rag.runtime import Call, Executor, RunStats, gather, run_rounds, run_streaming
 from gpu_rag.runtime import streaming as streaming_module
 from gpu_rag.types import Question, Request
-from gpu_rag.verbs.model_calls import LLMCalls, model_executors
 
 
 def ask(text):

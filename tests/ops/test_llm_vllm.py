@@ -33,7 +33,7 @@ from gpu_rag.models.llm.vllm_engine import (
 from gpu_rag.models.llm.vllm_jobs import Finished, Piece
 from gpu_rag.models.llm.vllm_service import EngineDied
 from gpu_rag.settings import make_settings
-from gpu_rag.settings_vllm import VllmSettings
+from gpu_rag.settings.vllm import VllmSettings
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
 
 TEMPLATE = (

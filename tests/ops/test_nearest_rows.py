@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from gpu_rag.graph import nearest_rows
-from gpu_rag.graph.backend import preferring, recording
-from gpu_rag.graph.nearest_rows import NearestRows
+from gpu_rag.graph.common.backend import preferring, recording
+from gpu_rag.graph.nearest import rows as nearest_rows
+from gpu_rag.graph.nearest.rows import NearestRows
 
 
 def unit(n: int, seed: int) -> torch.Tensor:

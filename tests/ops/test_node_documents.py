@@ -17,14 +17,14 @@ import gpu_rag
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.index import tables
 from gpu_rag.index.build import NamedSource, Sources
-from gpu_rag.index.kb_words import edge_text
+from gpu_rag.index.knowledge_base.words import edge_text
+from gpu_rag.index.stages import node_documents
+from gpu_rag.index.stages.knowledge_base.edge_texts import EdgeTexts, names_in_words
+from gpu_rag.index.stages.node_documents import cut
+from gpu_rag.index.stages.passages import read_passages
 from gpu_rag.index.verify import verify
-from gpu_rag.layers import node_documents
-from gpu_rag.layers.kb_edge_texts import EdgeTexts, names_in_words
-from gpu_rag.layers.node_documents import cut
-from gpu_rag.layers.passages import read_passages
 from gpu_rag.settings import IndexSettings, Settings
-from gpu_rag.sources.skb import read_nodes
+from gpu_rag.sources.knowledge_base import read_nodes
 from gpu_rag.text.chunk import chunk_spans
 from gpu_rag.types import Reject
 
@@ -177,7 +177,7 @@ def test_names_in_words(names: list[str]) -> None:
 
 
 def test_texts_of_edges_are_those_of_the_base(tmp_path: Path) -> None:
-    from gpu_rag.index.kb_load import load_kb
+    from gpu_rag.index.knowledge_base.load import load_kb
 
     rows = [f"node_{k % 7}  x\tbirthPlace.{k % 3}\tNode{k % 5}" for k in range(40)]
     (tmp_path / "f.tsv").write_text("\n".join(rows))

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from gpu_rag.catalog import all_layers
 from gpu_rag.index.build import Sources
-from gpu_rag.model_set import ModelSet
-from gpu_rag.plan import hops
-from gpu_rag.plan.hops import merging_seconds
+from gpu_rag.methods.hoprag import plan as hops
+from gpu_rag.methods.hoprag.plan import merging_seconds
+from gpu_rag.methods.registry import all_layers
+from gpu_rag.models.set import ModelSet
 from gpu_rag.plan.index_plan import BuildJob, plan_index
 from gpu_rag.settings import make_settings
 

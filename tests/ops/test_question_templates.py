@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.text import question_templates
+from gpu_rag.methods.hoprag.stages import templates as question_templates
+from gpu_rag.methods.hoprag.stages.templates import answered_questions, raised_questions, type_words
 from gpu_rag.text.normalise import normalise_name
-from gpu_rag.text.question_templates import answered_questions, raised_questions, type_words
 
 CASES = {
     "is part of": ("What is A part of?", "What is part of B?"),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.text.same_name import NameRules, numbers_differ
+from gpu_rag.text.rules.same_name import NameRules, numbers_differ
 
 
 def rule(a: str, b: str, together: bool = False, others: Sequence[str] = ()) -> str:

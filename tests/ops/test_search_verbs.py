@@ -16,9 +16,9 @@ from gpu_rag.errors import UsageError
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.pagerank import PageRankGraph, prepare
 from gpu_rag.index.index import Index
+from gpu_rag.methods.ppr.batched import GraphRank
+from gpu_rag.program.search import GraphRanking, Ranking, retrieve_executors
 from gpu_rag.text.bm25 import Bm25
-from gpu_rag.verbs.graph import GraphRank
-from gpu_rag.verbs.retrieve import GraphRanking, Ranking, retrieve_executors
 
 Edge = tuple[int, int, float]
 Asked = tuple[str, np.ndarray]

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from gpu_rag.catalog import METHODS, load_method
 from gpu_rag.errors import UsageError
-from gpu_rag.ranges import MOST_INTEGER, MOST_SEED, OutOfRange, Range, check_fields, check_value, shortened
+from gpu_rag.methods.registry import METHODS, load_method
 from gpu_rag.settings import Settings, make_settings
-from gpu_rag.settings_check import checked
+from gpu_rag.settings.check import checked
+from gpu_rag.settings.ranges import MOST_INTEGER, MOST_SEED, OutOfRange, Range, check_fields, check_value, shortened
 
 SECTIONS = {f.name: type(getattr(Settings(), f.name)) for f in dataclasses.fields(Settings) if f.name != "method"}
 CLASSES = {**SECTIONS, **{f"method.{name}": load_method(name).Params for name in METHODS}}

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from gpu_rag.sources.corpora import read_corpus
+from gpu_rag.sources.corpus import read_corpus
 from gpu_rag.sources.questions import QuestionRow, read_questions
 from gpu_rag.types import Document, Reject
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gpu_rag.errors import BadInput
-from gpu_rag.sources.corpora import read_corpus
+from gpu_rag.sources.corpus import read_corpus
 from gpu_rag.types import Document, Reject
 
 DOCS = [
@@ -205,7 +205,7 @@ def test_ids_and_order_do_not_depend_on_the_locale(tmp_path):
         (tmp_path / "d").mkdir(exist_ok=True)
         (tmp_path / "d" / name).write_text("text", encoding="utf-8")
     code = (
-        "import sys, pathlib; from gpu_rag.sources.corpora import read_corpus; "
+        "import sys, pathlib; from gpu_rag.sources.corpus import read_corpus; "
         "sys.stdout.buffer.write(repr([d.id for d in read_corpus([pathlib.Path(sys.argv[1])])]).encode())"
     )
     results = []

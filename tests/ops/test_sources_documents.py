@@ -14,9 +14,9 @@ import pytest
 import gpu_rag
 from gpu_rag.errors import MissingBackend, UsageError
 from gpu_rag.index.build import Sources
+from gpu_rag.index.stages.passages import Passages
 from gpu_rag.index.verify import verify
-from gpu_rag.layers.passages import Passages
-from gpu_rag.sources.corpora import read_corpus, reader_versions
+from gpu_rag.sources.corpus import read_corpus, reader_versions
 from gpu_rag.text.pages import page_of
 from gpu_rag.types import Document, Reject
 
@@ -266,7 +266,7 @@ def test_the_working_directory_cannot_put_modules_into_the_parser(tmp_path):
     (tmp_path / "json.py").write_text("raise SystemExit(7)")
     (tmp_path / "b.pdf").write_bytes(pdf(PAGES))
     code = (
-        "import sys, pathlib; from gpu_rag.sources.corpora import read_corpus; "
+        "import sys, pathlib; from gpu_rag.sources.corpus import read_corpus; "
         "print([type(x).__name__ for x in read_corpus([pathlib.Path(sys.argv[1])])])"
     )
     run = [sys.executable, "-P", "-c", code, str(tmp_path / "b.pdf")]

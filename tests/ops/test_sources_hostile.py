@@ -12,9 +12,9 @@ from functools import partial
 import pytest
 from pypdf import PdfReader, PdfWriter
 
-from gpu_rag.sources import parser as parser_module
-from gpu_rag.sources.corpora import read_corpus
-from gpu_rag.sources.parser import Parser
+from gpu_rag.sources.corpus import parser as parser_module
+from gpu_rag.sources.corpus import read_corpus
+from gpu_rag.sources.corpus.parser import Parser
 from gpu_rag.sources.rows import Limits, RowError
 from gpu_rag.types import Document, Reject
 

@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.sources.kg import Triple, read_kg
-from gpu_rag.sources.kg_ntriples import Literal, NTriple, parse_ntriple
+from gpu_rag.sources.knowledge_base import read_edges, read_nodes
+from gpu_rag.sources.knowledge_graph import Triple, read_kg
+from gpu_rag.sources.knowledge_graph.ntriples import Literal, NTriple, parse_ntriple
 from gpu_rag.sources.named import all_sources, named_source
 from gpu_rag.sources.rows import RowError
-from gpu_rag.sources.skb import read_edges, read_nodes
 from gpu_rag.types import Reject
 
 XSD = "http://www.w3.org/2001/XMLSchema#"

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.errors import BadInput
-from gpu_rag.sources.corpora import read_corpus
-from gpu_rag.sources.openie import OpenIERow, read_openie
+from gpu_rag.sources.corpus import read_corpus
+from gpu_rag.sources.corpus.openie import OpenIERow, read_openie
 from gpu_rag.types import Reject
 
 

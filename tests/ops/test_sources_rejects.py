@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.errors import BadInput
-from gpu_rag.sources.corpora import read_corpus
+from gpu_rag.sources.corpus import read_corpus
 from gpu_rag.types import Document, Reject
 
 DOCS = [

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_rag.evaluation import unlike
+from gpu_rag.evaluation import negatives as unlike
 from gpu_rag.evaluation.judge import Claim, claim_order
 from gpu_rag.evaluation.judged import plant
 from gpu_rag.evaluation.metrics import normalise_answer, token_f1
-from gpu_rag.evaluation.unlike import Unlike, words_of
+from gpu_rag.evaluation.negatives import Unlike, words_of
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Question
 

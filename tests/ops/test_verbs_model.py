@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.errors import BadInput, ContextOverflow, GpuRagError, RequestFailed, UsageError
+from gpu_rag.program import decider, packer
+from gpu_rag.program.decider import option_labels
+from gpu_rag.program.model import ModelSettings, ModelVerbs, model_executors, reply_hash
+from gpu_rag.program.packer import pack
 from gpu_rag.runtime import RunStats, gather, request_seed, run_rounds
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema
 from gpu_rag.types import Choice, JsonSchema, Malformed, Question, Rank, Reply
-from gpu_rag.verbs import decider, packer
-from gpu_rag.verbs.decider import option_labels
-from gpu_rag.verbs.model import ModelSettings, ModelVerbs, model_executors, reply_hash
-from gpu_rag.verbs.packer import pack
 
 ASK = Prompt.parse("ask", "You answer.\n=== question ===\nQuestion: {{question}}")
 READ = Prompt.parse("read", "You read.\n=== question ===\n{{evidence}}\nQuestion: {{question}}")

@@ -7,11 +7,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import gpu_rag.verbs
+import gpu_rag.program
 from gpu_rag import engine
-from gpu_rag.verbs.verbs import Verbs
+from gpu_rag.program.verbs import Verbs
 
-FOLDER = Path(gpu_rag.verbs.__file__).parent
+FOLDER = Path(gpu_rag.program.__file__).parent
 SERVED_ELSEWHERE = {"embed", "similarity", "llm"}  # by `model_executors`, which needs models
 
 

@@ -21,7 +21,7 @@ LAYERS = ("kb_name_vectors", "kb_edge_vectors", "kb_relation_vectors", "kb_text_
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two graphs that share two nodes, a base with a document, a web page, and every layer over them."""
-    from gpu_rag import catalog
+    from gpu_rag.methods import registry as catalog
 
     folder = tmp_path_factory.mktemp("kb")
     (folder / "one.tsv").write_text("Ada\tborn in\tBern\nBern\tnear\tThun\n")

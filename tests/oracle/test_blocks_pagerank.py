@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from ragged_lists import ragged
 
 from gpu_rag.errors import BadInput, GpuRagError, UsageError
-from gpu_rag.graph.blocks_pagerank import blocks_pagerank
+from gpu_rag.graph.common.segments import PIECE, SegmentSum
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.ego import induced_subgraphs
+from gpu_rag.graph.local_pagerank import blocks_pagerank
 from gpu_rag.graph.pagerank import personalized_pagerank
-from gpu_rag.graph.segments import PIECE, SegmentSum
 from gpu_rag.types import CSR, Blocks, Ragged
 
 Solve = Callable[..., Ragged]

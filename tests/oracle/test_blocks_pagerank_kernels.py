@@ -13,12 +13,12 @@ from ragged_lists import ragged
 from scipy.sparse import csr_matrix
 
 from gpu_rag.errors import GpuRagError
-from gpu_rag.graph.blocks_pagerank import blocks_pagerank
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.ego import induced_subgraphs
+from gpu_rag.graph.local_pagerank import blocks_pagerank
 from gpu_rag.types import Blocks
 
-kernels = pytest.importorskip("gpu_rag.graph.blocks_pagerank_kernels", reason="needs numba")
+kernels = pytest.importorskip("gpu_rag_kernels.local_pagerank.numba", reason="needs numba")
 QUICK = settings(max_examples=300, deadline=None, derandomize=True)
 
 

@@ -20,7 +20,7 @@ from ragged_lists import ragged
 
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph.bubble import ALONE, INSIDE, MEETING, Bubbles, bubble_expansion
-from gpu_rag.graph.bubble_events import fixpoint
+from gpu_rag.graph.bubble.events import fixpoint
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.ego import induced_subgraphs
 from gpu_rag.types import CSR, Blocks, Ragged

@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph.bubble import ALONE, INSIDE, bubble_expansion
-from gpu_rag.graph.bubble_local import node_costs
+from gpu_rag.graph.bubble.local import node_costs
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.ego import checked, induced_subgraphs
 from gpu_rag.graph.nearest import nearest
 from gpu_rag.graph.ragged import ragged_of_keys
-from gpu_rag.index.bubble import BubbleGraph
+from gpu_rag.methods.bubblerag.cosines import Cosines
+from gpu_rag.methods.bubblerag.graph import BubbleGraph
+from gpu_rag.methods.bubblerag.grow import BubbleGrowth, Tree, grow
+from gpu_rag.methods.bubblerag.lookup import TreePassage, merged_nodes, near_relations, neighbours, passages
 from gpu_rag.types import Ragged, TopK
-from gpu_rag.verbs.bubble_cosines import Cosines
-from gpu_rag.verbs.bubble_grow import BubbleGrowth, Tree, grow
-from gpu_rag.verbs.bubble_lookup import TreePassage, merged_nodes, near_relations, neighbours, passages
 
 D, P = 8, 9
 Asked = list[tuple[np.ndarray, tuple[tuple[int, ...], ...]]]
@@ -104,7 +104,7 @@ def test_a_table_that_would_be_too_large_is_not_made(monkeypatch: pytest.MonkeyP
     made = Made(3)
     pairs = torch.cartesian_prod(torch.arange(4), torch.arange(28))
     whole = Cosines(made.graph, torch.from_numpy(made.queries)).costs(pairs[:, 0], pairs[:, 1])
-    monkeypatch.setattr("gpu_rag.verbs.bubble_cosines.MOST", 4 * 28 - 1)
+    monkeypatch.setattr("gpu_rag.methods.bubblerag.cosines.MOST", 4 * 28 - 1)
     bounded = Cosines(made.graph, torch.from_numpy(made.queries))
     assert torch.equal(bounded.costs(pairs[:, 0], pairs[:, 1]), whole) and bounded._table is None
 

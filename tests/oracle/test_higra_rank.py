@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from gpu_rag.errors import UsageError
 from gpu_rag.graph.csr import csr_from_edges
-from gpu_rag.index.higra import HigraGraph
+from gpu_rag.methods.higra.batched import HigraRanking, higra_executors
+from gpu_rag.methods.higra.graph import HigraGraph
+from gpu_rag.methods.higra.rank import HigraOps, HigraRank, Seeded, seed_lists, subgraph_scores
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR
-from gpu_rag.verbs.higra import HigraRanking, higra_executors
-from gpu_rag.verbs.higra_rank import HigraOps, HigraRank, Seeded, seed_lists, subgraph_scores
 
 Edge = tuple[int, int]
 

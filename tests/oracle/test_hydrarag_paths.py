@@ -14,14 +14,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.index.kb import KnowledgeBase
-from gpu_rag.index.kb_memory import knowledge_base
+from gpu_rag.index.knowledge_base import KnowledgeBase
+from gpu_rag.index.knowledge_base.memory import knowledge_base
+from gpu_rag.methods.hydrarag.base import FactGraph, fact_graph, facts_of_kb, one_relation
+from gpu_rag.methods.hydrarag.cluster import equal_nodes
+from gpu_rag.methods.hydrarag.search import (
+    Walks,
+    chained,
+    expanded,
+    graph_paths,
+    joined_parts,
+    scored,
+    started,
+    steps_of,
+)
+from gpu_rag.methods.hydrarag.subgraphs import GraphWanted, Order, QuestionGraph, question_graphs
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.types import Ragged
-from gpu_rag.verbs.hydra_base import FactGraph, fact_graph, facts_of_kb, one_relation
-from gpu_rag.verbs.hydra_cluster import equal_nodes
-from gpu_rag.verbs.hydra_graph import GraphWanted, Order, QuestionGraph, question_graphs
-from gpu_rag.verbs.hydra_search import Walks, chained, expanded, graph_paths, joined_parts, scored, started, steps_of
 
 Edge = tuple[int, str, int, str]
 SOURCES = ("left", "right")

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.verbs import hydra_prune
-from gpu_rag.verbs.hydra_prune import KINDS, Judged, PathPool, Pruning, pruned
+from gpu_rag.methods.hydrarag import scores as hydra_prune
+from gpu_rag.methods.hydrarag.scores import KINDS, Judged, PathPool, Pruning, pruned
 
 
 def unit(*values: float) -> np.ndarray:

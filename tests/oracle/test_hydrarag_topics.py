@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.errors import BadInput
-from gpu_rag.index.kb import KnowledgeBase
-from gpu_rag.index.kb_memory import knowledge_base
+from gpu_rag.index.knowledge_base import KnowledgeBase
+from gpu_rag.index.knowledge_base.memory import knowledge_base
+from gpu_rag.methods.hydrarag.topics import NameSearch
 from gpu_rag.models.embed.hashing import HashEmbedder
-from gpu_rag.verbs.hydra_topics import NameSearch
 
 EMBED = HashEmbedder().embed
 NAMES = ["Jaws", "Jaws 2", "jaws", "Jaws 3", "Sharks of Jaws", "Piranha", "JAWS", "Jaws the Shark"]

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.errors import BadInput, MissingBackend, UsageError
-from gpu_rag.graph import nearest_index as module
-from gpu_rag.graph.nearest_index import NearestIndex, TorchTiles, nearest_index, pick_index, recall_of
+from gpu_rag.graph.nearest import index as module
+from gpu_rag.graph.nearest.index import NearestIndex, TorchTiles, nearest_index, pick_index, recall_of
 from gpu_rag.types import TopK
 
 HAS_FAISS = importlib.util.find_spec("faiss") is not None
@@ -139,7 +139,7 @@ def test_recall_is_measured_and_scores_are_exact(mode: str) -> None:
 
 @needs_faiss
 def test_a_poor_index_has_a_poor_recall(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpu_rag.graph import nearest_faiss
+    from gpu_rag.graph.nearest import faiss as nearest_faiss
 
     monkeypatch.setattr(nearest_faiss, "PROBES", 1)
     assert nearest_index(units(4000, 32, 10), mode="ivf", implementation="faiss").recall < 0.7

@@ -15,12 +15,12 @@ import pytest
 
 from gpu_rag.errors import GpuRagError
 from gpu_rag.index.build import NamedSource
-from gpu_rag.layers.kb_fuse import global_id
-from gpu_rag.layers.kb_read import read_source
-from gpu_rag.sources.kg import HEADERS, read_kg
-from gpu_rag.sources.kg_blocks import read_kg_blocks
-from gpu_rag.sources.skb import read_edges, read_nodes
-from gpu_rag.sources.skb_blocks import read_edge_blocks
+from gpu_rag.index.stages.knowledge_base.fuse import global_id
+from gpu_rag.index.stages.knowledge_base.read import read_source
+from gpu_rag.sources.knowledge_base import read_edges, read_nodes
+from gpu_rag.sources.knowledge_base.blocks import read_edge_blocks
+from gpu_rag.sources.knowledge_graph import HEADERS, read_kg
+from gpu_rag.sources.knowledge_graph.blocks import read_kg_blocks
 from gpu_rag.types import Reject
 
 pytestmark = pytest.mark.slow

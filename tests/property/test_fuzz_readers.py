@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from gpu_rag.errors import GpuRagError
-from gpu_rag.sources.corpora import read_corpus
-from gpu_rag.sources.multihop import contexts_of, is_multihop
-from gpu_rag.sources.openie import read_openie
+from gpu_rag.sources.corpus import read_corpus
+from gpu_rag.sources.corpus.multihop import contexts_of, is_multihop
+from gpu_rag.sources.corpus.openie import read_openie
 from gpu_rag.sources.questions import read_questions
 from gpu_rag.sources.rows import Limits
 from gpu_rag.types import Reject

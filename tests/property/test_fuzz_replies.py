@@ -8,8 +8,8 @@ import re
 import pytest
 from jsonschema import Draft202012Validator
 
-from gpu_rag.layers.extraction import SCHEMA
-from gpu_rag.methods.reader import clean_answer
+from gpu_rag.index.stages.extraction import SCHEMA
+from gpu_rag.program.reader import clean_answer
 from gpu_rag.text.replies import canonical_schema, parse_json
 from gpu_rag.types import Malformed
 

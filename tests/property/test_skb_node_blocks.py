@@ -16,11 +16,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.sources import kg_lines, skb_jsonl, skb_node_blocks, skb_nodes
+from gpu_rag.sources.knowledge_base import jsonl as skb_jsonl
+from gpu_rag.sources.knowledge_base import node_blocks as skb_node_blocks
+from gpu_rag.sources.knowledge_base import nodes as skb_nodes
+from gpu_rag.sources.knowledge_base import read_nodes
+from gpu_rag.sources.knowledge_base.node_blocks import read_node_blocks
+from gpu_rag.sources.knowledge_base.nodes import nodes_of
+from gpu_rag.sources.knowledge_graph import lines as kg_lines
 from gpu_rag.sources.seen import Seen, repeats
-from gpu_rag.sources.skb import read_nodes
-from gpu_rag.sources.skb_node_blocks import read_node_blocks
-from gpu_rag.sources.skb_nodes import nodes_of
 
 SLOW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 PIECES = st.sampled_from(
@@ -255,7 +258,7 @@ CHILD = """
 import sys
 from pathlib import Path
 from gpu_rag.index.memory import memory_bytes, peak_memory_bytes, reset_peak_memory
-from gpu_rag.sources.skb_node_blocks import read_node_blocks
+from gpu_rag.sources.knowledge_base.node_blocks import read_node_blocks
 
 assert sum(block.n for block in read_node_blocks(Path(sys.argv[1]))) == 1  # loads what is loaded on first use
 reset_peak_memory()

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from gpu_rag.cluster.actors import Plan
+from gpu_rag.cluster.pool import Pool
+from gpu_rag.cluster.worker import EmbedWorker, LLMWorker, Loaded
 from gpu_rag.models.llm.scripted import ScriptedLLM
-from gpu_rag.scale.crew import Plan
-from gpu_rag.scale.pool import Pool
-from gpu_rag.scale.worker import EmbedWorker, LLMWorker, Loaded
-from gpu_rag.settings_scale import ScaleSettings
+from gpu_rag.settings.cluster import ScaleSettings
 
 LOCAL = ScaleSettings(address="local", embed_workers=8, llm_workers=8)
 LIMIT_S = 600  # only a hang is so slow
@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[None]:
     """A local Ray that outlives the pools of a test."""
-    from gpu_rag.scale.cluster import attach, detach
+    from gpu_rag.cluster.ray import attach, detach
 
     attach(LOCAL)
     yield

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_rag.cluster.task_queue import Ledger, Task
 from gpu_rag.errors import ModelError, RequestFailed
-from gpu_rag.scale.ledger import Ledger, Task
 
 
 class Cluster:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gpu_rag.cluster.embedder import RayEmbedder
 from gpu_rag.errors import ModelError
 from gpu_rag.models.embed.cache import CachedEmbedder
 from gpu_rag.models.embed.hashing import HashEmbedder
-from gpu_rag.scale.embedder import RayEmbedder
 
 pytestmark = pytest.mark.ray
 

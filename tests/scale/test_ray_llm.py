@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from gpu_rag.cluster.llm import RayLLM
+from gpu_rag.cluster.worker import LLMWorker
 from gpu_rag.errors import BadInput, Cancelled, ModelError, RequestFailed, UsageError
 from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.models.llm.interface import StreamingLLM
-from gpu_rag.scale.llm import RayLLM
-from gpu_rag.scale.worker import LLMWorker
 from gpu_rag.types import Choice, Reply, Request
 
 pytestmark = pytest.mark.ray
@@ -169,9 +169,9 @@ def test_what_loading_raises_comes_back_as_itself(pools) -> None:
 
 
 def test_a_pool_that_no_node_has_room_for_says_so(local_ray) -> None:
-    from gpu_rag.scale.crew import Plan
-    from gpu_rag.scale.pool import Pool
-    from gpu_rag.settings_scale import ScaleSettings
+    from gpu_rag.cluster.actors import Plan
+    from gpu_rag.cluster.pool import Pool
+    from gpu_rag.settings.cluster import ScaleSettings
 
     plan = Plan("llm", LLMWorker, lambda: None, 1, 1.0, 999.0, streams=True)
     wanted = "no worker of the llm was ready within .*1 with 1 CPUs and 999 GPUs each; the cluster has 1 node,"
@@ -184,9 +184,9 @@ def test_an_engine_that_does_not_come_up_again_is_a_death_and_the_others_go_on(p
         import os
         import time
 
+        from gpu_rag.cluster.worker import Loaded
         from gpu_rag.errors import ModelError
         from gpu_rag.models.llm.scripted import ScriptedLLM
-        from gpu_rag.scale.worker import Loaded
 
         try:
             os.close(os.open(f"{marks}/first", os.O_CREAT | os.O_EXCL))

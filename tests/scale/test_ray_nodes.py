@@ -25,11 +25,11 @@ cluster.wait_for_nodes()
 
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.llm.scripted import ScriptedLLM
-from gpu_rag.scale.crew import Plan
-from gpu_rag.scale.llm import RayLLM
-from gpu_rag.scale.pool import Pool
-from gpu_rag.scale.worker import EmbedWorker, LLMWorker, Loaded
-from gpu_rag.settings_scale import ScaleSettings
+from gpu_rag.cluster.actors import Plan
+from gpu_rag.cluster.llm import RayLLM
+from gpu_rag.cluster.pool import Pool
+from gpu_rag.cluster.worker import EmbedWorker, LLMWorker, Loaded
+from gpu_rag.settings.cluster import ScaleSettings
 from gpu_rag.types import Request
 
 marks = Path(sys.argv[1])

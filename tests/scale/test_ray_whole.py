@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import gpu_rag
+from gpu_rag.cluster.llm import RayLLM
 from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.models.llm.replay import RecordingLLM
 from gpu_rag.models.llm.scripted import ScriptedLLM
-from gpu_rag.scale.llm import RayLLM
 from gpu_rag.types import Question, Request
 
 pytestmark = pytest.mark.ray
@@ -124,11 +124,11 @@ SCRIPT = """
 import sys, time
 from pathlib import Path
 from gpu_rag.models.llm.scripted import ScriptedLLM
-from gpu_rag.scale.crew import Plan
-from gpu_rag.scale.llm import RayLLM
-from gpu_rag.scale.pool import Pool
-from gpu_rag.scale.worker import Loaded, LLMWorker
-from gpu_rag.settings_scale import ScaleSettings
+from gpu_rag.cluster.actors import Plan
+from gpu_rag.cluster.llm import RayLLM
+from gpu_rag.cluster.pool import Pool
+from gpu_rag.cluster.worker import Loaded, LLMWorker
+from gpu_rag.settings.cluster import ScaleSettings
 from gpu_rag.types import Request
 
 mark = Path(sys.argv[1])

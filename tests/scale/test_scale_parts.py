@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpu_rag.cluster import build, check_scale
+from gpu_rag.cluster.worker import EmbedWorker, LLMWorker, Loaded
 from gpu_rag.errors import MissingBackend, ModelError, UsageError
-from gpu_rag.model_set import ModelSet
 from gpu_rag.models.embed.cache import CachedEmbedder
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.llm.scripted import ScriptedLLM
-from gpu_rag.scale import build, check_scale
-from gpu_rag.scale.worker import EmbedWorker, LLMWorker, Loaded
+from gpu_rag.models.set import ModelSet
 from gpu_rag.settings import ModelSettings, make_settings
-from gpu_rag.settings_scale import ScaleSettings
+from gpu_rag.settings.cluster import ScaleSettings
 from gpu_rag.types import Request
 
 MODELS = ModelSettings(embedder="hash", llm="smollm2")

@@ -111,9 +111,9 @@ class Here:
 
     def __init__(self, index: Path, settings: dict[str, Any], open_llm: Callable[[], Any], key: str | None, host: str):
         from gpu_rag.api import Index
-        from gpu_rag.cli.story_words import said
+        from gpu_rag.cli.trace_words import said
+        from gpu_rag.serve.admission import Desk
         from gpu_rag.serve.api import make_app
-        from gpu_rag.serve.desk import Desk
         from gpu_rag.serve.live import Live
         from gpu_rag.serve.metrics import Counts
         from gpu_rag.settings import make_settings, merge

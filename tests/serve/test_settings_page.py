@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpu_rag.settings_serve import ServeSettings
+from gpu_rag.settings.serve import ServeSettings
 
 
 def spelled(value: Any) -> str:

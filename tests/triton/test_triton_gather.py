@@ -18,10 +18,10 @@ from gpu_rag_kernels.ragged_gather_dot_topk import gather_dots, ragged_gather_do
 
 from gpu_rag.bench.measure import poisoned
 from gpu_rag.errors import UsageError
-from gpu_rag.graph import frontier_torch
-from gpu_rag.graph.backend import recording
-from gpu_rag.graph.dots import exact_dots
+from gpu_rag.graph.common.backend import recording
+from gpu_rag.graph.common.dots import exact_dots
 from gpu_rag.graph.frontier import Asked, HopEdges, described, frontier_topk, hop_edges, pick_search, score_lists
+from gpu_rag.graph.frontier import torch as frontier_torch
 from gpu_rag.types import Ragged, TopK
 
 DEVICE = "cuda" if torch.cuda.is_available() and not choice.interpreted() else "cpu"

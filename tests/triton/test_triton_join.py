@@ -18,8 +18,9 @@ from gpu_rag_kernels.join_top1 import Side, Strips
 
 from gpu_rag.bench.measure import poisoned
 from gpu_rag.errors import BadInput
-from gpu_rag.graph import join, join_kernel
+from gpu_rag.graph import join
 from gpu_rag.graph.join import hybrid_argmax
+from gpu_rag.graph.join import triton as join_kernel
 from gpu_rag.types import Ragged
 
 DEVICE = "cuda" if torch.cuda.is_available() and not choice.interpreted() else "cpu"
@@ -249,7 +250,7 @@ def kernel_in_the_torch_path(monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
         monkeypatch.setattr(join_kernel, "STRIP", 18)
         monkeypatch.setattr(join_kernel, "PAIRS", 200)
         monkeypatch.setattr(join_kernel, "RARE", 2)
-        monkeypatch.setattr("gpu_rag.graph.join_keywords.MOST_COMMON", 3)
+        monkeypatch.setattr("gpu_rag.graph.join.keywords.MOST_COMMON", 3)
         return undecided
 
     return use

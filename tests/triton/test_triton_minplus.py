@@ -127,8 +127,8 @@ def test_a_question_alone_has_the_bits_of_the_batch() -> None:
 
 def test_bubbles_by_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     """The torch path of bubble expansion, its relaxation done by Triton, against the heap."""
-    from gpu_rag.graph import bubble_events
     from gpu_rag.graph.bubble import bubble_expansion
+    from gpu_rag.graph.bubble import events as bubble_events
     from gpu_rag.types import Blocks, Ragged
 
     r = np.random.default_rng(3)

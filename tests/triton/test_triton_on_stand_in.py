@@ -10,7 +10,7 @@ import pytest
 import torch
 from gpu_rag_kernels import choice
 
-from gpu_rag.graph.backend import recording
+from gpu_rag.graph.common.backend import recording
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.pagerank import personalized_pagerank
 

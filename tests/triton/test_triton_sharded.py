@@ -10,8 +10,8 @@ from gpu_rag_kernels import choice
 
 from gpu_rag.bench.measure import poisoned
 from gpu_rag.graph.csr import csr_from_edges
-from gpu_rag.graph.pagerank_graph import prepare
-from gpu_rag.graph.pagerank_sharded_graph import Shard, own_rows
+from gpu_rag.graph.pagerank.graph import prepare
+from gpu_rag.graph.pagerank.sharded.graph import Shard, own_rows
 from gpu_rag.types import CSR
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() and not choice.interpreted() else "cpu")
@@ -54,7 +54,7 @@ def test_ranks_side_by_side_are_the_whole(
     g = torch.Generator().manual_seed(1)
     x, source = (torch.rand(90, 5, generator=g).to(DEVICE, dtype) for _ in range(2))
     step = choice.kernel("ppr_spmm", "ppr_spmm", DEVICE, implementation)
-    monkeypatch.setattr("gpu_rag.graph.pagerank_sharded_graph.kernel", lambda package, function, device: step)
+    monkeypatch.setattr("gpu_rag.graph.pagerank.sharded.graph.kernel", lambda package, function, device: step)
     sizes = [b - a for a, b in zip(BOUNDS, BOUNDS[1:])]
     places = torch.cat([r * STRIDE + torch.arange(size) for r, size in enumerate(sizes)])
     with poisoned():

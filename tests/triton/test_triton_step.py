@@ -16,8 +16,8 @@ from gpu_rag_kernels.ppr_spmm import Restart, ppr_step
 
 from gpu_rag.bench.measure import poisoned
 from gpu_rag.errors import BadInput
-from gpu_rag.graph import pagerank_matrix
 from gpu_rag.graph.csr import csr_from_edges
+from gpu_rag.graph.pagerank import matrix as pagerank_matrix
 from gpu_rag.graph.pagerank import personalized_pagerank
 from gpu_rag.types import CSR, Ragged
 

@@ -1,7 +1,7 @@
 """Steps of personalized PageRank for a batch of questions: the sparse product alone, and a whole relaxed step.
 
 `ppr_spmm`: Y = alpha A X + (1 - alpha) S. `ppr_step`: y <- y + omega (z - y), where z = (alpha A x + (1 - alpha) pi) /
-degree: the iteration of `gpu_rag.graph.pagerank_plan` with all that belongs to a step in one pass over the state.
+degree: the iteration of `gpu_rag.graph.pagerank.plan` with all that belongs to a step in one pass over the state.
 
 A: CSR over N nodes (pattern only, or with weights); X: [N, B], row-major. A row is summed in one order, which does not
 depend on B: that of its entries, hubs by chunks.

@@ -1,7 +1,7 @@
 """Exact dot products of unit rows that are read where they lie: of given pairs, and the k best of ragged lists.
 
 dot(i, j) = 2^-48 times the sum of rint(2^24 queries[i]) rint(2^24 vectors[j]): components are taken on the grid of
-2^-24 (see `gpu_rag.graph.dots`), so the sum is one of whole numbers and has the same bits in every implementation,
+2^-24 (see `graph.common.dots`), so the sum is one of whole numbers and has the same bits in every implementation,
 order, batch and on every device. score(b, p) = bias[p] + dot of the query of list b and its p-th row, added in f64 and
 rounded once to f32; the k best of list b are those by (-score, place in the list).
 

@@ -1,0 +1,74 @@
+"""One answer in words: what was asked, decided, found and answered."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+from gpu_rag.cli.trace_words import said
+
+_WIDTH = 100
+
+
+def _wrapped(text: str, indent: str, hanging: str | None = None) -> str:
+    following = indent if hanging is None else hanging
+    return textwrap.fill(" ".join(text.split()), _WIDTH, initial_indent=indent, subsequent_indent=following)
+
+
+def _shortened(text: str, limit: int = 320) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= limit else flat[: flat.rfind(" ", 0, limit)] + " ..."
+
+
+def story(row: dict[str, Any], *, decisions: bool = True, evidence: int | None = None) -> str:
+    """The text that `explain` and `ask` print. evidence: how many passages to show (default all)."""
+    lines = [f"question  {row['question']}", f"method    {row['method']}"]
+    if row["status"] == "answered":
+        lines.append(f"answer    {row['answer']}")
+    elif row["status"] == "failed":
+        lines.append(f"failed    {row['error']['type']}: {row['error']['message']}")
+    else:
+        lines.append("answer    none: the reader found no support in the evidence")
+    if decisions and row["trace"]:
+        lines.append("\ndecisions")
+        lines.extend(_step(step) for step in row["trace"])
+    if row["paths"] and (decisions or not row["evidence"]):  # without passages they are all the support there is
+        lines.append("\npaths")
+        for path in row["paths"]:
+            where = ", ".join(edge[3] for edge in path["edges"])
+            lines.append(f"  {path['text']}   [{where}]")
+    if row.get("nodes"):
+        lines.append("\nnodes")
+        for number, node in enumerate(row["nodes"][:evidence], 1):
+            lines.append(f"  {number}. {node['name']}   [{node['id']}, {node['type']}]  score {node['score']:.3f}")
+    lines.append("\nevidence" if row["evidence"] else "\nevidence  no passages")
+    for number, item in enumerate(row["evidence"][:evidence], 1):
+        lines.append(f"  {number}. {item['title']}   [{_place(item)}]  score {item['score']:.3f}: {item['why']}")
+        lines.append(_wrapped(_shortened(item["text"]), "     "))
+    usage = row["usage"]
+    lines.append(
+        f"\ncost      {usage['llm_calls']} LLM calls, {usage['prompt_tokens']} prompt and {usage['generated_tokens']} "
+        f"generated tokens; seconds: LLM {usage['llm_s']:.2f}, embedding {usage['embed_s']:.3f}, "
+        f"graph {usage['graph_s']:.3f}"
+    )
+    if usage["cut"]:
+        lines.append(f"          {usage['cut']} tokens of evidence did not fit the prompt")
+    return "\n".join(lines)
+
+
+def _place(item: dict[str, Any]) -> str:
+    """Where the quoted span stands: passage, file and page or line, characters of the document."""
+    parts = [item["passage_id"], " ".join(filter(None, [item.get("file"), item.get("place")]))]
+    return ", ".join([*filter(None, parts), f"characters {item['start']}-{item['end']}"])
+
+
+_MOST_SHOWN = 16
+
+
+def _step(step: dict[str, Any]) -> str:
+    words = said(step["verb"], step["n_candidates"])
+    among = f" among {step['n_candidates']:,}" if step["n_candidates"] and words is None else ""
+    reply = f" (reply {step['reply_hash']})" if step["reply_hash"] else ""
+    head = f"  {step['step'] + 1}. {words or step['verb']}{among}{reply}, {step['s'] * 1000:.1f} ms"
+    chosen = [_wrapped(item, "       - ", "         ") for item in step["chosen"][:_MOST_SHOWN]]
+    return "\n".join([head, *chosen])

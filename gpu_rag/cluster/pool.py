@@ -1,0 +1,230 @@
+"""Tasks that the workers of one model do.
+
+All of it happens in `pump`, in the caller's thread: nothing runs beside it here, so Ctrl-C is always heard.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Generator, Sequence
+from functools import partial
+from typing import Any
+
+from gpu_rag.cluster.actors import Crew, Plan, Worker
+from gpu_rag.cluster.ray import attach, detach, first_line
+from gpu_rag.cluster.task_queue import Ledger, Task
+from gpu_rag.errors import Cancelled, GpuRagError, ModelError
+from gpu_rag.settings.cluster import ScaleSettings
+
+POLL_S = 0.05  # how long a worker waits for a reply, and so what is new for it
+CALLS = 2  # calls in flight to a worker: one that runs, one that is there when it ends
+WAIT_S = 1.0  # how long a wait for workers keeps the clock from being looked at
+
+
+class Pool:
+    """Workers, and the tasks that they do. One thread at a time is in it; others wait.
+
+    It works from the first worker that is ready on; those that come later join, if they hold the same model and compute
+    the same bits; one that differs stops the run, since the result would depend on who did what. A worker that dies is
+    started again, at most `scale.restarts` times each; what it held goes to others, see `Ledger`. When none is left
+    every task ends with the error that `pump` raises.
+    """
+
+    def __init__(self, settings: ScaleSettings, plan: Plan):
+        """Starts the workers and waits for the first. Raises MissingBackend, ModelError, and what loading raises."""
+        self.plan = plan
+        self.ledger = Ledger()
+        self._lock = threading.RLock()
+        self._dead: GpuRagError | None = None
+        self._ray = attach(settings)
+        limits: dict[str, Any] = {"restarts": settings.restarts, "start_seconds": settings.start_seconds}
+        self.crew = Crew(self._ray, plan, **limits)
+        try:
+            self.crew.start()
+            while not self.crew.about:
+                self.pump(WAIT_S)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What all workers say of the model."""
+        return self.crew.about
+
+    def describe(self) -> dict[str, Any]:
+        """{"workers", "joined", "cpus", "gpus", "nodes", "deaths"}: for the record of a run.
+
+        joined: how many were ever ready; fewer than workers where the cluster had no room for all.
+        """
+        plan, crew = self.plan, self.crew
+        joined = sum(worker.joined for worker in crew.workers)
+        kind = {"workers": plan.n_workers, "joined": joined, "cpus": plan.cpus, "gpus": plan.gpus}
+        return {**kind, "nodes": sorted(crew.nodes), "deaths": crew.n_deaths}
+
+    def add(self, tasks: Sequence[Task]) -> None:
+        """Have tasks done; nothing is sent before the next `pump`."""
+        with self._lock:
+            if self._dead is None:
+                self.ledger.add(tasks)
+                return
+        for task in tasks:
+            task.end(self._dead)
+
+    def run(self, items: Sequence[Any]) -> Generator[tuple[int, Any], None, None]:
+        """Have all items done: (place, result) as each is finished, in any order; a result may be a RequestFailed.
+
+        Raises as `pump` does, after all that was finished before. Closing the generator gives up the rest.
+        """
+        finished: deque[tuple[int, Any]] = deque()  # another thread that pumps may put something here
+        tasks = [Task(item, partial(_keep, finished, place)) for place, item in enumerate(items)]
+        self.add(tasks)
+        left = len(tasks)
+        try:
+            while left:
+                error = self.pumped(WAIT_S)
+                while finished:
+                    place, result = finished.popleft()
+                    if result is not error:
+                        left -= 1
+                        yield place, result
+                if error is not None:
+                    raise error
+        finally:  # a caller that was interrupted leaves nothing behind
+            for task in tasks:
+                self.abort(task)
+
+    def abort(self, task: Task) -> None:
+        """Give a task up; it ends now, or with what its worker says."""
+        with self._lock:
+            if not task.over:
+                self.ledger.abort(task)
+
+    def pump(self, timeout_s: float) -> None:
+        """Give workers what they have room for, and take what they have done; waits up to timeout_s for the first.
+
+        Raises ModelError, and what loading a model raises, when the pool cannot go on; then every task has ended so.
+        """
+        with self._lock:
+            if self._dead is not None:
+                raise self._dead
+            try:
+                self.crew.check()
+                self._send()
+                self._take(timeout_s)
+                self._send()
+            except GpuRagError as error:
+                self._die(error)
+                raise
+
+    def pumped(self, timeout_s: float) -> GpuRagError | None:
+        """`pump`; the error that it raises, or None."""
+        try:
+            self.pump(timeout_s)
+        except GpuRagError as error:
+            return error
+        return None
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """What a worker replies to a method of its own. Raises as `pump`."""
+        with self._lock:
+            while True:
+                ready = self.crew.ready()
+                if not ready:
+                    self.pump(WAIT_S)
+                    continue
+                try:
+                    return self._ray.get(getattr(ready[0].handle, method).remote(*arguments))
+                except self._ray.exceptions.RayTaskError as raised:
+                    self._failed(ready[0], raised, loading=False)
+                except self._ray.exceptions.RayError as death:
+                    self._bury(ready[0], first_line(death))
+
+    def close(self) -> None:
+        """End the workers; tasks that are open end with Cancelled."""
+        with self._lock:
+            if self._ray is None:
+                return
+            self._die(Cancelled("the workers were ended"))
+            for worker in self.crew.workers:
+                self.crew.kill(worker)
+            self._ray = None
+            detach()
+
+    # --- in pump -----------------------------------------------------------------------------------
+
+    def _send(self) -> None:
+        """Give out what waits, a call each or one call for all."""
+        free = {worker.number: worker for worker in self.crew.ready() if len(worker.calls) < CALLS}
+        for number, given in self.ledger.shares(free):
+            items = [(key, task.item) for key, task in given]
+            if not self.plan.streams:
+                for item in items:
+                    self._call(free[number], [item], [])
+                continue
+            unwanted = self.ledger.to_abort(number)
+            if items or unwanted or (not free[number].calls and self.ledger.n_held(number)):
+                self._call(free[number], items, unwanted)
+
+    def _call(self, worker: Worker, new: list[tuple[int, Any]], unwanted: list[int]) -> None:
+        worker.calls.add(worker.handle.work.remote(new, unwanted, POLL_S))
+
+    def _take(self, timeout_s: float) -> None:
+        """Hear what has ended: calls, starts, and workers."""
+        owner = {call: worker for worker in self.crew.workers for call in worker.calls}
+        owner.update((worker.loading, worker) for worker in self.crew.workers if worker.loading is not None)
+        if not owner:
+            return
+        first, _ = self._ray.wait(list(owner), timeout=timeout_s)
+        if first and len(owner) > 1:
+            first, _ = self._ray.wait(list(owner), num_returns=len(owner), timeout=0)
+        for call in first:
+            worker = owner[call]
+            if call is worker.loading or call in worker.calls:  # else its worker died a moment ago
+                self._hear(worker, call)
+
+    def _hear(self, worker: Worker, call: Any) -> None:
+        loading = call is worker.loading
+        try:
+            said = self._ray.get(call)
+        except self._ray.exceptions.RayTaskError as raised:
+            self._failed(worker, raised, loading)
+        except self._ray.exceptions.RayError as death:
+            self._bury(worker, first_line(death))
+        else:
+            if loading:
+                self.crew.welcome(worker, said)
+                self.ledger.join(worker.number, self.plan.window or said.window)
+                return
+            for number, result in said:
+                self.ledger.finish(worker.number, number, result)
+            worker.calls.discard(call)  # last: a call that Ctrl-C cut short here is heard again
+
+    def _failed(self, worker: Worker, raised: Any, loading: bool) -> None:
+        """A worker raised: an engine that gave up is a death like any other.
+
+        So is one that could not be loaded once the run has begun, as where a dead one still holds the GPU's memory.
+        What else loading raises stops the run.
+        """
+        cause = raised.cause
+        if isinstance(cause, ModelError) and (not loading or self.about):
+            self._bury(worker, cause)
+        elif isinstance(cause, GpuRagError):
+            raise cause
+        else:
+            given = f"{type(cause).__name__}: {first_line(cause)}"
+            raise ModelError(f"a worker of the {self.plan.role} failed", given=given) from raised
+
+    def _bury(self, worker: Worker, reason: object) -> None:
+        self.crew.bury(worker, reason)
+        self.ledger.leave(worker.number, reason)
+
+    def _die(self, error: GpuRagError) -> None:
+        if self._dead is None:
+            self._dead = error
+            self.ledger.give_up(error)
+
+
+def _keep(finished: deque[tuple[int, Any]], place: int, result: Any) -> None:
+    finished.append((place, result))

@@ -1,0 +1,116 @@
+"""What runs on a worker: a model behind `load` and `work`. Plain classes, which `pool` turns into Ray actors.
+
+Models are loaded in `load`, not when a worker is made: so an error of loading comes back as itself, and nothing heavy
+is imported before the environment is set.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from gpu_rag.models.library_environment import prepare_environment
+
+if TYPE_CHECKING:
+    from gpu_rag.models.embed import Embedder
+    from gpu_rag.models.llm import LLM
+
+# Texts of several lengths whose vectors tell whether two workers compute the same bits.
+PROBE = ("bits", "The river crosses the town below the old stone bridge.", "one two three four five six seven " * 12)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a worker says of itself. about: name, content hash and whatever else all workers must agree on."""
+
+    node: str
+    pid: int
+    window: int
+    version: str
+    about: dict[str, Any] = field(default_factory=dict)
+
+
+def _facts(window: int, about: dict[str, Any]) -> Facts:
+    return Facts(platform.node(), os.getpid(), window, installed_version(), about)
+
+
+def installed_version() -> str:
+    """Of gpu-rag in this process."""
+    try:
+        return metadata.version("gpu-rag")
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+class EmbedWorker:
+    """An embedder. build: loads it."""
+
+    def __init__(self, build: Callable[[], Embedder]):
+        prepare_environment()
+        self._build = build
+
+    def load(self) -> Facts:
+        """Load the model. Raises what `build` raises."""
+        self._embedder = model = self._build()
+        about = {"name": model.name, "content_hash": model.content_hash, "dim": model.dim, "device": model.device}
+        bits = hashlib.sha256(model.embed(PROBE).tobytes()).hexdigest()
+        # two calls: the next texts are there when the worker has finished those before
+        return _facts(2, {**about, "row_identical": model.row_identical, "bits": bits})
+
+    def work(
+        self, new: Sequence[tuple[int, list[str]]], unwanted: Sequence[int], wait_s: float
+    ) -> list[tuple[int, Any]]:
+        """(number, (f32[n, D], texts cut)) of each list of texts."""
+        found = []
+        for number, texts in new:
+            before = self._embedder.n_truncated
+            vectors = self._embedder.embed(texts)
+            found.append((number, (vectors, self._embedder.n_truncated - before)))
+        return found
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A language model. window: requests that it is given at once; tokenizer: its files, where it has some."""
+
+    llm: LLM
+    window: int
+    tokenizer: dict[str, bytes] = field(default_factory=dict)
+
+
+class LLMWorker:
+    """A language model behind its streaming face. build: loads it."""
+
+    def __init__(self, build: Callable[[], Loaded]):
+        prepare_environment()
+        self._build = build
+
+    def load(self) -> Facts:
+        """Load the model. Raises what `build` raises."""
+        from gpu_rag.models.llm.service import as_streaming
+
+        self._loaded = self._build()
+        self._llm = llm = as_streaming(self._loaded.llm)
+        about = {"name": llm.name, "content_hash": llm.content_hash}
+        return _facts(self._loaded.window, {**about, "context_tokens": llm.context_tokens, "capable": llm.capable})
+
+    def work(self, new: Sequence[tuple[int, Any]], unwanted: Sequence[int], wait_s: float) -> list[tuple[int, Any]]:
+        """(number, reply) of the requests that have finished; waits up to wait_s for the first. Raises ModelError."""
+        for number, request in new:
+            self._llm.submit(number, request)
+        for number in unwanted:
+            self._llm.abort(number)
+        return self._llm.poll(wait_s)
+
+    def tokenizer(self) -> dict[str, bytes]:
+        """The files of the tokenizer, by name; {} where the model has none."""
+        return self._loaded.tokenizer
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of `text`, as the engine counts."""
+        return self._llm.count_tokens(text)

@@ -1,0 +1,103 @@
+"""The workers of one run: which models are on workers, opened on first use, closed together."""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+from gpu_rag.cluster.actors import Plan
+from gpu_rag.cluster.build import build_embedder, build_llm
+from gpu_rag.cluster.embedder import RayEmbedder
+from gpu_rag.cluster.llm import RayLLM
+from gpu_rag.cluster.pool import Pool
+from gpu_rag.cluster.ray import check_installed
+from gpu_rag.cluster.worker import EmbedWorker, LLMWorker
+from gpu_rag.errors import UsageError
+from gpu_rag.models.packaged import cache_dir
+from gpu_rag.settings import ModelSettings
+from gpu_rag.settings.cluster import ScaleSettings
+from gpu_rag.settings.vllm import VllmSettings
+
+ADDRESSES = "none | local | auto | HOST:PORT"
+_HEAD = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):\d{1,5}")
+
+
+class RayWorkers:
+    """Models on workers, as `model_set.Workers`. A role with 0 workers is None: it stays in this process."""
+
+    def __init__(self, scale: ScaleSettings, models: ModelSettings, vllm: VllmSettings):
+        """Checks the settings; Ray is touched when a model is asked for. Raises UsageError, MissingBackend."""
+        check_scale(scale, models)
+        self._scale, self._models, self._vllm = scale, models, vllm
+        self._pools: dict[str, Pool] = {}
+
+    def embedder(self) -> RayEmbedder | None:
+        """The embedder. Raises what starting its workers raises."""
+        scale = self._scale
+        if not scale.embed_workers:
+            return None
+        device = _device("embed", self._models.device, scale.embed_gpus)
+        build = partial(build_embedder, self._models, device, str(cache_dir()))
+        kind = (scale.embed_workers, scale.embed_cpus, scale.embed_gpus)
+        pool = self._open(Plan("embedder", EmbedWorker, build, *kind, streams=False))
+        return RayEmbedder(pool, scale.embed_batch)
+
+    def llm(self) -> RayLLM | None:
+        """The language model. Raises what starting its workers raises."""
+        scale = self._scale
+        if not scale.llm_workers:
+            return None
+        device = _device("llm", self._models.device, scale.llm_gpus)
+        build = partial(build_llm, self._models, self._vllm, device, str(cache_dir()))
+        kind = (scale.llm_workers, scale.llm_cpus, scale.llm_gpus)
+        return RayLLM(self._open(Plan("llm", LLMWorker, build, *kind, streams=True, window=scale.llm_window)))
+
+    def _open(self, plan: Plan) -> Pool:
+        if plan.role not in self._pools:
+            self._pools[plan.role] = Pool(self._scale, plan)
+        return self._pools[plan.role]
+
+    def describe(self) -> dict[str, Any]:
+        """By role that was asked for: `Pool.describe`."""
+        return {role: pool.describe() for role, pool in self._pools.items()}
+
+    def close(self) -> None:
+        """End all workers, and a local Ray with the last that uses it."""
+        with ExitStack() as stack:  # one that cannot be closed leaves no other open
+            for pool in self._pools.values():
+                stack.callback(pool.close)
+
+
+def open_workers(scale: ScaleSettings, models: ModelSettings, vllm: VllmSettings) -> RayWorkers:
+    """The workers of a run; none of them starts before its model is asked for."""
+    return RayWorkers(scale, models, vllm)
+
+
+def check_scale(scale: ScaleSettings, models: ModelSettings) -> None:
+    """Raises UsageError for settings that contradict each other, MissingBackend without ray."""
+    if scale.address not in ("local", "auto") and not _HEAD.fullmatch(scale.address):
+        raise UsageError("not the address of a Ray cluster", given=f"scale.address={scale.address}", expected=ADDRESSES)
+    if not scale.embed_workers and not scale.llm_workers:
+        do = "set one of them, or scale.address=none"
+        raise UsageError("a cluster without workers", given="scale.embed_workers=0, scale.llm_workers=0", do=do)
+    if scale.llm_workers and models.llm.startswith(("http://", "https://")):
+        do = "a model server has its own: --set scale.llm_workers=0"
+        raise UsageError("a model server is not put on workers", given=f"models.llm={models.llm}", do=do)
+    for role, n_workers, gpus in (
+        ("embed", scale.embed_workers, scale.embed_gpus),
+        ("llm", scale.llm_workers, scale.llm_gpus),
+    ):
+        if n_workers:
+            _device(role, models.device, gpus)
+    check_installed()
+
+
+def _device(role: str, wanted: str, gpus: float) -> str:
+    """Where a worker computes: on the GPUs that it reserves, else on the CPU. Raises UsageError."""
+    if (wanted == "cpu" and gpus) or (wanted.startswith("cuda") and not gpus):
+        given = f"models.device={wanted}, scale.{role}_gpus={gpus:g}"
+        do = "leave models.device at auto, or change the other"
+        raise UsageError("a worker computes on the GPUs that it reserves", given=given, do=do)
+    return "cuda" if gpus else "cpu"

@@ -1,0 +1,229 @@
+"""Answers checked offline against their index and, where it is given, the corpus: nothing is asked, nothing written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from gpu_rag.index import tables
+from gpu_rag.index.index import Index
+from gpu_rag.index.knowledge_base.load import load_kb
+from gpu_rag.index.knowledge_base.tables import ORIGINS
+from gpu_rag.jobs import openai_row
+from gpu_rag.methods.higra.graph import load_higra_graph
+from gpu_rag.sources.corpus import read_corpus
+from gpu_rag.types import Document
+
+Row = dict[str, Any]
+_QUOTED = ("title", "text", "start", "end")
+_MOST_NAMED = 5  # citations listed for one span that the corpus does not have
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where a row of answers says something else than the index or the corpus. where: "row", "evidence 2", ..."""
+
+    id: str
+    where: str
+    what: str
+
+
+class AnswerChecker:
+    """Checks rows one after the other; `n_rows`, `n_evidence`, `n_edges` count what was checked.
+
+    A row: its status, answer and error fit together, and its id is its own. Evidence: the passage is in the index,
+    with this title, text, offsets, file and place. An edge of a path: the relation is in the index, and the passage
+    named states it; of an edge of a knowledge base, the file and line that it was read from. A node: it is in the
+    index, with this name and type. `against_corpus`, last: the characters start:end of the source documents are the
+    text quoted.
+    """
+
+    def __init__(self, index: Index):
+        self._index = index
+        self.n_rows = self.n_evidence = self.n_edges = 0
+        self._seen: set[str] = set()
+        self._spans: dict[str, dict[tuple[int, int, str], list[tuple[str, str]]]] = {}
+
+    def check(self, raw: Row, row: Row) -> Iterator[Difference]:
+        """What differs in one row. raw: as it stands in the file; row: the plain row in it (`jobs.read_pairs`)."""
+        self.n_rows += 1
+        id = row["id"]
+        yield from (Difference(id, "row", what) for what in self._row(raw, row))
+        for number, item in enumerate(_list(row["evidence"]), 1):
+            self.n_evidence += 1
+            yield from (Difference(id, f"evidence {number}", what) for what in self._evidence(id, number, item))
+        for number, path in enumerate(_list(row["paths"]), 1):
+            for place, edge in enumerate(_list(path.get("edges") if isinstance(path, dict) else None), 1):
+                self.n_edges += 1
+                yield from (Difference(id, f"path {number}, edge {place}", what) for what in self._edge(edge))
+        for number, node in enumerate(_list(row.get("nodes", [])), 1):
+            yield from (Difference(id, f"node {number}", what) for what in self._node(node))
+
+    def _row(self, raw: Row, row: Row) -> Iterator[str]:
+        if row["id"] in self._seen:
+            yield "another row has this id"
+        self._seen.add(row["id"])
+        status, answer, error = row["status"], row["answer"], row["error"]
+        if status == "answered" and not (isinstance(answer, str) and answer.strip()):
+            yield "status answered, but there is no answer"
+        if status == "answered" and not (row["evidence"] or (self._has_kb and (row["paths"] or row.get("nodes")))):
+            yield "status answered, but there is no evidence"
+        if status != "answered" and answer is not None:
+            yield f"status {status}, but there is an answer"
+        if (status == "failed") != (error is not None):
+            yield f"status {status}, but " + ("there is no error" if error is None else "there is an error")
+        if raw is not row and raw != openai_row(row, _model(raw)):
+            yield "the batch row around it is not made from it (its message, usage, ids or error)"
+
+    # --- evidence ----------------------------------------------------------------------------------
+
+    @cached_property
+    def _passage_rows(self) -> dict[str, int]:
+        return {name: row for row, name in enumerate(self._index.passage_ids)}
+
+    def _evidence(self, id: str, number: int, item: Any) -> Iterator[str]:
+        name = item.get("passage_id") if isinstance(item, dict) else None
+        row = self._passage_rows.get(name) if isinstance(name, str) else None
+        if row is None:
+            yield f"passage {name!r} is not in the index"
+            return
+        passage = self._index.passages.slice(row, 1).to_pylist()[0]
+        for key in _QUOTED:
+            if item.get(key) != passage[key]:
+                yield f"passage {name}: {_differing(key, item.get(key), passage[key])}"
+        if "place" in item:  # rows of before places were recorded have none
+            file, place = self._index.places([row])[0]
+            if (item.get("file"), item["place"]) != (file, place):
+                yield f"passage {name}: it stands in {file} {place}, not in {item.get('file')} {item['place']}"
+        if not _is_number(item.get("score")):
+            yield f"passage {name}: the score is {item.get('score')!r}, not a number"
+        start, end, text = item.get("start"), item.get("end"), item.get("text")
+        if isinstance(start, int) and isinstance(end, int) and isinstance(text, str):
+            spans = self._spans.setdefault(passage["doc_id"], {})
+            spans.setdefault((start, end, text), []).append((id, f"evidence {number}"))
+
+    # --- paths -------------------------------------------------------------------------------------
+
+    @cached_property
+    def _stated(self) -> dict[tuple[str, str, str], set[str]]:
+        """The ids of the passages that state each relation, by its names as written."""
+        stated: dict[tuple[str, str, str], set[str]] = {}
+        if "entities" in self._index.layers:
+            ids = self._index.passage_ids
+            for row, passages in enumerate(self._index.relations["passages"].to_pylist()):
+                stated.setdefault(self._index.relation_text(row), set()).update(ids[p] for p in passages)
+        if "higra_graph" in self._index.layers:  # relations between aligned entities; an inferred one has no passage
+            graph = self._index.loaded("higra", load_higra_graph)
+            names, labels = graph.entities["name"].to_pylist(), graph.relations["label"].to_pylist()
+            rows = zip(
+                *(ends.tolist() for ends in graph.relation_ends), labels, graph.relations["passages"].to_pylist()
+            )
+            for subject, object_, label, passages in rows:
+                held = stated.setdefault((names[subject], label, names[object_]), set())
+                held.update(self._index.passage_ids[p] for p in passages)
+        if self._has_kb:
+            kb = self._index.loaded("kb", load_kb)
+            passages = kb.edge_passages.values.tolist()
+            for edge, (start, end) in enumerate(pairwise(kb.edge_passages.offsets.tolist())):
+                *triple, where = kb.triple(edge)
+                held = stated.setdefault((triple[0], triple[1], triple[2]), set())
+                held.update((kb.passage_ids[p] for p in passages[start:end]) if end > start else (where,))
+        return stated
+
+    @property
+    def _has_kb(self) -> bool:
+        return "kb" in self._index.layers
+
+    def _edge(self, edge: Any) -> Iterator[str]:
+        if not (isinstance(edge, list) and len(edge) == 4 and all(isinstance(part, str) for part in edge)):
+            yield "it is not [subject, relation, object, passage id]"
+            return
+        subject, label, object_, passage = edge
+        stated = self._stated.get((subject, label, object_))
+        if stated is None:
+            yield f"no relation of the index is {subject!r} - {label!r} - {object_!r}"
+        elif passage in stated or not (passage or stated):
+            return
+        elif passage not in self._passage_rows:
+            yield f"passage {passage!r} is not in the index"
+        else:
+            yield f"passage {passage} does not state it; {', '.join(sorted(stated)[:_MOST_NAMED]) or 'no passage'} does"
+
+    # --- nodes -------------------------------------------------------------------------------------
+
+    def _node(self, node: Any) -> Iterator[str]:
+        if not isinstance(node, dict) or not isinstance(node.get("id"), str):
+            yield "it is not {id, name, type, source, score}"
+            return
+        kb = self._index.loaded("kb", load_kb) if self._has_kb else None
+        row = kb.row_of(node["id"]) if kb is not None else None
+        if kb is None or row is None:
+            yield f"no node of the index has the id {node['id']!r}"
+            return
+        for key, held in (("name", kb.node_names[row]), ("type", kb.type_names[kb.node_type[row]])):
+            if node.get(key) != held:
+                yield f"node {node['id']}: the {key} is {held!r}, not {node.get(key)!r}"
+        if not _is_number(node.get("score")):
+            yield f"node {node['id']}: the score is {node.get('score')!r}, not a number"
+
+    # --- the corpus --------------------------------------------------------------------------------
+
+    def _node_documents(self) -> set[str]:
+        """The documents that are texts of a knowledge base's nodes."""
+        path = self._index.folder("passages") / "origins.parquet"
+        if not path.exists():
+            return set()
+        origins = tables.read_table(path, ORIGINS)
+        return {name for name, node in zip(origins["document"].to_pylist(), origins["node"].to_pylist()) if node}
+
+    def against_corpus(self, paths: Sequence[Path]) -> Iterator[Difference]:
+        """Reads the corpus again and compares the characters of every span that the rows checked so far quote."""
+        limit = self._index.manifest.stages["passages"].params["max_document_chars"]
+        of_nodes = self._node_documents()  # a knowledge base is no corpus
+        waiting = {name: spans for name, spans in self._spans.items() if name not in of_nodes}
+        for document in read_corpus(paths, max_document_chars=limit):
+            if isinstance(document, Document) and document.id in waiting:
+                for (start, end, text), cited in waiting.pop(document.id).items():
+                    if start < 0 or document.text[start:end] != text:
+                        what = f"characters {start}:{end} of document {document.id} are not the text quoted"
+                        yield from (Difference(id, where, what) for id, where in cited)
+        for name, spans in waiting.items():
+            for cited in spans.values():
+                yield from (Difference(id, where, f"its document {name} is not in the corpus") for id, where in cited)
+
+
+def check_answers(
+    pairs: Iterable[tuple[Row, Row]], index: Index, corpus: Sequence[Path] = ()
+) -> tuple[AnswerChecker, list[Difference]]:
+    """(checker with its counts, all differences) of an answers file, in the order of its rows; of the corpus last."""
+    checker = AnswerChecker(index)
+    found = [difference for raw, row in pairs for difference in checker.check(raw, row)]
+    if corpus:
+        found += checker.against_corpus(corpus)
+    return checker, found
+
+
+def _is_number(score: Any) -> bool:
+    return isinstance(score, (int, float)) and math.isfinite(score)
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [None]  # which is then no evidence and no edge
+
+
+def _model(raw: Mapping[str, Any]) -> str:
+    return str(raw["response"]["body"].get("model"))
+
+
+def _differing(key: str, given: Any, held: Any) -> str:
+    if key != "text" or not isinstance(given, str):
+        return f"{key} is {given!r}, in the index {held!r}"
+    at = next((i for i, (a, b) in enumerate(zip(given, held)) if a != b), min(len(given), len(held)))
+    return (
+        f"text differs from the index at character {at}: {given[at : at + 20]!r}, in the index {held[at : at + 20]!r}"
+    )

@@ -1,0 +1,172 @@
+"""Bubble expansion: small trees that join groups of anchors, found in the order in which growing bubbles meet.
+
+After BubbleRAG's Algorithm 1 (heuristic group Steiner trees), with the per-group state that its text describes. Every
+group grows from its anchors along the entries of a local graph; entering node u costs cost[u] >= 1. dist[g, v] is the
+least cost from an anchor of g to v, pred[g, v] the node before v, ties to the smallest id. The bubbles grow in event
+order: (dist[g, v], v, g) ascending. Candidates, in that order:
+- `MEETING`: g reaches v after another group did. The tree is the union of the pred-paths from v of all groups that
+  have reached v by then; leaves that are no anchor are cut off.
+- `INSIDE`: g reaches v, and a node u with an entry v -> u was reached by g before, from another anchor; the first time
+  for each pair of anchors of g. The tree is both paths. It comes after the meeting at the same event, by (dist, u).
+- Trees with equal nodes count once, the first of them.
+- `ALONE`: where nothing meets, every anchor is a candidate by itself.
+
+Integer costs >= 1 make every path strictly longer than its parts. So there is one fixpoint, the order of events is the
+order in which a heap pops, and both can be computed after the fixpoint: the implementations agree bit by bit. Nothing
+needs to be cut off either: if v is no anchor and all groups have come to v from one u, the tree of that event is the
+one at u (the same groups reached u before, in the same order), so such events are passed over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from gpu_rag.errors import BadInput
+from gpu_rag.graph.bubble.events import ALONE, INSIDE, MEETING, MOST_GROUPS, Found, trees_by_torch
+from gpu_rag.graph.common.backend import check_threads, pick_implementation, run_parts
+from gpu_rag.graph.common.blocks import check_blocks, local_nodes
+from gpu_rag.graph.common.compiled import compiled_checks
+from gpu_rag.graph.memory import check_room, is_small
+from gpu_rag.graph.ragged import arrays_of, check_ragged, row_of_value
+from gpu_rag.types import Blocks, Ragged
+
+__all__ = ["ALONE", "INSIDE", "MEETING", "MOST_GROUPS", "Bubbles", "bubble_expansion"]
+
+STATE, STATE_BY_TORCH = 28, 16  # bytes of a node and group that are held at once, at least
+_QUESTIONS = 16  # that a thread takes at a time
+
+
+@dataclass(frozen=True)
+class Bubbles:
+    """Candidates of B questions: those of question b are offsets[b]..offsets[b+1], best first. All on the CPU.
+
+    offsets: i64[B+1]; nodes: Ragged of i32, a list a candidate: its nodes of the whole graph, ascending; groups:
+    i32[C], bit g is set where an anchor of group g is among the nodes; distance: i64[C], dist of its event; kind:
+    i8[C], MEETING, INSIDE or ALONE.
+    """
+
+    offsets: torch.Tensor
+    nodes: Ragged
+    groups: torch.Tensor
+    distance: torch.Tensor
+    kind: torch.Tensor
+
+
+def bubble_expansion(
+    blocks: Blocks,
+    costs: torch.Tensor,
+    anchors: Ragged,
+    groups: Ragged,
+    *,
+    limit: int = 10,
+    cover_first: bool = False,
+    implementation: str = "auto",
+    threads: int = 1,
+) -> Bubbles:
+    """The first `limit` candidates of each question (see the head of this file for what they are, and their order).
+
+    blocks: a local graph a question, as `localise` and `induced_subgraphs` make them (undirected in use; bubbles grow
+    along entries row -> column). costs: i32/i64[T], one for every row of blocks.csr; those below 1 are taken as 1
+    (a cost of 0 would let paths go in circles). anchors: Ragged of i32/i64 nodes of the WHOLE graph, a list a
+    question, each in its block. groups: Ragged of i32/i64 with the same offsets, the group of each anchor, 0 to 15; a
+    node may be in several. limit: >= 1. cover_first: candidates are ordered by the number of groups without a member
+    in them, then by event; this looks at all events. implementation: numba (a heap a question, which stops at `limit`)
+    | torch (all questions to the fixpoint by `minplus_relax`) | auto; both give the same. threads: questions at once
+    (numba). A question alone has the same candidates in any batch. Memory: numba, 28 bytes a node and group, a thread;
+    torch, about 40 bytes an entry and group of all blocks.
+    Raises BadInput (blocks, costs, anchors, groups, a path that could cost 2^31), UsageError, MissingBackend.
+
+    Path 0 - 1 - 2 - 3 with costs 1, groups {0} and {3}: at event (2, 1, 1) group 1 reaches node 1, where group 0 is;
+    the tree is [0, 1, 2, 3]. It is the only one.
+    """
+    chosen = pick_implementation(blocks.csr.indptr.device, implementation, "bubble_expansion")
+    check_blocks(blocks)
+    rows = local_nodes(blocks, anchors, "anchors")
+    _check_groups(anchors, groups)
+    paid = _checked_costs(blocks, costs)
+    check_threads(threads)
+    if limit < 1:
+        raise BadInput("limit is out of range", given=limit, expected=">= 1")
+    _check_room(blocks, groups, chosen)
+    if chosen == "numba":
+        found = _by_numba(blocks, paid, rows, groups, limit, cover_first, threads)
+    else:
+        found = trees_by_torch(blocks, paid, rows, groups, limit, cover_first)
+    return _assembled(blocks, found)
+
+
+def _check_groups(anchors: Ragged, groups: Ragged) -> None:
+    check_ragged(groups, "groups", device=anchors.values.device)
+    if not torch.equal(anchors.offsets, groups.offsets):
+        raise BadInput("groups do not match the anchors", expected="equal offsets")
+    checks = compiled_checks(groups.values.device)
+    if checks is not None and checks.are_lists(*arrays_of(groups), MOST_GROUPS):
+        return  # the slow check below says what is wrong
+    bad = (groups.values < 0) | (groups.values >= MOST_GROUPS)
+    if bool(bad.any()):
+        given = int(groups.values[bad.nonzero()[0, 0]])
+        raise BadInput("a group is out of range", given=given, expected=f"0 <= group < {MOST_GROUPS}")
+
+
+def _checked_costs(blocks: Blocks, costs: torch.Tensor) -> torch.Tensor:
+    """i64[T], at least 1."""
+    if costs.dtype not in (torch.int32, torch.int64) or costs.shape != (blocks.csr.n,):
+        given = f"{costs.dtype} {tuple(costs.shape)}"
+        raise BadInput("costs are no integers of the nodes", given=given, expected=f"i32 or i64 [{blocks.csr.n}]")
+    if costs.device != blocks.csr.indptr.device:
+        raise BadInput("costs are on another device", given=costs.device, expected=blocks.csr.indptr.device)
+    sizes = blocks.offsets.diff()
+    largest, most = (int(a.max()) if a.numel() else 0 for a in (costs, sizes))
+    if largest * most >= 2**31 or most >= 2**28:
+        given = f"{most} nodes with costs up to {largest}"
+        raise BadInput("a path could cost too much", given=given, expected="nodes * cost < 2^31, fewer than 2^28 nodes")
+    return costs.long().clamp(min=1)
+
+
+def _check_room(blocks: Blocks, groups: Ragged, chosen: str) -> None:
+    """Raises BadInput where the state of the largest block (numba), or of all blocks (torch), cannot fit."""
+    n, device = blocks.csr.n, groups.values.device
+    if is_small(STATE * n * MOST_GROUPS):
+        return
+    sizes, n_groups = blocks.offsets.diff(), torch.zeros(groups.batch, dtype=torch.int64, device=device)
+    n_groups.scatter_reduce_(0, row_of_value(groups), groups.values.long() + 1, "amax")
+    if chosen == "torch":
+        least = STATE_BY_TORCH * n * int(n_groups.max()) if groups.batch else 0
+    else:
+        least = STATE * int((sizes * n_groups).max()) if groups.batch else 0
+    check_room(least, device, "the state of nodes and groups", "expand fewer questions at a time, or smaller blocks")
+
+
+def _by_numba(
+    blocks: Blocks, costs: torch.Tensor, anchors: Ragged, groups: Ragged, limit: int, cover_first: bool, threads: int
+) -> list[Found]:
+    from gpu_rag_kernels.bubble.numba import expand_blocks
+
+    indptr, indices, paid = (a.contiguous().numpy() for a in (blocks.csr.indptr, blocks.csr.indices, costs))
+    offsets, kinds = (a.long().contiguous().numpy() for a in (blocks.offsets, groups.values))
+    nodes, at = arrays_of(anchors)
+
+    def part(first: int) -> Found:
+        last = min(first + _QUESTIONS, anchors.batch)
+        return Found(*expand_blocks(indptr, indices, paid, offsets, nodes, kinds, at, first, last, limit, cover_first))
+
+    return run_parts(part, range(0, anchors.batch, _QUESTIONS), threads)
+
+
+def _assembled(blocks: Blocks, found: list[Found]) -> Bubbles:
+    def joined(name: str) -> torch.Tensor:
+        pieces = [getattr(part, name) for part in found]
+        return torch.from_numpy(pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, np.int64), *pieces]))
+
+    nodes = Ragged(blocks.global_ids.cpu()[joined("rows")].int(), _offsets(joined("sizes")))
+    groups, distance, kind = joined("groups").int(), joined("distance"), joined("kind").to(torch.int8)
+    return Bubbles(_offsets(joined("counts")), nodes, groups, distance, kind)
+
+
+def _offsets(sizes: torch.Tensor) -> torch.Tensor:
+    offsets = torch.zeros(sizes.shape[0] + 1, dtype=torch.int64)
+    torch.cumsum(sizes, 0, out=offsets[1:])
+    return offsets

@@ -1,0 +1,155 @@
+"""Grouping rows: density clusters of unit vectors (DBSCAN), and rows that share a key."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.backend import pick_implementation
+from gpu_rag.graph.common.dots import check_unit_rows, exact_dots, filter_for
+from gpu_rag.graph.common.union import merge_labels
+from gpu_rag.graph.memory import check_room
+from gpu_rag.graph.ragged import arrays_of, check_ragged, row_of_value
+from gpu_rag.types import Ragged
+
+__all__ = ["exact_groups", "pick_implementation", "radius_clusters"]
+
+TILE = 2048  # rows and columns of a tile of scores
+GPU_TILE = 8192  # the same on a GPU: the host waits three times a tile
+CACHED_TILE = 1024  # the same for numba, so that a tile in bf16 stays in a cache of 2 MB
+FIXED = 80 << 20  # bytes: a tile, and the parts of the vectors that are checked and rounded at a time
+SETTLE_AT = 1 << 20  # torch: waiting pairs are looked at again when so many have been added
+
+
+def radius_clusters(
+    vectors: torch.Tensor, eps: float, min_samples: int = 2, *, implementation: str = "auto"
+) -> torch.Tensor:
+    """DBSCAN by cosine distance (Ester, Kriegel, Sander and Xu, 1996): i64[N], the cluster of each row, -1 for noise.
+
+    Rows i and j are neighbours when 1 - v_i . v_j <= eps, taken as v_i . v_j >= 1 - eps in f64; a row counts as a
+    neighbour of itself. A core row has at least `min_samples` neighbours. Clusters are the connected components of
+    core rows; a border row (not core, with a core neighbour) joins the touching cluster whose smallest core row is
+    smallest, and other rows are noise. scikit-learn's DBSCAN grows its clusters in ascending order of that row, and
+    the first to reach a border row keeps it: the partition is the same, only the labels differ. A label here is the
+    smallest row of its cluster, border rows included. With min_samples <= 2 there are no border rows.
+
+    vectors: f16 or f32[N, D], unit rows (to 1 %; a row of zeros is near nothing); eps in [0, 2]; min_samples >= 1.
+    implementation: numba | torch | auto. Dot products at the threshold are exact (see `dots`), so the result is the
+    same by every implementation, on every device; eps below 1e-5 is within the rounding of stored unit rows.
+    Time: N^2 D of multiply and add, each pair once. Memory beside the vectors: 64 N bytes, a tile of scores, a copy in
+    bf16 where the CPU multiplies that, and at most 16 N (min_samples - 2) bytes of pairs that wait for their rows to
+    become core; never all neighbours (`cluster_bytes`). Raises BadInput, UsageError, MissingBackend.
+
+    Unit vectors at 0, 10, 90 and 95 degrees with eps = 0.02 (11.5 degrees) are labelled [0, 0, 2, 2].
+    """
+    check_unit_rows(vectors, "vectors")
+    if not 0 <= eps <= 2:
+        raise BadInput("eps is out of range", given=eps, expected="a cosine distance, 0 <= eps <= 2")
+    if min_samples < 1:
+        raise BadInput("min_samples is out of range", given=min_samples, expected=">= 1")
+    if vectors.shape[0] >= 2**31:
+        raise BadInput("too many vectors", given=vectors.shape[0], expected="fewer than 2^31")
+    chosen = pick_implementation(vectors.device, implementation, "radius_clusters")
+    vectors, min_samples = vectors.detach(), min(min_samples, vectors.shape[0] + 1)  # more: no row is core either
+    check_room(64 * vectors.shape[0], vectors.device, "labels and counts", "cluster a part at a time")
+    if chosen == "numba":
+        from gpu_rag.graph.cluster.numba import clusters_by_numba
+
+        return clusters_by_numba(vectors, 1 - eps, min_samples, min(TILE, CACHED_TILE))
+    return _clusters_by_torch(vectors, 1 - eps, min_samples)
+
+
+def cluster_bytes(n: int, dims: int, min_samples: int = 2) -> int:
+    """The most that `radius_clusters` allocates by numba: a copy in bf16, 64 bytes a row, what waits, tiles and parts.
+
+    10^6 vectors of 384 dimensions: 0.9 GB, beside 0.8 GB (f16) or 1.5 GB (f32) for the vectors.
+    """
+    return 2 * n * dims + 64 * n + 16 * n * max(0, min_samples - 2) + FIXED
+
+
+def _clusters_by_torch(vectors: torch.Tensor, threshold: float, min_samples: int) -> torch.Tensor:
+    """`radius_clusters` for any device: links of a tile are counted, then core pairs are merged; others wait."""
+    n, device = vectors.shape[0], vectors.device
+    label, count = torch.arange(n, device=device), torch.zeros(n, dtype=torch.int64, device=device)
+    waiting, settled = torch.zeros(2, 0, dtype=torch.int64, device=device), 0
+    size = TILE if device.type == "cpu" else GPU_TILE
+    starts = range(0, n, size)
+    for i0, j0 in ((i, j) for i in starts for j in starts if i <= j):
+        pairs = _linked(vectors, i0, j0, size, threshold)
+        if pairs.shape[1]:
+            count.index_add_(0, pairs.flatten(), torch.ones_like(pairs).flatten())
+            waiting = torch.cat([waiting, pairs], 1)
+        last = i0 + size >= n and j0 + size >= n
+        if last or waiting.shape[1] > settled + SETTLE_AT:
+            core = count >= min_samples - 1
+            ready = core[waiting[0]] & core[waiting[1]]
+            label = merge_labels(label, *waiting[:, ready.nonzero()[:, 0]])
+            waiting = waiting[:, (~ready).nonzero()[:, 0]]
+            settled = waiting.shape[1]
+    return labels_of(label, count >= min_samples - 1, waiting)
+
+
+def _linked(vectors: torch.Tensor, i0: int, j0: int, size: int, threshold: float) -> torch.Tensor:
+    """i64[2, P]: the pairs i < j of one tile whose dot product is >= threshold."""
+    fast = filter_for(vectors[:0], dtype=torch.float32)
+    scores = fast.product(vectors[i0 : i0 + size].float(), vectors[j0 : j0 + size].float())
+    if i0 == j0:
+        scores = torch.where(torch.ones_like(scores, dtype=torch.bool).triu_(1), scores, -torch.inf)
+    pairs = (scores >= threshold - fast.slack).nonzero()
+    rough = scores[pairs[:, 0], pairs[:, 1]]
+    i, j = pairs[:, 0] + i0, pairs[:, 1] + j0
+    unsure = (rough <= threshold + fast.slack).nonzero()[:, 0]
+    near = torch.ones_like(i, dtype=torch.bool)
+    near[unsure] = exact_dots(vectors, i[unsure], vectors, j[unsure]) >= threshold
+    kept = near.nonzero()[:, 0]
+    return torch.stack([i[kept], j[kept]])
+
+
+def labels_of(root: torch.Tensor, core: torch.Tensor, links: torch.Tensor) -> torch.Tensor:
+    """Cluster labels: i64[N]. root: i64[N], the smallest core row of each core row's component; core: bool[N];
+    links: i64[2, P], all linked pairs with exactly one core row (others do no harm)."""
+    n = root.shape[0]
+    cluster = torch.where(core, root, n)
+    for a, b in ((links[0], links[1]), (links[1], links[0])):
+        border = core[a] & ~core[b]  # others, with a root of N, change nothing
+        cluster.scatter_reduce_(0, b, torch.where(border, root[a], n), "amin")
+    rows = torch.arange(n, device=root.device)
+    smallest = torch.full((n + 1,), n, device=root.device).scatter_reduce_(0, cluster, rows, "amin")
+    return torch.where(cluster < n, smallest[cluster], -1)
+
+
+def exact_groups(keys: Ragged, *, implementation: str = "auto") -> torch.Tensor:
+    """Groups of rows that share a key, directly or through others: i64[N], the smallest row of each row's group.
+
+    keys: Ragged of i32/i64, the keys of N rows in any order; any integers, repeats allowed. A row without keys is a
+    group of its own. The groups are the connected components of rows and keys. implementation: numba | torch | auto;
+    all give the same integers. O(T log T) time (numba: O(T) where the keys span at most 4 T numbers), O(T + N) memory.
+    Raises BadInput, UsageError, MissingBackend.
+
+    Keys [[7, 8], [5], [9, 8], [9]] give [0, 1, 0, 0].
+    """
+    check_ragged(keys, "keys")
+    if pick_implementation(keys.values.device, implementation, "exact_groups") == "numba":
+        return _groups_by_numba(keys)
+    values, order = torch.sort(keys.values)
+    rows = row_of_value(keys)[order]
+    run = torch.ones(values.shape[0], dtype=torch.bool, device=values.device)
+    run[1:] = values[1:] != values[:-1]
+    place = torch.arange(run.shape[0], device=run.device)
+    first = rows[torch.where(run, place, 0).cummax(0).values]  # a row that has the same key
+    return merge_labels(torch.arange(keys.batch, device=values.device), first, rows)
+
+
+def _groups_by_numba(keys: Ragged) -> torch.Tensor:
+    """`exact_groups` on the CPU: each row is united with the smallest row that has the same key."""
+    from gpu_rag_kernels.dots.groups import group_by_keys, span_of
+
+    label, (values, offsets) = np.arange(keys.batch), arrays_of(keys)
+    if len(values):
+        low, high = span_of(values)
+        if high - low >= 4 * len(values):
+            values, low = np.unique(values, return_inverse=True)[1], 0
+            high = int(values.max())
+        group_by_keys(offsets, values, low, high - low + 1, label)
+    return torch.from_numpy(label)

@@ -1,0 +1,299 @@
+"""Neighbourhoods of many questions at once: r-hop balls, and the subgraphs that lists of nodes induce."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from gpu_rag_kernels.choice import pick_kernel
+
+from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.backend import check_threads, pick_implementation, run_parts
+from gpu_rag.graph.common.compiled import shortened
+from gpu_rag.graph.csr import check_csr
+from gpu_rag.graph.ego.words import WORD, balls_by_words
+from gpu_rag.graph.memory import check_room
+from gpu_rag.graph.ragged import (
+    EXPAND_AT_ONCE,
+    arrays_of,
+    check_ragged,
+    check_sets,
+    expand,
+    places_of,
+    ragged_of_keys,
+    row_of_value,
+)
+from gpu_rag.types import CSR, Blocks, Ragged
+
+__all__ = ["CheckedGraph", "checked", "ego_balls", "induced_subgraphs", "pick_implementation"]
+
+Ranges = Sequence[tuple[int, int]]
+READ_AT_ONCE = 1 << 27  # entries of the rows of blocks that are cut out together: room that is mostly never written
+
+
+@dataclass(frozen=True)
+class CheckedGraph:
+    """A CSR that `checked` has found sound: ops that take one do not read all of it again."""
+
+    csr: CSR
+
+
+def checked(csr: CSR | CheckedGraph) -> CheckedGraph:
+    """Checks `csr` (BadInput, as `check_csr`), once. Make one per graph and pass it to the ops instead of the CSR."""
+    if isinstance(csr, CheckedGraph):
+        return csr
+    check_csr(csr)
+    return CheckedGraph(csr)
+
+
+def ego_balls(
+    csr: CSR | CheckedGraph,
+    seeds: Ragged,
+    radius: int,
+    *,
+    limit: int | None = None,
+    include: Ranges | None = None,
+    exclude: Ranges = (),
+    implementation: str = "auto",
+    threads: int = 1,
+) -> Ragged:
+    """The nodes within `radius` hops of each seed set: Ragged of i32 nodes, ascending, each once.
+
+    Ball b = {v : the shortest path from a seed of b to v along entries row -> column has at most radius edges}.
+    csr: the adjacency, weights are ignored; or `checked(csr)`. seeds: Ragged of i32/i64 nodes, a list a question; an
+    empty list has an empty ball. radius >= 0. limit: at most so many nodes a ball, the first by (hop, node); hops are
+    those of the whole ball. include, exclude: ranges (lo, hi) of nodes lo <= v < hi; a node other than a seed is
+    reached, and passed through, only if it lies in one of `include` (any if None) and in none of `exclude`.
+    implementation: numba | torch | auto, all give the same integers. threads: groups of 64 questions at once (numba).
+    Memory: the result and, a thread, 36 N bytes (numba; 5 N where a group has four questions or fewer, which are
+    searched one by one); torch: the edges of a frontier, in pieces, or on a GPU with Triton and no limit 96 N bytes and
+    the words of `ego_words`.
+    Raises BadInput, UsageError, MissingBackend.
+
+    Path 0 - 1 - 2 - 3, radius 1: seeds [[0], [1, 3]] give [[0, 1], [0, 1, 2, 3]]; with limit 3, [[0, 1], [0, 1, 3]].
+    """
+    graph = checked(csr).csr
+    check_ragged(seeds, "seeds", n=graph.n, device=graph.indptr.device)
+    if radius < 0:
+        raise BadInput("radius is out of range", given=radius, expected=">= 0 hops")
+    if limit is not None and limit < 0:
+        raise BadInput("limit is out of range", given=limit, expected=">= 0 nodes, or None")
+    check_threads(threads)
+    allowed, radius = node_mask(graph, include, exclude), min(radius, graph.n)  # no shortest path is longer
+    if pick_implementation(graph.indptr.device, implementation, "ego_balls") == "numba":
+        least = 5 * graph.n * min(threads, -(-seeds.batch // WORD))
+        check_room(least, graph.indptr.device, "marks of nodes", "ask with fewer threads")
+        return _balls_by_numba(graph, seeds, radius, limit, allowed, threads)
+    if limit is None and pick_kernel("msbfs_or", graph.indptr.device) == "triton":
+        return balls_by_words(graph, seeds, radius, allowed)
+    return _balls_by_torch(graph, seeds, radius, limit, allowed)
+
+
+def node_mask(graph: CSR, include: Ranges | None, exclude: Ranges) -> torch.Tensor | None:
+    """bool[N], nodes in a range of `include` (all if None) and in none of `exclude`; None where that is every node."""
+    for lo, hi in (*(include or ()), *exclude):
+        if not 0 <= lo <= hi <= graph.n:
+            raise BadInput("a range of nodes is not in the graph", given=f"({lo}, {hi})", expected=f"0..{graph.n}")
+    if include is None and not exclude:
+        return None
+    mask = torch.full((graph.n,), include is None, device=graph.indptr.device)
+    for lo, hi in include or ():
+        mask[lo:hi] = True
+    for lo, hi in exclude:
+        mask[lo:hi] = False
+    return mask
+
+
+def _balls_by_numba(
+    graph: CSR, seeds: Ragged, radius: int, limit: int | None, allowed: torch.Tensor | None, threads: int
+) -> Ragged:
+    from gpu_rag_kernels.ego import numba as kernels
+
+    n = graph.n
+    indptr, indices = graph.indptr.contiguous().numpy(), graph.indices.contiguous().numpy()
+    sources, offsets = seeds.values.long().contiguous().numpy(), seeds.offsets.contiguous().numpy()
+    most = -1 if limit is None else limit
+    may = np.zeros(0, np.bool_) if allowed is None else allowed.numpy()
+
+    def balls(first: int) -> tuple[np.ndarray, np.ndarray]:
+        last = min(first + kernels.WORD, seeds.batch)
+        if last - first <= kernels.ALONE:
+            return kernels.balls_alone(indptr, indices, may, sources, offsets, first, last, radius, most)
+        seen, fresh, bits = (np.zeros(n, np.uint64) for _ in range(3))
+        touched, found, front = (np.empty(n, np.int32) for _ in range(3))
+        n_touched = kernels.search(
+            indptr, indices, may, sources, offsets, first, last, radius, most,
+            seen, fresh, touched, found, front, bits,
+        )  # fmt: skip
+        sizes = np.zeros(last - first, np.int64)
+        kernels.ball_sizes(seen, touched[:n_touched], sizes)
+        nodes = np.empty(sizes.sum(), np.int32)
+        kernels.write_balls(seen, touched[:n_touched], np.cumsum(sizes) - sizes, nodes)
+        return nodes, sizes
+
+    done = run_parts(balls, range(0, seeds.batch, kernels.WORD), threads)
+    nodes = np.concatenate([np.zeros(0, np.int32), *(nodes for nodes, _ in done)])
+    sizes = np.concatenate([np.zeros(1, np.int64), *(sizes for _, sizes in done)])
+    return Ragged(torch.from_numpy(nodes), torch.from_numpy(np.cumsum(sizes)))
+
+
+def _balls_by_torch(graph: CSR, seeds: Ragged, radius: int, limit: int | None, allowed: torch.Tensor | None) -> Ragged:
+    """By ascending keys question * N + node, all questions a hop at a time.
+
+    The host waits once a hop, for two sizes: how many nodes are new, and how many entries their rows have.
+    """
+    n, batch = max(graph.n, 1), seeds.batch
+    ball = torch.zeros(0, dtype=torch.int64, device=graph.indptr.device)
+    found = (row_of_value(seeds) * n + seeds.values.long()).sort().values
+    size = torch.zeros(batch, dtype=torch.int64, device=ball.device)
+    for hop in range(radius + 1):
+        new = _are_new(found, ball)
+        if hop and allowed is not None:
+            new &= allowed[found % n]
+        if limit is not None:
+            new, size = _within_limit(found, new, size, n, limit)
+        degree = graph.indptr[found % n + 1] - graph.indptr[found % n] if hop < radius and graph.n else new.long()
+        n_new, n_entries = torch.stack([new.sum(), (degree * new).sum()]).tolist()
+        front = found[places_of(new, n_new)]
+        ball = torch.cat([ball, front]).sort().values
+        if hop == radius or n_entries == 0:
+            break
+        found = _neighbours(graph, front, n_entries)
+    return ragged_of_keys(ball, batch, n)
+
+
+def _are_new(found: torch.Tensor, ball: torch.Tensor) -> torch.Tensor:
+    """bool[T]: the first of equal ones of the ascending keys `found`, where it is not in the ascending `ball`."""
+    new = torch.ones_like(found, dtype=torch.bool)
+    new[1:] = found[1:] != found[:-1]
+    if ball.shape[0]:
+        new &= ball[torch.searchsorted(ball, found).clamp_(max=ball.shape[0] - 1)] != found
+    return new
+
+
+def _within_limit(
+    found: torch.Tensor, new: torch.Tensor, size: torch.Tensor, n: int, limit: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which new keys their balls, of `size` nodes now, have room for, the first ones first; and the new sizes."""
+    batch = size.shape[0]
+    starts = torch.searchsorted(found, torch.arange(batch + 1, device=found.device) * n)
+    before = torch.zeros(found.shape[0] + 1, dtype=torch.int64, device=found.device)
+    before[1:] = new.cumsum(0)
+    full = before[starts[:-1]] + limit - size  # the place of the first new key that has no room
+    kept = new & (before[:-1] < full[found // n])
+    return kept, (size + before[starts].diff()).clamp_(max=limit)
+
+
+def _neighbours(graph: CSR, keys: torch.Tensor, n_entries: int) -> torch.Tensor:
+    """The keys question * N + neighbour of the keys question * N + node, ascending, with repeats where one piece of
+    their entries is all."""
+    node = keys % max(graph.n, 1)
+    questions, pieces = keys - node, []
+    for owner, entry in expand(graph.indptr[node], graph.indptr[node + 1], n_entries):
+        reached = questions[owner] + graph.indices[entry]
+        pieces.append(reached if n_entries <= EXPAND_AT_ONCE else torch.unique(reached))
+    return torch.cat(pieces).sort().values
+
+
+def without(keys: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+    """The keys that are not among the ascending `known`."""
+    return keys[torch.searchsorted(known, keys) == torch.searchsorted(known, keys, right=True)]
+
+
+def induced_subgraphs(
+    csr: CSR | CheckedGraph,
+    nodes: Ragged,
+    *,
+    include: Ranges | None = None,
+    exclude: Ranges = (),
+    implementation: str = "auto",
+) -> Blocks:
+    """The subgraph on each list of nodes, as blocks of one block-diagonal CSR.
+
+    Block b has the listed nodes in their order, and every entry of `csr` between two of them, with its weight.
+    nodes: Ragged of i32/i64 nodes, ascending, each once (as `ego_balls` gives them). include, exclude: ranges
+    (lo, hi), lo <= v < hi; only listed nodes in one of `include` (any if None) and in none of `exclude` are taken.
+    Returns Blocks: csr with local indices, offsets i64[B+1], global_ids i32[T]; symmetric where `csr` is.
+    implementation: numba | torch | auto, all give the same. Time: the rows of the listed nodes. Memory: the result
+    (twice where these rows have more than 2^27 entries) and 4 N bytes; 4 bytes an entry of the rows, 12 with weights,
+    are asked for and mostly never written.
+    Raises BadInput, UsageError, MissingBackend.
+
+    Path 0 - 1 - 2 - 3 with [[0, 1], [1, 3]] gives two blocks, 0 - 1 and two lone nodes: global_ids [0, 1, 1, 3],
+    indptr [0, 1, 2, 2, 2], indices [1, 0].
+    """
+    graph = checked(csr).csr
+    check_sets(nodes, "nodes", n=graph.n, device=graph.indptr.device)
+    allowed = node_mask(graph, include, exclude)
+    picked = pick_implementation(graph.indptr.device, implementation, "induced_subgraphs")
+    total = nodes.values.shape[0]
+    if total >= 2**31:
+        raise BadInput("too many nodes in all blocks", given=total, expected="fewer than 2^31")
+    least = 12 * total + (4 * graph.n if picked == "numba" else 12 * total)
+    check_room(least, graph.indptr.device, "the blocks", "cut out fewer questions at a time")
+    kept = nodes if allowed is None else _kept(nodes, allowed)
+    kept = Ragged(kept.values.int(), kept.offsets)
+    indptr, columns, entries = (_inside_by_numba if picked == "numba" else _inside_by_torch)(graph, kept)
+    weight = None if graph.weight is None else graph.weight[entries]
+    return Blocks(CSR(indptr, columns, weight), kept.offsets, kept.values)
+
+
+def _kept(nodes: Ragged, allowed: torch.Tensor) -> Ragged:
+    """The lists without the nodes that are not allowed."""
+    keep = allowed[nodes.values.long()]
+    before = torch.zeros(keep.shape[0] + 1, dtype=torch.int64, device=keep.device)
+    before[1:] = keep.cumsum(0)
+    return Ragged(nodes.values[keep], before[nodes.offsets])
+
+
+Inside = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def _inside_by_numba(graph: CSR, nodes: Ragged) -> Inside:
+    """indptr i64[T+1] of the blocks, local columns i32[M], and the entries' numbers in `graph` i64[M] (or [0])."""
+    from gpu_rag_kernels.ego.numba import cut_out, forget, rows_before
+
+    indptr, indices = graph.indptr.contiguous().numpy(), graph.indices.contiguous().numpy()
+    listed, offsets = arrays_of(nodes)
+    read = np.empty(nodes.batch + 1, np.int64)
+    rows_before(indptr, listed, offsets, read)
+    local, ends = np.empty(graph.n, np.int32), np.zeros(len(listed) + 1, np.int64)
+    forget(indptr, indices, listed, read[-1], local)
+    columns: list[np.ndarray] = []
+    entries: list[np.ndarray] = []
+    first = 0
+    while first < nodes.batch:  # as many blocks as can be read at once, at least one
+        last = max(first + 1, int(np.searchsorted(read, read[first] + READ_AT_ONCE, "right")) - 1)
+        found = np.empty(read[last] - read[first] + 1, np.int32)
+        numbers = None if graph.weight is None else np.empty(len(found), np.int64)
+        size = cut_out(indptr, indices, listed, offsets, first, last, local, ends, found, numbers)
+        columns.append(shortened(found, size))
+        if numbers is not None:
+            entries.append(shortened(numbers, size))
+        first = last
+    return torch.from_numpy(ends), _joined(columns, np.int32), _joined(entries, np.int64)
+
+
+def _joined(pieces: list[np.ndarray], dtype: type) -> torch.Tensor:
+    return torch.from_numpy(pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, dtype), *pieces]))
+
+
+def _inside_by_torch(graph: CSR, nodes: Ragged) -> Inside:
+    """As `_inside_by_numba`: neighbours are looked up among the keys block * N + node, which ascend."""
+    node, block = nodes.values.long(), row_of_value(nodes) * graph.n
+    known = block + node
+    counts = torch.zeros_like(node)
+    columns, entries = [node[:0]], [node[:0]]
+    for owner, entry in expand(graph.indptr[node], graph.indptr[node + 1]):
+        wanted = block[owner] + graph.indices[entry]
+        at = torch.searchsorted(known, wanted)
+        hit = known[at.clamp(max=known.shape[0] - 1)] == wanted
+        counts.index_add_(0, owner, hit.long())
+        hits = hit.nonzero()[:, 0]
+        columns.append(at[hits])
+        entries.append(entry[hits])
+    indptr = torch.zeros(counts.shape[0] + 1, dtype=torch.int64, device=counts.device)
+    indptr[1:] = counts.cumsum(0)
+    return indptr, torch.cat(columns).int(), torch.cat(entries)

@@ -1,0 +1,218 @@
+"""The cases `frontier` and `top-edges`: HopRAG's two searches over edges that carry a question each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+
+from gpu_rag.bench.case import MOST_ALONE, Case, Checked, Config, Peer
+from gpu_rag.bench.measure import torch_threads
+from gpu_rag.errors import UsageError
+from gpu_rag.graph import frontier as search
+from gpu_rag.graph.common.backend import pick_implementation
+from gpu_rag.graph.frontier import EDGE_TILE, QUESTION_TILE, Asked, HopEdges, frontier_topk, hop_edges, top_edges
+from gpu_rag.graph.memory import free_bytes
+from gpu_rag.graph.pagerank.bench_peers import single_openmp_thread
+from gpu_rag.types import Ragged, TopK
+
+DIMS = 384
+DEGREE = 6  # out-edges of a vertex, as in the paper's graphs (5.87)
+FRONTIER = 20  # vertices of a question's frontier: the paper's top_k
+WORDS, ASKED_WORDS = 5, 4  # keywords of an edge and of a question
+VOCABULARY = 5000
+K = 20  # end vertices that the edge ranking is walked for
+CHECKED = 8  # questions that are computed again in f64
+ERROR = 2e-7  # of a score, rounded to f32
+
+Given = tuple[Asked, Ragged]
+Alone = Callable[["Graph", int, Any], tuple[np.ndarray, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Edges, the same in numpy's form, and the questions asked: vectors f32[P, DIMS], words i64[P, ASKED_WORDS],
+    frontier i64[P, FRONTIER]. words_of: f32[E, VOCABULARY], keywords as 0 and 1."""
+
+    edges: HopEdges
+    rows: np.ndarray
+    words_of: sparse.csr_matrix
+    vectors: torch.Tensor
+    words: torch.Tensor
+    frontier: torch.Tensor
+
+    def given(self, start: int, count: int) -> Given:
+        """Questions start..start+count with their frontiers, where the edges are."""
+        span, device = slice(start, start + count), self.edges.indptr.device
+        asked = Asked(self.vectors[span].to(device), _lists(self.words[span], device))
+        return asked, _lists(self.frontier[span], device)
+
+    def scores(self, question: int, edges: Any, dtype: Any) -> np.ndarray:
+        """SIM of a question and some edges (None: all), by numpy and scipy."""
+        rows = self.rows if edges is None else self.rows[edges]
+        words = self.words_of if edges is None else self.words_of[edges]
+        asked = np.zeros(VOCABULARY, np.float32)
+        asked[self.words[question].numpy()] = 1
+        shared = (words @ asked).astype(dtype)
+        vectors = self.edges.vectors.cpu().numpy()
+        query = self.vectors[question].numpy().astype(dtype)
+        dots = (
+            (vectors.astype(dtype, copy=False) @ query)[rows] if edges is None else vectors[rows].astype(dtype) @ query
+        )
+        return (shared / (WORDS + ASKED_WORDS - shared) + dots) / 2
+
+
+def _lists(rows: torch.Tensor, device: torch.device) -> Ragged:
+    offsets = torch.arange(rows.shape[0] + 1) * rows.shape[1]
+    return Ragged(rows.reshape(-1).to(device), offsets.to(device))
+
+
+def made(n: int, config: Config) -> Graph:
+    """A random graph of n vertices and n vectors. Raises UsageError where it does not fit, or has fewer than K ends."""
+    if n < 4 * K:
+        raise UsageError("too few vertices for the walk", given=n, expected=f"{4 * K} or more")
+    device = torch.device(config.device)
+    needed, free = 4 * n * (2 * DIMS + DEGREE * 16), free_bytes(device)
+    if needed > free:
+        given = f"{n:,} vectors: {needed / 1e9:.1f} GB"
+        raise UsageError("the edges do not fit", given=given, expected=f"at most {free / 1e9:.1f} GB")
+    r, m = np.random.default_rng(config.seed), n * DEGREE
+    generator = torch.Generator().manual_seed(config.seed)
+    base = torch.nn.functional.normalize(torch.randn(n, DIMS, generator=generator))
+    asked = torch.nn.functional.normalize(torch.randn(config.pool, DIMS, generator=generator))
+    rows = r.integers(0, n, m)
+    words, asked_words = (_distinct(r, count, size) for count, size in ((m, WORDS), (config.pool, ASKED_WORDS)))
+    parts = torch.arange(n + 1) * DEGREE, torch.from_numpy(r.integers(0, n, m)).int(), torch.from_numpy(rows).int()
+    held = [part.to(device) for part in (*parts, base)]
+    edges = hop_edges(held[0], held[1], held[2], held[3], _lists(torch.from_numpy(words).int(), device), VOCABULARY)
+    ones = np.ones(m * WORDS, np.float32)
+    words_of = sparse.csr_matrix((ones, words.reshape(-1), np.arange(m + 1) * WORDS), (m, VOCABULARY))
+    frontier = torch.from_numpy(r.integers(0, n, (config.pool, FRONTIER)))
+    return Graph(edges, rows, words_of, asked, torch.from_numpy(asked_words), frontier)
+
+
+def _distinct(r: np.random.Generator, n: int, size: int) -> np.ndarray:
+    """i64[n, size] keywords, each row ascending and without repeats: one of each of `size` parts of the vocabulary."""
+    width = VOCABULARY // size
+    return r.integers(0, width, (n, size)) + np.arange(size) * width
+
+
+def frontier_cases(config: Config) -> Iterator[Case]:
+    """One hop: the best out-edge of each vertex of a frontier; with `--hops` their ends are the next frontier."""
+    memory = 64 * FRONTIER * DEGREE + 8 * DIMS
+    for n in config.sizes:
+        graph = made(n, config)
+        implementation = search.pick_search(graph.edges.indptr.device)
+
+        for hops in config.hops or (1,):
+
+            def run(given: Given, graph: Graph = graph, hops: int = hops) -> TopK:
+                frontier = given[1]
+                for _ in range(hops):
+                    found = frontier_topk(given[0], graph.edges, frontier, 1, threads=config.threads)
+                    frontier = Ragged(graph.edges.target[found.ids[:, 0]].long(), frontier.offsets)
+                return found
+
+            yield _case(
+                "frontier", implementation, graph, run, partial(step_alone, hops=hops), 1,
+                partial(frontier_bytes, hops=hops), lambda b: memory * b, config, hops,
+            )  # fmt: skip
+
+
+def top_edges_cases(config: Config) -> Iterator[Case]:
+    """The entry: the edge ranking walked until K distinct end vertices are found."""
+    memory = 4 * EDGE_TILE * (2 * DIMS + 4 * QUESTION_TILE)
+    for n in config.sizes:
+        graph = made(n, config)
+        implementation = pick_implementation(graph.edges.indptr.device)
+
+        def run(given: Given, graph: Graph = graph) -> TopK:
+            return top_edges(given[0], graph.edges, K, threads=config.threads)
+
+        def bytes_of(batch: int, graph: Graph = graph) -> int:
+            return top_edges_bytes(graph.edges, batch, K)
+
+        yield _case("top-edges", implementation, graph, run, walk_alone, K, bytes_of, lambda b: memory, config)
+
+
+def _case(
+    op: str, implementation: str, graph: Graph, run: Callable[[Given], TopK], alone: Alone, k: int,
+    bytes_of: Callable[[int], int], memory_of: Callable[[int], int], config: Config, hops: int | None = None,
+) -> Case:  # fmt: skip
+    def timed(given: Given) -> TopK:
+        with torch_threads(config.threads):
+            return run(given)
+
+    labels = {"n": graph.edges.n, "m": graph.edges.target.shape[0], "hops": hops, "k": k, "dims": DIMS}
+    return Case(
+        op, implementation, labels, graph.given, timed, lambda result, count: check(result, count, graph, alone, k),
+        bytes_of, memory_of, lambda: [_numpy(graph, alone, k)],
+    )  # fmt: skip
+
+
+def frontier_bytes(batch: int, hops: int = 1) -> int:
+    """Every hop: a question's vector; of each out-edge its vector's number, keywords, vector; (id, score) a vertex."""
+    return hops * batch * (4 * DIMS + FRONTIER * (DEGREE * (4 + 4 * WORDS + 4 * DIMS) + 8))
+
+
+def top_edges_bytes(edges: HopEdges, batch: int, k: int) -> int:
+    """The vectors in use and each edge's vector number, target and keywords once; questions; (id, score) out."""
+    m = edges.target.shape[0]
+    return 4 * DIMS * (edges.used.shape[0] + batch) + m * (8 + 4 * WORDS) + 8 * batch * k
+
+
+def step_alone(graph: Graph, question: int, dtype: Any, hops: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """The best out-edge of each vertex of one question's frontier, after `hops`: (edges [FRONTIER, 1], scores)."""
+    frontier, target = graph.frontier[question].numpy(), graph.edges.target.cpu().numpy()
+    for _ in range(hops):
+        edges = frontier[:, None].astype(np.int64) * DEGREE + np.arange(DEGREE)
+        scores = graph.scores(question, edges.reshape(-1), dtype).reshape(edges.shape)
+        best = scores.argmax(1)[:, None]
+        found = np.take_along_axis(edges, best, 1), np.take_along_axis(scores, best, 1)
+        frontier = target[found[0][:, 0]]
+    return found
+
+
+def walk_alone(graph: Graph, question: int, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+    """One question's walk down the ranking of all edges: (edges [1, K], scores)."""
+    scores = graph.scores(question, None, dtype)
+    order = np.argsort(-scores, kind="stable")
+    _, first = np.unique(graph.edges.target.cpu().numpy()[order], return_index=True)
+    edges = order[np.sort(first)[:K]]
+    return edges[None], scores[edges][None]
+
+
+def check(result: Any, count: int, graph: Graph, alone: Alone, k: int) -> Checked:
+    """Scores are those of their edges and the best there are, in f64; the order of near-equal ones is free."""
+    ids, scores = torch.as_tensor(result.ids).cpu().numpy(), torch.as_tensor(result.scores).cpu().numpy()
+    each = len(alone(graph, 0, np.float64)[0])
+    if ids.shape != (count * each, k) or scores.shape != ids.shape:
+        return Checked(False, f"the shape is {ids.shape} instead of {(count * each, k)}")
+    for question in sorted({int(q) for q in np.linspace(0, count - 1, CHECKED)}):
+        span = slice(question * each, question * each + each)
+        if (ids[span] < 0).any() or (ids[span] >= len(graph.rows)).any():
+            return Checked(False, "an edge is out of range")
+        own = graph.scores(question, ids[span].reshape(-1), np.float64).reshape(each, k)
+        error = max(
+            np.abs(own - scores[span]).max(), np.abs(alone(graph, question, np.float64)[1] - scores[span]).max()
+        )
+        if not error <= ERROR:
+            return Checked(False, f"a score is off by {error:.2g}, more than {ERROR:g}")
+    return Checked(True)
+
+
+def _numpy(graph: Graph, alone: Alone, k: int) -> Peer:
+    def run(questions: range) -> TopK:
+        found = [alone(graph, question, np.float32) for question in questions]
+        ids, scores = (np.concatenate(parts) for parts in zip(*found))
+        return TopK(torch.from_numpy(ids), torch.from_numpy(scores))
+
+    return Peer(
+        "numpy + scipy", lambda start, count: range(start, start + count), run, most=MOST_ALONE, alone=True,
+        threads=1 if single_openmp_thread() else None,
+    )  # fmt: skip

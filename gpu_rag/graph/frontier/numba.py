@@ -1,0 +1,90 @@
+"""`frontier` on the CPU: products by torch, pairs and lists by numba."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from gpu_rag_kernels.frontier import numba as kernels
+
+from gpu_rag.graph.common.backend import run_parts
+from gpu_rag.graph.common.dots import GRID, filter_for
+from gpu_rag.graph.frontier import QUESTION_TILE, Asked, Described, HopEdges, tiles
+from gpu_rag.graph.ragged import arrays_of
+from gpu_rag.types import Ragged, TopK
+
+Array = np.ndarray[Any, Any]
+
+
+def _of_questions(asked: Asked) -> tuple[Array, Array, Array]:
+    """What kernels read of questions: vectors, offsets and values of their keywords."""
+    keywords = asked.keywords
+    return _rows(asked.vectors), keywords.offsets.contiguous().numpy(), keywords.values.long().contiguous().numpy()
+
+
+def _rows(vectors: torch.Tensor) -> Array:
+    rows: Array = vectors.detach().contiguous().numpy()
+    return rows
+
+
+def lists_by_numba(asked: Asked, things: Described, lists: Ragged, threads: int) -> torch.Tensor:
+    """`score_lists` of checked inputs."""
+    questions, out = _of_questions(asked), np.empty(lists.values.shape[0], np.float32)
+    listed, offsets = arrays_of(Ragged(lists.values.long(), lists.offsets))
+    thing_words, thing_offsets = arrays_of(things.keywords)
+    vectors = _rows(things.vectors)
+
+    def score(first: int) -> None:
+        last = min(first + QUESTION_TILE, lists.batch)
+        kernels.score_rows(*questions, first, last, offsets, listed, vectors, thing_offsets, thing_words, out)
+
+    run_parts(score, range(0, lists.batch, QUESTION_TILE), threads)
+    return torch.from_numpy(out)
+
+
+def frontier_by_numba(asked: Asked, edges: HopEdges, frontier: Ragged, k: int, threads: int) -> TopK:
+    """`frontier_topk` of checked inputs."""
+    questions, n = _of_questions(asked), frontier.values.shape[0]
+    ids, scores = np.empty((n, k), np.int32), np.empty((n, k), np.float32)
+    indptr, vector_of, vectors, edge_offsets, edge_words = edges.arrays
+    vertices, offsets = arrays_of(Ragged(frontier.values.long(), frontier.offsets))
+
+    def search(first: int) -> None:
+        last = min(first + QUESTION_TILE, frontier.batch)
+        kernels.best_of_frontier(
+            *questions, first, last, offsets, vertices, indptr, vector_of, vectors, edge_offsets, edge_words, ids,
+            scores,
+        )  # fmt: skip
+
+    run_parts(search, range(0, frontier.batch, QUESTION_TILE), threads)
+    return TopK(torch.from_numpy(ids), torch.from_numpy(scores))
+
+
+def top_edges_by_numba(asked: Asked, edges: HopEdges, k: int, threads: int) -> TopK:
+    """`top_edges` of checked inputs."""
+    questions, batch = _of_questions(asked), asked.keywords.batch
+    on_grid = asked.vectors.detach().double().mul_(GRID).round_().numpy()
+    ids, scores = np.full((batch, k), -1, np.int32), np.full((batch, k), -np.inf, np.float32)
+    targets = np.full((batch, k), -1, np.int64)
+    fast = filter_for(asked.vectors, edges.vectors, dtype=torch.float32)
+    slack = fast.slack  # has room for the rounding of kept scores
+    whole = edges.used.shape[0] == edges.vectors.shape[0]
+    rows, used = edges.vectors.detach(), edges.used.numpy()
+    starts, column_of = edges.starts.numpy(), edges.column_of.numpy()
+    order, target = edges.order.numpy(), edges.target.numpy()
+    edge_offsets, lists = edges.keywords.offsets.numpy(), (edges.list_offsets.numpy(), edges.list_places.numpy())
+    vectors, parts = _rows(edges.vectors), tiles(edges)
+
+    def search(first: int) -> None:
+        wanted = asked.vectors[first : first + QUESTION_TILE]
+        for u0, u1, _, _ in parts:
+            tile = rows[u0:u1] if whole else rows[edges.used[u0:u1]]
+            dots = fast.product(wanted, tile).numpy()
+            kernels.search_tile(
+                dots, on_grid, *questions[1:], first, u0, starts, column_of, order, used, target, vectors, edge_offsets,
+                *lists, slack, ids, scores, targets,
+            )  # fmt: skip
+
+    run_parts(search, range(0, batch, QUESTION_TILE), threads)
+    return TopK(torch.from_numpy(ids), torch.from_numpy(scores))

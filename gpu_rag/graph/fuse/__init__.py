@@ -1,0 +1,141 @@
+"""Fusing rankings and scores of the same items."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.backend import pick_implementation, run_parts
+from gpu_rag.graph.memory import check_room
+from gpu_rag.types import TopK
+
+PART = 128  # questions that are worth a thread
+
+
+def rrf(rankings: Sequence[TopK], k: int, *, constants: Sequence[float], implementation: str = "auto") -> TopK:
+    """Reciprocal rank fusion (Cormack, Clarke and Buettcher, 2009): score(i) = sum over r of 1 / (constants[r] + rank).
+
+    rankings: TopK of the same B rows, K may differ; the rank of an item is its position from 1, its best one when it
+    stands in a ranking twice; padding (id -1) is ignored; an item that a ranking lacks gets no term from it.
+    constants: one finite number > -1 each, 60 in the paper. Summed in f64 in the order of the rankings, returned as
+    f32; equal f32 scores are ordered by id. Returns TopK(i32[B, k], f32[B, k]), padded with (-1, -inf).
+    implementation: numba (a hash table of a question's items) | torch (sorts of all) | auto; the same bits.
+    Raises BadInput, UsageError, MissingBackend.
+
+    Rankings [5, 7] and [7, 9] with constants 1 give 7: 1/3 + 1/2, 5: 1/2, 9: 1/3.
+    """
+    _check_rankings(rankings, k, constants)
+    if any(r.ids.dtype == torch.int64 for r in rankings):
+        _check_ids(rankings)
+    ids = rankings[0].ids
+    check_room(8 * k * ids.shape[0], ids.device, "the result", "ask for fewer items or questions at a time")
+    if pick_implementation(rankings[0].ids.device, implementation, "rrf") == "numba":
+        return _rrf_by_numba(rankings, k, constants)
+    _check_ids(rankings)
+    return _rrf_by_torch(rankings, k, constants)
+
+
+def _rrf_by_numba(rankings: Sequence[TopK], k: int, constants: Sequence[float]) -> TopK:
+    from gpu_rag_kernels.fuse.numba import fuse_rows
+
+    ids = np.concatenate([r.ids.numpy() for r in rankings], 1)
+    widths = [r.ids.shape[1] for r in rankings]
+    terms = np.concatenate([1.0 / (c + np.arange(1, width + 1)) for c, width in zip(constants, widths, strict=True)])
+    origin = np.repeat(np.arange(len(widths)), widths)
+    best, scores = np.full((len(ids), k), -1, np.int32), np.full((len(ids), k), -np.inf, np.float32)
+    parts = max(1, min(torch.get_num_threads(), len(ids) // PART))
+    size = -(-len(ids) // parts) or 1
+
+    def fuse(first: int) -> bool:
+        rows = slice(first, first + size)
+        return bool(fuse_rows(ids[rows], terms, origin, best[rows], scores[rows]))
+
+    if not all(run_parts(fuse, range(0, len(ids), size), parts)):
+        _check_ids(rankings)
+    return TopK(torch.from_numpy(best), torch.from_numpy(scores))
+
+
+def _rrf_by_torch(rankings: Sequence[TopK], k: int, constants: Sequence[float]) -> TopK:
+    """`rrf` of checked rankings, on any device."""
+    ids = torch.cat([r.ids.long() for r in rankings], 1)
+    terms = torch.cat([_terms(r.ids, c) for r, c in zip(rankings, constants, strict=True)], 1)
+    origin = torch.cat([torch.full((r.ids.shape[1],), i) for i, r in enumerate(rankings)]).to(ids.device)
+    # one item side by side, by ranking, best rank first; padding sorts before the rest
+    ids, order = ids.sort(dim=1, stable=True)
+    terms, origin = terms.gather(1, order), origin.expand_as(ids).gather(1, order)
+    again = (ids[:, 1:] == ids[:, :-1]) & (origin[:, 1:] == origin[:, :-1])
+    terms[:, 1:][again] = 0.0
+    total = terms.clone()
+    for shift in range(1, ids.shape[1]):  # a group is as long as the item has entries, few unless it is repeated
+        same = (ids[:, shift:] == ids[:, :-shift]) & (ids[:, shift:] >= 0)
+        if not bool(same.any()):
+            break
+        total[:, :-shift] += torch.where(same, terms[:, shift:], 0.0)
+    leads = ids >= 0
+    leads[:, 1:] &= ids[:, 1:] != ids[:, :-1]
+    score = torch.where(leads, total, -torch.inf).float()
+    score, order = score.sort(dim=1, descending=True, stable=True)
+    return _padded(torch.where(score > -torch.inf, ids.gather(1, order), -1), score, k)
+
+
+def _check_rankings(rankings: Sequence[TopK], k: int, constants: Sequence[float]) -> None:
+    if not rankings:
+        raise BadInput("nothing to fuse", given="no ranking", expected="one or more")
+    if len(constants) != len(rankings):
+        raise BadInput(
+            "each ranking needs a constant", given=f"{len(constants)} constants", expected=f"{len(rankings)}"
+        )
+    if any(not -1 < c < float("inf") for c in constants):
+        raise BadInput("a constant is out of range", given=list(constants), expected="finite, above -1")
+    if k < 0:
+        raise BadInput("a negative number of results", given=f"k={k}", expected=">= 0")
+    for r in rankings:
+        if r.ids.dim() != 2 or r.ids.shape[0] != rankings[0].ids.shape[0]:
+            given = f"{tuple(r.ids.shape)} beside {tuple(rankings[0].ids.shape)}"
+            raise BadInput("rankings are not of the same questions", given=given, expected="[B, K] with one B")
+        if r.ids.device != rankings[0].ids.device:
+            raise BadInput("rankings are on another device", given=r.ids.device, expected=rankings[0].ids.device)
+        if r.ids.dtype not in (torch.int32, torch.int64):
+            raise BadInput("ids of a ranking are no integers", given=r.ids.dtype, expected="i32, or i64 below 2^31")
+
+
+def _check_ids(rankings: Sequence[TopK]) -> None:
+    for r in rankings:
+        if bool((r.ids < -1).any()):
+            raise BadInput("an id is negative", given=int(r.ids.min()), expected=">= 0, or -1 for padding")
+        if bool((r.ids > 2**31 - 1).any()):
+            raise BadInput("an id is too large", given=int(r.ids.max()), expected="below 2^31")
+
+
+def _terms(ids: torch.Tensor, constant: float) -> torch.Tensor:
+    """f64[B, K]: 1 / (constant + rank)."""
+    rank = torch.arange(1, ids.shape[1] + 1, dtype=torch.float64, device=ids.device)
+    return (1.0 / (constant + rank)).expand(ids.shape).clone()
+
+
+def _padded(ids: torch.Tensor, scores: torch.Tensor, k: int) -> TopK:
+    """The first k columns, filled up with (-1, -inf)."""
+    out_ids = torch.full((ids.shape[0], k), -1, dtype=torch.int32, device=ids.device)
+    out_scores = torch.full((ids.shape[0], k), -torch.inf, dtype=torch.float32, device=ids.device)
+    width = min(k, ids.shape[1])
+    out_ids[:, :width], out_scores[:, :width] = ids[:, :width].int(), scores[:, :width]
+    return TopK(out_ids, out_scores)
+
+
+def minmax_rows(x: torch.Tensor) -> torch.Tensor:
+    """(x - min) / (max - min) of each row: f32[B, N] in [0, 1]; a constant row becomes zeros.
+
+    x: f32[B, N], finite. Computed in f64, so that a row of the widest range does not overflow. Raises BadInput.
+    """
+    if x.dim() != 2 or x.dtype != torch.float32:
+        raise BadInput("scores are no matrix", given=f"{x.dtype} {tuple(x.shape)}", expected="f32 [B, N]")
+    if not bool(torch.isfinite(x).all()):
+        raise BadInput("a score is not finite", expected="finite numbers")
+    if x.numel() == 0:
+        return x.clone()
+    least, most = torch.aminmax(x.double(), dim=1, keepdim=True)
+    span = most - least
+    return torch.where(span > 0, (x.double() - least) / torch.where(span > 0, span, 1.0), 0.0).float()

@@ -1,0 +1,107 @@
+"""`hybrid_argmax` on the CPU: rough products by torch, overlaps from inverted lists, scores scanned by numba."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from gpu_rag_kernels.join.numba import JoinLeft, JoinRight, join_tile, look_up
+
+from gpu_rag.graph.common.backend import run_parts
+from gpu_rag.graph.common.low_precision import Rough, fastest_dtype, rough_rows, rounding_of, slack_of
+from gpu_rag.graph.common.uninitialised import raw_components, raw_scores
+from gpu_rag.graph.ragged import arrays_of
+from gpu_rag.types import Ragged
+
+Array = np.ndarray[Any, Any]
+ROWS, COLUMNS, SCORES = 256, 1 << 16, 1 << 20  # of a product, at most
+FEW = 16  # rows of the left: for no more, rounding a right that is not kept costs more than it saves
+NO_GROUPS = torch.zeros(0, dtype=torch.int64)
+ARITHMETIC = 2.0**-21  # 8 u of f32: a cut (2 u), less a score (1 u), times a union (1 u of a share), and room
+
+
+@dataclass(frozen=True)
+class Right:
+    """The right as the kernels take it. vectors: as given; words: i64[W], its keywords, ascending; rough: its rows in
+    `dtype`, None where they are made for each call, tile by tile."""
+
+    vectors: torch.Tensor
+    words: Array
+    side: JoinRight
+    dtype: torch.dtype
+    rough: Rough | None
+
+    def part(self, first: int, last: int) -> Rough:
+        """The rows first..last of a product."""
+        if self.rough is None:
+            return rough_rows(self.vectors[first:last], self.dtype)
+        return self.rough.part(first, last)
+
+
+def prepared(
+    vectors: torch.Tensor, keywords: Ragged, groups: torch.Tensor | None, *, dtype: torch.dtype | None = None,
+    asked: int | None = None,
+) -> Right:  # fmt: skip
+    """A checked right side. asked: how many rows it is asked for once; None: it is kept, with its rows rounded."""
+    n = vectors.shape[0]
+    if dtype is None:
+        dtype = torch.float32 if asked is not None and asked <= FEW else fastest_dtype()
+    words, list_offsets, list_rows, size = inverted(keywords)
+    side = JoinRight(
+        raw_components(vectors), (NO_GROUPS if groups is None else groups.long()).numpy(), size, list_offsets, list_rows
+    )
+    return Right(vectors, words, side, dtype, rough_rows(vectors, dtype) if n and asked is None else None)
+
+
+def inverted(keywords: Ragged) -> tuple[Array, Array, Array, Array]:
+    """(words i64[W] ascending, list_offsets i64[W+1], list_rows i32[T], size i32[N]): the rows of each keyword,
+    ascending, and how many different keywords each row has."""
+    values, offsets = arrays_of(keywords)
+    n, values = keywords.batch, values.astype(np.int64)
+    row = np.repeat(np.arange(n), np.diff(offsets))
+    low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+    names = None
+    if (high - low + 1) * max(n, 1) >= 2**62:
+        names, values = np.unique(values, return_inverse=True)
+        low = 0
+    keys = np.sort((values - low) * max(n, 1) + row)
+    keys = keys[np.diff(keys, prepend=-1) != 0]
+    word = keys // max(n, 1)
+    list_rows = (keys - word * max(n, 1)).astype(np.int32)
+    first = np.flatnonzero(np.diff(word, prepend=-1))
+    words = word[first] + low if names is None else names[word[first]]
+    size = np.bincount(list_rows, minlength=n).astype(np.int32)
+    return words, np.append(first, len(keys)), list_rows, size
+
+
+def _left(vectors: torch.Tensor, keywords: Ragged, groups: torch.Tensor | None, words: Array) -> JoinLeft:
+    values, offsets = arrays_of(keywords)
+    n = keywords.batch
+    size, found_offsets, found = np.empty(n, np.int32), np.zeros(n + 1, np.int64), np.empty(len(values), np.int32)
+    look_up(offsets, values.astype(np.int64), words, size, found_offsets, found)
+    group = (NO_GROUPS if groups is None else groups.long()).numpy()
+    return JoinLeft(raw_components(vectors), group, size, found_offsets, found)
+
+
+def join_by_numba(
+    left: torch.Tensor, keywords: Ragged, groups: torch.Tensor | None, right: Right, threads: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Best f64[Nl] and index i64[Nl] of a checked left side."""
+    n_left, n_right = left.shape[0], right.vectors.shape[0]
+    best, index = np.full(n_left, -np.inf), np.full(n_left, -1, np.int64)
+    if not n_left or not n_right:
+        return torch.from_numpy(best), torch.from_numpy(index)
+    side, rough = _left(left, keywords, groups, right.words), rough_rows(left, right.dtype)
+    step = min(n_right, COLUMNS, SCORES // min(n_left, ROWS))
+    for j0 in range(0, n_right, step):
+        columns = right.part(j0, min(j0 + step, n_right))
+        slack = slack_of(rough, columns) + rounding_of(right.dtype) * rough.length * columns.length.max() + ARITHMETIC
+
+        def join(i0: int, j0: int = j0, columns: Rough = columns, slack: Array = slack) -> None:
+            scores = raw_scores(rough.rows[i0 : i0 + ROWS] @ columns.rows.T)
+            join_tile(scores, i0, j0, side, right.side, float(slack[i0 : i0 + ROWS].max()), best, index)
+
+        run_parts(join, range(0, n_left, ROWS), threads)
+    return torch.from_numpy(best), torch.from_numpy(index)

@@ -1,0 +1,98 @@
+"""Exact scores of given pairs of described vectors, and the best partner of each row among them."""
+
+from __future__ import annotations
+
+import torch
+
+from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.dots import exact_dots, filter_for
+from gpu_rag.graph.ragged import check_ascending, check_ragged, expand, small_values
+from gpu_rag.types import Ragged
+
+_PAIRS = 1 << 19  # pairs whose keywords are compared at a time: bounds memory, not the result
+_COMPONENTS = 1 << 18  # components that are multiplied at a time: few enough for the processor's cache
+_COMPONENTS_GPU = 1 << 26  # the same on a GPU: enough to be worth a launch
+
+
+def hybrid_scores(
+    left: torch.Tensor, left_keywords: Ragged, right: torch.Tensor, right_keywords: Ragged,
+    i: torch.Tensor, j: torch.Tensor,
+) -> torch.Tensor:  # fmt: skip
+    """f64[P]: the score of `hybrid_argmax` of each pair (i[p], j[p]), before it is rounded to f32.
+
+    left, right: f16 or f32[Nl or Nr, D], unit rows. left_keywords, right_keywords: Ragged of i32/i64, each list
+    ascending, each keyword once. i, j: i64[P]. Exact: the same bits by any device and in any batch. Raises BadInput.
+    """
+    _check_pairs(left, left_keywords, right, right_keywords, i, j)
+    return (jaccard_of_pairs(left_keywords, right_keywords, i, j) + exact_dots(left, i, right, j)) / 2
+
+
+def hybrid_best_of(
+    left: torch.Tensor, left_keywords: Ragged, right: torch.Tensor, right_keywords: Ragged,
+    i: torch.Tensor, j: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """The best of the given candidates of each row of the left: index i64[Nl] and score f64[Nl].
+
+    As `hybrid_scores`; of equal scores the lowest j, whatever the order of the pairs. A row without a pair gets -1 and
+    -inf. Products in f32 with a proved error leave few pairs to be taken exactly.
+    """
+    _check_pairs(left, left_keywords, right, right_keywords, i, j)
+    step = max(1, (_COMPONENTS if left.device.type == "cpu" else _COMPONENTS_GPU) // left.shape[1])
+    cosine = [
+        (left[i[p : p + step]].float() * right[j[p : p + step]].float()).sum(1).double()
+        for p in range(0, i.shape[0], step)
+    ]
+    best = torch.full(left.shape[:1], -torch.inf, dtype=torch.float64, device=left.device)
+    index = torch.full(left.shape[:1], -1, dtype=torch.int64, device=left.device)
+    if not cosine:
+        return index, best
+    jaccard = jaccard_of_pairs(left_keywords, right_keywords, i, j)
+    nearly = (jaccard + torch.cat(cosine)) / 2
+    reach = best.scatter_reduce(0, i, nearly, "amax")[i]
+    near = nearly >= reach - filter_for(left[:0], right[:0], dtype=torch.float32).slack
+    i, j, jaccard = i[near], j[near], jaccard[near]
+    exact = (jaccard + exact_dots(left, i, right, j)) / 2
+    best = best.scatter_reduce(0, i, exact, "amax")
+    wins = exact == best[i]
+    index[i[wins]] = right.shape[0]
+    return index.scatter_reduce(0, i[wins], j[wins], "amin"), best
+
+
+def jaccard_of_pairs(left: Ragged, right: Ragged, i: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
+    """f64[P]: shared / united keywords of left list i[p] and right list j[p]; 0 for two empty lists."""
+    left, right = small_values(left, right)
+    n = 1 + max((int(side.values.max()) for side in (left, right) if side.values.numel()), default=0)
+    sizes = right.offsets.diff()
+    rows = torch.repeat_interleave(torch.arange(right.batch, device=sizes.device), sizes)
+    keys = rows * n + right.values
+    parts = [_jaccard(left, right, keys, n, i[p : p + _PAIRS], j[p : p + _PAIRS]) for p in range(0, len(i), _PAIRS)]
+    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=i.device)
+
+
+def _jaccard(left: Ragged, right: Ragged, keys: torch.Tensor, n: int, i: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
+    """`jaccard_of_pairs`; keys: i64[Tr], list * n + keyword of the right, ascending."""
+    shared = torch.zeros(i.shape, dtype=torch.float64, device=i.device)
+    for pair, place in expand(left.offsets[i], left.offsets[i + 1]):
+        wanted = j[pair] * n + left.values[place]
+        at = torch.searchsorted(keys, wanted).clamp_(max=max(keys.shape[0] - 1, 0))
+        found = keys[at] == wanted if keys.numel() else torch.zeros_like(wanted, dtype=torch.bool)
+        shared.index_add_(0, pair, found.double())
+    united = left.offsets.diff()[i] + right.offsets.diff()[j] - shared
+    return shared / united.clamp_(min=1)
+
+
+def _check_pairs(
+    left: torch.Tensor, left_keywords: Ragged, right: torch.Tensor, right_keywords: Ragged,
+    i: torch.Tensor, j: torch.Tensor,
+) -> None:  # fmt: skip
+    for vectors, lists, rows, name in ((left, left_keywords, i, "left"), (right, right_keywords, j, "right")):
+        check_ragged(lists, f"{name} keywords", device=vectors.device)
+        check_ascending(lists, f"{name} keywords")
+        if lists.batch != vectors.shape[0]:
+            given = f"{lists.batch} lists for {vectors.shape[0]} vectors"
+            raise BadInput(f"{name} keywords do not match the vectors", given=given, expected="a list a vector")
+        if rows.dtype != torch.int64 or rows.shape != i.shape:
+            raise BadInput("pairs are no rows", given=f"{rows.dtype} {tuple(rows.shape)}", expected="i64 [P] each")
+        if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < lists.batch:
+            given = f"{int(rows.min())} to {int(rows.max())} of {lists.batch} {name} rows"
+            raise BadInput("a row of a pair is out of range", given=given)

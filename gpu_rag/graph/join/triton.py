@@ -1,0 +1,108 @@
+"""The hybrid join by the kernel `join_top1`: the best pairs by common keywords, and those that share a rare one.
+
+Exact. H(i, j), the score by common keywords alone, is never above the score S(i, j), and equal to it where the pair
+shares no rare keyword. The kernel gives, within an error e, the largest H of a row in every strip of the right, and the
+next one. A pair whose H is more than 2 e below the row's largest cannot win unless it shares a rare keyword, and those
+that do come from inverted lists. So the winner is among these pairs and the best of the strips; their scores are taken
+exactly. Rows where a strip has a second pair within 2 e of the best, and parts with so many rare pairs that tiles are
+faster, go through the tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from gpu_rag_kernels.join_top1 import STRIP, Side, error_of, join_top1
+
+from gpu_rag.graph.join.keywords import KeywordSide, part_of, split_keywords
+from gpu_rag.graph.join.pairs import hybrid_best_of
+from gpu_rag.graph.ragged import expand, ragged_of_keys, row_of_value
+from gpu_rag.types import Ragged
+
+Groups = tuple[torch.Tensor, torch.Tensor] | None
+Tiles = Callable[[torch.Tensor, Ragged, torch.Tensor, Ragged, Groups], tuple[torch.Tensor, torch.Tensor]]
+
+PAIRS = 1 << 30  # scores that are made at a time: a part of the left with all of the right
+RARE = 256  # a rare pair is taken to cost as much as so many pairs of a tile: computed from bytes (20 KB), not measured
+
+
+def join_by_kernel(
+    left: torch.Tensor, left_keywords: Ragged, right: torch.Tensor, right_keywords: Ragged, exclude: Groups,
+    tiles: Tiles, implementation: str = "auto",
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Best f64[Nl] and index i64[Nl] of checked inputs. tiles: the join of the rows that the kernel leaves undecided.
+
+    Memory beside the inputs: 2 KB a row of both sides for the common keywords, and 16 bytes a rare pair of a part.
+    """
+    split = split_keywords(left_keywords, right_keywords)
+    words = _distinct(left_keywords, right_keywords)
+    sides = [
+        Side(vectors, _head(side, split.n_common), side.size, exclude[k].long() if exclude else None)
+        for k, (vectors, side) in enumerate(((left, split.left), (right, split.right)))
+    ]
+    rare = torch.sort(split.right.rare.values.long(), stable=True)
+    owner = row_of_value(split.right.rare)[rare.indices]
+    best = torch.full(left.shape[:1], -torch.inf, dtype=torch.float64, device=left.device)
+    index = torch.full(left.shape[:1], -1, dtype=torch.int64, device=left.device)
+    undecided = torch.zeros_like(index, dtype=torch.bool)
+    step = max(1, PAIRS // max(1, right.shape[0]))
+    for i0 in range(0, left.shape[0], step):
+        part = slice(i0, min(i0 + step, left.shape[0]))
+        wanted = part_of(split.left.rare, part.start, part.stop)
+        first = torch.searchsorted(rare.values, wanted.values.long())
+        last = torch.searchsorted(rare.values, wanted.values.long(), right=True)
+        if int((last - first).sum()) * RARE > (part.stop - part.start) * right.shape[0]:
+            undecided[part] = True
+            continue
+        certain, i, j = _best_of_strips(sides[0].rows(part.start, part.stop), sides[1], implementation)
+        undecided[part] = ~certain
+        of_value = row_of_value(wanted)
+        pairs = [(i, j), *((of_value[entry], owner[place]) for entry, place in expand(first, last))]
+        i, j = (torch.cat(ends) for ends in zip(*pairs, strict=True))
+        kept = certain[i]
+        if exclude is not None:
+            kept &= exclude[0][part][i] != exclude[1][j]
+        index[part], best[part] = hybrid_best_of(
+            left[part], part_of(words[0], part.start, part.stop), right, words[1], i[kept], j[kept]
+        )
+    rows = undecided.nonzero()[:, 0]
+    if rows.numel():
+        groups = None if exclude is None else (exclude[0][rows], exclude[1])
+        best[rows], index[rows] = tiles(left[rows], _lists(left_keywords, rows), right, right_keywords, groups)
+    return best, index
+
+
+def _best_of_strips(left: Side, right: Side, implementation: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Which left rows are certain, bool[Nl], and their pairs by common keywords that may win: rows and right rows."""
+    strips = join_top1(left, right, strip=STRIP, implementation=implementation)
+    if not right.n:
+        none = torch.zeros(0, dtype=torch.int64, device=left.size.device)
+        return left.size >= 0, none, none
+    reach = (strips.best.amax(1) - 2 * error_of(left.vectors.shape[1]))[:, None]
+    certain = ~((strips.second >= reach) & (strips.second > -torch.inf)).any(1)
+    i, s = ((strips.best >= reach) & (strips.best > -torch.inf)).nonzero().T
+    return certain, i, strips.index[i, s].long()
+
+
+def _head(side: KeywordSide, n_common: int) -> torch.Tensor:
+    """f16[N, C] of 0 and 1: which common keywords each row has."""
+    head = torch.zeros(side.size.shape[0], n_common, dtype=torch.float16, device=side.size.device)
+    head[row_of_value(side.common), side.common.values.long()] = 1
+    return head
+
+
+def _distinct(left: Ragged, right: Ragged) -> tuple[Ragged, Ragged]:
+    """The same keywords under numbers from 0, each list ascending, each keyword once."""
+    _, number = torch.unique(torch.cat([left.values.long(), right.values.long()]), return_inverse=True)
+    n = int(number.max()) + 1 if number.numel() else 1
+    of_side = number[: left.values.shape[0]], number[left.values.shape[0] :]
+    keys = [torch.unique(row_of_value(s) * n + k) for s, k in zip((left, right), of_side, strict=True)]
+    return ragged_of_keys(keys[0], left.batch, n), ragged_of_keys(keys[1], right.batch, n)
+
+
+def _lists(lists: Ragged, rows: torch.Tensor) -> Ragged:
+    """Some of the lists, in the order of `rows`."""
+    first, last = lists.offsets[rows], lists.offsets[rows + 1]
+    offsets = torch.cat([lists.offsets[:1], (last - first).cumsum(0)])
+    return Ragged(torch.cat([lists.values[place] for _, place in expand(first, last)]), offsets)

@@ -1,0 +1,176 @@
+"""Nearest neighbours among rows that are held: torch tiles or faiss, exact or approximate, with one meaning of a score.
+
+Either library proposes candidates with scores in f32; those are scored again exactly (`dots`: the same bits on every
+device) and sorted. Where exactness is asked for, a query is done when its k-th exact score is above the score of every
+row that was not proposed, `slack` included; else more candidates are taken. So torch and faiss give equal bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Protocol
+
+import torch
+
+from gpu_rag.errors import BadInput, MissingBackend, UsageError
+from gpu_rag.graph.common.backend import check_threads, chosen, preferred
+from gpu_rag.graph.common.dots import check_unit_rows, exact_dots, filter_for
+from gpu_rag.graph.memory import check_room
+from gpu_rag.graph.nearest import MOST_BEST, nearest, topk_of
+from gpu_rag.types import TopK
+
+IMPLEMENTATIONS = ("torch", "faiss")
+MODES = ("exact", "ivf", "hnsw")
+MORE = 32  # candidates beyond k that are taken at first
+APPROXIMATE_FROM = 100_000  # rows: below, an approximate index is no faster than exact tiles, see docs/decisions.md
+SAMPLE = 128  # rows that recall is measured on
+PADDED = 64  # queries of a call of faiss, padded: the candidates of an approximate index do not depend on the batch
+TILE = 1024  # and of torch
+
+
+class Proposer(Protocol):
+    """What a library does: candidates of a padded tile of queries."""
+
+    def propose(self, queries: torch.Tensor, k: int) -> TopK:
+        """The k best rows of each query by scores in f32, i32[B, k] padded with -1, best first."""
+
+
+@dataclass(frozen=True)
+class NearestIndex:
+    """Rows ready to be searched. Made by `nearest_index`.
+
+    base: f16/f32[N, D]; implementation, mode: what was chosen, for records. recall: the mean share of the exact 10 best
+    that is found, measured on `sample` rows of the base as queries; 1 where the mode is exact.
+    """
+
+    base: torch.Tensor
+    proposer: Proposer
+    implementation: str
+    mode: str
+    recall: float = 1.0
+    sample: int = 0
+
+    @property
+    def record(self) -> dict[str, object]:
+        """What to write down beside a result."""
+        return {
+            "implementation": self.implementation, "mode": self.mode, "n": int(self.base.shape[0]),
+            "recall": self.recall, "sample": self.sample,
+        }  # fmt: skip
+
+    def search(self, queries: torch.Tensor, k: int) -> TopK:
+        """The k rows with the largest dot product with each query, by (-score, row); score = the exact product on the
+        grid of 2^-24, rounded to f32.
+
+        queries: f32[B, D], rows of length 1 or 0, on the device of the base. Exact modes: the k best of all rows.
+        Others: the best of the candidates, at most k. Returns TopK(i32[B, k], f32[B, k]). A query gives the same bits
+        alone or in any batch. Raises BadInput.
+        """
+        check_unit_rows(queries, "queries")
+        if queries.dtype != torch.float32 or queries.shape[1] != self.base.shape[1] or not 0 <= k <= MOST_BEST:
+            given = f"{queries.dtype} {tuple(queries.shape)}, k={k}"
+            raise BadInput("queries do not fit", given=given, expected=f"f32 [B, {self.base.shape[1]}], 0 <= k < 2^31")
+        if queries.device != self.base.device:
+            raise BadInput("queries and base are on different devices", given=queries.device, expected=self.base.device)
+        check_room(8 * k * queries.shape[0], queries.device, "the result", "ask for fewer rows or queries at a time")
+        step = PADDED if self.implementation == "faiss" else TILE
+        tiles = [self._tile(queries[i : i + step], k) for i in range(0, queries.shape[0], step)]
+        if not tiles:
+            return topk_of(queries.new_zeros(0, 0), queries.new_zeros(0, 0), k)
+        return TopK(torch.cat([t.ids for t in tiles]), torch.cat([t.scores for t in tiles]))
+
+    def _tile(self, queries: torch.Tensor, k: int) -> TopK:
+        n, count = self.base.shape[0], queries.shape[0]
+        padded = queries
+        if self.implementation == "faiss":
+            padded = queries.new_zeros(PADDED, queries.shape[1])
+            padded[:count] = queries
+        slack = filter_for(queries[:0], self.base[:0], dtype=torch.float32).slack
+        wide = min(n, k + MORE)
+        while True:
+            found = self.proposer.propose(padded, wide)
+            ids, rough = found.ids[:count].long(), found.scores[:count]
+            scores, ids = _rescored(queries, self.base, ids)
+            if self.mode != "exact" or wide == n or k == 0:
+                return topk_of(scores, ids, k)
+            beyond = (rough[:, -1].double() + slack).float()  # no row that was not proposed has more
+            if bool((scores[:, k - 1] > beyond).all()):
+                return topk_of(scores, ids, k)
+            wide = min(n, 4 * wide)
+
+
+def _rescored(queries: torch.Tensor, base: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(scores f32[B, C], ids i64[B, C]) of candidates, by (-score, id); -1 gets -inf."""
+    ids = ids.sort(dim=1).values
+    rows = torch.arange(ids.shape[0], device=ids.device)[:, None].expand_as(ids)
+    dots = exact_dots(queries, rows.flatten(), base, ids.flatten().clamp(min=0))
+    scores = torch.where(ids >= 0, dots.float().view(ids.shape), -torch.inf)  # of what is no row too: no wait to tell
+    scores, order = scores.sort(dim=1, descending=True, stable=True)
+    return scores, ids.gather(1, order)
+
+
+@dataclass(frozen=True)
+class TorchTiles:
+    """Candidates by `nearest`."""
+
+    base: torch.Tensor
+
+    def propose(self, queries: torch.Tensor, k: int) -> TopK:
+        """See `Proposer`."""
+        return nearest(queries, self.base, k)
+
+
+def pick_index(n: int, mode: str = "exact", implementation: str = "auto") -> tuple[str, str]:
+    """(implementation, mode) of an index over n rows. Raises UsageError, MissingBackend.
+
+    auto: torch (`nearest`) for exact search of any size, since it was as fast as faiss's flat index or faster at every
+    size that was measured; for an approximate mode, torch and so exact below APPROXIMATE_FROM rows, faiss from there
+    on. Never another choice because something is not installed.
+    """
+    implementation = preferred("neighbours", implementation)
+    if mode not in MODES:
+        raise UsageError("no such mode of nearest neighbours", given=mode, expected=", ".join(MODES))
+    if implementation not in (*IMPLEMENTATIONS, "auto"):
+        raise UsageError("no such implementation", given=implementation, expected=", ".join((*IMPLEMENTATIONS, "auto")))
+    if implementation == "torch" and mode != "exact":
+        raise UsageError("torch tiles are exact", given=f"mode={mode}", expected="exact, or implementation=faiss")
+    if implementation == "auto":
+        implementation = "faiss" if mode != "exact" and n >= APPROXIMATE_FROM else "torch"
+    if implementation == "faiss" and find_spec("faiss") is None:
+        raise MissingBackend("faiss is not installed", do="pip install 'gpu-rag[bench]' (CPU) or 'gpu-rag[gpu]'")
+    return implementation, mode if implementation == "faiss" else "exact"
+
+
+def nearest_index(
+    base: torch.Tensor, *, mode: str = "exact", implementation: str = "auto", seed: int = 0, threads: int = 1
+) -> NearestIndex:
+    """Makes rows ready to be searched; the choice is in the result's `implementation`, `mode` and `record`.
+
+    base: f16/f32[N, D], rows of length 1 (to 1 %) or 0. mode: exact; ivf (inverted lists around 4 sqrt(N) centroids, 32
+    of them looked at) and hnsw (a graph of 32 links a row) are approximate. implementation: torch | faiss | auto, see
+    `pick_index`. seed: of what approximate indexes draw. threads: of faiss; hnsw is built by one, since its links
+    depend on the order of insertion. Memory: faiss keeps an f32 copy. Raises BadInput, UsageError, MissingBackend.
+    """
+    check_unit_rows(base, "base")
+    check_threads(threads)
+    implementation, mode = pick_index(base.shape[0], mode, implementation)
+    chosen("nearest_index", implementation)
+    if implementation == "torch":
+        return NearestIndex(base, TorchTiles(base), implementation, mode)
+    from gpu_rag.graph.nearest.faiss import FaissIndex
+
+    index = NearestIndex(base, FaissIndex(base, mode, seed, threads), implementation, mode)
+    if mode == "exact" or base.shape[0] == 0:
+        return index
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randperm(base.shape[0], generator=generator)[:SAMPLE].to(base.device)
+    recall = recall_of(index, base[rows].float(), min(10, base.shape[0]))
+    return NearestIndex(base, index.proposer, implementation, mode, recall, len(rows))
+
+
+def recall_of(index: NearestIndex, queries: torch.Tensor, k: int) -> float:
+    """The mean share of the exact k best that the index finds: rows whose score reaches the exact k-th one, over k."""
+    exact = NearestIndex(index.base, TorchTiles(index.base), "torch", "exact").search(queries, k)
+    found = index.search(queries, k)
+    return float((found.scores >= exact.scores[:, -1:]).double().mean()) if found.scores.numel() else 1.0

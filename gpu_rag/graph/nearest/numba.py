@@ -1,0 +1,120 @@
+"""`nearest` on the CPU: rough scores by products of torch in any shape, exact ones by numba where they can matter.
+
+Equal bits do not need equal products: a rough score is within a proved distance of the exact one, and only a row whose
+rough score comes within it of the worst of a query's best so far is scored. So products are as large as the caches
+like, and in bf16 where the processor multiplies it. Few queries are scored directly, at the speed of reading the rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from gpu_rag_kernels.nearest.numba import NOBODY, in_order, search_rows
+from gpu_rag_kernels.nearest.tiles import search_tile
+
+from gpu_rag.graph.common.backend import run_parts
+from gpu_rag.graph.common.dots import unit_of
+from gpu_rag.graph.common.low_precision import fastest_dtype, rough_rows, rounding_of, slack_of
+from gpu_rag.graph.common.uninitialised import raw_components, raw_scores
+from gpu_rag.graph.nearest import QUERY_TILE, best_of_two, refuse_infinite
+from gpu_rag.types import TopK
+
+Array = np.ndarray[Any, Any]
+
+FEW = 16  # queries: for no more, products of one row at a time cost less than rounding it
+SCORES = 1 << 18  # of a product, so that they stay in a cache of 1 MB
+LEAST_ROWS, MOST_ROWS = 1024, 4096  # of a product
+PART = 16384  # rows that are worth a thread
+QUERY_PART = 32  # queries that are
+
+
+def nearest_by_numba(
+    queries: torch.Tensor, base: torch.Tensor, k: int, tile: int, dtype: torch.dtype | None = None
+) -> TopK:
+    """`nearest` of checked vectors, k >= 1. dtype: of the products, f32 or bf16; None: the fastest."""
+    base = base.contiguous()
+    if queries.shape[0] <= FEW and dtype is None:
+        return _alone(queries, base, k)
+    return _by_products(queries, base, k, tile, dtype or fastest_dtype())
+
+
+def _wide(queries: torch.Tensor) -> Array:
+    """In f64; memory of torch starts at a cache line, so that no load of a kernel crosses one."""
+    wide: Array = queries.double().contiguous().numpy()
+    return wide
+
+
+def _empty(n_queries: int, k: int) -> tuple[Array, Array]:
+    """Scores and ids of empty heaps."""
+    return np.full((n_queries, k), -np.inf, np.float32), np.full((n_queries, k), NOBODY, np.int32)
+
+
+def _alone(queries: torch.Tensor, base: torch.Tensor, k: int) -> TopK:
+    """Every row is multiplied once; threads take ranges of rows."""
+    asked, rows, n = queries.contiguous().numpy(), raw_components(base), base.shape[0]
+    threads, unit = max(1, min(torch.get_num_threads(), n // PART)), unit_of(base.shape[1])
+
+    def search(t: int) -> TopK:
+        bad, scores, ids = search_rows(asked, rows, n * t // threads, n * (t + 1) // threads, k, unit)
+        if bad >= 0:
+            refuse_infinite(queries, "queries")
+            refuse_infinite(base[bad : bad + 1], "base", bad)
+        return TopK(torch.from_numpy(ids), torch.from_numpy(scores))
+
+    if threads == 1:
+        return search(0)
+    best, *others = run_parts(search, range(threads), threads)
+    for other in others:
+        best = best_of_two(best, other, k)
+    return best
+
+
+@dataclass(frozen=True)
+class _Heaps:
+    """The best rows of all queries so far. exact: f64[B, D]; raw: the base; relative: what rounding a rough score may
+    take of it, twice."""
+
+    exact: Array
+    raw: Array
+    scores: Array
+    ids: Array
+    relative: float
+
+    def update(self, rough: Array, first: int, j0: int, slack: Array, threads: int) -> None:
+        """rough: scores of the queries first.. with the rows j0.., within slack f64[B]; threads take queries."""
+        n_queries = len(rough)
+        size = -(-n_queries // max(1, min(threads, n_queries // QUERY_PART)))
+
+        def search(start: int) -> None:
+            own = slice(first + start, first + min(start + size, n_queries))
+            search_tile(
+                rough[start : start + size], j0, slack[own], self.relative, self.exact[own], self.raw,
+                self.scores[own], self.ids[own],
+            )  # fmt: skip
+
+        run_parts(search, range(0, n_queries, size), threads)
+
+
+def _by_products(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int, dtype: torch.dtype) -> TopK:
+    n_queries, n, threads = queries.shape[0], base.shape[0], torch.get_num_threads()
+    heaps = _Heaps(_wide(queries), raw_components(base), *_empty(n_queries, k), rounding_of(dtype))
+    asked = rough_rows(queries, dtype)
+    if not asked.is_finite:
+        refuse_infinite(queries, "queries")
+    step = min(tile, n, max(LEAST_ROWS, min(MOST_ROWS, SCORES // n_queries)))
+    buffer = torch.empty(min(n_queries, QUERY_TILE) * step, dtype=dtype)
+    for j0 in range(0, n, step):
+        rows = rough_rows(base[j0 : j0 + step], dtype)
+        if not rows.is_finite:
+            refuse_infinite(base[j0 : j0 + step], "base", j0)
+        slack = slack_of(asked, rows)
+        for first in range(0, n_queries, QUERY_TILE):
+            part = asked.rows[first : first + QUERY_TILE]
+            scores = buffer[: len(part) * len(rows.rows)].view(len(part), len(rows.rows))
+            torch.mm(part, rows.rows.T, out=scores)
+            heaps.update(raw_scores(scores), first, j0, slack, threads)
+    in_order(heaps.scores, heaps.ids)
+    return TopK(torch.from_numpy(heaps.ids), torch.from_numpy(heaps.scores))

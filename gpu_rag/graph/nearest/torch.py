@@ -1,0 +1,141 @@
+"""`nearest` in torch alone, for any device: some more than k rows by rough scores, then exact ones of these rows.
+
+Where the k-th exact score is above all that a row left out can have, the k best are known, and the host has waited for
+a device once. The other queries, with many rows of equal or close scores, are searched again row by row of doubt.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from gpu_rag.graph.common.dots import filter_for
+from gpu_rag.graph.nearest import QUERY_TILE, best_of_two, refuse_infinite, selected, topk_of, topk_rows
+from gpu_rag.types import TopK
+
+SUMS = 32  # see `nearest`
+COMPONENTS = 1 << 22  # that are scored at a time: few enough for a processor's cache
+COMPONENTS_GPU = 1 << 24  # the same on a GPU: enough to be worth its launches
+MORE = 32  # rows beyond k that are scored
+TINY = 2.0**-60  # of a component: below, squares vanish in f32
+MOST = 2.0**120  # |q| |row|: above, sums in f32 may overflow
+
+
+def nearest_by_torch(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int) -> TopK:
+    """`nearest` of checked vectors, none of them empty, k >= 1."""
+    wide = min(k + MORE, base.shape[0])
+    ids, rough, longest = _proposed(queries, base, wide, tile)
+    length = torch.linalg.vector_norm(queries.double(), dim=1)
+    sure = length * longest < MOST  # false where a vector is not finite
+    scores, ids = _exact(queries, base, ids)
+    if wide < base.shape[0]:
+        beyond = (rough[:, -1].double() + _slack(queries, length, longest)).float()  # no row left out has more
+        sure &= scores[:, k - 1] > beyond
+    found = topk_of(scores, ids, k)
+    if bool(sure.all()):
+        return found
+    doubt = (~sure).nonzero()[:, 0]
+    again = _row_by_row(queries[doubt], base, k, tile)
+    found.ids[doubt], found.scores[doubt] = again.ids, again.scores
+    return found
+
+
+def _slack(queries: torch.Tensor, length: torch.Tensor, longest: torch.Tensor) -> torch.Tensor:
+    """f64[B]: how far a rough score of a query may be from the exact one."""
+    unit, floor = filter_for(queries[:0], dtype=torch.float32).slack, TINY * queries.shape[1] ** 0.5
+    return 1.001 * unit * length * (longest + floor) + 2.0**-100
+
+
+def _proposed(
+    queries: torch.Tensor, base: torch.Tensor, wide: int, tile: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The `wide` rows with the best rough scores of each query: rows i64[B, wide], scores f32[B, wide], best first, and
+    the length of the longest row of the base, f64[]."""
+    best = [(queries.new_zeros(0, dtype=torch.int64), queries.new_zeros(0)) for _ in range(0, len(queries), QUERY_TILE)]
+    longest = queries.new_zeros((), dtype=torch.float64)
+    for lo in range(0, base.shape[0], tile):
+        rows = base[lo : lo + tile].float()
+        longest = torch.maximum(longest, torch.linalg.vector_norm(rows, dim=1).max().double())
+        for place, (held_ids, held) in enumerate(best):
+            rough = queries[place * QUERY_TILE : (place + 1) * QUERY_TILE] @ rows.T
+            columns, values = selected(rough, min(wide, rough.shape[1]))
+            if lo:
+                pool, ids = torch.cat([held, values], 1), torch.cat([held_ids, columns + lo], 1)
+                picked, values = selected(pool, min(wide, pool.shape[1]))
+                columns = ids.gather(1, picked)
+            best[place] = columns, values
+    return torch.cat([ids for ids, _ in best]), torch.cat([scores for _, scores in best]), longest
+
+
+def _exact(queries: torch.Tensor, base: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(scores f32[B, C], rows i64[B, C]) of candidates, by (-score, row)."""
+    ids = ids.sort(dim=1).values
+    b = torch.arange(ids.shape[0], device=ids.device)[:, None].expand_as(ids)
+    scores = scores_of(queries, b.flatten(), base, ids.flatten()).float().view(ids.shape)
+    scores, order = scores.sort(dim=1, descending=True, stable=True)
+    return scores, ids.gather(1, order)
+
+
+def scores_of(queries: torch.Tensor, b: torch.Tensor, base: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
+    """f64[P]: the score of `nearest` of query b[p] and row j[p], before it is rounded to f32."""
+    step = max(1, (COMPONENTS if base.device.type == "cpu" else COMPONENTS_GPU) // max(1, base.shape[1]))
+    parts = [_scores(queries[b[p : p + step]], base[j[p : p + step]]) for p in range(0, b.shape[0], step)]
+    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=base.device)
+
+
+def _scores(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    whole = left.shape[1] // SUMS * SUMS
+    products = left.double().mul_(right.double())
+    sums = torch.zeros(left.shape[0], SUMS, dtype=torch.float64, device=left.device)
+    for k in range(0, whole, SUMS):
+        sums += products[:, k : k + SUMS]
+    while sums.shape[1] > 1:
+        half = sums.shape[1] // 2
+        sums = sums[:, :half] + sums[:, half:]
+    total = sums[:, 0]
+    for k in range(whole, left.shape[1]):
+        total = total + products[:, k]
+    return total
+
+
+def _row_by_row(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int) -> TopK:
+    """`nearest_by_torch` with every row scored that a rough score leaves in doubt."""
+    refuse_infinite(queries, "queries")
+    found = [_block(queries[b : b + QUERY_TILE], base, k, tile) for b in range(0, queries.shape[0], QUERY_TILE)]
+    return TopK(torch.cat([f.ids for f in found]), torch.cat([f.scores for f in found]))
+
+
+def _block(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int) -> TopK:
+    """A block of queries, tile after tile of the base in ascending rows."""
+    best = topk_rows(queries.new_zeros(queries.shape[0], 0), k)
+    length = torch.linalg.vector_norm(queries.double(), dim=1)
+    for lo in range(0, base.shape[0], tile):
+        rows = base[lo : lo + tile].float()
+        lengths = torch.linalg.vector_norm(rows, dim=1)
+        if not bool(torch.isfinite(lengths).all()):
+            refuse_infinite(rows, "base", lo)
+        slack = _slack(queries, length, lengths.max().double())
+        best = best_of_two(best, _tile_best(queries, rows, best, slack, k, lo), k)
+    return best
+
+
+def _tile_best(queries: torch.Tensor, rows: torch.Tensor, best: TopK, slack: torch.Tensor, k: int, lo: int) -> TopK:
+    """The k best of one tile among the rows that may beat `best`; slack f64[B]: the error of a rough score."""
+    rough = queries @ rows.T
+    if bool(rough.sum().isfinite()):
+        kth = topk_rows(rough, min(k, rough.shape[1])).scores[:, -1].double()
+        reach = torch.maximum(best.scores[:, -1].double(), kth - slack) - slack
+    else:  # f32 has no room for the sums: every row is in doubt
+        reach = torch.full_like(slack, -torch.inf)
+        rough.zero_()
+    b, j = (rough >= reach[:, None]).nonzero().T
+    exact = scores_of(queries, b, rows, j).float()
+    count = torch.bincount(b, minlength=queries.shape[0])
+    place = torch.arange(b.shape[0], device=b.device) - (count.cumsum(0) - count)[b]
+    table = torch.full((queries.shape[0], int(count.max())), -torch.inf, device=b.device)
+    table[b, place] = exact
+    found = topk_rows(table, k)  # places rise with rows, so equal scores keep their order
+    ids = torch.full(table.shape, -1, dtype=torch.int64, device=b.device)
+    ids[b, place] = j + lo
+    if not ids.shape[1]:
+        return found
+    return TopK(torch.where(found.ids >= 0, ids.gather(1, found.ids.clamp(min=0).long()), -1).int(), found.scores)

@@ -1,0 +1,152 @@
+"""Personalized PageRank of many questions at once, with a proved bound on the error.
+
+Row b of the result is the vector p with p = (1-d) pi_b + d (P^T p + lost(p) pi_b), where P is the adjacency with each
+row divided by its sum, pi_b the restart distribution of question b, and lost(p) the mass of p on nodes without
+outgoing weight (dangling and isolated ones): that mass returns to pi_b. See `pagerank_plan` for the solvers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.backend import chosen
+from gpu_rag.graph.nearest import MOST_BEST, topk_rows
+from gpu_rag.graph.pagerank.graph import PageRankGraph, prepare
+from gpu_rag.graph.pagerank.job import Job, Options, pick_implementation
+from gpu_rag.graph.pagerank.teleport import teleport_of
+from gpu_rag.types import CSR, Ragged, TopK
+
+__all__ = ["PageRankGraph", "pagerank_topk", "personalized_pagerank", "pick_implementation", "prepare"]
+
+
+def personalized_pagerank(
+    csr: CSR | PageRankGraph,
+    seeds: Ragged | None = None,
+    weights: Ragged | None = None,
+    *,
+    prior: torch.Tensor | None = None,
+    damping: float = 0.85,
+    tol: float = 1e-6,
+    max_iter: int = 200,
+    solver: str = "auto",
+    block: int = 64,
+    implementation: str = "auto",
+    threads: int = 1,
+    state: str = "auto",
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """PageRank of every node for B questions: f32[B, N] on the device of the graph.
+
+    csr: the adjacency, edges from row to column; or `prepare(csr)`, which is then not checked again.
+    seeds: Ragged of nodes i32/i64, a list a question; weights: Ragged of floats >= 0 with the same offsets, scaled to
+    sum to 1 in each list (all alike if None; a node given twice counts twice). prior: float[B, N] >= 0 instead of
+    seeds, rows scaled likewise. An empty list, or a prior row of zeros, gives a row of zeros.
+    damping: d in [0, 1). tol: each row has |row - p|_1 <= tol, for tol in [1e-12, 1]; it is proved by a residual
+    computed in f64, apart from the rounding of the result to f32 (at most 6e-8). Rows sum to 1 (to 1e-5).
+    From damping .999 on, rounding in f64 may keep a proof above 1e-12; the error then names a tol that was reached.
+    max_iter: most steps a question, up to 10^6. solver: power | chebyshev (symmetric graphs) | sor (numba) | auto: sor
+    on numba, else chebyshev on a symmetric graph, else power. Self-loops slow sor down: at damping .99 it may need more
+    than 200 steps where chebyshev does not. block: questions alive at once for scipy and torch; numba takes 32 at a
+    time, in rows of 32, of 8 or of one. threads: tiles solved at once (inside a tile, torch follows
+    torch.set_num_threads).
+    implementation: numba | scipy | torch | auto, or cugraph, which finds the start on a GPU: see `cugraph`.
+    state: f32 | f16 (implementation torch) | auto: f32, until a figure of a GPU says otherwise. f16 takes the first
+    steps in a state of half the bytes, a number of them that depends on damping, tol, max_iter and solver alone; steps
+    in f32 follow, and the error is proved as without them.
+    out: f32[B, N], contiguous, on the device of the graph: it is filled and returned, so that a repeated call does not
+    pay for fresh memory; after an error its content is undefined.
+    A row has the same bits alone, in any batch, at any place and with any number of threads (cugraph's has not).
+    Raises BadInput (graph, seeds, weights, prior), UsageError (options), MissingBackend, and GpuRagError when a row
+    is not within `tol` after `max_iter` steps. Memory: the result, and two states [N, block] (numba: one [N, 32],
+    [N, 8] or [N] a thread).
+
+    Path 0 - 1 - 2 and node 3 alone, d = 0.5, seed 0: [0.5833, 0.3333, 0.0833, 0].
+    """
+    options = Options(damping, tol, max_iter, solver, block, threads, state)
+    job = _job(csr, seeds, weights, prior, implementation, options)
+    graph = job.graph
+    shape = (job.teleport.batch, graph.n)
+    if out is not None:
+        _check_out(out, shape, graph.device, prior)
+    job.check_room(0 if out is not None else 4 * shape[0] * shape[1])
+    result = torch.empty(shape, dtype=torch.float32, device=graph.device) if out is None else out
+
+    def solve(first: int, last: int) -> None:
+        job.solve(first, last, result[first:last], 0)
+
+    job.run(solve)
+    return result
+
+
+def _check_out(out: torch.Tensor, shape: tuple[int, int], device: torch.device, prior: torch.Tensor | None) -> None:
+    given = f"{out.dtype} {tuple(out.shape)} on {out.device}, strides {out.stride()}"
+    if out.dtype != torch.float32 or out.shape != shape or out.device != device or not out.is_contiguous():
+        raise BadInput("out does not fit the result", given=given, expected=f"f32 {shape} on {device}, contiguous")
+    if prior is not None and prior.untyped_storage().data_ptr() == out.untyped_storage().data_ptr():
+        raise BadInput("out and the prior share memory", given=given, expected="memory of its own")
+
+
+def pagerank_topk(
+    csr: CSR | PageRankGraph,
+    seeds: Ragged | None = None,
+    weights: Ragged | None = None,
+    *,
+    k: int,
+    ids: tuple[int, int] | None = None,
+    prior: torch.Tensor | None = None,
+    damping: float = 0.85,
+    tol: float = 1e-6,
+    max_iter: int = 200,
+    solver: str = "auto",
+    block: int = 64,
+    implementation: str = "auto",
+    threads: int = 1,
+    state: str = "auto",
+    settle: bool = False,
+) -> TopK:
+    """The k best nodes of `personalized_pagerank` in the range ids = (lo, hi), lo <= node < hi (all nodes if None).
+
+    Same arguments and errors; ids of the result are nodes of the graph. Equal to `topk_rows` of the whole result with
+    the same bits, but only one tile of it is alive at a time (`threads` tiles with numba). Nodes of score 0 count
+    like any other; a question without seeds gets only padding (-1, -inf).
+    settle: a question stops as soon as its k best are proved to be the k best: its proved L1 error is smaller than the
+    gap between the k-th score and the next one of the range, and no two scores can change by more than that error
+    together. The set of ids is then exact; the scores, and with them the order inside the k, are those of that moment,
+    off by less than the gap. A gap below `tol`, a tie for instance, cannot be seen: such a question ends at `tol` as
+    without `settle`, and so does one whose range has no more than k nodes. A question needs a fifth to a third fewer
+    steps at damping .85, but a tile ends with its slowest question: it pays for a few questions, not for full tiles.
+    """
+    options = Options(damping, tol, max_iter, solver, block, threads, state)
+    job = _job(csr, seeds, weights, prior, implementation, options)
+    graph, teleport = job.graph, job.teleport
+    lo, hi = (0, graph.n) if ids is None else ids
+    if not 0 <= lo <= hi <= graph.n:
+        raise BadInput("the range of nodes is not in the graph", given=f"ids=({lo}, {hi})", expected=f"0..{graph.n}")
+    if not 0 <= k <= MOST_BEST:
+        raise BadInput("the number of results is out of range", given=f"k={k}", expected=">= 0 and < 2^31")
+    job.check_room(8 * teleport.batch * k)
+    best_ids = torch.empty(teleport.batch, k, dtype=torch.int32, device=graph.device)
+    scores = torch.empty(teleport.batch, k, dtype=torch.float32, device=graph.device)
+
+    def solve(first: int, last: int) -> None:
+        rows = torch.empty(last - first, hi - lo, dtype=torch.float32, device=graph.device)
+        job.solve(first, last, rows, lo, k if settle and 0 < k < hi - lo else None)
+        empty = torch.from_numpy(teleport.is_empty(np.arange(first, last))).to(graph.device)
+        rows[empty] = -torch.inf
+        best = topk_rows(rows, k, lo=lo)
+        best_ids[first:last], scores[first:last] = best.ids, best.scores
+
+    job.run(solve)
+    return TopK(best_ids, scores)
+
+
+def _job(
+    csr: CSR | PageRankGraph, seeds: Ragged | None, weights: Ragged | None, prior: torch.Tensor | None,
+    implementation: str, options: Options,
+) -> Job:  # fmt: skip
+    """Checks every input before any work."""
+    by = chosen("personalized_pagerank", pick_implementation(csr, implementation))
+    graph = prepare(csr)
+    return Job(graph, teleport_of(graph, seeds, weights, prior), by, options)

@@ -1,0 +1,209 @@
+"""One call of PageRank: its arguments checked, its implementation and solver chosen, its tiles run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from gpu_rag.errors import BadInput, MissingBackend, UsageError
+from gpu_rag.graph.common.backend import check_threads, has_numba, preferred
+from gpu_rag.graph.memory import check_room
+from gpu_rag.graph.nearest import topk_rows
+from gpu_rag.graph.pagerank.cugraph import check_available, tile_maker
+from gpu_rag.graph.pagerank.graph import PageRankGraph
+from gpu_rag.graph.pagerank.plan import Array, Plan, plan_of
+from gpu_rag.graph.pagerank.questions import Unsolved, least_mass, solve_columns, solve_questions
+from gpu_rag.graph.pagerank.solve import Gaps, Tile
+from gpu_rag.graph.pagerank.teleport import Teleport
+from gpu_rag.types import CSR
+
+IMPLEMENTATIONS = ("numba", "scipy", "torch", "cugraph")
+SOLVERS = ("power", "chebyshev", "sor")
+STATES = ("f32", "f16")
+MOST_STEPS = 10**6  # that a call may allow: the factor of every step is held
+F32_STEPS = 2.0**-22  # a few units of f32: rounding cannot exchange two scores that differ by more
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of one call; making one checks them. Raises BadInput."""
+
+    damping: float
+    tol: float
+    max_iter: int
+    solver: str
+    block: int
+    threads: int
+    state: str = "auto"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.damping < 1:
+            raise BadInput("damping is out of range", given=self.damping, expected="0 <= damping < 1")
+        if not 1e-12 <= self.tol <= 1:
+            raise BadInput("tol is out of range", given=self.tol, expected="1e-12 <= tol <= 1")
+        for name in ("max_iter", "block"):
+            if getattr(self, name) < 1:
+                raise BadInput(f"{name} is out of range", given=getattr(self, name), expected=">= 1")
+        check_threads(self.threads)
+        if self.max_iter > MOST_STEPS:
+            raise BadInput("max_iter is out of range", given=self.max_iter, expected=f"<= {MOST_STEPS:,}")
+        if self.solver not in (*SOLVERS, "auto"):
+            raise UsageError("no such solver", given=self.solver, expected=", ".join((*SOLVERS, "auto")))
+        if self.state not in (*STATES, "auto"):
+            raise UsageError("no such state", given=self.state, expected=", ".join((*STATES, "auto")))
+
+
+def pick_implementation(csr: CSR | PageRankGraph, implementation: str = "auto") -> str:
+    """Which implementation runs on the device of a graph: see `pick_on`."""
+    return pick_on(csr.device if isinstance(csr, PageRankGraph) else csr.indptr.device, implementation)
+
+
+def pick_on(device: torch.device, implementation: str = "auto") -> str:
+    """Which implementation runs on a device: numba | scipy | torch | cugraph.
+
+    auto: what is preferred for the family `pagerank` (see `backend`), else numba on the CPU where it is installed, or
+    scipy there; torch on any other device. cugraph is not reproducible, so only its name means it. Raises
+    MissingBackend, or UsageError for one that cannot take this device.
+    """
+    implementation = preferred("pagerank", implementation)
+    if implementation not in (*IMPLEMENTATIONS, "auto"):
+        raise UsageError("no such PageRank", given=implementation, expected=", ".join((*IMPLEMENTATIONS, "auto")))
+    on_cpu = device.type == "cpu"
+    if implementation == "auto":
+        return ("numba" if has_numba() else "scipy") if on_cpu else "torch"
+    if implementation == "numba" and not has_numba():
+        raise MissingBackend("numba is not installed", do="pip install 'gpu-rag[cpu]'")
+    if implementation == "cugraph":
+        check_available(device)
+    elif implementation != "torch" and not on_cpu:
+        raise UsageError(f"{implementation} works on the CPU", given=f"a graph on {device}", expected="torch or auto")
+    return implementation
+
+
+def _pick_solver(solver: str, implementation: str, graph: PageRankGraph) -> str:
+    if solver == "auto":
+        return "sor" if implementation == "numba" else "chebyshev" if graph.symmetric else "power"
+    if solver == "sor" and implementation != "numba":
+        raise UsageError("sor works row by row", given=f"implementation={implementation}", expected="numba")
+    if solver == "chebyshev" and not graph.symmetric:
+        raise BadInput("chebyshev needs a symmetric graph", given="a directed one", expected="power, sor or auto")
+    return solver
+
+
+def _check_state(state: str, implementation: str) -> None:
+    if state == "f16" and implementation != "torch":
+        raise UsageError("f16 states are torch's", given=f"implementation={implementation}", expected="torch, or f32")
+
+
+class Job:
+    """One call: what to solve and by what. `run` calls back once a tile."""
+
+    def __init__(self, graph: PageRankGraph, teleport: Teleport, implementation: str, options: Options):
+        self.graph, self.teleport, self.implementation, self.threads = graph, teleport, implementation, options.threads
+        self.plan = plan_of(
+            _pick_solver(options.solver, implementation, graph), options.damping, options.tol, options.max_iter,
+            symmetric=graph.symmetric, known_mass=graph.symmetric or not graph.has_dangling,
+        )  # fmt: skip
+        fits_f32 = self.plan.fits_f32 and graph.in_range
+        self.dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64) if fits_f32 else (torch.float64,)
+        _check_state(options.state, implementation)
+        self.f16_steps = self.plan.f16_steps if options.state == "f16" and graph.in_range else 0
+        self.width, self.new_tile = _tile_maker(
+            graph, teleport, self.plan, implementation, options.block, self.dtypes, self.f16_steps
+        )
+
+    def check_room(self, result: int) -> None:
+        """Raises BadInput where a result of so many bytes and the states of all threads cannot fit."""
+        tiles = -(-self.teleport.batch // self.width)
+        states = 1 if self.plan.in_place else 2
+        least = result + states * min(self.threads, tiles) * self.graph.n * self.width * self.dtypes[0].itemsize
+        check_room(
+            least, self.graph.device, f"{self.graph.n:,} nodes", "ask fewer questions or a smaller block at a time"
+        )
+
+    def run(self, solve: Callable[[int, int], None]) -> None:
+        """Calls solve(first, last) for the questions of each tile, on `threads` threads; the first error is raised."""
+        tiles = [(i, min(i + self.width, self.teleport.batch)) for i in range(0, self.teleport.batch, self.width)]
+        if self.threads == 1 or len(tiles) < 2:
+            for first, last in tiles:
+                solve(first, last)
+            return
+        with ThreadPoolExecutor(self.threads) as pool:
+            # in the caller's context, so that `recording` hears of the kernels that run in threads
+            for done in [pool.submit(copy_context().run, solve, first, last) for first, last in tiles]:
+                done.result()
+
+    def solve(self, first: int, last: int, result: torch.Tensor, lo: int, settle: int | None = None) -> None:
+        """Writes the PageRank of questions first..last, nodes lo.., into `result`; columns that f32 cannot bring
+        within the tolerance are solved again in f64. settle: a question may stop when its best `settle` are known."""
+
+        def solve_in(dtype: torch.dtype, questions: Array, rows: Array) -> Unsolved:
+            return self._solve_in(dtype, questions, rows, result, lo, settle)
+
+        solve_questions(self.teleport, self.plan, self.dtypes, first, last, result, solve_in)
+
+    def _solve_in(
+        self, dtype: torch.dtype, questions: Array, rows: Array, result: torch.Tensor, lo: int, settle: int | None
+    ) -> Unsolved:
+        tile = self.new_tile(dtype, questions, result, lo)
+        taken = self.f16_steps if dtype == self.dtypes[0] else 0
+        plan = self.plan.for_f32(taken) if dtype == torch.float32 else self.plan
+        gaps = None if settle is None else gaps_of(result, settle)
+        least = self.least_mass(questions, tile.width)
+        return solve_columns(tile, plan, questions, rows, least, result, gaps, taken)
+
+    def least_mass(self, questions: Array, width: int) -> Array:
+        """See `pagerank_questions.least_mass`."""
+        dangling = self.graph.dangling if self.graph.has_dangling else None
+        return least_mass(self.plan, self.teleport, dangling, questions, width)
+
+
+def gaps_of(result: torch.Tensor, k: int) -> Gaps:
+    """The gap between the k-th and the next score of rows of `result`, 0 < k < its width."""
+
+    def gaps(rows: Array, scale: Array) -> Array:
+        best = (
+            topk_rows(result[torch.from_numpy(rows).to(result.device)], k + 1).scores[:, k - 1 :].double().cpu().numpy()
+        )
+        return np.asarray(((best[:, 0] - best[:, 1]) - F32_STEPS * best[:, 0]) * scale)
+
+    return gaps
+
+
+TileMaker = Callable[[torch.dtype, Array, torch.Tensor, int], Tile]
+
+
+def _tile_maker(
+    graph: PageRankGraph,
+    teleport: Teleport,
+    plan: Plan,
+    implementation: str,
+    block: int,
+    dtypes: tuple[torch.dtype, ...],
+    f16_steps: int,
+) -> tuple[int, TileMaker]:
+    """Width of a tile, and what makes one of (dtype, questions, result, lo); in dtypes[0] it has done `f16_steps`."""
+    if implementation == "numba":
+        from gpu_rag.graph.pagerank.numba import NumbaTile, lanes_for, view_of
+
+        return lanes_for(teleport.batch), lambda dtype, questions, result, lo: NumbaTile(
+            view_of(graph, dtype), plan, teleport, questions, result.numpy(), lo
+        )
+    if implementation == "cugraph":
+        return block, tile_maker(graph, teleport, plan, block)
+    from gpu_rag.graph.pagerank.matrix import MatrixTile, ScipyProduct, TorchProduct
+
+    product = ScipyProduct(graph) if implementation == "scipy" else TorchProduct(graph)
+
+    def make(dtype: torch.dtype, questions: Array, result: torch.Tensor, lo: int) -> Tile:
+        tile = MatrixTile(graph, product, plan, teleport, questions, result, lo, block, dtype)
+        if f16_steps and dtype == dtypes[0]:
+            tile.step_in_f16(f16_steps)
+        return tile
+
+    return block, make

@@ -1,0 +1,134 @@
+"""Tiles of PageRank by a sparse matrix product: scipy on the CPU, torch and Triton on any device."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from gpu_rag_kernels.ppr_spmm import Restart, finish_step, ppr_step
+
+from gpu_rag.graph.pagerank.graph import PageRankGraph
+from gpu_rag.graph.pagerank.plan import COARSE_GAP, ROUNDING, Array, Plan
+from gpu_rag.graph.pagerank.teleport import Teleport
+
+F16_ROOM = 2.0**14  # f16 ends at 4 times this; an iterate stays below 3 times the largest that pi / degree can be
+
+
+class ScipyProduct:
+    """Steps (see `ppr_step`) by scipy's CSR times dense."""
+
+    def __init__(self, graph: PageRankGraph):
+        self.graph = graph
+        self.matrices: dict[torch.dtype, Any] = {}
+
+    def __call__(
+        self, x: torch.Tensor, y: torch.Tensor, restart: Restart, damping: float, degree: torch.Tensor,
+        inverse: torch.Tensor, omega: torch.Tensor, *, scale: float = 1.0, measured: bool = True,
+    ) -> torch.Tensor | None:  # fmt: skip
+        dtype = inverse.dtype
+        if dtype not in self.matrices:
+            self.matrices[dtype] = _scipy_matrix(self.graph, dtype)
+        pulled = torch.from_numpy(self.matrices[dtype] @ x.to(dtype).numpy())
+        return finish_step(pulled, x, y, restart, damping, degree, inverse, omega, scale, measured)
+
+
+def _scipy_matrix(graph: PageRankGraph, dtype: torch.dtype) -> Any:
+    from scipy.sparse import csr_matrix
+
+    pull = graph.pull
+    weight = torch.ones(pull.m) if pull.weight is None else pull.weight
+    shape = (graph.n, graph.n)
+    return csr_matrix((weight.to(dtype).numpy(), pull.indices.numpy(), pull.indptr.numpy()), shape=shape)
+
+
+class TorchProduct:
+    """Steps by the kernel `ppr_step`."""
+
+    def __init__(self, graph: PageRankGraph):
+        self.graph = graph
+
+    def __call__(
+        self, x: torch.Tensor, y: torch.Tensor, restart: Restart, damping: float, degree: torch.Tensor,
+        inverse: torch.Tensor, omega: torch.Tensor, *, scale: float = 1.0, measured: bool = True,
+    ) -> torch.Tensor | None:  # fmt: skip
+        return ppr_step(self.graph.pull, x, y, restart, damping, degree, inverse, omega, scale=scale, measured=measured)
+
+
+class MatrixTile:
+    """`Tile` of `width` questions over a product. result: f32[>= questions, hi - lo] on the graph's device."""
+
+    def __init__(
+        self, graph: PageRankGraph, product: ScipyProduct | TorchProduct, plan: Plan, teleport: Teleport,
+        questions: Array, result: torch.Tensor, lo: int, width: int, dtype: torch.dtype,
+    ):  # fmt: skip
+        self.product, self.plan, self.damping, self.result, self.lo = product, plan, plan.damping, result, lo
+        self.width = width
+        self.slack, self.coarsest = (ROUNDING, COARSE_GAP) if dtype == torch.float32 else (0.0, 0.0)
+        self.scale = graph.scale[:, None]
+        self.degrees = {t: (graph.scale.to(t), (1 / graph.scale).to(t)) for t in {dtype, torch.float64}}
+        nodes, pi = _restart_rows(teleport, questions, width, graph)
+        at = torch.full((graph.n,), -1, dtype=torch.int32, device=graph.device)
+        at[nodes] = torch.arange(nodes.shape[0], dtype=torch.int32, device=graph.device)
+        self.restart = Restart(pi.to(dtype), at, of_all=teleport.prior is not None)
+        self.x = torch.zeros(graph.n, width, dtype=dtype, device=graph.device)
+        lost = graph.dangling[nodes, None] if plan.known_mass else torch.zeros_like(nodes[:, None], dtype=torch.bool)
+        self.x[nodes] = (torch.where(lost, pi * (1 - plan.damping), pi) / self.scale[nodes]).to(dtype)
+        self.y = torch.zeros_like(self.x)
+
+    def step_in_f16(self, n_steps: int) -> None:
+        """The first steps of all columns, with a state of half the bytes of f32 and sums in f32.
+
+        V = q / degree is at most 1 / the least degree, and three times that on the way of Chebyshev's iteration (an
+        iterate is no farther from the fixpoint than the start, in the norm of sqrt(degree) V): times `scale` it is in
+        the range of f16. What is rounded off or lost below 2^-24 is found again by the steps that must follow. Each
+        step's rounding fades like the start's error, see `pagerank_plan`.
+        """
+        scale = F16_ROOM * 2.0 ** math.floor(math.log2(float(self.scale.min()))) if len(self.scale) else 1.0
+        x, y = (a.mul(scale).half() for a in (self.x, self.y))
+        degree, inverse = (a.float() for a in self.degrees[torch.float64])
+        omegas = torch.from_numpy(np.tile(self.plan.omega[:n_steps, None], self.width)).to(inverse)
+        for omega in omegas:
+            self.product(x, y, self.restart, self.damping, degree, inverse, omega, scale=scale, measured=False)
+            x, y = y, x
+        self.x, self.y = (a.to(self.x.dtype).div_(scale) for a in (x, y))
+
+    def sweep(self, omegas: Array, fine: bool) -> Array:
+        """See `Tile.sweep`."""
+        degree, inverse = self.degrees[torch.float64 if fine else self.x.dtype]
+        change = None
+        for left, omega in zip(range(len(omegas) - 1, -1, -1), torch.from_numpy(omegas).to(inverse)):  # one copy a look
+            change = self.product(
+                self.x, self.y, self.restart, self.damping, degree, inverse, omega, measured=left == 0
+            )
+            self.x, self.y = self.y, self.x
+        return self._sizes(change)
+
+    def _sizes(self, change: torch.Tensor | None) -> Array:
+        return np.full(self.width, np.inf) if change is None else np.asarray(change.cpu().numpy())
+
+    def check(self, rows: Array) -> tuple[Array, Array]:
+        """See `Tile.check`."""
+        degree, inverse = self.degrees[torch.float64]
+        q = torch.zeros_like(self.x, dtype=torch.float64)
+        gap = self.product(self.x, q, self.restart, self.damping, degree, inverse, torch.ones_like(q[0]))
+        q.mul_(degree[:, None])
+        lanes = np.flatnonzero(rows >= 0)
+        to, lane = (torch.from_numpy(a).to(q.device) for a in (rows[lanes], lanes))
+        kept = q[self.lo : self.lo + self.result.shape[1]]
+        self.result[to] = kept[:, lane].T.float()
+        return self._sizes(gap), q.sum(0).cpu().numpy()
+
+
+def _restart_rows(
+    teleport: Teleport, questions: Array, width: int, graph: PageRankGraph
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The nodes at which any of the questions restarts, i64[S] ascending, and their probabilities f64[S, width]."""
+    if teleport.prior is not None:
+        return torch.arange(graph.n, device=graph.device), teleport.dense(questions, width, graph)
+    node, lane, mass = teleport.entries(questions)
+    nodes, row = np.unique(node, return_inverse=True)
+    pi = np.zeros((len(nodes), width))
+    np.add.at(pi, (row, lane), mass)
+    return torch.from_numpy(nodes).to(graph.device), torch.from_numpy(pi).to(graph.device)

@@ -1,0 +1,118 @@
+"""Tiles of PageRank on the CPU by numba: up to 32 questions side by side in each row of the state, as many as asked.
+
+A pass reads the state of a node once for each edge, at random: the fewer bytes a row has, the more of it is in a cache.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from gpu_rag_kernels.pagerank.numba import begin, finish, sweep, sweep_until
+
+from gpu_rag.graph.pagerank.graph import PageRankGraph
+from gpu_rag.graph.pagerank.plan import COARSE_GAP, ROUNDING, Array, Plan
+from gpu_rag.graph.pagerank.teleport import Teleport
+
+LANES = (1, 8, 32)  # questions that a row of the state can hold
+_CACHE_LINE = 64
+
+
+def lanes_for(n_questions: int) -> int:
+    """How many questions a row of the state holds; a question's bits do not depend on it."""
+    return next((lanes for lanes in LANES if lanes >= n_questions), LANES[-1])
+
+
+class NumbaGraph:
+    """Views of a prepared graph for the kernels, in the dtype of the state. Shared by threads; read only."""
+
+    def __init__(self, graph: PageRankGraph, dtype: Any):
+        self.n, self.graph, self.dtype = graph.n, graph, np.dtype(dtype)
+        pull = graph.pull
+        self.indptr, self.indices = pull.indptr.contiguous().numpy(), pull.indices.contiguous().numpy()
+        self.weight = None if pull.weight is None else pull.weight.contiguous().numpy()
+        self.scale64 = graph.scale.numpy()
+        self.inverse64 = 1 / self.scale64
+        self.scale, self.inverse = (a.astype(dtype, copy=False) for a in (self.scale64, self.inverse64))
+        self.dangling = graph.dangling.numpy()
+
+
+def view_of(graph: PageRankGraph, dtype: torch.dtype) -> NumbaGraph:
+    """The view of a graph for a state in f32 or f64, kept with it: dividing all degrees takes as long as a sweep."""
+    if dtype not in graph.views:
+        graph.views[dtype] = NumbaGraph(graph, np.float32 if dtype == torch.float32 else np.float64)
+    view: NumbaGraph = graph.views[dtype]
+    return view
+
+
+class NumbaTile:
+    """`Tile` of up to 32 questions. result: f32[>= questions, hi - lo], where the checks write nodes lo..hi."""
+
+    def __init__(self, graph: NumbaGraph, plan: Plan, teleport: Teleport, questions: Array, result: Array, lo: int):
+        self.graph, self.result, self.lo = graph, result, lo
+        self.slack, self.coarsest = (ROUNDING, COARSE_GAP) if graph.dtype == np.float32 else (0.0, 0.0)
+        self.damping, self.width = plan.damping, lanes_for(len(questions))
+        self.lanes = (0,) * self.width
+        self.x = _state(graph.n, self.width, graph.dtype)
+        self.y = self.x if plan.in_place else _state(graph.n, self.width, graph.dtype)
+        self.at = np.zeros(graph.n, np.int32)
+        self.source = self._start(plan, teleport, questions)
+
+    def _start(self, plan: Plan, teleport: Teleport, questions: Array) -> Array:
+        """Sets x to pi (to its own fixpoint on dangling nodes of a symmetric graph) and returns the rows of (1-d) pi;
+        row 0 is zero, for the nodes without any."""
+        g = self.graph
+        if teleport.prior is None:
+            source: Array = begin(
+                teleport.offsets, teleport.nodes, teleport.mass, questions, plan.damping, plan.known_mass, g.dangling,
+                g.scale64, self.at, self.x,
+            )  # fmt: skip
+            return source
+        pi = teleport.dense(questions, self.width, g.graph).numpy()
+        self.at[:] = np.arange(1, g.n + 1)
+        source = np.zeros((g.n + 1, self.width), g.dtype)
+        source[1:] = (1 - plan.damping) * pi
+        first = np.where(g.dangling[:, None], 1 - plan.damping, 1.0) if plan.known_mass else 1.0
+        self.x[:] = first * pi / g.scale64[:, None]
+        return source
+
+    def sweep(self, omegas: Array, fine: bool) -> Array:
+        """See `Tile.sweep`."""
+        g, change = self.graph, np.zeros(self.width)
+        scale, inverse = (g.scale64, g.inverse64) if fine else (g.scale, g.inverse)
+        for omega in omegas.astype(g.dtype):
+            change[:] = 0
+            sweep(
+                g.indptr, g.indices, g.weight, scale, inverse, self.at, scale.dtype.type(self.damping), self.source,
+                omega, self.x, self.y, change, self.lanes,
+            )  # fmt: skip
+            self.x, self.y = self.y, self.x
+        return change
+
+    def sweep_until(
+        self, omegas: Array, going: Array, steps: Array, last: Array, predicted: Array, enough: Array, fine: bool
+    ) -> None:
+        """See `SweepUntil`."""
+        g = self.graph
+        scale, inverse = (g.scale64, g.inverse64) if fine else (g.scale, g.inverse)
+        sweep_until(
+            g.indptr, g.indices, g.weight, scale, inverse, self.at, scale.dtype.type(self.damping), self.source, self.x,
+            omegas, going, steps, last, predicted, enough, self.lanes,
+        )  # fmt: skip
+
+    def check(self, rows: Array) -> tuple[Array, Array]:
+        """See `Tile.check`."""
+        g, gap, mass = self.graph, np.zeros(self.width), np.zeros(self.width)
+        finish(
+            g.indptr, g.indices, g.weight, g.scale64, self.at, self.damping, self.source, self.x, self.lo,
+            rows, self.result, gap, mass, self.lanes,
+        )  # fmt: skip
+        return gap, mass
+
+
+def _state(n: int, width: int, dtype: np.dtype[Any]) -> Array:
+    """Zeros [n, width] that start on a cache line, so that a row of 32 f32 is two lines and not three."""
+    raw = torch.zeros(n * width * dtype.itemsize + _CACHE_LINE, dtype=torch.uint8).numpy()
+    start = -raw.ctypes.data % _CACHE_LINE
+    return raw[start : start + n * width * dtype.itemsize].view(dtype).reshape(n, width)

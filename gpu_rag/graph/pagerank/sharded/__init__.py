@@ -1,0 +1,218 @@
+"""Personalized PageRank of a graph whose rows are spread over several GPUs or machines, with a proved error.
+
+One process a GPU (torchrun), a process group of torch.distributed, and on every rank the same calls. A step is the
+product of a rank's rows with the state of all ranks, followed by one gather of the new rows: 4 N bytes a question.
+It has run on CPUs with gloo; it has NOT yet run on GPUs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import torch
+
+from gpu_rag.errors import BadInput, UsageError
+from gpu_rag.graph.common.backend import chosen
+from gpu_rag.graph.nearest import topk_rows
+from gpu_rag.graph.pagerank.job import Options
+from gpu_rag.graph.pagerank.plan import Array, plan_of
+from gpu_rag.graph.pagerank.questions import Unsolved, least_mass, solve_columns, solve_questions
+from gpu_rag.graph.pagerank.sharded.edges import shard_edges
+from gpu_rag.graph.pagerank.sharded.graph import Shard, shard_graph
+from gpu_rag.graph.pagerank.sharded.tile import ShardedTile, residual
+from gpu_rag.graph.pagerank.teleport import Teleport, teleport_of_seeds
+from gpu_rag.types import Ragged, TopK
+
+__all__ = [
+    "IMPLEMENTATIONS",
+    "Shard",
+    "gather_rows",
+    "pagerank_residual_sharded",
+    "pagerank_topk_sharded",
+    "personalized_pagerank_sharded",
+    "shard_edges",
+    "shard_graph",
+]
+
+IMPLEMENTATIONS = ("torch", "cugraph")
+
+
+def personalized_pagerank_sharded(
+    shard: Shard,
+    seeds: Ragged,
+    weights: Ragged | None = None,
+    *,
+    damping: float = 0.85,
+    tol: float = 1e-6,
+    max_iter: int = 200,
+    solver: str = "auto",
+    block: int = 64,
+    implementation: str = "torch",
+    start: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """PageRank for B questions of the nodes of this rank, shard.lo <= v < shard.hi: f32[B, rows] on its device.
+
+    To be called by every rank of the group with the same arguments (checked; `start` apart). seeds, weights, damping,
+    tol, max_iter and block as in `personalized_pagerank`, with the same meaning and proof of the error: every rank
+    comes to the same bound. solver: power | chebyshev (symmetric graphs) | auto.
+    implementation: torch, or cugraph, which lets cuGraph find the start (see `cugraph_multi`) and is not
+    reproducible. start: an estimate f32[B, rows of this rank] to begin with, such as the result at another tol.
+    With torch a row has the same bits alone, in any batch and from run to run, and for any number of ranks as far as
+    the product of a row has: the CPU's and Triton's do. Of `personalized_pagerank` it is within `tol`, not equal.
+    Raises BadInput, UsageError, MissingBackend, and GpuRagError when a row is not within `tol` after max_iter steps,
+    each on every rank; a rank that dies leaves the others waiting until the timeout of their process group.
+    Memory a rank: its rows and the result; a state of 4 N block bytes (at most about twice that where rows are uneven),
+    and two more of that size while a step or a check is in f64.
+
+    Path 0 - 1 - 2 and node 3 alone on one rank, d = 0.5, seed 0: [0.5833, 0.3333, 0.0833, 0].
+    """
+    run = _Run(shard, seeds, weights, Options(damping, tol, max_iter, solver, block, 1), implementation, start)
+    result = torch.empty(seeds.batch, shard.rows, dtype=torch.float32, device=shard.device)
+    for first, last in run.tiles():
+        run.solve(first, last, result[first:last])
+    return result
+
+
+def pagerank_topk_sharded(
+    shard: Shard,
+    seeds: Ragged,
+    weights: Ragged | None = None,
+    *,
+    k: int,
+    ids: tuple[int, int] | None = None,
+    damping: float = 0.85,
+    tol: float = 1e-6,
+    max_iter: int = 200,
+    solver: str = "auto",
+    block: int = 64,
+    implementation: str = "torch",
+) -> TopK:
+    """The k best nodes of the whole graph in the range ids = (lo, hi), the same on every rank: ids i32, scores f32
+    [B, k], sorted by (-score, id), on the device of the rank.
+
+    Arguments, errors and reproducibility as in `personalized_pagerank_sharded`; equal to `topk_rows` of its rows side
+    by side. Ranks send their k best only; one tile of rows is alive at a time. A question without seeds gets padding.
+    """
+    lo, hi = (0, shard.n) if ids is None else ids
+    if not 0 <= lo <= hi <= shard.n:
+        raise BadInput("the range of nodes is not in the graph", given=f"ids=({lo}, {hi})", expected=f"0..{shard.n}")
+    if k < 0:
+        raise BadInput("a negative number of results", given=f"k={k}", expected=">= 0")
+    run = _Run(shard, seeds, weights, Options(damping, tol, max_iter, solver, block, 1), implementation, None)
+    first_own = min(max(lo, shard.lo), shard.hi)
+    last_own = max(first_own, min(hi, shard.hi))
+    best = TopK(
+        torch.empty(seeds.batch, k, dtype=torch.int32, device=shard.device),
+        torch.empty(seeds.batch, k, dtype=torch.float32, device=shard.device),
+    )
+    for first, last in run.tiles():
+        rows = torch.empty(last - first, shard.rows, dtype=torch.float32, device=shard.device)
+        run.solve(first, last, rows)
+        rows[torch.from_numpy(run.teleport.is_empty(np.arange(first, last))).to(rows.device)] = -torch.inf
+        here = rows[:, first_own - shard.lo : last_own - shard.lo]
+        best.ids[first:last], best.scores[first:last] = _merged(shard, topk_rows(here, k, lo=first_own), k)
+    return best
+
+
+def gather_rows(shard: Shard, rows: torch.Tensor) -> torch.Tensor:
+    """[B, N] on every rank, columns in the order of nodes, of the [B, rows of each rank] that a sharded op gives.
+
+    To be called by every rank, with one B and one dtype. Raises BadInput. Memory: twice the result.
+    """
+    if rows.dim() != 2 or rows.shape[1] != shard.rows:
+        raise BadInput("rows do not fit the shard", given=tuple(rows.shape), expected=f"[B, {shard.rows}]")
+    state = shard.gather_state(rows.T)
+    ends = zip(shard.bounds[:-1], shard.bounds[1:])
+    parts = [state[r * shard.stride : r * shard.stride + b - a] for r, (a, b) in enumerate(ends)]
+    return torch.cat(parts).T.contiguous()
+
+
+def pagerank_residual_sharded(
+    shard: Shard, ranks: torch.Tensor, seeds: Ragged, weights: Ragged | None = None, *, damping: float = 0.85
+) -> Array:
+    """f64[B], the same on every rank: how far rows f32[B, rows of this rank] are from a PageRank, in L1, by their
+    residual in f64 over 1 - d. It knows nothing of how they were computed."""
+    teleport = teleport_of_seeds(shard.n, seeds, weights)
+    if tuple(ranks.shape) != (seeds.batch, shard.rows):
+        expected = f"[{seeds.batch}, {shard.rows}]"
+        raise BadInput("ranks do not fit the shard", given=tuple(ranks.shape), expected=expected)
+    return residual(shard, ranks, teleport, np.arange(seeds.batch), damping) / (1 - damping)
+
+
+class _Run:
+    """One call: its inputs checked on all ranks, its tiles solved one after the other."""
+
+    def __init__(
+        self, shard: Shard, seeds: Ragged, weights: Ragged | None, options: Options, implementation: str,
+        start: torch.Tensor | None,
+    ):  # fmt: skip
+        self.shard, self.block = shard, options.block
+        self.teleport = teleport_of_seeds(shard.n, seeds, weights)
+        solver = _pick_solver(options.solver, shard)
+        known = shard.symmetric or not shard.has_dangling
+        self.plan = plan_of(
+            solver, options.damping, options.tol, options.max_iter, symmetric=shard.symmetric, known_mass=known
+        )
+        in_f32 = self.plan.fits_f32 and not shard.wide
+        self.dtypes = (torch.float32, torch.float64) if in_f32 else (torch.float64,)
+        shard.agree("seeds or options", _digest(self.teleport, (options, implementation)))
+        self.start = self._start(implementation, start)
+
+    def _start(self, implementation: str, start: torch.Tensor | None) -> torch.Tensor | None:
+        if implementation not in IMPLEMENTATIONS:
+            raise UsageError("no such PageRank of shards", given=implementation, expected=", ".join(IMPLEMENTATIONS))
+        shape = (self.teleport.batch, self.shard.rows)
+        if start is not None and (tuple(start.shape) != shape or start.device != self.shard.device):
+            given = f"{tuple(start.shape)} on {start.device}"
+            raise BadInput("start does not fit the shard", given=given, expected=f"{shape} on {self.shard.device}")
+        chosen("personalized_pagerank_sharded", implementation)
+        if implementation == "cugraph":
+            from gpu_rag.graph.pagerank.sharded.cugraph import estimates
+
+            return estimates(self.shard, self.teleport, self.plan)
+        return start
+
+    def tiles(self) -> list[tuple[int, int]]:
+        """(first, last) of each tile of questions."""
+        count = self.teleport.batch
+        return [(i, min(i + self.block, count)) for i in range(0, count, self.block)]
+
+    def solve(self, first: int, last: int, result: torch.Tensor) -> None:
+        """Writes own rows of questions first..last; columns that f32 cannot bring within the tolerance go on in f64."""
+
+        def solve_in(dtype: torch.dtype, questions: Array, rows: Array) -> Unsolved:
+            return self._solve_in(dtype, questions, rows, result)
+
+        solve_questions(self.teleport, self.plan, self.dtypes, first, last, result, solve_in)
+
+    def _solve_in(self, dtype: torch.dtype, questions: Array, rows: Array, result: torch.Tensor) -> Unsolved:
+        start = None if self.start is None else self.start[torch.from_numpy(questions).to(result.device)]
+        tile = ShardedTile(self.shard, self.plan, self.teleport, questions, result, self.block, dtype, start)
+        plan = self.plan.for_f32() if dtype == torch.float32 else self.plan
+        dangling = self.shard.dangling if self.shard.has_dangling else None
+        least = least_mass(self.plan, self.teleport, dangling, questions, self.block)
+        return solve_columns(tile, plan, questions, rows, least, result)
+
+
+def _pick_solver(solver: str, shard: Shard) -> str:
+    if solver == "sor":
+        raise UsageError("sor works row by row", given="solver=sor on shards", expected="power, chebyshev or auto")
+    if solver == "chebyshev" and not shard.symmetric:
+        raise BadInput("chebyshev needs a symmetric graph", given="a directed one", expected="power or auto")
+    return ("chebyshev" if shard.symmetric else "power") if solver == "auto" else solver
+
+
+def _digest(teleport: Teleport, options: object) -> int:
+    """63 bits of the questions and the options of a call."""
+    text = hashlib.sha256(repr(options).encode())
+    for array in (teleport.offsets, teleport.nodes, teleport.mass):
+        text.update(np.ascontiguousarray(array).tobytes())
+    return int.from_bytes(text.digest()[:8], "big") >> 1
+
+
+def _merged(shard: Shard, best: TopK, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The k best of all ranks' own k best. Ranks hold ascending ids, so a stable sort keeps ties right."""
+    ids, scores = (shard.gather(part).transpose(0, 1).flatten(1) for part in (best.ids, best.scores))
+    order = torch.sort(scores, dim=1, descending=True, stable=True).indices[:, :k]
+    return ids.gather(1, order), scores.gather(1, order)

@@ -1,0 +1,248 @@
+"""A graph whose rows are dealt out to the ranks of a process group, and what ranks tell each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from gpu_rag_kernels.choice import kernel
+
+from gpu_rag.errors import BadInput
+from gpu_rag.graph.csr import row_of_entry
+from gpu_rag.graph.pagerank.graph import PageRankGraph, prepare
+from gpu_rag.types import CSR
+
+Array = np.ndarray[Any, Any]
+
+LEAST_CHUNK = 256  # rows that are summed together, at least; a power of two
+MOST_CHUNKS = 1024  # of a graph: every step sends one f64 a chunk and question
+WIDEST = 1e30  # degrees beyond it, or below its inverse, leave the range of an f32 state
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The rows lo <= v < hi of a graph, on one rank of a process group. Made by `shard_graph` or `shard_edges` on every
+    rank.
+
+    bounds: the first row of each rank, and N. stride: rows of the longest rank. pull: own rows of the transposed
+    adjacency; a column is the place of its node in the state of all ranks, rank * stride + node - bounds[rank].
+    scale: f64[hi - lo], out-degree, 1 where it is 0. dangling: bool[N] on the CPU, nodes without outgoing weight.
+    entries: of all ranks. wide: whether a degree leaves the range of f32. group: None for one rank alone.
+    """
+
+    rank: int
+    bounds: tuple[int, ...]
+    stride: int
+    pull: CSR
+    scale: torch.Tensor
+    dangling: torch.Tensor
+    symmetric: bool
+    entries: int
+    wide: bool
+    group: Any
+
+    @property
+    def n(self) -> int:
+        """Number of nodes of the whole graph."""
+        return self.bounds[-1]
+
+    @property
+    def world(self) -> int:
+        """Number of ranks."""
+        return len(self.bounds) - 1
+
+    @property
+    def lo(self) -> int:
+        """First node of this rank."""
+        return self.bounds[self.rank]
+
+    @property
+    def hi(self) -> int:
+        """One past the last node of this rank."""
+        return self.bounds[self.rank + 1]
+
+    @property
+    def rows(self) -> int:
+        """Number of nodes of this rank."""
+        return self.hi - self.lo
+
+    @property
+    def own(self) -> slice:
+        """The places of this rank's nodes in the state of all ranks."""
+        return slice(self.rank * self.stride, self.rank * self.stride + self.rows)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the rows are, and so where results will be."""
+        return self.pull.indptr.device
+
+    @property
+    def has_dangling(self) -> bool:
+        """Whether any node of the graph has no outgoing weight."""
+        return bool(self.dangling.any())
+
+    def nodes_of(self, places: torch.Tensor) -> torch.Tensor:
+        """The nodes at places of the state: i64, the inverse of what `pull` holds."""
+        places = places.long()
+        first = torch.tensor(self.bounds, device=places.device)
+        return first[places // self.stride] + places % self.stride
+
+    def product(self, x: torch.Tensor, source: torch.Tensor, damping: float) -> torch.Tensor:
+        """damping A x + (1 - damping) source for own rows: [rows, B]. x: [world * stride, B]; source: [rows, B]."""
+        if self.rows == 0:
+            return torch.zeros_like(source)
+        # the op itself takes square matrices only; its kernels take any
+        return kernel("ppr_spmm", "ppr_spmm", x.device)(self.pull, x, source, damping)[: self.rows]
+
+    def gather(self, own: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """[world, ...]: `own`, of one shape and dtype on all ranks, from every rank; in `out` if given."""
+        return gathered(own, self.group, out)
+
+    def gather_state(self, own: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """[world * stride, B]: the state of all ranks from own rows [rows, B]; places of no node are zero. out: a state
+        that is overwritten."""
+        padded = own.new_zeros(self.stride, own.shape[1])
+        padded[: self.rows] = own
+        held = None if out is None else out.view(self.world, *padded.shape)
+        return self.gather(padded, held).flatten(0, 1)
+
+    def total(self, values: torch.Tensor) -> Array:
+        """f64[B]: the sum of values [rows, B] over all nodes, with the same bits on every rank.
+
+        Rows are added in chunks of a size that depends on N alone, and chunks by halves: no bit depends on how many
+        ranks there are.
+        """
+        chunk = chunk_of(self.n)
+        mine = _chunks(self.rows, chunk)
+        held = torch.zeros(mine * chunk, values.shape[1], dtype=torch.float64, device=values.device)
+        held[: self.rows] = values
+        counts = [_chunks(b - a, chunk) for a, b in zip(self.bounds[:-1], self.bounds[1:])]
+        sums = held.new_zeros(max(1, *counts), values.shape[1])
+        sums[:mine] = _halved(held.view(mine, chunk, values.shape[1]))
+        everything = self.gather(sums)
+        chunks = torch.cat([everything[r, :count] for r, count in enumerate(counts)])
+        whole = chunks.new_zeros(1 << max(0, (len(chunks) - 1).bit_length()), values.shape[1])
+        whole[: len(chunks)] = chunks
+        return np.asarray(_halved(whole[None])[0].cpu().numpy())
+
+    def agree(self, what: str, number: int) -> None:
+        """Raises BadInput on every rank unless all ranks give one number, below 2^63."""
+        numbers = self.gather(torch.tensor(number, dtype=torch.int64, device=self.device)).tolist()
+        if len(set(numbers)) > 1:
+            odd = next(r for r, given in enumerate(numbers) if given != numbers[0])
+            raise BadInput(f"ranks were given different {what}", given=f"rank {odd} unlike rank 0", expected="one call")
+
+
+def shard_graph(graph: CSR | PageRankGraph, *, group: Any = None, device: torch.device | str | None = None) -> Shard:
+    """This rank's rows of a graph. To be called by every rank of the group, with the same graph.
+
+    graph: the adjacency, or `prepare` of it, in the memory of the host: it may be mapped from a file, since a rank
+    reads all row pointers but only its own entries (of a prepared graph). group: a process group of torch.distributed;
+    None takes the default one, or one rank alone where there is none. device: where the rows go; that of the graph if
+    None. It must suit the group: nccl needs GPUs, gloo the CPU.
+    Ranks take stretches of rows with equal (entries + rows * mean degree), so none has more than about twice the mean
+    of either. Raises BadInput (graph; ranks that were given different graphs, as far as row pointers and the total
+    weights of nodes tell: a rank does not read the columns of others). Memory: 2 / ranks of the graph.
+    """
+    graph = prepare(graph)
+    group, rank, world = place_in(group)
+    target = graph.device if device is None else torch.device(device)
+    bounds = bounds_of(graph.pull.indptr, world)
+    stride = stride_of(bounds)
+    lo, hi = bounds[rank], bounds[rank + 1]
+    scale = graph.scale[lo:hi].to(target)
+    wide = not bool(((graph.scale > 1 / WIDEST) & (graph.scale < WIDEST)).all())
+    made = Shard(
+        rank, bounds, stride, own_rows(graph.pull, lo, hi, bounds, stride, target), scale, graph.dangling.cpu(),
+        graph.symmetric, graph.pull.m, wide, group,
+    )  # fmt: skip
+    told = int(graph.pull.indptr.sum()) + int(graph.scale.double().view(torch.int64).sum())  # wraps, equally on all
+    made.agree("graphs", (told + graph.n + int(graph.symmetric)) % 2**62)
+    return made
+
+
+def own_rows(pull: CSR, lo: int, hi: int, bounds: tuple[int, ...], stride: int, device: torch.device) -> CSR:
+    """Rows lo <= v < hi of `pull` on a device; a column becomes the place of its node in the state of all ranks."""
+    first, last = int(pull.indptr[lo]), int(pull.indptr[hi])
+    columns = pull.indices[first:last].to(device).long()
+    places = places_of(columns, bounds, stride)
+    weight = None if pull.weight is None else pull.weight[first:last].to(device)
+    return CSR((pull.indptr[lo : hi + 1] - first).to(device), places, weight)
+
+
+def places_of(nodes: torch.Tensor, bounds: tuple[int, ...], stride: int) -> torch.Tensor:
+    """i32: the places of nodes i64 in the state of all ranks."""
+    owner = owner_of(nodes, bounds)
+    return (owner * stride + nodes - torch.tensor(bounds, device=nodes.device)[owner]).int()
+
+
+def chunk_of(n: int) -> int:
+    """Rows of a chunk of a graph of n nodes."""
+    chunk = LEAST_CHUNK
+    while chunk * MOST_CHUNKS < n:
+        chunk *= 2
+    return chunk
+
+
+def bounds_of(indptr: torch.Tensor, world: int) -> tuple[int, ...]:
+    """The first row of each rank, and N: whole chunks, of about equal (entries + rows * mean degree)."""
+    n, m = indptr.shape[0] - 1, int(indptr[-1])
+    starts = torch.arange(0, n, chunk_of(n), device=indptr.device)
+    mean = max(1.0, m / max(n, 1))
+    cost = indptr[starts].double() + starts * mean
+    share = (m + n * mean) / world
+    targets = torch.arange(1, world, device=cost.device, dtype=torch.float64) * share
+    cuts = torch.searchsorted(cost, targets).tolist()
+    return (0, *(int(starts[c]) if c < len(starts) else n for c in cuts), n)
+
+
+def stride_of(bounds: tuple[int, ...]) -> int:
+    """Rows of the longest rank. Raises BadInput where the state of all ranks would have too many."""
+    stride = max(1, *(b - a for a, b in zip(bounds[:-1], bounds[1:])))
+    if (len(bounds) - 1) * stride > 2**31 - 1:
+        raise BadInput("the state has too many rows", given=f"{len(bounds) - 1} of {stride}", expected="below 2^31")
+    return stride
+
+
+def owner_of(nodes: torch.Tensor, bounds: tuple[int, ...]) -> torch.Tensor:
+    """The rank of each node: i64."""
+    return torch.searchsorted(torch.tensor(bounds[1:], device=nodes.device), nodes, right=True)
+
+
+def place_in(group: Any) -> tuple[Any, int, int]:
+    """(group, rank, world) of this process; no group is the default one, or one rank alone where there is none."""
+    if group is None and dist.is_available() and dist.is_initialized():
+        group = dist.group.WORLD
+    return (group, 0, 1) if group is None else (group, dist.get_rank(group), dist.get_world_size(group))
+
+
+def gathered(own: torch.Tensor, group: Any, out: torch.Tensor | None = None) -> torch.Tensor:
+    """[world, ...]: `own`, of one shape and dtype on all ranks, from every rank; in `out` if given."""
+    world = 1 if group is None else dist.get_world_size(group)
+    everything = own.new_empty((world, *own.shape)) if out is None else out
+    if group is None:
+        everything[0] = own
+        return everything
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name up to torch 2.12
+    gather(everything.view(-1), own.contiguous().view(-1), group=group)
+    return everything
+
+
+def own_edges(shard: Shard) -> tuple[torch.Tensor, torch.Tensor]:
+    """(tails, heads) i64 of the edges that lead to nodes of this rank, in the order of its entries."""
+    return shard.nodes_of(shard.pull.indices), row_of_entry(shard.pull) + shard.lo
+
+
+def _chunks(rows: int, chunk: int) -> int:
+    return -(-rows // chunk)
+
+
+def _halved(values: torch.Tensor) -> torch.Tensor:
+    """[A, B] of [A, 2^k, B]: sums by adding the second half of the middle axis to the first, k times."""
+    while values.shape[1] > 1:
+        half = values.shape[1] // 2
+        values = values[:, :half] + values[:, half:]
+    return values[:, 0]

@@ -1,0 +1,170 @@
+"""Where each question's walk restarts: the seeds or the prior of B questions, checked and normalised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpu_rag.errors import BadInput, UsageError
+from gpu_rag.graph.common.compiled import compiled_checks
+from gpu_rag.graph.csr import check_range
+from gpu_rag.graph.pagerank.graph import PageRankGraph
+from gpu_rag.types import Ragged
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Teleport:
+    """pi of B questions: either lists of (node, mass) on the CPU, or a dense prior on the device of the graph.
+
+    offsets: i64[B+1]; nodes: i64[T]; mass: f64[T]; a list sums to 1, or is empty. prior: f32[B, N] or None, with
+    prior_sum f64[B]; a row of zeros is an empty list.
+    """
+
+    batch: int
+    offsets: Array
+    nodes: Array
+    mass: Array
+    prior: torch.Tensor | None
+    prior_sum: Array
+
+    def is_empty(self, questions: Array) -> Array:
+        """bool per question: it restarts nowhere."""
+        if self.prior is not None:
+            return np.asarray(self.prior_sum[questions] == 0)
+        return np.asarray(self.offsets[questions] == self.offsets[questions + 1])
+
+    def entries(self, questions: Array) -> tuple[Array, Array, Array]:
+        """(node, lane, mass) of the given questions; lane = position in `questions`; seeds only."""
+        spans = [np.arange(self.offsets[q], self.offsets[q + 1]) for q in questions]
+        chosen = np.concatenate(spans) if spans else np.zeros(0, np.int64)
+        lane = np.repeat(np.arange(len(spans)), [len(s) for s in spans])
+        return self.nodes[chosen], lane, self.mass[chosen]
+
+    def dense(self, questions: Array, width: int, graph: PageRankGraph) -> torch.Tensor:
+        """f64[N, width] on the graph's device: column c is pi of questions[c], further columns are zero."""
+        if self.prior is None:
+            held, (node, lane, mass) = np.zeros((graph.n, width)), self.entries(questions)
+            np.add.at(held, (node, lane), mass)
+            return torch.from_numpy(held).to(graph.device)
+        pi = torch.zeros(graph.n, width, dtype=torch.float64, device=graph.device)
+        total = torch.from_numpy(np.where(self.is_empty(questions), 1.0, self.prior_sum[questions])).to(graph.device)
+        rows = self.prior[torch.from_numpy(questions).to(graph.device)].double() / total[:, None]
+        pi[:, : len(questions)] = rows.T
+        return pi
+
+    def mass_on(self, nodes: torch.Tensor, questions: Array) -> Array:
+        """f64 per question: how much of pi lies on the nodes where bool[N] `nodes` is true."""
+        if self.prior is None:
+            node, lane, mass = self.entries(questions)
+            here = nodes[torch.from_numpy(node).to(nodes.device)].cpu().numpy()
+            return np.bincount(lane[here], mass[here], minlength=len(questions)).astype(np.float64)
+        total = np.where(self.is_empty(questions), 1.0, self.prior_sum[questions])
+        at = nodes.nonzero()[:, 0]
+        return _numbers([self.prior[int(q)][at].double().sum() for q in questions]) / total
+
+
+def _numbers(scalars: list[torch.Tensor]) -> Array:
+    """f64 numbers in one copy: on a GPU each copy waits for all work before it."""
+    return np.asarray(torch.stack(scalars).cpu().numpy()) if scalars else np.zeros(0)
+
+
+def teleport_of_seeds(n: int, seeds: Ragged, weights: Ragged | None) -> Teleport:
+    """Checks `seeds`, nodes below n, and `weights`; a seed named twice in a list counts twice. Raises BadInput."""
+    found = _compiled_teleport(n, seeds, weights)
+    if found is not None:
+        return found  # one compiled pass; the slow checks below say what is wrong
+    offsets = _checked_offsets(seeds, "seeds")
+    if seeds.values.dtype not in (torch.int32, torch.int64):
+        raise BadInput("seeds are no nodes", given=seeds.values.dtype, expected="i32 or i64")
+    check_range(seeds.values, n, "a seed")
+    lengths = np.diff(offsets)
+    if weights is None:
+        mass = np.ones(len(seeds.values))
+    else:
+        if not np.array_equal(_checked_offsets(weights, "weights"), offsets):
+            raise BadInput("rows of weights do not match rows of seeds", expected="equal offsets")
+        if not weights.values.is_floating_point():
+            raise BadInput("seed weights are no floats", given=weights.values.dtype, expected="f32 or f64")
+        mass = weights.values.detach().cpu().double().numpy()
+        if not np.all(np.isfinite(mass) & (mass >= 0)):
+            raise BadInput("a seed weight is negative or not finite", expected="finite and >= 0")
+    row = np.repeat(np.arange(len(lengths)), lengths)
+    total = np.bincount(row, mass, minlength=len(lengths))
+    if np.any((total <= 0) & (lengths > 0)):
+        at = int(np.argmax((total <= 0) & (lengths > 0)))
+        raise BadInput("the seed weights of a row sum to zero", given=f"row {at}", expected="a positive sum")
+    _check_sums(total, "seed weights")
+    nodes = seeds.values.detach().cpu().long().numpy()
+    return Teleport(len(lengths), offsets, nodes, mass / total[row], None, np.zeros(0))
+
+
+def _compiled_teleport(n: int, seeds: Ragged, weights: Ragged | None) -> Teleport | None:
+    """`teleport_of_seeds` in a compiled pass; None where something is wrong, or another device holds the seeds."""
+    checks, tensors = compiled_checks(seeds.values.device), [seeds.values, seeds.offsets]
+    if weights is not None:
+        tensors += [weights.values.detach(), weights.offsets]
+    if checks is None or any(not t.is_cpu or t.dim() != 1 for t in tensors):
+        return None
+    if seeds.values.dtype not in (torch.int32, torch.int64) or any(t.dtype != torch.int64 for t in tensors[1::2]):
+        return None
+    if seeds.offsets.shape[0] < 1 or not all(t.is_floating_point() for t in tensors[2::2]):
+        return None
+    nodes, offsets = seeds.values.long().contiguous().numpy(), seeds.offsets.contiguous().numpy()
+    mass, share = None if weights is None else tensors[2].double().contiguous().numpy(), np.empty(len(nodes))
+    if weights is not None and not (len(tensors[2]) == len(nodes) and torch.equal(weights.offsets, seeds.offsets)):
+        return None
+    if not checks.are_lists(nodes, offsets, -1) or not checks.shares(nodes, offsets, n, mass, share):
+        return None
+    return Teleport(len(offsets) - 1, offsets, nodes, share, None, np.zeros(0))
+
+
+def _check_sums(total: Array, what: str) -> None:
+    """Raises BadInput where finite numbers of a row have no finite sum."""
+    if not np.all(np.isfinite(total)):
+        at = int(np.argmax(~np.isfinite(total)))
+        raise BadInput(f"the {what} of a row are too large", given=f"row {at}", expected="a sum below 1.8e308")
+
+
+def _checked_offsets(lists: Ragged, name: str) -> Array:
+    offsets, values = lists.offsets, lists.values
+    if offsets.dtype != torch.int64 or offsets.dim() != 1 or offsets.shape[0] < 1 or values.dim() != 1:
+        given = f"{offsets.dtype} {tuple(offsets.shape)}, values {tuple(values.shape)}"
+        raise BadInput(f"{name} are no ragged lists", given=given, expected="offsets i64[B+1], values [T]")
+    array = offsets.detach().cpu().numpy()
+    if array[0] != 0 or array[-1] != values.shape[0] or np.any(np.diff(array) < 0):
+        given = f"{array[0]} to {array[-1]} over {values.shape[0]} values"
+        raise BadInput(f"offsets of {name} are broken", given=given, expected="0 to T, never falling")
+    return array
+
+
+def teleport_of_prior(graph: PageRankGraph, prior: torch.Tensor) -> Teleport:
+    """Checks a dense prior [B, N]. Each row is summed by itself, so its bits do not depend on the batch."""
+    if not prior.is_floating_point() or prior.dim() != 2 or prior.shape[1] != graph.n:
+        given = f"{prior.dtype} {tuple(prior.shape)}"
+        raise BadInput("the prior does not fit the graph", given=given, expected=f"f32 [B, {graph.n}]")
+    if prior.device != graph.device:
+        raise BadInput("prior and graph are on different devices", given=prior.device, expected=graph.device)
+    if not bool((torch.isfinite(prior) & (prior >= 0)).all()):
+        raise BadInput("the prior has a negative value or one that is not finite", expected="finite and >= 0")
+    total = _numbers([row.double().contiguous().sum() for row in prior])
+    _check_sums(total, "values of the prior")
+    nothing = np.zeros(0, np.int64)
+    return Teleport(len(total), nothing, nothing, nothing.astype(np.float64), prior, total)
+
+
+def teleport_of(
+    graph: PageRankGraph, seeds: Ragged | None, weights: Ragged | None, prior: torch.Tensor | None
+) -> Teleport:
+    """The teleport of exactly one of `seeds` and `prior`."""
+    if (seeds is None) == (prior is None):
+        raise UsageError("PageRank needs seeds or a prior", given="both" if seeds is not None else "neither")
+    if seeds is not None:
+        return teleport_of_seeds(graph.n, seeds, weights)
+    if weights is not None or prior is None:
+        raise UsageError("weights go with seeds", given="weights and a prior")
+    return teleport_of_prior(graph, prior)

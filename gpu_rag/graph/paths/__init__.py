@@ -1,0 +1,225 @@
+"""Simple paths through the topics of a question, in a given order: found hop by hop from every topic, with a beam.
+
+For topics t_1 .. t_k of a question a path is a simple path (no node twice, edge direction ignored) that meets them in
+this order, where
+- an inner segment, t_i to t_(i+1), has 1 to 2 D hops: D from each side;
+- an end is closed (the path begins at t_1, ends at t_k) or open: 1 to D hops beyond that topic. One topic without an
+  open end counts as open after it;
+- the whole has more than `least` and at most `longest` hops.
+
+A program makes them in this order; `search_paths` is that program with one function to prune:
+
+    hops = [start_paths(graph, topics)]
+    for _ in range(D):
+        hops.append(prune(expand_paths(graph, hops[-1], topics)))
+    parts = prune(path_parts(graph, topics, hops, ends))
+    whole = None
+    for step in range(n_steps(topics)):
+        whole = prune(chain_paths(whole, parts, topics, step, ends, window))
+
+`prune` is `score_paths` with a beam: the best of each topic, then of each part, then of each question. Without a beam
+the result is every such path, each once. All results are integers in one order, by (group, nodes), so that ties have
+one meaning everywhere: the path whose nodes come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.backend import check_threads, pick_implementation, run_parts
+from gpu_rag.graph.common.compiled import compiled_checks, shortened
+from gpu_rag.graph.csr import check_csr, is_symmetric, row_of_entry
+from gpu_rag.graph.paths.joins import Ends, Window, chain_paths, n_steps, path_parts
+from gpu_rag.graph.paths.scores import score_paths
+from gpu_rag.graph.paths.sets import MOST_HOPS, PathGraph, PathSet, check_count, check_paths
+from gpu_rag.graph.ragged import arrays_of, check_ragged, expand, row_of_value
+from gpu_rag.types import CSR, Ragged
+
+__all__ = [
+    "MOST_HOPS", "Ends", "PathGraph", "PathSet", "Window", "chain_paths", "expand_paths", "n_steps", "path_graph",
+    "path_parts", "pick_implementation", "score_paths", "search_paths", "start_paths",
+]  # fmt: skip
+
+MOST_PATHS = 1 << 26  # that one call may make, unless it says otherwise
+_PATHS = 4096  # that a thread takes at a time
+
+
+def path_graph(csr: CSR) -> PathGraph:
+    """Checks `csr` once and numbers its edges. Pass the result to the ops.
+
+    csr: a symmetric adjacency (both directions stored; `csr_from_edges` makes one); weights are ignored, loops belong
+    to no path. It may be the block-diagonal CSR of `induced_subgraphs`, with local nodes as topics. The edge between
+    u < v has one number, its rank by (u, v), whichever way it is walked. O(E log E). Raises BadInput.
+
+    Path 0 - 1 - 2: edge 0 is 0 - 1, edge 1 is 1 - 2.
+    """
+    check_csr(csr)
+    pattern = CSR(csr.indptr, csr.indices)
+    if not is_symmetric(pattern):
+        raise BadInput("paths ignore direction", given="a CSR that is not symmetric", expected="both directions stored")
+    rows, columns = row_of_entry(csr), csr.indices.long()
+    low, high = torch.minimum(rows, columns), torch.maximum(rows, columns)
+    _, edge = torch.unique(torch.where(low < high, low * csr.n + high, -1), return_inverse=True)
+    loops = int((low == high).any())  # all loops share the first number: it becomes -1
+    return PathGraph(pattern, (edge - loops).int())
+
+
+def start_paths(graph: PathGraph, topics: Ragged) -> PathSet:
+    """The paths of no hop: one a topic. topics: Ragged of i32/i64 nodes, the order of each question, none twice in it.
+
+    group is the place of the topic in topics.values. Raises BadInput.
+    """
+    check_topics(graph, topics)
+    question = row_of_value(topics)
+    group = torch.arange(question.shape[0], device=graph.device)
+    nodes = topics.values.int()[:, None]
+    return PathSet(group, question, nodes, nodes.new_zeros(nodes.shape[0], 0))
+
+
+def check_topics(graph: PathGraph, topics: Ragged) -> None:
+    """Raises BadInput unless `topics` are lists of nodes of the graph, each list without repeats."""
+    check_ragged(topics, "topics", n=graph.n, device=graph.device)
+    if compiled_checks(graph.device) is not None:
+        from gpu_rag_kernels.checks.paths import are_distinct
+
+        if are_distinct(*arrays_of(topics)):
+            return  # the slow check below says what is wrong
+    keys = (row_of_value(topics) * max(graph.n, 1) + topics.values).sort().values
+    twice = (keys.diff() == 0).nonzero()
+    if twice.numel():
+        key = int(keys[twice[0, 0]])
+        given = f"node {key % graph.n} in question {key // graph.n}"
+        raise BadInput("a topic stands twice in its order", given=given, expected="each once")
+
+
+def check_depth(depth: int) -> None:
+    """Raises BadInput unless a topic may be expanded so many hops."""
+    if not 1 <= depth <= MOST_HOPS:
+        raise BadInput("depth is out of range", given=depth, expected=f"1..{MOST_HOPS} hops")
+
+
+def expand_paths(
+    graph: PathGraph,
+    paths: PathSet,
+    topics: Ragged,
+    *,
+    most: int = MOST_PATHS,
+    implementation: str = "auto",
+    threads: int = 1,
+) -> PathSet:
+    """Every path one hop longer: to a node that is neither on the path nor a topic of its question.
+
+    paths: P paths of one length h, as `start_paths`, `expand_paths` and `score_paths` give them. A direct edge to the
+    neighbouring topic is found by `path_parts`. most: raises BadInput where the degrees at the ends of the paths add up
+    to more, before any work. implementation: numba | torch | auto, all give the same integers. threads: groups of
+    4,096 paths at once (numba). Returns PathSet with h + 1 hops, ascending by (group, nodes). Time: the edges at the
+    ends, times h. Memory: the result; torch: the edges in pieces. Raises BadInput, UsageError, MissingBackend.
+
+    Star 0 - 1, 0 - 2, 0 - 3 with topics [0, 3]: from 0 the paths [0, 1], [0, 2]; from 3 none, as 0 is a topic.
+    """
+    check_topics(graph, topics)
+    check_paths(paths, topics.batch, graph.device)
+    check_threads(threads)
+    check_count(_count_steps(graph, paths), most, "end")
+    if pick_implementation(graph.device, implementation, "expand_paths") == "numba":
+        return _extended_by_numba(graph, paths, topics, threads)
+    parent, entry = _steps_by_torch(graph, paths, topics)
+    nodes = torch.cat([paths.nodes[parent], graph.csr.indices[entry][:, None]], 1)
+    edges = torch.cat([paths.edges[parent], graph.edge[entry][:, None]], 1)
+    return PathSet(paths.group[parent], paths.question[parent], nodes, edges)
+
+
+def _count_steps(graph: PathGraph, paths: PathSet) -> int:
+    """The degrees at the ends of paths of one length, added up. Raises BadInput for other paths."""
+    if compiled_checks(graph.device) is not None:
+        from gpu_rag_kernels.checks.paths import count_steps
+
+        count = int(count_steps(graph.csr.indptr.contiguous().numpy(), paths.columns[2]))
+        if count >= 0:
+            return count  # the slow check below says what is wrong
+    if bool((paths.nodes < 0).any()):
+        raise BadInput("paths have different lengths", given="padding", expected="the paths of one hop")
+    if paths.size and int(paths.nodes.max()) >= graph.n:
+        raise BadInput("a path leaves the graph", given=f"node {int(paths.nodes.max())}", expected=f"< {graph.n}")
+    last = paths.nodes[:, -1].long()
+    return int((graph.csr.indptr[last + 1] - graph.csr.indptr[last]).sum())
+
+
+def _steps_by_torch(graph: PathGraph, paths: PathSet, topics: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
+    """(path i64[Q], entry i64[Q]) of every step that may be taken, by (path, entry)."""
+    n = max(graph.n, 1)
+    taken = (row_of_value(topics) * n + topics.values).sort().values
+    last = paths.nodes[:, -1].long()
+    parents, entries = [last[:0]], [last[:0]]
+    for owner, entry in expand(graph.csr.indptr[last], graph.csr.indptr[last + 1]):
+        node = graph.csr.indices[entry]
+        free = (paths.nodes[owner] != node[:, None]).all(1)
+        key = paths.question[owner] * n + node
+        free &= torch.searchsorted(taken, key) == torch.searchsorted(taken, key, right=True)
+        parents.append(owner[free])
+        entries.append(entry[free])
+    return torch.cat(parents), torch.cat(entries)
+
+
+def _extended_by_numba(graph: PathGraph, paths: PathSet, topics: Ragged, threads: int) -> PathSet:
+    """The paths of `expand_paths`, each written once; room for other entries is asked for and never written."""
+    from gpu_rag_kernels.checks.paths import count_steps
+    from gpu_rag_kernels.paths.numba import extend
+
+    indptr, indices, number = (
+        a.contiguous().numpy() for a in (graph.csr.indptr, graph.csr.indices, graph.edge)
+    )  # fmt: skip
+    held = paths.columns
+    wanted, offsets = topics.values.long().contiguous().numpy(), topics.offsets.contiguous().numpy()
+    hops, step = paths.edges.shape[1], max(paths.size, 1) if threads == 1 else _PATHS
+
+    def part(first: int) -> list[np.ndarray]:
+        last = min(first + step, paths.size)
+        room = count_steps(indptr, held[2][first:last]) + 1  # one more: a step that is not kept is written over
+        longer = (
+            np.empty(room, np.int64), np.empty(room, np.int64), np.empty((room, hops + 2), np.int32),
+            np.empty((room, hops + 1), np.int32),
+        )  # fmt: skip
+        size = extend(indptr, indices, number, held, wanted, offsets, first, last, longer)
+        return [shortened(rows, size) for rows in longer]
+
+    done = run_parts(part, range(0, paths.size, step), threads)
+    if not done:
+        return PathSet(
+            paths.group, paths.question, paths.nodes.new_empty(0, hops + 2), paths.nodes.new_empty(0, hops + 1)
+        )
+    columns = (pieces[0] if len(pieces) == 1 else np.concatenate(pieces) for pieces in zip(*done))
+    return PathSet(*map(torch.from_numpy, columns))
+
+
+def search_paths(
+    graph: PathGraph,
+    topics: Ragged,
+    depth: int,
+    ends: Ends,
+    window: Window,
+    prune: Callable[[PathSet], PathSet] = lambda paths: paths,
+    *,
+    implementation: str = "auto",
+    threads: int = 1,
+) -> PathSet:
+    """The whole search of B questions, as the module says: PathSet of whole paths, group = question.
+
+    depth: D >= 1. prune: keeps some of the paths it is given, in their order, after each hop, of the parts, and after
+    each step of the chain. Without it the result is all paths. Raises BadInput, UsageError, MissingBackend.
+
+    Square 0 - 1 - 2 - 3 - 0, topics [0, 2], depth 1, closed ends, window (0, 2]: [0, 1, 2] and [0, 3, 2].
+    """
+    check_depth(depth)
+    hops = [start_paths(graph, topics)]
+    for _ in range(depth):
+        hops.append(prune(expand_paths(graph, hops[-1], topics, implementation=implementation, threads=threads)))
+    parts = prune(path_parts(graph, topics, hops, ends, implementation=implementation))
+    whole: PathSet | None = None
+    for step in range(n_steps(topics)):
+        whole = prune(chain_paths(whole, parts, topics, step, ends, window, implementation=implementation))
+    return parts.rows(slice(0)) if whole is None else whole

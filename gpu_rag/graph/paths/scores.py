@@ -1,0 +1,223 @@
+"""How well paths fit their questions, and the best of each group."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.backend import check_threads, pick_implementation, run_parts
+from gpu_rag.graph.common.compiled import compiled_checks
+from gpu_rag.graph.paths.sets import MOST_HOPS, PathSet, check_paths
+from gpu_rag.graph.ragged import arrays_of, check_ragged, row_of_value
+from gpu_rag.types import Ragged
+
+GRID = float(2**22)
+LONGEST = 1.01  # a row may be so long: f16 rounding moves a unit row by at most 5e-4
+_PATHS = 4096  # that a thread takes at a time
+_FEW = 1 / 16  # of all edges: so many or fewer are sorted, where a number for every edge of the graph would take longer
+_PART = 1 << 22  # components that are converted at a time (torch)
+
+
+def score_paths(
+    paths: PathSet,
+    queries: torch.Tensor,
+    vectors: torch.Tensor,
+    topics: Ragged,
+    *,
+    beam: int | None = None,
+    weights: tuple[float, float] = (0.7, 0.3),
+    implementation: str = "auto",
+    threads: int = 1,
+) -> tuple[PathSet, torch.Tensor]:
+    """The best paths of each group, by (-score, nodes), in the order of `paths`, and their scores f64[P].
+
+    score = w1 cos(q, m) + w2 |T & V| / |T or V|, where q is the query of the path's question, m the mean of the vectors
+    of its edges, T the topics of the question and V the nodes of the path (HydraRAG's relevance with w = .7, .3). The
+    cosine of a path without edges, or where a vector is zero, is 0.
+    queries: f32[B, D]; vectors: f16/f32[M, D], a row an edge (`PathGraph.edge`); rows of length 1 (to 1 %) or zero. Of
+    the vectors only a path's sum that such rows cannot have is refused: they are too many for more. topics: as in
+    `start_paths`. beam: paths kept of each group, all if None.
+    implementation: numba | torch | auto. threads: groups of 4,096 paths at once (numba).
+    Components are taken on the grid of 2^-22, so sums of at most MOST_HOPS rows have exact products: the bits do not
+    depend on implementation, device, batch or threads. Time O(P W D). Raises BadInput, UsageError, MissingBackend.
+
+    Topics [0, 3], path 0 - 1 - 3 whose two edges have the query as vector: 0.7 + 0.3 * 2 / 3.
+    """
+    check_ragged(topics, "topics", device=paths.nodes.device)
+    check_paths(paths, topics.batch, queries.device)
+    _check_vectors(paths, queries, vectors, topics.batch)
+    check_threads(threads)
+    if beam is not None and beam < 1:
+        raise BadInput("beam is out of range", given=beam, expected=">= 1 paths, or None")
+    chosen = pick_implementation(queries.device, implementation, "score_paths")
+    rounded = queries.double().mul_(GRID).round_()
+    if chosen == "numba":
+        scores, sound = _by_numba(paths, rounded, vectors, topics, weights, threads)
+    else:
+        scores, sound = _by_torch(paths, rounded, vectors, topics, weights)
+    if not sound:
+        raise BadInput("vectors are not unit rows", expected="length 1, or a row of zeros")
+    best = _best_by_numba if chosen == "numba" else best_of_groups
+    kept = best(paths.group, scores, beam)
+    return (paths, scores) if kept is None else (paths.rows(kept), scores[kept])
+
+
+def _check_vectors(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor, batch: int) -> None:
+    if queries.dim() != 2 or queries.dtype != torch.float32 or queries.shape[0] != batch:
+        given = f"{queries.dtype} {tuple(queries.shape)}"
+        raise BadInput("queries do not fit", given=given, expected=f"f32 [{batch}, D]")
+    if vectors.dim() != 2 or vectors.dtype not in (torch.float16, torch.float32):
+        raise BadInput(
+            "vectors are no matrix", given=f"{vectors.dtype} {tuple(vectors.shape)}", expected="f16/f32 [M, D]"
+        )
+    if queries.shape[1] != vectors.shape[1] or queries.device != vectors.device:
+        given = f"{queries.shape[1]} on {queries.device}, {vectors.shape[1]} on {vectors.device}"
+        raise BadInput("queries and vectors differ", given=given, expected="one dimension, one device")
+    if paths.edges.shape[1] > MOST_HOPS:
+        raise BadInput("paths are too long", given=f"{paths.edges.shape[1]} hops", expected=f"at most {MOST_HOPS}")
+    if _are_sound(paths, queries, vectors):
+        return  # the slow check below says what is wrong
+    length = torch.linalg.vector_norm(queries, dim=1)
+    unsound = (~((length - 1).abs() <= LONGEST - 1) & (length != 0)).any().long()
+    most = paths.edges.amax().long() if paths.edges.numel() else torch.full_like(unsound, -1)
+    unsound, last_edge = torch.stack([unsound, most]).tolist()  # one wait for the device
+    if unsound:
+        raise BadInput("queries are not unit rows", expected="length 1, or a row of zeros")
+    if last_edge >= vectors.shape[0]:
+        given = f"edge {last_edge}, {vectors.shape[0]} vectors"
+        raise BadInput("an edge has no vector", given=given, expected="a row an edge")
+
+
+def _are_sound(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor) -> bool:
+    """Whether a compiled pass finds unit queries, to a little less than is allowed, and a vector for every edge; False
+    also where there is none."""
+    checks = compiled_checks(queries.device)
+    if checks is None or paths.edges.device != queries.device:
+        return False
+    from gpu_rag_kernels.checks.paths import last_edge
+
+    nearly = LONGEST - 1 - 1e-4
+    units = checks.are_units(queries.detach().contiguous().numpy(), (1 - nearly) ** 2, (1 + nearly) ** 2)
+    return bool(units) and int(last_edge(paths.edges.contiguous().numpy())) < vectors.shape[0]
+
+
+def _by_torch(
+    paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor, topics: Ragged, weights: tuple[float, float]
+) -> tuple[torch.Tensor, bool]:
+    """Scores f64[P], and whether the vectors can be unit rows. queries: in steps of the grid."""
+    dot, square = _sums(paths, queries, vectors)
+    length = (paths.edges >= 0).sum(1).double()
+    sound = bool((square <= (LONGEST * GRID * length) ** 2).all())
+    norm = _sqrt(square * (queries * queries).sum(1)[paths.question])
+    cosine = torch.where(norm > 0, dot / norm, 0.0)
+    return weights[0] * cosine + weights[1] * _jaccard(paths, topics), sound
+
+
+def _sqrt(values: torch.Tensor) -> torch.Tensor:
+    """The nearest f64 to each root: torch on the CPU may take a library's whose last bit is not always that."""
+    return torch.from_numpy(np.sqrt(values.numpy())) if values.device.type == "cpu" else values.sqrt()
+
+
+def _sums(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(dot of the query and the sum of the vectors, squared length of the sum), f64[P] each, in steps of the grid."""
+    dot, square = (queries.new_zeros(paths.size) for _ in range(2))
+    step = max(1, _PART // vectors.shape[1]) if vectors.shape[1] else max(paths.size, 1)
+    for first in range(0, paths.size, step):
+        part = slice(first, first + step)
+        total = queries.new_zeros(paths.nodes[part].shape[0], vectors.shape[1])
+        for edge in paths.edges[part].T.long():
+            used = (edge >= 0).nonzero()[:, 0]
+            total[used] += vectors[edge[used]].double().mul_(GRID).round_()
+        dot[part] = (total * queries[paths.question[part]]).sum(1)
+        square[part] = (total * total).sum(1)
+    return dot, square
+
+
+def _by_numba(
+    paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor, topics: Ragged, weights: tuple[float, float],
+    threads: int,
+) -> tuple[torch.Tensor, bool]:  # fmt: skip
+    """As `_by_torch`. Vectors in f16 are turned into f32 for the edges of these paths alone."""
+    from gpu_rag_kernels.paths.numba import relevance, vector_sums
+
+    edges = paths.edges
+    if vectors.dtype == torch.float16:
+        edges, vectors = _in_f32(edges, vectors)
+    nodes, along, question, held, asked = (
+        a.contiguous().numpy() for a in (paths.nodes, edges, paths.question, vectors, queries)
+    )
+    wanted, squares = arrays_of(topics), (queries * queries).sum(1).numpy()
+    scores = queries.new_empty(paths.size)
+    to_scores = scores.numpy()
+
+    def part(first: int) -> bool:
+        some = slice(first, first + _PATHS)
+        dot, square = np.empty(len(question[some])), np.empty(len(question[some]))
+        vector_sums(held, along[some], asked, question[some], dot, square)
+        return bool(relevance(
+            nodes[some], along[some], question[some], *wanted, dot, square, squares, LONGEST * GRID, weights,
+            to_scores[some],
+        ))  # fmt: skip
+
+    return scores, all(run_parts(part, range(0, paths.size, _PATHS), threads))
+
+
+def _in_f32(edges: torch.Tensor, vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The edges numbered by rank among those that are there, and the f32 vectors of these."""
+    from gpu_rag_kernels.paths.numba import number_edges
+
+    if edges.numel() < _FEW * vectors.shape[0]:
+        return _few_in_f32(edges, vectors)
+    number, numbered = np.zeros(vectors.shape[0], np.int64), np.empty(tuple(edges.shape), np.int64)
+    number_edges(edges.contiguous().numpy(), number, numbered)
+    return torch.from_numpy(numbered), vectors[torch.from_numpy(np.flatnonzero(number))].float()
+
+
+def _few_in_f32(edges: torch.Tensor, vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `_in_f32`, without a look at edges that are not there."""
+    held = edges.numpy()
+    there = np.unique(held)
+    there = there[np.searchsorted(there, 0) :]
+    numbered = np.where(held >= 0, np.searchsorted(there, held), -1)
+    return torch.from_numpy(numbered), vectors[torch.from_numpy(there).long()].float()
+
+
+def _jaccard(paths: PathSet, topics: Ragged) -> torch.Tensor:
+    """f64[P]: shared nodes over all nodes of the path and of its question's topics."""
+    nodes = paths.nodes.long()
+    width = 1 + (int(nodes.max()) if nodes.numel() else 0)
+    own = (topics.values >= 0) & (topics.values < width)  # no other is on a path; a large one would not fit a key
+    known = torch.unique(row_of_value(topics)[own] * width + topics.values[own])
+    shared = torch.zeros(paths.size, dtype=torch.int64, device=nodes.device)
+    first = paths.question * width
+    for column in nodes.T if known.numel() else ():
+        key = torch.where(column >= 0, first + column, -1)
+        shared += known[torch.searchsorted(known, key).clamp_(max=known.shape[0] - 1)] == key
+    size = topics.offsets.diff()[paths.question]
+    union = size + (nodes >= 0).sum(1) - shared
+    return shared.double() / union.clamp_min(1).double()
+
+
+def best_of_groups(group: torch.Tensor, scores: torch.Tensor, beam: int | None) -> torch.Tensor | None:
+    """bool[P]: the `beam` best rows of each group by (-score, row); None where every row is. group: ascending."""
+    if beam is None or scores.shape[0] <= beam:
+        return None
+    order = torch.sort(scores, descending=True, stable=True).indices
+    order = order[torch.argsort(group[order], stable=True)]
+    place = torch.arange(group.shape[0], device=group.device)
+    rank = place - torch.searchsorted(group, group)  # `group` ascends: sorted by it, the rows of a group stay in place
+    kept = torch.zeros_like(group, dtype=torch.bool)
+    kept[order[rank < beam]] = True
+    return kept
+
+
+def _best_by_numba(group: torch.Tensor, scores: torch.Tensor, beam: int | None) -> torch.Tensor | None:
+    """As `best_of_groups`, but the rows that are kept: i64[K], ascending."""
+    from gpu_rag_kernels.paths.numba import best_rows
+
+    if beam is None or scores.shape[0] <= beam:
+        return None
+    rows = np.empty(scores.shape[0], np.int64)
+    count = best_rows(group.contiguous().numpy(), scores.contiguous().numpy(), beam, rows)
+    return torch.from_numpy(rows[:count])

@@ -1,0 +1,188 @@
+"""Sets of paths: what the ops of path search hand to one another, and the checks that they share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.compiled import compiled_checks
+from gpu_rag.types import CSR
+
+Array = np.ndarray[Any, Any]
+Columns = tuple[Array, Array, Array, Array]
+
+NO_END = 2**31 - 1  # of the numbers of nodes, where an op does not know the graph
+MOST_HOPS = 22  # of a path: the sum of so many unit vectors has an exact squared length, see `path_scores`
+
+
+@dataclass(frozen=True)
+class PathGraph:
+    """A symmetric adjacency, checked, with a number for every undirected edge. Made by `path_graph`.
+
+    csr: without weights; edge: i32[E], the edge of every stored entry, -1 for a loop.
+    """
+
+    csr: CSR
+    edge: torch.Tensor
+
+    @property
+    def n(self) -> int:
+        """Number of nodes."""
+        return self.csr.n
+
+    @property
+    def device(self) -> torch.device:
+        """Where the graph is, and so where results will be."""
+        return self.csr.indptr.device
+
+
+@dataclass(frozen=True)
+class PathSet:
+    """P paths of at most W hops, ascending by (group, nodes), each once.
+
+    group: i64[P], the paths that one beam is for; question: i64[P]; nodes: i32[P, W + 1], padded with -1 behind;
+    edges: i32[P, W], the edge between a node and the next, padded likewise.
+    """
+
+    group: torch.Tensor
+    question: torch.Tensor
+    nodes: torch.Tensor
+    edges: torch.Tensor
+
+    @property
+    def size(self) -> int:
+        """Number of paths P."""
+        return int(self.nodes.shape[0])
+
+    @cached_property
+    def columns(self) -> Columns:
+        """(group, question, nodes, edges) as kernels on the CPU take them."""
+        group, question, nodes, edges = (
+            part.contiguous().numpy() for part in (self.group, self.question, self.nodes, self.edges)
+        )
+        return group, question, nodes, edges
+
+    @property
+    def lengths(self) -> torch.Tensor:
+        """Hops of each path: i64[P]."""
+        return (self.edges >= 0).sum(1)
+
+    def rows(self, which: torch.Tensor | slice) -> PathSet:
+        """Some of the paths, by mask, slice or ascending rows."""
+        if isinstance(which, torch.Tensor) and which.dtype == torch.bool:
+            which = which.nonzero()[:, 0]  # once, not for each column: the host waits to learn how many there are
+        return PathSet(self.group[which], self.question[which], self.nodes[which], self.edges[which])
+
+
+class Kind(NamedTuple):
+    """Which paths an op takes. The groups of question b are those from start(b) up to start(b + 1), where start(b) is
+    per_topic * offsets[b] + per_question * b.
+
+    offsets: i64[B+1], of the checked topics; n: nodes have smaller numbers; padded: whether a path may be shorter than
+    the longest. Edges may have any number: they are carried along, and looked at where they are read (`score_paths`).
+    """
+
+    offsets: torch.Tensor
+    per_topic: int
+    per_question: int
+    n: int = NO_END
+    padded: bool = True
+
+
+def check_paths(paths: PathSet, batch: int, device: torch.device, kind: Kind | None = None) -> None:
+    """Raises BadInput where `paths` are not of these questions, of another kind than `kind`, or not where the graph
+    is."""
+    _check_columns(paths, device)
+    if not paths.size or _are_paths(paths, batch, kind):
+        return  # the slow check below says what is wrong
+    falls = (paths.group.diff() < 0).any()
+    found = torch.stack([falls.long(), *paths.question.aminmax()])
+    found = found if kind is None else torch.cat([found, _misfits(paths, batch, kind).any(1).long()])
+    falling, least, most, *misfits = found.tolist()  # one wait for the device
+    if falling:
+        raise BadInput("paths are not in order", given="a group that falls", expected="ascending groups")
+    if not 0 <= least <= most < batch:
+        given = f"question {most if most >= batch else least}"
+        raise BadInput("a path is of no question", given=given, expected=f"0..{batch - 1}")
+    if kind is not None and any(misfits):
+        _refuse_misfit(paths, batch, kind)
+
+
+def _check_columns(paths: PathSet, device: torch.device) -> None:
+    """The part of `check_paths` that needs no look at a number: dtypes, shapes and devices."""
+    group, question, nodes, edges = paths.group, paths.question, paths.nodes, paths.edges
+    if not group.dtype == question.dtype == torch.int64 or not nodes.dtype == edges.dtype == torch.int32:
+        given = ", ".join(str(part.dtype) for part in (group, question, nodes, edges))
+        raise BadInput("paths have other dtypes", given=given, expected="i64, i64, i32, i32")
+    shapes = [tuple(part.shape) for part in (group, question, nodes, edges)]
+    size, width = shapes[2] if len(shapes[2]) == 2 else (0, 0)
+    if shapes != [(size,), (size,), (size, width), (size, width - 1)]:
+        raise BadInput("paths have no common shape", given=shapes, expected="[P], [P], [P, W + 1], [P, W]")
+    if not group.device == question.device == nodes.device == edges.device == device:
+        raise BadInput("paths are on another device", given=nodes.device, expected=device)
+
+
+def _are_paths(paths: PathSet, batch: int, kind: Kind | None) -> bool:
+    """Whether a compiled pass finds nothing wrong; False also where there is none."""
+    if compiled_checks(paths.group.device) is None:
+        return False
+    from gpu_rag_kernels.checks.paths import are_of_kind, are_paths
+
+    columns = paths.columns
+    if kind is None:
+        return bool(are_paths(columns[0], columns[1], batch))
+    offsets, *others = kind
+    return bool(are_of_kind(*columns, offsets.contiguous().numpy(), *others))
+
+
+def _misfits(paths: PathSet, batch: int, kind: Kind) -> torch.Tensor:
+    """bool[3, P] on their device, not waited for: paths of a group that is out of range, those with such a node, and
+    those that break off."""
+    starts = kind.per_topic * kind.offsets + kind.per_question * torch.arange(batch + 1, device=kind.offsets.device)
+    question = paths.question.clamp(0, max(batch - 1, 0))
+    outside = (paths.group < starts[question]) | (paths.group >= starts[question + 1])
+    no_node = ((paths.nodes < -1) | (paths.nodes >= kind.n)).any(1)
+    there = paths.nodes >= 0
+    broken = (there[:, 1:] & ~there[:, :-1] | (there[:, 1:] != (paths.edges >= 0)) | (paths.edges < -1)).any(1)
+    broken |= ~there[:, 0]
+    return torch.stack([outside, no_node, broken if kind.padded else broken | ~there.all(1)])
+
+
+def _refuse_misfit(paths: PathSet, batch: int, kind: Kind) -> None:
+    """Raises BadInput for the first path that is not of its kind, by what is wrong with it."""
+    what, row = (int(place) for place in _misfits(paths, batch, kind).nonzero()[0])
+    given, end = f"nodes {paths.nodes[row].tolist()}, edges {paths.edges[row].tolist()}", kind.n - 1
+    if what == 0:
+        given = f"group {int(paths.group[row])} in question {int(paths.question[row])}"
+        raise BadInput("a path is of no group of its question", given=given, expected="groups as `PathSet`s are made")
+    if what == 1:
+        raise BadInput("a path leaves the graph", given=given, expected=f"nodes 0..{end}, or -1 behind its end")
+    expected = "an edge between every two nodes" + (", then -1" if kind.padded else ", no path shorter than another")
+    raise BadInput("a path breaks off", given=given, expected=expected)
+
+
+def check_count(count: int, most: int, what: str) -> None:
+    """Raises BadInput where a call would look at more than `most` paths."""
+    if count > most:
+        given = f"{count:,} at the {what} of the paths so far"
+        raise BadInput("too many paths", given=given, expected=f"at most {most:,}", do="prune with a smaller beam")
+
+
+def in_order(paths: PathSet) -> PathSet:
+    """The same paths, ascending by (group, nodes)."""
+    order = torch.arange(paths.size, device=paths.nodes.device)
+    for column in (*paths.nodes.T.flip(0), paths.group):
+        order = order[torch.argsort(column[order], stable=True)]
+    return paths.rows(order)
+
+
+def padded(paths: PathSet, hops: int) -> PathSet:
+    """The same paths in room for `hops` hops."""
+    room = (0, hops - paths.edges.shape[1])
+    nodes, edges = (torch.nn.functional.pad(part, room, value=-1) for part in (paths.nodes, paths.edges))
+    return PathSet(paths.group, paths.question, nodes, edges)

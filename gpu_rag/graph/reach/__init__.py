@@ -1,0 +1,219 @@
+"""Which nodes each question's relations lead to, and what two answers have in common."""
+
+from __future__ import annotations
+
+from functools import cache
+from types import ModuleType
+
+import numpy as np
+import torch
+
+from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.backend import check_threads, pick_implementation, run_parts
+from gpu_rag.graph.common.typed import TypedGraph, typed_graph, typed_graph_of_csr, typed_graph_of_csrs
+from gpu_rag.graph.memory import check_room, is_small
+from gpu_rag.graph.ragged import (
+    are_broken,
+    check_ragged,
+    check_sets,
+    check_tensors,
+    expand,
+    ragged_of_keys,
+    row_of_value,
+)
+from gpu_rag.types import Ragged
+
+__all__ = [
+    "ANY", "EITHER", "IN", "OUT", "TypedGraph", "intersect", "pick_implementation", "reachable", "typed_graph",
+    "typed_graph_of_csr", "typed_graph_of_csrs",
+]  # fmt: skip
+
+OUT, IN, EITHER = 1, 2, 3  # directions of a step: tail to head, head to tail, both
+ANY = -1  # the relation of a step that may be any
+MARKS = 5  # bytes a node that a step of many entries needs (numba)
+_QUESTIONS = 256  # that a thread takes at a time
+_INTEGERS = (torch.int32, torch.int64)
+
+
+def reachable(
+    graph: TypedGraph,
+    starts: Ragged,
+    relations: Ragged,
+    directions: Ragged,
+    *,
+    implementation: str = "auto",
+    threads: int = 1,
+) -> Ragged:
+    """The nodes at the end of each question's chain of relations: Ragged of i32 nodes, ascending, each once.
+
+    S_0 = starts, S_k = {v : some u in S_(k-1) has an edge u -> v (OUT), v -> u (IN) or one of both (EITHER) of the
+    k-th relation}; the result is the last S. A walk may come back to where it was. An empty chain gives the starts.
+    graph: made by `typed_graph`, `typed_graph_of_csr` or `typed_graph_of_csrs`. starts: Ragged of i32/i64 nodes.
+    relations: Ragged of i32/i64, each question's chain, of any length; ANY follows all relations. directions: Ragged
+    of i32/i64 with the same offsets, OUT, IN or EITHER. implementation: numba | torch | auto, all give the same
+    integers. threads: groups of questions at once (numba).
+    Time: the edges followed, one binary search a frontier node. Memory: the result and, a thread that follows more
+    than a few hundred edges in a step, 9 N bytes; torch: a frontier's edges, in pieces. Raises BadInput, UsageError,
+    MissingBackend.
+
+    Edges (0, 0, 1), (2, 0, 1), (1, 1, 3): from [0] by [0, 1] OUT is [3]; from [3] by 1 IN, 0 IN is [0, 2].
+    """
+    chosen = pick_implementation(graph.device, implementation, "reachable")
+    asked = _arrays_of(graph, starts, relations, directions) if chosen == "numba" else None
+    sound, longest = (True, 0) if asked is not None else _looked_at(graph, starts, relations, directions)
+    if not sound:  # these checks say what is wrong
+        check_ragged(starts, "starts", n=graph.n, device=graph.device)
+        check_ragged(relations, "relations", device=graph.device)
+        check_ragged(directions, "directions", device=graph.device)
+        _check_steps(graph, starts, relations, directions)
+    check_threads(threads)
+    if asked is not None:
+        return _reachable_by_numba(graph, asked, threads)
+    return _reachable_by_torch(graph, starts, relations, directions, longest)
+
+
+def _looked_at(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged) -> tuple[bool, int]:
+    """Whether all checks of `reachable` would pass, and how long the longest chain is: both for one wait."""
+    for lists, name in ((starts, "starts"), (relations, "relations"), (directions, "directions")):
+        check_tensors(lists, name, graph.device)
+    sizes = relations.values.shape == directions.values.shape and relations.batch == directions.batch
+    if not sizes or relations.batch != starts.batch:
+        return False, 0
+    broken = are_broken(starts, graph.n) | are_broken(relations, None) | are_broken(directions, None)
+    broken |= (relations.offsets != directions.offsets).any()
+    for values, least, most in ((relations.values, ANY, graph.n_relations - 1), (directions.values, OUT, EITHER)):
+        broken |= ((values < least) | (values.long() > most)).any()
+    longest = relations.offsets.diff().max() if relations.batch else relations.offsets[0]
+    found: list[int] = torch.stack([broken.long(), longest]).tolist()
+    return not found[0], found[1]
+
+
+def _check_steps(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged) -> None:
+    if relations.batch != starts.batch:
+        given = f"{relations.batch} chains for {starts.batch} questions"
+        raise BadInput("relations do not match the starts", given=given, expected="a chain a question")
+    if not torch.equal(relations.offsets, directions.offsets):
+        raise BadInput("directions do not match the relations", expected="equal offsets")
+    _check_values(relations.values, ANY, graph.n_relations - 1, "relation")
+    _check_values(directions.values, OUT, EITHER, "direction")
+
+
+@cache
+def _kernels() -> ModuleType:
+    """The numba kernels; kept, as an import statement in a call of 10 us is seen."""
+    from gpu_rag_kernels.reach import numba as reach_kernels
+
+    return reach_kernels
+
+
+def _arrays_of(graph: TypedGraph, *lists: Ragged) -> tuple[np.ndarray, ...] | None:
+    """Values i64 and offsets of starts, relations and directions in turn, which a compiled pass finds sound; None where
+    it does not, or cannot look."""
+    arrays: list[np.ndarray] = []
+    for side in lists:
+        for tensor in (side.values, side.offsets):
+            if tensor.device != graph.device or tensor.dim() != 1 or tensor.dtype not in _INTEGERS:
+                return None
+            arrays.append(tensor.long().contiguous().numpy())
+        if side.offsets.dtype != torch.int64:
+            return None
+    sound: bool = _kernels().are_questions(*arrays, graph.n, graph.n_relations)
+    return tuple(arrays) if sound else None
+
+
+def _check_values(values: torch.Tensor, least: int, most: int, what: str) -> None:
+    bad = (values < least) | (values.long() > most)
+    if bool(bad.any()):
+        at = int(bad.nonzero()[0, 0])
+        given = f"{int(values[at])} at position {at}"
+        raise BadInput(f"no such {what}", given=given, expected=f"{least} <= {what} <= {most}")
+
+
+def _reachable_by_numba(graph: TypedGraph, asked: tuple[np.ndarray, ...], threads: int) -> Ragged:
+    nodes, offsets, chain, at, way, _ = asked
+    walk, batch = _kernels().walk_questions, len(offsets) - 1
+    if not is_small(MARKS * graph.n) and _kernels().marks_soon(graph.sides, nodes, offsets, chain, way, at):
+        check_room(MARKS * graph.n, graph.device, "marks of nodes", "ask a smaller graph")
+
+    def walks(first: int) -> tuple[np.ndarray, np.ndarray]:
+        found: tuple[np.ndarray, np.ndarray] = walk(
+            graph.sides, nodes, offsets, chain, way, at, first, min(first + _QUESTIONS, batch)
+        )
+        return found
+
+    parts = [walks(0)] if 0 < batch <= _QUESTIONS else run_parts(walks, range(0, batch, _QUESTIONS), threads)
+    if len(parts) == 1:
+        return Ragged(torch.from_numpy(parts[0][0]), torch.from_numpy(parts[0][1]))
+    found = np.concatenate([np.zeros(0, np.int32), *(values for values, _ in parts)])
+    sizes = np.concatenate([np.zeros(1, np.int64), *(np.diff(ends) for _, ends in parts)])
+    return Ragged(torch.from_numpy(found), torch.from_numpy(np.cumsum(sizes)))
+
+
+def _reachable_by_torch(
+    graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged, longest: int
+) -> Ragged:
+    """All questions a step at a time, by ascending keys question * N + node; what a question has at the end of its
+    chain is picked at the end of all. The host waits twice a step: for the entries that are followed, and the nodes."""
+    n, lengths = max(graph.n, 1), relations.offsets.diff()
+    check_room(16 * starts.values.shape[0], graph.device, "the starts", "ask fewer questions at a time")
+    fronts = [torch.unique(row_of_value(starts) * n + starts.values.long())]
+    for k in range(longest):
+        front = fronts[-1]
+        question = front // n
+        place = (relations.offsets[question] + k).clamp_(max=relations.values.shape[0] - 1)
+        way = torch.where(lengths[question] > k, directions.values[place], 0)
+        fronts.append(_stepped(graph, front, relations.values[place].long(), way))
+    keys = torch.cat(fronts)
+    after = torch.cat([torch.full_like(front, k) for k, front in enumerate(fronts)])
+    return ragged_of_keys(keys[lengths[keys // n] == after].sort().values, starts.batch, n)
+
+
+def _stepped(graph: TypedGraph, keys: torch.Tensor, relation: torch.Tensor, way: torch.Tensor) -> torch.Tensor:
+    """The distinct keys one edge of relation[i] from keys[i], ascending; way[i]: in which directions, 0 for none."""
+    node = keys % max(graph.n, 1)
+    wanted, firsts, lasts = node * graph.n_relations + relation, [], []
+    for bit, indptr, sorted_edges in zip((OUT, IN), (graph.out_indptr, graph.in_indptr), graph.keys, strict=True):
+        first = torch.where(relation < 0, indptr[node], torch.searchsorted(sorted_edges, wanted))
+        last = torch.where(relation < 0, indptr[node + 1], torch.searchsorted(sorted_edges, wanted, right=True))
+        firsts.append(first)
+        lasts.append(torch.where((way & bit) > 0, last, first))
+    questions, pieces = (keys - node).repeat(2), [keys[:0]]
+    for owner, edge in expand(torch.cat(firsts), torch.cat(lasts)):
+        reached = torch.where(owner < keys.shape[0], graph.out_node[edge], graph.in_node[edge])
+        pieces.append(torch.unique(questions[owner] + reached))
+    return pieces[1] if len(pieces) == 2 else torch.unique(torch.cat(pieces))
+
+
+def intersect(a: Ragged, b: Ragged, *, implementation: str = "auto") -> Ragged:
+    """The values that list r of `a` and list r of `b` share, ascending; of the dtype of `a`.
+
+    a, b: Ragged of i32/i64, as many lists, each ascending without repeats (as `reachable` and `ego_balls` give them).
+    implementation: numba | torch | auto, all give the same. O(Ta + Tb) time (numba). Raises BadInput, UsageError,
+    MissingBackend.
+
+    [[1, 3, 5], [2]] and [[3, 4, 5], []] give [[3, 5], []].
+    """
+    for lists, name in ((a, "lists of a"), (b, "lists of b")):
+        check_sets(lists, name, device=a.values.device)
+    if a.batch != b.batch:
+        raise BadInput("a and b have different numbers of lists", given=f"{a.batch} and {b.batch}", expected="one")
+    if pick_implementation(a.values.device, implementation, "intersect") == "torch":
+        return _intersect_by_torch(a, b)
+    from gpu_rag_kernels.reach.numba import intersect_lists
+
+    ours, theirs = (lists.values.long().contiguous().numpy() for lists in (a, b))
+    out, ends = np.empty(min(len(ours), len(theirs)), np.int64), np.zeros(a.batch + 1, np.int64)
+    intersect_lists(ours, a.offsets.contiguous().numpy(), theirs, b.offsets.contiguous().numpy(), out, ends)
+    return Ragged(torch.from_numpy(out[: ends[-1]].copy()).to(a.values.dtype), torch.from_numpy(ends))
+
+
+def _intersect_by_torch(a: Ragged, b: Ragged) -> Ragged:
+    """Keys list * V + place of the value among all V values in order, looked up; only the result is waited for."""
+    every = torch.cat([a.values.long(), b.values.long()])
+    number, width = torch.searchsorted(every.sort().values, every), every.shape[0] + 1
+    ours = row_of_value(a) * width + number[: a.values.shape[0]]
+    theirs = row_of_value(b) * width + number[a.values.shape[0] :]
+    shared = torch.searchsorted(theirs, ours) < torch.searchsorted(theirs, ours, right=True)
+    ends = torch.zeros(a.values.shape[0] + 1, dtype=torch.int64, device=a.values.device)
+    ends[1:] = shared.cumsum(0)
+    return Ragged(a.values[shared], ends[a.offsets])

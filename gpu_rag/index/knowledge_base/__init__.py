@@ -1,0 +1,207 @@
+"""A knowledge base in memory: typed nodes and typed directed edges of one or more sources, as methods read it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from gpu_rag.graph.common.typed import TypedGraph, typed_graph
+from gpu_rag.graph.csr import csr_from_edges
+from gpu_rag.graph.paths import PathGraph, path_graph
+from gpu_rag.index.knowledge_base.names import NameTable, name_key
+from gpu_rag.index.knowledge_base.words import edge_text
+from gpu_rag.types import Ragged
+
+__all__ = ["KINDS", "KbPaths", "KbSource", "KnowledgeBase", "name_key"]
+
+KINDS = ("kg", "skb", "extraction", "documents", "web")
+
+
+@dataclass(frozen=True)
+class KbSource:
+    """Where nodes, edges and passages come from. kind: one of KINDS; "extraction" is what was found in the corpus."""
+
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class KbPaths:
+    """The edges of some sources without direction, for path search.
+
+    graph: over the nodes of the knowledge base. edges: list u holds the rows (i64, ascending) of the knowledge base's
+    edges that join the two nodes of undirected edge number u, whatever their relation and direction.
+    """
+
+    graph: PathGraph
+    edges: Ragged
+
+
+@dataclass(frozen=True, eq=False)
+class KnowledgeBase:
+    """N nodes and E edges. A node stands for all records that were linked as one thing, see `layers.kb_fuse`.
+
+    sources: in the order in which they were given, then the own extraction and the passages.
+    node_ids: unique, ascending; node_names: as written; node_aliases: other names. node_type: i32[N], rows of
+    type_names (ascending; "entity" where a node has none, "literal" for a value). node_sources: bool[N, sources], who
+    has a record of the node.
+    head, relation, tail, source: i32[E]: head --relation--> tail, by (head, relation, tail, source), each once.
+    relation_names: ascending, unique, as shown and written on paths; relation_texts: the same in words.
+    provenance: E texts such as "kg.tsv:12", "" for the own extraction; edge_passages: E lists of passages that state
+    an edge, ascending, empty for other sources (on the CPU).
+    node_passages: N lists of passages: the node's own document first (n_own: i32[N] of them), then passages that
+    mention it, the one that does so most often first. passage_ids: P ids; passage_source: i32[P], rows of sources.
+    texts: S stand-ins of nodes without any passage, text_row: i32[N], their rows, -1 elsewhere.
+    vectors(layer): unit rows f32|f16 of "kb_name_vectors" [N, D], "kb_edge_vectors" [E, D] (of "head relation tail"),
+    "kb_relation_vectors" [R, D], "kb_text_vectors" [S, D], "passage_vectors" [P, D]; raises MissingLayer.
+    """
+
+    sources: tuple[KbSource, ...]
+    node_ids: list[str]
+    node_names: list[str]
+    node_aliases: Sequence[list[str]]
+    node_type: np.ndarray
+    type_names: list[str]
+    node_sources: np.ndarray
+    head: np.ndarray
+    relation: np.ndarray
+    tail: np.ndarray
+    source: np.ndarray
+    relation_names: list[str]
+    relation_texts: list[str]
+    provenance: Sequence[str]
+    edge_passages: Ragged
+    node_passages: Ragged
+    n_own: np.ndarray
+    passage_ids: list[str]
+    passage_source: np.ndarray
+    texts: list[str]
+    text_row: np.ndarray
+    vectors: Callable[[str], torch.Tensor]
+    device: str = "cpu"
+    _paths: dict[tuple[int, ...], KbPaths] = field(default_factory=dict)
+
+    @property
+    def n(self) -> int:
+        """Number of nodes N."""
+        return len(self.node_ids)
+
+    @property
+    def n_edges(self) -> int:
+        """Number of edges E."""
+        return len(self.head)
+
+    @property
+    def n_relations(self) -> int:
+        """Number of relations R."""
+        return len(self.relation_names)
+
+    @property
+    def n_types(self) -> int:
+        """Number of types of nodes."""
+        return len(self.type_names)
+
+    # --- look-ups ----------------------------------------------------------------------------------
+
+    @cached_property
+    def _named(self) -> NameTable:
+        return NameTable(self.node_names, self.node_aliases)
+
+    @cached_property
+    def _type_rows(self) -> dict[str, int]:
+        return {name: row for row, name in enumerate(self.type_names)}
+
+    def row_of(self, node_id: str) -> int | None:
+        """The node with this id."""
+        row = bisect_left(self.node_ids, node_id)
+        return row if row < self.n and self.node_ids[row] == node_id else None
+
+    def named(self, name: str, type: str | None = None) -> list[int]:
+        """All nodes whose name or alias is `name` under `name_key`, and whose type is `type` where one is given.
+
+        Ascending; several nodes may share a name, and none may have it. An unknown type has no node.
+        """
+        rows = self._named.rows(name_key(name))
+        return rows if type is None else [row for row in rows if self.type_names[self.node_type[row]] == type]
+
+    def nodes_of_type(self, type: str) -> np.ndarray:
+        """i64, ascending: the nodes of a type; none for a type that does not exist."""
+        return np.flatnonzero(self.node_type == self._type_rows.get(type, -1))
+
+    @cached_property
+    def _incoming(self) -> tuple[np.ndarray, np.ndarray]:
+        """Edges by (tail, row), and the tail of each."""
+        order = np.argsort(self.tail, kind="stable")
+        return order, self.tail[order]
+
+    def edges_of(self, node: int, limit: int) -> list[int]:
+        """At most `limit` edges of a node: those that leave it by (relation, tail), then those that reach it."""
+        first, last = np.searchsorted(self.head, [node, node + 1])
+        out = list(range(first, min(last, first + limit)))
+        order, tails = self._incoming
+        first, last = np.searchsorted(tails, [node, node + 1])
+        return out + [int(edge) for edge in order[first : min(last, first + limit - len(out))]]
+
+    @cached_property
+    def _passages_on_host(self) -> tuple[np.ndarray, np.ndarray]:
+        """node_passages where they are looked up a node at a time; on the CPU no copy."""
+        values, offsets = (part.cpu().numpy() for part in (self.node_passages.values, self.node_passages.offsets))
+        return values, offsets
+
+    def passages_of(self, node: int) -> np.ndarray:
+        """i32: the passages of a node, see `node_passages`; a view, on the host."""
+        values, offsets = self._passages_on_host
+        passages: np.ndarray = values[offsets[node] : offsets[node + 1]]
+        return passages
+
+    # --- in words ----------------------------------------------------------------------------------
+
+    def triple(self, edge: int) -> tuple[str, str, str, str]:
+        """(head's name, relation, tail's name, where) of an edge, as `types.Path` has it.
+
+        where: the first passage that states it, otherwise its provenance.
+        """
+        offsets = self.edge_passages.offsets
+        first, last = int(offsets[edge]), int(offsets[edge + 1])
+        where = self.passage_ids[int(self.edge_passages.values[first])] if last > first else self.provenance[edge]
+        head, tail = self.node_names[self.head[edge]], self.node_names[self.tail[edge]]
+        return head, self.relation_names[self.relation[edge]], tail, where
+
+    def edge_text(self, edge: int) -> str:
+        """ "head relation tail" in words: the text behind row `edge` of kb_edge_vectors."""
+        head, tail = self.node_names[self.head[edge]], self.node_names[self.tail[edge]]
+        return edge_text(head, self.relation_texts[self.relation[edge]], tail)
+
+    # --- for the graph ops -------------------------------------------------------------------------
+
+    def _tensor(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+
+    @cached_property
+    def typed(self) -> TypedGraph:
+        """All edges for walks along relations. What a TypedGraph calls tail -> head is head -> tail here."""
+        ends = (self._tensor(self.head), self._tensor(self.relation), self._tensor(self.tail))
+        return typed_graph(*ends, self.n, self.n_relations)
+
+    def paths(self, sources: tuple[int, ...] | None = None) -> KbPaths:
+        """The edges of these sources (all if None) without direction; made once for each choice. Loops have no path."""
+        chosen = tuple(range(len(self.sources))) if sources is None else tuple(sorted(set(sources)))
+        if chosen not in self._paths:
+            self._paths[chosen] = self._paths_of(chosen)
+        return self._paths[chosen]
+
+    def _paths_of(self, sources: tuple[int, ...]) -> KbPaths:
+        rows = np.flatnonzero(np.isin(self.source, sources) & (self.head != self.tail))
+        low = np.minimum(self.head[rows], self.tail[rows]).astype(np.int64)
+        high = np.maximum(self.head[rows], self.tail[rows]).astype(np.int64)
+        graph = path_graph(csr_from_edges(self._tensor(low), self._tensor(high), self.n))
+        # undirected edges are numbered by (low, high), as `path_graph` does
+        _, number = np.unique(low * max(self.n, 1) + high, return_inverse=True)
+        order = np.argsort(number, kind="stable")
+        offsets = np.searchsorted(number[order], np.arange(int(number.max(initial=-1)) + 2))
+        return KbPaths(graph, Ragged(self._tensor(rows[order].astype(np.int64)), self._tensor(offsets)))

@@ -1,0 +1,127 @@
+"""Knowledge bases and web snapshots out of an index folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from gpu_rag.errors import IndexCorrupt
+from gpu_rag.index import tables
+from gpu_rag.index.index import Index
+from gpu_rag.index.knowledge_base import KbSource, KnowledgeBase
+from gpu_rag.index.knowledge_base.names import TextColumn
+from gpu_rag.index.knowledge_base.tables import (
+    KB_EDGES,
+    KB_NODES,
+    KB_PASSAGES,
+    KB_RECORDS,
+    KB_RELATIONS,
+    KB_SOURCES,
+    KB_TEXTS,
+    KB_TYPES,
+    WEB_PAGES,
+)
+from gpu_rag.text.bm25 import Bm25
+from gpu_rag.types import Ragged
+
+_ROWS = (  # (table, column of row numbers, table that they are of)
+    ("nodes", "type", "types"), ("nodes", "passages", "passages"), ("records", "node", "nodes"),
+    ("records", "source", "sources"), ("edges", "head", "nodes"), ("edges", "relation", "relations"),
+    ("edges", "tail", "nodes"), ("edges", "source", "sources"), ("edges", "passages", "passages"),
+    ("passages", "source", "sources"),
+)  # fmt: skip
+
+
+def load_kb(index: Index) -> KnowledgeBase:
+    """The knowledge base of an index, for `index.loaded("kb", load_kb)`. Raises MissingLayer, IndexCorrupt.
+
+    Needs the layer `kb`; texts are empty without `kb_texts`, and vectors are read when first asked for. No Python
+    object is made for an edge: about 60 bytes an edge, most of it where it is from, and 200 a node beside its names.
+    """
+    held = {
+        name: tables.read_table(index.folder("kb") / f"kb_{name}.parquet", schema)
+        for name, schema in (
+            ("sources", KB_SOURCES), ("types", KB_TYPES), ("relations", KB_RELATIONS), ("nodes", KB_NODES),
+            ("records", KB_RECORDS), ("edges", KB_EDGES), ("passages", KB_PASSAGES),
+        )
+    }  # fmt: skip
+    _check_rows(held, index.n_passages)
+    nodes, edges, records = held["nodes"], held["edges"], held["records"]
+    node_sources = np.zeros((nodes.num_rows, held["sources"].num_rows), bool)
+    node_sources[_ints(records, "node"), _ints(records, "source")] = True
+    texts, text_row = _texts(index, nodes.num_rows)
+    kinds = zip(_list(held["sources"], "name"), _list(held["sources"], "kind"))
+    return KnowledgeBase(
+        sources=tuple(KbSource(name, kind) for name, kind in kinds),
+        node_ids=_list(nodes, "id"), node_names=_list(nodes, "name"), node_aliases=TextColumn(nodes["aliases"]),
+        node_type=_ints(nodes, "type"), type_names=_list(held["types"], "name"), node_sources=node_sources,
+        head=_ints(edges, "head"), relation=_ints(edges, "relation"), tail=_ints(edges, "tail"),
+        source=_ints(edges, "source"), relation_names=_list(held["relations"], "name"),
+        relation_texts=_list(held["relations"], "text"), provenance=TextColumn(edges["provenance"]),
+        edge_passages=_lists(edges, "passages", "cpu"), node_passages=_lists(nodes, "passages", index.device),
+        n_own=_ints(nodes, "n_own"), passage_ids=index.passage_ids, passage_source=_ints(held["passages"], "source"),
+        texts=texts, text_row=text_row, vectors=index.vectors, device=index.device,
+    )  # fmt: skip
+
+
+def _check_rows(held: Mapping[str, pa.Table], n_passages: int) -> None:
+    """Raises IndexCorrupt for a row number that no table has: compiled code would read beside its arrays."""
+    for table, column, of in _ROWS:
+        limit = n_passages if of == "passages" else held[of].num_rows
+        values = held[table][column]
+        given = values.combine_chunks().flatten() if pa.types.is_list(values.type) else values
+        least, most = pc.min_max(given).as_py().values()
+        if len(given) and (given.null_count or least < 0 or most >= limit):
+            what = f"kb_{table}.parquet: {column} from {least} to {most} of {limit} {of}"
+            raise IndexCorrupt("a table of the index names rows that do not exist", given=what, do="run gpu-rag verify")
+    if held["passages"].num_rows != n_passages:
+        given = f"{held['passages'].num_rows} rows in kb_passages.parquet"
+        raise IndexCorrupt("the knowledge base is of other passages", given=given, expected=n_passages)
+
+
+def _texts(index: Index, n: int) -> tuple[list[str], np.ndarray]:
+    row = np.full(n, -1, np.int32)
+    if "kb_texts" not in index.layers:
+        return [], row
+    table = tables.read_table(index.folder("kb_texts") / "kb_texts.parquet", KB_TEXTS)
+    row[_ints(table, "node")] = np.arange(table.num_rows)
+    return _list(table, "text"), row
+
+
+def _list(table: pa.Table, column: str) -> list[Any]:
+    values: list[Any] = table[column].to_pylist()
+    return values
+
+
+def _ints(table: pa.Table, column: str) -> np.ndarray:
+    return np.ascontiguousarray(table[column].to_numpy().astype(np.int32))
+
+
+def _lists(table: pa.Table, column: str, device: str) -> Ragged:
+    """A column of lists of integers."""
+    array = table[column].combine_chunks()
+    if isinstance(array, pa.ChunkedArray):  # of a table without rows
+        return Ragged(torch.zeros(0, dtype=torch.int32), torch.zeros(1, dtype=torch.int64))
+    offsets = array.offsets.to_numpy().astype(np.int64)
+    values = array.values.to_numpy()[offsets[0] : offsets[-1]].astype(np.int32)
+    return Ragged(torch.from_numpy(values).to(device), torch.from_numpy(offsets - offsets[0]).to(device))
+
+
+@dataclass(frozen=True)
+class WebPages:
+    """The pages of all web snapshots. pages: WEB_PAGES, by id; bm25: over the title and text of each, in that order."""
+
+    pages: pa.Table
+    bm25: Bm25
+
+
+def load_web(index: Index) -> WebPages:
+    """The web snapshots of an index, for `index.loaded("kb_web", load_web)`. Raises MissingLayer, IndexCorrupt."""
+    folder = index.folder("kb_web")
+    return WebPages(tables.read_table(folder / "web_pages.parquet", WEB_PAGES), Bm25.load(folder))

@@ -1,0 +1,116 @@
+"""Texts with names in place of pronouns (HiGraAgent's P'), for extraction alone: search uses the original."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpu_rag.errors import MissingBackend, UsageError
+from gpu_rag.index.build import Work
+from gpu_rag.index.stages.requests import ask, text_requests
+from gpu_rag.settings import Settings
+from gpu_rag.text.coreference import keeps_text, replace_pronouns
+from gpu_rag.text.normalise import clean_text
+from gpu_rag.text.prompts import Prompt
+from gpu_rag.text.replies import canonical_schema
+
+COREF_SCHEMA = canonical_schema(
+    {
+        "type": "object",
+        "properties": {"text": {"type": "string"}},
+        "required": ["text"],
+        "additionalProperties": False,
+    }
+)
+Texts = Sequence[str]
+Rewrite = tuple[str, str]  # why there is none, or "" and the text
+
+
+def coreference_params(settings: Settings) -> dict[str, Any]:
+    """What extraction depends on beside its own settings; nothing without coreference."""
+    kind = settings.alignment.coref
+    if kind == "none":
+        return {}
+    if settings.index.extractor == "import":
+        raise UsageError(
+            "coreference serves extraction, and imported results are not extracted here",
+            given=f"alignment.coref={kind} with index.extractor=import",
+            do="leave out alignment.coref",
+        )
+    if kind == "fastcoref":
+        return {"coref": kind}
+    prompt = Prompt.read("gpu_rag.index.stages.prompts", "coreference")
+    return {"coref": kind, "coref_prompt": prompt.digest, "coref_tokens": settings.alignment.coref_tokens}
+
+
+def resolved_texts(work: Work, titles: Texts, texts: Texts) -> tuple[list[str], dict[str, int]]:
+    """The texts for extraction, and counts of passages: coref_changed, coref_same, coref_rejected, coref_unread,
+    coref_failed.
+
+    A rewrite that loses text (see `keeps_text`) is rejected; then, and where the reply could not be read (unread) or
+    the request failed, the original is used. Without coreference the texts as they are, and no counts.
+    """
+    kind = work.settings.alignment.coref
+    if kind == "none":
+        return list(texts), {}
+    work.progress.start("coreference", len(texts), "passages")
+    rewrites = (_by_fastcoref if kind == "fastcoref" else _by_llm)(work, titles, texts)
+    counts = dict.fromkeys((f"coref_{status}" for status in ("changed", "same", "rejected", "unread", "failed")), 0)
+    resolved = []
+    for text, (status, rewrite) in zip(texts, rewrites, strict=True):
+        status = status or _judged(text, rewrite)
+        counts[f"coref_{status}"] += 1
+        resolved.append(rewrite if status == "changed" else text)
+    return resolved, counts
+
+
+def _judged(text: str, rewrite: str) -> str:
+    if rewrite == text:
+        return "same"
+    return "changed" if keeps_text(text, rewrite) else "rejected"
+
+
+def _by_llm(work: Work, titles: Texts, texts: Texts) -> list[Rewrite]:
+    prompt = Prompt.read("gpu_rag.index.stages.prompts", "coreference")
+    tokens, seed = work.settings.alignment.coref_tokens, work.settings.runtime.seed
+    requests = text_requests(prompt, titles, texts, schema=COREF_SCHEMA, max_tokens=tokens, seed=seed)
+    return [_read(reply) for reply in ask(work, requests)]
+
+
+def _read(said: dict[str, Any] | str) -> Rewrite:
+    if isinstance(said, str):
+        return "failed" if said == "failed" else "unread", ""
+    return "", clean_text(said["text"])
+
+
+def _by_fastcoref(work: Work, titles: Texts, texts: Texts) -> list[Rewrite]:
+    model = load_fastcoref(work.settings.models.device)
+    found: list[Rewrite] = []
+    for _, block in work.blocks(len(texts)):
+        part = list(texts[block])
+        predictions = model(part)
+        found += [("", replace_pronouns(text, clusters)) for text, clusters in zip(part, predictions, strict=True)]
+        work.progress.advance(len(part))
+    return found
+
+
+def load_fastcoref(device: str) -> Callable[[list[str]], list[list[list[tuple[int, int]]]]]:
+    """The clusters of spans of each text by the package fastcoref. Raises MissingBackend where it is not installed."""
+    try:
+        fastcoref = importlib.import_module("fastcoref")
+    except ImportError as error:
+        raise MissingBackend(
+            "coreference by fastcoref needs a package that is not installed",
+            given=f"alignment.coref=fastcoref ({error})",
+            do="run: pip install fastcoref; or use alignment.coref=llm or none",
+        ) from error
+    try:
+        model = fastcoref.FCoref(device="cuda:0" if device.startswith("cuda") else "cpu")
+    except OSError as error:
+        raise MissingBackend(
+            "the model of fastcoref is not on this machine",
+            given=str(error)[:200],
+            do="download biu-nlp/f-coref once with the Hugging Face client, or use alignment.coref=llm or none",
+        ) from error
+    return lambda texts: [item.get_clusters(as_strings=False) for item in model.predict(texts=texts)]

@@ -1,0 +1,146 @@
+"""The edges of a knowledge base: sorted, each once, and written a stretch of heads at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gpu_rag.index.build import Work
+from gpu_rag.index.knowledge_base.tables import KB_EDGES, KB_RELATIONS
+from gpu_rag.index.knowledge_base.words import relation_text
+from gpu_rag.index.stages.knowledge_base.columns import SourceColumns, joined
+from gpu_rag.index.stages.knowledge_base.nodes import Nodes
+from gpu_rag.index.write import TableWriter, write_columns
+
+_AT_ONCE = 1 << 19  # edges that are sorted at a time; the edges of one head stay together
+_KEY_BITS = 63
+
+
+@dataclass(frozen=True)
+class _Column:
+    """Edges of all sources, source by source: i32 each, and where those of each source begin."""
+
+    head: np.ndarray
+    relation: np.ndarray
+    tail: np.ndarray
+    start: np.ndarray
+
+
+def write_edges(work: Work, nodes: Nodes, held: Sequence[SourceColumns]) -> tuple[int, int, int]:
+    """Tables `kb_relations` and `kb_edges`. Returns (relations, edges, edges that were given before in their source).
+
+    Edges by (head, relation, tail, source); of equal ones the first of the source is kept. Memory: 24 bytes an edge
+    beside what the sources hold, and some 60 MB for a stretch of 2^19 edges, or of as many as one node has.
+    """
+    ids, names, rows = _relations(held)
+    columns = [names, ids, [relation_text(name) for name in names]]
+    write_columns(work.out / "kb_relations.parquet", KB_RELATIONS, [pa.array(c, pa.string()) for c in columns])
+    edges = _Column(
+        joined([nodes.of_source(k)[one.edges.head] for k, one in enumerate(held)]),
+        joined([rows[k][one.edges.relation] for k, one in enumerate(held)]),
+        joined([nodes.of_source(k)[one.edges.tail] for k, one in enumerate(held)]),
+        np.cumsum([0, *(one.edges.n for one in held)]),
+    )
+    n = 0
+    with TableWriter(work.out / "kb_edges.parquet", KB_EDGES) as writer:
+        for part in _stretches(edges.head, nodes.n):
+            kept, source = _sorted(edges, part)
+            where, passages = _provenance(held, edges.start, kept, source)
+            writer.add([edges.head[kept], edges.relation[kept], edges.tail[kept], source, where, passages])
+            work.progress.advance(len(kept))
+            n += len(kept)
+    return len(ids), n, len(edges.head) - n
+
+
+def _stretches(head: np.ndarray, n: int) -> Iterator[np.ndarray]:
+    """The rows of edges by stretches of heads, in their order within each."""
+    if len(head) <= _AT_ONCE:
+        yield np.arange(len(head))
+        return
+    number = (np.cumsum(np.bincount(head, minlength=n)) - 1) // _AT_ONCE
+    stretch = number.astype(np.uint16 if number[-1] < 1 << 16 else np.int64)[head]
+    order = np.argsort(stretch, kind="stable").astype(np.int32 if len(head) < 1 << 31 else np.int64)
+    yield from np.split(order, np.cumsum(np.bincount(stretch))[:-1])
+
+
+def _sorted(edges: _Column, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(rows by (head, relation, tail, source), the first of equal ones, and their sources); rows are ascending."""
+    if not len(rows):
+        return rows, np.zeros(0, np.int64)
+    source = np.searchsorted(edges.start, rows, side="right") - 1
+    head, tail = edges.head[rows].astype(np.int64), edges.tail[rows].astype(np.int64)
+    parts = [head - head.min(), edges.relation[rows].astype(np.int64), tail, source]
+    sizes = [int(part.max()) + 1 for part in parts]
+    if sum(size.bit_length() for size in sizes) <= _KEY_BITS:
+        key = parts[0]
+        for part, size in zip(parts[1:], sizes[1:]):
+            key = key * size + part
+        order = np.argsort(key, kind="stable")
+        new = np.diff(key[order], prepend=-1) != 0
+    else:
+        order = np.lexsort(parts[::-1])
+        new = np.any([np.diff(part[order], prepend=-1) != 0 for part in parts], axis=0)
+    order = order[new]
+    return rows[order], source[order]
+
+
+def _provenance(
+    held: Sequence[SourceColumns], start: np.ndarray, rows: np.ndarray, source: np.ndarray
+) -> tuple[pa.Array, pa.Array]:
+    """ "file:line (note)" and the lists of passages of some edges."""
+    where, passages = list[pa.Array](), list[pa.Array]()
+    order = np.argsort(source, kind="stable")
+    for number in np.unique(source).tolist():
+        mine = order[source[order] == number]
+        at, one = pa.array(rows[mine] - start[number]), held[number]
+        where.append(_said(one, at))
+        listed = one.edges.passages
+        passages.append(_empty(len(at)) if listed is None else listed.take(at))
+    if not where:
+        return pa.array([], pa.string()), _empty(0)
+    back = np.empty(len(order), np.int64)
+    back[order] = np.arange(len(order))
+    return pa.concat_arrays(where).take(pa.array(back)), pa.concat_arrays(passages).take(pa.array(back))
+
+
+def _empty(n: int) -> pa.Array:
+    return pa.ListArray.from_arrays(np.zeros(n + 1, np.int32), pa.array([], pa.int32()))
+
+
+def _said(one: SourceColumns, at: pa.Array) -> pa.Array:
+    if not one.file:
+        return pa.array([""] * len(at), pa.string())
+    line = pa.array(one.edges.line).take(at).cast(pa.string())
+    text = pc.binary_join_element_wise(one.file, line, ":")
+    if one.edges.note is None:
+        return text
+    note = one.edges.note.take(at).cast(pa.string())
+    noted = pc.binary_join_element_wise(text, " (", note, ")", "")
+    return pc.if_else(pc.equal(note, ""), text, noted)
+
+
+def _relations(held: Sequence[SourceColumns]) -> tuple[list[str], list[str], list[np.ndarray]]:
+    """(ids of the relations, their names, both by name; i32 for each source: rows of its relations)."""
+    names = relation_names(held)
+    order = sorted(names, key=names.__getitem__)
+    row = {id: row for row, id in enumerate(order)}
+    rows = [np.array([row[id] for id, _ in one.relations], np.int32) for one in held]
+    return order, [names[id] for id in order], rows
+
+
+def relation_names(held: Sequence[SourceColumns]) -> dict[str, str]:
+    """A name of its own for each relation id; where two would have one name, the later by id is called by its id."""
+    names: dict[str, str] = {}
+    for one in held:
+        for id, name in one.relations:
+            names.setdefault(id, name)
+    taken: set[str] = {id for id, name in names.items() if id == name}
+    for id in sorted(names):
+        if names[id] != id and names[id] in taken:
+            names[id] = id
+        taken.add(names[id])
+    return names

@@ -1,0 +1,158 @@
+"""The nodes of a knowledge base: the records of all its sources, linked and numbered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gpu_rag.index.stages.knowledge_base.columns import SourceColumns, first_of, lists_of, replaced, rest_of
+from gpu_rag.index.stages.knowledge_base.fuse import Fused, fuse
+from gpu_rag.sources.knowledge_base.types import LITERAL, UNTYPED
+
+
+@dataclass(frozen=True)
+class Records:
+    """The records of all sources, by (source, id). source: i32; first_type: of each, null where it has none."""
+
+    source: np.ndarray
+    ids: pa.LargeStringArray
+    names: pa.LargeStringArray
+    aliases: pa.LargeListArray
+    types: pa.LargeListArray
+    first_type: pa.LargeStringArray
+
+    @classmethod
+    def of(cls, held: Sequence[SourceColumns]) -> Records:
+        """Those of the sources, in their order."""
+        source = np.repeat(np.arange(len(held), dtype=np.int32), [one.n for one in held])
+        ids, names, aliases, types = (
+            pa.concat_arrays([getattr(one, name) for one in held]) for name in ("ids", "names", "aliases", "types")
+        )
+        return cls(source, ids, names, aliases, types, _first_or_null(types))
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """What the records make: a node for each group of them, by ascending id.
+
+    node: i32, of each record its node; start: of each source the first of its records. ids: unique, ascending; names,
+    aliases: of the first record, and all others; type: i32, rows of type_names, which are ascending.
+    """
+
+    records: Records
+    fused: Fused
+    node: np.ndarray
+    start: np.ndarray
+    ids: pa.LargeStringArray
+    names: pa.LargeStringArray
+    aliases: pa.LargeListArray
+    type: np.ndarray
+    type_names: list[str]
+
+    @property
+    def n(self) -> int:
+        """Number of nodes."""
+        return len(self.ids)
+
+    @classmethod
+    def of(cls, held: Sequence[SourceColumns]) -> Nodes:
+        """Links the records and numbers the nodes. Memory: some 60 bytes a record beside twice its strings."""
+        records = Records.of(held)
+        is_value = np.asarray(pc.equal(records.first_type, LITERAL).fill_null(False))
+        fused = fuse(records.ids, records.names, is_value, records.source)
+        first = np.flatnonzero(fused.node == np.arange(len(fused.node)))
+        ids = _own_ids(records.ids.take(pa.array(first)), records.source[first], [one.name for one in held])
+        order = pc.sort_indices(ids)
+        number = np.empty(len(records.ids), np.int32)
+        number[first[order.to_numpy()]] = np.arange(len(first), dtype=np.int32)
+        node = number[fused.node]
+        start = np.cumsum([0, *(one.n for one in held)])
+        names, aliases = _names(records, node, len(first))
+        type, type_names = _types(records, node, len(first))
+        return cls(records, fused, node, start, ids.take(order), names, aliases, type, type_names)
+
+    def of_source(self, number: int) -> np.ndarray:
+        """The node of each record of a source, in the order of their ids."""
+        return self.node[self.start[number] : self.start[number + 1]]
+
+    def with_ids(self, number: int, ids: Sequence[str]) -> np.ndarray:
+        """i64: the nodes of records of a source, -1 where it has none of that id."""
+        first, last = self.start[number], self.start[number + 1]
+        known = self.records.ids.slice(first, last - first)
+        rows = pc.index_in(pa.array(ids, pa.large_string()), value_set=known).fill_null(-1).to_numpy()
+        return np.where(rows < 0, -1, self.of_source(number)[rows] if last > first else -1).astype(np.int64)
+
+    def is_value(self) -> np.ndarray:
+        """bool: nodes that are values."""
+        rows = [row for row, name in enumerate(self.type_names) if name == LITERAL]
+        return np.isin(self.type, rows)
+
+
+def _first_or_null(lists: pa.LargeListArray) -> pa.LargeStringArray:
+    offsets = lists.offsets.to_numpy()
+    at = np.where(np.diff(offsets) > 0, offsets[:-1], -1)
+    return lists.values.take(pa.array(at, mask=at < 0))
+
+
+def _own_ids(ids: pa.LargeStringArray, source: np.ndarray, names: Sequence[str]) -> pa.LargeStringArray:
+    """The ids, and "SOURCE:ID" for those that two sources use for two things, but for the first."""
+    again = _not_first(ids)
+    if not len(again):
+        return ids
+    others = [f"{names[number]}:{id}" for id, number in zip(ids.take(pa.array(again)).to_pylist(), source[again])]
+    new = pa.array(others, pa.large_string())
+    if len(new.unique()) == len(new) and not pc.any(pc.is_in(new, value_set=ids)).as_py():
+        return replaced(ids, again, others)
+    return _own_ids_in_turn(ids, source, names)
+
+
+def _not_first(ids: pa.LargeStringArray) -> np.ndarray:
+    """The rows, ascending, of ids that an earlier row has."""
+    code = ids.dictionary_encode().indices.to_numpy()
+    first = np.zeros(len(ids), bool)
+    first[np.unique(code, return_index=True)[1]] = True
+    return np.flatnonzero(~first)
+
+
+def _own_ids_in_turn(ids: pa.LargeStringArray, source: np.ndarray, names: Sequence[str]) -> pa.LargeStringArray:
+    """The same where "SOURCE:ID" is the id of something else: row by row, with every id as a Python object."""
+    texts: list[str] = []
+    taken: set[str] = set()
+    for id, number in zip(ids.to_pylist(), source.tolist()):
+        while id in taken:
+            id = f"{names[number]}:{id}"
+        taken.add(id)
+        texts.append(id)
+    return pa.array(texts, pa.large_string())
+
+
+def _names(records: Records, node: np.ndarray, n: int) -> tuple[pa.LargeStringArray, pa.LargeListArray]:
+    """(name of the first record, all other names) of each node."""
+    record = np.arange(len(node))
+    order = np.argsort(node, kind="stable")
+    rank = np.empty(len(node), np.int64)
+    rank[order] = record
+    owner = np.repeat(record, np.diff(records.aliases.offsets.to_numpy()))
+    of = np.concatenate([record, owner])
+    texts = pa.concat_arrays([records.names, records.aliases.flatten()])
+    at = np.argsort(rank[of], kind="stable")  # a record's name stands before its aliases
+    named = lists_of(node[of[at]].astype(np.int64), texts.take(pa.array(at)), n)
+    return first_of(named), rest_of(named)
+
+
+def _types(records: Records, node: np.ndarray, n: int) -> tuple[np.ndarray, list[str]]:
+    """The first type that a record of each node has."""
+    order = np.argsort(node, kind="stable")
+    typed = order[np.asarray(records.first_type.is_valid())[order]]
+    nodes, first = np.unique(node[typed], return_index=True)
+    encoded = records.first_type.take(pa.array(typed[first])).dictionary_encode()
+    found = encoded.dictionary.to_pylist()
+    type_names = sorted({*found, *([UNTYPED] if len(nodes) < n else [])})
+    row = {name: row for row, name in enumerate(type_names)}
+    type = np.full(n, row.get(UNTYPED, -1), np.int32)
+    type[nodes] = np.array([row[name] for name in found], np.int32)[encoded.indices.to_numpy()]
+    return type, type_names

@@ -1,0 +1,143 @@
+"""Nodes of a knowledge base linked to passages: their own documents, and where they are mentioned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from gpu_rag.index import tables
+from gpu_rag.index.build import Work
+from gpu_rag.index.knowledge_base.tables import ORIGINS
+from gpu_rag.index.stages.knowledge_base.nodes import Nodes
+from gpu_rag.text.mentions import find_mentions
+from gpu_rag.text.tokens import STOP_WORDS
+
+MOST_LINKED = 100  # passages of a node beside its own document
+EXTRACTION = "extraction"  # the source that is the index's own
+
+
+@dataclass(frozen=True)
+class PassageRows:
+    """What is known of the P passages. source: its name, of each; own: {(source, id of the node): rows of its document,
+    in the order of the text}."""
+
+    texts: list[str]
+    source: list[str]
+    own: dict[tuple[str, str], list[int]]
+
+
+def read_passage_rows(folder: Path) -> PassageRows:
+    """What the stage `passages` wrote."""
+    table = tables.read_table(folder / "passages.parquet", tables.PASSAGES)
+    documents, starts = table["doc_id"].to_pylist(), table["start"].to_pylist()
+    origins: dict[str, tuple[str, str]] = {}
+    if (folder / "origins.parquet").exists():
+        held = tables.read_table(folder / "origins.parquet", ORIGINS)
+        columns = (held[name].to_pylist() for name in ("document", "source", "node"))
+        origins = {document: (source, node) for document, source, node in zip(*columns)}
+    source, own = [], dict[tuple[str, str], list[int]]()
+    for row, document in enumerate(documents):
+        name, node = origins.get(document, ("documents", ""))
+        source.append(name)
+        if node:
+            own.setdefault((name, node), []).append(row)
+    for rows in own.values():
+        rows.sort(key=starts.__getitem__)
+    return PassageRows(table["text"].to_pylist(), source, own)
+
+
+def link_passages(
+    work: Work, passages: PassageRows, nodes: Nodes, sources: Sequence[str]
+) -> tuple[pa.ListArray, np.ndarray]:
+    """(rows of passages of each node, i32: how many at the front are its own document). sources: their names.
+
+    Behind its own document stand at most 100 passages that mention a node, the one that does so most often first: by
+    the mentions of the own extraction, and by whole-word search of the names of other sources, see
+    `says_something`.
+    """
+    owner, own = _own(passages, nodes, sources)
+    node, passage = _ranked(*_mentioned(work, passages, nodes, sources), len(passages.texts))
+    width = max(len(passages.texts), 1)
+    others = ~np.isin(node * width + passage, owner * width + own)
+    node, passage = node[others], passage[others]
+    first = np.arange(len(node)) - np.searchsorted(node, node) < MOST_LINKED
+    of = np.concatenate([owner, node[first]])
+    order = np.argsort(of, kind="stable")
+    offsets = np.searchsorted(of[order], np.arange(nodes.n + 1))
+    rows = np.concatenate([own, passage[first]])[order]
+    linked = pa.ListArray.from_arrays(offsets.astype(np.int32), rows.astype(np.int32))
+    return linked, np.bincount(owner, minlength=nodes.n).astype(np.int32)
+
+
+def _own(passages: PassageRows, nodes: Nodes, sources: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """(node, row) of each passage of a node's own document, in the order of the text."""
+    owner, own = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for number, name in enumerate(sources):
+        mine = [(id, rows) for (source, id), rows in passages.own.items() if source == name]
+        node = nodes.with_ids(number, [id for id, _ in mine])
+        of = np.repeat(node, [len(rows) for _, rows in mine])
+        rows = np.array([row for _, some in mine for row in some], np.int64)
+        owner.append(of[of >= 0])
+        own.append(rows[of >= 0])
+    return np.concatenate(owner), np.concatenate(own)
+
+
+def _mentioned(
+    work: Work, passages: PassageRows, nodes: Nodes, sources: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """(node, passage) of each mention."""
+    if not passages.texts:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    found_node, found_passage = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    searched = np.zeros(nodes.n, bool)
+    extracted = np.zeros(0, np.int32)
+    for number, name in enumerate(sources):
+        if name == EXTRACTION:
+            extracted = nodes.of_source(number)
+        else:
+            searched[nodes.of_source(number)] = True
+    if len(extracted):
+        mentions = tables.read_table(work.stage_folders["mentions"] / "mentions.parquet", tables.MENTIONS)
+        found_node.append(extracted[mentions["entity"].to_numpy()].astype(np.int64))  # records are entities, in order
+        found_passage.append(mentions["passage"].to_numpy().astype(np.int64))
+    searched[extracted] = False
+    names, of = _searched(nodes, np.flatnonzero(searched & ~nodes.is_value()))
+    if names:
+        mentions_of = find_mentions([name.replace("_", " ") for name in names], passages.texts)
+        found_node.append(of[mentions_of.name])
+        found_passage.append(mentions_of.text.astype(np.int64))
+    return np.concatenate(found_node), np.concatenate(found_passage)
+
+
+def _searched(nodes: Nodes, rows: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """(names that are worth a search, i64: the node of each) of some nodes, names before aliases."""
+    at = pa.array(rows)
+    names, of = list[str](), list[int]()
+    for row, name, aliases in zip(rows.tolist(), nodes.names.take(at).to_pylist(), nodes.aliases.take(at).to_pylist()):
+        said = [text for text in (name, *aliases) if says_something(text)]
+        names += said
+        of += [row] * len(said)
+    return names, np.array(of, np.int64)
+
+
+def says_something(name: str) -> bool:
+    """Whether a name is worth a search: three letters or digits, not digits alone, not stop words alone.
+
+    >>> [says_something(name) for name in ("TP53", "1967", "of the", "Ab")]
+    [True, False, False, False]
+    """
+    words = name.replace("_", " ").casefold().split()
+    said = [char for char in name if char.isalnum()]
+    return len(said) >= 3 and any(map(str.isalpha, said)) and any(word not in STOP_WORDS for word in words)
+
+
+def _ranked(node: np.ndarray, passage: np.ndarray, n_passages: int) -> tuple[np.ndarray, np.ndarray]:
+    """The pairs that are there, each once, by (node, -mentions, passage)."""
+    key, count = np.unique(node * max(n_passages, 1) + passage, return_counts=True)
+    node, passage = key // max(n_passages, 1), key % max(n_passages, 1)
+    order = np.lexsort((passage, -count, node))
+    return node[order], passage[order]

@@ -1,0 +1,163 @@
+"""The sources of a knowledge base as columns: what each one says of each thing, before things are linked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import merge
+from operator import attrgetter
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gpu_rag.index.build import NamedSource
+from gpu_rag.index.stages.knowledge_base.columns import (
+    LISTS,
+    EdgeColumns,
+    Interner,
+    SourceColumns,
+    ascending,
+    joined,
+    lists_of,
+    no_lists,
+    single_spaced,
+    spaced_relations,
+)
+from gpu_rag.index.stages.knowledge_base.rdf import RdfStatements
+from gpu_rag.index.stages.rejected import short_name
+from gpu_rag.sources.json_rows import has_suffix
+from gpu_rag.sources.knowledge_base import skb_files
+from gpu_rag.sources.knowledge_base.blocks import read_edge_blocks
+from gpu_rag.sources.knowledge_base.node_blocks import read_node_blocks
+from gpu_rag.sources.knowledge_base.types import UNTYPED
+from gpu_rag.sources.knowledge_graph import NT_SUFFIXES
+from gpu_rag.sources.knowledge_graph.blocks import read_kg_blocks
+from gpu_rag.sources.knowledge_graph.triples import TripleBlock, together
+from gpu_rag.sources.rows import shown
+from gpu_rag.types import Reject
+
+MOST_ALIASES = 50
+_NODES = 1 << 16  # rejects of edges that are held as Python objects
+_LEAST_LOOKED_UP = 1 << 16  # ends of edges
+OnReject = Callable[[Reject], None]
+OnRows = Callable[[int], None]
+
+
+def read_source(
+    source: NamedSource, on_reject: OnReject, max_document_chars: int, on_rows: OnRows = lambda n: None
+) -> SourceColumns:
+    """Reads a source of kind kg or skb; rows that cannot be used go to on_reject, in their order.
+
+    on_rows: called with the numbers of triples and nodes read. Raises BadInput, as the readers.
+    Memory: 20 bytes a triple (and its note, where it has one), about three times the text of distinct ids, a block, and
+    30 bytes a node of a knowledge base beside twice its strings.
+    """
+    if source.kind == "skb":
+        return _skb(source, on_reject, max_document_chars, on_rows)
+    blocks = _kept(read_kg_blocks(source.path), on_reject, on_rows)
+    if has_suffix(source.path, NT_SUFFIXES):
+        statements = RdfStatements()
+        for block in blocks:
+            statements.take(block)
+        return statements.finish(source.name, source.path.name)
+    return _triples(source, blocks)
+
+
+def _kept(blocks: Iterator[TripleBlock], on_reject: OnReject, on_rows: OnRows) -> Iterator[TripleBlock]:
+    for block in blocks:
+        for reject in block.rejects:
+            on_reject(reject)
+        on_rows(block.n)
+        yield block
+
+
+def _triples(source: NamedSource, blocks: Iterator[TripleBlock]) -> SourceColumns:
+    """Triples whose ids are names."""
+    ends, columns = Interner(), EdgeColumns()
+    for block in blocks:
+        ends.add(pa.concat_arrays([block.head, block.tail]))
+        columns.add(block.line, block.relation, block.note)
+    strings, codes = ends.finish()
+    ids, rank = ascending(strings)
+    del strings
+    head, tail = (joined([rank[half] for half in halves]) for halves in _halves(codes))
+    texts, relation = columns.relations.finish()
+    relations, row = spaced_relations(texts)
+    return SourceColumns(
+        source.name, "kg", [source.path.name], ids, single_spaced(ids), no_lists(len(ids)), no_lists(len(ids)),
+        columns.edges(head, tail, row, relation), relations, source.path.name,
+    )  # fmt: skip
+
+
+def _halves(codes: list[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The codes of heads and of tails of blocks that were given one behind the other."""
+    return [part[: len(part) // 2] for part in codes], [part[len(part) // 2 :] for part in codes]
+
+
+# --- knowledge bases of nodes and edges ------------------------------------------------------------
+
+
+def _skb(source: NamedSource, on_reject: OnReject, max_document_chars: int, on_rows: OnRows) -> SourceColumns:
+    """Nodes, then edges; an edge of which an end is no node is a Reject."""
+    files = skb_files(source.path)
+    shorts = [short_name(shown(path), (source.path,)) for path in dict.fromkeys((files.nodes, files.edges))]
+    ids, names, aliases, types = _nodes(source, on_reject, max_document_chars, on_rows)
+    columns = EdgeColumns()
+    heads, tails = list[np.ndarray](), list[np.ndarray]()
+    at_once = max(_LEAST_LOOKED_UP, len(ids))  # each look-up goes through all ids once
+    for block in together(read_edge_blocks(source.path), at_once):
+        rows = pc.index_in(pa.concat_arrays([block.head, block.tail]), value_set=ids).fill_null(-1).to_numpy()
+        head, tail = rows[: block.n], rows[block.n :]
+        lost = np.flatnonzero((head < 0) | (tail < 0))
+        known = np.flatnonzero((head >= 0) & (tail >= 0))
+        for reject in merge(block.rejects, _lost(block, lost, head, shown(files.edges)), key=attrgetter("line")):
+            on_reject(reject)
+        on_rows(block.n)
+        block = block.take(known, [])
+        columns.add(block.line, block.relation, block.note)
+        heads.append(head[known])
+        tails.append(tail[known])
+    texts, relation = columns.relations.finish()
+    relations, row = spaced_relations(texts)
+    edges = columns.edges(joined(heads), joined(tails), row, relation)
+    return SourceColumns(source.name, "skb", shorts, ids, names, aliases, types, edges, relations, shorts[-1])
+
+
+def _lost(block: TripleBlock, rows: np.ndarray, head: np.ndarray, file: str) -> Iterator[Reject]:
+    """The rejects of edges without their nodes; where the nodes are those of another base, that is every edge."""
+    for start in range(0, len(rows), _NODES):
+        some = rows[start : start + _NODES]
+        at = pa.array(some)
+        for row, h, t in zip(some.tolist(), block.head.take(at).to_pylist(), block.tail.take(at).to_pylist()):
+            yield Reject(file, int(block.line[row]), f"no node has the id {(h if head[row] < 0 else t)[:100]!r}")
+
+
+def _nodes(
+    source: NamedSource, on_reject: OnReject, max_document_chars: int, on_rows: OnRows
+) -> tuple[pa.LargeStringArray, pa.LargeStringArray, pa.LargeListArray, pa.LargeListArray]:
+    """(ids, names, aliases, types), by id."""
+    parts: list[tuple[pa.Array, ...]] = []
+    for block in read_node_blocks(source.path, max_document_chars=max_document_chars):
+        for reject in block.rejects:
+            on_reject(reject)
+        on_rows(block.n)
+        parts.append((block.ids, block.names, block.types, block.aliases))
+    kinds = (pa.large_string(), pa.large_string(), pa.large_string(), LISTS)
+    columns = zip(*parts) if parts else [()] * len(kinds)
+    ids, names, types, aliases = (pa.concat_arrays([pa.array([], k), *some]) for k, some in zip(kinds, columns))
+    order = pc.sort_indices(ids)
+    ids, names, types, aliases = (column.take(order) for column in (ids, names, types, aliases))
+    return ids, single_spaced(names), _few(aliases), _typed(types)
+
+
+def _few(aliases: pa.LargeListArray) -> pa.LargeListArray:
+    """Each alias of a node once, the first 50."""
+    owner = np.repeat(np.arange(len(aliases)), np.diff(aliases.offsets.to_numpy()))
+    return lists_of(owner, aliases.flatten(), len(aliases), MOST_ALIASES)
+
+
+def _typed(types: pa.LargeStringArray) -> pa.LargeListArray:
+    """The type of each node as a list, an empty one where it has none."""
+    named = pc.not_equal(types, UNTYPED)
+    offsets = np.concatenate([[0], np.cumsum(np.asarray(named))]).astype(np.int64)
+    return pa.LargeListArray.from_arrays(offsets, types.filter(named))

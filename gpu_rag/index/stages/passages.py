@@ -1,0 +1,232 @@
+"""Documents -> passages: reading, chunking, and a record of every row that could not be used."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gpu_rag.errors import BadInput
+from gpu_rag.index import tables
+from gpu_rag.index.build import Sources, Work
+from gpu_rag.index.knowledge_base.tables import ORIGINS
+from gpu_rag.index.stages.node_documents import NodeDocuments, Taken, node_documents
+from gpu_rag.index.stages.passage_tables import PassageTables
+from gpu_rag.index.stages.rejected import reject_line, short_name, short_reject, stop_if_strict
+from gpu_rag.models.fingerprint import file_sha256
+from gpu_rag.settings import Settings
+from gpu_rag.sources.corpus import read_corpus, reader_versions
+from gpu_rag.sources.rows import shown
+from gpu_rag.text.chunk import chunk_spans
+from gpu_rag.types import Document, Reject
+
+TEXT_SUFFIXES = (".txt", ".md")  # files whose lines are lines of the document
+
+
+def content_hash(paths: tuple[Path, ...]) -> str:
+    """One hash of the names and bytes of all files below `paths`, whatever folder they lie in."""
+    total = hashlib.sha256()
+    for path in paths:
+        if not path.exists():
+            raise BadInput("no such corpus", given=path, expected="a file or folder that exists")
+        files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+        for file in files:
+            name = file.relative_to(path).as_posix() if path.is_dir() else file.name
+            total.update(f"{path.name}\0{name}\0{file_sha256(file)}\n".encode("utf-8", "surrogateescape"))
+    return total.hexdigest()
+
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """One document as a row of `documents`, and its passages as rows of `passages`, each with its `line` too.
+
+    source: the name of its source, where sources have names; node: the id that the document's node has there, or "".
+    """
+
+    document: Row
+    passages: list[Row]
+    source: str = ""
+    node: str = ""
+
+
+def read_passages(sources: Sources, settings: Settings) -> Iterator[Pieces | Reject]:
+    """The corpus cut into passages, document by document; what cannot be used as a Reject with a short file name.
+
+    After it the documents of the nodes of knowledge bases, see `node_documents`.
+    Raises BadInput for a corpus that does not exist, and for the first reject where `sources.strict`.
+    """
+    taken = Taken()
+    yield from read_documents(sources, settings, taken)
+    for found in node_documents(sources, settings, taken):
+        if isinstance(found, Reject):
+            yield found
+        else:
+            yield from _pieces(found)
+
+
+def read_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterator[Pieces | Reject]:
+    """The corpus alone, as `read_passages`; in the end its ids are `taken`."""
+    if not sources.corpus and not sources.named:
+        raise BadInput("no corpus given", expected="one or more files or folders, or --kg, --skb, --source")
+    passages: set[str] = set()
+    documents: list[str] = []
+    for row in (
+        read_corpus(sources.corpus, max_document_chars=settings.index.max_document_chars) if sources.corpus else ()
+    ):
+        if isinstance(row, Document):
+            parts = _split(row, settings)
+            twice = next((part["id"] for part in parts if part["id"] in passages), None)
+            if twice is None:
+                passages.update(part["id"] for part in parts)
+                documents.append(row.id)
+                yield Pieces(_row_of(row, sources.corpus), parts, source_of(row.file, sources))
+                continue
+            # "a" in chunks and a document "a#1"
+            reason = f"its passage id {twice!r} is that of another document's passage"
+            row = Reject(row.file, row.line, reason, row.id)
+        stop_if_strict(sources.strict, row)
+        yield short_reject(row, sources.corpus)
+    if sources.of_kind("skb"):
+        taken.add(pa.array(documents, pa.large_string()), pa.array(list(passages), pa.large_string()))
+
+
+def _pieces(found: NodeDocuments) -> Iterator[Pieces]:
+    """Documents of nodes one by one."""
+    columns = (found.passage_ids, found.texts, found.start, found.end)
+    rows = list(zip(*(column.tolist() for column in columns)))
+    first = np.searchsorted(found.owner, np.arange(found.n + 1)).tolist()
+    documents = zip(*(column.tolist() for column in (found.ids, found.nodes, found.titles, found.line)))
+    for number, (id, node, title, line) in enumerate(documents):
+        parts = [
+            {"id": part, "doc_id": id, "title": title, "text": text, "start": start, "end": end, "line": 0}
+            for part, text, start, end in rows[first[number] : first[number + 1]]
+        ]
+        yield Pieces(
+            {"id": id, "title": title, "file": found.file, "line": line, "pages": ()}, parts, found.source, node
+        )
+
+
+def _row_of(document: Document, paths: tuple[Path, ...]) -> Row:
+    file = short_name(document.file, paths)
+    return {
+        "id": document.id,
+        "title": document.title,
+        "file": file,
+        "line": document.line,
+        "pages": document.pages,
+    }
+
+
+def source_of(file: str, sources: Sources) -> str:
+    """The name of the source of kind documents that a file belongs to; "documents" for a corpus without a name."""
+    for source in sources.of_kind("documents"):
+        if file == shown(source.path) or file.startswith(os.path.join(shown(source.path), "")):
+            return source.name
+    return "documents"
+
+
+def are_of_nodes(folder: Path, documents: pa.ChunkedArray) -> np.ndarray:
+    """bool[n]: which of n documents, by id, are texts of nodes. folder: of the stage `passages`."""
+    if not (folder / "origins.parquet").exists():
+        return np.zeros(len(documents), bool)
+    origins = tables.read_table(folder / "origins.parquet", ORIGINS)
+    of_nodes = origins["document"].filter(pc.not_equal(origins["node"], ""))
+    return pc.is_in(documents, value_set=tables.whole_text(of_nodes).cast(documents.type)).to_numpy()
+
+
+def no_passage(n_rejects: int, first: Reject | None) -> BadInput:
+    """The error for a corpus of which nothing could be used."""
+    reason = f"{n_rejects} rows rejected, the first: {first.file}:{first.line} {first.reason}" if first else "no rows"
+    return BadInput("the corpus holds no passage", given=reason)
+
+
+def _split(document: Document, settings: Settings) -> list[Row]:
+    """The passages of a document. line: where it begins in a text file, from 1; 0 in a source of rows or pages."""
+    spans = chunk_spans(document.text, settings.index.chunk_words, settings.index.overlap_words)
+    is_text_file = not document.line and document.file.lower().endswith(TEXT_SUFFIXES)
+    rows, line, counted = [], 1, 0
+    for number, (start, end) in enumerate(spans):
+        line, counted = line + document.text.count("\n", counted, start), start
+        row = {
+            "id": document.id if len(spans) == 1 else f"{document.id}#{number}",
+            "doc_id": document.id,
+            "title": document.title,
+            "text": document.text[start:end],
+            "start": start,
+            "end": end,
+            "line": line if is_text_file else 0,
+        }
+        rows.append(row)
+    return rows
+
+
+def write_passages(folder: Path, documents: list[Row], passages: list[Row]) -> None:
+    """The tables `documents`, `passages` and `lines`, sorted by id."""
+    tables_of_both = PassageTables()
+    tables_of_both.add_rows(documents, passages)
+    tables_of_both.write(folder)
+
+
+class Passages:
+    """Tables `documents`, `passages` and `lines` (of each passage), and rejects.jsonl; with named sources of documents
+    or knowledge bases `origins`, the source of each document."""
+
+    name = "passages"
+    version = 3
+    needs: tuple[str, ...] = ()
+    retry: tuple[str, ...] = ()
+
+    def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
+        """What the output depends on."""
+        index = settings.index
+        named = sources.of_kind("skb", "documents")
+        more = {"named": [[s.name, s.kind, content_hash((s.path,))] for s in named]} if named else {}
+        return {
+            **more,
+            "corpus": content_hash(sources.corpus),
+            "readers": reader_versions(sources.corpus),
+            "chunk_words": index.chunk_words,
+            "overlap_words": index.overlap_words,
+            "max_document_chars": index.max_document_chars,
+        }
+
+    def roles(self, settings: Settings) -> tuple[str, ...]:
+        """No model."""
+        return ()
+
+    def run(self, work: Work) -> dict[str, int]:
+        """Reads the corpus. Raises BadInput when nothing in it could be used. Memory: some three times the text."""
+        rows, taken, n_rejects, first = PassageTables(), Taken(), 0, None
+        with (work.out / "rejects.jsonl").open("w", encoding="utf-8") as rejects:
+            found: Pieces | NodeDocuments | Reject
+            for found in chain(
+                read_documents(work.sources, work.settings, taken),
+                node_documents(work.sources, work.settings, taken),
+            ):
+                if isinstance(found, Reject):
+                    rejects.write(reject_line(found))
+                    n_rejects, first = n_rejects + 1, first or found
+                elif isinstance(found, NodeDocuments):
+                    rows.add_nodes(found)
+                    work.progress.advance(found.n)
+                else:
+                    origin = {"document": found.document["id"], "source": found.source, "node": found.node}
+                    rows.add_rows([found.document], found.passages, [origin])
+                    work.progress.advance(1)
+        if not rows.n_passages and (work.sources.corpus or not work.sources.named):
+            raise no_passage(n_rejects, first)
+        rows.write(work.out)
+        if work.sources.of_kind("skb", "documents"):
+            rows.write_origins(work.out)
+        return {"documents": rows.n_documents, "passages": rows.n_passages, "rejects": n_rejects}

@@ -1,1 +1,0 @@
-"""Prompt files of the layers, static part first."""

@@ -1,0 +1,160 @@
+"""Step 2 of BubbleRAG: what to look for in the graph.
+
+By the model where it is capable and decides (`decider llm`): it lists the concepts that a question names or implies;
+rewrites those that say too little by themselves, bound to the others (`specialise`); and, with the passages of the
+pre-retrieval in view, words them as the graph may (`relax`). A reply that cannot be used leaves the step out.
+Else, or where it lists nothing, by rules: the names in the question, extended to entities of the graph whose names
+hold them, and beside them
+- with `specialise` the sub-questions of the question's plan (`text.decompose`): one that needs no other answer is a
+  BOUND keyword, one that does is OPEN: what it asks about is not known yet. Without a plan the question itself;
+- without it the content words of the question, each bound to nothing (CONCEPT).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpu_rag.methods.higra.plan import model_decides
+from gpu_rag.program.verbs import Verbs
+from gpu_rag.text.keywords import keywords
+from gpu_rag.text.names import names
+from gpu_rag.text.normalise import normalise_name
+from gpu_rag.text.prompts import Prompt
+from gpu_rag.text.replies import canonical_schema
+from gpu_rag.text.rules.decomposition import plan_by_rules
+from gpu_rag.types import Malformed
+
+NAME, BOUND, OPEN, CONCEPT = "name", "bound", "open", "concept"
+MOST = 12
+MAX_TOKENS = 256
+NOTED = {"specialise": "specialised", "relax": "relaxed"}
+_REFERENCE = re.compile(r"#\d{1,3}(?!\w)")
+_TEXT = {"type": "string", "minLength": 1, "maxLength": 200}
+LISTED = canonical_schema(
+    {
+        "type": "object",
+        "properties": {"keywords": {"type": "array", "items": _TEXT, "maxItems": MOST}},
+        "required": ["keywords"],
+        "additionalProperties": False,
+    }
+)
+REWRITTEN = canonical_schema(
+    {
+        "type": "object",
+        "properties": {
+            "changes": {
+                "type": "array",
+                "maxItems": MOST,
+                "items": {
+                    "type": "object",
+                    "properties": {"number": {"type": "integer", "minimum": 1, "maximum": MOST}, "keyword": _TEXT},
+                    "required": ["number", "keyword"],
+                    "additionalProperties": False,
+                },
+            }
+        },
+        "required": ["changes"],
+        "additionalProperties": False,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Keyword:
+    """What to look for. kind: a NAME, a sub-question that is BOUND or OPEN, or any CONCEPT."""
+
+    text: str
+    kind: str = CONCEPT
+
+
+async def find_keywords(
+    question: str, passages: Sequence[str], verbs: Verbs, *, specialise: bool, relax: bool
+) -> list[Keyword]:
+    """The keywords of a question, at most MOST, noted in the trace with who found them."""
+    found = await _listed(question, verbs) if model_decides(verbs) else []
+    if found:
+        if specialise:
+            found = await _rewritten("specialise", {"question": question}, found, (), verbs)
+        if relax:
+            found = await _rewritten("relax", {"question": question}, found, passages, verbs)
+    by = "model" if found else "rules"
+    found = found or by_rules(question, verbs.bubble_names(question), specialise=specialise)
+    verbs.ctx.note(f"keywords/{by}", 0, tuple(f"{k.kind}: {k.text}" for k in found))
+    return found
+
+
+async def _listed(question: str, verbs: Verbs) -> list[Keyword]:
+    prompt = Prompt.read("gpu_rag.methods.bubblerag.prompts", "keywords")
+    reply = await verbs.ask(
+        prompt, {"question": question}, schema=LISTED, max_tokens=MAX_TOKENS, name="bubblerag_keywords"
+    )
+    if isinstance(reply, Malformed):
+        return []
+    assert isinstance(reply, dict)  # `ask` under a schema returns an object or Malformed
+    return _once(Keyword(" ".join(text.split())) for text in reply["keywords"])
+
+
+async def _rewritten(
+    step: str, fields: dict[str, str], found: list[Keyword], passages: Sequence[str], verbs: Verbs
+) -> list[Keyword]:
+    """The keywords with the changes that the model makes; as they were where its reply cannot be read."""
+    prompt = Prompt.read("gpu_rag.methods.bubblerag.prompts", f"{step}")
+    fields = {**fields, "keywords": "\n".join(f"{i}. {k.text}" for i, k in enumerate(found, 1))}
+    shown: dict[str, Any] = {"evidence": list(passages), "slot": "passages"} if step == "relax" else {}
+    reply = await verbs.ask(prompt, fields, schema=REWRITTEN, max_tokens=MAX_TOKENS, name=f"bubblerag_{step}", **shown)
+    if isinstance(reply, Malformed):
+        return found
+    assert isinstance(reply, dict)
+    changed = list(found)
+    for change in reply["changes"]:
+        text = " ".join(change["keyword"].split())
+        if change["number"] <= len(found) and text:
+            changed[change["number"] - 1] = replace(found[change["number"] - 1], text=text)
+    told = (f"{old.text} -> {new.text}" for old, new in zip(found, changed) if old != new)
+    verbs.ctx.note(NOTED[step], len(found), tuple(told))
+    return _once(changed)
+
+
+def by_rules(question: str, entities: Sequence[str], *, specialise: bool) -> list[Keyword]:
+    """The keywords of a question without a model; entities: the written names of those that it names.
+
+    >>> [k.text for k in by_rules("Where was the director of Jaws born?", ["Jaws"], specialise=True)]
+    ['Jaws', 'Who is the director of Jaws?', 'Where was born?']
+    """
+    found = [Keyword(name, NAME) for name in _names(question, entities)]
+    if specialise:
+        for step in plan_by_rules(question).steps:
+            text = " ".join(_REFERENCE.sub("", step.question).split())
+            found.append(Keyword(text, OPEN if step.depends_on else BOUND))
+    else:
+        held = {normalise_name(k.text) for k in found}
+        words = sorted(keywords(question), key=lambda word: (question.casefold().find(word), word))
+        found += [Keyword(word) for word in words if not any(word in name for name in held)]
+    return _once(found) or [Keyword(question, BOUND)]
+
+
+def _names(question: str, entities: Sequence[str]) -> list[str]:
+    """The names, longest first, without those inside others; an entity whose name holds one of them stands for it."""
+    spoken = names(question)
+    written = {name: name for name in spoken}
+    for entity in entities:
+        key = normalise_name(entity)
+        if any(name in key for name in spoken):
+            written[key] = entity
+    kept: list[str] = []
+    for key in sorted(written, key=lambda key: (-len(key), key)):
+        if not any(key in longer for longer in kept):
+            kept.append(key)
+    return [written[key] for key in kept]
+
+
+def _once(found: Any) -> list[Keyword]:
+    """Each text at its first place, at most MOST."""
+    first: dict[str, Keyword] = {}
+    for keyword in found:
+        if keyword.text:
+            first.setdefault(keyword.text, keyword)
+    return list(first.values())[:MOST]

@@ -1,0 +1,197 @@
+"""BubbleRAG (Pan et al. 2026): small trees that join what a question speaks of, found by growing bubbles in the graph.
+
+Pre-retrieval by dense search, and whether it suffices; keywords (`bubblerag_keywords`); groups of anchors, entities and
+relations (`bubblerag_groups`); candidate trees by bubble expansion (`verbs.bubble_grow`); ranking and hop by hop growth
+(`bubblerag_trees`); passages, paths and the answer (`bubblerag_evidence`). Every step has a rule without a model, which
+stands at the head of its file. Whether the pre-retrieved passages suffice is asked by `choose`; by similarity they
+never do, since a cosine cannot tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpu_rag.methods.bubblerag.evidence import DEPTH, PASSAGE_ORDERS, facts, paths, read_passages
+from gpu_rag.methods.bubblerag.groups import Group, find_groups
+from gpu_rag.methods.bubblerag.grow import COSTS_ON, BubbleGrowth, Tree
+from gpu_rag.methods.bubblerag.keywords import find_keywords
+from gpu_rag.methods.bubblerag.trees import RANKS, EvidenceGraph, Expansion, best_trees, expanded, missing
+from gpu_rag.program.reader import Support, clean_answer, is_answer, passage_block, read
+from gpu_rag.program.search import Ranking
+from gpu_rag.program.verbs import Verbs
+from gpu_rag.runtime.call import gather
+from gpu_rag.settings.ranges import COSINE, COUNT, NATURAL, RANK_CONSTANT, Range, check_fields
+from gpu_rag.text.prompts import Prompt
+from gpu_rag.types import Draft, Evidence, Question
+
+NEEDS = ("passage_vectors", "entity_vectors", "relation_vectors", "mentions")
+ENOUGH = ("no, more has to be found", "yes, they tell the answer")
+MOST_ALPHA = 100  # its exponential is a number
+ROOM = 128  # tokens kept free beside the passages that are judged
+
+
+@dataclass(frozen=True)
+class Params:
+    """n_before: pre-retrieved passages that a model checks and words keywords by. specialise, relax: those two steps.
+    n_anchors: candidates of a keyword. near: steps around the other anchors within which an open sub-question is looked
+    for. hops, max_local: of the local graph. budget: candidate trees. cover_first: those that miss fewer groups come
+    first. cost_on: nodes | nodes+edges, what a tree's cost is the mean over. alpha, intra_penalty: of the score. rank:
+    auto | score | first, see `bubblerag_trees`. n_trees: kept. depth, n_neighbours, max_picks, pick_threshold: of their
+    growth. passages: fused | trees, their order; fusion_constant: of the former. n_passages: read."""
+
+    n_before: int = 5
+    specialise: bool = True
+    relax: bool = True
+    n_anchors: int = 10
+    near: int = 4
+    hops: int = 6
+    max_local: int = 20_000
+    budget: int = 10
+    cover_first: bool = True
+    cost_on: str = "nodes"
+    alpha: float = 1.0
+    intra_penalty: float = 0.9
+    rank: str = "auto"
+    n_trees: int = 3
+    depth: int = 6
+    n_neighbours: int = 40
+    max_picks: int = 5
+    pick_threshold: float = 0.45
+    passages: str = "fused"
+    fusion_constant: float = 3.0
+    n_passages: int = 15
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self, n_before=NATURAL, n_anchors=COUNT, near=NATURAL, hops=NATURAL, max_local=COUNT, budget=COUNT,
+            cost_on=COSTS_ON, alpha=Range(0, MOST_ALPHA), intra_penalty=Range(0, 1, above=True), rank=RANKS,
+            n_trees=COUNT, depth=NATURAL, n_neighbours=COUNT, max_picks=COUNT, pick_threshold=COSINE,
+            passages=tuple(PASSAGE_ORDERS), fusion_constant=RANK_CONSTANT, n_passages=COUNT,
+        )  # fmt: skip
+
+    def growth(self) -> BubbleGrowth:
+        """The part of the bubbles."""
+        return BubbleGrowth(self.hops, self.max_local, self.budget, self.cover_first, self.cost_on)
+
+    def expansion(self) -> Expansion:
+        """The part of the growth by hops."""
+        return Expansion(self.depth, self.n_neighbours, self.max_picks, self.pick_threshold)
+
+
+@dataclass(frozen=True)
+class Before:
+    """The pre-retrieval: the question's vector, passages best first, and those of them that are shown."""
+
+    vector: np.ndarray
+    ranking: Ranking
+    shown: tuple[Evidence, ...]
+
+
+async def _before(question: Question, verbs: Verbs, params: Params, limit: int) -> Before:
+    (vector,) = await verbs.embed([question.text])
+    ranking = await verbs.search_dense(vector, max(params.n_before, limit, DEPTH))
+    first = Ranking(ranking.rows[: params.n_before], ranking.scores[: params.n_before])
+    return Before(vector, ranking, verbs.evidence(first, "nearest by vector", "pre_retrieval"))
+
+
+async def _evidence_graphs(question: str, before: Before, verbs: Verbs, params: Params) -> list[EvidenceGraph]:
+    """Steps 2 to 6: the best evidence graphs, best first."""
+    blocks = [passage_block(i, e) for i, e in enumerate(before.shown, 1)]
+    keywords = await find_keywords(question, blocks, verbs, specialise=params.specialise, relax=params.relax)
+    near = params.near if params.relax else 0
+    limits = {"k": params.n_anchors, "near": near, "max_local": params.max_local}
+    groups, weighed = await find_groups(question, keywords, verbs, **limits)
+    trees = await verbs.bubble_trees(before.vector, [group.anchors for group in groups], params.growth())
+    rank = params.rank == "score" or (params.rank == "auto" and weighed)
+    best = best_trees(trees, groups, params.n_trees, alpha=params.alpha, intra_penalty=params.intra_penalty, rank=rank)
+    told = (_told(verbs, tree, value, groups) for tree, value in best)
+    how = "alone" if trees and trees[0].is_alone else "score" if rank else "first"
+    verbs.ctx.note(f"trees/{how}", len(trees), tuple(told))
+    grown = (
+        expanded(question, before.vector, number, tree, params.expansion(), verbs)
+        for number, (tree, _) in enumerate(best, 1)
+    )
+    return list(await gather(*grown))
+
+
+def _told(verbs: Verbs, tree: Tree, value: float, groups: Sequence[Group]) -> str:
+    """A tree in words, for the trace."""
+    nodes = "; ".join(verbs.bubble_text(v) for v in tree.nodes)
+    inside = ", inside one group" if tree.is_inside else ""
+    return f"score {value:.3f} (cost {tree.cost:.3f}, missing {missing(tree, groups):.2f}{inside}): {nodes}"
+
+
+async def _found(
+    question: Question, before: Before, verbs: Verbs, params: Params, limit: int
+) -> tuple[Support, list[str]]:
+    """Evidence and paths, and the facts of the evidence graphs."""
+    graphs = await _evidence_graphs(question.text, before, verbs, params)
+    order, constant = params.passages, params.fusion_constant
+    evidence = await read_passages(
+        before.vector, graphs, before.ranking, verbs, order=order, constant=constant, limit=limit
+    )
+    return Support(evidence, paths(graphs, evidence, verbs)), facts(graphs, verbs)
+
+
+async def retrieve(question: Question, verbs: Verbs, params: Params) -> Support:
+    """The verbs.limit passages that come first; without the early end of step 1."""
+    before = await _before(question, verbs, params, verbs.limit)
+    support, _ = await _found(question, before, verbs, params, verbs.limit)
+    return support
+
+
+async def _enough(question: str, before: Before, verbs: Verbs) -> Draft | None:
+    """The answer of the pre-retrieved passages, where they are said to suffice and the reader finds one."""
+    prompt = Prompt.read("gpu_rag.methods.bubblerag.prompts", "enough")
+    blocks = [passage_block(i, e) for i, e in enumerate(before.shown, 1)]
+    if verbs.settings.decides_by == "llm":  # by similarity the prompt is not written
+        fields = {"question": question, "options": "\n".join(ENOUGH)}
+        _, n_shown, cut = verbs.pack(prompt, fields, "passages", blocks, max_tokens=ROOM)
+        blocks = blocks[: n_shown - 1 if cut else n_shown]  # whole passages: half a one cannot be judged
+    if not blocks:
+        return None
+    chosen = await verbs.choose(
+        prompt,
+        {"question": question, "passages": "\n\n".join(blocks)},
+        ENOUGH,
+        query=question,
+        similarity=(1.0, 0.0),
+        name="enough",
+    )
+    if ENOUGH[chosen[0]] == ENOUGH[0]:
+        return None
+    draft = await read(question, Support(before.shown), verbs)
+    return draft if draft.text is not None else None
+
+
+async def program(question: Question, verbs: Verbs, params: Params) -> Draft:
+    """The pre-retrieved passages where they suffice; else evidence graphs, and one reading of facts and passages."""
+    before = await _before(question, verbs, params, params.n_passages)
+    early = await _enough(question.text, before, verbs)
+    if early is not None:
+        return early
+    support, told = await _found(question, before, verbs, params, params.n_passages)
+    if not verbs.llm.capable or not support.evidence:
+        return await read(question.text, support, verbs)
+    return await _answered(question.text, support, told, verbs)
+
+
+async def _answered(question: str, support: Support, told: Sequence[str], verbs: Verbs) -> Draft:
+    """What a capable model says to the facts and all passages."""
+    blocks = ["Facts\n" + "\n".join(f"- {line}" for line in told)] if told else []
+    blocks += [passage_block(i, e) for i, e in enumerate(support.evidence, 1)]
+    reply = await verbs.ask(
+        Prompt.read("gpu_rag.methods.bubblerag.prompts", "answer"),
+        {"question": question},
+        schema=None,
+        max_tokens=verbs.reader.max_tokens,
+        evidence=blocks,
+        name="answer",
+    )
+    answer = clean_answer(str(reply))
+    if not is_answer(answer):
+        return Draft(None, support.evidence, support.paths, "unsupported")
+    return Draft(answer, support.evidence, support.paths)

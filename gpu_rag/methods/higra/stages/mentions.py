@@ -1,0 +1,111 @@
+"""Entities linked to passages: where they were extracted, and where a search finds a name that says something."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpu_rag.index import tables
+from gpu_rag.index.build import Sources, Work
+from gpu_rag.methods.higra.tables import HIGRA_ENTITIES, HIGRA_LINKS, HIGRA_SOURCES
+from gpu_rag.settings import Settings
+from gpu_rag.text.mentions import find_mentions
+
+_WORD = re.compile(r"\w+")
+
+
+class PassageLinks:
+    """Table `links` (HIGRA_LINKS), sorted by (passage, start, entity, end); what is not found verbatim has offsets -1.
+
+    A name or alias that stands in a passage links its entity there. Where the entity was not extracted, only if its
+    NAME occurs fewer than `alignment.theta` times in all texts and is none of the `alignment.top_words` commonest
+    words (tested on the name for aliases too, as in the paper); and not at all without refinement.
+    """
+
+    name = "higra_mentions"
+    version = 1
+    needs: tuple[str, ...] = ("passages", "higra_merge")
+    retry: tuple[str, ...] = ()
+
+    def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
+        """The two limits, and whether to search."""
+        chosen = settings.alignment
+        return {"theta": chosen.theta, "top_words": chosen.top_words} if chosen.refine else {"refine": False}
+
+    def roles(self, settings: Settings) -> tuple[str, ...]:
+        """No model."""
+        return ()
+
+    def run(self, work: Work) -> dict[str, int]:
+        """Searches every name and alias in every passage (Aho-Corasick, whole words)."""
+        folder, chosen = work.stage_folders["higra_merge"], work.settings.alignment
+        entities = tables.read_table(folder / "higra_entities.parquet", HIGRA_ENTITIES)
+        sources = tables.read_table(folder / "higra_sources.parquet", HIGRA_SOURCES)
+        passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
+        texts: list[str] = passages["text"].to_pylist()
+        rows = passage_links(
+            list(zip(entities["name"].to_pylist(), entities["aliases"].to_pylist())),
+            texts,
+            set(zip(sources["entity"].to_pylist(), sources["passage"].to_pylist())),
+            theta=chosen.theta if chosen.refine else 0,
+            top_words=chosen.top_words,
+        )
+        columns = {name: [row[at] for row in rows] for at, name in enumerate(("passage", "start", "entity", "end"))}
+        columns["origin"] = [row[4] for row in rows]
+        n = tables.write_table(work.out / "higra_links.parquet", HIGRA_LINKS, columns)
+        work.progress.advance(len(texts))
+        pairs = {(row[2], row[0]): row[4] for row in rows}
+        searched = sum(origin == "search" for origin in pairs.values())
+        return {"higra_mentions": n, "higra_links": len(pairs), "higra_searched_links": searched}
+
+
+def passage_links(
+    names: Sequence[tuple[str, Sequence[str]]],
+    texts: Sequence[str],
+    extracted: set[tuple[int, int]],
+    *,
+    theta: int,
+    top_words: int,
+) -> list[tuple[int, int, int, int, str]]:
+    """(passage, start, entity, end, origin) of every link, sorted; see `PassageLinks`.
+
+    names: (name, aliases) of each entity. extracted: (entity, passage). theta: 0 for no search.
+    """
+    ways = [way for name, aliases in names for way in (name, *aliases)]
+    sizes = np.asarray([1 + len(aliases) for _, aliases in names], np.int64)
+    owner = np.repeat(np.arange(len(names)), sizes)
+    is_name = np.zeros(len(ways), bool)
+    is_name[np.cumsum(sizes) - sizes] = True
+    found = find_mentions(ways, texts)
+    entity = owner[found.name] if len(ways) else np.zeros(0, np.int64)
+    n_named = np.bincount(entity[is_name[found.name]], minlength=len(names)) if len(ways) else np.zeros(0, np.int64)
+    common = common_words(texts, top_words)
+    searchable = np.asarray([fold(name) not in common for name, _ in names], bool) & (n_named < theta)
+    rows, verbatim = [], set()
+    places = np.unique(np.stack([found.text, found.start, entity, found.end], 1).astype(np.int64), axis=0)
+    for passage, start, row, end in places.tolist():
+        if (row, passage) in extracted:
+            verbatim.add((row, passage))
+            rows.append((passage, start, row, end, "extraction"))
+        elif searchable[row]:
+            rows.append((passage, start, row, end, "search"))
+    rows += [(passage, -1, row, -1, "extraction") for row, passage in extracted - verbatim]
+    return sorted(rows)
+
+
+def common_words(texts: Iterable[str], k: int) -> frozenset[str]:
+    """The k commonest words (runs of letters, digits and "_") of the texts, after `fold`; ties by the alphabet."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(_WORD.findall(fold(text)))
+    return frozenset(sorted(counts, key=lambda word: (-counts[word], word))[:k])
+
+
+def fold(text: str) -> str:
+    """The form in which names are searched: NFKC, casefold, runs of white space one space."""
+    return " ".join(unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()).split())

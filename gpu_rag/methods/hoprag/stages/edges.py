@@ -1,0 +1,134 @@
+"""Questions -> edges: each out-question leads to the vertex whose in-question answers it best."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpu_rag.graph.common.edges import edges_of_matches
+from gpu_rag.graph.nearest.index import nearest_index
+from gpu_rag.index import tables
+from gpu_rag.index.build import Sources, Work
+from gpu_rag.methods.hoprag.stages.matching import Previous, Side, match_exactly, match_nearly
+from gpu_rag.methods.hoprag.stages.vertices import read_vertices
+from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, MATCHES, read_lists, read_questions
+from gpu_rag.models.set import pick_device
+from gpu_rag.settings import Settings
+from gpu_rag.types import Ragged
+
+
+class HopEdges:
+    """Tables `matches` (each out-question's best in-question, before any cut) and `edges`, and the questions' keys.
+
+    Of parallel edges the one of the highest SIM stays, of equal ones that of the lowest in-question, then the lowest
+    out-question. Then the cut: floor(edge_budget n log2 n) edges, and every vertex's last out-edge.
+    """
+
+    name = "hop_edges"
+    version = 1
+    needs: tuple[str, ...] = (
+        "passages", "hop_vertices", "hop_questions", "hop_keywords", "hop_in_vectors", "hop_out_vectors",
+    )  # fmt: skip
+    retry: tuple[str, ...] = ()
+
+    def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
+        """The cut, and how matches are found."""
+        hops = settings.hops
+        return {
+            "edge_budget": hops.edge_budget,
+            "exact_limit": hops.exact_limit,
+            "candidates": hops.candidates,
+            "neighbours": neighbours_of(settings),
+        }
+
+    def roles(self, settings: Settings) -> tuple[str, ...]:
+        """No model beside the vectors."""
+        return ()
+
+    def run(self, work: Work) -> dict[str, int]:
+        """Matches, merges, cuts. Counts say which mode ran."""
+        ids = read_vertices(work)["id"].to_pylist()
+        outs, ins = read_side(work, "out", ids), read_side(work, "in", ids)
+        work.progress.start(self.name, len(outs.vertex), "questions")
+        question, sim, mode = _match(work, outs, ins)
+        tables.write_table(work.out / "matches.parquet", MATCHES, {"question": question, "sim": sim})
+        out_vertex, in_vertex = outs.vertex.cpu().numpy(), ins.vertex.cpu().numpy()
+        edges, n_uncut = edges_of_matches(
+            question, sim, out_vertex, in_vertex, len(ids), work.settings.hops.edge_budget
+        )
+        n_edges = tables.write_table(work.out / "edges.parquet", EDGES, edges)
+        return {
+            "hop_edges": n_edges,
+            "hop_edges_uncut": n_uncut,
+            "hop_edges_crossing": _n_crossing(work, edges),
+            "hop_matched": int((question >= 0).sum()),
+            **mode,
+        }
+
+
+def neighbours_of(settings: Settings) -> str:
+    """auto | faiss | torch: `hops.neighbours`, or where that is auto `graph.neighbours`."""
+    return settings.graph.neighbours if settings.hops.neighbours == "auto" else settings.hops.neighbours
+
+
+def _match(work: Work, outs: Side, ins: Side) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
+    """Best in-question and SIM of every out-question, and the mode as a count."""
+    hops = work.settings.hops
+    if max(len(outs.vertex), len(ins.vertex)) <= hops.exact_limit:
+        question, sim = match_exactly(work, outs, ins, read_previous(work.previous))
+        tables.write_arrays(work.out / "keys.safetensors", {"in": ins.keys, "out": outs.keys})
+        return question, sim, {"hop_exact": 1}
+    # torch tiles are exact; faiss looks into inverted lists
+    by, threads = neighbours_of(work.settings), work.settings.models.threads
+    index = nearest_index(ins.vectors, mode="exact" if by == "torch" else "ivf", implementation=by, threads=threads)
+    question, sim = match_nearly(work, outs, ins, index.proposer)
+    return question, sim, {f"hop_approximate_{index.implementation}": 1}
+
+
+def read_side(work: Work, side: str, vertex_ids: Sequence[str]) -> Side:
+    """The in- or the out-questions, on the device of the models."""
+    folders, device = work.stage_folders, pick_device(work.settings.models.device)
+    table = read_questions(folders["hop_questions"], side)
+    vertex, texts = table["vertex"].to_numpy().astype(np.int64), table["text"].to_pylist()
+    lists = read_lists(folders["hop_keywords"] / f"{side}.safetensors")
+    words = tables.read_table(folders["hop_keywords"] / "keywords.parquet", KEYWORDS)["keyword"].to_pylist()
+    vectors = tables.read_arrays(folders[f"hop_{side}_vectors"] / "vectors.safetensors")["vectors"]
+    keys = question_keys([vertex_ids[v] for v in vertex], texts, lists, words, vectors)
+    moved = Ragged(lists.values.to(device), lists.offsets.to(device))
+    return Side(torch.from_numpy(vectors).to(device), moved, torch.from_numpy(vertex).to(device), keys)
+
+
+def question_keys(
+    owners: Sequence[str], texts: Sequence[str], lists: Ragged, words: Sequence[str], vectors: np.ndarray
+) -> np.ndarray:
+    """u64[Q, 2]: half of the sha256 of all that a question's matches depend on, whatever its row."""
+    values, offsets = lists.values.tolist(), lists.offsets.tolist()
+    keys = np.zeros((len(texts), 2), "<u8")
+    for row, (owner, text) in enumerate(zip(owners, texts)):
+        parts = [owner, text, *(words[v] for v in values[offsets[row] : offsets[row + 1]])]
+        digest = hashlib.sha256("\0".join(parts).encode())
+        digest.update(vectors[row].tobytes())
+        keys[row] = np.frombuffer(digest.digest()[:16], "<u8")
+    return keys
+
+
+def read_previous(folder: Path | None) -> Previous | None:
+    """The earlier state of the stage, where it was exact."""
+    if folder is None or not (folder / "keys.safetensors").is_file():
+        return None
+    keys = tables.read_arrays(folder / "keys.safetensors")
+    matches = tables.read_table(folder / "matches.parquet", MATCHES)
+    return Previous(keys["in"], keys["out"], matches["question"].to_numpy(), matches["sim"].to_numpy())
+
+
+def _n_crossing(work: Work, edges: dict[str, np.ndarray]) -> int:
+    """Edges whose ends lie in different documents."""
+    passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
+    _, document = np.unique(np.asarray(passages["doc_id"].to_pylist(), dtype=object), return_inverse=True)
+    of_vertex = document[read_vertices(work)["passage"].to_numpy()]
+    return int((of_vertex[edges["source"]] != of_vertex[edges["target"]]).sum())

@@ -1,0 +1,171 @@
+"""Edge merging: the in-question of another vertex that answers each out-question best, over the whole corpus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import numpy as np
+import torch
+
+from gpu_rag.graph.join import JoinIndex, join_index
+from gpu_rag.graph.join.candidates import rare_word_pairs
+from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores
+from gpu_rag.graph.nearest.index import Proposer
+from gpu_rag.index.build import Work
+from gpu_rag.types import Ragged
+
+EXACT_ROWS = 16_384  # out-questions of one unit of resumable work
+NEAR_ROWS = 2_048  # the same, among candidates
+RARE_WORDS, RARE_HOLDERS = 4, 64  # words of an out-question that bring candidates, and how many one may bring
+
+
+@dataclass(frozen=True)
+class Side:
+    """The in- or the out-questions. vectors: f16[Q, D]; keywords: Q lists; vertex: i64[Q]; keys: u64[Q, 2], what a
+    question is by its vertex's id, text, keywords and vector. Rows are in order of (vertex, text)."""
+
+    vectors: torch.Tensor
+    keywords: Ragged
+    vertex: torch.Tensor
+    keys: np.ndarray
+
+    @cached_property
+    def joined(self) -> JoinIndex:
+        """The questions ready to be the right side of joins; a question is never matched with one of its vertex."""
+        return join_index(self.vectors, self.keywords, groups=self.vertex)
+
+    def part(self, rows: torch.Tensor) -> Side:
+        """Some rows i64[B], without keys."""
+        rows = rows.to(self.vertex.device)
+        sizes = self.keywords.offsets.diff()[rows]
+        offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+        shift = torch.repeat_interleave(self.keywords.offsets[rows] - offsets[:-1], sizes)
+        values = self.keywords.values[shift + torch.arange(len(shift), device=shift.device)]
+        return Side(self.vectors[rows], Ragged(values, offsets), self.vertex[rows], self.keys[:0])
+
+
+@dataclass(frozen=True)
+class Previous:
+    """An earlier exact state of the stage: keys of both sides, and the best match of each out-question with its SIM."""
+
+    in_keys: np.ndarray
+    out_keys: np.ndarray
+    question: np.ndarray
+    sim: np.ndarray
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What of an earlier state still holds.
+
+    question: i64[n_out], for an out-question whose earlier best match still stands its row now (-1: it had none), -2
+    for one to be matched with all in-questions. sim: f64[n_out]. new: i64, in-questions that were not there.
+    """
+
+    question: np.ndarray
+    sim: np.ndarray
+    new: np.ndarray
+
+
+def rows_by_key(keys: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """i64[len(keys)]: the row of `known` with the same key, or -1. keys, known: u64[n, 2], each key once."""
+    found = np.full(len(keys), -1, np.int64)
+    pair = np.dtype([("high", "<u8"), ("low", "<u8")])
+    mine, theirs = (np.ascontiguousarray(k, "<u8").view(pair).reshape(-1) for k in (keys, known))
+    _, row, known_row = np.intersect1d(mine, theirs, assume_unique=True, return_indices=True)
+    found[row] = known_row
+    return found
+
+
+def carry_over(outs: Side, ins: Side, previous: Previous | None) -> Carried:
+    """Which matches of `previous` still hold, once they are compared with the new in-questions.
+
+    A match whose in-question is gone or changed does not hold. Ties go to the lower row, so nothing holds where the
+    in-questions that stayed have changed their order.
+    """
+    question, sim = np.full(len(outs.keys), -2, np.int64), np.full(len(outs.keys), -np.inf)
+    everything = Carried(question, sim, np.arange(len(ins.keys)))
+    if previous is None:
+        return everything
+    old_in = rows_by_key(ins.keys, previous.in_keys)
+    stayed = np.flatnonzero(old_in >= 0)
+    if (np.diff(old_in[stayed]) < 0).any():
+        return everything
+    row_now = np.full(len(previous.in_keys) + 1, -2, np.int64)  # the last one for the match -1
+    row_now[old_in[stayed]], row_now[-1] = stayed, -1
+    old_out = rows_by_key(outs.keys, previous.out_keys)
+    known = old_out >= 0
+    question[known] = row_now[previous.question[old_out[known]]]
+    sim[known] = previous.sim[old_out[known]]
+    sim[question < 0] = -np.inf
+    return Carried(question, sim, np.flatnonzero(old_in < 0))
+
+
+def match_exactly(work: Work, outs: Side, ins: Side, previous: Previous | None) -> tuple[np.ndarray, np.ndarray]:
+    """(question i32[n_out], sim f64[n_out]) of each out-question's best match; (-1, -inf) where there is none.
+
+    Of equal SIM the lowest in-question. What holds of `previous` is compared with the new in-questions only, the rest
+    with all: the result does not depend on what was carried over. Resumes at the block where a run died.
+    """
+    carried = carry_over(outs, ins, previous)
+    work.report.reused += int((carried.question > -2).sum())
+    new = torch.from_numpy(carried.new)
+    new_ins = ins if len(new) == len(ins.vertex) else ins.part(new)
+    threads = work.settings.models.threads
+
+    def block(rows: np.ndarray) -> np.ndarray:
+        question, sim = carried.question[rows].copy(), carried.sim[rows].copy()
+        for chosen, right, right_rows in ((question == -2, ins, None), (question > -2, new_ins, carried.new)):
+            left = outs.part(torch.from_numpy(rows[chosen]))
+            index, score = _best(left, right, threads)
+            index = index if right_rows is None else np.where(index < 0, -1, np.append(right_rows, -1)[index])
+            old, old_sim = question[chosen], sim[chosen]
+            wins = (index >= 0) & ((score > old_sim) | ((score == old_sim) & (index < old)))
+            question[chosen], sim[chosen] = np.where(wins, index, old), np.where(wins, score, old_sim)
+        return np.stack([np.maximum(question, -1), sim])
+
+    return _in_blocks(work, len(outs.vertex), EXACT_ROWS, block)
+
+
+def _best(left: Side, right: Side, threads: int) -> tuple[np.ndarray, np.ndarray]:
+    """(index i64, SIM f64) of the best row of the right, exact; (-1, -inf) where there is none."""
+    index, _ = right.joined.best(left.vectors, left.keywords, groups=left.vertex, threads=threads)
+    found = (index >= 0).nonzero()[:, 0]
+    score = torch.full(index.shape, -torch.inf, dtype=torch.float64, device=index.device)
+    score[found] = hybrid_scores(left.vectors, left.keywords, right.vectors, right.keywords, found, index[found])
+    return index.cpu().numpy(), score.cpu().numpy()
+
+
+def match_nearly(work: Work, outs: Side, ins: Side, near: Proposer) -> tuple[np.ndarray, np.ndarray]:
+    """As `match_exactly`, but each out-question is compared with candidates alone, all of them again in every run.
+
+    Candidates: the `hops.candidates` in-questions with the nearest vectors (and as many more, since those of the same
+    vertex are among the nearest), and the holders of its four rarest keywords. Their SIM is exact.
+    """
+    k = min(2 * work.settings.hops.candidates, len(ins.vertex))
+
+    def block(rows: np.ndarray) -> np.ndarray:
+        left = outs.part(torch.from_numpy(rows))
+        ids = near.propose(left.vectors.float(), k).ids.long()
+        i, column = (ids >= 0).nonzero().T
+        rare_i, rare_j = rare_word_pairs(left.keywords, ins.keywords, RARE_WORDS, RARE_HOLDERS)
+        i, j = torch.cat([i, rare_i]), torch.cat([ids[i, column], rare_j])
+        other = left.vertex[i] != ins.vertex[j]
+        found = hybrid_best_of(left.vectors, left.keywords, ins.vectors, ins.keywords, i[other], j[other])
+        return np.stack([part.double().cpu().numpy() for part in found])
+
+    return _in_blocks(work, len(outs.vertex), NEAR_ROWS, block)
+
+
+def _in_blocks(
+    work: Work, n: int, step: int, make: Callable[[np.ndarray], np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    parts = [np.zeros((2, 0))]
+    for number, start in enumerate(range(0, n, step)):
+        rows = np.arange(start, min(start + step, n))
+        parts.append(work.array_block(number, partial(make, rows)))
+        work.progress.advance(len(rows))
+    question, sim = np.concatenate(parts, axis=1)
+    return question.astype(np.int32), sim

@@ -1,0 +1,131 @@
+"""Pseudo-questions from triples: what a passage answers, and what it leaves open. No model."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Mapping
+
+from gpu_rag.text.normalise import normalise_name
+from gpu_rag.text.rules.extraction.lexicon import ADVERBS, COPULAS, DETERMINERS, MONTHS, PREPOSITIONS
+from gpu_rag.text.rules.extraction.tokens import MARK, NAME, NUMBER, tokenise
+from gpu_rag.text.rules.extraction.verbs import is_verb
+from gpu_rag.text.tokens import STOP_WORDS
+
+TEMPLATES_VERSION = 1  # raised when equal triples would give other questions: a stage made of them is then stale
+Triple = tuple[str, str, str]
+MAX_PART_CHARS = 300  # a longer subject, relation or object is a sentence that an extractor returned whole
+_IS_A = frozenset({"is", "was", "are", "were", "is a", "is an", "was a", "was an", "occupation", "instance of", "type"})
+_MOST_TYPE_WORDS = 3
+_NO_TYPE = ADVERBS | {"one", "part", "member", "former", "known", "second", "third"}  # as the last word
+
+
+def answered_questions(triples: Iterable[Triple]) -> list[str]:
+    """In-coming questions: each triple (A, R, B) asked for its object and for its subject, in order, each once.
+
+    The words follow the form of R: "is part of" asks "What is A part of?" and "What is part of B?", "located in" "What
+    is A located in?", "crosses" "What does A cross?", "won" "What has A won?", and a noun such as "date of birth" "What
+    is the date of birth of A?" and "Whose date of birth is B?". Triples with an empty part, or one above 300
+    characters, give none.
+
+    >>> answered_questions([("Halden Bridge", "crosses", "Ves")])
+    ['What does Halden Bridge cross?', 'What crosses Ves?']
+    """
+    found: list[str] = []
+    for subject, relation, object_ in triples:
+        s, r, o = (" ".join(part.replace("_", " ").split()) for part in (subject, relation, object_))
+        if all(normalise_name(part) and len(part) <= MAX_PART_CHARS for part in (s, r, o)):
+            found.extend(_both(s, r, o))
+    return list(dict.fromkeys(found))
+
+
+def _both(s: str, r: str, o: str) -> tuple[str, str]:
+    """The question for the object, and the one for the subject."""
+    words = r.split()
+    at = next((i for i, word in enumerate(words) if word.casefold() not in ADVERBS), 0)
+    verb = words[at].casefold()
+    if verb in COPULAS:
+        return f"What {words[at]} {' '.join([s, *words[:at], *words[at + 1 :]])}?", f"What {r} {o}?"
+    ends_in_place = words[-1].casefold() in PREPOSITIONS
+    if is_verb(verb, "") or ends_in_place:
+        if verb.endswith("s") and (len(words) > 1 or not ends_in_place):
+            return f"What does {' '.join([s, *words[:at], _base(words[at]), *words[at + 1 :]])}?", f"What {r} {o}?"
+        if ends_in_place:
+            return f"What is {s} {r}?", f"What is {r} {o}?"
+        return f"What has {s} {r}?", f"What {r} {o}?"
+    return f"What is the {r} of {s}?", f"Whose {r} is {o}?"
+
+
+def _base(verb: str) -> str:
+    """A verb without the ending of the third person: crosses -> cross, carries -> carry, has -> have."""
+    if verb.casefold() == "has":
+        return "have"
+    if verb.endswith("ies") and len(verb) > 4:
+        return f"{verb[:-3]}y"
+    return verb[:-2] if verb.endswith(("sses", "shes", "ches", "xes", "oes")) else verb[:-1]
+
+
+def raised_questions(
+    names: Iterable[str], triples: Iterable[Triple], types: Mapping[str, str], kinds: Container[str] = ()
+) -> list[str]:
+    """Out-coming questions: "What is known about B, the T?" for each name B that is no subject of the triples.
+
+    names: what the passage names, in order; of names equal under `normalise_name` the first counts. Dates and numbers
+    ask nothing. types: the type words of a normalised name (see `type_words`), where known. kinds: names that are the
+    type of something ("rapper") and ask nothing either.
+
+    >>> raised_questions(["Halden Bridge", "Ves"], [("Halden Bridge", "crosses", "Ves")], {"ves": "river"})
+    ['What is known about Ves, the river?']
+    """
+    done = {normalise_name(subject) for subject, _, _ in triples}
+    found: list[str] = []
+    for name in names:
+        key, written = normalise_name(name), " ".join(name.split())
+        if not key or key in done or key in kinds or len(written) > MAX_PART_CHARS or not _says_something(written):
+            continue
+        done.add(key)
+        found.append(f"What is known about {written}, the {types[key]}?" if key in types else _plain(written))
+    return found
+
+
+def _plain(name: str) -> str:
+    return f"What is known about {name}?"
+
+
+def _says_something(name: str) -> bool:
+    """Whether a word of the name is no number, month, or stop word."""
+    tokens = tokenise(name, 0, len(name))
+    return any(t.kind not in (NUMBER, MARK) and t.low not in MONTHS and t.low not in STOP_WORDS for t in tokens)
+
+
+def type_words(triples: Iterable[Triple], known: Iterable[tuple[str, str]] = ()) -> dict[str, str]:
+    """The commonest type words of each subject, by its normalised name; of equally common ones the first by alphabet.
+
+    triples: those that say what something is ("is", "occupation", ...) count; the type is the first words of the
+    object in small letters, up to a preposition, verb or name, at most three. known: further (name, type) pairs.
+
+    >>> type_words([("Kerling", "is", "a small town on the river Ves"), ("Kerling", "lies on", "Ves")])
+    {'kerling': 'small town'}
+    """
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for name, words in known:
+        if (key := normalise_name(name)) and (kind := normalise_name(words)) and len(kind) <= MAX_PART_CHARS:
+            counts[key][kind] += 1
+    for subject, relation, object_ in triples:
+        if relation.casefold() in _IS_A and (key := normalise_name(subject)) and (kind := _kind(object_)):
+            counts[key][kind] += 1
+    return {key: min(kinds, key=lambda kind: (-kinds[kind], kind)) for key, kinds in counts.items()}
+
+
+def _kind(text: str) -> str:
+    """ "a former radio station in Kerling" -> "former radio station"; "" for what is no common noun phrase."""
+    tokens = tokenise(text, 0, min(len(text), MAX_PART_CHARS))
+    words: list[str] = []
+    for at, token in enumerate(tokens):
+        if at == 0 and token.low in DETERMINERS:
+            continue
+        before = words[-1] if words else ""
+        ends = token.kind in (NAME, NUMBER, MARK) or token.low in PREPOSITIONS or token.low in STOP_WORDS
+        if ends or is_verb(token.low, before) or len(words) == _MOST_TYPE_WORDS:
+            break
+        words.append(token.low)
+    return " ".join(words) if words and words[-1] not in _NO_TYPE else ""

@@ -1,0 +1,133 @@
+"""Checks of HopRAG's layers: vertices, questions, keywords, vectors, matches and edges against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from gpu_rag.graph.common.edges import edges_of_matches
+from gpu_rag.graph.join.pairs import hybrid_scores
+from gpu_rag.index import tables
+from gpu_rag.index.index import Index
+from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, MATCHES, SIDES, VERTICES, read_lists, read_questions
+
+
+def check_hops(index: Index) -> Iterator[str]:
+    """What is broken in the hop layers that the index has, one line each."""
+    checks = {
+        "hop_vertices": _vertices,
+        "hop_questions": _questions,
+        "hop_keywords": _keywords,
+        "hop_in_vectors": _vectors,
+        "hop_out_vectors": _vectors,
+        "hop_vertex_vectors": _vectors,
+        "hop_edges": _edges,
+    }
+    for layer, check in checks.items():
+        if layer in index.layers:
+            broken = list(check(index, layer))
+            yield from broken
+            if broken:  # what reads it would fail
+                return
+
+
+def _table(index: Index, stage: str, file: str, schema: pa.Schema) -> dict[str, np.ndarray]:
+    table = tables.read_table(index.folder(stage) / file, schema)
+    return {name: table[name].to_numpy() for name in schema.names}
+
+
+def _n_rows(index: Index, side: str) -> int:
+    if side == "vertex":
+        return len(_table(index, "hop_vertices", "vertices.parquet", VERTICES)["id"])
+    return int(read_questions(index.folder("hop_questions"), side).num_rows)
+
+
+def _vertices(index: Index, layer: str) -> Iterator[str]:
+    rows = _table(index, layer, "vertices.parquet", VERTICES)
+    passage, start, end = rows["passage"], rows["start"], rows["end"]
+    if len(np.unique(rows["id"].astype(str))) != len(rows["id"]):
+        yield "vertices: an id comes twice"
+    if not np.array_equal(np.unique(passage), np.arange(index.n_passages)) or (np.diff(passage) < 0).any():
+        yield "vertices: not every passage has its vertices, in order"
+        return
+    lengths = np.asarray([len(text) for text in index.passages["text"].to_pylist()])[passage]
+    if bad := int(((start < 0) | (end > lengths) | (start > end)).sum()):
+        yield f"vertices: {bad} lie outside their passage"
+
+
+def _questions(index: Index, layer: str) -> Iterator[str]:
+    for side in ("in", "out"):
+        table = read_questions(index.folder(layer), side)
+        vertex = table["vertex"].to_numpy()
+        if ((vertex < 0) | (vertex >= _n_rows(index, "vertex"))).any():
+            yield f"{side}_questions: a row number that no vertex has"
+        rows = list(zip(vertex.tolist(), table["text"].to_pylist()))
+        if any(a >= b for a, b in zip(rows, rows[1:])):
+            yield f"{side}_questions: not sorted by vertex and text, each once"
+
+
+def _keywords(index: Index, layer: str) -> Iterator[str]:
+    words = _table(index, layer, "keywords.parquet", KEYWORDS)["keyword"].tolist()
+    if any(a >= b for a, b in zip(words, words[1:])):
+        yield "keywords: not sorted, each once"
+    for side in SIDES:
+        lists = read_lists(index.folder(layer) / f"{side}.safetensors")
+        values, offsets = lists.values.numpy(), lists.offsets.numpy()
+        if len(offsets) != _n_rows(index, side) + 1 or offsets[-1] != len(values) or (np.diff(offsets) < 0).any():
+            yield f"keywords of {side}: {len(offsets) - 1} lists for {_n_rows(index, side)} rows"
+            continue
+        inner = np.ones(max(len(values) - 1, 0), bool)
+        inner[offsets[(offsets > 0) & (offsets < len(values))] - 1] = False  # from the last of a list to the next
+        if ((values < 0) | (values >= len(words))).any() or (np.diff(values)[inner] <= 0).any():
+            yield f"keywords of {side}: a list is not ascending rows of the vocabulary"
+
+
+def _vectors(index: Index, layer: str) -> Iterator[str]:
+    side = layer.removeprefix("hop_").removesuffix("_vectors")
+    vectors = _arrays(index, side)
+    dim = index.manifest.stages[layer].models["embedder"]["dim"]
+    if vectors.shape != (_n_rows(index, side), dim):
+        yield f"{layer}: {list(vectors.shape)} for {_n_rows(index, side)} rows of {dim}"
+    lengths = np.linalg.norm(vectors.astype(np.float32), axis=1)
+    if not (np.isclose(lengths, 1, atol=5e-3) | (lengths == 0)).all():
+        yield f"{layer}: not all vectors have length 1"
+
+
+def _arrays(index: Index, side: str) -> np.ndarray:
+    return tables.read_arrays(index.folder(f"hop_{side}_vectors") / "vectors.safetensors")["vectors"]
+
+
+def _edges(index: Index, layer: str) -> Iterator[str]:
+    matches = _table(index, layer, "matches.parquet", MATCHES)
+    vertex = {side: read_questions(index.folder("hop_questions"), side)["vertex"].to_numpy() for side in ("in", "out")}
+    question, sim = matches["question"], matches["sim"]
+    if len(question) != len(vertex["out"]):
+        yield f"matches: {len(question)} for {len(vertex['out'])} out-questions"
+        return
+    if bad := int(((question < -1) | (question >= len(vertex["in"]))).sum()):
+        yield f"matches: {bad} with a row number that no in-question has"
+        return
+    found = np.flatnonzero(question >= 0)
+    if (vertex["in"][question[found]] == vertex["out"][found]).any():
+        yield "matches: an out-question matches one of its own vertex"
+    scores = _scores(index, found, question[found])
+    if not np.array_equal(sim[found], scores) or not np.isneginf(np.delete(sim, found)).all():
+        yield "matches: a SIM is not that of its two questions"
+        return
+    factor = index.manifest.stages[layer].params["edge_budget"]
+    expected, _ = edges_of_matches(question, sim, vertex["out"], vertex["in"], _n_rows(index, "vertex"), factor)
+    stored = _table(index, layer, "edges.parquet", EDGES)
+    if not all(np.array_equal(stored[name], expected[name]) for name in EDGES.names):
+        yield "edges: not those of the matches"
+
+
+def _scores(index: Index, out_rows: np.ndarray, in_rows: np.ndarray) -> np.ndarray:
+    keywords = index.folder("hop_keywords")
+    (left, left_words), (right, right_words) = (
+        (torch.from_numpy(_arrays(index, side)), read_lists(keywords / f"{side}.safetensors")) for side in ("out", "in")
+    )
+    i, j = (torch.from_numpy(rows.astype(np.int64)) for rows in (out_rows, in_rows))
+    return hybrid_scores(left, left_words, right, right_words, i, j).numpy()

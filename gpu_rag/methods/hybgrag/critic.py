@@ -1,0 +1,170 @@
+"""HybGRAG's critic: a validator that accepts or rejects what was retrieved, and a commentor that says what was wrong.
+
+Without a language model that decides, the validator accepts whatever has no fault that code can see (an entity was
+found, and the entities have nodes in common), and the commentor takes a missing entity for the fault of a single one,
+the intersection for that of several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpu_rag.methods.hybgrag.examples import chosen_examples, read_examples
+from gpu_rag.methods.hybgrag.params import Params
+from gpu_rag.methods.hybgrag.retrieve import reasoning_paths
+from gpu_rag.methods.hybgrag.state import (
+    INCORRECT,
+    MISSING,
+    NO_ENTITY,
+    NO_INTERSECTION,
+    REJECTED,
+    TEXT,
+    WRONG_INTERSECTION,
+    WRONG_MODULE,
+    Action,
+    Feedback,
+    Retrieved,
+    Topic,
+)
+from gpu_rag.program.verbs import Verbs
+from gpu_rag.text.prompts import Prompt
+
+PROMPTS = "gpu_rag.methods.hybgrag.prompts"
+REFERENCE_WORDS = 200  # of a document that the validator is shown
+MOST_FAULTS = 4  # that the commentor names
+_VERDICTS = (
+    "yes, one of the references meets every requirement of the question",
+    "no, none of the references does",
+)
+
+
+class Critic(Protocol):
+    """What refines the routing of one question."""
+
+    async def accepts(self, question: str, action: Action, result: Retrieved) -> bool:
+        """Whether the result is the answer."""
+        ...
+
+    async def comment(self, question: str, action: Action, result: Retrieved) -> Feedback:
+        """What was wrong with an action whose result was rejected."""
+        ...
+
+
+def seen_by_code(action: Action, result: Retrieved) -> Feedback | None:
+    """The faults that need no judgement: no entity, then no intersection."""
+    if not action.topics or (action.module != TEXT and not result.n_found()):
+        return Feedback(NO_ENTITY)
+    if action.module != TEXT and result.n_found() > 1 and not result.met:
+        return Feedback(NO_INTERSECTION)
+    return None
+
+
+def unknown_entities(action: Action, result: Retrieved) -> tuple[str, ...]:
+    """The topics that no node bears the name of."""
+    return tuple(topic.entity for topic, nodes in zip(action.topics, result.found) if not nodes)
+
+
+@dataclass(frozen=True)
+class ModelCritic:
+    """The critic of an answer: by the decider."""
+
+    verbs: Verbs
+    params: Params
+
+    async def accepts(self, question: str, action: Action, result: Retrieved) -> bool:
+        """The validator: question, first references and their reasoning paths; yes or no."""
+        references = self._references(action, result)
+        if not references:
+            return False
+        clean = action.module == TEXT or seen_by_code(action, result) is None
+        chosen = await self.verbs.choose(
+            Prompt.read(PROMPTS, "validate"),
+            {"references": "\n\n".join(references), "question": question},
+            _VERDICTS,
+            query=question,
+            similarity=[float(clean), float(not clean)],
+            name="hybgrag_validator",
+        )
+        return chosen == [0]
+
+    def _references(self, action: Action, result: Retrieved) -> list[str]:
+        kb, blocks = self.verbs.kb, []
+        for place, row in enumerate(result.ranking.rows[: self.params.n_references]):
+            text = " ".join(self.verbs.node_text(row).split()[:REFERENCE_WORDS])
+            paths = reasoning_paths(action, result, place, self.verbs) if self.params.paths else []
+            block = f"[{place + 1}] {kb.node_names[row]} ({kb.type_names[kb.node_type[row]]})\n{text}"
+            blocks.append("\n".join((block, *(f"path: {path}" for path in paths))))
+        return blocks
+
+    async def comment(self, question: str, action: Action, result: Retrieved) -> Feedback:
+        """The commentor: the first that holds, in the order of the module `hybgrag_state`."""
+        if self.params.feedback == "simple":
+            return Feedback(REJECTED)
+        plain = seen_by_code(action, result)
+        if plain is not None:
+            return plain
+        if action.module == TEXT:
+            return Feedback(WRONG_MODULE)
+        faults = _faults(action, result)
+        examples = await self._examples(question)
+        chosen = await self.verbs.choose(
+            Prompt.read(PROMPTS, "comment"),
+            {
+                "examples": "\n\n".join(example.comment() for example in examples),
+                "question": question,
+                "action": "\n".join(action.told()),
+            },
+            [fault.text for fault in faults],
+            query=question,
+            k=min(MOST_FAULTS, len(faults)),
+            allow_none=True,
+            threshold=0.5,
+            similarity=[float(fault.kind in (MISSING, WRONG_INTERSECTION)) for fault in faults],
+            name="hybgrag_commentor",
+        )
+        return first_of([faults[i] for i in chosen], unknown_entities(action, result))
+
+    async def _examples(self, question: str) -> Sequence:
+        if self.verbs.settings.decides_by != "llm":
+            return ()
+        examples = read_examples(self.params.experiences, "experiences", True)
+        return await chosen_examples(question, examples, self.params.n_examples, self.params.examples, self.verbs)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that may be wrong with an action, as an option. relation: empty where the entity itself is meant."""
+
+    kind: str
+    text: str
+    entity: str = ""
+    relation: str = ""
+
+
+def _faults(action: Action, result: Retrieved) -> list[Fault]:
+    found = [topic for topic, nodes in zip(action.topics, result.found) if nodes]
+    faults = [fault for topic in found for fault in _of_topic(topic)]
+    if len(action.topics) == 1:
+        faults.append(Fault(MISSING, "an entity is missing: the question speaks of one more"))
+    else:
+        faults.append(Fault(WRONG_INTERSECTION, "each entity is right, but the answer does not belong to all of them"))
+    return [*faults, Fault(WRONG_MODULE, "the source: documents alone would narrow the search better than the graph")]
+
+
+def _of_topic(topic: Topic) -> list[Fault]:
+    name = f'"{topic.entity}"'
+    relations = (Fault(INCORRECT, f'the relation "{r}" of {name} is wrong', topic.entity, r) for r in topic.relations)
+    return [Fault(INCORRECT, f"the entity {name} ({topic.type}) is wrong", topic.entity), *relations]
+
+
+def first_of(faults: Sequence[Fault], unknown: Sequence[str]) -> Feedback:
+    """The feedback for what was found wrong: incorrect ones as one list, else the one other, else the module."""
+    wrong = [fault for fault in faults if fault.kind == INCORRECT]
+    entities = tuple(dict.fromkeys((*unknown, *(fault.entity for fault in wrong if not fault.relation))))
+    relations = tuple((f.entity, f.relation) for f in wrong if f.relation and f.entity not in entities)
+    if entities or relations:
+        return Feedback(INCORRECT, entities, relations)
+    kinds = {fault.kind for fault in faults}
+    return Feedback(next((kind for kind in (MISSING, WRONG_INTERSECTION) if kind in kinds), WRONG_MODULE))

@@ -1,0 +1,127 @@
+"""Examples for HybGRAG's prompts, from JSONL files: routes of questions, and actions with verified feedback."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+
+from gpu_rag.errors import BadInput
+from gpu_rag.methods.hybgrag.state import (
+    HYBRID,
+    INCORRECT,
+    MISSING,
+    MODULES,
+    NO_ENTITY,
+    NO_INTERSECTION,
+    WRONG_INTERSECTION,
+    WRONG_MODULE,
+    Action,
+    Feedback,
+    Topic,
+)
+from gpu_rag.program.verbs import Verbs
+
+KINDS = (NO_ENTITY, NO_INTERSECTION, INCORRECT, MISSING, WRONG_INTERSECTION, WRONG_MODULE)
+_PACKAGE = "gpu_rag.methods.hybgrag.prompts"
+
+
+@dataclass(frozen=True)
+class Experience:
+    """A question, an action of the router, and the feedback that gold answers proved right (None: of a route)."""
+
+    question: str
+    action: Action
+    feedback: Feedback | None = None
+
+    def route(self) -> str:
+        """As an example for the router."""
+        entities = [
+            {"name": topic.entity, "type": topic.type, "relations": list(topic.relations)}
+            for topic in self.action.topics
+        ]
+        return f"Question: {self.question}\nReply: {json.dumps({'entities': entities}, ensure_ascii=False)}"
+
+    def comment(self) -> str:
+        """As an example for the commentor."""
+        assert self.feedback is not None
+        return f"Question: {self.question}\n{'; '.join(self.action.told())}\nVerdict: {self.feedback.told()}"
+
+
+def experience_row(experience: Experience) -> str:
+    """One line of an experience file."""
+    action, feedback = experience.action, experience.feedback
+    row: dict[str, object] = {
+        "question": experience.question,
+        "module": action.module,
+        "entities": [{"name": t.entity, "type": t.type, "relations": list(t.relations)} for t in action.topics],
+    }
+    if feedback is not None:
+        said = {"kind": feedback.kind, "entities": list(feedback.entities), "relations": list(feedback.relations)}
+        row["feedback"] = said
+    return json.dumps(row, ensure_ascii=False)
+
+
+def read_examples(file: str | None, packaged: str, needs_feedback: bool) -> tuple[Experience, ...]:
+    """The examples of a file, of the packaged one where `file` is None or empty; read again once the file has changed.
+
+    Raises BadInput with file and line.
+    """
+    try:
+        state = Path(file).stat() if file else None
+    except OSError as error:
+        raise BadInput("the examples cannot be read", given=f"{file}: {error}", expected="a JSONL file") from error
+    return _examples(file, packaged, needs_feedback, (state.st_mtime_ns, state.st_size) if state else (0, 0))
+
+
+@lru_cache(16)
+def _examples(file: str | None, packaged: str, needs_feedback: bool, state: tuple[int, int]) -> tuple[Experience, ...]:
+    """The examples of a file in one state of it."""
+    try:
+        text = (
+            Path(file).read_text(encoding="utf-8")
+            if file
+            else resources.files(_PACKAGE).joinpath(f"{packaged}.jsonl").read_text(encoding="utf-8")
+        )
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput("the examples cannot be read", given=f"{file}: {error}", expected="a JSONL file") from error
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    return tuple(_read(line, f"{file or packaged}:{number}", needs_feedback) for number, line in lines)
+
+
+def _read(line: str, where: str, needs_feedback: bool) -> Experience:
+    try:
+        row = json.loads(line)
+        topics = tuple(Topic(str(e["name"]), str(e["type"]), tuple(map(str, e["relations"]))) for e in row["entities"])
+        action, feedback = Action(row.get("module", HYBRID), topics), None
+        if needs_feedback:
+            said = row["feedback"]
+            pairs = tuple((str(entity), str(relation)) for entity, relation in said.get("relations", ()))
+            feedback = Feedback(said["kind"], tuple(map(str, said.get("entities", ()))), pairs)
+        if action.module not in MODULES or (feedback is not None and feedback.kind not in KINDS):
+            raise ValueError(f"module {action.module}, feedback {feedback}")
+        return Experience(str(row["question"]), action, feedback)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadInput(
+            "an example cannot be read", given=f"{where}: {error!r}", expected="see docs/methods.md"
+        ) from error
+
+
+async def chosen_examples(
+    question: str, examples: Sequence[Experience], k: int, how: str, verbs: Verbs
+) -> list[Experience]:
+    """k of the examples. nearest: of highest cosine between the questions, the nearest last; random: the same k for all
+    questions, in the order of the file."""
+    if k >= len(examples):
+        return list(examples)
+    if how == "random":
+        picked = random.Random(f"{verbs.ctx.run_seed}").sample(range(len(examples)), k)
+        return [examples[i] for i in sorted(picked)]
+    vectors = await verbs.embed([question, *(example.question for example in examples)])
+    cosines = (vectors[1:] @ vectors[0]).tolist()
+    order = sorted(range(len(examples)), key=lambda i: (-cosines[i], i))[:k]
+    return [examples[i] for i in reversed(order)]

@@ -1,0 +1,181 @@
+"""HybGRAG's router: what the question speaks of, along which relations, and which retrieval module is to use it.
+
+A capable model that decides makes both choices of an iteration, in two calls; any other leaves them to the rules of
+`hybgrag_rules`. No action is taken twice: where the model repeats one, the rules answer the feedback in its place.
+Of a knowledge base with many types and relations the model is shown those that the question most likely needs.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from gpu_rag.methods.hybgrag.examples import read_examples
+from gpu_rag.methods.hybgrag.params import Params
+from gpu_rag.methods.hybgrag.rules import Candidate, candidates, first_action, next_action
+from gpu_rag.methods.hybgrag.state import HYBRID, TEXT, Action, History, Topic
+from gpu_rag.program.knowledge_base.shown import Shown
+from gpu_rag.program.packer import fits
+from gpu_rag.program.verbs import Verbs
+from gpu_rag.text.prompts import Prompt
+from gpu_rag.text.replies import canonical_schema
+from gpu_rag.types import Malformed
+
+PROMPTS = "gpu_rag.methods.hybgrag.prompts"
+MAX_TOKENS = 512
+_MODULE_TEXTS = {
+    HYBRID: "knowledge graph: search among what these entities and relations lead to",
+    TEXT: "text documents: search all documents by what they say",
+}
+
+
+def model_decides(verbs: Verbs) -> bool:
+    """Whether routing is the model's: it is capable, and the decider is not similarity."""
+    return verbs.settings.decides_by == "llm" and verbs.llm.capable
+
+
+@dataclass
+class Router:
+    """The router of one question. vector: of the question; ranked: candidates of the rules, found when first needed."""
+
+    verbs: Verbs
+    params: Params
+    vector: np.ndarray
+    ranked: list[Candidate] | None = None
+
+    async def route(self, history: History) -> Action | None:
+        """The next action, one that was not taken before; None where the rules know none."""
+        if model_decides(self.verbs):
+            topics = await self._topics(history)
+            action = None if topics is None else await self._module(topics, history)
+            if action is not None and not history.seen(action):
+                return action
+            why = "the reply could not be read" if topics is None else "the model repeats an action"
+            self.verbs.ctx.note("hybgrag_router/rules", 0, (why,))
+        return await self._by_rules(history)
+
+    async def _by_rules(self, history: History) -> Action | None:
+        if self.ranked is None:
+            self.ranked = await candidates(history.question, self.verbs, self.params)
+            told = tuple(f"{c.linked.name} ({c.linked.type}) {c.linked.score:.2f}" for c in self.ranked)
+            self.verbs.ctx.note("hybgrag_candidates", len(told), told)
+        if history.actions:
+            return next_action(history, self.ranked, self.params)
+        return first_action(self.ranked, self.params)
+
+    async def _topics(self, history: History) -> tuple[Topic, ...] | None:
+        """The model's first call: entities with types and relations out of the knowledge base's own lists."""
+        kb = self.verbs.kb
+        shown = await self.verbs.shown_names(
+            history.question, self.vector, n_types=self.params.n_types, n_relations=self.params.n_shown
+        )
+        if not shown.relations:
+            return ()
+        prompt = Prompt.read(PROMPTS, "route")
+        shown = self._fitted(prompt, shown, history)
+        types, relations = [kb.type_names[row] for row in shown.types], [kb.relation_names[r] for r in shown.relations]
+        reply = await self.verbs.ask(
+            prompt,
+            self._fields(shown, history),
+            schema=topics_schema(types, relations, self.params.max_topics),
+            max_tokens=MAX_TOKENS,
+            name="hybgrag_route",
+        )
+        return None if isinstance(reply, Malformed) else _read(reply)
+
+    def _fields(self, shown: Shown, history: History) -> dict[str, str]:
+        """The slots of the prompt. A list that is not whole says so."""
+        kb, schema = self.verbs.kb, self.verbs.kb_schema
+        types = ", ".join(kb.type_names[row] for row in shown.types)
+        relations = [f"- {schema.told(row)}" for row in shown.relations]
+        if len(shown.types) < kb.n_types:
+            types += f" (of {kb.n_types} types those that the question most likely needs)"
+        if len(relations) < kb.n_relations:
+            relations.append(f"(of {kb.n_relations} relations those that the question most likely needs)")
+        return {
+            "examples": "\n\n".join(e.route() for e in read_examples(self.params.routes, "routes", False)),
+            "types": types,
+            "relations": "\n".join(relations),
+            "history": history.told(),
+            "question": history.question,
+        }
+
+    def _fitted(self, prompt: Prompt, shown: Shown, history: History) -> Shown:
+        """As much of both lists, in equal shares, as the context takes, rows ascending. Noted where they are cut."""
+        longest = max(len(shown.types), len(shown.relations))
+
+        def overflows(share: int) -> bool:
+            text = prompt.render(**self._fields(_share(shown, share, longest), history))
+            return not fits(self.verbs.llm, prompt.system, text, MAX_TOKENS)
+
+        share = longest
+        if overflows(longest):
+            share = max(1, bisect_left(range(1, longest), True, key=overflows))
+        part, kb = _share(shown, share, longest), self.verbs.kb
+        if len(part.types) < kb.n_types or len(part.relations) < kb.n_relations:
+            counts = ("types", part.types, kb.n_types), ("relations", part.relations, kb.n_relations)
+            told = tuple(f"{what}: {len(rows)} of {n}" for what, rows, n in counts)
+            self.verbs.ctx.note("hybgrag_shown", kb.n_types + kb.n_relations, told)
+        return part
+
+    async def _module(self, topics: tuple[Topic, ...], history: History) -> Action | None:
+        """The second call: which module; without entities it can only be text. None where both were taken."""
+        if not topics:
+            return Action(TEXT)
+        actions = [action for action in (Action(HYBRID, topics), Action(TEXT, topics)) if not history.seen(action)]
+        if not actions:
+            return None
+        chosen = await self.verbs.choose(
+            Prompt.read(PROMPTS, "module"),
+            {"topics": "\n".join(f"- {topic.told()}" for topic in topics), "question": history.question},
+            [_MODULE_TEXTS[action.module] for action in actions],
+            query=history.question,
+            similarity=[float(action.module == HYBRID) for action in actions],
+            name="hybgrag_module",
+        )
+        return actions[chosen[0]]
+
+
+def _share(shown: Shown, share: int, longest: int) -> Shown:
+    """The first share / longest of both lists, rounded up, in the order of rows: small changes keep the prompt."""
+    types, relations = (rows[: ceil(len(rows) * share / longest)] for rows in (shown.types, shown.relations))
+    return Shown(tuple(sorted(types)), tuple(sorted(relations)))
+
+
+def topics_schema(types: Sequence[str], relations: Sequence[str], most: int) -> str:
+    """The JSON Schema of the first call's reply."""
+    entity = {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "minLength": 1, "maxLength": 200},
+            "type": {"enum": list(types)},
+            "relations": {"type": "array", "items": {"enum": list(relations)}, "minItems": 1, "maxItems": 4},
+        },
+        "required": ["name", "type", "relations"],
+        "additionalProperties": False,
+    }
+    return canonical_schema(
+        {
+            "type": "object",
+            "properties": {"entities": {"type": "array", "items": entity, "maxItems": most}},
+            "required": ["entities"],
+            "additionalProperties": False,
+        }
+    )
+
+
+def _read(reply: Any) -> tuple[Topic, ...]:
+    """The topics of a reply; those of one name and type are one."""
+    merged: dict[tuple[str, str], Topic] = {}
+    for entity in reply["entities"]:
+        name, type = " ".join(entity["name"].split()), entity["type"]
+        earlier = merged.get((name.casefold(), type), Topic(name, type, ()))
+        relations = tuple(dict.fromkeys((*earlier.relations, *entity["relations"])))
+        if name:
+            merged[name.casefold(), type] = Topic(earlier.entity, type, relations)
+    return tuple(merged.values())

@@ -1,0 +1,212 @@
+"""HybGRAG's router without a language model: ranked entities and relations, and a rule for each feedback.
+
+First: every name that plainly stands in the question, else the first candidate, each along its nearest relations.
+Then, by what the critic said, the first of these that was not taken before:
+  incorrect entity      the next-ranked entity in its place, or without it
+  incorrect relation    without it if another is left, else the next-ranked relations, or without the entity
+  missing entity        the next-ranked entity beside
+  no entity             each candidate alone, in order
+  an intersection       of one entity, the last first: the next-ranked relations, the next-ranked entity, or without it
+  wrong module          the other module
+and where all of that was taken: variants of every entity, one more entity, the other module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+
+from gpu_rag.methods.hybgrag.params import Params
+from gpu_rag.methods.hybgrag.state import (
+    HYBRID,
+    INCORRECT,
+    MISSING,
+    NO_ENTITY,
+    NO_INTERSECTION,
+    TEXT,
+    WRONG_INTERSECTION,
+    WRONG_MODULE,
+    Action,
+    Feedback,
+    History,
+    Topic,
+)
+from gpu_rag.program.knowledge_base.link import Linked, masked
+from gpu_rag.program.verbs import Verbs
+from gpu_rag.runtime.call import gather
+from gpu_rag.text.keywords import keywords
+
+N_CANDIDATES = 12
+N_RANKED = 8  # relations of an entity that are tried
+CLEAR, PLAIN = 3.0, 2.0  # least scores of a name that stands in the question, see `Linked`
+N_VARIANTS = 1  # sets of relations that an intersection is mended with, before an entity is dropped
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An entity that the question may speak of. relations: (name, whether it can be the first step), best first."""
+
+    linked: Linked
+    relations: tuple[tuple[str, bool], ...]
+
+    def topics(self, size: int) -> list[Topic]:
+        """The entity along each set of at most `size` of its relations that can begin a walk: each alone by rank, then
+        pairs by the sum of their ranks, ..."""
+        places = range(len(self.relations))
+        sizes = range(1, min(size, len(places)) + 1)
+        sets = [s for n in sizes for s in combinations(places, n) if any(self.relations[i][1] for i in s)]
+        return [
+            self.along(tuple(self.relations[i][0] for i in s)) for s in sorted(sets, key=lambda s: (len(s), sum(s), s))
+        ]
+
+    def along(self, relations: tuple[str, ...]) -> Topic:
+        """The entity as a topic."""
+        return Topic(self.linked.name, self.linked.type, relations)
+
+    def overlaps(self, other: Candidate) -> bool:
+        """Whether both are read out of the same words of the question."""
+        mine, its = self.linked, other.linked
+        return mine.start < its.end and its.start < mine.end
+
+
+async def candidates(question: str, verbs: Verbs, params: Params) -> list[Candidate]:
+    """What the question may speak of, best first; of one place the type whose relation is nearest comes first.
+
+    Relations are ranked by the cosine of their words and the question with the name replaced by its type.
+    """
+    phrases = sorted(keywords(question), key=lambda phrase: (-len(phrase), phrase))[:N_CANDIDATES]
+    linked = await verbs.link_names(question, phrases, N_CANDIDATES, params.name_threshold)
+    if not linked:
+        return []
+    vectors = await verbs.embed([masked(question, e.start, e.end, e.type) for e in linked])
+    ranked = await gather(
+        *(verbs.near_relations(e.nodes, vector, radius=params.radius, k=N_RANKED) for e, vector in zip(linked, vectors))
+    )
+    names = verbs.kb.relation_names
+    found = [
+        (Candidate(e, tuple((names[r], first) for r, first in zip(near.rows, near.first))), max(near.scores))
+        for e, near in zip(linked, ranked)
+        if any(near.first)
+    ]
+    found.sort(key=lambda pair: (-pair[0].linked.score, pair[0].linked.start, -pair[1]))  # stable
+    return [candidate for candidate, _ in found]
+
+
+def first_action(ranked: Sequence[Candidate], params: Params) -> Action:
+    """The action before any feedback."""
+    least = CLEAR if any(c.linked.score >= CLEAR for c in ranked) else PLAIN
+    taken: list[Candidate] = []
+    for candidate in ranked:
+        plain = candidate.linked.score >= least and not any(candidate.overlaps(other) for other in taken)
+        if plain and len(taken) < params.max_topics:
+            taken.append(candidate)
+    topics = tuple(candidate.topics(params.n_relations)[0] for candidate in taken or ranked[:1])
+    return Action(HYBRID, topics) if topics else Action(TEXT)
+
+
+def next_action(history: History, ranked: Sequence[Candidate], params: Params) -> Action | None:
+    """What to do after the last feedback; None where nothing is left that was not taken."""
+    proposed = _Reactions(history, ranked, params).proposals()
+    return next((action for action in proposed if not history.seen(action)), None)
+
+
+@dataclass
+class _Reactions:
+    history: History
+    ranked: Sequence[Candidate]
+    params: Params
+
+    @cached_property
+    def known(self) -> list[Candidate]:
+        """The candidates that were never called wrong."""
+        wrong = {name for feedback in self.history.feedback for name in feedback.entities}
+        return [candidate for candidate in self.ranked if candidate.linked.name not in wrong]
+
+    def proposals(self) -> Iterator[Action]:
+        action, feedback = self.history.actions[-1], self.history.feedback[-1]
+        if action.module == HYBRID and feedback.kind == INCORRECT:
+            yield from self._mended(action, feedback)
+        elif action.module == HYBRID and feedback.kind == MISSING:
+            yield from self._extended(action)
+        elif action.module == HYBRID and feedback.kind in (NO_INTERSECTION, WRONG_INTERSECTION):
+            yield from self._one_changed(action)
+        elif feedback.kind == NO_ENTITY:
+            yield from self._single()
+        elif feedback.kind == WRONG_MODULE:
+            yield from self._switched(action)
+        if action.module == HYBRID:
+            yield from self._one_changed(action)
+            yield from self._extended(action)
+        yield from self._switched(action)
+        yield from self._single()
+        yield Action(TEXT)
+
+    def _mended(self, action: Action, feedback: Feedback) -> Iterator[Action]:
+        """All wrong topics are changed at once, each to its first choice, then to its second, ..."""
+        choices = [self._choices(action, topic, feedback) for topic in action.topics]
+        for turn in range(max(map(len, choices))):
+            picked = (line[min(turn, len(line) - 1)] for line in choices)
+            topics = [topic for topic in picked if topic is not None]
+            yield Action(HYBRID, tuple(topics)) if topics else Action(TEXT)
+
+    def _choices(self, action: Action, topic: Topic, feedback: Feedback) -> list[Topic | None]:
+        """What a topic may become; None is to leave it out."""
+        wrong = {relation for entity, relation in feedback.relations if entity == topic.entity}
+        if topic.entity in feedback.entities:
+            return [*(c.topics(self.params.n_relations)[0] for c in self._spare(action, topic)), None]
+        if not wrong:
+            return [topic]
+        left = tuple(relation for relation in topic.relations if relation not in wrong)
+        kept: list[Topic | None] = [Topic(topic.entity, topic.type, left)] if left else []
+        return [*kept, *self._variants(topic, wrong), None]
+
+    def _variants(self, topic: Topic, without: set[str]) -> list[Topic]:
+        """The topic along other relations, those sets first that have none of `without`."""
+        own = next((c for c in self.known if (c.linked.name, c.linked.type) == (topic.entity, topic.type)), None)
+        topics = [] if own is None else own.topics(self.params.n_relations)
+        tried = {t.key for action in self.history.actions for t in action.topics}
+        left = [t for t in topics if t.key not in tried]
+        return sorted(left, key=lambda t: bool(without.intersection(t.relations)))  # stable
+
+    def _spare(self, action: Action, replaced: Topic | None = None) -> list[Candidate]:
+        """Candidates that are no topic; those that overlap one only where that is replaced, and then first."""
+        topics = {(t.entity, t.type) for t in action.topics}
+        used = [c for c in self.ranked if (c.linked.name, c.linked.type) in topics]
+        old = [c for c in used if replaced and (c.linked.name, c.linked.type) == (replaced.entity, replaced.type)]
+        kept = [c for c in used if c not in old]
+        spare = [c for c in self.known if c not in used and not any(c.overlaps(other) for other in kept)]
+        if replaced is None:
+            return [c for c in spare if not any(c.overlaps(other) for other in used)]
+        return sorted(spare, key=lambda c: not any(c.overlaps(other) for other in old))  # stable
+
+    def _extended(self, action: Action) -> Iterator[Action]:
+        if len(action.topics) < self.params.max_topics:
+            for candidate in self._spare(action):
+                yield from _hybrid([*action.topics, candidate.topics(self.params.n_relations)[0]])
+
+    def _one_changed(self, action: Action) -> Iterator[Action]:
+        for place in reversed(range(len(action.topics))):
+            topic = action.topics[place]
+            before, after = action.topics[:place], action.topics[place + 1 :]
+            spare = [c.topics(self.params.n_relations)[0] for c in self._spare(action, topic)]
+            for other in (*self._variants(topic, set())[:N_VARIANTS], *spare[:1]):
+                yield from _hybrid([*before, other, *after])
+            yield from _hybrid([*before, *after])
+
+    def _single(self) -> Iterator[Action]:
+        for candidate in self.known:
+            yield from _hybrid(candidate.topics(self.params.n_relations)[:1])
+
+    def _switched(self, action: Action) -> Iterator[Action]:
+        if action.module == HYBRID:
+            yield Action(TEXT, action.topics)
+        else:
+            yield from _hybrid(list(action.topics))
+            yield first_action(self.known, self.params)
+
+
+def _hybrid(topics: list[Topic]) -> Iterator[Action]:
+    if topics:
+        yield Action(HYBRID, tuple(topics))

@@ -1,0 +1,127 @@
+"""The nouns of HybGRAG: what the router does, what comes of it, and what the critic says to that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpu_rag.program.knowledge_base.reach import Chain
+from gpu_rag.program.search import Ranking
+
+HYBRID, TEXT = "hybrid", "text"
+MODULES = (HYBRID, TEXT)
+
+INCORRECT, MISSING = "incorrect", "missing entity"
+NO_ENTITY, NO_INTERSECTION = "no entity", "no intersection"
+WRONG_INTERSECTION, WRONG_MODULE = "incorrect intersection", "wrong module"
+REJECTED = "rejected"  # simple feedback: that it was wrong, not what
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic entity as the router names it, and the relations that lead from it towards the answer."""
+
+    entity: str
+    type: str
+    relations: tuple[str, ...]
+
+    def told(self) -> str:
+        """ "entity (type) along relation, relation"."""
+        return f"{self.entity} ({self.type}) along {', '.join(self.relations)}"
+
+    @property
+    def key(self) -> tuple[str, str, frozenset[str]]:
+        """Equal for topics that retrieve the same."""
+        return (self.entity.casefold(), self.type, frozenset(self.relations))
+
+
+@dataclass(frozen=True)
+class Action:
+    """One decision of the router: the relational part of the question, and the module that uses it or does not."""
+
+    module: str
+    topics: tuple[Topic, ...] = ()
+
+    @property
+    def key(self) -> frozenset[tuple[str, str, frozenset[str]]] | str:
+        """Equal for actions that retrieve the same: the text module does not look at topics."""
+        return TEXT if self.module == TEXT else frozenset(topic.key for topic in self.topics)
+
+    def told(self) -> tuple[str, ...]:
+        """The module, then the topics."""
+        return (f"module: {self.module}", *(f"entity: {topic.told()}" for topic in self.topics))
+
+
+@dataclass(frozen=True)
+class Feedback:
+    """What the critic says to a rejected action. kind: one of the constants; entities: names that are wrong.
+
+    relations: (entity, relation) pairs that are wrong, of entities that are not.
+    """
+
+    kind: str
+    entities: tuple[str, ...] = ()
+    relations: tuple[tuple[str, str], ...] = ()
+
+    def told(self) -> str:
+        """The feedback as the router reads it."""
+        if self.kind != INCORRECT:
+            return _WORDS[self.kind]
+        parts = [f'Wrong entity: "{name}". Leave it out or take another one.' for name in self.entities]
+        parts += [
+            f'Wrong relation: "{relation}" of "{entity}". Leave it out or take another one.'
+            for entity, relation in self.relations
+        ]
+        return " ".join(parts)
+
+
+_WORDS = {
+    NO_ENTITY: "No entity of the knowledge graph was found. Name at least one entity and one relation.",
+    NO_INTERSECTION: "No node is reached from all of the entities. Leave out or replace one entity with its relations.",
+    MISSING: "There is only one entity, and the question speaks of more. Add one more entity and its relation.",
+    WRONG_INTERSECTION: (
+        "The entities lead to common nodes, but the answer is not among them. Leave out or replace one entity with its "
+        "relations."
+    ),
+    WRONG_MODULE: "What was retrieved is wrong. The other source may narrow the search better.",
+    REJECTED: "What was retrieved is wrong. Try again.",
+}
+
+
+@dataclass(frozen=True)
+class Retrieved:
+    """What an action brought. ranking: nodes, best first. found: for each topic of the action the nodes of its name.
+
+    Of the hybrid module, chains: for each ranked node and each FOUND topic the relations that lead to it; met: whether
+    the ranked nodes are reached by all found topics (else by some).
+    """
+
+    ranking: Ranking
+    found: tuple[tuple[int, ...], ...] = ()
+    chains: tuple[tuple[Chain, ...], ...] = ()
+    met: bool = True
+
+    def n_found(self) -> int:
+        """How many topics are nodes of the knowledge base."""
+        return sum(bool(nodes) for nodes in self.found)
+
+
+@dataclass
+class History:
+    """The refinement path of one question: actions, in order, and the feedback to each but the last."""
+
+    question: str
+    actions: list[Action] = field(default_factory=list)
+    feedback: list[Feedback] = field(default_factory=list)
+
+    def seen(self, action: Action) -> bool:
+        """Whether an action that retrieves the same was taken before."""
+        return action.key in {earlier.key for earlier in self.actions}
+
+    def told(self) -> str:
+        """All earlier actions and what the critic said, for the router."""
+        if not self.actions:
+            return ""
+        lines = ["Tries so far, all of them wrong"]
+        for number, (action, feedback) in enumerate(zip(self.actions, self.feedback), 1):
+            lines += [f"{number}. {'; '.join(action.told())}", f"   {feedback.told()}"]
+        return "\n".join((*lines, "Do not repeat one of them.", ""))

@@ -1,0 +1,21 @@
+"""HydraRAG-E: HydraRAG with one random relation of each edge that stands for several (Tan et al. 2025, experiments)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpu_rag.methods.hydrarag.params import NEEDS
+from gpu_rag.methods.hydrarag.params import Params as HydraParams
+from gpu_rag.methods.hydrarag.program import check, program, retrieve
+
+__all__ = ["NEEDS", "Params", "check", "program", "retrieve"]
+
+
+@dataclass(frozen=True)
+class Params(HydraParams):
+    """Those of `hydrarag`; `seed` draws the relations, the same ones for every question."""
+
+    @property
+    def one_relation(self) -> bool:
+        """One of parallel relations alone is kept."""
+        return True

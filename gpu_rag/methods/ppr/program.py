@@ -1,0 +1,63 @@
+"""Personalized PageRank over entities and passages, seeded by facts near the question; then the shared reader.
+
+The idea of seeding with facts and of passages as nodes is HippoRAG 2's (Gutierrez et al. 2025); the seeding weights,
+the passage prior and the final fusion are our own, see `gpu_rag.methods.ppr.batched`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from gpu_rag.methods.ppr.batched import GraphRank
+from gpu_rag.program.reader import Support, read
+from gpu_rag.program.verbs import Verbs
+from gpu_rag.types import Draft, Evidence, Path, Question
+
+NEEDS = ("passage_vectors", "relation_vectors", "bm25", "graph")
+
+
+@dataclass(frozen=True)
+class Params:
+    """n_facts: nearest facts that seed. entity_mass: share of the restart on entities, mention_share of it on those
+    that the question names. The rest is on passages: by softmax(prior_temperature * cosine), and word_share of it by
+    the n_words best of BM25. damping: chance to follow an edge. fusion: weight of the cosine beside the log-PageRank
+    in the final score. tol: L1 error of PageRank."""
+
+    n_facts: int = 5
+    n_words: int = 20
+    entity_mass: float = 0.5
+    mention_share: float = 0.5
+    word_share: float = 0.2
+    prior_temperature: float = 30.0
+    damping: float = 0.85
+    fusion: float = 0.1
+    tol: float = 1e-6
+
+    def __post_init__(self) -> None:
+        GraphRank(1, **asdict(self))  # refuses bad values before the run
+
+
+async def retrieve(question: Question, verbs: Verbs, params: Params) -> Support:
+    """The verbs.limit passages of highest fused score, and the seed facts as paths."""
+    (vector,) = await verbs.embed([question.text])
+    ranking = await verbs.rank_by_graph(question.text, vector, GraphRank(verbs.limit, **asdict(params)))
+    evidence = verbs.evidence(ranking, "reached in the graph from facts near the question", "rank_by_graph")
+    paths = seed_paths(verbs, ranking.facts, evidence)
+    verbs.ctx.note("seed_facts", verbs.index.relations.num_rows, tuple(path.text for path in paths))
+    return Support(evidence, paths)
+
+
+def seed_paths(verbs: Verbs, facts: tuple[int, ...], evidence: tuple[Evidence, ...]) -> tuple[Path, ...]:
+    """Each seed fact as a path of one edge; of the passages that state it, one in the evidence where there is one."""
+    shown = {e.passage_id for e in evidence}
+    paths = []
+    for row in facts:
+        subject, label, object_, passages = verbs.fact(row)
+        passage = next((p for p in passages if p in shown), passages[0])
+        paths.append(Path(f"{subject} - {label} - {object_}", ((subject, label, object_, passage),), "graph"))
+    return tuple(paths)
+
+
+async def program(question: Question, verbs: Verbs, params: Params) -> Draft:
+    """Retrieve, then read."""
+    return await read(question.text, await retrieve(question, verbs, params), verbs)

@@ -1,1 +1,0 @@
-"""Prompt files of the methods, static part first."""

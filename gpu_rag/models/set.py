@@ -1,0 +1,158 @@
+"""The models that settings name, loaded on first use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from gpu_rag.errors import UsageError
+from gpu_rag.models.embed import Embedder, load_embedder
+from gpu_rag.models.embed.cache import CachedEmbedder, cache_file
+from gpu_rag.models.llm import LLM, load_llm
+from gpu_rag.models.llm.cache import CachedLLM
+from gpu_rag.models.llm.interface import StreamingLLM
+from gpu_rag.models.llm.service import as_streaming
+from gpu_rag.models.packaged import cache_dir
+from gpu_rag.settings import ModelSettings
+from gpu_rag.settings.vllm import VllmSettings
+
+
+def pick_device(device: str) -> str:
+    """`auto` -> cuda where torch has one, else cpu. Raises UsageError for cuda where there is none."""
+    import torch
+
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise UsageError("no CUDA device found", given=f"models.device={device}", expected="auto | cpu")
+    if device != "cpu" and not device.startswith("cuda"):
+        raise UsageError("unknown device", given=device, expected="auto | cpu | cuda")
+    return device
+
+
+def plain_embedder(settings: ModelSettings, device: str) -> Embedder:
+    """The embedder that `settings` name, in this process and without a cache. Raises as `load_embedder`."""
+    return load_embedder(settings.embedder, device=device, threads=settings.threads)
+
+
+def plain_llm(settings: ModelSettings, vllm: VllmSettings, device: str, api_key: str | None = None) -> LLM:
+    """The language model that `settings` name, in this process and without a cache. Raises as `load_llm`."""
+    spec = settings.llm
+    options: dict[str, Any] = {"api_key": api_key} if spec.startswith("http") else {}
+    if spec.startswith("vllm:"):
+        options["settings"] = vllm
+    elif not spec.startswith(("http", "replay:")):
+        options["max_batch"] = settings.max_batch
+    return load_llm(spec, device=device, threads=settings.threads, capable=settings.capable, **options)
+
+
+class Workers(Protocol):
+    """Models on other machines, see `gpu_rag.cluster`."""
+
+    def embedder(self) -> Embedder | None:
+        """The embedder of the workers; None where it stays in this process."""
+
+    def llm(self) -> LLM | None:
+        """The language model of the workers; None where it stays in this process."""
+
+    def describe(self) -> dict[str, Any]:
+        """By role that was asked for: how many workers, what they reserve, where they ran, how many died."""
+
+    def close(self) -> None:
+        """End them."""
+
+
+OpenWorkers = Callable[[ModelSettings, VllmSettings], Workers]
+
+
+class ModelSet:
+    """Embedder and LLM of one run. The LLM answers through a durable reply cache where `replies` names its file.
+
+    workers: opens what holds the models in place of this process.
+    """
+
+    def __init__(
+        self,
+        settings: ModelSettings,
+        replies: Path | None = None,
+        *,
+        llm: LLM | None = None,
+        api_key: str | None = None,
+        vllm: VllmSettings | None = None,
+        workers: OpenWorkers | None = None,
+    ):
+        self.settings, self._replies, self._api_key = settings, replies, api_key
+        self._vllm, self.open_workers = vllm or VllmSettings(), workers
+        self._workers = None if workers is None else workers(settings, self._vllm)
+        self._embedder: Embedder | None = None
+        self._given, self._llm = llm, None
+        self._cached: LLM | None = None
+        self._streaming: StreamingLLM | None = None
+        self.device = pick_device(settings.device)
+
+    def embedder(self) -> Embedder:
+        """The embedding model."""
+        if self._embedder is None:
+            remote = self._workers.embedder() if self._workers is not None else None
+            self._embedder = self._with_cache(remote or plain_embedder(self.settings, self.device))
+        return self._embedder
+
+    def _with_cache(self, embedder: Embedder) -> Embedder:
+        """Behind the machine's vector cache, unless it is switched off, or rows depend on their batch."""
+        limit = int(self.settings.vector_cache_gib * 2**30)
+        # hashing is cheaper than reading
+        if limit <= 0 or not embedder.row_identical or self.settings.embedder == "hash":
+            return embedder
+        path = cache_file(cache_dir(), embedder.content_hash)
+        if embedder.device != "cpu":  # another device gives other bits
+            path = path.with_name(f"{path.stem}-{embedder.device.split(':')[0]}.sqlite")
+        return CachedEmbedder(embedder, path, limit)
+
+    def has_llm(self) -> bool:
+        """Whether the settings name an LLM."""
+        return self._given is not None or self.settings.llm != "none"
+
+    def llm(self) -> LLM:
+        """The language model. Raises UsageError where the settings say `none`."""
+        if self._cached is None:
+            if not self.has_llm():
+                raise UsageError(
+                    "this needs a language model", given="models.llm=none", expected="smollm2 | a folder | a URL"
+                )
+            inner = self._given or self._load()
+            self._cached = CachedLLM(inner, self._replies) if self._replies else inner
+        return self._cached
+
+    def _load(self) -> LLM:
+        remote = self._workers.llm() if self._workers is not None else None
+        return remote or plain_llm(self.settings, self._vllm, self.device, self._api_key)
+
+    def describe(self, role: str) -> dict[str, Any]:
+        """{"name", "content_hash"} of a role, and "dim" of the embedder."""
+        if role == "embedder":
+            embedder = self.embedder()
+            return {"name": embedder.name, "content_hash": embedder.content_hash, "dim": embedder.dim}
+        llm = self.llm()
+        return {"name": llm.name, "content_hash": llm.content_hash}
+
+    def streaming_llm(self) -> StreamingLLM:
+        """The language model of `llm`, by its face for one request after the other."""
+        if self._streaming is None:
+            self._streaming = as_streaming(self.llm())
+        return self._streaming
+
+    def on_workers(self) -> dict[str, Any]:
+        """`Workers.describe` of the models that this run had on workers; {} where it had none."""
+        return {} if self._workers is None else self._workers.describe()
+
+    def close(self) -> None:
+        """Closes the LLM and its cache, and ends the workers."""
+        held = self._streaming or self._cached
+        try:
+            if held is not None:
+                held.close()
+                self._cached = self._streaming = None
+        finally:
+            if self._workers is not None:
+                self._workers.close()

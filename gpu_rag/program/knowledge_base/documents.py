@@ -1,0 +1,80 @@
+"""Dense search over the documents of the nodes of a knowledge base."""
+
+from __future__ import annotations
+
+import torch
+
+from gpu_rag.graph.nearest.rows import NearestRows
+from gpu_rag.index.knowledge_base import KnowledgeBase
+from gpu_rag.index.knowledge_base.scores import shown_passages
+from gpu_rag.types import TopK
+
+
+class DocumentSearch:
+    """Nodes by the cosine of a query and their document, exactly.
+
+    What stands for a node is what `score_nodes` compares: its own passages, else the first three that mention it, else
+    its text in words; a node has the score of its best one. Searched are texts, passages first; `owner` lists the nodes
+    of each text.
+    """
+
+    def __init__(self, kb: KnowledgeBase):
+        held, shown = kb.node_passages, shown_passages(kb)
+        counts = held.offsets.diff()
+        node = torch.repeat_interleave(torch.arange(kb.n, device=kb.device), counts)
+        place = torch.arange(held.values.shape[0], device=kb.device) - held.offsets[:-1][node]
+        kept = place < shown[node]
+        standin = torch.from_numpy(kb.text_row).to(kb.device).long()
+        alone = (standin >= 0).nonzero()[:, 0]
+        base = [kb.vectors("passage_vectors")] if bool(kept.any()) else []
+        n_passages = base[0].shape[0] if base else 0
+        base += [kb.vectors("kb_text_vectors")] if alone.numel() else []
+        self._base = torch.cat([part.to(base[0].dtype) for part in base]) if base else torch.zeros(0, 1)
+        self._rows, self._n = NearestRows(self._base), kb.n
+        pairs = torch.cat([held.values[kept].long() * kb.n + node[kept], (n_passages + standin[alone]) * kb.n + alone])
+        pairs = pairs.sort().values
+        self._nodes = pairs % max(kb.n, 1)
+        self._offsets = torch.searchsorted(pairs, torch.arange(self._base.shape[0] + 1, device=kb.device) * kb.n)
+
+    def best(self, queries: torch.Tensor, k: int) -> TopK:
+        """The k nodes of highest cosine to each query f32[B, D], by (-score, node).
+
+        Texts are taken in rank order, twice as many until k nodes of each query are sure: the k-th scores more than
+        every text that was not taken.
+        """
+        ids = torch.full((queries.shape[0], k), -1, dtype=torch.int32, device=queries.device)
+        scores = torch.full((queries.shape[0], k), -torch.inf, device=queries.device)
+        if not self._nodes.numel() or not k:
+            return TopK(ids, scores)
+        n_texts, depth = self._base.shape[0], min(4 * k, self._base.shape[0])
+        open_ = torch.arange(queries.shape[0], device=queries.device)
+        while open_.numel():
+            top = self._rows.search(queries[open_], depth)
+            rows, values, sure = self._nodes_of(top, k)
+            done = sure | (depth == n_texts)
+            ids[open_[done]], scores[open_[done]] = rows[done], values[done]
+            open_, depth = open_[~done], min(2 * depth, n_texts)
+        return TopK(ids, scores)
+
+    def _nodes_of(self, texts: TopK, k: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The k best nodes of ranked texts (every row full), and whether no text beyond them could change that."""
+        batch, depth = texts.ids.shape
+        text = texts.ids.long().flatten()
+        counts = self._offsets[text + 1] - self._offsets[text]
+        at = torch.repeat_interleave(torch.arange(batch * depth, device=text.device), counts)
+        first = (counts.cumsum(0) - counts)[at]
+        node = self._nodes[self._offsets[text][at] + torch.arange(at.shape[0], device=text.device) - first]
+        query, score = at // depth, texts.scores.flatten()[at]
+        keys, place = torch.unique(query * self._n + node, return_inverse=True)
+        best = torch.full((keys.shape[0],), -torch.inf, device=text.device)
+        best.scatter_reduce_(0, place, score, "amax")
+        order = torch.argsort(best, descending=True, stable=True)
+        order = order[torch.argsort(keys[order] // self._n, stable=True)]
+        of = keys[order] // self._n
+        rank = torch.arange(order.shape[0], device=text.device) - torch.searchsorted(of, of)
+        inside = rank < k
+        ids = torch.full((batch, k), -1, dtype=torch.int32, device=text.device)
+        scores = torch.full((batch, k), -torch.inf, device=text.device)
+        ids[of[inside], rank[inside]] = (keys[order][inside] % self._n).int()
+        scores[of[inside], rank[inside]] = best[order][inside]
+        return ids, scores, scores[:, -1] > texts.scores[:, -1]

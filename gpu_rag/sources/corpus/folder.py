@@ -1,0 +1,107 @@
+"""Files that are one document each, and folders of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpu_rag.errors import MissingBackend
+from gpu_rag.sources.corpus.parsed import PARSED_SUFFIXES, Parsed, kind_of, require_reader
+from gpu_rag.sources.corpus.parser import Parser
+from gpu_rag.sources.lines import read_whole
+from gpu_rag.sources.rows import Limits, RowError, document_text, id_text, shown
+from gpu_rag.types import Document, Reject
+
+DOCUMENT_SUFFIXES = (".txt", ".md", *PARSED_SUFFIXES)
+_HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*")
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+
+
+def list_files(folder: Path) -> list[bytes]:
+    """The paths of all files below `folder`, relative, "/" between parts, sorted as bytes; names that begin with "."
+    are left out, and links to folders are listed as if they were files.
+
+    Bytes, because a name read through the locale would be another name on another machine.
+    """
+    root = os.fsencode(folder)
+    found: list[bytes] = []
+    for base, folders, files in os.walk(root):
+        links = [name for name in folders if os.path.islink(os.path.join(base, name))]
+        folders[:] = [name for name in folders if not name.startswith(b".") and name not in links]
+        names = (name for name in files + links if not name.startswith(b"."))
+        found.extend(os.path.relpath(os.path.join(base, name), root) for name in names)
+    return sorted(found)
+
+
+def is_document_name(name: bytes) -> bool:
+    """Whether a file of this name is read as a document."""
+    return name.lower().endswith(tuple(suffix.encode() for suffix in DOCUMENT_SUFFIXES))
+
+
+def read_folder(folder: Path, names: list[bytes], limits: Limits, parser: Parser) -> Iterator[Document | Reject]:
+    """What is in each of `names` (from `list_files`), in their order; see `read_file`. The id is the relative path."""
+    for name in names:
+        yield from read_file(Path(os.fsdecode(os.path.join(os.fsencode(folder), name))), name, limits, parser)
+
+
+def read_file(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterator[Document | Reject]:
+    """The document of one file, or a Reject; behind a document, a Reject for each part of it that could not be read.
+
+    `name` becomes the id. The text of .txt and .md is the file's, unchanged; that of .pdf and .html is what `pdf` and
+    `html` say. Title: the file's own (of .md the first heading "# ...", outside code fences), otherwise the file name
+    without its ending.
+    """
+    file = shown(path)
+    try:
+        if not is_document_name(name):
+            raise RowError(f"in a folder only {', '.join(DOCUMENT_SUFFIXES)} files are read")
+        id = _id_of(name)
+        if stat.S_ISDIR(path.stat().st_mode):
+            raise RowError("a link to a folder is not followed")
+        found = _parsed(path, parser) if kind_of(id) else _as_written(path, name, limits)
+    except RowError as error:
+        yield Reject(file, 0, str(error))
+        return
+    except OSError as error:
+        yield Reject(file, 0, f"the file cannot be read: {error.strerror}")
+        return
+    yield Document(id, found.title or Path(id).stem, found.text, file, 0, found.pages)
+    yield from (Reject(file, 0, f"{problem}; the rest of the file is read", id) for problem in found.problems)
+
+
+def _parsed(path: Path, parser: Parser) -> Parsed:
+    try:
+        require_reader(path.name)
+    except MissingBackend as error:
+        raise RowError(str(error)) from error
+    return parser.parse(path)
+
+
+def _as_written(path: Path, name: bytes, limits: Limits) -> Parsed:
+    # A character has at most 4 bytes in UTF-8; a byte order mark has 3.
+    text = document_text(read_whole(path, 4 * limits.max_document_chars + 3, "4 * max_document_chars + 3"), limits)
+    return Parsed(_first_heading(text) if name.lower().endswith(b".md") else "", text)
+
+
+def _id_of(name: bytes) -> str:
+    try:
+        return id_text(name.decode("utf-8"), "the path")
+    except UnicodeDecodeError as error:
+        raise RowError("the name of the file is not UTF-8") from error
+
+
+def _first_heading(text: str) -> str:
+    """The words of the first markdown heading, or ""."""
+    fence = ""
+    for line in text.splitlines():
+        mark = _FENCE.match(line)
+        if mark and not fence:
+            fence = mark[1]
+        elif mark and mark[1][0] == fence[0] and len(mark[1]) >= len(fence):
+            fence = ""
+        elif not fence and (heading := _HEADING.fullmatch(line)) and heading[1].strip():
+            return heading[1].strip()
+    return ""

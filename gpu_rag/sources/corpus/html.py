@@ -1,0 +1,194 @@
+"""An HTML page to its title and main text. Called in the process of `parse_worker` only: hostile markup may crash it.
+
+| left out | why |
+|---|---|
+| script, style, noscript, template, svg, iframe, object, select, button and other controls | no text of the page |
+| nav, the roles of navigation, `hidden` | not what the page is about |
+| header, footer and aside outside main, article and section | frame of the site, not of the text |
+| all outside main, where a page has a main element with text | the page itself says where its text is |
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpu_rag.sources.corpus.charset import decode_html
+from gpu_rag.sources.corpus.parsed import Parsed
+from gpu_rag.sources.rows import Limits, RowError
+
+if TYPE_CHECKING:
+    from selectolax.lexbor import LexborHTMLParser, LexborNode
+
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_LEFT_OUT = _set(
+    "script style noscript template svg iframe frame object embed applet audio video canvas head title nav select "
+    "option datalist button textarea input meter progress dialog"
+)
+_LEFT_OUT_ROLES = _set("navigation banner contentinfo complementary search menu menubar toolbar dialog alertdialog")
+_FRAME = _set("header footer aside")
+_CONTENT = _set("main article section")
+_PARAGRAPHS = _set(
+    "address article aside blockquote body center details dir div dl fieldset figure footer form h1 h2 h3 h4 h5 h6 "
+    "header hgroup hr main menu ol p pre section table ul listing xmp plaintext"
+)
+_LINES = _set("caption dd dt figcaption legend li summary tbody tfoot thead tr")
+_CELLS = _set("td th")
+_VERBATIM = _set("pre listing xmp plaintext")
+_SOFT_HYPHEN = "\xad"
+
+
+def read_html(raw: bytes, limits: Limits) -> Parsed:
+    """The title and the main text of a page; see the table above for what is left out.
+
+    title: the title element, else the first h1, else "". Text: references decoded, runs of white space one space
+    (kept in pre), an empty line between paragraphs, headings, lists and tables, a line break between list items and
+    rows, a tab between cells. The parser follows the HTML Standard, so any bytes that decode give a page.
+    Raises RowError: the charset does not fit, a NUL character, too much text, or none.
+    """
+    from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser, SelectolaxError
+
+    markup = decode_html(raw)
+    if "\x00" in markup:
+        raise RowError("the file holds a NUL character")
+    # Without events: they serve pages that change while they are shown. Scripting: noscript is then one piece of text.
+    try:
+        tree = LexborHTMLParser(markup, options=LexborDocumentOptions.WO_EVENTS, scripting=True)
+    except (SelectolaxError, RuntimeError) as error:
+        raise RowError(f"the page cannot be parsed, or not within the memory it may take: {error}") from error
+    body = tree.body
+    text = ""
+    if body is not None:
+        if tree.css_first("main") is not None or tree.css_first('[role="main"]') is not None:
+            text = _Text(limits.max_document_chars, main_only=True).of(body)
+        text = text or _Text(limits.max_document_chars).of(body)
+    if not text:
+        raise RowError("the page has no text")
+    return Parsed(_title(tree, limits), text)
+
+
+def _title(tree: LexborHTMLParser, limits: Limits) -> str:
+    for selector in ("head > title", "body > title", "h1"):
+        node = tree.css_first(selector)
+        if node is not None:
+            text = _Text(limits.max_document_chars).of(node)
+            if text:
+                return " ".join(text.split())
+    return ""
+
+
+class _Open(NamedTuple):
+    """What an open element says about the text in it."""
+
+    tag: str = ""
+    is_main: bool = False
+    is_content: bool = False
+    is_verbatim: bool = False
+
+
+class _Text:
+    """Collects the text below a node. One walk with a stack of its own, because pages nest as deep as they like."""
+
+    def __init__(self, limit: int, *, main_only: bool = False) -> None:
+        self._limit = limit
+        self._main_only = main_only
+        self._open: list[_Open] = []
+        self._inside = {"main": 0, "content": 0, "verbatim": 0}
+        self._parts: list[str] = []
+        self._size = 0
+        self._owed = 0  # line breaks before the next word
+        self._gap = ""  # white space before the next word
+
+    def of(self, start: LexborNode) -> str:
+        """The text below `start`, which itself is never left out; without white space around it."""
+        node: LexborNode = start
+        while True:
+            child = node.first_child if self._enter(node) else None
+            if child is not None:
+                node = child
+                continue
+            self._leave()
+            while self._open and node.next is None:
+                node = _there(node.parent)
+                self._leave()
+            if not self._open:
+                return "".join(self._parts).strip()
+            node = _there(node.next)
+
+    def _enter(self, node: LexborNode) -> bool:
+        """Take the node; returns whether to look below it."""
+        if node.is_text_node and (self._inside["main"] or not self._main_only):
+            self._add(node.text_content or "")
+        if not node.is_element_node:
+            self._open.append(_Open())
+            return False
+        tag, attributes = node.tag or "", node.attributes
+        role = ((attributes.get("role") or "").lower().split() or [""])[0]
+        if self._open and self._is_left_out(tag, role, "hidden" in attributes):
+            self._open.append(_Open(tag))
+            return False
+        is_main = tag == "main" or role == "main"
+        self._open.append(_Open(tag, is_main, is_main or tag in _CONTENT, tag in _VERBATIM))
+        self._count(self._open[-1], 1)
+        self._break(tag)
+        return True
+
+    def _leave(self) -> None:
+        left = self._open.pop()
+        self._count(left, -1)
+        if left.tag != "br":  # which breaks once
+            self._break(left.tag)
+
+    def _is_left_out(self, tag: str, role: str, is_hidden: bool) -> bool:
+        if tag in _LEFT_OUT or role in _LEFT_OUT_ROLES or is_hidden:
+            return True
+        return tag in _FRAME and not self._inside["content"]
+
+    def _count(self, element: _Open, by: int) -> None:
+        self._inside["main"] += by * element.is_main
+        self._inside["content"] += by * element.is_content
+        self._inside["verbatim"] += by * element.is_verbatim
+
+    def _break(self, tag: str) -> None:
+        if tag in _PARAGRAPHS:
+            self._owed = 2
+        elif tag in _LINES:
+            self._owed = max(self._owed, 1)
+        elif tag == "br":
+            self._owed = min(self._owed + 1, 2)
+        elif tag in _CELLS:
+            self._gap = "\t"
+
+    def _add(self, text: str) -> None:
+        text = text.replace(_SOFT_HYPHEN, "")
+        if self._inside["verbatim"]:
+            self._put(text)
+            return
+        words = text.split()
+        if not words:
+            self._gap = self._gap or (" " if text else "")
+            return
+        if text[0].isspace():
+            self._gap = self._gap or " "
+        self._put(" ".join(words))
+        if text[-1].isspace():
+            self._gap = " "
+
+    def _put(self, text: str) -> None:
+        if not text:
+            return
+        before = "\n" * self._owed or self._gap
+        self._owed, self._gap = 0, ""
+        self._parts += (before, text)
+        self._size += len(before) + len(text)
+        if self._size > self._limit:
+            raise RowError(f"the text has more than max_document_chars = {self._limit} characters")
+
+
+def _there(node: LexborNode | None) -> LexborNode:
+    if node is None:
+        raise RowError("the tree of the page is broken")
+    return node

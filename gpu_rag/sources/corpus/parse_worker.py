@@ -1,0 +1,96 @@
+"""The process that parses .pdf and .html files: one JSON line in and one out for each file.
+
+A request is {path, kind, limits}; a reply {last, reply: {title, text, pages, problems} or {error}}; last: the process
+ends after it. All in ASCII, because paths and reasons may hold what UTF-8 cannot. The process holds itself to the
+limits of each request; what kills it all the same is seen by `parser`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import resource
+import stat
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from gpu_rag.sources.corpus.html import read_html
+from gpu_rag.sources.corpus.pdf import read_pdf
+from gpu_rag.sources.rows import Limits, RowError
+
+_KINDS = {"pdf": read_pdf, "html": read_html}
+# A process that has grown this much is replaced, so that no file is judged by what an earlier one left behind.
+_GROWN_BYTES = 128 << 20
+
+
+def main() -> None:
+    """Answer requests from standard input until it ends."""
+    # Nothing but replies may reach the pipe.
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    logging.disable(logging.CRITICAL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    born = _address_space()
+    for line in sys.stdin.buffer:
+        request = json.loads(line)
+        reply, last = answer(Path(request["path"]), request["kind"], Limits(**request["limits"]))
+        last = last or _address_space() - born > _GROWN_BYTES
+        replies.write(b'{"last": %s, "reply": %s}\n' % (b"true" if last else b"false", reply))
+        replies.flush()
+        if last:
+            return
+
+
+def answer(path: Path, kind: str, limits: Limits) -> tuple[bytes, bool]:
+    """(the reply for one file as JSON, whether this process is spent). Does not leave the limits."""
+    try:
+        hold_to(limits)
+        parsed = _KINDS[kind](_contents(path, limits), limits)
+        return json.dumps(asdict(parsed)).encode(), False
+    except RowError as error:
+        return json.dumps({"error": str(error)}).encode(), False
+    except MemoryError:
+        reason = f"parsing it needs more memory than max_parse_bytes = {limits.max_parse_bytes}"
+        return json.dumps({"error": reason}).encode(), True
+
+
+def hold_to(limits: Limits) -> None:
+    """Set what this process may use from now on: address space, and processor seconds (then SIGXCPU ends it)."""
+    _set_soft(resource.RLIMIT_AS, _address_space() + limits.max_parse_bytes)
+    _set_soft(resource.RLIMIT_CPU, math.ceil(time.process_time()) + limits.max_parse_s)
+
+
+def _set_soft(which: int, value: int) -> None:
+    hard = resource.getrlimit(which)[1]
+    resource.setrlimit(which, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+
+
+def _address_space() -> int:
+    """Bytes of address space in use."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    return pages * resource.getpagesize()
+
+
+def _contents(path: Path, limits: Limits) -> bytes:
+    """The bytes of a regular file. Raises RowError."""
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise RowError("not a regular file")
+        if found.st_size > limits.max_file_bytes:
+            raise RowError(f"the file has {found.st_size} bytes, more than max_file_bytes = {limits.max_file_bytes}")
+        with path.open("rb") as stream:
+            raw = stream.read(limits.max_file_bytes + 1)
+    except OSError as error:
+        raise RowError(f"the file cannot be read: {error.strerror}") from error
+    if not raw:
+        raise RowError("the file is empty")
+    return raw
+
+
+if __name__ == "__main__":
+    main()

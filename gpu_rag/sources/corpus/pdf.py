@@ -1,0 +1,141 @@
+"""A PDF to the text of its pages. Called in the process of `parse_worker` only: a hostile PDF may crash it."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from io import BytesIO
+from typing import TYPE_CHECKING
+
+from gpu_rag.sources.corpus.parsed import Parsed
+from gpu_rag.sources.rows import Limits, RowError, one_line
+
+if TYPE_CHECKING:
+    from pypdf import PageObject, PdfReader
+
+_TAIL = 1024  # where readers look for the end mark
+# What pypdf raises on a broken file beside errors of its own: it trusts the types that it finds there.
+_BROKEN = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    RuntimeError,
+    NameError,
+    EOFError,
+    OSError,
+    zlib.error,
+    struct.error,
+)
+
+
+def read_pdf(raw: bytes, limits: Limits) -> Parsed:
+    """The pages of a PDF, a line break between two, in their order; title: that of its metadata.
+
+    A page that cannot be read is empty and a problem. Raises RowError for a file that cannot be read at all: cut off,
+    encrypted with a password, broken, too many pages, too much text, or no text on any page.
+    """
+    from pypdf.errors import DependencyError, DeprecationError, PyPdfError
+
+    refusals = (PyPdfError, DependencyError, DeprecationError, *_BROKEN)  # deprecated: old names of filters
+    if b"%%EOF" not in raw[-_TAIL:]:
+        raise RowError(f"not a whole PDF: no %%EOF in the last {_TAIL} bytes")
+    try:
+        reader = _opened(raw)
+        pages = _pages(reader, limits)
+        problems = _missing_pages(reader, len(pages))
+    except RowError:
+        raise
+    except DependencyError as error:
+        raise RowError(f"the PDF is encrypted in a way that needs another library: {error}") from error
+    except refusals as error:
+        raise _broken("the PDF", error) from error
+    title = ""
+    try:
+        title = _title(reader)
+    except refusals as error:
+        problems.append(str(_broken("its title", error)))
+    texts: list[str] = []
+    size = 0
+    for number, page in enumerate(pages, start=1):
+        text, problem = "", ""
+        try:
+            text = _page_text(page).rstrip()
+        except refusals as error:
+            problem = str(_broken(f"page {number}", error))
+        texts.append(text)
+        problems += [problem] if problem else []
+        size += len(text) + 1
+        if size > limits.max_document_chars:
+            raise RowError(f"the text has more than max_document_chars = {limits.max_document_chars} characters")
+    return _joined(title, texts, problems)
+
+
+def _opened(raw: bytes) -> PdfReader:
+    from pypdf import PasswordType, PdfReader
+
+    reader = PdfReader(BytesIO(raw))
+    if reader.is_encrypted and reader.decrypt("") == PasswordType.NOT_DECRYPTED:
+        raise RowError("the PDF is encrypted with a password")
+    return reader
+
+
+def _pages(reader: PdfReader, limits: Limits) -> list[PageObject]:
+    count = len(reader.pages)
+    if count > limits.max_pages:
+        raise RowError(f"the PDF has {count} pages, more than max_pages = {limits.max_pages}")
+    return list(reader.pages)
+
+
+def _missing_pages(reader: PdfReader, found: int) -> list[str]:
+    """A sentence when the page tree says that there are more pages than were found."""
+    try:
+        said = reader.root_object["/Pages"]["/Count"]  # type: ignore[index]
+    except _BROKEN:
+        return []
+    if isinstance(said, int) and said > found:
+        return [f"the PDF names {said} pages, but only {found} can be found"]
+    return []
+
+
+def _page_text(page: PageObject) -> str:
+    """The text of a page, as UTF-8 and tables can hold it. Raises RowError when its content is not in the file."""
+    from pypdf.generic import ArrayObject, IndirectObject, StreamObject
+
+    if "/Contents" in page:
+        raw = page.raw_get("/Contents")
+        found = raw.get_object()
+        streams = [part.get_object() for part in found] if isinstance(found, ArrayObject) else [found]
+        # pypdf takes a reference that leads nowhere for an empty page.
+        if not all(isinstance(stream, StreamObject) for stream in streams) and isinstance(raw, (IndirectObject, list)):
+            raise RowError("its content is not in the file")
+    return _clean(page.extract_text())
+
+
+def _clean(text: str) -> str:
+    """Without NUL; two halves of a surrogate pair become one character, a single half U+FFFD."""
+    return text.replace("\x00", "").encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _title(reader: PdfReader) -> str:
+    found = reader.metadata.title if reader.metadata else None
+    return " ".join(_clean(str(found or "")).split())
+
+
+def _joined(title: str, texts: list[str], problems: list[str]) -> Parsed:
+    starts, at = [], 0
+    for text in texts:
+        starts.append(at)
+        at += len(text) + 1
+    if not any(map(str.strip, texts)):
+        why = "; ".join(problems[:3]) or "pages that are pictures only have none"
+        raise RowError(f"no page of the PDF has text: {why}")
+    return Parsed(title, "\n".join(texts), tuple(starts), tuple(problems))
+
+
+def _broken(what: str, error: Exception) -> RowError:
+    """The reason, in the library's words; a RowError is one already."""
+    said = str(error) if isinstance(error, RowError) else f"{type(error).__name__}: {error}"
+    return RowError(one_line(f"{what} cannot be read: {said}"))

@@ -1,0 +1,185 @@
+"""The processed layout of STaRK, in files that can be read without running code from them.
+
+STaRK ships `node_info.pkl`, `edge_index.pt`, `node_types.pt`, `edge_types.pt`, `node_type_dict.pkl` and
+`edge_type_dict.pkl`. Pickles run what they contain, so none is opened. Read are the same tables as JSON and NumPy:
+
+    node_info.json        {"0": {"name" or "title": ..., other keys: ...}, ...}
+    edge_index.npy        integers [2, E]: rows of nodes
+    edge_types.npy        integers [E]; edge_type_dict.json {"0": "cites", ...}
+    node_types.npy        integers [N]; node_type_dict.json {"0": "paper", ...}
+
+The text of a node is its "text", otherwise its entries one a line, as "key: value", nested ones joined.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from gpu_rag.errors import BadInput
+from gpu_rag.sources.knowledge_base.types import UNTYPED, SkbNode
+from gpu_rag.sources.knowledge_graph import Triple, part_of
+from gpu_rag.sources.lines import read_problem, read_whole
+from gpu_rag.sources.rows import Limits, RowError, clean_string, document_text, id_text, kind, shown
+from gpu_rag.text.strict_json import JsonError, loads
+from gpu_rag.types import Reject
+
+NEEDED = ("node_info.json", "edge_index.npy", "edge_types.npy", "edge_type_dict.json")
+TYPES = ("node_types.npy", "node_type_dict.json")
+_SHIPPED = ("node_info.pkl", "edge_index.pt", "edge_types.pt", "edge_type_dict.pkl")
+_NAMES = ("name", "title", "DisplayName")
+_MOST_DEPTH = 4
+_MOST_HEADER = 4096
+_NPY = re.compile(
+    rb"\x93NUMPY(?:\x01\x00..|[\x02\x03]\x00....)\{'descr': '([<|][iu][1248])', 'fortran_order': (True|False), "
+    rb"'shape': \((\d{1,15},|\d{1,15}, \d{1,15})\), \} *\n",
+    re.DOTALL,
+)
+
+
+def is_stark(folder: Path) -> bool:
+    """Whether a folder has STaRK's layout in readable files. Raises BadInput where it has it in pickles, or in part."""
+    missing = [name for name in NEEDED if not (folder / name).exists()]
+    shipped = [name for name in _SHIPPED if (folder / name).exists()]
+    if not missing:
+        return True
+    if shipped:
+        raise BadInput(
+            "the files of STaRK are pickles, which run code when they are read, so they are not",
+            given=f"{folder}/{shipped[0]}",
+            expected=", ".join(NEEDED),
+            do="where you trust them, write node_info and the two dictionaries with json.dump and the tensors with "
+            "numpy.save; docs/cli.md has the lines",
+        )
+    if len(missing) < len(NEEDED):
+        raise BadInput("the knowledge base lacks files of STaRK's layout", given=f"{folder} without {missing[0]}")
+    return False
+
+
+def read_stark_nodes(folder: Path, limits: Limits) -> Iterator[SkbNode | Reject]:
+    """The nodes of node_info.json, in the order of the file. A file that is broken is one Reject."""
+    path = folder / NEEDED[0]
+    try:
+        info = _object(path, limits)
+        types = _types(folder, limits)
+    except RowError as error:
+        yield Reject(shown(path), 0, str(error))
+        return
+    for line, (id, entry) in enumerate(info.items(), 1):
+        try:
+            yield _node(id, entry, types, limits, line)
+        except RowError as error:
+            yield Reject(shown(path), line, str(error), id[:100])
+
+
+def _node(id: str, entry: Any, types: Mapping[str, str], limits: Limits, line: int) -> SkbNode:
+    if not isinstance(entry, dict):
+        raise RowError(f"the node is {kind(entry)}; expected an object")
+    id = part_of(id, "id")
+    name = next((entry[key].strip() for key in _NAMES if isinstance(entry.get(key), str) and entry[key].strip()), id)
+    type = types.get(id) or entry.get("type") or UNTYPED
+    text = entry.get("text")
+    if not isinstance(text, str):
+        text = "\n".join(f"{key}: {said}" for key, value in entry.items() if (said := _said(value)))
+    text = document_text(text, limits) if text.strip() else ""
+    return SkbNode(id, part_of(name, "name"), part_of(type, "type"), text, (), line)
+
+
+def _said(value: Any, depth: int = 0) -> str:
+    """A value in words: lists between commas, objects as "key: value; key: value"."""
+    if isinstance(value, str):
+        return clean_string(value, "a text").strip()
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    if depth < _MOST_DEPTH and isinstance(value, list):
+        return ", ".join(said for item in value if (said := _said(item, depth + 1)))
+    if depth < _MOST_DEPTH and isinstance(value, dict):
+        return "; ".join(f"{key}: {said}" for key, item in value.items() if (said := _said(item, depth + 1)))
+    return ""
+
+
+def _object(path: Path, limits: Limits) -> dict[str, Any]:
+    try:
+        value = loads(read_whole(path, limits.max_json_bytes, "max_json_bytes"))
+    except JsonError as error:
+        raise RowError(str(error)) from error
+    if not isinstance(value, dict):
+        raise RowError(f"the file is {kind(value)}; expected an object")
+    return value
+
+
+def _types(folder: Path, limits: Limits) -> dict[str, str]:
+    """The type of each node by its id, {} where they are not given."""
+    if not all((folder / name).exists() for name in TYPES):
+        return {}
+    names, rows = _names(folder / TYPES[1], limits), _integers(folder / TYPES[0], 1)
+    return {str(row): names[str(number)] for row, number in enumerate(rows.tolist()) if str(number) in names}
+
+
+def _names(path: Path, limits: Limits) -> dict[str, str]:
+    return {key: id_text(value, f"{path.name} {key}") for key, value in _object(path, limits).items()}
+
+
+def _integers(path: Path, dimensions: int) -> np.ndarray:
+    """An array of integers of a .npy file, mapped rather than read. Raises RowError.
+
+    The header is matched as a text, where NumPy evaluates it as a Python literal.
+    """
+    try:
+        with path.open("rb") as file:
+            start = file.read(_MOST_HEADER)
+        found = _NPY.match(start)
+        if found is None:
+            raise RowError(f"{path.name} is no NumPy array of integers")
+        shape = tuple(int(size) for size in found[3].split(b",") if size.strip())
+        dtype = np.dtype(found[1].decode())
+        if len(shape) != dimensions:
+            raise RowError(f"{path.name} has {len(shape)} dimensions; expected {dimensions}")
+        if found.end() + dtype.itemsize * math.prod(shape) != path.stat().st_size:
+            raise RowError(f"{path.name} is no NumPy array: its size is not that of {shape}")
+        if not math.prod(shape):
+            return np.zeros(shape, dtype)
+        order: Literal["F", "C"] = "F" if found[2] == b"True" else "C"
+        return np.memmap(path, dtype, "r", found.end(), shape, order)
+    except OSError as error:
+        raise RowError(read_problem(error)) from error
+
+
+@dataclass(frozen=True)
+class StarkEdges:
+    """ends: integers [2, E]; kinds: integers [E], both mapped from their files; names: of the relations, by kind."""
+
+    ends: np.ndarray
+    kinds: np.ndarray
+    names: dict[str, str]
+
+
+def stark_edges(folder: Path, limits: Limits) -> StarkEdges:
+    """The arrays of edges. Raises RowError where they cannot be read or do not fit together."""
+    ends, kinds = _integers(folder / NEEDED[1], 2), _integers(folder / NEEDED[2], 1)
+    names = _names(folder / NEEDED[3], limits)
+    if ends.shape != (2, len(kinds)):
+        raise RowError(f"edge_index.npy has the shape {ends.shape} for {len(kinds)} types; expected (2, {len(kinds)})")
+    return StarkEdges(ends, kinds, names)
+
+
+def read_stark_edges(folder: Path, limits: Limits) -> Iterator[Triple | Reject]:
+    """The edges of edge_index.npy, numbered from 1. Arrays that do not fit together are one Reject."""
+    path = folder / NEEDED[1]
+    try:
+        edges = stark_edges(folder, limits)
+    except RowError as error:
+        yield Reject(shown(path), 0, str(error))
+        return
+    for number, given in enumerate(edges.kinds, 1):
+        relation = edges.names.get(str(given))
+        if relation is None:
+            yield Reject(shown(path), number, f"edge_type_dict.json has no type {given}")
+        else:
+            yield Triple(str(edges.ends[0, number - 1]), relation, str(edges.ends[1, number - 1]), number)

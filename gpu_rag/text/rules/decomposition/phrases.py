@@ -1,0 +1,288 @@
+"""Find the innermost noun phrase of a question that stands for something to be found first, and where it ends.
+
+Four forms, N a noun: a full relative clause ("the town that built the Halden Bridge", "the planet after which uranium
+is named", "the country Marta Orlo is from"), a reduced one ("the ship built in Dundee"), an of-phrase with a
+relational noun ("the director of Bread for Salt"), and a possessive ("Grey Port's director"). Innermost is the one that
+begins last. No parser: closed word classes, lists of verb forms, and what the question's own auxiliary still waits for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpu_rag.text.rules.decomposition.units import MARK_UNIT, WORD_UNIT, Unit, base_verb_at, is_aux, units_of, verb_at
+from gpu_rag.text.rules.decomposition.words import (
+    APPOSITIVE,
+    COMPOUND_HEAD,
+    COMPOUND_TAIL,
+    COPULAS,
+    FUNCTION_WORDS,
+    REDUCED_AFTER,
+    RELATIVES,
+    is_relational,
+)
+from gpu_rag.text.rules.extraction.lexicon import ADVERBS, PREPOSITIONS
+
+RELATIVE, REDUCED, OF_PHRASE, POSSESSIVE = "relative clause", "reduced relative clause", "of-phrase", "possessive"
+_MAX_HEAD_UNITS = 6
+_DO = frozenset({"did", "does", "do"})
+_OBJECT_BEFORE = (PREPOSITIONS | {"and", "or"}) - {"than", "like"}
+
+
+@dataclass(frozen=True)
+class Described:
+    """text[start:end] is a noun phrase; head: its noun, lower case; kind: one of the four forms."""
+
+    kind: str
+    start: int
+    end: int
+    head: str
+
+
+def innermost(text: str) -> Described | None:
+    """The phrase to be found first in a question, or None where it asks for one thing only."""
+    units = units_of(text)
+    for i in reversed(range(len(units))):
+        found = _Reader(units, i).read()
+        if found is not None:
+            kind, first, last, head = found
+            return Described(kind, units[first].start, units[last - 1].end, head)
+    return None
+
+
+Found = tuple[str, int, int, str]
+
+
+class _Reader:
+    """Reads the phrase that begins at one unit. Positions are unit numbers; ends are exclusive."""
+
+    def __init__(self, units: list[Unit], first: int):
+        self.units, self.first, self.n = units, first, len(units)
+        while self.n and units[self.n - 1].kind == MARK_UNIT:
+            self.n -= 1
+        self.aux = self._open_auxiliary()
+        self.base_awaited = self._awaits_base_form()
+
+    def read(self) -> Found | None:
+        """(kind, first, last, head) of the phrase, or None."""
+        unit = self.units[self.first]
+        if unit.is_name and unit.possessive:
+            return self._possessive()
+        if unit.kind != WORD_UNIT or unit.low != "the":
+            return None
+        heads = self._head_end()
+        if heads is None:
+            return None
+        return self._relative(heads) or self._contact(heads) or self._reduced(heads) or self._of(heads)
+
+    # --- where it stands ---
+
+    def _open_auxiliary(self) -> str:
+        """The question's auxiliary that still waits for its predicate behind the phrase, or ""."""
+        for i in reversed(range(self.first)):
+            unit = self.units[i]
+            if is_aux(unit):
+                subject = self.units[i + 1]
+                inverted = subject.is_name or subject.low in ("the", "a", "an", "both")
+                asks_what = unit.low in COPULAS and i > 0 and self.units[i - 1].low in ("who", "what")
+                return unit.low if inverted and not asks_what else ""
+            if unit.kind == MARK_UNIT or unit.low in RELATIVES:
+                return ""
+            if verb_at(self.units, i) or base_verb_at(self.units, i):
+                return ""
+        return ""
+
+    def _awaits_base_form(self) -> bool:
+        """Whether a "did" anywhere before the phrase has not had its verb yet."""
+        for i in reversed(range(self.first)):
+            if base_verb_at(self.units, i):
+                return False
+            if self.units[i].kind == WORD_UNIT and self.units[i].low in _DO:
+                return True
+        return False
+
+    def _complete(self, last: int) -> bool:
+        """Whether a phrase that ends at `last` leaves the auxiliary its predicate."""
+        rest = self.n - last
+        if self.aux in _DO:
+            return rest > 0
+        if self.aux in COPULAS:
+            return rest > 0 or self.units[0].low in ("who", "what", "which", "where", "when", "in")
+        return True
+
+    # --- the parts ---
+
+    def _head_end(self) -> int | None:
+        """The end of "the ADJECTIVE* NOUN", where its last unit is a plain word."""
+        i, end = self.first + 1, None
+        while i < min(self.n, self.first + 1 + _MAX_HEAD_UNITS):
+            unit = self.units[i]
+            if unit.is_word and not is_aux(unit) and not (end is not None and self._is_verb(i)):
+                end = i + 1
+            elif not (unit.is_name and not unit.possessive and end is None):
+                break
+            i += 1
+        if end is None and i == self.first + 2 < self.n and self.units[i].low in RELATIVES:
+            end = i  # "the Dane who"
+        if end is not None and self.units[end - 1].low in COMPOUND_HEAD and self._has_tail(end):
+            return end + 2
+        return end
+
+    def _has_tail(self, at: int) -> bool:
+        """Whether "of birth" or the like stands at `at`: "the city of birth" is one noun."""
+        return at + 1 < self.n and self.units[at].low == "of" and self.units[at + 1].low in COMPOUND_TAIL
+
+    def _is_verb(self, i: int) -> bool:
+        return verb_at(self.units, i) or (self.base_awaited and base_verb_at(self.units, i))
+
+    def _is_adverb(self, i: int) -> bool:
+        low = self.units[i].low
+        return self.units[i].kind == WORD_UNIT and (low in ADVERBS or (len(low) > 4 and low.endswith("ly")))
+
+    def _relative(self, head: int) -> Found | None:
+        at = head
+        if at < self.n and self.units[at].low in PREPOSITIONS and self.units[at].low != "of":
+            at += 1
+        if at >= self.n or self.units[at].kind != WORD_UNIT or self.units[at].low not in RELATIVES:
+            return None
+        if at > head and self.units[at].low not in ("which", "whom", "whose"):
+            return None
+        return self._made(RELATIVE, self._clause_end(at + 1), head)
+
+    def _contact(self, head: int) -> Found | None:
+        """ "the country Marta Orlo is from": a name right behind the noun, then a verb."""
+        if head + 1 >= self.n or not self.units[head].is_name or self.units[head].possessive:
+            return None
+        if self.first and self.units[self.first - 1].low in RELATIVES:
+            return None  # "the city where the winter games Zed won ...": the subject of that clause
+        return self._made(RELATIVE, self._clause_end(head), head) if verb_at(self.units, head + 1) else None
+
+    def _reduced(self, head: int) -> Found | None:
+        at = head
+        while at < self.n and self._is_adverb(at):
+            at += 1
+        before = self.units[self.first - 1] if self.first else None
+        as_object = before is not None and (before.low in _OBJECT_BEFORE or self._is_verb(self.first - 1))
+        if not as_object or at + 1 >= self.n or is_aux(self.units[at]) or not self._is_verb(at):
+            return None
+        low, following = self.units[at].low, self.units[at + 1]
+        participle = low.endswith(("ed", "ing", "en")) or low in ("built", "made", "born", "sung", "held", "led", "won")
+        if not participle or not (following.is_name or following.low in REDUCED_AFTER or low.endswith("ing")):
+            return None
+        return self._made(REDUCED, self._complement_end(at + 1), head)
+
+    def _of(self, head: int) -> Found | None:
+        noun = self.units[head - 1].low
+        compound = noun in COMPOUND_TAIL
+        if head + 1 >= self.n or self.units[head].low != "of" or not (compound or is_relational(noun)):
+            return None
+        if noun in APPOSITIVE and self.units[head + 1].is_name:
+            return None
+        end = self._noun_phrase_end(head + 1)
+        if end is not None and end < self.n and self.units[end].low in RELATIVES:
+            return None
+        if end is None or (noun in APPOSITIVE and not any(u.is_name for u in self.units[head + 1 : end])):
+            return None
+        return self._made(OF_PHRASE, end, head)
+
+    def _possessive(self) -> Found | None:
+        """ "Grey Port's main director": the words up to the first relational noun."""
+        at = self.first + 1
+        while at < min(self.n, self.first + 4) and self.units[at].is_word and not is_aux(self.units[at]):
+            low = self.units[at].low
+            if low in COMPOUND_HEAD and self._has_tail(at + 1):
+                return self._made(POSSESSIVE, at + 3, at + 1)
+            if is_relational(low):
+                more = at + 1 < self.n and self.units[at + 1].is_word and is_relational(self.units[at + 1].low)
+                return self._made(POSSESSIVE, at + 1 + more, at + 1 + more)
+            at += 1
+        return None
+
+    def _made(self, kind: str, last: int | None, head: int) -> Found | None:
+        if last is None or not self._complete(last):
+            return None
+        noun = self.units[head - 1].low
+        if noun in COMPOUND_TAIL:
+            noun = self.units[head - 3].low if head >= 3 else noun
+        return kind, self._apposed() if kind == POSSESSIVE else self.first, last, noun
+
+    def _apposed(self) -> int:
+        """Where an owner begins: "Anna Vole, Duchess of Lorn's mother", "the Rovers' captain"."""
+        first = self.first
+        if first >= 2 and self._within_name(first - 1):
+            first -= 2
+        return first - 1 if first and self.units[first - 1].low == "the" else first
+
+    # --- where it ends ---
+
+    def _clause_end(self, at: int) -> int | None:
+        """The end of a clause that begins at `at`: behind its verb group and complement; None without a verb."""
+        i = at
+        while i < self.n and (not verb_at(self.units, i) or self.units[i - 1].low == "to"):
+            if self.units[i].kind == MARK_UNIT and not self._within_name(i):
+                return None
+            i += 1
+        if i >= self.n:
+            return None
+        while i < self.n and (is_aux(self.units[i]) or self._is_adverb(i)):
+            i += 1
+        if i < self.n and verb_at(self.units, i):
+            i += 1
+        return self._complement_end(i)
+
+    def _within_name(self, i: int) -> bool:
+        """Whether mark i is the comma of "Kerling, Lorn"."""
+        return self.units[i].low == "," and self.units[i - 1].is_name and i + 1 < self.n and self.units[i + 1].is_name
+
+    def _complement_end(self, at: int) -> int:
+        """Behind objects and adverbials: up to the next verb, comma, or what the auxiliary waits for."""
+        i = at
+        while i < self.n:
+            unit, before = self.units[i], self.units[i - 1]
+            joined = before.low in ("to", "and", "or")
+            if unit.kind == MARK_UNIT and unit.low in ",;:":
+                return i
+            if unit.kind == WORD_UNIT and unit.low in RELATIVES:
+                return self._clause_end(i + 1) or i
+            if not joined and self._is_verb(i):
+                return i
+            if self.base_awaited and self._is_adverb(i) and i + 1 < self.n and base_verb_at(self.units, i + 1):
+                return i  # "the painter whose brother founded Loss | ever marry"
+            if self.aux in COPULAS and unit.low in ("a", "an") and i == at and before.low not in PREPOSITIONS:
+                return i  # "was the man who ... is named | an organist"
+            i += 1
+        return self.n
+
+    def _noun_phrase_end(self, at: int) -> int | None:
+        """The end of what "of" governs: words up to a name and the small words that belong to it; else a definite
+        phrase without a name ("the decision problem"). None where neither stands there."""
+        i, words = at, 0
+        while i < self.n and not self.units[i].is_name:
+            unit = self.units[i]
+            if unit.kind == MARK_UNIT or is_aux(unit) or self._is_verb(i):
+                break
+            if unit.low in FUNCTION_WORDS and unit.low not in ("the", "of", "a", "an"):
+                break
+            words += unit.is_word
+            i += 1
+        if i < self.n and self.units[i].is_name:
+            return None if self.units[i].possessive else self._name_end(i + 1)
+        return i if words and self.units[at].low == "the" and i > at + 1 else None
+
+    def _name_end(self, at: int) -> int:
+        """Behind a name: small words that are no verb and no closed-class word belong to it ("Così fan tutte"), as do
+        further names ("Kerling, Lorn" is two)."""
+        i = at
+        while i < self.n:
+            unit = self.units[i]
+            if unit.low in ("for", "with") and i + 1 < self.n and self.units[i + 1].is_name:
+                i += 2  # "Bread for Salt"
+            elif unit.possessive or is_aux(unit) or self._is_adverb(i) or self._is_verb(i):
+                break
+            elif unit.is_name or unit.is_word:
+                i += 1
+            else:
+                break
+        if i == self.n and i > at and self.base_awaited:
+            return i - 1  # the last word is the verb that "did" waits for
+        return i

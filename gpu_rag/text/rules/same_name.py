@@ -1,0 +1,270 @@
+"""When two names are taken as one without a model: rules of spelling that leave no room for another reading.
+
+Written for precision: a pair that one could read as two things is left apart. Numbers, Roman numerals and the words
+that tell parts of a thing apart (north, upper, new, ...) are never changed by a rule. A rule that shortens a name
+("Ann B. Orlo" for "Ann Orlo") asks for more: no other name may be shortened to the same, and a passage names both.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gpu_rag.text.rules.extraction.lexicon import ANAPHORS, DIRECTIONS, GENERAL_LAST, MONTHS
+
+SPELLING, ARTICLE, ABBREVIATION, DATE, PLURAL = "spelling", "article", "abbreviation", "date", "plural"
+FORM, PLACE, INITIALS, MIDDLE, ACRONYM, TYPING = "company or title", "place", "initials", "middle", "acronym", "typing"
+_LEGAL = frozenset({"inc", "incorporated", "ltd", "llc", "plc", "corp", "gmbh"})
+_TITLES = frozenset({"mr", "mrs", "ms", "dr", "prof", "professor", "sir", "dame", "rev", "reverend"})
+_LONG_FORMS = {
+    "u.s.": "united states",
+    "u.s": "united states",
+    "us": "united states",
+    "u.s.a.": "united states of america",
+    "usa": "united states of america",
+    "u.k.": "united kingdom",
+    "uk": "united kingdom",
+    "st.": "saint",
+    "mt.": "mount",
+    "ft.": "fort",
+    "jr.": "junior",
+    "jr": "junior",
+    "sr.": "senior",
+    "sr": "senior",
+    "bros": "brothers",
+    "bros.": "brothers",
+    "&": "and",
+}
+_TOKEN = re.compile(r"[^\W_]+")
+_DIGITS = re.compile(r"\d+")
+_ROMAN = re.compile(r"[ivxlcdm]+")
+_MIN_TYPED, _MIN_REST = 7, 4  # letters of a mistyped word, and of the words beside it
+_MIN_ACRONYM = 3
+_GENERATIONS = frozenset({"jr", "sr", "junior", "senior", "ii", "iii", "iv"})
+_NO_PERSON = (
+    ANAPHORS | GENERAL_LAST | frozenset({"airlines", "airways", "bank", "senate", "police", "capitol", "legion"})
+)
+_PARTICLES = frozenset({"of", "the", "and", "for", "in", "on", "de", "la", "del", "du", "von", "van"})
+
+
+@dataclass(frozen=True)
+class _Name:
+    written: str
+    tokens: tuple[str, ...]  # letters and digits, folded, without accents
+    long: tuple[str, ...]  # with abbreviations written out
+    digits: tuple[str, ...]
+    signs: tuple[str, ...]  # of currency and the like
+    head: tuple[str, ...]  # before the first comma
+    tail: tuple[str, ...]  # after it
+
+
+class NameRules:
+    """The rules over N things, each with its names.
+
+    names: for each thing the ways it is written, the main one first. Names that are shortened count over all things.
+    """
+
+    def __init__(self, names: Sequence[Sequence[str]]):
+        self._names = [_distinct(_name(way) for way in ways) for ways in names]
+        self._places = _longer(self._names, lambda n: [n.head] if n.tail else [])
+        self._middles = _longer(self._names, lambda n: [(n.tokens[0], n.tokens[-1])] if len(n.tokens) > 2 else [])
+        self._acronyms = _longer(self._names, lambda n: [_acronym(n)] if _acronym(n) else [])
+
+    def rule(self, a: int, b: int, together: bool) -> str:
+        """The rule by which things `a` and `b` have one name; "" for none. Symmetric.
+
+        together: whether a passage names both.
+        """
+        for one in self._names[a]:
+            for other in self._names[b]:
+                found = self._rule(one, other, together) or self._rule(other, one, together)
+                if found:
+                    return found
+        return ""
+
+    def _rule(self, one: _Name, other: _Name, together: bool) -> str:
+        """`other` as `one` in longer or other form."""
+        if sorted(one.digits) != sorted(other.digits) or one.signs != other.signs:
+            return ""
+        if not one.tokens or not other.tokens:
+            return ""
+        same = _same_length(one, other)
+        if same:
+            return same
+        if _is_plural(one, other):
+            return PLURAL
+        if other.tokens[:-1] == one.tokens and other.tokens[-1] in _LEGAL:
+            return FORM
+        if _are_initials(one.tokens, other.tokens):
+            return INITIALS
+        return self._shortened(one, other, together)
+
+    def _shortened(self, one: _Name, other: _Name, together: bool) -> str:
+        if set(other.tail) & _GENERATIONS:
+            return ""
+        if _is_capital(other) and one.tail and other.head == one.head and other.tail[: len(one.tail)] == one.tail:
+            return PLACE
+        if not together:
+            return ""
+        if _is_capital(other) and other.head == one.tokens and len(self._places[other.head]) == 1:
+            return PLACE
+        if other.tokens[1:] == one.tokens and len(one.tokens) > 1 and other.tokens[0] in _TITLES:
+            return FORM
+        if len(one.tokens) == 2 and len(other.tokens) > 2 and _is_middle(one, other):
+            return MIDDLE if len(self._middles[one.tokens]) == 1 else ""
+        if _is_acronym(one) and _acronym(other) == one.tokens and len(self._acronyms[one.tokens]) == 1:
+            return ACRONYM
+        return TYPING if _is_mistyped(one.tokens, other.tokens) else ""
+
+
+def numbers_differ(one: str, other: str) -> bool:
+    """Whether two names have numbers that tell them apart: both have some, and each has one that the other lacks.
+
+    "1885" and "1887" differ; "May 1931" and "12 May 1931", "Apollo 11" and "Apollo Eleven" may be one thing.
+    """
+    a, b = ({digits.lstrip("0") for digits in _DIGITS.findall(name)} for name in (one, other))
+    return bool(a - b and b - a)
+
+
+def _name(written: str) -> _Name:
+    folded = "".join(c for c in unicodedata.normalize("NFKD", written) if not unicodedata.combining(c))
+    words = folded.split()
+    long = " ".join(_long_form(word) for word in words).casefold()
+    head, _, tail = folded.casefold().partition(",")
+    low = folded.casefold().replace("'s", "").replace("’s", "") if folded.casefold().endswith(("'s", "’s")) else folded
+    tokens = _tokens(low)
+    return _Name(
+        written, tokens, _tokens(long), tuple(_DIGITS.findall(folded)), _signs(folded), _tokens(head), _tokens(tail)
+    )
+
+
+def _signs(text: str) -> tuple[str, ...]:
+    return tuple(sorted(c for c in text if c in "#%@" or unicodedata.category(c)[0] == "S"))
+
+
+def _tokens(text: str) -> tuple[str, ...]:
+    return tuple(_TOKEN.findall(text.casefold()))
+
+
+def _long_form(word: str) -> str:
+    """An abbreviation written out; "us" and "uk" only in capitals."""
+    key = word.casefold()
+    if key in ("us", "usa", "uk") and word != word.upper():
+        return word
+    return _LONG_FORMS.get(key.rstrip(","), word)
+
+
+def _distinct(names: Iterable[_Name]) -> list[_Name]:
+    return list({(name.tokens, name.long, name.tail): name for name in names}.values())
+
+
+def _longer(names: Sequence[Sequence[_Name]], keys: object) -> dict[tuple[str, ...], set[tuple[str, ...]]]:
+    """For each short form the longer names that have it."""
+    found: dict[tuple[str, ...], set[tuple[str, ...]]] = defaultdict(set)
+    assert callable(keys)
+    for ways in names:
+        for name in ways:
+            for key in keys(name):
+                found[key].add(name.tokens)
+    return found
+
+
+def _same_length(one: _Name, other: _Name) -> str:
+    if "".join(one.tokens) == "".join(other.tokens) and one.digits == other.digits:
+        return SPELLING
+    if _without_articles(one) == _without_articles(other):
+        return ARTICLE
+    if one.long == other.long or (other.long[:1] == ("the",) and other.long[1:] == one.long):
+        return ABBREVIATION
+    months = [token for token in one.tokens if token in MONTHS]
+    dated = len(months) == 1 and all(token.isdigit() or token in MONTHS for token in one.tokens)
+    return DATE if dated and sorted(one.tokens) == sorted(other.tokens) else ""
+
+
+def _without_articles(name: _Name) -> list[str]:
+    """Without "the", and without "a" and "an" as first words: not those of "vitamin A" and "A.C.E"."""
+    leading = name.written.casefold().split()[0] in ("a", "an") and len(name.tokens) > 1
+    rest = name.tokens[1:] if leading else name.tokens
+    return [token for token in rest if token != "the"] or ["the"]
+
+
+def _is_plural(one: _Name, other: _Name) -> bool:
+    """Of common nouns alone: "river boat", "river boats"."""
+    return (
+        one.written == one.written.lower()
+        and other.written == other.written.lower()
+        and one.tokens[:-1] == other.tokens[:-1]
+        and len(one.tokens[-1]) > 3
+        and one.tokens[-1].isalpha()
+        and one.tokens[-1] + "s" == other.tokens[-1]
+    )
+
+
+def _is_capital(name: _Name) -> bool:
+    """Whether every part between commas begins with a capital: "Springfield, Massachusetts", not "a poet, writer"."""
+    parts = name.written.split(",")
+    return len(parts) > 1 and all(part.strip()[:1].isupper() for part in parts)
+
+
+def _are_initials(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether as "j r orlo" and "john ronald orlo": the last words equal, the others equal or an initial."""
+    if len(one) != len(other) or len(one) < 2 or one[-1] != other[-1] or len(one[-1]) < 3 or one == other:
+        return False
+    return all(a == b or _is_initial(a, b) for a, b in zip(one[:-1], other[:-1]))
+
+
+def _is_initial(letter: str, word: str) -> bool:
+    return len(letter) == 1 and letter.isalpha() and word[0] == letter and not _ROMAN.fullmatch(word)
+
+
+def _is_middle(one: _Name, other: _Name) -> bool:
+    """Whether as "ann orlo" in "ann b orlo": people's names, each word with a capital."""
+    capital = all(word[:1].isupper() for word in [*one.written.split(), *other.written.split()])
+    inner = other.tokens[1:-1]
+    ends = (other.tokens[0], other.tokens[-1]) == one.tokens
+    plain = "/" not in other.written and not other.tail and one.tokens[-1] not in _NO_PERSON
+    names = len(other.tokens) == len(other.written.split()) and not any(_tells_apart(word) for word in inner)
+    return capital and plain and names and ends and len(inner) <= 2 and not set(inner) & _PARTICLES and not other.digits
+
+
+def _tells_apart(word: str) -> bool:
+    """Whether a word makes another thing of a name: "West", "New", "II"."""
+    return word in DIRECTIONS or (len(word) > 1 and _ROMAN.fullmatch(word) is not None)
+
+
+def _acronym(name: _Name) -> tuple[str, ...]:
+    words = [word for word in name.written.split() if word[:1].isupper()]
+    letters = "".join(word[0] for word in words).casefold()
+    return (letters,) if len(words) >= _MIN_ACRONYM and letters.isalpha() else ()
+
+
+def _is_acronym(name: _Name) -> bool:
+    letters = name.written.replace(".", "")
+    return len(letters) >= _MIN_ACRONYM and letters.isalpha() and letters.isupper()
+
+
+def _is_mistyped(one: Sequence[str], other: Sequence[str]) -> bool:
+    """One letter inside one long word differs, is missing, or is exchanged with its neighbour; all else is equal."""
+    if len(one) != len(other) or len(one) < 2:
+        return False
+    differing = [(a, b) for a, b in zip(one, other) if a != b]
+    rest = sum(len(a) for a, b in zip(one, other) if a == b)
+    if len(differing) != 1 or rest < _MIN_REST:
+        return False
+    a, b = differing[0]
+    return min(len(a), len(b)) >= _MIN_TYPED and a[0] == b[0] and a[-2:] == b[-2:] and _one_edit(a, b)
+
+
+def _one_edit(a: str, b: str) -> bool:
+    """Whether one insertion, deletion, substitution or exchange of neighbours makes `a` into `b`."""
+    if len(a) > len(b):
+        a, b = b, a
+    if len(b) - len(a) > 1:
+        return False
+    at = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), len(a))
+    if len(a) != len(b):
+        return a[at:] == b[at + 1 :]
+    return a[at + 1 :] == b[at + 1 :] or (a[at : at + 2] == b[at : at + 2][::-1] and a[at + 2 :] == b[at + 2 :])

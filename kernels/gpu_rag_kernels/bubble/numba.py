@@ -1,0 +1,251 @@
+"""The numba kernels of bubble expansion: one heap a question, trees taken as events come, until there are enough."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from gpu_rag_kernels.bubble.heap import grown, pop, push
+from gpu_rag_kernels.bubble.trees import alone, by_cover, take
+
+FAR = (1 << 31) - 1  # no path costs as much
+ONE, FOUR, GROUP = np.uint64(1), np.uint64(4), np.uint64(15)
+_NODE = (1 << 28) - 1  # a key is distance << 32 | node << 4 | group: 31, 28 and 4 bits
+
+
+@numba.njit(cache=True, nogil=True)
+def room_for(n: Any, m: Any) -> Any:
+    """The state of blocks of up to n nodes and m groups, as no bubble has reached anything.
+
+    At node * m + group: dist, pred, root (1 + the number of the anchor), owner (the root once the place is popped,
+    before that 0), on_path (groups with an anchor on the path); reached, room for the places that are in use. At node:
+    bits (groups it is an anchor of), arrived (groups that have come), stamp (the tree it was last written into, as
+    `marks` counts them) and room for a tree.
+    """
+    dist, on_path = np.full(n * m, FAR, np.int32), np.zeros(n * m, np.int32)
+    pred, root, owner = np.empty(n * m, np.int32), np.empty(n * m, np.int32), np.zeros(n * m, np.int32)
+    reached = np.empty(n * m + 1, np.int64)
+    bits, arrived, stamp = np.zeros(n, np.int32), np.zeros(n, np.int32), np.zeros(n, np.int64)
+    tree, marks = np.empty(n, np.int64), np.zeros(1, np.int64)
+    return dist, pred, root, owner, on_path, reached, bits, arrived, stamp, tree, marks
+
+
+@numba.njit(cache=True, nogil=True)
+def clear(state: Any, m: Any, n_reached: Any) -> None:
+    """The state as `room_for` made it: only what was reached is written."""
+    dist, _, _, owner, on_path, reached, bits, arrived, _, _, _ = state
+    for i in range(n_reached):
+        s = np.uint64(reached[i])
+        v = s // np.uint64(m)
+        dist[s], owner[s], on_path[s] = FAR, 0, 0
+        bits[v], arrived[v] = 0, 0
+
+
+@numba.njit(cache=True, nogil=True)
+def seed(nodes: Any, kinds: Any, lo: Any, m: Any, state: Any, heap: Any) -> Any:
+    """Starts the bubbles; returns how many different (node, group) there are. heap: with room for them."""
+    dist, pred, root, _, _, reached, bits, _, _, _, _ = state
+    n_anchors = 0
+    for a in range(nodes.shape[0]):
+        v, g = nodes[a] - lo, kinds[a]
+        s = v * m + g
+        if dist[s] == 0:
+            continue
+        dist[s], pred[s], root[s] = 0, v, n_anchors + 1
+        bits[v] |= 1 << g
+        reached[n_anchors] = s
+        push(heap, n_anchors, (np.int64(v) << 4) | g)
+        n_anchors += 1
+    return n_anchors
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def relax(
+    indptr: Any, indices: Any, costs: Any, lo: Any, m: Any, key: Any, dist: Any, pred: Any, root: Any, owner: Any,
+    reached: Any, touched: Any, heap: Any, sizes: Any, near: Any,
+) -> None:  # fmt: skip
+    """Takes the bubble of the popped key along the entries of its node. Writes `near`, the nodes that another anchor
+    of the group has reached before and whose pair of anchors is not in `touched`, as distance << 32 | node. touched:
+    bool by pairs of roots, true where one is 0 or both are the same. sizes i64[3]: of heap, reached and near.
+
+    heap and near have room for every entry: an array that could be another one after each would be counted in and out.
+    """
+    word, d, mu, base = np.uint64(key), key >> 32, np.uint64(m), np.uint64(lo)
+    v, g = (word >> FOUR) & np.uint64(_NODE), word & GROUP
+    here, size, n_reached, n_near = np.uint64(root[v * mu + g]), sizes[0], np.uint64(sizes[1]), 0
+    e, last = np.uint64(indptr[base + v]), np.uint64(indptr[base + v + ONE])
+    while e < last:
+        row = np.uint64(indices[e])
+        u = row - base
+        t, paid = u * mu + g, d + costs[row]
+        far = np.int64(dist[t])
+        if paid < far:  # never of a place that is popped
+            reached[n_reached] = t
+            n_reached += np.uint64(far == FAR)
+            dist[t], pred[t], root[t] = paid, v, here
+            push(heap, size, (paid << 32) | np.int64((u << FOUR) | g))
+            size += 1
+        elif not touched[here, np.uint64(owner[t])]:
+            near[n_near] = (far << 32) | np.int64(u)
+            n_near += 1
+        e += ONE
+    sizes[0], sizes[1], sizes[2] = size, n_reached, n_near
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def meets(v: Any, m: Any, arrived: Any, pred: Any, bits: Any) -> Any:
+    """Whether the tree of the meeting at v is not one of an earlier event for certain: v is an anchor, or two of the
+    groups that have arrived came from different nodes."""
+    if arrived & (arrived - 1) == 0:
+        return False
+    if bits[v]:
+        return True
+    first = -1
+    for k in range(m):
+        if (arrived >> k) & 1:
+            if first >= 0 and pred[v * m + k] != first:
+                return True
+            first = pred[v * m + k]
+    return False
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def note(events: Any, at: Any, d: Any, v: Any, g: Any, u: Any, arrived: Any, covered: Any) -> Any:
+    """Writes an event at row `at`; returns the events, longer if they were full."""
+    if at == events.shape[0]:
+        events = grown(events)
+    events[at, 0], events[at, 1], events[at, 2] = d, v, g
+    events[at, 3], events[at, 4], events[at, 5] = u, arrived, covered
+    return events
+
+
+@numba.njit(cache=True, nogil=True)
+def touching(
+    near: Any, n_near: Any, s: Any, g: Any, m: Any, root: Any, on_path: Any, touched: Any, events: Any, n_events: Any,
+    d: Any, v: Any,
+) -> Any:  # fmt: skip
+    """Notes the pairs of anchors whose parts of bubble g touch at v for the first time, by (distance, node)."""
+    near[:n_near].sort()
+    for i in range(n_near):
+        u = near[i] & _NODE
+        t = u * m + g
+        if not touched[root[t], root[s]]:
+            touched[root[t], root[s]] = True
+            touched[root[s], root[t]] = True
+            events = note(events, n_events, d, v, g, u, 1 << g, on_path[s] | on_path[t])
+            n_events += 1
+    return events, n_events
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def covered_by(v: Any, m: Any, arrived: Any, on_path: Any) -> Any:
+    """The groups with an anchor on the paths of the groups that have arrived at v."""
+    covered = 0
+    for k in range(m):
+        if (arrived >> k) & 1:
+            covered |= on_path[v * m + k]
+    return covered
+
+
+@numba.njit(cache=True, nogil=True)
+def expand_block(
+    indptr: Any, indices: Any, costs: Any, lo: Any, hi: Any, nodes: Any, kinds: Any, limit: Any, cover_first: Any,
+    state: Any, heap: Any,
+) -> Any:  # fmt: skip
+    """The candidates of the block of rows lo..hi: their rows, sizes, groups, distances and kinds; and the heap, longer
+    if it was full. nodes: i64[A] rows of the anchors; kinds: i64[A] their groups; costs: i64, >= 1. state: of
+    `room_for`, as it was before when this returns."""
+    m = 1
+    for a in range(kinds.shape[0]):
+        m = max(m, kinds[a] + 1)
+    dist, pred, root, owner, on_path, reached, bits, arrived, _, _, _ = state
+    near, kept = np.empty(16, np.int64), np.zeros(16, np.int64)
+    rows, ends, count = np.empty(64, np.int64), np.zeros(16, np.int64), 0
+    # columns: distance, node, group, node met inside the group or -1, groups whose paths make the tree, groups covered
+    events, n_events = np.empty((16, 6), np.int64), 0
+    while heap.shape[0] < nodes.shape[0]:
+        heap = grown(heap)
+    sizes = np.zeros(3, np.int64)
+    sizes[:2] = seed(nodes, kinds, lo, m, state, heap)
+    touched = np.eye(sizes[0] + 1) > 0  # pairs of roots
+    touched[:, 0] = True
+    while sizes[0] > 0 and count < limit:
+        key = pop(heap, sizes[0])
+        sizes[0] -= 1
+        d, v, g = key >> 32, (key >> 4) & _NODE, key & 15
+        s, before = v * m + g, n_events
+        if owner[s]:
+            continue
+        owner[s] = root[s]
+        on_path[s] = bits[v] | on_path[pred[s] * m + g]
+        arrived[v] |= 1 << g
+        if meets(v, m, arrived[v], pred, bits):
+            covered = covered_by(v, m, arrived[v], on_path)
+            events = note(events, n_events, d, v, g, -1, arrived[v], covered)
+            n_events += 1
+        degree = indptr[lo + v + 1] - indptr[lo + v]
+        while heap.shape[0] < sizes[0] + degree:
+            heap = grown(heap)
+        while near.shape[0] < degree:
+            near = grown(near)
+        relax(
+            indptr, indices, costs, lo, m, key, dist, pred, root, owner, reached, touched, heap, sizes, near
+        )  # fmt: skip
+        if sizes[2]:
+            events, n_events = touching(near, sizes[2], s, g, m, root, on_path, touched, events, n_events, d, v)
+        if n_events > before and not cover_first:
+            order = np.arange(before, n_events)
+            rows, ends, kept, count = take(events, order, limit, m, state, rows, ends, kept, count)
+    if cover_first:
+        order = by_cover(events, n_events)
+        rows, ends, kept, count = take(events, order, limit, m, state, rows, ends, kept, count)
+    if count == 0:
+        apart = alone(nodes, lo, bits)
+        clear(state, m, sizes[1])
+        return apart, heap
+    clear(state, m, sizes[1])
+    chosen = events[kept[:count]]
+    kind = np.where(chosen[:, 3] >= 0, 1, 0)
+    found = (rows[: ends[count]] + lo, np.diff(ends[: count + 1]), chosen[:, 5].copy(), chosen[:, 0].copy(), kind)
+    return found, heap
+
+
+@numba.njit(cache=True, nogil=True)
+def appended(array: Any, size: Any, values: Any) -> Any:
+    """The array with `values` behind array[:size]; longer if they do not fit."""
+    while size + values.shape[0] > array.shape[0]:
+        array = grown(array)
+    array[size : size + values.shape[0]] = values
+    return array
+
+
+@numba.njit(cache=True, nogil=True)
+def expand_blocks(
+    indptr: Any, indices: Any, costs: Any, offsets: Any, anchors: Any, groups: Any, at: Any, first: Any, last: Any,
+    limit: Any, cover_first: Any,
+) -> Any:  # fmt: skip
+    """The candidates of the blocks first..last: the fields of `Found`. The anchors of block b: at[b]..at[b + 1]."""
+    counts = np.zeros(last - first, np.int64)
+    rows, sizes = np.empty(64, np.int64), np.empty(16, np.int64)
+    covered, distance, kind = np.empty(16, np.int64), np.empty(16, np.int64), np.empty(16, np.int64)
+    n_rows, count, most_n, most_m = 0, 0, 0, 1
+    for b in range(first, last):
+        most_n = max(most_n, offsets[b + 1] - offsets[b])
+    for a in range(at[first], at[last]):
+        most_m = max(most_m, groups[a] + 1)
+    state, heap = room_for(most_n, most_m), np.empty(1024, np.int64)
+    for b in range(first, last):
+        own = slice(at[b], at[b + 1])
+        found, heap = expand_block(
+            indptr, indices, costs, offsets[b], offsets[b + 1], anchors[own], groups[own], limit, cover_first, state,
+            heap,
+        )  # fmt: skip
+        rows, sizes = appended(rows, n_rows, found[0]), appended(sizes, count, found[1])
+        covered, distance = appended(covered, count, found[2]), appended(distance, count, found[3])
+        kind = appended(kind, count, found[4])
+        counts[b - first] = found[1].shape[0]
+        n_rows += found[0].shape[0]
+        count += found[1].shape[0]
+    return counts, rows[:n_rows], sizes[:count], covered[:count], distance[:count], kind[:count]

@@ -1,0 +1,193 @@
+"""The numba kernels of path search: the steps that may be taken, and the sums that scores are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from gpu_rag_kernels.paths.prefetch import ahead, ask_for
+
+_GRID = 2.0**22
+
+
+@numba.njit(cache=True, nogil=True)
+def extend(
+    indptr: Any, indices: Any, number: Any, paths: Any, topics: Any, offsets: Any, first: Any, last: Any, longer: Any
+) -> Any:
+    """Every step that a path of first..last may take, by (path, entry), as a longer path; returns how many.
+
+    paths: (group, question, nodes i32[P, h + 1], edges i32[P, h]); longer: the same with a hop more, with room for all
+    entries and one; number: the edge of every entry; topics, offsets: the topics of each question.
+    """
+    group, question, nodes, edges = paths
+    at, hops = 0, edges.shape[1]
+    for p in range(first, last):
+        b = question[p]
+        for e in range(indptr[nodes[p, hops]], indptr[nodes[p, hops] + 1]):
+            node, free = indices[e], True
+            for h in range(hops + 1):
+                free &= nodes[p, h] != node
+            for t in range(offsets[b], offsets[b + 1]):
+                free &= topics[t] != node
+            longer[0][at], longer[1][at] = group[p], b  # kept only if `at` moves on
+            for h in range(hops):
+                longer[2][at, h], longer[3][at, h] = nodes[p, h], edges[p, h]
+            longer[2][at, hops], longer[2][at, hops + 1], longer[3][at, hops] = nodes[p, hops], node, number[e]
+            at += free
+    return at
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc"}, error_model="numpy")
+def add_row(total: Any, row: Any) -> None:
+    """total f64[D] += row f32[D] in steps of the grid."""
+    for d in range(total.shape[0]):
+        total[d] += np.rint(np.float64(row[d]) * _GRID)
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc"}, error_model="numpy")
+def products(total: Any, row: Any, query: Any) -> Any:
+    """With s = total + row in steps of the grid: (query times s, s times s). Exact, so any order of summation."""
+    dot, square = 0.0, 0.0
+    for d in range(total.shape[0]):
+        value = total[d] + np.rint(np.float64(row[d]) * _GRID)
+        dot += query[d] * value
+        square += value * value
+    return dot, square
+
+
+@numba.njit(cache=True, nogil=True)
+def vector_sums(vectors: Any, edges: Any, queries: Any, question: Any, dot: Any, square: Any) -> None:
+    """For each row of edges i64[P, W] (padded with -1), with s the sum of their vectors f32[M, D]: dot f64[P] = query
+    f64[B, D] of its question times s, square f64[P] = s times s; 0 for a row without edges.
+
+    Rows side by side mostly share all edges but the last, whose sum is kept. The vector of the last edge is anywhere in
+    memory, which would be most of the time: it is asked for some rows ahead.
+    """
+    total, kept = np.zeros(vectors.shape[1], np.float64), np.full(edges.shape[1], -1, np.int64)
+    wait, most = ahead(vectors.shape[1]), edges.shape[1]
+    for p in range(edges.shape[0]):
+        soon = p + wait
+        if soon < edges.shape[0] and most > 0 and edges[soon, most - 1] >= 0:
+            ask_for(vectors, edges[soon, most - 1])
+        size = 0
+        while size < edges.shape[1] and edges[p, size] >= 0:
+            size += 1
+        dot[p], square[p] = 0.0, 0.0
+        if size == 0:
+            continue
+        same = True
+        for h in range(edges.shape[1]):
+            wanted = edges[p, h] if h < size - 1 else -1
+            same &= kept[h] == wanted
+            kept[h] = wanted
+        if not same:
+            total[:] = 0.0
+            for h in range(size - 1):
+                add_row(total, vectors[edges[p, h]])
+        dot[p], square[p] = products(total, vectors[edges[p, size - 1]], queries[question[p]])
+
+
+@numba.njit(cache=True, nogil=True)
+def relevance(
+    nodes: Any, edges: Any, question: Any, topics: Any, offsets: Any, dot: Any, square: Any, query_square: Any,
+    longest: Any, weights: Any, scores: Any,
+) -> Any:  # fmt: skip
+    """scores f64[P] = weights[0] cosine + weights[1] Jaccard of the nodes with the topics of the question.
+
+    dot, square: of `vector_sums`; query_square: f64[B]. Returns whether every sum of k vectors is at most k `longest`.
+    """
+    sound = True
+    for p in range(edges.shape[0]):
+        b, length, size, shared = question[p], 0, 0, 0
+        for h in range(edges.shape[1]):
+            length += edges[p, h] >= 0
+        for h in range(nodes.shape[1]):
+            node = nodes[p, h]
+            if node < 0:
+                continue
+            size += 1
+            for t in range(offsets[b], offsets[b + 1]):
+                if topics[t] == node:
+                    shared += 1
+                    break
+        most = longest * length
+        sound &= square[p] <= most * most
+        norm = np.sqrt(square[p] * query_square[b])
+        cosine = dot[p] / norm if norm > 0 else 0.0
+        union = max(offsets[b + 1] - offsets[b] + size - shared, 1)
+        scores[p] = weights[0] * cosine + weights[1] * (np.float64(shared) / np.float64(union))
+    return sound
+
+
+@numba.njit(cache=True, nogil=True)
+def least_of_best(scores: Any, heap: Any) -> Any:
+    """The k-th largest score, k = the length of `heap` f64[k], at most that of scores. The heap's root is its least."""
+    k = heap.shape[0]
+    for i in range(scores.shape[0]):
+        value, at = scores[i], 0
+        if i < k:
+            at = i
+            while at > 0 and heap[(at - 1) >> 1] > value:
+                heap[at] = heap[(at - 1) >> 1]
+                at = (at - 1) >> 1
+        elif value <= heap[0]:
+            continue
+        else:
+            while 2 * at + 1 < k:
+                child = 2 * at + 1
+                if child + 1 < k and heap[child + 1] < heap[child]:
+                    child += 1
+                if heap[child] >= value:
+                    break
+                heap[at] = heap[child]
+                at = child
+        heap[at] = value
+    return heap[0]
+
+
+@numba.njit(cache=True, nogil=True)
+def best_rows(group: Any, scores: Any, beam: Any, rows: Any) -> Any:
+    """Writes into rows i64[P], ascending, the `beam` best of each group by (-score, row); returns how many. group:
+    ascending; scores: f64, no NaN."""
+    kept, first, n = 0, 0, group.shape[0]
+    heap = np.empty(min(beam, n), np.float64)
+    while first < n:
+        last = first + 1
+        while last < n and group[last] == group[first]:
+            last += 1
+        if last - first <= beam:
+            for p in range(first, last):
+                rows[kept] = p
+                kept += 1
+        else:
+            least, room = least_of_best(scores[first:last], heap), beam
+            for p in range(first, last):
+                room -= scores[p] > least
+            for p in range(first, last):
+                if scores[p] > least or (scores[p] == least and room > 0):
+                    room -= scores[p] == least
+                    rows[kept] = p
+                    kept += 1
+        first = last
+    return kept
+
+
+@numba.njit(cache=True, nogil=True)
+def number_edges(edges: Any, number: Any, numbered: Any) -> Any:
+    """numbered i64[P, W] = edges[P, W] (-1: padding, stays) by rank among the edges that are there; returns how many.
+    number: i64[M], zeros before; 1 + the rank of each edge that is there after."""
+    for p in range(edges.shape[0]):
+        for h in range(edges.shape[1]):
+            if edges[p, h] >= 0:
+                number[edges[p, h]] = 1
+    count = 0
+    for e in range(number.shape[0]):
+        if number[e]:
+            count += 1
+            number[e] = count
+    for p in range(edges.shape[0]):
+        for h in range(edges.shape[1]):
+            numbered[p, h] = number[edges[p, h]] - 1 if edges[p, h] >= 0 else -1
+    return count
