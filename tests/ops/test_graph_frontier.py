@@ -237,7 +237,7 @@ def test_a_question_does_not_know_its_batch(implementation: str) -> None:
 
 
 def test_threads_do_not_change_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpu_rag.graph.frontier.numba.QUESTION_TILE", 4)
+    monkeypatch.setattr("gpu_rag.graph.frontier.numba_path.QUESTION_TILE", 4)
     w = world(6, 30, 12, 200, dim=24)
     one, three = (top_edges(w.asked, w.edges, 5, implementation="numba", threads=n) for n in (1, 3))
     assert torch.equal(one.ids, three.ids) and torch.equal(one.scores, three.scores)

@@ -21,7 +21,7 @@ needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reas
 
 def by_products(dtype: torch.dtype) -> Search:
     def search(queries: torch.Tensor, base: torch.Tensor, k: int) -> TopK:
-        from gpu_rag.graph.nearest.numba import nearest_by_numba
+        from gpu_rag.graph.nearest.numba_path import nearest_by_numba
 
         return nearest_by_numba(queries, base, k, 65536, dtype)
 

@@ -62,7 +62,7 @@ def test_a_row_does_not_know_its_batch(graph: PageRankGraph, implementation: str
 
 
 def test_rows_hold_as_many_questions_as_the_tests_ask() -> None:
-    from gpu_rag.graph.pagerank.numba import lanes_for
+    from gpu_rag.graph.pagerank.numba_path import lanes_for
 
     assert [lanes_for(few) for few in (1, 2, 8, 9, 70)] == [1, 8, 8, 32, 32]
 
@@ -71,7 +71,7 @@ def test_rows_hold_as_many_questions_as_the_tests_ask() -> None:
 def test_sweeps_in_one_call_are_the_sweeps_one_by_one(
     graph: PageRankGraph, damping: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gpu_rag.graph.pagerank.numba import NumbaTile
+    from gpu_rag.graph.pagerank.numba_path import NumbaTile
 
     solve, questions = solver("numba", "sor", damping), lists(9, 6)
     together = [solve(graph, questions[:few]) for few in (1, 9)]

@@ -54,7 +54,7 @@ def radius_clusters(
     vectors, min_samples = vectors.detach(), min(min_samples, vectors.shape[0] + 1)  # more: no row is core either
     check_room(64 * vectors.shape[0], vectors.device, "labels and counts", "cluster a part at a time")
     if chosen == "numba":
-        from gpu_rag.graph.cluster.numba import clusters_by_numba
+        from gpu_rag.graph.cluster.numba_path import clusters_by_numba
 
         return clusters_by_numba(vectors, 1 - eps, min_samples, min(TILE, CACHED_TILE))
     return _clusters_by_torch(vectors, 1 - eps, min_samples)

@@ -206,7 +206,7 @@ def score_lists(
     picked = pick_search(asked.vectors.device, implementation, "score_lists")
     if picked == "numba":
         return _compiled().lists_by_numba(asked, things, lists, threads)
-    from gpu_rag.graph.frontier.torch import lists_by_torch
+    from gpu_rag.graph.frontier.torch_path import lists_by_torch
 
     return lists_by_torch(asked, things, lists, KERNELS[picked])
 
@@ -234,7 +234,7 @@ def frontier_topk(
     picked = pick_search(asked.vectors.device, implementation)
     if picked == "numba":
         return _compiled().frontier_by_numba(asked, edges, frontier, k, threads)
-    from gpu_rag.graph.frontier.torch import frontier_by_torch
+    from gpu_rag.graph.frontier.torch_path import frontier_by_torch
 
     return frontier_by_torch(asked, edges, frontier, k, KERNELS[picked])
 
@@ -257,7 +257,7 @@ def top_edges(asked: Asked, edges: HopEdges, k: int, *, implementation: str = "a
     check_room(8 * k * asked.keywords.batch, asked.vectors.device, "the result", "ask for fewer edges or questions")
     if pick_implementation(asked.vectors.device, implementation, "top_edges") == "numba":
         return _compiled().top_edges_by_numba(asked, edges, k, threads)
-    from gpu_rag.graph.frontier.torch import top_edges_by_torch
+    from gpu_rag.graph.frontier.torch_path import top_edges_by_torch
 
     return top_edges_by_torch(asked, edges, k)
 

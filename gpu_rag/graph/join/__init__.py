@@ -16,7 +16,7 @@ from gpu_rag.graph.ragged import check_ragged, expand, row_of_value
 from gpu_rag.types import Ragged
 
 if TYPE_CHECKING:
-    from gpu_rag.graph.join.numba import Right
+    from gpu_rag.graph.join.numba_path import Right
 
 __all__ = ["JoinIndex", "hybrid_argmax", "join_index", "pick_implementation"]
 
@@ -62,7 +62,7 @@ def hybrid_argmax(
     chosen = pick_implementation(right.device, implementation, "hybrid_argmax")
     held = None
     if chosen == "numba":
-        from gpu_rag.graph.join.numba import prepared
+        from gpu_rag.graph.join.numba_path import prepared
 
         held = prepared(right.detach(), right_keywords, groups[1], asked=left.shape[0])
     return JoinIndex(right.detach(), right_keywords, groups[1], chosen, held)._best(
@@ -109,7 +109,7 @@ class JoinIndex:
         left = left.detach()
         exclude = None if groups is None or self.groups is None else (groups, self.groups)
         if self.held is not None:
-            from gpu_rag.graph.join.numba import join_by_numba
+            from gpu_rag.graph.join.numba_path import join_by_numba
 
             best, index = join_by_numba(left, left_keywords, groups, self.held, threads)
         elif pick_kernel("join_top1", left.device) == "triton":
@@ -137,7 +137,7 @@ def join_index(
     chosen, right = pick_implementation(right.device, implementation, "hybrid_argmax"), right.detach()
     held = None
     if chosen == "numba":
-        from gpu_rag.graph.join.numba import prepared
+        from gpu_rag.graph.join.numba_path import prepared
 
         held = prepared(right, keywords, groups)
     return JoinIndex(right, keywords, groups, chosen, held)

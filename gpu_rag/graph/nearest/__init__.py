@@ -108,7 +108,7 @@ def nearest(
         return topk_rows(queries.new_zeros(queries.shape[0], 0), k)
     if chosen == "numba":
         return _compiled().nearest_by_numba(queries, base, k, tile)
-    from gpu_rag.graph.nearest.torch import nearest_by_torch
+    from gpu_rag.graph.nearest.torch_path import nearest_by_torch
 
     return nearest_by_torch(queries, base, k, tile)
 

@@ -158,7 +158,7 @@ def nearest_index(
     chosen("nearest_index", implementation)
     if implementation == "torch":
         return NearestIndex(base, TorchTiles(base), implementation, mode)
-    from gpu_rag.graph.nearest.faiss import FaissIndex
+    from gpu_rag.graph.nearest.faiss_path import FaissIndex
 
     index = NearestIndex(base, FaissIndex(base, mode, seed, threads), implementation, mode)
     if mode == "exact" or base.shape[0] == 0:

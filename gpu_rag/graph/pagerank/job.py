@@ -189,7 +189,7 @@ def _tile_maker(
 ) -> tuple[int, TileMaker]:
     """Width of a tile, and what makes one of (dtype, questions, result, lo); in dtypes[0] it has done `f16_steps`."""
     if implementation == "numba":
-        from gpu_rag.graph.pagerank.numba import NumbaTile, lanes_for, view_of
+        from gpu_rag.graph.pagerank.numba_path import NumbaTile, lanes_for, view_of
 
         return lanes_for(teleport.batch), lambda dtype, questions, result, lo: NumbaTile(
             view_of(graph, dtype), plan, teleport, questions, result.numpy(), lo
