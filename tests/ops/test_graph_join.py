@@ -15,7 +15,7 @@ from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph import join as module
 from gpu_rag.graph.common.dots import GRID, Filter, filter_for, on_grid
 from gpu_rag.graph.join import hybrid_argmax, join_index
-from gpu_rag.graph.join import numba as join_numba
+from gpu_rag.graph.join import numba_path as join_numba
 from gpu_rag.graph.join.keywords import part_of
 from gpu_rag.types import Ragged
 

@@ -217,7 +217,7 @@ def test_checks_catch_the_bits_of_a_product() -> None:
 @needs_numba
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_checks_catch_a_filter_that_is_too_narrow(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpu_rag.graph.nearest import numba as nearest_numba
+    from gpu_rag.graph.nearest import numba_path as nearest_numba
 
     monkeypatch.setattr(nearest_numba, "slack_of", lambda asked, rows: np.zeros(len(asked.length)))
     with pytest.raises(AssertionError):
@@ -227,7 +227,7 @@ def test_checks_catch_a_filter_that_is_too_narrow(dtype: torch.dtype, monkeypatc
 @needs_numba
 def test_checks_catch_rows_that_are_passed_over_too_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rough scores of one row at a time, believed as they are, lose rows that torch finds."""
-    from gpu_rag.graph.nearest import numba as nearest_numba
+    from gpu_rag.graph.nearest import numba_path as nearest_numba
 
     queries = across(16, 400, 4)
     base = torch.nn.functional.normalize(units(1, 400, 99) + 1e-8 * draw(4000, 400, 5))  # the last bits differ
@@ -241,7 +241,7 @@ def test_checks_catch_rows_that_are_passed_over_too_soon(monkeypatch: pytest.Mon
 def test_checks_catch_torch_tiles_that_are_too_sure(monkeypatch: pytest.MonkeyPatch) -> None:
     """With no rows beyond k a rough score that is believed as it is loses one; the proved bound finds them."""
     from gpu_rag.graph.common import dots
-    from gpu_rag.graph.nearest import torch as nearest_torch
+    from gpu_rag.graph.nearest import torch_path as nearest_torch
 
     def by_torch(q: torch.Tensor, b: torch.Tensor, k: int) -> TopK:
         return nearest(q, b, k, implementation="torch")
@@ -256,7 +256,7 @@ def test_checks_catch_torch_tiles_that_are_too_sure(monkeypatch: pytest.MonkeyPa
 
 def test_few_rows_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of well-spread rows those that are proposed; of equal ones all, for the queries that see them."""
-    from gpu_rag.graph.nearest import torch as nearest_torch
+    from gpu_rag.graph.nearest import torch_path as nearest_torch
 
     counted: list[int] = []
     scored = nearest_torch.scores_of

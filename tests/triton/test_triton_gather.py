@@ -21,7 +21,7 @@ from gpu_rag.errors import UsageError
 from gpu_rag.graph.common.backend import recording
 from gpu_rag.graph.common.dots import exact_dots
 from gpu_rag.graph.frontier import Asked, HopEdges, described, frontier_topk, hop_edges, pick_search, score_lists
-from gpu_rag.graph.frontier import torch as frontier_torch
+from gpu_rag.graph.frontier import torch_path as frontier_torch
 from gpu_rag.types import Ragged, TopK
 
 DEVICE = "cuda" if torch.cuda.is_available() and not choice.interpreted() else "cpu"

@@ -20,7 +20,7 @@ from gpu_rag.bench.measure import poisoned
 from gpu_rag.errors import BadInput
 from gpu_rag.graph import join
 from gpu_rag.graph.join import hybrid_argmax
-from gpu_rag.graph.join import triton as join_kernel
+from gpu_rag.graph.join import triton_path as join_kernel
 from gpu_rag.types import Ragged
 
 DEVICE = "cuda" if torch.cuda.is_available() and not choice.interpreted() else "cpu"

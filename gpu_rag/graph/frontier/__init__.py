@@ -265,7 +265,7 @@ def top_edges(asked: Asked, edges: HopEdges, k: int, *, implementation: str = "a
 @cache
 def _compiled() -> Any:
     """The module of the numba versions; kept, as an import statement in a call of 50 us is seen."""
-    from gpu_rag.graph.frontier import numba as frontier_numba
+    from gpu_rag.graph.frontier import numba_path as frontier_numba
 
     return frontier_numba
 

@@ -113,7 +113,7 @@ class JoinIndex:
 
             best, index = join_by_numba(left, left_keywords, groups, self.held, threads)
         elif pick_kernel("join_top1", left.device) == "triton":
-            from gpu_rag.graph.join import triton as join_kernel
+            from gpu_rag.graph.join import triton_path as join_kernel
 
             sides = (left, left_keywords, right, self.keywords)
             best, index = join_kernel.join_by_kernel(*sides, exclude, _join_by_torch)

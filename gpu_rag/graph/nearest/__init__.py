@@ -116,7 +116,7 @@ def nearest(
 @cache
 def _compiled() -> Any:
     """The module of the numba version; kept, as an import statement in a call of 20 us is seen."""
-    from gpu_rag.graph.nearest import numba as nearest_numba
+    from gpu_rag.graph.nearest import numba_path as nearest_numba
 
     return nearest_numba
 
