@@ -200,7 +200,7 @@ def test_a_question_alone_is_that_question_in_any_batch(hops: gpu_rag.Index, fas
 def test_each_round_is_one_batch_of_all_questions(hops: gpu_rag.Index, fast: Settings) -> None:
     engine = hops.engine(with_params(fast, top_k=3, n_hop=2))
     result = engine.run("hoprag", [Question(str(i), text) for i, text in enumerate(OTHERS)], retrieval_only=True)
-    batches = result.stats.verbs
+    batches = result.stats.steps
     assert (batches["enter_hops"].n_batches, batches["enter_hops"].n_calls) == (1, 4)
     assert batches["out_edges"].n_batches <= 2 and batches["near_vertices"].n_calls == 4
     engine.models.close()

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from gpu_rag.errors import BadInput, ContextOverflow, ModelError, RequestFailed, UsageError
-from gpu_rag.models.llm import estimate_tokens, http_wire, load_llm
+from gpu_rag.models.llm import http_wire, load_llm
+from gpu_rag.models.llm.interface import estimate_tokens
 from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.models.llm.http import HttpLLM
 from gpu_rag.models.llm.http_retry import MAX_WAIT_S

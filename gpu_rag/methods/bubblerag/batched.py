@@ -23,9 +23,8 @@ from gpu_rag.methods.bubblerag.lookup import (
     neighbours,
     passages,
 )
-from gpu_rag.program.nearest import nearest_rows
-from gpu_rag.program.search import Ranking, rankings
-from gpu_rag.runtime.call import RANK_GRAPH, Call, Executor
+from gpu_rag.program.legacy import RANK_GRAPH, Call, Executor
+from gpu_rag.program.search import Ranking, nearest_rows, rankings
 from gpu_rag.text.linking import mentioned_names
 
 TILE = 64  # questions whose local graphs, balls and passages are alive at once

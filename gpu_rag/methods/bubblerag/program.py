@@ -22,12 +22,11 @@ from gpu_rag.methods.bubblerag.trees import RANKS, EvidenceGraph, Expansion, bes
 from gpu_rag.program.reader import Support, clean_answer, is_answer, passage_block, read
 from gpu_rag.program.search import Ranking
 from gpu_rag.program.verbs import Verbs
-from gpu_rag.runtime.call import gather
+from gpu_rag.runtime.gather import gather
 from gpu_rag.settings.ranges import COSINE, COUNT, NATURAL, RANK_CONSTANT, Range, check_fields
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Draft, Evidence, Question
 
-NEEDS = ("passage_vectors", "entity_vectors", "relation_vectors", "mentions")
 ENOUGH = ("no, more has to be found", "yes, they tell the answer")
 MOST_ALPHA = 100  # its exponential is a number
 ROOM = 128  # tokens kept free beside the passages that are judged
@@ -163,7 +162,7 @@ async def _enough(question: str, before: Before, verbs: Verbs) -> Draft | None:
     )
     if ENOUGH[chosen[0]] == ENOUGH[0]:
         return None
-    draft = await read(question, Support(before.shown), verbs)
+    draft = await read(verbs, question, Support(before.shown))
     return draft if draft.text is not None else None
 
 
@@ -175,7 +174,7 @@ async def program(question: Question, verbs: Verbs, params: Params) -> Draft:
         return early
     support, told = await _found(question, before, verbs, params, params.n_passages)
     if not verbs.llm.capable or not support.evidence:
-        return await read(question.text, support, verbs)
+        return await read(verbs, question.text, support)
     return await _answered(question.text, support, told, verbs)
 
 

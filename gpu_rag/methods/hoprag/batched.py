@@ -31,8 +31,8 @@ from gpu_rag.graph.frontier import (
 from gpu_rag.graph.ragged import ragged_of_lists
 from gpu_rag.index.index import Index
 from gpu_rag.methods.hoprag.graph import HopGraph, load_hop_graph
+from gpu_rag.program.legacy import RANK_GRAPH, Call, Executor
 from gpu_rag.program.search import Ranking, rankings
-from gpu_rag.runtime.call import RANK_GRAPH, Call, Executor
 from gpu_rag.text.keywords import keywords
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.types import Ragged, TopK

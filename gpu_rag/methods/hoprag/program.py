@@ -21,14 +21,13 @@ from gpu_rag.methods.hoprag.walk import Walk, helpfulness, pruned
 from gpu_rag.program.reader import Support, read
 from gpu_rag.program.search import Ranking
 from gpu_rag.program.verbs import Verbs
-from gpu_rag.runtime.call import gather
+from gpu_rag.runtime.gather import gather
 from gpu_rag.settings.ranges import COUNT, NATURAL, check_fields
 from gpu_rag.text.keywords import keywords
 from gpu_rag.text.names import names
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Draft, Question
 
-NEEDS = ("passage_vectors", "entities", "hop_edges", "hop_vertex_vectors")
 KEYWORDS = ("names", "all")
 
 
@@ -122,4 +121,4 @@ def _told(verbs: Verbs, vertex: int, edge: OutEdge | None) -> str:
 
 async def program(question: Question, verbs: Verbs, params: Params) -> Draft:
     """Retrieve, then read."""
-    return await read(question.text, await retrieve(question, verbs, params), verbs)
+    return await read(verbs, question.text, await retrieve(question, verbs, params))

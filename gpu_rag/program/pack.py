@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from gpu_rag.errors import ContextOverflow, UsageError
+from gpu_rag.models.llm.interface import LLM
 from gpu_rag.text.prompts import Prompt
-
-if TYPE_CHECKING:
-    from gpu_rag.models.llm import LLM
 
 SEPARATOR = "\n\n"
 # Scripts written without spaces (Thai, kana, Han): each of their characters counts as a word.

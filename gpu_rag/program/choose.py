@@ -16,21 +16,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpu_rag.errors import ContextOverflow, GpuRagError, UsageError
-from gpu_rag.runtime.call import Call
+from gpu_rag.program.ask import check_texts, packed, repair, request
+from gpu_rag.program.run import Run
+from gpu_rag.program.steps import similarity
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema, parse_json
 from gpu_rag.types import Choice, JsonSchema, Malformed, Rank, Reply
 
-if TYPE_CHECKING:
-    from gpu_rag.models.llm import LLM
-    from gpu_rag.program.model import ModelVerbs
-
-DECIDERS = ("auto", "llm", "similarity")
 SLOT = "options"
 NONE_LABEL = "none"
 NONE_TEXT = "none of these"
@@ -40,20 +36,9 @@ _LABEL_TOKENS = 8
 _NOTE_CHARS = 120
 
 
-def resolve_decider(decider: str, llm: LLM | None) -> str:
-    """llm | similarity. "auto" is llm where there is a capable model, else similarity."""
-    if decider not in DECIDERS:
-        raise UsageError("unknown decider", given=decider, expected=" | ".join(DECIDERS))
-    if decider == "auto":
-        return "llm" if llm is not None and llm.capable else "similarity"
-    if decider == "llm" and llm is None:
-        raise UsageError("decider llm needs a language model", do="configure one, or use the decider similarity")
-    return decider
-
-
 @dataclass(frozen=True)
 class Decision:
-    """What is to be decided. similarity: a score for each option in place of the cosine, or None."""
+    """What is to be decided. scores: one for each option in place of the cosine, or None."""
 
     name: str
     prompt: Prompt
@@ -63,30 +48,67 @@ class Decision:
     k: int
     allow_none: bool
     threshold: float
-    similarity: Sequence[float] | None = None
+    scores: Sequence[float] | None = None
 
 
-async def decide(verbs: ModelVerbs, decision: Decision) -> list[int]:
+async def choose(
+    run: Run,
+    prompt: Prompt,
+    fields: Mapping[str, str],
+    options: Sequence[str],
+    *,
+    query: str,
+    k: int = 1,
+    allow_none: bool = False,
+    threshold: float | None = None,
+    scores: Sequence[float] | None = None,
+    name: str = "choose",
+) -> list[int]:
+    """Positions of the best options, best first: 1 to k, or 0 to k with `allow_none`. See the module for the rules.
+
+    prompt: says what makes an option good; its slot `{{options}}` is filled here, the others by `fields`.
+    query: what similarity compares the options with; scores: one for each option in place of that cosine;
+    threshold: the least score with `allow_none`. Only options that fit the context can be chosen by an LLM.
+    """
+    if k < 1:
+        raise UsageError("a choice takes at least one option", given=f"k={k}", expected=">= 1")
+    wanted, given = set(prompt.fields), {*fields, SLOT}
+    if wanted != given or SLOT in fields:
+        raise UsageError(
+            f"the fields do not fit the prompt {prompt.name} of a choice",
+            given=sorted(fields),
+            expected=f"{sorted(wanted - {SLOT})}, and a slot {{{{{SLOT}}}}} in the prompt",
+        )
+    if scores is not None and (len(scores) != len(options) or not np.isfinite(scores).all()):
+        raise UsageError("a choice needs one finite score for each option", given=list(scores)[:8])
+    check_texts([query, *options])
+    if threshold is None:
+        threshold = run.models.threshold
+    decision = Decision(name, prompt, fields, tuple(options), query, k, allow_none, threshold, scores)
+    return await _decide(run, decision)
+
+
+async def _decide(run: Run, decision: Decision) -> list[int]:
     """Positions of the chosen options, best first: 1 to k of them, or 0 to k with `allow_none`."""
     options = decision.options
     if not options:
         return []
     if len(options) == 1 and not decision.allow_none:
-        return _noted(verbs, decision, "only", [0])
-    if verbs.settings.decides_by == "similarity":
-        return _noted(verbs, decision, "similarity", await _by_similarity(decision))
-    if not verbs.llm.capable:
-        chosen, reply = await _by_rank(verbs, decision)
-        return _noted(verbs, decision, "rank", chosen, reply)
-    picked = await _by_labels(verbs, decision)
+        return _noted(run, decision, "only", [0])
+    if run.models.decides_by == "similarity":
+        return _noted(run, decision, "similarity", await _by_similarity(decision))
+    if not run.models.language_model.capable:
+        chosen, reply = await _by_rank(run, decision)
+        return _noted(run, decision, "rank", chosen, reply)
+    picked = await _by_labels(run, decision)
     if picked is None:
-        return _noted(verbs, decision, "fallback", await _by_similarity(decision))
-    return _noted(verbs, decision, "llm", *picked)
+        return _noted(run, decision, "fallback", await _by_similarity(decision))
+    return _noted(run, decision, "llm", *picked)
 
 
-def _noted(verbs: ModelVerbs, decision: Decision, how: str, chosen: list[int], reply: Reply | None = None) -> list[int]:
+def _noted(run: Run, decision: Decision, how: str, chosen: list[int], reply: Reply | None = None) -> list[int]:
     texts = tuple(decision.options[i][:_NOTE_CHARS] for i in chosen)
-    verbs.note(f"{decision.name}/{how}", len(decision.options), texts, reply)
+    run.note(f"{decision.name}/{how}", len(decision.options), texts, reply)
     return chosen
 
 
@@ -97,18 +119,18 @@ def best(scores: Sequence[float] | np.ndarray, k: int, least: float | None = Non
 
 
 async def _by_similarity(decision: Decision) -> list[int]:
-    scores = decision.similarity
+    scores: Sequence[float] | np.ndarray | None = decision.scores
     if scores is None:
-        scores = await Call("similarity", (), (decision.query, tuple(decision.options)))
+        scores = await similarity((decision.query, tuple(decision.options)))
     return best(scores, decision.k, decision.threshold if decision.allow_none else None)
 
 
-async def _by_rank(verbs: ModelVerbs, decision: Decision) -> tuple[list[int], Reply]:
-    longest = max(verbs.llm.count_tokens(option) for option in decision.options)
+async def _by_rank(run: Run, decision: Decision) -> tuple[list[int], Reply]:
+    longest = max(run.models.language_model.count_tokens(option) for option in decision.options)
     listed = [f"- {' '.join(option.split())}" for option in decision.options]
-    text, n_shown = _shown(verbs, decision, listed, "", max(longest, 1))
+    text, n_shown = _shown(run, decision, listed, "", max(longest, 1))
     options = list(decision.options[:n_shown]) + ([NONE_TEXT] if decision.allow_none else [])
-    reply = await verbs.request(decision.prompt.system, text, Rank(tuple(options)), max_tokens=1)
+    reply = await request(run, decision.prompt.system, text, Rank(tuple(options)), max_tokens=1)
     if len(reply.scores) != len(options):
         raise GpuRagError("the model did not score the options", given=len(reply.scores), expected=len(options))
     chosen = best(reply.scores[:n_shown], decision.k)
@@ -117,7 +139,7 @@ async def _by_rank(verbs: ModelVerbs, decision: Decision) -> tuple[list[int], Re
     return chosen, reply
 
 
-async def _by_labels(verbs: ModelVerbs, decision: Decision) -> tuple[list[int], Reply] | None:
+async def _by_labels(run: Run, decision: Decision) -> tuple[list[int], Reply] | None:
     """What a capable model chose and its reply, or None after two replies that could not be read."""
     labels = option_labels(len(decision.options))
     k, single = min(decision.k, len(labels)), decision.k == 1
@@ -126,28 +148,28 @@ async def _by_labels(verbs: ModelVerbs, decision: Decision) -> tuple[list[int], 
     if single and decision.allow_none:
         form = f"{NONE_LABEL}. {NONE_TEXT}\n{form}"
     listed = [f"{label}. {' '.join(option.split())}" for label, option in zip(labels, decision.options)]
-    text, n_shown = _shown(verbs, decision, listed, form, max_tokens)
+    text, n_shown = _shown(run, decision, listed, form, max_tokens)
     labels = labels[:n_shown]
-    slot = verbs.ctx.slot
+    slot = run.ctx.slot
     if single:
         constraint: Choice | JsonSchema = Choice((*labels, NONE_LABEL) if decision.allow_none else tuple(labels))
     else:
         constraint = JsonSchema(_labels_schema(labels, min(k, n_shown), 0 if decision.allow_none else 1))
     for attempt in (0, 1):
-        reply = await verbs.request(
-            decision.prompt.system, text, constraint, max_tokens=max_tokens, slot=slot, attempt=attempt
+        reply = await request(
+            run, decision.prompt.system, text, constraint, max_tokens=max_tokens, slot=slot, attempt=attempt
         )
         chosen = _read(reply.text, constraint, labels)
         if not isinstance(chosen, Malformed):
             return chosen, reply
-        text = verbs.repair(decision.name, decision.prompt, text, reply, chosen, max_tokens)
+        text = repair(run, decision.name, decision.prompt, text, reply, chosen, max_tokens)
     return None
 
 
-def _shown(verbs: ModelVerbs, decision: Decision, listed: list[str], form: str, max_tokens: int) -> tuple[str, int]:
+def _shown(run: Run, decision: Decision, listed: list[str], form: str, max_tokens: int) -> tuple[str, int]:
     """The user text with the options that fit, and how many those are."""
-    text, n_shown, _ = verbs.pack(
-        decision.prompt, decision.fields, SLOT, listed, max_tokens=max_tokens, separator="\n", ending=form
+    text, n_shown, _ = packed(
+        run, decision.prompt, decision.fields, SLOT, listed, max_tokens=max_tokens, separator="\n", ending=form
     )
     if n_shown == 0:
         raise ContextOverflow("no option fits the prompt", given=decision.prompt.name, do="use a longer context")
