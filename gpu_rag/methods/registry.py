@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gpu_rag.errors import MissingLayer
-from gpu_rag.index.build import Layer, Sources, needs_of
-from gpu_rag.index.stages.entities import Entities
-from gpu_rag.index.stages.extraction import ExtractionLayer
-from gpu_rag.index.stages.graph import Graph, Synonyms
-from gpu_rag.index.stages.knowledge_base.texts import kb_layers
-from gpu_rag.index.stages.mentions import MentionLayer
-from gpu_rag.index.stages.passages import Passages
-from gpu_rag.index.stages.search import Bm25Layer, Vectors, entity_texts, passage_texts, relation_texts
-from gpu_rag.methods.higra.stages import higra_layers
-from gpu_rag.methods.hoprag.stages import hop_layers
+from gpu_rag.index.stage import Stage, ordered
+from gpu_rag.index.stages.entities import entities_stage
+from gpu_rag.index.stages.extraction import extraction_stage
+from gpu_rag.index.stages.graph import graph_stage, synonyms_stage
+from gpu_rag.index.stages.knowledge_base.texts import kb_stages
+from gpu_rag.index.stages.mentions import mentions_stage
+from gpu_rag.index.stages.passages import passages_stage
+from gpu_rag.index.stages.search import bm25_stage, entity_texts, passage_texts, relation_texts, vector_stage
+from gpu_rag.index.work import Sources
+from gpu_rag.methods.higra.stages import higra_stages
+from gpu_rag.methods.hoprag.stages import hop_stages
 from gpu_rag.settings.check import unknown_name
 
 METHODS = {
@@ -53,24 +54,24 @@ class Method(Protocol):
 
 
 @cache
-def all_layers() -> dict[str, Layer]:
+def all_layers() -> dict[str, Stage]:
     """Every layer by name, in an order in which they can be built."""
-    layers: list[Layer] = [
-        Passages(),
-        Bm25Layer(),
-        Vectors("passage_vectors", ("passages",), passage_texts),
-        ExtractionLayer(),
-        Entities(),
-        Vectors("entity_vectors", ("entities",), entity_texts),
-        Vectors("relation_vectors", ("entities",), relation_texts),
-        MentionLayer(),
-        Synonyms(),
-        Graph(),
-        *hop_layers(),
-        *higra_layers(),
-        *kb_layers(),
+    stages = [
+        passages_stage,
+        bm25_stage,
+        vector_stage("passage_vectors", ("passages",), passage_texts),
+        extraction_stage,
+        entities_stage,
+        vector_stage("entity_vectors", ("entities",), entity_texts),
+        vector_stage("relation_vectors", ("entities",), relation_texts),
+        mentions_stage,
+        synonyms_stage,
+        graph_stage,
+        *hop_stages(),
+        *higra_stages(),
+        *kb_stages(),
     ]
-    return {layer.name: layer for layer in layers}
+    return {stage.name: stage for stage in ordered(stages)}
 
 
 def load_method(name: str) -> Method:
@@ -92,7 +93,7 @@ def inexact_ops(method: str) -> list[str]:
     return [family for layer, family in families.items() if layer in needs]
 
 
-def layers_for(methods: Iterable[str], sources: Sources | None = None) -> list[Layer]:
+def layers_for(methods: Iterable[str], sources: Sources | None = None) -> list[Stage]:
     """The layers that the methods need, with all that those need, in building order.
 
     methods: names; "all" stands for every method that can run over the sources. sources: what is to be built from; with
@@ -107,7 +108,7 @@ def layers_for(methods: Iterable[str], sources: Sources | None = None) -> list[L
         need = stack.pop()
         if need not in wanted:
             wanted.add(need)
-            stack.extend(needs_of(all_layers()[need], sources))
+            stack.extend(all_layers()[need].needs_of(sources))
     return [layer for name, layer in all_layers().items() if name in wanted]
 
 

@@ -17,7 +17,7 @@ from gpu_rag.errors import GpuRagError, IndexCorrupt, IndexMismatch
 from gpu_rag.index import manifest as manifests
 from gpu_rag.index.knowledge_base.load import load_kb
 from gpu_rag.index.manifest import Manifest
-from gpu_rag.index.saved_settings import remembered_settings
+from gpu_rag.index.saved_settings import saved_settings
 from gpu_rag.index.verify import verify
 from gpu_rag.settings import make_settings
 
@@ -155,7 +155,7 @@ def check_any_manifest(folder: Path) -> None:
             try:
                 manifest = Manifest.read(folder)
                 manifest.model("embedder"), manifest.digest()
-                make_settings(remembered_settings(folder))
+                make_settings(saved_settings(folder))
             except GpuRagError as error:
                 refused += isinstance(error, IndexCorrupt)
     assert refused > 300

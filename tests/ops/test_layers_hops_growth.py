@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from gpu_rag.graph.join import JoinIndex
-from gpu_rag.index.build import Silent, Sources, StageReport, Work
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.verify import verify
+from gpu_rag.index.work import Silent, Sources, StageReport, Work
 from gpu_rag.methods.hoprag.stages import matching as hop_matching
 from gpu_rag.methods.hoprag.stages.matching import Carried, Previous, Side, carry_over, match_exactly, rows_by_key
 from gpu_rag.models.set import ModelSet
