@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gpu_rag.errors import MissingLayer
 from gpu_rag.index.stage import Stage, ordered
@@ -21,6 +22,9 @@ from gpu_rag.index.work import Sources
 from gpu_rag.methods.higra.stages import higra_stages
 from gpu_rag.methods.hoprag.stages import hop_stages
 from gpu_rag.settings.check import unknown_name
+
+if TYPE_CHECKING:
+    from gpu_rag.index.verify import Check
 
 METHODS = {
     "dense": "gpu_rag.methods.dense.program",
@@ -72,6 +76,15 @@ def all_layers() -> dict[str, Stage]:
         *kb_stages(),
     ]
     return {stage.name: stage for stage in ordered(stages)}
+
+
+def stage_checks() -> dict[str, Check]:
+    """The checks for `verify` of the stages that one method alone has: CHECKS of the file `verify` of its folder."""
+    checks: dict[str, Check] = {}
+    for folder in dict.fromkeys(module.rpartition(".")[0] for module in METHODS.values()):
+        if find_spec(f"{folder}.verify"):
+            checks.update(importlib.import_module(f"{folder}.verify").CHECKS)
+    return checks
 
 
 def load_method(name: str) -> Method:
