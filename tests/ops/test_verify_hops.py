@@ -121,6 +121,6 @@ def test_an_index_of_a_method_that_is_not_installed(index: Path, monkeypatch: An
     options = Namespace(index=index, json=False, digest=False)
     assert verify_command.run(options)[0] == 0
     said = capsys.readouterr()
-    assert "no installed method checks hop_vertices, hop_questions" in said.err and said.out == f"{index}: sound\n"
+    assert "no installed method checks hop_edges, hop_in_vectors" in said.err and said.out == f"{index}: sound\n"
     (index / Manifest.read(index).stages["hop_edges"].folder / "edges.parquet").write_bytes(b"")
     assert verify_command.run(options)[0] == 1
