@@ -19,7 +19,7 @@ from itertools import chain
 
 from gpu_rag.methods.bubblerag.grow import MOST_GROUPS
 from gpu_rag.methods.bubblerag.keywords import BOUND, CONCEPT, OPEN, Keyword
-from gpu_rag.methods.higra.plan import model_decides
+from gpu_rag.program.questions import model_decides
 from gpu_rag.program.search import Ranking
 from gpu_rag.program.verbs import Verbs
 from gpu_rag.text.prompts import Prompt

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpu_rag.methods.higra.plan import model_decides
+from gpu_rag.program.questions import model_decides
 from gpu_rag.program.verbs import Verbs
 from gpu_rag.text.keywords import keywords
 from gpu_rag.text.names import names

@@ -8,7 +8,6 @@ from typing import Any
 
 from gpu_rag.errors import UsageError
 from gpu_rag.index.knowledge_base import KnowledgeBase
-from gpu_rag.methods.higra.plan import model_decides
 from gpu_rag.methods.hydrarag.params import MOST_TOPICS, Params
 from gpu_rag.methods.hydrarag.rules import (
     chain_by_rules,
@@ -18,6 +17,7 @@ from gpu_rag.methods.hydrarag.rules import (
 )
 from gpu_rag.methods.hydrarag.schemas import CHAIN, NAME, PROMPTS, SENTENCE, json_list, json_object
 from gpu_rag.methods.hydrarag.state import ANSWER, Analysis, Chain, Mention, Sources
+from gpu_rag.program.questions import model_decides
 from gpu_rag.program.verbs import Verbs
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpu_rag.methods.higra.plan import model_decides
 from gpu_rag.methods.hydrarag.params import Params
 from gpu_rag.methods.hydrarag.schemas import PROMPTS, json_list, json_object
 from gpu_rag.methods.hydrarag.state import Analysis, Candidate, Chosen, Progress
+from gpu_rag.program.questions import model_decides
 from gpu_rag.program.reader import is_answer, passage_block, read_blocks
 from gpu_rag.program.verbs import Verbs
 from gpu_rag.text.prompts import Prompt

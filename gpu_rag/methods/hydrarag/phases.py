@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from gpu_rag.methods.higra.plan import model_decides
 from gpu_rag.methods.hydrarag.analysis import (
     analysed,
     available,
@@ -24,6 +23,7 @@ from gpu_rag.methods.hydrarag.prune import prune
 from gpu_rag.methods.hydrarag.schemas import CHAIN, NAME, PROMPTS, SENTENCE, json_list, json_object
 from gpu_rag.methods.hydrarag.state import ANSWER, Analysis, Candidate, Chain, Chosen, Mention, Progress, Sources
 from gpu_rag.methods.hydrarag.texts import explore_texts
+from gpu_rag.program.questions import model_decides
 from gpu_rag.program.verbs import Verbs
 from gpu_rag.runtime.gather import gather
 from gpu_rag.text.prompts import Prompt

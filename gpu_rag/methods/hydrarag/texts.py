@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from gpu_rag.methods.higra.plan import model_decides
 from gpu_rag.methods.hydrarag.analysis import graph_sources, warmer
 from gpu_rag.methods.hydrarag.params import Params
 from gpu_rag.methods.hydrarag.schemas import NAME, PROMPTS, json_list, json_object
 from gpu_rag.methods.hydrarag.state import Analysis, Candidate, Progress, Sources
 from gpu_rag.methods.hydrarag.subgraphs import QuestionGraph
 from gpu_rag.methods.hydrarag.wording import ShownPath
+from gpu_rag.program.questions import model_decides
 from gpu_rag.program.verbs import Verbs
 from gpu_rag.runtime.gather import gather
 from gpu_rag.text.normalise import normalise_name

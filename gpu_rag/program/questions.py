@@ -1,7 +1,7 @@
-"""Before the dialogue: clarify the question, and take it apart into a plan of sub-questions.
+"""A question before it is answered: who decides, how it is clarified, and how it is taken apart into sub-questions.
 
 By the model where it is capable and decides (`decider llm`), with the linguistic features of the question in the
-prompt; else, or where its plan cannot be used, by the rules of `text.decompose`.
+prompt; else, or where its plan cannot be used, by the rules of `text.rules.decomposition`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from gpu_rag.program.verbs import Verbs
+from gpu_rag.program.ask import ask
+from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema
 from gpu_rag.text.rules.decomposition import MAX_STEPS, Plan, PlanStep, features, plan_by_rules, references
@@ -54,9 +55,9 @@ PLAN_SCHEMA = canonical_schema(
 )
 
 
-def model_decides(verbs: Verbs) -> bool:
+def model_decides(run: Run) -> bool:
     """Whether planning and deciding are the model's: it is capable, and the decider is not similarity."""
-    return verbs.settings.decides_by == "llm" and verbs.llm.capable
+    return run.models.decides_by == "llm" and run.models.language_model.capable
 
 
 def is_question(text: str) -> bool:
@@ -67,26 +68,27 @@ def is_question(text: str) -> bool:
     return words[0] in QUESTION_WORDS | AUX or (words[0] in PREPOSITIONS and words[-1] in QUESTION_WORDS)
 
 
-async def clarified(question: str, verbs: Verbs) -> str:
+async def clarified(run: Run, question: str) -> str:
     """The question; rewritten by the model that decides, where it does not begin like one."""
-    if is_question(question) or not model_decides(verbs):
+    if is_question(question) or not model_decides(run):
         return question
-    prompt = Prompt.read("gpu_rag.methods.higra.prompts", "clarify")
+    prompt = Prompt.read("gpu_rag.program.prompts", "clarify")
     fields = {"question": question}
-    reply = await verbs.ask(prompt, fields, schema=QUESTION_SCHEMA, max_tokens=MAX_TOKENS_QUESTION, name="clarify")
+    reply = await ask(run, prompt, fields, schema=QUESTION_SCHEMA, max_tokens=MAX_TOKENS_QUESTION, name="clarify")
     if isinstance(reply, Malformed):
         return question
-    text = " ".join(_object(reply)["question"].split())
-    verbs.ctx.note("clarified", 0, (text,))
+    assert isinstance(reply, dict)
+    text = " ".join(reply["question"].split())
+    run.note("clarified", 0, (text,))
     return text
 
 
-async def planned(question: str, verbs: Verbs) -> Plan:
+async def planned(run: Run, question: str) -> Plan:
     """The plan of a question, noted in the trace with who made it."""
-    made = await _by_model(question, verbs) if model_decides(verbs) else None
+    made = await _by_model(run, question) if model_decides(run) else None
     plan, by = (plan_by_rules(question), "rules") if made is None else (made, "model")
     steps = (f"#{step.id} {step.question}{_after(step)}" for step in plan.steps)
-    verbs.ctx.note(f"plan/{by}", 0, (f"subject: {plan.subject or 'not known'}", *steps))
+    run.note(f"plan/{by}", 0, (f"subject: {plan.subject or 'not known'}", *steps))
     return plan
 
 
@@ -94,15 +96,16 @@ def _after(step: PlanStep) -> str:
     return f"   (after {', '.join(f'#{k}' for k in step.depends_on)})" if step.depends_on else ""
 
 
-async def _by_model(question: str, verbs: Verbs) -> Plan | None:
-    prompt = Prompt.read("gpu_rag.methods.higra.prompts", "decompose")
+async def _by_model(run: Run, question: str) -> Plan | None:
+    prompt = Prompt.read("gpu_rag.program.prompts", "decompose")
     fields = {"question": question, "features": "; ".join(features(question)) or "none"}
-    reply = await verbs.ask(prompt, fields, schema=PLAN_SCHEMA, max_tokens=MAX_TOKENS_PLAN, name="decompose")
+    reply = await ask(run, prompt, fields, schema=PLAN_SCHEMA, max_tokens=MAX_TOKENS_PLAN, name="decompose")
     if isinstance(reply, Malformed):
         return None
-    plan = read_plan(_object(reply))
+    assert isinstance(reply, dict)
+    plan = read_plan(reply)
     if plan is None:
-        verbs.ctx.note("plan/refused", 0, ("an id stands twice, or a step depends on none before it",))
+        run.note("plan/refused", 0, ("an id stands twice, or a step depends on none before it",))
     return plan
 
 
@@ -117,8 +120,3 @@ def read_plan(reply: dict[str, Any]) -> Plan | None:
             return None
         steps.append(PlanStep(item["id"], text, needs))
     return Plan(" ".join(reply["subject"].split()), tuple(steps))
-
-
-def _object(reply: str | dict[str, Any]) -> dict[str, Any]:
-    assert isinstance(reply, dict)  # `ask` under a schema returns an object or Malformed
-    return reply
