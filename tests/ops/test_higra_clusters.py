@@ -17,7 +17,7 @@ from sklearn.cluster import DBSCAN
 
 from gpu_rag.methods.higra.stages import clusters as higra_clusters
 from gpu_rag.methods.higra.stages.clusters import SMALLEST_EPS, entity_clusters, near_clusters
-from gpu_rag.methods.higra.stages.union import Joined
+from gpu_rag.methods.higra.stages.merge import Joined
 from gpu_rag.settings import make_settings
 
 Clusters = list[list[int]]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpu_rag.index import tables
 from gpu_rag.index.stages.entities import entities_stage
 from gpu_rag.index.work import Sources
-from gpu_rag.methods.higra.merge_edits import REJECT, Edit, Edits
+from gpu_rag.methods.higra.merges import REJECT, Edit, write_edits
 from gpu_rag.methods.higra.stages.exact import exact_merge, exact_stage
 from gpu_rag.methods.higra.tables import EXACT_ENTITIES, HIGRA_MERGES, HIGRA_RELATIONS
 
@@ -208,7 +208,7 @@ def test_merges_by_alias_are_logged_and_can_be_rejected(bench: Any, tmp_path: An
     )
     assert set(entities) == {"samuel clemens", "huck"}
     edits = tmp_path / "merges.jsonl"
-    Edits((Edit(merge["id"], REJECT, tuple(merge["members"])),)).write(edits)
+    write_edits(edits, (Edit(merge["id"], REJECT, tuple(merge["members"])),))
     entities = run_layer(bench, corpus, Sources(merges=edits))
     assert set(entities) == {"mark twain", "samuel clemens", "huck"}
     assert read(bench, "higra_exact_merges", HIGRA_MERGES) == []

@@ -287,7 +287,7 @@ def test_edits_round_trip(build: Callable[..., Path], tmp_path: Path) -> None:
     log = {row["why"]: row for row in open_merges(folder).log}
     assert log["forced"]["members"] == ["port", "tamsin"] and log["semantic"]["entity"] == "ves"
     merges = open_merges(folder)
-    merges.undo([edit.id for edit in merges.edits.edits])
+    merges.undo([edit.id for edit in merges.edits])
     merges.save()
     build()
     assert digest(folder) == before  # to the bit, as if nobody had edited
@@ -302,7 +302,7 @@ def test_a_forced_merge_is_rejected_by_taking_it_back(build: Callable[..., Path]
     build()
     merges = open_merges(folder)
     merges.reject([row["id"] for row in merges.log if row["why"] == "forced"])
-    assert merges.edits.edits == ()
+    assert merges.edits == ()
     merges.save()
     build()
     assert digest(folder) == before

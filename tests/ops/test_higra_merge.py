@@ -15,8 +15,8 @@ import pytest
 from gpu_rag.errors import RequestFailed
 from gpu_rag.index import tables
 from gpu_rag.index.work import Sources
-from gpu_rag.methods.higra.merge_edits import FORCE, REJECT, Edit, Edits, merge_id
-from gpu_rag.methods.higra.stages.decide import BY_LLM, decider_of, entity_text, listed
+from gpu_rag.methods.higra.merges import FORCE, REJECT, Edit, merge_id, write_edits
+from gpu_rag.methods.higra.stages.clusters import BY_LLM, decider_of, entity_text, listed
 from gpu_rag.methods.higra.stages.links import links_stage
 from gpu_rag.methods.higra.stages.merge import merge_stage
 from gpu_rag.methods.higra.tables import (
@@ -215,7 +215,7 @@ def test_a_prompt_stays_short() -> None:
 
 def edited(tmp_path: Path, *edits: Edit) -> Path:
     path = tmp_path / "merges.jsonl"
-    Edits(edits).write(path)
+    write_edits(path, edits)
     return path
 
 

@@ -1,4 +1,4 @@
-"""The figures of HiGraAgent's index that its paper prints: what alignment does to the graph."""
+"""Figures of HiGraAgent's index that its paper prints: the graph before and after alignment."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from gpu_rag.errors import BadInput, IndexCorrupt
@@ -15,7 +17,7 @@ from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.index import tables
 from gpu_rag.index.folder import read_json
 from gpu_rag.index.manifest import Manifest
-from gpu_rag.methods.higra.tables import EXACT_ENTITIES, HIGRA_LINKS, HIGRA_RELATIONS
+from gpu_rag.methods.higra.tables import ints, pairs, read
 from gpu_rag.types import CSR
 
 _TOP_BIN = 64
@@ -31,22 +33,22 @@ def statistics(folders: Mapping[str, Path], entity: CSR, full: CSR, n_passages: 
     """
     names = tables.read_table(folders["entities"] / "entities.parquet", tables.ENTITIES)
     old = _ends(tables.read_table(folders["entities"] / "relations.parquet", tables.RELATIONS))
-    exact = tables.read_table(folders["higra_exact"] / "higra_exact_entities.parquet", EXACT_ENTITIES).num_rows
-    relations = tables.read_table(folders["higra_links"] / "higra_relations.parquet", HIGRA_RELATIONS)
-    links = tables.read_table(folders["higra_mentions"] / "higra_links.parquet", HIGRA_LINKS)
+    relations, links = read(folders["higra_links"], "higra_relations"), read(folders["higra_mentions"], "higra_links")
     degree = _degree(_ends(relations), entity.n)
-    pairs = np.unique(np.stack([_column(links, "entity"), _column(links, "passage")], 1), axis=0)
-    passages = np.bincount(pairs[:, 0], minlength=entity.n)
-    n_before, where = names.num_rows, _column(names, "n_passages")
+    linked = np.unique(np.stack([ints(links, "entity"), ints(links, "passage")], 1), axis=0)
+    passages = np.bincount(linked[:, 0], minlength=entity.n)
+    n_before, n_in_passages = names.num_rows, ints(names, "n_passages")
+    n_extracted, origins = int(n_in_passages.sum()), relations["origin"].to_pylist()
+    exact = read(folders["higra_exact"], "higra_exact_entities").num_rows
     return {
         "entities": {"before": n_before, "exact": exact, "semantic": entity.n},
         "reduction_percent": _fewer(entity.n, n_before),
-        "extracted_entities": int(where.sum()),
-        "extracted_reduction_percent": _fewer(entity.n, int(where.sum())),
+        "extracted_entities": n_extracted,
+        "extracted_reduction_percent": _fewer(entity.n, n_extracted),
         "relations": {
             "before": len(old[0]),
-            "extracted": int(sum(origin == "extraction" for origin in relations["origin"].to_pylist())),
-            "inferred": int(sum(origin == "inferred" for origin in relations["origin"].to_pylist())),
+            "extracted": origins.count("extraction"),
+            "inferred": origins.count("inferred"),
         },
         "links": {
             "extracted": _n_pairs(links, "extraction"),
@@ -54,12 +56,12 @@ def statistics(folders: Mapping[str, Path], entity: CSR, full: CSR, n_passages: 
             "mentions": links.num_rows,
         },
         "degree": {"before": _spread(_degree(old, n_before)), "after": _spread(degree)},
-        "components": {"before": _components(old, n_before), "after": _n_labels(entity)},
-        "components_with_passages": _n_labels(full),
-        "passages_an_entity": {
-            "before": _spread(where),
-            "after": _spread(passages),
+        "components": {
+            "before": _n_components(csr_from_edges(torch.from_numpy(old[0]), torch.from_numpy(old[1]), n_before)),
+            "after": _n_components(entity),
         },
+        "components_with_passages": _n_components(full),
+        "passages_an_entity": {"before": _spread(n_in_passages), "after": _spread(passages)},
         "passages": n_passages,
         "distributions": {"degree": _bins(degree), "passages_an_entity": _bins(passages)},
     }
@@ -70,30 +72,20 @@ def _fewer(now: int, before: int) -> float:
     return round(100 * (1 - now / before), 3) if before else 0.0
 
 
-def _column(table: Any, name: str) -> np.ndarray:
-    values: np.ndarray = table[name].to_numpy().astype(np.int64)
-    return values
-
-
-def _ends(relations: Any) -> tuple[np.ndarray, np.ndarray]:
-    return _column(relations, "subject"), _column(relations, "object")
+def _ends(relations: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    return ints(relations, "subject"), ints(relations, "object")
 
 
 def _degree(ends: tuple[np.ndarray, np.ndarray], n: int) -> np.ndarray:
     return np.bincount(ends[0], minlength=n) + np.bincount(ends[1], minlength=n)
 
 
-def _n_pairs(links: Any, origin: str) -> int:
-    rows = zip(links["entity"].to_pylist(), links["passage"].to_pylist(), links["origin"].to_pylist())
-    return len({(entity, passage) for entity, passage, of in rows if of == origin})
+def _n_pairs(links: pa.Table, origin: str) -> int:
+    return len(pairs(links.filter(pc.equal(links["origin"], origin))))
 
 
-def _n_labels(csr: CSR) -> int:
+def _n_components(csr: CSR) -> int:
     return int(connected_components(csr).unique().numel())
-
-
-def _components(ends: tuple[np.ndarray, np.ndarray], n: int) -> int:
-    return _n_labels(csr_from_edges(torch.from_numpy(ends[0]), torch.from_numpy(ends[1]), n))
 
 
 def _spread(values: np.ndarray) -> dict[str, float]:
@@ -113,7 +105,7 @@ def _bins(values: np.ndarray) -> dict[str, int]:
 
 
 def read_statistics(out: Path, manifest: Manifest) -> dict[str, Any] | None:
-    """What `statistics` found for a finished index; None where it has no such graph."""
+    """The statistics of a finished index; None where it has no such graph."""
     record = manifest.stages.get("higra_graph")
     if record is None:
         return None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 from gpu_rag.index import tables
 
 Row = dict[str, Any]
+Triple = tuple[int, str, int]  # (subject, label, object), rows of a table of entities
 EXACT_ENTITIES = pa.schema(  # after the exact merge; sorted by id
     [
         ("id", pa.string()),  # the normalised name, with its types where several entities have that name
@@ -103,3 +105,35 @@ def ints(table: pa.Table, column: str) -> np.ndarray:
 def pairs(table: pa.Table) -> set[tuple[int, int]]:
     """The (entity, passage) of each row of HIGRA_LINKS or HIGRA_SOURCES."""
     return set(zip(table["entity"].to_pylist(), table["passage"].to_pylist()))
+
+
+def by_id(made: Mapping[int, Row], group_of: Sequence[int]) -> tuple[list[Row], list[int]]:
+    """(the entities of groups, sorted by id; the place there of the entity that each row of `group_of` became)."""
+    order = sorted(made, key=lambda group: made[group]["id"])
+    place = {group: row for row, group in enumerate(order)}
+    return [made[group] for group in order], [place[group] for group in group_of]
+
+
+def relation_rows(
+    entities: Sequence[Row], triples: Iterable[tuple[Triple, Iterable[int]]], row_of: Sequence[int]
+) -> list[Row]:
+    """Rows of HIGRA_RELATIONS, sorted, of extracted triples with their passages; row_of: the entity of each end."""
+    found: dict[Triple, set[int]] = defaultdict(set)
+    for (subject, label, object_), passages in triples:
+        found[row_of[subject], label, row_of[object_]].update(passages)
+    ids = [entity["id"] for entity in entities]
+    return [relation_row(ids, key, sorted(found[key])) for key in sorted(found)]
+
+
+def relation_row(ids: Sequence[str], key: Triple, passages: Sequence[int] = (), confidence: float = 1.0) -> Row:
+    """A row of HIGRA_RELATIONS; without passages it is inferred."""
+    subject, label, object_ = key
+    return {
+        "id": f"{ids[subject]} | {label} | {ids[object_]}",
+        "subject": subject,
+        "label": label,
+        "object": object_,
+        "passages": list(passages),
+        "origin": "extraction" if passages else "inferred",
+        "confidence": confidence,
+    }

@@ -10,10 +10,10 @@ from gpu_rag.index.stage import Stage
 from gpu_rag.index.stages.search import vector_stage
 from gpu_rag.methods.higra.stages.exact import exact_stage
 from gpu_rag.methods.higra.stages.graph import (
+    entity_texts,
     exact_texts,
     graph_stage,
-    higra_entity_texts,
-    higra_relation_texts,
+    relation_texts,
     search_stage,
 )
 from gpu_rag.methods.higra.stages.links import links_stage
@@ -29,8 +29,8 @@ def stages() -> list[Stage]:
         merge_stage,
         links_stage,
         mentions_stage,
-        vector_stage("higra_entity_vectors", ("higra_merge",), higra_entity_texts),
-        vector_stage("higra_relation_vectors", ("higra_merge", "higra_links"), higra_relation_texts),
+        vector_stage("higra_entity_vectors", ("higra_merge",), entity_texts),
+        vector_stage("higra_relation_vectors", ("higra_merge", "higra_links"), relation_texts),
         search_stage,
         graph_stage,
     ]

@@ -1,10 +1,9 @@
-"""What HiGraAgent's retriever reads: vectors and BM25 of entities and relations, the two graphs, and statistics."""
+"""The tables as HiGraAgent's retriever reads them: texts to embed, BM25, the two graphs, and statistics."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,31 +12,25 @@ from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.index import tables
 from gpu_rag.index.stage import stage
 from gpu_rag.index.work import Work
-from gpu_rag.methods.higra.stages.decide import entity_text
+from gpu_rag.methods.higra.stages.clusters import entity_text
 from gpu_rag.methods.higra.statistics import statistics
-from gpu_rag.methods.higra.tables import EXACT_ENTITIES, HIGRA_ENTITIES, HIGRA_LINKS, HIGRA_RELATIONS
+from gpu_rag.methods.higra.tables import ints, read, read_rows
 from gpu_rag.text.bm25 import Bm25
-from gpu_rag.types import CSR
 
 
 def exact_texts(folder: Path) -> list[str]:
     """As "name | aliases | types | descriptions", each entity after the exact merge."""
-    return [
-        entity_text(row)
-        for row in tables.read_table(folder / "higra_exact_entities.parquet", EXACT_ENTITIES).to_pylist()
-    ]
+    return [entity_text(row) for row in read_rows(folder, "higra_exact_entities")]
 
 
-def higra_entity_texts(folder: Path) -> list[str]:
+def entity_texts(folder: Path) -> list[str]:
     """As "name | aliases | types", each entity."""
-    rows = tables.read_table(folder / "higra_entities.parquet", HIGRA_ENTITIES).to_pylist()
-    return [entity_text(row, descriptions=False) for row in rows]
+    return [entity_text(row, descriptions=False) for row in read_rows(folder, "higra_entities")]
 
 
-def higra_relation_texts(merge: Path, links: Path) -> list[str]:
+def relation_texts(merge: Path, links: Path) -> list[str]:
     """As "subject label object", each relation with the entities' written names."""
-    names = tables.read_table(merge / "higra_entities.parquet", HIGRA_ENTITIES)["name"].to_pylist()
-    table = tables.read_table(links / "higra_relations.parquet", HIGRA_RELATIONS)
+    names, table = read(merge, "higra_entities")["name"].to_pylist(), read(links, "higra_relations")
     rows = zip(table["subject"].to_pylist(), table["label"].to_pylist(), table["object"].to_pylist())
     return [f"{names[s]} {label} {names[o]}" for s, label, o in rows]
 
@@ -48,49 +41,34 @@ def higra_relation_texts(merge: Path, links: Path) -> list[str]:
     params=lambda settings, _: {"k1": settings.index.bm25_k1, "b": settings.index.bm25_b},
 )
 def search_stage(work: Work) -> dict[str, int]:
-    """BM25 indexes over the entities (name, aliases, types) and over the relations.
-
-    Indexes both.
-    """
-    texts = {
-        "entities": higra_entity_texts(work.stage_folders["higra_merge"]),
-        "relations": higra_relation_texts(*(work.stage_folders[need] for need in ("higra_merge", "higra_links"))),
-    }
+    """BM25 indexes over the entities (name, aliases, types) and over the relations."""
+    merge, links = work.stage_folders["higra_merge"], work.stage_folders["higra_links"]
     index = work.settings.index
-    for name, rows in texts.items():
-        Bm25.build(rows, k1=index.bm25_k1, b=index.bm25_b).save(work.out / name)
-        work.progress.advance(len(rows))
+    for name, texts in (("entities", entity_texts(merge)), ("relations", relation_texts(merge, links))):
+        Bm25.build(texts, k1=index.bm25_k1, b=index.bm25_b).save(work.out / name)
+        work.progress.advance(len(texts))
     return {}
 
 
 @stage("higra_graph", needs=("passages", "entities", "higra_exact", "higra_merge", "higra_links", "higra_mentions"))
 def graph_stage(work: Work) -> dict[str, int]:
-    """The entity graph and the graph over [entities | passages] as CSR arrays, and `statistics.json`; see
-    `index.higra.HigraGraph` and `index.higra_statistics`.
-
-    Collects the edges and counts.
-    """
+    """The entity graph and the graph over [entities | passages] as CSR arrays (see `HigraGraph`), and
+    `statistics.json`."""
     folders = work.stage_folders
     n_passages = tables.read_table(folders["passages"] / "passages.parquet", tables.PASSAGES).num_rows
-    n_entities = tables.read_table(folders["higra_merge"] / "higra_entities.parquet", HIGRA_ENTITIES).num_rows
-    relations = tables.read_table(folders["higra_links"] / "higra_relations.parquet", HIGRA_RELATIONS)
-    links = tables.read_table(folders["higra_mentions"] / "higra_links.parquet", HIGRA_LINKS)
-    ends = (_ints(relations["subject"]), _ints(relations["object"]))
-    entity = csr_from_edges(*ends, n_entities)
-    src = torch.cat([ends[0], _ints(links["entity"])])
-    dst = torch.cat([ends[1], _ints(links["passage"]) + n_entities])
-    full = csr_from_edges(src, dst, n_entities + n_passages)
-    tables.write_arrays(work.out / "graph.safetensors", {**_arrays("entity", entity), **_arrays("full", full)})
+    n_entities = read(folders["higra_merge"], "higra_entities").num_rows
+    relations, links = read(folders["higra_links"], "higra_relations"), read(folders["higra_mentions"], "higra_links")
+    subjects, objects = ints(relations, "subject"), ints(relations, "object")
+    entity = csr_from_edges(torch.from_numpy(subjects), torch.from_numpy(objects), n_entities)
+    src = np.concatenate([subjects, ints(links, "entity")])
+    dst = np.concatenate([objects, ints(links, "passage") + n_entities])
+    full = csr_from_edges(torch.from_numpy(src), torch.from_numpy(dst), n_entities + n_passages)
+    graphs = {"entity": entity, "full": full}
+    arrays = {f"{name}_indptr": csr.indptr.numpy() for name, csr in graphs.items()}
+    arrays |= {f"{name}_indices": csr.indices.numpy() for name, csr in graphs.items()}
+    tables.write_arrays(work.out / "graph.safetensors", arrays)
     document = statistics(folders, entity, full, n_passages)
     text = json.dumps(document, sort_keys=True, indent=1, allow_nan=False) + "\n"
     (work.out / "statistics.json").write_text(text, encoding="utf-8")
     work.progress.advance(full.n)
     return {"higra_entity_edges": entity.m, "higra_full_edges": full.m}
-
-
-def _ints(column: Any) -> torch.Tensor:
-    return torch.from_numpy(column.to_numpy().astype(np.int64))
-
-
-def _arrays(name: str, csr: CSR) -> dict[str, np.ndarray]:
-    return {f"{name}_indptr": csr.indptr.numpy(), f"{name}_indices": csr.indices.numpy()}

@@ -13,7 +13,7 @@ import numpy as np
 from gpu_rag.index import tables
 from gpu_rag.index.stage import stage
 from gpu_rag.index.work import Sources, Work
-from gpu_rag.methods.higra.tables import HIGRA_ENTITIES, HIGRA_LINKS, HIGRA_SOURCES
+from gpu_rag.methods.higra.tables import pairs, read, write
 from gpu_rag.settings import Settings
 from gpu_rag.text.mentions import find_mentions
 
@@ -30,31 +30,28 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
 def mentions_stage(work: Work) -> dict[str, int]:
     """Table `links` (HIGRA_LINKS), sorted by (passage, start, entity, end); what is not found verbatim has offsets -1.
 
-    A name or alias that stands in a passage links its entity there. Where the entity was not extracted, only if its
-    NAME occurs fewer than `alignment.theta` times in all texts and is none of the `alignment.top_words` commonest
-    words (tested on the name for aliases too, as in the paper); and not at all without refinement.
-
-    Searches every name and alias in every passage (Aho-Corasick, whole words).
+    A name or alias that stands in a passage links its entity there (Aho-Corasick, whole words). Where the entity was
+    not extracted, only if its NAME occurs fewer than `alignment.theta` times in all texts and is none of the
+    `alignment.top_words` commonest words (tested on the name for aliases too, as in the paper); and not at all without
+    refinement.
     """
     folder, chosen = work.stage_folders["higra_merge"], work.settings.alignment
-    entities = tables.read_table(folder / "higra_entities.parquet", HIGRA_ENTITIES)
-    sources = tables.read_table(folder / "higra_sources.parquet", HIGRA_SOURCES)
+    entities = read(folder, "higra_entities")
     passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
     texts: list[str] = passages["text"].to_pylist()
     rows = passage_links(
         list(zip(entities["name"].to_pylist(), entities["aliases"].to_pylist())),
         texts,
-        set(zip(sources["entity"].to_pylist(), sources["passage"].to_pylist())),
+        pairs(read(folder, "higra_sources")),
         theta=chosen.theta if chosen.refine else 0,
         top_words=chosen.top_words,
     )
-    columns = {name: [row[at] for row in rows] for at, name in enumerate(("passage", "start", "entity", "end"))}
-    columns["origin"] = [row[4] for row in rows]
-    n = tables.write_table(work.out / "higra_links.parquet", HIGRA_LINKS, columns)
+    columns = ("passage", "start", "entity", "end", "origin")
+    n = write(work.out, "higra_links", (dict(zip(columns, row)) for row in rows))
     work.progress.advance(len(texts))
-    pairs = {(row[2], row[0]): row[4] for row in rows}
-    searched = sum(origin == "search" for origin in pairs.values())
-    return {"higra_mentions": n, "higra_links": len(pairs), "higra_searched_links": searched}
+    linked = {(row[2], row[0]): row[4] for row in rows}
+    searched = sum(origin == "search" for origin in linked.values())
+    return {"higra_mentions": n, "higra_links": len(linked), "higra_searched_links": searched}
 
 
 def passage_links(
