@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import product
 
 from gpu_rag.methods.higra.dialogue import Answered, Ask, Asks, Dialogue
-from gpu_rag.program.ask import ask_text, packed
+from gpu_rag.program.ask import ask
 from gpu_rag.program.questions import MAX_TOKENS_QUESTION, model_decides
 from gpu_rag.program.reader import Support, is_answer, read
 from gpu_rag.program.run import Run
@@ -60,7 +60,7 @@ def first_asks(plan: Plan) -> Asks:
 
 
 async def next_action(run: Run, dialogue: Dialogue) -> Asks | Answered | None:
-    """What to do next; None where neither a question nor an answer is left, so that the dialogue must close."""
+    """The next action; None where neither a question nor an answer is left, so that the dialogue must close."""
     if model_decides(run):
         action = await _by_model(run, dialogue)
         if not isinstance(action, Malformed):
@@ -74,16 +74,16 @@ async def last_answer(run: Run, dialogue: Dialogue) -> Answered | None:
     if not model_decides(run):
         draft = await read(run, dialogue.question, Support(dialogue.readable()))
         return None if draft.text is None else Answered(draft.text, ())
-    prompt = Prompt.read("gpu_rag.methods.higra.prompts", "seeker_final")
-    text, _, _ = packed(
+    reply = await ask(
         run,
-        prompt,
+        Prompt.read("gpu_rag.methods.higra.prompts", "seeker_final"),
         {"question": dialogue.question},
-        "history",
-        dialogue.history_lines(),
+        schema=FINAL_SCHEMA,
         max_tokens=MAX_TOKENS_QUESTION,
+        evidence=dialogue.history_lines(),
+        slot="history",
+        name="seeker/final",
     )
-    reply = await ask_text(run, prompt, text, schema=FINAL_SCHEMA, max_tokens=MAX_TOKENS_QUESTION, name="seeker/final")
     if not isinstance(reply, dict) or not is_answer(reply["answer"]):
         return None
     return Answered(" ".join(reply["answer"].split()), _known(reply["evidence"], dialogue))
@@ -95,25 +95,31 @@ async def last_answer(run: Run, dialogue: Dialogue) -> Answered | None:
 async def _by_model(run: Run, dialogue: Dialogue) -> Asks | Answered | Malformed | None:
     action = await _action(run, dialogue, "")
     if isinstance(action, tuple):
-        open_ = [ask.question for ask in action if references(ask.question)]
+        open_ = [one.question for one in action if references(one.question)]
         if open_:
             run.note("seeker/sent_back", len(action), tuple(open_))
             action = await _action(run, dialogue, UNRESOLVED.format(questions="; ".join(open_)))
     if isinstance(action, tuple):  # what is still open is left out; it was sent back once
-        asks = tuple(ask for ask in action if not references(ask.question))
-        before = {ask.question.casefold() for ask in dialogue.asks}  # to these the librarian would say the same again
-        new = tuple(ask for ask in asks if ask.question.casefold() not in before)
+        asks = tuple(one for one in action if not references(one.question))
+        before = {one.question.casefold() for one in dialogue.asks}  # to these the librarian would say the same again
+        new = tuple(one for one in asks if one.question.casefold() not in before)
         if asks and not new:
-            return Malformed("it asks only what was asked before", "; ".join(ask.question for ask in asks))
+            return Malformed("it asks only what was asked before", "; ".join(one.question for one in asks))
         return new or None
     return action
 
 
 async def _action(run: Run, dialogue: Dialogue, notice: str) -> Asks | Answered | Malformed:
-    prompt = Prompt.read("gpu_rag.methods.higra.prompts", "seeker")
-    fields = {"question": dialogue.question, "plan": dialogue.plan_lines(), "notice": notice}
-    text, _, _ = packed(run, prompt, fields, "history", dialogue.history_lines(), max_tokens=MAX_TOKENS)
-    reply = await ask_text(run, prompt, text, schema=ACTION_SCHEMA, max_tokens=MAX_TOKENS, name="seeker/action")
+    reply = await ask(
+        run,
+        Prompt.read("gpu_rag.methods.higra.prompts", "seeker"),
+        {"question": dialogue.question, "plan": dialogue.plan_lines(), "notice": notice},
+        schema=ACTION_SCHEMA,
+        max_tokens=MAX_TOKENS,
+        evidence=dialogue.history_lines(),
+        slot="history",
+        name="seeker/action",
+    )
     if isinstance(reply, Malformed):
         return reply
     assert isinstance(reply, dict)
@@ -176,7 +182,7 @@ def _asks_for(dialogue: Dialogue, step: PlanStep) -> list[Ask]:
 
 
 def _words_of(dialogue: Dialogue, number: int) -> str:
-    """What stands for a step that was given up: its phrase, with the references in it replaced likewise."""
+    """The words for a step that was given up: its phrase, with the references in it replaced likewise."""
     step = next(step for step in dialogue.plan.steps if step.id == number)
     known = {k: next(iter(dialogue.answers_of(k)), "") or _words_of(dialogue, k) for k in step.depends_on}
     return fill(step.phrase or step.question.rstrip("?"), known)

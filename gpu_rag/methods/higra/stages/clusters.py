@@ -213,7 +213,7 @@ def listed(entities: Sequence[Row], cluster: Sequence[int]) -> str:
 
 
 def entity_text(row: Row, descriptions: bool = True) -> str:
-    """As "name | aliases | types | descriptions"; parts that are empty left out; ways of writing the name in other case
+    """An entity as "name | aliases | types | descriptions", without empty parts; other cases of the name
     are no aliases here."""
     aliases = list({way.casefold(): way for way in reversed(row["aliases"])}.values())[::-1]
     shown = [way for way in aliases if way.casefold() != row["name"].casefold()]

@@ -19,17 +19,17 @@ from gpu_rag.text.bm25 import Bm25
 
 
 def exact_texts(folder: Path) -> list[str]:
-    """As "name | aliases | types | descriptions", each entity after the exact merge."""
+    """Each entity after the exact merge, as "name | aliases | types | descriptions"."""
     return [entity_text(row) for row in read_rows(folder, "higra_exact_entities")]
 
 
 def entity_texts(folder: Path) -> list[str]:
-    """As "name | aliases | types", each entity."""
+    """Each entity, as "name | aliases | types"."""
     return [entity_text(row, descriptions=False) for row in read_rows(folder, "higra_entities")]
 
 
 def relation_texts(merge: Path, links: Path) -> list[str]:
-    """As "subject label object", each relation with the entities' written names."""
+    """Each relation as "subject label object", with the entities' written names."""
     names, table = read(merge, "higra_entities")["name"].to_pylist(), read(links, "higra_relations")
     rows = zip(table["subject"].to_pylist(), table["label"].to_pylist(), table["object"].to_pylist())
     return [f"{names[s]} {label} {names[o]}" for s, label, o in rows]

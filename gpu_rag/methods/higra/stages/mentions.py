@@ -13,7 +13,7 @@ import numpy as np
 from gpu_rag.index import tables
 from gpu_rag.index.stage import stage
 from gpu_rag.index.work import Sources, Work
-from gpu_rag.methods.higra.tables import pairs, read, write
+from gpu_rag.methods.higra.tables import HIGRA_LINKS, pairs, read
 from gpu_rag.settings import Settings
 from gpu_rag.text.mentions import find_mentions
 
@@ -46,8 +46,9 @@ def mentions_stage(work: Work) -> dict[str, int]:
         theta=chosen.theta if chosen.refine else 0,
         top_words=chosen.top_words,
     )
-    columns = ("passage", "start", "entity", "end", "origin")
-    n = write(work.out, "higra_links", (dict(zip(columns, row)) for row in rows))
+    names = ("passage", "start", "entity", "end", "origin")
+    columns = {name: [row[at] for row in rows] for at, name in enumerate(names)}
+    n = tables.write_table(work.out / "higra_links.parquet", HIGRA_LINKS, columns)
     work.progress.advance(len(texts))
     linked = {(row[2], row[0]): row[4] for row in rows}
     searched = sum(origin == "search" for origin in linked.values())

@@ -35,7 +35,7 @@ from gpu_rag.methods.higra.stages.clusters import (
     merge_prompt,
     roles_of,
 )
-from gpu_rag.methods.higra.tables import Row, by_id, read_rows, relation_rows, write
+from gpu_rag.methods.higra.tables import HIGRA_SOURCES, Row, by_id, read_rows, relation_rows, write
 from gpu_rag.settings import Settings
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.rules.extraction.aliases import title_name
@@ -83,7 +83,8 @@ def merge_stage(work: Work) -> dict[str, int]:
     )
     n_relations = write(work.out, "higra_extracted_relations", relation_rows(merged, triples, row_of))
     sources = sorted({(row_of[row], passage) for row, one in enumerate(entities) for passage in one["passages"]})
-    write(work.out, "higra_sources", ({"entity": entity, "passage": passage} for entity, passage in sources))
+    columns = {"entity": [entity for entity, _ in sources], "passage": [passage for _, passage in sources]}
+    tables.write_table(work.out / "higra_sources.parquet", HIGRA_SOURCES, columns)
     exact_row = {entity["id"]: row for row, entity in enumerate(entities)}
     log = [*read_rows(exact, "higra_exact_merges"), *applied.log]
     for row in log:
