@@ -13,8 +13,7 @@ import pytest
 
 import gpu_rag
 from gpu_rag.api import load_questions
-from gpu_rag.errors import MissingLayer, UsageError
-from gpu_rag.methods.hoprag.batched import HopVerbs
+from gpu_rag.errors import MissingLayer
 from gpu_rag.methods.hoprag.graph import HopGraph, load_hop_graph
 from gpu_rag.methods.hoprag.program import question_words
 from gpu_rag.models.embed.hashing import HashEmbedder
@@ -284,18 +283,6 @@ def test_a_corpus_without_questions_still_retrieves(build: Build, fast: Settings
 
 def test_the_report_counts_it_among_the_graph_methods() -> None:
     assert [is_graph_method(m) for m in ("hoprag", "ppr", "dense", "hybrid")] == [True, True, False, False]
-
-
-def test_verbs_refuse_what_they_do_not_know() -> None:
-    verbs = HopVerbs()
-    for call, message in (
-        (verbs.enter_hops(None, 1, entry="nodes", about="text"), "unknown way into the hop graph; given nodes"),
-        (verbs.enter_hops(None, 1, entry="vertices", about="all"), "unknown description of a vertex; given all"),
-        (verbs.near_vertices(None, [], about="names"), "expected topics | text"),
-    ):  # type: ignore[arg-type]
-        with pytest.raises(UsageError) as caught:
-            call.send(None)
-        assert message in str(caught.value)
 
 
 # --- the packaged model ------------------------------------------------------------------------------
