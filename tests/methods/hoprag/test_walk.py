@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 
 from gpu_rag.errors import UsageError
 from gpu_rag.methods.hoprag import program as hoprag
-from gpu_rag.methods.hoprag.batched import OutEdge
+from gpu_rag.methods.hoprag.batched import AtVertices, OutEdge
 from gpu_rag.methods.hoprag.program import Params
 from gpu_rag.methods.hoprag.walk import Walk, helpfulness, pruned
 from gpu_rag.program.search import Ranking
 from gpu_rag.runtime.rounds import run_rounds
 from gpu_rag.types import Question
 
+STEPS = ("embed", "enter_hops", "out_edges", "near_vertices", "choose", "edge_question", "vertex_passage")
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)
 
 
@@ -54,12 +55,12 @@ def world(seed: int, *, n: int = 12, n_passages: int = 12) -> World:
 # --- the method over a world -------------------------------------------------------------------------
 
 
-class FakeVerbs:
-    """The verbs that HopRAG's program uses, answered from a world at once."""
+class FakeRun:
+    """A run whose steps are answered from a world at once."""
 
     def __init__(self, ctx: Any, world: World, by: str, limit: int):
         self.ctx, self.world, self.limit = ctx, world, limit
-        self.settings = SimpleNamespace(decides_by=by)
+        self.models = SimpleNamespace(decides_by=by)
         self.index = SimpleNamespace(passages={"title": [_Text(f"P{p}") for p in range(99)]})
         self.asked: list[tuple[str, int]] = []
         self.widths: list[int] = []
@@ -68,34 +69,37 @@ class FakeVerbs:
     async def embed(self, texts: Sequence[str]) -> np.ndarray:
         return np.ones((len(texts), 1), np.float32)
 
-    async def enter_hops(self, question: Any, k: int, *, entry: str, about: str) -> Ranking:
+    async def enter_hops(self, question: Any, entry: str, about: str, k: int) -> Ranking:
         return Ranking(tuple(self.world.start[:k]), tuple(1.0 for _ in self.world.start[:k]))
 
-    async def out_edges(self, question: Any, vertices: Sequence[int], k: int) -> list[list[OutEdge]]:
-        self.widths.append(len(vertices))
-        return [self.world.out[v][:k] for v in vertices]
+    async def out_edges(self, query: AtVertices, k: int) -> list[list[OutEdge]]:
+        self.widths.append(len(query.vertices))
+        return [self.world.out[v][:k] for v in query.vertices]
 
-    async def near_vertices(self, question: Any, vertices: Sequence[int], *, about: str) -> list[float]:
-        return [self.world.near[v] for v in vertices]
+    async def near_vertices(self, query: AtVertices, about: str) -> list[float]:
+        return [self.world.near[v] for v in query.vertices]
 
-    async def choose(self, prompt: Any, fields: Any, options: Sequence[str], **how: Any) -> list[int]:
-        assert how["allow_none"] and how["similarity"] == sorted(how["similarity"], reverse=True)
+    async def choose(self, run: Any, prompt: Any, fields: Any, options: Sequence[str], **how: Any) -> list[int]:
+        assert how["allow_none"] and how["scores"] == sorted(how["scores"], reverse=True)
         if not options:
             return []
-        firsts = [self.edge_question(edges[0].edge) if edges else "" for edges in self.world.out]
+        firsts = [self.edge_question(None, edges[0].edge) if edges else "" for edges in self.world.out]
         vertex = firsts.index(options[0])
-        assert list(options) == [self.edge_question(e.edge) for e in self.world.out[vertex]]
+        assert list(options) == [self.edge_question(None, e.edge) for e in self.world.out[vertex]]
         assert fields["title"] == f"P{self.world.passage[vertex]}"
         self.asked.append((how["name"], vertex))
         if vertex in self.world.none:
             return []
         return [self.world.pick(vertex, len(options))]
 
-    def edge_question(self, edge: int) -> str:
+    def edge_question(self, index: Any, edge: int) -> str:
         return f"Question {edge}?"
 
-    def vertex_passage(self, vertex: int) -> int:
+    def vertex_passage(self, index: Any, vertex: int) -> int:
         return self.world.passage[vertex]
+
+    def note(self, *noted: Any) -> None:
+        self.ctx.note(*noted)
 
     def evidence(self, ranking: Ranking, why: str, name: str) -> tuple[Any, ...]:
         self.found = ranking
@@ -107,15 +111,18 @@ class _Text(str):
         return str(self)
 
 
-def walk(world: World, params: Params, by: str, limit: int = 99) -> tuple[FakeVerbs, list[tuple[str, int]]]:
-    """(the verbs after the run, queue length by hop from the trace)."""
-    made: list[FakeVerbs] = []
+def walk(world: World, params: Params, by: str, limit: int = 99) -> tuple[FakeRun, list[tuple[str, int]]]:
+    """(the run, queue length by hop from the trace)."""
+    made: list[FakeRun] = []
 
     def begin(ctx: Any) -> Any:
-        made.append(FakeVerbs(ctx, world, by, limit))
+        made.append(FakeRun(ctx, world, by, limit))
+        for step in STEPS:
+            patch.setattr(hoprag, step, getattr(made[0], step))
         return hoprag.retrieve(ctx.question, made[0], params)  # type: ignore[arg-type]
 
-    (outcome,) = run_rounds([(Question("q", "Who taught Marta Orlo?"), begin)], {})
+    with pytest.MonkeyPatch.context() as patch:
+        (outcome,) = run_rounds([(Question("q", "Who taught Marta Orlo?"), begin)], {})
     assert outcome.error is None, outcome.traceback
     return made[0], [(s.verb, s.n_candidates) for s in outcome.trace if s.verb.startswith("hop_") and "/" not in s.verb]
 
