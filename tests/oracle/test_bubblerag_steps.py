@@ -1,9 +1,10 @@
-"""BubbleRAG's verbs against brute force on random graphs: costs, local graphs, trees and what they cost, look-ups."""
+"""BubbleRAG's steps against brute force on random graphs: costs, local graphs, trees and what they cost, look-ups."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import networkx as nx
@@ -20,13 +21,40 @@ from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.ego import checked, induced_subgraphs
 from gpu_rag.graph.nearest import nearest
 from gpu_rag.graph.ragged import ragged_of_keys
-from gpu_rag.methods.bubblerag.cosines import Cosines
-from gpu_rag.methods.bubblerag.graph import BubbleGraph
-from gpu_rag.methods.bubblerag.grow import BubbleGrowth, Tree, grow
-from gpu_rag.methods.bubblerag.lookup import TreePassage, merged_nodes, near_relations, neighbours, passages
+from gpu_rag.methods.bubblerag import batched as steps
+from gpu_rag.methods.bubblerag.batched import BubbleGrowth, Tree, TreePassage
+from gpu_rag.methods.bubblerag.graph import BubbleGraph, Cosines
+from gpu_rag.program.search import Ranking
 from gpu_rag.types import Ragged, TopK
 
 D, P = 8, 9
+
+
+def held_by(graph: BubbleGraph, threads: int = 1, vectors: torch.Tensor | None = None) -> Any:
+    """An index that holds no more than a graph."""
+    return SimpleNamespace(
+        loaded=lambda part, load: graph, threads=threads, device="cpu", vectors=lambda layer: vectors
+    )
+
+
+def grow(graph: BubbleGraph, params: BubbleGrowth, asked: Any, threads: int = 1) -> list[tuple[Tree, ...]]:
+    return steps.bubble_trees.run(held_by(graph, threads), [steps.Growing(*one) for one in asked], (params,))
+
+
+def near_relations(graph: BubbleGraph, asked: Any, *key: int) -> list[list[Ranking]]:
+    queries = [steps.Around(vectors, tuple(nodes)) for vectors, nodes in asked]
+    return steps.bubble_anchors_near.run(held_by(graph, key[-1]), queries, key[:-1])
+
+
+def neighbours(graph: BubbleGraph, asked: Any, k: int) -> list[Ranking]:
+    return steps.bubble_neighbours.run(held_by(graph), [steps.Frontier(*one) for one in asked], (k,))
+
+
+def passages(graph: BubbleGraph, vectors: torch.Tensor, order: str, asked: Any, k: int) -> list[list[TreePassage]]:
+    index = held_by(graph, vectors=vectors)
+    return steps.bubble_passages.run(index, [steps.OfTrees(*one) for one in asked], (order, k))
+
+
 Asked = list[tuple[np.ndarray, tuple[tuple[int, ...], ...]]]
 
 
@@ -104,7 +132,7 @@ def test_a_table_that_would_be_too_large_is_not_made(monkeypatch: pytest.MonkeyP
     made = Made(3)
     pairs = torch.cartesian_prod(torch.arange(4), torch.arange(28))
     whole = Cosines(made.graph, torch.from_numpy(made.queries)).costs(pairs[:, 0], pairs[:, 1])
-    monkeypatch.setattr("gpu_rag.methods.bubblerag.cosines.MOST", 4 * 28 - 1)
+    monkeypatch.setattr("gpu_rag.methods.bubblerag.graph.MOST", 4 * 28 - 1)
     bounded = Cosines(made.graph, torch.from_numpy(made.queries))
     assert torch.equal(bounded.costs(pairs[:, 0], pairs[:, 1]), whole) and bounded._table is None
 
@@ -242,7 +270,7 @@ def test_without_anchors_there_are_no_trees_and_too_many_groups_are_refused() ->
 def both_tables(made: Made, k: int) -> TopK:
     graph, queries = made.graph, torch.from_numpy(made.queries)
     found = (nearest(queries, vectors, k) for vectors in (graph.entity_vectors, graph.relation_vectors))
-    return merged_nodes(*found, graph.n_entities)
+    return steps._merged(*found, graph.n_entities)
 
 
 @pytest.mark.parametrize("seed", range(6))
