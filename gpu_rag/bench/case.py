@@ -1,4 +1,4 @@
-"""The nouns of a benchmark: its settings, one case to measure, and a peer to measure it against."""
+"""The nouns of a benchmark: its settings, one case to measure, its check, and a peer to measure it against."""
 
 from __future__ import annotations
 
@@ -55,11 +55,26 @@ class Config:
 
 @dataclass(frozen=True)
 class Checked:
-    """Whether a result is right. l1_error: its largest distance from the reference, where that is the measure."""
+    """The outcome of a check. reason: why the result is wrong, empty where it is right; l1_error: its largest distance
+    from the reference, where that is the measure."""
 
-    ok: bool
     reason: str = ""
     l1_error: float | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the result is right."""
+        return not self.reason
+
+
+def sampled(count: int) -> list[int]:
+    """The first, the middle and the last of `count` questions."""
+    return sorted({0, count // 2, count - 1})
+
+
+def check_sample(count: int, reason: Callable[[int], str]) -> Checked:
+    """Right where `reason`, why the answer to a question is wrong, is empty for a sample of the questions."""
+    return Checked(next(filter(None, map(reason, sampled(count))), ""))
 
 
 @dataclass(frozen=True)
@@ -73,7 +88,7 @@ class Peer:
     how many it computes with; None: the library's own choice.
     """
 
-    name: str
+    name: str = ""
     inputs: Callable[[int, int], Any] | None = None
     run: Callable[[Any], Any] | None = None
     note: str = ""
@@ -83,14 +98,15 @@ class Peer:
     threads: int | None = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Case:
     """One op on one input.
 
     labels: columns of its rows (graph, n, m, damping, hops, k, dims). inputs(start, count) and run(inputs): the op on
-    these questions of the pool, as in `Peer`. check(result, count): is this the result of questions 0..count?
-    bytes_of(B): bytes that a call must move. memory_of(B): bytes that a call allocates. peers: makes the peers, called
-    only when they are wanted. batches: (1,) for an op that takes its whole input at once; None: those of the settings.
+    these questions of the pool, as in `Peer`; torch has as many threads as the settings say. check(result, count): is
+    this the result of questions 0..count? bytes_of(B): bytes that a call must move. memory_of(B): bytes that a call
+    allocates. peers: makes the peers, called only when they are wanted. batches: (1,) for an op that takes its whole
+    input at once; None: those of the settings.
     """
 
     op: str
@@ -103,9 +119,3 @@ class Case:
     memory_of: Callable[[int], int]
     peers: Callable[[], list[Peer]]
     batches: tuple[int, ...] | None = None
-
-
-def missing_peer(name: str, distribution: str) -> Peer:
-    """A peer that is not installed."""
-    note = f"{name} is not installed: pip install {distribution}, or 'gpu-rag[bench]'"
-    return Peer(name, note=note, missing=True)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpu_rag.bench import measure, rows
+from gpu_rag.bench import measure, peers, rows
 from gpu_rag.bench import run as runner
 from gpu_rag.bench.graphs import GRAPHS, graph_of
 from gpu_rag.errors import UsageError
@@ -19,9 +19,8 @@ from gpu_rag.graph.csr import check_csr, csr_from_edges
 from gpu_rag.graph.fuse import bench as rrf
 from gpu_rag.graph.nearest import bench as nearest
 from gpu_rag.graph.pagerank import bench as pagerank
-from gpu_rag.graph.pagerank import bench_peers as pagerank_peers
 from gpu_rag.graph.pagerank import prepare
-from gpu_rag.graph.pagerank.bench_reference import adjacency, count_passes, solve_bytes, solve_exactly
+from gpu_rag.graph.pagerank.bench_reference import count_passes, solve_bytes, solve_exactly
 from gpu_rag.graph.pagerank.job import Options
 from gpu_rag.graph.pagerank.matrix import ScipyProduct, TorchProduct
 from gpu_rag.types import CSR, Ragged, TopK
@@ -85,11 +84,10 @@ def test_without_peers_there_is_one_row_a_batch(run):
 
 
 def test_a_missing_peer_is_named(run, monkeypatch):
-    for module in (pagerank_peers, nearest):
-        monkeypatch.setattr(module, "find_spec", lambda name: None)
+    monkeypatch.setattr(peers, "find_spec", lambda name: None)
     document = run("bench", "pagerank", "nearest", "--peers", "--damping", "0.5", *TINY).document
     missing = [row for row in document["rows"] if row["peer"] is None]
-    assert {row["note"].split(" is not")[0] for row in missing} == {"igraph prpack", "networkx", "faiss"}
+    assert {row["note"].split(" is not")[0] for row in missing} == {"igraph prpack", "networkx", "faiss flat"}
     assert all("gpu-rag[bench]" in row["note"] and row["ms"] and row["ratio"] is None for row in missing)
     assert {row["peer"] for row in document["rows"]} == {
         None,
@@ -120,7 +118,7 @@ def test_a_fresh_process_takes_one_openmp_thread(cli):
 
 
 def test_networkx_is_not_timed_on_large_graphs(run, monkeypatch):
-    monkeypatch.setattr(pagerank_peers, "NETWORKX_NODES", 299)
+    monkeypatch.setattr(pagerank, "NETWORKX_NODES", 299)
     document = run("bench", "pagerank", "--peers", "--damping", "0.5", *TINY).document
     notes = {row["note"] for row in document["rows"] if row["peer"] == "networkx"}
     assert notes == {"not timed above 299 nodes"}
@@ -245,7 +243,7 @@ def test_a_wrong_op_is_refused_and_not_timed(module, name, wrong, run, monkeypat
         return wrong(*given, **options)
 
     monkeypatch.setattr(module, name, counted)
-    op = module.__name__.rpartition(".")[2]
+    op = "rrf" if module is rrf else module.__name__.split(".")[-2]
     result = run("bench", op, "--peers", "--damping", "0.85", "--sizes", 300, "--batch", 20, "--rounds", 3, "--json")
     assert result.status == 1
     (row,) = result.document["rows"]
@@ -257,7 +255,7 @@ def test_a_wrong_op_is_refused_and_not_timed(module, name, wrong, run, monkeypat
 
 
 def test_a_wrong_peer_is_marked(run, monkeypatch):
-    monkeypatch.setattr(pagerank_peers, "n_power_steps", lambda damping, tol: 3)
+    monkeypatch.setattr(pagerank, "n_power_steps", lambda damping, tol: 3)
     document = run("bench", "pagerank", "--peers", "--damping", "0.85", *TINY).document
     for row in document["rows"]:
         if row["peer"] == "scipy CSR @ dense":
@@ -375,7 +373,7 @@ def test_reference_against_networkx(undirected):
     csr = csr_from_edges(src, dst, 30, weight, undirected=undirected)
     pi = np.zeros((30, 1))
     pi[[2, 7], 0] = 0.25, 0.75
-    graph = nx.from_scipy_sparse_array(adjacency(csr), create_using=nx.Graph if undirected else nx.DiGraph)
+    graph = nx.from_scipy_sparse_array(peers.adjacency(csr), create_using=nx.Graph if undirected else nx.DiGraph)
     expected = nx.pagerank(graph, 0.85, {2: 0.25, 7: 0.75}, tol=1e-12, max_iter=1000, dangling={2: 0.25, 7: 0.75})
     found = solve_exactly(csr, pi, 0.85)[:, 0]
     assert np.abs(found - np.array(list(expected.values()))).sum() < 3e-9
@@ -396,9 +394,9 @@ def test_peers_solve_the_same_equation(undirected, weighted):
     pi = np.zeros((40, 2))
     pi[1, 0], pi[5, 1], pi[9, 1] = 1, 0.25, 0.75
     exact = solve_exactly(csr, pi, 0.85).T
-    peers = pagerank_peers.pagerank_peers(csr, seeds, mass, undirected)(0.85, 1e-6)
-    assert len(peers) == 4
-    for peer in peers:
+    problem = pagerank.Problem(csr, seeds, mass, undirected)
+    for make in (pagerank._igraph, pagerank._networkx, pagerank._scipy, pagerank._torch):
+        peer = make(problem, 0.85)
         found = np.asarray(peer.run(peer.inputs(0, 2)))
         assert np.abs(found - exact).sum(1).max() <= 1e-6, peer.name
 

@@ -10,16 +10,15 @@ import pytest
 import torch
 
 from gpu_rag.bench import measure
-from gpu_rag.cli import bench_command
 from gpu_rag.graph.bubble import bench as bubble
-from gpu_rag.graph.components import bench as grouping
+from gpu_rag.graph.cluster import bench as cluster
+from gpu_rag.graph.components import bench as components
 from gpu_rag.graph.ego import bench as ego
 from gpu_rag.graph.frontier import bench as frontier
 from gpu_rag.graph.join import bench as join
 from gpu_rag.graph.local_pagerank import bench as blocks_pagerank
 from gpu_rag.graph.pagerank import bench as pagerank
 from gpu_rag.graph.reach import bench as reach
-from gpu_rag.graph.reach import bench_intersect as intersect
 from gpu_rag.types import Blocks, Ragged
 
 TINY = ("--sizes", 300, "--batch", "1,20", "--rounds", 1, "--damping", "0.85", "--json")
@@ -96,12 +95,6 @@ def test_a_walk_that_does_not_move_on_is_refused(run, monkeypatch):
     assert [row["note"][:8] for row in result.document["rows"]] == ["", "refused:"]
 
 
-def test_every_op_is_offered():
-    from gpu_rag.bench.run import OPS
-
-    assert set(bench_command.OPS) == set(OPS)
-
-
 # --- wrong ops are refused -------------------------------------------------------------------------
 
 right_pagerank = pagerank.personalized_pagerank
@@ -109,8 +102,8 @@ right = {
     name: getattr(module, name)
     for module, name in (
         (blocks_pagerank, "blocks_pagerank"), (bubble, "bubble_expansion"), (ego, "ego_balls"),
-        (ego, "induced_subgraphs"), (reach, "reachable"), (intersect, "intersect"), (grouping, "connected_components"),
-        (grouping, "exact_groups"), (grouping, "radius_clusters"), (join, "join_index"),
+        (ego, "induced_subgraphs"), (reach, "reachable"), (reach, "intersect"), (components, "connected_components"),
+        (cluster, "exact_groups"), (cluster, "radius_clusters"), (join, "join_index"),
     )
 }  # fmt: skip
 
@@ -188,12 +181,12 @@ WRONG = [
     ("ego", ego, "ego_balls", one_hop),
     ("ego", ego, "induced_subgraphs", one_entry_lost),
     ("reach", reach, "reachable", one_direction),
-    ("intersect", intersect, "reachable", one_direction),
-    ("intersect", intersect, "intersect", the_first_list),
-    ("intersect", intersect, "intersect", one_shared_value_lost),
-    ("components", grouping, "connected_components", every_node_alone),
-    ("groups", grouping, "exact_groups", one_group),
-    ("clusters", grouping, "radius_clusters", wider_clusters),
+    ("intersect", reach, "reachable", one_direction),
+    ("intersect", reach, "intersect", the_first_list),
+    ("intersect", reach, "intersect", one_shared_value_lost),
+    ("components", components, "connected_components", every_node_alone),
+    ("groups", cluster, "exact_groups", one_group),
+    ("clusters", cluster, "radius_clusters", wider_clusters),
     ("join", join, "join_index", without_keywords),
 ]
 
@@ -234,7 +227,7 @@ def test_the_buffer_is_reused_and_grows():
 def test_most_questions_of_intersect_have_an_answer():
     from gpu_rag.bench.case import Config
 
-    (case,) = intersect.cases(Config(sizes=(2000,), batches=(64,)))
+    (case,) = reach.intersect_cases(Config(sizes=(2000,), batches=(64,)))
     found = case.run(case.inputs(0, 64)).offsets.diff()
     assert int((found > 0).sum()) > 48 and int(found.max()) > 3
 
@@ -251,6 +244,6 @@ def test_bytes_by_hand():
 
 def test_labels_are_compared_as_groups():
     wanted = np.array([0, 0, 2, -1])
-    assert grouping.check_labels(torch.tensor([5, 5, 1, -1]), wanted).ok
+    assert components.check_labels(torch.tensor([5, 5, 1, -1]), wanted).ok
     for labels in ([5, 5, 5, -1], [5, 4, 1, -1], [5, 5, 1, 2], [5, 5, -1, -1], [5, 5, 1]):
-        assert not grouping.check_labels(torch.tensor(labels), wanted).ok
+        assert not components.check_labels(torch.tensor(labels), wanted).ok

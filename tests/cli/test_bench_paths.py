@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gpu_rag.bench import measure
+from gpu_rag.bench import measure, peers
 from gpu_rag.bench.case import Config
 from gpu_rag.bench.graphs import power_law
 from gpu_rag.graph import paths as op
@@ -40,7 +40,7 @@ def test_peers_are_not_timed_where_they_take_minutes(run, monkeypatch):
 
 
 def test_missing_peers_are_named(run, monkeypatch):
-    monkeypatch.setattr(paths, "find_spec", lambda name: None)
+    monkeypatch.setattr(peers, "find_spec", lambda name: None)
     rows = run("bench", "paths", "--peers", *TINY).document["rows"]
     assert {row["note"].split(" is not")[0] for row in rows} == {"igraph", "networkx"}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -145,19 +145,24 @@ def rows_of(
 ) -> list[Any]:
     """The rows of an op, by default of CALL_S a call and QUESTION_S a question."""
     case = Case(
-        "made up", "numba", {"n": 16}, span, run or costing(clock, "ours", CALL_S, QUESTION_S),
-        lambda result, count: Checked(len(result) == count), lambda batch: 8, lambda batch: 8, lambda: peers,
-    )  # fmt: skip
-
-    def cases(config: Config) -> Iterator[Case]:
-        yield case
+        op="made up",
+        implementation="numba",
+        labels={"n": 16},
+        inputs=span,
+        run=run or costing(clock, "ours", CALL_S, QUESTION_S),
+        check=lambda result, count: Checked("" if len(result) == count else "too few"),
+        bytes_of=lambda batch: 8,
+        memory_of=lambda batch: 8,
+        peers=lambda: peers,
+    )
 
     class Copied(measure.Copy):
         def __call__(self, _: object = None) -> None:
             clock.work(0.001)
             clock.last = "copy"
 
-    monkeypatch.setitem(runner.OPS, "made up", cases)
+    monkeypatch.setitem(runner.OPS, "made up", "")
+    monkeypatch.setattr(runner, "cases_of", lambda op, config: [case])
     monkeypatch.setattr(runner, "Copy", Copied)
     monkeypatch.setattr(measure.gc, "collect", lambda: 0)  # it looks at all that is imported, once a round
     result = runner.run_bench(["made up"], Config(sizes=(16,), batches=batches, peers=True))

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from importlib.util import find_spec
 
 import numpy as np
 import torch
 
-from gpu_rag.bench.case import MOST_ALONE, Case, Config, Peer, missing_peer
+from gpu_rag.bench.case import Case, Config, Peer
 from gpu_rag.bench.graphs import graph_of
-from gpu_rag.bench.measure import torch_threads
-from gpu_rag.errors import UsageError
-from gpu_rag.graph.memory import free_bytes
+from gpu_rag.bench.inputs import check_memory, drawn, linked_nodes, lists_of, seeded, unit_rows
+from gpu_rag.bench.peers import alone, peer, too_large
 from gpu_rag.graph.paths import (
     Ends,
     PathGraph,
@@ -25,8 +23,8 @@ from gpu_rag.graph.paths import (
     score_paths,
     search_paths,
 )
-from gpu_rag.graph.paths.bench_reference import BEAM, TILE, Everything, Loops, World, check, ranked
-from gpu_rag.types import CSR, Ragged
+from gpu_rag.graph.paths.bench_reference import BEAM, TILE, Loops, Scored, World, check, ranked
+from gpu_rag.types import CSR
 
 DIMS = 64
 DEPTH = (2,)
@@ -40,10 +38,7 @@ def cases(config: Config) -> Iterator[Case]:
     """Random pairs of topics in a generated graph, every size and kind."""
     for n, kind in itertools.product(config.sizes, config.graphs):
         csr = graph_of(kind, n, config.seed)
-        needed, free = 2 * csr.m * 4 * DIMS, free_bytes(torch.device(config.device))
-        if needed > free:
-            given = f"the vectors of {csr.m // 2:,} edges: {needed / 1e9:.1f} GB"
-            raise UsageError("the vectors do not fit", given=given, expected=f"at most {free / 1e9:.1f} GB")
+        check_memory(f"vectors of {csr.m // 2:,} edges", 2 * csr.m * 4 * DIMS, config)
         world = world_of(csr, config)
         for depth in config.hops or DEPTH:
             yield _case(kind, replace(world, depth=depth), config)
@@ -51,49 +46,43 @@ def cases(config: Config) -> Iterator[Case]:
 
 def world_of(csr: CSR, config: Config) -> World:
     """Random vectors for the edges and the pool of questions, and two different topics for each that are not alone."""
-    generator = torch.Generator().manual_seed(config.seed)
+    generator = seeded(config)
     graph = path_graph(CSR(csr.indptr, csr.indices))
-    linked = (csr.indptr.diff() > 0).nonzero()[:, 0]
-    pairs = linked[torch.randint(len(linked), (config.pool, 2), generator=generator)]
+    linked = linked_nodes(csr)
+    pairs = drawn(linked, (config.pool, 2), generator)
     alike = pairs[:, 0] == pairs[:, 1]
     pairs[alike, 1] = linked[(torch.searchsorted(linked, pairs[alike, 1]) + 1) % len(linked)]
-    vectors, queries = (
-        torch.nn.functional.normalize(torch.randn(rows, DIMS, generator=generator))
-        for rows in (int(graph.edge.max()) + 1, config.pool)
-    )
-    return World(graph, vectors, queries, pairs, DEPTH[0])
+    vectors = unit_rows(int(graph.edge.max()) + 1, DIMS, generator)
+    return World(graph, vectors, unit_rows(config.pool, DIMS, generator), pairs, DEPTH[0])
 
 
 def _case(kind: str, world: World, config: Config) -> Case:
-    held = world.to(config.device)
-    implementation = pick_implementation(held.graph.device)
-    candidates = _candidates(world)
+    here, candidates = world.to(config.device), _candidates(world)
 
-    def run(asked: torch.Tensor) -> list[tuple[PathSet, torch.Tensor]]:
-        with torch_threads(config.threads):
-            tiles = [asked[i : i + TILE] for i in range(0, len(asked), TILE)]
-            return [searched(held, tile, config.threads) for tile in tiles]
+    def run(questions: torch.Tensor) -> list[tuple[PathSet, torch.Tensor]]:
+        return [searched(here, tile, config.threads) for tile in questions.split(TILE)]
 
     return Case(
-        "paths",
-        implementation,
-        {"graph": kind, "n": world.graph.n, "m": world.graph.csr.m, "hops": world.depth, "k": BEAM, "dims": DIMS},
-        lambda start, count: torch.arange(start, start + count, device=held.topics.device),
-        run,
-        lambda result, count: check(result, count, world),
-        lambda batch: round(batch * candidates * (8 + 4 * DIMS)),
-        lambda batch: round(min(batch, TILE) * candidates * 200),
-        lambda: [_igraph(world), _networkx(world)],
-    )
+        op="paths",
+        implementation=pick_implementation(here.graph.device),
+        labels={
+            "graph": kind, "n": world.graph.n, "m": world.graph.csr.m, "hops": world.depth, "k": BEAM, "dims": DIMS,
+        },
+        inputs=lambda start, count: torch.arange(start, start + count, device=here.topics.device),
+        run=run,
+        check=lambda result, count: check(result, count, world),
+        bytes_of=lambda batch: round(batch * candidates * (8 + 4 * DIMS)),
+        memory_of=lambda batch: round(min(batch, TILE) * candidates * 200),
+        peers=lambda: [_igraph(world), _networkx(world)],
+    )  # fmt: skip
 
 
 def searched(
-    world: World, asked: torch.Tensor, threads: int = 1, sizes: list[int] | None = None
+    world: World, questions: torch.Tensor, threads: int = 1, sizes: list[int] | None = None
 ) -> tuple[PathSet, torch.Tensor]:
     """The paths of some questions, and their scores. sizes: gets how many paths each pruning was given."""
-    count, device = len(asked), asked.device
-    offsets = torch.arange(count + 1, device=device) * 2
-    topics, queries = Ragged(world.topics[asked].flatten(), offsets), world.queries[asked]
+    count, device = len(questions), questions.device
+    topics, queries = lists_of(world.topics[questions], device), world.queries[questions]
     closed = torch.zeros(count, dtype=torch.bool, device=device)
     least = torch.zeros(count, dtype=torch.int64, device=device)
     scores = [least.double()]
@@ -116,54 +105,34 @@ def _candidates(world: World) -> float:
     return max(1.0, sum(sizes) / COUNTED)
 
 
+def _every_path(world: World, paths: Callable[[int, int], Iterable[list[int]]]) -> Peer:
+    """A peer that looks at all `paths` between two nodes, and ranks them."""
+    loops = Loops(world)
+
+    def one(question: int) -> Scored:
+        return ranked(loops, question, [tuple(path) for path in paths(*world.topics[question].tolist())])
+
+    return alone(lambda start, count: range(start, start + count), one, NOTE)
+
+
+@peer("igraph", needs="igraph")
 def _igraph(world: World) -> Peer:
-    if find_spec("igraph") is None:
-        return missing_peer("igraph", "igraph")
     if world.graph.n > IGRAPH_NODES:
-        return Peer("igraph", note=f"not timed above {IGRAPH_NODES:,} nodes")
+        return too_large(IGRAPH_NODES)
     import igraph
 
-    loops = Loops(world)
     graph = igraph.Graph(world.graph.n, edges=_pairs(world.graph))
-
-    def run(asked: list[int]) -> Everything:
-        rows = []
-        for question in asked:
-            one, other = world.topics[question].tolist()
-            found = graph.get_all_simple_paths(one, to=other, maxlen=2 * world.depth)
-            rows.append(ranked(world, loops, question, [tuple(path) for path in found]))
-        return Everything(rows)
-
-    return Peer(
-        "igraph", lambda start, count: list(range(start, start + count)), run, NOTE, most=MOST_ALONE, alone=True
-    )
+    return _every_path(world, lambda one, other: graph.get_all_simple_paths(one, to=other, maxlen=2 * world.depth))
 
 
+@peer("networkx", needs="networkx")
 def _networkx(world: World) -> Peer:
-    if find_spec("networkx") is None:
-        return missing_peer("networkx", "networkx")
     if world.graph.n > NETWORKX_NODES:
-        return Peer("networkx", note=f"not timed above {NETWORKX_NODES:,} nodes")
+        return too_large(NETWORKX_NODES)
     import networkx as nx
 
-    loops = Loops(world)
     graph = nx.Graph(_pairs(world.graph).tolist())
-
-    def run(asked: list[int]) -> Everything:
-        rows = []
-        for question in asked:
-            one, other = world.topics[question].tolist()
-            found = [tuple(path) for path in nx.all_simple_paths(graph, one, other, cutoff=2 * world.depth)]
-            rows.append(ranked(world, loops, question, found))
-        return Everything(rows)
-
-    return Peer(
-        "networkx", lambda start, count: list(range(start, start + count)), run, NOTE, most=MOST_ALONE, alone=True
-    )
-
-
-def _questions(start: int, count: int) -> list[int]:
-    return list(range(start, start + count))
+    return _every_path(world, lambda one, other: nx.all_simple_paths(graph, one, other, cutoff=2 * world.depth))
 
 
 def _pairs(graph: PathGraph) -> np.ndarray:

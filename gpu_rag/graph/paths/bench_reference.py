@@ -1,4 +1,4 @@
-"""What the case `paths` is measured on, the same search by loops, and the check of a result."""
+"""The world that the case `paths` is measured on, the same search by loops, and the check of a result."""
 
 from __future__ import annotations
 
@@ -54,10 +54,13 @@ class Loops:
         at = first + int(np.searchsorted(self.indices[first:last], b))
         return int(self.edge[at]) if at < last and self.indices[at] == b else -1
 
+    def edges(self, path: Path) -> list[int]:
+        """The edges along a path, -1 where there is none."""
+        return [self.edge_between(a, b) for a, b in itertools.pairwise(path)]
+
     def score(self, question: int, path: Path) -> float:
         """0.7 cos(question, mean of the edges' vectors) + 0.3 Jaccard(topics, nodes)."""
-        edges = [self.edge_between(a, b) for a, b in itertools.pairwise(path)]
-        rows = np.rint(self.world.vectors.numpy()[edges].astype(np.float64) * GRID).sum(0)
+        rows = np.rint(self.world.vectors.numpy()[self.edges(path)].astype(np.float64) * GRID).sum(0)
         query = np.rint(self.world.queries.numpy()[question].astype(np.float64) * GRID)
         norm = np.sqrt((rows @ rows) * (query @ query))
         topics = set(self.world.topics[question].tolist())
@@ -91,59 +94,43 @@ class Loops:
         return self.best(question, found)
 
 
-@dataclass(frozen=True)
-class Everything:
-    """What a peer finds: the best of all paths of each question."""
-
-    rows: list[Scored]
-
-
-def ranked(world: World, loops: Loops, question: int, paths: list[Path]) -> Scored:
+def ranked(loops: Loops, question: int, paths: list[Path]) -> Scored:
     """The best BEAM of all paths, scored together by numpy."""
     if not paths:
         return []
-    vectors, query = world.vectors.numpy(), world.queries.numpy()[question].astype(np.float64)
-    edges = ([loops.edge_between(a, b) for a, b in itertools.pairwise(path)] for path in paths)
-    total = np.stack([vectors[rows].sum(0, dtype=np.float64) for rows in edges])
+    vectors, query = loops.world.vectors.numpy(), loops.world.queries.numpy()[question].astype(np.float64)
+    total = np.stack([vectors[loops.edges(path)].sum(0, dtype=np.float64) for path in paths])
     cosine = total @ query / np.sqrt((total * total).sum(1) * (query @ query))
     scores = 0.7 * cosine + 0.3 * (2 / np.array([len(path) for path in paths]))
     return sorted(zip(scores.tolist(), paths), key=lambda pair: (-pair[0], pair[1]))[:BEAM]
 
 
 def check(result: Any, count: int, world: World) -> Checked:
-    """Every path is one, with its own score; some questions are compared with the loops. A peer, which looks at every
-    path, may do better."""
-    loops, pruned = Loops(world), not isinstance(result, Everything)
-    rows = _listed(result, count) if pruned else result.rows
+    """Every path is one, with its own score; some questions are compared with the loops. A peer gives a list of the
+    best of all paths of each question, which may be better."""
+    loops, pruned = Loops(world), not result or isinstance(result[0], tuple)
+    rows = _listed(result, count) if pruned else result
     if len(rows) != count:
-        return Checked(False, f"{len(rows)} questions instead of {count}")
+        return Checked(f"{len(rows)} questions instead of {count}")
     for question in sorted({0, count - 1}):
-        found = rows[question]
-        for score, path in found:
-            reason = _broken(loops, question, score, path)
-            if reason:
-                return Checked(False, f"question {question}: {reason}")
-        wanted = loops.search(question)
+        found, wanted = rows[question], loops.search(question)
+        reason = next(filter(None, (_broken(loops, question, *path) for path in found)), "")
         if pruned and [path for _, path in found] != [path for _, path in wanted]:
-            return Checked(False, f"question {question} has other paths than the loops find")
+            reason = reason or "it has other paths than the loops find"
         if max((s for s, _ in found), default=-1.0) < max((s for s, _ in wanted), default=-1.0) - ERROR:
-            return Checked(False, f"question {question} has a worse best path than the loops find")
-    return Checked(True)
+            reason = reason or "its best path is worse than that of the loops"
+        if reason:
+            return Checked(f"question {question}: {reason}")
+    return Checked()
 
 
 def _broken(loops: Loops, question: int, score: float, path: Path) -> str:
-    one, other = loops.world.topics[question].tolist()
-    if (
-        (path[0], path[-1]) != (one, other)
-        or not 1 < len(path) <= 2 * loops.world.depth + 1
-        or len(set(path)) < len(path)
-    ):
+    ends, most = tuple(loops.world.topics[question].tolist()), 2 * loops.world.depth + 1
+    if (path[0], path[-1]) != ends or not 1 < len(path) <= most or len(set(path)) < len(path):
         return f"{path} is no path between the topics"
-    if any(loops.edge_between(a, b) < 0 for a, b in itertools.pairwise(path)):
+    if min(loops.edges(path)) < 0:
         return f"{path} has a step that is no edge"
-    if abs(loops.score(question, path) - score) > ERROR:
-        return f"the score of {path} is off"
-    return ""
+    return "" if abs(loops.score(question, path) - score) <= ERROR else f"the score of {path} is off"
 
 
 def _listed(result: list[tuple[PathSet, torch.Tensor]], count: int) -> list[Scored]:
