@@ -106,11 +106,10 @@ class Case:
     these questions of the pool, as in `Peer`; torch has as many threads as the settings say. check(result, count): is
     this the result of questions 0..count? bytes_of(B): bytes that a call must move. memory_of(B): bytes that a call
     allocates. peers: makes the peers, called only when they are wanted. batches: (1,) for an op that takes its whole
-    input at once; None: those of the settings.
+    input at once; None: those of the settings. implementation: None: the one that ops pick on the device.
     """
 
     op: str
-    implementation: str
     labels: dict[str, Any]
     inputs: Callable[[int, int], Any]
     run: Callable[[Any], Any]
@@ -119,3 +118,4 @@ class Case:
     memory_of: Callable[[int], int]
     peers: Callable[[], list[Peer]]
     batches: tuple[int, ...] | None = None
+    implementation: str | None = None

@@ -58,16 +58,6 @@ def _short(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-def ratio_of(peer_ms: float, ms: float) -> float:
-    """How many times slower the peer is."""
-    return peer_ms / ms
-
-
-def scaled(ms: float, sampled: int, batch: int) -> float:
-    """The time of a batch, from the time of a sample of it."""
-    return ms * batch / sampled
-
-
 def pct_of_bandwidth(n_bytes: int, ms: float, gb_s: float) -> float:
     """100 * (bytes moved a second) / (bytes that a copy moves a second)."""
     return 100 * n_bytes / (ms * 1e-3) / (gb_s * 1e9)

@@ -14,8 +14,9 @@ import torch
 from gpu_rag.bench import OPS
 from gpu_rag.bench.case import MOST_ALONE, STARTS, Case, Checked, Config, Peer
 from gpu_rag.bench.measure import TURN_S, Copy, Spent, Turn, interleaved, poisoned, torch_threads
-from gpu_rag.bench.rows import Row, pct_of_bandwidth, ratio_of, scaled
+from gpu_rag.bench.rows import Row, pct_of_bandwidth
 from gpu_rag.errors import GpuRagError
+from gpu_rag.graph.common.backend import pick_implementation
 from gpu_rag.graph.memory import free_bytes
 from gpu_rag.settings.check import unknown_name
 
@@ -97,7 +98,7 @@ class _Measurement:
             threads=self.config.threads,
             rounds=self.config.rounds,
             device=self.config.device,
-            implementation=self.case.implementation,
+            implementation=self.case.implementation or pick_implementation(self.device),
             note=note,
             l1_error=error,
             **self.case.labels,
@@ -172,14 +173,14 @@ class _Measurement:
             beside = replace(row, peer=None if peer.missing else peer.name, note=ready.note)
             if peer.run is not None:
                 spent = times[peer.name, count]
-                peer_ms, peer_cpu_ms = scaled(spent.ms, count, batch), scaled(spent.cpu_ms, count, batch)
+                peer_ms, peer_cpu_ms = spent.ms * batch / count, spent.cpu_ms * batch / count
                 beside = replace(
                     beside,
                     peer_ms=peer_ms,
-                    ratio=ratio_of(peer_ms, ms),
+                    ratio=peer_ms / ms,
                     sampled=count * spent.calls,
                     peer_cpu_ms=peer_cpu_ms,
-                    cpu_ratio=ratio_of(peer_cpu_ms, cpu_ms) if cpu_ms else None,
+                    cpu_ratio=peer_cpu_ms / cpu_ms if cpu_ms else None,
                     peer_l1_error=ready.error,
                     peer_threads=peer.threads,
                 )

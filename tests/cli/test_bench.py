@@ -265,9 +265,7 @@ def test_a_wrong_peer_is_marked(run, monkeypatch):
 # --- arithmetic ------------------------------------------------------------------------------------
 
 
-def test_ratio_scale_and_bandwidth():
-    assert rows.ratio_of(peer_ms=30.0, ms=2.0) == 15.0
-    assert rows.scaled(ms=8.0, sampled=16, batch=256) == 128.0
+def test_bandwidth():
     assert rows.pct_of_bandwidth(n_bytes=1_000_000_000, ms=500.0, gb_s=4.0) == pytest.approx(50.0)
 
 

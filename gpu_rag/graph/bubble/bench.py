@@ -17,7 +17,6 @@ from gpu_rag.bench.inputs import drawn, linked_nodes, lists_of, measured_graphs,
 from gpu_rag.bench.peers import alone, peer
 from gpu_rag.graph.bubble import Bubbles, bubble_expansion
 from gpu_rag.graph.bubble.events import fixpoint
-from gpu_rag.graph.common.backend import pick_implementation
 from gpu_rag.graph.common.blocks import local_nodes
 from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, induced_subgraphs
 from gpu_rag.graph.local_pagerank.bench import block_graph
@@ -79,7 +78,6 @@ def _case(name: str, graph: CheckedGraph, anchors: Ragged, balls: Ragged, config
 
     return Case(
         op="bubble",
-        implementation=pick_implementation(graph.csr.indptr.device),
         labels={"graph": name, "n": graph.csr.n, "m": graph.csr.m, "k": LIMIT},
         inputs=inputs,
         run=lambda g: bubble_expansion(g.blocks, g.costs, g.anchors, g.groups, threads=config.threads),

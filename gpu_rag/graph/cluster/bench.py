@@ -13,8 +13,7 @@ from gpu_rag.bench.case import Case, Config, Peer
 from gpu_rag.bench.inputs import lists_of, seeded, unit_rows
 from gpu_rag.bench.peers import peer, too_large
 from gpu_rag.graph.cluster import cluster_bytes, exact_groups, radius_clusters
-from gpu_rag.graph.common.backend import pick_implementation
-from gpu_rag.graph.components.bench import WHOLE, check_labels, everything, scipy_components, spread_labels
+from gpu_rag.graph.components.bench import WHOLE, check_labels, everything, scipy_components, scipy_labels
 
 KEYS = 3  # of a row
 DIMS = 384
@@ -22,8 +21,7 @@ EPS = 0.2  # cosine distance
 MEMBERS = 4  # of a planted cluster
 SPREAD = 0.3  # length of the noise that is added to a cluster's centre
 MOST_CLUSTERED = 100_000  # rows: the time of a call grows with their square
-COMPARED_ROWS = 10_000  # with all pairs: by the check, and by scikit-learn
-BLOCK = 1000  # rows of a block of products in the check
+SKLEARN_ROWS = 10_000
 
 
 def groups_cases(config: Config) -> Iterator[Case]:
@@ -37,11 +35,10 @@ def _groups(n: int, keys: torch.Tensor, device: torch.device) -> Case:
     lists, matrix = lists_of(keys, device), _shared_keys(keys.numpy())
     return Case(
         op="groups",
-        implementation=pick_implementation(device),
         labels={"n": n, "m": n * KEYS},
         inputs=everything,
         run=lambda _: exact_groups(lists),
-        check=lambda result, count: check_labels(result, spread_labels(matrix)[:n]),
+        check=lambda result, count: check_labels(result, scipy_labels(matrix)[:n]),
         bytes_of=lambda batch: 8 * n * KEYS + 16 * n,
         memory_of=lambda batch: 40 * n * KEYS + 40 * n,
         peers=lambda: [scipy_components(matrix, n), _python(keys.tolist())],
@@ -59,13 +56,10 @@ def clusters_cases(config: Config) -> Iterator[Case]:
 def _clusters(n: int, vectors: torch.Tensor, on_device: torch.Tensor) -> Case:
     return Case(
         op="clusters",
-        implementation=pick_implementation(on_device.device),
         labels={"n": n, "dims": DIMS},
         inputs=everything,
         run=lambda _: radius_clusters(on_device, EPS),
-        check=lambda result, count: check_labels(
-            result, _by_products(vectors) if n <= COMPARED_ROWS else _planted_labels(n)
-        ),
+        check=lambda result, count: check_labels(result, planted_labels(n)),
         bytes_of=lambda batch: 4 * n * DIMS + 8 * n,
         memory_of=lambda batch: cluster_bytes(n, DIMS),
         peers=lambda: [_sklearn(vectors.numpy())],
@@ -79,21 +73,10 @@ def planted(n: int, generator: torch.Generator) -> torch.Tensor:
     return torch.nn.functional.normalize(centres.repeat_interleave(MEMBERS, 0)[:n] + SPREAD * noise)
 
 
-def _planted_labels(n: int) -> np.ndarray:
+def planted_labels(n: int) -> np.ndarray:
     """The planted clusters, which lie so far apart that they are what all pairs would give."""
     label = np.arange(n) // MEMBERS
     return np.where(np.bincount(label)[label] > 1, label, -1)
-
-
-def _by_products(vectors: torch.Tensor) -> np.ndarray:
-    """Components of all pairs within EPS, by blocks of products in f64: two rows are enough for a core row."""
-    wide = vectors.double()
-    near = [
-        (wide[i : i + BLOCK] @ wide.T >= 1 - EPS).nonzero() + torch.tensor([i, 0]) for i in range(0, len(wide), BLOCK)
-    ]
-    rows, columns = torch.cat(near).T.numpy()
-    label = spread_labels(csr_matrix((np.ones(len(rows), np.int8), (rows, columns)), shape=(len(wide), len(wide))))
-    return np.where(np.bincount(rows, minlength=len(wide)) > 1, label, -1)
 
 
 def _shared_keys(keys: np.ndarray) -> Any:
@@ -127,8 +110,8 @@ def _python(keys: list[list[int]]) -> Peer:
 
 @peer("scikit-learn DBSCAN", needs="sklearn")
 def _sklearn(vectors: np.ndarray) -> Peer:
-    if len(vectors) > COMPARED_ROWS:
-        return too_large(COMPARED_ROWS, "rows")
+    if len(vectors) > SKLEARN_ROWS:
+        return too_large(SKLEARN_ROWS, "rows")
     from sklearn.cluster import DBSCAN
 
     scan = DBSCAN(eps=EPS, min_samples=2, metric="cosine", n_jobs=1)

@@ -13,7 +13,6 @@ from gpu_rag.bench.case import Case, Checked, Config, Peer, check_sample
 from gpu_rag.bench.graphs import csr_on
 from gpu_rag.bench.inputs import drawn, lists_in, lists_of, measured_graphs, part, seeded
 from gpu_rag.bench.peers import NETWORKX_NODES, adjacency, alone, igraph_of, peer, too_large
-from gpu_rag.graph.common.backend import pick_implementation
 from gpu_rag.graph.csr import row_of_entry
 from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, induced_subgraphs
 from gpu_rag.types import CSR, Blocks, Ragged
@@ -58,7 +57,6 @@ def _case(name: str, csr: CSR, graph: CheckedGraph, seeds: torch.Tensor, hops: i
     per_question = widest if hops <= 2 else 8 * csr.m  # farther balls are most of the graph
     return Case(
         op="ego",
-        implementation=pick_implementation(device),
         labels={"graph": name, "n": csr.n, "m": csr.m, "hops": hops},
         inputs=inputs,
         run=run,
@@ -75,8 +73,8 @@ def ego_bytes(n: int, m: int, read: int) -> int:
 
 
 def check(result: Any, csr: CSR, seeds: list[int], hops: int) -> Checked:
-    """A sample of balls equals a search by sets; a peer's result is a list of `Ball`."""
-    found = result
+    """A sample of balls are those that SciPy cuts; a peer's result is a list of `Ball`."""
+    found, cut = result, cut_by_scipy(csr, hops)
     if isinstance(result, Blocks):
         entries = result.csr.indptr[result.offsets].diff().tolist()
         found = list(zip(lists_in(Ragged(result.global_ids, result.offsets)), entries))
@@ -84,23 +82,22 @@ def check(result: Any, csr: CSR, seeds: list[int], hops: int) -> Checked:
         return Checked(f"{len(found)} balls for {len(seeds)} seeds")
 
     def reason(b: int) -> str:
-        return "" if found[b] == searched(csr, seeds[b], hops) else f"the ball of question {b} is another one"
+        return "" if found[b] == cut(seeds[b]) else f"the ball of question {b} is another one"
 
     return check_sample(len(seeds), reason)
 
 
-def searched(csr: CSR, seed: int, hops: int) -> Ball:
-    """The ball of one seed by sets of neighbours."""
-    indptr, indices = csr.indptr.cpu(), csr.indices.cpu()
+def cut_by_scipy(csr: CSR, hops: int) -> Callable[[int], Ball]:
+    """The ball of a seed by rows of the sparse matrix, then rows and columns picked out."""
+    matrix = adjacency(csr)
 
-    def row(v: int) -> list[int]:
-        return indices[indptr[v] : indptr[v + 1]].tolist()
+    def one(seed: int) -> Ball:
+        ball = np.array([seed])
+        for _ in range(hops):
+            ball = np.union1d(ball, matrix[ball].indices)
+        return ball.tolist(), matrix[ball][:, ball].nnz
 
-    ball = front = {seed}
-    for _ in range(hops):
-        front = {u for v in front for u in row(v)} - ball
-        ball = ball | front
-    return sorted(ball), sum(len(ball.intersection(row(v))) for v in ball)
+    return one
 
 
 @peer("igraph", needs="igraph")
@@ -131,16 +128,7 @@ def _networkx(csr: CSR, nodes: Inputs, hops: int) -> Peer:
 
 @peer("scipy")
 def _scipy(csr: CSR, nodes: Inputs, hops: int) -> Peer:
-    """Products of the seeds' rows with the sparse matrix, then rows and columns picked out."""
-    matrix = adjacency(csr)
-
-    def one(seed: int) -> Ball:
-        ball = np.array([seed])
-        for _ in range(hops):
-            ball = np.union1d(ball, matrix[ball].indices)
-        return ball.tolist(), matrix[ball][:, ball].nnz
-
-    return alone(nodes, one)
+    return alone(nodes, cut_by_scipy(csr, hops))
 
 
 @peer("PyG k_hop_subgraph", needs="torch_geometric")

@@ -16,7 +16,6 @@ from gpu_rag.bench.inputs import check_memory, lists_of, part, seeded, unit_rows
 from gpu_rag.bench.peers import peer, single_openmp_thread
 from gpu_rag.errors import UsageError
 from gpu_rag.graph import frontier as search
-from gpu_rag.graph.common.backend import pick_implementation
 from gpu_rag.graph.frontier import EDGE_TILE, QUESTION_TILE, Asked, HopEdges, frontier_topk, hop_edges, top_edges
 from gpu_rag.types import Ragged, TopK
 
@@ -135,7 +134,6 @@ def top_edges_cases(config: Config) -> Iterator[Case]:
 def _top_edges(graph: Graph, config: Config) -> Case:
     return Case(
         op="top-edges",
-        implementation=pick_implementation(graph.edges.indptr.device),
         labels={**graph.labels, "k": K},
         inputs=graph.given,
         run=lambda given: top_edges(given[0], graph.edges, K, threads=config.threads),

@@ -11,7 +11,6 @@ import torch
 from gpu_rag.bench.case import MOST_ALONE, Case, Checked, Config, Peer, check_sample
 from gpu_rag.bench.inputs import part, seeded
 from gpu_rag.bench.peers import peer
-from gpu_rag.graph.common.backend import pick_implementation
 from gpu_rag.graph.fuse import rrf
 from gpu_rag.types import TopK
 
@@ -36,7 +35,6 @@ def _case(n: int, rankings: list[torch.Tensor], config: Config) -> Case:
     scores = torch.arange(K, 0, -1, dtype=torch.float32, device=device).expand(config.pool, K)
     return Case(
         op="rrf",
-        implementation=pick_implementation(device),
         labels={"n": n, "k": K},
         inputs=lambda *span: [TopK(part(ranking, *span), part(scores, *span)) for ranking in ids],
         run=lambda given: rrf(given, K, constants=CONSTANTS),

@@ -13,7 +13,6 @@ from gpu_rag.bench.case import Case, Checked, Config, Peer, sampled
 from gpu_rag.bench.graphs import csr_on
 from gpu_rag.bench.inputs import measured_graphs, moved, part
 from gpu_rag.bench.peers import adjacency, alone, igraph_of, peer
-from gpu_rag.graph.common.backend import pick_implementation
 from gpu_rag.graph.common.blocks import local_nodes
 from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, induced_subgraphs
 from gpu_rag.graph.local_pagerank import blocks_pagerank
@@ -55,7 +54,6 @@ def _case(name: str, graph: CheckedGraph, pool: tuple[Ragged, ...], damping: flo
 
     return Case(
         op="blocks-pagerank",
-        implementation=pick_implementation(graph.csr.indptr.device),
         labels={"graph": name, "n": graph.csr.n, "m": graph.csr.m, "damping": damping, "k": LIMIT},
         inputs=inputs,
         run=lambda given: blocks_pagerank(*given, damping=damping, tol=TOL, threads=config.threads),

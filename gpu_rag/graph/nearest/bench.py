@@ -11,7 +11,6 @@ import torch
 from gpu_rag.bench.case import MOST_TILED, Case, Checked, Config, Peer
 from gpu_rag.bench.inputs import check_memory, part, seeded, unit_rows
 from gpu_rag.bench.peers import peer, single_openmp_thread
-from gpu_rag.graph.common.backend import pick_implementation
 from gpu_rag.graph.nearest import QUERY_TILE, nearest
 from gpu_rag.types import TopK
 
@@ -35,7 +34,6 @@ def _case(base: torch.Tensor, queries: torch.Tensor, config: Config) -> Case:
     vectors, questions = base.to(config.device), queries.to(config.device)
     return Case(
         op="nearest",
-        implementation=pick_implementation(vectors.device),
         labels={"n": n, "k": k, "dims": DIMS},
         inputs=lambda *span: part(questions, *span),
         run=lambda given: nearest(given, vectors, k),

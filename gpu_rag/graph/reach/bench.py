@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from scipy.sparse import csr_matrix
 from gpu_rag.bench.case import Case, Checked, Config, Peer, check_sample
 from gpu_rag.bench.inputs import drawn, linked_nodes, lists_in, lists_of, measured_graphs, part, seeded
 from gpu_rag.bench.peers import alone, peer
-from gpu_rag.graph.common.backend import pick_implementation
 from gpu_rag.graph.common.typed import TypedGraph, typed_graph
 from gpu_rag.graph.csr import row_of_entry
 from gpu_rag.graph.reach import EITHER, intersect, reachable
@@ -57,16 +57,7 @@ class Labelled:
         degree = len(self.edges[0]) * 2 / self.csr.n / self.n_relations  # of a node along one relation
         return STARTS * sum(degree**step for step in range(1, hops + 1))
 
-    def reached_by_loop(self, nodes: Sequence[int], chain: Sequence[int]) -> np.ndarray:
-        """The nodes at the end of a chain, ascending, by a pass over all edges a step."""
-        tail, kind, head = self.edges
-        reached = np.unique(nodes)
-        for relation in chain:
-            along = kind == relation
-            out, into = head[along & np.isin(tail, reached)], tail[along & np.isin(head, reached)]
-            reached = np.union1d(out, into)
-        return reached
-
+    @cached_property
     def by_matrices(self) -> Walk:
         """The nodes at the end of a chain, ascending: rows picked out of one symmetric SciPy matrix a relation."""
         tail, kind, head = self.edges
@@ -144,11 +135,10 @@ def _reach(one: Labelled, starts: torch.Tensor, chains: torch.Tensor, config: Co
     followed = one.followed(hops)
     return Case(
         op="reach",
-        implementation=pick_implementation(one.graph.device),
         labels={"graph": one.name, "n": one.csr.n, "m": one.csr.m, "hops": hops},
         inputs=lambda *span: either_way(part(starts, *span), part(chains, *span), one.graph.device),
         run=lambda given: reachable(one.graph, *given, threads=config.threads),
-        check=lambda result, count: check(result, count, lambda b: one.reached_by_loop(*questions(b, 1)[0])),
+        check=lambda result, count: check(result, count, lambda b: one.by_matrices(*questions(b, 1)[0])),
         bytes_of=lambda batch: round(batch * (8 * followed + 16 * STARTS)),
         memory_of=lambda batch: 9 * one.csr.n * config.threads + round(64 * batch * followed),
         peers=lambda: [_scipy(one, questions), _python(one, questions)],
@@ -157,7 +147,7 @@ def _reach(one: Labelled, starts: torch.Tensor, chains: torch.Tensor, config: Co
 
 @peer("scipy CSR a relation")
 def _scipy(one: Labelled, questions: Callable[..., list[Question]]) -> Peer:
-    walk = one.by_matrices()
+    walk = one.by_matrices
     return alone(questions, lambda question: walk(*question).tolist())
 
 
@@ -214,13 +204,12 @@ def _intersect(one: Labelled, starts: torch.Tensor, chains: torch.Tensor, config
         return list(zip(*topics))
 
     def wanted(b: int) -> np.ndarray:
-        return np.intersect1d(*(one.reached_by_loop(*topic) for topic in pairs(b, 1)[0]))
+        return np.intersect1d(*(one.by_matrices(*topic) for topic in pairs(b, 1)[0]))
 
     hops = chains.shape[2]
     followed = 2 * one.followed(hops)
     return Case(
         op="intersect",
-        implementation=pick_implementation(one.graph.device),
         labels={"graph": one.name, "n": one.csr.n, "m": one.csr.m, "hops": hops},
         inputs=inputs,
         run=run,
@@ -233,7 +222,7 @@ def _intersect(one: Labelled, starts: torch.Tensor, chains: torch.Tensor, config
 
 @peer("scipy + numpy intersect1d")
 def _scipy_pairs(one: Labelled, pairs: Callable[[int, int], list[Pair]]) -> Peer:
-    walk = one.by_matrices()
+    walk = one.by_matrices
     return alone(pairs, lambda pair: np.intersect1d(*(walk(*topic) for topic in pair), assume_unique=True).tolist())
 
 
