@@ -115,7 +115,7 @@ def _igraph(converted: Converted, damping: float) -> Peer:
             found.append((igraph_of(matrix), pi.tolist(), None if csr.weight is None else matrix.data.tolist()))
         return found
 
-    return alone(graphs, lambda given: prpack(*given, damping, directed=True))
+    return alone(graphs, lambda given: prpack(damping, True, *given))
 
 
 @peer("networkx", needs="networkx")
@@ -130,7 +130,7 @@ def _networkx(converted: Converted, damping: float) -> Peer:
             for csr, pi in made
         ]
 
-    return alone(graphs, lambda given: networkx_pagerank(*given, damping))
+    return alone(graphs, lambda given: networkx_pagerank(damping, *given))
 
 
 @peer("scipy CSR @ vector")
@@ -140,4 +140,4 @@ def _scipy(converted: Converted, damping: float) -> Peer:
     def matrices(start: int, count: int) -> list[tuple[Any, np.ndarray, np.ndarray]]:
         return [(*pull_matrix(adjacency(csr)), pi.astype(np.float32)) for csr, pi in converted(start, count)]
 
-    return alone(matrices, lambda given: power_iteration(*given, damping))
+    return alone(matrices, lambda given: power_iteration(damping, *given))

@@ -165,14 +165,14 @@ def check(result: torch.Tensor | np.ndarray, count: int, questions: np.ndarray, 
 # --- peers -----------------------------------------------------------------------------------------
 
 
-def prpack(graph: Any, reset: list[float], weights: list[float] | None, damping: float, directed: bool) -> list[float]:
+def prpack(damping: float, directed: bool, graph: Any, reset: list[float], weights: list[float] | None) -> list[float]:
     """igraph's prpack, which solves one question at a time."""
     return graph.personalized_pagerank(
         reset=reset, damping=damping, weights=weights, directed=directed, implementation="prpack"
     )
 
 
-def networkx_pagerank(graph: Any, reset: dict[int, float], damping: float) -> list[float]:
+def networkx_pagerank(damping: float, graph: Any, reset: dict[int, float]) -> list[float]:
     """Power iteration by scipy, one question at a time, the graph converted in every call.
 
     It compares the L1 length s of a step with n * tol; the error after it is at most d s / (1-d).
@@ -183,7 +183,7 @@ def networkx_pagerank(graph: Any, reset: dict[int, float], damping: float) -> li
     return list(nx.pagerank(graph, damping, personalization=reset, tol=enough, max_iter=10_000).values())
 
 
-def power_iteration(pull: Any, lost: Any, pi: Any, damping: float) -> Any:
+def power_iteration(damping: float, pull: Any, lost: Any, pi: Any) -> Any:
     """dtype[N] or dtype[N, B]: power iteration in f32 from pi, without any look at the error."""
     restart, p = pi * np.float32(1 - damping), pi
     for _ in range(n_power_steps(damping, TOL)):
@@ -208,7 +208,7 @@ def _igraph(problem: Problem, damping: float) -> Peer:
     def resets(start: int, count: int) -> list[list[float]]:
         return [_as_list(problem.columns(i, 1, np.float64)[:, 0]) for i in range(start, start + count)]
 
-    return alone(resets, lambda reset: prpack(graph, reset, weights, damping, not problem.symmetric))
+    return alone(resets, lambda reset: prpack(damping, not problem.symmetric, graph, reset, weights))
 
 
 def _as_list(pi: np.ndarray) -> list[float]:
@@ -229,7 +229,7 @@ def _networkx(problem: Problem, damping: float) -> Peer:
         tile = problem.columns(start, count, np.float64)
         return [{int(node): float(pi[node]) for node in np.flatnonzero(pi)} for pi in tile.T]
 
-    return alone(resets, lambda reset: networkx_pagerank(graph, reset, damping))
+    return alone(resets, lambda reset: networkx_pagerank(damping, graph, reset))
 
 
 @peer("scipy CSR @ dense")
@@ -238,7 +238,7 @@ def _scipy(problem: Problem, damping: float) -> Peer:
     pull, lost = problem.pull
 
     def run(pi: np.ndarray) -> np.ndarray:
-        return power_iteration(pull, lost, pi, damping).T
+        return power_iteration(damping, pull, lost, pi).T
 
     return Peer("", lambda start, count: problem.columns(start, count, np.float32), run, most=MOST_TILED)
 
@@ -254,7 +254,7 @@ def _torch(problem: Problem, damping: float) -> Peer:
     rows_lost = torch.from_numpy(lost)
 
     def run(pi: torch.Tensor) -> torch.Tensor:
-        return power_iteration(sparse, rows_lost, pi, damping).T
+        return power_iteration(damping, sparse, rows_lost, pi).T
 
     def inputs(start: int, count: int) -> torch.Tensor:
         return torch.from_numpy(problem.columns(start, count, np.float32))

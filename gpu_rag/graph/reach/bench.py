@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial, reduce
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import torch
 from scipy.sparse import csr_matrix
 
 from gpu_rag.bench.case import Case, Checked, Config, Peer, check_sample
-from gpu_rag.bench.inputs import drawn, linked_nodes, lists_in, lists_of, measured_graphs, part, seeded
+from gpu_rag.bench.inputs import drawn, linked_nodes, lists_in, lists_of, measured_graphs, seeded
 from gpu_rag.bench.peers import alone, peer
 from gpu_rag.graph.common.typed import TypedGraph, typed_graph
 from gpu_rag.graph.csr import row_of_entry
@@ -24,12 +24,14 @@ from gpu_rag.graph.reach import EITHER, intersect, reachable
 from gpu_rag.types import CSR, Ragged
 
 RELATIONS = 20
+SCIPY = {"reach": peer("scipy CSR a relation"), "intersect": peer("scipy + numpy intersect1d")}
+PYTHON = {"reach": peer("Python dict"), "intersect": peer("Python dict and sets")}
 FEW_RELATIONS = 4  # of `intersect`: so few that sets are large enough to meet
 STARTS = 5
 STEPS = (2,)
 
-Question = tuple[list[int], list[int]]  # nodes, chain
-Pair = tuple[Question, Question]
+Question = tuple[tuple[list[int], list[int]], ...]  # of each topic: nodes, chain
+Questions = Callable[[int, int], list[Question]]
 Walk = Callable[[Sequence[int], Sequence[int]], Any]
 
 
@@ -108,60 +110,16 @@ def either_way(starts: torch.Tensor, chains: torch.Tensor, device: torch.device)
     return lists_of(starts, device), chain, Ragged(torch.full_like(chain.values, EITHER), chain.offsets)
 
 
-def check(result: Any, count: int, wanted: Callable[[int], np.ndarray]) -> Checked:
-    """A sample of answers are the ascending lists that `wanted` gives; a peer's result is a list of lists."""
-    found = lists_in(result)
-    if len(found) != count:
-        return Checked(f"{len(found)} answers for {count} questions")
-    return check_sample(count, lambda b: "" if found[b] == wanted(b).tolist() else f"question {b} gets other nodes")
-
-
-# --- reach -----------------------------------------------------------------------------------------
-
-
 def reach_cases(config: Config) -> Iterator[Case]:
-    """Chains of one of 20 relations a step."""
+    """One topic a question, chains of one of 20 relations a step."""
     for one in labelled_graphs(config, RELATIONS):
-        starts = one.nodes(config.pool)
+        starts = one.nodes(config.pool)[None]
         for hops in config.hops or STEPS:
-            yield _reach(one, starts, one.chains(config.pool, hops), config)
-
-
-def _reach(one: Labelled, starts: torch.Tensor, chains: torch.Tensor, config: Config) -> Case:
-    def questions(*span: int) -> list[Question]:
-        return list(zip(part(starts, *span).tolist(), part(chains, *span).tolist()))
-
-    hops = chains.shape[1]
-    followed = one.followed(hops)
-    return Case(
-        op="reach",
-        labels={"graph": one.name, "n": one.csr.n, "m": one.csr.m, "hops": hops},
-        inputs=lambda *span: either_way(part(starts, *span), part(chains, *span), one.graph.device),
-        run=lambda given: reachable(one.graph, *given, threads=config.threads),
-        check=lambda result, count: check(result, count, lambda b: one.by_matrices(*questions(b, 1)[0])),
-        bytes_of=lambda batch: round(batch * (8 * followed + 16 * STARTS)),
-        memory_of=lambda batch: 9 * one.csr.n * config.threads + round(64 * batch * followed),
-        peers=lambda: [_scipy(one, questions), _python(one, questions)],
-    )
-
-
-@peer("scipy CSR a relation")
-def _scipy(one: Labelled, questions: Callable[..., list[Question]]) -> Peer:
-    walk = one.by_matrices
-    return alone(questions, lambda question: walk(*question).tolist())
-
-
-@peer("Python dict")
-def _python(one: Labelled, questions: Callable[..., list[Question]]) -> Peer:
-    walk = one.by_dict()
-    return alone(questions, lambda question: sorted(walk(*question)))
-
-
-# --- intersect -------------------------------------------------------------------------------------
+            yield _case("reach", one, starts, one.chains(1, config.pool, hops), config)
 
 
 def intersect_cases(config: Config) -> Iterator[Case]:
-    """Chains of one of 4 relations a step. The second topic is so chosen that the two meet, where they can."""
+    """Two topics, one of 4 relations a step. The second topic is so chosen that the two meet, where they can."""
     for one in labelled_graphs(config, FEW_RELATIONS):
         for hops in config.hops or STEPS:
             chains = one.chains(2, config.pool, hops)
@@ -169,7 +127,7 @@ def intersect_cases(config: Config) -> Iterator[Case]:
             meeting = _any_of(_walked(one.graph, first, chains[0]), first[:, 0], one.generator)
             back = _walked(one.graph, meeting[:, None], chains[1].flip(1))
             second[:, 0] = _any_of(back, second[:, 0], one.generator)
-            yield _intersect(one, torch.stack([first, second]), chains, config)
+            yield _case("intersect", one, torch.stack([first, second]), chains, config)
 
 
 def _walked(graph: TypedGraph, starts: torch.Tensor, chains: torch.Tensor) -> Ragged:
@@ -184,8 +142,9 @@ def _any_of(lists: Ragged, otherwise: torch.Tensor, generator: torch.Generator) 
     return torch.where(sizes > 0, values[(first + place).clamp(max=len(values) - 1)], otherwise)
 
 
-def _intersect(one: Labelled, starts: torch.Tensor, chains: torch.Tensor, config: Config) -> Case:
-    """starts i64[2, pool, STARTS], chains i64[2, pool, hops]: of the first and of the second topic."""
+def _case(op: str, one: Labelled, starts: torch.Tensor, chains: torch.Tensor, config: Config) -> Case:
+    """starts i64[topics, pool, STARTS], chains i64[topics, pool, hops]."""
+    topics, _, hops = chains.shape
 
     def inputs(start: int, count: int) -> tuple[Ragged, Ragged, Ragged]:
         span = slice(start, start + count)
@@ -193,40 +152,49 @@ def _intersect(one: Labelled, starts: torch.Tensor, chains: torch.Tensor, config
 
     def run(given: tuple[Ragged, Ragged, Ragged]) -> Ragged:
         lists = reachable(one.graph, *given, threads=config.threads)
+        if topics == 1:
+            return lists
         half = lists.batch // 2
         middle = lists.offsets[half]
         first = Ragged(lists.values[:middle], lists.offsets[: half + 1])
         return intersect(first, Ragged(lists.values[middle:], lists.offsets[half:] - middle))
 
-    def pairs(start: int, count: int) -> list[Pair]:
+    def questions(start: int, count: int) -> list[Question]:
         span = slice(start, start + count)
-        topics = [list(zip(starts[i, span].tolist(), chains[i, span].tolist())) for i in (0, 1)]
-        return list(zip(*topics))
+        return list(zip(*(zip(nodes[span].tolist(), chain[span].tolist()) for nodes, chain in zip(starts, chains))))
 
-    def wanted(b: int) -> np.ndarray:
-        return np.intersect1d(*(one.by_matrices(*topic) for topic in pairs(b, 1)[0]))
-
-    hops = chains.shape[2]
-    followed = 2 * one.followed(hops)
+    followed = one.followed(hops)
+    scipy, python = SCIPY[op](_scipy), PYTHON[op](_python)
     return Case(
-        op="intersect",
+        op=op,
         labels={"graph": one.name, "n": one.csr.n, "m": one.csr.m, "hops": hops},
         inputs=inputs,
         run=run,
-        check=lambda result, count: check(result, count, wanted),
-        bytes_of=lambda batch: round(batch * (8 * followed + 32 * STARTS)),
-        memory_of=lambda batch: 9 * one.csr.n * config.threads + round(128 * batch * followed),
-        peers=lambda: [_scipy_pairs(one, pairs), _python_pairs(one, pairs)],
+        check=lambda result, count: check(result, count, lambda b: by_scipy(one, questions(b, 1)[0])),
+        bytes_of=lambda batch: round(topics * batch * (8 * followed + 16 * STARTS)),
+        memory_of=lambda batch: 9 * one.csr.n * config.threads + round(64 * topics**2 * batch * followed),
+        peers=lambda: [scipy(one, questions), python(one, questions)],
     )
 
 
-@peer("scipy + numpy intersect1d")
-def _scipy_pairs(one: Labelled, pairs: Callable[[int, int], list[Pair]]) -> Peer:
-    walk = one.by_matrices
-    return alone(pairs, lambda pair: np.intersect1d(*(walk(*topic) for topic in pair), assume_unique=True).tolist())
+def check(result: Any, count: int, wanted: Callable[[int], list[int]]) -> Checked:
+    """A sample of answers are the ascending lists that `wanted` gives; a peer's result is a list of lists."""
+    found = lists_in(result)
+    if len(found) != count:
+        return Checked(f"{len(found)} answers for {count} questions")
+    return check_sample(count, lambda b: "" if found[b] == wanted(b) else f"question {b} gets other nodes")
 
 
-@peer("Python dict and sets")
-def _python_pairs(one: Labelled, pairs: Callable[[int, int], list[Pair]]) -> Peer:
+def by_scipy(one: Labelled, question: Question) -> list[int]:
+    """What all topics of a question lead to, ascending."""
+    first, *others = (one.by_matrices(*topic) for topic in question)
+    return reduce(partial(np.intersect1d, assume_unique=True), others, first).tolist()
+
+
+def _scipy(one: Labelled, questions: Questions) -> Peer:
+    return alone(questions, partial(by_scipy, one))
+
+
+def _python(one: Labelled, questions: Questions) -> Peer:
     walk = one.by_dict()
-    return alone(pairs, lambda pair: sorted(walk(*pair[0]) & walk(*pair[1])))
+    return alone(questions, lambda question: sorted(set.intersection(*(walk(*topic) for topic in question))))
