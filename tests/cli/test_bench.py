@@ -23,7 +23,7 @@ from gpu_rag.graph.pagerank import prepare
 from gpu_rag.graph.pagerank.bench_reference import count_passes, solve_bytes, solve_exactly
 from gpu_rag.graph.pagerank.job import Options
 from gpu_rag.graph.pagerank.matrix import ScipyProduct, TorchProduct
-from gpu_rag.types import CSR, Ragged, TopK
+from gpu_rag.types import CSR, Ragged
 
 KEYS = {
     "op", "graph", "n", "m", "B", "damping", "hops", "k", "dims", "ms", "asked", "peer", "peer_ms", "ratio", "sampled",
@@ -33,11 +33,7 @@ KEYS = {
 TINY = ("--sizes", 300, "--batch", "1,20", "--rounds", 1, "--json")
 
 
-@pytest.fixture(autouse=True)
-def one_thread_and_a_small_copy(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(measure, "COPY_BYTES", 2**20)
-    monkeypatch.setattr(measure.Copy, "moved", 2**21)
+pytestmark = pytest.mark.usefixtures("small_bench")
 
 
 # --- the command -----------------------------------------------------------------------------------
@@ -173,85 +169,6 @@ def test_the_page(run, tmp_path):
 def test_bad_usage(arguments, run):
     result = run(*arguments)
     assert (result.status, result.out) == (2, "")
-
-
-# --- a wrong op is refused -------------------------------------------------------------------------
-
-right_pagerank, right_nearest, right_rrf = pagerank.personalized_pagerank, nearest.nearest, rrf.rrf
-
-
-def uniform_pagerank(graph, seeds, weights, **_):
-    return torch.full((seeds.batch, graph.n), 1 / graph.n)
-
-
-def loose_pagerank(graph, seeds, weights, **options):
-    return right_pagerank(graph, seeds, weights, **{**options, "tol": 1e-3})
-
-
-def last_row_unwritten(graph, seeds, weights, **options):
-    result = torch.empty(seeds.batch, graph.n)
-    result[:-1] = right_pagerank(graph, seeds, weights, **options)[:-1]
-    return result
-
-
-def unweighted_pagerank(graph, seeds, weights, **options):
-    return right_pagerank(graph, seeds, **options)
-
-
-def shifted_nearest(queries, base, k):
-    found = right_nearest(queries, base, k)
-    return TopK((found.ids + 1) % len(base), found.scores)
-
-
-def second_best_nearest(queries, base, k):
-    found = right_nearest(queries, base, k + 1)
-    return TopK(found.ids[:, 1:], found.scores[:, 1:])
-
-
-def unsorted_nearest(queries, base, k):
-    found = right_nearest(queries, base, k)
-    return TopK(found.ids.flip(1), found.scores.flip(1))
-
-
-def rank_from_zero(rankings, k, *, constants):
-    return right_rrf(rankings, k, constants=[c - 1 for c in constants])
-
-
-def one_ranking(rankings, k, *, constants):
-    return right_rrf(rankings[:1], k, constants=constants[:1])
-
-
-WRONG = [
-    (pagerank, "personalized_pagerank", uniform_pagerank),
-    (pagerank, "personalized_pagerank", loose_pagerank),
-    (pagerank, "personalized_pagerank", last_row_unwritten),
-    (pagerank, "personalized_pagerank", unweighted_pagerank),
-    (nearest, "nearest", shifted_nearest),
-    (nearest, "nearest", second_best_nearest),
-    (nearest, "nearest", unsorted_nearest),
-    (rrf, "rrf", rank_from_zero),
-    (rrf, "rrf", one_ranking),
-]
-
-
-@pytest.mark.parametrize(("module", "name", "wrong"), WRONG, ids=[wrong.__name__ for _, _, wrong in WRONG])
-def test_a_wrong_op_is_refused_and_not_timed(module, name, wrong, run, monkeypatch):
-    calls = []
-
-    def counted(*given, **options):
-        calls.append(1)
-        return wrong(*given, **options)
-
-    monkeypatch.setattr(module, name, counted)
-    op = "rrf" if module is rrf else module.__name__.split(".")[-2]
-    result = run("bench", op, "--peers", "--damping", "0.85", "--sizes", 300, "--batch", 20, "--rounds", 3, "--json")
-    assert result.status == 1
-    (row,) = result.document["rows"]
-    assert row["note"].startswith("refused: ")
-    measured = ("ms", "peer", "peer_ms", "ratio", "bytes", "pct_of_copy_bandwidth")
-    assert [row[key] for key in measured] == [None] * len(measured)
-    assert len(calls) == 1
-    assert "1 rows were refused" in result.err
 
 
 def test_a_wrong_peer_is_marked(run, monkeypatch):

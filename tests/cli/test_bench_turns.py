@@ -12,14 +12,9 @@ from gpu_rag.bench import measure
 from gpu_rag.bench import run as runner
 from gpu_rag.bench.case import MOST_ALONE, MOST_TILED, STARTS, Case, Checked, Config, Peer
 
+pytestmark = pytest.mark.usefixtures("small_bench")
 CPU = torch.device("cpu")
 CALL_S, QUESTION_S, COLD_S = 0.010, 0.002, 0.050  # of a call, of each of its questions, of the first after another's
-
-
-@pytest.fixture(autouse=True)
-def small_copy(monkeypatch):
-    monkeypatch.setattr(measure, "COPY_BYTES", 2**20)
-    monkeypatch.setattr(measure.Copy, "moved", 2**21)
 
 
 class Clock:
