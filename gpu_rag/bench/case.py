@@ -16,10 +16,12 @@ STARTS = 64  # places of the pool at which a round can start
 
 @dataclass(frozen=True)
 class Config:
-    """What to measure. sizes: nodes, vectors or items; graphs: kinds of generated graphs; index: an index folder whose
-    graph is measured, or None; generated: whether PageRank is measured on generated graphs too; hops: how far ego,
-    reach, intersect, paths and frontier go, empty for the usual number of each. Making one checks it: raises
-    UsageError."""
+    """The settings of a run. Raises UsageError where one is out of range.
+
+    sizes: nodes, vectors or items; graphs: kinds of generated graphs; index: an index folder whose graph is measured,
+    or None; generated: whether PageRank is measured on generated graphs too; hops: how far ego, reach, intersect, paths
+    and frontier go, empty for the usual number of each.
+    """
 
     sizes: tuple[int, ...]
     batches: tuple[int, ...]
@@ -49,7 +51,7 @@ class Config:
 
     @property
     def pool(self) -> int:
-        """How many questions are generated: those of the largest call from any start, twice: one is untimed."""
+        """Number of questions generated: those of the largest call from any start, twice: one is untimed."""
         return 2 * max(*self.batches, MOST_TILED) + STARTS
 
 

@@ -23,9 +23,9 @@ Name = TypeVar("Name", bound=Hashable)
 
 @dataclass(frozen=True)
 class Turn:
-    """What is timed: `run`, on other questions in every call and round.
+    """A call that is timed: `run`, on other questions in every call and round.
 
-    inputs(round, call): what a call is given, made before the clock starts. Call 0 is not timed: whoever was before has
+    inputs(round, call): the inputs of a call, made before the clock starts. Call 0 is not timed: whoever was before has
     left the caches full of other data. calls: timed ones of a round, fewer where they would take more than TURN_S.
     threads: those of torch in the meantime; None: as it is.
     """
@@ -38,7 +38,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Spent:
-    """Of one turn: milliseconds of a call on the clock, and of processor time of this process, all threads together:
+    """The cost of one turn: milliseconds of a call on the clock, and of processor time of all threads of this process:
     the mean of the `calls` timed in a round, and of that the median over the rounds."""
 
     ms: float
@@ -49,7 +49,7 @@ class Spent:
 def interleaved(
     turns: Mapping[Name, Turn], rounds: int, device: torch.device, say: Callable[[str], None]
 ) -> dict[Name, Spent]:
-    """What a call of each takes, over rounds in which all take their turn.
+    """The cost of a call of each, over rounds in which all take their turn.
 
     On a GPU the clock stops when the device has finished.
     """

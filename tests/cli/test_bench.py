@@ -208,6 +208,8 @@ def test_passes_are_those_of_the_run(monkeypatch):
     assert width == 16
     assert sum(passes.values()) == len(products)
     assert 15 < len(products) < 40  # 0.5^20 is 1e-6
+    in_place = count_passes(prepare(csr), seeds, weights, "numba", options, 2)[1]
+    assert 5 < sum(in_place.values()) < 40
 
 
 def test_steps_in_f16_are_passes_of_two_bytes(monkeypatch):

@@ -122,7 +122,7 @@ def _same_distances(result: Any, one: Given, b: int) -> bool:
 
 
 def _matrices(inputs: Inputs) -> Callable[[int, int], list[tuple[Any, list[list[int]]]]]:
-    """Of every question: scipy's CSR with the cost of a column as its entry, and the rows of each group's anchors."""
+    """Every question as scipy's CSR with the cost of a column as its entry, and the rows of each group's anchors."""
 
     def convert(one: Given) -> tuple[Any, list[list[int]]]:
         from scipy.sparse import csr_matrix

@@ -22,7 +22,7 @@ from gpu_rag.types import Ragged, TopK
 DIMS = 384
 DEGREE = 6  # out-edges of a vertex, as in the paper's graphs (5.87)
 FRONTIER = 20  # vertices of a question's frontier: the paper's top_k
-WORDS, ASKED_WORDS = 5, 4  # keywords of an edge and of a question
+WORDS, QUESTION_WORDS = 5, 4  # keywords of an edge and of a question
 VOCABULARY = 5000
 K = 20  # end vertices that the edge ranking is walked for
 CHECKED = 8  # questions that are computed again in f64
@@ -34,7 +34,7 @@ Exact = Callable[["Graph", int, Any], tuple[np.ndarray, np.ndarray]]  # one ques
 
 @dataclass(frozen=True)
 class Graph:
-    """Edges, the same in numpy's form, and the questions asked: vectors f32[P, DIMS], words i64[P, ASKED_WORDS],
+    """Edges, the same in numpy's form, and the questions: vectors f32[P, DIMS], words i64[P, QUESTION_WORDS],
     frontier i64[P, FRONTIER]. words_of: f32[E, VOCABULARY], keywords as 0 and 1."""
 
     edges: HopEdges
@@ -59,15 +59,15 @@ class Graph:
         """SIM of a question and some edges (None: all), by numpy and scipy."""
         rows = self.rows if edges is None else self.rows[edges]
         words = self.words_of if edges is None else self.words_of[edges]
-        asked = np.zeros(VOCABULARY, np.float32)
-        asked[self.words[question].numpy()] = 1
-        shared = (words @ asked).astype(dtype)
+        own = np.zeros(VOCABULARY, np.float32)
+        own[self.words[question].numpy()] = 1
+        shared = (words @ own).astype(dtype)
         vectors = self.edges.vectors.cpu().numpy()
         query = self.vectors[question].numpy().astype(dtype)
         dots = (
             (vectors.astype(dtype, copy=False) @ query)[rows] if edges is None else vectors[rows].astype(dtype) @ query
         )
-        return (shared / (WORDS + ASKED_WORDS - shared) + dots) / 2
+        return (shared / (WORDS + QUESTION_WORDS - shared) + dots) / 2
 
 
 def made(n: int, config: Config) -> Graph:
@@ -79,7 +79,7 @@ def made(n: int, config: Config) -> Graph:
     r, m, generator = np.random.default_rng(config.seed), n * DEGREE, seeded(config)
     base, vectors = unit_rows(n, DIMS, generator), unit_rows(config.pool, DIMS, generator)
     rows = r.integers(0, n, m)
-    words, own_words = _distinct(r, m, WORDS), _distinct(r, config.pool, ASKED_WORDS)
+    words, own_words = _distinct(r, m, WORDS), _distinct(r, config.pool, QUESTION_WORDS)
     ends = torch.arange(n + 1) * DEGREE, torch.from_numpy(r.integers(0, n, m)).int(), torch.from_numpy(rows).int()
     keywords = lists_of(torch.from_numpy(words).int(), device)
     indptr, target, numbers, vectors_of = (tensor.to(device) for tensor in (*ends, base))

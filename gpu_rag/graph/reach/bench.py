@@ -186,7 +186,7 @@ def check(result: Any, count: int, wanted: Callable[[int], list[int]]) -> Checke
 
 
 def by_scipy(one: Labelled, question: Question) -> list[int]:
-    """What all topics of a question lead to, ascending."""
+    """The nodes that all topics of a question lead to, ascending."""
     first, *others = (one.by_matrices(*topic) for topic in question)
     return reduce(partial(np.intersect1d, assume_unique=True), others, first).tolist()
 
