@@ -47,11 +47,9 @@ def peer(
     return named
 
 
-def alone(inputs: Callable[[int, int], Any], one: Callable[[Any], Any], note: str = "", **options: Any) -> Peer:
+def alone(inputs: Callable[[int, int], Any], one: Callable[[Any], Any], note: str = "") -> Peer:
     """A peer that takes one question at a time: `one` is called for each of the inputs."""
-    return Peer(
-        "", inputs, lambda given: [one(question) for question in given], note, most=MOST_ALONE, alone=True, **options
-    )
+    return Peer("", inputs, lambda given: [one(question) for question in given], note, most=MOST_ALONE, alone=True)
 
 
 def too_large(limit: int, what: str = "nodes") -> Peer:
