@@ -1,6 +1,6 @@
-"""A question before it is answered: who decides, how it is clarified, and how it is taken apart into sub-questions.
+"""A question before it is answered: clarified, and taken apart into a plan of sub-questions.
 
-By the model where it is capable and decides (`decider llm`), with the linguistic features of the question in the
+By the model where it is capable and decides (`Models.model_decides`), with the linguistic features of the question in the
 prompt; else, or where its plan cannot be used, by the rules of `text.rules.decomposition`.
 """
 
@@ -55,11 +55,6 @@ PLAN_SCHEMA = canonical_schema(
 )
 
 
-def model_decides(run: Run) -> bool:
-    """Whether planning and deciding are the model's: it is capable, and the decider is not similarity."""
-    return run.models.decides_by == "llm" and run.models.language_model.capable
-
-
 def is_question(text: str) -> bool:
     """Whether a text begins like a question: a question word, also behind a preposition, or an auxiliary."""
     words = _LETTERS.findall(text.casefold())[:2]
@@ -70,7 +65,7 @@ def is_question(text: str) -> bool:
 
 async def clarified(run: Run, question: str) -> str:
     """The question; rewritten by the model that decides, where it does not begin like one."""
-    if is_question(question) or not model_decides(run):
+    if is_question(question) or not run.models.model_decides:
         return question
     prompt = Prompt.read("gpu_rag.program.prompts", "clarify")
     fields = {"question": question}
@@ -85,7 +80,7 @@ async def clarified(run: Run, question: str) -> str:
 
 async def planned(run: Run, question: str) -> Plan:
     """The plan of a question, noted in the trace with who made it."""
-    made = await _by_model(run, question) if model_decides(run) else None
+    made = await _by_model(run, question) if run.models.model_decides else None
     plan, by = (plan_by_rules(question), "rules") if made is None else (made, "model")
     steps = (f"#{step.id} {step.question}{_after(step)}" for step in plan.steps)
     run.note(f"plan/{by}", 0, (f"subject: {plan.subject or 'not known'}", *steps))

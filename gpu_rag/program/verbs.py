@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from gpu_rag.methods.bubblerag.batched import BubbleVerbs
-from gpu_rag.methods.hoprag.batched import HopVerbs
 from gpu_rag.methods.hydrarag.batched import PathVerbs
 from gpu_rag.methods.hydrarag.web import WebVerbs
 from gpu_rag.program import ask as model
@@ -18,7 +16,7 @@ from gpu_rag.program.models import Models
 from gpu_rag.program.run import Run
 
 
-class Verbs(Run, HopVerbs, BubbleVerbs, KbVerbs, PathVerbs, WebVerbs):
+class Verbs(Run, KbVerbs, PathVerbs, WebVerbs):
     """The verbs of one question over one index. limit: how many passages `retrieve` is to return."""
 
     @property

@@ -17,7 +17,8 @@ __all__ = ["Params", "program", "retrieve"]  # without a model there is no dialo
 
 @dataclass(frozen=True)
 class Params(retriever.Params):
-    """Parameters of `higra-retriever`, for each sub-question. max_turns: calls to the Librarian before the forced answer."""
+    """Parameters of `higra-retriever`, for each sub-question; max_turns: calls to the Librarian before the forced
+    answer."""
 
     max_turns: int = 8
 

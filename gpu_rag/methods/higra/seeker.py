@@ -10,7 +10,7 @@ from itertools import product
 
 from gpu_rag.methods.higra.dialogue import Answered, Ask, Asks, Dialogue
 from gpu_rag.program.ask import ask
-from gpu_rag.program.questions import MAX_TOKENS_QUESTION, model_decides
+from gpu_rag.program.questions import MAX_TOKENS_QUESTION
 from gpu_rag.program.reader import Support, is_answer, read
 from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import Prompt
@@ -61,7 +61,7 @@ def first_asks(plan: Plan) -> Asks:
 
 async def next_action(run: Run, dialogue: Dialogue) -> Asks | Answered | None:
     """The next action; None where neither a question nor an answer is left, so that the dialogue must close."""
-    if model_decides(run):
+    if run.models.model_decides:
         action = await _by_model(run, dialogue)
         if not isinstance(action, Malformed):
             return action
@@ -71,7 +71,7 @@ async def next_action(run: Run, dialogue: Dialogue) -> Asks | Answered | None:
 
 async def last_answer(run: Run, dialogue: Dialogue) -> Answered | None:
     """The one forced answer that closes a dialogue; None where the findings do not tell."""
-    if not model_decides(run):
+    if not run.models.model_decides:
         draft = await read(run, dialogue.question, Support(dialogue.readable()))
         return None if draft.text is None else Answered(draft.text, ())
     reply = await ask(

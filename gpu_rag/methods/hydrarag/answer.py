@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from gpu_rag.methods.hydrarag.params import Params
 from gpu_rag.methods.hydrarag.schemas import PROMPTS, json_list, json_object
 from gpu_rag.methods.hydrarag.state import Analysis, Candidate, Chosen, Progress
-from gpu_rag.program.questions import model_decides
 from gpu_rag.program.reader import is_answer, passage_block, read_blocks
 from gpu_rag.program.verbs import Verbs
 from gpu_rag.text.prompts import Prompt
@@ -48,7 +47,7 @@ async def attempt(
     nodes = ranked_nodes(chosen, progress, verbs)
     if not chosen:
         return Attempt(None, False)
-    if model_decides(verbs):
+    if verbs.models.model_decides:
         return await _by_model(analysis, chosen, nodes, last, verbs, params)
     return await _by_rule(analysis, chosen, nodes, progress, last, verbs, params)
 

@@ -19,7 +19,6 @@ from gpu_rag.methods.hydrarag.schemas import NAME, PROMPTS, json_list, json_obje
 from gpu_rag.methods.hydrarag.state import Analysis, Candidate, Progress, Sources
 from gpu_rag.methods.hydrarag.subgraphs import QuestionGraph
 from gpu_rag.methods.hydrarag.wording import ShownPath
-from gpu_rag.program.questions import model_decides
 from gpu_rag.program.verbs import Verbs
 from gpu_rag.runtime.gather import gather
 from gpu_rag.text.normalise import normalise_name
@@ -142,7 +141,7 @@ async def _paths(
     analysis: Analysis, sentences: Sequence[Sentence], verbs: Verbs, params: Params
 ) -> list[tuple[Document, tuple[Triple, ...]]]:
     """The paths in some sentences, each once, with the document that says it."""
-    made = await _paths_by_model(analysis, sentences, verbs, params) if model_decides(verbs) else None
+    made = await _paths_by_model(analysis, sentences, verbs, params) if verbs.models.model_decides else None
     if made is None:
         made = [(s.document, (triple,)) for s in sentences for triple in triples_in(s)]
     once = {(document.where, steps): (document, steps) for document, steps in made}
