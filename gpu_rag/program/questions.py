@@ -1,7 +1,7 @@
 """A question before it is answered: clarified, and taken apart into a plan of sub-questions.
 
-By the model where it is capable and decides (`Models.model_decides`), with the linguistic features of the question in the
-prompt; else, or where its plan cannot be used, by the rules of `text.rules.decomposition`.
+By the model where it decides (`Models.model_decides`), with the linguistic features of the question in the prompt;
+else, or where its plan cannot be used, by the rules of `text.rules.decomposition`.
 """
 
 from __future__ import annotations
