@@ -260,7 +260,7 @@ def test_verify_finds(build: Callable[..., Path], name: str) -> None:
 
 @pytest.mark.parametrize("name", ["higra", "higra-no-refinement"])
 def test_the_profiles_hold_the_values_of_the_paper(name: str) -> None:
-    path = Path(__file__).resolve().parents[2] / "configs" / f"{name}.toml"
+    path = Path(__file__).resolve().parents[3] / "configs" / f"{name}.toml"
     chosen = make_settings(read_profile(path)).alignment
     assert (chosen.tau, chosen.min_samples, chosen.max_cluster, chosen.link_radius) == (0.15, 2, 20, 0.3)
     assert (chosen.confidence, chosen.theta, chosen.top_words) == (0.8, 100, 1000)
