@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
-from stage_bench import bench, benches  # noqa: F401
+from stage_bench import bench, benches, plant  # noqa: F401
 
-from gpu_rag.index import tables
 from gpu_rag.index.build import BuildReport, build_index
-from gpu_rag.index.folder import checksums
-from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.work import Sources
 from gpu_rag.methods.registry import all_layers
 from gpu_rag.models.llm.interface import LLM
@@ -62,36 +57,3 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     for module in (batches, core, rounds, service, streaming):
         monkeypatch.setattr(module, "perf_counter", lambda: made.now)
     return made
-
-
-Plant = Callable[[Path, str, str, Callable[[Any], None]], None]
-
-
-@pytest.fixture
-def plant() -> Plant:
-    """plant(index, stage, file, change): damage under redone checksums, as a bug in a layer would have left it.
-
-    change: alters the columns of a table (lists by name), or the arrays of a file, in place.
-    """
-
-    def damage(folder: Path, stage: str, file: str, change: Callable[[Any], None]) -> None:
-        manifest = Manifest.read(folder)
-        path = folder / manifest.stages[stage].folder / file
-        before = checksums(path.parent)
-        if path.suffix == ".parquet":
-            schema = pq.read_schema(path)
-            columns = tables.read_table(path, schema).to_pydict()
-            change(columns)
-            tables.write_table(path, schema, columns)
-        else:
-            arrays = {name: array.copy() for name, array in tables.read_arrays(path).items()}
-            change(arrays)
-            tables.write_arrays(path, arrays)
-        assert checksums(path.parent) != before, "the damage changed nothing"
-        manifest = manifest.with_stage(replace(manifest.stages[stage], files=checksums(path.parent)))
-        for other in manifest.stages.values():
-            inputs = {need: manifest.stages[need].output_hash for need in other.inputs}
-            manifest = manifest.with_stage(replace(other, inputs=inputs))
-        manifest.write(folder)
-
-    return damage

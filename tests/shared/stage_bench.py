@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from gpu_rag.index import tables
+from gpu_rag.index.folder import checksums
+from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.stage import Stage
 from gpu_rag.index.work import Silent, Sources, StageReport, Work
 from gpu_rag.models.llm.interface import LLM
@@ -112,3 +116,40 @@ def bench(tmp_path: Path) -> Bench:
 def benches(tmp_path: Path) -> Iterable[Bench]:
     """Endless fresh benches, for tests that draw many examples."""
     return (Bench(tmp_path / f"stages-{i}") for i in itertools.count())
+
+
+Plant = Callable[[Path, str, str, Callable[[Any], None]], None]
+
+
+@pytest.fixture
+def plant() -> Plant:
+    """plant(index, stage, file, change): damage under redone checksums, as a bug in a layer would have left it.
+
+    change: alters the columns of a table (lists by name), the arrays of a file, or a JSON document, in place.
+    """
+
+    def damage(folder: Path, stage: str, file: str, change: Callable[[Any], None]) -> None:
+        manifest = Manifest.read(folder)
+        path = folder / manifest.stages[stage].folder / file
+        before = checksums(path.parent)
+        if path.suffix == ".parquet":
+            schema = pq.read_schema(path)
+            columns = tables.read_table(path, schema).to_pydict()
+            change(columns)
+            tables.write_table(path, schema, columns)
+        elif path.suffix == ".json":
+            document = json.loads(path.read_text())
+            change(document)
+            path.write_text(json.dumps(document))
+        else:
+            arrays = {name: array.copy() for name, array in tables.read_arrays(path).items()}
+            change(arrays)
+            tables.write_arrays(path, arrays)
+        assert checksums(path.parent) != before, "the damage changed nothing"
+        manifest = manifest.with_stage(replace(manifest.stages[stage], files=checksums(path.parent)))
+        for other in manifest.stages.values():
+            inputs = {need: manifest.stages[need].output_hash for need in other.inputs}
+            manifest = manifest.with_stage(replace(other, inputs=inputs))
+        manifest.write(folder)
+
+    return damage

@@ -1,3 +1,3 @@
 """Fixtures of the stages of this method."""
 
-from stage_bench import bench  # noqa: F401
+from stage_bench import bench, plant  # noqa: F401
