@@ -12,7 +12,7 @@ from typing import Any
 from gpu_rag.program.ask import ask
 from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import Prompt
-from gpu_rag.text.replies import canonical_schema
+from gpu_rag.text.replies import canonical_schema, object_of
 from gpu_rag.text.rules.decomposition import MAX_STEPS, Plan, PlanStep, features, plan_by_rules, references
 from gpu_rag.text.rules.decomposition.words import AUX, QUESTION_WORDS
 from gpu_rag.text.rules.extraction.lexicon import PREPOSITIONS
@@ -20,38 +20,21 @@ from gpu_rag.types import Malformed
 
 _LETTERS = re.compile(r"[^\W\d_]+")  # "what's" is "what" and "s"
 MAX_TOKENS_QUESTION, MAX_TOKENS_PLAN = 128, 512
-QUESTION_SCHEMA = canonical_schema(
+QUESTION_SCHEMA = canonical_schema(object_of({"question": {"type": "string", "minLength": 3, "maxLength": 1000}}))
+_STEP = object_of(
     {
-        "type": "object",
-        "properties": {"question": {"type": "string", "minLength": 3, "maxLength": 1000}},
-        "required": ["question"],
-        "additionalProperties": False,
+        "id": {"type": "integer", "minimum": 1, "maximum": 99},
+        "subquestion": {"type": "string", "minLength": 3, "maxLength": 500},
+        "depends_on": {"type": "array", "items": {"type": "integer"}, "maxItems": MAX_STEPS},
     }
 )
 PLAN_SCHEMA = canonical_schema(
-    {
-        "type": "object",
-        "properties": {
+    object_of(
+        {
             "subject": {"type": "string", "maxLength": 200},
-            "plan": {
-                "type": "array",
-                "minItems": 1,
-                "maxItems": MAX_STEPS,
-                "items": {
-                    "type": "object",
-                    "properties": {
-                        "id": {"type": "integer", "minimum": 1, "maximum": 99},
-                        "subquestion": {"type": "string", "minLength": 3, "maxLength": 500},
-                        "depends_on": {"type": "array", "items": {"type": "integer"}, "maxItems": MAX_STEPS},
-                    },
-                    "required": ["id", "subquestion", "depends_on"],
-                    "additionalProperties": False,
-                },
-            },
-        },
-        "required": ["subject", "plan"],
-        "additionalProperties": False,
-    }
+            "plan": {"type": "array", "minItems": 1, "maxItems": MAX_STEPS, "items": _STEP},
+        }
+    )
 )
 
 

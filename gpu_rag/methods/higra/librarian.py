@@ -16,7 +16,7 @@ from gpu_rag.program.reader import Support, is_answer, passage_block, read
 from gpu_rag.program.run import Run
 from gpu_rag.text.keywords import keywords
 from gpu_rag.text.prompts import Prompt
-from gpu_rag.text.replies import canonical_schema
+from gpu_rag.text.replies import canonical_schema, object_of
 from gpu_rag.types import Evidence, Malformed, Path
 
 MAX_TOKENS = 256
@@ -26,16 +26,13 @@ _INTRODUCED = re.compile(r"^(?:the |my )?(?:short )?answer is:?\s+", re.IGNORECA
 _AFTERTHOUGHT = re.compile(r",\s+(?=(?:the|a|an|who|which|where|whose|and)\b)|(?<=[a-z0-9]{3})\.\s+", re.IGNORECASE)
 
 SCHEMA = canonical_schema(
-    {
-        "type": "object",
-        "properties": {
+    object_of(
+        {
             "evidence": {"type": "string", "maxLength": 600},
             "answers": {"type": "array", "items": {"type": "string", "maxLength": 200}, "maxItems": MAX_ANSWERS},
             "passages": {"type": "array", "items": {"type": "integer", "minimum": 1}, "maxItems": 15},
-        },
-        "required": ["evidence", "answers", "passages"],
-        "additionalProperties": False,
-    }
+        }
+    )
 )
 
 

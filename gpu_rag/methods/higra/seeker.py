@@ -14,7 +14,7 @@ from gpu_rag.program.questions import MAX_TOKENS_QUESTION
 from gpu_rag.program.reader import Support, is_answer, read
 from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import Prompt
-from gpu_rag.text.replies import canonical_schema
+from gpu_rag.text.replies import canonical_schema, object_of
 from gpu_rag.text.rules.decomposition import Plan, PlanStep, fill, references
 from gpu_rag.text.rules.decomposition.compare import decide
 from gpu_rag.types import Malformed
@@ -26,32 +26,20 @@ UNRESOLVED = (
     "\nYour last action was sent back: {questions}. The librarian does not know what #1 is. "
     "Replace every reference by the answer found.\n"
 )
+_ANSWER = {"type": "string", "maxLength": 500}
 _EVIDENCE = {"type": "array", "items": {"type": "integer", "minimum": 1}, "maxItems": 20}
+_QUESTION = {"type": "string", "minLength": 3, "maxLength": 500}
 ACTION_SCHEMA = canonical_schema(
-    {
-        "type": "object",
-        "properties": {
+    object_of(
+        {
             "action": {"enum": ["ask_librarian", "answer"]},
-            "subquestions": {
-                "type": "array",
-                "items": {"type": "string", "minLength": 3, "maxLength": 500},
-                "maxItems": MAX_ASKS,
-            },
-            "answer": {"type": "string", "maxLength": 500},
+            "subquestions": {"type": "array", "items": _QUESTION, "maxItems": MAX_ASKS},
+            "answer": _ANSWER,
             "evidence": _EVIDENCE,
-        },
-        "required": ["action", "subquestions", "answer", "evidence"],
-        "additionalProperties": False,
-    }
+        }
+    )
 )
-FINAL_SCHEMA = canonical_schema(
-    {
-        "type": "object",
-        "properties": {"answer": {"type": "string", "maxLength": 500}, "evidence": _EVIDENCE},
-        "required": ["answer", "evidence"],
-        "additionalProperties": False,
-    }
-)
+FINAL_SCHEMA = canonical_schema(object_of({"answer": _ANSWER, "evidence": _EVIDENCE}))
 
 
 def first_asks(plan: Plan) -> Asks:

@@ -20,7 +20,7 @@ from gpu_rag.models.llm.capability import is_capable
 from gpu_rag.models.set import pick_device
 from gpu_rag.settings import Settings
 from gpu_rag.text.prompts import Prompt
-from gpu_rag.text.replies import canonical_schema
+from gpu_rag.text.replies import canonical_schema, object_of
 from gpu_rag.text.rules.same_name import NameRules, numbers_differ
 from gpu_rag.types import JsonSchema, Request
 
@@ -196,10 +196,7 @@ def groups_schema(n: int) -> str:
     """Groups of two or more of the numbers 1 to n."""
     number = {"type": "integer", "minimum": 1, "maximum": n}
     group = {"type": "array", "items": number, "minItems": 2, "maxItems": n}
-    groups = {"type": "array", "items": group, "maxItems": n}
-    return canonical_schema(
-        {"type": "object", "properties": {"groups": groups}, "required": ["groups"], "additionalProperties": False}
-    )
+    return canonical_schema(object_of({"groups": {"type": "array", "items": group, "maxItems": n}}))
 
 
 def listed(entities: Sequence[Row], cluster: Sequence[int]) -> str:

@@ -22,7 +22,7 @@ from gpu_rag.methods.higra.tables import Row, Triple, read_rows, relation_row, w
 from gpu_rag.settings import Settings
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.prompts import Prompt
-from gpu_rag.text.replies import canonical_schema
+from gpu_rag.text.replies import canonical_schema, object_of
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
@@ -94,19 +94,12 @@ def _inferred(work: Work, entities: Sequence[Row]) -> tuple[dict[Triple, float],
 def relations_schema(n: int) -> str:
     """Relations between the numbers 1 to n."""
     number = {"type": "integer", "minimum": 1, "maximum": n}
-    relation = {
-        "type": "object",
-        "properties": {
+    relation = object_of(
+        {
             "source": number,
             "label": {"type": "string", "maxLength": 120},
             "target": number,
             "confidence": {"type": "number", "minimum": 0, "maximum": 1},
-        },
-        "required": ["source", "label", "target", "confidence"],
-        "additionalProperties": False,
-    }
-    relations = {"type": "array", "items": relation, "maxItems": 3 * n}
-    properties = {"relations": relations}
-    return canonical_schema(
-        {"type": "object", "properties": properties, "required": ["relations"], "additionalProperties": False}
+        }
     )
+    return canonical_schema(object_of({"relations": {"type": "array", "items": relation, "maxItems": 3 * n}}))
