@@ -21,29 +21,13 @@ from gpu_rag.methods.higra.rank import subgraph_scores
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.search import Ranking, nearest_rows, rankings, stacked
 from gpu_rag.runtime.step import batched
-from gpu_rag.settings.ranges import COUNT, DAMPING, NATURAL, RANK_CONSTANT, TOLERANCE, check_fields
+from gpu_rag.settings.ranges import COUNT, DAMPING, NATURAL, TOLERANCE, check_fields
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.text.linking import mentioned_names
 from gpu_rag.types import TopK
 
 TILE = 64
 SIMILARITIES = ("hybrid", "dense")
-
-
-@dataclass(frozen=True)
-class HigraSearch:
-    """Parameters of one search. similarity: hybrid (BM25 and cosine, fused by 1 / (constant + rank)) | dense (cosine).
-
-    depth: how many of each ranking are fused and returned, of relations and passages; n_entities: of entities.
-    """
-
-    similarity: str
-    n_entities: int
-    depth: int
-    constant: float
-
-    def __post_init__(self) -> None:
-        check_fields(self, similarity=SIMILARITIES, n_entities=COUNT, depth=COUNT, constant=RANK_CONSTANT)
 
 
 @dataclass(frozen=True)
@@ -60,35 +44,39 @@ class HigraFound:
 
 
 @batched(GRAPH)
-def higra_search(index: Index, queries: list[tuple[str, np.ndarray]], params: HigraSearch) -> list[HigraFound]:
-    """Entities, relations and passages by similarity to each text and its unit vector f32[D]."""
+def higra_search(
+    index: Index,
+    queries: list[tuple[str, np.ndarray]],
+    similarity: str,
+    n_entities: int,
+    depth: int,
+    constant: float,
+) -> list[HigraFound]:
+    """Entities, relations and passages by similarity to each text and its unit vector f32[D].
+
+    similarity: hybrid | dense. depth: how many of each ranking are fused and returned, of relations and passages;
+    n_entities: of entities.
+    """
     graph, texts = higra_graph(index), [text for text, _ in queries]
     vectors = stacked([vector for _, vector in queries], index.device)
-    entities, relations, passages = (
-        rankings(_similar(index, params, vectors, texts, stage, words, k))
-        for stage, words, k in (
-            ("higra_entity_vectors", graph.entity_bm25, params.n_entities),
-            ("higra_relation_vectors", graph.relation_bm25, params.depth),
-            ("passage_vectors", index.bm25, params.depth),
-        )
-    )
-    best = 2 / (params.constant + 1) if params.similarity == "hybrid" else 1.0
+
+    def search(stage: str, words: Bm25, k: int) -> list[Ranking]:
+        n = max(1, index.vectors(stage).shape[0])
+        k, width = min(k, n), min(max(k, depth), n)
+        found = on_host(nearest_rows(index, stage, vectors, k if similarity == "dense" else width))
+        if similarity == "hybrid":
+            ids, scores = words.search(texts, width)
+            by_words = TopK(torch.from_numpy(ids), torch.from_numpy(scores))
+            found = rrf([found, by_words], k, constants=[constant, constant])
+        return rankings(found)
+
+    entities = search("higra_entity_vectors", graph.entity_bm25, n_entities)
+    relations = search("higra_relation_vectors", graph.relation_bm25, depth)
+    passages = search("passage_vectors", index.bm25, depth)
+    best = 2 / (constant + 1) if similarity == "hybrid" else 1.0
     scaled = [Ranking(e.rows, tuple(score / best for score in e.scores)) for e in entities]
     named = [tuple(mentioned_names(text, graph.rows_by_name)) for text in texts]
     return [HigraFound(*row) for row in zip(scaled, relations, passages, named)]
-
-
-def _similar(
-    index: Index, params: HigraSearch, vectors: torch.Tensor, texts: Sequence[str], stage: str, words: Bm25, k: int
-) -> TopK:
-    n = max(1, index.vectors(stage).shape[0])
-    k, depth = min(k, n), min(max(k, params.depth), n)
-    dense = on_host(nearest_rows(index, stage, vectors, k if params.similarity == "dense" else depth))
-    if params.similarity == "dense":
-        return dense
-    ids, scores = words.search(texts, depth)
-    by_words = TopK(torch.from_numpy(ids), torch.from_numpy(scores))
-    return rrf([dense, by_words], k, constants=[params.constant, params.constant])
 
 
 @dataclass(frozen=True)

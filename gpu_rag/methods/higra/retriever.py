@@ -10,10 +10,10 @@ from functools import partial
 from itertools import chain
 
 from gpu_rag.methods.higra.batched import (
+    SIMILARITIES,
     HigraFound,
     HigraRank,
     HigraRanking,
-    HigraSearch,
     Seeded,
     higra_rank,
     higra_search,
@@ -24,7 +24,7 @@ from gpu_rag.program.ask import embed
 from gpu_rag.program.choose import choose
 from gpu_rag.program.reader import Support
 from gpu_rag.program.run import Run
-from gpu_rag.settings.ranges import COUNT, NATURAL, check_fields
+from gpu_rag.settings.ranges import COUNT, NATURAL, RANK_CONSTANT, check_fields
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Draft, Evidence, Path, Question
 
@@ -59,13 +59,9 @@ class Params:
     def __post_init__(self) -> None:
         check_fields(
             self, n_entities=COUNT, max_seeds=COUNT, fallback_seeds=NATURAL, n_relations=NATURAL, n_passages=NATURAL,
-            n_similar=NATURAL,
+            n_similar=NATURAL, similarity=SIMILARITIES, constant=RANK_CONSTANT,
         )  # fmt: skip
-        self.search(), self.rank()  # these check the others
-
-    def search(self) -> HigraSearch:
-        """The parameters of the search."""
-        return HigraSearch(self.similarity, self.n_entities, self.depth, self.constant)
+        self.rank()  # checks the others
 
     def rank(self) -> HigraRank:
         """The parameters of the fused ranking."""
@@ -77,7 +73,7 @@ async def find(run: Run, text: str, params: Params, limit: int = 0) -> Retrieval
     """HiGraRetriever on one question: n_passages to n_passages + n_similar passages, at least `limit` where there are
     so many, and n_relations relations."""
     (vector,) = await embed([text])
-    found = await higra_search((text, vector), params.search())
+    found = await higra_search((text, vector), params.similarity, params.n_entities, params.depth, params.constant)
     seeds = await _seeds(run, text, found, params) if params.graph_context else []
     ranking = await higra_rank(Seeded(tuple(seeds), found.relations.rows, found.passages.rows), params.rank())
     rows, scores = _reading_order(ranking, found, params, limit)
