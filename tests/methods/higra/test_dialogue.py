@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from answer_notes import noted, timeless
 
 import gpu_rag
 from gpu_rag.errors import UsageError
@@ -92,10 +92,6 @@ def run(
     return answer
 
 
-def notes(answer: Answer, verb: str) -> list[tuple[str, ...]]:
-    return [step.chosen for step in answer.trace if step.verb == verb]
-
-
 TWO_STEPS = plan("Halden Bridge", (1, "Who designed the Halden Bridge?", []), (2, "Where was #1 born?", [1]))
 
 
@@ -113,14 +109,14 @@ def test_a_dependent_step_is_asked_with_the_answer_in_it(index: gpu_rag.Index, f
     assert script.asked == ["Who designed the Halden Bridge?", "Where was Marta Orlo born?"]
     assert "of-phrase: the designer of the Halden Bridge" in script.seen["plan"][0]
     assert "answers: Marta Orlo" in script.seen["seeker"][0] and "[2]" not in script.seen["seeker"][0]
-    assert notes(answer, "plan/model") == [
+    assert noted(answer, "plan/model") == [
         (
             "subject: Halden Bridge",
             "#1 Who designed the Halden Bridge?",
             "#2 Where was #1 born?   (after #1)",
         )
     ]
-    assert notes(answer, "seeker/answer") == [("answer: Tamsin", "rests on: Where was Marta Orlo born?")]
+    assert noted(answer, "seeker/answer") == [("answer: Tamsin", "rests on: Where was Marta Orlo born?")]
     assert answer.evidence and answer.usage.malformed == 0
 
 
@@ -130,7 +126,7 @@ def test_independent_steps_go_in_one_call(index: gpu_rag.Index, fast: Any) -> No
     llm = ScriptedLLM(script)
     answer = run(index, fast, script, MEET, llm=llm)
     assert llm.batches == [1, 2, 1]  # the plan, both sub-questions, the Seeker
-    assert notes(answer, "ask_librarian") == [("turn 1 of 8", "Who was mayor of Kerling?", "Who founded Loss?")]
+    assert noted(answer, "ask_librarian") == [("turn 1 of 8", "Who was mayor of Kerling?", "Who founded Loss?")]
 
 
 def test_references_are_sent_back_once_and_then_left_out(index: gpu_rag.Index, fast: Any) -> None:
@@ -139,7 +135,7 @@ def test_references_are_sent_back_once_and_then_left_out(index: gpu_rag.Index, f
     )
     answer = run(index, fast, resolved)
     assert resolved.asked == ["Who designed the Halden Bridge?", "Where was Marta Orlo born?"]
-    assert notes(answer, "seeker/sent_back") == [("Where was #1 born?",)]
+    assert noted(answer, "seeker/sent_back") == [("Where was #1 born?",)]
     assert "was sent back: Where was #1 born?" in resolved.seen["seeker"][1]
     assert "was sent back" not in resolved.seen["seeker"][0] + resolved.seen["seeker"][2]
     assert answer.text == "Tamsin"
@@ -151,7 +147,7 @@ def test_references_are_sent_back_once_and_then_left_out(index: gpu_rag.Index, f
     never = Script({}, plan=TWO_STEPS, seeker=ask("Where was #1 born?"), final='{"answer": "Loss", "evidence": [1]}')
     answer = run(index, fast, never)
     assert never.asked == ["Who designed the Halden Bridge?"] and len(never.seen["seeker"]) == 2
-    assert answer.text == "Loss" and notes(answer, "seeker/forced_answer")
+    assert answer.text == "Loss" and noted(answer, "seeker/forced_answer")
 
 
 def test_an_empty_answer_is_asked_for_again_in_other_words(index: gpu_rag.Index, fast: Any) -> None:
@@ -163,7 +159,7 @@ def test_an_empty_answer_is_asked_for_again_in_other_words(index: gpu_rag.Index,
     answer = run(index, fast, script)
     assert len(script.asked) == 3 and answer.text == "Tamsin"
     assert "answers: none" in script.seen["seeker"][0]
-    assert notes(answer, "librarian")[0][1] == "answer: none"
+    assert noted(answer, "librarian")[0][1] == "answer: none"
 
 
 def test_what_was_asked_is_not_asked_again(index: gpu_rag.Index, fast: Any) -> None:
@@ -171,7 +167,7 @@ def test_what_was_asked_is_not_asked_again(index: gpu_rag.Index, fast: Any) -> N
     stuck = Script({first: ["Marta Orlo"], second: ["Tamsin"]}, plan=TWO_STEPS, seeker=ask(first.upper()))
     answer = run(index, fast, stuck)
     assert stuck.asked == [first, second] and answer.text == "Tamsin"  # by the rules, which go on with the plan
-    assert notes(answer, "seeker/rules")[0] == (
+    assert noted(answer, "seeker/rules")[0] == (
         "the model's action could not be used: it asks only what was asked before",
     )
     partly = Script({}, plan=TWO_STEPS, seeker=[ask(first, "Who was she?"), done("x", 1)])
@@ -187,7 +183,7 @@ def test_every_valid_answer_is_kept(index: gpu_rag.Index, fast: Any) -> None:
     )
     answer = run(index, fast, script)
     assert "answers: Marta Orlo; Piet Ruyven\n" in script.seen["seeker"][0]
-    assert answer.text == "Tamsin; Loss" and len(notes(answer, "seeker/answer")[0]) == 3
+    assert answer.text == "Tamsin; Loss" and len(noted(answer, "seeker/answer")[0]) == 3
 
 
 def test_the_last_turn_ends_in_one_forced_answer(index: gpu_rag.Index, fast: Any) -> None:
@@ -201,7 +197,7 @@ def test_the_last_turn_ends_in_one_forced_answer(index: gpu_rag.Index, fast: Any
     assert script.asked == ["Who designed the Halden Bridge?", "Who was it?", "Who was she?"]
     assert len(script.seen["seeker"]) == 2 and len(script.seen["final"]) == 1
     assert answer.text == "Tamsin"
-    assert notes(answer, "seeker/forced_answer") == [("answer: Tamsin", "rests on: Who was she?")]  # 99 is no finding
+    assert noted(answer, "seeker/forced_answer") == [("answer: Tamsin", "rests on: Who was she?")]  # 99 is no finding
     silent = Script({}, plan=TWO_STEPS, seeker=ask("Who was it?"), final='{"answer": "unknown", "evidence": []}')
     answer = run(index, fast, silent, max_turns=1)
     assert (answer.status, answer.text) == ("unsupported", None) and "seeker" not in silent.seen and answer.evidence
@@ -211,14 +207,14 @@ def test_malformed_replies_fall_back_to_the_rules_and_are_counted(index: gpu_rag
     knows = {"Who is the designer of the Halden Bridge?": ["Marta Orlo"], "Where was Marta Orlo born?": ["Tamsin"]}
     answer = run(index, fast, Script(knows, plan="no JSON", seeker='{"action": "sing"}'))
     assert answer.text == "Tamsin"
-    assert notes(answer, "plan/rules") and len(notes(answer, "seeker/rules")) == 2
+    assert noted(answer, "plan/rules") and len(noted(answer, "seeker/rules")) == 2
     assert answer.usage.malformed == 6  # the plan and both actions, each with one repair
     empty = Script(knows, plan="[]", seeker=[ask(), done("unknown"), done("Tamsin", 2)])
     answer = run(index, fast, empty)
-    assert answer.text == "Tamsin" and len(notes(answer, "seeker/rules")) == 2
+    assert answer.text == "Tamsin" and len(noted(answer, "seeker/rules")) == 2
     deaf = Script({}, plan=TWO_STEPS, librarian="?", seeker=done("Tamsin", 1))
     answer = run(index, fast, deaf)
-    assert notes(answer, "librarian")[0][1] == "answer: none" and answer.usage.malformed == 2
+    assert noted(answer, "librarian")[0][1] == "answer: none" and answer.usage.malformed == 2
 
 
 @pytest.mark.parametrize(
@@ -233,13 +229,13 @@ def test_malformed_replies_fall_back_to_the_rules_and_are_counted(index: gpu_rag
 )
 def test_a_plan_that_cannot_be_followed_is_refused(index: gpu_rag.Index, fast: Any, steps: Any) -> None:
     answer = run(index, fast, Script({}, plan=plan("x", *steps), seeker=done("Tamsin")))
-    assert notes(answer, "plan/refused") and notes(answer, "plan/rules")
+    assert noted(answer, "plan/refused") and noted(answer, "plan/rules")
 
 
 def test_only_what_does_not_begin_like_a_question_is_rewritten(index: gpu_rag.Index, fast: Any) -> None:
     script = Script({}, clarify='{"question": "Where was  Orlo born?"}', plan=TWO_STEPS, seeker=done("Tamsin"))
     answer = run(index, fast, script, "Marta Orlo's birthplace.")
-    assert notes(answer, "clarified") == [("Where was Orlo born?",)]
+    assert noted(answer, "clarified") == [("Where was Orlo born?",)]
     assert "Question: Where was Orlo born?" in script.seen["plan"][0]
     assert (answer.question, answer.text) == ("Marta Orlo's birthplace.", "Tamsin")
     for question in ("Where was she born?", "In which town was she born?", "Was she born?", "What's her town?"):
@@ -290,7 +286,7 @@ def test_rules_ask_once_more_then_by_description(index: gpu_rag.Index, fast: Any
     assert answer.text == "Tamsin"
     script, answer = by_rules(index, fast, {})
     assert script.asked[3:] == [f"{BORN} (asked for: {BORN})", BORN]  # its own retry, then the forced answer
-    assert (answer.status, answer.text) == ("unsupported", None) and notes(answer, "seeker/forced_answer")
+    assert (answer.status, answer.text) == ("unsupported", None) and noted(answer, "seeker/forced_answer")
 
 
 def test_rules_ask_for_each_of_several_answers(index: gpu_rag.Index, fast: Any) -> None:
@@ -305,7 +301,7 @@ def test_rules_ask_for_each_of_several_answers(index: gpu_rag.Index, fast: Any) 
     where = [f"Where was {name} born?" for name in ("Marta Orlo", "Piet Ruyven", "Anna Stroud")]
     assert script.asked[:4] == ["Who is the designer of the Halden Bridge?", *where]  # three variants, not four
     assert answer.text == "Tamsin; Loss"
-    assert len(notes(answer, "seeker/answer")[0]) == 3  # two findings had an answer
+    assert len(noted(answer, "seeker/answer")[0]) == 3  # two findings had an answer
 
 
 def test_rules_compare(index: gpu_rag.Index, fast: Any) -> None:
@@ -316,7 +312,7 @@ def test_rules_compare(index: gpu_rag.Index, fast: Any) -> None:
     script, answer = by_rules(
         index, fast, {**knows, "When was Ves Bridge built?": ["later"], question: ["x"]}, question
     )
-    assert answer.text == "x" and notes(answer, "seeker/forced_answer")  # no date: the model reads once more
+    assert answer.text == "x" and noted(answer, "seeker/forced_answer")  # no date: the model reads once more
 
 
 def test_a_whole_question_is_asked_once(index: gpu_rag.Index, fast: Any) -> None:
@@ -356,11 +352,6 @@ def telling(request: Request) -> str:
     return {"plan": TWO_STEPS, "final": '{"answer": "F", "evidence": []}'}.get(name, f"R{text}")
 
 
-def brief(answers: Sequence[Answer]) -> list[Answer]:
-    costs = {"llm_s": 0, "graph_s": 0, "embed_s": 0, "wall_s": 0}
-    return [replace(a, usage=replace(a.usage, **costs), trace=tuple(replace(s, s=0) for s in a.trace)) for a in answers]
-
-
 @pytest.mark.parametrize("capable", [True, False])
 def test_a_question_alone_is_that_question_in_any_batch(index: gpu_rag.Index, fast: Any, capable: bool) -> None:
     asked = [Question(f"q{i}", text) for i, text in enumerate(QUESTIONS)]
@@ -368,7 +359,7 @@ def test_a_question_alone_is_that_question_in_any_batch(index: gpu_rag.Index, fa
     def answers(questions: Sequence[Question], max_live: int, driver: str = "rounds") -> list[Answer]:
         settings = merge(fast, {"runtime": {"max_live": max_live, "driver": driver}})
         llm = ScriptedLLM(telling, capable=capable)
-        return brief(index.answer(list(questions), method="dual-agent", settings=settings, llm=llm))
+        return list(map(timeless, index.answer(list(questions), method="dual-agent", settings=settings, llm=llm)))
 
     together = answers(asked, 100)
     assert all(a.status != "failed" for a in together)
