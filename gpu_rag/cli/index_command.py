@@ -91,8 +91,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     from gpu_rag.api import build
     from gpu_rag.errors import UsageError
     from gpu_rag.index.saved_settings import remembered_settings
-    from gpu_rag.plan.compare import INDEX_KEYS
-    from gpu_rag.plan.files import read_plan
+    from gpu_rag.plan.compare import INDEX_KEYS, read_plan
 
     check_plan(options)
     if not (options.corpus or options.kg or options.skb or options.sources):

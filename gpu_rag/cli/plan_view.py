@@ -175,7 +175,7 @@ class Foretold:
     def __init__(self, out: Path, replies: Path):
         """Reads the plan beside `out`. Raises BadInput where that is no plan."""
         from gpu_rag.plan.answer_plan import KEYS, plan_path
-        from gpu_rag.plan.files import read_plan
+        from gpu_rag.plan.compare import read_plan
 
         self._path, self._files, self._bytes = plan_path(out), (out, replies), 0
         self._plan = read_plan(self._path, KEYS)
@@ -193,17 +193,18 @@ class Foretold:
         """{"plan": predicted against actual} for the ids asked in this run and what they cost, {} without a plan of
         these settings."""
         from gpu_rag.index.memory import peak_memory_bytes
+        from gpu_rag.plan.answer_plan import plain, predict
         from gpu_rag.plan.compare import compare_answers
 
         if self._plan is None or not asked:
             return {}
-        grown = self._held() - self._bytes
-        found = compare_answers(
-            self._plan, config, asked, usage, wall_s=wall_s, memory_bytes=peak_memory_bytes(), disk_bytes=grown
-        )
-        if found is None:
+        if self._plan["config"] != plain(config):
             say(f"{self._path} is of other settings: not compared")
-        return {"plan": found} if found is not None else {}
+            return {}
+        memory, grown = (self._plan["peak_memory_bytes"], peak_memory_bytes()), self._held() - self._bytes
+        predicted = predict(self._plan, asked)
+        found = compare_answers(predicted, usage, wall_s=wall_s, memory_bytes=memory, disk_bytes=grown)
+        return {"plan": found}
 
     def _held(self) -> int:
         return sum(file.stat().st_size for file in self._files if file.exists())

@@ -1,8 +1,9 @@
-"""What an answer job will cost: tokens and seconds by service, from questions that are really answered."""
+"""The cost of an answer job: tokens and seconds by service, from questions that are really answered."""
 
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +15,7 @@ from gpu_rag.errors import RequestFailed
 from gpu_rag.index.folder import canonical_json
 from gpu_rag.index.memory import peak_memory_bytes, reset_peak_memory
 from gpu_rag.jobs import STATUSES, row_of
-from gpu_rag.plan.files import read_plan, write_plan
-from gpu_rag.plan.sampling import EvenSample
+from gpu_rag.plan.compare import read_plan, write_plan
 from gpu_rag.types import Answer, Question, Reply
 
 DEFAULT_SAMPLE = 5
@@ -28,7 +28,7 @@ KEYS = ("per_question", "asked_ids", "config", "load_s", "first_use")
 
 
 def plan_path(answers: Path) -> Path:
-    """Where the plan of an answers file lies."""
+    """The plan of an answers file, beside it."""
     return answers.with_name(answers.name + ".plan.json")
 
 
@@ -38,7 +38,7 @@ def plain(config: Mapping[str, Any]) -> Any:
 
 
 def predict(plan: Mapping[str, Any], asked: Sequence[str]) -> dict[str, float]:
-    """What the questions with these ids cost by a plan. Those that the plan asked cost the LLM no time again."""
+    """The cost of the questions with these ids by a plan. Those that the plan answered cost the LLM no time again."""
     each, n = plan["per_question"], len(asked)
     n_new = len(set(asked) - set(plan["asked_ids"]))
     found: dict[str, float] = {name: round(each[name] * n) for name in (*COUNTS, "disk_bytes")}
@@ -60,7 +60,7 @@ def plan_answers(
 ) -> dict[str, Any]:
     """The plan of a job that answers `questions`, also written beside the answers file `out`; `kept`: answered before.
 
-    n_sample questions, spread evenly, are answered through the engine's reply cache, so the job does not ask them
+    n_sample questions, drawn at random, are answered through the engine's reply cache, so the job does not ask them
     again; questions that an earlier plan asked are not chosen. Retrieval of up to 64 questions tells how its cost
     falls in larger batches. `engine` must embed afresh (no vector cache), or embedding looks free.
     """
@@ -71,7 +71,7 @@ def plan_answers(
     before = set(earlier["asked_ids"]) if earlier is not None and earlier["config"] == config else set()
     pool = [q for q in questions if q.id not in before] or list(questions)
     seed = engine.settings.runtime.seed
-    sample, batch = _even(pool, n_sample, seed), _even(questions, N_RETRIEVED, seed)
+    sample, batch = _drawn(pool, n_sample, seed), _drawn(questions, N_RETRIEVED, seed)
     first = _Run.of(engine, method, sample, retrieval_only=True)
     load_s = time.perf_counter() - started - first.seconds()
     few = _Run.of(engine, method, sample, retrieval_only=True)
@@ -96,11 +96,9 @@ def plan_answers(
     return document
 
 
-def _even(questions: Sequence[Question], n: int, seed: int) -> list[Question]:
-    sample: EvenSample[Question] = EvenSample(n, seed)
-    for question in questions:
-        sample.add(question)
-    return sample.items()
+def _drawn(questions: Sequence[Question], n: int, seed: int) -> list[Question]:
+    """n of the questions, in their order."""
+    return [questions[i] for i in sorted(random.Random(seed).sample(range(len(questions)), min(n, len(questions))))]
 
 
 @dataclass
