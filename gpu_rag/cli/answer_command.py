@@ -9,7 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_rag.cli.options import add_limit, add_max_failures, add_settings, api_key, exceeds, say, settings_of
+from gpu_rag.cli.options import (
+    add_index,
+    add_limit,
+    add_max_failures,
+    add_report,
+    add_settings,
+    api_key,
+    exceeds,
+    say,
+    settings_of,
+)
 from gpu_rag.cli.plan_view import Foretold, add_plan, check_plan, comparison, plan_answers, without_vector_cache
 from gpu_rag.cli.progress import Bars
 from gpu_rag.errors import ModelError
@@ -27,16 +37,15 @@ EXAMPLE = "gpu-rag answer my-index questions.jsonl --method ppr --out answers.js
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    parser.add_argument("index", type=Path, metavar="DIR", help="the index folder")
-    parser.add_argument(
-        "questions", type=Path, metavar="QUESTIONS", help=".jsonl {id, question}, or an OpenAI batch file"
-    )
+    add_index(parser)
+    words = ".jsonl {id, question}, or an OpenAI batch file"
+    parser.add_argument("questions", type=Path, metavar="QUESTIONS", help=words)
     parser.add_argument("--method", required=True, metavar="M", help="a method, such as ppr or higra-agent")
     parser.add_argument("--out", required=True, type=Path, metavar="ANSWERS.jsonl", help="one durable row a question")
     parser.add_argument("--driver", choices=["rounds", "streaming"], help="how questions are driven (default rounds)")
     add_limit(parser)
     add_plan(parser, "questions", 5)
-    parser.add_argument("--report", type=Path, metavar="FILE.html", help="write costs and batches as one HTML file")
+    add_report(parser, "costs and batches")
     add_max_failures(parser, "5%")
     add_settings(parser)
 

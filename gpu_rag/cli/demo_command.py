@@ -62,7 +62,7 @@ def _silent(text: str) -> None:
 
 
 def _answer(engine: Any, rows: list[Any], show: Any) -> list[dict[str, Any]]:
-    from gpu_rag.cli.trace_text import story
+    from gpu_rag.cli.trace_text import trace_text
     from gpu_rag.evaluation.metrics import exact_match, token_f1
     from gpu_rag.jobs import row_of
 
@@ -72,7 +72,7 @@ def _answer(engine: Any, rows: list[Any], show: Any) -> list[dict[str, Any]]:
     for answer, row in zip(result.answers, rows):
         record = row_of(answer)
         record["gold"] = list(row.answers)
-        show(story(record, decisions=False, evidence=3))
+        show(trace_text(record, decisions=False, evidence=3))
         show(f"gold      {row.answers[0]}\n")
         done.append(record)
     em = sum(exact_match(a.text, r.answers) for a, r in zip(result.answers, rows)) / max(len(rows), 1)

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_rag.cli.options import (
+    add_index,
     add_limit,
     add_max_failures,
+    add_report,
     add_settings,
     api_key,
     exceeds,
@@ -34,24 +36,18 @@ EXAMPLE = "gpu-rag eval my-index questions.jsonl --method dense,bm25,hybrid,ppr 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    parser.add_argument("index", type=Path, metavar="DIR", help="the index folder")
-    parser.add_argument(
-        "questions", type=Path, metavar="QUESTIONS", help="questions with gold_ids, answers or answer_ids"
-    )
+    add_index(parser)
+    words = "questions with gold_ids, answers or answer_ids"
+    parser.add_argument("questions", type=Path, metavar="QUESTIONS", help=words)
     parser.add_argument("--method", default="dense,bm25,hybrid,ppr", metavar="M[,M...]", help="methods to compare")
     parser.add_argument("--retrieval-only", action="store_true", help="no language model: em and f1 are null")
-    parser.add_argument(
-        "--judge", action="store_true", help="let a model judge the answers too (eval.judge, or models.llm)"
-    )
-    parser.add_argument(
-        "--replies",
-        type=Path,
-        metavar="FILE.sqlite",
-        help="keep what models reply, and ask nothing twice; verdicts alone are kept beside --report",
-    )
+    words = "let a model judge the answers too (eval.judge, or models.llm)"
+    parser.add_argument("--judge", action="store_true", help=words)
+    words = "keep what models reply, and ask nothing twice; verdicts alone are kept beside --report"
+    parser.add_argument("--replies", type=Path, metavar="FILE.sqlite", help=words)
     add_limit(parser)
     parser.add_argument("--at", default="2,5,10", metavar="K,...", help="cut-offs of recall (default 2,5,10)")
-    parser.add_argument("--report", type=Path, metavar="FILE.html", help="write tables and plots as one HTML file")
+    add_report(parser, "tables and plots")
     add_max_failures(parser, "5%")
     add_settings(parser)
 
@@ -138,27 +134,21 @@ def _judge_of(options: argparse.Namespace, engine: Engine) -> AbstractContextMan
 
 def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) -> str:
     """The scores, their paired differences and what ran the graph ops, as text."""
-    from gpu_rag.report.evaluation import score_cell, shown_pairs
+    from gpu_rag.report.evaluation import difference_rows, score_rows
 
     methods = document["methods"]
     named = [*(f"recall@{k}" for k in at), "hit@1", "hit@5", "recall@20", "mrr", "hits@1", "answer_on_path"]
     named += ["answer_on_path_pruned", *([] if retrieval_only else ["em", "f1", "judge"])]
-    held = [name for name in dict.fromkeys(named) if any(e.get(name) is not None for e in methods.values())]
-    measures = held or [f"recall@{k}" for k in at]
-    scores = [
-        [m, *(score_cell(e, name) for name in measures), str(e["failed"]), f"{e['wall_s']:.2f}"]
-        for m, e in methods.items()
-    ]
+    measures = [name for name in dict.fromkeys(named) if any(e.get(name) is not None for e in methods.values())]
+    measures = measures or [f"recall@{k}" for k in at]
+    ends = [[str(entry["failed"]), f"{entry['wall_s']:.2f}"] for entry in methods.values()]
+    scores = [[*row, *end] for row, end in zip(score_rows(document, measures), ends)]
     parts = [
         f"{document['n']} questions; mean and 95 % bootstrap interval",
         table(scores, ["method", *measures, "failed", "wall s"]),
     ]
     if document["paired"]:
-        rows = []
-        pairs, which = shown_pairs(document)
-        for pair in pairs:
-            cells = [document["paired"][pair].get(name) for name in measures]
-            rows.append([pair, *(f"{c['diff']:+.3f} [{c['low']:+.3f}, {c['high']:+.3f}]" if c else "-" for c in cells)])
+        rows, which = difference_rows(document, measures)
         parts += [f"paired differences{which}", table(rows, ["methods", *measures])]
     if "judge" in document:
         parts.append(judge_line(document))

@@ -7,7 +7,18 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_rag.cli.options import add_max_failures, add_settings, api_key, exceeds, names, say, settings_of, table
+from gpu_rag.cli.options import (
+    add_list,
+    add_max_failures,
+    add_report,
+    add_settings,
+    api_key,
+    exceeds,
+    names,
+    say,
+    settings_of,
+    table,
+)
 from gpu_rag.cli.plan_view import add_plan, check_plan, compared_index, comparison, plan_index
 from gpu_rag.cli.progress import Bars
 from gpu_rag.report.accounts import graph_ops_line, joined_ops, workers_lines
@@ -25,65 +36,22 @@ FAILED = ("failed", "malformed", "truncated")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    parser.add_argument(
-        "corpus",
-        nargs="*",
-        type=Path,
-        metavar="CORPUS",
-        help="folder of .txt / .md, .jsonl(.gz), .parquet, BEIR folder, HotpotQA / 2Wiki / MuSiQue / HippoRAG json",
-    )
+    formats = "folder of .txt / .md, .jsonl(.gz), .parquet, BEIR folder, HotpotQA / 2Wiki / MuSiQue / HippoRAG json"
+    parser.add_argument("corpus", nargs="*", type=Path, metavar="CORPUS", help=formats)
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the index folder")
-    parser.add_argument(
-        "--openie",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="FILE",
-        help="ready entities and triples (repeatable)",
-    )
-    _add_sources(parser)
-    parser.add_argument(
-        "--for",
-        dest="methods",
-        metavar="METHOD,...",
-        help="build what these methods, or all, need (ppr; without a corpus the knowledge base alone)",
-    )
+    add_list(parser, "--openie", "FILE", "ready entities and triples")
+    add_list(parser, "--kg", "FILE", "knowledge graph: triples as .tsv(.gz), .nt(.gz) or .parquet")
+    add_list(parser, "--skb", "DIR", "semi-structured knowledge base: a folder of nodes and edges")
+    words = "a source with a name; KIND is kg, documents or web"
+    add_list(parser, "--source", "NAME=KIND:PATH", words, dest="sources", type=str)
+    words = "build what these methods, or all, need (ppr; without a corpus the knowledge base alone)"
+    parser.add_argument("--for", dest="methods", metavar="METHOD,...", help=words)
     parser.add_argument("--strict", action="store_true", help="stop at the first bad row")
     parser.add_argument("--fresh", action="store_true", help="build from nothing instead of resuming")
-    parser.add_argument(
-        "--report", type=Path, metavar="FILE.html", help="write stages, rates and rejects as one HTML file"
-    )
+    add_report(parser, "stages, rates and rejects")
     add_plan(parser, "passages", 64)
     add_max_failures(parser, "0")
     add_settings(parser)
-
-
-def _add_sources(parser: argparse.ArgumentParser) -> None:
-    """Knowledge graphs and bases, and names of sources."""
-    parser.add_argument(
-        "--kg",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="FILE",
-        help="knowledge graph: triples as .tsv(.gz), .nt(.gz) or .parquet (repeatable)",
-    )
-    parser.add_argument(
-        "--skb",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="DIR",
-        help="semi-structured knowledge base: a folder of nodes and edges (repeatable)",
-    )
-    parser.add_argument(
-        "--source",
-        action="append",
-        default=[],
-        dest="sources",
-        metavar="NAME=KIND:PATH",
-        help="a source with a name; KIND is kg, documents or web (repeatable)",
-    )
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
@@ -170,8 +138,7 @@ def _warn_of_another_extractor(before: dict[str, StageRecord], extractor: str) -
 
 def _document(report: BuildReport) -> dict[str, Any]:
     """What --json prints of a build."""
-    from gpu_rag.methods.higra.statistics import read_statistics
-    from gpu_rag.methods.hoprag.report import hop_statistics
+    from gpu_rag.methods.parts import parts
 
     document: dict[str, Any] = {name: report.count(name) for name in COUNTS}
     document["extraction"] = {
@@ -192,10 +159,8 @@ def _document(report: BuildReport) -> dict[str, Any]:
             for name, n in report.manifest.stages[stage].counts.items()
             if name != "rejects"
         }
-    if alignment := read_statistics(report.out, report.manifest):
-        document["alignment"] = alignment
-    if hops := hop_statistics(document["stages"]):
-        document["hops"] = hops
+    for module in parts("report"):
+        document.update(module.figures(report))
     return document
 
 
@@ -214,6 +179,8 @@ def _ran(stages: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _summary(document: dict[str, Any]) -> str:
+    from gpu_rag.methods.parts import parts
+
     per_thousand = max(document["passages"], 1) / 1000
     rows = []
     for name, stage in document["stages"].items():
@@ -221,10 +188,7 @@ def _summary(document: dict[str, Any]) -> str:
         rate = "" if stage["skipped"] else f"{stage['s'] / per_thousand:.2f}"
         memory = "" if stage["skipped"] else f"{stage['peak_memory_bytes'] / 2**20:,.0f}"
         rows.append([name, spent, rate, memory, f"{stage['llm_calls']:,}", f"{stage['generated_tokens']:,}"])
-    counts = ", ".join(
-        f"{document[name]:,} {name}"
-        for name in ("documents", "passages", "entities", "relations", "mentions", "rejects")
-    )
+    counts = ", ".join(f"{document[name]:,} {name}" for name in COUNTS)
     extraction = ", ".join(f"{n:,} {name}" for name, n in document["extraction"].items())
     lines = [
         table(rows, ["stage", "s", "s/1,000 passages", "peak MiB", "LLM calls", "tokens out"]),
@@ -236,16 +200,11 @@ def _summary(document: dict[str, Any]) -> str:
         f"index: {document['out']} ({document['wall_s']:.1f} s)",
     ]
     if "kb" in document:
-        held = ", ".join(
-            f"{document['kb'][name]:,} {name}" for name in ("nodes", "edges", "relations", "types", "links")
-        )
-        lines.insert(-1, f"knowledge base: {held}")
+        shown = ("nodes", "edges", "relations", "types", "links")
+        lines.insert(-1, "knowledge base: " + ", ".join(f"{document['kb'][name]:,} {name}" for name in shown))
         if "kb_name_vectors" not in document["stages"] and not document["passages"]:
             lines.append("no method can search this yet: run again with --for hybgrag or --for hydrarag")
-    if "alignment" in document:
-        entities, components = document["alignment"]["entities"], document["alignment"]["components"]
-        lines.insert(-1, f"alignment: {entities['before']:,} entities became {entities['semantic']:,}; ")
-        lines[-2] += f"connected components: {components['before']:,} became {components['after']:,}"
+    lines[-1:-1] = [line for module in parts("report") for line in module.summary(document)]
     if document["rejects"]:
         lines.append(f"rejected rows, with reasons: {document['out']}/rejects.jsonl")
     if "plan" in document:

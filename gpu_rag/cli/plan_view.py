@@ -212,9 +212,9 @@ class Foretold:
 
 def comparison(plan: Mapping[str, Any], what: str) -> str:
     """The table of a run that was planned. what: heads its first column, "stage" or "service"."""
-    from gpu_rag.report.plans import header, lines
+    from gpu_rag.report.runs import plan_header, plan_rows
 
-    return "\n".join(["predicted against actual", table(lines(plan), header(what))])
+    return "\n".join(["predicted against actual", table(plan_rows(plan), plan_header(what))])
 
 
 def _mib(n_bytes: float) -> str:

@@ -20,7 +20,7 @@ def _shortened(text: str, limit: int = 320) -> str:
     return flat if len(flat) <= limit else flat[: flat.rfind(" ", 0, limit)] + " ..."
 
 
-def story(row: dict[str, Any], *, decisions: bool = True, evidence: int | None = None) -> str:
+def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | None = None) -> str:
     """The text that `explain` and `ask` print. evidence: how many passages to show (default all)."""
     lines = [f"question  {row['question']}", f"method    {row['method']}"]
     if row["status"] == "answered":

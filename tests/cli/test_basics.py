@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpu_rag.cli import main as main_module
-from gpu_rag.cli.interrupts import held
-from gpu_rag.cli.main import COMMANDS, build_parser
+from gpu_rag.cli.main import COMMANDS, build_parser, late_interrupt
 from gpu_rag.errors import UsageError
 
 PATIENCE_S = 600  # for a process that ends by itself
@@ -309,15 +308,15 @@ def test_ctrl_c_waits_for_the_end_of_an_import_and_is_not_lost():
     steps = []
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        with held():
+        with late_interrupt():
             signal.raise_signal(signal.SIGINT)
             steps.append("ended")
         steps.append("never")
     assert steps == ["ended"]
-    with held():
+    with late_interrupt():
         steps.append("undisturbed")
     assert signal.getsignal(signal.SIGINT) is before
-    with pytest.raises(ImportError), held():
+    with pytest.raises(ImportError), late_interrupt():
         raise ImportError("as it was")
     assert signal.getsignal(signal.SIGINT) is before
 

@@ -1,14 +1,31 @@
-"""The section of the index report on HiGraAgent's graph: what alignment did, as the paper prints it."""
+"""HiGraAgent's graph in the report of a build: alignment in figures, as the paper prints it."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from gpu_rag.index.build import BuildReport
+from gpu_rag.methods.higra.statistics import read_statistics
 from gpu_rag.report.page import heading, stacked_bars, table
 
 
-def alignment_section(document: dict[str, Any]) -> list[str]:
-    """Tables and plots of `document["alignment"]`; nothing where the index has no such graph."""
+def figures(report: BuildReport) -> dict[str, Any]:
+    """{"alignment": ...} of the --json of a build; nothing where the index has no such graph."""
+    found = read_statistics(report.out, report.manifest)
+    return {"alignment": found} if found else {}
+
+
+def summary(document: dict[str, Any]) -> list[str]:
+    """The line that a build prints."""
+    if "alignment" not in document:
+        return []
+    names, parts = document["alignment"]["entities"], document["alignment"]["components"]
+    merged = f"alignment: {names['before']:,} entities became {names['semantic']:,}"
+    return [f"{merged}; connected components: {parts['before']:,} became {parts['after']:,}"]
+
+
+def section(document: dict[str, Any]) -> list[str]:
+    """Tables and plots of `document["alignment"]`."""
     found = document.get("alignment")
     if not found:
         return []

@@ -1,9 +1,10 @@
-"""The hop graph of an index in a report: what the HopRAG paper prints of its graphs, and how edges were matched."""
+"""HopRAG's graph in the report of a build: its figures as the paper prints them, and how edges were matched."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from gpu_rag.index.build import BuildReport
 from gpu_rag.report.page import heading, paragraph, table
 
 PAPER_DEGREE = 5.87  # edges a vertex in the paper
@@ -37,8 +38,19 @@ def hop_statistics(stages: dict[str, Any]) -> dict[str, float] | None:
     }
 
 
-def hop_section(document: dict[str, Any]) -> list[str]:
-    """The section of the page of `gpu-rag index`; nothing where no hop graph was built."""
+def figures(report: BuildReport) -> dict[str, Any]:
+    """{"hops": ...} of the --json of a build; nothing where no hop graph was built."""
+    found = hop_statistics({name: vars(stage) for name, stage in report.stages.items()})
+    return {"hops": found} if found else {}
+
+
+def summary(document: dict[str, Any]) -> list[str]:
+    """The build prints no line of its own for this graph."""
+    return []
+
+
+def section(document: dict[str, Any]) -> list[str]:
+    """The table of `document["hops"]`."""
     stages, found = document["stages"], document.get("hops")
     if found is None:
         return []
