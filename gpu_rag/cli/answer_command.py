@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from gpu_rag.cli.options import (
     say,
     settings_of,
 )
-from gpu_rag.cli.plan_view import Foretold, add_plan, check_plan, comparison, plan_answers, without_vector_cache
+from gpu_rag.cli.plan_view import PlannedAnswers, add_plan, check_plan, comparison, plan_answers, without_vector_cache
 from gpu_rag.cli.progress import Bars
 from gpu_rag.errors import ModelError
 from gpu_rag.jobs import AnswersFile, Tally, read_rows
@@ -69,18 +70,16 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         options.method, index.layers, str(index.path), index.manifest.sources
     )  # before a model is loaded or a file written
     replies = _beside(options.out, ".replies.sqlite")
-    foretold = Foretold(options.out, replies)
+    planned = PlannedAnswers(options.out, replies)
     engine = index.engine(
         without_vector_cache(settings) if options.plan else settings, replies=replies, api_key=api_key()
     )
-    try:
+    with closing(engine.models):
         if options.plan:
-            return plan_answers(options, engine, questions)
+            return 0, plan_answers(options, engine, questions)
         _write_rejects(_beside(options.out, ".rejects.jsonl"), rejects)
-        foretold.begin()
+        planned.begin()
         job = _answered(options, engine, questions, style)
-    finally:
-        engine.models.close()
     document = {**job.rows.document(), "asked": len(job.asked), "kept": job.kept, "rejects": len(rejects)}
     document.update(method=options.method, driver=settings.runtime.driver)
     document.update(wall_s=time.perf_counter() - started, out=str(options.out), batches=batch_sizes(job.stats))
@@ -89,7 +88,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     )
     if workers := engine.models.on_workers():
         document["workers"] = workers
-    document.update(foretold.compare(job.config, job.asked, job.new.usage, document["wall_s"]))
+    document.update(planned.compare(job.config, job.asked, job.new.usage, document["wall_s"]))
     if options.report:
         from gpu_rag.report.page import write
         from gpu_rag.report.runs import answer_page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import closing
 from typing import Any
 
 from gpu_rag.cli.options import add_index, add_settings, api_key, settings_of
@@ -32,10 +33,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         raise UsageError("the question is empty", expected="a question")
     index = Index.open(options.index)
     engine = index.engine(settings_of(options, index.manifest.settings), api_key=api_key())
-    try:
+    with closing(engine.models):
         (answer,) = engine.run(options.method, [Question("ask", options.question)]).answers
-    finally:
-        engine.models.close()
     row = row_of(answer)
     if not options.json:
         print(trace_text(row, decisions=options.explain))

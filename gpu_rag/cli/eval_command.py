@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,26 +69,23 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     if options.retrieval_only and (same := [f"{m} ranks as {RANKS_AS[m]}" for m in methods if m in RANKS_AS]):
         say(f"gpu-rag: --retrieval-only leaves out the dialogue: {', '.join(same)}")
     engine = index.engine(settings, replies=options.replies, api_key=api_key())
-    try:
-        with _judge_of(options, engine) as judge, Bars() as bars:
+    with closing(engine.models), _judge_of(options, engine) as judge, Bars() as bars:
 
-            def on_answer(method: str, answer: Any) -> None:
-                bars.start(method, len(rows), "questions")
-                bars.advance(1)
+        def on_answer(method: str, answer: Any) -> None:
+            bars.start(method, len(rows), "questions")
+            bars.advance(1)
 
-            def on_verdict(_: int, reply: Any) -> None:
-                bars.start("judge", None, "verdicts")
-                bars.advance(1)
-                bars.count_reply(reply)
+        def on_verdict(_: int, reply: Any) -> None:
+            bars.start("judge", None, "verdicts")
+            bars.advance(1)
+            bars.count_reply(reply)
 
-            engine.on_reply = bars.count_reply
-            if judge is not None:
-                judge.on_reply = on_verdict
-            comparison = compare(
-                engine, methods, rows, retrieval_only=options.retrieval_only, at=at, on_answer=on_answer, judge=judge
-            )
-    finally:
-        engine.models.close()
+        engine.on_reply = bars.count_reply
+        if judge is not None:
+            judge.on_reply = on_verdict
+        comparison = compare(
+            engine, methods, rows, retrieval_only=options.retrieval_only, at=at, on_answer=on_answer, judge=judge
+        )
     document = comparison.document
     document["rejects"] = len(rejects)
     if workers := engine.models.on_workers():

@@ -76,22 +76,18 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     for path in options.openie:
         if not path.is_file():
             raise UsageError("no such file of --openie", given=path, expected="a file of entities and triples")
+    sources = {key: getattr(options, key) for key in ("corpus", "openie", "kg", "skb", "sources", "strict")}
     if options.plan:
-        return plan_index(options, settings)
+        return 0, plan_index(options, settings, sources)
     plan = read_plan(options.out / "plan.json", INDEX_KEYS)
     before = {} if options.fresh else _stages(options.out)
     _warn_of_another_extractor(before, settings.index.extractor)
     with Bars() as bars:
         report = build(
-            options.corpus,
-            options.out,
+            out=options.out,
+            **sources,
             methods=None if options.methods is None else names(options.methods),
-            openie=options.openie,
-            kg=options.kg,
-            skb=options.skb,
-            sources=options.sources,
             settings=settings,
-            strict=options.strict,
             fresh=options.fresh,
             progress=bars,
             api_key=api_key(),

@@ -8,7 +8,7 @@ asked nothing. Papers call the share of correct answers by such a judge "accurac
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -133,10 +133,8 @@ def open_judge(engine: Engine, *, replies: Path | None = None, api_key: str | No
         of_judge = replace(engine.settings.models, llm=spec, capable=settings.judge_capable)
         workers = None if spec.startswith("http") else engine.models.open_workers  # a server is nobody's worker
         models = ModelSet(of_judge, replies, api_key=api_key, vllm=engine.settings.vllm, workers=workers)
-        try:
+        with closing(models):
             yield Judge(models.llm(), settings)
-        finally:
-            models.close()
     elif replies is None or isinstance(same, CachedLLM):
         yield Judge(same, settings)
     else:

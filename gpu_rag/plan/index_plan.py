@@ -191,7 +191,7 @@ def _tried(plan: _Plan, folder: Path) -> None:
             plan.found = run_trial(folder / f"asked-{number}", (lab, handful.half()), (lab, handful))
             plan.trials |= dict.fromkeys(asking, plan.found)
             plan.n_asked = len(handful.extracted)
-            if sum(cost.fresh for cost in plan.found.first.values()) >= min(N_FRESH, plan.n_asked):
+            if sum(cost.fresh for cost in plan.found.runs["first"].values()) >= min(N_FRESH, plan.n_asked):
                 break
     if len(layers) < len(job.layers):
         base = [job.layers[0], *(layer for layer in job.layers if layer.name.startswith("kb"))]
@@ -209,10 +209,10 @@ def _try_base(plan: _Plan, lab: Lab, folder: Path) -> None:
     plan.trials |= dict.fromkeys((layer.name for layer in lab.layers[1:]), trial)
     source = tables.read_table(folder / "full" / "kb" / "kb_edges.parquet", KB_EDGES)["source"].to_numpy()
     n = np.bincount(source, minlength=len(samples)) @ np.asarray([sample.times for sample in samples], float)
-    for sizes in (trial.small_sizes, trial.full_sizes):
+    for sizes in (trial.small, trial.full):
         sizes["stand-ins"] = max(sizes["nodes"] - plan.count.documents, 0)
         sizes["relations"] = sizes["kinds"]
-    plan.n_triples = int(trial.full_sizes["triples"])
+    plan.n_triples = int(trial.full["triples"])
     plan.kb = {"triples": round(n)}
     for name in ("nodes", "relations"):
         plan.kb[name] = round(_count(growth(*_points(trial, "triples", name), 0.0, 1.0), n))
@@ -220,7 +220,7 @@ def _try_base(plan: _Plan, lab: Lab, folder: Path) -> None:
 
 
 def _points(trial: Trial, by: str, name: str) -> tuple[float, float, float, float]:
-    small, full = trial.small_sizes, trial.full_sizes
+    small, full = trial.small, trial.full
     return small[by], small[name], full[by], full[name]
 
 
@@ -311,7 +311,7 @@ class _Plan:
                 stage = self._stage(layer, trial, sizes | (self.kb or {}) if layer.name.startswith("kb") else sizes)
                 fresh = max(stage.llm_calls - known, 0)
                 known -= stage.llm_calls - fresh
-                first = trial.first[layer.name]
+                first = trial.runs["first"][layer.name]
                 stage.s += fresh * first.report.llm_s / max(first.fresh, 1)
                 stage.llm_calls = fresh
             stage.s += self.count.s if layer.name == "passages" else 0.0
@@ -325,8 +325,8 @@ class _Plan:
         name, settings = layer.name, self.job.settings
         stage = StagePlan(_DRIVERS.get(name, "passages"))
         driver = "extracted_characters" if name in _EXTRACTED else stage.grows_with
-        n_small, n_full, n = (_size(s, driver) for s in (trial.small_sizes, trial.full_sizes, sizes))
-        first, small, full = trial.first[name], trial.small[name], trial.full[name]
+        n_small, n_full, n = (_size(s, driver) for s in (trial.small, trial.full, sizes))
+        first, small, full, *traced = (run[name] for run in trial.runs.values())
         stage.s = on_line(n_small, small.s, n_full, full.s, n)
         if name == "extraction" and settings.index.extractor == "import":
             stage.grows_with, stage.s = "the file of --openie", full.s  # which is read whole for any sample
@@ -334,13 +334,13 @@ class _Plan:
         stage.disk_bytes = round(on_line(n_small, small.disk_bytes, n_full, full.disk_bytes, n))
         if "embedder" in layer.roles(settings):
             stage.work_bytes = stage.disk_bytes  # blocks of vectors, beside the finished file
-        grown = trial.full_traced[name].memory_bytes - trial.small_traced[name].memory_bytes
+        grown = traced[1].memory_bytes - traced[0].memory_bytes
         stage.peak_memory_bytes = round(max(grown, 0) / max(n_full - n_small, 1) * n)
         if (pairs := self._pairs(name, trial, sizes)) is not None:
             stage.grows_with = "entities squared" if name == "synonyms" else "questions squared"
             stage.s += pairs / pairs_per_second(self.models.embedder().dim, settings.index.synonym_k + 1)
         by = "extracted" if name == "extraction" else "passages"
-        ratio = sizes[by] / max(trial.full_sizes[by], 1)
+        ratio = sizes[by] / max(trial.full[by], 1)
         stage.llm_calls = round(full.requests * ratio)
         for key in ("prompt_tokens", "cached_tokens", "generated_tokens", "failures"):
             setattr(stage, key, round(getattr(full.report, key) * ratio))
@@ -352,14 +352,14 @@ class _Plan:
             return sizes["entities"] ** 2
         if name != "hop_edges":
             return None
-        ratio, counts = sizes["passages"] / trial.full_sizes["passages"], trial.full["hop_questions"].counts
+        ratio, counts = sizes["passages"] / trial.full["passages"], trial.runs["full"]["hop_questions"].counts
         n_in, n_out = (counts[f"hop_{side}_questions"] * ratio for side in ("in", "out"))
         return 0.0 if max(n_in, n_out) > self.job.settings.hops.exact_limit else n_in * n_out
 
     def _statuses(self) -> dict[str, int]:
         """Passages of the trial by the status of their extraction."""
         trial = self.trials.get("extraction")
-        counts = trial.full["extraction"].counts if trial is not None else {}
+        counts = trial.runs["full"]["extraction"].counts if trial is not None else {}
         return {name.removeprefix("extraction_"): n for name, n in counts.items()}
 
     def _notes(self, sizes: Sizes, stages: Mapping[str, StagePlan]) -> list[str]:
@@ -371,7 +371,7 @@ class _Plan:
             notes.append(
                 f"synonyms: every name is compared with every other, {n} x {n} pairs, so its time is quadratic"
             )
-        if self.n_asked and self.trials["extraction"].full["extraction"].requests:
+        if self.n_asked and self.trials["extraction"].runs["full"]["extraction"].requests:
             least, ok = self.job.settings.index.min_yield, self._statuses().get("ok", 0)
             asked = f"{self.n_asked} passages"
             notes.append(f"the LLM was asked about {asked}; a server that takes more at once is faster than this")

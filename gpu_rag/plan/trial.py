@@ -175,37 +175,25 @@ def _write_passages(out: Path, rows: Sequence[Sampled]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Trial:
-    """The costs of stages on two samples.
+    """The costs of stages on two samples, of these sizes, in five runs.
 
     first: of the larger, as the first run in this process, with the LLM really asked; small, full: of both, warm;
-    small_traced, full_traced: their memory. small_sizes, full_sizes: of the samples.
+    small_traced, full_traced: their memory.
     """
 
-    first: dict[str, Cost]
-    small: dict[str, Cost]
-    full: dict[str, Cost]
-    small_traced: dict[str, Cost]
-    full_traced: dict[str, Cost]
-    small_sizes: Sizes
-    full_sizes: Sizes
+    runs: Mapping[str, Mapping[str, Cost]]
+    small: Sizes
+    full: Sizes
 
 
 def run_trial(folder: Path, small: tuple[Lab, Passages], full: tuple[Lab, Passages]) -> Trial:
-    """Runs the stages of two labs five times below `folder`."""
-
-    def costs(name: str, sample: tuple[Lab, Passages]) -> dict[str, Cost]:
-        lab, passages = sample
-        return lab.run(folder / name, passages.rows(), traced=name.endswith("_traced"))
-
-    return Trial(
-        costs("first", full),
-        costs("small", small),
-        costs("full", full),
-        costs("small_traced", small),
-        costs("full_traced", full),
-        sizes_of(folder / "small", small[1]),
-        sizes_of(folder / "full", full[1]),
-    )
+    """Runs the stages of two labs below `folder`."""
+    chosen = {"first": full, "small": small, "full": full, "small_traced": small, "full_traced": full}
+    runs = {
+        name: lab.run(folder / name, passages.rows(), traced=name.endswith("_traced"))
+        for name, (lab, passages) in chosen.items()
+    }
+    return Trial(runs, sizes_of(folder / "small", small[1]), sizes_of(folder / "full", full[1]))
 
 
 def sizes_of(folder: Path, passages: Passages) -> Sizes:

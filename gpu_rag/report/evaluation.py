@@ -192,8 +192,8 @@ def _scores_of(comparison: Comparison, rows: Sequence[QuestionRow], measure: str
     if measure in KB_MEASURES:
         return {method: scores[measure] for method, scores in comparison.scores.items()}
     scored = [bool(row.gold_ids if measure.startswith("recall@") else row.answers) for row in rows]
-    values = {method: iter(scores[measure]) for method, scores in comparison.scores.items()}
-    return {method: [next(found) if has else 0.0 for has in scored] for method, found in values.items()}
+    values = {method: iter(scores.get(measure, ())) for method, scores in comparison.scores.items()}
+    return {method: [next(found, 0.0) if has else 0.0 for has in scored] for method, found in values.items()}
 
 
 def _breakdowns(comparison: Comparison, rows: Sequence[QuestionRow], measure: str) -> list[str]:
