@@ -90,7 +90,7 @@ def open_models(
 
 
 def workers_of(settings: Settings) -> OpenWorkers | None:
-    """What opens the workers that the settings ask for; None where models run in this process."""
+    """The function that opens the workers that the settings ask for; None where models run in this process."""
     if settings.scale.address == "none":
         return None
     from gpu_rag.cluster import open_workers
@@ -108,14 +108,14 @@ def sources_of(
     sources: Sequence[str] = (),
     strict: bool = False,
 ) -> Sources:
-    """What `build` is given, as its stages take it. Raises BadInput and UsageError for names that cannot be."""
+    """The sources that `build` is given, as its stages take them. Raises BadInput, and UsageError for wrong names."""
     named = all_sources(_paths(kg), _paths(skb), [named_source(text) for text in sources])
     documents = tuple(source.path for source in named if source.kind == "documents")
     return Sources((*_paths(corpus), *documents), _paths(openie), strict, out / "merges.jsonl", named)
 
 
 def default_methods(sources: Sources) -> tuple[str, ...]:
-    """What an index is built for where nobody says: ppr; nothing but the knowledge base where there is no corpus."""
+    """The methods where none is named: ppr; none, so the knowledge base alone, where there is no corpus."""
     return ("ppr",) if sources.corpus or not sources.named else ()
 
 
@@ -157,11 +157,11 @@ class Index(opened.Index):
     ) -> list[Answer]:
         """Answers questions (texts or Question objects), in order. limit: passages retrieved a question."""
         given = [questions] if isinstance(questions, (str, Question)) else list(questions)
-        asked = [q if isinstance(q, Question) else Question(f"q{i}", q) for i, q in enumerate(given, 1)]
-        check_unique(asked)
+        chosen = [q if isinstance(q, Question) else Question(f"q{i}", q) for i, q in enumerate(given, 1)]
+        check_unique(chosen)
         engine = self.engine(settings, llm=llm)
         with closing(engine.models):
-            return engine.run(method, asked, limit=limit, retrieval_only=retrieval_only).answers
+            return engine.run(method, chosen, limit=limit, retrieval_only=retrieval_only).answers
 
     def to_pyg(self) -> Any:
         """This index as torch_geometric.data.HeteroData; kinds and attributes are those of `index.hetero`.

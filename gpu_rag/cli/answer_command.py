@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         _write_rejects(_beside(options.out, ".rejects.jsonl"), rejects)
         planned.begin()
         job = _answered(options, engine, questions, style)
-    document = {**job.rows.document(), "asked": len(job.asked), "kept": job.kept, "rejects": len(rejects)}
+    document = {**job.rows.document(), "asked": len(job.ids), "kept": job.kept, "rejects": len(rejects)}
     document.update(method=options.method, driver=settings.runtime.driver)
     document.update(wall_s=time.perf_counter() - started, out=str(options.out), batches=batch_sizes(job.stats))
     document.update(
@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     )
     if workers := engine.models.on_workers():
         document["workers"] = workers
-    document.update(planned.compare(job.config, job.asked, job.new.usage, document["wall_s"]))
+    document.update(planned.compare(job.config, job.ids, job.new.usage, document["wall_s"]))
     if options.report:
         from gpu_rag.report.page import write
         from gpu_rag.report.runs import answer_page
@@ -104,13 +104,13 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
 
 @dataclass
 class _Job:
-    """What a job did. rows: all of its questions; new: those asked in this run."""
+    """The outcome of a job. rows: all of its questions; new: the questions `ids` of this run."""
 
     config: dict[str, Any]
     rows: Tally = field(default_factory=Tally)
     new: Tally = field(default_factory=Tally)
     stats: RunStats = field(default_factory=RunStats)
-    asked: list[str] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
     kept: int = 0
 
 
@@ -127,7 +127,7 @@ def _answered(options: argparse.Namespace, engine: Engine, questions: list[Quest
         for row in answers.set_aside(todo, options.method, engine.config_hash(options.method)):
             job.rows.add(row)
         todo = [question for question in todo if not journal.is_set_aside(question.id)]
-        job.asked = [question.id for question in todo]
+        job.ids = [question.id for question in todo]
         bars.start("questions", len(todo), "questions")
 
         def take(answer: Answer) -> None:
@@ -152,10 +152,10 @@ def _answered(options: argparse.Namespace, engine: Engine, questions: list[Quest
 
 
 def batch_sizes(stats: Any) -> dict[str, Any]:
-    """How well calls were batched, a verb each."""
+    """The calls and batches of each step."""
     return {
-        verb: {"calls": s.n_calls, "batches": s.n_batches, "largest": s.largest_batch, "s": s.s}
-        for verb, s in stats.verbs.items()
+        step: {"calls": s.n_calls, "batches": s.n_batches, "largest": s.largest_batch, "s": s.s}
+        for step, s in stats.verbs.items()
     }
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gpu_rag.evaluation.judge import Judge
 
 HELP = "Score methods on questions with gold passages or answers, with bootstrap intervals."
-RANKS_AS = {"dual-agent": "hybrid", "higra-agent": "higra-retriever"}  # where no dialogue is held
+RANKS_AS = {"dual-agent": "hybrid", "higra-agent": "higra-retriever"}  # where there is no dialogue
 EXAMPLE = "gpu-rag eval my-index questions.jsonl --method dense,bm25,hybrid,ppr --retrieval-only"
 
 
@@ -108,9 +108,9 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     if exceeds(options.max_failures, failed, len(methods) * len(rows) + len(rejects)):
         say(f"gpu-rag: {failed} failures, above --max-failures {options.max_failures}")
         return 3, document
-    lost, asked = unread(document)
-    if lost and exceeds(options.max_failures, lost, asked):
-        say(f"gpu-rag: {lost} of {asked} answers have no verdict, above --max-failures {options.max_failures}")
+    lost, n_judged = unread(document)
+    if lost and exceeds(options.max_failures, lost, n_judged):
+        say(f"gpu-rag: {lost} of {n_judged} answers have no verdict, above --max-failures {options.max_failures}")
         return 3, document
     return 0, document
 

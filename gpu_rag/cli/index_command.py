@@ -122,7 +122,7 @@ def _stages(folder: Path) -> dict[str, StageRecord]:
 
 
 def _warn_of_another_extractor(before: dict[str, StageRecord], extractor: str) -> None:
-    """Whoever adds a layer and forgets --openie is told that the entities will be others."""
+    """Warns that entities will be others, as where a stage is added and --openie forgotten."""
     used = before["extraction"].params.get("extractor") if "extraction" in before else None
     if used is not None and used != extractor:
         again = "--openie FILE" if used == "import" else f"--set index.extractor={used}"
@@ -133,7 +133,7 @@ def _warn_of_another_extractor(before: dict[str, StageRecord], extractor: str) -
 
 
 def _document(report: BuildReport) -> dict[str, Any]:
-    """What --json prints of a build."""
+    """The --json document of a build."""
     from gpu_rag.methods.parts import parts
 
     document: dict[str, Any] = {name: report.count(name) for name in COUNTS}
@@ -161,7 +161,7 @@ def _document(report: BuildReport) -> dict[str, Any]:
 
 
 def _idle(stages: dict[str, dict[str, Any]]) -> list[str]:
-    """How long the LLM had nothing to do in each stage that asked it."""
+    """The share of time without an LLM request, of each stage that sends some."""
     shares = [
         f"{name} {100 * (1 - s['llm_s'] / s['s']):.1f} % of {s['s']:.1f} s" for name, s in stages.items() if s["llm_s"]
     ]
@@ -169,7 +169,7 @@ def _idle(stages: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _ran(stages: dict[str, dict[str, Any]]) -> list[str]:
-    """What ran the graph ops of the stages that ran now, where there were any."""
+    """The implementations of the graph ops of this run, where there were any."""
     ops = joined_ops(stage["graph_ops"] for stage in stages.values())
     return [f"graph ops: {graph_ops_line(ops)}"] if ops else []
 

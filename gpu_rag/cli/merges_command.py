@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
-    """Edits where asked to, then lists."""
+    """Makes the edits that the options name, then lists."""
     from gpu_rag.errors import MissingLayer
     from gpu_rag.index.index import Index
     from gpu_rag.methods.parts import part

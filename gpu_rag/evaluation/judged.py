@@ -60,7 +60,7 @@ def check_rows(rows: Sequence[QuestionRow]) -> None:
 
 
 def _claim(answer: Answer, row: QuestionRow) -> Claim | float:
-    """What is to be judged, or the score where a rule settles it."""
+    """The claim to be judged, or the score where a rule settles it."""
     if answer.status != "answered" or answer.text is None or not answer.text.strip():
         return 0.0
     if exact_match(answer.text, row.answers):

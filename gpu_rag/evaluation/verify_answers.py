@@ -26,7 +26,7 @@ _MOST_NAMED = 5  # citations listed for one span that the corpus does not have
 
 @dataclass(frozen=True)
 class Difference:
-    """Where a row of answers says something else than the index or the corpus. where: "row", "evidence 2", ..."""
+    """A place where a row of answers differs from the index or the corpus. where: "row", "evidence 2", ..."""
 
     id: str
     where: str
@@ -50,7 +50,7 @@ class AnswerChecker:
         self._spans: dict[str, dict[tuple[int, int, str], list[tuple[str, str]]]] = {}
 
     def check(self, raw: Row, row: Row) -> Iterator[Difference]:
-        """What differs in one row. raw: as it stands in the file; row: the plain row in it (`jobs.read_pairs`)."""
+        """The differences of one row. raw: as it stands in the file; row: the plain row in it (`jobs.read_pairs`)."""
         self.n_rows += 1
         id = row["id"]
         yield from (Difference(id, "row", what) for what in self._row(raw, row))

@@ -35,10 +35,10 @@ def plain(config: Mapping[str, Any]) -> Any:
     return json.loads(canonical_json(config))
 
 
-def predict(plan: Mapping[str, Any], asked: Sequence[str]) -> dict[str, float]:
+def predict(plan: Mapping[str, Any], ids: Sequence[str]) -> dict[str, float]:
     """The cost of the questions with these ids by a plan. Those that the plan answered cost the LLM no time again."""
-    each, n = plan["per_question"], len(asked)
-    n_new = len(set(asked) - set(plan["asked_ids"]))
+    each, n = plan["per_question"], len(ids)
+    n_new = len(set(ids) - set(plan["asked_ids"]))
     found: dict[str, float] = {name: round(each[name] * n) for name in (*COUNTS, "disk_bytes")}
     found.update({name: each[name] * (n_new if name == "llm_s" else n) for name in (*SECONDS, "other_s")})
     if n:

@@ -302,7 +302,7 @@ class _Plan:
         return {name: growth(*_points(self.found, by, name), *exponent) for name, (by, *exponent) in _GROWTH.items()}
 
     def _stages(self, sizes: Sizes) -> dict[str, StagePlan]:
-        skipped, held = self.job.up_to_date(), memory_bytes()
+        skipped, before = self.job.up_to_date(), memory_bytes()
         known = self.models.n_cached() if self.n_asked and not self.job.fresh else 0
         stages: dict[str, StagePlan] = {}
         for layer in self.job.layers:
@@ -315,7 +315,7 @@ class _Plan:
                 stage.s += fresh * first.report.llm_s / max(first.fresh, 1)
                 stage.llm_calls = fresh
             stage.s += self.count.s if layer.name == "passages" else 0.0
-            stage.peak_memory_bytes += held
+            stage.peak_memory_bytes += before
             stage.skipped = layer.name in skipped
             stages[layer.name] = stage
         return stages

@@ -88,8 +88,8 @@ def answer_page(document: dict[str, Any], failed: Sequence[dict[str, Any]]) -> s
     ]
     seconds = {"LLM": usage["llm_s"], "embedding": usage["embed_s"], "graph and search": usage["graph_s"]}
     batches = [
-        [verb, b["calls"], b["batches"], f"{b['calls'] / max(b['batches'], 1):,.1f}", b["largest"], f"{b['s']:.2f}"]
-        for verb, b in document["batches"].items()
+        [step, b["calls"], b["batches"], f"{b['calls'] / max(b['batches'], 1):,.1f}", b["largest"], f"{b['s']:.2f}"]
+        for step, b in document["batches"].items()
     ]
     failures = [[row["id"], row["error"]["type"], row["error"]["message"]] for row in failed]
     sections = [
@@ -101,7 +101,7 @@ def answer_page(document: dict[str, Any], failed: Sequence[dict[str, Any]]) -> s
         *_plan_section(document, "service"),
         *account_sections(document),
         heading("Batches of this run"),
-        table(["verb", "calls", "batches", "mean batch", "largest", "s"], batches),
+        table(["step", "calls", "batches", "mean batch", "largest", "s"], batches),
         heading("Failures"),
         table(["id", "error", "message"], failures) if failures else paragraph("None.", "dim"),
     ]
