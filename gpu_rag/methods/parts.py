@@ -16,7 +16,7 @@ def parts(file: str) -> list[Any]:
     """The modules called `file`, of each method that has one, in the order of the methods' names.
 
     explain: `WORDS`, step name -> words. report: `figures(report)`, what a method adds to the --json of a build,
-    `summary(document)`, lines of text, and `section(document)`, a part of the report page. relations: `stated(index)`,
+    `summary(document)`, lines of text, and `section(document, page)`, a part of the report. relations: `stated(index)`,
     (subject, label, object, passages) of relations that only the method has.
     """
     packages = sorted(found.name for found in pkgutil.iter_modules(methods.__path__) if found.ispkg)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpu_rag.methods.parts import parts
+from gpu_rag.report import page as drawing
 from gpu_rag.report.accounts import account_sections
 from gpu_rag.report.page import heading, page, paragraph, stacked_bars, table
 
@@ -46,7 +47,7 @@ def index_page(document: dict[str, Any], rejects: Sequence[dict[str, Any]]) -> s
         *_plan_section(document, "stage"),
         heading("Extraction"),
         _extraction(document["extraction"]),
-        *(part for module in parts("report") for part in module.section(document)),
+        *(part for module in parts("report") for part in module.section(document, drawing)),
         heading("Rejected rows"),
         _rejects(rejects),
     ]

@@ -6,7 +6,6 @@ from typing import Any
 
 from gpu_rag.index.build import BuildReport
 from gpu_rag.methods.higra.statistics import read_statistics
-from gpu_rag.report.page import heading, stacked_bars, table
 
 
 def figures(report: BuildReport) -> dict[str, Any]:
@@ -24,20 +23,20 @@ def summary(document: dict[str, Any]) -> list[str]:
     return [f"{merged}; connected components: {parts['before']:,} became {parts['after']:,}"]
 
 
-def section(document: dict[str, Any]) -> list[str]:
-    """Tables and plots of `document["alignment"]`."""
+def section(document: dict[str, Any], page: Any) -> list[str]:
+    """Tables and plots of `document["alignment"]`. page: `report.page`, which draws them."""
     found = document.get("alignment")
     if not found:
         return []
     return [
-        heading("Alignment"),
-        table(["", "before", "after"], _rows(found)),
-        table(["entities", "number", "fewer than names", "fewer than in passages"], _steps(found)),
-        stacked_bars("entities after each step", _bars(found["entities"]), "entities"),
-        stacked_bars(
+        page.heading("Alignment"),
+        page.table(["", "before", "after"], _rows(found)),
+        page.table(["entities", "number", "fewer than names", "fewer than in passages"], _steps(found)),
+        page.stacked_bars("entities after each step", _bars(found["entities"]), "entities"),
+        page.stacked_bars(
             "entities by degree (relations at an entity)", _binned(found["distributions"]["degree"]), "entities"
         ),
-        stacked_bars(
+        page.stacked_bars(
             "entities by the passages they are linked to",
             _binned(found["distributions"]["passages_an_entity"]),
             "entities",

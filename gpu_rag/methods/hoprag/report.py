@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from gpu_rag.index.build import BuildReport
-from gpu_rag.report.page import heading, paragraph, table
 
 PAPER_DEGREE = 5.87  # edges a vertex in the paper
 MODES = {
@@ -49,8 +48,8 @@ def summary(document: dict[str, Any]) -> list[str]:
     return []
 
 
-def section(document: dict[str, Any]) -> list[str]:
-    """The table of `document["hops"]`."""
+def section(document: dict[str, Any], page: Any) -> list[str]:
+    """The table of `document["hops"]`. page: `report.page`, which draws it."""
     stages, found = document["stages"], document.get("hops")
     if found is None:
         return []
@@ -66,4 +65,8 @@ def section(document: dict[str, Any]) -> list[str]:
         ["out-questions whose match was carried over", f"{stages['hop_edges']['reused']:,}"],
     ]
     said = [text for name, text in MODES.items() if stages["hop_edges"]["counts"].get(name)]
-    return [heading("Hop graph"), table(["", ""], rows), *(paragraph(f"Edges: {text}.") for text in said)]
+    return [
+        page.heading("Hop graph"),
+        page.table(["", ""], rows),
+        *(page.paragraph(f"Edges: {text}.") for text in said),
+    ]
