@@ -22,7 +22,7 @@ from gpu_rag.report.page import intervals, stacked_bars
 from gpu_rag.sample import corpus_path, questions_path
 
 HASH = ("--set", "models.embedder=hash", "--set", "models.llm=none")
-VOID = {"meta", "line", "circle", "rect", "br"}
+VOID = {"meta", "line", "circle", "rect", "polygon", "br"}
 HOSTILE = '<script>alert("x")</script> & "quotes"'
 
 

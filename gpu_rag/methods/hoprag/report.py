@@ -64,9 +64,9 @@ def section(document: dict[str, Any], page: Any) -> list[str]:
         ["edges that cross documents", f"{found['crossing']:.1%}"],
         ["out-questions whose match was carried over", f"{stages['hop_edges']['reused']:,}"],
     ]
-    said = [text for name, text in MODES.items() if stages["hop_edges"]["counts"].get(name)]
+    modes = [text for name, text in MODES.items() if stages["hop_edges"]["counts"].get(name)]
     return [
         page.heading("Hop graph"),
         page.table(["", ""], rows),
-        *(page.paragraph(f"Edges: {text}.") for text in said),
+        *(page.paragraph(f"Edges: {text}.") for text in modes),
     ]
