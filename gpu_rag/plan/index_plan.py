@@ -371,7 +371,8 @@ class _Plan:
             notes.append(
                 f"synonyms: every name is compared with every other, {n} x {n} pairs, so its time is quadratic"
             )
-        if self.n_asked and self.trials["extraction"].runs["full"]["extraction"].requests:
+        trial = self.trials.get("extraction")
+        if trial is not None and trial.runs["full"]["extraction"].requests:
             least, ok = self.job.settings.index.min_yield, self._statuses().get("ok", 0)
             asked = f"{self.n_asked} passages"
             notes.append(f"the LLM was asked about {asked}; a server that takes more at once is faster than this")

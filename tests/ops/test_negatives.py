@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_rag.evaluation import judged as unlike
+from gpu_rag.evaluation import judged
 from gpu_rag.evaluation.judge import Claim, claim_order
 from gpu_rag.evaluation.judged import Negatives, plant, words_of
 from gpu_rag.evaluation.metrics import normalise_answer, token_f1
@@ -57,7 +57,7 @@ def test_a_common_word_is_an_f1_above_zero(left, right):
 
 def test_words_that_are_compared_one_by_one_alone_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plausible mistake: yes and no as words like others."""
-    monkeypatch.setattr(unlike, "words_of", lambda answer: frozenset(normalise_answer(answer).split()))
+    monkeypatch.setattr(judged, "words_of", lambda answer: frozenset(normalise_answer(answer).split()))
     with pytest.raises(AssertionError):
         check(["no", "no sir"], [["no"], ["no sir"]])
 
