@@ -39,10 +39,16 @@ EXAMPLE = "gpu-rag answer my-index questions.jsonl --method ppr --out answers.js
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     add_index(parser)
-    words = ".jsonl {id, question}, or an OpenAI batch file"
+    words = ".jsonl {id, question}, an OpenAI batch file, or a benchmark's; gold in it reaches no method"
     parser.add_argument("questions", type=Path, metavar="QUESTIONS", help=words)
     parser.add_argument("--method", required=True, metavar="M", help="a method, such as ppr or higra-agent")
-    parser.add_argument("--out", required=True, type=Path, metavar="ANSWERS.jsonl", help="one durable row a question")
+    parser.add_argument(
+        "--out",
+        required=True,
+        type=Path,
+        metavar="ANSWERS.jsonl",
+        help="one durable row a question, in the style of QUESTIONS",
+    )
     parser.add_argument("--driver", choices=["rounds", "streaming"], help="how questions are driven (default rounds)")
     add_limit(parser)
     add_plan(parser, "questions", 5)

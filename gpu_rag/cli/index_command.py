@@ -38,16 +38,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     formats = "folder of .txt / .md, .jsonl(.gz), .parquet, BEIR folder, HotpotQA / 2Wiki / MuSiQue / HippoRAG json"
     parser.add_argument("corpus", nargs="*", type=Path, metavar="CORPUS", help=formats)
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the index folder")
-    add_list(parser, "--openie", "FILE", "ready entities and triples")
+    parser.add_argument(
+        "--out", required=True, type=Path, metavar="DIR", help="the index folder: new, empty, or an index"
+    )
+    add_list(
+        parser, "--openie", "FILE", "ready entities and triples: jsonl of {id, entities, triples}, or HippoRAG json"
+    )
     add_list(parser, "--kg", "FILE", "knowledge graph: triples as .tsv(.gz), .nt(.gz) or .parquet")
     add_list(parser, "--skb", "DIR", "semi-structured knowledge base: a folder of nodes and edges")
-    words = "a source with a name; KIND is kg, documents or web"
+    words = "a source with a name; KIND is kg (file or folder), documents or web (a snapshot)"
     add_list(parser, "--source", "NAME=KIND:PATH", words, dest="sources", type=str)
     words = "build what these methods, or all, need (ppr; without a corpus the knowledge base alone)"
     parser.add_argument("--for", dest="methods", metavar="METHOD,...", help=words)
-    parser.add_argument("--strict", action="store_true", help="stop at the first bad row")
-    parser.add_argument("--fresh", action="store_true", help="build from nothing instead of resuming")
+    parser.add_argument("--strict", action="store_true", help="stop at the first bad row, with status 2")
+    parser.add_argument("--fresh", action="store_true", help="build from nothing, model replies included")
     add_report(parser, "stages, rates and rejects")
     add_plan(parser, "passages", 64)
     add_max_failures(parser, "0")

@@ -14,7 +14,11 @@ EXAMPLE = "gpu-rag verify my-index --digest"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     add_index(parser)
-    parser.add_argument("--digest", action="store_true", help="print one hash of the index: equal for equal builds")
+    parser.add_argument(
+        "--digest",
+        action="store_true",
+        help="print one hash of the index: equal for equal inputs, settings and replies",
+    )
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:

@@ -40,9 +40,9 @@ N_FRESH = 4  # replies that must be new, to tell how long one takes
 MIN_SHARE = 0.2  # of a cost that is taken to grow, however flat two noisy measurements look
 FOUND = {"entities": "entities", "relations": "entities", "mentions": "mentions"}  # and the stages that find them
 UNPLANNED = ("kb_web",)  # grows with the pages of its snapshots, which nothing counts beforehand
-_EXTRACTED = ("extraction", "entities")  # they read the passages that are extracted from
 _DRIVERS = {  # sizes that the cost of a stage is proportional to; other stages: passages
-    **dict.fromkeys(("passages", "bm25", "extraction", "entities", "higra_exact"), "characters"),
+    **dict.fromkeys(("passages", "bm25", "higra_exact"), "characters"),
+    **dict.fromkeys(("extraction", "entities"), "extracted"),  # passages that are extracted from
     **dict.fromkeys(("entity_vectors", "synonyms", "higra_exact_vectors", "higra_merge"), "entities"),
     **dict.fromkeys(("higra_links", "higra_entity_vectors"), "entities"),
     **dict.fromkeys(("relation_vectors", "higra_relation_vectors", "higra_search", "kb_relation_vectors"), "relations"),
@@ -270,8 +270,8 @@ class _Plan:
         job, count = self.job, self.count
         laws = self._laws()
         sizes: Sizes = {name: vars(count)[name] for name in ("passages", "characters", "extracted")}
-        sizes["extracted_characters"] = count.extracted_characters
         sizes |= {name: round(_count(law, sizes[_GROWTH[name][0]])) for name, law in laws.items()}
+        sizes["links"] = sizes.get("mentions", 0) + sizes.get("relations", 0)
         stages = self._stages(sizes)
         running = [stage for stage in stages.values() if not stage.skipped]
         return {
@@ -324,8 +324,7 @@ class _Plan:
         """One stage of an index of these sizes. Its memory is that of Python objects and NumPy's arrays alone."""
         name, settings = layer.name, self.job.settings
         stage = StagePlan(_DRIVERS.get(name, "passages"))
-        driver = "extracted_characters" if name in _EXTRACTED else stage.grows_with
-        n_small, n_full, n = (_size(s, driver) for s in (trial.small, trial.full, sizes))
+        n_small, n_full, n = (s.get(stage.grows_with, 0) for s in (trial.small, trial.full, sizes))
         first, small, full, *traced = (run[name] for run in trial.runs.values())
         stage.s = on_line(n_small, small.s, n_full, full.s, n)
         if name == "extraction" and settings.index.extractor == "import":
@@ -384,10 +383,6 @@ class _Plan:
             doubt = "where few nodes have most edges, there may be far fewer nodes"
             notes.append(f"knowledge base: extrapolated from {part}; {doubt}")
         return notes
-
-
-def _size(sizes: Sizes, driver: str) -> float:
-    return sizes["mentions"] + sizes["relations"] if driver == "links" else sizes.get(driver, 0)
 
 
 def pairs_per_second(dim: int, k: int) -> float:

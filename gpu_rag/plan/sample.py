@@ -86,14 +86,13 @@ class Passages:
 class CorpusCount:
     """Counts of a corpus. characters: of all passages, overlaps counted twice. s: seconds to read and cut it.
 
-    extracted, extracted_characters: of the passages that are extracted from.
+    extracted: passages that are extracted from.
     """
 
     documents: int = 0
     passages: int = 0
     characters: int = 0
     extracted: int = 0
-    extracted_characters: int = 0
     rejects: int = 0
     s: float = 0.0
     sample: Passages = field(default_factory=Passages)
@@ -118,7 +117,6 @@ def count_corpus(sources: Sources, settings: Settings, n: int, progress: Progres
             count.passages += 1
             count.characters += len(passage["text"])
             count.extracted += extracted
-            count.extracted_characters += len(passage["text"]) * extracted
             draws[extracted].add(Sampled(found.document, passage, found.source, found.node))
         progress.advance(1)
     if not count.passages and (sources.corpus or not sources.named):

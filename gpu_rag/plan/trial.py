@@ -198,9 +198,8 @@ def run_trial(folder: Path, small: tuple[Lab, Passages], full: tuple[Lab, Passag
 
 def sizes_of(folder: Path, passages: Passages) -> Sizes:
     """Everything that a cost may grow with in the stages below `folder`, 0 where a table was not made."""
-    extracted, lengths = ([len(row.passage["text"]) for row in r] for r in (passages.extracted, passages.rows()))
-    sizes: Sizes = {"passages": len(lengths), "characters": sum(lengths)}
-    sizes |= {"extracted": len(extracted), "extracted_characters": sum(extracted)}
+    lengths = [len(row.passage["text"]) for row in passages.rows()]
+    sizes: Sizes = {"passages": len(lengths), "characters": sum(lengths), "extracted": len(passages.extracted)}
     for name, table in COUNTED.items():
         sizes[name] = pq.read_metadata(folder / table).num_rows if (folder / table).exists() else 0
-    return sizes
+    return sizes | {"links": sizes["mentions"] + sizes["relations"]}
