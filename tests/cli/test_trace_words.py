@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import gpu_rag.methods
-from gpu_rag.cli.trace_text import story
+from gpu_rag.cli.trace_text import trace_text
 from gpu_rag.cli.trace_words import said
 
 FOLDER = Path(gpu_rag.methods.__file__).parent
@@ -37,7 +37,7 @@ def readings(name: str) -> list[str]:
     return [name.replace("1", part) for part in parts] if "1" in name else [name]
 
 
-FILES = sorted(FOLDER.glob("*.py"))
+FILES = [*sorted(FOLDER.rglob("*.py")), FOLDER.parent / "program" / "reader.py"]
 STEPS = sorted({(path.name, name) for path in FILES for name in names_in(ast.parse(path.read_text(encoding="utf-8")))})
 
 
@@ -79,9 +79,9 @@ def test_a_step_without_words_keeps_its_name() -> None:
     usage = dict.fromkeys(("llm_calls", "prompt_tokens", "generated_tokens", "cut"), 0)
     usage.update(dict.fromkeys(("llm_s", "embed_s", "graph_s"), 0.0))
     row = {"question": "q", "method": "m", "status": "answered", "answer": "a", "trace": [step], "paths": []}
-    text = story({**row, "evidence": [], "usage": usage})
+    text = trace_text({**row, "evidence": [], "usage": usage})
     assert "  1. own/similarity among 1,200, 0.0 ms\n       - A" in text
-    told = story({**row, "trace": [{**step, "verb": "trees/score"}], "evidence": [], "usage": usage})
+    told = trace_text({**row, "trace": [{**step, "verb": "trees/score"}], "evidence": [], "usage": usage})
     assert "  1. evidence graphs: of 1,200 trees those of highest score, 0.0 ms" in told
 
 
@@ -91,7 +91,7 @@ def test_paths_are_shown_where_they_are_all_the_support() -> None:
     path = {"text": "Halden Bridge - designed by -> Marta Orlo", "edges": [edge]}
     row = {"question": "q", "method": "hydrarag", "status": "answered", "answer": "Marta Orlo", "trace": []}
     row.update(paths=[path], evidence=[], usage=usage)
-    alone = story(row, decisions=False)
+    alone = trace_text(row, decisions=False)
     assert "Halden Bridge - designed by -> Marta Orlo   [facts.tsv:1]" in alone and "evidence  no passages" in alone
     held = {"title": "T", "passage_id": "p", "start": 0, "end": 1, "score": 1.0, "why": "near", "text": "x"}
-    assert "designed by" not in story({**row, "evidence": [held]}, decisions=False)
+    assert "designed by" not in trace_text({**row, "evidence": [held]}, decisions=False)

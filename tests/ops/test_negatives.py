@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_rag.evaluation import negatives as unlike
+from gpu_rag.evaluation import judged
 from gpu_rag.evaluation.judge import Claim, claim_order
-from gpu_rag.evaluation.judged import plant
+from gpu_rag.evaluation.judged import Negatives, plant, words_of
 from gpu_rag.evaluation.metrics import normalise_answer, token_f1
-from gpu_rag.evaluation.negatives import Unlike, words_of
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Question
 
@@ -33,7 +32,7 @@ def one_by_one(answers: Sequence[str], place: int, gold: Sequence[str]) -> int |
 
 
 def check(answers: Sequence[str], golds: Sequence[Sequence[str]]) -> None:
-    others = Unlike(answers)
+    others = Negatives(answers)
     for place, gold in enumerate(golds):
         assert others.after(place, gold) == one_by_one(answers, place, gold)
 
@@ -58,7 +57,7 @@ def test_a_common_word_is_an_f1_above_zero(left, right):
 
 def test_words_that_are_compared_one_by_one_alone_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plausible mistake: yes and no as words like others."""
-    monkeypatch.setattr(unlike, "words_of", lambda answer: frozenset(normalise_answer(answer).split()))
+    monkeypatch.setattr(judged, "words_of", lambda answer: frozenset(normalise_answer(answer).split()))
     with pytest.raises(AssertionError):
         check(["no", "no sir"], [["no"], ["no sir"]])
 
@@ -89,7 +88,7 @@ def test_what_is_planted_is_what_going_through_all_answers_plants(rows, n):
 def test_answers_of_which_none_differs_take_no_square_of_time(gold):
     n = 20_000
     golds = [gold(k) for k in range(n)]
-    others = Unlike([some[0] for some in golds])
+    others = Negatives([some[0] for some in golds])
     started = time.process_time()
     assert all(others.after(place, some) is None for place, some in enumerate(golds))
     assert time.process_time() - started < 5  # one by one it would be hours
