@@ -164,7 +164,7 @@ def test_loaded_from_an_index_it_is_what_was_made_in_memory(tmp_path: Path, monk
     from gpu_rag.methods import registry as catalog
 
     needs = ("kb_name_vectors", "kb_edge_vectors", "kb_relation_vectors", "kb_text_vectors", "passage_vectors")
-    monkeypatch.setattr(catalog, "load_method", lambda name: type("M", (), {"NEEDS": needs}))
+    monkeypatch.setattr(catalog, "needs", lambda name: needs)
     nodes = [("a", "Ada", "person"), ("b", "Bern_City", "city"), ("c", "Cy", "city")]
     edges = [("a", "born_in", "b"), ("c", "near", "b"), ("a", "near", "c"), ("b", "near", "b")]
     base = tmp_path / "kg"

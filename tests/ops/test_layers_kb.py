@@ -304,7 +304,7 @@ def test_stand_ins_are_for_nodes_without_passages_alone(tmp_path, skb, monkeypat
     from gpu_rag.methods import registry as catalog
 
     needs = ("kb_name_vectors", "kb_edge_vectors", "kb_relation_vectors", "kb_text_vectors")
-    monkeypatch.setattr(catalog, "load_method", lambda name: type("M", (), {"NEEDS": needs}))
+    monkeypatch.setattr(catalog, "needs", lambda name: needs)
     index = build(tmp_path / "ix", skb=skb, methods=["x"])
     kb = kb_of(index)
     assert kb.text_row.tolist() == [-1, 0, 1]

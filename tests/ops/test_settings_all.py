@@ -13,13 +13,13 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from gpu_rag.errors import UsageError
-from gpu_rag.methods.registry import METHODS, load_method
+from gpu_rag.methods.registry import load_method, method_names
 from gpu_rag.settings import Settings, make_settings
 from gpu_rag.settings.check import checked
 from gpu_rag.settings.ranges import MOST_INTEGER, MOST_SEED, OutOfRange, Range, check_fields, check_value, shortened
 
 SECTIONS = {f.name: type(getattr(Settings(), f.name)) for f in dataclasses.fields(Settings) if f.name != "method"}
-CLASSES = {**SECTIONS, **{f"method.{name}": load_method(name).Params for name in METHODS}}
+CLASSES = {**SECTIONS, **{f"method.{name}": load_method(name).Params for name in method_names()}}
 KEYS = [(where, f.name) for where, cls in CLASSES.items() for f in dataclasses.fields(cls)]
 NO_TYPE = ({}, [[]], {"a": 1}, object())
 NO_NUMBER = (*NO_TYPE, "", "many", [], True, False)
