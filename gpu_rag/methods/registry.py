@@ -17,7 +17,9 @@ from gpu_rag.index.stages.knowledge_base.texts import kb_layers
 from gpu_rag.index.stages.mentions import MentionLayer
 from gpu_rag.index.stages.passages import Passages
 from gpu_rag.index.stages.search import Bm25Layer, Vectors, entity_texts, passage_texts, relation_texts
+from gpu_rag.methods.higra import settings as _alignment  # noqa: F401  (registers the section [alignment])
 from gpu_rag.methods.higra.stages import higra_layers
+from gpu_rag.methods.hoprag import settings as _hops  # noqa: F401  (registers the section [hops])
 from gpu_rag.methods.hoprag.stages import hop_layers
 from gpu_rag.settings.check import unknown_name
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpu_rag.methods.registry import load_method
 from gpu_rag.serve.refusal import Refusal
-from gpu_rag.settings.serve import ServeSettings
+from gpu_rag.settings.sections import ServeSettings
 from gpu_rag.sources.rows import Limits, RowError, clean_string, decode_utf8, document_text, kind, question_id, row_id
 from gpu_rag.text.strict_json import JsonError, loads
 from gpu_rag.types import Question

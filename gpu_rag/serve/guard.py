@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gpu_rag.serve.metrics import Counts
 from gpu_rag.serve.refusal import Refusal, error_body, openai_error_body
 from gpu_rag.serve.responses import ClientGone, Json
-from gpu_rag.settings.serve import ServeSettings
+from gpu_rag.settings.sections import ServeSettings
 
 # Without a key: whether it lives, and the page, which holds nothing of the index and asks for the key.
 OPEN_PATHS = frozenset({"/", "/explorer.js", "/explorer.css", "/health", "/ready"})

@@ -14,7 +14,7 @@ from gpu_rag.runtime.handle import Handle
 from gpu_rag.runtime.streaming import StreamingDriver
 from gpu_rag.runtime.tasks import Outcome
 from gpu_rag.serve.refusal import Refusal
-from gpu_rag.settings.serve import ServeSettings
+from gpu_rag.settings.sections import ServeSettings
 from gpu_rag.types import Question
 
 WARM = Question("warm", "Which method answers first?")

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.serve.admission import Desk
-from gpu_rag.settings.serve import ServeSettings
+from gpu_rag.settings.sections import ServeSettings
 
 BACKLOG = 512
 LAST_ROWS_S = 5  # for the rows of questions that the end has failed

@@ -17,7 +17,7 @@ from gpu_rag.models.llm import load_llm
 from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.models.llm.interface import StreamingLLM
 from gpu_rag.models.llm.vllm import VllmLLM
-from gpu_rag.settings.vllm import VllmSettings
+from gpu_rag.settings.sections import VllmSettings
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
 
 SYSTEM = "You answer from the passage, shortly, and in the language of the question. " * 4
