@@ -1,4 +1,4 @@
-"""What clients send: JSON that is read strictly, then checked by the types below before any of it is used."""
+"""Bodies of requests: JSON that is read strictly, then checked by the types below before any of it is used."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def read_ask(raw: bytes, settable: Collection[str], *, retrieval: bool) -> tuple
 
 
 def read_chat(raw: bytes) -> tuple[ChatBody, Question]:
-    """(the body, the last user message as a question). What would change the form of the reply is refused.
+    """(the body, the last user message as a question). Options that would change the form of the reply are refused.
 
     Raises Refusal (400).
     """

@@ -1,4 +1,4 @@
-"""What a server can say of itself: its methods, its index, a passage."""
+"""Descriptions: the methods of a server, its index, a passage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NO_LLM = "a language model that can take part: start the server with --set mode
 
 
 def methods(live: Live) -> list[dict[str, Any]]:
-    """Of every method: whether it retrieves and answers here, why not, the line that builds what it lacks, and its
+    """Every method: whether it retrieves and answers here, why not, the line that builds what it lacks, and its
     parameters as they are set."""
     return [_method(live, name, lack) for name, lack in live.lacking.items()]
 
@@ -37,7 +37,7 @@ def _method(live: Live, name: str, lack: UsageError | None) -> dict[str, Any]:
 
 
 def index(live: Live) -> dict[str, Any]:
-    """What is in the index, and which models answer."""
+    """The content of the index, and the models that answer."""
     index = live.engine.index
     return {
         "index": Path(index.path).resolve().name,

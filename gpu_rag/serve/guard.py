@@ -1,4 +1,4 @@
-"""What stands before every route: who may ask, how much, how slowly; and headers that browsers obey."""
+"""The guard before every route: who may ask, how much, how slowly; and headers that browsers obey."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Live:
     """Questions of any thread, answered together in one.
 
     open_engine: opens models and gives an engine; called at `start`, and again after models died, which ends all open
-    questions. say(line): told of deaths and revivals. Stats are those of all engines together.
+    questions. say(line): a line for each death and revival. Stats are those of all engines together.
     """
 
     def __init__(self, open_engine: Callable[[], Engine], settings: ServeSettings, say: Callable[[str], None]):
@@ -66,7 +66,7 @@ class Live:
     def prepare(
         self, method: str, retrieval_only: bool, passages: int | None = None, params: Mapping[str, Any] | None = None
     ) -> Prepared:
-        """`Engine.prepare`, remembered. For any thread; may load files. Raises as it does, and Refusal."""
+        """`Engine.prepare`, cached. For any thread; may load files. Raises as it does, and Refusal."""
         if self.state != READY:
             raise self._down()
         with self._lock:
@@ -90,12 +90,12 @@ class Live:
         return Refusal(503, self.reason, headers={"Retry-After": "5"})
 
     def ready_made(self, *key: Any) -> Prepared | None:
-        """What `prepare` gave for the same arguments, if it is remembered; never waits."""
+        """The result of `prepare` for the same arguments, if it is cached; never waits."""
         return self._prepared.get(self.key(*key))
 
     @staticmethod
     def key(method: str, retrieval_only: bool, passages: int | None, params: Mapping[str, Any] | None) -> Any:
-        """What tells one prepared method from another."""
+        """The key of a prepared method in the cache."""
         return method, retrieval_only, passages, repr(sorted((params or {}).items()))
 
     def submit(
@@ -127,7 +127,7 @@ class Live:
             self._thread.join(STOP_S)
         if self._engine is not None:
             closing = threading.Thread(target=self._engine.models.close, name="closing", daemon=True)
-            closing.start()  # a model in the middle of a batch cannot be told to stop
+            closing.start()  # a model in the middle of a batch cannot be stopped
             closing.join(STOP_S)
 
     # --- the engine's thread -----------------------------------------------------------------------
@@ -144,7 +144,7 @@ class Live:
         self.lacking, self.answering = lacking, answering
         for method in [name for name, lack in self.lacking.items() if lack is None and self._settings.warm]:
             (answer,) = engine.run(method, [WARM], retrieval_only=True).answers
-            if answer.error is not None:  # told now, not to the first client alone
+            if answer.error is not None:  # said now, not to the first client alone
                 self._say(f"{method} fails: {answer.error['message']}")
         self._driver = engine.live(self.stats)
         self.state, self.reason = READY, ""

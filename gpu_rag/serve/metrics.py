@@ -1,4 +1,4 @@
-"""What the server has done, in the text form that Prometheus reads."""
+"""Counts of the server's work, in the text form that Prometheus reads."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Histogram:
 
 
 class Counts:
-    """What is counted in the event loop's thread; labels come from names of ours, never from a client."""
+    """Counts made in the event loop's thread; labels come from names of ours, never from a client."""
 
     def __init__(self) -> None:
         self.questions: Counter[tuple[str, str]] = Counter()
@@ -84,7 +84,7 @@ class Metrics(Collector):
         yield _histogram("question_seconds", "from arrival to row", "method", counts.seconds)
 
     def _engine(self) -> Iterator[Metric]:
-        """What the driver did with its time, its batches, and the LLM's queue."""
+        """The driver's time and batches, and the LLM's queue."""
         stats, llm = self._live.stats, self._live.stats.llm
         services, sizes = Counter[str](), dict[str, Histogram]()
         for name, verb in stats.verbs.copy().items():

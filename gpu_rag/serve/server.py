@@ -76,7 +76,7 @@ def run(app: ASGIApp, admission: Admission, bound: socket.socket, on_ready: Call
 
 
 def config_of(app: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
-    """How uvicorn serves the application."""
+    """The configuration by which uvicorn serves the application."""
     PatientProtocol.client_s = settings.client_seconds
     return uvicorn.Config(
         app,

@@ -49,7 +49,7 @@ class OutOfRange(UsageError):
 
 
 def in_words(name: str, allowed: Allowed) -> str:
-    """What the parameter `name` may be: ">= 1", "0 <= damping < 1" or "auto | llm"."""
+    """The values that the parameter `name` may have: ">= 1", "0 <= damping < 1" or "auto | llm"."""
     if not isinstance(allowed, Meta):
         return " | ".join(allowed)
     low, high = allowed.ge if allowed.gt is None else allowed.gt, allowed.le if allowed.lt is None else allowed.lt

@@ -12,7 +12,7 @@ from gpu_rag.settings.ranges import COSINE, COUNT, NATURAL, SEED, SHARE, Range, 
 @section("models")
 @dataclass(frozen=True)
 class ModelSettings(Declared):
-    """Which models run, and where."""
+    """The models that run, and their device."""
 
     embedder: Annotated[
         str, "minilm (packaged), a sentence-transformers folder or name, or hash (for tests); the index keeps it"
@@ -37,7 +37,7 @@ class ModelSettings(Declared):
 @section("index")
 @dataclass(frozen=True)
 class IndexSettings(Declared):
-    """How a corpus becomes an index. A change builds the stages anew that depend on it."""
+    """From a corpus to an index. A change builds the stages anew that depend on it."""
 
     chunk_words: Annotated[int, Range(8), "words of a passage, for documents longer than that"] = 300
     overlap_words: Annotated[int, NATURAL, "words that neighbouring passages share"] = 50
@@ -63,7 +63,7 @@ class IndexSettings(Declared):
 @section("runtime")
 @dataclass(frozen=True)
 class RuntimeSettings(Declared):
-    """How questions run."""
+    """Runs of questions."""
 
     driver: Annotated[
         Literal["rounds", "streaming"],
@@ -91,7 +91,7 @@ class ReaderSettings(Declared):
 @section("vllm")
 @dataclass(frozen=True)
 class VllmSettings(Declared):
-    """How the engine of `models.llm = "vllm:..."` runs; 0 leaves a choice to the engine or to the device."""
+    """The engine of `models.llm = "vllm:..."`; 0 leaves a choice to the engine or to the device."""
 
     tensor_parallel: Annotated[int, COUNT, "GPUs that share the model"] = 1
     max_model_len: Annotated[int, NATURAL, "tokens of prompt and reply together; 0: the model's own limit"] = 0
@@ -114,7 +114,7 @@ class VllmSettings(Declared):
 @section("graph")
 @dataclass(frozen=True)
 class GraphSettings(Declared):
-    """Which code runs the graph ops. It is printed and recorded; one that cannot be had here is an error."""
+    """The code that runs the graph ops. It is printed and recorded; one that cannot be had here is an error."""
 
     pagerank: Annotated[
         Literal["auto", "numba", "scipy", "torch", "cugraph"],
@@ -136,7 +136,7 @@ class GraphSettings(Declared):
 @section("eval")
 @dataclass(frozen=True)
 class EvalSettings(Declared):
-    """Who judges answers under `gpu-rag eval --judge`."""
+    """The judge of `gpu-rag eval --judge`."""
 
     judge: Annotated[str, "the model that judges, named as in `models.llm`; empty: `models.llm` itself"] = ""
     judge_capable: Annotated[bool | None, "whether it may judge; empty: by its size"] = None
@@ -150,7 +150,7 @@ class EvalSettings(Declared):
 @section("serve")
 @dataclass(frozen=True)
 class ServeSettings(Declared):
-    """What clients may ask of `gpu-rag serve`, and how long. They change no answer, so they are in no hash."""
+    """Limits for clients of `gpu-rag serve`. They change no answer, so they are in no hash."""
 
     max_queue: Annotated[
         int, NATURAL, "questions that may wait beyond the `runtime.max_live` that run; more are refused with status 429"
@@ -184,7 +184,7 @@ class ServeSettings(Declared):
 @section("scale")
 @dataclass(frozen=True)
 class ScaleSettings(Declared):
-    """Where models run when one machine is too small. They change no vector and no request, so they are in no hash."""
+    """Models on the workers of a Ray cluster. They change no vector and no request, so they are in no hash."""
 
     address: Annotated[
         str,
