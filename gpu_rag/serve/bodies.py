@@ -17,6 +17,7 @@ from gpu_rag.text.strict_json import JsonError, loads
 from gpu_rag.types import Question
 
 T = TypeVar("T")
+LAST = "the last user message"
 _UNSERVED = ("tools", "tool_choice", "functions", "function_call", "response_format", "logprobs", "audio", "modalities")
 
 
@@ -94,7 +95,7 @@ def read_chat(raw: bytes) -> tuple[ChatBody, Question]:
     said = [m.get("content") for m in body.messages if isinstance(m, dict) and m.get("role") == "user"]
     if not said:
         raise _bad("messages has no user message")
-    return body, _question(_as(AskedQuestion, {"question": _joined(said[-1])}))
+    return body, _question(_as(AskedQuestion, {"question": _joined(said[-1])}, LAST), LAST)
 
 
 def _object(raw: bytes) -> dict[str, Any]:
@@ -107,21 +108,25 @@ def _object(raw: bytes) -> dict[str, Any]:
     return body
 
 
-def _as(shape: type[T], given: dict[str, Any]) -> T:
-    """`given` as the type says. Raises Refusal, such as "Expected str, got int - at questions[0].question"."""
+def _as(shape: type[T], given: dict[str, Any], place: str = "") -> T:
+    """`given` as the type says. Raises Refusal, such as "Expected str, got int - at questions[0].question".
+
+    place: named instead of the one in `given`.
+    """
     try:
         return msgspec.convert(given, shape)
     except msgspec.ValidationError as error:
-        raise _bad(str(error).replace("$.", "").replace("`", "")[:400]) from error
+        what, _, at = str(error).replace("$.", "").replace("`", "").partition(" - at ")
+        raise _bad(f"{what} - at {place or at or 'the body'}"[:400]) from error
 
 
 def _bad(what: str, **parts: Any) -> Refusal:
     return Refusal(400, what, **parts)
 
 
-def _question(row: AskedQuestion) -> Question:
+def _question(row: AskedQuestion, name: str = "question") -> Question:
     try:
-        text = document_text(row.question, Limits(), "question")
+        text = document_text(row.question, Limits(), name)
         return Question(question_id(text) if row.id is None else id_text(row.id, "id"), text)
     except RowError as error:
         raise _bad(str(error)) from error
@@ -133,7 +138,7 @@ def _joined(content: object) -> object:
         return content
     parts = [part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None for part in content]
     if not all(isinstance(part, str) for part in parts):
-        raise _bad("the last user message has parts that are not text")
+        raise _bad(f"{LAST} has parts that are not text")
     return "\n".join(map(str, parts))
 
 

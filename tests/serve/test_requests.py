@@ -227,6 +227,7 @@ def test_chat_errors_have_openai_s_shape(here):
         (chat(server, response_format={"type": "json_object"}), 400, "BadInput"),
         (chat(server, [{"type": "image_url"}]), 400, "BadInput"),
         (chat(server, "  "), 400, "BadInput"),
+        (chat(server, None), 400, "BadInput"),
         (chat(server, messages=[]), 400, "BadInput"),
         (chat(server, messages=[{"role": "system", "content": "x"}]), 400, "BadInput"),
         (chat(server), 500, "RequestFailed"),
@@ -235,6 +236,10 @@ def test_chat_errors_have_openai_s_shape(here):
         error = got.json()["error"]
         assert (got.status_code, error["code"], error["param"]) == (status, code, None), got.text
         assert error["type"] == ("server_error" if status == 500 else "invalid_request_error")
+    assert message(chat(server, None)) == "Expected str, got null - at the last user message"
+    assert message(chat(server, " ")) == "the last user message is empty"
+    assert message(chat(server, messages=None)) == "Expected array, got null - at messages"
+    assert message(chat(server, model=None)) == "Expected str, got null - at model"
     streamed = chat(server, stream=True).text.split("\n\n")
     assert json.loads(streamed[0].removeprefix("data: "))["error"]["message"] == "refused"
     assert streamed[1:] == ["data: [DONE]", ""]
