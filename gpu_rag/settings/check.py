@@ -85,8 +85,7 @@ def section(name: str) -> Callable[[type[T]], type[T]]:
 
 def fixed(cls: type) -> dict[str, Any]:
     """The constants of a class of settings, by name: once settings, now fixed."""
-    names = [name for name in getattr(cls, "__annotations__", {}) if name not in declared(cls)]
-    return {name: getattr(cls, name) for name in names}
+    return {name: getattr(cls, name) for name in typing.get_type_hints(cls) if name not in declared(cls)}
 
 
 def unknown_name(what: str, name: str, known: Sequence[str]) -> UsageError:

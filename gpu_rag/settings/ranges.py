@@ -61,22 +61,18 @@ def in_words(name: str, allowed: Allowed) -> str:
     return f"{low} <{low_sign} {name} <{high_sign} {high}"
 
 
-def in_range(allowed: Meta, value: float) -> bool:
-    """Whether a number is in a range; NaN is in none."""
-    return (
-        (allowed.ge is None or value >= allowed.ge)
-        and (allowed.gt is None or value > allowed.gt)
-        and (allowed.le is None or value <= allowed.le)
-        and (allowed.lt is None or value < allowed.lt)
-    )
+def fits(allowed: Allowed, value: Any) -> bool:
+    """Whether a number is in a range, or a word among the words; NaN is in no range."""
+    if isinstance(allowed, tuple):
+        return value in allowed
+    low, high = allowed.ge, allowed.le
+    at_least = value >= low if low is not None else allowed.gt is None or value > allowed.gt
+    return at_least and (value <= high if high is not None else allowed.lt is None or value < allowed.lt)
 
 
 def check_value(name: str, value: object, allowed: Allowed) -> None:
     """Raises OutOfRange unless `value` is a number of the range or one of the words; None is not checked."""
-    if value is None:
-        return
-    fits = in_range(allowed, value) if isinstance(allowed, Meta) else value in allowed  # type: ignore[arg-type]
-    if not fits:
+    if value is not None and not fits(allowed, value):
         raise OutOfRange(name, value, allowed)
 
 
@@ -86,7 +82,8 @@ def check_fields(values: object, **allowed: Allowed) -> None:
     Example: check_fields(query, damping=DAMPING, order=("distance", "cosine")).
     """
     for name, of in allowed.items():
-        check_value(name, getattr(values, name), of)
+        if (value := getattr(values, name)) is not None and not fits(of, value):
+            raise OutOfRange(name, value, of)
 
 
 def check_filled(values: object, *names: str) -> None:

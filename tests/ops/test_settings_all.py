@@ -28,7 +28,7 @@ from gpu_rag.settings.ranges import (
     Range,
     check_fields,
     check_value,
-    in_range,
+    fits,
     in_words,
     shortened,
 )
@@ -203,17 +203,17 @@ RANGES = st.builds(
 @given(RANGES, st.sampled_from([-2, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3]))
 @examples(max_examples=200, deadline=None, derandomize=True)
 def test_the_words_of_a_range_are_what_it_holds(allowed: Meta, value: float) -> None:
-    """Its words, read as Python reads them, agree with `in_range` and with msgspec; NaN is in none."""
+    """Its words, read as Python reads them, agree with `fits` and with msgspec; NaN is in none."""
     words = in_words("x", allowed).split()
     words = words if "x" in words else ["x", *words]
     terms = [value if w == "x" else w if w[0] in "<>" else float(w) for w in words]
     compare = {"<": float.__lt__, "<=": float.__le__, ">": float.__gt__, ">=": float.__ge__}
     triples = [terms[i : i + 3] for i in range(0, len(terms) - 1, 2)]
     said = all(compare[str(sign)](float(left), float(right)) for left, sign, right in triples)
-    assert in_range(allowed, value) == said
+    assert fits(allowed, value) == said
     with nullcontext() if said else pytest.raises(msgspec.ValidationError):
         msgspec.convert(value, Annotated[float, allowed])
-    assert not in_range(allowed, math.nan)
+    assert not fits(allowed, math.nan)
 
 
 @dataclasses.dataclass(frozen=True)
