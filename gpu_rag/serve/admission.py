@@ -6,12 +6,12 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from gpu_rag.engine import Prepared, answer_of
+from gpu_rag.engine import Given, Prepared, answer_of
 from gpu_rag.errors import BudgetExceeded, Cancelled, GpuRagError
 from gpu_rag.jobs import row_of
 from gpu_rag.runtime.handle import Handle
@@ -101,11 +101,11 @@ class Admission:
         self._limit = settings.runtime.max_live + settings.serve.max_queue
 
     async def prepare(
-        self, method: str, retrieval: bool, passages: int | None = None, params: Mapping[str, Any] | None = None
+        self, method: str, retrieval: bool, passages: int | None = None, params: Given = None
     ) -> Prepared:
         """The method as the engine runs it. Raises Refusal and GpuRagError."""
         chosen = (method, retrieval, passages, params)
-        found = self.live.ready_made(*chosen)
+        found = self.live.cached(*chosen)
         return await asyncio.to_thread(self.live.prepare, *chosen) if found is None else found
 
     def ask(self, prepared: Prepared, questions: Sequence[Question], shape: Shape = dict) -> Batch:

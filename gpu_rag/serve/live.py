@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from typing import Any
 
-from gpu_rag.engine import Engine, Prepared
+from gpu_rag.engine import Engine, Given, Prepared
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.methods.registry import METHODS
 from gpu_rag.runtime.accounts import RunStats
@@ -63,9 +63,7 @@ class Live:
         self._adopt(self._open_engine())
         self._thread.start()
 
-    def prepare(
-        self, method: str, retrieval_only: bool, passages: int | None = None, params: Mapping[str, Any] | None = None
-    ) -> Prepared:
+    def prepare(self, method: str, retrieval_only: bool, passages: int | None = None, params: Given = None) -> Prepared:
         """`Engine.prepare`, cached. For any thread; may load files. Raises as it does, and Refusal."""
         if self.state != READY:
             raise self._down()
@@ -74,28 +72,24 @@ class Live:
                 raise self._down()
             return self._prepare(method, retrieval_only, passages, params)
 
-    def _prepare(
-        self, method: str, retrieval_only: bool, passages: int | None = None, params: Mapping[str, Any] | None = None
-    ) -> Prepared:
-        key = self.key(method, retrieval_only, passages, params)
-        found = self._prepared.get(key)
-        if found is None:
+    def _prepare(self, method: str, retrieval_only: bool, passages: int | None, params: Given) -> Prepared:
+        key = self._key(method, retrieval_only, passages, params)
+        if key not in self._prepared:
             found = self.engine.prepare(method, limit=passages, retrieval_only=retrieval_only, params=params)
             while len(self._prepared) >= N_PREPARED:
                 del self._prepared[next(iter(self._prepared))]
             self._prepared[key] = found
-        return found
+        return self._prepared[key]
 
     def _down(self) -> Refusal:
         return Refusal(503, self.reason, headers={"Retry-After": "5"})
 
-    def ready_made(self, *key: Any) -> Prepared | None:
+    def cached(self, method: str, retrieval_only: bool, passages: int | None, params: Given) -> Prepared | None:
         """The result of `prepare` for the same arguments, if it is cached; never waits."""
-        return self._prepared.get(self.key(*key))
+        return self._prepared.get(self._key(method, retrieval_only, passages, params))
 
     @staticmethod
-    def key(method: str, retrieval_only: bool, passages: int | None, params: Mapping[str, Any] | None) -> Any:
-        """The key of a prepared method in the cache."""
+    def _key(method: str, retrieval_only: bool, passages: int | None, params: Given) -> Any:
         return method, retrieval_only, passages, repr(sorted((params or {}).items()))
 
     def submit(
@@ -152,7 +146,7 @@ class Live:
     def _lack(self, method: str, retrieval_only: bool) -> UsageError | None:
         """Why a method cannot be served, if it cannot: a layer, a language model, a package, a setting."""
         try:
-            self._prepare(method, retrieval_only)
+            self._prepare(method, retrieval_only, None, None)
         except UsageError as error:
             return error
         return None
