@@ -61,7 +61,7 @@ def build(
         chosen = settings
     else:
         given_settings = _with_import(settings or {}, openie)
-        chosen = make_settings(merge(remembered_settings(target, fresh), given_settings))
+        chosen = make_settings(given_settings, remembered_settings(target, fresh))
     given = sources_of(corpus, target, openie=openie, kg=kg, skb=skb, sources=sources, strict=strict)
     layers = layers_for(default_methods(given) if methods is None else methods, given)
     models = open_models(chosen, target / "replies.sqlite", llm=llm, api_key=api_key)
@@ -140,7 +140,7 @@ class Index(opened.Index):
         if isinstance(settings, Settings):
             chosen = settings
         else:
-            chosen = make_settings(merge(self.manifest.settings, settings or {}))
+            chosen = make_settings(settings or {}, self.manifest.settings)
         models = open_models(chosen, replies, llm=llm, api_key=api_key)
         self.device = models.device
         return Engine(self, chosen, models)

@@ -3,6 +3,7 @@
 A method is a package with `METHODS` in its `__init__` (see `method.Method`) and, by file name, what it has:
 program    or the module that its METHODS name: Params, retrieve, program
 stages     `stages()`: the index stages that only it has
+settings   its sections of settings, declared with `section`
 verify     `CHECKS`: the checks of these stages
 explain    `WORDS`: step name -> words
 report     `figures(report)` for the --json of a build, `summary(document)`, `section(document, page)`
@@ -26,6 +27,7 @@ from gpu_rag.methods.method import Method
 from gpu_rag.settings.check import unknown_name
 
 FOLDERS = ("dense", "bm25", "hybrid", "ppr", "hoprag", "bubblerag", "higra", "hybgrag", "hydrarag")
+BUILT_IN = tuple(f"gpu_rag.methods.{name}" for name in FOLDERS)
 GROUP = "gpu_rag.methods"
 ALL = "all"  # in place of a method: every one
 
@@ -41,7 +43,7 @@ class Program(Protocol):
 @cache
 def _packages() -> dict[str, str]:
     """{package: who brings it}, the built-in ones first. Raises UsageError for an entry point that is none."""
-    found = {f"gpu_rag.methods.{name}": "gpu-rag" for name in FOLDERS}
+    found = dict.fromkeys(BUILT_IN, "gpu-rag")
     for entry in entry_points(group=GROUP):
         found.setdefault(entry.value, f"the entry point {entry.name}")
     return found
@@ -61,6 +63,8 @@ def _found() -> dict[str, tuple[str, Method]]:
                 expected="a package with METHODS = (Method(...), ...)",
                 do="install it again, or remove it",
             ) from error
+        if package not in BUILT_IN and importlib.util.find_spec(f"{package}.settings"):
+            importlib.import_module(f"{package}.settings")
         for method in methods:
             if method.name in found:
                 raise UsageError("two methods have one name", given=method.name, expected="a name of its own")
@@ -202,3 +206,8 @@ def check_passages(method: str, n_passages: int, folder: str) -> None:
             given=f"{folder}, a knowledge base without documents",
             expected=f"a corpus beside it, or --method {' | '.join(over)}",
         )
+
+
+for _name in BUILT_IN:  # sections are known as soon as methods are
+    if importlib.util.find_spec(f"{_name}.settings"):
+        importlib.import_module(f"{_name}.settings")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ class HopQuestions:
         if settings.hops.simulate != "auto":
             return settings
         capable = settings.models.llm != "none" and models.llm().capable
-        return replace(settings, hops=replace(settings.hops, simulate="llm" if capable else "templates"))
+        return settings.changed("hops", simulate="llm" if capable else "templates")
 
     def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
         """Who writes the questions, and what they are asked."""
