@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import torch
+from gpu_rag_kernels.dispatch import compiled_checks, is_cpu
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.backend import is_cpu
-from gpu_rag.graph.common.compiled import compiled_checks
 from gpu_rag.graph.memory import check_room
 from gpu_rag.types import CSR
 

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import compiled_checks, is_cpu
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.backend import is_cpu
-from gpu_rag.graph.common.compiled import compiled_checks
 from gpu_rag.graph.csr import check_range
 from gpu_rag.types import Ragged
 

@@ -10,7 +10,7 @@ import torch
 from gpu_rag.bench.case import Config
 from gpu_rag.bench.run import run_bench
 from gpu_rag.errors import UsageError
-from gpu_rag.graph.frontier import Asked
+from gpu_rag.graph.frontier import FrontierQuery
 from gpu_rag.graph.frontier import bench as frontier
 from gpu_rag.types import Ragged, TopK
 
@@ -29,24 +29,24 @@ def test_both_ops_are_measured_beside_their_peer() -> None:
         assert row.ms and row.peer_ms and row.bytes and row.m == 600 and row.dims == 384 and row.note == ""
 
 
-def without_words(asked: Asked) -> Asked:
+def without_words(asked: FrontierQuery) -> FrontierQuery:
     n = asked.keywords.batch
-    return Asked(asked.vectors, Ragged(asked.keywords.values[:0], torch.zeros(n + 1, dtype=torch.int64)))
+    return FrontierQuery(asked.vectors, Ragged(asked.keywords.values[:0], torch.zeros(n + 1, dtype=torch.int64)))
 
 
-def step_by_meaning(asked: Asked, edges: Any, lists: Ragged, k: int, **options: Any) -> TopK:
+def step_by_meaning(asked: FrontierQuery, edges: Any, lists: Ragged, k: int, **options: Any) -> TopK:
     return right_step(without_words(asked), edges, lists, k, **options)
 
 
-def step_of_others(asked: Asked, edges: Any, lists: Ragged, k: int, **options: Any) -> TopK:
+def step_of_others(asked: FrontierQuery, edges: Any, lists: Ragged, k: int, **options: Any) -> TopK:
     return right_step(asked, edges, Ragged(lists.values.flip(0), lists.offsets), k, **options)
 
 
-def walk_by_meaning(asked: Asked, edges: Any, k: int, **options: Any) -> TopK:
+def walk_by_meaning(asked: FrontierQuery, edges: Any, k: int, **options: Any) -> TopK:
     return right_walk(without_words(asked), edges, k, **options)
 
 
-def walk_without_the_best(asked: Asked, edges: Any, k: int, **options: Any) -> TopK:
+def walk_without_the_best(asked: FrontierQuery, edges: Any, k: int, **options: Any) -> TopK:
     found = right_walk(asked, edges, k + 1, **options)
     return TopK(found.ids[:, 1:], found.scores[:, 1:])
 

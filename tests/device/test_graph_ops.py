@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from gpu_rag_kernels.dispatch import preferring, recording
 from stand_in import CUDA, Device, OnDevice, stand_in
 
 from gpu_rag.errors import BadInput, UsageError
@@ -16,10 +17,9 @@ from gpu_rag.graph import components, interop
 from gpu_rag.graph.bubble import bubble_expansion
 from gpu_rag.graph.bubble.local import localise, node_costs
 from gpu_rag.graph.cluster import exact_groups, radius_clusters
-from gpu_rag.graph.common.backend import preferring, recording
 from gpu_rag.graph.csr import csr_from_edges, is_symmetric, transpose
 from gpu_rag.graph.ego import checked, ego_balls, induced_subgraphs
-from gpu_rag.graph.frontier import Asked, described, frontier_topk, hop_edges, score_lists, top_edges
+from gpu_rag.graph.frontier import FrontierQuery, described, frontier_topk, hop_edges, score_lists, top_edges
 from gpu_rag.graph.fuse import minmax_rows, rrf
 from gpu_rag.graph.join import hybrid_argmax, join_index
 from gpu_rag.graph.join.candidates import rare_word_pairs
@@ -184,7 +184,7 @@ def paths(w: World, put: Put, by: str) -> Any:
 
 @op
 def hops(w: World, put: Put, by: str) -> Any:
-    words, asked = w.words(M), Asked(put(w.queries), put(w.words(BATCH, 30)))
+    words, asked = w.words(M), FrontierQuery(put(w.queries), put(w.words(BATCH, 30)))
     indptr = torch.arange(N + 1) * M // N
     vectors = put(w.rows(40).half())
     held = hop_edges(put(indptr), put(w.ids(N, M).int()), put(w.ids(40, M).int()), vectors, put(words), 20)

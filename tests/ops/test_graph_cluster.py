@@ -13,8 +13,7 @@ from ragged_lists import ragged
 
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph import cluster as module
-from gpu_rag.graph.cluster import exact_groups, pick_implementation, radius_clusters
-from gpu_rag.graph.cluster.numba_path import clusters_by_numba
+from gpu_rag.graph.cluster import clusters_by_numba, exact_groups, pick_implementation, radius_clusters
 from gpu_rag.graph.common import dots
 from gpu_rag.graph.common.dots import Filter, exact_dots, filter_for, on_grid
 from gpu_rag.types import Ragged

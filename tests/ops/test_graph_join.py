@@ -305,7 +305,7 @@ def test_bit_checks_catch_a_score_that_depends_on_the_batch() -> None:
 def test_never_the_full_matrix(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tiles(monkeypatch, 30, 40)
     sizes: list[int] = []
-    whole, scanned = Filter.product, join_numba.raw_scores
+    whole, scanned = Filter.product, join_numba.score_bits
 
     def product(self: Filter, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         sizes.append(left.shape[0] * right.shape[0])
@@ -316,7 +316,7 @@ def test_never_the_full_matrix(name: str, monkeypatch: pytest.MonkeyPatch) -> No
         return scanned(matrix)
 
     monkeypatch.setattr(Filter, "product", product)
-    monkeypatch.setattr(join_numba, "raw_scores", scores)
+    monkeypatch.setattr(join_numba, "score_bits", scores)
     JOINS[name](*larger(100, 5))
     assert max(sizes) <= 30 * 40 and sum(sizes) == 100 * 140
 

@@ -23,8 +23,8 @@ from gpu_rag.graph import ego as ego_module
 from gpu_rag.graph import ragged as ragged_module
 from gpu_rag.graph.bubble import bubble_expansion
 from gpu_rag.graph.common import blocks as blocks_module
+from gpu_rag.graph.common.arrays import shortened
 from gpu_rag.graph.common.blocks import local_nodes
-from gpu_rag.graph.common.compiled import shortened
 from gpu_rag.graph.csr import check_csr, csr_from_edges
 from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, induced_subgraphs
 from gpu_rag.graph.ragged import check_ascending, check_ragged

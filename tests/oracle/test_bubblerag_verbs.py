@@ -27,7 +27,7 @@ from gpu_rag.methods.bubblerag.lookup import TreePassage, merged_nodes, near_rel
 from gpu_rag.types import Ragged, TopK
 
 D, P = 8, 9
-Asked = list[tuple[np.ndarray, tuple[tuple[int, ...], ...]]]
+FrontierQuery = list[tuple[np.ndarray, tuple[tuple[int, ...], ...]]]
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
@@ -58,7 +58,7 @@ class Made:
         self.nx.add_nodes_from(range(n + r))
         self.nx.add_edges_from((n + i, int(v)) for i, pair in enumerate(self.ends) for v in pair)
         self.queries = unit(rng.standard_normal((batch, D))).astype(np.float32)
-        self.asked: Asked = []
+        self.asked: FrontierQuery = []
         for q in self.queries:
             m = int(rng.integers(1, 5))
             lists = [rng.choice(n + r, int(rng.integers(1, 4)), replace=False) for _ in range(m)]

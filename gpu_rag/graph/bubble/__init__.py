@@ -23,12 +23,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import compiled_checks, pick_implementation
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.bubble.events import ALONE, INSIDE, MEETING, MOST_GROUPS, Found, trees_by_torch
-from gpu_rag.graph.common.backend import check_threads, pick_implementation, run_parts
 from gpu_rag.graph.common.blocks import check_blocks, local_nodes
-from gpu_rag.graph.common.compiled import compiled_checks
+from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.memory import check_room, is_small
 from gpu_rag.graph.ragged import arrays_of, check_ragged, row_of_value
 from gpu_rag.types import Blocks, Ragged

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_rag_kernels.minplus_relax import UNREACHED
+from gpu_rag_kernels.bubble import UNREACHED
+from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.bench.case import MOST_ALONE, Case, Checked, Config, Peer, missing_peer
 from gpu_rag.bench.graphs import csr_on
 from gpu_rag.graph.bubble import Bubbles, bubble_expansion
 from gpu_rag.graph.bubble.events import fixpoint
-from gpu_rag.graph.common.backend import pick_implementation
 from gpu_rag.graph.common.blocks import local_nodes
 from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, induced_subgraphs
 from gpu_rag.graph.pagerank.bench import measured_graphs, part

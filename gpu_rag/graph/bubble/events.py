@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from gpu_rag_kernels.minplus_relax import UNREACHED, minplus_relax
+from gpu_rag_kernels.bubble import UNREACHED, minplus_relax
 
 from gpu_rag.graph.csr import row_of_entry, transpose
 from gpu_rag.graph.ragged import row_of_value

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+from gpu_rag_kernels.dispatch import compiled_checks
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.compiled import compiled_checks
 from gpu_rag.graph.common.dots import LONGEST, check_unit_rows, exact_dots
 from gpu_rag.graph.csr import check_range
 from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, without

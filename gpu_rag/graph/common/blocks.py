@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
+from gpu_rag_kernels.dispatch import compiled_checks
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.compiled import compiled_checks
 from gpu_rag.graph.csr import check_csr, is_sound
 from gpu_rag.graph.ragged import arrays_of, check_ragged, check_sets, row_of_value
 from gpu_rag.types import Blocks, Ragged

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from gpu_rag_kernels.ragged_gather_dot_topk import gather_dots
+from gpu_rag_kernels.dispatch import compiled_checks
+from gpu_rag_kernels.frontier import gather_dots
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.compiled import compiled_checks
 
 GRID = float(2**24)
 LONGEST = 1.01  # a row may be so long: f16 rounding moves a unit row by at most 5e-4

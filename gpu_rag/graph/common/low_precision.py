@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_rag_kernels.nearest.low_precision import largest, slacks, to_bf16
-from gpu_rag_kernels.nearest.numba import TINY
+from gpu_rag_kernels.nearest.numba import TINY, largest, slacks, to_bf16
 
+from gpu_rag.graph.common.arrays import component_bits, score_bits
 from gpu_rag.graph.common.dots import filter_for
-from gpu_rag.graph.common.uninitialised import raw_components, raw_scores
 
 Array = np.ndarray[Any, Any]
 
@@ -60,7 +59,7 @@ def rough_rows(vectors: torch.Tensor, dtype: torch.dtype) -> Rough:
         return Rough(rows, 1.001 * torch.linalg.vector_norm(rows, dim=1).double().numpy() + floor, np.zeros(n))
     rows = torch.empty(vectors.shape, dtype=torch.bfloat16)
     length, error = np.empty(n), np.empty(n)
-    to_bf16(raw_components(vectors), raw_scores(rows), length, error)
+    to_bf16(component_bits(vectors), score_bits(rows), length, error)
     return Rough(rows, length, error)
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.bench.case import Case, Checked, Config, Peer, missing_peer
 from gpu_rag.bench.graphs import csr_on
 from gpu_rag.bench.measure import torch_threads
 from gpu_rag.graph.cluster import cluster_bytes, exact_groups, radius_clusters
-from gpu_rag.graph.common.backend import pick_implementation
 from gpu_rag.graph.components import connected_components
 from gpu_rag.graph.components import pick_implementation as components_by
 from gpu_rag.graph.pagerank.bench import measured_graphs

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from gpu_rag_kernels.choice import pick_kernel
+from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.backend import check_threads, pick_implementation, run_parts
-from gpu_rag.graph.common.compiled import shortened
+from gpu_rag.graph.common.arrays import shortened
+from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.csr import check_csr
 from gpu_rag.graph.ego.words import WORD, balls_by_words
 from gpu_rag.graph.memory import check_room
@@ -86,7 +86,7 @@ def ego_balls(
         least = 5 * graph.n * min(threads, -(-seeds.batch // WORD))
         check_room(least, graph.indptr.device, "marks of nodes", "ask with fewer threads")
         return _balls_by_numba(graph, seeds, radius, limit, allowed, threads)
-    if limit is None and pick_kernel("msbfs_or", graph.indptr.device) == "triton":
+    if limit is None and pick_implementation(graph.indptr.device, family="loops") == "triton":
         return balls_by_words(graph, seeds, radius, allowed)
     return _balls_by_torch(graph, seeds, radius, limit, allowed)
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.bench.case import MOST_ALONE, Case, Checked, Config, Peer, missing_peer
 from gpu_rag.bench.graphs import csr_on
 from gpu_rag.bench.measure import torch_threads
-from gpu_rag.graph.common.backend import pick_implementation
 from gpu_rag.graph.csr import row_of_entry
 from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, induced_subgraphs
 from gpu_rag.graph.pagerank.bench import measured_graphs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from gpu_rag_kernels import msbfs_or
+from gpu_rag_kernels import ego as ego_loops
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gpu_rag.graph.csr import transpose
@@ -61,7 +61,7 @@ def _search(pull: CSR, seeds: Ragged, radius: int, allowed: torch.Tensor | None,
     seen = seen.view(pull.n, width)
     front = seen
     for _ in range(radius):
-        fresh, after = msbfs_or.msbfs_or(pull, front, seen, implementation=implementation)
+        fresh, after = ego_loops.msbfs_or(pull, front, seen, implementation=implementation)
         if allowed is not None:
             fresh = torch.where(allowed[:, None], fresh, 0)
             after = seen | fresh

@@ -8,154 +8,45 @@ ordered by id.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
-from gpu_rag_kernels.choice import pick_kernel
+from gpu_rag_kernels.dispatch import pick_implementation
 
-from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.graph.common.backend import check_threads, chosen, pick_implementation, preferred
+from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.dots import check_unit_rows
-from gpu_rag.graph.csr import check_range
+from gpu_rag.graph.common.threads import check_threads
+from gpu_rag.graph.frontier.edges import (
+    EDGE_TILE,
+    QUESTION_TILE,
+    Described,
+    FrontierQuery,
+    HopEdges,
+    check_keywords,
+    described,
+    hop_edges,
+)
 from gpu_rag.graph.memory import check_room
-from gpu_rag.graph.ragged import are_sets, check_ascending, check_ragged, row_of_value
+from gpu_rag.graph.ragged import are_sets, check_ragged
 from gpu_rag.types import Ragged, TopK
 
 __all__ = [
-    "Asked", "Described", "HopEdges", "described", "frontier_topk", "hop_edges", "pick_search", "score_lists",
-    "top_edges",
+    "EDGE_TILE", "QUESTION_TILE", "Described", "FrontierQuery", "HopEdges", "described", "frontier_topk", "hop_edges",
+    "pick_search", "score_lists", "top_edges",
 ]  # fmt: skip
 
-IMPLEMENTATIONS = ("numba", "torch", "triton")
 KERNELS = {"torch": "reference", "triton": "triton"}  # that does the dot products and finds the best of a list
 
-QUESTION_TILE = 64  # questions whose scores are alive together
-EDGE_TILE = 16384  # and edges, or those of one vector if they are more
 ANY_KEYWORD = 2**63 - 1  # above all that a question may ask for
 
 
-@dataclass(frozen=True)
-class Described:
-    """N things by meaning and words; made by `described`. vectors: f16 or f32[N, D], unit rows (f32 on the CPU);
-    keywords: Ragged of i32/i64 in [0, n_keywords), ascending."""
-
-    vectors: torch.Tensor
-    keywords: Ragged
-    n_keywords: int
-
-    @property
-    def n(self) -> int:
-        """Number of things."""
-        return self.keywords.batch
-
-
-@dataclass(frozen=True)
-class Asked:
-    """B questions. vectors: f32[B, D], unit rows; keywords: Ragged of i32/i64 >= 0, ascending. A number that is no
-    keyword of what is searched counts in the size of a question's set alone."""
-
-    vectors: torch.Tensor
-    keywords: Ragged
-
-
-@dataclass(frozen=True)
-class HopEdges:
-    """E directed edges between V vertices; made by `hop_edges`.
-
-    indptr: i64[V+1], edge e leaves v where indptr[v] <= e < indptr[v+1]; target: i32[E]; vector_of: i32[E], the row
-    of `vectors` f16 or f32[Q, D] that an edge carries (edges may share one); keywords: Ragged, a list an edge.
-    For the search of all edges: used i64[U], the vectors that some edge carries; order i64[E], the edges by (vector,
-    edge), starts i64[U+1], where those of each used vector begin, column_of i64[E], the used vector at each place of
-    `order`; list_offsets i64[W+1], list_places i64[T]: the
-    places in `order` whose edge has each keyword, ascending.
-    """
-
-    indptr: torch.Tensor
-    target: torch.Tensor
-    vector_of: torch.Tensor
-    vectors: torch.Tensor
-    keywords: Ragged
-    n_keywords: int
-    used: torch.Tensor
-    order: torch.Tensor
-    starts: torch.Tensor
-    column_of: torch.Tensor
-    list_offsets: torch.Tensor
-    list_places: torch.Tensor
-
-    @property
-    def n(self) -> int:
-        """Number of vertices V."""
-        return int(self.indptr.shape[0]) - 1
-
-    @cached_property
-    def arrays(self) -> tuple[np.ndarray, ...]:
-        """indptr, vector_of, vectors, offsets and values of the keywords as arrays, for edges on the CPU: made once."""
-        own = (self.indptr, self.vector_of, self.vectors.detach(), self.keywords.offsets, self.keywords.values)
-        return tuple(a.contiguous().numpy() for a in own)
-
-
-def described(vectors: torch.Tensor, keywords: Ragged, n_keywords: int) -> Described:
-    """Checks what `score_lists` compares questions with. Raises BadInput."""
-    check_unit_rows(vectors, "vectors")
-    _check_keywords(keywords, vectors, n_keywords)
-    if keywords.batch != vectors.shape[0]:
-        given = f"{keywords.batch} lists for {vectors.shape[0]} vectors"
-        raise BadInput("keywords do not match the vectors", given=given, expected="a list a vector")
-    return Described(_held(vectors), keywords, n_keywords)
-
-
-def _held(vectors: torch.Tensor) -> torch.Tensor:
-    """As f32 on the CPU, where half-precision products are slow."""
-    return vectors.float() if vectors.device.type == "cpu" else vectors
-
-
-def hop_edges(
-    indptr: torch.Tensor, target: torch.Tensor, vector_of: torch.Tensor, vectors: torch.Tensor, keywords: Ragged,
-    n_keywords: int,
-) -> HopEdges:  # fmt: skip
-    """Checks edges and prepares their search, once. Arguments as in `HopEdges`; all on one device. Raises BadInput."""
-    check_unit_rows(vectors, "vectors")
-    _check_keywords(keywords, vectors, n_keywords)
-    check_ragged(Ragged(target, indptr), "targets", n=indptr.numel() - 1, device=vectors.device)
-    if vector_of.shape != target.shape or keywords.batch != target.shape[0] or vector_of.device != vectors.device:
-        given = f"{tuple(target.shape)} targets, {tuple(vector_of.shape)} vectors, {keywords.batch} keyword lists"
-        raise BadInput("edges do not match", given=given, expected="one of each an edge, on one device")
-    check_range(vector_of, vectors.shape[0], "the vector of an edge")
-    check_room(16 * n_keywords, vectors.device, f"lists of {n_keywords:,} keywords", "number the keywords that occur")
-    order = torch.argsort(vector_of.long(), stable=True)
-    used, columns, counts = torch.unique(vector_of.long(), return_inverse=True, return_counts=True)
-    starts = torch.zeros(used.shape[0] + 1, dtype=torch.int64, device=used.device)
-    starts[1:] = counts.cumsum(0)
-    place = torch.empty_like(order)
-    place[order] = torch.arange(order.shape[0], device=order.device)
-    words, edge = keywords.values.long(), row_of_value(keywords)
-    by_place = torch.argsort(place[edge], stable=True)
-    by_word = by_place[torch.argsort(words[by_place], stable=True)]
-    list_offsets = torch.zeros(n_keywords + 1, dtype=torch.int64, device=order.device)
-    list_offsets[1:] = torch.bincount(words, minlength=n_keywords).cumsum(0)
-    return HopEdges(
-        indptr, target, vector_of, _held(vectors), keywords, n_keywords, used, order, starts, columns[order],
-        list_offsets, place[edge][by_word],
-    )  # fmt: skip
-
-
-def _check_keywords(keywords: Ragged, vectors: torch.Tensor, n_keywords: int | None) -> None:
-    if n_keywords is not None and n_keywords < 0:
-        raise BadInput("a negative number of keywords", given=n_keywords, expected=">= 0")
-    check_ragged(keywords, "keywords", n=n_keywords, device=vectors.device)
-    check_ascending(keywords, "keywords")
-
-
-def _check_asked(asked: Asked, vectors: torch.Tensor) -> None:
+def _check_asked(asked: FrontierQuery, vectors: torch.Tensor) -> None:
     if asked.vectors.dtype != torch.float32:
         raise BadInput("questions are no f32 rows", given=asked.vectors.dtype, expected="f32 [B, D]")
     check_unit_rows(asked.vectors, "questions")
     if asked.keywords.values.device != asked.vectors.device or not are_sets(asked.keywords, ANY_KEYWORD):
-        _check_keywords(asked.keywords, asked.vectors, None)
+        check_keywords(asked.keywords, asked.vectors, None)
         if asked.keywords.values.numel() and int(asked.keywords.values.min()) < 0:
             raise BadInput("a keyword is negative", given=int(asked.keywords.values.min()), expected=">= 0")
     if asked.keywords.batch != asked.vectors.shape[0]:
@@ -166,7 +57,7 @@ def _check_asked(asked: Asked, vectors: torch.Tensor) -> None:
         raise BadInput("questions and edges differ in dimension or device", given=given, expected="one of each")
 
 
-def _check_lists(lists: Ragged, asked: Asked, n: int, name: str) -> None:
+def _check_lists(lists: Ragged, asked: FrontierQuery, n: int, name: str) -> None:
     check_ragged(lists, name, n=n, device=asked.vectors.device)
     if lists.batch != asked.keywords.batch:
         given = f"{lists.batch} lists for {asked.keywords.batch} questions"
@@ -175,22 +66,12 @@ def _check_lists(lists: Ragged, asked: Asked, n: int, name: str) -> None:
 
 def pick_search(device: torch.device, implementation: str = "auto", op: str = "frontier_topk") -> str:
     """Which implementation of `frontier_topk` and `score_lists` runs: numba | torch | triton; all give the same bits.
-
-    auto: what is preferred for the family `ops`, else numba on the CPU where it is installed, triton on a GPU where it
-    is (the kernel `ragged_gather_dot_topk`, never run on a GPU yet), else torch. triton runs on the CPU only where its
-    interpreter is switched on. Raises MissingBackend, or UsageError for a name that does not exist or cannot take this
-    device.
-    """
-    implementation = preferred("ops", implementation)
-    if implementation not in (*IMPLEMENTATIONS, "auto"):
-        raise UsageError("no such implementation", given=implementation, expected=", ".join((*IMPLEMENTATIONS, "auto")))
-    if implementation == "triton" or (implementation == "auto" and pick_kernel(op, device) == "triton"):
-        return chosen(op, pick_kernel(op, device, "triton"))
-    return pick_implementation(device, implementation, op)
+    Raises MissingBackend, or UsageError for a name that does not exist or cannot take this device."""
+    return pick_implementation(device, implementation, op, "frontier")
 
 
 def score_lists(
-    asked: Asked, things: Described, lists: Ragged, *, implementation: str = "auto", threads: int = 1
+    asked: FrontierQuery, things: Described, lists: Ragged, *, implementation: str = "auto", threads: int = 1
 ) -> torch.Tensor:
     """SIM(q, x) for every x in each question's list: f32[T], in the order of `lists`.
 
@@ -212,7 +93,7 @@ def score_lists(
 
 
 def frontier_topk(
-    asked: Asked, edges: HopEdges, frontier: Ragged, k: int, *, implementation: str = "auto", threads: int = 1
+    asked: FrontierQuery, edges: HopEdges, frontier: Ragged, k: int, *, implementation: str = "auto", threads: int = 1
 ) -> TopK:
     """The k out-edges of highest SIM of every vertex in each question's frontier: TopK of i32, f32[T, k].
 
@@ -239,7 +120,7 @@ def frontier_topk(
     return frontier_by_torch(asked, edges, frontier, k, KERNELS[picked])
 
 
-def top_edges(asked: Asked, edges: HopEdges, k: int, *, implementation: str = "auto", threads: int = 1) -> TopK:
+def top_edges(asked: FrontierQuery, edges: HopEdges, k: int, *, implementation: str = "auto", threads: int = 1) -> TopK:
     """The first edge into each of the first k distinct targets, down the ranking of all edges: TopK i32, f32[B, k].
 
     All edges are ranked by (-SIM(q, e), e) and walked from the top; an edge whose target was met before is passed
@@ -273,16 +154,3 @@ def _compiled() -> Any:
 def _check_k(k: int) -> None:
     if k < 1:
         raise BadInput("k is out of range", given=k, expected=">= 1")
-
-
-def tiles(edges: HopEdges) -> list[tuple[int, int, int, int]]:
-    """Ranges (u0, u1) of used vectors with at most EDGE_TILE edges each, or one vector if it has more, and the places
-    (p0, p1) of their edges in `order`."""
-    found, first, n = [], 0, int(edges.used.shape[0])
-    ends = edges.starts.cpu()
-    while first < n:
-        room = ends[first] + EDGE_TILE
-        last = max(first + 1, int(torch.searchsorted(ends, room, right=True)) - 1)
-        found.append((first, last, int(ends[first]), int(ends[last])))
-        first = last
-    return found

@@ -9,14 +9,22 @@ from typing import Any
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import pick_implementation
 from scipy import sparse
 
 from gpu_rag.bench.case import MOST_ALONE, Case, Checked, Config, Peer
 from gpu_rag.bench.measure import torch_threads
 from gpu_rag.errors import UsageError
 from gpu_rag.graph import frontier as search
-from gpu_rag.graph.common.backend import pick_implementation
-from gpu_rag.graph.frontier import EDGE_TILE, QUESTION_TILE, Asked, HopEdges, frontier_topk, hop_edges, top_edges
+from gpu_rag.graph.frontier import (
+    EDGE_TILE,
+    QUESTION_TILE,
+    FrontierQuery,
+    HopEdges,
+    frontier_topk,
+    hop_edges,
+    top_edges,
+)
 from gpu_rag.graph.memory import free_bytes
 from gpu_rag.graph.pagerank.bench_peers import single_openmp_thread
 from gpu_rag.types import Ragged, TopK
@@ -30,7 +38,7 @@ K = 20  # end vertices that the edge ranking is walked for
 CHECKED = 8  # questions that are computed again in f64
 ERROR = 2e-7  # of a score, rounded to f32
 
-Given = tuple[Asked, Ragged]
+Given = tuple[FrontierQuery, Ragged]
 Alone = Callable[["Graph", int, Any], tuple[np.ndarray, np.ndarray]]
 
 
@@ -49,7 +57,7 @@ class Graph:
     def given(self, start: int, count: int) -> Given:
         """Questions start..start+count with their frontiers, where the edges are."""
         span, device = slice(start, start + count), self.edges.indptr.device
-        asked = Asked(self.vectors[span].to(device), _lists(self.words[span], device))
+        asked = FrontierQuery(self.vectors[span].to(device), _lists(self.words[span], device))
         return asked, _lists(self.frontier[span], device)
 
     def scores(self, question: int, edges: Any, dtype: Any) -> np.ndarray:

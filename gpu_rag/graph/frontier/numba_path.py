@@ -8,16 +8,16 @@ import numpy as np
 import torch
 from gpu_rag_kernels.frontier import numba as kernels
 
-from gpu_rag.graph.common.backend import run_parts
 from gpu_rag.graph.common.dots import GRID, filter_for
-from gpu_rag.graph.frontier import QUESTION_TILE, Asked, Described, HopEdges, tiles
+from gpu_rag.graph.common.threads import run_parts
+from gpu_rag.graph.frontier.edges import QUESTION_TILE, Described, FrontierQuery, HopEdges, tiles
 from gpu_rag.graph.ragged import arrays_of
 from gpu_rag.types import Ragged, TopK
 
 Array = np.ndarray[Any, Any]
 
 
-def _of_questions(asked: Asked) -> tuple[Array, Array, Array]:
+def _of_questions(asked: FrontierQuery) -> tuple[Array, Array, Array]:
     """What kernels read of questions: vectors, offsets and values of their keywords."""
     keywords = asked.keywords
     return _rows(asked.vectors), keywords.offsets.contiguous().numpy(), keywords.values.long().contiguous().numpy()
@@ -28,7 +28,7 @@ def _rows(vectors: torch.Tensor) -> Array:
     return rows
 
 
-def lists_by_numba(asked: Asked, things: Described, lists: Ragged, threads: int) -> torch.Tensor:
+def lists_by_numba(asked: FrontierQuery, things: Described, lists: Ragged, threads: int) -> torch.Tensor:
     """`score_lists` of checked inputs."""
     questions, out = _of_questions(asked), np.empty(lists.values.shape[0], np.float32)
     listed, offsets = arrays_of(Ragged(lists.values.long(), lists.offsets))
@@ -43,7 +43,7 @@ def lists_by_numba(asked: Asked, things: Described, lists: Ragged, threads: int)
     return torch.from_numpy(out)
 
 
-def frontier_by_numba(asked: Asked, edges: HopEdges, frontier: Ragged, k: int, threads: int) -> TopK:
+def frontier_by_numba(asked: FrontierQuery, edges: HopEdges, frontier: Ragged, k: int, threads: int) -> TopK:
     """`frontier_topk` of checked inputs."""
     questions, n = _of_questions(asked), frontier.values.shape[0]
     ids, scores = np.empty((n, k), np.int32), np.empty((n, k), np.float32)
@@ -61,7 +61,7 @@ def frontier_by_numba(asked: Asked, edges: HopEdges, frontier: Ragged, k: int, t
     return TopK(torch.from_numpy(ids), torch.from_numpy(scores))
 
 
-def top_edges_by_numba(asked: Asked, edges: HopEdges, k: int, threads: int) -> TopK:
+def top_edges_by_numba(asked: FrontierQuery, edges: HopEdges, k: int, threads: int) -> TopK:
     """`top_edges` of checked inputs."""
     questions, batch = _of_questions(asked), asked.keywords.batch
     on_grid = asked.vectors.detach().double().mul_(GRID).round_().numpy()

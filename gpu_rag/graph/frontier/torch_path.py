@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from gpu_rag_kernels.ragged_gather_dot_topk import gather_dots, ragged_gather_dot_topk
+from gpu_rag_kernels.frontier import gather_dots, ragged_gather_dot_topk
 
 from gpu_rag.graph.common.dots import exact_dots, filter_for
-from gpu_rag.graph.frontier import QUESTION_TILE, Asked, Described, HopEdges, tiles
+from gpu_rag.graph.frontier.edges import QUESTION_TILE, Described, FrontierQuery, HopEdges, tiles
 from gpu_rag.graph.ragged import expand, row_of_value
 from gpu_rag.types import Ragged, TopK
 
 
-def _scores(asked: Asked, b: torch.Tensor, edges: HopEdges, edge: torch.Tensor) -> torch.Tensor:
+def _scores(asked: FrontierQuery, b: torch.Tensor, edges: HopEdges, edge: torch.Tensor) -> torch.Tensor:
     """f32[P]: SIM of question b[p] and edge[p]."""
     dots = exact_dots(asked.vectors.detach(), b, edges.vectors.detach(), edges.vector_of[edge].long())
     return ((_shares(asked.keywords, b, edges, edge) + dots) / 2).float()
@@ -40,14 +40,14 @@ def _shared(asked: Ragged, b: torch.Tensor, keywords: Ragged, thing: torch.Tenso
     return found
 
 
-def lists_by_torch(asked: Asked, things: Described, lists: Ragged, kernel: str) -> torch.Tensor:
+def lists_by_torch(asked: FrontierQuery, things: Described, lists: Ragged, kernel: str) -> torch.Tensor:
     """`score_lists` of checked inputs. kernel: that of the dot products, reference | triton."""
     b, rows = row_of_value(lists), lists.values.long()
     dots = gather_dots(asked.vectors.detach(), b, things.vectors.detach(), lists.values, implementation=kernel)
     return ((_shares(asked.keywords, b, things, rows) + dots) / 2).float()
 
 
-def frontier_by_torch(asked: Asked, edges: HopEdges, frontier: Ragged, k: int, kernel: str) -> TopK:
+def frontier_by_torch(asked: FrontierQuery, edges: HopEdges, frontier: Ragged, k: int, kernel: str) -> TopK:
     """`frontier_topk` of checked inputs. kernel: what finds the best of each vertex's edges, reference | triton."""
     vertices, question = frontier.values.long(), row_of_value(frontier)
     ids = torch.full((vertices.shape[0], k), -1, dtype=torch.int32, device=vertices.device)
@@ -81,7 +81,7 @@ def _fill(ids: torch.Tensor, scores: torch.Tensor, row: torch.Tensor, edge: torc
     scores[row[kept], place[kept]] = score[kept]
 
 
-def top_edges_by_torch(asked: Asked, edges: HopEdges, k: int) -> TopK:
+def top_edges_by_torch(asked: FrontierQuery, edges: HopEdges, k: int) -> TopK:
     """`top_edges` of checked inputs."""
     batch = asked.keywords.batch
     ids = torch.full((batch, k), -1, dtype=torch.int32, device=edges.indptr.device)
@@ -95,12 +95,12 @@ def top_edges_by_torch(asked: Asked, edges: HopEdges, k: int) -> TopK:
     return TopK(ids, scores)
 
 
-def _parts(asked: Asked) -> list[tuple[int, Asked]]:
+def _parts(asked: FrontierQuery) -> list[tuple[int, FrontierQuery]]:
     """The questions, QUESTION_TILE at a time, with the first one's number."""
     bounds = [*range(0, asked.keywords.batch, QUESTION_TILE), asked.keywords.batch]
     ends = asked.keywords.offsets[torch.tensor(bounds)].tolist()
     return [
-        (first, Asked(
+        (first, FrontierQuery(
             asked.vectors[first:last].detach(),
             Ragged(asked.keywords.values[lo:hi], asked.keywords.offsets[first : last + 1] - lo),
         ))
@@ -129,7 +129,7 @@ class _Tile:
         return cls(p0, edge, edges.column_of[p0:p1] - u0, vectors, targets.shape[0], number)
 
 
-def _search(asked: Asked, edges: HopEdges, tile: _Tile, ids: torch.Tensor, scores: torch.Tensor) -> None:
+def _search(asked: FrontierQuery, edges: HopEdges, tile: _Tile, ids: torch.Tensor, scores: torch.Tensor) -> None:
     """Takes the edges of a tile into the rows of some questions."""
     fast = filter_for(asked.vectors[:0], edges.vectors[:0], dtype=torch.float32)
     slack = fast.slack  # which has room for the f32 sum with a share

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.backend import pick_implementation, run_parts
+from gpu_rag.graph.common.threads import run_parts
 from gpu_rag.graph.memory import check_room
 from gpu_rag.types import TopK
 

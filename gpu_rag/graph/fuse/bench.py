@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.bench.case import MOST_ALONE, Case, Checked, Config, Peer
 from gpu_rag.bench.measure import torch_threads
-from gpu_rag.graph.common.backend import pick_implementation
 from gpu_rag.graph.fuse import rrf
 from gpu_rag.types import TopK
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from gpu_rag_kernels.choice import pick_kernel
+from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.backend import check_threads, pick_implementation
 from gpu_rag.graph.common.dots import check_unit_rows, exact_dots, filter_for
+from gpu_rag.graph.common.threads import check_threads
 from gpu_rag.graph.join.keywords import KeywordSide, part_of, split_keywords
 from gpu_rag.graph.ragged import check_ragged, expand, row_of_value
 from gpu_rag.types import Ragged
@@ -112,7 +112,7 @@ class JoinIndex:
             from gpu_rag.graph.join.numba_path import join_by_numba
 
             best, index = join_by_numba(left, left_keywords, groups, self.held, threads)
-        elif pick_kernel("join_top1", left.device) == "triton":
+        elif pick_implementation(left.device, family="loops") == "triton":
             from gpu_rag.graph.join import triton_path as join_kernel
 
             sides = (left, left_keywords, right, self.keywords)

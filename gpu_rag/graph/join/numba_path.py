@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_rag_kernels.join.numba import JoinLeft, JoinRight, join_tile, look_up
+from gpu_rag_kernels.dots.numba import JoinLeft, JoinRight, join_tile, look_up
 
-from gpu_rag.graph.common.backend import run_parts
+from gpu_rag.graph.common.arrays import component_bits, score_bits
 from gpu_rag.graph.common.low_precision import Rough, fastest_dtype, rough_rows, rounding_of, slack_of
-from gpu_rag.graph.common.uninitialised import raw_components, raw_scores
+from gpu_rag.graph.common.threads import run_parts
 from gpu_rag.graph.ragged import arrays_of
 from gpu_rag.types import Ragged
 
@@ -50,7 +50,7 @@ def prepared(
         dtype = torch.float32 if asked is not None and asked <= FEW else fastest_dtype()
     words, list_offsets, list_rows, size = inverted(keywords)
     side = JoinRight(
-        raw_components(vectors), (NO_GROUPS if groups is None else groups.long()).numpy(), size, list_offsets, list_rows
+        component_bits(vectors), (NO_GROUPS if groups is None else groups.long()).numpy(), size, list_offsets, list_rows
     )
     return Right(vectors, words, side, dtype, rough_rows(vectors, dtype) if n and asked is None else None)
 
@@ -82,7 +82,7 @@ def _left(vectors: torch.Tensor, keywords: Ragged, groups: torch.Tensor | None, 
     size, found_offsets, found = np.empty(n, np.int32), np.zeros(n + 1, np.int64), np.empty(len(values), np.int32)
     look_up(offsets, values.astype(np.int64), words, size, found_offsets, found)
     group = (NO_GROUPS if groups is None else groups.long()).numpy()
-    return JoinLeft(raw_components(vectors), group, size, found_offsets, found)
+    return JoinLeft(component_bits(vectors), group, size, found_offsets, found)
 
 
 def join_by_numba(
@@ -100,7 +100,7 @@ def join_by_numba(
         slack = slack_of(rough, columns) + rounding_of(right.dtype) * rough.length * columns.length.max() + ARITHMETIC
 
         def join(i0: int, j0: int = j0, columns: Rough = columns, slack: Array = slack) -> None:
-            scores = raw_scores(rough.rows[i0 : i0 + ROWS] @ columns.rows.T)
+            scores = score_bits(rough.rows[i0 : i0 + ROWS] @ columns.rows.T)
             join_tile(scores, i0, j0, side, right.side, float(slack[i0 : i0 + ROWS].max()), best, index)
 
         run_parts(join, range(0, n_left, ROWS), threads)

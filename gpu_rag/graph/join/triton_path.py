@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from gpu_rag_kernels.join_top1 import STRIP, Side, error_of, join_top1
+from gpu_rag_kernels.join import STRIP, Side, error_of, join_top1
 
 from gpu_rag.graph.join.keywords import KeywordSide, part_of, split_keywords
 from gpu_rag.graph.join.pairs import hybrid_best_of

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import GpuRagError
-from gpu_rag.graph.common.backend import pick_implementation, run_parts
 from gpu_rag.graph.common.blocks import check_blocks, local_nodes
 from gpu_rag.graph.common.segments import SegmentSum
+from gpu_rag.graph.common.threads import run_parts
 from gpu_rag.graph.csr import row_of_entry, transpose
 from gpu_rag.graph.memory import check_room, is_small
 from gpu_rag.graph.pagerank.job import Options

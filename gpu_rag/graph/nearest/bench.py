@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.bench.case import MOST_TILED, Case, Checked, Config, Peer, missing_peer
 from gpu_rag.bench.measure import torch_threads
 from gpu_rag.errors import UsageError
-from gpu_rag.graph.common.backend import pick_implementation
 from gpu_rag.graph.memory import free_bytes
 from gpu_rag.graph.nearest import QUERY_TILE, nearest
 from gpu_rag.graph.pagerank.bench_peers import single_openmp_thread

@@ -8,19 +8,19 @@ row that was not proposed, `slack` included; else more candidates are taken. So 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Protocol
 
 import torch
+from gpu_rag_kernels.dispatch import chosen, pick_implementation, preferred
 
-from gpu_rag.errors import BadInput, MissingBackend, UsageError
-from gpu_rag.graph.common.backend import check_threads, chosen, preferred
+from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph.common.dots import check_unit_rows, exact_dots, filter_for
+from gpu_rag.graph.common.threads import check_threads
 from gpu_rag.graph.memory import check_room
-from gpu_rag.graph.nearest import MOST_BEST, nearest, topk_of
+from gpu_rag.graph.nearest import nearest
+from gpu_rag.graph.nearest.best import MOST_BEST, topk_of
 from gpu_rag.types import TopK
 
-IMPLEMENTATIONS = ("torch", "faiss")
 MODES = ("exact", "ivf", "hnsw")
 MORE = 32  # candidates beyond k that are taken at first
 APPROXIMATE_FROM = 100_000  # rows: below, an approximate index is no faster than exact tiles, see docs/decisions.md
@@ -128,17 +128,14 @@ def pick_index(n: int, mode: str = "exact", implementation: str = "auto") -> tup
     size that was measured; for an approximate mode, torch and so exact below APPROXIMATE_FROM rows, faiss from there
     on. Never another choice because something is not installed.
     """
-    implementation = preferred("neighbours", implementation)
     if mode not in MODES:
         raise UsageError("no such mode of nearest neighbours", given=mode, expected=", ".join(MODES))
-    if implementation not in (*IMPLEMENTATIONS, "auto"):
-        raise UsageError("no such implementation", given=implementation, expected=", ".join((*IMPLEMENTATIONS, "auto")))
+    implementation = preferred("neighbours", implementation)
+    if implementation == "auto" and mode != "exact" and n >= APPROXIMATE_FROM:
+        implementation = "faiss"
     if implementation == "torch" and mode != "exact":
         raise UsageError("torch tiles are exact", given=f"mode={mode}", expected="exact, or implementation=faiss")
-    if implementation == "auto":
-        implementation = "faiss" if mode != "exact" and n >= APPROXIMATE_FROM else "torch"
-    if implementation == "faiss" and find_spec("faiss") is None:
-        raise MissingBackend("faiss is not installed", do="pip install 'gpu-rag[bench]' (CPU) or 'gpu-rag[gpu]'")
+    implementation = pick_implementation(torch.device("cpu"), implementation, family="neighbours")
     return implementation, mode if implementation == "faiss" else "exact"
 
 
@@ -174,3 +171,27 @@ def recall_of(index: NearestIndex, queries: torch.Tensor, k: int) -> float:
     exact = NearestIndex(index.base, TorchTiles(index.base), "torch", "exact").search(queries, k)
     found = index.search(queries, k)
     return float((found.scores >= exact.scores[:, -1:]).double().mean()) if found.scores.numel() else 1.0
+
+
+class NearestRows:
+    """Rows ready to be searched: every exact search of a whole table of vectors goes through one of these.
+
+    By `nearest`, or by an index of faiss, made at the first search, where faiss is preferred for `neighbours`
+    (`dispatch.preferring`). base: f16/f32[N, D], for faiss of length 1 (to 1 %) or 0. Memory: faiss keeps an f32 copy.
+    """
+
+    def __init__(self, base: torch.Tensor):
+        self.base = base
+        self._faiss: NearestIndex | None = None
+
+    def search(self, queries: torch.Tensor, k: int) -> TopK:
+        """The k rows with the largest dot product with each unit query f32[B, D], exactly, by (-score, row).
+
+        Scores of the two libraries may differ in the last bit of f32. Raises BadInput, UsageError, MissingBackend.
+        """
+        if pick_index(self.base.shape[0])[0] != "faiss":
+            return nearest(queries, self.base, k)
+        chosen("nearest_index", "faiss")  # at every search: a later run finds the index made
+        if self._faiss is None:
+            self._faiss = nearest_index(self.base, implementation="faiss")
+        return self._faiss.search(queries, k)

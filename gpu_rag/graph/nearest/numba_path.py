@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_rag_kernels.nearest.numba import NOBODY, in_order, search_rows
-from gpu_rag_kernels.nearest.tiles import search_tile
+from gpu_rag_kernels.nearest.numba import NOBODY, in_order, search_rows, search_tile
 
-from gpu_rag.graph.common.backend import run_parts
+from gpu_rag.graph.common.arrays import component_bits, score_bits
 from gpu_rag.graph.common.dots import unit_of
 from gpu_rag.graph.common.low_precision import fastest_dtype, rough_rows, rounding_of, slack_of
-from gpu_rag.graph.common.uninitialised import raw_components, raw_scores
-from gpu_rag.graph.nearest import QUERY_TILE, best_of_two, refuse_infinite
+from gpu_rag.graph.common.threads import run_parts
+from gpu_rag.graph.nearest.best import QUERY_TILE, best_of_two, refuse_infinite
 from gpu_rag.types import TopK
 
 Array = np.ndarray[Any, Any]
@@ -54,7 +53,7 @@ def _empty(n_queries: int, k: int) -> tuple[Array, Array]:
 
 def _alone(queries: torch.Tensor, base: torch.Tensor, k: int) -> TopK:
     """Every row is multiplied once; threads take ranges of rows."""
-    asked, rows, n = queries.contiguous().numpy(), raw_components(base), base.shape[0]
+    asked, rows, n = queries.contiguous().numpy(), component_bits(base), base.shape[0]
     threads, unit = max(1, min(torch.get_num_threads(), n // PART)), unit_of(base.shape[1])
 
     def search(t: int) -> TopK:
@@ -100,7 +99,7 @@ class _Heaps:
 
 def _by_products(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int, dtype: torch.dtype) -> TopK:
     n_queries, n, threads = queries.shape[0], base.shape[0], torch.get_num_threads()
-    heaps = _Heaps(_wide(queries), raw_components(base), *_empty(n_queries, k), rounding_of(dtype))
+    heaps = _Heaps(_wide(queries), component_bits(base), *_empty(n_queries, k), rounding_of(dtype))
     asked = rough_rows(queries, dtype)
     if not asked.is_finite:
         refuse_infinite(queries, "queries")
@@ -115,6 +114,6 @@ def _by_products(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int, d
             part = asked.rows[first : first + QUERY_TILE]
             scores = buffer[: len(part) * len(rows.rows)].view(len(part), len(rows.rows))
             torch.mm(part, rows.rows.T, out=scores)
-            heaps.update(raw_scores(scores), first, j0, slack, threads)
+            heaps.update(score_bits(scores), first, j0, slack, threads)
     in_order(heaps.scores, heaps.ids)
     return TopK(torch.from_numpy(heaps.ids), torch.from_numpy(heaps.scores))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from gpu_rag.graph.common.dots import filter_for
-from gpu_rag.graph.nearest import QUERY_TILE, best_of_two, refuse_infinite, selected, topk_of, topk_rows
+from gpu_rag.graph.nearest.best import QUERY_TILE, best_of_two, refuse_infinite, selected, topk_of, topk_rows
 from gpu_rag.types import TopK
 
 SUMS = 32  # see `nearest`

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import chosen
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.backend import chosen
 from gpu_rag.graph.nearest import MOST_BEST, topk_rows
 from gpu_rag.graph.pagerank.graph import PageRankGraph, prepare
 from gpu_rag.graph.pagerank.job import Job, Options, pick_implementation

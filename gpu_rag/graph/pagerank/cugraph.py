@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.util import find_spec
 from threading import Lock
 from typing import Any
 
@@ -22,7 +21,6 @@ import numpy as np
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from gpu_rag.errors import MissingBackend, UsageError
 from gpu_rag.graph.csr import row_of_entry
 from gpu_rag.graph.pagerank.graph import PageRankGraph
 from gpu_rag.graph.pagerank.matrix import MatrixTile, TorchProduct
@@ -33,14 +31,6 @@ from gpu_rag.types import CSR
 
 F32_STEP = 1e-6  # the L1 length of a step that f32 surely comes below; less is left to our own steps
 I32_EDGES = 2**31 - 1  # cuGraph counts edges in the type of its vertices
-
-
-def check_available(device: torch.device) -> None:
-    """Raises MissingBackend where pylibcugraph is not installed, UsageError for a graph that is not on a GPU."""
-    if find_spec("pylibcugraph") is None or find_spec("cupy") is None:
-        raise MissingBackend("pylibcugraph is not installed", do="pip install 'gpu-rag[gpu]'")
-    if device.type != "cuda":
-        raise UsageError("cugraph works on a GPU", given=f"a graph on {device}", expected="cuda")
 
 
 @contextmanager

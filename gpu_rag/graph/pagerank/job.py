@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from gpu_rag_kernels import dispatch
 
-from gpu_rag.errors import BadInput, MissingBackend, UsageError
-from gpu_rag.graph.common.backend import check_threads, has_numba, preferred
+from gpu_rag.errors import BadInput, UsageError
+from gpu_rag.graph.common.threads import check_threads
 from gpu_rag.graph.memory import check_room
 from gpu_rag.graph.nearest import topk_rows
-from gpu_rag.graph.pagerank.cugraph import check_available, tile_maker
+from gpu_rag.graph.pagerank.cugraph import tile_maker
 from gpu_rag.graph.pagerank.graph import PageRankGraph
 from gpu_rag.graph.pagerank.plan import Array, Plan, plan_of
 from gpu_rag.graph.pagerank.questions import Unsolved, least_mass, solve_columns, solve_questions
@@ -22,7 +23,6 @@ from gpu_rag.graph.pagerank.solve import Gaps, Tile
 from gpu_rag.graph.pagerank.teleport import Teleport
 from gpu_rag.types import CSR
 
-IMPLEMENTATIONS = ("numba", "scipy", "torch", "cugraph")
 SOLVERS = ("power", "chebyshev", "sor")
 STATES = ("f32", "f16")
 MOST_STEPS = 10**6  # that a call may allow: the factor of every step is held
@@ -59,30 +59,13 @@ class Options:
 
 
 def pick_implementation(csr: CSR | PageRankGraph, implementation: str = "auto") -> str:
-    """Which implementation runs on the device of a graph: see `pick_on`."""
-    return pick_on(csr.device if isinstance(csr, PageRankGraph) else csr.indptr.device, implementation)
+    """Which implementation runs on the device of a graph: numba | scipy | torch | cugraph.
 
-
-def pick_on(device: torch.device, implementation: str = "auto") -> str:
-    """Which implementation runs on a device: numba | scipy | torch | cugraph.
-
-    auto: what is preferred for the family `pagerank` (see `backend`), else numba on the CPU where it is installed, or
-    scipy there; torch on any other device. cugraph is not reproducible, so only its name means it. Raises
-    MissingBackend, or UsageError for one that cannot take this device.
+    auto: what is preferred for the family `pagerank`, else the first of the three that works there. cugraph is not
+    reproducible, so only its name means it. Raises MissingBackend, or UsageError for one that cannot take this device.
     """
-    implementation = preferred("pagerank", implementation)
-    if implementation not in (*IMPLEMENTATIONS, "auto"):
-        raise UsageError("no such PageRank", given=implementation, expected=", ".join((*IMPLEMENTATIONS, "auto")))
-    on_cpu = device.type == "cpu"
-    if implementation == "auto":
-        return ("numba" if has_numba() else "scipy") if on_cpu else "torch"
-    if implementation == "numba" and not has_numba():
-        raise MissingBackend("numba is not installed", do="pip install 'gpu-rag[cpu]'")
-    if implementation == "cugraph":
-        check_available(device)
-    elif implementation != "torch" and not on_cpu:
-        raise UsageError(f"{implementation} works on the CPU", given=f"a graph on {device}", expected="torch or auto")
-    return implementation
+    device = csr.device if isinstance(csr, PageRankGraph) else csr.indptr.device
+    return dispatch.pick_implementation(device, implementation, family="pagerank")
 
 
 def _pick_solver(solver: str, implementation: str, graph: PageRankGraph) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_rag_kernels.ppr_spmm import Restart, finish_step, ppr_step
+from gpu_rag_kernels.pagerank import Restart, finish_step, ppr_step
 
 from gpu_rag.graph.pagerank.graph import PageRankGraph
 from gpu_rag.graph.pagerank.plan import COARSE_GAP, ROUNDING, Array, Plan

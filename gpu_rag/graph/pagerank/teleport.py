@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import compiled_checks
 
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.graph.common.compiled import compiled_checks
 from gpu_rag.graph.csr import check_range
 from gpu_rag.graph.pagerank.graph import PageRankGraph
 from gpu_rag.types import Ragged

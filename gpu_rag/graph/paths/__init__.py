@@ -28,10 +28,11 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import compiled_checks, pick_implementation
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.backend import check_threads, pick_implementation, run_parts
-from gpu_rag.graph.common.compiled import compiled_checks, shortened
+from gpu_rag.graph.common.arrays import shortened
+from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.csr import check_csr, is_symmetric, row_of_entry
 from gpu_rag.graph.paths.joins import Ends, Window, chain_paths, n_steps, path_parts
 from gpu_rag.graph.paths.scores import score_paths
@@ -84,7 +85,7 @@ def check_topics(graph: PathGraph, topics: Ragged) -> None:
     """Raises BadInput unless `topics` are lists of nodes of the graph, each list without repeats."""
     check_ragged(topics, "topics", n=graph.n, device=graph.device)
     if compiled_checks(graph.device) is not None:
-        from gpu_rag_kernels.checks.paths import are_distinct
+        from gpu_rag_kernels.checks import are_distinct
 
         if are_distinct(*arrays_of(topics)):
             return  # the slow check below says what is wrong
@@ -136,7 +137,7 @@ def expand_paths(
 def _count_steps(graph: PathGraph, paths: PathSet) -> int:
     """The degrees at the ends of paths of one length, added up. Raises BadInput for other paths."""
     if compiled_checks(graph.device) is not None:
-        from gpu_rag_kernels.checks.paths import count_steps
+        from gpu_rag_kernels.checks import count_steps
 
         count = int(count_steps(graph.csr.indptr.contiguous().numpy(), paths.columns[2]))
         if count >= 0:
@@ -167,7 +168,7 @@ def _steps_by_torch(graph: PathGraph, paths: PathSet, topics: Ragged) -> tuple[t
 
 def _extended_by_numba(graph: PathGraph, paths: PathSet, topics: Ragged, threads: int) -> PathSet:
     """The paths of `expand_paths`, each written once; room for other entries is asked for and never written."""
-    from gpu_rag_kernels.checks.paths import count_steps
+    from gpu_rag_kernels.checks import count_steps
     from gpu_rag_kernels.paths.numba import extend
 
     indptr, indices, number = (

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from gpu_rag_kernels.dispatch import compiled_checks, pick_implementation
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.backend import pick_implementation
-from gpu_rag.graph.common.compiled import compiled_checks
 from gpu_rag.graph.paths.sets import (
     MOST_HOPS,
     NO_END,
@@ -231,7 +230,7 @@ def _check_window(window: Window, topics: Ragged) -> None:
             given = f"{side.dtype} {tuple(side.shape)} on {side.device}"
             raise BadInput(f"window.{name} does not fit", given=given, expected=f"i64 [{topics.batch}]")
     if compiled_checks(topics.offsets.device) is not None:
-        from gpu_rag_kernels.checks.paths import are_chains
+        from gpu_rag_kernels.checks import are_chains
 
         if are_chains(*arrays_of(topics), NO_END, window.longest.contiguous().numpy(), MOST_HOPS):
             return  # the slow check below says what is wrong

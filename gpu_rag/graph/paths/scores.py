@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import compiled_checks, pick_implementation
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.backend import check_threads, pick_implementation, run_parts
-from gpu_rag.graph.common.compiled import compiled_checks
+from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.paths.sets import MOST_HOPS, PathSet, check_paths
 from gpu_rag.graph.ragged import arrays_of, check_ragged, row_of_value
 from gpu_rag.types import Ragged
@@ -95,7 +95,7 @@ def _are_sound(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor) -> 
     checks = compiled_checks(queries.device)
     if checks is None or paths.edges.device != queries.device:
         return False
-    from gpu_rag_kernels.checks.paths import last_edge
+    from gpu_rag_kernels.checks import last_edge
 
     nearly = LONGEST - 1 - 1e-4
     units = checks.are_units(queries.detach().contiguous().numpy(), (1 - nearly) ** 2, (1 + nearly) ** 2)

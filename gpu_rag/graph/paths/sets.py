@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import compiled_checks
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.compiled import compiled_checks
 from gpu_rag.types import CSR
 
 Array = np.ndarray[Any, Any]
@@ -131,7 +131,7 @@ def _are_paths(paths: PathSet, batch: int, kind: Kind | None) -> bool:
     """Whether a compiled pass finds nothing wrong; False also where there is none."""
     if compiled_checks(paths.group.device) is None:
         return False
-    from gpu_rag_kernels.checks.paths import are_of_kind, are_paths
+    from gpu_rag_kernels.checks import are_of_kind, are_paths
 
     columns = paths.columns
     if kind is None:

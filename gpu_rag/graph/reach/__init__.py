@@ -7,9 +7,10 @@ from types import ModuleType
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.backend import check_threads, pick_implementation, run_parts
+from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.common.typed import TypedGraph, typed_graph, typed_graph_of_csr, typed_graph_of_csrs
 from gpu_rag.graph.memory import check_room, is_small
 from gpu_rag.graph.ragged import (

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.bench.case import MOST_ALONE, Case, Checked, Config, Peer
-from gpu_rag.graph.common.backend import pick_implementation
 from gpu_rag.graph.common.typed import TypedGraph, typed_graph
 from gpu_rag.graph.csr import row_of_entry
 from gpu_rag.graph.pagerank.bench import measured_graphs

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.bench.case import MOST_ALONE, Case, Config, Peer
-from gpu_rag.graph.common.backend import pick_implementation
 from gpu_rag.graph.common.typed import TypedGraph
 from gpu_rag.graph.reach import intersect, reachable
 from gpu_rag.graph.reach.bench import (

@@ -6,14 +6,15 @@ Kernels and the functions they call share a file because numba's cache of a kern
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 from numba.core import types
 from numba.extending import overload
 
-CHUNK = 64  # scores that are looked at together before any is looked at alone
+CHUNK = 64  # scores of a cluster's tile that are looked at together before any is looked at alone
+JOIN_CHUNK = 32  # and of a join's
 _F16_BIAS = np.float32(2.0**112)  # f32 exponent bias over that of f16: also right for subnormals
 _GRID = 2.0**24
 
@@ -144,3 +145,123 @@ def flatten(parent: Any) -> None:
     """Makes every entry its own root."""
     for i in range(parent.shape[0]):
         parent[i] = root_of(parent, i)
+
+
+@numba.njit(cache=True, nogil=True)
+def group_by_keys(offsets: Any, keys: Any, low: Any, width: Any, label: Any) -> None:
+    """label i64[N], each row itself, becomes the smallest row of its group; keys lie in [low, low + width)."""
+    first = np.full(width, -1, np.int64)  # the first row that has each key
+    for row in range(label.shape[0]):
+        for p in range(offsets[row], offsets[row + 1]):
+            key = keys[p] - low
+            if first[key] < 0:
+                first[key] = row
+            else:
+                unite(label, first[key], row)
+    flatten(label)
+
+
+@numba.njit(cache=True, nogil=True)
+def span_of(keys: Any) -> Any:
+    """The least and the greatest key."""
+    low, high = keys[0], keys[0]
+    for key in keys:
+        low, high = min(low, key), max(high, key)
+    return low, high
+
+
+class JoinLeft(NamedTuple):
+    """The left. raw: its vectors; group: i64[N], or [0]; size: i32[N], distinct keywords of each row; offsets i64[N+1],
+    words i32: the numbers of those that the right has too."""
+
+    raw: Any
+    group: Any
+    size: Any
+    offsets: Any
+    words: Any
+
+
+class JoinRight(NamedTuple):
+    """The right. raw, group, size: as of the left; list_offsets i64[W+1], list_rows i32[T]: the rows that have each
+    keyword, ascending."""
+
+    raw: Any
+    group: Any
+    size: Any
+    list_offsets: Any
+    list_rows: Any
+
+
+@numba.njit(cache=True, nogil=True)
+def look_up(offsets: Any, values: Any, known: Any, size: Any, found_offsets: Any, found: Any) -> None:
+    """Each list without repeats: size i32[N], its length; found i32[T], the places in `known` (ascending) of those that
+    are there, from found_offsets i64[N+1] on."""
+    n_found = 0
+    for i in range(offsets.shape[0] - 1):
+        own = np.sort(values[offsets[i] : offsets[i + 1]])
+        size[i] = 0
+        for p in range(own.shape[0]):
+            if p > 0 and own[p] == own[p - 1]:
+                continue
+            size[i] += 1
+            at = np.searchsorted(known, own[p])
+            if at < known.shape[0] and known[at] == own[p]:
+                found[n_found] = at
+                n_found += 1
+        found_offsets[i + 1] = n_found
+
+
+@numba.njit(cache=True, nogil=True)
+def first_from(rows: Any, low: Any, high: Any, row: Any) -> Any:
+    """The first place in [low, high) whose row is >= `row`, or high."""
+    while low < high:
+        middle = (low + high) // 2
+        if rows[middle] < row:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@numba.njit(cache=True, nogil=True)
+def count_overlaps(left: Any, right: Any, i: Any, j0: Any, overlap: Any) -> None:
+    """overlap i32[columns] = the number of keywords that row i of the left shares with each of the rows j0.. ."""
+    overlap[:] = 0
+    for p in range(left.offsets[i], left.offsets[i + 1]):
+        end = right.list_offsets[left.words[p] + 1]
+        at = first_from(right.list_rows, right.list_offsets[left.words[p]], end, j0)
+        while at < end and right.list_rows[at] < j0 + overlap.shape[0]:
+            overlap[right.list_rows[at] - j0] += 1
+            at += 1
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def join_tile(scores: Any, i0: Any, j0: Any, left: Any, right: Any, slack: Any, best: Any, index: Any) -> None:
+    """Brings best f64[Nl] and index i64[Nl] of the rows i0.. up to date with the rows j0.. of the right.
+
+    With o shared keywords of u in the union, the score of a pair is (o / u + dot) / 2. It can only reach `best` if
+    o / u + score + slack >= 2 best, tested as (2 best - slack - score) u <= o; such pairs are computed exactly.
+    Columns come in ascending order, so of equal scores the first stays.
+    """
+    n_columns = scores.shape[1]
+    overlap, sizes = np.zeros(n_columns, np.int32), right.size[j0 : j0 + n_columns]
+    for i in range(i0, i0 + scores.shape[0]):
+        count_overlaps(left, right, i, j0, overlap)
+        row, size = scores[i - i0], max(left.size[i], np.int32(1))  # two empty sets: 0 / 1
+        for start in range(0, n_columns, JOIN_CHUNK):
+            chunk, shared = row[start : start + JOIN_CHUNK], overlap[start : start + JOIN_CHUNK]
+            other = sizes[start : start + JOIN_CHUNK]
+            cut, hit = np.float32(2 * best[i] - slack), False
+            for c in range(chunk.shape[0]):
+                hit |= (cut - value(chunk[c])) * np.float32(size + other[c] - shared[c]) <= np.float32(shared[c])
+            if not hit:
+                continue
+            for c in range(chunk.shape[0]):
+                union, j = size + other[c] - shared[c], j0 + start + c
+                if (np.float32(2 * best[i] - slack) - value(chunk[c])) * np.float32(union) > np.float32(shared[c]):
+                    continue
+                if left.group.shape[0] > 0 and left.group[i] == right.group[j]:
+                    continue
+                score = (shared[c] / union + exact_dot(left.raw[i], right.raw[j])) / 2
+                if score > best[i]:
+                    best[i], index[i] = score, j

@@ -14,10 +14,11 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
 SUMS = 32  # partial sums: number l holds the products l, l + 32, l + 64, ..
 NOBODY = 2**31 - 1  # the id of a free place of a heap, above every other id
+CHUNK = 32  # rough scores that are looked at together before any is looked at alone
 BLOCK = 4  # queries that a row is multiplied with at once: their sums fill the registers
 TINY = 2.0**-60  # of a component: below, squares vanish in f32
 
@@ -252,3 +253,146 @@ def search_rows(asked: Any, rows: Any, first: Any, last: Any, k: Any, unit: Any)
                 return i, scores, ids
     in_order(scores, ids)
     return -1, scores, ids
+
+
+def value(score: Any) -> Any:
+    """A score as f32."""
+    raise NotImplementedError  # compiled code only: see `_value`
+
+
+@overload(value)
+def _value(score: Any) -> Any:
+    if isinstance(score, types.Integer):
+
+        def of_bf16(score: Any) -> Any:
+            return np.int32(np.int32(score) << 16).view(np.float32)
+
+        return of_bf16
+
+    def of_f32(score: Any) -> Any:
+        return score
+
+    return of_f32
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})
+def find_peaks(row: Any, peaks: Any) -> None:
+    """peaks f32[chunks] = the largest of every CHUNK rough scores, which are finite."""
+    whole = row.shape[0] // CHUNK
+    for p in range(whole):
+        chunk = row[p * CHUNK : (p + 1) * CHUNK]
+        peak = value(chunk[0])
+        for c in range(1, CHUNK):
+            peak = max(peak, value(chunk[c]))
+        peaks[p] = peak
+    if whole < peaks.shape[0]:
+        peak = value(row[whole * CHUNK])
+        for c in range(whole * CHUNK + 1, row.shape[0]):
+            peak = max(peak, value(row[c]))
+        peaks[whole] = peak
+
+
+@numba.njit(cache=True, nogil=True)
+def cut_of(worst: Any, slack: Any, relative: Any) -> Any:
+    """The least rough score f32 of a row whose score is `worst`: `slack` less, and for rounding `relative` of that."""
+    least = worst - slack
+    return np.float32(least - abs(least) * relative)
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def worst_of(row: Any, peaks: Any, k: Any, slack: Any, relative: Any) -> Any:
+    """A bound that k of these rows reach, from rough scores alone; -inf where there are fewer. Of many chunks the peaks
+    are enough: the k-th largest of them is hardly lower."""
+    if row.shape[0] < k:
+        return -np.inf
+    best, ids, few = np.full(k, -np.inf, np.float32), np.full(k, NOBODY, np.int32), peaks.shape[0] < 2 * k
+    for p in range(peaks.shape[0]):
+        if not peaks[p] > best[0]:
+            continue
+        if not few:
+            sink(best, ids, k, peaks[p], np.int32(p))
+            continue
+        for c in range(p * CHUNK, min((p + 1) * CHUNK, row.shape[0])):
+            if value(row[c]) > best[0]:
+                sink(best, ids, k, value(row[c]), np.int32(c))
+    least = np.float64(best[0])
+    bound = least - abs(least) * relative - slack
+    return bound if bound > -np.inf else -np.inf  # not NaN, where both are infinite
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def search_tile(
+    tile: Any, j0: Any, slack: Any, relative: Any, queries: Any, rows: Any, scores: Any, ids: Any
+) -> None:  # fmt: skip
+    """Brings the heaps of queries f64[B, D] up to date with one tile of rough scores [b, j - j0].
+
+    A row is surely not among the best where its rough score is below `cut_of` the worst of the heap; others are scored.
+    Without a heap yet, the peaks of chunks tell what k rows reach.
+    """
+    k, peaks = scores.shape[1], np.empty(-(-tile.shape[1] // CHUNK), np.float32)
+    for b in range(queries.shape[0]):
+        row, worst = tile[b], np.float64(scores[b, 0])
+        if slack[b] < np.inf:
+            find_peaks(row, peaks)
+        else:
+            peaks[:] = np.inf  # a rough score may be infinite or NaN: every row is scored
+        if ids[b, 0] == NOBODY:
+            worst = worst_of(row, peaks, k, slack[b], relative)
+        cut = cut_of(worst, slack[b], relative)
+        for p in range(peaks.shape[0]):
+            if peaks[p] < cut:
+                continue
+            for c in range(p * CHUNK, min((p + 1) * CHUNK, row.shape[0])):
+                if value(row[c]) < cut:
+                    continue
+                score = np.float32(score_of(queries[b], rows, j0 + c))
+                if score > scores[b, 0]:
+                    sink(scores[b], ids[b], k, score, np.int32(j0 + c))
+                    if scores[b, 0] > worst:
+                        worst = np.float64(scores[b, 0])
+                        cut = cut_of(worst, slack[b], relative)
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy", inline="always")
+def round_row(row: Any, rounded: Any) -> Any:
+    """Rounds a row to bf16, bits in i16; returns |row|^2 and |row - rounded|^2 in f32, nearly."""
+    squares, away = np.float32(0), np.float32(0)
+    for k in range(row.shape[0]):
+        x = np.float32(number_any(row[k]))
+        bits = x.view(np.uint32)
+        near = np.uint32((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000)  # to even
+        rounded[k] = np.int16(near >> 16)
+        moved = x - near.view(np.float32)
+        squares += x * x
+        away += moved * moved
+    return squares, away
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy")
+def to_bf16(rows: Any, rounded: Any, length: Any, error: Any) -> None:
+    """Rounds rows to bf16, bits in i16; length, error f64[N]: bounds on |row| and |row - rounded|."""
+    floor = TINY * np.sqrt(np.float64(rows.shape[1]))
+    for i in range(rows.shape[0]):
+        squares, away = round_row(rows[i], rounded[i])
+        length[i] = 1.001 * np.sqrt(np.float64(squares)) + floor
+        error[i] = 1.001 * np.sqrt(np.float64(away)) + floor
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def largest(bounds: Any) -> Any:
+    """The largest of f64[N], inf where one is NaN, 0 where there is none."""
+    most = 0.0
+    for i in range(bounds.shape[0]):
+        most = most if bounds[i] <= most else bounds[i] if bounds[i] >= 0 else np.inf
+    return most
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def slacks(length: Any, error: Any, longest: Any, farthest: Any, unit: Any, most: Any) -> Any:
+    """f64[Nl], the slack of `slack_of`: longest, farthest: the largest bounds of the right; inf from `most` on."""
+    out = np.empty(length.shape[0])
+    for i in range(length.shape[0]):
+        reach = (length[i] + error[i]) * (longest + farthest)
+        slack = error[i] * (longest + farthest) + length[i] * farthest + unit * reach + 2.0**-100
+        out[i] = slack if reach < most else np.inf
+    return out

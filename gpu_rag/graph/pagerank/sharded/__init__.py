@@ -11,9 +11,9 @@ import hashlib
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import chosen
 
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.graph.common.backend import chosen
 from gpu_rag.graph.nearest import topk_rows
 from gpu_rag.graph.pagerank.job import Options
 from gpu_rag.graph.pagerank.plan import Array, plan_of

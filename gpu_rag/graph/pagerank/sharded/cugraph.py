@@ -14,15 +14,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from gpu_rag_kernels.dispatch import check_backend, installed
 
 from gpu_rag.errors import MissingBackend, UsageError
-from gpu_rag.graph.pagerank.cugraph import Library, check_available, on_device, vertex_type
+from gpu_rag.graph.pagerank.cugraph import Library, on_device, vertex_type
 from gpu_rag.graph.pagerank.plan import Plan
 from gpu_rag.graph.pagerank.sharded.graph import Shard, own_edges
 from gpu_rag.graph.pagerank.teleport import Teleport
@@ -35,8 +35,8 @@ def estimates(shard: Shard, teleport: Teleport, plan: Plan) -> torch.Tensor:
 
     To be called by every rank. Raises MissingBackend, and UsageError without GPUs or a process group.
     """
-    check_available(shard.device)
-    if find_spec("raft_dask") is None:
+    check_backend("cugraph", shard.device)
+    if not installed("raft_dask"):
         raise MissingBackend("raft-dask is not installed", do="pip install 'gpu-rag[gpu,multi-gpu]'")
     if shard.group is None:
         raise UsageError("no process group", given="one rank alone", expected="torchrun, or personalized_pagerank")

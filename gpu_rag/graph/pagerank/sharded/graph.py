@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from gpu_rag_kernels.choice import kernel
+from gpu_rag_kernels.dispatch import kernel
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.csr import row_of_entry

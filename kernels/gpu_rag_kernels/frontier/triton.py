@@ -96,14 +96,14 @@ def _select(scores, offsets, places, best, k, n_places: tl.constexpr):  # type: 
 
 
 def gather_dots(queries: torch.Tensor, i: torch.Tensor, vectors: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
-    """See `gpu_rag_kernels.ragged_gather_dot_topk.gather_dots`."""
+    """See `gpu_rag_kernels.frontier.gather_dots`."""
     return _scored(queries, i, vectors, j, None, torch.float64)
 
 
 def ragged_gather_dot_topk(
     queries: torch.Tensor, owner: torch.Tensor, vectors: torch.Tensor, lists: Ragged, k: int, bias: torch.Tensor | None
 ) -> TopK:
-    """See `gpu_rag_kernels.ragged_gather_dot_topk`."""
+    """See `gpu_rag_kernels.frontier`."""
     owners = torch.repeat_interleave(owner, lists.offsets.diff(), output_size=lists.values.shape[0])
     scores = _scored(queries, owners, vectors, lists.values, bias, torch.float32)
     places = torch.empty(lists.batch, k, dtype=torch.int32, device=queries.device)

@@ -10,7 +10,7 @@ UNREACHED = torch.iinfo(torch.int64).max
 
 
 def minplus_relax(csr: CSR, cost: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-    """Rounds over all entries until nothing changes. See `gpu_rag_kernels.minplus_relax`."""
+    """Rounds over all entries until nothing changes. See `gpu_rag_kernels.bubble`."""
     rows = torch.arange(csr.n, device=state.device)
     entered = torch.repeat_interleave(rows, csr.indptr.diff(), output_size=csr.m)
     into, paid, source = entered.expand(state.shape[0], -1), cost[entered] << 32, csr.indices.long()

@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from gpu_rag_kernels.join_top1.sides import Side, Strips
+from gpu_rag_kernels.join.reference import Side, Strips
 
 ROWS = 64  # left rows of a program
 COLUMNS = 64  # right rows whose scores are made at a time
@@ -84,7 +84,7 @@ def _strip(  # type: ignore[no-untyped-def]
 
 
 def join_top1(left: Side, right: Side, strip: int) -> Strips:
-    """See `gpu_rag_kernels.join_top1`."""
+    """See `gpu_rag_kernels.join`."""
     n_strips, device = triton.cdiv(right.n, strip), left.vectors.device
     best, second = (torch.empty(left.n, n_strips, device=device) for _ in range(2))
     index = torch.empty(left.n, n_strips, dtype=torch.int32, device=device)

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 from gpu_rag.types import CSR
-from gpu_rag_kernels.ppr_spmm.restart import Restart
+from gpu_rag_kernels.pagerank.reference import Restart
 from gpu_rag_kernels.rows import RowPlan, packed, row_plan
 
 CHUNK = 256  # entries of a hub that are summed by one program
@@ -182,7 +182,7 @@ def _step_hubs(  # type: ignore[no-untyped-def]
 
 
 def ppr_spmm(csr: CSR, x: torch.Tensor, source: torch.Tensor, alpha: float) -> torch.Tensor:
-    """Y = alpha A X + (1 - alpha) S. See `gpu_rag_kernels.ppr_spmm`."""
+    """Y = alpha A X + (1 - alpha) S. See `gpu_rag_kernels.pagerank`."""
     csr, x, source = packed(csr), x.contiguous(), source.contiguous()
     y, width, plan = torch.empty_like(source), x.shape[1], row_plan(csr.indptr, CHUNK)
     if y.numel() == 0:
@@ -206,7 +206,7 @@ def ppr_step(
     csr: CSR, x: torch.Tensor, y: torch.Tensor, restart: Restart, alpha: float, degree: torch.Tensor,
     inverse: torch.Tensor, omega: torch.Tensor, scale: float, measured: bool,
 ) -> torch.Tensor | None:  # fmt: skip
-    """See `gpu_rag_kernels.ppr_spmm.ppr_step`."""
+    """See `gpu_rag_kernels.pagerank.ppr_step`."""
     csr, rows, at = packed(csr), restart.rows.contiguous(), restart.at.contiguous()
     degree, inverse, omega = degree.contiguous(), inverse.contiguous(), omega.contiguous()
     width, dtype, plan = x.shape[1], inverse.dtype, row_plan(csr.indptr, CHUNK)

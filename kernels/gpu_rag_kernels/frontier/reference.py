@@ -12,7 +12,7 @@ _PART_GPU = 1 << 25  # the same on a GPU: enough to be worth a launch
 
 
 def gather_dots(queries: torch.Tensor, i: torch.Tensor, vectors: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
-    """See `gpu_rag_kernels.ragged_gather_dot_topk.gather_dots`. For unit rows every partial sum is exact in f64."""
+    """See `gpu_rag_kernels.frontier.gather_dots`. For unit rows every partial sum is exact in f64."""
     part = _PART if queries.device.type == "cpu" else _PART_GPU
     step = max(1, part // max(1, queries.shape[1]))
     sums = [
@@ -29,7 +29,7 @@ def _whole(rows: torch.Tensor) -> torch.Tensor:
 def ragged_gather_dot_topk(
     queries: torch.Tensor, owner: torch.Tensor, vectors: torch.Tensor, lists: Ragged, k: int, bias: torch.Tensor | None
 ) -> TopK:
-    """See `gpu_rag_kernels.ragged_gather_dot_topk`."""
+    """See `gpu_rag_kernels.frontier`."""
     batch = lists.batch
     rows = torch.arange(batch, device=queries.device)
     of_list = torch.repeat_interleave(rows, lists.offsets.diff(), output_size=lists.values.shape[0])

@@ -8,7 +8,7 @@ from gpu_rag.types import CSR
 
 
 def msbfs_or(csr: CSR, front: torch.Tensor, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(fresh, seen after). See `gpu_rag_kernels.msbfs_or`.
+    """(fresh, seen after). See `gpu_rag_kernels.ego`.
 
     An entry stands for itself and the next 1, 3, 7, .. of its row: a hub takes as many passes as its degree has bits.
     """

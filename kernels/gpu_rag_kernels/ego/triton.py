@@ -102,7 +102,7 @@ def _hubs(  # type: ignore[no-untyped-def]
 
 
 def msbfs_or(csr: CSR, front: torch.Tensor, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(fresh, seen after). See `gpu_rag_kernels.msbfs_or`."""
+    """(fresh, seen after). See `gpu_rag_kernels.ego`."""
     csr, front, seen = packed(csr), front.contiguous(), seen.contiguous()
     fresh, after, width = torch.empty_like(seen), torch.empty_like(seen), seen.shape[1]
     plan = row_plan(csr.indptr, CHUNK)

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from gpu_rag.types import CSR
-from gpu_rag_kernels.minplus_relax.reference import UNREACHED
+from gpu_rag_kernels.bubble.reference import UNREACHED
 from gpu_rag_kernels.rows import packed
 
 NODES = 8  # of a program
@@ -57,7 +57,7 @@ def _round(  # type: ignore[no-untyped-def]
 
 
 def minplus_relax(csr: CSR, cost: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-    """The fixpoint. See `gpu_rag_kernels.minplus_relax`."""
+    """The fixpoint. See `gpu_rag_kernels.bubble`."""
     if not state.numel():
         return state.clone()
     first = state.T.clone(memory_format=torch.contiguous_format)
