@@ -6,7 +6,8 @@ import torch
 from gpu_rag_kernels.dispatch import compiled_checks, is_cpu
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.memory import check_room
+from gpu_rag.graph.common.segments import offsets_of
+from gpu_rag.graph.memory import check_memory
 from gpu_rag.types import CSR
 
 _INTEGERS = (torch.int32, torch.int64)
@@ -33,7 +34,7 @@ def csr_from_edges(
     [0, 1, 3, 4, 4]
     """
     _check_edges(src, dst, n, weight)
-    check_room(24 * (n + src.shape[0]), src.device, f"a graph of {n:,} nodes", "split it, or use `shard_edges`")
+    check_memory(24 * (n + src.shape[0]), src.device, f"a graph of {n:,} nodes", "split it, or use `shard_edges`")
     src, dst = src.long(), dst.long()
     values = None if weight is None else weight.double()
     if drop_self_loops:
@@ -121,8 +122,7 @@ def _merged(key: torch.Tensor, values: torch.Tensor | None) -> tuple[torch.Tenso
 
 def _assembled(rows: torch.Tensor, columns: torch.Tensor, n: int, weight: torch.Tensor | None) -> CSR:
     """CSR of entries that are already in order of (row, column)."""
-    indptr = torch.zeros(n + 1, dtype=torch.int64, device=rows.device)
-    indptr[1:] = torch.cumsum(torch.bincount(rows, minlength=n), 0)
+    indptr = offsets_of(torch.bincount(rows, minlength=n))
     return CSR(indptr, columns.int(), weight)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba
 import numpy as np
 
@@ -11,7 +9,7 @@ MOST_TOPICS = 64  # of a list that is looked through pair by pair
 
 
 @numba.njit(cache=True, nogil=True)
-def are_lists(values: Any, offsets: Any, n: Any) -> Any:
+def are_lists(values, offsets, n):
     """Whether offsets i64[B+1] go from 0 to T without falling, and every value is in [0, n), or anything if n < 0."""
     if offsets[0] != 0 or offsets[offsets.shape[0] - 1] != values.shape[0]:
         return False
@@ -26,7 +24,7 @@ def are_lists(values: Any, offsets: Any, n: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def are_pairs(left: Any, n: Any, right: Any, m: Any) -> Any:
+def are_pairs(left, n, right, m):
     """Whether all of `left` are in [0, n), and all of `right`, as many, in [0, m)."""
     outside = False
     for p in range(left.shape[0]):
@@ -35,7 +33,7 @@ def are_pairs(left: Any, n: Any, right: Any, m: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def are_within(values: Any, most: Any) -> Any:
+def are_within(values, most):
     """Whether all are numbers from -most to most."""
     outside = False
     for p in range(values.shape[0]):
@@ -44,13 +42,13 @@ def are_within(values: Any, most: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def are_sets(values: Any, offsets: Any, n: Any) -> Any:
+def are_sets(values, offsets, n):
     """`are_lists` and `are_ascending` in one pass."""
     return are_lists(values, offsets, n) and are_ascending(values, offsets)
 
 
 @numba.njit(cache=True, nogil=True)
-def are_ascending(values: Any, offsets: Any) -> Any:
+def are_ascending(values, offsets):
     """Whether each of the checked lists is strictly ascending."""
     for b in range(offsets.shape[0] - 1):
         falls = False
@@ -62,7 +60,7 @@ def are_ascending(values: Any, offsets: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy", inline="always")
-def square_of(row: Any) -> Any:
+def square_of(row):
     """|row|^2, nearly."""
     total = np.float32(0)
     for k in range(row.shape[0]):
@@ -71,7 +69,7 @@ def square_of(row: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def are_units(rows: Any, least: Any, most: Any) -> Any:
+def are_units(rows, least, most):
     """Whether every row of f32[N, D] has least <= |row|^2 <= most, or is all zero."""
     for i in range(rows.shape[0]):
         square = square_of(rows[i])
@@ -83,7 +81,7 @@ def are_units(rows: Any, least: Any, most: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def shares(nodes: Any, offsets: Any, n: Any, mass: Any, share: Any) -> Any:
+def shares(nodes, offsets, n, mass, share):
     """share f64[T] = mass over the sum of its list (mass None: all alike); whether `nodes` are in [0, n), and mass is
     finite and >= 0 with a positive, finite sum in each list that is not empty. offsets: checked."""
     sound = True
@@ -101,7 +99,7 @@ def shares(nodes: Any, offsets: Any, n: Any, mass: Any, share: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def are_weights(weight: Any) -> Any:
+def are_weights(weight):
     """Whether all are finite and >= 0."""
     broken = False
     for e in range(weight.shape[0]):
@@ -110,7 +108,7 @@ def are_weights(weight: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def are_rows_of_blocks(indptr: Any, indices: Any, offsets: Any) -> Any:
+def are_rows_of_blocks(indptr, indices, offsets):
     """Whether every row is strictly ascending and within its block. indptr, offsets: checked.
 
     Counts over all entries, since a loop over each row costs a wrongly guessed branch at its end: the places where a
@@ -131,7 +129,7 @@ def are_rows_of_blocks(indptr: Any, indices: Any, offsets: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def is_matrix(indptr: Any, indices: Any, weight: Any, offsets: Any) -> Any:
+def is_matrix(indptr, indices, weight, offsets):
     """Whether every row is ascending and within its block, and the weights are finite and >= 0. offsets: checked."""
     n, m = indptr.shape[0] - 1, indices.shape[0]
     if indptr[0] != 0 or indptr[n] != m or offsets[offsets.shape[0] - 1] != n:
@@ -147,7 +145,7 @@ def is_matrix(indptr: Any, indices: Any, weight: Any, offsets: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def find_rows(global_ids: Any, offsets: Any, nodes: Any, lists: Any, rows: Any) -> Any:
+def find_rows(global_ids, offsets, nodes, lists, rows):
     """rows i64[T] = the place of each node of list b among the ascending global_ids of block b; whether all are there.
 
     offsets: of the blocks, lists: of the nodes; checked, of equal length.
@@ -168,7 +166,7 @@ def find_rows(global_ids: Any, offsets: Any, nodes: Any, lists: Any, rows: Any) 
 
 
 @numba.njit(cache=True, nogil=True)
-def are_paths(group: Any, question: Any, batch: Any) -> Any:
+def are_paths(group, question, batch):
     """Whether groups never fall, and every question is in [0, batch)."""
     sound = True
     for p in range(group.shape[0]):
@@ -178,10 +176,7 @@ def are_paths(group: Any, question: Any, batch: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def are_of_kind(
-    group: Any, question: Any, nodes: Any, edges: Any, offsets: Any, per_topic: Any, per_question: Any, n: Any,
-    padded: Any,
-) -> Any:  # fmt: skip
+def are_of_kind(group, question, nodes, edges, offsets, per_topic, per_question, n, padded):
     """`are_paths`, and whether they are of a `Kind`, whose fields follow: the group is one of the question's; nodes
     are in [0, n) and edges >= 0, or both -1 from some place on if `padded`."""
     if not are_paths(group, question, offsets.shape[0] - 1):
@@ -202,7 +197,7 @@ def are_of_kind(
 
 
 @numba.njit(cache=True, nogil=True)
-def are_chains(values: Any, offsets: Any, n: Any, longest: Any, most: Any) -> Any:
+def are_chains(values, offsets, n, longest, most):
     """`are_lists` of topics below n, and whether no path may be longer than `most` hops."""
     long = False
     for b in range(longest.shape[0]):
@@ -211,7 +206,7 @@ def are_chains(values: Any, offsets: Any, n: Any, longest: Any, most: Any) -> An
 
 
 @numba.njit(cache=True, nogil=True)
-def are_distinct(values: Any, offsets: Any) -> Any:
+def are_distinct(values, offsets):
     """Whether no value of the checked lists stands twice in its list; False also of a list that is too long to say."""
     for b in range(offsets.shape[0] - 1):
         if offsets[b + 1] - offsets[b] > MOST_TOPICS:
@@ -224,7 +219,7 @@ def are_distinct(values: Any, offsets: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def count_steps(indptr: Any, nodes: Any) -> Any:
+def count_steps(indptr, nodes):
     """The degrees at the ends of paths, nodes i32[P, h + 1], added up; -1 where a node is none of the graph."""
     total, sound, n = 0, True, indptr.shape[0] - 1
     for p in range(nodes.shape[0]):
@@ -238,7 +233,7 @@ def count_steps(indptr: Any, nodes: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def last_edge(edges: Any) -> Any:
+def last_edge(edges):
     """The largest number in i32[P, W], -1 where there is none above."""
     most = np.int32(-1)
     for p in range(edges.shape[0]):

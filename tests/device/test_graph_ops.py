@@ -22,8 +22,7 @@ from gpu_rag.graph.ego import checked, ego_balls, induced_subgraphs
 from gpu_rag.graph.frontier import FrontierQuery, described, frontier_topk, hop_edges, score_lists, top_edges
 from gpu_rag.graph.fuse import minmax_rows, rrf
 from gpu_rag.graph.join import hybrid_argmax, join_index
-from gpu_rag.graph.join.candidates import rare_word_pairs
-from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores
+from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores, rare_word_pairs
 from gpu_rag.graph.local_pagerank import blocks_pagerank
 from gpu_rag.graph.memory import free_bytes
 from gpu_rag.graph.nearest import nearest, topk_rows

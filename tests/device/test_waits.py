@@ -24,7 +24,7 @@ from gpu_rag.graph.nearest import nearest, topk_rows
 from gpu_rag.graph.nearest.index import nearest_index
 from gpu_rag.graph.pagerank import personalized_pagerank, prepare
 from gpu_rag.graph.paths.sets import PathSet, check_paths
-from gpu_rag.graph.ragged import check_ragged, check_sets, expand
+from gpu_rag.graph.ragged import check_ragged, expand
 from gpu_rag.graph.reach import EITHER, intersect, reachable, typed_graph
 from gpu_rag.runtime.call import Executor
 from gpu_rag.types import Question, Ragged
@@ -126,7 +126,7 @@ def test_checks_and_pieces_wait_once(waits: Waits) -> None:
     mask = device.put(torch.tensor([True, False, True]))
     steps: dict[str, Callable[[], object]] = {
         "check_ragged": lambda: check_ragged(lists, "lists", n=n, device=CUDA),
-        "check_sets": lambda: check_sets(lists, "lists", n=n, device=CUDA),
+        "check_sets": lambda: check_ragged(lists, "lists", n=n, device=CUDA, ascending=True),
         "expand": lambda: [*expand(lists.offsets[:-1], lists.offsets[1:])],
         "check_paths": lambda: check_paths(paths, 2, CUDA),
         "rows": lambda: paths.rows(mask),

@@ -17,8 +17,7 @@ from gpu_rag.graph.ego import ego_balls
 from gpu_rag.graph.ego.words import pull_of
 from gpu_rag.graph.frontier import FrontierQuery, described, frontier_topk, hop_edges, score_lists, top_edges
 from gpu_rag.graph.fuse import rrf
-from gpu_rag.graph.join.candidates import rare_word_pairs
-from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores, jaccard_of_pairs
+from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores, jaccard_of_pairs, rare_word_pairs
 from gpu_rag.graph.pagerank import personalized_pagerank
 from gpu_rag.graph.paths import expand_paths, path_graph, start_paths
 from gpu_rag.graph.paths.scores import score_paths

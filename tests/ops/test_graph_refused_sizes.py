@@ -128,7 +128,7 @@ def test_rooms_are_those_of_the_largest_question(implementation: str, monkeypatc
 
 def test_more_than_any_machine_has_is_refused() -> None:
     with pytest.raises(BadInput, match="not enough memory"):
-        room.check_room(2**60, torch.device("cpu"), "a graph", "split it")
+        room.check_memory(2**60, torch.device("cpu"), "a graph", "split it")
     assert 2**20 < room.free_bytes(torch.device("cpu")) < 2**60
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.graph.common import low_precision as module
-from gpu_rag.graph.common.low_precision import Rough, fastest_dtype, rough_rows, rounding_of, slack_of
+from gpu_rag.graph.common.low_precision import LowPrecision, fastest_dtype, low_precision_rows, rounding_of, slack_of
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -22,7 +22,7 @@ def rows(n: int, dims: int, seed: int, spread: float) -> torch.Tensor:
 
 def excess(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> tuple[float, float]:
     """How far products are beyond their bound, at most, and the largest share of the bound that is used."""
-    asked, held = rough_rows(left, dtype), rough_rows(right, dtype)
+    asked, held = low_precision_rows(left, dtype), low_precision_rows(right, dtype)
     product = (asked.rows @ held.rows.T).double().numpy()
     away = np.abs(product - (left.double() @ right.double().T).numpy())
     bound = slack_of(asked, held)[:, None] + rounding_of(dtype) * np.abs(product)
@@ -57,7 +57,7 @@ right = module.to_bf16
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_sums_that_may_overflow_have_no_bound(dtype: torch.dtype) -> None:
     huge = torch.full((2, 4), 1e25)
-    slack = slack_of(rough_rows(torch.cat([huge, huge * 0]), dtype), rough_rows(huge, dtype))
+    slack = slack_of(low_precision_rows(torch.cat([huge, huge * 0]), dtype), low_precision_rows(huge, dtype))
     assert slack[:2].tolist() == [np.inf] * 2
 
 
@@ -66,13 +66,13 @@ def test_rows_that_are_not_finite_are_seen() -> None:
         vectors = torch.ones(3, 5)
         vectors[1, 4] = value
         for dtype in DTYPES:
-            assert not rough_rows(vectors, dtype).is_finite and rough_rows(vectors[:1], dtype).is_finite
+            assert not low_precision_rows(vectors, dtype).is_finite and low_precision_rows(vectors[:1], dtype).is_finite
 
 
 def test_bf16_is_that_of_torch() -> None:
     vectors = torch.cat([rows(50, 33, 5, 20.0), torch.tensor([[0.0, -0.0, 1 + 2**-8, 1 + 3 * 2**-8] + [0.0] * 29])])
     for given_rows in (vectors, (vectors.clamp(-6e4, 6e4)).half()):
-        assert torch.equal(rough_rows(given_rows, torch.bfloat16).rows, given_rows.bfloat16())
+        assert torch.equal(low_precision_rows(given_rows, torch.bfloat16).rows, given_rows.bfloat16())
 
 
 def test_the_dtype_is_by_the_instructions_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,6 +86,6 @@ def test_the_dtype_is_by_the_instructions_of_the_processor(monkeypatch: pytest.M
 
 
 def test_a_part_keeps_its_bounds() -> None:
-    whole = rough_rows(rows(10, 8, 6, 1.0), torch.bfloat16)
-    part: Rough = whole.part(3, 7)
+    whole = low_precision_rows(rows(10, 8, 6, 1.0), torch.bfloat16)
+    part: LowPrecision = whole.part(3, 7)
     assert torch.equal(part.rows, whole.rows[3:7]) and part.length.tolist() == whole.length[3:7].tolist()

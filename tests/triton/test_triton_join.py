@@ -222,7 +222,7 @@ def kernel_in_the_torch_path(monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
 
     def use(implementation: str) -> list[int]:
         undecided: list[int] = []
-        whole, tiles = join_kernel.join_by_kernel, join._join_by_torch
+        whole, tiles = join_kernel.join_by_kernel, join.join_by_torch
 
         def counted(left: torch.Tensor, *rest) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[no-untyped-def]
             undecided.append(left.shape[0])
@@ -237,7 +237,7 @@ def kernel_in_the_torch_path(monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
         monkeypatch.setattr(join_kernel, "STRIP", 18)
         monkeypatch.setattr(join_kernel, "PAIRS", 200)
         monkeypatch.setattr(join_kernel, "RARE", 2)
-        monkeypatch.setattr("gpu_rag.graph.join.keywords.MOST_COMMON", 3)
+        monkeypatch.setattr("gpu_rag.graph.join.torch_path.MOST_COMMON", 3)
         return undecided
 
     return use

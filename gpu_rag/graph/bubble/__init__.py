@@ -29,7 +29,7 @@ from gpu_rag.errors import BadInput
 from gpu_rag.graph.bubble.events import ALONE, INSIDE, MEETING, MOST_GROUPS, Found, trees_by_torch
 from gpu_rag.graph.common.blocks import check_blocks, local_nodes
 from gpu_rag.graph.common.threads import check_threads, run_parts
-from gpu_rag.graph.memory import check_room, is_small
+from gpu_rag.graph.memory import check_memory, is_small
 from gpu_rag.graph.ragged import arrays_of, check_ragged, row_of_value
 from gpu_rag.types import Blocks, Ragged
 
@@ -90,7 +90,7 @@ def bubble_expansion(
     check_threads(threads)
     if limit < 1:
         raise BadInput("limit is out of range", given=limit, expected=">= 1")
-    _check_room(blocks, groups, chosen)
+    _check_memory(blocks, groups, chosen)
     if chosen == "numba":
         found = _by_numba(blocks, paid, rows, groups, limit, cover_first, threads)
     else:
@@ -126,7 +126,7 @@ def _checked_costs(blocks: Blocks, costs: torch.Tensor) -> torch.Tensor:
     return costs.long().clamp(min=1)
 
 
-def _check_room(blocks: Blocks, groups: Ragged, chosen: str) -> None:
+def _check_memory(blocks: Blocks, groups: Ragged, chosen: str) -> None:
     """Raises BadInput where the state of the largest block (numba), or of all blocks (torch), cannot fit."""
     n, device = blocks.csr.n, groups.values.device
     if is_small(STATE * n * MOST_GROUPS):
@@ -137,7 +137,7 @@ def _check_room(blocks: Blocks, groups: Ragged, chosen: str) -> None:
         least = STATE_BY_TORCH * n * int(n_groups.max()) if groups.batch else 0
     else:
         least = STATE * int((sizes * n_groups).max()) if groups.batch else 0
-    check_room(least, device, "the state of nodes and groups", "expand fewer questions at a time, or smaller blocks")
+    check_memory(least, device, "the state of nodes and groups", "expand fewer questions at a time, or smaller blocks")
 
 
 def _by_numba(

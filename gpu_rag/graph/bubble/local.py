@@ -122,16 +122,16 @@ def _grown(
     anchors: Ragged, with_neighbours: Callable[[Ragged], Ragged], hops: int, limit: int, costs: Costs, n: int
 ) -> torch.Tensor:
     """The local graphs of a few questions as ascending keys question * n + node."""
-    held = front = torch.unique(_keys(anchors, n))
+    kept = front = torch.unique(_keys(anchors, n))
     for _ in range(hops):
-        front = without(_keys(with_neighbours(ragged_of_keys(front, anchors.batch, n)), n), held)
-        room = (limit - _sizes(held, anchors.batch, n)).clamp(min=0)
-        full = (_sizes(front, anchors.batch, n) > room)[front // n]
+        front = without(_keys(with_neighbours(ragged_of_keys(front, anchors.batch, n)), n), kept)
+        space = (limit - _sizes(kept, anchors.batch, n)).clamp(min=0)
+        full = (_sizes(front, anchors.batch, n) > space)[front // n]
         front, dropped = front[~full], front[full]
-        held = torch.cat([held, front, _cheapest(dropped, room, costs, n)]).sort().values
+        kept = torch.cat([kept, front, _cheapest(dropped, space, costs, n)]).sort().values
         if front.numel() == 0:
             break
-    return held
+    return kept
 
 
 def _sizes(keys: torch.Tensor, batch: int, n: int) -> torch.Tensor:
@@ -144,8 +144,8 @@ def _keys(lists: Ragged, n: int) -> torch.Tensor:
     return row_of_value(lists) * n + lists.values.long()
 
 
-def _cheapest(keys: torch.Tensor, room: torch.Tensor, costs: Costs, n: int) -> torch.Tensor:
-    """The first room[question] of the ascending keys question * n + node, by (cost, node)."""
+def _cheapest(keys: torch.Tensor, space: torch.Tensor, costs: Costs, n: int) -> torch.Tensor:
+    """The first space[question] of the ascending keys question * n + node, by (cost, node)."""
     if keys.numel() == 0:
         return keys
     question, node = keys // n, keys % n
@@ -157,4 +157,4 @@ def _cheapest(keys: torch.Tensor, room: torch.Tensor, costs: Costs, n: int) -> t
     order = order[torch.sort(question[order], stable=True).indices]
     first = torch.searchsorted(question, question[order])  # where the question of each place begins
     place = torch.arange(keys.shape[0], device=keys.device) - first
-    return keys[order[place < room[question[order]]]]
+    return keys[order[place < space[question[order]]]]

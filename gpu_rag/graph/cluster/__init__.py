@@ -9,7 +9,7 @@ from gpu_rag_kernels.dispatch import pick_implementation
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.dots import Filter, check_unit_rows, exact_dots, filter_for
 from gpu_rag.graph.common.union import merge_labels
-from gpu_rag.graph.memory import check_room
+from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.ragged import arrays_of, check_ragged, row_of_value
 from gpu_rag.types import Ragged
 
@@ -52,7 +52,7 @@ def radius_clusters(
         raise BadInput("too many vectors", given=vectors.shape[0], expected="fewer than 2^31")
     chosen = pick_implementation(vectors.device, implementation, "radius_clusters")
     vectors, min_samples = vectors.detach(), min(min_samples, vectors.shape[0] + 1)  # more: no row is core either
-    check_room(64 * vectors.shape[0], vectors.device, "labels and counts", "cluster a part at a time")
+    check_memory(64 * vectors.shape[0], vectors.device, "labels and counts", "cluster a part at a time")
     if chosen == "numba":
         return clusters_by_numba(vectors, 1 - eps, min_samples, min(TILE, CACHED_TILE))
     return _clusters_by_torch(vectors, 1 - eps, min_samples)
@@ -101,11 +101,11 @@ def clusters_by_numba(
     n = vectors.shape[0]
     fast = fast or filter_for(vectors, dtype=fastest_dtype())
     low, high = np.float32(threshold - fast.slack), np.float32(threshold + fast.slack)  # slack covers this rounding
-    raw = component_bits(vectors)
+    bits = component_bits(vectors)
     rows = vectors.to(fast.dtype) if fast.dtype == torch.bfloat16 else vectors
     parent, count, enough = np.arange(n, dtype=np.int32), np.zeros(n, np.int32), min_samples - 1
-    room = min(2 * n * max(0, min_samples - 2), n * (n - 1) // 2)  # there are no more pairs
-    waiting, n_waiting = np.zeros((room + 64, 2), np.int32), 0
+    space = min(2 * n * max(0, min_samples - 2), n * (n - 1) // 2)  # there are no more pairs
+    waiting, n_waiting = np.zeros((space + 64, 2), np.int32), 0
     buffer = torch.empty(min(n, tile) ** 2, dtype=fast.dtype)
     for i0 in range(0, n, tile):
         left = rows[i0 : i0 + tile].to(fast.dtype)
@@ -114,7 +114,7 @@ def clusters_by_numba(
             scores = buffer[: left.shape[0] * right.shape[0]].view(left.shape[0], right.shape[0])
             fast.product(left, right, scores)
             n_waiting = link_tile(
-                score_bits(scores), i0, j0, low, high, raw, threshold, parent, count, enough, waiting, n_waiting
+                score_bits(scores), i0, j0, low, high, bits, threshold, parent, count, enough, waiting, n_waiting
             )
     n_waiting = settle(parent, count, enough, waiting, n_waiting)
     flatten(parent)
@@ -129,9 +129,9 @@ def _linked(vectors: torch.Tensor, i0: int, j0: int, size: int, threshold: float
     if i0 == j0:
         scores = torch.where(torch.ones_like(scores, dtype=torch.bool).triu_(1), scores, -torch.inf)
     pairs = (scores >= threshold - fast.slack).nonzero()
-    rough = scores[pairs[:, 0], pairs[:, 1]]
+    approx = scores[pairs[:, 0], pairs[:, 1]]
     i, j = pairs[:, 0] + i0, pairs[:, 1] + j0
-    unsure = (rough <= threshold + fast.slack).nonzero()[:, 0]
+    unsure = (approx <= threshold + fast.slack).nonzero()[:, 0]
     near = torch.ones_like(i, dtype=torch.bool)
     near[unsure] = exact_dots(vectors, i[unsure], vectors, j[unsure]) >= threshold
     kept = near.nonzero()[:, 0]

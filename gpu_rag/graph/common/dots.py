@@ -98,7 +98,7 @@ def filter_for(*vectors: torch.Tensor, dtype: torch.dtype | None = None) -> Filt
     slack: |x~.y~ - x.y| <= |x~ - x| |y~| + |x| |y~ - y| by Cauchy and Schwarz, the errors of bf16 rows being measured;
     to which come D u |x||y| for f32 accumulation, the step of the grid, and half a unit of a bf16 result (2^-8).
 
-    It has room for what follows in f32. With u = 2^-24 and rows up to 1.01 long, accumulation takes 1.03 D u and the
+    It covers what follows in f32. With u = 2^-24 and rows up to 1.01 long, accumulation takes 1.03 D u and the
     grid 1.01 sqrt(D) u, so 2.2 (D + 64) u leaves 140 u: a share of at most 1, rounded (u / 2), added (2 u for sums
     below 4) and compared with a sum that was rounded (2 u), needs no slack of its own.
     """

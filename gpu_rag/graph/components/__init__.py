@@ -9,7 +9,7 @@ from gpu_rag_kernels.dispatch import pick_implementation
 from gpu_rag.graph.common.union import flattened
 from gpu_rag.graph.csr import row_of_entry
 from gpu_rag.graph.ego import CheckedGraph, checked
-from gpu_rag.graph.memory import check_room
+from gpu_rag.graph.memory import check_memory
 from gpu_rag.types import CSR
 
 
@@ -22,7 +22,7 @@ def connected_components(csr: CSR | CheckedGraph, *, implementation: str = "auto
     Four nodes with the edges 0 - 2 and 1 - 3 are labelled [0, 1, 0, 1].
     """
     graph = checked(csr).csr
-    check_room(12 * graph.n, graph.indptr.device, f"labels of {graph.n:,} nodes", "free memory")
+    check_memory(12 * graph.n, graph.indptr.device, f"labels of {graph.n:,} nodes", "free memory")
     if graph.n == 0:
         return torch.zeros(0, dtype=torch.int64, device=graph.indptr.device)
     return BY[pick_implementation(graph.indptr.device, implementation, "connected_components", "components")](graph)

@@ -27,8 +27,8 @@ from gpu_rag.graph.frontier.edges import (
     described,
     hop_edges,
 )
-from gpu_rag.graph.memory import check_room
-from gpu_rag.graph.ragged import are_sets, check_ragged
+from gpu_rag.graph.memory import check_memory
+from gpu_rag.graph.ragged import check_ragged
 from gpu_rag.types import Ragged, TopK
 
 __all__ = [
@@ -41,26 +41,23 @@ KERNELS = {"torch": "reference", "triton": "triton"}  # that does the dot produc
 ANY_KEYWORD = 2**63 - 1  # above all that a question may ask for
 
 
-def _check_asked(asked: FrontierQuery, vectors: torch.Tensor) -> None:
-    if asked.vectors.dtype != torch.float32:
-        raise BadInput("questions are no f32 rows", given=asked.vectors.dtype, expected="f32 [B, D]")
-    check_unit_rows(asked.vectors, "questions")
-    if asked.keywords.values.device != asked.vectors.device or not are_sets(asked.keywords, ANY_KEYWORD):
-        check_keywords(asked.keywords, asked.vectors, None)
-        if asked.keywords.values.numel() and int(asked.keywords.values.min()) < 0:
-            raise BadInput("a keyword is negative", given=int(asked.keywords.values.min()), expected=">= 0")
-    if asked.keywords.batch != asked.vectors.shape[0]:
-        given = f"{asked.keywords.batch} lists for {asked.vectors.shape[0]} questions"
+def _check_query(query: FrontierQuery, vectors: torch.Tensor) -> None:
+    if query.vectors.dtype != torch.float32:
+        raise BadInput("questions are no f32 rows", given=query.vectors.dtype, expected="f32 [B, D]")
+    check_unit_rows(query.vectors, "questions")
+    check_keywords(query.keywords, query.vectors, ANY_KEYWORD)
+    if query.keywords.batch != query.vectors.shape[0]:
+        given = f"{query.keywords.batch} lists for {query.vectors.shape[0]} questions"
         raise BadInput("keywords do not match the questions", given=given, expected="a list a question")
-    if asked.vectors.shape[1] != vectors.shape[1] or asked.vectors.device != vectors.device:
-        given = f"{asked.vectors.shape[1]} on {asked.vectors.device} and {vectors.shape[1]} on {vectors.device}"
+    if query.vectors.shape[1] != vectors.shape[1] or query.vectors.device != vectors.device:
+        given = f"{query.vectors.shape[1]} on {query.vectors.device} and {vectors.shape[1]} on {vectors.device}"
         raise BadInput("questions and edges differ in dimension or device", given=given, expected="one of each")
 
 
-def _check_lists(lists: Ragged, asked: FrontierQuery, n: int, name: str) -> None:
-    check_ragged(lists, name, n=n, device=asked.vectors.device)
-    if lists.batch != asked.keywords.batch:
-        given = f"{lists.batch} lists for {asked.keywords.batch} questions"
+def _check_lists(lists: Ragged, query: FrontierQuery, n: int, name: str) -> None:
+    check_ragged(lists, name, n=n, device=query.vectors.device)
+    if lists.batch != query.keywords.batch:
+        given = f"{lists.batch} lists for {query.keywords.batch} questions"
         raise BadInput(f"{name} do not match the questions", given=given, expected="a list a question")
 
 
@@ -71,7 +68,7 @@ def pick_search(device: torch.device, implementation: str = "auto", op: str = "f
 
 
 def score_lists(
-    asked: FrontierQuery, things: Described, lists: Ragged, *, implementation: str = "auto", threads: int = 1
+    query: FrontierQuery, things: Described, lists: Ragged, *, implementation: str = "auto", threads: int = 1
 ) -> torch.Tensor:
     """SIM(q, x) for every x in each question's list: f32[T], in the order of `lists`.
 
@@ -81,19 +78,19 @@ def score_lists(
 
     q = [1, 0] with words {1, 2}; things [1, 0] with {3} and [0.6, 0.8] with {1}: scores 0.5 and 0.55.
     """
-    _check_asked(asked, things.vectors)
-    _check_lists(lists, asked, things.n, "rows")
+    _check_query(query, things.vectors)
+    _check_lists(lists, query, things.n, "rows")
     check_threads(threads)
-    picked = pick_search(asked.vectors.device, implementation, "score_lists")
+    picked = pick_search(query.vectors.device, implementation, "score_lists")
     if picked == "numba":
-        return _compiled().lists_by_numba(asked, things, lists, threads)
+        return _compiled().lists_by_numba(query, things, lists, threads)
     from gpu_rag.graph.frontier.torch_path import lists_by_torch
 
-    return lists_by_torch(asked, things, lists, KERNELS[picked])
+    return lists_by_torch(query, things, lists, KERNELS[picked])
 
 
 def frontier_topk(
-    asked: FrontierQuery, edges: HopEdges, frontier: Ragged, k: int, *, implementation: str = "auto", threads: int = 1
+    query: FrontierQuery, edges: HopEdges, frontier: Ragged, k: int, *, implementation: str = "auto", threads: int = 1
 ) -> TopK:
     """The k out-edges of highest SIM of every vertex in each question's frontier: TopK of i32, f32[T, k].
 
@@ -107,20 +104,22 @@ def frontier_topk(
     Vertex 0 with out-edges 0: [1, 0], {3} and 1: [0.6, 0.8], {1}; vertex 1 with none. q = [1, 0] with {1, 2}, frontier
     [[0, 1]], k = 1: ids [[1], [-1]], scores [[0.55], [-inf]].
     """
-    _check_asked(asked, edges.vectors)
-    _check_lists(frontier, asked, edges.n, "vertices")
+    _check_query(query, edges.vectors)
+    _check_lists(frontier, query, edges.n, "vertices")
     _check_k(k)
     check_threads(threads)
-    check_room(8 * k * frontier.values.shape[0], asked.vectors.device, "the result", "ask for fewer edges or vertices")
-    picked = pick_search(asked.vectors.device, implementation)
+    check_memory(
+        8 * k * frontier.values.shape[0], query.vectors.device, "the result", "ask for fewer edges or vertices"
+    )
+    picked = pick_search(query.vectors.device, implementation)
     if picked == "numba":
-        return _compiled().frontier_by_numba(asked, edges, frontier, k, threads)
+        return _compiled().frontier_by_numba(query, edges, frontier, k, threads)
     from gpu_rag.graph.frontier.torch_path import frontier_by_torch
 
-    return frontier_by_torch(asked, edges, frontier, k, KERNELS[picked])
+    return frontier_by_torch(query, edges, frontier, k, KERNELS[picked])
 
 
-def top_edges(asked: FrontierQuery, edges: HopEdges, k: int, *, implementation: str = "auto", threads: int = 1) -> TopK:
+def top_edges(query: FrontierQuery, edges: HopEdges, k: int, *, implementation: str = "auto", threads: int = 1) -> TopK:
     """The first edge into each of the first k distinct targets, down the ranking of all edges: TopK i32, f32[B, k].
 
     All edges are ranked by (-SIM(q, e), e) and walked from the top; an edge whose target was met before is passed
@@ -132,15 +131,15 @@ def top_edges(asked: FrontierQuery, edges: HopEdges, k: int, *, implementation: 
     Time: B U D of multiply and add for U distinct vectors. Memory: a few tiles a thread.
     Raises BadInput, UsageError, MissingBackend.
     """
-    _check_asked(asked, edges.vectors)
+    _check_query(query, edges.vectors)
     _check_k(k)
     check_threads(threads)
-    check_room(8 * k * asked.keywords.batch, asked.vectors.device, "the result", "ask for fewer edges or questions")
-    if pick_implementation(asked.vectors.device, implementation, "top_edges") == "numba":
-        return _compiled().top_edges_by_numba(asked, edges, k, threads)
+    check_memory(8 * k * query.keywords.batch, query.vectors.device, "the result", "ask for fewer edges or questions")
+    if pick_implementation(query.vectors.device, implementation, "top_edges") == "numba":
+        return _compiled().top_edges_by_numba(query, edges, k, threads)
     from gpu_rag.graph.frontier.torch_path import top_edges_by_torch
 
-    return top_edges_by_torch(asked, edges, k)
+    return top_edges_by_torch(query, edges, k)
 
 
 @cache

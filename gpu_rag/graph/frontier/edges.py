@@ -10,9 +10,10 @@ import torch
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.dots import check_unit_rows
+from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.csr import check_range
-from gpu_rag.graph.memory import check_room
-from gpu_rag.graph.ragged import check_ascending, check_ragged, row_of_value
+from gpu_rag.graph.memory import check_memory
+from gpu_rag.graph.ragged import check_ragged, row_of_value
 from gpu_rag.types import Ragged
 
 QUESTION_TILE = 64  # questions whose scores are alive together
@@ -87,10 +88,10 @@ def described(vectors: torch.Tensor, keywords: Ragged, n_keywords: int) -> Descr
     if keywords.batch != vectors.shape[0]:
         given = f"{keywords.batch} lists for {vectors.shape[0]} vectors"
         raise BadInput("keywords do not match the vectors", given=given, expected="a list a vector")
-    return Described(_held(vectors), keywords, n_keywords)
+    return Described(_stored(vectors), keywords, n_keywords)
 
 
-def _held(vectors: torch.Tensor) -> torch.Tensor:
+def _stored(vectors: torch.Tensor) -> torch.Tensor:
     """As f32 on the CPU, where half-precision products are slow."""
     return vectors.float() if vectors.device.type == "cpu" else vectors
 
@@ -107,30 +108,27 @@ def hop_edges(
         given = f"{tuple(target.shape)} targets, {tuple(vector_of.shape)} vectors, {keywords.batch} keyword lists"
         raise BadInput("edges do not match", given=given, expected="one of each an edge, on one device")
     check_range(vector_of, vectors.shape[0], "the vector of an edge")
-    check_room(16 * n_keywords, vectors.device, f"lists of {n_keywords:,} keywords", "number the keywords that occur")
+    check_memory(16 * n_keywords, vectors.device, f"lists of {n_keywords:,} keywords", "number the keywords that occur")
     order = torch.argsort(vector_of.long(), stable=True)
     used, columns, counts = torch.unique(vector_of.long(), return_inverse=True, return_counts=True)
-    starts = torch.zeros(used.shape[0] + 1, dtype=torch.int64, device=used.device)
-    starts[1:] = counts.cumsum(0)
+    starts = offsets_of(counts)
     place = torch.empty_like(order)
     place[order] = torch.arange(order.shape[0], device=order.device)
     words, edge = keywords.values.long(), row_of_value(keywords)
     by_place = torch.argsort(place[edge], stable=True)
     by_word = by_place[torch.argsort(words[by_place], stable=True)]
-    list_offsets = torch.zeros(n_keywords + 1, dtype=torch.int64, device=order.device)
-    list_offsets[1:] = torch.bincount(words, minlength=n_keywords).cumsum(0)
+    list_offsets = offsets_of(torch.bincount(words, minlength=n_keywords))
     return HopEdges(
-        indptr, target, vector_of, _held(vectors), keywords, n_keywords, used, order, starts, columns[order],
+        indptr, target, vector_of, _stored(vectors), keywords, n_keywords, used, order, starts, columns[order],
         list_offsets, place[edge][by_word],
     )  # fmt: skip
 
 
-def check_keywords(keywords: Ragged, vectors: torch.Tensor, n_keywords: int | None) -> None:
-    """Raises BadInput unless each list ascends, with numbers in [0, n_keywords) (any if None)."""
-    if n_keywords is not None and n_keywords < 0:
+def check_keywords(keywords: Ragged, vectors: torch.Tensor, n_keywords: int) -> None:
+    """Raises BadInput unless each list ascends, with numbers in [0, n_keywords)."""
+    if n_keywords < 0:
         raise BadInput("a negative number of keywords", given=n_keywords, expected=">= 0")
-    check_ragged(keywords, "keywords", n=n_keywords, device=vectors.device)
-    check_ascending(keywords, "keywords")
+    check_ragged(keywords, "keywords", n=n_keywords, device=vectors.device, ascending=True)
 
 
 def tiles(edges: HopEdges) -> list[tuple[int, int, int, int]]:
@@ -139,8 +137,8 @@ def tiles(edges: HopEdges) -> list[tuple[int, int, int, int]]:
     found, first, n = [], 0, int(edges.used.shape[0])
     ends = edges.starts.cpu()
     while first < n:
-        room = ends[first] + EDGE_TILE
-        last = max(first + 1, int(torch.searchsorted(ends, room, right=True)) - 1)
+        limit = ends[first] + EDGE_TILE
+        last = max(first + 1, int(torch.searchsorted(ends, limit, right=True)) - 1)
         found.append((first, last, int(ends[first]), int(ends[last])))
         first = last
     return found

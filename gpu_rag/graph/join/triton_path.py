@@ -15,8 +15,8 @@ from collections.abc import Callable
 import torch
 from gpu_rag_kernels.join import STRIP, Side, error_of, join_top1
 
-from gpu_rag.graph.join.keywords import KeywordSide, part_of, split_keywords
 from gpu_rag.graph.join.pairs import hybrid_best_of
+from gpu_rag.graph.join.torch_path import KeywordSide, part_of, split_keywords
 from gpu_rag.graph.ragged import expand, ragged_of_keys, row_of_value
 from gpu_rag.types import Ragged
 

@@ -9,7 +9,7 @@ import torch
 from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.memory import check_room
+from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.nearest.best import MOST_BEST, QUERY_TILE, on_host, topk_rows
 from gpu_rag.types import TopK
 
@@ -27,7 +27,7 @@ def nearest(
     in any batch, by any implementation and on any device, and rows that are equal tie.
 
     queries: f32[B, D]; base: f16 or f32[N, D], on the same device; both finite (NaN and infinity are errors). tile:
-    rows of the base in a product, at most. implementation: numba | torch | auto. Rough scores come from products
+    rows of the base in a product, at most. implementation: numba | torch | auto. Fast scores come from products
     of any shape with a proved error (in bf16 where the CPU has instructions for it); rows that this leaves in doubt
     are scored. Returns TopK(i32[B, k], f32[B, k]), padded with (-1, -inf). Time: B N D of multiply and add. Memory
     beside the result: a few tiles, at most 256 queries by `tile` rows (numba: by 4,096), and by torch 12 bytes for each
@@ -38,7 +38,7 @@ def nearest(
     Rows [1, 0], [0, 1], [0.6, 0.8] and the query [0, 1] with k = 2 give rows [1, 2] with 1 and 0.8.
     """
     _check_vectors(queries, base, k, tile)
-    check_room(8 * k * queries.shape[0], base.device, "the result", "ask for fewer rows or queries at a time")
+    check_memory(8 * k * queries.shape[0], base.device, "the result", "ask for fewer rows or queries at a time")
     chosen = pick_implementation(base.device, implementation, "nearest")
     if queries.requires_grad or base.requires_grad:
         queries, base = queries.detach(), base.detach()

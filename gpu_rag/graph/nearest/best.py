@@ -6,7 +6,7 @@ import torch
 from gpu_rag_kernels.dispatch import is_cpu
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.memory import check_room
+from gpu_rag.graph.memory import check_memory
 from gpu_rag.types import TopK
 
 MOST_BEST = 2**31 - 1  # there are no more ids
@@ -28,7 +28,7 @@ def topk_rows(scores: torch.Tensor, k: int, *, lo: int = 0) -> TopK:
         raise BadInput("scores are no matrix", given=f"{scores.dtype} {tuple(scores.shape)}", expected="f32 [B, N]")
     if not 0 <= k <= MOST_BEST or lo < 0 or lo + scores.shape[1] > 2**31 - 1:
         raise BadInput("k or lo is out of range", given=f"k={k}, lo={lo}", expected=">= 0, k and ids below 2^31")
-    check_room(8 * k * scores.shape[0], scores.device, "the result", "ask for fewer or for fewer rows at a time")
+    check_memory(8 * k * scores.shape[0], scores.device, "the result", "ask for fewer or for fewer rows at a time")
     width = min(k, scores.shape[1])
     ids = torch.full((scores.shape[0], k), -1, dtype=torch.int32, device=scores.device)
     best = torch.full((scores.shape[0], k), -torch.inf, dtype=torch.float32, device=scores.device)

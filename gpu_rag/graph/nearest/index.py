@@ -1,4 +1,4 @@
-"""Nearest neighbours among rows that are held: torch tiles or faiss, exact or approximate, with one meaning of a score.
+"""Nearest neighbours among rows that are kept: torch tiles or faiss, exact or approximate, with one meaning of a score.
 
 Either library proposes candidates with scores in f32; those are scored again exactly (`dots`: the same bits on every
 device) and sorted. Where exactness is asked for, a query is done when its k-th exact score is above the score of every
@@ -16,7 +16,7 @@ from gpu_rag_kernels.dispatch import chosen, pick_implementation, preferred
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph.common.dots import check_unit_rows, exact_dots, filter_for
 from gpu_rag.graph.common.threads import check_threads
-from gpu_rag.graph.memory import check_room
+from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.nearest import nearest
 from gpu_rag.graph.nearest.best import MOST_BEST, topk_of
 from gpu_rag.types import TopK
@@ -73,7 +73,7 @@ class NearestIndex:
             raise BadInput("queries do not fit", given=given, expected=f"f32 [B, {self.base.shape[1]}], 0 <= k < 2^31")
         if queries.device != self.base.device:
             raise BadInput("queries and base are on different devices", given=queries.device, expected=self.base.device)
-        check_room(8 * k * queries.shape[0], queries.device, "the result", "ask for fewer rows or queries at a time")
+        check_memory(8 * k * queries.shape[0], queries.device, "the result", "ask for fewer rows or queries at a time")
         step = PADDED if self.implementation == "faiss" else TILE
         tiles = [self._tile(queries[i : i + step], k) for i in range(0, queries.shape[0], step)]
         if not tiles:
@@ -90,11 +90,11 @@ class NearestIndex:
         wide = min(n, k + MORE)
         while True:
             found = self.proposer.propose(padded, wide)
-            ids, rough = found.ids[:count].long(), found.scores[:count]
+            ids, approx = found.ids[:count].long(), found.scores[:count]
             scores, ids = _rescored(queries, self.base, ids)
             if self.mode != "exact" or wide == n or k == 0:
                 return topk_of(scores, ids, k)
-            beyond = (rough[:, -1].double() + slack).float()  # no row that was not proposed has more
+            beyond = (approx[:, -1].double() + slack).float()  # no row that was not proposed has more
             if bool((scores[:, k - 1] > beyond).all()):
                 return topk_of(scores, ids, k)
             wide = min(n, 4 * wide)

@@ -25,8 +25,7 @@ from gpu_rag.graph.csr import row_of_entry
 from gpu_rag.graph.pagerank.graph import PageRankGraph
 from gpu_rag.graph.pagerank.matrix import MatrixTile, TorchProduct
 from gpu_rag.graph.pagerank.plan import Array, Plan
-from gpu_rag.graph.pagerank.start import unnormalised
-from gpu_rag.graph.pagerank.teleport import Teleport
+from gpu_rag.graph.pagerank.teleport import Teleport, unnormalised
 from gpu_rag.types import CSR
 
 F32_STEP = 1e-6  # the L1 length of a step that f32 surely comes below; less is left to our own steps
@@ -142,29 +141,29 @@ class CugraphTile(MatrixTile):
     """`MatrixTile` whose state begins at what cuGraph found."""
 
     def __init__(
-        self, held: SingleGraph, graph: PageRankGraph, product: TorchProduct, plan: Plan, teleport: Teleport,
+        self, single: SingleGraph, graph: PageRankGraph, product: TorchProduct, plan: Plan, teleport: Teleport,
         questions: Array, result: torch.Tensor, lo: int, width: int, dtype: torch.dtype,
     ):  # fmt: skip
         super().__init__(graph, product, plan, teleport, questions, result, lo, width, dtype)
-        asked = len(questions)
+        count = len(questions)
         pi = teleport.dense(questions, width, graph)
-        ranks = held.ranks(pi[:, :asked], plan).double()
+        ranks = single.ranks(pi[:, :count], plan).double()
         lost = (ranks * graph.dangling[:, None]).sum(0)
         first = unnormalised(ranks, ranks.sum(0), lost, plan.damping) / self.scale
-        self.x[:, :asked] = first.to(self.x.dtype)
+        self.x[:, :count] = first.to(self.x.dtype)
 
 
-_held: Any = WeakTensorKeyDictionary()  # by indptr: cuGraph's own form of a graph is made once
+_graphs: Any = WeakTensorKeyDictionary()  # by indptr: cuGraph's own form of a graph is made once
 
 
 def tile_maker(
     graph: PageRankGraph, teleport: Teleport, plan: Plan, width: int
 ) -> Callable[[torch.dtype, np.ndarray[Any, Any], torch.Tensor, int], CugraphTile]:
-    """What makes a tile of (dtype, questions, result, lo): see `pagerank_job`."""
+    """What makes a tile of (dtype, questions, result, lo): see `job`."""
     pull, product = graph.pull, TorchProduct(graph)
-    held = _held.get(pull.indptr)
-    if held is None or held.memory != memory_of(pull):
-        held = _held[pull.indptr] = SingleGraph(graph)
+    single = _graphs.get(pull.indptr)
+    if single is None or single.memory != memory_of(pull):
+        single = _graphs[pull.indptr] = SingleGraph(graph)
     return lambda dtype, questions, result, lo: CugraphTile(
-        held, graph, product, plan, teleport, questions, result, lo, width, dtype
+        single, graph, product, plan, teleport, questions, result, lo, width, dtype
     )

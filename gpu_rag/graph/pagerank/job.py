@@ -13,13 +13,12 @@ from gpu_rag_kernels import dispatch
 
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph.common.threads import check_threads
-from gpu_rag.graph.memory import check_room
+from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.nearest import topk_rows
 from gpu_rag.graph.pagerank.cugraph import tile_maker
 from gpu_rag.graph.pagerank.graph import PageRankGraph
 from gpu_rag.graph.pagerank.plan import Array, Plan, plan_of
-from gpu_rag.graph.pagerank.questions import Unsolved, least_mass, solve_columns, solve_questions
-from gpu_rag.graph.pagerank.solve import Gaps, Tile
+from gpu_rag.graph.pagerank.solve import Gaps, Tile, Unsolved, least_mass, solve_columns, solve_questions
 from gpu_rag.graph.pagerank.teleport import Teleport
 from gpu_rag.types import CSR
 
@@ -100,12 +99,12 @@ class Job:
             graph, teleport, self.plan, implementation, options.block, self.dtypes, self.f16_steps
         )
 
-    def check_room(self, result: int) -> None:
+    def check_memory(self, result: int) -> None:
         """Raises BadInput where a result of so many bytes and the states of all threads cannot fit."""
         tiles = -(-self.teleport.batch // self.width)
         states = 1 if self.plan.in_place else 2
         least = result + states * min(self.threads, tiles) * self.graph.n * self.width * self.dtypes[0].itemsize
-        check_room(
+        check_memory(
             least, self.graph.device, f"{self.graph.n:,} nodes", "ask fewer questions or a smaller block at a time"
         )
 
@@ -141,7 +140,7 @@ class Job:
         return solve_columns(tile, plan, questions, rows, least, result, gaps, taken)
 
     def least_mass(self, questions: Array, width: int) -> Array:
-        """See `pagerank_questions.least_mass`."""
+        """See `solve.least_mass`."""
         dangling = self.graph.dangling if self.graph.has_dangling else None
         return least_mass(self.plan, self.teleport, dangling, questions, width)
 

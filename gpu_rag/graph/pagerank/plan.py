@@ -76,8 +76,8 @@ class Plan:
         """The L1 gap |Z - X|_1 (in q) that is worth a check, per column. mass: |q|_1, or a lower bound of it.
         tol: the error to come within, this plan's own if None."""
         share = 0.5 if self.normalises else 1.0
-        room = (self.tol if tol is None else tol) - slack
-        return np.asarray(MARGIN * share * room * mass * (1 - self.damping) / max(self.damping, 1e-12))
+        left = (self.tol if tol is None else tol) - slack
+        return np.asarray(MARGIN * share * left * mass * (1 - self.damping) / max(self.damping, 1e-12))
 
     def bound(self, gap: Array, mass: Array, exact: Array) -> Array:
         """Proved L1 distance of the scaled Z from the PageRank, per column.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.ego import CheckedGraph, ego_balls
-from gpu_rag.graph.paths import check_depth, check_topics
 from gpu_rag.graph.paths.joins import Ends, checked_ends
-from gpu_rag.graph.paths.sets import PathGraph
+from gpu_rag.graph.paths.sets import PathGraph, check_depth, check_topics
 from gpu_rag.graph.ragged import expand, ragged_of_keys, row_of_value
 from gpu_rag.graph.reach import intersect
 from gpu_rag.types import Ragged
@@ -52,8 +52,7 @@ def nodes_on_paths(
 def _taken(lists: Ragged, rows: torch.Tensor) -> Ragged:
     """Some of the lists."""
     pieces = [at for _, at in expand(lists.offsets[rows], lists.offsets[rows + 1])]
-    ends = torch.zeros(rows.shape[0] + 1, dtype=torch.int64, device=rows.device)
-    ends[1:] = lists.offsets.diff()[rows].cumsum(0)
+    ends = offsets_of(lists.offsets.diff()[rows])
     return Ragged(lists.values[torch.cat([rows[:0], *pieces])], ends)
 
 

@@ -144,7 +144,7 @@ def _by_numba(
     edges = paths.edges
     if vectors.dtype == torch.float16:
         edges, vectors = _in_f32(edges, vectors)
-    nodes, along, question, held, asked = (
+    nodes, along, question, stored, wanted_queries = (
         a.contiguous().numpy() for a in (paths.nodes, edges, paths.question, vectors, queries)
     )
     wanted, squares = arrays_of(topics), (queries * queries).sum(1).numpy()
@@ -154,7 +154,7 @@ def _by_numba(
     def part(first: int) -> bool:
         some = slice(first, first + _PATHS)
         dot, square = np.empty(len(question[some])), np.empty(len(question[some]))
-        vector_sums(held, along[some], asked, question[some], dot, square)
+        vector_sums(stored, along[some], wanted_queries, question[some], dot, square)
         return bool(relevance(
             nodes[some], along[some], question[some], *wanted, dot, square, squares, LONGEST * GRID, weights,
             to_scores[some],
@@ -176,10 +176,10 @@ def _in_f32(edges: torch.Tensor, vectors: torch.Tensor) -> tuple[torch.Tensor, t
 
 def _few_in_f32(edges: torch.Tensor, vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """As `_in_f32`, without a look at edges that are not there."""
-    held = edges.numpy()
-    there = np.unique(held)
+    stored = edges.numpy()
+    there = np.unique(stored)
     there = there[np.searchsorted(there, 0) :]
-    numbered = np.where(held >= 0, np.searchsorted(there, held), -1)
+    numbered = np.where(stored >= 0, np.searchsorted(there, stored), -1)
     return torch.from_numpy(numbered), vectors[torch.from_numpy(there).long()].float()
 
 

@@ -10,13 +10,13 @@ import torch
 from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.common.typed import TypedGraph, typed_graph, typed_graph_of_csr, typed_graph_of_csrs
-from gpu_rag.graph.memory import check_room, is_small
+from gpu_rag.graph.memory import check_memory, is_small
 from gpu_rag.graph.ragged import (
     are_broken,
     check_ragged,
-    check_sets,
     check_tensors,
     expand,
     ragged_of_keys,
@@ -60,16 +60,16 @@ def reachable(
     Edges (0, 0, 1), (2, 0, 1), (1, 1, 3): from [0] by [0, 1] OUT is [3]; from [3] by 1 IN, 0 IN is [0, 2].
     """
     chosen = pick_implementation(graph.device, implementation, "reachable")
-    asked = _arrays_of(graph, starts, relations, directions) if chosen == "numba" else None
-    sound, longest = (True, 0) if asked is not None else _looked_at(graph, starts, relations, directions)
+    arrays = _arrays_of(graph, starts, relations, directions) if chosen == "numba" else None
+    sound, longest = (True, 0) if arrays is not None else _looked_at(graph, starts, relations, directions)
     if not sound:  # these checks say what is wrong
         check_ragged(starts, "starts", n=graph.n, device=graph.device)
         check_ragged(relations, "relations", device=graph.device)
         check_ragged(directions, "directions", device=graph.device)
         _check_steps(graph, starts, relations, directions)
     check_threads(threads)
-    if asked is not None:
-        return _reachable_by_numba(graph, asked, threads)
+    if arrays is not None:
+        return _reachable_by_numba(graph, arrays, threads)
     return _reachable_by_torch(graph, starts, relations, directions, longest)
 
 
@@ -130,11 +130,11 @@ def _check_values(values: torch.Tensor, least: int, most: int, what: str) -> Non
         raise BadInput(f"no such {what}", given=given, expected=f"{least} <= {what} <= {most}")
 
 
-def _reachable_by_numba(graph: TypedGraph, asked: tuple[np.ndarray, ...], threads: int) -> Ragged:
-    nodes, offsets, chain, at, way, _ = asked
+def _reachable_by_numba(graph: TypedGraph, arrays: tuple[np.ndarray, ...], threads: int) -> Ragged:
+    nodes, offsets, chain, at, way, _ = arrays
     walk, batch = _kernels().walk_questions, len(offsets) - 1
     if not is_small(MARKS * graph.n) and _kernels().marks_soon(graph.sides, nodes, offsets, chain, way, at):
-        check_room(MARKS * graph.n, graph.device, "marks of nodes", "ask a smaller graph")
+        check_memory(MARKS * graph.n, graph.device, "marks of nodes", "ask a smaller graph")
 
     def walks(first: int) -> tuple[np.ndarray, np.ndarray]:
         found: tuple[np.ndarray, np.ndarray] = walk(
@@ -156,7 +156,7 @@ def _reachable_by_torch(
     """All questions a step at a time, by ascending keys question * N + node; what a question has at the end of its
     chain is picked at the end of all. The host waits twice a step: for the entries that are followed, and the nodes."""
     n, lengths = max(graph.n, 1), relations.offsets.diff()
-    check_room(16 * starts.values.shape[0], graph.device, "the starts", "ask fewer questions at a time")
+    check_memory(16 * starts.values.shape[0], graph.device, "the starts", "ask fewer questions at a time")
     fronts = [torch.unique(row_of_value(starts) * n + starts.values.long())]
     for k in range(longest):
         front = fronts[-1]
@@ -195,7 +195,7 @@ def intersect(a: Ragged, b: Ragged, *, implementation: str = "auto") -> Ragged:
     [[1, 3, 5], [2]] and [[3, 4, 5], []] give [[3, 5], []].
     """
     for lists, name in ((a, "lists of a"), (b, "lists of b")):
-        check_sets(lists, name, device=a.values.device)
+        check_ragged(lists, name, device=a.values.device, ascending=True)
     if a.batch != b.batch:
         raise BadInput("a and b have different numbers of lists", given=f"{a.batch} and {b.batch}", expected="one")
     if pick_implementation(a.values.device, implementation, "intersect") == "torch":
@@ -215,6 +215,5 @@ def _intersect_by_torch(a: Ragged, b: Ragged) -> Ragged:
     ours = row_of_value(a) * width + number[: a.values.shape[0]]
     theirs = row_of_value(b) * width + number[a.values.shape[0] :]
     shared = torch.searchsorted(theirs, ours) < torch.searchsorted(theirs, ours, right=True)
-    ends = torch.zeros(a.values.shape[0] + 1, dtype=torch.int64, device=a.values.device)
-    ends[1:] = shared.cumsum(0)
+    ends = offsets_of(shared)
     return Ragged(a.values[shared], ends[a.offsets])

@@ -15,8 +15,8 @@ def minplus_relax(csr: CSR, cost: torch.Tensor, state: torch.Tensor) -> torch.Te
     entered = torch.repeat_interleave(rows, csr.indptr.diff(), output_size=csr.m)
     into, paid, source = entered.expand(state.shape[0], -1), cost[entered] << 32, csr.indices.long()
     while True:
-        held = state[:, source]
-        offered = torch.where(held == UNREACHED, UNREACHED, ((held >> 32 << 32) + paid) | source)
+        near = state[:, source]
+        offered = torch.where(near == UNREACHED, UNREACHED, ((near >> 32 << 32) + paid) | source)
         relaxed = state.scatter_reduce(1, into, offered, "amin")
         if torch.equal(relaxed, state):
             return relaxed

@@ -25,9 +25,9 @@ ROUNDS = 4  # before the host looks at the flags
 
 
 @triton.jit(do_not_specialize=["n", "width"], do_not_specialize_on_alignment=["flags"])
-def _round(  # type: ignore[no-untyped-def]
-    indptr, indices, cost, state, relaxed, flags, n, width,
-    unreached: tl.constexpr, n_nodes: tl.constexpr, n_entries: tl.constexpr, n_groups: tl.constexpr,
+def _round(
+    indptr, indices, cost, state, relaxed, flags, n, width, unreached: tl.constexpr, n_nodes: tl.constexpr, n_entries:
+    tl.constexpr, n_groups: tl.constexpr,
 ):  # fmt: skip
     """flags: whether the round before changed anything, and whether this one does."""
     if tl.load(flags) == 0:
@@ -47,9 +47,9 @@ def _round(  # type: ignore[no-untyped-def]
         live = entry < last[:, None]
         node = tl.load(indices + entry, mask=live, other=0).to(tl.int64)
         place = state + node[:, :, None] * width + group[None, None, :]
-        held = tl.load(place, mask=live[:, :, None] & (group < width)[None, None, :], other=unreached)
-        offer = ((held >> 32 << 32) + paid[:, None, None]) | node[:, :, None]
-        offer = tl.where(held == unreached, unreached, offer)
+        near = tl.load(place, mask=live[:, :, None] & (group < width)[None, None, :], other=unreached)
+        offer = ((near >> 32 << 32) + paid[:, None, None]) | node[:, :, None]
+        offer = tl.where(near == unreached, unreached, offer)
         least = tl.minimum(least, tl.min(offer, axis=1))
     tl.store(relaxed + at, least, mask=kept)
     if tl.max(tl.max((least != old).to(tl.int32), axis=1), axis=0) != 0:

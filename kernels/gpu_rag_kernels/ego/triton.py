@@ -23,9 +23,7 @@ PARTS = 32  # words of chunks that a hub's program reads together
 
 
 @triton.jit
-def _reached(  # type: ignore[no-untyped-def]
-    indices, front, first, last, word, inside, width, n_nodes: tl.constexpr, n_words: tl.constexpr
-):  # fmt: skip
+def _reached(indices, front, first, last, word, inside, width, n_nodes: tl.constexpr, n_words: tl.constexpr):
     """[N, W]: the words of the neighbours first..last, two of them read at a time."""
     reached = tl.zeros((n_nodes, n_words), dtype=tl.int64)
     for step in range(0, tl.max(last - first, axis=0), 2):
@@ -41,7 +39,7 @@ def _reached(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _put(seen, fresh, after, row, real, reached, word, inside, width):  # type: ignore[no-untyped-def]
+def _put(seen, fresh, after, row, real, reached, word, inside, width):
     at = row[:, None] * width + word[None, :]
     kept = real[:, None] & inside[None, :]
     known = tl.load(seen + at, mask=kept, other=0)
@@ -51,8 +49,8 @@ def _put(seen, fresh, after, row, real, reached, word, inside, width):  # type: 
 
 
 @triton.jit(do_not_specialize=["n_listed"])
-def _pull(  # type: ignore[no-untyped-def]
-    indptr, indices, front, seen, fresh, after, listed, n_listed, width, n_nodes: tl.constexpr, n_words: tl.constexpr
+def _pull(
+    indptr, indices, front, seen, fresh, after, listed, n_listed, width, n_nodes: tl.constexpr, n_words: tl.constexpr,
 ):  # fmt: skip
     place = tl.program_id(0).to(tl.int64) * n_nodes + tl.arange(0, n_nodes)
     real = place < n_listed
@@ -66,9 +64,7 @@ def _pull(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["n_chunks"])
-def _chunks(  # type: ignore[no-untyped-def]
-    indices, front, partial, starts, ends, n_chunks, width, n_nodes: tl.constexpr, n_words: tl.constexpr
-):  # fmt: skip
+def _chunks(indices, front, partial, starts, ends, n_chunks, width, n_nodes: tl.constexpr, n_words: tl.constexpr):
     place = tl.program_id(0).to(tl.int64) * n_nodes + tl.arange(0, n_nodes)
     real = place < n_chunks
     first = tl.load(starts + place, mask=real, other=0)
@@ -80,14 +76,12 @@ def _chunks(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _either(a, b):  # type: ignore[no-untyped-def]
+def _either(a, b):
     return a | b
 
 
 @triton.jit
-def _hubs(  # type: ignore[no-untyped-def]
-    partial, seen, fresh, after, hubs, bounds, width, n_parts: tl.constexpr, n_words: tl.constexpr
-):  # fmt: skip
+def _hubs(partial, seen, fresh, after, hubs, bounds, width, n_parts: tl.constexpr, n_words: tl.constexpr):
     word = tl.program_id(1) * n_words + tl.arange(0, n_words)
     inside = word < width
     last = tl.load(bounds + tl.program_id(0) + 1)

@@ -17,7 +17,7 @@ import triton.language as tl
 
 from gpu_rag.types import Ragged, TopK
 
-CANDIDATES = 16  # of a program: with more, its registers leave room for few others
+CANDIDATES = 16  # of a program: with more, its registers leave space for few others
 DIMS = 64  # read together
 PLACES = 128  # keys of a list that are compared together
 LEAST = tl.constexpr(-(2**63))  # below every key
@@ -25,7 +25,7 @@ LONGEST = tl.constexpr(1.01)  # no component of a unit row is larger, f16 roundi
 
 
 @triton.jit
-def _whole(x):  # type: ignore[no-untyped-def]
+def _whole(x):
     """rint(2^24 x) of f32, |x| < 64, as i32; of two as near the even one. From 2^23 on f32 has whole numbers only."""
     scaled = x * 16777216.0
     above = tl.where(scaled < 0, -8388608.0, 8388608.0)
@@ -33,9 +33,9 @@ def _whole(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["total"])
-def _scores(  # type: ignore[no-untyped-def]
-    queries, vectors, owners, values, bias, out, total, dims,
-    biased: tl.constexpr, n_candidates: tl.constexpr, n_dims: tl.constexpr,
+def _scores(
+    queries, vectors, owners, values, bias, out, total, dims, biased: tl.constexpr, n_candidates: tl.constexpr, n_dims:
+    tl.constexpr,
 ):  # fmt: skip
     """out: f64 or f32, the dot product of each candidate, with its bias."""
     place = tl.program_id(0).to(tl.int64) * n_candidates + tl.arange(0, n_candidates)
@@ -60,7 +60,7 @@ def _scores(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _keys(scores, first, count, inner):  # type: ignore[no-untyped-def]
+def _keys(scores, first, count, inner):
     """The keys of places `inner` of a list; LEAST beyond its end."""
     score = tl.load(scores + first + inner, mask=inner < count, other=0.0) + 0.0  # -0.0 becomes 0.0: they are equal
     bits = score.to(tl.int32, bitcast=True)
@@ -69,7 +69,7 @@ def _keys(scores, first, count, inner):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _put(places, best, at, key):  # type: ignore[no-untyped-def]
+def _put(places, best, at, key):
     """Writes what a key says; nothing is left where it is LEAST."""
     ordered = (key >> 32).to(tl.int32)
     score = (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
@@ -78,7 +78,7 @@ def _put(places, best, at, key):  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["k"])
-def _select(scores, offsets, places, best, k, n_places: tl.constexpr):  # type: ignore[no-untyped-def]
+def _select(scores, offsets, places, best, k, n_places: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     first = tl.load(offsets + row)
     count = tl.load(offsets + row + 1) - first

@@ -23,9 +23,9 @@ WARPS, WARPS_F32 = 4, 8  # of a program; f32 rows need more registers than four 
 
 
 @triton.jit
-def _products(  # type: ignore[no-untyped-def]
-    left, right, row, column, n_left, n_right, depth,
-    whole: tl.constexpr, n_rows: tl.constexpr, n_columns: tl.constexpr, n_depth: tl.constexpr,
+def _products(
+    left, right, row, column, n_left, n_right, depth, whole: tl.constexpr, n_rows: tl.constexpr, n_columns:
+    tl.constexpr, n_depth: tl.constexpr,
 ):  # fmt: skip
     """f32[R, C]: left rows times right rows. whole: as they are (f16 both), else in f32."""
     acc = tl.zeros((n_rows, n_columns), dtype=tl.float32)
@@ -44,11 +44,10 @@ def _products(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["n_left", "n_right", "n_strips"])
-def _strip(  # type: ignore[no-untyped-def]
-    left, left_head, left_size, left_group, right, right_head, right_size, right_group, best, index, second,
-    n_left, n_right, dims, n_head, n_strips, strip,
-    grouped: tl.constexpr, whole: tl.constexpr,
-    n_rows: tl.constexpr, n_columns: tl.constexpr, n_depth: tl.constexpr,
+def _strip(
+    left, left_head, left_size, left_group, right, right_head, right_size, right_group, best, index, second, n_left,
+    n_right, dims, n_head, n_strips, strip, grouped: tl.constexpr, whole: tl.constexpr, n_rows: tl.constexpr, n_columns:
+    tl.constexpr, n_depth: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * n_rows + tl.arange(0, n_rows)
     real = row < n_left

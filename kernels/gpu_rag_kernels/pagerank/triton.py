@@ -28,7 +28,7 @@ PARTS = 16  # sums of chunks that a hub's program reads together
 
 
 @triton.jit
-def _entry(indices, weight, x, entry, last, column, inside, width, weighted: tl.constexpr, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+def _entry(indices, weight, x, entry, last, column, inside, width, weighted: tl.constexpr, dtype: tl.constexpr):
     """[R, C]: the weighted row of x that each entry names, 0 from `last` on."""
     live = entry < last
     node = tl.load(indices + entry, mask=live, other=0).to(tl.int64)
@@ -40,7 +40,7 @@ def _entry(indices, weight, x, entry, last, column, inside, width, weighted: tl.
 
 
 @triton.jit
-def _sum(indices, weight, x, first, last, column, inside, width, weighted: tl.constexpr, acc):  # type: ignore[no-untyped-def]
+def _sum(indices, weight, x, first, last, column, inside, width, weighted: tl.constexpr, acc):
     """acc[R, C] + the weighted rows of x that the entries first..last name, in their order."""
     for step in range(0, tl.max(last - first, axis=0), 4):
         entry = first + step
@@ -53,18 +53,16 @@ def _sum(indices, weight, x, first, last, column, inside, width, weighted: tl.co
 
 
 @triton.jit
-def _row_sums(  # type: ignore[no-untyped-def]
-    indptr, indices, weight, x, row, real, column, inside, width, weighted: tl.constexpr, acc
-):  # fmt: skip
+def _row_sums(indptr, indices, weight, x, row, real, column, inside, width, weighted: tl.constexpr, acc):
     first = tl.load(indptr + row, mask=real, other=0)
     last = tl.load(indptr + row + 1, mask=real, other=0)
     return _sum(indices, weight, x, first, last, column, inside, width, weighted, acc)
 
 
 @triton.jit(do_not_specialize=["n_chunks"])
-def _chunks(  # type: ignore[no-untyped-def]
-    indices, weight, x, partial, starts, ends, n_chunks, width,
-    weighted: tl.constexpr, n_rows: tl.constexpr, n_columns: tl.constexpr,
+def _chunks(
+    indices, weight, x, partial, starts, ends, n_chunks, width, weighted: tl.constexpr, n_rows: tl.constexpr, n_columns:
+    tl.constexpr,
 ):  # fmt: skip
     place = tl.program_id(0).to(tl.int64) * n_rows + tl.arange(0, n_rows)
     real = place < n_chunks
@@ -78,7 +76,7 @@ def _chunks(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _hub_sum(partial, bounds, hub, column, inside, width, n_parts: tl.constexpr, n_columns: tl.constexpr):  # type: ignore[no-untyped-def]
+def _hub_sum(partial, bounds, hub, column, inside, width, n_parts: tl.constexpr, n_columns: tl.constexpr):
     """[1, C]: the chunks of a hub, each n_parts-th added in order, then these sums. A hub may have thousands."""
     last = tl.load(bounds + hub + 1)
     acc = tl.zeros((n_parts, n_columns), dtype=partial.dtype.element_ty)
@@ -90,7 +88,7 @@ def _hub_sum(partial, bounds, hub, column, inside, width, n_parts: tl.constexpr,
 
 
 @triton.jit
-def _put(source, factors, y, row, real, acc, column, inside, width):  # type: ignore[no-untyped-def]
+def _put(source, factors, y, row, real, acc, column, inside, width):
     """y = the first factor times acc + the second times source."""
     at = row[:, None] * width + column[None, :]
     kept = real[:, None] & inside[None, :]
@@ -99,9 +97,9 @@ def _put(source, factors, y, row, real, acc, column, inside, width):  # type: ig
 
 
 @triton.jit
-def _relax(  # type: ignore[no-untyped-def]
-    x, y, source, at, factors, inverse, degree, omega, change, slot, row, real, acc, column, inside, width,
-    measured: tl.constexpr,
+def _relax(
+    x, y, source, at, factors, inverse, degree, omega, change, slot, row, real, acc, column, inside, width, measured:
+    tl.constexpr,
 ):  # fmt: skip
     """The end of `ppr_step` for some rows, and the sum of degree |z - x| over them."""
     place = row[:, None] * width + column[None, :]
@@ -122,9 +120,9 @@ def _relax(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["n_listed"])
-def _rows(  # type: ignore[no-untyped-def]
-    indptr, indices, weight, x, source, factors, y, listed, n_listed, width,
-    weighted: tl.constexpr, n_rows: tl.constexpr, n_columns: tl.constexpr,
+def _rows(
+    indptr, indices, weight, x, source, factors, y, listed, n_listed, width, weighted: tl.constexpr, n_rows:
+    tl.constexpr, n_columns: tl.constexpr,
 ):  # fmt: skip
     place = tl.program_id(0).to(tl.int64) * n_rows + tl.arange(0, n_rows)
     real = place < n_listed
@@ -137,9 +135,7 @@ def _rows(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["width"])
-def _hubs(  # type: ignore[no-untyped-def]
-    partial, source, factors, y, hubs, bounds, width, n_parts: tl.constexpr, n_columns: tl.constexpr
-):  # fmt: skip
+def _hubs(partial, source, factors, y, hubs, bounds, width, n_parts: tl.constexpr, n_columns: tl.constexpr):
     column = tl.program_id(1) * n_columns + tl.arange(0, n_columns)
     inside = column < width
     acc = _hub_sum(partial, bounds, tl.program_id(0), column, inside, width, n_parts, n_columns)
@@ -148,7 +144,7 @@ def _hubs(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["n_listed"])
-def _step_rows(  # type: ignore[no-untyped-def]
+def _step_rows(
     indptr, indices, weight, x, y, source, at, factors, inverse, degree, omega, change, listed, n_listed, width,
     weighted: tl.constexpr, measured: tl.constexpr, n_rows: tl.constexpr, n_columns: tl.constexpr,
 ):  # fmt: skip
@@ -166,9 +162,9 @@ def _step_rows(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["n_slots", "width"])
-def _step_hubs(  # type: ignore[no-untyped-def]
-    partial, x, y, source, at, factors, inverse, degree, omega, change, hubs, bounds, n_slots, width,
-    measured: tl.constexpr, n_parts: tl.constexpr, n_columns: tl.constexpr,
+def _step_hubs(
+    partial, x, y, source, at, factors, inverse, degree, omega, change, hubs, bounds, n_slots, width, measured:
+    tl.constexpr, n_parts: tl.constexpr, n_columns: tl.constexpr,
 ):  # fmt: skip
     column = tl.program_id(1) * n_columns + tl.arange(0, n_columns)
     inside = column < width

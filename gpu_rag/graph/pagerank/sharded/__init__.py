@@ -17,10 +17,9 @@ from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph.nearest import topk_rows
 from gpu_rag.graph.pagerank.job import Options
 from gpu_rag.graph.pagerank.plan import Array, plan_of
-from gpu_rag.graph.pagerank.questions import Unsolved, least_mass, solve_columns, solve_questions
-from gpu_rag.graph.pagerank.sharded.edges import shard_edges
-from gpu_rag.graph.pagerank.sharded.graph import Shard, shard_graph
+from gpu_rag.graph.pagerank.sharded.graph import Shard, shard_edges, shard_graph
 from gpu_rag.graph.pagerank.sharded.tile import ShardedTile, residual
+from gpu_rag.graph.pagerank.solve import Unsolved, least_mass, solve_columns, solve_questions
 from gpu_rag.graph.pagerank.teleport import Teleport, teleport_of_seeds
 from gpu_rag.types import Ragged, TopK
 

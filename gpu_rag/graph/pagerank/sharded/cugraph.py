@@ -27,7 +27,7 @@ from gpu_rag.graph.pagerank.plan import Plan
 from gpu_rag.graph.pagerank.sharded.graph import Shard, own_edges
 from gpu_rag.graph.pagerank.teleport import Teleport
 
-ID_BYTES = 256  # room for the id of NCCL, which has 127 bytes, and its length
+ID_BYTES = 256  # space for the id of NCCL, which has 127 bytes, and its length
 
 
 def estimates(shard: Shard, teleport: Teleport, plan: Plan) -> torch.Tensor:
@@ -41,12 +41,12 @@ def estimates(shard: Shard, teleport: Teleport, plan: Plan) -> torch.Tensor:
     if shard.group is None:
         raise UsageError("no process group", given="one rank alone", expected="torchrun, or personalized_pagerank")
     found = torch.ones(teleport.batch, shard.rows, dtype=torch.float32, device=shard.device)
-    asked = np.flatnonzero(~teleport.is_empty(np.arange(teleport.batch)))
+    wanted = np.flatnonzero(~teleport.is_empty(np.arange(teleport.batch)))
     with on_device(shard.device), communication(shard) as handle:
-        held = MultiGraph(shard, handle)
-        for b in asked:
-            found[int(b)] = held.ranks(teleport, int(b), plan)
-        del held  # before its communicator
+        whole_graph = MultiGraph(shard, handle)
+        for b in wanted:
+            found[int(b)] = whole_graph.ranks(teleport, int(b), plan)
+        del whole_graph  # before its communicator
     return found
 
 
