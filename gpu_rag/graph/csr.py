@@ -84,14 +84,16 @@ def _check_edges(src: torch.Tensor, dst: torch.Tensor, n: int, weight: torch.Ten
         _check_weights(weight, src.shape[0])
 
 
-def check_range(nodes: torch.Tensor, n: int, what: str) -> None:
-    """Raises BadInput naming the first of `nodes` that is not in [0, n)."""
+def check_range(nodes: torch.Tensor, n: int, what: str, kind: str = "node") -> None:
+    """Raises BadInput naming the first of `nodes`, or numbers of another kind, that is not in [0, n)."""
     bad = nodes < 0
     if n <= torch.iinfo(nodes.dtype).max:  # torch would wrap a larger number around to one of this dtype
         bad |= nodes >= n
     if bool(bad.any()):
         at = int(bad.nonzero()[0, 0])
-        raise BadInput(f"{what} is no node", given=f"{int(nodes[at])} at position {at}", expected=f"0 <= node < {n}")
+        raise BadInput(
+            f"{what} is no {kind}", given=f"{int(nodes[at])} at position {at}", expected=f"0 <= {kind} < {n}"
+        )
 
 
 def _check_weights(weight: torch.Tensor, m: int) -> None:

@@ -9,6 +9,7 @@ import torch
 from gpu_rag_kernels.dispatch import compiled_checks
 
 from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.csr import check_range
 from gpu_rag.types import Ragged
 
@@ -16,11 +17,13 @@ EXPAND_AT_ONCE = 1 << 24  # entries that `expand` makes at a time
 
 
 def check_ragged(
-    lists: Ragged, name: str, *, n: int | None = None, device: torch.device | None = None, ascending: bool = False
-) -> None:
+    lists: Ragged, name: str, *, n: int | None = None, device: torch.device | None = None, ascending: bool = False,
+    kind: str = "node",
+) -> None:  # fmt: skip
     """Raises BadInput unless `lists` is B lists of integers: values i32/i64[T], offsets i64[B+1] from 0 to T.
 
-    n: every value must be in [0, n). device: where both tensors must be. ascending: each list must, without repeats.
+    n: every value must be in [0, n); kind: what the values are. device: where both tensors must be. ascending: each
+    list must, without repeats.
     One compiled pass on the CPU where numba is installed, elsewhere one wait for the device; the slow checks behind it
     say what is wrong.
     """
@@ -38,7 +41,7 @@ def check_ragged(
         given = f"{int(offsets[0])} to {int(offsets[-1])} over {size} values"
         raise BadInput(f"offsets of {name} are broken", given=given, expected="0 to T, never falling")
     if n is not None:
-        check_range(values, n, f"one of the {name}")
+        check_range(values, n, f"one of the {name}", kind)
     row = row_of_value(lists)
     at = int(((row[1:] == row[:-1]) & (values[1:] <= values[:-1])).nonzero()[0, 0])
     pair = f"{int(values[at])} before {int(values[at + 1])} in row {int(row[at])}"
@@ -140,8 +143,15 @@ def expand(
 
 
 def _stop_of_piece(ends: torch.Tensor, start: int, done: int) -> tuple[int, int]:
-    """Where the piece that begins at list `start` stops, and how many entries there are until then."""
+    """The end of the piece that begins at list `start`, and the number of entries until then."""
     limit = torch.tensor([done + EXPAND_AT_ONCE], device=ends.device)
     stop = torch.searchsorted(ends, limit, right=True).clamp_(min=start + 1)
     piece: tuple[int, int] = tuple(torch.stack([stop, ends[stop - 1]]).view(2).tolist())
     return piece
+
+
+def some_lists(lists: Ragged, rows: torch.Tensor) -> Ragged:
+    """Some of the lists, in the order of `rows` i64."""
+    first, last = lists.offsets[rows], lists.offsets[rows + 1]
+    places = [place for _, place in expand(first, last)]
+    return Ragged(lists.values[torch.cat([rows[:0], *places])], offsets_of(last - first))

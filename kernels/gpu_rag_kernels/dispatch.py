@@ -28,8 +28,8 @@ Preferences = dict[str, str]  # backend by setting of [graph]; a setting that is
 
 @dataclass(frozen=True)
 class Backend:
-    """What a backend needs: installed modules (`install` says how to get them), and a device, "cpu" or "cuda", if only
-    one will do."""
+    """The needs of a backend: installed modules (`install` says how to get them), and a device, "cpu" or "cuda", if
+    only one will do."""
 
     modules: tuple[str, ...] = ()
     install: str = ""
@@ -109,7 +109,7 @@ def check_backend(name: str, device: torch.device | None = None) -> None:
 
 @cache
 def _first(family: str, on_cpu: bool, look_up: Callable[[str], object]) -> str:
-    """What `auto` means without a preference. Cached by the function that looks for modules."""
+    """The meaning of `auto` without a preference. Cached by the function that looks for modules."""
     device = "cpu" if on_cpu else "cuda"
     for name in FAMILIES[family].auto:
         if BACKENDS[name].device in ("", device) and all(_finds(look_up, m) for m in BACKENDS[name].modules):

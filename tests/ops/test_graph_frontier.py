@@ -341,7 +341,7 @@ def test_bad_input_is_named() -> None:
         frontier_topk(asked, edges, ragged([[0], [1]]), 1)
     with pytest.raises(BadInput, match="keywords are not in order"):
         top_edges(FrontierQuery(asked.vectors, ragged([[2, 1]])), edges, 1)
-    with pytest.raises(BadInput, match="one of the keywords is no node; given -1"):
+    with pytest.raises(BadInput, match="one of the keywords is no keyword; given -1"):
         top_edges(FrontierQuery(asked.vectors, ragged([[-1, 1]])), edges, 1)
     with pytest.raises(BadInput, match="questions are not unit rows"):
         top_edges(FrontierQuery(2 * asked.vectors, asked.keywords), edges, 1)

@@ -23,11 +23,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from gpu_rag_kernels.dispatch import compiled_checks, pick_implementation
+from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.bubble.events import ALONE, INSIDE, MEETING, MOST_GROUPS, Found, trees_by_torch
 from gpu_rag.graph.common.blocks import check_blocks, local_nodes
+from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.memory import check_memory, is_small
 from gpu_rag.graph.ragged import arrays_of, check_ragged, row_of_value
@@ -99,16 +100,9 @@ def bubble_expansion(
 
 
 def _check_groups(anchors: Ragged, groups: Ragged) -> None:
-    check_ragged(groups, "groups", device=anchors.values.device)
+    check_ragged(groups, "groups", n=MOST_GROUPS, device=anchors.values.device, kind="group")
     if not torch.equal(anchors.offsets, groups.offsets):
         raise BadInput("groups do not match the anchors", expected="equal offsets")
-    checks = compiled_checks(groups.values.device)
-    if checks is not None and checks.are_lists(*arrays_of(groups), MOST_GROUPS):
-        return  # the slow check below says what is wrong
-    bad = (groups.values < 0) | (groups.values >= MOST_GROUPS)
-    if bool(bad.any()):
-        given = int(groups.values[bad.nonzero()[0, 0]])
-        raise BadInput("a group is out of range", given=given, expected=f"0 <= group < {MOST_GROUPS}")
 
 
 def _checked_costs(blocks: Blocks, costs: torch.Tensor) -> torch.Tensor:
@@ -161,12 +155,6 @@ def _assembled(blocks: Blocks, found: list[Found]) -> Bubbles:
         pieces = [getattr(part, name) for part in found]
         return torch.from_numpy(pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, np.int64), *pieces]))
 
-    nodes = Ragged(blocks.global_ids.cpu()[joined("rows")].int(), _offsets(joined("sizes")))
+    nodes = Ragged(blocks.global_ids.cpu()[joined("rows")].int(), offsets_of(joined("sizes")))
     groups, distance, kind = joined("groups").int(), joined("distance"), joined("kind").to(torch.int8)
-    return Bubbles(_offsets(joined("counts")), nodes, groups, distance, kind)
-
-
-def _offsets(sizes: torch.Tensor) -> torch.Tensor:
-    offsets = torch.zeros(sizes.shape[0] + 1, dtype=torch.int64)
-    torch.cumsum(sizes, 0, out=offsets[1:])
-    return offsets
+    return Bubbles(offsets_of(joined("counts")), nodes, groups, distance, kind)

@@ -1,4 +1,4 @@
-"""What bubble expansion works on: the part of the graph around a question's anchors, and what its nodes cost."""
+"""The input of bubble expansion: the part of the graph around a question's anchors, and what its nodes cost."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _grown(
 
 
 def _sizes(keys: torch.Tensor, batch: int, n: int) -> torch.Tensor:
-    """How many of the ascending keys question * n + node each question has: i64[B]."""
+    """The number of ascending keys question * n + node of each question: i64[B]."""
     return torch.searchsorted(keys, torch.arange(batch + 1, device=keys.device) * n).diff()
 
 

@@ -82,7 +82,7 @@ def on_grid(vectors: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Filter:
-    """How scores are made: by products in `dtype`, within `slack` of the exact ones."""
+    """A way to make scores: by products in `dtype`, within `slack` of the exact ones."""
 
     dtype: torch.dtype
     slack: float
@@ -114,7 +114,7 @@ def filter_for(*vectors: torch.Tensor, dtype: torch.dtype | None = None) -> Filt
 
 
 def unit_of(n_dims: int) -> float:
-    """How far a product in f32, summed in any order, may be from the exact one, for rows of length 1."""
+    """The largest error of a product in f32, summed in any order, for rows of length 1."""
     return 2.2 * (n_dims + 64) * 2.0**-24
 
 

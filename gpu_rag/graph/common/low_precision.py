@@ -22,14 +22,14 @@ MOST = 2.0**120  # |x| |y|: above, sums in f32 may overflow
 
 
 def fastest_dtype() -> torch.dtype:
-    """What this processor multiplies fastest: bf16 where it has instructions for it, 2 to 7 times as fast, or f32."""
+    """The dtype that this processor multiplies fastest: bf16 where it has instructions for it (2 to 7 times) or f32."""
     ask = getattr(torch.cpu, "get_capabilities", None)
     has_bf16 = ask is not None and any(ask().get(name, False) for name in ("amx_bf16", "avx512_bf16"))
     return torch.bfloat16 if has_bf16 else torch.float32
 
 
 def rounding_of(dtype: torch.dtype) -> float:
-    """What rounding a product's result to its dtype may take of it, twice."""
+    """The share of a product that rounding it to its dtype may take, twice."""
     return 2.0**-8 if dtype == torch.bfloat16 else 2.0**-22
 
 

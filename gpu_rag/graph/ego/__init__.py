@@ -279,7 +279,7 @@ def _joined(pieces: list[np.ndarray], dtype: type) -> torch.Tensor:
 
 
 def _inside_by_torch(graph: CSR, nodes: Ragged) -> Inside:
-    """As `_inside_by_numba`: neighbours are looked up among the keys block * N + node, which ascend."""
+    """`_inside_by_numba` in torch: neighbours are looked up among the keys block * N + node, which ascend."""
     node, block = nodes.values.long(), row_of_value(nodes) * graph.n
     known = block + node
     counts = torch.zeros_like(node)

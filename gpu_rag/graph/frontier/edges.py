@@ -92,7 +92,7 @@ def described(vectors: torch.Tensor, keywords: Ragged, n_keywords: int) -> Descr
 
 
 def _stored(vectors: torch.Tensor) -> torch.Tensor:
-    """As f32 on the CPU, where half-precision products are slow."""
+    """The vectors, in f32 on the CPU, where half-precision products are slow."""
     return vectors.float() if vectors.device.type == "cpu" else vectors
 
 
@@ -107,7 +107,7 @@ def hop_edges(
     if vector_of.shape != target.shape or keywords.batch != target.shape[0] or vector_of.device != vectors.device:
         given = f"{tuple(target.shape)} targets, {tuple(vector_of.shape)} vectors, {keywords.batch} keyword lists"
         raise BadInput("edges do not match", given=given, expected="one of each an edge, on one device")
-    check_range(vector_of, vectors.shape[0], "the vector of an edge")
+    check_range(vector_of, vectors.shape[0], "the vector of an edge", "vector")
     check_memory(16 * n_keywords, vectors.device, f"lists of {n_keywords:,} keywords", "number the keywords that occur")
     order = torch.argsort(vector_of.long(), stable=True)
     used, columns, counts = torch.unique(vector_of.long(), return_inverse=True, return_counts=True)
@@ -128,7 +128,7 @@ def check_keywords(keywords: Ragged, vectors: torch.Tensor, n_keywords: int) -> 
     """Raises BadInput unless each list ascends, with numbers in [0, n_keywords)."""
     if n_keywords < 0:
         raise BadInput("a negative number of keywords", given=n_keywords, expected=">= 0")
-    check_ragged(keywords, "keywords", n=n_keywords, device=vectors.device, ascending=True)
+    check_ragged(keywords, "keywords", n=n_keywords, device=vectors.device, ascending=True, kind="keyword")
 
 
 def tiles(edges: HopEdges) -> list[tuple[int, int, int, int]]:

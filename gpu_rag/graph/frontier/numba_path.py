@@ -18,7 +18,7 @@ Array = np.ndarray[Any, Any]
 
 
 def _of_questions(query: FrontierQuery) -> tuple[Array, Array, Array]:
-    """What kernels read of questions: vectors, offsets and values of their keywords."""
+    """Questions as kernels read them: vectors, offsets and values of their keywords."""
     keywords = query.keywords
     return _rows(query.vectors), keywords.offsets.contiguous().numpy(), keywords.values.long().contiguous().numpy()
 

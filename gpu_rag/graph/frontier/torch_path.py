@@ -122,7 +122,7 @@ class _Tile:
 
     @classmethod
     def of(cls, edges: HopEdges, u0: int, u1: int, p0: int, p1: int) -> _Tile:
-        """Those of the used vectors u0..u1, at the places p0..p1."""
+        """The edges of the used vectors u0..u1, at the places p0..p1."""
         edge = edges.order[p0:p1]
         targets, number = torch.unique(edges.target[edge], return_inverse=True)
         vectors = edges.vectors[edges.used[u0:u1]].float()

@@ -127,7 +127,7 @@ def _spans(cost: Array, n_parts: int) -> list[tuple[int, int]]:
 
 
 def _by_torch(blocks: Blocks, teleport: Teleport, options: Options) -> tuple[torch.Tensor, Array]:
-    """As `_by_numba`, all blocks in each step. State q f64[T]; x is the iterate, y the one before."""
+    """`_by_numba` in torch, all blocks in each step. State q f64[T]; x is the iterate, y the one before."""
     device, d = blocks.csr.indptr.device, options.damping
     restart, empty = _restart(blocks, teleport, d)
     pull, symmetric = _pull(blocks)

@@ -30,7 +30,7 @@ TILE = 1024  # and of torch
 
 
 class Proposer(Protocol):
-    """What a library does: candidates of a padded tile of queries."""
+    """The part of a library: candidates of a padded tile of queries."""
 
     def propose(self, queries: torch.Tensor, k: int) -> TopK:
         """The k best rows of each query by scores in f32, i32[B, k] padded with -1, best first."""
@@ -53,7 +53,7 @@ class NearestIndex:
 
     @property
     def record(self) -> dict[str, object]:
-        """What to write down beside a result."""
+        """A record to keep beside a result."""
         return {
             "implementation": self.implementation, "mode": self.mode, "n": int(self.base.shape[0]),
             "recall": self.recall, "sample": self.sample,

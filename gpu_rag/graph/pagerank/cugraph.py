@@ -96,7 +96,7 @@ def vertex_type(edges: int) -> torch.dtype:
 
 
 def memory_of(csr: CSR) -> tuple[int, int]:
-    """Where the columns and the weights of a graph lie: two graphs may share their row pointers."""
+    """The addresses of the columns and the weights of a graph: two graphs may share their row pointers."""
     return csr.indices.data_ptr(), 0 if csr.weight is None else csr.weight.data_ptr()
 
 
@@ -159,7 +159,7 @@ _graphs: Any = WeakTensorKeyDictionary()  # by indptr: cuGraph's own form of a g
 def tile_maker(
     graph: PageRankGraph, teleport: Teleport, plan: Plan, width: int
 ) -> Callable[[torch.dtype, np.ndarray[Any, Any], torch.Tensor, int], CugraphTile]:
-    """What makes a tile of (dtype, questions, result, lo): see `job`."""
+    """A function that makes a tile of (dtype, questions, result, lo): see `job`."""
     pull, product = graph.pull, TorchProduct(graph)
     single = _graphs.get(pull.indptr)
     if single is None or single.memory != memory_of(pull):

@@ -20,7 +20,7 @@ _CACHE_LINE = 64
 
 
 def lanes_for(n_questions: int) -> int:
-    """How many questions a row of the state holds; a question's bits do not depend on it."""
+    """The number of questions in a row of the state; a question's bits do not depend on it."""
     return next((lanes for lanes in LANES if lanes >= n_questions), LANES[-1])
 
 

@@ -24,8 +24,8 @@ F64_GAP = 32 * 2.0**-52  # about the L1 gap below which steps in f64 may show ro
 BLIND = 1e-3  # of the gap that a check finds: a step that changed less did not see the error
 
 Gaps = Callable[[Array, Array], Array]
-"""Of rows i64[P] of the result and what they must be multiplied with: f64[P], how far the last score that is wanted
-lies above the next one, less what rounding can change."""
+"""(rows i64[P] of the result, factors that they must be multiplied with) -> f64[P]: the gap between the last score that
+is wanted and the next one, less what rounding can change."""
 Unsolved = tuple[Array, Array, Array]  # questions that are not within the tolerance, their bounds and their steps
 SolveIn = Callable[[torch.dtype, Array, Array], Unsolved]  # of (precision, questions, their rows of the result)
 
@@ -157,8 +157,8 @@ def solve_questions(
 
 
 def way_out(bound: float, damping: float) -> str:
-    """What helps where a proved error stays above the tolerance: more steps, unless the gap is of the size of rounding,
-    which the proof takes 2 d / (1 - d) times."""
+    """The way out where a proved error stays above the tolerance: more steps, unless the gap is of the size of
+    rounding, which the proof takes 2 d / (1 - d) times."""
     if bound * (1 - damping) <= 2 * damping * F64_GAP:
         reached = f"raise tol to {1.1 * bound:.1e}, or lower damping"
         return f"{reached}: what is left is of the size of rounding in f64, which more steps may not lower"

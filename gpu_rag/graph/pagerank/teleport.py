@@ -1,4 +1,4 @@
-"""Where each question's walk restarts: the seeds or the prior of B questions, checked and normalised."""
+"""The restart of each question's walk: the seeds or the prior of B questions, checked and normalised."""
 
 from __future__ import annotations
 

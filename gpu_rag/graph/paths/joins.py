@@ -47,7 +47,7 @@ class Window:
 
 
 def n_steps(topics: Ragged) -> int:
-    """How many steps `chain_paths` takes: a question with k topics has k + 1 places for a part, ends included."""
+    """The number of steps of `chain_paths`: a question with k topics has k + 1 places for a part, ends included."""
     return int(topics.offsets.diff().max()) + 1 if topics.batch and topics.values.numel() else 0
 
 

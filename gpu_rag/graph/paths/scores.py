@@ -1,4 +1,4 @@
-"""How well paths fit their questions, and the best of each group."""
+"""Scores of paths for their questions, and the best of each group."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _by_numba(
     paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor, topics: Ragged, weights: tuple[float, float],
     threads: int,
 ) -> tuple[torch.Tensor, bool]:  # fmt: skip
-    """As `_by_torch`. Vectors in f16 are turned into f32 for the edges of these paths alone."""
+    """`_by_torch` in compiled loops. Vectors in f16 are turned into f32 for the edges of these paths alone."""
     from gpu_rag_kernels.paths.numba import relevance, vector_sums
 
     edges = paths.edges
@@ -175,7 +175,7 @@ def _in_f32(edges: torch.Tensor, vectors: torch.Tensor) -> tuple[torch.Tensor, t
 
 
 def _few_in_f32(edges: torch.Tensor, vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `_in_f32`, without a look at edges that are not there."""
+    """`_in_f32` without a look at edges that are not there."""
     stored = edges.numpy()
     there = np.unique(stored)
     there = there[np.searchsorted(there, 0) :]
@@ -213,7 +213,7 @@ def best_of_groups(group: torch.Tensor, scores: torch.Tensor, beam: int | None) 
 
 
 def _best_by_numba(group: torch.Tensor, scores: torch.Tensor, beam: int | None) -> torch.Tensor | None:
-    """As `best_of_groups`, but the rows that are kept: i64[K], ascending."""
+    """`best_of_groups` as the rows that are kept: i64[K], ascending."""
     from gpu_rag_kernels.paths.numba import best_rows
 
     if beam is None or scores.shape[0] <= beam:

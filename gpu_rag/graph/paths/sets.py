@@ -38,7 +38,7 @@ class PathGraph:
 
     @property
     def device(self) -> torch.device:
-        """Where the graph is, and so where results will be."""
+        """The device of the graph, and so of results."""
         return self.csr.indptr.device
 
 

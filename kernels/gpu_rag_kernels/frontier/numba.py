@@ -30,7 +30,7 @@ def put_on_grid(row, query):
 
 @numba.njit(cache=True, nogil=True)
 def shared_words(left, right):
-    """How many numbers two ascending lists share."""
+    """The number of values that two ascending lists share."""
     i, j, found = 0, 0, 0
     while i < left.shape[0] and j < right.shape[0]:
         if left[i] == right[j]:

@@ -10,7 +10,7 @@ FREE = -1  # an entry of the table without an item
 
 @numba.njit(cache=True, nogil=True)
 def place_of(table, item):
-    """Where `item` is in the table, or the free entry where it belongs. The length is a power of 2, some are free."""
+    """The place of `item` in the table, or the free entry where it belongs. Its length is a power of 2."""
     mask = np.uint64(table.shape[0] - 1)
     at = (np.uint64(item) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(32)) & mask
     while table[at] != FREE and table[at] != item:

@@ -33,7 +33,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Strips:
-    """Of every left row in every strip of right rows. best: f32[Nl, S], its largest score, -inf without a candidate;
+    """The best of every left row in every strip of right rows. best: f32[Nl, S], its largest score, -inf without any;
     index: i32[Nl, S], the lowest right row that has it, or -1; second: f32[Nl, S], the largest score of the others."""
 
     best: torch.Tensor

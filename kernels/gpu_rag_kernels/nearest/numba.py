@@ -84,7 +84,7 @@ def _added(builder, total, left, right):
 
 
 def _reader(context, builder, signature, args, k, row):
-    """What loads SUMS components of row `row` of argument k, a matrix or (row 0) one vector, from a place on."""
+    """A function that loads SUMS components, from a place on, of row `row` of argument k, or of a vector (row 0)."""
     array = cgutils.create_struct_proxy(signature.args[k])(context, builder, args[k])
     n_dims = builder.extract_value(array.shape, signature.args[k].ndim - 1)
     start = builder.gep(array.data, [builder.mul(row, n_dims)])

@@ -75,7 +75,7 @@ def ask_for_line(typing, matrix, row, column):
 
 @numba.njit(cache=True, nogil=True)
 def ahead(dims):
-    """How many rows of f32[dims] to ask for before the one that is read."""
+    """The number of rows of f32[dims] to ask for before the one that is read."""
     return max(1, LINES * LINE // max(dims, 1))
 
 

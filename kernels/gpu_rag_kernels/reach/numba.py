@@ -91,7 +91,7 @@ def sorted_once(nodes, size):
 
 @numba.njit(cache=True, nogil=True)
 def step_of_many(graph, relation, way, front, n_front, mark, reached):
-    """As `step_of_few`, in any order and each once. mark: bool[N], all False before; the reached nodes after."""
+    """`step_of_few` in any order and each once. mark: bool[N], all False before; the reached nodes after."""
     size = 0
     for bit in range(2):
         if not (way >> bit) & 1:

@@ -78,7 +78,7 @@ class Shard:
 
     @property
     def device(self) -> torch.device:
-        """Where the rows are, and so where results will be."""
+        """The device of the rows, and so of results."""
         return self.pull.indptr.device
 
     @property
