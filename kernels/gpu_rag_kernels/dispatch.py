@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from gpu_rag.errors import MissingBackend, UsageError
@@ -159,15 +158,21 @@ def _on(device: torch.device, function: Callable[..., Any], *arguments: Any, **o
         return function(*arguments, **options)
 
 
-def compiled_checks(device: torch.device) -> ModuleType | None:
+@cache
+def loaded(module: str) -> Any:
+    """A module, imported by the first call: an import statement in a call of 20 us is seen."""
+    return import_module(module)
+
+
+def compiled_checks(device: torch.device) -> Any:
     """The compiled checks of arguments; None on another device than the CPU, and where numba is not installed. Around
     a short call the checks are most of the time: a dozen calls of torch are 30 us."""
     return _checks(find_spec) if is_cpu(device) else None
 
 
 @cache
-def _checks(look_up: Callable[[str], object]) -> ModuleType | None:
-    return import_module("gpu_rag_kernels.checks") if _finds(look_up, "numba") else None
+def _checks(look_up: Callable[[str], object]) -> Any:
+    return loaded("gpu_rag_kernels.checks") if _finds(look_up, "numba") else None
 
 
 @contextmanager

@@ -412,7 +412,8 @@ def test_no_op_moves_its_graph_back_and_forth(device: Device) -> None:
     nearest(device.put(w.queries), base, 5)
     most = max(device.copies, key=lambda copy: copy.bytes)
     assert most.bytes <= 8 * 64 * w.seeds.values.numel() < csr.n * 8 < csr.m * 4, most
-    to_host = [copy for copy in device.copies if copy.to == "cpu" and copy.where.startswith("pagerank")]
+    files = ("teleport", "matrix", "solve", "job")
+    to_host = [copy for copy in device.copies if copy.to == "cpu" and copy.where.startswith(files)]
     assert max(copy.bytes for copy in to_host) <= 8 * 64, "one number a question"
 
 
@@ -422,7 +423,7 @@ def test_steps_of_pagerank_wait_for_the_device_only_to_look(device: Device) -> N
     graph, seeds = prepare(device.put(w.csr)), device.put(w.seeds)
     device.forget()
     personalized_pagerank(graph, seeds, tol=1e-6)
-    looks = [where for _, where in device.syncs if where.startswith("pagerank_matrix.py")]
+    looks = [where for _, where in device.syncs if where.startswith("matrix.py")]
     steps = device.launches["_sparse_csr_tensor_unsafe"] or device.launches["mm"]
     assert steps > 4 and len(looks) <= steps // 2 + 3
 
@@ -433,4 +434,4 @@ def test_a_prior_is_summed_without_a_wait_for_each_question(device: Device) -> N
     assert graph.has_dangling
     device.forget()
     personalized_pagerank(graph, prior=prior)
-    assert sum(where.startswith("pagerank_teleport.py") for _, where in device.syncs) < BATCH
+    assert sum(where.startswith("teleport.py") for _, where in device.syncs) < BATCH

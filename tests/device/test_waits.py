@@ -190,7 +190,7 @@ def test_a_prior_is_not_looked_through_for_its_nodes(waits: Waits) -> None:
     for given, most in (({"prior": waits.device.put(torch.ones(2, 40))}, 0), ({"seeds": seeds}, 2)):
         waits.forget()
         personalized_pagerank(graph, **given)
-        assert len([where for _, where in waits.device.syncs if where == "restart.py:nodes"]) == most // 2
+        assert len([where for _, where in waits.device.syncs if where == "reference.py:nodes"]) == most // 2
 
 
 def test_omegas_go_to_the_device_once_a_look(waits: Waits) -> None:
@@ -200,6 +200,6 @@ def test_omegas_go_to_the_device_once_a_look(waits: Waits) -> None:
     seeds = device.put(Ragged(torch.tensor([0, 9]), torch.tensor([0, 1, 2])))
     waits.forget()
     personalized_pagerank(graph, seeds, tol=1e-8)
-    omegas = [copy for copy in device.copies if copy.to == "cuda" and copy.where == "pagerank_matrix.py:sweep"]
-    looks = [where for _, where in device.syncs if where == "pagerank_matrix.py:_sizes"]
+    omegas = [copy for copy in device.copies if copy.to == "cuda" and copy.where == "matrix.py:sweep"]
+    looks = [where for _, where in device.syncs if where == "matrix.py:_sizes"]
     assert 3 < len(omegas) <= len(looks)

@@ -13,7 +13,7 @@ from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.ragged import arrays_of, check_ragged, row_of_value
 from gpu_rag.types import Ragged
 
-__all__ = ["exact_groups", "pick_implementation", "radius_clusters"]
+__all__ = ["exact_groups", "radius_clusters"]
 
 TILE = 2048  # rows and columns of a tile of scores
 GPU_TILE = 8192  # the same on a GPU: the host waits three times a tile

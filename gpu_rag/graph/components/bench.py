@@ -15,7 +15,6 @@ from gpu_rag.bench.graphs import csr_on
 from gpu_rag.bench.measure import torch_threads
 from gpu_rag.graph.cluster import cluster_bytes, exact_groups, radius_clusters
 from gpu_rag.graph.components import connected_components
-from gpu_rag.graph.components import pick_implementation as components_by
 from gpu_rag.graph.pagerank.bench import measured_graphs
 from gpu_rag.graph.pagerank.bench_reference import adjacency
 from gpu_rag.types import CSR, Ragged
@@ -42,7 +41,7 @@ def _components_case(name: str, csr: CSR, config: Config) -> Case:
     held, matrix = csr_on(csr, torch.device(config.device)), adjacency(csr)
     return Case(
         "components",
-        components_by(held.indptr.device),
+        pick_implementation(held.indptr.device, family="components"),
         {"graph": name, "n": csr.n, "m": csr.m},
         _everything,
         lambda nothing: connected_components(held),

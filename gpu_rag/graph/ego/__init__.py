@@ -27,7 +27,7 @@ from gpu_rag.graph.ragged import (
 )
 from gpu_rag.types import CSR, Blocks, Ragged
 
-__all__ = ["CheckedGraph", "checked", "ego_balls", "induced_subgraphs", "pick_implementation"]
+__all__ = ["CheckedGraph", "checked", "ego_balls", "induced_subgraphs"]
 
 Ranges = Sequence[tuple[int, int]]
 READ_AT_ONCE = 1 << 27  # entries of the rows of blocks that are cut out together: memory that is mostly never written

@@ -8,11 +8,8 @@ ordered by id.
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
-
 import torch
-from gpu_rag_kernels.dispatch import pick_implementation
+from gpu_rag_kernels.dispatch import loaded, pick_implementation
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.dots import check_unit_rows
@@ -38,6 +35,7 @@ __all__ = [
 
 KERNELS = {"torch": "reference", "triton": "triton"}  # that does the dot products and finds the best of a list
 
+COMPILED = "gpu_rag.graph.frontier.numba_path"
 ANY_KEYWORD = 2**63 - 1  # above all that a question may ask for
 
 
@@ -83,7 +81,7 @@ def score_lists(
     check_threads(threads)
     picked = pick_search(query.vectors.device, implementation, "score_lists")
     if picked == "numba":
-        return _compiled().lists_by_numba(query, things, lists, threads)
+        return loaded(COMPILED).lists_by_numba(query, things, lists, threads)
     from gpu_rag.graph.frontier.torch_path import lists_by_torch
 
     return lists_by_torch(query, things, lists, KERNELS[picked])
@@ -113,7 +111,7 @@ def frontier_topk(
     )
     picked = pick_search(query.vectors.device, implementation)
     if picked == "numba":
-        return _compiled().frontier_by_numba(query, edges, frontier, k, threads)
+        return loaded(COMPILED).frontier_by_numba(query, edges, frontier, k, threads)
     from gpu_rag.graph.frontier.torch_path import frontier_by_torch
 
     return frontier_by_torch(query, edges, frontier, k, KERNELS[picked])
@@ -136,18 +134,10 @@ def top_edges(query: FrontierQuery, edges: HopEdges, k: int, *, implementation: 
     check_threads(threads)
     check_memory(8 * k * query.keywords.batch, query.vectors.device, "the result", "ask for fewer edges or questions")
     if pick_implementation(query.vectors.device, implementation, "top_edges") == "numba":
-        return _compiled().top_edges_by_numba(query, edges, k, threads)
+        return loaded(COMPILED).top_edges_by_numba(query, edges, k, threads)
     from gpu_rag.graph.frontier.torch_path import top_edges_by_torch
 
     return top_edges_by_torch(query, edges, k)
-
-
-@cache
-def _compiled() -> Any:
-    """The module of the numba versions; kept, as an import statement in a call of 50 us is seen."""
-    from gpu_rag.graph.frontier import numba_path as frontier_numba
-
-    return frontier_numba
 
 
 def _check_k(k: int) -> None:

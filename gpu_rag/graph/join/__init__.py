@@ -18,7 +18,7 @@ from gpu_rag.types import Ragged
 if TYPE_CHECKING:
     from gpu_rag.graph.join.numba_path import Right
 
-__all__ = ["JoinIndex", "hybrid_argmax", "join_index", "pick_implementation"]
+__all__ = ["JoinIndex", "hybrid_argmax", "join_index"]
 
 
 def hybrid_argmax(

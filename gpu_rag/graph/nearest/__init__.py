@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
-
 import torch
-from gpu_rag_kernels.dispatch import pick_implementation
+from gpu_rag_kernels.dispatch import loaded, pick_implementation
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.memory import check_memory
@@ -14,6 +11,8 @@ from gpu_rag.graph.nearest.best import MOST_BEST, QUERY_TILE, on_host, topk_rows
 from gpu_rag.types import TopK
 
 __all__ = ["MOST_BEST", "QUERY_TILE", "nearest", "on_host", "topk_rows"]
+
+COMPILED = "gpu_rag.graph.nearest.numba_path"
 
 
 def nearest(
@@ -45,18 +44,10 @@ def nearest(
     if not queries.shape[0] or not base.shape[0] or not k:
         return topk_rows(queries.new_zeros(queries.shape[0], 0), k)
     if chosen == "numba":
-        return _compiled().nearest_by_numba(queries, base, k, tile)
+        return loaded(COMPILED).nearest_by_numba(queries, base, k, tile)
     from gpu_rag.graph.nearest.torch_path import nearest_by_torch
 
     return nearest_by_torch(queries, base, k, tile)
-
-
-@cache
-def _compiled() -> Any:
-    """The module of the numba version; kept, as an import statement in a call of 20 us is seen."""
-    from gpu_rag.graph.nearest import numba_path as nearest_numba
-
-    return nearest_numba
 
 
 def _check_vectors(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int) -> None:

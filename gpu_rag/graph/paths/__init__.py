@@ -50,7 +50,7 @@ from gpu_rag.types import CSR, Ragged
 
 __all__ = [
     "MOST_HOPS", "Ends", "PathGraph", "PathSet", "Window", "chain_paths", "expand_paths", "n_steps", "path_graph",
-    "path_parts", "pick_implementation", "score_paths", "search_paths", "start_paths",
+    "path_parts", "score_paths", "search_paths", "start_paths",
 ]  # fmt: skip
 
 MOST_PATHS = 1 << 26  # that one call may make, unless it says otherwise

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
-from types import ModuleType
-
 import numpy as np
 import torch
-from gpu_rag_kernels.dispatch import pick_implementation
+from gpu_rag_kernels.dispatch import loaded, pick_implementation
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.segments import offsets_of
@@ -16,6 +13,7 @@ from gpu_rag.graph.common.typed import TypedGraph, typed_graph, typed_graph_of_c
 from gpu_rag.graph.memory import check_memory, is_small
 from gpu_rag.graph.ragged import (
     are_broken,
+    arrays_of,
     check_ragged,
     check_tensors,
     expand,
@@ -25,10 +23,11 @@ from gpu_rag.graph.ragged import (
 from gpu_rag.types import Ragged
 
 __all__ = [
-    "ANY", "EITHER", "IN", "OUT", "TypedGraph", "intersect", "pick_implementation", "reachable", "typed_graph",
+    "ANY", "EITHER", "IN", "OUT", "TypedGraph", "intersect", "reachable", "typed_graph",
     "typed_graph_of_csr", "typed_graph_of_csrs",
 ]  # fmt: skip
 
+COMPILED = "gpu_rag_kernels.reach.numba"
 OUT, IN, EITHER = 1, 2, 3  # directions of a step: tail to head, head to tail, both
 ANY = -1  # the relation of a step that may be any
 MARKS = 5  # bytes a node that a step of many entries needs (numba)
@@ -99,14 +98,6 @@ def _check_steps(graph: TypedGraph, starts: Ragged, relations: Ragged, direction
     _check_values(directions.values, OUT, EITHER, "direction")
 
 
-@cache
-def _kernels() -> ModuleType:
-    """The numba kernels; kept, as an import statement in a call of 10 us is seen."""
-    from gpu_rag_kernels.reach import numba as reach_kernels
-
-    return reach_kernels
-
-
 def _arrays_of(graph: TypedGraph, *lists: Ragged) -> tuple[np.ndarray, ...] | None:
     """Values i64 and offsets of starts, relations and directions in turn, which a compiled pass finds sound; None where
     it does not, or cannot look."""
@@ -118,7 +109,7 @@ def _arrays_of(graph: TypedGraph, *lists: Ragged) -> tuple[np.ndarray, ...] | No
             arrays.append(tensor.long().contiguous().numpy())
         if side.offsets.dtype != torch.int64:
             return None
-    sound: bool = _kernels().are_questions(*arrays, graph.n, graph.n_relations)
+    sound: bool = loaded(COMPILED).are_questions(*arrays, graph.n, graph.n_relations)
     return tuple(arrays) if sound else None
 
 
@@ -132,8 +123,8 @@ def _check_values(values: torch.Tensor, least: int, most: int, what: str) -> Non
 
 def _reachable_by_numba(graph: TypedGraph, arrays: tuple[np.ndarray, ...], threads: int) -> Ragged:
     nodes, offsets, chain, at, way, _ = arrays
-    walk, batch = _kernels().walk_questions, len(offsets) - 1
-    if not is_small(MARKS * graph.n) and _kernels().marks_soon(graph.sides, nodes, offsets, chain, way, at):
+    walk, batch = loaded(COMPILED).walk_questions, len(offsets) - 1
+    if not is_small(MARKS * graph.n) and loaded(COMPILED).marks_soon(graph.sides, nodes, offsets, chain, way, at):
         check_memory(MARKS * graph.n, graph.device, "marks of nodes", "ask a smaller graph")
 
     def walks(first: int) -> tuple[np.ndarray, np.ndarray]:
@@ -200,11 +191,9 @@ def intersect(a: Ragged, b: Ragged, *, implementation: str = "auto") -> Ragged:
         raise BadInput("a and b have different numbers of lists", given=f"{a.batch} and {b.batch}", expected="one")
     if pick_implementation(a.values.device, implementation, "intersect") == "torch":
         return _intersect_by_torch(a, b)
-    from gpu_rag_kernels.reach.numba import intersect_lists
-
-    ours, theirs = (lists.values.long().contiguous().numpy() for lists in (a, b))
-    out, ends = np.empty(min(len(ours), len(theirs)), np.int64), np.zeros(a.batch + 1, np.int64)
-    intersect_lists(ours, a.offsets.contiguous().numpy(), theirs, b.offsets.contiguous().numpy(), out, ends)
+    ours, theirs = (arrays_of(Ragged(lists.values.long(), lists.offsets)) for lists in (a, b))
+    out, ends = np.empty(min(len(ours[0]), len(theirs[0])), np.int64), np.zeros(a.batch + 1, np.int64)
+    loaded(COMPILED).intersect_lists(*ours, *theirs, out, ends)
     return Ragged(torch.from_numpy(out[: ends[-1]].copy()).to(a.values.dtype), torch.from_numpy(ends))
 
 
