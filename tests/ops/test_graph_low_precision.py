@@ -1,4 +1,4 @@
-"""Rough products are within their proved error, for rows of any length; the error is not idle."""
+"""Low-precision products are within their proved error, for rows of any length; the error is not idle."""
 
 from __future__ import annotations
 
