@@ -17,7 +17,7 @@ from gpu_rag.index import index as opened
 from gpu_rag.index.build import BuildReport, Progress, Sources, build_index
 from gpu_rag.index.saved_settings import check_same_models, kept_settings, remembered_settings
 from gpu_rag.methods.registry import layers_for
-from gpu_rag.models.llm import LLM
+from gpu_rag.models.llm.interface import LLM
 from gpu_rag.models.set import ModelSet, OpenWorkers
 from gpu_rag.settings import Settings, make_settings, merge
 from gpu_rag.sources.named import all_sources, named_source

@@ -1,4 +1,4 @@
-"""Answers questions over one index: binds methods, verbs, executors and a driver."""
+"""Answers questions over one index: binds a method, the models and a driver."""
 
 from __future__ import annotations
 
@@ -13,28 +13,25 @@ from gpu_rag_kernels.dispatch import preferring, recording, taken
 from gpu_rag.errors import BadInput, GpuRagError, RequestFailed
 from gpu_rag.index.folder import canonical_json, checksums, sha256_text
 from gpu_rag.index.index import Index
-from gpu_rag.methods.bubblerag.batched import bubble_executors
-from gpu_rag.methods.higra.batched import higra_executors
-from gpu_rag.methods.hoprag.batched import hop_executors
-from gpu_rag.methods.hydrarag.batched import path_executors
-from gpu_rag.methods.hydrarag.web import web_executors
-from gpu_rag.methods.registry import Method, check_layers, check_passages, inexact_ops, load_method
+from gpu_rag.methods.registry import Program as Method
+from gpu_rag.methods.registry import check_layers, check_passages, inexact_ops, load_method, needs
 from gpu_rag.models.fingerprint import file_sha256
 from gpu_rag.models.set import ModelSet
-from gpu_rag.program.knowledge_base import kb_executors
-from gpu_rag.program.model import ModelSettings, model_executors
-from gpu_rag.program.model_calls import LLMCalls
-from gpu_rag.program.search import retrieve_executors
+from gpu_rag.program.models import Models
+from gpu_rag.program.run import Run
+from gpu_rag.program.steps import LLMCalls
+from gpu_rag.program.steps import llm as llm_step
 from gpu_rag.program.verbs import Verbs
 from gpu_rag.runtime.accounts import Budget, RunStats
 from gpu_rag.runtime.core import Program as Bound
 from gpu_rag.runtime.rounds import Outcome, run_rounds
+from gpu_rag.runtime.service import AnyStep, SlowService
 from gpu_rag.runtime.streaming import StreamingDriver, run_streaming
 from gpu_rag.settings import RuntimeSettings, Settings
 from gpu_rag.settings.check import checked
 from gpu_rag.types import Answer, Draft, Question, Reply
 
-Program = Callable[[Question, Verbs, Any], Any]
+Program = Callable[[Question, Run, Any], Any]
 Given = Mapping[str, Any] | None  # parameters of a method by name, stronger than those of the settings
 
 
@@ -68,7 +65,8 @@ class Engine:
     def __init__(self, index: Index, settings: Settings, models: ModelSet):
         self.index, self.settings, self.models = index, settings, models
         self.on_reply: Callable[[Reply | RequestFailed], None] | None = None  # told of each reply as it is finished
-        self._executors: dict[bool, dict[str, Any]] = {}
+        self._models: dict[bool, Models] = {}
+        index.threads = settings.models.threads
         self._stats = RunStats()  # of the run that goes on
         taken(settings.graph.preferences(), index.device)
         for method in settings.method:  # a wrong name is never dropped, also where its method does not run
@@ -98,7 +96,7 @@ class Engine:
             config["decider"] = settings.models.decider
         ran_by = taken(settings.graph.preferences(), self.index.device)
         config["graph"] = {family: ran_by[family] for family in inexact_ops(method)}
-        if "passage_vectors" in load_method(method).NEEDS:
+        if "passage_vectors" in needs(method):
             config["embedder"] = found = self.models.describe("embedder")
             self.index.check_embedder(found["name"], found["content_hash"])
         return config
@@ -107,23 +105,19 @@ class Engine:
         """A short hash of `config`."""
         return sha256_text(canonical_json(self.config(method, retrieval_only=retrieval_only, params=params)))[:16]
 
-    def _bound(self, with_llm: bool) -> dict[str, Any]:
-        if with_llm not in self._executors:
+    def _models_of_run(self, with_llm: bool) -> Models:
+        """The models of a run, opened once. Raises IndexMismatch for another embedder than the index was built with."""
+        if with_llm not in self._models:
             embedder = self.models.embedder()
             self.index.check_embedder(embedder.name, embedder.content_hash)
             llm = self.models.llm() if with_llm else None
-            executors = {
-                **model_executors(llm, embedder, self._decider(with_llm), on_reply=self._heard),
-                **retrieve_executors(self.index, self.settings.models.threads),
-                **higra_executors(self.index, self.settings.models.threads),
-                **hop_executors(self.index, self.settings.models.threads),
-                **kb_executors(self.index, self.settings.models.threads),
-                **path_executors(self.index, self.settings.models.threads),
-                **web_executors(self.index),
-                **bubble_executors(self.index, self.settings.models.threads),
-            }
-            self._executors[with_llm] = executors
-        return self._executors[with_llm]
+            decider = self.settings.models.decider if with_llm else "similarity"
+            self._models[with_llm] = Models(llm, embedder, decider, on_reply=self._heard)
+        return self._models[with_llm]
+
+    def _resources(self, with_llm: bool) -> dict[str, Any]:
+        """What steps are given, by kind."""
+        return {"index": self.index, "models": self._models_of_run(with_llm)}
 
     def _heard(self, reply: Reply | RequestFailed) -> None:
         """A reply within a batch."""
@@ -133,9 +127,6 @@ class Engine:
     def _tell(self, reply: Reply | RequestFailed) -> None:
         if self.on_reply is not None:
             self.on_reply(reply)
-
-    def _decider(self, with_llm: bool) -> str:
-        return self.settings.models.decider if with_llm else "similarity"
 
     def prepare(
         self,
@@ -158,13 +149,12 @@ class Engine:
         chosen = self.params(method, params)
         if (check := getattr(module, "check", None)) is not None:  # of parameters against the index
             check(self.index, chosen)
-        llm = None if retrieval_only else self.models.llm()
-        models = ModelSettings(llm, self._decider(not retrieval_only))
+        models = self._models_of_run(not retrieval_only)
         reader, k = self.settings.reader, limit or self.settings.reader.passages
-        run = program or (_retrieval(module) if retrieval_only else module.program)
+        program_of = program or (_retrieval(module) if retrieval_only else module.program)
 
         def bind(question: Question) -> Bound:
-            return lambda ctx: run(question, Verbs(ctx, self.index, models, reader, k), chosen)
+            return lambda ctx: program_of(question, Verbs(ctx, self.index, models, reader, k), chosen)
 
         return Prepared(method, config_hash, bind)
 
@@ -174,7 +164,7 @@ class Engine:
         with_llm = self.models.has_llm()
         runtime, services = self.settings.runtime, self._services() if with_llm else {}
         limits: dict[str, Any] = {"max_live": runtime.max_live, "budget": budget_of(runtime), "run_seed": runtime.seed}
-        return StreamingDriver(self._bound(with_llm), services, low_water=runtime.low_water, stats=stats, **limits)
+        return StreamingDriver(self._resources(with_llm), services, low_water=runtime.low_water, stats=stats, **limits)
 
     def drive(self, driver: StreamingDriver, stats: RunStats) -> None:
         """Runs a live driver until it is closed and drained, in the calling thread. Raises as `StreamingDriver.run`."""
@@ -185,9 +175,9 @@ class Engine:
             finally:
                 stats.add_implementations(used)
 
-    def _services(self) -> dict[str, Any]:
+    def _services(self) -> dict[AnyStep, SlowService]:
         """What answers calls beside the streaming driver."""
-        return {"llm": LLMCalls(self.models.streaming_llm(), self._tell)}
+        return {llm_step: LLMCalls(self.models.streaming_llm(), self._tell)}
 
     def run(
         self,
@@ -213,7 +203,7 @@ class Engine:
         any work, ModelError when a model is down.
         """
         prepared = self.prepare(method, limit=limit, retrieval_only=retrieval_only, program=program)
-        executors = self._bound(with_llm=not retrieval_only)
+        resources = self._resources(with_llm=not retrieval_only)
         llm = None if retrieval_only else self.models.llm()
         answers: dict[str, Answer] = {}
         self._stats = stats = RunStats() if stats is None else stats
@@ -242,16 +232,16 @@ class Engine:
         }
         programs = map(start, asked if keep else questions)
         with preferring(self.settings.graph.preferences()), recording() as used:
-            self._drive(programs, executors, llm, options)
+            self._drive(programs, resources, llm, options)
         stats.add_implementations(used)
         return RunResult([answers[q.id] for q in asked], stats, time.perf_counter() - began)
 
-    def _drive(self, programs: Any, executors: dict[str, Any], llm: Any, options: dict[str, Any]) -> None:
+    def _drive(self, programs: Any, resources: dict[str, Any], llm: Any, options: dict[str, Any]) -> None:
         """Runs the programs by the driver that the settings name."""
         if self.settings.runtime.driver == "streaming" and llm is not None:
-            run_streaming(programs, executors, self._services(), low_water=self.settings.runtime.low_water, **options)
+            run_streaming(programs, resources, self._services(), low_water=self.settings.runtime.low_water, **options)
         else:
-            run_rounds(programs, executors, **options)
+            run_rounds(programs, resources, **options)
 
 
 def _content_of(path: Path) -> str:
@@ -262,9 +252,9 @@ def _content_of(path: Path) -> str:
         raise BadInput("a file of the settings cannot be read", given=f"{path}: {error.strerror}") from error
 
 
-def _retrieval(module: Method) -> Callable[[Question, Verbs, Any], Any]:
-    async def program(question: Question, verbs: Verbs, params: Any) -> Draft:
-        support = await module.retrieve(question, verbs, params)
+def _retrieval(module: Method) -> Callable[[Question, Run, Any], Any]:
+    async def program(question: Question, run: Run, params: Any) -> Draft:
+        support = await module.retrieve(question, run, params)
         nodes, pools = getattr(support, "nodes", ()), getattr(support, "pools", ())  # of methods over knowledge bases
         return Draft(None, support.evidence, support.paths, "unsupported", nodes, pools)
 

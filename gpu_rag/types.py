@@ -7,6 +7,7 @@ torch is imported for type checking only, so this module costs nothing to import
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from hashlib import sha1
 from typing import TYPE_CHECKING
 
 from gpu_rag.errors import BadInput
@@ -171,7 +172,7 @@ class Path:
 
 
 @dataclass(frozen=True)
-class Step:
+class TraceStep:
     """One decision of a program, for `explain`."""
 
     step: int
@@ -224,7 +225,7 @@ class Answer:
     text: str | None
     evidence: tuple[Evidence, ...] = ()
     paths: tuple[Path, ...] = ()
-    trace: tuple[Step, ...] = ()
+    trace: tuple[TraceStep, ...] = ()
     usage: Usage = field(default_factory=Usage)
     error: dict[str, str] | None = None
     config_hash: str = ""
@@ -287,6 +288,11 @@ class Reply:
     n_generated: int
     scores: tuple[float, ...] = ()
     from_cache: bool = False
+
+    @property
+    def hash(self) -> str:
+        """The first 12 hexadecimal digits of sha1 of the text: what a trace shows of a reply."""
+        return sha1(self.text.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()[:12]
 
 
 @dataclass(frozen=True)

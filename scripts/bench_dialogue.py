@@ -28,8 +28,8 @@ import torch
 
 from gpu_rag.api import Index, load_questions
 from gpu_rag.jobs import row_of
-from gpu_rag.models.llm import LLM, load_llm
-from gpu_rag.models.llm.interface import OnReply
+from gpu_rag.models.llm import load_llm
+from gpu_rag.models.llm.interface import LLM, OnReply
 from gpu_rag.models.llm.replay import RecordingLLM
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.text.rules.decomposition import fill, plan_by_rules
@@ -150,7 +150,7 @@ def main() -> None:
         status[answer.status] += 1
     verbs = {
         verb: {"calls": s.n_calls, "s": round(s.s, 3), "batch_sizes": {str(k): n for k, n in s.batch_sizes.items()}}
-        for verb, s in result.stats.verbs.items()
+        for verb, s in result.stats.steps.items()
     }
     document = {
         "method": options.method,

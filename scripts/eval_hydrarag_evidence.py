@@ -119,9 +119,9 @@ def cost_line(name: str, index: Index, rows: list[Any], method: str, settings: d
     engine = index.engine(settings)
     result = engine.run(method, [row.question for row in rows], retrieval_only=True)
     engine.models.close()
-    ms = {verb: 1000 * stats.s / len(rows) for verb, stats in result.stats.verbs.items()}
+    ms = {verb: 1000 * stats.s / len(rows) for verb, stats in result.stats.steps.items()}
     by_service: Counter[str] = Counter()
-    for verb, stats in result.stats.verbs.items():
+    for verb, stats in result.stats.steps.items():
         by_service[stats.service] += ms[verb]
     rest = 1000 * result.wall_s / len(rows) - sum(by_service.values())
     dearest = ", ".join(f"`{verb}` {ms[verb]:.1f}" for verb in sorted(ms, key=lambda verb: -ms[verb])[:4])

@@ -148,7 +148,7 @@ def batch_sizes(stats: Any) -> dict[str, Any]:
     """How well calls were batched, a verb each."""
     return {
         verb: {"calls": s.n_calls, "batches": s.n_batches, "largest": s.largest_batch, "s": s.s}
-        for verb, s in stats.verbs.items()
+        for verb, s in stats.steps.items()
     }
 
 

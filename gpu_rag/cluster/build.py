@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpu_rag.cluster.worker import Loaded
-from gpu_rag.models.embed import Embedder
+from gpu_rag.models.embed.interface import Embedder
 from gpu_rag.models.packaged import packaged_llm_folder, set_cache_dir
 from gpu_rag.models.set import plain_embedder, plain_llm
 from gpu_rag.models.stored import model_folder

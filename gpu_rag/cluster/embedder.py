@@ -10,8 +10,8 @@ import numpy as np
 
 from gpu_rag.cluster.pool import Pool
 from gpu_rag.errors import GpuRagError, ModelError
-from gpu_rag.models.embed import OnBatch
 from gpu_rag.models.embed.batches import distinct
+from gpu_rag.models.embed.interface import OnBatch
 
 Parts = Generator[tuple[list[int], np.ndarray], None, None]
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from gpu_rag.models.library_environment import prepare_environment
 
 if TYPE_CHECKING:
-    from gpu_rag.models.embed import Embedder
-    from gpu_rag.models.llm import LLM
+    from gpu_rag.models.embed.interface import Embedder
+    from gpu_rag.models.llm.interface import LLM
 
 # Texts of several lengths whose vectors tell whether two workers compute the same bits.
 PROBE = ("bits", "The river crosses the town below the old stone bridge.", "one two three four five six seven " * 12)

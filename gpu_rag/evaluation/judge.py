@@ -17,8 +17,8 @@ from time import perf_counter
 from gpu_rag.engine import Engine
 from gpu_rag.errors import RequestFailed
 from gpu_rag.evaluation.metrics import token_f1
-from gpu_rag.models.llm import LLM, OnReply
 from gpu_rag.models.llm.cache import CachedLLM
+from gpu_rag.models.llm.interface import LLM, OnReply
 from gpu_rag.models.set import ModelSet
 from gpu_rag.settings.evaluation import EvalSettings
 from gpu_rag.text.prompts import Prompt

@@ -26,11 +26,13 @@ T = TypeVar("T")
 class Index:
     """A finished index folder, opened for reading. Never writes into the folder.
 
-    device: where vectors and graphs are, "cpu", "cuda" or "cuda:N". It may be set: what is held elsewhere is let go.
+    device: where vectors and graphs are, "cpu", "cuda" or "cuda:N". It may be set: what lies elsewhere is read again.
+    threads: CPU threads of a graph op over this index.
     """
 
     def __init__(self, path: Path, manifest: Manifest, device: str):
         self.path, self.manifest, self._device = path, manifest, device
+        self.threads = 1
 
     @classmethod
     def open(cls, path: str | Path, *, device: str = "cpu") -> Self:

@@ -14,8 +14,8 @@ from gpu_rag.index.folder import storage_errors
 from gpu_rag.settings import Settings
 
 if TYPE_CHECKING:
-    from gpu_rag.models.embed import Embedder
-    from gpu_rag.models.llm import LLM
+    from gpu_rag.models.embed.interface import Embedder
+    from gpu_rag.models.llm.interface import LLM
 
 
 class Models(Protocol):

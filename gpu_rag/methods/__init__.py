@@ -1,1 +1,1 @@
-"""The methods, one file each: NEEDS (layers), Params, `retrieve` and `program`. A method never imports torch."""
+"""The methods, a folder each; `registry` finds them. A method imports no other, and its program no torch."""

@@ -1,132 +1,153 @@
-"""The registry: which layers a method needs, and in which order layers are built."""
+"""The registry: every method by name, what it needs, and the parts of its folder, loaded when they are asked for.
+
+A method is a package with `METHODS` in its `__init__` (see `method.Method`) and, by file name, what it has:
+`program` (or the module its METHODS name), `stages` with `stages()`, `verify` with `CHECKS`, `explain` with `WORDS`,
+`report`. Other packages add methods by the entry point group "gpu_rag.methods", whose values are such packages.
+"""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
-from gpu_rag.errors import MissingLayer
+from gpu_rag.errors import MissingLayer, UsageError
 from gpu_rag.index.build import Layer, Sources, needs_of
-from gpu_rag.index.stages.entities import Entities
-from gpu_rag.index.stages.extraction import ExtractionLayer
-from gpu_rag.index.stages.graph import Graph, Synonyms
-from gpu_rag.index.stages.knowledge_base.texts import kb_layers
-from gpu_rag.index.stages.mentions import MentionLayer
-from gpu_rag.index.stages.passages import Passages
-from gpu_rag.index.stages.search import Bm25Layer, Vectors, entity_texts, passage_texts, relation_texts
-from gpu_rag.methods.higra.stages import higra_layers
-from gpu_rag.methods.hoprag.stages import hop_layers
+from gpu_rag.methods.method import Method
 from gpu_rag.settings.check import unknown_name
 
-METHODS = {
-    "dense": "gpu_rag.methods.dense.program",
-    "bm25": "gpu_rag.methods.bm25.program",
-    "hybrid": "gpu_rag.methods.hybrid.program",
-    "ppr": "gpu_rag.methods.ppr.program",
-    "hoprag": "gpu_rag.methods.hoprag.program",
-    "bubblerag": "gpu_rag.methods.bubblerag.program",
-    "higra-retriever": "gpu_rag.methods.higra.retriever",
-    "dual-agent": "gpu_rag.methods.higra.dual_agent",
-    "higra-agent": "gpu_rag.methods.higra.agent",
-    "hybgrag": "gpu_rag.methods.hybgrag.program",
-    "hydrarag": "gpu_rag.methods.hydrarag.program",
-    "hydrarag-e": "gpu_rag.methods.hydrarag.program_e",
-}
-
-
+FOLDERS = ("dense", "bm25", "hybrid", "ppr", "hoprag", "bubblerag", "higra", "hybgrag", "hydrarag")
+GROUP = "gpu_rag.methods"
 ALL = "all"  # in place of a method: every one
 
 
-class Method(Protocol):
-    """What a method's file must define; a method of one's own is one more file of this shape.
+class Program(Protocol):
+    """What the program module of a method defines; it may define `check(index, params)` too."""
 
-    It may define `check(index, params)` too, called before a run: raises for parameters that the index cannot serve.
-    """
-
-    NEEDS: tuple[str, ...]
     Params: type
     retrieve: Any
     program: Any
 
 
 @cache
-def all_layers() -> dict[str, Layer]:
-    """Every layer by name, in an order in which they can be built."""
-    layers: list[Layer] = [
-        Passages(),
-        Bm25Layer(),
-        Vectors("passage_vectors", ("passages",), passage_texts),
-        ExtractionLayer(),
-        Entities(),
-        Vectors("entity_vectors", ("entities",), entity_texts),
-        Vectors("relation_vectors", ("entities",), relation_texts),
-        MentionLayer(),
-        Synonyms(),
-        Graph(),
-        *hop_layers(),
-        *higra_layers(),
-        *kb_layers(),
-    ]
-    return {layer.name: layer for layer in layers}
+def _packages() -> dict[str, str]:
+    """{package: who brings it}, the built-in ones first. Raises UsageError for an entry point that is none."""
+    found = {f"gpu_rag.methods.{name}": "gpu-rag" for name in FOLDERS}
+    for entry in entry_points(group=GROUP):
+        found.setdefault(entry.value, f"the entry point {entry.name}")
+    return found
 
 
-def load_method(name: str) -> Method:
-    """The module of a method. Raises UsageError listing the methods that exist."""
-    if name not in METHODS:
-        raise unknown_name("method", name, list(METHODS))
-    module: Any = importlib.import_module(METHODS[name])
+@cache
+def _found() -> dict[str, tuple[str, Method]]:
+    """{name: (package, method)}."""
+    found: dict[str, tuple[str, Method]] = {}
+    for package, whose in _packages().items():
+        try:
+            methods: tuple[Method, ...] = importlib.import_module(package).METHODS
+        except (ImportError, AttributeError) as error:
+            raise UsageError(
+                "an installed method cannot be loaded",
+                given=f"{package}, by {whose}: {error}",
+                expected="a package with METHODS = (Method(...), ...)",
+                do="install it again, or remove it",
+            ) from error
+        for method in methods:
+            if method.name in found:
+                raise UsageError("two methods have one name", given=method.name, expected="a name of its own")
+            found[method.name] = (package, method)
+    return found
+
+
+def method_names() -> list[str]:
+    """All methods, in the order of the registry."""
+    return list(_found())
+
+
+def _entry(name: str) -> tuple[str, Method]:
+    """(package, method). Raises UsageError listing the methods that exist."""
+    if name not in _found():
+        raise unknown_name("method", name, method_names())
+    return _found()[name]
+
+
+def needs(name: str) -> tuple[str, ...]:
+    """The stages that a method reads. Raises UsageError for an unknown name."""
+    return _entry(name)[1].needs
+
+
+def load_method(name: str) -> Program:
+    """The program module of a method. Raises UsageError listing the methods that exist."""
+    package, method = _entry(name)
+    module: Any = importlib.import_module(f"{package}.{method.program}")
     return module
+
+
+def parts(file: str) -> list[Any]:
+    """The modules of this name (`stages`, `verify`, `explain`, ...) of all methods that have one, in order."""
+    names = [f"{package}.{file}" for package in _packages()]
+    return [importlib.import_module(name) for name in names if importlib.util.find_spec(name) is not None]
+
+
+@cache
+def all_layers() -> dict[str, Layer]:
+    """Every stage by name, in an order in which they can be built."""
+    from gpu_rag.index.stages.knowledge_base.texts import kb_layers
+    from gpu_rag.index.stages.text import text_stages
+
+    stages = [*text_stages(), *(stage for part in parts("stages") for stage in part.stages()), *kb_layers()]
+    return {stage.name: stage for stage in stages}
 
 
 def inexact_ops(method: str) -> list[str]:
     """The families of graph ops that a method runs and whose implementations are not equal bit by bit.
 
     PageRank of the whole graph and of blocks (HiGraAgent's; the only one among `ops`) is within its tolerance by each,
-    and scores of torch and faiss may differ in the last bit. Told by the layers that the ops work on.
+    and scores of torch and faiss may differ in the last bit. Told by the stages that the ops work on.
     """
-    needs = load_method(method).NEEDS
     families = {"graph": "pagerank", "higra_graph": "ops", "passage_vectors": "neighbours"}
-    return [family for layer, family in families.items() if layer in needs]
+    return [family for stage, family in families.items() if stage in needs(method)]
 
 
 def layers_for(methods: Iterable[str], sources: Sources | None = None) -> list[Layer]:
-    """The layers that the methods need, with all that those need, in building order.
+    """The stages that the methods need, with all that those need, in building order.
 
     methods: names; "all" stands for every method that can run over the sources. sources: what is to be built from; with
-    named ones the knowledge base is built whatever the methods. Without sources layers that read the corpus too, where
+    named ones the knowledge base is built whatever the methods. Without sources stages that read the corpus too, where
     there is one, do.
     """
     sources = Sources(corpus=(Path(),)) if sources is None else sources
     wanted: set[str] = set()
-    stack = ["passages", *(need for name in _spelled(methods, sources) for need in load_method(name).NEEDS)]
+    stack = ["passages", *(need for name in _spelled(methods, sources) for need in needs(name))]
     stack += [*(["kb"] if sources.named else []), *(["kb_web"] if sources.of_kind("web") else [])]
     while stack:
         need = stack.pop()
         if need not in wanted:
             wanted.add(need)
             stack.extend(needs_of(all_layers()[need], sources))
-    return [layer for name, layer in all_layers().items() if name in wanted]
+    return [stage for name, stage in all_layers().items() if name in wanted]
 
 
 def _spelled(methods: Iterable[str], sources: Sources) -> list[str]:
     """The methods, with those that "all" stands for: over a corpus every one, else those over a knowledge base."""
-    able = [name for name in METHODS if sources.corpus or "kb" in load_method(name).NEEDS]
+    able = [name for name in method_names() if sources.corpus or "kb" in needs(name)]
     return [name for given in methods for name in (able if given == ALL else [given])]
 
 
 def check_layers(method: str, present: Sequence[str], folder: str, sources: Mapping[str, Any]) -> None:
-    """Raises MissingLayer, with the methods that can run and the line to run, when a layer of the method is missing.
+    """Raises MissingLayer, with the methods that can run and the line to run, when a stage of the method is missing.
 
-    What a layer was made of is there when the layer is: `kb` of a knowledge base alone has no extraction.
+    What a stage was made of is there when the stage is: `kb` of a knowledge base alone has no extraction.
     sources: what the index was built from, as its manifest has it.
     """
     missing = _missing(method, present)
     if missing:
         names = ", ".join(name for name in all_layers() if name in missing)
-        able = [name for name in METHODS if not _missing(name, present)]
+        able = [name for name in method_names() if not _missing(name, present)]
         raise MissingLayer(
             f"the index lacks what {method} needs",
             given=f"{folder} without {names}",
@@ -150,9 +171,9 @@ def build_line(method: str, folder: str, sources: Mapping[str, Any]) -> str:
 
 
 def _missing(method: str, present: Sequence[str]) -> set[str]:
-    """The layers that a method needs and that are not there, with what is missing under these."""
+    """The stages that a method needs and that are not there, with what is missing under these."""
     missing: set[str] = set()
-    stack = ["passages", *load_method(method).NEEDS]
+    stack = ["passages", *needs(method)]
     while stack:
         need = stack.pop()
         if need not in missing and need not in present:
@@ -163,8 +184,8 @@ def _missing(method: str, present: Sequence[str]) -> set[str]:
 
 def check_passages(method: str, n_passages: int, folder: str) -> None:
     """Raises MissingLayer for a method that ranks passages where there are none: a knowledge base without documents."""
-    if not n_passages and "kb" not in load_method(method).NEEDS:
-        over = [name for name in METHODS if "kb" in load_method(name).NEEDS]
+    if not n_passages and "kb" not in needs(method):
+        over = [name for name in method_names() if "kb" in needs(name)]
         raise MissingLayer(
             f"the index has no passages, which {method} ranks",
             given=f"{folder}, a knowledge base without documents",

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gpu_rag.errors import UsageError
-from gpu_rag.models.embed import Embedder, load_embedder
+from gpu_rag.models.embed import load_embedder
 from gpu_rag.models.embed.cache import CachedEmbedder, cache_file
-from gpu_rag.models.llm import LLM, load_llm
+from gpu_rag.models.embed.interface import Embedder
+from gpu_rag.models.llm import load_llm
 from gpu_rag.models.llm.cache import CachedLLM
-from gpu_rag.models.llm.interface import StreamingLLM
+from gpu_rag.models.llm.interface import LLM, StreamingLLM
 from gpu_rag.models.llm.service import as_streaming
 from gpu_rag.models.packaged import cache_dir
 from gpu_rag.settings import ModelSettings

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from gpu_rag.graph.nearest import nearest
-from gpu_rag.models.embed import Embedder
+from gpu_rag.models.embed.interface import Embedder
 
 N_LENGTHS = 8
 COPIES = {"cpu": 8, "cuda": 64}  # rows of equal length that fill an embedder's batch

@@ -17,9 +17,9 @@ from gpu_rag.index import tables
 from gpu_rag.index.build import Layer, Models, Silent, Sources, StageReport, Work
 from gpu_rag.index.knowledge_base.tables import ORIGINS
 from gpu_rag.index.stages.passages import write_passages
-from gpu_rag.models.embed import Embedder, OnBatch
-from gpu_rag.models.llm import LLM, OnReply
+from gpu_rag.models.embed.interface import Embedder, OnBatch
 from gpu_rag.models.llm.cache import CachedLLM
+from gpu_rag.models.llm.interface import LLM, OnReply
 from gpu_rag.plan.corpus import Sampled
 from gpu_rag.settings import Settings
 from gpu_rag.types import Reply, Request

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpu_rag.program.verbs import Verbs
+from gpu_rag.program.ask import ask
+from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Draft, Evidence, Path
 
@@ -38,24 +39,25 @@ def is_answer(text: str) -> bool:
     return text.casefold().strip(" .") not in _NO_ANSWER
 
 
-async def read(question: str, support: Support, verbs: Verbs) -> Draft:
+async def read(run: Run, question: str, support: Support) -> Draft:
     """The answer to a question from its evidence; `unsupported` when the reader finds none there."""
-    shown: Sequence[Evidence] = support.evidence[: verbs.reader.passages]
+    shown: Sequence[Evidence] = support.evidence[: run.reader.passages]
     if not shown:
         return Draft(None, (), support.paths, "unsupported")
-    answer = await read_blocks(question, [passage_block(i, e) for i, e in enumerate(shown, 1)], verbs)
+    answer = await read_blocks(run, question, [passage_block(i, e) for i, e in enumerate(shown, 1)])
     if answer is None:
         return Draft(None, support.evidence, support.paths, "unsupported")
     return Draft(answer, support.evidence, support.paths)
 
 
-async def read_blocks(question: str, blocks: Sequence[str], verbs: Verbs) -> str | None:
+async def read_blocks(run: Run, question: str, blocks: Sequence[str]) -> str | None:
     """The short answer to a question from texts, best first; None where they do not hold it."""
-    reply = await verbs.ask(
+    reply = await ask(
+        run,
         Prompt.read("gpu_rag.program.prompts", "reader"),
         {"question": question},
         schema=None,
-        max_tokens=verbs.reader.max_tokens,
+        max_tokens=run.reader.max_tokens,
         evidence=blocks,
         slot="passages",
         name="read",

@@ -1,35 +1,63 @@
-"""Everything that a program may say, for one question: model verbs, search verbs, and look-ups in the index."""
+"""A run with the verbs of methods that are not yet steps."""
 
 from __future__ import annotations
 
-from gpu_rag.index.index import Index
-from gpu_rag.methods.bubblerag.batched import BubbleVerbs
+from typing import Any
+
+import numpy as np
+
 from gpu_rag.methods.higra.batched import HigraVerbs
-from gpu_rag.methods.hoprag.batched import HopVerbs
 from gpu_rag.methods.hydrarag.batched import PathVerbs
 from gpu_rag.methods.hydrarag.web import WebVerbs
+from gpu_rag.program import ask as model
+from gpu_rag.program import search
+from gpu_rag.program.choose import choose
 from gpu_rag.program.knowledge_base import KbVerbs
-from gpu_rag.program.model import ModelSettings, ModelVerbs
-from gpu_rag.program.search import Ranking, RetrieveVerbs
-from gpu_rag.runtime.trace import Context
-from gpu_rag.settings import ReaderSettings
-from gpu_rag.types import Evidence
+from gpu_rag.program.models import Models
+from gpu_rag.program.run import Run
 
 
-class Verbs(ModelVerbs, RetrieveVerbs, HopVerbs, BubbleVerbs, HigraVerbs, KbVerbs, PathVerbs, WebVerbs):
+class Verbs(Run, HigraVerbs, KbVerbs, PathVerbs, WebVerbs):
     """The verbs of one question over one index. limit: how many passages `retrieve` is to return."""
 
-    def __init__(self, ctx: Context, index: Index, models: ModelSettings, reader: ReaderSettings, limit: int):
-        super().__init__(ctx, models)
-        self.index, self.reader, self.limit = index, reader, limit
+    @property
+    def settings(self) -> Models:
+        return self.models
 
-    def evidence(self, ranking: Ranking, why: str, name: str = "search") -> tuple[Evidence, ...]:
-        """The passages of a ranking as evidence, noted in the trace."""
-        found = self.index.evidence(ranking.rows, ranking.scores, why)
-        self.ctx.note(name, self.index.n_passages, tuple(f"{e.passage_id} {e.title}" for e in found))
-        return found
+    @property
+    def llm(self) -> Any:
+        return self.models.language_model
 
-    def fact(self, row: int) -> tuple[str, str, str, tuple[str, ...]]:
-        """(subject, label, object, ids of the passages that state it) of a relation row."""
-        passages = self.index.relations["passages"][row].as_py()
-        return (*self.index.relation_text(row), tuple(self.index.passage_ids[p] for p in passages))
+    async def ask(self, *args: Any, **kwargs: Any) -> Any:
+        return await model.ask(self, *args, **kwargs)
+
+    async def ask_text(self, *args: Any, **kwargs: Any) -> Any:
+        return await model.ask_text(self, *args, **kwargs)
+
+    async def choose(self, *args: Any, **kwargs: Any) -> Any:
+        if "similarity" in kwargs:
+            kwargs["scores"] = kwargs.pop("similarity")
+        return await choose(self, *args, **kwargs)
+
+    async def embed(self, texts: Any) -> np.ndarray:
+        return await model.embed(texts)
+
+    async def request(self, *args: Any, **kwargs: Any) -> Any:
+        return await model.request(self, *args, **kwargs)
+
+    def repair(self, *args: Any, **kwargs: Any) -> Any:
+        return model.repair(self, *args, **kwargs)
+
+    def pack(self, *args: Any, **kwargs: Any) -> Any:
+        return model.packed(self, *args, **kwargs)
+
+    async def search_dense(self, vector: np.ndarray, k: int) -> Any:
+        return await search.search_dense(vector, k)
+
+    async def search_bm25(self, text: str, k: int) -> Any:
+        return await search.search_bm25(text, k)
+
+    async def search_hybrid(
+        self, text: str, vector: np.ndarray, k: int, *, depth: int = 100, constant: float = 60.0
+    ) -> Any:
+        return await search.search_hybrid((text, vector), k, depth, constant)

@@ -8,7 +8,7 @@ from typing import Any
 from gpu_rag.evaluation.compare import Comparison
 from gpu_rag.evaluation.kb import KG_MEASURES, SKB_MEASURES
 from gpu_rag.evaluation.metrics import exact_match, ranked_documents, recall_at
-from gpu_rag.methods.registry import load_method
+from gpu_rag.methods.registry import needs
 from gpu_rag.report.accounts import stage_table
 from gpu_rag.report.judge import judge_section
 from gpu_rag.report.page import heading, intervals, page, paragraph, stacked_bars, table, text
@@ -23,7 +23,7 @@ KB_MEASURES = frozenset(SKB_MEASURES + KG_MEASURES)
 
 def is_graph_method(name: str) -> bool:
     """Whether a method needs a layer that is a graph: of entities, or of passages joined by questions."""
-    return not GRAPH_LAYERS.isdisjoint(load_method(name).NEEDS)
+    return not GRAPH_LAYERS.isdisjoint(needs(name))
 
 
 def verdict(document: dict[str, Any], measure: str) -> str:

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gpu_rag.errors import BudgetExceeded, UsageError
-from gpu_rag.runtime.call import Metered
 from gpu_rag.runtime.occupancy import PROGRAMS, Occupancy
+from gpu_rag.runtime.step import Metered
 from gpu_rag.types import Usage
 
 # Stages of calls that no note tells of: made after the last note of a program, or by a strand that was cancelled.
@@ -19,7 +19,7 @@ UNNOTED, CANCELLED = "(after the last note)", "(cancelled)"
 class Budget:
     """What ONE question may use; None is no limit. It fails with BudgetExceeded at the call that finds it used up.
 
-    max_calls: calls of any verb, counted when they are made. max_tokens: prompt + generated tokens. max_s: seconds
+    max_calls: calls of any step, counted when they are made. max_tokens: prompt + generated tokens. max_s: seconds
     charged to the question, its shares of the batches (not the time it waited for other questions).
     """
 
@@ -52,7 +52,7 @@ class Budget:
 class Cost:
     """What some calls cost: of a strand since its last note, or of all notes of one name in a run.
 
-    n_notes: notes of the name; n_calls: calls of any verb. Seconds are the calls' shares of their batches (or of a
+    n_notes: notes of the name; n_calls: calls of any step. Seconds are the calls' shares of their batches (or of a
     service that works on several at once); wait_s: what they waited beyond that, for a place in a batch or for others.
     """
 
@@ -112,10 +112,10 @@ def charge(usage: Usage, cost: Cost, service: str, seconds: float, wait_s: float
 
 
 @dataclass
-class VerbStats:
-    """Totals of one verb. batch_sizes: {size: number of batches of that size}; s: seconds inside its executor.
+class StepStats:
+    """Totals of one step. batch_sizes: {size: number of batches of that size}; s: seconds inside it.
 
-    Of a verb that a slow service answers, a batch is the replies taken at once, and s the time with requests open.
+    Of a step that a slow service answers, a batch is the replies taken at once, and s the time with requests open.
     """
 
     service: str
@@ -139,7 +139,7 @@ class RunStats:
     each graph op that ran, what ran it.
     """
 
-    verbs: dict[str, VerbStats] = field(default_factory=dict)
+    steps: dict[str, StepStats] = field(default_factory=dict)
     stages: dict[str, Cost] = field(default_factory=dict)
     llm: Occupancy = field(default_factory=Occupancy)
     implementations: dict[str, set[str]] = field(default_factory=dict)
@@ -149,11 +149,11 @@ class RunStats:
     n_late_calls: int = 0
     wall_s: float = 0.0
 
-    def add_batch(self, verb: str, service: str, size: int, seconds: float) -> None:
+    def add_batch(self, step: str, service: str, size: int, seconds: float) -> None:
         """Book one executed batch."""
-        stats = self.verbs.get(verb)
+        stats = self.steps.get(step)
         if stats is None:
-            stats = self.verbs[verb] = VerbStats(service)
+            stats = self.steps[step] = StepStats(service)
         stats.n_calls += size
         stats.n_batches += 1
         stats.s += seconds
@@ -182,5 +182,5 @@ class RunStats:
 
     @property
     def overhead_s(self) -> float:
-        """Seconds outside of executors and of waiting for slow services: programs, the runtime, what is told of."""
+        """Seconds outside of steps and of waiting for slow services: programs, the runtime, what is told of."""
         return self.llm.doing_s.get(PROGRAMS, 0.0)

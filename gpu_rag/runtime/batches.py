@@ -1,4 +1,4 @@
-"""Batches: which waiting calls run together, in what order, and one guarded run of an executor over them."""
+"""Batches: which waiting calls run together, in what order, and one guarded run of a step over them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 from gpu_rag.errors import Cancelled, GpuRagError, ModelError
 from gpu_rag.runtime.core import Core
 from gpu_rag.runtime.occupancy import DOING, PROGRAMS
+from gpu_rag.runtime.step import Step
 from gpu_rag.runtime.tasks import FAILED, GAVE, Pending, attempt, blame
 
 
 class Batch(NamedTuple):
-    """Calls of one verb with the same static parameters, in the order of (question, slot), at most max_batch."""
+    """Calls of one step with the same key, in the order of (question, slot), at most max_batch."""
 
-    verb: str
-    static: tuple[Any, ...]
+    step: Step[Any, Any, Any, Any]
+    key: tuple[Any, ...]
     calls: list[Pending]
 
 
@@ -25,10 +26,10 @@ def cheapest_batches(core: Core) -> list[Batch]:
     """Take all waiting calls of the lowest rank, as batches in the order of their first calls."""
     groups = core.waiting.pop(min(core.waiting))
     batches = []
-    for (verb, static), waiting in groups.items():
+    for (step, key), waiting in groups.items():
         calls = sorted(pending for pending in waiting if pending.task.alive)
-        size = core.executors[verb].max_batch
-        batches += [Batch(verb, static, calls[i : i + size]) for i in range(0, len(calls), size)]
+        size = step.kind.max_batch
+        batches += [Batch(step, key, calls[i : i + size]) for i in range(0, len(calls), size)]
     batches.sort(key=lambda batch: batch.calls[0][:2])
     return batches
 
@@ -42,24 +43,25 @@ def oldest_batch(core: Core, ranks: Iterable[int], limit: int) -> Batch | None:
             calls = sorted(pending for pending in waiting if pending.task.alive)
             if calls:
                 groups[key] = calls
-                best = min(best, (calls[0][:2], rank, key)) if best else (calls[0][:2], rank, key)
+                found = (calls[0][:2], rank, key)
+                best = found if best is None or found[:2] < best[:2] else best
             else:
                 del groups[key]
         if not groups:
             del core.waiting[rank]
     if best is None:
         return None
-    _, rank, (verb, static) = best
+    _, rank, (step, key) = best
     groups = core.waiting[rank]
-    calls = groups[verb, static]
-    size = min(max(limit, 1), core.executors[verb].max_batch)
+    calls = groups[step, key]
+    size = min(max(limit, 1), step.kind.max_batch)
     if len(calls) > size:
-        groups[verb, static] = calls[size:]
+        groups[step, key] = calls[size:]
     else:
-        del groups[verb, static]
+        del groups[step, key]
         if not groups:
             del core.waiting[rank]
-    return Batch(verb, static, calls[:size])
+    return Batch(step, key, calls[:size])
 
 
 def run_batch(core: Core, batch: Batch) -> list[tuple[Pending, Any, float]]:
@@ -67,33 +69,30 @@ def run_batch(core: Core, batch: Batch) -> list[tuple[Pending, Any, float]]:
 
     Raises ModelError and Cancelled, which stop the run; any other exception becomes the result of every call.
     """
-    executor, n = core.executors[batch.verb], len(batch.calls)
-    args = [pending.call.args for pending in batch.calls]
+    step, n = batch.step, len(batch.calls)
+    service, resource = step.kind.service, core.resources[step.kind.resource]
+    queries = [pending.call.query for pending in batch.calls]
     llm, level = core.stats.llm, core.stats.llm.level
     started = perf_counter()
-    llm.mark(started, n if executor.service == "llm" else level, DOING[executor.service])
-    kind, results = attempt(lambda given: executor.run(batch.static, given), args)
+    llm.mark(started, n if service == "llm" else level, DOING[service])
+    kind, results = attempt(lambda given: step.run(resource, given, batch.key), queries)
     ended = perf_counter()
     llm.mark(ended, level, PROGRAMS)
     seconds = ended - started
-    core.stats.add_batch(batch.verb, executor.service, n, seconds)
+    core.stats.add_batch(step.name, service, n, seconds)
     if kind != GAVE:
         if isinstance(results, (ModelError, Cancelled)):
             if isinstance(results, ModelError):
                 blame(results, batch.calls)
             raise results
-        results = [_batch_failure(batch.verb, results if kind == FAILED else StopIteration(results))] * n
-    elif not isinstance(results, (list, tuple)) or len(results) != n:
-        given = f"{len(results)} results" if isinstance(results, (list, tuple)) else type(results).__name__
-        wrong = GpuRagError(f"the executor of {batch.verb} broke its contract", given=given, expected=f"{n} results")
-        results = [wrong] * n
+        results = [_batch_failure(step.name, results if kind == FAILED else StopIteration(results))] * n
     return [(pending, result, seconds / n) for pending, result in zip(batch.calls, results)]
 
 
-def _batch_failure(verb: str, error: BaseException) -> GpuRagError:
+def _batch_failure(name: str, error: BaseException) -> GpuRagError:
     """One error for all calls of a batch. Each call gets a twin of it, so the frames are kept as text."""
     failure = error
     if not isinstance(failure, GpuRagError):
-        failure = GpuRagError(f"the executor of {verb} failed", given=f"{type(error).__name__}: {error}")
+        failure = GpuRagError(f"the step {name} failed", given=f"{type(error).__name__}: {error}")
     failure.add_note("".join(traceback.format_exception(error)))
     return failure

@@ -13,7 +13,8 @@ from typing import Any
 
 from gpu_rag.errors import ModelError, UsageError
 from gpu_rag.runtime.accounts import CANCELLED, UNNOTED, Budget, Cost, RunStats, charge
-from gpu_rag.runtime.call import Call, Executor, Gather, Metered
+from gpu_rag.runtime.gather import Gather
+from gpu_rag.runtime.step import Call, Metered, Step
 from gpu_rag.runtime.tasks import (
     FAILED,
     GAVE,
@@ -32,19 +33,20 @@ from gpu_rag.runtime.trace import Context, Slot
 from gpu_rag.types import Question
 
 Program = Callable[[Context], Coroutine[Any, Any, Any]]
-Key = tuple[str, tuple[Any, ...]]
+Key = tuple[Step[Any, Any, Any, Any], tuple[Any, ...]]
 
 
 class Core:
     """The open questions of one run. `on_end(order, outcome)` is called at once when a question ends.
 
-    waiting: {rank: {(verb, static): calls that wait}}, calls of cancelled siblings included (see `Task.alive`).
+    resources: what steps are given, by the name of their kind's resource.
+    waiting: {rank: {(step, key): calls that wait}}, calls of cancelled siblings included (see `Task.alive`).
     on_cancel(task) is called for each task that is cancelled: its call, if it waits for one, is wanted no more.
     """
 
     def __init__(
         self,
-        executors: Mapping[str, Executor],
+        resources: Mapping[str, Any],
         on_end: Callable[[int, Outcome], None],
         *,
         budget: Budget | None = None,
@@ -52,7 +54,7 @@ class Core:
         stats: RunStats | None = None,
         on_cancel: Callable[[Task], None] | None = None,
     ):
-        self.executors, self.on_end, self.budget, self.run_seed = executors, on_end, budget, run_seed
+        self.resources, self.on_end, self.budget, self.run_seed = resources, on_end, budget, run_seed
         self.on_cancel = on_cancel
         self.stats = RunStats() if stats is None else stats
         self.live: dict[int, QuestionRun] = {}
@@ -161,10 +163,10 @@ class Core:
             else:
                 self._ready.append((task, [], None))
         else:
-            foreign = UsageError("a program can await calls and gathers only", given=type(op).__name__)
+            foreign = UsageError("a program can await calls of steps and gathers only", given=type(op).__name__)
             self._ready.append((task, None, foreign))
 
-    def _queue(self, task: Task, slot: Slot, call: Call) -> None:
+    def _queue(self, task: Task, slot: Slot, call: Call[Any]) -> None:
         run = task.run
         run.n_calls += 1
         if self.budget is not None:
@@ -172,17 +174,19 @@ class Core:
             if exceeded is not None:
                 self._end(run, None, exceeded)
                 return
-        executor = self.executors.get(call.verb)
-        if executor is None:
-            known = ", ".join(sorted(self.executors)) or "none"
-            refused = UsageError("no executor answers this verb", given=call.verb, expected=known)
-            self._ready.append((task, None, refused))
+        kind = call.step.kind
+        if kind.resource not in self.resources:
+            known = ", ".join(sorted(self.resources)) or "none"
+            given = f"{call.step.name}, which needs {kind.resource}"
+            self._ready.append(
+                (task, None, UsageError("this run has not what a step needs", given=given, expected=known))
+            )
             return
-        groups = self.waiting.setdefault(executor.rank, {})
+        groups = self.waiting.setdefault(kind.rank, {})
         try:
-            calls = groups.setdefault((call.verb, call.static), [])
+            calls = groups.setdefault((call.step, call.key), [])
         except TypeError:
-            refused = UsageError("a call's static parameters must be hashable", given=f"{call.verb} {call.static!r}")
+            refused = UsageError("the parameters of a step must be hashable", given=f"{call.step.name} {call.key!r}")
             self._ready.append((task, None, refused))
             return
         calls.append(Pending(run.order, slot, task, call, perf_counter()))
@@ -237,7 +241,7 @@ class Core:
             if task.alive:
                 task.cost = cost
         wait_s = perf_counter() - pending.since - seconds
-        charge(task.run.ctx.usage, cost, self.executors[pending.call.verb].service, seconds, wait_s, result)
+        charge(task.run.ctx.usage, cost, pending.call.step.kind.service, seconds, wait_s, result)
         if not task.alive:
             self.stats.n_late_calls += 1
             self.stats.add_stage(CANCELLED, cost)

@@ -15,7 +15,6 @@ from typing import Any
 from gpu_rag.errors import UsageError
 from gpu_rag.runtime.accounts import Budget, RunStats
 from gpu_rag.runtime.batches import cheapest_batches, run_batch
-from gpu_rag.runtime.call import Executor
 from gpu_rag.runtime.core import Core, Program
 from gpu_rag.runtime.tasks import Outcome, Pending
 from gpu_rag.types import Question
@@ -23,7 +22,7 @@ from gpu_rag.types import Question
 
 def run_rounds(
     programs: Iterable[tuple[Question, Program]],
-    executors: Mapping[str, Executor],
+    resources: Mapping[str, Any],
     *,
     max_live: int = 1024,
     budget: Budget | None = None,
@@ -34,11 +33,11 @@ def run_rounds(
 ) -> list[Outcome]:
     """Run one program a question to its end and return the outcomes in the order of the questions.
 
-    programs: (question, program) pairs, drawn as they are admitted; program(ctx) makes the coroutine. max_live: how
-    many are open at once; outcomes do not depend on it. budget: what each question may use. on_done(outcome) is called
-    as each question ends. stats: totals to add to. keep: whether outcomes are held; without, [] is returned, and the
-    memory of a run does not grow with its questions.
-    An exception in a program is its question's outcome. ModelError, Cancelled out of an executor, KeyboardInterrupt,
+    programs: (question, program) pairs, drawn as they are admitted; program(ctx) makes the coroutine. resources: what
+    steps are given, by the name of their kind. max_live: how many are open at once; outcomes do not depend on it.
+    budget: what each question may use. on_done(outcome) is called as each question ends. stats: totals to add to.
+    keep: whether outcomes are returned; without, [] is, and the memory of a run does not grow with its questions.
+    An exception in a program is its question's outcome. ModelError, Cancelled out of a step, KeyboardInterrupt,
     and whatever `programs` or `on_done` raise stop the run: open coroutines are closed, the exception is raised, and
     the outcomes reached until then are those that `on_done` was given.
     """
@@ -52,7 +51,7 @@ def run_rounds(
         if on_done is not None:
             on_done(outcome)
 
-    core = Core(executors, end, budget=budget, run_seed=run_seed, stats=stats)
+    core = Core(resources, end, budget=budget, run_seed=run_seed, stats=stats)
     drive_rounds(core, programs, max_live)
     return [outcomes[order] for order in sorted(outcomes)]
 

@@ -8,7 +8,10 @@ from typing import Any, Protocol
 
 from gpu_rag.errors import Cancelled, ModelError
 from gpu_rag.runtime.core import Core
+from gpu_rag.runtime.step import Step
 from gpu_rag.runtime.tasks import Pending, Task, blame
+
+AnyStep = Step[Any, Any, Any, Any]
 
 
 class SlowService(Protocol):
@@ -18,15 +21,15 @@ class SlowService(Protocol):
     service dies first.
     """
 
-    def submit(self, key: int, args: Any) -> None:
-        """Take the args of a call; never waits for the answer."""
+    def submit(self, key: int, query: Any) -> None:
+        """Take the query of a call; never waits for the answer."""
         ...
 
     def poll(self, timeout_s: float) -> list[tuple[int, Any]]:
-        """What has been answered, as (key, result), where a result is what an `Executor` gives for a call.
+        """What has been answered, as (key, result), where a result is what a step gives for a query.
 
         Waits up to timeout_s for the first; [] where none came. Raises ModelError when the service is dead; its
-        `request` are the args that are to blame, where the service knows them.
+        `request` is the query that is to blame, where the service knows them.
         """
         ...
 
@@ -41,16 +44,16 @@ class SlowService(Protocol):
 
 
 class Flights:
-    """The calls in flight at slow services, by verb. Keys count up over all services.
+    """The calls in flight at slow services, by step. Keys count up over all services.
 
     A call's seconds are its share of the time in which its service had requests open, n of them sharing each moment
     equally: the shares of all calls add up to that time.
     """
 
-    def __init__(self, core: Core, services: Mapping[str, SlowService]):
+    def __init__(self, core: Core, services: Mapping[AnyStep, SlowService]):
         self.core, self.services = core, services
-        self._ranks = {core.executors[verb].rank for verb in services}
-        self._lanes = {verb: _Lane(service) for verb, service in services.items()}
+        self._ranks = {step.kind.rank for step in services}
+        self._lanes = {step: _Lane(service) for step, service in services.items()}
         self._key_of: dict[Task, tuple[_Lane, int]] = {}
         self._n_sent = 0
 
@@ -67,8 +70,7 @@ class Flights:
     @property
     def n_llm(self) -> int:
         """Those of them that a language model is to answer, aborted ones included: they may still run."""
-        executors = self.core.executors
-        return sum(len(lane.calls) for verb, lane in self._lanes.items() if executors[verb].service == "llm")
+        return sum(len(lane.calls) for step, lane in self._lanes.items() if step.kind.service == "llm")
 
     def send(self) -> int:
         """Submit all calls that wait for a slow service, by (question, slot). Returns how many there were."""
@@ -90,16 +92,16 @@ class Flights:
                 key, self._n_sent = self._n_sent, self._n_sent + 1
                 lane.calls[key] = (pending, lane.shared_s)
                 self._key_of[pending.task] = (lane, key)
-                lane.service.submit(key, pending.call.args)
+                lane.service.submit(key, pending.call.query)
 
     def take(self, timeout_s: float) -> int:
         """Settle what has been answered, waiting up to timeout_s where nothing is. Returns how many there were.
 
         Raises ModelError and Cancelled out of a service: they stop the run.
         """
-        flying = [(verb, lane) for verb, lane in self._lanes.items() if lane.calls]
+        flying = [(step, lane) for step, lane in self._lanes.items() if lane.calls]
         n = 0
-        for i, (verb, lane) in enumerate(flying):
+        for i, (step, lane) in enumerate(flying):
             wait_s = timeout_s / (len(flying) - i) if not n else 0.0
             found = self._poll(lane, wait_s)
             if not found:
@@ -111,7 +113,7 @@ class Flights:
                 pending, since = lane.calls.pop(key)
                 seconds += lane.shared_s - since
                 self._settle(pending, result, lane.shared_s - since)
-            self.core.stats.add_batch(verb, self.core.executors[verb].service, len(found), seconds)
+            self.core.stats.add_batch(step.name, step.kind.service, len(found), seconds)
         return n
 
     def _poll(self, lane: _Lane, wait_s: float) -> list[tuple[int, Any]]:

@@ -18,11 +18,10 @@ from typing import Any
 from gpu_rag.errors import Cancelled, ModelError, UsageError
 from gpu_rag.runtime.accounts import Budget, RunStats
 from gpu_rag.runtime.batches import oldest_batch, run_batch
-from gpu_rag.runtime.call import Executor
 from gpu_rag.runtime.core import Core, Program
 from gpu_rag.runtime.handle import Handle
 from gpu_rag.runtime.occupancy import DOING, PROGRAMS, QUESTIONS, WAITING
-from gpu_rag.runtime.service import Flights, SlowService
+from gpu_rag.runtime.service import AnyStep, Flights, SlowService
 from gpu_rag.runtime.tasks import Outcome, Task
 from gpu_rag.runtime.turns import Turns
 from gpu_rag.types import Question
@@ -36,15 +35,16 @@ LATE_WAIT_S = 1.0  # how long the end of a run waits for aborted calls: their re
 class StreamingDriver:
     """Drives programs as they come. `submit`, `cancel` and `close` are for any thread, `run` for the driver's own.
 
-    executors: by verb. services: {verb: slow service that answers it in place of its executor, which still says where
-    its seconds are booked}. max_live: questions open at once; others wait. low_water: open LLM requests below which
-    the LLM is fed first. budget, run_seed, stats: as in `run_rounds`. on_done(outcome): called in the driver's thread.
+    resources: what steps are given, by the name of their kind. services: {step: slow service that answers it in place
+    of its function; its kind says where the seconds are booked}. max_live: questions open at once; others wait.
+    low_water: open LLM requests below which the LLM is fed first. budget, run_seed, stats: as in `run_rounds`.
+    on_done(outcome): called in the driver's thread.
     """
 
     def __init__(
         self,
-        executors: Mapping[str, Executor],
-        services: Mapping[str, SlowService],
+        resources: Mapping[str, Any],
+        services: Mapping[AnyStep, SlowService],
         *,
         max_live: int = 1024,
         low_water: int = LOW_WATER,
@@ -53,10 +53,10 @@ class StreamingDriver:
         on_done: Callable[[Outcome], None] | None = None,
         stats: RunStats | None = None,
     ):
-        _check(executors, services, max_live, low_water)
+        _check(max_live, low_water)
         self._max_live, self._low_water, self._on_done = max_live, low_water, on_done
         self._core = Core(
-            executors, self._ended, budget=budget, run_seed=run_seed, stats=stats, on_cancel=self._cancelled
+            resources, self._ended, budget=budget, run_seed=run_seed, stats=stats, on_cancel=self._cancelled
         )
         self._flights = Flights(self._core, services)
         self.outcomes: dict[int, Outcome] | None = None  # a dict: outcomes are kept in it, by place
@@ -119,7 +119,7 @@ class StreamingDriver:
     def run(self, programs: Iterable[tuple[Question, Program]] = ()) -> None:
         """Drive what is submitted, and `programs`, drawn as they are admitted, until the driver is closed and drained.
 
-        ModelError, Cancelled out of a service or an executor, KeyboardInterrupt, and whatever `programs` or `on_done`
+        ModelError, Cancelled out of a service or a step, KeyboardInterrupt, and whatever `programs` or `on_done`
         raise stop the run: requests in flight are aborted, coroutines closed, and handles end with Cancelled, whose
         `__cause__` is what stopped the run.
         """
@@ -177,7 +177,7 @@ class StreamingDriver:
             core.settle(pending, result, seconds)
         if n_open and flights.take(0.0) and not flights.n_llm:
             self._mark(PROGRAMS)
-            core.stats.llm.ran_dry(perf_counter() - started, DOING[core.executors[batch.verb].service])
+            core.stats.llm.ran_dry(perf_counter() - started, DOING[batch.step.kind.service])
 
     def _admit(self, source: Iterator[tuple[Question, Program]]) -> None:
         """Open and step new questions until max_live of them wait, or none is left."""
@@ -257,20 +257,17 @@ class StreamingDriver:
             handle.end_by(error)
 
 
-def _check(executors: Mapping[str, Executor], services: Mapping[str, Any], max_live: int, low_water: int) -> None:
+def _check(max_live: int, low_water: int) -> None:
     if max_live < 1:
         raise UsageError("a run needs room for a question", given=f"max_live={max_live}", expected=">= 1")
     if low_water < 1:
         raise UsageError("the low-water mark is a number of requests", given=low_water, expected=">= 1")
-    lost = sorted(services.keys() - executors.keys())
-    if lost:
-        raise UsageError("a service answers a verb without executor", given=", ".join(lost), expected="one for each")
 
 
 def run_streaming(
     programs: Iterable[tuple[Question, Program]],
-    executors: Mapping[str, Executor],
-    services: Mapping[str, SlowService],
+    resources: Mapping[str, Any],
+    services: Mapping[AnyStep, SlowService],
     *,
     max_live: int = 1024,
     low_water: int = LOW_WATER,
@@ -283,7 +280,7 @@ def run_streaming(
     """`run_rounds` with slow services beside: the same arguments, outcomes, failures and order of what is returned."""
     outcomes: dict[int, Outcome] = {}
     driver = StreamingDriver(
-        executors,
+        resources,
         services,
         max_live=max_live,
         low_water=low_water,

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 from gpu_rag.errors import Cancelled, ModelError
 from gpu_rag.runtime.accounts import Cost
-from gpu_rag.runtime.call import Call, Gather
+from gpu_rag.runtime.gather import Gather
+from gpu_rag.runtime.step import Call
 from gpu_rag.runtime.trace import Context, Slot
-from gpu_rag.types import Draft, Question, Step, Usage
+from gpu_rag.types import Draft, Question, TraceStep, Usage
 
 # What one guarded step did: gave an object (for a coroutine: what it awaits), returned, or raised.
 GAVE, RETURNED, FAILED = 0, 1, 2
@@ -29,7 +30,7 @@ class Outcome:
     question: Question
     draft: Draft | Any | None
     error: BaseException | None
-    trace: tuple[Step, ...]
+    trace: tuple[TraceStep, ...]
     usage: Usage
     traceback: str = ""
 
@@ -69,7 +70,7 @@ class Task:
         self.run, self.path, self.parent, self.index = run, path, parent, index
         direct = isinstance(item, (Call, Gather))
         self.coro: Coroutine[Any, Any, Any] | None = None if direct else item
-        self.op: Call | Gather | None = item if direct else None
+        self.op: Call[Any] | Gather | None = item if direct else None
         self.group: Group | None = None
         self.alive = True
         self.n_awaits = 0
@@ -82,12 +83,12 @@ class Pending(NamedTuple):
     order: int
     slot: Slot
     task: Task
-    call: Call
+    call: Call[Any]
     since: float
 
 
 def attempt(step: Callable[[Any], Any], arg: Any) -> tuple[int, Any]:
-    """Take one step of code that is not ours (a program, an executor): (GAVE | RETURNED | FAILED, object or error)."""
+    """Take one step of code that is not ours (a program, a step): (GAVE | RETURNED | FAILED, object or error)."""
     try:
         return GAVE, step(arg)
     except StopIteration as stop:
@@ -131,7 +132,7 @@ def _unwind(coro: Coroutine[Any, Any, Any]) -> None:
 def blame(error: ModelError, calls: Iterable[Pending]) -> None:
     """Name the question whose call was the request that an engine blames, if it blames one."""
     if error.request is not None:
-        error.question = next((p.task.run.ctx.question.id for p in calls if p.call.args == error.request), None)
+        error.question = next((p.task.run.ctx.question.id for p in calls if p.call.query == error.request), None)
 
 
 def fresh(error: BaseException) -> BaseException:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from gpu_rag.types import Question, Step, Usage
-
-if TYPE_CHECKING:
-    from gpu_rag.runtime.accounts import Cost
-    from gpu_rag.runtime.tasks import Task
+from gpu_rag.runtime.accounts import Cost
+from gpu_rag.types import Question, TraceStep, Usage
 
 Slot = tuple[int, ...]
+
+
+class Strand(Protocol):
+    """What a context knows of the strand of a program that is being stepped."""
+
+    path: Slot
+    n_awaits: int
+    cost: Cost | None
 
 
 def request_seed(run_seed: int, question_id: str, slot: Slot, attempt: int = 0) -> int:
@@ -21,9 +26,9 @@ def request_seed(run_seed: int, question_id: str, slot: Slot, attempt: int = 0) 
 
 
 class Context:
-    """One question's context. A program reads `question`, calls `note` at each decision; verbs read slots and seeds.
+    """One question's context. A program reads `question`, calls `note` at each decision.
 
-    usage: what the question has cost so far; the driver books calls, tokens and seconds, verbs book `malformed`, `cut`.
+    usage: what the question has cost so far; the driver books calls, tokens and seconds, `ask` the rest.
     """
 
     __slots__ = ("_notes", "question", "run_seed", "task", "usage")
@@ -32,7 +37,7 @@ class Context:
         self.question = question
         self.run_seed = seed
         self.usage = Usage()
-        self.task: Task | None = None  # the task being stepped, set by the driver
+        self.task: Strand | None = None  # the task being stepped, set by the driver
         self._notes: list[tuple[Slot, str, int, tuple[str, ...], str, Cost | None]] = []
 
     @property
@@ -45,20 +50,20 @@ class Context:
         """The seed of attempt number `attempt` of the request in `slot`, see the function of the same name."""
         return request_seed(self.run_seed, self.question.id, slot, attempt)
 
-    def note(self, verb: str, n_candidates: int, chosen: tuple[str, ...] = (), reply_hash: str = "") -> None:
-        """Write down one decision: who took it, among how many, what was taken, and the hash of the reply.
+    def note(self, name: str, n_candidates: int, chosen: tuple[str, ...] = (), reply_hash: str = "") -> None:
+        """Write down one decision: its name, among how many, what was taken, and the hash of the reply.
 
         What this strand of the program has cost since its last note goes with it.
         """
         cost = None
         if self.task is not None:
             cost, self.task.cost = self.task.cost, None
-        self._notes.append((self.slot, verb, n_candidates, tuple(chosen), reply_hash, cost))
+        self._notes.append((self.slot, name, n_candidates, tuple(chosen), reply_hash, cost))
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[TraceStep, ...]:
         """The notes in the order of the program text (by slot), whatever order the siblings happened to run in."""
         ordered = sorted(self._notes, key=lambda note: note[0])  # stable: notes of one slot keep their order
-        return tuple(Step(i, *note[1:-1], note[-1].s if note[-1] else 0.0) for i, note in enumerate(ordered))
+        return tuple(TraceStep(i, *note[1:-1], note[-1].s if note[-1] else 0.0) for i, note in enumerate(ordered))
 
     def costs(self) -> list[tuple[str, Cost | None]]:
         """(name, what led to it) of each note."""

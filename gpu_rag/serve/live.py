@@ -8,7 +8,7 @@ from typing import Any
 
 from gpu_rag.engine import Engine, Prepared
 from gpu_rag.errors import GpuRagError, UsageError
-from gpu_rag.methods.registry import METHODS
+from gpu_rag.methods.registry import method_names
 from gpu_rag.runtime.accounts import RunStats
 from gpu_rag.runtime.handle import Handle
 from gpu_rag.runtime.streaming import StreamingDriver
@@ -139,8 +139,8 @@ class Live:
             self._engine = engine
             models = engine.models
             self.llm = {**models.describe("llm"), "capable": models.llm().capable} if models.has_llm() else None
-            lacking = {name: self._lack(name, True) for name in METHODS}
-            answering = [name for name in METHODS if lacking[name] is None and self._lack(name, False) is None]
+            lacking = {name: self._lack(name, True) for name in method_names()}
+            answering = [name for name in method_names() if lacking[name] is None and self._lack(name, False) is None]
         self.lacking, self.answering = lacking, answering
         for method in [name for name, lack in self.lacking.items() if lack is None and self._settings.warm]:
             (answer,) = engine.run(method, [WARM], retrieval_only=True).answers

@@ -66,7 +66,7 @@ class Counts:
 def exposition(counts: Counts, live: Live, n_open: int, began: float) -> str:
     """The whole text. began: time.monotonic() at the start. Read while the engine works: totals are a moment apart."""
     stats, running = live.stats, live.n_running
-    verbs = stats.verbs.copy()
+    verbs = stats.steps.copy()
     services: dict[str, float] = {}
     for verb in verbs.values():
         services[verb.service] = services.get(verb.service, 0.0) + verb.s

@@ -25,8 +25,9 @@ import torch
 
 import gpu_rag
 from gpu_rag.engine import Engine
-from gpu_rag.models.embed import Embedder
-from gpu_rag.models.llm import LLM, load_llm
+from gpu_rag.models.embed.interface import Embedder
+from gpu_rag.models.llm import load_llm
+from gpu_rag.models.llm.interface import LLM
 from gpu_rag.models.llm.replay import RecordingLLM
 from gpu_rag.models.set import ModelSet
 from gpu_rag.sample import corpus_path, questions_path

@@ -15,7 +15,8 @@ import torch
 
 import gpu_rag
 from gpu_rag.engine import Engine
-from gpu_rag.models.llm import LLM, load_llm
+from gpu_rag.models.llm import load_llm
+from gpu_rag.models.llm.interface import LLM
 from gpu_rag.models.llm.replay import RecordingLLM
 from gpu_rag.sample import corpus_path
 from gpu_rag.settings import make_settings, merge

@@ -382,8 +382,8 @@ def test_all_live_sub_questions_are_one_batch(index: gpu_rag.Index, fast: Any) -
     engine = index.engine(fast, llm=llm)
     questions = [Question(f"q{i}", MEET) for i in range(10)]
     stats = engine.run("dual-agent", questions).stats
-    assert llm.batches[0] == 20 and stats.verbs["embed"].batch_sizes[20] >= 1
-    assert stats.verbs["search_hybrid"].largest_batch == 20
+    assert llm.batches[0] == 20 and stats.steps["embed"].batch_sizes[20] >= 1
+    assert stats.steps["search_hybrid"].largest_batch == 20
 
 
 @pytest.mark.parametrize("params", [{"max_turns": 0}, {"n_passages": 0}], ids=str)

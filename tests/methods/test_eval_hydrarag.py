@@ -12,7 +12,7 @@ import pytest
 from project_scripts import script
 
 import gpu_rag
-from gpu_rag.types import Answer, Pool, Question, RankedNode, Step
+from gpu_rag.types import Answer, Pool, Question, RankedNode, TraceStep
 from gpu_rag.types import Path as Found
 
 FACTS = [
@@ -56,7 +56,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def answer(nodes: list[str], edges: list[tuple[str, str, str, str]], verified: tuple[str, ...] = ("kg",)) -> Answer:
     ranked = tuple(RankedNode(name, name, "entity", "facts", 1.0) for name in nodes)
     pools = (Pool("initial found", 2, ("Marta Orlo", "drama")), Pool("initial w_max", 1, ("drama",)))
-    trace = (Step(1, "verified_by", 1, verified),)
+    trace = (TraceStep(1, "verified_by", 1, verified),)
     return Answer("q", "?", "hydrarag", "answered", None, paths=(Found("", tuple(edges), "facts"),), nodes=ranked,
                   pools=pools, trace=trace)  # fmt: skip
 

@@ -236,7 +236,7 @@ def test_a_scripted_model_goes_through_the_whole_dialogue(sample: gpu_rag.Index)
         told = check_readable(answer)
         assert "plan, by the model" in told and "- rests on: When was it?" in told
     # one sub-question of each question, all at once; three questions were rewritten first and come one reply later
-    assert result.stats.verbs["higra_rank"].batch_sizes == {27: 2, 3: 2}
+    assert result.stats.steps["higra_rank"].batch_sizes == {27: 2, 3: 2}
     assert max(llm.batches) == 30
 
 

@@ -411,7 +411,7 @@ def test_questions_are_batched(index: gpu_rag.Index) -> None:
     asked = [
         Question(str(i), f"Which films did {name} direct?") for i, name in enumerate(("Marta Orlo", "Piet Ruyven"))
     ]
-    batches = engine.run("hybgrag", asked, retrieval_only=True).stats.verbs
+    batches = engine.run("hybgrag", asked, retrieval_only=True).stats.steps
     assert (batches["reach_nodes"].n_batches, batches["reach_nodes"].n_calls) == (1, 2)
     engine.models.close()
 

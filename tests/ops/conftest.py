@@ -18,7 +18,7 @@ from gpu_rag.index.build import BuildReport, Layer, Silent, Sources, StageReport
 from gpu_rag.index.folder import checksums
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.methods.registry import all_layers
-from gpu_rag.models.llm import LLM
+from gpu_rag.models.llm.interface import LLM
 from gpu_rag.models.set import ModelSet
 from gpu_rag.runtime import batches, core, rounds, service, streaming
 from gpu_rag.settings import make_settings

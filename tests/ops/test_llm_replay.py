@@ -7,7 +7,8 @@ import json
 import pytest
 
 from gpu_rag.errors import BadInput, RequestFailed, UsageError
-from gpu_rag.models.llm import estimate_tokens, load_llm, request_key
+from gpu_rag.models.llm import load_llm
+from gpu_rag.models.llm.interface import estimate_tokens, request_key
 from gpu_rag.models.llm.replay import RecordingLLM, ReplayLLM
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request

@@ -157,11 +157,11 @@ def check(forest, **driver):
             assert (outcome.draft, outcome.error and (type(outcome.error), str(outcome.error))) == expected
         assert stats.n_failed == sum(o.error is not None for o in outcomes)
         assert sum(o.usage.llm_calls for o in outcomes) == sum(n for verb, n in seen if verb == "llm")
-        assert {v: s.n_calls for v, s in stats.verbs.items()} == {
+        assert {v: s.n_calls for v, s in stats.steps.items()} == {
             v: sum(n for verb, n in seen if verb == v) for v in {verb for verb, _ in seen}
         }
         for name, verbs in (("llm_s", ["llm"]), ("graph_s", ["graph", "walk", "text"])):
-            spent = sum(stats.verbs[v].s for v in verbs if v in stats.verbs)
+            spent = sum(stats.steps[v].s for v in verbs if v in stats.steps)
             assert sum(getattr(o.usage, name) for o in outcomes) == pytest.approx(spent, abs=1e-9)
         result = [visible(o) for o in outcomes]
         first = first or result

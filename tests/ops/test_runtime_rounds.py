@@ -78,7 +78,7 @@ def test_cheap_calls_are_drained_before_one_large_dear_batch():
     bench.run(*(program(n) for n in (0, 3, 1)), stats=stats)
     assert bench.log == [("cheap", [0, 0]), ("cheap", [1]), ("cheap", [2]), ("llm", [0, 3, 1])]
     assert stats.n_rounds == 4 and stats.n_questions == 3 and stats.n_failed == 0
-    llm, cheap = stats.verbs["llm"], stats.verbs["cheap"]
+    llm, cheap = stats.steps["llm"], stats.steps["cheap"]
     assert (llm.n_calls, llm.n_batches, llm.batch_sizes, llm.largest_batch) == (3, 1, {3: 1}, 3)
     assert (cheap.n_calls, cheap.n_batches, cheap.batch_sizes) == (4, 3, {2: 1, 1: 2})
     assert 0 <= stats.overhead_s <= stats.wall_s

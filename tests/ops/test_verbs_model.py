@@ -8,14 +8,14 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from gpu_rag.program.decider import option_labels
+from gpu_rag.program.model import ModelSettings, ModelVerbs, model_executors, reply_hash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.errors import BadInput, ContextOverflow, GpuRagError, RequestFailed, UsageError
 from gpu_rag.program import decider, packer
-from gpu_rag.program.decider import option_labels
-from gpu_rag.program.model import ModelSettings, ModelVerbs, model_executors, reply_hash
-from gpu_rag.program.packer import pack
+from gpu_rag.program.pack import pack
 from gpu_rag.runtime import RunStats, gather, request_seed, run_rounds
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema
@@ -223,7 +223,7 @@ def test_requests_with_one_system_part_reach_the_engine_together():
     outcomes = run_rounds(pairs, model_executors(llm, ToyEmbedder()), stats=stats)
     assert [r.system for r in llm.requests] == ["You answer."] * 3 + ["You read."] * 3
     assert [o.draft for o in outcomes[::2]] == [f"Question: {i}" for i in (0, 2, 4)], "replies go back to their own"
-    assert stats.verbs["llm"].batch_sizes == {6: 1}
+    assert stats.steps["llm"].batch_sizes == {6: 1}
 
 
 def test_an_engine_that_loses_replies_is_named():

@@ -171,7 +171,7 @@ def test_questions_of_clients_and_methods_share_batches(here):
 
     rows = [got.json() for got in asyncio.run(clients())]
     assert not [row for row in rows if row["status"] == "failed"] and len(rows) == 64
-    verbs = server.live.stats.verbs
+    verbs = server.live.stats.steps
     for verb, n in (("embed", 48), ("rank_by_graph", 16), ("search_dense", 16)):
         assert (verbs[verb].n_calls, verbs[verb].batch_sizes) == (n, {n: 1}), verb
     assert verbs["llm"].n_calls == 64 and verbs["llm"].n_batches < 64

@@ -1,0 +1,5 @@
+"""BM25 retrieval, a baseline."""
+
+from gpu_rag.methods.method import Method
+
+METHODS = (Method("bm25", ("bm25",)),)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpu_rag.program.reader import Support, read
-from gpu_rag.program.verbs import Verbs
+from gpu_rag.program.run import Run
+from gpu_rag.program.search import search_bm25
 from gpu_rag.types import Draft, Question
-
-NEEDS = ("bm25",)
 
 
 @dataclass(frozen=True)
@@ -16,12 +15,12 @@ class Params:
     """No parameter (k1 and b belong to the index)."""
 
 
-async def retrieve(question: Question, verbs: Verbs, params: Params) -> Support:
-    """The verbs.limit passages of highest BM25 score."""
-    found = await verbs.search_bm25(question.text, verbs.limit)
-    return Support(verbs.evidence(found, "shares rare words", "search_bm25"))
+async def retrieve(question: Question, run: Run, params: Params) -> Support:
+    """The run.limit passages of highest BM25 score."""
+    found = await search_bm25(question.text, run.limit)
+    return Support(run.evidence(found, "shares rare words", "search_bm25"))
 
 
-async def program(question: Question, verbs: Verbs, params: Params) -> Draft:
+async def program(question: Question, run: Run, params: Params) -> Draft:
     """Retrieve, then read."""
-    return await read(question.text, await retrieve(question, verbs, params), verbs)
+    return await read(run, question.text, await retrieve(question, run, params))

@@ -1,0 +1,5 @@
+"""BubbleRAG (Pan et al. 2026): small trees that join what a question speaks of, found by growing bubbles."""
+
+from gpu_rag.methods.method import Method
+
+METHODS = (Method("bubblerag", ("passage_vectors", "entity_vectors", "relation_vectors", "mentions")),)

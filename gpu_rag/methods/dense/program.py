@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpu_rag.program.ask import embed
 from gpu_rag.program.reader import Support, read
-from gpu_rag.program.verbs import Verbs
+from gpu_rag.program.run import Run
+from gpu_rag.program.search import search_dense
 from gpu_rag.types import Draft, Question
-
-NEEDS = ("passage_vectors",)
 
 
 @dataclass(frozen=True)
@@ -16,13 +16,13 @@ class Params:
     """No parameter."""
 
 
-async def retrieve(question: Question, verbs: Verbs, params: Params) -> Support:
-    """The verbs.limit nearest passages."""
-    (vector,) = await verbs.embed([question.text])
-    found = await verbs.search_dense(vector, verbs.limit)
-    return Support(verbs.evidence(found, "nearest by vector", "search_dense"))
+async def retrieve(question: Question, run: Run, params: Params) -> Support:
+    """The run.limit nearest passages."""
+    (vector,) = await embed([question.text])
+    found = await search_dense(vector, run.limit)
+    return Support(run.evidence(found, "nearest by vector", "search_dense"))
 
 
-async def program(question: Question, verbs: Verbs, params: Params) -> Draft:
+async def program(question: Question, run: Run, params: Params) -> Draft:
     """Retrieve, then read."""
-    return await read(question.text, await retrieve(question, verbs, params), verbs)
+    return await read(run, question.text, await retrieve(question, run, params))

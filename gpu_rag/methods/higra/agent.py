@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from gpu_rag.methods.higra.context import NEEDS, graph_context
 from gpu_rag.methods.higra.context import Params as RetrieverParams
+from gpu_rag.methods.higra.context import graph_context
 from gpu_rag.methods.higra.dialogue import converse
 from gpu_rag.program.reader import Support
 from gpu_rag.program.verbs import Verbs
 from gpu_rag.settings.ranges import COUNT, check_fields
 from gpu_rag.types import Draft, Question
 
-__all__ = ["NEEDS", "Params", "program", "retrieve"]
+__all__ = ["Params", "program", "retrieve"]
 
 
 @dataclass(frozen=True)

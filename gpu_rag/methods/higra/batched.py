@@ -15,9 +15,8 @@ from gpu_rag.graph.nearest import on_host
 from gpu_rag.index.index import Index
 from gpu_rag.methods.higra.graph import HigraGraph, load_higra_graph
 from gpu_rag.methods.higra.rank import HigraRank, Seeded, higra_ranker
-from gpu_rag.program.nearest import nearest_rows
-from gpu_rag.program.search import Ranking, rankings
-from gpu_rag.runtime.call import RANK_GRAPH, Call, Executor
+from gpu_rag.program.legacy import RANK_GRAPH, Call, Executor
+from gpu_rag.program.search import Ranking, nearest_rows, rankings
 from gpu_rag.settings.ranges import COUNT, RANK_CONSTANT, check_fields
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.text.linking import mentioned_names

@@ -12,16 +12,6 @@ from gpu_rag.settings.ranges import COUNT, NATURAL, check_fields
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Evidence, Path
 
-NEEDS = (
-    "passage_vectors",
-    "bm25",
-    "entities",
-    "higra_graph",
-    "higra_search",
-    "higra_entity_vectors",
-    "higra_relation_vectors",
-)
-
 
 @dataclass(frozen=True)
 class Params:

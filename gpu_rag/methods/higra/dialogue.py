@@ -14,7 +14,7 @@ from gpu_rag.methods.higra.plan import clarified, planned
 from gpu_rag.methods.higra.seeker import first_asks, last_answer, next_action
 from gpu_rag.methods.higra.state import Answered, Ask, Dialogue
 from gpu_rag.program.verbs import Verbs
-from gpu_rag.runtime.call import gather
+from gpu_rag.runtime.gather import gather
 from gpu_rag.types import Draft
 
 

@@ -12,8 +12,6 @@ from gpu_rag.program.verbs import Verbs
 from gpu_rag.settings.ranges import COUNT, RANK_CONSTANT, check_fields
 from gpu_rag.types import Draft, Question
 
-NEEDS = ("passage_vectors", "bm25")
-
 
 @dataclass(frozen=True)
 class Params:

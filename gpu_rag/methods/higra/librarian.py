@@ -86,7 +86,7 @@ async def _by_schema(question: str, verbs: Verbs, context: Context) -> Finding:
 
 
 async def _by_reader(question: str, verbs: Verbs, context: Context) -> Finding:
-    draft = await read(question, Support(context.passages), verbs)
+    draft = await read(verbs, question, Support(context.passages))
     if draft.text is None:
         return Finding(question, (), "the reader found no support", (), context)
     answer = short_answer(draft.text, question)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from gpu_rag.methods.higra.context import NEEDS, Params, graph_context
+from gpu_rag.methods.higra.context import Params, graph_context
 from gpu_rag.methods.higra.librarian import consult
 from gpu_rag.program.reader import Support
 from gpu_rag.program.verbs import Verbs
 from gpu_rag.types import Draft, Question
 
-__all__ = ["NEEDS", "Params", "program", "retrieve"]
+__all__ = ["Params", "program", "retrieve"]
 
 
 async def retrieve(question: Question, verbs: Verbs, params: Params) -> Support:

@@ -71,7 +71,7 @@ async def next_action(dialogue: Dialogue, verbs: Verbs) -> AskLibrarian | Answer
 async def last_answer(dialogue: Dialogue, verbs: Verbs) -> Answered | None:
     """The one forced answer that closes a dialogue; None where the findings do not tell."""
     if not model_decides(verbs):
-        draft = await read(dialogue.question, Support(dialogue.readable()), verbs)
+        draft = await read(verbs, dialogue.question, Support(dialogue.readable()))
         return None if draft.text is None else Answered(draft.text, ())
     prompt = Prompt.read("gpu_rag.methods.higra.prompts", "seeker_final")
     text, _, _ = verbs.pack(

@@ -1,0 +1,9 @@
+"""HybGRAG: retrieval from a semi-structured knowledge base by a router, two modules and a critic."""
+
+from gpu_rag.methods.method import Method
+
+METHODS = (
+    Method(
+        "hybgrag", ("passage_vectors", "kb", "kb_name_vectors", "kb_relation_vectors", "kb_texts", "kb_text_vectors")
+    ),
+)

@@ -28,7 +28,7 @@ from gpu_rag.methods.hybgrag.state import (
 )
 from gpu_rag.program.knowledge_base.reach import TopicNodes
 from gpu_rag.program.verbs import Verbs
-from gpu_rag.runtime.call import gather
+from gpu_rag.runtime.gather import gather
 from gpu_rag.types import Draft, Question
 
 

@@ -21,9 +21,8 @@ from gpu_rag.program.search import Ranking
 from gpu_rag.program.verbs import Verbs
 from gpu_rag.types import Draft, Evidence, Path, Question, RankedNode
 
-__all__ = ["NEEDS", "Params", "program", "retrieve"]
+__all__ = ["Params", "program", "retrieve"]
 
-NEEDS = ("passage_vectors", "kb", "kb_name_vectors", "kb_relation_vectors", "kb_texts", "kb_text_vectors")
 N_PATHS = 5  # ranked nodes whose reasoning paths stand in the answer
 NODE_WORDS = 200  # of a node's text that the reader is shown
 
@@ -114,4 +113,4 @@ async def _read(question: str, outcome: Refined, verbs: Verbs) -> str | None:
         text = " ".join(verbs.node_text(row).split()[:NODE_WORDS])
         lines = (text, *reasoning_paths(outcome.action, outcome.result, place, verbs))
         blocks.append("\n".join((f"[{place + 1}] {kb.node_names[row]}", *lines)))
-    return await read_blocks(question, blocks, verbs) if blocks else None
+    return await read_blocks(verbs, question, blocks) if blocks else None

@@ -20,7 +20,7 @@ from gpu_rag.methods.hybgrag.params import Params
 from gpu_rag.methods.hybgrag.rules import Candidate, candidates, first_action, next_action
 from gpu_rag.methods.hybgrag.state import HYBRID, TEXT, Action, History, Topic
 from gpu_rag.program.knowledge_base.shown import Shown
-from gpu_rag.program.packer import fits
+from gpu_rag.program.pack import fits
 from gpu_rag.program.verbs import Verbs
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema

@@ -35,7 +35,7 @@ from gpu_rag.methods.hybgrag.state import (
 )
 from gpu_rag.program.knowledge_base.link import Linked, masked
 from gpu_rag.program.verbs import Verbs
-from gpu_rag.runtime.call import gather
+from gpu_rag.runtime.gather import gather
 from gpu_rag.text.keywords import keywords
 
 N_CANDIDATES = 12

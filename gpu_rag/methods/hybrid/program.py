@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpu_rag.program.ask import embed
 from gpu_rag.program.reader import Support, read
-from gpu_rag.program.verbs import Verbs
+from gpu_rag.program.run import Run
+from gpu_rag.program.search import search_hybrid
 from gpu_rag.settings.ranges import COUNT, RANK_CONSTANT, check_fields
 from gpu_rag.types import Draft, Question
-
-NEEDS = ("passage_vectors", "bm25")
 
 
 @dataclass(frozen=True)
@@ -23,15 +23,15 @@ class Params:
         check_fields(self, depth=COUNT, constant=RANK_CONSTANT)
 
 
-async def retrieve(question: Question, verbs: Verbs, params: Params) -> Support:
-    """The verbs.limit best of the fused ranking."""
-    (vector,) = await verbs.embed([question.text])
-    found = await verbs.search_hybrid(
-        question.text, vector, verbs.limit, depth=max(params.depth, verbs.limit), constant=params.constant
+async def retrieve(question: Question, run: Run, params: Params) -> Support:
+    """The run.limit best of the fused ranking."""
+    (vector,) = await embed([question.text])
+    found = await search_hybrid(
+        (question.text, vector), run.limit, depth=max(params.depth, run.limit), constant=params.constant
     )
-    return Support(verbs.evidence(found, "high in both the vector and the word ranking", "search_hybrid"))
+    return Support(run.evidence(found, "high in both the vector and the word ranking", "search_hybrid"))
 
 
-async def program(question: Question, verbs: Verbs, params: Params) -> Draft:
+async def program(question: Question, run: Run, params: Params) -> Draft:
     """Retrieve, then read."""
-    return await read(question.text, await retrieve(question, verbs, params), verbs)
+    return await read(run, question.text, await retrieve(question, run, params))

@@ -1,0 +1,9 @@
+"""HydraRAG (Tan et al. 2025): paths through all topics of a question out of graphs, documents and the web."""
+
+from gpu_rag.methods.method import Method
+
+NEEDS = ("passage_vectors", "kb", "kb_name_vectors", "kb_edge_vectors", "kb_web")
+METHODS = (
+    Method("hydrarag", NEEDS),
+    Method("hydrarag-e", NEEDS, program="program_e"),
+)

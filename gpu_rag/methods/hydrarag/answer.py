@@ -147,7 +147,7 @@ async def _read(question: str, chosen: Sequence[Chosen], progress: Progress, ver
     blocks += [
         passage_block(i, e) for i, e in enumerate(evidence_of(chosen, progress, verbs, verbs.reader.passages), 1)
     ]
-    return await read_blocks(question, blocks, verbs)
+    return await read_blocks(verbs, question, blocks)
 
 
 def evidence_of(chosen: Sequence[Chosen], progress: Progress, verbs: Verbs, limit: int) -> tuple[Evidence, ...]:

@@ -41,7 +41,7 @@ from gpu_rag.methods.hydrarag.subgraphs import GraphWanted, QuestionGraph, quest
 from gpu_rag.methods.hydrarag.topics import Match, NameSearch, best_passages
 from gpu_rag.methods.hydrarag.wording import ShownPath, shown_path
 from gpu_rag.program.knowledge_base.loaded import HoldsKb
-from gpu_rag.runtime.call import RANK_GRAPH, RANK_TEXT, Call, Executor
+from gpu_rag.program.legacy import RANK_GRAPH, RANK_TEXT, Call, Executor
 
 TILE = 16  # questions whose graphs are searched at once
 T = TypeVar("T")

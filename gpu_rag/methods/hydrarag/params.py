@@ -8,7 +8,6 @@ from gpu_rag.methods.hydrarag.scores import Pruning
 from gpu_rag.settings.ranges import COSINE, COUNT, NATURAL, SEED, SHARE, Range, check_fields, check_filled
 from gpu_rag.sources.web import is_server
 
-NEEDS = ("passage_vectors", "kb", "kb_name_vectors", "kb_edge_vectors", "kb_web")
 PRUNINGS = ("verified", "relevance")
 PHASES = 3
 MOST_DEPTH = 4

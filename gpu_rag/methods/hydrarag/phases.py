@@ -25,7 +25,7 @@ from gpu_rag.methods.hydrarag.schemas import CHAIN, NAME, PROMPTS, SENTENCE, jso
 from gpu_rag.methods.hydrarag.state import ANSWER, Analysis, Candidate, Chain, Chosen, Mention, Progress, Sources
 from gpu_rag.methods.hydrarag.texts import explore_texts
 from gpu_rag.program.verbs import Verbs
-from gpu_rag.runtime.call import gather
+from gpu_rag.runtime.gather import gather
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema
 

@@ -16,13 +16,13 @@ from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base.load import load_kb
 from gpu_rag.methods.hydrarag.analysis import allowed_sources
 from gpu_rag.methods.hydrarag.answer import evidence_of
-from gpu_rag.methods.hydrarag.params import NEEDS, Params
+from gpu_rag.methods.hydrarag.params import Params
 from gpu_rag.methods.hydrarag.phases import Outcome, explored
 from gpu_rag.methods.hydrarag.wording import ShownPath
 from gpu_rag.program.verbs import Verbs
 from gpu_rag.types import Draft, Evidence, Path, Pool, Question, RankedNode
 
-__all__ = ["NEEDS", "Params", "check", "program", "retrieve"]
+__all__ = ["Params", "check", "program", "retrieve"]
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu_rag.methods.hydrarag.params import NEEDS
 from gpu_rag.methods.hydrarag.params import Params as HydraParams
 from gpu_rag.methods.hydrarag.program import check, program, retrieve
 
-__all__ = ["NEEDS", "Params", "check", "program", "retrieve"]
+__all__ = ["Params", "check", "program", "retrieve"]
 
 
 @dataclass(frozen=True)

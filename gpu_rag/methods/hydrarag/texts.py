@@ -21,7 +21,7 @@ from gpu_rag.methods.hydrarag.state import Analysis, Candidate, Progress, Source
 from gpu_rag.methods.hydrarag.subgraphs import QuestionGraph
 from gpu_rag.methods.hydrarag.wording import ShownPath
 from gpu_rag.program.verbs import Verbs
-from gpu_rag.runtime.call import gather
+from gpu_rag.runtime.gather import gather
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema

@@ -1,0 +1,5 @@
+"""Personalized PageRank over entities and passages, seeded by facts near the question."""
+
+from gpu_rag.methods.method import Method
+
+METHODS = (Method("ppr", ("passage_vectors", "relation_vectors", "bm25", "graph")),)

@@ -1,4 +1,4 @@
-"""The fused verb behind `ppr`: seeding, personalized PageRank and the final ranking, for a batch of questions.
+"""The step behind `ppr`: seeding, personalized PageRank and the final ranking, for a batch of questions.
 
 For a question with text t and unit vector q, over the nodes [entities | passages] of the index graph:
   facts     = the n_facts relations of highest cosine to q
@@ -15,7 +15,7 @@ For a question with text t and unit vector q, over the nodes [entities | passage
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,10 +25,11 @@ from gpu_rag.graph.fuse import minmax_rows
 from gpu_rag.graph.nearest import on_host, topk_rows
 from gpu_rag.graph.pagerank import personalized_pagerank
 from gpu_rag.index.index import Index
-from gpu_rag.program.nearest import nearest_rows
+from gpu_rag.program.kinds import GRAPH
+from gpu_rag.program.search import Ranking, nearest_rows, rankings, stacked
+from gpu_rag.runtime.step import batched
 from gpu_rag.settings.ranges import COUNT, DAMPING, NATURAL, SHARE, TOLERANCE, check_fields
 from gpu_rag.text.linking import mentioned_names
-from gpu_rag.types import TopK
 
 TILE = 64
 _ROWS = 1 << 16  # of f16 vectors that are in f32 at a time
@@ -57,36 +58,33 @@ class GraphRank:
         )  # fmt: skip
 
 
-Asked = tuple[str, np.ndarray]  # a question's text and its unit vector
-Ranker = Callable[[GraphRank, Sequence[Asked]], tuple[TopK, list[list[int]]]]
+Query = tuple[str, np.ndarray]  # a question's text and its unit vector
 
 
-def graph_ranker(index: Index, threads: int) -> Ranker:
-    """rank(params, questions) -> (TopK over passage rows, seed facts of each question)."""
+@dataclass(frozen=True)
+class GraphRanking(Ranking):
+    """A ranking by the graph, with the relation rows that seeded it (best first)."""
 
-    def rank(params: GraphRank, asked: Sequence[Asked]) -> tuple[TopK, list[list[int]]]:
-        tops, facts = [], []
-        for start in range(0, len(asked), TILE):
-            top, seeds = _rank_tile(index, params, asked[start : start + TILE], threads)
-            tops.append(top)
-            facts.extend(seeds)
-        return TopK(torch.cat([t.ids for t in tops]), torch.cat([t.scores for t in tops])), facts
-
-    return rank
+    facts: tuple[int, ...] = ()
 
 
-def _rank_tile(index: Index, params: GraphRank, asked: Sequence[Asked], threads: int) -> tuple[TopK, list[list[int]]]:
-    n, texts = len(asked), [text for text, _ in asked]
-    queries = torch.zeros((TILE, len(asked[0][1])), dtype=torch.float32, device=index.device)
-    queries[:n] = torch.from_numpy(np.stack([vector for _, vector in asked]).astype(np.float32)).to(index.device)
-    cosine = _cosines(queries, index.vectors("passage_vectors"))[:n]  # of one shape, padded: same bits in any batch
-    by_fact, facts = _fact_weights(index, params, queries[:n])
+@batched(GRAPH, tile=TILE)
+def rank_by_graph(index: Index, queries: list[Query], params: GraphRank) -> list[GraphRanking]:
+    """The params.k passages of highest score for each question, see the module."""
+    n, texts = len(queries), [text for text, _ in queries]
+    vectors = torch.zeros((TILE, len(queries[0][1])), dtype=torch.float32, device=index.device)
+    vectors[:n] = stacked([vector for _, vector in queries], index.device)
+    cosine = _cosines(vectors, index.vectors("passage_vectors"))[:n]  # of one shape, padded: same bits in any batch
+    by_fact, facts = _fact_weights(index, params, vectors[:n])
     weights = _mixed(by_fact, _mention_weights(index, texts), params.mention_share)
     prior = _prior(params, weights, cosine, _word_prior(index, params, texts))
-    ranks = personalized_pagerank(index.graph, prior=prior, damping=params.damping, tol=params.tol, threads=threads)
+    ranks = personalized_pagerank(
+        index.graph, prior=prior, damping=params.damping, tol=params.tol, threads=index.threads
+    )
     structural = minmax_rows(ranks[:, index.n_entities :].clamp_min(_FLOOR).log())
     scores = structural + params.fusion * minmax_rows(cosine)
-    return topk_rows(scores, min(params.k, index.n_passages)), facts
+    found = rankings(topk_rows(scores, min(params.k, index.n_passages)))
+    return [GraphRanking(ranking.rows, ranking.scores, tuple(seeds)) for ranking, seeds in zip(found, facts)]
 
 
 def _cosines(queries: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
@@ -146,9 +144,9 @@ def _prior(params: GraphRank, weights: np.ndarray, cosine: torch.Tensor, words: 
     share = np.where(words.sum(1, keepdims=True) > 0, params.word_share, 0.0)
     mass = np.where(weights.sum(1, keepdims=True) > 0, params.entity_mass, 0.0)
 
-    def held(array: np.ndarray) -> torch.Tensor:
+    def on_device(array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array.astype(np.float32)).to(cosine.device)
 
     passages = torch.softmax(params.prior_temperature * cosine, dim=1)
-    mixed = held(1 - share) * passages + held(share * words)
-    return torch.cat([held(mass * weights), held(1 - mass) * mixed], dim=1)
+    mixed = on_device(1 - share) * passages + on_device(share * words)
+    return torch.cat([on_device(mass * weights), on_device(1 - mass) * mixed], dim=1)

@@ -1,19 +1,18 @@
 """Personalized PageRank over entities and passages, seeded by facts near the question; then the shared reader.
 
 The idea of seeding with facts and of passages as nodes is HippoRAG 2's (Gutierrez et al. 2025); the seeding weights,
-the passage prior and the final fusion are our own, see `gpu_rag.methods.ppr.batched`.
+the passage prior and the final fusion are our own, see `batched`.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from gpu_rag.methods.ppr.batched import GraphRank
+from gpu_rag.methods.ppr.batched import GraphRank, rank_by_graph
+from gpu_rag.program.ask import embed
 from gpu_rag.program.reader import Support, read
-from gpu_rag.program.verbs import Verbs
+from gpu_rag.program.run import Run
 from gpu_rag.types import Draft, Evidence, Path, Question
-
-NEEDS = ("passage_vectors", "relation_vectors", "bm25", "graph")
 
 
 @dataclass(frozen=True)
@@ -37,27 +36,27 @@ class Params:
         GraphRank(1, **asdict(self))  # refuses bad values before the run
 
 
-async def retrieve(question: Question, verbs: Verbs, params: Params) -> Support:
-    """The verbs.limit passages of highest fused score, and the seed facts as paths."""
-    (vector,) = await verbs.embed([question.text])
-    ranking = await verbs.rank_by_graph(question.text, vector, GraphRank(verbs.limit, **asdict(params)))
-    evidence = verbs.evidence(ranking, "reached in the graph from facts near the question", "rank_by_graph")
-    paths = seed_paths(verbs, ranking.facts, evidence)
-    verbs.ctx.note("seed_facts", verbs.index.relations.num_rows, tuple(path.text for path in paths))
+async def retrieve(question: Question, run: Run, params: Params) -> Support:
+    """The run.limit passages of highest fused score, and the seed facts as paths."""
+    (vector,) = await embed([question.text])
+    ranking = await rank_by_graph((question.text, vector), GraphRank(run.limit, **asdict(params)))
+    evidence = run.evidence(ranking, "reached in the graph from facts near the question", "rank_by_graph")
+    paths = seed_paths(run, ranking.facts, evidence)
+    run.note("seed_facts", run.index.relations.num_rows, tuple(path.text for path in paths))
     return Support(evidence, paths)
 
 
-def seed_paths(verbs: Verbs, facts: tuple[int, ...], evidence: tuple[Evidence, ...]) -> tuple[Path, ...]:
+def seed_paths(run: Run, facts: tuple[int, ...], evidence: tuple[Evidence, ...]) -> tuple[Path, ...]:
     """Each seed fact as a path of one edge; of the passages that state it, one in the evidence where there is one."""
     shown = {e.passage_id for e in evidence}
     paths = []
     for row in facts:
-        subject, label, object_, passages = verbs.fact(row)
+        subject, label, object_, passages = run.fact(row)
         passage = next((p for p in passages if p in shown), passages[0])
         paths.append(Path(f"{subject} - {label} - {object_}", ((subject, label, object_, passage),), "graph"))
     return tuple(paths)
 
 
-async def program(question: Question, verbs: Verbs, params: Params) -> Draft:
+async def program(question: Question, run: Run, params: Params) -> Draft:
     """Retrieve, then read."""
-    return await read(question.text, await retrieve(question, verbs, params), verbs)
+    return await read(run, question.text, await retrieve(question, run, params))

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from gpu_rag.errors import IndexCorrupt, StorageError
-from gpu_rag.models.embed import Embedder, OnBatch
+from gpu_rag.models.embed.interface import Embedder, OnBatch
 from gpu_rag.models.sqlite_file import SqliteFile, rows_of_keys
 
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from gpu_rag.models.embed import OnBatch
+from gpu_rag.models.embed.interface import OnBatch
 from gpu_rag.models.fingerprint import text_hash
 
 CODE_VERSION = 1

@@ -12,8 +12,8 @@ import torch
 
 from gpu_rag.errors import BadInput, ModelError
 from gpu_rag.models.device import check_device, choose_dtype, room_for, use_threads
-from gpu_rag.models.embed import NO_ROOM, OnBatch
 from gpu_rag.models.embed.batches import distinct, fixed_batches
+from gpu_rag.models.embed.interface import NO_ROOM, OnBatch
 from gpu_rag.models.fingerprint import folder_hash
 from gpu_rag.models.packaged import missing_transformers, quiet_progress
 from gpu_rag.models.packed_linear import pack_linear_layers

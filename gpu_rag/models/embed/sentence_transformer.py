@@ -10,8 +10,8 @@ import numpy as np
 
 from gpu_rag.errors import MissingBackend, ModelError
 from gpu_rag.models.device import check_device, room_for, use_threads
-from gpu_rag.models.embed import NO_ROOM, OnBatch
 from gpu_rag.models.embed.batches import distinct, fixed_batches
+from gpu_rag.models.embed.interface import NO_ROOM, OnBatch
 from gpu_rag.models.fingerprint import folder_hash
 from gpu_rag.models.packaged import quiet_progress
 

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_rag.errors import UsageError
-from gpu_rag.models.llm.interface import LLM, OnReply, estimate_tokens, request_key
-
-__all__ = ["LLM", "OnReply", "estimate_tokens", "load_llm", "request_key"]
+from gpu_rag.models.llm.interface import LLM
 
 SPECS = "smollm2, a model folder, vllm:FOLDER_OR_NAME, http://HOST:PORT/v1#MODEL or replay:FILE.jsonl"
 

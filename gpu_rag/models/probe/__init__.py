@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_rag.errors import RequestFailed, StorageError
-from gpu_rag.models.llm import LLM
+from gpu_rag.models.llm.interface import LLM
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import parse_json
 from gpu_rag.types import Choice, JsonSchema, Malformed, Rank, Reply, Request

@@ -23,8 +23,10 @@ from gpu_rag.program.knowledge_base.schema import KbSchema
 from gpu_rag.program.knowledge_base.search import NearRelations, kb_search, near_names, ranked_relations
 from gpu_rag.program.knowledge_base.shown import Shown, shown_names
 from gpu_rag.program.knowledge_base.walks import Walk, walk_nodes
+from gpu_rag.program.legacy import RANK_GRAPH, RANK_TEXT, Call, Executor
 from gpu_rag.program.search import Ranking, rankings
-from gpu_rag.runtime.call import RANK_GRAPH, RANK_TEXT, Call, Executor, gather
+from gpu_rag.program.steps import embed_texts
+from gpu_rag.runtime.gather import gather
 from gpu_rag.sources.knowledge_base.types import LITERAL
 from gpu_rag.types import Path, RankedNode
 
@@ -98,7 +100,7 @@ class KbVerbs(HoldsKb):
         found: tuple[int, ...] = await Call("kb_named", (), (name, type))
         if found:
             return found
-        vector = await Call("embed", (), (name.replace("_", " "),))
+        vector = await embed_texts((name.replace("_", " "),))
         near: Ranking = await Call("kb_near_names", (1, threshold), (type, vector[0]))
         if not near.rows:
             return ()
@@ -114,7 +116,7 @@ class KbVerbs(HoldsKb):
         here: list[tuple[Mention, tuple[int, ...]]] = await Call("kb_mentioned", (k,), text)
         found = [entity for mention, nodes in here for entity in self._linked(nodes, mention)]
         if phrases:
-            vectors = await Call("embed", (), tuple(phrases))
+            vectors = await embed_texts(tuple(phrases))
             near = await gather(*(Call("kb_near_names", (1, threshold), (None, vector)) for vector in vectors))
             pairs = [pair for one in near for pair in zip(one.rows, one.scores)]
             alike = await gather(*(Call("kb_named", (), (self.kb.node_names[row], None)) for row, _ in pairs))

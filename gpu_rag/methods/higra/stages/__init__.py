@@ -21,7 +21,7 @@ from gpu_rag.methods.higra.stages.mentions import PassageLinks
 from gpu_rag.methods.higra.stages.merge import SemanticMerge
 
 
-def higra_layers() -> list[Layer]:
+def stages() -> list[Layer]:
     """All of them."""
     return [
         ExactMerge(),

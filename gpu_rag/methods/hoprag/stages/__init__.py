@@ -20,7 +20,7 @@ def question_texts(side: str, folder: Path) -> list[str]:
     return texts
 
 
-def hop_layers() -> list[Layer]:
+def stages() -> list[Layer]:
     """A method that reads the hop graph needs the layers `hop_edges` and `hop_vertex_vectors`."""
     return [
         HopVertices(),

@@ -1,0 +1,148 @@
+"""`ask` a language model, and `embed` texts: what a program says to models about one question."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpu_rag.errors import BadInput, UsageError
+from gpu_rag.program.pack import SEPARATOR, fits, overflow, pack
+from gpu_rag.program.run import Run
+from gpu_rag.program.steps import embed_texts, llm
+from gpu_rag.runtime.trace import Slot
+from gpu_rag.text.prompts import Prompt
+from gpu_rag.text.replies import parse_json
+from gpu_rag.types import Choice, JsonSchema, Malformed, Rank, Reply, Request
+
+REPAIR = "\n\nAn earlier reply could not be read: {reason}\nReply again, in exactly the form asked for."
+_REASON_CHARS = 200
+
+
+async def ask(
+    run: Run,
+    prompt: Prompt,
+    fields: Mapping[str, str],
+    *,
+    schema: str | None,
+    max_tokens: int,
+    evidence: Sequence[str] | None = None,
+    slot: str = "evidence",
+    name: str = "ask",
+) -> str | dict[str, Any] | Malformed:
+    """The reply to `prompt`: its text, or the JSON object where `schema` (canonical JSON Schema text) is given.
+
+    evidence: texts, best first, that the packer puts into `{{slot}}` as far as they fit. A reply that is not valid
+    under the schema gets one repair try, then Malformed is returned; each is counted. name: in the trace.
+    Raises ContextOverflow when the prompt does not fit, RequestFailed when the request failed.
+    """
+    if evidence is not None:
+        text, _, _ = packed(run, prompt, fields, slot, evidence, max_tokens=max_tokens)
+    else:
+        text, model = prompt.render(**fields), run.models.language_model
+        if not fits(model, prompt.system, text, max_tokens):
+            n_tokens = model.count_tokens(prompt.system) + model.count_tokens(text)
+            raise overflow(model, prompt, n_tokens, max_tokens)
+    return await ask_text(run, prompt, text, schema=schema, max_tokens=max_tokens, name=name)
+
+
+async def ask_text(
+    run: Run, prompt: Prompt, text: str, *, schema: str | None, max_tokens: int, name: str = "ask"
+) -> str | dict[str, Any] | Malformed:
+    """`ask` with a user text that is rendered already (by `packed`, when a program must know what was shown)."""
+    at = run.ctx.slot
+    if schema is None:
+        reply = await request(run, prompt.system, text, None, max_tokens=max_tokens, slot=at)
+        run.note(name, 0, (), reply)
+        return reply.text
+    first = await request(run, prompt.system, text, JsonSchema(schema), max_tokens=max_tokens, slot=at)
+    value = parse_json(first.text, schema)
+    if not isinstance(value, Malformed):
+        run.note(name, 0, (), first)
+        return value
+    text = repair(run, name, prompt, text, first, value, max_tokens)
+    again = await request(run, prompt.system, text, JsonSchema(schema), max_tokens=max_tokens, slot=at, attempt=1)
+    value = parse_json(again.text, schema)
+    if isinstance(value, Malformed):
+        note_malformed(run, name, again)
+    else:
+        run.note(name, 0, (), again)
+    return value
+
+
+async def embed(texts: Sequence[str]) -> np.ndarray:
+    """f32[n, D], row i the unit vector of texts[i]."""
+    check_texts(texts)
+    return await embed_texts(tuple(texts))
+
+
+def packed(
+    run: Run,
+    prompt: Prompt,
+    fields: Mapping[str, str],
+    slot: str,
+    evidence: Sequence[str],
+    *,
+    max_tokens: int,
+    separator: str = SEPARATOR,
+    ending: str = "",
+) -> tuple[str, int, int]:
+    """THE packer for the model of this run, see `pack`; what was cut is added to the question's costs."""
+    found = pack(
+        prompt,
+        fields,
+        slot,
+        evidence,
+        llm=run.models.language_model,
+        max_tokens=max_tokens,
+        separator=separator,
+        ending=ending,
+    )
+    run.ctx.usage.cut += found[2]
+    return found
+
+
+async def request(
+    run: Run,
+    system: str,
+    text: str,
+    constraint: JsonSchema | Choice | Rank | None,
+    *,
+    max_tokens: int,
+    slot: Slot | None = None,
+    attempt: int = 0,
+) -> Reply:
+    """One model request, without packing, parsing or note. slot: that of the first try, for a repair's seed."""
+    check_texts([system, text])
+    models = run.models
+    _ = models.language_model  # refused here where there is none
+    seed = run.ctx.request_seed(run.ctx.slot if slot is None else slot, attempt)
+    return await llm(Request(system, text, constraint, max_tokens, models.temperature, seed, attempt))
+
+
+def repair(run: Run, name: str, prompt: Prompt, text: str, reply: Reply, malformed: Malformed, max_tokens: int) -> str:
+    """Note a malformed reply; the user text of the next try, with the reason where that still fits."""
+    note_malformed(run, name, reply)
+    reason = f"it was cut off at {reply.n_generated} tokens" if reply.finish_reason == "length" else malformed.reason
+    longer = text + REPAIR.format(reason=reason[:_REASON_CHARS])
+    return longer if fits(run.models.language_model, prompt.system, longer, max_tokens) else text
+
+
+def note_malformed(run: Run, name: str, reply: Reply) -> None:
+    """Count and note a reply that could not be read."""
+    run.ctx.usage.malformed += 1
+    run.note(f"{name}/malformed", 0, (), reply)
+
+
+def check_texts(texts: Sequence[str]) -> None:
+    """Refuse here what a tokenizer would choke on later, with the whole batch."""
+    for text in texts:
+        if not isinstance(text, str):
+            raise UsageError("a model reads text", given=type(text).__name__, expected="str")
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise BadInput(
+                "a text is not valid Unicode", given=ascii(text[:40]), do="remove lone surrogates"
+            ) from error

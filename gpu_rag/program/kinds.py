@@ -1,0 +1,12 @@
+"""The kinds of steps: which service each one is, when it runs, and what a driver gives to it."""
+
+from __future__ import annotations
+
+from gpu_rag.index.index import Index
+from gpu_rag.program.models import Models
+from gpu_rag.runtime.step import RANK_EMBED, RANK_GRAPH, RANK_LLM, RANK_TEXT, Kind
+
+TEXT: Kind[Index] = Kind("index", "text", RANK_TEXT)
+GRAPH: Kind[Index] = Kind("index", "graph", RANK_GRAPH)
+EMBED: Kind[Models] = Kind("models", "embed", RANK_EMBED)
+LLM: Kind[Models] = Kind("models", "llm", RANK_LLM, max_batch=8192)

@@ -1,0 +1,38 @@
+"""One question's run: its context, the index and models it is answered with, and the evidence it notes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpu_rag.index.index import Index
+from gpu_rag.program.models import Models
+from gpu_rag.program.search import Ranking
+from gpu_rag.runtime.trace import Context
+from gpu_rag.settings import ReaderSettings
+from gpu_rag.types import Evidence, Reply
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One question over one index. limit: how many passages `retrieve` is to return."""
+
+    ctx: Context
+    index: Index
+    models: Models
+    reader: ReaderSettings
+    limit: int
+
+    def note(self, name: str, n_candidates: int, chosen: tuple[str, ...] = (), reply: Reply | None = None) -> None:
+        """Note a decision in the trace, with the hash of the reply that it came from."""
+        self.ctx.note(name, n_candidates, chosen, "" if reply is None else reply.hash)
+
+    def evidence(self, ranking: Ranking, why: str, name: str = "search") -> tuple[Evidence, ...]:
+        """The passages of a ranking as evidence, noted in the trace."""
+        found = self.index.evidence(ranking.rows, ranking.scores, why)
+        self.note(name, self.index.n_passages, tuple(f"{e.passage_id} {e.title}" for e in found))
+        return found
+
+    def fact(self, row: int) -> tuple[str, str, str, tuple[str, ...]]:
+        """(subject, label, object, ids of the passages that state it) of a relation row."""
+        passages = self.index.relations["passages"][row].as_py()
+        return (*self.index.relation_text(row), tuple(self.index.passage_ids[p] for p in passages))

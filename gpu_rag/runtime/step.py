@@ -1,0 +1,152 @@
+"""A batched step: one typed function over the queries of many questions, awaited for one query at a time.
+
+    @batched(GRAPH, tile=64)
+    def search(index: Index, queries: list[np.ndarray], k: int = 5) -> list[Ranking]: ...
+
+    ranking = await search(vector, k=10)        # in a program; `search.run(index, vectors, (10,))` without a driver
+
+Everything after the queries is the batch key: calls share a batch only where the step and the key are equal. Defaults
+are applied first, so `search(v)`, `search(v, 5)` and `search(v, k=5)` are one key.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from gpu_rag.errors import GpuRagError, UsageError
+
+R = TypeVar("R")  # the resource
+Q = TypeVar("Q")  # one query
+A = TypeVar("A")  # one answer
+P = ParamSpec("P")  # the batch key
+
+SERVICES = ("text", "graph", "embed", "llm")
+# Cheap kinds run first, so that the dearest meets the largest batch.
+RANK_TEXT, RANK_GRAPH, RANK_EMBED, RANK_LLM = 0, 1, 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[R]):
+    """A kind of step. resource: the name of what the driver hands to it. service: text | graph | embed | llm, where the
+    seconds are booked. rank: batches of a lower rank run first. max_batch: calls a batch, at most."""
+
+    resource: str
+    service: str
+    rank: int
+    max_batch: int = 1024
+
+    def __post_init__(self) -> None:
+        if self.service not in SERVICES:
+            raise UsageError("unknown service of a step", given=self.service, expected=" | ".join(SERVICES))
+
+
+@dataclass(frozen=True, slots=True)
+class Metered(Generic[A]):
+    """An answer together with what it cost in tokens; the program receives `value` alone (raised where it is an error).
+
+    n_prompt, n_cached, n_generated: tokens. malformed: replies that could not be read. llm_calls: model requests made.
+    """
+
+    value: A | GpuRagError
+    n_prompt: int = 0
+    n_cached: int = 0
+    n_generated: int = 0
+    malformed: int = 0
+    reply_hash: str = ""
+    llm_calls: int = 1
+
+
+Answers = Sequence[A | Metered[A] | GpuRagError]
+Function = Callable[Concatenate[R, list[Q], P], Answers[A]]
+
+
+class Step(Generic[R, Q, P, A]):
+    """What `batched` makes of a function; calling it makes a `Call` to await. Equal only to itself."""
+
+    def __init__(
+        self,
+        function: Function[R, Q, P, A],
+        kind: Kind[R],
+        tile: int | None = None,
+        name: str | None = None,
+    ):
+        key = list(inspect.signature(function).parameters.values())[2:]
+        if any(p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in key):
+            raise UsageError("a step takes named parameters only", given=str(inspect.signature(function)))
+        self.function, self.kind, self.tile = function, kind, tile
+        self.name: str = name or function.__name__  # type: ignore[attr-defined]
+        self.__doc__ = function.__doc__
+        self._names = tuple(p.name for p in key)
+        self._values = tuple(p.default for p in key)
+
+    def __repr__(self) -> str:
+        return f"<step {self.name}>"
+
+    def __call__(self, query: Q, *args: P.args, **kwargs: P.kwargs) -> Call[A]:
+        """The call of one query; nothing runs before it is awaited."""
+        key: tuple[Any, ...] = args
+        if kwargs or len(args) != len(self._names):
+            key = self._key(args, kwargs)
+        return Call(self, key, query)
+
+    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        names = self._names[len(args) :]
+        key = (*args, *(kwargs.get(name, value) for name, value in zip(names, self._values[len(args) :])))
+        unknown = [name for name in kwargs if name not in names]
+        if len(args) > len(self._names) or unknown or inspect.Parameter.empty in key:
+            takes = f"{self.name}({', '.join(('query', *self._names))})"
+            raise TypeError(f"{takes} does not take {1 + len(args)} values and {sorted(kwargs)}")
+        return key
+
+    def run(self, resource: R, queries: Sequence[Q], key: tuple[Any, ...] = ()) -> list[A | Metered[A] | GpuRagError]:
+        """The answers of all queries, in their order; the function sees at most `tile` of them at a time.
+
+        Raises GpuRagError where the function gives another number of answers than it was given queries.
+        """
+        size = self.tile or max(len(queries), 1)
+        function: Any = self.function
+        answers: list[A | Metered[A] | GpuRagError] = []
+        for start in range(0, len(queries), size):
+            part = list(queries[start : start + size])
+            found = function(resource, part, *key)
+            if not isinstance(found, (list, tuple)) or len(found) != len(part):
+                given = f"{len(found)} answers" if isinstance(found, (list, tuple)) else type(found).__name__
+                raise GpuRagError(
+                    f"the step {self.name} broke its contract", given=given, expected=f"{len(part)} answers"
+                )
+            answers.extend(found)
+        return answers
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[A]):
+    """One query to a step: `answer = await step(query, ...)`. key: hashable; query: this call's own, any object."""
+
+    step: Step[Any, Any, Any, A]
+    key: tuple[Any, ...]
+    query: Any
+
+    def __await__(self) -> Generator[Call[A], Any, A]:
+        return (yield self)
+
+
+def batched(
+    kind: Kind[R], *, tile: int | None = None, name: str | None = None
+) -> Callable[[Function[R, Q, P, A]], Step[R, Q, P, A]]:
+    """A function `(resource, queries, ...) -> answers` as a `Step`.
+
+    The function gives one item a query, in their order: an answer, a `Metered`, or a GpuRagError VALUE for a query that
+    failed alone. An exception that it raises fails every call of the batch, except ModelError, Cancelled and
+    KeyboardInterrupt, which stop the run. Answers must not depend on which queries share a batch.
+    tile: cuts what the function sees, never the driver's batch. name: in statistics, else that of the function.
+    """
+
+    def made(
+        function: Function[R, Q, P, A],
+    ) -> Step[R, Q, P, A]:
+        return Step(function, kind, tile, name)
+
+    return made
