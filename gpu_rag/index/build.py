@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpu_rag_kernels.dispatch import preferring, recording, spelled
+
 from gpu_rag.errors import IndexCorrupt, UsageError
-from gpu_rag.graph.common.backend import preferring, recording, spelled
 from gpu_rag.index.folder import WriteLock, checksums, storage_errors, sync_tree, write_atomic
 from gpu_rag.index.manifest import Manifest, StageRecord
 from gpu_rag.index.memory import peak_memory_bytes, reset_peak_memory

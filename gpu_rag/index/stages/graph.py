@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from gpu_rag.graph.csr import csr_from_edges
-from gpu_rag.graph.nearest.rows import NearestRows
+from gpu_rag.graph.nearest.index import NearestRows
 from gpu_rag.index import tables
 from gpu_rag.index.build import Sources, Work
 from gpu_rag.settings import Settings

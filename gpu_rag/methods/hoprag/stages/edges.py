@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpu_rag.graph.common.edges import edges_of_matches
 from gpu_rag.graph.nearest.index import nearest_index
 from gpu_rag.index import tables
 from gpu_rag.index.build import Sources, Work
+from gpu_rag.methods.hoprag.edges import edges_of_matches
 from gpu_rag.methods.hoprag.stages.matching import Previous, Side, match_exactly, match_nearly
 from gpu_rag.methods.hoprag.stages.vertices import read_vertices
 from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, MATCHES, read_lists, read_questions
