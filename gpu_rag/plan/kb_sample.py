@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gpu_rag.index.work import NamedSource
-from gpu_rag.sources.json_rows import has_suffix
+from gpu_rag.sources.formats import has_suffix
 from gpu_rag.sources.knowledge_base import skb_files
 from gpu_rag.sources.knowledge_base.stark import NEEDED, TYPES, stark_edges
 from gpu_rag.sources.rows import Limits, RowError

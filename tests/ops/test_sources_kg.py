@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kb_rows import read_edges, read_kg, read_nodes
 
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.sources.knowledge_base import read_edges, read_nodes
-from gpu_rag.sources.knowledge_graph import Triple, read_kg
 from gpu_rag.sources.knowledge_graph.ntriples import Literal, NTriple, parse_ntriple
+from gpu_rag.sources.knowledge_graph.triples import Triple
 from gpu_rag.sources.named import all_sources, named_source
 from gpu_rag.sources.rows import RowError
 from gpu_rag.types import Reject
@@ -147,7 +147,7 @@ def test_ntriples_files_pass_over_comments_and_reject_by_line(tmp_path):
     path = put(tmp_path / "a.nt", '# c\n<urn:a> <urn:p> "x"@de .\nbroken\n\n<urn:a> <urn:p> _:b .\n')
     found, rejects = split(read_kg(path))
     literal = Literal("x", "de")
-    assert found == [Triple("urn:a", "urn:p", literal.id, 2, "", literal), Triple("urn:a", "urn:p", "_:b", 5)]
+    assert found == [Triple("urn:a", "urn:p", literal.id, 2), Triple("urn:a", "urn:p", "_:b", 5)]
     assert [line for line, _ in rejects] == [3]
 
 

@@ -12,15 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from kb_rows import read_edges, read_kg, read_nodes
 
 from gpu_rag.errors import GpuRagError
 from gpu_rag.index.stages.knowledge_base.fuse import global_id
 from gpu_rag.index.stages.knowledge_base.read import read_source
 from gpu_rag.index.work import NamedSource
-from gpu_rag.sources.knowledge_base import read_edges, read_nodes
-from gpu_rag.sources.knowledge_base.blocks import read_edge_blocks
-from gpu_rag.sources.knowledge_graph import HEADERS, read_kg
-from gpu_rag.sources.knowledge_graph.blocks import read_kg_blocks
+from gpu_rag.sources.knowledge_base import read_edge_blocks
+from gpu_rag.sources.knowledge_graph import read_kg_blocks
+from gpu_rag.sources.knowledge_graph.triples import HEADERS
 from gpu_rag.types import Reject
 
 pytestmark = pytest.mark.slow

@@ -15,13 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kb_rows import nodes_of, read_nodes
 
-from gpu_rag.sources.knowledge_base import jsonl as skb_jsonl
-from gpu_rag.sources.knowledge_base import node_blocks as skb_node_blocks
-from gpu_rag.sources.knowledge_base import nodes as skb_nodes
-from gpu_rag.sources.knowledge_base import read_nodes
-from gpu_rag.sources.knowledge_base.node_blocks import read_node_blocks
-from gpu_rag.sources.knowledge_base.nodes import nodes_of
+from gpu_rag.sources.knowledge_base import jsonl, nodes, parquet, read_node_blocks, tsv
 from gpu_rag.sources.knowledge_graph import lines as kg_lines
 from gpu_rag.sources.seen import Seen, repeats
 
@@ -55,12 +51,13 @@ LIMITS: dict[str, int] = {"max_document_chars": 12, "max_line_bytes": 300}
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(skb_jsonl, "_LEAST", 1)
-    monkeypatch.setattr(skb_nodes, "ROWS", 2)
-    monkeypatch.setattr(skb_node_blocks, "_ROWS", 2)
+    monkeypatch.setattr(jsonl, "_LEAST", 1)
+    monkeypatch.setattr(nodes, "ROWS", 2)
+    monkeypatch.setattr(parquet, "_ROWS", 2)
     monkeypatch.setattr("gpu_rag.sources.parquet.BATCH_ROWS", 2)
     real = kg_lines.read_line_blocks
-    monkeypatch.setattr(skb_node_blocks, "read_line_blocks", lambda path, limits: real(path, limits, 64, 3))
+    for format in (jsonl, tsv):
+        monkeypatch.setattr(format, "read_line_blocks", lambda path, limits: real(path, limits, 64, 3))
 
 
 def check(folder: Path, **limits: int) -> list[Any]:
@@ -212,17 +209,15 @@ def test_most_rows_of_a_usual_file_are_not_read_one_by_one(tmp_path: Path, monke
     ]
     folder = put(tmp_path / "b", "nodes.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
     singly: list[Any] = []
-    real = skb_node_blocks._checked
-    monkeypatch.setattr(
-        skb_node_blocks, "_checked", lambda path, row, limits: singly.append(row) or real(path, row, limits)
-    )
+    real = nodes.checked
+    monkeypatch.setattr(nodes, "checked", lambda path, row, limits: singly.append(row) or real(path, row, limits))
     assert len(check(folder)) == 100 and len(singly) < 8
 
 
 def test_a_reader_that_lets_numbers_of_other_keys_pass_is_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(skb_jsonl, "_is_tame", lambda column: True)
+    monkeypatch.setattr(jsonl, "_is_tame", lambda column: True)
     with pytest.raises(AssertionError):
         check(put(tmp_path / "b", "nodes.jsonl", b'{"id": "x"}\n{"id": "a", "x": 99999999999999999999}\n'))
 
@@ -258,7 +253,7 @@ CHILD = """
 import sys
 from pathlib import Path
 from gpu_rag.index.memory import memory_bytes, peak_memory_bytes, reset_peak_memory
-from gpu_rag.sources.knowledge_base.node_blocks import read_node_blocks
+from gpu_rag.sources.knowledge_base import read_node_blocks
 
 assert sum(block.n for block in read_node_blocks(Path(sys.argv[1]))) == 1  # loads what is loaded on first use
 reset_peak_memory()

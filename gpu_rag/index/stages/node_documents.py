@@ -13,8 +13,7 @@ from gpu_rag.index.stages.knowledge_base.columns import replaced
 from gpu_rag.index.stages.rejected import short_name, short_reject, stop_if_strict
 from gpu_rag.index.work import NamedSource, Sources
 from gpu_rag.settings import IndexSettings, Settings
-from gpu_rag.sources.knowledge_base import skb_files
-from gpu_rag.sources.knowledge_base.node_blocks import read_node_blocks
+from gpu_rag.sources.knowledge_base import read_node_blocks, skb_files
 from gpu_rag.sources.knowledge_base.nodes import NodeBlock, may_have_edges, raw_of
 from gpu_rag.sources.knowledge_graph.lines import count_between
 from gpu_rag.sources.rows import shown

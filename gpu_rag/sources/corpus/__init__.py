@@ -11,7 +11,8 @@ from gpu_rag.sources.corpus.folder import DOCUMENT_SUFFIXES, is_document_name, l
 from gpu_rag.sources.corpus.multihop import contexts_of, is_multihop
 from gpu_rag.sources.corpus.parsed import kind_of, require_reader, versions_for
 from gpu_rag.sources.corpus.parser import Parser
-from gpu_rag.sources.json_rows import ARRAY_SUFFIXES, LINES_SUFFIXES, Row, has_suffix, read_rows
+from gpu_rag.sources.formats import ARRAY_SUFFIXES, LINES_SUFFIXES, has_suffix
+from gpu_rag.sources.json_rows import Row, read_rows
 from gpu_rag.sources.parquet import read_parquet
 from gpu_rag.sources.rows import (
     MAX_DOCUMENT_CHARS,

@@ -1,11 +1,20 @@
-"""One line of N-Triples 1.1 (W3C Recommendation of 25 February 2014), read strictly."""
+"""N-Triples 1.1 (W3C Recommendation of 25 February 2014), read strictly: one line, and many at a time."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
-from gpu_rag.sources.rows import MAX_ID_CHARS, RowError, clean_string
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gpu_rag.sources.knowledge_graph.lines import LineBlock, count_between, cut_out
+from gpu_rag.sources.knowledge_graph.triples import Triple, TripleBlock, triples_of_lines
+from gpu_rag.sources.lines import Line
+from gpu_rag.sources.rows import MAX_ID_CHARS, Limits, RowError, clean_string
 
 RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
 STRING = "http://www.w3.org/2001/XMLSchema#string"
@@ -28,6 +37,11 @@ _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)", re.DOTALL)
 _CONTROLS = {"t": "\t", "b": "\b", "n": "\n", "r": "\r", "f": "\f"}
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:")
 _NO_IRI = re.compile('[\x00-\x20<>"{}|^`\\\\]')
+
+
+def read_ntriples(path: Path, limits: Limits) -> Iterator[TripleBlock]:
+    """The statements of a file, in blocks; comments are passed over."""
+    return triples_of_lines(path, limits, _plain_statements, statement_of)
 
 
 @dataclass(frozen=True)
@@ -128,3 +142,70 @@ def _unescaped(raw: str, name: str) -> str:
         return chr(number)
 
     return _ESCAPE.sub(decoded, raw) if "\\" in raw else raw
+
+
+def statement_of(line: Line) -> Triple | None:
+    """The triple of a line of N-Triples, None for a comment. Raises RowError."""
+    found = parse_ntriple(line.text)
+    if found is None:
+        return None
+    tail = found.object.id if isinstance(found.object, Literal) else found.object
+    return Triple(found.subject, found.predicate, tail, line.number)
+
+
+# --- many lines at a time ------------------------------------------------------------------------------
+
+_NO_IRI_BYTES = np.isin(np.arange(256), [*range(0x21), *b'<>"{}|^`\\'])
+# The id of a literal is then the literal as it stands: no escape, language in lower case, no type that is left out.
+_PLAIN_LITERAL = r'^"[^"\\\r\n]*"(?:@[a-z]+(?:-[a-z0-9]+)*|\^\^<https?://[^\x00-\x20<>"{}|^`\\]*>)?$'
+_PLAIN_STRING = f'"^^<{STRING}>'
+
+
+def _plain_statements(block: LineBlock) -> tuple[TripleBlock, np.ndarray]:
+    """(triples of the lines `<http..> <http..> O .`, the other rows), O an IRI of http or a literal without escapes.
+
+    One space between the parts and none behind the full stop; IRIs and literals of at most 1,000 bytes.
+    """
+    raw = np.frombuffer(block.data, np.uint8)
+    spaces = np.flatnonzero(raw == 32)
+    first = np.searchsorted(spaces, block.start)
+    plain = ~block.alone & (np.searchsorted(spaces, block.end) - first >= 3) & (block.end - block.start >= 8)
+    rows = np.flatnonzero(plain)
+    start, end = block.start[rows], block.end[rows] - 2  # without " ."
+    one, two = (spaces[first[rows] + k] if len(rows) else start for k in (0, 1))
+    forbidden = _NO_IRI_BYTES[raw]
+    good = (raw[end] == 32) & (raw[end + 1] == 46) & (two + 1 < end)
+    good &= _are_iris(raw, forbidden, start, one) & _are_iris(raw, forbidden, one + 1, two)
+    quoted = raw[np.minimum(two + 1, len(raw) - 1)] == 34
+    good &= quoted | _are_iris(raw, forbidden, two + 1, end)
+    rows, start, one, two, end, quoted = (values[good] for values in (rows, start, one, two, end, quoted))
+    inner = (~quoted).astype(np.int64)  # brackets stand around an IRI
+    bounds = np.stack([start + 1, one - 1, one + 2, two - 1, two + 1 + inner, end - inner], 1)
+    head, relation, tail = cut_out(block.data, bounds, (0, 2, 4))
+    kept = np.arange(len(rows))
+    if quoted.any():
+        kept = np.flatnonzero(~quoted | _are_literals(tail))
+    found = TripleBlock(head, relation, tail, block.number[rows]).take(kept, [])
+    return found, np.setdiff1d(np.arange(len(block.start)), rows[kept], assume_unique=True)
+
+
+def _are_iris(raw: np.ndarray, forbidden: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """bool[n]: whether `<http...>` or `<https...>` stands there, of at most 1,000 bytes."""
+    found = (end - start > len(b"<https://>")) & (end - start <= MAX_ID_CHARS + 2)
+    start = np.minimum(start, len(raw) - 1)
+    found &= (raw[start] == 60) & (raw[end - 1] == 62)
+    for place, char in enumerate(b"http", 1):
+        found &= raw[np.minimum(start + place, len(raw) - 1)] == char
+    after = np.minimum(start + 5, len(raw) - 1)
+    after = np.where(raw[after] == 115, np.minimum(after + 1, len(raw) - 1), after)
+    found &= raw[after] == 58
+    found &= count_between(forbidden, start + 1, np.maximum(end - 1, start + 1)) == 0
+    return found
+
+
+def _are_literals(tail: pa.LargeStringArray) -> np.ndarray:
+    plain = pc.match_substring_regex(tail, _PLAIN_LITERAL)
+    named = pc.ends_with(tail, _PLAIN_STRING)
+    short = pc.less_equal(pc.binary_length(tail), MAX_ID_CHARS)
+    found: np.ndarray = pc.and_(pc.and_not(plain, named), short).to_numpy(zero_copy_only=False)
+    return found

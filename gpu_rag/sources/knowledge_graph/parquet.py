@@ -1,4 +1,4 @@
-"""Tables of triples, many rows at a time."""
+"""Parquet tables of triples."""
 
 from __future__ import annotations
 
@@ -10,19 +10,32 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpu_rag.sources.knowledge_graph import COLUMNS, HEADERS, Triple, triple_of_row
-from gpu_rag.sources.knowledge_graph.triples import TripleBlock, block_of, joined, may_be_blank
-from gpu_rag.sources.parquet import TableBlock, decoded, read_table_blocks
-from gpu_rag.sources.rows import MAX_ID_CHARS, RowError, shown
+from gpu_rag.sources.knowledge_graph.triples import (
+    HEADERS,
+    MAX_NOTE_CHARS,
+    Triple,
+    TripleBlock,
+    block_of,
+    joined,
+    may_be_blank,
+    triple_of_row,
+)
+from gpu_rag.sources.parquet import Columns, TableBlock, decoded, read_table_blocks
+from gpu_rag.sources.rows import MAX_ID_CHARS, Limits, RowError, shown
 from gpu_rag.types import Reject
 
 _ROWS = 1 << 16
 _BYTES = 16 << 20  # of one block, where its rows are long
-_MOST_NOTE = 300  # characters
+COLUMNS = Columns(
+    ("head", "relation", "tail", "subject", "predicate", "object", "src", "dst", "provenance"),
+    HEADERS,
+    ("head", "tail", "subject", "object", "src", "dst"),
+    "head, relation and tail, or subject, predicate and object",
+)
 
 
-def read_parquet_blocks(path: Path) -> Iterator[TripleBlock]:
-    """The triples of `kg.read_kg` of a Parquet file, as blocks."""
+def read_table(path: Path, limits: Limits) -> Iterator[TripleBlock]:
+    """The triples of a Parquet file, in blocks."""
     for block in read_table_blocks(path, COLUMNS, _ROWS, _BYTES):
         if block.batches:
             yield _block(path, block)
@@ -72,7 +85,7 @@ def _plain_note(column: pa.Array, n: int) -> tuple[pa.LargeStringArray | None, n
     text = _text(column)
     if text is None:
         return pa.array([""] * n, pa.large_string()), np.zeros(n, bool)
-    return text, (np.asarray(pc.binary_length(text)) <= _MOST_NOTE) & ~_odd(text)
+    return text, (np.asarray(pc.binary_length(text)) <= MAX_NOTE_CHARS) & ~_odd(text)
 
 
 def _text(column: pa.Array) -> pa.LargeStringArray | None:

@@ -1,25 +1,65 @@
-"""Blocks of triples: columns of strings, as they are built from rows, from bytes and from tables."""
+"""Triples one by one and in blocks: columns of strings, as they are built from rows, from lines and from tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from gpu_rag.sources.knowledge_graph import Triple
+from gpu_rag.sources.json_rows import Row
+from gpu_rag.sources.knowledge_graph.lines import LineBlock, read_line_blocks
+from gpu_rag.sources.lines import Line
+from gpu_rag.sources.rows import Limits, RowError, id_text, optional_string, shown
 from gpu_rag.types import Reject
 
+HEADERS = (("head", "relation", "tail"), ("subject", "predicate", "object"), ("src", "relation", "dst"))
+MAX_NOTE_CHARS = 300
 _ROWS = 1 << 16  # of a block that is read row by row
 # What white space of Unicode may begin with; U+3000 is looked at apart.
 _SPACES = np.isin(np.arange(256), [*range(0x21), 0xC2, 0xE1, 0xE2])
+Plain = Callable[[LineBlock], tuple["TripleBlock", np.ndarray]]  # what is plain, and the rows that are not
+Single = Callable[[Line], "Triple | None"]  # raises RowError
+
+
+@dataclass(frozen=True)
+class Triple:
+    """head - relation -> tail, by ids as written: a name, an IRI without its brackets, or `_:label` of a blank node.
+
+    A tail that is a value stands in its N-Triples form. note: the provenance that the row itself gives. line: of a text
+    file the line, of a table the row; both from 1.
+    """
+
+    head: str
+    relation: str
+    tail: str
+    line: int
+    note: str = ""
+
+
+def part_of(value: object, name: str) -> str:
+    """A part of a triple as text. Raises RowError unless it is an id with something in it."""
+    text = id_text(value, name)
+    if text.isspace():
+        raise RowError(f"{name} is empty")
+    return text
+
+
+def triple_of_row(row: Row) -> Triple:
+    """The triple of an object {head, relation, tail}, or of one with the other names of `HEADERS`. Raises RowError."""
+    value: dict[str, Any] = row.value
+    names = max(HEADERS, key=lambda names: len(value.keys() & set(names)))  # ties to the first
+    head, relation, tail = (part_of(value.get(name), name) for name in names)
+    return Triple(head, relation, tail, row.line, optional_string(value, "provenance")[:MAX_NOTE_CHARS])
 
 
 @dataclass(frozen=True)
 class TripleBlock:
-    """n triples of one file, by ascending line. head, relation, tail: as in `kg.Triple`, large_string[n]; line: i64[n];
+    """n triples of one file, by ascending line. head, relation, tail: as in `Triple`, large_string[n]; line: i64[n];
     note: large_string[n], or None where no row has one. rejects: between them, ascending."""
 
     head: pa.LargeStringArray
@@ -104,3 +144,31 @@ def may_be_blank(raw: np.ndarray, start: np.ndarray) -> np.ndarray:
     first, second = raw[start], raw[np.minimum(start + 1, len(raw) - 1)]
     found: np.ndarray = _SPACES[first] | ((first == 0xE3) & (second == 0x80))
     return found
+
+
+def triples_of_lines(path: Path, limits: Limits, plain: Plain, single: Single) -> Iterator[TripleBlock]:
+    """The triples of a file of lines: plain lines by array operations, all others one by one."""
+    for block in read_line_blocks(path, limits):
+        if isinstance(block, Reject):
+            yield block_of([], [block])
+            continue
+        found, others = plain(block)
+        triples, rejects = _one_by_one(block, others, single)
+        rejects = sorted(block.rejects + rejects, key=lambda reject: reject.line)
+        yield joined(found, block_of(triples, rejects))
+
+
+def _one_by_one(block: LineBlock, rows: np.ndarray, single: Single) -> tuple[list[Triple], list[Reject]]:
+    triples: list[Triple] = []
+    rejects: list[Reject] = []
+    for row in rows.tolist():
+        line = block.line(row)
+        if isinstance(line, Reject):
+            rejects.append(line)
+            continue
+        try:
+            if (triple := single(line)) is not None:
+                triples.append(triple)
+        except RowError as error:
+            rejects.append(Reject(shown(block.path), line.number, str(error)))
+    return triples, rejects

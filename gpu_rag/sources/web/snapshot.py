@@ -11,7 +11,8 @@ from gpu_rag.errors import BadInput, RequestFailed
 from gpu_rag.sources.corpus import read_corpus
 from gpu_rag.sources.corpus.folder import list_files
 from gpu_rag.sources.corpus.parser import Parser
-from gpu_rag.sources.json_rows import LINES_SUFFIXES, has_suffix, read_rows
+from gpu_rag.sources.formats import LINES_SUFFIXES, has_suffix
+from gpu_rag.sources.json_rows import read_rows
 from gpu_rag.sources.parquet import Columns, read_parquet
 from gpu_rag.sources.rows import Limits, RowError, document_text, optional_string, shown
 from gpu_rag.sources.web import WebPage, WebResult

@@ -25,13 +25,10 @@ from gpu_rag.index.stages.knowledge_base.columns import (
 from gpu_rag.index.stages.knowledge_base.rdf import RdfStatements
 from gpu_rag.index.stages.rejected import short_name
 from gpu_rag.index.work import NamedSource
-from gpu_rag.sources.json_rows import has_suffix
-from gpu_rag.sources.knowledge_base import skb_files
-from gpu_rag.sources.knowledge_base.blocks import read_edge_blocks
-from gpu_rag.sources.knowledge_base.node_blocks import read_node_blocks
+from gpu_rag.sources.formats import NT_SUFFIXES, has_suffix
+from gpu_rag.sources.knowledge_base import read_edge_blocks, read_node_blocks, skb_files
 from gpu_rag.sources.knowledge_base.types import UNTYPED
-from gpu_rag.sources.knowledge_graph import NT_SUFFIXES
-from gpu_rag.sources.knowledge_graph.blocks import read_kg_blocks
+from gpu_rag.sources.knowledge_graph import read_kg_blocks
 from gpu_rag.sources.knowledge_graph.triples import TripleBlock, together
 from gpu_rag.sources.rows import shown
 from gpu_rag.types import Reject
