@@ -16,8 +16,8 @@ from gpu_rag.graph.pagerank import PageRankGraph, prepare
 from gpu_rag.index import tables
 from gpu_rag.index.finished import stage_folder
 from gpu_rag.index.manifest import Manifest
-from gpu_rag.index.places import place_of
 from gpu_rag.text.bm25 import Bm25
+from gpu_rag.text.pages import page_of
 from gpu_rag.types import CSR, Evidence
 
 T = TypeVar("T")
@@ -195,7 +195,7 @@ class Index:
         )
 
     def places(self, rows: Sequence[int]) -> list[tuple[str, str]]:
-        """(file, place in it) of each passage, such as ("report.pdf", "pages 3-4"); see `index.places`."""
+        """(file, place in it) of each passage, such as ("report.pdf", "pages 3-4"); see `place_of`."""
         return self._places(rows, self._taken(rows))
 
     def _taken(self, rows: Sequence[int]) -> list[dict[str, Any]]:
@@ -224,3 +224,21 @@ class Index:
             for name, n in record.counts.items():
                 merged[name] = merged.get(name, 0) + n
         return merged
+
+
+def place_of(file: str, row: int, pages: Sequence[int], line: int, start: int, text: str) -> str:
+    """ "page 3", "pages 3-4", "line 12", "lines 12-14" or "row 5"; "" where the source has nothing of the kind.
+
+    row: the document's line or row in a file of many, 0 for a whole file. pages: where its pages begin, empty without
+    pages. line: the passage's first line in a text file, 0 in other sources. start, text: of the passage.
+    A row of JSON Lines is a line of its file; rows of Parquet and of JSON arrays are counted from 1.
+    """
+    if pages:
+        return _span("page", page_of(pages, start), page_of(pages, start + max(len(text) - 1, 0)))
+    if row:
+        return f"{'line' if file.lower().endswith(('.jsonl', '.jsonl.gz')) else 'row'} {row}"
+    return _span("line", line, line + text.count("\n")) if line else ""
+
+
+def _span(unit: str, first: int, last: int) -> str:
+    return f"{unit} {first}" if first == last else f"{unit}s {first}-{last}"

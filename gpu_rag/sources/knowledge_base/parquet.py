@@ -26,25 +26,15 @@ _BYTES = 4 << 20  # of one block
 
 def read_table_nodes(path: Path, limits: Limits) -> Iterator[NodeBlock]:
     """The nodes of a Parquet file, in blocks."""
-    for block in read_table_blocks(path, COLUMNS, _ROWS, _BYTES, _check_lists):
+    for block in read_table_blocks(path, COLUMNS, _ROWS, _BYTES):
         if block.batches:
             yield _rows(path, block, limits)
         if block.problem is not None:
             yield node_block([], [block.problem])
 
 
-def _check_lists(batch: pa.RecordBatch) -> None:
-    """Raises UnicodeDecodeError for aliases that are not UTF-8, as reading their rows one by one does."""
-    if "aliases" in batch.schema.names and not pa.types.is_null(batch.column("aliases").type):
-        try:
-            values = batch.column("aliases").flatten()
-            values.cast(pa.large_binary()).cast(pa.large_string())
-        except pa.ArrowInvalid:
-            values.to_pylist()
-
-
 def _rows(path: Path, block: TableBlock, limits: Limits) -> NodeBlock:
-    held, before = block.held(), block.before
+    held, before = block.by_name(), block.before
     line = before + 1 + np.arange(block.n_rows)
     texts = {name: _utf8(column) for name, column in held.items()}
     if any(column is None for column in texts.values()):

@@ -44,7 +44,7 @@ def read_table(path: Path, limits: Limits) -> Iterator[TripleBlock]:
 
 
 def _block(path: Path, block: TableBlock) -> TripleBlock:
-    held, n, before = block.held(), block.n_rows, block.before
+    held, n, before = block.by_name(), block.n_rows, block.before
     ends = max(HEADERS, key=lambda names: len(held.keys() & set(names)))  # ties to the first
     (head, is_head), (relation, is_relation), (tail, is_tail) = (_plain(held.get(name), n) for name in ends)
     good = is_head & is_relation & is_tail
