@@ -1,4 +1,4 @@
-"""An index in memory: tables read when first asked for, vectors and graph on the device."""
+"""An index in memory: tables read on first use, vectors and graph on the device."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 class Index:
     """A finished index folder, opened for reading. Never writes into the folder.
 
-    device: where vectors and graphs are, "cpu", "cuda" or "cuda:N". It may be set: what is held elsewhere is let go.
+    device: where vectors and graphs are, "cpu", "cuda" or "cuda:N". It may be set: copies elsewhere are dropped.
     """
 
     def __init__(self, path: Path, manifest: Manifest, device: str):
@@ -40,14 +40,14 @@ class Index:
 
     @property
     def device(self) -> str:
-        """Where vectors and graphs are."""
+        """The device of vectors and graphs."""
         return self._device
 
     @device.setter
     def device(self, device: str) -> None:
         if device != self._device:
-            for held in ("_vectors", "_parts", "graph"):  # read anew when next asked for
-                self.__dict__.pop(held, None)
+            for name in ("_vectors", "_parts", "graph"):  # read anew on next use
+                self.__dict__.pop(name, None)
         self._device = device
 
     def check_embedder(self, name: str, content_hash: str) -> None:
@@ -63,7 +63,7 @@ class Index:
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """Names of the layers that are built."""
+        """Names of the stages that are built."""
         return tuple(self.manifest.stages)
 
     def folder(self, stage: str) -> Path:
@@ -146,20 +146,20 @@ class Index:
         """The BM25 index over the passages."""
         return Bm25.load(self.folder("bm25"))
 
-    def vectors(self, layer: str) -> torch.Tensor:
-        """Unit vectors of a layer: f32[n, D] on CPU, where half-precision products are slow; f16 on a GPU."""
-        if layer not in self._vectors:
-            arrays = tables.read_arrays(self.folder(layer) / "vectors.safetensors")
-            held = torch.from_numpy(arrays["vectors"])
-            self._vectors[layer] = held.float() if self.device == "cpu" else held.to(self.device)
-        return self._vectors[layer]
+    def vectors(self, stage: str) -> torch.Tensor:
+        """Unit vectors of a stage: f32[n, D] on CPU, where half-precision products are slow; f16 on a GPU."""
+        if stage not in self._vectors:
+            arrays = tables.read_arrays(self.folder(stage) / "vectors.safetensors")
+            vectors = torch.from_numpy(arrays["vectors"])
+            self._vectors[stage] = vectors.float() if self.device == "cpu" else vectors.to(self.device)
+        return self._vectors[stage]
 
     @cached_property
     def _vectors(self) -> dict[str, torch.Tensor]:
         return {}
 
     def loaded(self, part: str, load: Callable[[Index], T]) -> T:
-        """load(self), once for each name `part`: what one method's layers hold, in the form its verbs read."""
+        """load(self), once for each name `part`: what a method's stages wrote, as its steps read it."""
         if part not in self._parts:
             self._parts[part] = load(self)
         found: T = self._parts[part]
@@ -173,8 +173,8 @@ class Index:
     def graph(self) -> PageRankGraph:
         """The adjacency over [entities | passages], prepared for PageRank."""
         arrays = tables.read_arrays(self.folder("graph") / "graph.safetensors")
-        held = {name: torch.from_numpy(array).to(self.device) for name, array in arrays.items()}
-        return prepare(CSR(held["indptr"], held["indices"], held["weight"]))
+        indptr, indices, weight = (torch.from_numpy(arrays[k]).to(self.device) for k in ("indptr", "indices", "weight"))
+        return prepare(CSR(indptr, indices, weight))
 
     @property
     def n_entities(self) -> int:
@@ -204,7 +204,7 @@ class Index:
         return found
 
     def _places(self, rows: Sequence[int], part: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
-        """Of passages whose table rows are `part`."""
+        """(file, place) of passages whose table rows are `part`."""
         of = pa.array([self.document_rows[row["doc_id"]] for row in part], pa.int64())
         return [
             (doc["file"], place_of(doc["file"], doc["line"], doc["pages"], int(line), row["start"], row["text"]))

@@ -41,7 +41,7 @@ _VERBATIM = _set("pre listing xmp plaintext")
 _SOFT_HYPHEN = "\xad"
 
 
-def read_html(raw: bytes, limits: Limits) -> Parsed:
+def read_html(data: bytes, limits: Limits) -> Parsed:
     """The title and the main text of a page; see the table above for what is left out.
 
     title: the title element, else the first h1, else "". Text: references decoded, runs of white space one space
@@ -51,7 +51,7 @@ def read_html(raw: bytes, limits: Limits) -> Parsed:
     """
     from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser, SelectolaxError
 
-    markup = decode_html(raw)
+    markup = decode_html(data)
     if "\x00" in markup:
         raise RowError("the file holds a NUL character")
     # Without events: they serve pages that change while they are shown. Scripting: noscript is then one piece of text.
@@ -81,7 +81,7 @@ def _title(tree: LexborHTMLParser, limits: Limits) -> str:
 
 
 class _Open(NamedTuple):
-    """What an open element says about the text in it."""
+    """An open element, as it bears on the text in it."""
 
     tag: str = ""
     is_main: bool = False
@@ -209,14 +209,14 @@ _CODECS = {
 _LABELS = {"latin9": "iso-8859-15"}  # written in pages, but not in the Standard
 
 
-def decode_html(raw: bytes) -> str:
+def decode_html(data: bytes) -> str:
     """The text of an HTML file: by its byte order mark, else by the charset of its meta tag (or XML declaration) within
     the first 1,024 bytes, else as UTF-8; a charset that is not known counts as none.
 
     Raises RowError naming the charset and the first bad byte: nothing is replaced.
     """
-    codec, mark = _codec(raw)
-    body = raw[len(mark) :]
+    codec, mark = _codec(data)
+    body = data[len(mark) :]
     try:
         return body.decode(codec)
     except UnicodeDecodeError as error:
@@ -224,14 +224,14 @@ def decode_html(raw: bytes) -> str:
         raise RowError(f"not {codec.upper()}, the charset of the file: {bad}") from error
 
 
-def _codec(raw: bytes) -> tuple[str, bytes]:
+def _codec(data: bytes) -> tuple[str, bytes]:
     """(Python's name of the charset, the byte order mark that the file begins with)."""
     import webencodings
 
     for mark, codec in _MARKS:
-        if raw.startswith(mark):
+        if data.startswith(mark):
             return codec, mark
-    head = _COMMENT.sub(b"", raw[:_LOOKED_AT])
+    head = _COMMENT.sub(b"", data[:_LOOKED_AT])
     for declaration in (_META, _XML):
         if match := declaration.search(head):
             label = match[1].strip().lower().decode("ascii", "replace")

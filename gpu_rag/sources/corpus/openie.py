@@ -22,7 +22,7 @@ _Triple = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class OpenIERow:
-    """What was extracted from the passage `id`: names, and (subject, relation, object) triples, as written."""
+    """The extraction of the passage `id`: names, and (subject, relation, object) triples, as written."""
 
     id: str
     entities: tuple[str, ...]

@@ -83,12 +83,12 @@ def _contents(path: Path, limits: Limits) -> bytes:
         if found.st_size > limits.max_file_bytes:
             raise RowError(f"the file has {found.st_size} bytes, more than max_file_bytes = {limits.max_file_bytes}")
         with path.open("rb") as stream:
-            raw = stream.read(limits.max_file_bytes + 1)
+            data = stream.read(limits.max_file_bytes + 1)
     except OSError as error:
         raise RowError(f"the file cannot be read: {error.strerror}") from error
-    if not raw:
+    if not data:
         raise RowError("the file is empty")
-    return raw
+    return data
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ ACCEPTED = (
 
 @dataclass(frozen=True)
 class SkbFiles:
-    """What a folder is read from: files of nodes and of edges, or a folder in STaRK's layout."""
+    """The files of a knowledge base: files of nodes and of edges, or a folder in STaRK's layout."""
 
     nodes: Path
     edges: Path
@@ -89,7 +89,7 @@ def read_node_blocks(
 
 
 def _unique(path: Path, blocks: Iterator[NodeBlock]) -> Iterator[NodeBlock]:
-    """Of nodes with one id the first."""
+    """The first of the nodes with one id."""
     seen = Seen()
     for block in blocks:
         before = seen.numbers(block.ids)  # lines of the first

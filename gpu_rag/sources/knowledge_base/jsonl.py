@@ -94,11 +94,11 @@ class NodeLines:
 
 
 def _may_be_read(block: LineBlock) -> np.ndarray:
-    raw = np.frombuffer(block.data, np.uint8)
+    octets = np.frombuffer(block.data, np.uint8)
     if not len(block.start):
         return np.zeros(0, bool)
-    good = ~block.alone & (raw[block.start] == ord("{")) & (raw[block.end - 1] == ord("}"))
-    brackets = count_between((raw == ord("{")) | (raw == ord("[")), block.start, block.end)
+    good = ~block.alone & (octets[block.start] == ord("{")) & (octets[block.end - 1] == ord("}"))
+    brackets = count_between((octets == ord("{")) | (octets == ord("[")), block.start, block.end)
     good &= brackets <= MAX_DEPTH
     halves = [match.start() for match in _SURROGATE.finditer(block.data)]
     good[np.searchsorted(block.start, halves, side="right") - 1] = False

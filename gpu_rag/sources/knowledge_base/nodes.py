@@ -78,9 +78,9 @@ def node_block(nodes: Sequence[SkbNode], rejects: list[Reject]) -> NodeBlock:
 def node_blocks(rows: Iterable[SkbNode | Reject]) -> Iterator[NodeBlock]:
     """Rows that are read one by one, as blocks."""
     rows = iter(rows)
-    while held := list(islice(rows, ROWS)):
-        nodes = [row for row in held if isinstance(row, SkbNode)]
-        yield node_block(nodes, [row for row in held if isinstance(row, Reject)])
+    while columns := list(islice(rows, ROWS)):
+        nodes = [row for row in columns if isinstance(row, SkbNode)]
+        yield node_block(nodes, [row for row in columns if isinstance(row, Reject)])
 
 
 def joined(left: NodeBlock, right: NodeBlock) -> NodeBlock:
@@ -93,20 +93,20 @@ def joined(left: NodeBlock, right: NodeBlock) -> NodeBlock:
     return both.take(np.argsort(both.line, kind="stable"), rejects)
 
 
-def plain_nodes(held: Mapping[str, pa.Array], line: np.ndarray, limits: Limits) -> tuple[NodeBlock, np.ndarray]:
+def plain_nodes(columns: Mapping[str, pa.Array], line: np.ndarray, limits: Limits) -> tuple[NodeBlock, np.ndarray]:
     """(the nodes of rows in the usual form, the rows that must be read one by one).
 
-    held: columns of a table by name, strings or large_strings of valid UTF-8, of "id" integers too, of "aliases" lists
+    columns: of a table by name, strings or large_strings of valid UTF-8, of "id" integers too, of "aliases" lists
     of strings; what is missing is null. Rows that a rule of `node_of` might change or reject are not usual.
     """
     n = len(line)
-    id = _text(held.get("id"), n)
+    id = _text(columns.get("id"), n)
     good = _is_plain(id) & (np.asarray(pc.binary_length(id)) > 0)
-    name, type = (_text(held.get(key), n) for key in ("name", "type"))
+    name, type = (_text(columns.get(key), n) for key in ("name", "type"))
     for column in (name, type):
         good &= _is_plain(column)
-    text, is_text = _texts(held.get("text"), n, limits)
-    aliases, are_plain = _aliases(held.get("aliases"), n)
+    text, is_text = _texts(columns.get("text"), n, limits)
+    aliases, are_plain = _aliases(columns.get("aliases"), n)
     good &= is_text & are_plain
     names = pc.if_else(pc.equal(name, ""), id, name)
     types = pc.if_else(pc.equal(type, ""), UNTYPED, type)
@@ -122,7 +122,7 @@ def _text(column: pa.Array | None, n: int) -> pa.LargeStringArray:
     return column.cast(pa.large_string()).fill_null("")
 
 
-def raw_of(text: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
+def octets_of(text: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
     """(bytes, i64[n + 1]: where each text begins in them, and where the last ends)."""
     _, offsets, data = text.buffers()
     if not len(text):
@@ -142,18 +142,18 @@ def _is_plain(text: pa.LargeStringArray) -> np.ndarray:
 
 def may_have_edges(text: pa.LargeStringArray) -> np.ndarray:
     """bool[n]: whether white space or a byte order mark may stand at an end; False for an empty text."""
-    raw, bounds = raw_of(text)
-    if not len(raw):
+    octets, bounds = octets_of(text)
+    if not len(octets):
         return np.zeros(len(text), bool)
-    first = np.minimum(bounds[:-1], len(raw) - 1)
-    edges = may_be_blank(raw, first) | (raw[first] == 0xEF) | _ENDS[raw[np.maximum(bounds[1:] - 1, 0)]]
+    first = np.minimum(bounds[:-1], len(octets) - 1)
+    edges = may_be_blank(octets, first) | (octets[first] == 0xEF) | _ENDS[octets[np.maximum(bounds[1:] - 1, 0)]]
     found: np.ndarray = edges & (bounds[1:] > bounds[:-1])
     return found
 
 
 def _has_nul(text: pa.LargeStringArray) -> np.ndarray:
-    raw, bounds = raw_of(text)
-    part = raw[bounds[0] : bounds[-1]]
+    octets, bounds = octets_of(text)
+    part = octets[bounds[0] : bounds[-1]]
     if part.all():
         return np.zeros(len(text), bool)
     return np.asarray(pc.match_substring(text, "\x00"))
@@ -163,12 +163,12 @@ def _texts(column: pa.Array | None, n: int, limits: Limits) -> tuple[pa.LargeStr
     """(texts, "" for those of white space alone; bool[n]: whether they are plain)."""
     text = _text(column, n)
     good = (np.asarray(pc.binary_length(text)) <= limits.max_document_chars) & ~_has_nul(text)
-    raw, bounds = raw_of(text)
-    if not len(raw):
+    octets, bounds = octets_of(text)
+    if not len(octets):
         return text, good
-    first = np.minimum(bounds[:-1], len(raw) - 1)
-    good &= raw[first] != 0xEF  # a byte order mark, or what begins like one
-    looked_at = np.flatnonzero((bounds[1:] > bounds[:-1]) & may_be_blank(raw, first))
+    first = np.minimum(bounds[:-1], len(octets) - 1)
+    good &= octets[first] != 0xEF  # a byte order mark, or what begins like one
+    looked_at = np.flatnonzero((bounds[1:] > bounds[:-1]) & may_be_blank(octets, first))
     blank = [said.isspace() for said in text.take(pa.array(looked_at)).to_pylist()]
     if any(blank):
         mask = np.zeros(n, bool)
@@ -204,9 +204,9 @@ def node_of(row: Row, limits: Limits) -> SkbNode:
     text = "" if value.get("text") is None else clean_string(value["text"], "text")
     if text.strip():
         text = document_text(text, limits)
-    for key, held in (("name", name), ("type", type)):
-        if held:
-            id_text(held, key)  # as long as an id at most
+    for key, columns in (("name", name), ("type", type)):
+        if columns:
+            id_text(columns, key)  # as long as an id at most
     aliases = tuple(id_text(alias, "an alias") for alias in string_list(value.get("aliases"), "aliases"))
     return SkbNode(id, name or id.strip(), type or UNTYPED, text if text.strip() else "", aliases, row.line)
 

@@ -34,14 +34,14 @@ def read_table_nodes(path: Path, limits: Limits) -> Iterator[NodeBlock]:
 
 
 def _rows(path: Path, block: TableBlock, limits: Limits) -> NodeBlock:
-    held, before = block.by_name(), block.before
+    columns, before = block.by_name(), block.before
     line = before + 1 + np.arange(block.n_rows)
-    texts = {name: _utf8(column) for name, column in held.items()}
+    texts = {name: _utf8(column) for name, column in columns.items()}
     if any(column is None for column in texts.values()):
         found, others = node_block([], []), np.arange(len(line))
     else:
         found, others = plain_nodes(texts, line, limits)
-    return joined(found, sorted_out(_taken(path, held, others, before, limits), []))
+    return joined(found, sorted_out(_taken(path, columns, others, before, limits), []))
 
 
 def _utf8(column: pa.Array) -> pa.Array | None:
@@ -55,11 +55,11 @@ def _utf8(column: pa.Array) -> pa.Array | None:
 
 
 def _taken(
-    path: Path, held: dict[str, pa.Array], rows: np.ndarray, before: int, limits: Limits
+    path: Path, columns: dict[str, pa.Array], rows: np.ndarray, before: int, limits: Limits
 ) -> Iterator[SkbNode | Reject]:
     """Some rows of a table, one by one."""
     at = pa.array(rows)
-    values: list[list[Any]] = [column.take(at).to_pylist() for column in held.values()]
+    values: list[list[Any]] = [column.take(at).to_pylist() for column in columns.values()]
     for row, *given in zip(rows.tolist(), *values):
-        found = decoded(path, before + row + 1, dict(zip(held, given)))
+        found = decoded(path, before + row + 1, dict(zip(columns, given)))
         yield checked(path, found, limits) if isinstance(found, Row) else found

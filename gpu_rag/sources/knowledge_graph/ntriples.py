@@ -114,8 +114,8 @@ def _node(found: re.Match[str], name: str) -> str:
     return _short(f"_:{found[2]}", name)
 
 
-def _iri(raw: str, name: str) -> str:
-    iri = clean_string(_unescaped(raw, f"the {name}"), f"the {name}")
+def _iri(written: str, name: str) -> str:
+    iri = clean_string(_unescaped(written, f"the {name}"), f"the {name}")
     if not _ABSOLUTE.match(iri):
         raise RowError(f"the {name} is no absolute IRI: {iri[:80]!r}")
     if _NO_IRI.search(iri):
@@ -129,8 +129,8 @@ def _short(id: str, name: str) -> str:
     return id
 
 
-def _unescaped(raw: str, name: str) -> str:
-    """`raw` with its escapes decoded. Raises RowError for one that is no character."""
+def _unescaped(written: str, name: str) -> str:
+    """`written` with its escapes decoded. Raises RowError for one that is no character."""
 
     def decoded(found: re.Match[str]) -> str:
         code = found[1]
@@ -141,7 +141,7 @@ def _unescaped(raw: str, name: str) -> str:
             raise RowError(f"{name} has the escape \\{code}, which is no character")
         return chr(number)
 
-    return _ESCAPE.sub(decoded, raw) if "\\" in raw else raw
+    return _ESCAPE.sub(decoded, written) if "\\" in written else written
 
 
 def statement_of(line: Line) -> Triple | None:
@@ -166,39 +166,39 @@ def _plain_statements(block: LineBlock) -> tuple[TripleBlock, np.ndarray]:
 
     One space between the parts and none behind the full stop; IRIs and literals of at most 1,000 bytes.
     """
-    raw = np.frombuffer(block.data, np.uint8)
-    spaces = np.flatnonzero(raw == 32)
+    octets = np.frombuffer(block.data, np.uint8)
+    spaces = np.flatnonzero(octets == 32)
     first = np.searchsorted(spaces, block.start)
     plain = ~block.alone & (np.searchsorted(spaces, block.end) - first >= 3) & (block.end - block.start >= 8)
     rows = np.flatnonzero(plain)
     start, end = block.start[rows], block.end[rows] - 2  # without " ."
     one, two = (spaces[first[rows] + k] if len(rows) else start for k in (0, 1))
-    forbidden = _NO_IRI_BYTES[raw]
-    good = (raw[end] == 32) & (raw[end + 1] == 46) & (two + 1 < end)
-    good &= _are_iris(raw, forbidden, start, one) & _are_iris(raw, forbidden, one + 1, two)
-    quoted = raw[np.minimum(two + 1, len(raw) - 1)] == 34
-    good &= quoted | _are_iris(raw, forbidden, two + 1, end)
+    forbidden = _NO_IRI_BYTES[octets]
+    good = (octets[end] == 32) & (octets[end + 1] == 46) & (two + 1 < end)
+    good &= _are_iris(octets, forbidden, start, one) & _are_iris(octets, forbidden, one + 1, two)
+    quoted = octets[np.minimum(two + 1, len(octets) - 1)] == 34
+    good &= quoted | _are_iris(octets, forbidden, two + 1, end)
     rows, start, one, two, end, quoted = (values[good] for values in (rows, start, one, two, end, quoted))
     inner = (~quoted).astype(np.int64)  # brackets stand around an IRI
     bounds = np.stack([start + 1, one - 1, one + 2, two - 1, two + 1 + inner, end - inner], 1)
     head, relation, tail = cut_out(block.data, bounds, (0, 2, 4))
-    kept = np.arange(len(rows))
+    chosen = np.arange(len(rows))
     if quoted.any():
-        kept = np.flatnonzero(~quoted | _are_literals(tail))
-    found = TripleBlock(head, relation, tail, block.number[rows]).take(kept, [])
-    return found, np.setdiff1d(np.arange(len(block.start)), rows[kept], assume_unique=True)
+        chosen = np.flatnonzero(~quoted | _are_literals(tail))
+    found = TripleBlock(head, relation, tail, block.number[rows]).take(chosen, [])
+    return found, np.setdiff1d(np.arange(len(block.start)), rows[chosen], assume_unique=True)
 
 
-def _are_iris(raw: np.ndarray, forbidden: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+def _are_iris(octets: np.ndarray, forbidden: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
     """bool[n]: whether `<http...>` or `<https...>` stands there, of at most 1,000 bytes."""
     found = (end - start > len(b"<https://>")) & (end - start <= MAX_ID_CHARS + 2)
-    start = np.minimum(start, len(raw) - 1)
-    found &= (raw[start] == 60) & (raw[end - 1] == 62)
+    start = np.minimum(start, len(octets) - 1)
+    found &= (octets[start] == 60) & (octets[end - 1] == 62)
     for place, char in enumerate(b"http", 1):
-        found &= raw[np.minimum(start + place, len(raw) - 1)] == char
-    after = np.minimum(start + 5, len(raw) - 1)
-    after = np.where(raw[after] == 115, np.minimum(after + 1, len(raw) - 1), after)
-    found &= raw[after] == 58
+        found &= octets[np.minimum(start + place, len(octets) - 1)] == char
+    after = np.minimum(start + 5, len(octets) - 1)
+    after = np.where(octets[after] == 115, np.minimum(after + 1, len(octets) - 1), after)
+    found &= octets[after] == 58
     found &= count_between(forbidden, start + 1, np.maximum(end - 1, start + 1)) == 0
     return found
 

@@ -44,16 +44,16 @@ def read_table(path: Path, limits: Limits) -> Iterator[TripleBlock]:
 
 
 def _block(path: Path, block: TableBlock) -> TripleBlock:
-    held, n, before = block.by_name(), block.n_rows, block.before
-    ends = max(HEADERS, key=lambda names: len(held.keys() & set(names)))  # ties to the first
-    (head, is_head), (relation, is_relation), (tail, is_tail) = (_plain(held.get(name), n) for name in ends)
+    columns, n, before = block.by_name(), block.n_rows, block.before
+    ends = max(HEADERS, key=lambda names: len(columns.keys() & set(names)))  # ties to the first
+    (head, is_head), (relation, is_relation), (tail, is_tail) = (_plain(columns.get(name), n) for name in ends)
     good = is_head & is_relation & is_tail
     note = None
-    if "provenance" in held:
-        note, is_plain = _plain_note(held["provenance"], n)
+    if "provenance" in columns:
+        note, is_plain = _plain_note(columns["provenance"], n)
         good &= is_plain
     others = np.flatnonzero(~good)
-    triples, rejects = _one_by_one(path, held, others, before)
+    triples, rejects = _one_by_one(path, columns, others, before)
     line = before + 1 + np.arange(n)
     if not len(others):
         return TripleBlock(head, relation, tail, line, note, rejects)
@@ -73,9 +73,9 @@ def _plain(column: pa.Array | None, n: int) -> tuple[pa.LargeStringArray, np.nda
         return nothing
     length = np.asarray(pc.binary_length(text))
     good = np.asarray(column.is_valid()) & (length > 0) & (length <= MAX_ID_CHARS) & ~_odd(text)
-    raw, start = _raw(text)
-    if len(raw):
-        good &= ~may_be_blank(raw, np.minimum(start, len(raw) - 1))
+    octets, start = _octets(text)
+    if len(octets):
+        good &= ~may_be_blank(octets, np.minimum(start, len(octets) - 1))
     return text, good
 
 
@@ -102,7 +102,7 @@ def _odd(text: pa.LargeStringArray) -> np.ndarray:
     return np.asarray(pc.or_(marked, pc.match_substring(text, "\x00")))
 
 
-def _raw(text: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
+def _octets(text: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
     """(bytes, where each text begins in them)."""
     _, offsets, data = text.buffers()
     start = np.frombuffer(offsets, np.int64)[text.offset : text.offset + len(text)]
@@ -110,14 +110,14 @@ def _raw(text: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _one_by_one(
-    path: Path, held: dict[str, pa.Array], rows: np.ndarray, before: int
+    path: Path, columns: dict[str, pa.Array], rows: np.ndarray, before: int
 ) -> tuple[list[Triple], list[Reject]]:
     triples: list[Triple] = []
     rejects: list[Reject] = []
     at = pa.array(rows)
-    values: list[list[Any]] = [column.take(at).to_pylist() for column in held.values()]
+    values: list[list[Any]] = [column.take(at).to_pylist() for column in columns.values()]
     for row, *given in zip(rows.tolist(), *values):
-        found = decoded(path, before + row + 1, dict(zip(held, given)))
+        found = decoded(path, before + row + 1, dict(zip(columns, given)))
         if isinstance(found, Reject):
             rejects.append(found)
             continue

@@ -96,10 +96,9 @@ def block_of(triples: Sequence[Triple], rejects: list[Reject]) -> TripleBlock:
 def blocks_of(rows: Iterable[Triple | Reject]) -> Iterator[TripleBlock]:
     """Rows that are read one by one, as blocks."""
     rows = iter(rows)
-    while held := list(islice(rows, _ROWS)):
-        yield block_of(
-            [row for row in held if isinstance(row, Triple)], [row for row in held if isinstance(row, Reject)]
-        )
+    while some := list(islice(rows, _ROWS)):
+        rejects = [row for row in some if isinstance(row, Reject)]
+        yield block_of([row for row in some if isinstance(row, Triple)], rejects)
 
 
 def joined(left: TripleBlock, right: TripleBlock) -> TripleBlock:
@@ -112,15 +111,15 @@ def joined(left: TripleBlock, right: TripleBlock) -> TripleBlock:
 
 def together(blocks: Iterable[TripleBlock], least: int) -> Iterator[TripleBlock]:
     """The blocks of a file, joined to blocks of at least that many triples, or 65,536 rejects, but for the last."""
-    held, n, n_rejects = list[TripleBlock](), 0, 0
+    waiting, n, n_rejects = list[TripleBlock](), 0, 0
     for block in blocks:
-        held.append(block)
+        waiting.append(block)
         n, n_rejects = n + block.n, n_rejects + len(block.rejects)
         if n >= least or n_rejects >= _ROWS:
-            yield _concatenated(held)
-            held, n, n_rejects = [], 0, 0
-    if held:
-        yield _concatenated(held)
+            yield _concatenated(waiting)
+            waiting, n, n_rejects = [], 0, 0
+    if waiting:
+        yield _concatenated(waiting)
 
 
 def _concatenated(blocks: list[TripleBlock]) -> TripleBlock:
@@ -139,9 +138,9 @@ def _notes(block: TripleBlock) -> pa.LargeStringArray:
     return pa.array([""] * block.n, pa.large_string()) if block.note is None else block.note
 
 
-def may_be_blank(raw: np.ndarray, start: np.ndarray) -> np.ndarray:
+def may_be_blank(octets: np.ndarray, start: np.ndarray) -> np.ndarray:
     """bool[n]: whether the character that begins at each place of valid UTF-8 may be white space, for Python."""
-    first, second = raw[start], raw[np.minimum(start + 1, len(raw) - 1)]
+    first, second = octets[start], octets[np.minimum(start + 1, len(octets) - 1)]
     found: np.ndarray = _SPACES[first] | ((first == 0xE3) & (second == 0x80))
     return found
 

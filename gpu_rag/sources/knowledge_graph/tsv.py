@@ -40,8 +40,8 @@ def triple_of(line: Line) -> Triple | None:
 
 def _plain_rows(block: LineBlock) -> tuple[TripleBlock, np.ndarray]:
     """Lines of three or four fields, of which none begins as white space does or is too long, and no note is odd."""
-    raw = np.frombuffer(block.data, np.uint8)
-    tabs = np.flatnonzero(raw == 9)
+    octets = np.frombuffer(block.data, np.uint8)
+    tabs = np.flatnonzero(octets == 9)
     first, last = np.searchsorted(tabs, block.start), np.searchsorted(tabs, block.end)
     plain = ~block.alone & (last - first >= 2) & (last - first <= 3)
     rows = np.flatnonzero(plain)
@@ -51,13 +51,14 @@ def _plain_rows(block: LineBlock) -> tuple[TripleBlock, np.ndarray]:
     begins, ends = [cuts[0], cuts[1] + 1, cuts[2] + 1], cuts[1:]
     good = np.ones(len(rows), bool)
     for begin, stop in zip(begins, ends):
+        good &= (stop > begin) & (stop - begin <= MAX_ID_CHARS)
         # the line end stands behind an empty last field, and is a blank
-        good &= (stop > begin) & (stop - begin <= MAX_ID_CHARS) & ~may_be_blank(raw, np.minimum(begin, len(raw) - 1))
+        good &= ~may_be_blank(octets, np.minimum(begin, len(octets) - 1))
     note = np.minimum(third + 1, end)
     noted = note < end
     if noted.any():
         at = np.flatnonzero(noted)
-        odd = may_be_blank(raw, note[at]) | (raw[end[at] - 1] <= 0x20) | (raw[end[at] - 1] >= 0x7F)
+        odd = may_be_blank(octets, note[at]) | (octets[end[at] - 1] <= 0x20) | (octets[end[at] - 1] >= 0x7F)
         good[at[odd | (end[at] - note[at] > MAX_NOTE_CHARS)]] = False
     bounds = np.stack([start, ends[0], begins[1], ends[1], begins[2], third, note, end], 1)[good]
     head, relation, tail, said = cut_out(block.data, bounds, (0, 2, 4, 6))

@@ -36,7 +36,7 @@ class WebPage:
 
 
 class WebProvider(Protocol):
-    """Where web pages come from. name: for messages and traces."""
+    """A source of web pages. name: for messages and traces."""
 
     name: str
 

@@ -122,10 +122,10 @@ def page_of(row: dict[str, Any], limits: Limits, parser: Parser) -> WebPage:
     return parsed_page(url, row["html"].encode("utf-8", "surrogatepass"), parser, optional_string(row, "title"))
 
 
-def parsed_page(url: str, raw: bytes, parser: Parser, title: str = "") -> WebPage:
+def parsed_page(url: str, data: bytes, parser: Parser, title: str = "") -> WebPage:
     """HTML bytes as a page, by the child process of `parser`. Raises RowError."""
     with TemporaryDirectory(prefix="gpu-rag-web-") as folder:
         file = Path(folder) / "page.html"
-        file.write_bytes(raw)
+        file.write_bytes(data)
         found = parser.parse(file)
     return WebPage(url, title or found.title, found.text)

@@ -34,7 +34,7 @@ from gpu_rag.sources.rows import shown
 from gpu_rag.types import Reject
 
 MOST_ALIASES = 50
-_NODES = 1 << 16  # rejects of edges that are held as Python objects
+_NODES = 1 << 16  # rejects of edges as Python objects at a time
 _LEAST_LOOKED_UP = 1 << 16  # ends of edges
 OnReject = Callable[[Reject], None]
 OnRows = Callable[[int], None]
@@ -51,7 +51,7 @@ def read_source(
     """
     if source.kind == "skb":
         return _skb(source, on_reject, max_document_chars, on_rows)
-    blocks = _kept(read_kg_blocks(source.path), on_reject, on_rows)
+    blocks = _reported(read_kg_blocks(source.path), on_reject, on_rows)
     if has_suffix(source.path, NT_SUFFIXES):
         statements = RdfStatements()
         for block in blocks:
@@ -60,7 +60,7 @@ def read_source(
     return _triples(source, blocks)
 
 
-def _kept(blocks: Iterator[TripleBlock], on_reject: OnReject, on_rows: OnRows) -> Iterator[TripleBlock]:
+def _reported(blocks: Iterator[TripleBlock], on_reject: OnReject, on_rows: OnRows) -> Iterator[TripleBlock]:
     for block in blocks:
         for reject in block.rejects:
             on_reject(reject)

@@ -44,8 +44,6 @@ def edges_stage(work: Work) -> dict[str, int]:
 
     Of parallel edges the one of the highest SIM stays, of equal ones that of the lowest in-question, then the lowest
     out-question. Then the cut: floor(edge_budget n log2 n) edges, and every vertex's last out-edge.
-
-    Matches, merges, cuts. Counts say which mode ran.
     """
     ids = read_vertices(work)["id"].to_pylist()
     outs, ins = read_side(work, "out", ids), read_side(work, "in", ids)
