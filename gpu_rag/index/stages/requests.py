@@ -40,7 +40,8 @@ def ask(work: Work, requests: Sequence[Request]) -> list[dict[str, Any] | str]:
     """For each request the object that was replied, or why there is none: malformed | truncated | failed.
 
     Every request has a JsonSchema. A reply that cannot be read is requested once more, a little warmer. Finished
-    replies are in the durable cache: a run after a killed one reuses them. What stays unread counts as a failure of the stage.
+    replies are in the durable cache: a run after a killed one reuses them. A reply that stays unread counts as a
+    failure of the stage.
     """
     found = [_read(work, request, reply) for request, reply in zip(requests, _complete(work, requests))]
     again = [i for i, value in enumerate(found) if value in UNREAD]
