@@ -15,7 +15,7 @@ from gpu_rag.sources.knowledge_base.types import NODE_KEYS, SkbNode
 from gpu_rag.sources.knowledge_graph import ntriples, read_kg_blocks
 from gpu_rag.sources.knowledge_graph import parquet as triple_tables
 from gpu_rag.sources.knowledge_graph import tsv as triple_lines
-from gpu_rag.sources.knowledge_graph.triples import Triple, triple_of_row
+from gpu_rag.sources.knowledge_graph.triples import Triple, TripleBlock, triple_of_row
 from gpu_rag.sources.lines import read_lines
 from gpu_rag.sources.parquet import read_parquet
 from gpu_rag.sources.rows import MAX_DOCUMENT_CHARS, MAX_LINE_BYTES, Limits, RowError, shown
@@ -115,3 +115,32 @@ def nodes_of(block: NodeBlock) -> Iterator[SkbNode | Reject]:
     columns = (column.to_pylist() for column in (block.ids, block.names, block.types, block.texts, block.aliases))
     nodes = [SkbNode(*row[:4], tuple(row[4]), row[5]) for row in zip(*columns, block.line.tolist())]
     return iter(sorted([*block.rejects, *nodes], key=lambda row: row.line))
+
+
+def triples_of(block: TripleBlock) -> Iterator[Triple | Reject]:
+    """The rows of a block one by one, rejects in their places."""
+    notes = [""] * block.n if block.note is None else block.note.to_pylist()
+    columns = (column.to_pylist() for column in (block.head, block.relation, block.tail))
+    triples = [Triple(*row) for row in zip(*columns, block.line.tolist(), notes)]
+    return iter(sorted([*block.rejects, *triples], key=lambda row: row.line))
+
+
+def same_triples(path: Path, **limits: int) -> list[Triple | Reject]:
+    """The triples of a file read both ways, found equal."""
+    found = [row for block in read_kg_blocks(path, **limits) for row in triples_of(block)]
+    assert found == list(read_kg(path, **limits))
+    return found
+
+
+def same_edges(folder: Path, **limits: int) -> list[Triple | Reject]:
+    """The edges of a folder read both ways, found equal."""
+    found = [row for block in read_edge_blocks(folder, **limits) for row in triples_of(block)]
+    assert found == list(read_edges(folder, **limits))
+    return found
+
+
+def same_nodes(folder: Path, **limits: int) -> list[SkbNode | Reject]:
+    """The nodes of a folder read both ways, found equal."""
+    found = [row for block in read_node_blocks(folder, **limits) for row in nodes_of(block)]
+    assert found == list(read_nodes(folder, **limits))
+    return found
