@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kb_in_memory import knowledge_base
 
 import gpu_rag
+import gpu_rag.api  # before `load_method` is replaced
 from gpu_rag.api import evaluate, load_questions
 from gpu_rag.errors import BadInput
 from gpu_rag.evaluation.kb import owners, pool_shares, score_paths
 from gpu_rag.evaluation.metrics import hit_at, recall_at, reciprocal_rank
-from gpu_rag.index.knowledge_base.memory import knowledge_base
 from gpu_rag.jobs import read_rows, row_of
 from gpu_rag.methods import registry as catalog
 from gpu_rag.methods.method import Method

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.index.stages.graph import Synonyms
+from gpu_rag.index.stages.graph import synonyms_stage
 from gpu_rag.settings import IndexSettings
 
 Pairs = dict[tuple[str, str], float]
@@ -33,7 +33,7 @@ def run_layer(bench: Any, names: Sequence[str], vectors: np.ndarray, threshold: 
     bench.put_entities(names)
     bench.put_vectors("entity_vectors", vectors)
     with patch.object(IndexSettings, "synonym_k", k):
-        counts = bench.run(Synonyms(), {"index": {"synonym_threshold": threshold}})
+        counts = bench.run(synonyms_stage, {"index": {"synonym_threshold": threshold}})
     rows = bench.rows("synonyms")
     keys = [(row["left"], row["right"]) for row in rows]
     assert keys == sorted(set(keys)) and all(left < right for left, right in keys)  # each pair once, no self pair

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import gpu_rag
+import gpu_rag.api  # before `load_method` is replaced
 from gpu_rag.index.verify import verify
 
 Columns = dict[str, list[Any]]
