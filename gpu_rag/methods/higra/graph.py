@@ -80,12 +80,11 @@ class HigraGraph:
 
 
 def higra_graph(index: Index) -> HigraGraph:
-    """The graph of an index, read once."""
-    return index.loaded("higra", load_higra_graph)
+    """The graph of an index, read once. Raises MissingLayer, IndexCorrupt."""
+    return index.loaded("higra", _load)
 
 
-def load_higra_graph(index: Index) -> HigraGraph:
-    """The graph read from its stages. Raises MissingLayer, IndexCorrupt."""
+def _load(index: Index) -> HigraGraph:
     relations = read(index.folder("higra_links"), "higra_relations")
     arrays = tables.read_arrays(index.folder("higra_graph") / "graph.safetensors")
 

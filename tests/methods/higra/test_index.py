@@ -16,7 +16,7 @@ import gpu_rag
 from gpu_rag.errors import BadInput, MissingLayer, UsageError
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.verify import verify
-from gpu_rag.methods.higra.graph import HigraGraph, load_higra_graph
+from gpu_rag.methods.higra.graph import HigraGraph, higra_graph
 from gpu_rag.methods.higra.merges import open_merges
 from gpu_rag.methods.registry import stage_checks
 from gpu_rag.models.llm.scripted import ScriptedLLM
@@ -55,8 +55,8 @@ def build(tiny_corpus: Path, openie: Path, tmp_path: Path) -> Callable[..., Path
 
 def view(folder: Path) -> HigraGraph:
     index = gpu_rag.Index.open(folder)
-    assert index.loaded("higra", load_higra_graph) is index.loaded("higra", load_higra_graph)
-    return index.loaded("higra", load_higra_graph)
+    assert higra_graph(index) is higra_graph(index)
+    return higra_graph(index)
 
 
 def digest(folder: Path) -> str:
