@@ -24,7 +24,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpu_rag.runtime import (
@@ -47,13 +47,13 @@ GRAPH: Kind[Slow] = Kind("engine", "graph", RANK_GRAPH)
 
 
 @batched(LLM)
-def instant(nothing: None, queries: list[int]) -> list[Metered[int]]:
+def instant(nothing: None, queries: list[int]) -> Sequence[int | Metered[int]]:
     """Replies at once."""
     return [Metered(query, 100, 0, 10) for query in queries]
 
 
 @batched(ENGINE)
-def slow(engine: Slow, queries: list[float]) -> list[Metered[str]]:
+def slow(engine: Slow, queries: list[float]) -> Sequence[str | Metered[str]]:
     """Replies of a slow engine to a batch: when the last of it has ended."""
     return engine.complete(queries)
 

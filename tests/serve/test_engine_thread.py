@@ -7,10 +7,11 @@ import threading
 import time
 
 import pytest
+from toy_steps import Toys, graph
 
 from gpu_rag.errors import BudgetExceeded, Cancelled, ModelError
 from gpu_rag.models.llm.scripted import ScriptedLLM
-from gpu_rag.runtime import Call, Executor, StreamingDriver
+from gpu_rag.runtime import StreamingDriver
 from gpu_rag.runtime.handle import Handle
 from gpu_rag.runtime.turns import Turns
 from gpu_rag.serve.metrics import SIZES, Histogram
@@ -34,15 +35,15 @@ def asked(n: int, method: str = "ppr") -> dict:
 
 @pytest.fixture
 def driver():
-    """A driver whose verb `wait` is answered when `gate` is set."""
+    """A driver whose step is answered when `gate` is set."""
     gate, begun = threading.Event(), threading.Event()
 
-    def answer(static, args):
+    def answer(queries, k):
         begun.set()
         gate.wait(PATIENCE_S)
-        return list(args)
+        return queries
 
-    made = StreamingDriver({"wait": Executor(answer, "graph", 1)}, {}, max_live=1)
+    made = StreamingDriver(Toys({"graph": answer}).resources, {}, max_live=1)
     thread = threading.Thread(target=made.run, daemon=True)
     thread.start()
     yield made, gate, begun
@@ -52,7 +53,7 @@ def driver():
 
 
 async def waits(ctx):
-    return await Call("wait", (), ctx.question.id)
+    return await graph(ctx.question.id)
 
 
 def test_the_submitter_is_told_of_the_end_once(driver):
@@ -97,10 +98,10 @@ def test_a_handle_of_another_driver_cancels_nobody(driver):
 def test_what_stopped_a_run_is_told_to_all_that_were_open():
     died = ModelError("the engine died")
 
-    def answer(static, args):
+    def answer(queries, k):
         raise died
 
-    driver = StreamingDriver({"wait": Executor(answer, "graph", 1)}, {}, max_live=1)
+    driver = StreamingDriver(Toys({"graph": answer}).resources, {}, max_live=1)
     handles = [driver.submit(Question(str(i), "?"), waits) for i in range(3)]
     with pytest.raises(ModelError):
         driver.run()
@@ -171,10 +172,10 @@ def test_questions_of_clients_and_methods_share_batches(here):
 
     rows = [got.json() for got in asyncio.run(clients())]
     assert not [row for row in rows if row["status"] == "failed"] and len(rows) == 64
-    verbs = server.live.stats.steps
-    for verb, n in (("embed", 48), ("rank_by_graph", 16), ("search_dense", 16)):
-        assert (verbs[verb].n_calls, verbs[verb].batch_sizes) == (n, {n: 1}), verb
-    assert verbs["llm"].n_calls == 64 and verbs["llm"].n_batches < 64
+    steps = server.live.stats.steps
+    for step, n in (("embed", 48), ("rank_by_graph", 16), ("search_dense", 16)):
+        assert (steps[step].n_calls, steps[step].batch_sizes) == (n, {n: 1}), step
+    assert steps["llm"].n_calls == 64 and steps["llm"].n_batches < 64
 
 
 # --- clients that go away --------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The search verbs, above all `rank_by_graph`: a dense float64 twin of its formula, equal bits in any batch, ties."""
+"""The search steps, above all `rank_by_graph`: a dense float64 twin of its formula, equal bits in any batch, ties."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from gpu_rag.errors import UsageError
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.pagerank import PageRankGraph, prepare
 from gpu_rag.index.index import Index
-from gpu_rag.methods.ppr.batched import GraphRank
-from gpu_rag.program.search import GraphRanking, Ranking, retrieve_executors
+from gpu_rag.methods.ppr.batched import GraphRank, GraphRanking, rank_by_graph
+from gpu_rag.program.search import Ranking, search_bm25, search_dense, search_hybrid
+from gpu_rag.runtime import Step
 from gpu_rag.text.bm25 import Bm25
 
 Edge = tuple[int, int, float]
@@ -35,6 +36,7 @@ class Held:
     texts: Sequence[str]
     entity_n_passages: np.ndarray
     device: str = "cpu"
+    threads: int = 1
 
     @property
     def n_entities(self) -> int:
@@ -130,12 +132,12 @@ PARAMS = GraphRank(
 )
 
 
-def run(index: Held, verb: str, static: tuple[Any, ...], args: Sequence[Any]) -> list[Any]:
-    return list(retrieve_executors(cast(Index, index))[verb].run(static, list(args)))
+def run(index: Held, step: Step[Any, Any, ..., Any], key: tuple[Any, ...], queries: Sequence[Any]) -> list[Any]:
+    return step.run(cast(Index, index), queries, key)
 
 
 def rank(index: Held, params: GraphRank, asked: Sequence[Asked]) -> list[GraphRanking]:
-    return run(index, "rank_by_graph", (params,), asked)
+    return run(index, rank_by_graph, (params,), asked)
 
 
 # --- the formula once more: dense, float64, one question at a time -----------------------------------
@@ -340,7 +342,7 @@ def test_an_index_without_relations_or_without_entities() -> None:
     nothing = random_index(6, n_entities=0, n_facts=0)
     assert nothing.edges == [] and agrees(nothing, PARAMS, questions(nothing, 3))
     by_cosine = replace(PARAMS, k=7, word_share=0.0)
-    dense = run(nothing, "search_dense", (7,), [vector for _, vector in questions(nothing, 3)])
+    dense = run(nothing, search_dense, (7,), [vector for _, vector in questions(nothing, 3)])
     assert [r.rows for r in rank(nothing, by_cosine, questions(nothing, 3))] == [r.rows for r in dense]
 
 
@@ -365,11 +367,11 @@ def test_equal_scores_come_by_row() -> None:
     assert ranking.rows == (0, 1, 2, 3, 4, 5) and set(ranking.scores) == {0.0}
     twins.passages[[3, 11]], twins.passages[17] = [0, 1, 0, 0], [0.6, 0.8, 0, 0]
     asked = ("zorb", np.asarray([0, 1, 0, 0], np.float32))
-    (ranking,) = run(twins, "search_dense", (5,), [asked[1]])
+    (ranking,) = run(twins, search_dense, (5,), [asked[1]])
     assert ranking.rows == (3, 11, 17, 0, 1)
     (ranking,) = rank(twins, replace(PARAMS, k=5, damping=0.0, word_share=0.0), [asked])
     assert ranking.rows == (3, 11, 17, 0, 1)
-    (ranking,) = run(twins, "search_bm25", (4,), ["zorb"])
+    (ranking,) = run(twins, search_bm25, (4,), ["zorb"])
     assert ranking.rows == (0, 1, 2, 3) and len(set(ranking.scores)) == 1
 
 
@@ -377,7 +379,7 @@ def test_twin_passages_come_side_by_side() -> None:
     """Two passages of one vector, in the midst of others."""
     index = random_index(8)
     index.passages[29] = index.passages[5]
-    for ranking in run(index, "search_dense", (37,), [vector for _, vector in questions(index, 5)]):
+    for ranking in run(index, search_dense, (37,), [vector for _, vector in questions(index, 5)]):
         place = {row: i for i, row in enumerate(ranking.rows)}
         assert place[29] == place[5] + 1 and ranking.scores[place[5]] == ranking.scores[place[29]]
 
@@ -389,7 +391,7 @@ def test_k_cuts_the_same_ranking(k: int) -> None:
     vectors = [vector for _, vector in asked]
     for whole, cut in zip(rank(index, PARAMS, asked), rank(index, replace(PARAMS, k=k), asked)):
         assert (cut.rows, cut.scores) == (whole.rows[:k], whole.scores[:k])
-    for whole, cut in zip(run(index, "search_dense", (37,), vectors), run(index, "search_dense", (k,), vectors)):
+    for whole, cut in zip(run(index, search_dense, (37,), vectors), run(index, search_dense, (k,), vectors)):
         assert (cut.rows, cut.scores) == (whole.rows[:k], whole.scores[:k])
 
 
@@ -398,21 +400,21 @@ def test_a_question_has_the_same_bits_in_any_batch(n_passages: int) -> None:
     index = random_index(9, n_passages=n_passages)
     asked = questions(index, 130)
     texts, vectors = [text for text, _ in asked], [vector for _, vector in asked]
-    calls: dict[str, tuple[Any, list[Any]]] = {
-        "rank_by_graph": ((replace(PARAMS, tol=1e-6),), asked),
-        "search_dense": ((10,), vectors),
-        "search_bm25": ((10,), texts),
-        "search_hybrid": ((10, 20, 60.0), asked),
-    }
-    for verb, (static, args) in calls.items():
-        whole = run(index, verb, static, args)
+    calls: list[tuple[Step[Any, Any, ..., Any], tuple[Any, ...], list[Any]]] = [
+        (rank_by_graph, (replace(PARAMS, tol=1e-6),), asked),
+        (search_dense, (10,), vectors),
+        (search_bm25, (10,), texts),
+        (search_hybrid, (10, 20, 60.0), asked),
+    ]
+    for step, key, args in calls:
+        whole = run(index, step, key, args)
         assert len({(r.rows, r.scores) for r in whole}) > 1
         for size in (1, 3, 64, 65):
             for start in (0, 1, 30, 63, 64, 129):
                 part = args[start : start + size]
-                assert run(index, verb, static, part) == whole[start : start + len(part)], (verb, size, start)
-        backwards = run(index, verb, static, args[::-1])
-        assert backwards[::-1] == whole, verb
+                assert run(index, step, key, part) == whole[start : start + len(part)], (step, size, start)
+        backwards = run(index, step, key, args[::-1])
+        assert backwards[::-1] == whole, step
 
 
 BAD = [{"k": 0}, {"n_facts": -1}, {"n_words": -1}, {"entity_mass": 1.1}, {"mention_share": -0.1}, {"word_share": 2}]
@@ -439,9 +441,9 @@ def fused(dense: Sequence[int], words: Sequence[int], constant: float, k: int) -
 def test_hybrid_is_reciprocal_rank_fusion_of_both(depth: int, constant: float, k: int) -> None:
     index = random_index(3)
     args = questions(index, 5)
-    found = run(index, "search_hybrid", (k, depth, constant), args)
-    dense = run(index, "search_dense", (depth,), [vector for _, vector in args])
-    words = run(index, "search_bm25", (depth,), [text for text, _ in args])
+    found = run(index, search_hybrid, (k, depth, constant), args)
+    dense = run(index, search_dense, (depth,), [vector for _, vector in args])
+    words = run(index, search_bm25, (depth,), [text for text, _ in args])
     for ranking, d, w in zip(found, dense, words):
         expected = fused(d.rows, w.rows, constant, k)
         assert list(ranking.rows) == [row for row, _ in expected]
