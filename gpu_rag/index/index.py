@@ -14,7 +14,7 @@ import torch
 from gpu_rag.errors import IndexMismatch, MissingLayer
 from gpu_rag.graph.pagerank import PageRankGraph, prepare
 from gpu_rag.index import tables
-from gpu_rag.index.build import stage_folder
+from gpu_rag.index.finished import stage_folder
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.places import place_of
 from gpu_rag.text.bm25 import Bm25

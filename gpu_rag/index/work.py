@@ -1,12 +1,12 @@
-"""What a build gives to its stages: models, sources, progress, a folder; and what a stage must be."""
+"""The models, sources, progress and folders that a build gives to its stages."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -36,25 +36,19 @@ class Progress(Protocol):
 
     def start(self, stage: str, total: int | None, unit: str) -> None:
         """A stage begins, or learns its total."""
+        return None
 
     def advance(self, n: int, tokens: int = 0) -> None:
         """n more units are done, with this many LLM tokens."""
+        return None
 
     def finish(self, stage: str, skipped: bool) -> None:
         """A stage is done, or was up to date."""
+        return None
 
 
-class Silent:
+class Silent(Progress):
     """Progress that says nothing."""
-
-    def start(self, stage: str, total: int | None, unit: str) -> None:
-        """Says nothing."""
-
-    def advance(self, n: int, tokens: int = 0) -> None:
-        """Says nothing."""
-
-    def finish(self, stage: str, skipped: bool) -> None:
-        """Says nothing."""
 
 
 @dataclass(frozen=True)
@@ -143,50 +137,3 @@ class Work:
                 os.fsync(file.fileno())
             os.replace(beside, path)
         return array
-
-
-@runtime_checkable
-class Settling(Protocol):
-    """A layer that has settings of its own whose `auto` depends on the models."""
-
-    def settled(self, settings: Settings, models: Models) -> Settings:
-        """The settings with what `auto` becomes in its place."""
-
-
-def settle(layers: Sequence[Layer], settings: Settings, models: Models) -> Settings:
-    """The settings with every `auto` of these layers replaced, so that fingerprints and manifest hold what ran."""
-    for layer in layers:
-        if isinstance(layer, Settling):
-            settings = layer.settled(settings, models)
-    return settings
-
-
-class Layer(Protocol):
-    """One index layer: a module-level object with a name, what it reads, a version, and how to run it."""
-
-    name: str
-    version: int  # raised only when the output changes for equal input
-    retry: tuple[str, ...]  # counts that, when not 0, make the next run do the stage again
-    needs: tuple[str, ...]
-
-    def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
-        """Everything outside the needed stages and models that the output depends on."""
-
-    def roles(self, settings: Settings) -> tuple[str, ...]:
-        """The model roles it uses under these settings."""
-
-    def run(self, work: Work) -> dict[str, int]:
-        """Writes files into work.out and returns counts."""
-
-
-@runtime_checkable
-class ReadsCorpus(Protocol):
-    """A layer that reads more stages where there is a corpus, and does without them where there is none."""
-
-    corpus_needs: tuple[str, ...]
-
-
-def needs_of(layer: Layer, sources: Sources) -> tuple[str, ...]:
-    """The stages that a layer reads in a build of these sources."""
-    more = layer.corpus_needs if isinstance(layer, ReadsCorpus) and sources.corpus else ()
-    return (*layer.needs, *more)

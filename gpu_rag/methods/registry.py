@@ -13,12 +13,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gpu_rag.errors import MissingLayer, UsageError
-from gpu_rag.index.build import Layer, Sources, needs_of
+from gpu_rag.index.stage import Stage, ordered
+from gpu_rag.index.work import Sources
 from gpu_rag.methods.method import Method
 from gpu_rag.settings.check import unknown_name
+
+if TYPE_CHECKING:
+    from gpu_rag.index.verify import Check
 
 FOLDERS = ("dense", "bm25", "hybrid", "ppr", "hoprag", "bubblerag", "higra", "hybgrag", "hydrarag")
 GROUP = "gpu_rag.methods"
@@ -94,13 +98,18 @@ def parts(file: str) -> list[Any]:
 
 
 @cache
-def all_layers() -> dict[str, Layer]:
+def all_layers() -> dict[str, Stage]:
     """Every stage by name, in an order in which they can be built."""
-    from gpu_rag.index.stages.knowledge_base.texts import kb_layers
+    from gpu_rag.index.stages.knowledge_base.texts import kb_stages
     from gpu_rag.index.stages.text import text_stages
 
-    stages = [*text_stages(), *(stage for part in parts("stages") for stage in part.stages()), *kb_layers()]
-    return {stage.name: stage for stage in stages}
+    stages = [*text_stages(), *(stage for part in parts("stages") for stage in part.stages()), *kb_stages()]
+    return {stage.name: stage for stage in ordered(stages)}
+
+
+def stage_checks() -> dict[str, Check]:
+    """The checks for `verify` of the stages that one method alone has."""
+    return {name: check for part in parts("verify") for name, check in part.CHECKS.items()}
 
 
 def inexact_ops(method: str) -> list[str]:
@@ -113,7 +122,7 @@ def inexact_ops(method: str) -> list[str]:
     return [family for stage, family in families.items() if stage in needs(method)]
 
 
-def layers_for(methods: Iterable[str], sources: Sources | None = None) -> list[Layer]:
+def layers_for(methods: Iterable[str], sources: Sources | None = None) -> list[Stage]:
     """The stages that the methods need, with all that those need, in building order.
 
     methods: names; "all" stands for every method that can run over the sources. sources: what is to be built from; with
@@ -128,7 +137,7 @@ def layers_for(methods: Iterable[str], sources: Sources | None = None) -> list[L
         need = stack.pop()
         if need not in wanted:
             wanted.add(need)
-            stack.extend(needs_of(all_layers()[need], sources))
+            stack.extend(all_layers()[need].needs_of(sources))
     return [stage for name, stage in all_layers().items() if name in wanted]
 
 

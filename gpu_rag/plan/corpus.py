@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpu_rag.index.build import Progress, Sources
 from gpu_rag.index.stages.passages import Row, no_passage, read_passages
+from gpu_rag.index.work import Progress, Sources
 from gpu_rag.plan.sampling import EvenSample
 from gpu_rag.settings import Settings
 from gpu_rag.types import Reject

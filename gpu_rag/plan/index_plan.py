@@ -10,22 +10,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gpu_rag.index.build import (
-    Layer,
-    Models,
-    Progress,
-    Silent,
-    Sources,
-    fingerprint_of,
-    guard_folder,
-    is_up_to_date,
-    needs_of,
-    settle,
-)
+from gpu_rag.index.build import guard_folder
+from gpu_rag.index.finished import fingerprint_of, is_up_to_date
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.memory import memory_bytes
+from gpu_rag.index.stage import Stage, settle
 from gpu_rag.index.stages.extraction import extraction_requests
+from gpu_rag.index.work import Models, Progress, Silent, Sources
 from gpu_rag.plan.corpus import CorpusCount, Sampled, count_corpus
 from gpu_rag.plan.files import identity_of, write_plan
 from gpu_rag.plan.growth import Heaps, fit_heaps, power_between
@@ -46,7 +38,7 @@ class BuildJob:
     """What is to be built, as `build_index` takes it."""
 
     out: Path
-    layers: Sequence[Layer]
+    layers: Sequence[Stage]
     settings: Settings
     sources: Sources
     models: Models
@@ -71,7 +63,7 @@ class BuildJob:
         manifest = Manifest.read(self.out) if resumes else Manifest()
         for layer in self.layers:
             record = manifest.stages.get(layer.name)
-            needs = needs_of(layer, self.sources)
+            needs = layer.needs_of(self.sources)
             if record is None or not names.issuperset(needs):
                 continue
             inputs = {need: manifest.stages[need].output_hash for need in needs}
@@ -159,7 +151,7 @@ def _trials(job: BuildJob, models: TrialModels, count: CorpusCount, folder: Path
     return _Trials({**of, **dict.fromkeys(asking, handful)}, handful, asked)
 
 
-def _after(first: Sequence[Layer], layers: Sequence[Layer]) -> set[str]:
+def _after(first: Sequence[Stage], layers: Sequence[Stage]) -> set[str]:
     """The names of `first` and of all layers that read them, directly or not; `layers` are in building order."""
     found = {layer.name for layer in first}
     for layer in layers:
@@ -260,7 +252,7 @@ def _document(
     }
 
 
-def _of_passages(job: BuildJob) -> list[Layer]:
+def _of_passages(job: BuildJob) -> list[Stage]:
     """The layers that grow with the passages."""
     return [layer for layer in job.layers if not layer.name.startswith("kb")]
 

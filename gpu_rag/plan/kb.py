@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from gpu_rag.index import tables
-from gpu_rag.index.build import Layer
 from gpu_rag.index.knowledge_base.tables import KB_EDGES, KB_NODES
 from gpu_rag.index.memory import memory_bytes
-from gpu_rag.index.stages.knowledge_base.edge_texts import EdgeTexts
-from gpu_rag.index.stages.knowledge_base.texts import node_names, relation_texts, standin_texts
+from gpu_rag.index.stage import Stage
+from gpu_rag.index.stages.knowledge_base.texts import EdgeTexts, node_names, relation_texts, standin_texts
 from gpu_rag.plan.corpus import CorpusCount
 from gpu_rag.plan.growth import fit_heaps, line_through
 from gpu_rag.plan.kb_sample import SourceSample, sample_sources
@@ -61,7 +60,7 @@ class KbPlan:
         ]
 
 
-def plan_kb(lab: Lab, kb_layers: Sequence[Layer], count: CorpusCount, folder: Path) -> KbPlan:
+def plan_kb(lab: Lab, kb_layers: Sequence[Stage], count: CorpusCount, folder: Path) -> KbPlan:
     """Runs the layers on the first 100,000 triples of each source, and on the first half of these.
 
     Seconds and disk grow along the line between the two; names of graphs by Heaps' law, while the nodes of knowledge

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gpu_rag.index.build import NamedSource
+from gpu_rag.index.work import NamedSource
 from gpu_rag.sources.json_rows import has_suffix
 from gpu_rag.sources.knowledge_base import skb_files
 from gpu_rag.sources.knowledge_base.stark import NEEDED, TYPES, stark_edges

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_rag.graph.nearest import QUERY_TILE
-from gpu_rag.index.build import Layer
+from gpu_rag.index.stage import Stage
 from gpu_rag.methods.hoprag.plan import merging_seconds
 from gpu_rag.plan.growth import Line, line_through
 from gpu_rag.plan.rates import TILE, embed_seconds, pairs_per_second
@@ -59,7 +59,7 @@ class StagePlan:
         return {name: value for name, value in vars(self).items() if name != "call_s"}
 
 
-def plan_stage(layer: Layer, trial: Trial, sizes: Sizes, settings: Settings, models: TrialModels) -> StagePlan:
+def plan_stage(layer: Stage, trial: Trial, sizes: Sizes, settings: Settings, models: TrialModels) -> StagePlan:
     """The stage for a corpus of `sizes`. Its peak memory is that of Python objects and known buffers alone."""
     name, grows_with = layer.name, GROWS_WITH.get(layer.name, "passages")
     driver = "extracted_characters" if name in EXTRACTED else grows_with

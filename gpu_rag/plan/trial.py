@@ -14,9 +14,10 @@ import pyarrow.parquet as pq
 
 from gpu_rag.errors import RequestFailed
 from gpu_rag.index import tables
-from gpu_rag.index.build import Layer, Models, Silent, Sources, StageReport, Work
 from gpu_rag.index.knowledge_base.tables import ORIGINS
+from gpu_rag.index.stage import Stage
 from gpu_rag.index.stages.passages import write_passages
+from gpu_rag.index.work import Models, Silent, Sources, StageReport, Work
 from gpu_rag.models.embed.interface import Embedder, OnBatch
 from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.models.llm.interface import LLM, OnReply
@@ -138,7 +139,7 @@ class Cost:
 class Lab:
     """What layers are run with."""
 
-    layers: Sequence[Layer]
+    layers: Sequence[Stage]
     settings: Settings
     sources: Sources
     models: TrialModels
@@ -154,7 +155,7 @@ class Lab:
             costs[layer.name] = self._run_layer(folder, layer, rows, traced)
         return costs
 
-    def _run_layer(self, folder: Path, layer: Layer, rows: Sequence[Sampled], traced: bool) -> Cost:
+    def _run_layer(self, folder: Path, layer: Stage, rows: Sequence[Sampled], traced: bool) -> Cost:
         out, report = folder / layer.name, StageReport()
         embedder = self.models.embedder() if "embedder" in layer.roles(self.settings) else None
         llm = self.models.llm() if "llm" in layer.roles(self.settings) else None

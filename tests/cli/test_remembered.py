@@ -51,7 +51,7 @@ def test_settings_of_the_build_are_found_back(build: Any, tmp_path: Path) -> Non
 
 
 def test_an_index_that_forgets_is_caught(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remembered, "remembered_settings", lambda out, fresh=False: {})
+    monkeypatch.setattr(remembered, "saved_settings", lambda out, fresh=False: {})
     with pytest.raises(AssertionError):
         check_found_back(build)
 

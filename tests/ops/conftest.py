@@ -14,9 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from gpu_rag.index import tables
-from gpu_rag.index.build import BuildReport, Layer, Silent, Sources, StageReport, Work, build_index
+from gpu_rag.index.build import BuildReport, build_index
 from gpu_rag.index.folder import checksums
 from gpu_rag.index.manifest import Manifest
+from gpu_rag.index.stage import Stage
+from gpu_rag.index.work import Silent, Sources, StageReport, Work
 from gpu_rag.methods.registry import all_layers
 from gpu_rag.models.llm.interface import LLM
 from gpu_rag.models.set import ModelSet
@@ -82,7 +84,7 @@ class Bench:
 
     def run(
         self,
-        layer: Layer,
+        layer: Stage,
         settings: Mapping[str, Any] | None = None,
         *,
         sources: Sources | None = None,

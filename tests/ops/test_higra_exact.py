@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.index import tables
-from gpu_rag.index.build import Sources
-from gpu_rag.index.stages.entities import Entities
+from gpu_rag.index.stages.entities import entities_stage
+from gpu_rag.index.work import Sources
 from gpu_rag.methods.higra.merge_edits import REJECT, Edit, Edits
-from gpu_rag.methods.higra.stages.exact import ExactMerge, exact_merge
+from gpu_rag.methods.higra.stages.exact import exact_merge, exact_stage
 from gpu_rag.methods.higra.tables import EXACT_ENTITIES, HIGRA_MERGES, HIGRA_RELATIONS
 
 Key = tuple[str, frozenset[str], frozenset[str]]
@@ -146,8 +146,8 @@ def run_layer(bench: Any, passages: Sequence[Passage], sources: Sources | None =
     rows = [{"passage": i, **p} for i, (found, _) in enumerate(passages) for p in found]
     kept = [row for row in rows if row["aliases"] or row["types"] or row["description"]]
     tables.write_rows(bench.folder("extraction") / "profiles.parquet", tables.PROFILES, kept)
-    bench.run(Entities())
-    bench.run(ExactMerge(), sources=sources)
+    bench.run(entities_stage)
+    bench.run(exact_stage, sources=sources)
     found = read(bench, "higra_exact_entities", EXACT_ENTITIES)
     assert [row["id"] for row in found] == sorted({row["id"] for row in found})
     return {row["id"]: row for row in found}

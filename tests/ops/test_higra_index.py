@@ -22,6 +22,7 @@ from gpu_rag.index.verify import verify
 from gpu_rag.methods.higra.graph import HigraGraph, load_higra_graph
 from gpu_rag.methods.higra.merges import open_merges
 from gpu_rag.methods.higra.tables import HIGRA_ENTITIES, HIGRA_LINKS, HIGRA_MERGES, HIGRA_RELATIONS, HIGRA_SOURCES
+from gpu_rag.methods.registry import stage_checks
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings import make_settings, read_profile
 from gpu_rag.types import Request
@@ -63,7 +64,7 @@ def view(folder: Path) -> HigraGraph:
 
 
 def digest(folder: Path) -> str:
-    assert verify(folder) == []
+    assert verify(folder, stage_checks()) == []
     return Manifest.read(folder).digest()
 
 
@@ -143,7 +144,7 @@ def test_a_corpus_without_entities(tmp_path: Path) -> None:
     corpus.write_text('{"id": "a", "title": "", "text": "nothing here at all"}\n')
     gpu_rag.build(corpus, tmp_path / "ix", methods=METHODS, settings=FAST)
     graph = view(tmp_path / "ix")
-    assert graph.n_entities == 0 and graph.full_graph.n == 1 and verify(tmp_path / "ix") == []
+    assert graph.n_entities == 0 and graph.full_graph.n == 1 and verify(tmp_path / "ix", stage_checks()) == []
 
 
 # --- verify ----------------------------------------------------------------------------------------
@@ -254,7 +255,7 @@ def test_verify_finds(build: Callable[..., Path], name: str) -> None:
         inputs = {need: manifest.stages[need].output_hash for need in other.inputs}
         manifest = manifest.with_stage(replace(other, inputs=inputs))
     manifest.write(folder)
-    assert any(message in line for line in verify(folder)), verify(folder)
+    assert any(message in line for line in verify(folder, stage_checks())), verify(folder, stage_checks())
 
 
 @pytest.mark.parametrize("name", ["higra", "higra-no-refinement"])
@@ -282,7 +283,7 @@ def test_edits_round_trip(build: Callable[..., Path], tmp_path: Path) -> None:
     assert after.entities["id"].to_pylist() == [
         "halden bridge", "kerling", "marta orlo", "tamsin", "the halden bridge", "ves",
     ]  # fmt: skip
-    assert verify(folder) == [] and Manifest.read(folder).digest() != before
+    assert verify(folder, stage_checks()) == [] and Manifest.read(folder).digest() != before
     log = {row["why"]: row for row in open_merges(folder).log}
     assert log["forced"]["members"] == ["port", "tamsin"] and log["semantic"]["entity"] == "ves"
     merges = open_merges(folder)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.index import tables
-from gpu_rag.methods.higra.stages.mentions import PassageLinks, common_words, passage_links
+from gpu_rag.methods.higra.stages.mentions import common_words, mentions_stage, passage_links
 from gpu_rag.methods.higra.tables import HIGRA_ENTITIES, HIGRA_LINKS, HIGRA_SOURCES
 
 Link = tuple[int, int, int, int, str]
@@ -124,11 +124,11 @@ def test_the_layer(bench: Any) -> None:
     folder = bench.folder("higra_merge")
     tables.write_rows(folder / "higra_entities.parquet", HIGRA_ENTITIES, [{**row, "n_passages": 1}])
     tables.write_rows(folder / "higra_sources.parquet", HIGRA_SOURCES, [{"entity": 0, "passage": 0}])
-    counts = bench.run(PassageLinks(), {"alignment": {"top_words": 0}})
+    counts = bench.run(mentions_stage, {"alignment": {"top_words": 0}})
     found = tables.read_table(bench.folder("higra_mentions") / "higra_links.parquet", HIGRA_LINKS).to_pylist()
     rows = [(r["passage"], r["start"], r["entity"], r["end"], r["origin"]) for r in found]
     assert rows == links([("Ann", ["Orle"])], [(0, 0)])
     assert counts == {"higra_mentions": 4, "higra_links": 3, "higra_searched_links": 2}
-    bench.run(PassageLinks(), {"alignment": {"refine": False}})
+    bench.run(mentions_stage, {"alignment": {"refine": False}})
     found = tables.read_table(bench.folder("higra_mentions") / "higra_links.parquet", HIGRA_LINKS).to_pylist()
     assert {row["passage"] for row in found} == {0} and {row["origin"] for row in found} == {"extraction"}

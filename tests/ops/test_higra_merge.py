@@ -14,11 +14,11 @@ import pytest
 
 from gpu_rag.errors import RequestFailed
 from gpu_rag.index import tables
-from gpu_rag.index.build import Sources
+from gpu_rag.index.work import Sources
 from gpu_rag.methods.higra.merge_edits import FORCE, REJECT, Edit, Edits, merge_id
 from gpu_rag.methods.higra.stages.decide import BY_LLM, decider_of, entity_text, listed
-from gpu_rag.methods.higra.stages.links import EntityLinks
-from gpu_rag.methods.higra.stages.merge import SemanticMerge
+from gpu_rag.methods.higra.stages.links import links_stage
+from gpu_rag.methods.higra.stages.merge import merge_stage
 from gpu_rag.methods.higra.tables import (
     EXACT_ENTITIES,
     HIGRA_ENTITIES,
@@ -74,7 +74,7 @@ def put(bench: Any) -> None:
 def run(bench: Any, settings: Row | None = None, llm: Any = None, edits: Path | None = None) -> dict[str, Row]:
     """The entities by id after the merge."""
     put(bench)
-    bench.run(SemanticMerge(), settings, sources=Sources(merges=edits), llm=llm)
+    bench.run(merge_stage, settings, sources=Sources(merges=edits), llm=llm)
     found = read(bench, "higra_merge", "higra_entities", HIGRA_ENTITIES)
     assert [row["id"] for row in found] == sorted({row["id"] for row in found})
     return {row["id"]: row for row in found}
@@ -177,7 +177,7 @@ def test_a_reply_that_cannot_be_read_merges_nothing_and_is_counted(bench: Any, r
 
 def test_a_failed_request_makes_the_stage_run_again(bench: Any) -> None:
     run(bench, LLM, says(RequestFailed("refused"), {"groups": []}))
-    assert bench.counts["higra_merge_failed"] == 1 and "higra_merge_failed" in SemanticMerge.retry
+    assert bench.counts["higra_merge_failed"] == 1 and "higra_merge_failed" in merge_stage.retry
 
 
 def test_who_decides() -> None:
@@ -257,7 +257,7 @@ def test_edits_of_what_is_gone_are_counted(bench: Any, tmp_path: Path) -> None:
 
 def test_edits_are_part_of_what_a_stage_depends_on(tmp_path: Path) -> None:
     settings = make_settings({})
-    layer = SemanticMerge()
+    layer = merge_stage
     one, other = force("a", "b"), reject("c", "d")
     plain = layer.params(settings, Sources())
     assert layer.params(settings, Sources(merges=tmp_path / "none")) == plain
@@ -288,7 +288,7 @@ def put_merged(bench: Any) -> None:
 
 def linked(bench: Any, settings: Row, llm: Any = None) -> list[Any]:
     put_merged(bench)
-    bench.run(EntityLinks(), {"models": {"embedder": "hash", "llm": "none"}, **settings}, llm=llm)
+    bench.run(links_stage, {"models": {"embedder": "hash", "llm": "none"}, **settings}, llm=llm)
     rows = read(bench, "higra_links", "higra_relations", HIGRA_RELATIONS)
     return [(r["subject"], r["label"], r["object"], r["origin"], round(r["confidence"], 4)) for r in rows]
 
@@ -330,7 +330,7 @@ def test_malformed_relations_add_nothing(bench: Any, reply: Any) -> None:
 @pytest.mark.parametrize("settings", [{}, {"alignment": {"decider": "llm", "refine": False}}])
 def test_without_a_model_there_are_none(bench: Any, settings: Row) -> None:
     assert linked(bench, settings) == [EXTRACTED]
-    assert EntityLinks().roles(make_settings(settings)) == ()
+    assert links_stage.roles(make_settings(settings)) == ()
 
 
 # --- wrong versions of applying --------------------------------------------------------------------

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_rag.index.build import Sources
+from gpu_rag.index.work import Sources
 from gpu_rag.methods.hoprag import plan as hops
 from gpu_rag.methods.hoprag.plan import merging_seconds
 from gpu_rag.methods.registry import all_layers

@@ -13,9 +13,9 @@ import pytest
 
 import gpu_rag
 from gpu_rag.errors import MissingBackend, UsageError
-from gpu_rag.index.build import Sources
-from gpu_rag.index.stages.passages import Passages
+from gpu_rag.index.stages.passages import passages_stage
 from gpu_rag.index.verify import verify
+from gpu_rag.index.work import Sources
 from gpu_rag.sources.corpus import read_corpus, reader_versions
 from gpu_rag.text.pages import page_of
 from gpu_rag.types import Document, Reject
@@ -103,7 +103,7 @@ def test_passages_of_an_index_lead_to_pages(bench, tmp_path):
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "b.pdf").write_bytes(pdf(words))
     (tmp_path / "c" / "a.txt").write_text("Plain.")
-    bench.run(Passages(), {"index": {"chunk_words": 20, "overlap_words": 5}}, sources=Sources((tmp_path / "c",)))
+    bench.run(passages_stage, {"index": {"chunk_words": 20, "overlap_words": 5}}, sources=Sources((tmp_path / "c",)))
     plain, book = bench.rows("documents")
     assert plain["pages"] == [] and len(book["pages"]) == 3
     chunks = [row for row in bench.rows("passages") if row["doc_id"] == "b.pdf"]

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from gpu_rag.errors import GpuRagError
-from gpu_rag.index.build import NamedSource
 from gpu_rag.index.stages.knowledge_base.fuse import global_id
 from gpu_rag.index.stages.knowledge_base.read import read_source
+from gpu_rag.index.work import NamedSource
 from gpu_rag.sources.knowledge_base import read_edges, read_nodes
 from gpu_rag.sources.knowledge_base.blocks import read_edge_blocks
 from gpu_rag.sources.knowledge_graph import HEADERS, read_kg

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpu_rag
-from gpu_rag.index.build import NamedSource
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.stages.knowledge_base.read import read_source
+from gpu_rag.index.work import NamedSource
 from gpu_rag.sources.knowledge_graph.blocks import read_kg_blocks
 from gpu_rag.sources.knowledge_graph.lines import LineBlock, read_line_blocks
 from gpu_rag.sources.rows import Limits

@@ -32,6 +32,9 @@ _SCHEMAS = {
 }  # fmt: skip
 
 
+KB_PARTS = ("kb_texts", "kb_name_vectors", "kb_edge_vectors", "kb_relation_vectors", "kb_text_vectors")
+
+
 def check_kb(index: Index) -> Iterator[str]:
     """What is broken in the layers of the knowledge base, one line each."""
     if "kb" in index.layers:

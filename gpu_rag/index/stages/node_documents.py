@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpu_rag.index.build import NamedSource, Sources
 from gpu_rag.index.stages.knowledge_base.columns import replaced
 from gpu_rag.index.stages.rejected import short_name, short_reject, stop_if_strict
+from gpu_rag.index.work import NamedSource, Sources
 from gpu_rag.settings import IndexSettings, Settings
 from gpu_rag.sources.knowledge_base import skb_files
 from gpu_rag.sources.knowledge_base.node_blocks import read_node_blocks

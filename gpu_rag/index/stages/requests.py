@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from gpu_rag.errors import RequestFailed
-from gpu_rag.index.build import Work
+from gpu_rag.index.work import Work
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import parse_json
 from gpu_rag.types import JsonSchema, Malformed, Reply, Request

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from gpu_rag.errors import BadInput
-from gpu_rag.index.build import Sources
 from gpu_rag.index.folder import write_atomic
+from gpu_rag.index.work import Sources
 
 FILE = "merges.jsonl"
 EXPECTED = "a row made by gpu-rag merges"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from gpu_rag.graph.csr import check_csr, is_symmetric
 from gpu_rag.index import tables
 from gpu_rag.index.index import Index
+from gpu_rag.index.verify import Check
 from gpu_rag.index.verify_vectors import wrong_vectors
 from gpu_rag.methods.higra.merge_edits import EXACT, FORCED, SEMANTIC
 from gpu_rag.methods.higra.tables import (
@@ -25,23 +26,6 @@ from gpu_rag.methods.higra.tables import (
 )
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR
-
-Check = Callable[[Index], Iterator[str]]
-
-
-def higra_checks(index: Index) -> tuple[Check, ...]:
-    """The checks of the layers that this index has."""
-    checks: dict[str, Check] = {
-        "extraction": _profiles,
-        "higra_exact": _exact,
-        "higra_merge": _merged,
-        "higra_links": _relations,
-        "higra_mentions": _links,
-        "higra_search": _search,
-        "higra_entity_vectors": _vectors,
-        "higra_graph": _graphs,
-    }
-    return tuple(check for layer, check in checks.items() if layer in index.layers)
 
 
 def _read(index: Index, stage: str, file: str, schema: pa.Schema) -> pa.Table:
@@ -71,19 +55,6 @@ def _lists_outside(column: pa.ChunkedArray, limit: int, what: str) -> Iterator[s
 def _lists(column: pa.ChunkedArray) -> list[list[int]]:
     found: list[list[int]] = column.to_pylist()
     return found
-
-
-def _profiles(index: Index) -> Iterator[str]:
-    if index.manifest.stages["extraction"].version < 2:
-        return  # made before there were profiles
-    found = _read(index, "extraction", "extractions", tables.EXTRACTIONS)["entities"].to_pylist()
-    table = _read(index, "extraction", "profiles", tables.PROFILES)
-    passages = table["passage"].to_pylist()
-    if passages != sorted(passages):
-        yield "profiles: not sorted by passage"
-    rows = zip(passages, table["name"].to_pylist())
-    if bad := sum(not 0 <= passage < len(found) or name not in found[passage] for passage, name in rows):
-        yield f"profiles: {bad} of an entity that was not extracted there"
 
 
 _RELATION_FILES = {
@@ -187,13 +158,17 @@ def _search(index: Index) -> Iterator[str]:
             yield f"higra_search: {found} {name} for {n}"
 
 
+_ROWS_OF = {
+    "higra_exact_vectors": ("higra_exact", "higra_exact_entities", EXACT_ENTITIES),
+    "higra_entity_vectors": ("higra_merge", "higra_entities", HIGRA_ENTITIES),
+    "higra_relation_vectors": ("higra_links", "higra_relations", HIGRA_RELATIONS),
+}
+
+
 def _vectors(index: Index) -> Iterator[str]:
-    n_exact = _read(index, "higra_exact", "higra_exact_entities", EXACT_ENTITIES).num_rows
-    n_of = {"higra_exact_vectors": n_exact, "higra_entity_vectors": _n(index)}
-    if "higra_relation_vectors" in index.layers:
-        n_of["higra_relation_vectors"] = _read(index, "higra_links", "higra_relations", HIGRA_RELATIONS).num_rows
-    for layer, n in n_of.items():
-        yield from wrong_vectors(index, layer, n)
+    for stage, rows in _ROWS_OF.items():
+        if stage in index.layers:
+            yield from wrong_vectors(index, stage, _read(index, *rows).num_rows)
 
 
 def _graphs(index: Index) -> Iterator[str]:
@@ -228,3 +203,14 @@ def _graphs(index: Index) -> Iterator[str]:
 def _keys(pairs: np.ndarray, n: int) -> np.ndarray:
     low, high = pairs.min(0), pairs.max(0)
     return np.unique((low * n + high)[low != high])
+
+
+CHECKS: dict[str, Check] = {
+    "higra_exact": _exact,
+    "higra_merge": _merged,
+    "higra_links": _relations,
+    "higra_mentions": _links,
+    "higra_search": _search,
+    **dict.fromkeys(_ROWS_OF, _vectors),
+    "higra_graph": _graphs,
+}

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpu_rag.index.build import Work
 from gpu_rag.index.knowledge_base.tables import KB_EDGES, KB_RELATIONS
 from gpu_rag.index.knowledge_base.words import relation_text
 from gpu_rag.index.stages.knowledge_base.columns import SourceColumns, joined
 from gpu_rag.index.stages.knowledge_base.nodes import Nodes
+from gpu_rag.index.work import Work
 from gpu_rag.index.write import TableWriter, write_columns
 
 _AT_ONCE = 1 << 19  # edges that are sorted at a time; the edges of one head stay together

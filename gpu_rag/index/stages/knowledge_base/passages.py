@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from gpu_rag.index import tables
-from gpu_rag.index.build import Work
 from gpu_rag.index.knowledge_base.tables import ORIGINS
 from gpu_rag.index.stages.knowledge_base.nodes import Nodes
+from gpu_rag.index.work import Work
 from gpu_rag.text.mentions import find_mentions
 from gpu_rag.text.tokens import STOP_WORDS
 

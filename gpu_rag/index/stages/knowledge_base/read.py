@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpu_rag.index.build import NamedSource
 from gpu_rag.index.stages.knowledge_base.columns import (
     LISTS,
     EdgeColumns,
@@ -25,6 +24,7 @@ from gpu_rag.index.stages.knowledge_base.columns import (
 )
 from gpu_rag.index.stages.knowledge_base.rdf import RdfStatements
 from gpu_rag.index.stages.rejected import short_name
+from gpu_rag.index.work import NamedSource
 from gpu_rag.sources.json_rows import has_suffix
 from gpu_rag.sources.knowledge_base import skb_files
 from gpu_rag.sources.knowledge_base.blocks import read_edge_blocks

@@ -7,7 +7,7 @@ from collections import defaultdict
 import torch
 
 from gpu_rag.graph.cluster import radius_clusters
-from gpu_rag.index.build import Work
+from gpu_rag.index.work import Work
 from gpu_rag.models.set import pick_device
 
 SMALLEST_EPS = 1e-4  # stored vectors are rounded: below it distances say nothing

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from gpu_rag.index.build import Work
 from gpu_rag.index.stages.requests import ask, windows
+from gpu_rag.index.work import Work
 from gpu_rag.models.llm.capability import is_capable
 from gpu_rag.settings import Settings
 from gpu_rag.text.prompts import Prompt
@@ -46,6 +46,11 @@ def decider_of(settings: Settings) -> str:
     if capable is None:
         capable = models.llm != PACKAGED and is_capable(models.llm.rpartition("#")[2] or models.llm)
     return "llm" if capable else "similarity"
+
+
+def is_left_to_the_model(settings: Settings) -> bool:
+    """Whether the capability of the model chooses the decider."""
+    return settings.alignment.refine and settings.alignment.decider == "auto"
 
 
 def roles_of(settings: Settings) -> tuple[str, ...]:

@@ -11,55 +11,43 @@ import torch
 
 from gpu_rag.graph.cluster import exact_groups
 from gpu_rag.index import tables
-from gpu_rag.index.build import Sources, Work
+from gpu_rag.index.stage import stage
+from gpu_rag.index.work import Work
 from gpu_rag.methods.higra.merge_edits import EXACT, Edits, edits_params, merge_id
 from gpu_rag.methods.higra.stages.items import Item, Items, commonest, read_items
 from gpu_rag.methods.higra.tables import EXACT_ENTITIES, HIGRA_MERGES, HIGRA_RELATIONS
-from gpu_rag.settings import Settings
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.types import Ragged
 
 
-class ExactMerge:
-    """Tables `entities` (EXACT_ENTITIES), `relations` between them, and `merges`: names that became one by an alias."""
+@stage("higra_exact", needs=("extraction", "entities"), params=lambda settings, sources: edits_params(sources))
+def exact_stage(work: Work) -> dict[str, int]:
+    """Tables `entities` (EXACT_ENTITIES), `relations` between them, and `merges`: names that became one by an alias.
 
-    name = "higra_exact"
-    version = 1
-    needs: tuple[str, ...] = ("extraction", "entities")
-    retry: tuple[str, ...] = ()
-
-    def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
-        """The merges that were rejected by hand."""
-        return edits_params(sources)
-
-    def roles(self, settings: Settings) -> tuple[str, ...]:
-        """No model."""
-        return ()
-
-    def run(self, work: Work) -> dict[str, int]:
-        """Groups the extracted entities."""
-        folder = work.stage_folders["extraction"]
-        items = read_items(
-            tables.read_table(folder / "extractions.parquet", tables.EXTRACTIONS),
-            tables.read_table(folder / "profiles.parquet", tables.PROFILES),
-        )
-        ids = tables.read_table(work.stage_folders["entities"] / "entities.parquet", tables.ENTITIES)["id"].to_pylist()
-        edits = Edits.of(work.sources)
-        group_of = exact_merge([item.key for item in items.items], edits.rejected)
-        merged = merged_entities(items, group_of, {name: row for row, name in enumerate(ids)})
-        tables.write_rows(work.out / "higra_exact_entities.parquet", EXACT_ENTITIES, merged.rows)
-        n_relations = tables.write_rows(
-            work.out / "higra_exact_relations.parquet", HIGRA_RELATIONS, merged.relations(items)
-        )
-        merges = sorted(merged.merges, key=lambda row: row["id"])
-        tables.write_rows(work.out / "higra_exact_merges.parquet", HIGRA_MERGES, merges)
-        work.progress.advance(len(items.items))
-        return {
-            "higra_exact_entities": len(merged.rows),
-            "higra_exact_relations": n_relations,
-            "higra_exact_merges": len(merges),
-            "higra_dropped_names": items.dropped,
-        }
+    Groups the extracted entities.
+    """
+    folder = work.stage_folders["extraction"]
+    items = read_items(
+        tables.read_table(folder / "extractions.parquet", tables.EXTRACTIONS),
+        tables.read_table(folder / "profiles.parquet", tables.PROFILES),
+    )
+    ids = tables.read_table(work.stage_folders["entities"] / "entities.parquet", tables.ENTITIES)["id"].to_pylist()
+    edits = Edits.of(work.sources)
+    group_of = exact_merge([item.key for item in items.items], edits.rejected)
+    merged = merged_entities(items, group_of, {name: row for row, name in enumerate(ids)})
+    tables.write_rows(work.out / "higra_exact_entities.parquet", EXACT_ENTITIES, merged.rows)
+    n_relations = tables.write_rows(
+        work.out / "higra_exact_relations.parquet", HIGRA_RELATIONS, merged.relations(items)
+    )
+    merges = sorted(merged.merges, key=lambda row: row["id"])
+    tables.write_rows(work.out / "higra_exact_merges.parquet", HIGRA_MERGES, merges)
+    work.progress.advance(len(items.items))
+    return {
+        "higra_exact_entities": len(merged.rows),
+        "higra_exact_relations": n_relations,
+        "higra_exact_merges": len(merges),
+        "higra_dropped_names": items.dropped,
+    }
 
 
 Key = tuple[str, frozenset[str], frozenset[str]]  # name, types, aliases, normalised

@@ -11,11 +11,11 @@ import torch
 
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.index import tables
-from gpu_rag.index.build import Sources, Work
+from gpu_rag.index.stage import stage
+from gpu_rag.index.work import Work
 from gpu_rag.methods.higra.stages.decide import entity_text
 from gpu_rag.methods.higra.statistics import statistics
 from gpu_rag.methods.higra.tables import EXACT_ENTITIES, HIGRA_ENTITIES, HIGRA_LINKS, HIGRA_RELATIONS
-from gpu_rag.settings import Settings
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR
 
@@ -42,70 +42,50 @@ def higra_relation_texts(merge: Path, links: Path) -> list[str]:
     return [f"{names[s]} {label} {names[o]}" for s, label, o in rows]
 
 
-class HigraSearch:
-    """BM25 indexes over the entities (name, aliases, types) and over the relations."""
+@stage(
+    "higra_search",
+    needs=("higra_merge", "higra_links"),
+    params=lambda settings, _: {"k1": settings.index.bm25_k1, "b": settings.index.bm25_b},
+)
+def search_stage(work: Work) -> dict[str, int]:
+    """BM25 indexes over the entities (name, aliases, types) and over the relations.
 
-    name = "higra_search"
-    version = 1
-    needs: tuple[str, ...] = ("higra_merge", "higra_links")
-    retry: tuple[str, ...] = ()
-
-    def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
-        """The two constants of BM25."""
-        return {"k1": settings.index.bm25_k1, "b": settings.index.bm25_b}
-
-    def roles(self, settings: Settings) -> tuple[str, ...]:
-        """No model."""
-        return ()
-
-    def run(self, work: Work) -> dict[str, int]:
-        """Indexes both."""
-        texts = {
-            "entities": higra_entity_texts(work.stage_folders["higra_merge"]),
-            "relations": higra_relation_texts(*(work.stage_folders[need] for need in self.needs)),
-        }
-        index = work.settings.index
-        for name, rows in texts.items():
-            Bm25.build(rows, k1=index.bm25_k1, b=index.bm25_b).save(work.out / name)
-            work.progress.advance(len(rows))
-        return {}
+    Indexes both.
+    """
+    texts = {
+        "entities": higra_entity_texts(work.stage_folders["higra_merge"]),
+        "relations": higra_relation_texts(*(work.stage_folders[need] for need in ("higra_merge", "higra_links"))),
+    }
+    index = work.settings.index
+    for name, rows in texts.items():
+        Bm25.build(rows, k1=index.bm25_k1, b=index.bm25_b).save(work.out / name)
+        work.progress.advance(len(rows))
+    return {}
 
 
-class HigraGraphs:
+@stage("higra_graph", needs=("passages", "entities", "higra_exact", "higra_merge", "higra_links", "higra_mentions"))
+def graph_stage(work: Work) -> dict[str, int]:
     """The entity graph and the graph over [entities | passages] as CSR arrays, and `statistics.json`; see
-    `index.higra.HigraGraph` and `index.higra_statistics`."""
+    `index.higra.HigraGraph` and `index.higra_statistics`.
 
-    name = "higra_graph"
-    version = 1
-    needs: tuple[str, ...] = ("passages", "entities", "higra_exact", "higra_merge", "higra_links", "higra_mentions")
-    retry: tuple[str, ...] = ()
-
-    def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
-        """No setting."""
-        return {}
-
-    def roles(self, settings: Settings) -> tuple[str, ...]:
-        """No model."""
-        return ()
-
-    def run(self, work: Work) -> dict[str, int]:
-        """Collects the edges and counts."""
-        folders = work.stage_folders
-        n_passages = tables.read_table(folders["passages"] / "passages.parquet", tables.PASSAGES).num_rows
-        n_entities = tables.read_table(folders["higra_merge"] / "higra_entities.parquet", HIGRA_ENTITIES).num_rows
-        relations = tables.read_table(folders["higra_links"] / "higra_relations.parquet", HIGRA_RELATIONS)
-        links = tables.read_table(folders["higra_mentions"] / "higra_links.parquet", HIGRA_LINKS)
-        ends = (_ints(relations["subject"]), _ints(relations["object"]))
-        entity = csr_from_edges(*ends, n_entities)
-        src = torch.cat([ends[0], _ints(links["entity"])])
-        dst = torch.cat([ends[1], _ints(links["passage"]) + n_entities])
-        full = csr_from_edges(src, dst, n_entities + n_passages)
-        tables.write_arrays(work.out / "graph.safetensors", {**_arrays("entity", entity), **_arrays("full", full)})
-        document = statistics(folders, entity, full, n_passages)
-        text = json.dumps(document, sort_keys=True, indent=1, allow_nan=False) + "\n"
-        (work.out / "statistics.json").write_text(text, encoding="utf-8")
-        work.progress.advance(full.n)
-        return {"higra_entity_edges": entity.m, "higra_full_edges": full.m}
+    Collects the edges and counts.
+    """
+    folders = work.stage_folders
+    n_passages = tables.read_table(folders["passages"] / "passages.parquet", tables.PASSAGES).num_rows
+    n_entities = tables.read_table(folders["higra_merge"] / "higra_entities.parquet", HIGRA_ENTITIES).num_rows
+    relations = tables.read_table(folders["higra_links"] / "higra_relations.parquet", HIGRA_RELATIONS)
+    links = tables.read_table(folders["higra_mentions"] / "higra_links.parquet", HIGRA_LINKS)
+    ends = (_ints(relations["subject"]), _ints(relations["object"]))
+    entity = csr_from_edges(*ends, n_entities)
+    src = torch.cat([ends[0], _ints(links["entity"])])
+    dst = torch.cat([ends[1], _ints(links["passage"]) + n_entities])
+    full = csr_from_edges(src, dst, n_entities + n_passages)
+    tables.write_arrays(work.out / "graph.safetensors", {**_arrays("entity", entity), **_arrays("full", full)})
+    document = statistics(folders, entity, full, n_passages)
+    text = json.dumps(document, sort_keys=True, indent=1, allow_nan=False) + "\n"
+    (work.out / "statistics.json").write_text(text, encoding="utf-8")
+    work.progress.advance(full.n)
+    return {"higra_entity_edges": entity.m, "higra_full_edges": full.m}
 
 
 def _ints(column: Any) -> torch.Tensor:

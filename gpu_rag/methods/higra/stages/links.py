@@ -8,10 +8,18 @@ from typing import Any
 import torch
 
 from gpu_rag.index import tables
-from gpu_rag.index.build import Sources, Work
+from gpu_rag.index.stage import stage
 from gpu_rag.index.stages.search import embed_blocks
+from gpu_rag.index.work import Sources, Work
 from gpu_rag.methods.higra.stages.clusters import entity_clusters
-from gpu_rag.methods.higra.stages.decide import Asked, ask_clusters, decider_of, entity_text, roles_of
+from gpu_rag.methods.higra.stages.decide import (
+    Asked,
+    ask_clusters,
+    decider_of,
+    entity_text,
+    is_left_to_the_model,
+    roles_of,
+)
 from gpu_rag.methods.higra.tables import HIGRA_ENTITIES, HIGRA_RELATIONS
 from gpu_rag.settings import Settings
 from gpu_rag.text.normalise import normalise_name
@@ -22,50 +30,49 @@ Row = dict[str, Any]
 INFERRED = "inferred"
 
 
-class EntityLinks:
+def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
+    """The clusters, the prompt and the least confidence; with another decider nothing."""
+    chosen = settings.alignment
+    if not roles_of(settings):
+        return {"decider": decider_of(settings) if chosen.refine else "none"}
+    return {
+        "decider": "llm",
+        "clusters": [chosen.link_radius, chosen.min_samples, chosen.max_cluster],
+        "confidence": chosen.confidence,
+        "prompt": _prompt().digest,
+        "max_tokens": chosen.link_tokens,
+    }
+
+
+@stage(
+    "higra_links",
+    needs=("higra_merge",),
+    retry=("higra_link_failed",),
+    params=_params,
+    roles=lambda settings: (*roles_of(settings), "embedder") if roles_of(settings) else (),
+    by_capability=is_left_to_the_model,
+)
+def links_stage(work: Work) -> dict[str, int]:
     """Table `relations` (HIGRA_RELATIONS): those that were extracted, and those that a language model infers.
 
     With the decider `similarity`, or without refinement, there are no inferred ones: that texts are near says that
     two things may be related, not how.
+
+    Adds inferred relations to the extracted ones. One that was extracted too stays as extracted.
     """
-
-    name = "higra_links"
-    version = 1
-    needs: tuple[str, ...] = ("higra_merge",)
-    retry: tuple[str, ...] = ("higra_link_failed",)
-
-    def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
-        """The clusters, the prompt and the least confidence; with another decider nothing."""
-        chosen = settings.alignment
-        if not roles_of(settings):
-            return {"decider": decider_of(settings) if chosen.refine else "none"}
-        return {
-            "decider": "llm",
-            "clusters": [chosen.link_radius, chosen.min_samples, chosen.max_cluster],
-            "confidence": chosen.confidence,
-            "prompt": _prompt().digest,
-            "max_tokens": chosen.link_tokens,
-        }
-
-    def roles(self, settings: Settings) -> tuple[str, ...]:
-        """The language model and the embedder, where relations are inferred."""
-        return (*roles_of(settings), "embedder") if roles_of(settings) else ()
-
-    def run(self, work: Work) -> dict[str, int]:
-        """Adds inferred relations to the extracted ones. One that was extracted too stays as extracted."""
-        folder = work.stage_folders["higra_merge"]
-        rows: list[Row] = tables.read_table(folder / "higra_extracted_relations.parquet", HIGRA_RELATIONS).to_pylist()
-        found: dict[tuple[int, str, int], float] = {}
-        counts: dict[str, int] = {}
-        entities: list[Row] = tables.read_table(folder / "higra_entities.parquet", HIGRA_ENTITIES).to_pylist()
-        if roles_of(work.settings) and entities:
-            found, counts = _inferred(work, entities)
-        known = {(row["subject"], row["label"], row["object"]) for row in rows}
-        new = {key: confidence for key, confidence in found.items() if key not in known}
-        rows += [_row(entities, key, confidence) for key, confidence in new.items()]
-        rows.sort(key=lambda row: (row["subject"], row["label"], row["object"]))
-        n = tables.write_rows(work.out / "higra_relations.parquet", HIGRA_RELATIONS, rows)
-        return counts | {"higra_relations": n, "higra_inferred": len(new)}
+    folder = work.stage_folders["higra_merge"]
+    rows: list[Row] = tables.read_table(folder / "higra_extracted_relations.parquet", HIGRA_RELATIONS).to_pylist()
+    found: dict[tuple[int, str, int], float] = {}
+    counts: dict[str, int] = {}
+    entities: list[Row] = tables.read_table(folder / "higra_entities.parquet", HIGRA_ENTITIES).to_pylist()
+    if roles_of(work.settings) and entities:
+        found, counts = _inferred(work, entities)
+    known = {(row["subject"], row["label"], row["object"]) for row in rows}
+    new = {key: confidence for key, confidence in found.items() if key not in known}
+    rows += [_row(entities, key, confidence) for key, confidence in new.items()]
+    rows.sort(key=lambda row: (row["subject"], row["label"], row["object"]))
+    n = tables.write_rows(work.out / "higra_relations.parquet", HIGRA_RELATIONS, rows)
+    return counts | {"higra_relations": n, "higra_inferred": len(new)}
 
 
 def _prompt() -> Prompt:

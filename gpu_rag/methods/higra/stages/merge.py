@@ -11,10 +11,19 @@ import pyarrow as pa
 import torch
 
 from gpu_rag.index import tables
-from gpu_rag.index.build import Sources, Work
+from gpu_rag.index.stage import stage
+from gpu_rag.index.work import Sources, Work
 from gpu_rag.methods.higra.merge_edits import FORCED, SEMANTIC, Edits, edits_params, merge_id, pairs
 from gpu_rag.methods.higra.stages.clusters import entity_clusters
-from gpu_rag.methods.higra.stages.decide import Decision, by_llm, by_similarity, decider_of, merge_prompt, roles_of
+from gpu_rag.methods.higra.stages.decide import (
+    Decision,
+    by_llm,
+    by_similarity,
+    decider_of,
+    is_left_to_the_model,
+    merge_prompt,
+    roles_of,
+)
 from gpu_rag.methods.higra.stages.exact import relation_rows
 from gpu_rag.methods.higra.stages.union import Joined
 from gpu_rag.methods.higra.tables import (
@@ -32,57 +41,58 @@ Row = dict[str, Any]
 BY_HAND = "by hand"
 
 
-class SemanticMerge:
+def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
+    """The clusters, the decider and what it reads, and the edits made by hand."""
+    chosen = settings.alignment
+    if not chosen.refine:
+        return {"refine": False, **edits_params(sources)}
+    params: dict[str, Any] = {
+        "decider": decider_of(settings),
+        "clusters": [chosen.tau, chosen.min_samples, chosen.max_cluster],
+    }
+    if params["decider"] == "llm":
+        params["prompt"], params["max_tokens"] = merge_prompt().digest, chosen.merge_tokens
+    else:
+        params["min_cosine"] = chosen.min_cosine
+    return {**params, **edits_params(sources)}
+
+
+@stage(
+    "higra_merge",
+    needs=("passages", "higra_exact", "higra_exact_vectors"),
+    version=2,
+    retry=("higra_merge_failed",),
+    params=_params,
+    roles=roles_of,
+    by_capability=is_left_to_the_model,
+)
+def merge_stage(work: Work) -> dict[str, int]:
     """Tables `entities` (HIGRA_ENTITIES), `relations` between them as extracted, `sources` (where they were extracted)
-    and `merges`: everything that became one, and why."""
+    and `merges`: everything that became one, and why.
 
-    name = "higra_merge"
-    version = 2
-    needs: tuple[str, ...] = ("passages", "higra_exact", "higra_exact_vectors")
-    retry: tuple[str, ...] = ("higra_merge_failed",)
-
-    def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
-        """The clusters, the decider and what it reads, and the edits made by hand."""
-        chosen = settings.alignment
-        if not chosen.refine:
-            return {"refine": False, **edits_params(sources)}
-        params: dict[str, Any] = {
-            "decider": decider_of(settings),
-            "clusters": [chosen.tau, chosen.min_samples, chosen.max_cluster],
-        }
-        if params["decider"] == "llm":
-            params["prompt"], params["max_tokens"] = merge_prompt().digest, chosen.merge_tokens
-        else:
-            params["min_cosine"] = chosen.min_cosine
-        return {**params, **edits_params(sources)}
-
-    def roles(self, settings: Settings) -> tuple[str, ...]:
-        """The language model, where it decides."""
-        return roles_of(settings)
-
-    def run(self, work: Work) -> dict[str, int]:
-        """Clusters, decides, applies the decisions and the edits, and writes what came out."""
-        exact = work.stage_folders["higra_exact"]
-        table = tables.read_table(exact / "higra_exact_entities.parquet", EXACT_ENTITIES)
-        entities: list[Row] = table.to_pylist()
-        decisions, counts = _decided(work, entities)
-        applied = apply_decisions(entities, decisions, Edits.of(work.sources))
-        merged, row_of = merged_rows(entities, applied.group_of)
-        tables.write_rows(work.out / "higra_entities.parquet", HIGRA_ENTITIES, merged)
-        n_relations = _write_relations(work, exact, merged, row_of)
-        _write_sources(work, entities, row_of)
-        log = [*_exact_log(exact, entities), *applied.log]
-        for row in log:
-            row["entity"] = merged[row_of[row["entity"]]]["id"]
-        log.sort(key=lambda row: (row["why"], -row["score"], row["id"]))
-        tables.write_rows(work.out / "higra_merges.parquet", HIGRA_MERGES, log)
-        counts |= {f"higra_{why}_merges": n for why, n in Counter(row["why"] for row in applied.log).items()}
-        return counts | {
-            "higra_entities": len(merged),
-            "higra_extracted_relations": n_relations,
-            "higra_merges_refused": applied.n_refused,
-            "higra_edits_unused": applied.n_unused,
-        }
+    Clusters, decides, applies the decisions and the edits, and writes what came out.
+    """
+    exact = work.stage_folders["higra_exact"]
+    table = tables.read_table(exact / "higra_exact_entities.parquet", EXACT_ENTITIES)
+    entities: list[Row] = table.to_pylist()
+    decisions, counts = _decided(work, entities)
+    applied = apply_decisions(entities, decisions, Edits.of(work.sources))
+    merged, row_of = merged_rows(entities, applied.group_of)
+    tables.write_rows(work.out / "higra_entities.parquet", HIGRA_ENTITIES, merged)
+    n_relations = _write_relations(work, exact, merged, row_of)
+    _write_sources(work, entities, row_of)
+    log = [*_exact_log(exact, entities), *applied.log]
+    for row in log:
+        row["entity"] = merged[row_of[row["entity"]]]["id"]
+    log.sort(key=lambda row: (row["why"], -row["score"], row["id"]))
+    tables.write_rows(work.out / "higra_merges.parquet", HIGRA_MERGES, log)
+    counts |= {f"higra_{why}_merges": n for why, n in Counter(row["why"] for row in applied.log).items()}
+    return counts | {
+        "higra_entities": len(merged),
+        "higra_extracted_relations": n_relations,
+        "higra_merges_refused": applied.n_refused,
+        "higra_edits_unused": applied.n_unused,
+    }
 
 
 def _decided(work: Work, entities: list[Row]) -> tuple[list[Decision], dict[str, int]]:
