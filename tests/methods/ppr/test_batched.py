@@ -26,7 +26,7 @@ Asked = tuple[str, np.ndarray]
 
 
 @dataclass
-class Held:
+class SmallIndex:
     """As much of an index as search reads. Vectors f16; edges between nodes [entities | passages]."""
 
     passages: np.ndarray
@@ -83,7 +83,7 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 WORDS = ["zorb", "quix", "plom", "vrax", "drin", "klum", "snog", "frep"]
 
 
-def random_index(seed: int, n_entities: int = 23, n_facts: int = 31, n_passages: int = 37, dim: int = 48) -> Held:
+def random_index(seed: int, n_entities: int = 23, n_facts: int = 31, n_passages: int = 37, dim: int = 48) -> SmallIndex:
     """Random vectors around a few topics. Passage 0 and entity 0 are alone; a fifth of the facts has equal ends."""
     g = np.random.default_rng(seed)
     topics = g.normal(size=(5, dim))
@@ -101,10 +101,10 @@ def random_index(seed: int, n_entities: int = 23, n_facts: int = 31, n_passages:
         edges.setdefault((a, b), float(np.float32(g.uniform(0.1, 0.5))))
     listed = [(a, b, w) for (a, b), w in sorted(edges.items())]
     texts = [" ".join(g.choice(WORDS, int(g.integers(2, 9)))) for _ in range(n_passages)]
-    return Held(near_topics(n_passages), near_topics(n_facts), ends, listed, texts, g.integers(1, 9, n_entities))
+    return SmallIndex(near_topics(n_passages), near_topics(n_facts), ends, listed, texts, g.integers(1, 9, n_entities))
 
 
-def questions(index: Held, n: int, seed: int = 9) -> list[Asked]:
+def questions(index: SmallIndex, n: int, seed: int = 9) -> list[Asked]:
     """Vectors near passages; texts of some words, and most with the names of one to three entities."""
     g = np.random.default_rng(seed)
     base = index.passages[g.integers(0, index.n_passages, n)].astype(np.float64)
@@ -132,11 +132,11 @@ PARAMS = GraphRank(
 )
 
 
-def run(index: Held, step: Step[Any, Any, ..., Any], key: tuple[Any, ...], queries: Sequence[Any]) -> list[Any]:
+def run(index: SmallIndex, step: Step[Any, Any, ..., Any], key: tuple[Any, ...], queries: Sequence[Any]) -> list[Any]:
     return step.run(cast(Index, index), queries, key)
 
 
-def rank(index: Held, params: GraphRank, asked: Sequence[Asked]) -> list[GraphRanking]:
+def rank(index: SmallIndex, params: GraphRank, asked: Sequence[Asked]) -> list[GraphRanking]:
     return run(index, rank_by_graph, (params,), asked)
 
 
@@ -151,7 +151,7 @@ def scaled(x: np.ndarray) -> np.ndarray:
     return x / x.sum() if x.sum() > 0 else x
 
 
-def fact_weights(index: Held, params: GraphRank, q: np.ndarray, wrong: str) -> tuple[np.ndarray, list[int]]:
+def fact_weights(index: SmallIndex, params: GraphRank, q: np.ndarray, wrong: str) -> tuple[np.ndarray, list[int]]:
     cosine = index.facts.astype(np.float64) @ q
     facts = best(cosine, params.n_facts)
     f = np.zeros(index.n_entities)
@@ -165,7 +165,7 @@ def fact_weights(index: Held, params: GraphRank, q: np.ndarray, wrong: str) -> t
     return scaled(f), facts
 
 
-def named_weights(index: Held, text: str, wrong: str) -> np.ndarray:
+def named_weights(index: SmallIndex, text: str, wrong: str) -> np.ndarray:
     m = np.zeros(index.n_entities)
     for name in text.rstrip("?").split():
         if name.startswith("ent"):
@@ -174,7 +174,7 @@ def named_weights(index: Held, text: str, wrong: str) -> np.ndarray:
     return scaled(m)
 
 
-def word_prior(index: Held, params: GraphRank, text: str, wrong: str) -> np.ndarray:
+def word_prior(index: SmallIndex, params: GraphRank, text: str, wrong: str) -> np.ndarray:
     """Lucene's BM25 with k1 = 1.2 and b = 0.75, squared, of the best n_words."""
     tokens = [t.split() for t in index.texts]
     mean = np.mean([len(t) for t in tokens])
@@ -190,7 +190,9 @@ def word_prior(index: Held, params: GraphRank, text: str, wrong: str) -> np.ndar
     return scaled(np.where(np.isin(np.arange(len(tokens)), kept), scores, 0) ** power)
 
 
-def teleport(index: Held, params: GraphRank, asked: Asked, wrong: str) -> tuple[np.ndarray, np.ndarray, list[int]]:
+def teleport(
+    index: SmallIndex, params: GraphRank, asked: Asked, wrong: str
+) -> tuple[np.ndarray, np.ndarray, list[int]]:
     text, q = asked[0], asked[1].astype(np.float64)
     cosine = index.passages.astype(np.float64) @ q
     f, facts = fact_weights(index, params, q, wrong)
@@ -210,7 +212,7 @@ def teleport(index: Held, params: GraphRank, asked: Asked, wrong: str) -> tuple[
     return pi / pi.sum(), cosine, facts
 
 
-def dense_pagerank(index: Held, pi: np.ndarray, damping: float, wrong: str) -> np.ndarray:
+def dense_pagerank(index: SmallIndex, pi: np.ndarray, damping: float, wrong: str) -> np.ndarray:
     n = index.n_entities + index.n_passages
     adjacency = np.zeros((n, n))
     for a, b, weight in index.edges:
@@ -229,7 +231,7 @@ def minmax(x: np.ndarray) -> np.ndarray:
     return (x - x.min()) / (x.max() - x.min()) if x.max() > x.min() else np.zeros_like(x)
 
 
-def reference(index: Held, params: GraphRank, asked: Asked, wrong: str = "") -> tuple[np.ndarray, list[int]]:
+def reference(index: SmallIndex, params: GraphRank, asked: Asked, wrong: str = "") -> tuple[np.ndarray, list[int]]:
     """(score of every passage, seed facts). `wrong` names a plausible mistake to make."""
     pi, cosine, facts = teleport(index, params, asked, wrong)
     p = dense_pagerank(index, pi, 0.5 if wrong == "another damping" else params.damping, wrong)
@@ -246,7 +248,7 @@ def by_row(ranking: Ranking, n: int) -> np.ndarray:
     return scores
 
 
-def agrees(index: Held, params: GraphRank, asked: Sequence[Asked], wrong: str = "", atol: float = 1e-4) -> bool:
+def agrees(index: SmallIndex, params: GraphRank, asked: Sequence[Asked], wrong: str = "", atol: float = 1e-4) -> bool:
     """Whether scores and facts are those of the formula; the order is checked in any case."""
     for one, ranking in zip(asked, rank(index, params, asked), strict=True):
         ordered = sorted(zip(ranking.scores, ranking.rows), key=lambda item: (-item[0], item[1]))
@@ -355,10 +357,10 @@ def test_a_single_passage_scores_zero() -> None:
 # --- ties, k, batches ---------------------------------------------------------------------------------
 
 
-def axes(n: int) -> Held:
+def axes(n: int) -> SmallIndex:
     """n equal passages and nothing else; products of their vectors are exact."""
     vectors, none = np.tile(np.asarray([1, 0, 0, 0], np.float16), (n, 1)), np.zeros(0, np.int64)
-    return Held(vectors, vectors[:0], (none, none), [], ["zorb"] * n, none)
+    return SmallIndex(vectors, vectors[:0], (none, none), [], ["zorb"] * n, none)
 
 
 def test_equal_scores_come_by_row() -> None:
