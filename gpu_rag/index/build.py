@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpu_rag_kernels.dispatch import preferring, recording, spelled
+
 from gpu_rag.errors import UsageError
-from gpu_rag.graph.common.backend import preferring, recording, spelled
 from gpu_rag.index.finished import fingerprint_of, is_up_to_date, last_state, without_stale
 from gpu_rag.index.folder import WriteLock, checksums, storage_errors, sync_tree, write_atomic
 from gpu_rag.index.manifest import Manifest, StageRecord
@@ -47,8 +48,7 @@ def guard_folder(out: Path) -> None:
     """Raises UsageError for a folder with files that no build made: it is left alone."""
     if out.exists() and not out.is_dir():
         raise UsageError("--out is a file", given=out, expected="a folder that is new, empty, or an index")
-    known = {"manifest.json", "lock", "stages", "work", "replies.sqlite", "run.json", "rejects.jsonl", "plan.json"}
-    known.add("merges.jsonl")
+    known = {"manifest.json", "lock", "stages", "work", "run.json", "rejects.jsonl", "plan.json", "merges.jsonl"}
     names = [path.name for path in out.iterdir()] if out.exists() else []
     strangers = [name for name in names if name not in known and not name.startswith((".", "replies.sqlite"))]
     if strangers and not (out / "manifest.json").exists():
@@ -70,7 +70,7 @@ def _clean(out: Path, manifest: Manifest) -> None:
 
 
 def _run_stage(
-    out: Path, stage: Stage, fingerprint: str, manifest: Manifest, work_of: Callable[[Path, Path], Work]
+    out: Path, stage: Stage, fingerprint: str, work_of: Callable[[Path, Path], Work]
 ) -> tuple[str, dict[str, dict[str, Any]], dict[str, int], StageReport]:
     name = f"{stage.name}-{fingerprint[:12]}"
     temporary, final, partial = out / "stages" / f".tmp-{name}", out / "stages" / name, out / "work" / name
@@ -172,7 +172,7 @@ def _bring_up_to_date(
     def work_of(temporary: Path, partial: Path) -> Work:
         return Work(temporary, partial, folders, settings, sources, models, progress, StageReport(), before)
 
-    folder, files, counts, report = _run_stage(out, stage, fingerprint, manifest, work_of)
+    folder, files, counts, report = _run_stage(out, stage, fingerprint, work_of)
     record = StageRecord(stage.name, stage.version, fingerprint, folder, inputs, params, described, files, counts)
     manifest = manifest.with_stage(record)
     manifest.write(out)
@@ -181,14 +181,8 @@ def _bring_up_to_date(
 
 
 def _erase(out: Path) -> None:
-    for name in (
-        "manifest.json",
-        "run.json",
-        "rejects.jsonl",
-        "replies.sqlite",
-        "replies.sqlite-wal",
-        "replies.sqlite-shm",
-    ):
+    replies = [f"replies.sqlite{end}" for end in ("", "-wal", "-shm")]
+    for name in ("manifest.json", "run.json", "rejects.jsonl", *replies):
         (out / name).unlink(missing_ok=True)
     for name in ("stages", "work"):
         shutil.rmtree(out / name, ignore_errors=True)

@@ -13,7 +13,7 @@ ROWS = 1 << 16  # whose lengths are computed at a time
 
 
 def wrong_vectors(index: Index, stage: str, n: int, what: str = "") -> Iterator[str]:
-    """What is wrong with a stage's vectors, which are to be of n things, `what` in words. Memory: the file, a block."""
+    """The faults of a stage's vectors, which are to be of n things, `what` in words. Memory: the file, a block."""
     vectors = tables.read_arrays(index.folder(stage) / "vectors.safetensors")["vectors"]
     if len(vectors) != n:
         yield f"{stage}: {len(vectors)} rows for {n} {what}".rstrip()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Models(Protocol):
-    """Where stages get their models from; loaded on first use, so a resumed build loads only what it needs."""
+    """The models of a build, loaded on first use: a resumed build loads only what it needs."""
 
     def embedder(self) -> Embedder:
         """The embedding model."""
@@ -32,7 +32,7 @@ class Models(Protocol):
 
 
 class Progress(Protocol):
-    """Where a build reports how far it is."""
+    """The reports of how far a build is."""
 
     def start(self, stage: str, total: int | None, unit: str) -> None:
         """A stage begins, or learns its total."""
@@ -62,9 +62,9 @@ class NamedSource:
 
 @dataclass(frozen=True)
 class Sources:
-    """What a build reads: corpus files or folders, ready OpenIE results; strict stops at the first bad row.
+    """The inputs of a build: corpus files or folders, ready OpenIE results; strict stops at the first bad row.
 
-    merges: the file of edits of merges (see `index.merge_edits`), which may be missing. named: sources of a knowledge
+    merges: the file of edits of merges (HiGraAgent), which may be missing. named: sources of a knowledge
     base, in the order given; the paths of those of kind documents are in `corpus` too.
     """
 
@@ -81,7 +81,7 @@ class Sources:
 
 @dataclass
 class StageReport:
-    """What one stage cost in this run. `skipped`: it was up to date; `reused`: rows taken over from its last state;
+    """The costs of one stage in this run. `skipped`: it was up to date; `reused`: rows taken over from its last state;
     `llm_s`: seconds with a request open, so that the LLM was idle for s - llm_s; `graph_ops`: what ran each op."""
 
     s: float = 0.0
@@ -100,7 +100,7 @@ class StageReport:
 
 @dataclass
 class Work:
-    """What a running stage has: its output folder, the finished stages before it, settings and models.
+    """The inputs and outputs of a running stage: its output folder, the finished stages before it, settings and models.
 
     previous: what an earlier run of this stage, of the same version, left for other inputs; None where there is none.
     A stage may take over what still holds, as long as its output does not depend on it.

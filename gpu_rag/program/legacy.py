@@ -18,9 +18,6 @@ FACTORIES = {
     "web_search web_read": "methods.hydrarag.web.web_executors",
     "name_nodes match_mentions question_graph start_paths expand_paths score_paths join_paths chain_paths best_paths "
     "passages_of prune_paths": "methods.hydrarag.batched.path_executors",
-    "bubble_anchors bubble_anchors_near bubble_trees bubble_neighbours bubble_passages": (
-        "methods.bubblerag.batched.bubble_executors"
-    ),
     "kb_named kb_near_names kb_mentioned kb_relations kb_shown reach_nodes search_documents kb_walks kb_held": (
         "program.knowledge_base.kb_executors"
     ),

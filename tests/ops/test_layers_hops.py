@@ -15,6 +15,7 @@ from gpu_rag.errors import UsageError
 from gpu_rag.graph.join import join_index
 from gpu_rag.index import tables
 from gpu_rag.index.work import Sources
+from gpu_rag.methods.hoprag.settings import HopSettings
 from gpu_rag.methods.hoprag.stages import matching as hop_matching
 from gpu_rag.methods.hoprag.stages.edges import edges_stage
 from gpu_rag.methods.hoprag.stages.keywords import keywords_stage
@@ -236,22 +237,28 @@ def test_edges_against_brute_force(bench: Any, seed: int, factor: float, monkeyp
 
 
 @pytest.mark.parametrize("neighbours", ["torch", "faiss"])
-def test_candidates_that_hold_everything_give_the_exact_edges(bench: Any, neighbours: str) -> None:
+def test_candidates_that_hold_everything_give_the_exact_edges(
+    bench: Any, neighbours: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HopSettings, "candidates", 14)
     if neighbours == "faiss":
         pytest.importorskip("faiss")
     sides = drawn(4)
     put_sides(bench, 5, sides)
-    counts = bench.run(edges_stage, {"hops": {"exact_limit": 10, "candidates": 14, "neighbours": neighbours}})
+    counts = bench.run(edges_stage, {"hops": {"exact_limit": 10, "neighbours": neighbours}})
     assert counts[f"hop_approximate_{neighbours}"] == 1 and "hop_exact" not in counts
     assert stored(bench, "edges", EDGES) == edges_by_brute_force(sides, 5, 1.0)
     assert not (bench.folder("hop_edges") / "keys.safetensors").exists()  # nothing to carry over later
 
 
 @pytest.mark.parametrize("named", ["torch", "faiss"])
-def test_the_library_of_the_graph_settings_is_taken_where_none_is_named(bench: Any, named: str) -> None:
+def test_the_library_of_the_graph_settings_is_taken_where_none_is_named(
+    bench: Any, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HopSettings, "candidates", 14)
     sides = drawn(4)
     put_sides(bench, 5, sides)
-    chosen = {"hops": {"exact_limit": 10, "candidates": 14}, "graph": {"neighbours": named}}
+    chosen = {"hops": {"exact_limit": 10}, "graph": {"neighbours": named}}
     assert bench.run(edges_stage, chosen)[f"hop_approximate_{named}"] == 1
     assert stored(bench, "edges", EDGES) == edges_by_brute_force(sides, 5, 1.0)
     by = {

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kb_rows import read_nodes
 
 import gpu_rag
 from gpu_rag.errors import BadInput, UsageError
@@ -24,7 +25,6 @@ from gpu_rag.index.stages.passages import read_passages
 from gpu_rag.index.verify import verify
 from gpu_rag.index.work import NamedSource, Sources
 from gpu_rag.settings import IndexSettings, Settings
-from gpu_rag.sources.knowledge_base import read_nodes
 from gpu_rag.text.chunk import chunk_spans
 from gpu_rag.types import Reject
 

@@ -211,6 +211,11 @@ CHARSETS = {
     "comment": ("Ünï", "utf-8", "<!-- <meta charset=koi8-r> -->"),
     "late": ("Ünï", "utf-8", "<!-- " + "x" * 1100 + " --><meta charset=koi8-r>"),
     "unknown": ("Ünï", "utf-8", "<meta charset=zlib>"),
+    "refused by browsers": ("Ünï", "utf-8", "<meta charset=hz-gb-2312>"),
+    "wider than its name": ("€中文𠀀", "gb18030", "<meta charset=gbk>"),
+    "impossible in a tag": ("Ünï", "utf-8", "<meta charset=utf-16>"),
+    "of the user": ("Ünï", "cp1252", "<meta charset=x-user-defined>"),
+    "not in the Standard": ("5 €", "iso8859-15", "<meta charset=latin9>"),
 }
 
 

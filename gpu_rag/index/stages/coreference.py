@@ -28,7 +28,7 @@ Rewrite = tuple[str, str]  # why there is none, or "" and the text
 
 
 def coreference_params(settings: Settings) -> dict[str, Any]:
-    """What extraction depends on beside its own settings; nothing without coreference."""
+    """The settings of coreference, on which extraction depends; nothing without coreference."""
     kind = settings.alignment.coref
     if kind == "none":
         return {}

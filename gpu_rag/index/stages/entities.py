@@ -20,7 +20,7 @@ def _by_count(item: tuple[str, int]) -> tuple[int, str]:
 def entities_stage(work: Work) -> dict[str, int]:
     """Table `entities` (sorted by normalised name) and table `relations` (sorted by subject, label, object).
 
-    Merges names that are equal when normalised. Names that normalise to nothing are counted as dropped.
+    Names that are equal when normalised become one. Names that normalise to nothing are counted as dropped.
     """
     table = tables.read_table(work.stage_folders["extraction"] / "extractions.parquet", tables.EXTRACTIONS)
     written: dict[str, Counter[str]] = defaultdict(Counter)

@@ -237,7 +237,7 @@ def _joined(old: Extraction | None, new: Extraction) -> Extraction:
 def by_llm(work: Work, passages: pa.Table) -> list[Row]:
     """One schema-constrained request a passage, one repair try for a reply that cannot be read.
 
-    Every finished reply is in the durable cache, so a killed run asks it never again.
+    Every finished reply is in the durable cache: a run after a killed one reuses it.
     """
     titles, texts = passages["title"].to_pylist(), passages["text"].to_pylist()
     rows: list[Row] = []
@@ -248,13 +248,13 @@ def by_llm(work: Work, passages: pa.Table) -> list[Row]:
 
 
 def extraction_requests(titles: Sequence[str], texts: Sequence[str], settings: Settings) -> list[Request]:
-    """What an LLM is asked about each passage."""
+    """The request to an LLM about each passage."""
     prompt, tokens = Prompt.read("gpu_rag.index.stages.prompts", "extract"), settings.index.extract_tokens
     return text_requests(prompt, titles, texts, schema=SCHEMA, max_tokens=tokens, seed=settings.runtime.seed)
 
 
 def _row(said: dict[str, Any] | str) -> Row:
-    """What a reply holds and its status."""
+    """The extraction in a reply, and its status."""
     if isinstance(said, str):
         return _NOTHING, said
     profiles = tuple(

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from gpu_rag.graph.csr import csr_from_edges
-from gpu_rag.graph.nearest.rows import NearestRows
+from gpu_rag.graph.nearest.index import NearestRows
 from gpu_rag.index import tables
 from gpu_rag.index.stage import stage
 from gpu_rag.index.work import Sources, Work
@@ -31,21 +31,19 @@ def synonyms_stage(work: Work) -> dict[str, int]:
     """Table `synonyms`: pairs (left < right) of entities whose names are near-equal by cosine.
 
     Names of fewer than three letters, and names whose numbers differ (1941 and 1942 have close vectors), never pair.
-
-    Searches the nearest names of each name.
     """
     index = work.settings.index
     names = tables.read_table(work.stage_folders["entities"] / "entities.parquet", tables.ENTITIES)["id"].to_pylist()
     arrays = tables.read_arrays(work.stage_folders["entity_vectors"] / "vectors.safetensors")
     base = torch.from_numpy(arrays["vectors"])
-    held = NearestRows(base)
+    nearest = NearestRows(base)
     numbers = [tuple(_DIGITS.findall(name)) for name in names]
     usable = [sum(c.isalpha() for c in name) >= _MIN_LETTERS for name in names]
     pairs: dict[tuple[int, int], float] = {}
     work.progress.start("synonyms", len(names), "names")
     for start in range(0, len(names), _ROWS):
         queries = base[start : start + _ROWS].float()
-        top = held.search(queries, min(index.synonym_k + 1, len(names)))
+        top = nearest.search(queries, min(index.synonym_k + 1, len(names)))
         ids, scores = top.ids.numpy(), top.scores.numpy()
         for row, column in zip(*np.nonzero((scores >= index.synonym_threshold) & (ids >= 0))):
             a, b = start + int(row), int(ids[row, column])
@@ -64,8 +62,6 @@ def graph_stage(work: Work) -> dict[str, int]:
 
     An edge joins two entities of a relation (weight 1), two synonyms (weight: their cosine) and an entity with
     each passage that mentions it (weight 1); of several reasons for one edge the strongest counts.
-
-    Collects the three kinds of edges and stores the CSR arrays.
     """
     folders = work.stage_folders
     n_entities = tables.read_table(folders["entities"] / "entities.parquet", tables.ENTITIES).num_rows

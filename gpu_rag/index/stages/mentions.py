@@ -1,4 +1,4 @@
-"""Where entities occur: extraction links with their offsets, and further whole-word occurrences found by search."""
+"""Occurrences of entities: extraction links with their offsets, and further whole-word occurrences found by search."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ MAX_PASSAGES_OF_A_SEARCHED_NAME = 100  # theta of HiGraAgent: a name in more pas
 )
 def mentions_stage(work: Work) -> dict[str, int]:
     """Table `mentions`, sorted by (passage, start, entity). An extraction link that is not verbatim has offsets -1.
-
-    Searches every written name in every passage (Aho-Corasick, whole words).
+    Every written name is searched in every passage (Aho-Corasick, whole words).
     """
     entities = tables.read_table(work.stage_folders["entities"] / "entities.parquet", tables.ENTITIES)
     texts = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)["text"].to_pylist()

@@ -180,7 +180,6 @@ def write_passages(folder: Path, documents: list[Row], passages: list[Row]) -> N
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
-    """What the output depends on."""
     index = settings.index
     named = sources.of_kind("skb", "documents")
     more = {"named": [[s.name, s.kind, content_hash((s.path,))] for s in named]} if named else {}

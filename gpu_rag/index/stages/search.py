@@ -56,10 +56,7 @@ def embed_blocks(work: Work, texts: Sequence[str]) -> np.ndarray:
     "bm25", needs=("passages",), params=lambda settings, _: {"k1": settings.index.bm25_k1, "b": settings.index.bm25_b}
 )
 def bm25_stage(work: Work) -> dict[str, int]:
-    """A BM25 index over the passages.
-
-    Indexes every passage.
-    """
+    """A BM25 index over the passages."""
     texts = passage_texts(work.stage_folders["passages"])
     Bm25.build(texts, k1=work.settings.index.bm25_k1, b=work.settings.index.bm25_b).save(work.out)
     work.progress.advance(len(texts))

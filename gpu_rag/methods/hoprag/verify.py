@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from gpu_rag.graph.common.edges import edges_of_matches
 from gpu_rag.graph.join.pairs import hybrid_scores
 from gpu_rag.index import tables
 from gpu_rag.index.index import Index
+from gpu_rag.methods.hoprag.edges import edges_of_matches
 from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, MATCHES, SIDES, VERTICES, read_lists, read_questions
 
 

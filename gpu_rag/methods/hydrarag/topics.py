@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.nearest.rows import NearestRows
+from gpu_rag.graph.nearest.index import NearestRows
 from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.index.knowledge_base import KnowledgeBase, name_key
 from gpu_rag.sources.knowledge_base.types import LITERAL

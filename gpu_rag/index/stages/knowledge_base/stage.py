@@ -36,12 +36,11 @@ def kb_stage(work: Work) -> dict[str, int]:
     """Tables `kb_sources`, `kb_types`, `kb_relations`, `kb_nodes`, `kb_records`, `kb_links`, `kb_edges` and
     `kb_passages` (the source of each passage), and rejects.jsonl.
 
-    With a corpus its own extraction is a source too. See `index.kb.KnowledgeBase` for what they mean.
+    With a corpus its own extraction is a source too. See `KnowledgeBase` for what they mean.
 
-    Reads, links and writes. Raises BadInput for a source that does not exist, and where bad rows are to stop.
-
-    Sources are read in blocks into columns: memory is about 50 bytes an edge, 100 a record and four times the text
-    of names and ids, beside the passages and what `link_passages` searches for.
+    Raises BadInput for a source that does not exist, and where bad rows are to stop. Sources are read in blocks into
+    columns: memory is about 50 bytes an edge, 100 a record and four times the text of names and ids, beside the
+    passages and what `link_passages` searches for.
     """
     limit = work.settings.index.max_document_chars
     with Rejects(work, tuple(source.path for source in work.sources.named)) as rejects:
@@ -104,7 +103,7 @@ def read_extraction(work: Work) -> SourceColumns:
     types: dict[str, Counter[str]] = defaultdict(Counter)
     profiles = tables.read_table(folders["extraction"] / "profiles.parquet", tables.PROFILES)
     for name, given in zip(profiles["name"].to_pylist(), profiles["types"].to_pylist()):
-        types[normalise_name(name)].update(type for raw in given if (type := normalise_name(raw)))
+        types[normalise_name(name)].update(type for written in given if (type := normalise_name(written)))
     ranked = [_ranked(types.get(id, Counter())) for id in entities["id"].to_pylist()]
     relations = tables.read_table(folders["entities"] / "relations.parquet", tables.RELATIONS)
     labels = _column(relations, "label").dictionary_encode()

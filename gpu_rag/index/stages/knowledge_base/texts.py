@@ -1,4 +1,4 @@
-"""What is embedded of a knowledge base, and the stand-ins of nodes without passages."""
+"""The texts of a knowledge base that are embedded, and the stand-ins of nodes without passages."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def standin_texts(folder: Path) -> list[str]:
 
 
 def names_in_words(names: pa.LargeStringArray) -> pa.LargeStringArray:
-    """`kb_words.in_words` of each name."""
+    """`in_words` of each name."""
     spaced = single_spaced(pc.replace_substring(names, "_", " "))
     return pc.if_else(pc.equal(spaced, ""), names, spaced)
 
 
 class EdgeTexts(Sequence[str]):
-    """The texts `kb_words.edge_text` of all edges. Memory: 12 bytes an edge, and the names of the nodes in words."""
+    """The texts `edge_text` of all edges. Memory: 12 bytes an edge, and the names of the nodes in words."""
 
     def __init__(self, folder: Path):
-        """Those of the knowledge base that the stage `kb` wrote in `folder`."""
+        """folder: of the stage `kb`."""
         names = tables.whole_text(tables.read_table(folder / "kb_nodes.parquet", KB_NODES)["name"])
         parts = [part.cast(pa.large_string()) for part in names.chunks]
         self._names = names_in_words(pa.concat_arrays([pa.array([], pa.large_string()), *parts]))
@@ -78,7 +78,7 @@ class EdgeTexts(Sequence[str]):
 def kb_texts_stage(work: Work) -> dict[str, int]:
     """Table `kb_texts`: for each node without any passage "name (type)." and its first edges as sentences.
 
-    Writes the stand-ins; edges in the order of the table of edges. Memory: some 30 bytes an edge.
+    Edges in the order of the table of edges. Memory: some 30 bytes an edge.
     """
     folder = work.stage_folders["kb"]
     nodes = tables.read_table(folder / "kb_nodes.parquet", KB_NODES)

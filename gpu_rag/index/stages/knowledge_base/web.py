@@ -33,11 +33,10 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
 
 @stage("kb_web", params=_params)
 def kb_web_stage(work: Work) -> dict[str, int]:
-    """The pages of web snapshots (see `sources.web_snapshot`): table `web_pages`, and a BM25 index over title and text.
+    """The pages of web snapshots (see `sources.web.snapshot`): table `web_pages`, and a BM25 index over title and text.
 
     Pages are no passages: only who asks the web sees them.
-
-    Reads the snapshots; of pages with one id in two of them each is kept, under "SOURCE:ID" the second time.
+    A page whose id another snapshot has too is called "SOURCE:ID".
     """
     rows: dict[str, dict[str, Any]] = {}
     with Rejects(work, tuple(source.path for source in work.sources.of_kind("web"))) as rejects:

@@ -22,10 +22,7 @@ from gpu_rag.types import Ragged
 
 @stage("higra_exact", needs=("extraction", "entities"), params=lambda settings, sources: edits_params(sources))
 def exact_stage(work: Work) -> dict[str, int]:
-    """Tables `entities` (EXACT_ENTITIES), `relations` between them, and `merges`: names that became one by an alias.
-
-    Groups the extracted entities.
-    """
+    """Tables `entities` (EXACT_ENTITIES), `relations` between them, and `merges`: names that became one by an alias."""
     folder = work.stage_folders["extraction"]
     items = read_items(
         tables.read_table(folder / "extractions.parquet", tables.EXTRACTIONS),

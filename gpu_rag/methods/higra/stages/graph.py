@@ -48,10 +48,7 @@ def higra_relation_texts(merge: Path, links: Path) -> list[str]:
     params=lambda settings, _: {"k1": settings.index.bm25_k1, "b": settings.index.bm25_b},
 )
 def search_stage(work: Work) -> dict[str, int]:
-    """BM25 indexes over the entities (name, aliases, types) and over the relations.
-
-    Indexes both.
-    """
+    """BM25 indexes over the entities (name, aliases, types) and over the relations."""
     texts = {
         "entities": higra_entity_texts(work.stage_folders["higra_merge"]),
         "relations": higra_relation_texts(*(work.stage_folders[need] for need in ("higra_merge", "higra_links"))),
@@ -67,8 +64,6 @@ def search_stage(work: Work) -> dict[str, int]:
 def graph_stage(work: Work) -> dict[str, int]:
     """The entity graph and the graph over [entities | passages] as CSR arrays, and `statistics.json`; see
     `index.higra.HigraGraph` and `index.higra_statistics`.
-
-    Collects the edges and counts.
     """
     folders = work.stage_folders
     n_passages = tables.read_table(folders["passages"] / "passages.parquet", tables.PASSAGES).num_rows

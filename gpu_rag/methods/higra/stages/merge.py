@@ -69,8 +69,6 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
 def merge_stage(work: Work) -> dict[str, int]:
     """Tables `entities` (HIGRA_ENTITIES), `relations` between them as extracted, `sources` (where they were extracted)
     and `merges`: everything that became one, and why.
-
-    Clusters, decides, applies the decisions and the edits, and writes what came out.
     """
     exact = work.stage_folders["higra_exact"]
     table = tables.read_table(exact / "higra_exact_entities.parquet", EXACT_ENTITIES)

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpu_rag.graph.common.edges import edges_of_matches
 from gpu_rag.graph.nearest.index import nearest_index
 from gpu_rag.index import tables
 from gpu_rag.index.stage import stage
 from gpu_rag.index.work import Sources, Work
+from gpu_rag.methods.hoprag.edges import edges_of_matches
 from gpu_rag.methods.hoprag.stages.matching import Previous, Side, match_exactly, match_nearly
 from gpu_rag.methods.hoprag.stages.vertices import read_vertices
 from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, MATCHES, read_lists, read_questions
@@ -44,8 +44,6 @@ def edges_stage(work: Work) -> dict[str, int]:
 
     Of parallel edges the one of the highest SIM stays, of equal ones that of the lowest in-question, then the lowest
     out-question. Then the cut: floor(edge_budget n log2 n) edges, and every vertex's last out-edge.
-
-    Matches, merges, cuts. Counts say which mode ran.
     """
     ids = read_vertices(work)["id"].to_pylist()
     outs, ins = read_side(work, "out", ids), read_side(work, "in", ids)

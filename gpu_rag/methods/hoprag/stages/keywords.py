@@ -14,10 +14,7 @@ from gpu_rag.text.keywords import keywords
 
 @stage("hop_keywords", needs=("passages", "hop_vertices", "hop_questions"), version=2)
 def keywords_stage(work: Work) -> dict[str, int]:
-    """Table `keywords`, sorted, and for in-questions, out-questions and vertices lists of its rows, ascending.
-
-    Finds the keywords of every text.
-    """
+    """Table `keywords`, sorted, and for in-questions, out-questions and vertices lists of its rows, ascending."""
     folders = work.stage_folders
     texts: dict[str, Sequence[str]] = {
         side: read_questions(folders["hop_questions"], side)["text"].to_pylist() for side in ("in", "out")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ def _settled(settings: Settings, models: Models) -> Settings:
     if settings.hops.simulate != "auto":
         return settings
     capable = settings.models.llm != "none" and models.llm().capable
-    return replace(settings, hops=replace(settings.hops, simulate="llm" if capable else "templates"))
+    return settings.changed("hops", simulate="llm" if capable else "templates")
 
 
 @stage(

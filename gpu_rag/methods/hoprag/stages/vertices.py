@@ -22,10 +22,7 @@ from gpu_rag.text.sentences import split_sentences
     params=lambda settings, _: {"granularity": settings.hops.granularity},
 )
 def vertices_stage(work: Work) -> dict[str, int]:
-    """Table `vertices`, sorted by (passage, start): one row a passage, or one a sentence. A passage always has one.
-
-    Splits every passage.
-    """
+    """Table `vertices`, sorted by (passage, start): one row a passage, or one a sentence. A passage always has one."""
     passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
     by_sentence = work.settings.hops.granularity == "sentence"
     rows: list[dict[str, Any]] = []
