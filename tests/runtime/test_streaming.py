@@ -8,20 +8,10 @@ import time
 import tracemalloc
 
 import pytest
+from toy_steps import Toys, embed, graph, llm, metered, pairs, toy
 
-from gpu_rag.errors import BudgetExceeded, Cancelled, ModelError, RequestFailed, UsageError
-from gpu_rag.runtime import (
-    Budget,
-    Call,
-    Executor,
-    Metered,
-    RunStats,
-    StreamingDriver,
-    gather,
-    run_rounds,
-    run_streaming,
-    streaming,
-)
+from gpu_rag.errors import BudgetExceeded, Cancelled, ModelError, UsageError
+from gpu_rag.runtime import Budget, RunStats, StreamingDriver, gather, run_rounds, run_streaming, streaming
 from gpu_rag.types import Question
 
 PATIENCE_S = 60.0  # only a bug takes so long
@@ -36,10 +26,10 @@ class ByHand:
         self.answers, self.log = answers, log if log is None else []
         self.open, self.lost, self.error = {}, [], None
 
-    def submit(self, key, args):
-        self.open[key] = args
+    def submit(self, key, query):
+        self.open[key] = query
         if self.log is not None:
-            self.log.append(("sent", args))
+            self.log.append(("sent", query))
 
     def poll(self, timeout_s):
         if self.error is not None:
@@ -47,11 +37,8 @@ class ByHand:
         keys = list(self.open)[: self.answers(len(self.open))]
         return [(key, self.result(key, self.open.pop(key))) for key in keys]
 
-    def poll_all(self, static, args):
-        return self.poll(0.0)
-
-    def result(self, key, args):
-        return Metered(args, n_prompt=10, n_cached=4, n_generated=1)
+    def result(self, key, query):
+        return metered(query)
 
     def abort(self, key):
         self.lost.append(self.open[key])
@@ -77,16 +64,16 @@ class Threaded:
                 self.change.wait_for(lambda: self.inbox or self.closed)
                 if self.closed:
                     return
-                key, args = self.inbox.pop(moods.randrange(len(self.inbox)))
+                key, query = self.inbox.pop(moods.randrange(len(self.inbox)))
             time.sleep(self.seconds * moods.random())
             with self.change:
-                self.done.append((key, Metered(args)))
+                self.done.append((key, metered(query)))
                 self.change.notify_all()
 
-    def submit(self, key, args):
+    def submit(self, key, query):
         with self.change:
             self.open.add(key)
-            self.inbox.append((key, args))
+            self.inbox.append((key, query))
             self.change.notify_all()
 
     def poll(self, timeout_s):
@@ -110,30 +97,8 @@ class Threaded:
         self.thread.join()
 
 
-def llm(arg):
-    return Call("llm", (), arg)
-
-
-def cheap(arg, verb="graph"):
-    return Call(verb, (), arg)
-
-
-def executors(log=None):
-    def run(verb):
-        def answer(static, args):
-            if log is not None:
-                log.append((verb, list(args)))
-            return [RequestFailed(f"refused {a}") if isinstance(a, int) and a < 0 else a for a in args]
-
-        return answer
-
-    ranks = {"text": ("text", 0), "graph": ("graph", 1), "embed": ("embed", 2), "llm": ("llm", 3)}
-    return {verb: Executor(run(verb), *spec) for verb, spec in ranks.items()}
-
-
-def run(programs, service, log=None, **options):
-    pairs = [(Question(f"q{i}", "?"), program) for i, program in enumerate(programs)]
-    return run_streaming(pairs, executors(log), {"llm": service}, **options)
+def run(programs, service, toys=None, **options):
+    return run_streaming(pairs(programs), (toys or Toys()).resources, {llm: service}, **options)
 
 
 # --- what is sent when -----------------------------------------------------------------------------
@@ -152,35 +117,35 @@ def test_a_request_leaves_while_others_are_open():
 
 def ramp(ctx):
     async def program():
-        await cheap(ctx.question.id, "embed")
-        await cheap(ctx.question.id)
+        await embed(ctx.question.id)
+        await graph(ctx.question.id)
         return await llm(ctx.question.id)
 
     return program()
 
 
 def test_below_the_mark_the_oldest_questions_go_ahead_so_that_the_llm_begins():
-    log, service = [], ByHand(answers=lambda n_open: 0)
+    toys, service = Toys(), ByHand(answers=lambda n_open: 0)
     service.answers = lambda n_open: n_open if len(service.log) == 8 else 0
     log_at_first = []
     plain = service.submit
 
-    def submit(key, args):
-        log_at_first.append(len(log))
-        plain(key, args)
+    def submit(key, query):
+        log_at_first.append(len(toys.log))
+        plain(key, query)
 
     service.submit = submit
-    outcomes = run([ramp] * 8, service, log, low_water=2)
-    assert log[:2] == [("embed", ["q0", "q1"]), ("graph", ["q0", "q1"])]
+    outcomes = run([ramp] * 8, service, toys, low_water=2)
+    assert toys.log[:2] == [("embed", ["q0", "q1"]), ("graph", ["q0", "q1"])]
     assert log_at_first[:2] == [2, 2], "requests were sent before most questions were embedded"
     assert [o.draft for o in outcomes] == [f"q{i}" for i in range(8)]
 
 
 def test_above_the_mark_cheap_calls_run_as_large_batches():
-    log, service = [], ByHand(answers=lambda n_open: 0)
+    toys, service = Toys(), ByHand(answers=lambda n_open: 0)
     service.answers = lambda n_open: n_open if len(service.log) == 40 else 0
-    run([ramp] * 40, service, log, low_water=2)
-    sizes = [len(args) for _, args in log]
+    run([ramp] * 40, service, toys, low_water=2)
+    sizes = [len(args) for _, args in toys.log]
     assert sizes[:3] == [2, 2, 38] or sizes[2:] == sorted(sizes[2:]), sizes
     assert max(sizes) >= 30 and sum(sizes) == 80
 
@@ -188,25 +153,24 @@ def test_above_the_mark_cheap_calls_run_as_large_batches():
 def test_calls_that_lead_to_no_request_are_not_fed_in_small_pieces():
     async def program(ctx):
         for i in range(4):
-            await cheap(i)
+            await graph(i)
 
-    log = []
-    run([program] * 600, ByHand(), log, low_water=4)
-    assert len(log) < 40 and max(len(args) for _, args in log) == streaming.LARGEST
-    log.clear()
-    pairs = [(Question(f"q{i}", "?"), program) for i in range(600)]
-    run_streaming(pairs, executors(log), {}, max_live=1024)
-    assert len(log) == 12, "without any slow service batches are full"
+    toys = Toys()
+    run([program] * 600, ByHand(), toys, low_water=4)
+    assert len(toys.log) < 40 and max(len(queries) for _, queries in toys.log) == streaming.LARGEST
+    toys.log.clear()
+    run_streaming(pairs([program] * 600), toys.resources, {}, max_live=1024)
+    assert len(toys.log) == 12, "without any slow service batches are full"
 
 
 def test_batches_keep_to_the_order_of_questions_and_to_max_batch():
-    async def program(ctx):
-        await gather(*(cheap((ctx.question.id, i)) for i in range(3)))
+    step, toys = toy("step", max_batch=5), Toys()
 
-    log = []
-    small = {**executors(log), "graph": Executor(executors(log)["graph"].run, "graph", 1, 5)}
-    run_streaming([(Question(f"q{i}", "?"), program) for i in range(4)], small, {})
-    assert [args for _, args in log] == [
+    async def program(ctx):
+        await gather(*(step((ctx.question.id, i)) for i in range(3)))
+
+    run_streaming(pairs([program] * 4), toys.resources, {})
+    assert [queries for _, queries in toys.log] == [
         [("q0", 0), ("q0", 1), ("q0", 2), ("q1", 0), ("q1", 1)],
         [("q1", 2), ("q2", 0), ("q2", 1), ("q2", 2), ("q3", 0)],
         [("q3", 1), ("q3", 2)],
@@ -234,13 +198,11 @@ def test_max_live_bounds_the_open_questions():
     [
         ({"max_live": 0}, "max_live=0"),
         ({"low_water": 0}, "low-water mark is a number of requests; given 0"),
-        ({"services": {"sing": ByHand()}}, "a service answers a verb without executor; given sing"),
     ],
 )
 def test_what_a_driver_needs(options, message):
-    services = options.pop("services", {})
     with pytest.raises(UsageError, match=message):
-        run_streaming([], executors(), services, **options)
+        run([], ByHand(), **options)
 
 
 # --- cancellation ----------------------------------------------------------------------------------
@@ -254,7 +216,7 @@ def test_the_requests_of_cancelled_siblings_are_aborted_and_their_late_replies_c
             await llm("while it unwinds")
 
     async def program(ctx):
-        await gather(cheap(-1), sibling(1), gather(llm(2), sibling(3)))
+        await gather(graph(-1), sibling(1), gather(llm(2), sibling(3)))
 
     service = ByHand(answers=lambda n_open: 0)
     service.answers = lambda n_open: n_open if service.lost else 0
@@ -326,10 +288,10 @@ def test_a_dead_service_stops_the_run_and_names_the_question_to_blame():
     assert caught.value.question == "q1" and len(closed) == 3 and done == []
     service.error.question = None
     with pytest.raises(ModelError, match="the engine died") as caught:
-        run_rounds([(Question(q, "?"), program) for q in ("q0", "q1")], {"llm": Executor(service.poll_all, "llm", 3)})
+        run_rounds(pairs([program] * 2), Toys({"llm": lambda queries, k: service.poll(0.0)}).resources)
     assert caught.value.question == "q1"
     lost = ByHand()
-    lost.result = lambda key, args: ModelError("gone")
+    lost.result = lambda key, query: ModelError("gone")
     with pytest.raises(ModelError, match="gone") as caught:
         run([program], lost)
     assert caught.value.question is None
@@ -351,7 +313,7 @@ def test_what_on_done_or_the_questions_raise_stops_the_run():
 
     service = ByHand(answers=lambda n_open: 0)
     with pytest.raises(ValueError, match="a bad line"):
-        run_streaming(source(), executors(), {"llm": service}, max_live=1024)
+        run_streaming(source(), Toys().resources, {llm: service}, max_live=1024)
 
 
 # --- a live driver ---------------------------------------------------------------------------------
@@ -363,7 +325,7 @@ def live():
     started = []
 
     def start(service, **options):
-        driver = StreamingDriver(executors(), {"llm": service}, **options)
+        driver = StreamingDriver(Toys().resources, {llm: service}, **options)
         thread = threading.Thread(target=driver.run, daemon=True)
         thread.start()
         started.append((driver, thread))
@@ -377,7 +339,7 @@ def live():
 
 
 async def three(ctx):
-    a = await cheap(1)
+    a = await graph(1)
     b = await gather(llm(2), llm(3))
     return [a, *b, ctx.question.id]
 
@@ -431,7 +393,7 @@ def test_a_submitted_question_can_be_cancelled_before_and_while_it_runs(live):
 def test_handles_end_when_the_driver_stops():
     service = ByHand()
     service.error = ModelError("dead")
-    driver = StreamingDriver(executors(), {"llm": service}, max_live=1)
+    driver = StreamingDriver(Toys().resources, {llm: service}, max_live=1)
     handles = [driver.submit(Question(str(i), "?"), three) for i in range(2)]
     with pytest.raises(ModelError, match="dead"):
         driver.run()
@@ -442,7 +404,7 @@ def test_handles_end_when_the_driver_stops():
 
 
 async def staged(ctx):
-    await cheap(1)
+    await graph(1)
     ctx.note("find", 5)
     await llm(1)
     await llm(2)
@@ -455,13 +417,11 @@ async def staged(ctx):
 
 @pytest.mark.parametrize("driver", ["rounds", "streaming"])
 def test_costs_are_booked_by_the_note_that_they_led_to(driver):
-    stats, pairs = RunStats(), [(Question(f"q{i}", "?"), staged) for i in range(3)]
-    metered = Executor(lambda static, args: [Metered(a, 10, 4, 1) for a in args], "llm", 3)
-    ready = {**executors(), "llm": metered}
+    stats, programs = RunStats(), pairs([staged] * 3)
     if driver == "rounds":
-        outcomes = run_rounds(pairs, ready, stats=stats)
+        outcomes = run_rounds(programs, Toys().resources, stats=stats)
     else:
-        outcomes = run_streaming(pairs, ready, {"llm": ByHand()}, stats=stats)
+        outcomes = run_streaming(programs, Toys().resources, {llm: ByHand()}, stats=stats)
     found = {name: (c.n_notes, c.n_calls, c.llm_calls, c.prompt_tokens) for name, c in stats.stages.items()}
     assert found == {
         "find": (3, 3, 0, 0),
@@ -476,34 +436,29 @@ def test_costs_are_booked_by_the_note_that_they_led_to(driver):
 
 
 def sleepy(clock, seconds):
-    return lambda static, args: clock.sleep(seconds) or args
+    return lambda queries, k: clock.sleep(seconds) or queries
 
 
 @pytest.mark.parametrize("driver", ["rounds", "streaming"])
 def test_idle_time_of_the_llm_has_its_reasons(driver, clock):
     async def program(ctx):
-        await cheap(1, "embed")  # 30 ms: ramp-up
+        await embed(1)  # 30 ms: ramp-up
         await llm(1)  # 40 ms
-        await cheap(1)  # 50 ms: graph
+        await graph(1)  # 50 ms: graph
         await llm(2)
         clock.sleep(0.02)  # a program that works itself
         await llm(3)
-        await cheap(2)  # 50 ms: nothing left to ask
+        await graph(2)  # 50 ms: nothing left to ask
 
-    slow = {
-        **executors(),
-        "embed": Executor(sleepy(clock, 0.03), "embed", 2),
-        "graph": Executor(sleepy(clock, 0.05), "graph", 1),
-        "llm": Executor(sleepy(clock, 0.04), "llm", 3),
-    }
-    stats, pairs = RunStats(), [(Question("q", "?"), program)]
+    slow = Toys({name: sleepy(clock, s) for name, s in (("embed", 0.03), ("graph", 0.05), ("llm", 0.04))}).resources
+    stats = RunStats()
     if driver == "rounds":
-        run_rounds(pairs, slow, stats=stats)
+        run_rounds(pairs([program]), slow, stats=stats)
     else:
         service = ByHand()
         plain = service.poll
         service.poll = lambda timeout_s: [] if timeout_s == 0 else clock.sleep(0.04) or plain(timeout_s)
-        run_streaming(pairs, slow, {"llm": service}, stats=stats)
+        run_streaming(pairs([program]), slow, {llm: service}, stats=stats)
     causes = {"ramp-up": 0.03, "graph": 0.05, "programs": 0.02, "nothing left to ask": 0.05}
     assert stats.llm.idle_s == pytest.approx(causes)
     assert stats.llm.busy_s == pytest.approx(3 * 0.04) and stats.wall_s == pytest.approx(0.15 + 0.12)
@@ -516,17 +471,15 @@ def test_a_queue_that_ran_dry_in_a_batch_is_half_idle(clock):
         await llm(1)
 
     async def searches(ctx):
-        await cheap(1)
+        await graph(1)
         await llm(2)
 
-    slow = {**executors(), "graph": Executor(sleepy(clock, 0.1), "graph", 1)}
+    slow = Toys({"graph": sleepy(clock, 0.1)})
     service, stats = ByHand(), RunStats()
     polls = iter([False])
     plain = service.poll
     service.poll = lambda timeout_s: plain(timeout_s) if next(polls, True) else []
-    run_streaming(
-        [(Question("a", "?"), asks), (Question("b", "?"), searches)], slow, {"llm": service}, low_water=1, stats=stats
-    )
+    run([asks, searches], service, slow, low_water=1, stats=stats)
     assert stats.llm.idle_s["graph"] == pytest.approx(0.05) and stats.llm.busy_s == pytest.approx(0.05)
 
 
@@ -542,8 +495,8 @@ def test_memory_does_not_grow_with_the_questions():
     def most(n):
         tracemalloc.start()
         try:
-            pairs = ((Question(str(i), "?"), program) for i in range(n))
-            run_streaming(pairs, executors(), {"llm": ByHand(log=None)}, max_live=100, keep=False)
+            programs = ((Question(str(i), "?"), program) for i in range(n))
+            run_streaming(programs, Toys().resources, {llm: ByHand(log=None)}, max_live=100, keep=False)
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()

@@ -1,35 +1,34 @@
-"""The verb "llm" behind real services: what the streaming driver gets, is told, and leaves in the reply cache."""
+"""The step `llm` behind real services: what the streaming driver gets, is told, and leaves in the reply cache."""
 
 from __future__ import annotations
 
 import threading
 
 import pytest
-from gpu_rag.program.model_calls import LLMCalls, model_executors
+from toy_steps import Toys, graph
 
 from gpu_rag.errors import ModelError, RequestFailed
 from gpu_rag.models.embed import load_embedder
 from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.models.llm.service import as_streaming
-from gpu_rag.runtime import Call, Executor, RunStats, gather, run_rounds, run_streaming
+from gpu_rag.program.models import Models
+from gpu_rag.program.steps import LLMCalls, llm
+from gpu_rag.runtime import RunStats, gather, run_rounds, run_streaming
 from gpu_rag.runtime import streaming as streaming_module
 from gpu_rag.types import Question, Request
 
 
 def ask(text):
-    return Call("llm", (), Request("static part", text, max_tokens=8))
+    return llm(Request("static part", text, max_tokens=8))
 
 
 def said(request):
     return f"reply to {request.prompt}"
 
 
-def executors(llm, heard=None):
-    return {
-        **model_executors(llm, load_embedder("hash"), "similarity", on_reply=heard),
-        "fails": Executor(lambda static, args: [RequestFailed("no")] * len(args), "graph", 1),
-    }
+def resources(model, **answers):
+    return {"models": Models(model, load_embedder("hash"), "similarity"), **Toys(answers).resources}
 
 
 async def program(ctx):
@@ -40,18 +39,18 @@ async def program(ctx):
 
 @pytest.fixture
 def cached(tmp_path):
-    llm = CachedLLM(ScriptedLLM(said), tmp_path / "replies.sqlite")
-    yield llm
-    llm.close()
+    model = CachedLLM(ScriptedLLM(said), tmp_path / "replies.sqlite")
+    yield model
+    model.close()
 
 
 def questions(n, run=program):
     return [(Question(f"q{i}", "?"), run) for i in range(n)]
 
 
-def test_a_service_and_an_executor_give_the_same(cached):
+def test_a_service_and_the_function_give_the_same(cached):
     direct = ScriptedLLM(said)
-    expected = run_rounds(questions(9), executors(direct))
+    expected = run_rounds(questions(9), resources(direct))
     heard, threads = [], set()
 
     def on_reply(reply):
@@ -61,7 +60,7 @@ def test_a_service_and_an_executor_give_the_same(cached):
     for streaming in (as_streaming(ScriptedLLM(said)), cached, cached):
         heard.clear()
         service = LLMCalls(streaming, on_reply)
-        found = run_streaming(questions(9), executors(direct), {"llm": service}, low_water=2, max_live=4)
+        found = run_streaming(questions(9), resources(direct), {llm: service}, low_water=2, max_live=4)
         assert [o.draft for o in found] == [o.draft for o in expected]
         for one, other in zip(found, expected):
             assert (one.usage.llm_calls, one.usage.prompt_tokens, one.usage.generated_tokens) == (
@@ -86,9 +85,9 @@ def test_the_late_reply_to_an_aborted_request_is_counted_and_kept(taken, cached,
         assert free.wait(60)
         return said(request)
 
-    def fail(static, args):
+    def fail(queries, k):
         assert begun.wait(60)
-        return [RequestFailed("no")] * len(args)
+        return [RequestFailed("no")] * len(queries)
 
     def abort(key, plain=cached.abort):
         plain(key)
@@ -97,15 +96,14 @@ def test_the_late_reply_to_an_aborted_request_is_counted_and_kept(taken, cached,
             free.set()
 
     async def fails_first(ctx):
-        await gather(Call("fails", (), 0), *map(ask, tuple(left)))
+        await gather(graph(0), *map(ask, tuple(left)))
 
     async def waits(ctx):
         return (await ask("begins the only worker")).text
 
     cached.llm, cached.abort, stats = ScriptedLLM(slow), abort, RunStats()
-    ready = {**executors(cached), "fails": Executor(fail, "graph", 1)}
     programs = questions(1, fails_first) if taken else [*questions(1, waits), (Question("q9", "?"), fails_first)]
-    outcomes = run_streaming(programs, ready, {"llm": LLMCalls(cached)}, stats=stats)
+    outcomes = run_streaming(programs, resources(cached, graph=fail), {llm: LLMCalls(cached)}, stats=stats)
     assert isinstance(outcomes[-1].error, RequestFailed)
     asked = [request.prompt for request in cached.llm.calls]
     assert len(cached) == len(asked) == 1 and asked[0] == ("late" if taken else "begins the only worker")
@@ -122,7 +120,7 @@ class Dying(ScriptedLLM):
 
 def test_a_dead_engine_stops_the_run():
     with pytest.raises(ModelError, match="the engine died"):
-        run_streaming(questions(3), executors(Dying(said)), {"llm": LLMCalls(as_streaming(Dying(said)))})
+        run_streaming(questions(3), resources(Dying(said)), {llm: LLMCalls(as_streaming(Dying(said)))})
 
 
 def test_a_failed_request_is_the_failure_of_its_question(cached):
@@ -130,6 +128,6 @@ def test_a_failed_request_is_the_failure_of_its_question(cached):
         return RequestFailed("too hard") if request.prompt.startswith("q1") else said(request)
 
     cached.llm = ScriptedLLM(sometimes)
-    found = run_streaming(questions(3), executors(cached), {"llm": LLMCalls(cached)})
+    found = run_streaming(questions(3), resources(cached), {llm: LLMCalls(cached)})
     assert [type(o.error) for o in found] == [type(None), RequestFailed, type(None)]
     assert len(cached) == 2 * 4
