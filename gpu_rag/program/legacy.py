@@ -8,7 +8,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from gpu_rag.program.kinds import GRAPH, TEXT
+from gpu_rag.program.kinds import GRAPH
 from gpu_rag.runtime.step import RANK_GRAPH, RANK_TEXT, Step
 from gpu_rag.runtime.step import Call as StepCall
 
@@ -16,17 +16,10 @@ __all__ = ["RANK_GRAPH", "RANK_TEXT", "Call", "Executor"]
 FACTORIES = {
     "enter_hops out_edges near_vertices": "methods.hoprag.batched.hop_executors",
     "higra_search higra_rank": "methods.higra.batched.higra_executors",
-    "web_search web_read": "methods.hydrarag.web.web_executors",
-    "name_nodes match_mentions question_graph start_paths expand_paths score_paths join_paths chain_paths best_paths "
-    "passages_of prune_paths": "methods.hydrarag.batched.path_executors",
     "bubble_anchors bubble_anchors_near bubble_trees bubble_neighbours bubble_passages": (
         "methods.bubblerag.batched.bubble_executors"
     ),
-    "kb_named kb_near_names kb_mentioned kb_relations kb_shown reach_nodes search_documents kb_walks kb_held": (
-        "program.knowledge_base.kb_executors"
-    ),
 }
-TEXTS = ("web_search", "web_read", "name_nodes", "kb_named", "kb_mentioned")
 
 
 @dataclass(frozen=True)
@@ -46,11 +39,11 @@ def _step(verb: str) -> Step[Any, Any, Any, Any]:
 
     def run(index: Any, queries: list[Any], static: tuple[Any, ...]) -> Sequence[Any]:
         make: Any = getattr(import_module(module), factory)
-        executors = index.loaded(name, lambda index: make(index) if "web" in factory else make(index, index.threads))
+        executors = index.loaded(name, lambda index: make(index, index.threads))
         found: Sequence[Any] = executors[verb].run(static, queries)
         return found
 
-    return Step(run, TEXT if verb in TEXTS else GRAPH, name=verb)
+    return Step(run, GRAPH, name=verb)
 
 
 def Call(verb: str, static: tuple[Any, ...], args: Any) -> StepCall[Any]:

@@ -50,6 +50,11 @@ class Models:
         return resolve_decider(self.decider, self.llm)
 
     @property
+    def model_decides(self) -> bool:
+        """Whether planning and deciding are the model's: it is capable, and the decider is not similarity."""
+        return self.decides_by == "llm" and self.language_model.capable
+
+    @property
     def language_model(self) -> LLM:
         """The language model. Raises UsageError where none is configured."""
         if self.llm is None:

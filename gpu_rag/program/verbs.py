@@ -9,17 +9,14 @@ import numpy as np
 from gpu_rag.methods.bubblerag.batched import BubbleVerbs
 from gpu_rag.methods.higra.batched import HigraVerbs
 from gpu_rag.methods.hoprag.batched import HopVerbs
-from gpu_rag.methods.hydrarag.batched import PathVerbs
-from gpu_rag.methods.hydrarag.web import WebVerbs
 from gpu_rag.program import ask as model
 from gpu_rag.program import search
 from gpu_rag.program.choose import choose
-from gpu_rag.program.knowledge_base import KbVerbs
 from gpu_rag.program.models import Models
 from gpu_rag.program.run import Run
 
 
-class Verbs(Run, HopVerbs, BubbleVerbs, HigraVerbs, KbVerbs, PathVerbs, WebVerbs):
+class Verbs(Run, HopVerbs, BubbleVerbs, HigraVerbs):
     """The verbs of one question over one index. limit: how many passages `retrieve` is to return."""
 
     @property

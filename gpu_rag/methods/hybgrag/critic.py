@@ -1,4 +1,4 @@
-"""HybGRAG's critic: a validator that accepts or rejects what was retrieved, and a commentor that says what was wrong.
+"""HybGRAG's critic: a validator that accepts or rejects what was retrieved, and a commentor that says the fault.
 
 Without a language model that decides, the validator accepts whatever has no fault that code can see (an entity was
 found, and the entities have nodes in common), and the commentor takes a missing entity for the fault of a single one,
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpu_rag.methods.hybgrag.examples import chosen_examples, read_examples
-from gpu_rag.methods.hybgrag.params import Params
+from gpu_rag.index.knowledge_base.scores import node_text
+from gpu_rag.methods.hybgrag.examples import Experience, chosen_examples, read_examples
 from gpu_rag.methods.hybgrag.retrieve import reasoning_paths
 from gpu_rag.methods.hybgrag.state import (
     INCORRECT,
@@ -25,10 +25,13 @@ from gpu_rag.methods.hybgrag.state import (
     WRONG_MODULE,
     Action,
     Feedback,
+    Params,
     Retrieved,
     Topic,
 )
-from gpu_rag.program.verbs import Verbs
+from gpu_rag.program.choose import choose
+from gpu_rag.program.knowledge_base.views import kb_of
+from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import Prompt
 
 PROMPTS = "gpu_rag.methods.hybgrag.prompts"
@@ -41,14 +44,14 @@ _VERDICTS = (
 
 
 class Critic(Protocol):
-    """What refines the routing of one question."""
+    """The judge of one question's results."""
 
     async def accepts(self, question: str, action: Action, result: Retrieved) -> bool:
         """Whether the result is the answer."""
         ...
 
     async def comment(self, question: str, action: Action, result: Retrieved) -> Feedback:
-        """What was wrong with an action whose result was rejected."""
+        """The fault of an action whose result was rejected."""
         ...
 
 
@@ -70,7 +73,7 @@ def unknown_entities(action: Action, result: Retrieved) -> tuple[str, ...]:
 class ModelCritic:
     """The critic of an answer: by the decider."""
 
-    verbs: Verbs
+    run: Run
     params: Params
 
     async def accepts(self, question: str, action: Action, result: Retrieved) -> bool:
@@ -79,27 +82,28 @@ class ModelCritic:
         if not references:
             return False
         clean = action.module == TEXT or seen_by_code(action, result) is None
-        chosen = await self.verbs.choose(
+        chosen = await choose(
+            self.run,
             Prompt.read(PROMPTS, "validate"),
             {"references": "\n\n".join(references), "question": question},
             _VERDICTS,
             query=question,
-            similarity=[float(clean), float(not clean)],
+            scores=[float(clean), float(not clean)],
             name="hybgrag_validator",
         )
         return chosen == [0]
 
     def _references(self, action: Action, result: Retrieved) -> list[str]:
-        kb, blocks = self.verbs.kb, []
+        kb, blocks = kb_of(self.run.index), []
         for place, row in enumerate(result.ranking.rows[: self.params.n_references]):
-            text = " ".join(self.verbs.node_text(row).split()[:REFERENCE_WORDS])
-            paths = reasoning_paths(action, result, place, self.verbs) if self.params.paths else []
+            text = " ".join(node_text(kb, self.run.index, row).split()[:REFERENCE_WORDS])
+            paths = reasoning_paths(action, result, place, kb) if self.params.paths else []
             block = f"[{place + 1}] {kb.node_names[row]} ({kb.type_names[kb.node_type[row]]})\n{text}"
             blocks.append("\n".join((block, *(f"path: {path}" for path in paths))))
         return blocks
 
     async def comment(self, question: str, action: Action, result: Retrieved) -> Feedback:
-        """The commentor: the first that holds, in the order of the module `hybgrag_state`."""
+        """The commentor: the first that holds, in the order of `first_of`."""
         if self.params.feedback == "simple":
             return Feedback(REJECTED)
         plain = seen_by_code(action, result)
@@ -109,28 +113,29 @@ class ModelCritic:
             return Feedback(WRONG_MODULE)
         faults = _faults(action, result)
         examples = await self._examples(question)
-        chosen = await self.verbs.choose(
+        chosen = await choose(
+            self.run,
             Prompt.read(PROMPTS, "comment"),
             {
                 "examples": "\n\n".join(example.comment() for example in examples),
                 "question": question,
-                "action": "\n".join(action.told()),
+                "action": "\n".join(action.lines()),
             },
             [fault.text for fault in faults],
             query=question,
             k=min(MOST_FAULTS, len(faults)),
             allow_none=True,
             threshold=0.5,
-            similarity=[float(fault.kind in (MISSING, WRONG_INTERSECTION)) for fault in faults],
+            scores=[float(fault.kind in (MISSING, WRONG_INTERSECTION)) for fault in faults],
             name="hybgrag_commentor",
         )
         return first_of([faults[i] for i in chosen], unknown_entities(action, result))
 
-    async def _examples(self, question: str) -> Sequence:
-        if self.verbs.settings.decides_by != "llm":
+    async def _examples(self, question: str) -> Sequence[Experience]:
+        if self.run.models.decides_by != "llm":
             return ()
         examples = read_examples(self.params.experiences, "experiences", True)
-        return await chosen_examples(question, examples, self.params.n_examples, self.params.examples, self.verbs)
+        return await chosen_examples(question, examples, self.params.n_examples, self.params.examples, self.run)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ from gpu_rag.methods.hybgrag.state import (
     Feedback,
     Topic,
 )
-from gpu_rag.program.verbs import Verbs
+from gpu_rag.program.ask import embed
+from gpu_rag.program.run import Run
 
 KINDS = (NO_ENTITY, NO_INTERSECTION, INCORRECT, MISSING, WRONG_INTERSECTION, WRONG_MODULE)
 _PACKAGE = "gpu_rag.methods.hybgrag.prompts"
@@ -49,7 +50,7 @@ class Experience:
     def comment(self) -> str:
         """As an example for the commentor."""
         assert self.feedback is not None
-        return f"Question: {self.question}\n{'; '.join(self.action.told())}\nVerdict: {self.feedback.told()}"
+        return f"Question: {self.question}\n{'; '.join(self.action.lines())}\nVerdict: {self.feedback.text()}"
 
 
 def experience_row(experience: Experience) -> str:
@@ -112,16 +113,16 @@ def _read(line: str, where: str, needs_feedback: bool) -> Experience:
 
 
 async def chosen_examples(
-    question: str, examples: Sequence[Experience], k: int, how: str, verbs: Verbs
+    question: str, examples: Sequence[Experience], k: int, how: str, run: Run
 ) -> list[Experience]:
     """k of the examples. nearest: of highest cosine between the questions, the nearest last; random: the same k for all
     questions, in the order of the file."""
     if k >= len(examples):
         return list(examples)
     if how == "random":
-        picked = random.Random(f"{verbs.ctx.run_seed}").sample(range(len(examples)), k)
+        picked = random.Random(f"{run.ctx.run_seed}").sample(range(len(examples)), k)
         return [examples[i] for i in sorted(picked)]
-    vectors = await verbs.embed([question, *(example.question for example in examples)])
+    vectors = await embed([question, *(example.question for example in examples)])
     cosines = (vectors[1:] @ vectors[0]).tolist()
     order = sorted(range(len(examples)), key=lambda i: (-cosines[i], i))[:k]
     return [examples[i] for i in reversed(order)]

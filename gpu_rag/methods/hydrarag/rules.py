@@ -1,4 +1,4 @@
-"""What stands in for a capable model in HydraRAG: topics, depth and order by rules over the question's words.
+"""Rules in place of a capable model in HydraRAG: topics, depth and order by rules over the question's words.
 
 Topics are names of nodes that stand in the question, and its names by capitals, quotes and "_". A name of common words
 alone in small letters ("director", "film genre") is dropped: words of the graph's own relations, nouns of roles, verbs,
@@ -14,8 +14,7 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from gpu_rag.methods.hydrarag.params import MOST_TOPICS
-from gpu_rag.methods.hydrarag.state import ANSWER, Chain
+from gpu_rag.methods.hydrarag.state import ANSWER, MOST_TOPICS, Chain
 from gpu_rag.text.names import names
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.rules.decomposition import plan_by_rules

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from project_scripts import script
 
 import gpu_rag
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.methods.hybgrag import critic as hybgrag_critic
 from gpu_rag.methods.hybgrag import program as hybgrag
 from gpu_rag.methods.hybgrag.examples import Experience, chosen_examples, experience_row, read_examples
-from gpu_rag.methods.hybgrag.oracle import oracle_program
+from gpu_rag.methods.hybgrag.retrieve import retrieve_by
 from gpu_rag.methods.hybgrag.state import (
     INCORRECT,
     MISSING,
@@ -30,8 +31,11 @@ from gpu_rag.methods.hybgrag.state import (
     Topic,
 )
 from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.program.ask import embed
+from gpu_rag.program.knowledge_base.views import kb_of
+from gpu_rag.program.run import Run
 from gpu_rag.settings import merge
-from gpu_rag.types import Answer, Choice, JsonSchema, Question, Request
+from gpu_rag.types import Answer, Choice, Draft, JsonSchema, Question, Request
 
 NODES = [
     ("f1", "film", "Harbour of Glass", "A slow drama about a glassblower who leaves the harbour at night."),
@@ -431,7 +435,7 @@ def test_a_small_model_judges_by_rank_and_rules_route(index: gpu_rag.Index) -> N
 
 def with_oracle(index: gpu_rag.Index, gold: list[str], question: str = QUESTION, **params: Any) -> Answer:
     engine = index.engine(merge(FAST, {"method": {"hybgrag": params}}))
-    program = oracle_program({"q": gold})
+    program = script("eval_hybgrag").oracle_program({"q": gold})
     (answer,) = engine.run("hybgrag", [Question("q", question)], retrieval_only=True, program=program).answers
     engine.models.close()
     assert answer.error is None, answer.error
@@ -469,30 +473,20 @@ def test_the_oracle_finds_what_the_rules_alone_do_not(index: gpu_rag.Index) -> N
 )
 def test_what_the_oracle_says(index: gpu_rag.Index, gold: list[str], topics: Any, kind: str, what: str) -> None:
     """Of an action given, not routed. radius 1, so that the sets are those of one edge."""
-    from gpu_rag.methods.hybgrag.oracle import OracleCritic
-    from gpu_rag.methods.hybgrag.retrieve import retrieve_by
-    from gpu_rag.types import Draft
-
     action = Action("hybrid", tuple(Topic(name, type, tuple(relations)) for name, type, *relations in topics))
 
-    async def program(question: Question, verbs: Any, params: Any) -> Draft:
-        (vector,) = await verbs.embed([question.text])
-        result = await retrieve_by(action, vector, verbs, params)
-        rows = [verbs.kb.row_of(id) for id in gold]
-        said = await OracleCritic(verbs, params, rows).comment(question.text, action, result)
-        return Draft(f"{said.kind}: {said.told()}")
+    async def program(question: Question, run: Run, params: Any) -> Draft:
+        (vector,) = await embed([question.text])
+        kb = kb_of(run.index)
+        result = await retrieve_by(action, vector, kb, params)
+        rows = [kb.row_of(id) for id in gold]
+        said = await script("eval_hybgrag").OracleCritic(run, params, rows).comment(question.text, action, result)
+        return Draft(f"{said.kind}: {said.text()}")
 
     engine = index.engine(merge(FAST, {"method": {"hybgrag": {"radius": 1}}}))
     (answer,) = engine.run("hybgrag", [Question("q", QUESTION)], retrieval_only=True, program=program).answers
     engine.models.close()
     assert answer.text is not None and answer.text.startswith(kind) and what in answer.text, answer.text
-
-
-def test_gold_reaches_no_method() -> None:
-    """The oracle is imported by no module of a method."""
-    folder = Path(hybgrag.__file__).parent
-    users = [path.name for path in folder.glob("*.py") if "hybgrag_oracle" in path.read_text()]
-    assert users == []
 
 
 # --- examples and parameters -------------------------------------------------------------------------
@@ -552,11 +546,8 @@ def test_examples_nearest_and_random(index: gpu_rag.Index) -> None:
     chosen: dict[str, list[str]] = {}
 
     def program(how: str, k: int) -> Callable[..., Any]:
-        async def inner(question: Question, verbs: Any, params: Any) -> Any:
-            from gpu_rag.types import Draft
-
-            held = read_examples("", "experiences", True)
-            found = await chosen_examples(question.text, held, k, how, verbs)
+        async def inner(question: Question, run: Run, params: Any) -> Draft:
+            found = await chosen_examples(question.text, read_examples("", "experiences", True), k, how, run)
             chosen[f"{how} {question.id}"] = [e.question for e in found]
             return Draft("done")
 

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.methods.hybgrag import rules as hybgrag_rules
-from gpu_rag.methods.hybgrag.params import Params
 from gpu_rag.methods.hybgrag.rules import Candidate, first_action, next_action
 from gpu_rag.methods.hybgrag.state import (
     HYBRID,
@@ -22,9 +21,10 @@ from gpu_rag.methods.hybgrag.state import (
     Action,
     Feedback,
     History,
+    Params,
     Topic,
 )
-from gpu_rag.program.knowledge_base.link import Linked, masked, mentions
+from gpu_rag.program.knowledge_base.names import Linked, masked, mentions
 from gpu_rag.settings.ranges import MOST_INTEGER
 
 ONE = Params(n_relations=1)

@@ -13,9 +13,12 @@ from gpu_rag.errors import BadInput
 from gpu_rag.graph.ego import CheckedGraph, ego_balls, induced_subgraphs
 from gpu_rag.graph.paths import Ends, PathGraph
 from gpu_rag.graph.paths.nodes import nodes_on_paths
-from gpu_rag.graph.ragged import ragged_of_keys, ragged_of_lists, row_of_value
-from gpu_rag.methods.hydrarag.base import FactGraph
-from gpu_rag.methods.hydrarag.cluster import equal_nodes
+from gpu_rag.graph.ragged import expand, ragged_of_keys, ragged_of_lists, row_of_value
+from gpu_rag.index.index import Index
+from gpu_rag.methods.hydrarag.batched import TILE, each_alone
+from gpu_rag.methods.hydrarag.batched.facts import FactChoice, FactGraph, facts_of
+from gpu_rag.program.kinds import GRAPH
+from gpu_rag.runtime.step import batched
 from gpu_rag.types import CSR, Blocks, Ragged
 
 
@@ -31,7 +34,7 @@ class Order:
 
 @dataclass(frozen=True)
 class GraphWanted:
-    """What a question asks of the knowledge graphs. seeds: topics whose neighbourhood is taken; orders: the searches
+    """The subgraph that a question needs. seeds: topics whose neighbourhood is taken; orders: the searches
     that the subgraph is for (their topics are in no cluster)."""
 
     seeds: tuple[int, ...]
@@ -49,7 +52,7 @@ class Size:
 
 @dataclass(frozen=True, eq=False)
 class QuestionGraph:
-    """The evidence subgraph of one question; what path verbs take and return beside it is in its local nodes.
+    """The evidence subgraph of one question; the paths of a search are in its local nodes.
 
     csr: the adjacency to be searched; nodes: i32[n], the fused node of each local one, ascending. ball, representative:
     i32[m], on the host: every fused node of the neighbourhood, ascending, and the node that stands for its cluster.
@@ -78,8 +81,18 @@ class QuestionGraph:
         return found
 
 
+@batched(GRAPH, tile=TILE)
+def question_graph(
+    index: Index, queries: list[GraphWanted], choice: FactChoice, depth: int, cluster: bool = True
+) -> list[QuestionGraph | BadInput]:
+    """The evidence subgraph around the seeds of each question, see `question_graphs`. Orders whose topics it lacks are
+    left out."""
+    facts = facts_of(index, choice)
+    return each_alone(lambda some: question_graphs(facts, some, depth, cluster, index.threads), queries)
+
+
 def question_graphs(
-    graph: FactGraph, wanted: Sequence[GraphWanted], depth: int, *, cluster: bool = True, threads: int = 1
+    graph: FactGraph, wanted: Sequence[GraphWanted], depth: int, cluster: bool, threads: int
 ) -> list[QuestionGraph]:
     """The evidence subgraph of each question, all at once.
 
@@ -167,9 +180,9 @@ def _places(blocks: Blocks, rows: Sequence[tuple[int, Order]]) -> list[list[int]
     if not blocks.global_ids.shape[0]:
         return [None if order.topics else [] for _, order in rows]
     device, ids = blocks.offsets.device, blocks.global_ids.long()
-    asked = [(b, topic) for b, order in rows for topic in order.topics]
-    block, topic = torch.tensor(asked, dtype=torch.int64, device=device).view(-1, 2).unbind(1)
-    width = torch.maximum(ids.amax(), topic.amax()) + 1 if asked else 1
+    pairs = [(b, topic) for b, order in rows for topic in order.topics]
+    block, topic = torch.tensor(pairs, dtype=torch.int64, device=device).view(-1, 2).unbind(1)
+    width = torch.maximum(ids.amax(), topic.amax()) + 1 if pairs else 1
     keys = row_of_value(Ragged(ids, blocks.offsets)) * width + ids  # ascending: blocks list their nodes so
     wanted = block * width + topic
     at = torch.searchsorted(keys, wanted).clamp_(max=keys.shape[0] - 1)
@@ -207,3 +220,57 @@ def _block(blocks: Blocks, cuts: _Cuts, b: int) -> tuple[CSR, torch.Tensor]:
     (lo, hi), (first, last) = cuts.nodes[b : b + 2], cuts.entries[b : b + 2]
     indptr = blocks.csr.indptr[lo : hi + 1] - first
     return CSR(indptr, blocks.csr.indices[first:last] - lo), blocks.global_ids[lo:hi].clone()
+
+
+# --- nodes that say the same ------------------------------------------------------------------------
+
+
+def equal_nodes(graph: FactGraph, nodes: Ragged, alone: Ragged) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The clusters of B subgraphs: (representative i32[T], edges i64[B], triples i64[B]).
+
+    nodes: the nodes of each subgraph, ascending; alone: nodes that are in no cluster but their own (the topics), a list
+    a subgraph, ascending. Two nodes of a subgraph are in one cluster where they have the same triples inside it, up to
+    their own name. representative: beside nodes.values, the smallest node of the cluster. Members of a cluster are
+    never neighbours, and each has the neighbours of every other; so the subgraph of the representatives alone is the
+    clustered one. edges, triples: how many lie inside each subgraph. Sets are compared by sums of 2 * 64 random bits
+    of their elements, and by their size.
+    """
+    batch, width = nodes.batch, max(graph.n, 1)
+    owner, entry = _entries_inside(graph, nodes)
+    subgraph = row_of_value(nodes)
+    size = nodes.values.shape[0]
+    degree = torch.bincount(owner, minlength=size)
+    sums = torch.zeros(size, 2, dtype=torch.int64, device=owner.device).index_add_(0, owner, graph.signatures[entry])
+    key = subgraph * width + nodes.values
+    topics = torch.isin(key, row_of_value(alone) * width + alone.values)
+    label = torch.where(topics, nodes.values.long() + 1, 0)  # a topic differs from all others
+    columns = torch.stack([subgraph, label, degree, sums[:, 0], sums[:, 1]], 1)
+    _, cluster = torch.unique(columns, dim=0, return_inverse=True)
+    first = torch.full((size,), size, dtype=torch.int64, device=owner.device)
+    place = torch.arange(size, device=owner.device)
+    first = first.scatter_reduce(0, cluster, place, "amin")  # nodes ascend: the first place is the smallest node
+    facts = graph.n_triples[graph.graph.edge[entry].long()]
+    links = torch.zeros(batch, dtype=torch.int64, device=owner.device)
+    edges = links.index_add(0, subgraph[owner], torch.ones_like(owner)) // 2
+    triples = links.index_add(0, subgraph[owner], facts) // 2
+    return nodes.values[first[cluster]].int(), edges, triples
+
+
+def _entries_inside(graph: FactGraph, nodes: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
+    """(owner, entry) i64 of every stored entry between two nodes of one list; owner: the place in nodes.values.
+
+    nodes: ascending lists, each node once. In pieces: memory of the entries at the nodes.
+    """
+    n = max(graph.n, 1)
+    node = nodes.values.long()
+    lists = row_of_value(nodes)
+    known = lists * n + node
+    csr = graph.graph.csr
+    owners, entries = [node[:0]], [node[:0]]
+    for owner, entry in expand(csr.indptr[node], csr.indptr[node + 1]):
+        wanted = lists[owner] * n + csr.indices[entry]
+        at = torch.searchsorted(known, wanted).clamp_(max=known.shape[0] - 1)
+        hit = known[at] == wanted
+        owners.append(owner[hit])
+        entries.append(entry[hit])
+    return torch.cat(owners), torch.cat(entries)

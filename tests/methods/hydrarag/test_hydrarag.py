@@ -16,12 +16,10 @@ from gpu_rag.errors import UsageError
 from gpu_rag.evaluation.verify_answers import AnswerChecker
 from gpu_rag.jobs import row_of
 from gpu_rag.methods.hydrarag.analysis import by_chain, read_chain
-from gpu_rag.methods.hydrarag.graph import answer_place, orders_of
-from gpu_rag.methods.hydrarag.params import Params
-from gpu_rag.methods.hydrarag.rules import chain_by_rules, mentions_by_rules, n_relations, relation_words
-from gpu_rag.methods.hydrarag.state import Chain, Mention
-from gpu_rag.methods.hydrarag.subgraphs import Order
-from gpu_rag.methods.hydrarag.topics import Match
+from gpu_rag.methods.hydrarag.batched.subgraphs import Order
+from gpu_rag.methods.hydrarag.graphs import answer_place, orders_of
+from gpu_rag.methods.hydrarag.rules import mentions_by_rules, relation_words
+from gpu_rag.methods.hydrarag.state import Chain, Match, Mention, Params
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings import merge
 from gpu_rag.text.prompts import Prompt
@@ -79,22 +77,6 @@ def test_topics_by_rule_are_names_and_no_words_of_relations() -> None:
     assert mentions_by_rules("the director of drama", ["director", "drama"], common) == ["drama"]
     assert mentions_by_rules("who is the director", ["director"], common) == ["director"]  # nothing else is left
     assert mentions_by_rules("what is the gender of john_smith 's father ?", ["john smith"], common) == ["john smith"]
-
-
-@pytest.mark.parametrize(
-    ("question", "topics", "n"),
-    [
-        ("who acted in the movies directed by the director of Jaws", ["jaws"], 3),
-        ("what is the nationality of claudius 's parents ?", ["claudius"], 2),
-        ("what genres do the films that share actors with Jaws fall under", ["jaws"], 3),
-        ("what is the place of birth of Ada", ["ada"], 1),
-        ("Jaws", ["jaws"], 1),
-    ],
-)
-def test_the_depth_is_the_number_of_relations_in_the_question(question: str, topics: list[str], n: int) -> None:
-    assert n_relations(question, topics) == n
-    assert chain_by_rules(question, topics, 3).depth(topics) == n
-    assert chain_by_rules(question, topics, 1).depth(topics) == 1
 
 
 def test_a_chain_gives_order_depth_and_ends() -> None:

@@ -12,11 +12,9 @@ import pytest
 from answer_notes import found, noted
 
 import gpu_rag
-from gpu_rag.methods.hydrarag.graph import Search, answer_place, taken_as_topics
-from gpu_rag.methods.hydrarag.prune import once
-from gpu_rag.methods.hydrarag.state import Analysis, Candidate, Mention
-from gpu_rag.methods.hydrarag.topics import Match
-from gpu_rag.methods.hydrarag.wording import ShownPath
+from gpu_rag.methods.hydrarag.graphs import Depth, answer_place, taken_as_topics
+from gpu_rag.methods.hydrarag.pruning import once
+from gpu_rag.methods.hydrarag.state import Analysis, FoundPath, Match, Mention
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings import merge
@@ -129,11 +127,11 @@ def test_a_predicted_answer_is_the_answer_of_its_path() -> None:
 
 
 def test_once_joins_answers_and_keeps_sources_apart() -> None:
-    def path(source: str, *answers: int) -> Candidate:
-        return Candidate(ShownPath("A - r -> B", (), "kg", source, (), ()), (), 1.0, answers)
+    def path(source: str, *answers: int) -> FoundPath:
+        return FoundPath("A - r -> B", (), "kg", source, (), (), answers=answers)
 
     found = once([path("one", 3, 4), path("two", 5), path("one", 4, 6)])
-    assert [(c.shown.sources, c.answers) for c in found] == [("one", (3, 4, 6)), ("two", (5,))]
+    assert [(one.sources, one.answers) for one in found] == [("one", (3, 4, 6)), ("two", (5,))]
 
 
 # --- sources ---------------------------------------------------------------------------------------
@@ -186,7 +184,7 @@ def test_each_document_gives_its_w_max_best_sentences_in_the_order_of_the_text(i
     (2, True, 1, (1, 2)), (2, True, 3, (3, 6)), (1, True, 2, (0, 2)), (3, False, 2, (0, 6)), (3, False, 1, (0, 3)),
 ])  # fmt: skip
 def test_windows_of_lengths(depth: int, bounded: bool, topics: int, window: tuple[int, int]) -> None:
-    assert Search(depth, bounded).window(topics) == window
+    assert Depth(depth, bounded).window(topics) == window
 
 
 # --- requests --------------------------------------------------------------------------------------

@@ -11,17 +11,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory_index import run as run_step
+from project_scripts import script
 
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.index.knowledge_base.memory import knowledge_base
+from gpu_rag.methods.hybgrag import batched
+from gpu_rag.methods.hybgrag.batched import Reached, TopicNodes, chains_of, reach_nodes
 from gpu_rag.models.embed.hashing import HashEmbedder
-from gpu_rag.program.knowledge_base import reach as kb_reach
-from gpu_rag.program.knowledge_base.documents import DocumentSearch
-from gpu_rag.program.knowledge_base.reach import Reached, TopicNodes, chains_of, holding, reach
-from gpu_rag.program.knowledge_base.schema import KbSchema
-from gpu_rag.program.knowledge_base.search import KbSearch, ranked_relations
+from gpu_rag.program.knowledge_base.documents import search_documents
+from gpu_rag.program.knowledge_base.relations import Relations
 from gpu_rag.program.knowledge_base.walks import Walk, walk_nodes
-from gpu_rag.program.search import rankings
 
 EMBED = HashEmbedder()
 TYPES = ("film", "person", "year")
@@ -92,8 +92,9 @@ def score(kb: KnowledgeBase, node: int) -> np.ndarray:
 def run(
     kb: KnowledgeBase, asked: list[Asked], texts: Sequence[str], radius: int = 2, k: int = 5, by_distance: bool = True
 ) -> list[Reached]:
-    vectors = torch.from_numpy(EMBED.embed(list(texts)))
-    return reach(kb, asked, vectors, radius=radius, k=k, by_distance=by_distance)
+    queries = zip(map(tuple, asked), EMBED.embed(list(texts)))
+    found: list[Reached] = run_step(reach_nodes, kb, list(queries), radius, k, by_distance)
+    return found
 
 
 @st.composite
@@ -164,7 +165,7 @@ def test_walks_are_walks_of_the_lowest_nodes(case: tuple[KnowledgeBase, list[Ask
     for topic in (topic for topics in asked for topic in topics):
         chain = tuple(data.draw(st.lists(st.sampled_from(topic.relations or (0,)), min_size=1, max_size=radius)))
         walks.append(Walk(topic.nodes, chain, data.draw(st.integers(0, kb.n - 1))))
-    for walk, found in zip(walks, walk_nodes(kb, walks)):
+    for walk, found in zip(walks, run_step(walk_nodes, kb, walks)):
         options = [
             (start, *middle)
             for start in sorted(set(walk.starts))
@@ -179,18 +180,19 @@ def test_walks_are_walks_of_the_lowest_nodes(case: tuple[KnowledgeBase, list[Ask
 
 @settings(max_examples=50, deadline=None)
 @given(cases(), st.data())
-def test_what_a_topic_holds(case: tuple[KnowledgeBase, list[Asked], int], data: st.DataObject) -> None:
+def test_how_a_topic_leads_to_gold_nodes(case: tuple[KnowledgeBase, list[Asked], int], data: st.DataObject) -> None:
     kb, asked, radius = case
     graph = multigraph(kb)
     topics = [topic for topics in asked for topic in topics]
     gold = [data.draw(st.lists(st.integers(0, kb.n - 1), max_size=3)) for _ in topics]
     everything = tuple(range(kb.n_relations))
-    for topic, nodes, held in zip(topics, gold, holding(kb, list(zip(topics, gold)), radius=radius)):
-        assert set(held.nodes) == reached_by(graph, topic, radius) & set(nodes)
-        assert held.ball == bool(reached_by(graph, TopicNodes(topic.nodes, everything), radius) & set(nodes))
+    found = run_step(script("eval_hybgrag").leading, kb, zip(topics, gold), radius)
+    for topic, nodes, leads in zip(topics, gold, found):
+        assert set(leads.nodes) == reached_by(graph, topic, radius) & set(nodes)
+        assert leads.ball == bool(reached_by(graph, TopicNodes(topic.nodes, everything), radius) & set(nodes))
         leading = (c for c in chains_of(topic.relations, radius) if ends(graph, topic.nodes, c) & set(nodes))
         useful = {relation for chain in leading for relation in chain}
-        assert set(held.relations) == useful
+        assert set(leads.relations) == useful
 
 
 # --- by hand -----------------------------------------------------------------------------------------
@@ -280,8 +282,6 @@ def test_at_most_k_and_ties_to_the_lower_node() -> None:
 def test_nothing_to_walk() -> None:
     found = one(TopicNodes((P,), ()))
     assert (found.rows, found.met, found.n_reached, found.n_candidates) == ((), False, (0,), 0)
-    assert reach(FILMS, [], torch.zeros(0, EMBED.dim), radius=2, k=5) == []
-    assert walk_nodes(FILMS, []) == [] and holding(FILMS, [], radius=2) == []
 
 
 def test_a_version_that_intersects_over_the_batch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,13 +289,13 @@ def test_a_version_that_intersects_over_the_batch_is_caught(monkeypatch: pytest.
     asked = [[TopicNodes((P,), (DIRECTED,))], [TopicNodes((Q,), (DIRECTED,))]]
     right = run(FILMS, asked, ["which film"] * 2, 1)
     assert [set(one.rows) for one in right] == [{A, B}, {B, C}]
-    wrong = kb_reach._candidates
+    wrong = batched._candidates
 
     def over_all(kb, asked, walks, reached):  # type: ignore[no-untyped-def]
-        walks = kb_reach._Walks(walks.chains, walks.of_topic, walks.of_question * 0, walks.ends)
+        walks = batched.Walks(walks.chains, walks.of_topic, walks.of_question * 0, walks.ends)
         return wrong(kb, asked, walks, reached)
 
-    monkeypatch.setattr(kb_reach, "_candidates", over_all)
+    monkeypatch.setattr(batched, "_candidates", over_all)
     assert [set(one.rows) for one in run(FILMS, asked, ["which film"] * 2, 1)] != [{A, B}, {B, C}]
 
 
@@ -311,12 +311,12 @@ def test_a_version_that_takes_the_nearer_of_two_topics_is_caught(monkeypatch: py
     for wanted in ("v", "w"):
         (found,) = run(kb, asked, [f"{wanted} (x)"])
         assert found.rows[0] == w and v in found.rows, "w is one step from both, v two from s"
-    whole = kb_reach._distances
+    whole = batched._distances
 
     def nearer(kb, asked, walks, reached, candidates, met):  # type: ignore[no-untyped-def]
         return whole(kb, asked, walks, reached, candidates, torch.zeros_like(met))
 
-    monkeypatch.setattr(kb_reach, "_distances", nearer)
+    monkeypatch.setattr(batched, "_distances", nearer)
     assert run(kb, asked, ["v (x)"])[0].rows[0] == v
 
 
@@ -329,9 +329,9 @@ def test_documents_are_searched_exactly(n: int, documents: int, k: int) -> None:
     """Nodes by their best text, also where one node has many and another none."""
     kb = make(n, 1, [], documents=documents)
     texts = ["text 3 about 3 and 3", "name 1", "zzz"]
-    queries = torch.from_numpy(EMBED.embed(texts))
+    queries = EMBED.embed(texts)
     passages = kb.vectors("passage_vectors").numpy() if documents else None
-    for query, found in zip(queries.numpy(), rankings(DocumentSearch(kb).best(queries, k))):
+    for query, found in zip(queries, run_step(search_documents, kb, queries, k)):
         scores = []
         for node in range(n):
             own = [p for p in range(documents) if p % n == node]
@@ -350,15 +350,15 @@ def sorted_passage(kb: KnowledgeBase, number: int) -> int:
 
 
 def test_relations_follow_one_another_where_types_meet() -> None:
-    schema = KbSchema(FILMS)
-    assert schema.told(RELEASED) == "released: film to year"
+    schema = Relations(FILMS)
+    assert schema.text(RELEASED) == "released: film to year"
     assert schema.within([RELEASED], 1) == [RELEASED]
     assert schema.within([RELEASED], 2) == [DIRECTED, RELEASED, STARRED]
     chain = knowledge_base(
         [("a", "a", "x"), ("b", "b", "y"), ("c", "c", "z"), ("d", "d", "w")],
         [("a", "r0", "b"), ("b", "r1", "c"), ("c", "r2", "d")],
     )
-    assert [KbSchema(chain).within([0], radius) for radius in (1, 2, 3)] == [[0], [0, 1], [0, 1, 2]]
+    assert [Relations(chain).within([0], radius) for radius in (1, 2, 3)] == [[0], [0, 1], [0, 1, 2]]
 
 
 def test_one_of_the_best_relations_can_begin_a_walk() -> None:
@@ -368,15 +368,15 @@ def test_one_of_the_best_relations_can_begin_a_walk() -> None:
         [("a", "plain", "b"), ("b", "nearest of all", "c"), ("b", "nearest", "c")],
         embed=EMBED.embed,
     )
-    search = KbSearch(kb)
+    search = Relations(kb)
     (vector,) = EMBED.embed(["nearest of all"])
     far, near, both = (kb.relation_names.index(name) for name in ("plain", "nearest", "nearest of all"))
-    (wide,) = ranked_relations(search, [((0,), vector)], 2, 3)
+    (wide,) = search.ranked([(0,)], [vector], 2, 3)
     assert wide.rows == (both, near, far) and wide.first == (False, False, True)
-    (tight,) = ranked_relations(search, [((0,), vector)], 2, 2)
+    (tight,) = search.ranked([(0,)], [vector], 2, 2)
     assert tight.rows == (both, far) and tight.first == (False, True)
-    (at_node,) = ranked_relations(search, [((0,), vector)], 1, 2)
+    (at_node,) = search.ranked([(0,)], [vector], 1, 2)
     assert at_node.rows == (far,)
-    (everywhere,) = ranked_relations(search, [((), vector)], 1, 2)
+    (everywhere,) = search.ranked([()], [vector], 1, 2)
     assert everywhere.rows == (both, near) and everywhere.first == (False, False)
-    assert search.relations_at([(0,), (1, 2), ()]) == [[far], sorted([far, near, both]), []]
+    assert search.at([(0,), (1, 2), ()]) == [[far], sorted([far, near, both]), []]

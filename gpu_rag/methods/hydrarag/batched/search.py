@@ -10,20 +10,20 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from gpu_rag.graph.paths import (
-    Ends,
-    PathGraph,
-    Window,
-    chain_paths,
-    expand_paths,
-    path_parts,
-    score_paths,
-    start_paths,
-)
+from gpu_rag.errors import BadInput
+from gpu_rag.graph import paths as ops
+from gpu_rag.graph.paths import Ends, PathGraph, Window
 from gpu_rag.graph.paths.sets import PathSet, padded
 from gpu_rag.graph.ragged import ragged_of_lists
-from gpu_rag.methods.hydrarag.base import FactGraph
-from gpu_rag.methods.hydrarag.subgraphs import Order, QuestionGraph
+from gpu_rag.index.index import Index
+from gpu_rag.methods.hydrarag.batched import TILE, each_alone
+from gpu_rag.methods.hydrarag.batched.facts import FactChoice, facts_of
+from gpu_rag.methods.hydrarag.batched.subgraphs import QuestionGraph
+from gpu_rag.methods.hydrarag.batched.words import in_words
+from gpu_rag.methods.hydrarag.state import OVERLAP, SEMANTIC, FoundPath
+from gpu_rag.program.kinds import GRAPH
+from gpu_rag.program.knowledge_base.views import kb_of
+from gpu_rag.runtime.step import batched
 from gpu_rag.types import CSR, Ragged
 
 HOP, PART, WHOLE = "hop", "part", "whole"  # a beam is for each topic, each part of an order, each order
@@ -135,36 +135,56 @@ class Joined:
         return both[0], both[1]
 
 
-def started(graphs: Sequence[QuestionGraph]) -> list[Walks]:
-    """The paths of no hop of each question."""
+@batched(GRAPH, tile=TILE)
+def start_paths(index: Index, graphs: list[QuestionGraph]) -> list[Walks]:
+    """A path of no hop at each topic of each order."""
     joined = Joined.of(graphs)
-    return joined.apart(start_paths(joined.graph, joined.topics), HOP)
+    return joined.apart(ops.start_paths(joined.graph, joined.topics), HOP)
 
 
-def expanded(graphs: Sequence[QuestionGraph], walks: Sequence[Walks], threads: int = 1) -> list[Walks]:
-    """One hop more: see `expand_paths`. All walks have the same hops."""
-    joined = Joined.of(graphs)
-    return joined.apart(expand_paths(joined.graph, joined.together(walks), joined.topics, threads=threads), HOP)
+@batched(GRAPH, tile=TILE)
+def expand_paths(index: Index, queries: list[tuple[QuestionGraph, Walks]], hops: int) -> list[Walks | BadInput]:
+    """Every path of `hops` hops one hop longer."""
+
+    def run(some: list[tuple[QuestionGraph, Walks]]) -> list[Walks]:
+        joined = Joined.of([graph for graph, _ in some])
+        walks = joined.together([walks for _, walks in some])
+        return joined.apart(ops.expand_paths(joined.graph, walks, joined.topics, threads=index.threads), HOP)
+
+    return each_alone(run, queries)
 
 
-def scored(
-    facts: FactGraph,
-    graphs: Sequence[QuestionGraph],
-    walks: Sequence[Walks],
-    queries: Sequence[np.ndarray],
+@batched(GRAPH, tile=TILE)
+def score_paths(
+    index: Index,
+    queries: list[tuple[QuestionGraph, Walks, np.ndarray]],
+    choice: FactChoice,
+    kind: str,
     beam: int | None,
-    weights: tuple[float, float],
-    threads: int = 1,
-) -> list[Walks]:
-    """The best of each group, see `score_paths`; queries: a unit vector a question, the same for all its orders."""
-    joined = Joined.of(graphs)
-    local = joined.together(walks)
-    edges = facts.edges_of(*_ends_of(local.nodes, joined.nodes))
-    paths = PathSet(local.group, local.question, local.nodes, edges)
-    rows = [np.broadcast_to(q, (len(g.orders), len(q))) for q, g in zip(queries, graphs)]
-    asked = torch.from_numpy(np.concatenate(rows).astype(np.float32)).to(joined.nodes.device)
-    kept, scores = score_paths(paths, asked, facts.vectors, joined.topics, beam=beam, weights=weights, threads=threads)
-    return joined.apart(kept, walks[0].kind, scores, [w.paths.edges.shape[1] for w in walks])
+) -> list[Walks | BadInput]:
+    """The `beam` best paths of each topic, part or order, all where it is None, by relevance to a unit vector f32[D]
+    that is the same for all orders of a question. kind: of the walks."""
+    facts = facts_of(index, choice)
+
+    def run(some: list[tuple[QuestionGraph, Walks, np.ndarray]]) -> list[Walks]:
+        joined = Joined.of([graph for graph, _, _ in some])
+        local = joined.together([walks for _, walks, _ in some])
+        edges = facts.edges_of(*_ends_of(local.nodes, joined.nodes))
+        paths = PathSet(local.group, local.question, local.nodes, edges)
+        rows = [np.broadcast_to(query, (len(graph.orders), len(query))) for graph, _, query in some]
+        vectors = torch.from_numpy(np.concatenate(rows).astype(np.float32)).to(joined.nodes.device)
+        kept, scores = ops.score_paths(
+            paths,
+            vectors,
+            facts.vectors,
+            joined.topics,
+            beam=beam,
+            weights=(SEMANTIC, OVERLAP),
+            threads=index.threads,
+        )
+        return joined.apart(kept, kind, scores, [walks.paths.edges.shape[1] for _, walks, _ in some])
+
+    return each_alone(run, queries)
 
 
 def _ends_of(local: torch.Tensor, nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -178,62 +198,71 @@ def _fused(local: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:
     return torch.where(local < 0, -1, nodes[local.clamp_min(0).long()])
 
 
-def joined_parts(graphs: Sequence[QuestionGraph], hops: Sequence[Sequence[Walks]]) -> list[Walks]:
-    """The parts between neighbouring topics: see `path_parts`. hops: for each question its walks of 0, 1, .. D hops."""
-    joined = Joined.of(graphs)
-    levels = [joined.together([of[h] for of in hops]) for h in range(len(hops[0]))]
-    return joined.apart(path_parts(joined.graph, joined.topics, levels, joined.ends), PART)
+@batched(GRAPH, tile=TILE)
+def join_paths(
+    index: Index, queries: list[tuple[QuestionGraph, tuple[Walks, ...]]], levels: int
+) -> list[Walks | BadInput]:
+    """The parts between neighbouring topics out of walks of 0, 1, .. levels - 1 hops, see `path_parts`."""
+
+    def run(some: list[tuple[QuestionGraph, tuple[Walks, ...]]]) -> list[Walks]:
+        joined = Joined.of([graph for graph, _ in some])
+        hops = [joined.together([walks[hop] for _, walks in some]) for hop in range(levels)]
+        return joined.apart(ops.path_parts(joined.graph, joined.topics, hops, joined.ends), PART)
+
+    return each_alone(run, queries)
 
 
-def steps_of(graph: QuestionGraph) -> int:
-    """How many steps `chained` takes for one question."""
+def n_chain_steps(graph: QuestionGraph) -> int:
+    """How many steps `chain_paths` take for one question."""
     return 1 + max(len(order.topics) for order in graph.orders) if graph.orders else 0
 
 
-def chained(
-    graphs: Sequence[QuestionGraph],
-    whole: Sequence[Walks | None],
-    parts: Sequence[Walks],
-    windows: Sequence[Sequence[tuple[int, int]]],
-    step: int,
-) -> list[Walks]:
-    """One more part for every order: see `chain_paths`. windows: (least, longest) of each order of each question."""
-    joined = Joined.of(graphs)
-    flat = torch.tensor([w for of in windows for w in of], dtype=torch.int64, device=joined.nodes.device).view(-1, 2)
-    before = None if step == 0 else joined.together([w for w in whole if w is not None])
-    window = Window(flat[:, 0].contiguous(), flat[:, 1].contiguous())
-    found = chain_paths(before, joined.together(parts), joined.topics, step, joined.ends, window)
-    return joined.apart(found, WHOLE)
+Chained = tuple[QuestionGraph, Walks | None, Walks, tuple[tuple[int, int], ...]]
 
 
-@dataclass(frozen=True)
-class GraphPath:
-    """A path of the knowledge graphs. nodes: fused, each the representative of its cluster; edges: of the FactGraph;
-    score: its relevance during the search; topics: those of the order that it was found for."""
+@batched(GRAPH, tile=TILE)
+def chain_paths(index: Index, queries: list[Chained], step: int) -> list[Walks | BadInput]:
+    """Part `step` joined to every whole path of each question, see `graph.paths.chain_paths`. A query: the graph, whole
+    paths (None before step 0), parts, and (least, longest) hops of each order."""
 
-    nodes: tuple[int, ...]
-    edges: tuple[int, ...]
-    score: float
-    topics: tuple[int, ...] = ()
+    def run(some: list[Chained]) -> list[Walks]:
+        joined = Joined.of([graph for graph, _, _, _ in some])
+        windows = [window for _, _, _, of in some for window in of]
+        flat = torch.tensor(windows, dtype=torch.int64, device=joined.nodes.device).view(-1, 2)
+        before = None if step == 0 else joined.together([whole for _, whole, _, _ in some if whole is not None])
+        parts = joined.together([parts for _, _, parts, _ in some])
+        window = Window(flat[:, 0].contiguous(), flat[:, 1].contiguous())
+        return joined.apart(ops.chain_paths(before, parts, joined.topics, step, joined.ends, window), WHOLE)
+
+    return each_alone(run, queries)
 
 
-def graph_paths(
-    facts: FactGraph, graphs: Sequence[QuestionGraph], walks: Sequence[Walks], k: int | None
-) -> list[list[GraphPath]]:
-    """The k best scored whole paths of each question over all its orders, by (-score, nodes), each once."""
-    joined = Joined.of(graphs)
-    local = joined.together(walks)
+@batched(GRAPH, tile=TILE)
+def best_paths(
+    index: Index, queries: list[tuple[QuestionGraph, Walks]], choice: FactChoice, k: int | None
+) -> list[list[FoundPath]]:
+    """The k best scored whole paths of each question over all its orders, by (-score, nodes), each once, in words."""
+    kb, facts = kb_of(index), facts_of(index, choice)
+    joined = Joined.of([graph for graph, _ in queries])
+    local = joined.together([walks for _, walks in queries])
     along, fused = facts.edges_of(*_ends_of(local.nodes, joined.nodes)), _fused(local.nodes, joined.nodes)
     rows = torch.cat([local.question[:, None], fused, along], 1).tolist()
-    scores = torch.cat([_scores(walk) for walk in walks]).tolist()
-    orders = [order for graph in graphs for order in graph.orders]
-    found, first = [], 0
-    for walk in walks:
-        best: dict[tuple[int, ...], GraphPath] = {}
-        for row, score in zip(rows[first : first + walk.size], scores[first : first + walk.size]):
-            _keep_best(best, _graph_path(row, score, orders))
-        found.append(sorted(best.values(), key=lambda p: (-p.score, p.nodes))[:k])
-        first += walk.size
+    scores = torch.cat([_scores(walks) for _, walks in queries]).tolist()
+    orders = [order for graph, _ in queries for order in graph.orders]
+    found, first, width = [], 0, fused.shape[1]
+    for graph, walks in queries:
+        best: dict[tuple[int, ...], tuple[float, list[int]]] = {}  # nodes -> score, row
+        for row, score in zip(rows[first : first + walks.size], scores[first : first + walks.size]):
+            _keep_best(best, tuple(node for node in row[1 : width + 1] if node >= 0), (score, row))
+        ranked = sorted(best, key=lambda nodes: (-best[nodes][0], nodes))[:k]
+        found.append(
+            [
+                in_words(kb, facts, graph, nodes, row[width + 1 : width + len(nodes)], orders[row[0]].topics)
+                for nodes in ranked
+                for _, row in [best[nodes]]
+            ]
+        )
+        first += walks.size
     return found
 
 
@@ -243,16 +272,11 @@ def _scores(walks: Walks) -> torch.Tensor:
     return torch.zeros(size, dtype=torch.float64, device=device) if walks.scores is None else walks.scores
 
 
-def _graph_path(row: Sequence[int], score: float, orders: Sequence[Order]) -> GraphPath:
-    """row: the order, W + 1 nodes and W edges, padded with -1."""
-    width = len(row) // 2
-    nodes = tuple(node for node in row[1 : width + 1] if node >= 0)
-    return GraphPath(nodes, tuple(row[width + 1 : width + len(nodes)]), score, orders[row[0]].topics)
-
-
-def _keep_best(best: dict[tuple[int, ...], GraphPath], path: GraphPath) -> None:
+def _keep_best(
+    best: dict[tuple[int, ...], tuple[float, list[int]]], nodes: tuple[int, ...], path: tuple[float, list[int]]
+) -> None:
     """Puts a path in, unless it or its reverse is there with a score as high."""
-    held = best.get(path.nodes) or best.get(path.nodes[::-1])
-    if held is None or path.score > held.score:
-        best.pop(path.nodes[::-1], None)
-        best[path.nodes] = path
+    known = best.get(nodes) or best.get(nodes[::-1])
+    if known is None or path[0] > known[0]:
+        best.pop(nodes[::-1], None)
+        best[nodes] = path
