@@ -13,11 +13,11 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from pathlib import Path
 
 import torch
 
 from gpu_rag.graph.cluster import cluster_bytes, radius_clusters
+from gpu_rag.index.memory import memory_bytes, peak_memory_bytes, reset_peak_memory
 
 MEMBERS, SPREAD = 4, 0.3
 SAMPLE = 200
@@ -33,20 +33,6 @@ def planted(n: int, dims: int, dtype: torch.dtype) -> torch.Tensor:
         part = centres.repeat_interleave(MEMBERS, 0)[:rows] + SPREAD * noise
         vectors[first : first + rows] = torch.nn.functional.normalize(part)
     return vectors
-
-
-def resident(peak: bool) -> int:
-    """Bytes of this process that are in memory, now or at most since the last `forget`."""
-    name = "VmHWM:" if peak else "VmRSS:"
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith(name):
-            return int(line.split()[1]) * 1024
-    raise OSError(f"/proc/self/status has no {name}")
-
-
-def forget() -> None:
-    """The highest resident memory is counted from here on."""
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def wrong_rows(labels: torch.Tensor, vectors: torch.Tensor, eps: float, min_samples: int) -> int:
@@ -74,10 +60,10 @@ def main() -> None:
     torch.set_num_threads(1)
     vectors = planted(options.rows, options.dims, {"f16": torch.float16, "f32": torch.float32}[options.dtype])
     radius_clusters(vectors[:4096], options.eps, options.min_samples)  # compiles
-    forget()
-    before, started = resident(peak=False), time.process_time()
+    reset_peak_memory()
+    before, started = memory_bytes(), time.process_time()
     labels = radius_clusters(vectors, options.eps, options.min_samples)
-    spent, peak = time.process_time() - started, resident(peak=True)
+    spent, peak = time.process_time() - started, peak_memory_bytes()
     bound = cluster_bytes(options.rows, options.dims, options.min_samples)
     print(
         json.dumps(

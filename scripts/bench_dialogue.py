@@ -29,8 +29,7 @@ import torch
 from gpu_rag.api import Index, load_questions
 from gpu_rag.jobs import row_of
 from gpu_rag.models.llm import load_llm
-from gpu_rag.models.llm.interface import LLM
-from gpu_rag.models.llm.interface import OnReply
+from gpu_rag.models.llm.interface import LLM, OnReply
 from gpu_rag.models.llm.replay import RecordingLLM
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.text.rules.decomposition import fill, plan_by_rules

@@ -107,8 +107,9 @@ def ablations(pooled: Any, sets: list[tuple[Index, list[Any]]]) -> dict[str, Any
 
 def cost(sets: list[tuple[Index, list[Any]]], rounds: int = 5) -> dict[str, Any]:
     """Milliseconds of processor time a question in each verb, median of rounds: {set: {verb: [batch, alone]}}."""
-    from gpu_rag.methods.bubblerag import batched as bubble
     from gpu_rag.runtime.call import Executor
+
+    from gpu_rag.methods.bubblerag import batched as bubble
 
     seconds: dict[str, list[float]] = {}
 

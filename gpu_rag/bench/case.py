@@ -1,4 +1,4 @@
-"""The nouns of a benchmark: its settings, one case to measure, and a peer to measure it against."""
+"""The nouns of a benchmark: its settings, one case to measure, its check, and a peer to measure it against."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ STARTS = 64  # places of the pool at which a round can start
 
 @dataclass(frozen=True)
 class Config:
-    """What to measure. sizes: nodes, vectors or items; graphs: kinds of generated graphs; index: an index folder whose
-    graph is measured, or None; generated: whether PageRank is measured on generated graphs too; hops: how far ego,
-    reach, intersect, paths and frontier go, empty for the usual number of each. Making one checks it: raises
-    UsageError."""
+    """The settings of a run. Raises UsageError where one is out of range.
+
+    sizes: nodes, vectors or items; graphs: kinds of generated graphs; index: an index folder whose graph is measured,
+    or None; generated: whether PageRank is measured on generated graphs too; hops: how far ego, reach, intersect, paths
+    and frontier go, empty for the usual number of each.
+    """
 
     sizes: tuple[int, ...]
     batches: tuple[int, ...]
@@ -49,17 +51,32 @@ class Config:
 
     @property
     def pool(self) -> int:
-        """How many questions are generated: those of the largest call from any start, twice: one is untimed."""
+        """Number of questions generated: those of the largest call from any start, twice: one is untimed."""
         return 2 * max(*self.batches, MOST_TILED) + STARTS
 
 
 @dataclass(frozen=True)
 class Checked:
-    """Whether a result is right. l1_error: its largest distance from the reference, where that is the measure."""
+    """The outcome of a check. reason: why the result is wrong, empty where it is right; l1_error: its largest distance
+    from the reference, where that is the measure."""
 
-    ok: bool
     reason: str = ""
     l1_error: float | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the result is right."""
+        return not self.reason
+
+
+def sampled(count: int) -> list[int]:
+    """The first, the middle and the last of `count` questions."""
+    return sorted({0, count // 2, count - 1})
+
+
+def check_sample(count: int, reason: Callable[[int], str]) -> Checked:
+    """Right where `reason`, why the answer to a question is wrong, is empty for a sample of the questions."""
+    return Checked(next(filter(None, map(reason, sampled(count))), ""))
 
 
 @dataclass(frozen=True)
@@ -73,7 +90,7 @@ class Peer:
     how many it computes with; None: the library's own choice.
     """
 
-    name: str
+    name: str = ""
     inputs: Callable[[int, int], Any] | None = None
     run: Callable[[Any], Any] | None = None
     note: str = ""
@@ -83,18 +100,18 @@ class Peer:
     threads: int | None = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Case:
     """One op on one input.
 
     labels: columns of its rows (graph, n, m, damping, hops, k, dims). inputs(start, count) and run(inputs): the op on
-    these questions of the pool, as in `Peer`. check(result, count): is this the result of questions 0..count?
-    bytes_of(B): bytes that a call must move. memory_of(B): bytes that a call allocates. peers: makes the peers, called
-    only when they are wanted. batches: (1,) for an op that takes its whole input at once; None: those of the settings.
+    these questions of the pool, as in `Peer`; torch has as many threads as the settings say. check(result, count): is
+    this the result of questions 0..count? bytes_of(B): bytes that a call must move. memory_of(B): bytes that a call
+    allocates. peers: makes the peers, called only when they are wanted. batches: (1,) for an op that takes its whole
+    input at once; None: those of the settings. implementation: None: the one that ops pick on the device.
     """
 
     op: str
-    implementation: str
     labels: dict[str, Any]
     inputs: Callable[[int, int], Any]
     run: Callable[[Any], Any]
@@ -103,9 +120,4 @@ class Case:
     memory_of: Callable[[int], int]
     peers: Callable[[], list[Peer]]
     batches: tuple[int, ...] | None = None
-
-
-def missing_peer(name: str, distribution: str) -> Peer:
-    """A peer that is not installed."""
-    note = f"{name} is not installed: pip install {distribution}, or 'gpu-rag[bench]'"
-    return Peer(name, note=note, missing=True)
+    implementation: str | None = None

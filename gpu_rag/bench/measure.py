@@ -23,20 +23,22 @@ Name = TypeVar("Name", bound=Hashable)
 
 @dataclass(frozen=True)
 class Turn:
-    """What is timed: `run`, on other questions in every call and round.
+    """A call that is timed: `run`, on other questions in every call and round.
 
-    inputs(round, call): what a call is given, made before the clock starts. Call 0 is not timed: whoever was before has
+    inputs(round, call): the inputs of a call, made before the clock starts. Call 0 is not timed: whoever was before has
     left the caches full of other data. calls: timed ones of a round, fewer where they would take more than TURN_S.
+    threads: those of torch in the meantime; None: as it is.
     """
 
     inputs: Callable[[int, int], Any]
     run: Callable[[Any], Any]
     calls: int = 1
+    threads: int | None = None
 
 
 @dataclass(frozen=True)
 class Spent:
-    """Of one turn: milliseconds of a call on the clock, and of processor time of this process, all threads together:
+    """The cost of one turn: milliseconds of a call on the clock, and of processor time of all threads of this process:
     the mean of the `calls` timed in a round, and of that the median over the rounds."""
 
     ms: float
@@ -47,7 +49,7 @@ class Spent:
 def interleaved(
     turns: Mapping[Name, Turn], rounds: int, device: torch.device, say: Callable[[str], None]
 ) -> dict[Name, Spent]:
-    """What a call of each takes, over rounds in which all take their turn.
+    """The cost of a call of each, over rounds in which all take their turn.
 
     On a GPU the clock stops when the device has finished.
     """
@@ -59,11 +61,12 @@ def interleaved(
         for round_number in range(rounds):
             say(f"round {round_number + 1} of {rounds}")
             for name, turn in turns.items():
-                first, _ = _timed(turn.run, [turn.inputs(round_number, 0)], device)
-                calls.setdefault(name, max(1, min(turn.calls, math.floor(TURN_S * 1e3 / max(first, 1e-6)))))
-                asked = [turn.inputs(round_number, call) for call in range(1, calls[name] + 1)]
-                spent[name].append(_timed(turn.run, asked, device))
-                del asked  # not while the next one is timed
+                with torch_threads(turn.threads):
+                    first, _ = _timed(turn.run, [turn.inputs(round_number, 0)], device)
+                    calls.setdefault(name, max(1, min(turn.calls, math.floor(TURN_S * 1e3 / max(first, 1e-6)))))
+                    given = [turn.inputs(round_number, call) for call in range(1, calls[name] + 1)]
+                    spent[name].append(_timed(turn.run, given, device))
+                del given  # not while the next one is timed
             gc.collect()
     finally:
         if collecting:
@@ -72,15 +75,15 @@ def interleaved(
     return {name: Spent(float(ms), float(cpu_ms), calls[name]) for name, (ms, cpu_ms) in medians.items()}
 
 
-def _timed(run: Callable[[Any], Any], asked: Sequence[Any], device: torch.device) -> tuple[float, float]:
-    """Milliseconds of a call, on average of one call for each of `asked`: (on the clock, of processor time)."""
+def _timed(run: Callable[[Any], Any], given: Sequence[Any], device: torch.device) -> tuple[float, float]:
+    """Milliseconds of a call, on average of one call for each of `given`: (on the clock, of processor time)."""
     settle(device)
     start, start_cpu = time.perf_counter(), time.process_time()
-    for inputs in asked:
-        _result = run(inputs)  # held, so that the last one is freed after the clock has stopped
+    for inputs in given:
+        _result = run(inputs)  # kept, so that the last one is freed after the clock has stopped
         settle(device)
     end_cpu, end = time.process_time(), time.perf_counter()
-    return (end - start) * 1e3 / len(asked), (end_cpu - start_cpu) * 1e3 / len(asked)
+    return (end - start) * 1e3 / len(given), (end_cpu - start_cpu) * 1e3 / len(given)
 
 
 def settle(device: torch.device) -> None:
@@ -134,10 +137,10 @@ def poisoned() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def torch_threads(threads: int) -> Iterator[None]:
-    """Inside, torch computes with so many threads."""
+def torch_threads(threads: int | None) -> Iterator[None]:
+    """Inside, torch computes with so many threads; None: with as many as before."""
     before = torch.get_num_threads()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(threads or before)
     try:
         yield
     finally:

@@ -36,7 +36,7 @@ bandwidth` is the bytes that a call must move, each once a pass, over its time, 
 
 
 def machine(device: str) -> dict[str, Any]:
-    """What it ran on: processor, cores, GPU, memory, versions."""
+    """The machine of a run: processor, cores, GPU, memory, versions."""
     gpu = torch.cuda.get_device_name(torch.device(device)) if device != "cpu" else None
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gpu_rag.bench.case import Case
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Row:
     """One op at one size and batch, beside one peer. None: does not apply, or was not measured; `note` says why.
 
@@ -22,34 +20,34 @@ class Row:
     """
 
     op: str
-    graph: str | None
+    graph: str | None = None
     n: int
-    m: int | None
+    m: int | None = None
     B: int
-    damping: float | None
-    hops: int | None
-    k: int | None
-    dims: int | None
-    ms: float | None
-    asked: int | None
-    peer: str | None
-    peer_ms: float | None
-    ratio: float | None
-    sampled: int | None
-    bytes: int | None
-    pct_of_copy_bandwidth: float | None
-    copy_gb_s: float | None
-    cpu_ms: float | None
-    peer_cpu_ms: float | None
-    cpu_ratio: float | None
-    l1_error: float | None
-    peer_l1_error: float | None
+    damping: float | None = None
+    hops: int | None = None
+    k: int | None = None
+    dims: int | None = None
+    ms: float | None = None
+    asked: int | None = None
+    peer: str | None = None
+    peer_ms: float | None = None
+    ratio: float | None = None
+    sampled: int | None = None
+    bytes: int | None = None
+    pct_of_copy_bandwidth: float | None = None
+    copy_gb_s: float | None = None
+    cpu_ms: float | None = None
+    peer_cpu_ms: float | None = None
+    cpu_ratio: float | None = None
+    l1_error: float | None = None
+    peer_l1_error: float | None = None
     threads: int
-    peer_threads: int | None
+    peer_threads: int | None = None
     rounds: int
     device: str
     implementation: str
-    note: str
+    note: str = ""
 
     def document(self) -> dict[str, Any]:
         """The row as plain JSON, rounded to what was measured."""
@@ -60,30 +58,6 @@ def _short(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-def ratio_of(peer_ms: float, ms: float) -> float:
-    """How many times slower the peer is."""
-    return peer_ms / ms
-
-
-def scaled(ms: float, sampled: int, batch: int) -> float:
-    """The time of a batch, from the time of a sample of it."""
-    return ms * batch / sampled
-
-
 def pct_of_bandwidth(n_bytes: int, ms: float, gb_s: float) -> float:
     """100 * (bytes moved a second) / (bytes that a copy moves a second)."""
     return 100 * n_bytes / (ms * 1e-3) / (gb_s * 1e9)
-
-
-def empty_row(case: Case, batch: int, threads: int, rounds: int, device: str, note: str = "") -> Row:
-    """A row without any measurement."""
-    optional = ("graph", "m", "damping", "hops", "k", "dims")
-    labels: dict[str, Any] = {**dict.fromkeys(optional), **case.labels}
-    unmeasured: dict[str, Any] = dict.fromkeys(
-        ("ms", "asked", "peer", "peer_ms", "ratio", "sampled", "bytes", "pct_of_copy_bandwidth", "copy_gb_s", "cpu_ms",
-         "peer_cpu_ms", "cpu_ratio", "l1_error", "peer_l1_error", "peer_threads")
-    )  # fmt: skip
-    return Row(
-        op=case.op, B=batch, threads=threads, rounds=rounds, device=device, implementation=case.implementation,
-        note=note, **labels, **unmeasured,
-    )  # fmt: skip

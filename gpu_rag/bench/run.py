@@ -4,48 +4,22 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any
 
 import torch
 
+from gpu_rag.bench import OPS
 from gpu_rag.bench.case import MOST_ALONE, STARTS, Case, Checked, Config, Peer
-from gpu_rag.bench.measure import TURN_S, Copy, Spent, Turn, interleaved, poisoned
-from gpu_rag.bench.rows import Row, empty_row, pct_of_bandwidth, ratio_of, scaled
+from gpu_rag.bench.measure import TURN_S, Copy, Spent, Turn, interleaved, poisoned, torch_threads
+from gpu_rag.bench.rows import Row, pct_of_bandwidth
 from gpu_rag.errors import GpuRagError
-from gpu_rag.graph.bubble import bench as bubble
-from gpu_rag.graph.components import bench as grouping
-from gpu_rag.graph.ego import bench as ego
-from gpu_rag.graph.frontier import bench as frontier
-from gpu_rag.graph.fuse import bench as rrf
-from gpu_rag.graph.join import bench as join
-from gpu_rag.graph.local_pagerank import bench as blocks_pagerank
+from gpu_rag.graph.common.backend import pick_implementation
 from gpu_rag.graph.memory import free_bytes
-from gpu_rag.graph.nearest import bench as nearest
-from gpu_rag.graph.pagerank import bench as pagerank
-from gpu_rag.graph.paths import bench as paths
-from gpu_rag.graph.reach import bench as reach
-from gpu_rag.graph.reach import bench_intersect as intersect
 from gpu_rag.settings.check import unknown_name
 
-OPS = {
-    "pagerank": pagerank.cases,
-    "blocks-pagerank": blocks_pagerank.cases,
-    "bubble": bubble.cases,
-    "ego": ego.cases,
-    "reach": reach.cases,
-    "intersect": intersect.cases,
-    "components": grouping.components,
-    "groups": grouping.groups,
-    "clusters": grouping.clusters,
-    "join": join.cases,
-    "nearest": nearest.cases,
-    "paths": paths.cases,
-    "rrf": rrf.cases,
-    "frontier": frontier.frontier_cases,
-    "top-edges": frontier.top_edges_cases,
-}
 SHARE = 0.8  # of the free memory that a call may take
 STRIDE = 17  # questions between the starts of two rounds
 COPY = "copy"
@@ -69,14 +43,20 @@ def run_bench(ops: Sequence[str], config: Config, say: Say = lambda text: None) 
     rows: list[Row] = []
     refused = 0
     for op in ops:
-        for case in OPS[op](config):
+        for case in cases_of(op, config):
             measured = _Measurement(case, config, say).rows()
             rows.extend(measured.rows)
             refused += measured.refused
     return Result(rows, refused)
 
 
-@dataclass
+def cases_of(op: str, config: Config) -> Iterator[Case]:
+    """The cases of an op, from the bench file of its folder."""
+    folder, _, function = OPS[op].partition(":")
+    yield from getattr(import_module(f"gpu_rag.graph.{folder}.bench"), function)(config)
+
+
+@dataclass(frozen=True)
 class _Peer:
     """A peer ready to be timed: how many questions a round takes when it works alone, and its own error."""
 
@@ -111,9 +91,18 @@ class _Measurement:
                 rows.append(found)
         return Result(rows, self.refused)
 
-    def _empty(self, batch: int, note: str, error: float | None = None) -> Row:
-        row = empty_row(self.case, batch, self.config.threads, self.config.rounds, self.config.device, note)
-        return replace(row, l1_error=error)
+    def _empty(self, batch: int, note: str = "", error: float | None = None) -> Row:
+        return Row(
+            op=self.case.op,
+            B=batch,
+            threads=self.config.threads,
+            rounds=self.config.rounds,
+            device=self.config.device,
+            implementation=self.case.implementation or pick_implementation(self.device),
+            note=note,
+            l1_error=error,
+            **self.case.labels,
+        )
 
     def _check(self, batch: int) -> Checked | Row:
         """The check of a batch that may be timed, or the row that says why it may not."""
@@ -122,10 +111,10 @@ class _Measurement:
             return self._empty(batch, f"not run: it takes {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free")
         self.say(f"checking B={batch}")
         try:
-            with poisoned():
+            with poisoned(), torch_threads(self.config.threads):
                 found = self.case.check(self.case.run(self.case.inputs(0, batch)), batch)
         except GpuRagError as error:
-            found = Checked(False, str(error))
+            found = Checked(str(error))
         if found.ok:
             return found
         self.refused += 1
@@ -138,14 +127,11 @@ class _Measurement:
             return _Peer(peer, 0, None, peer.note)
         self.say(f"checking {peer.name}")
         inputs = peer.inputs(0, 1)
-        start = time.perf_counter()
-        result = peer.run(inputs)
-        spent = time.perf_counter() - start
+        with torch_threads(peer.threads):
+            result, spent = _clocked(peer.run, inputs)
+            if spent < TURN_S:  # the first call may have made things that stay
+                _, spent = _clocked(peer.run, inputs)
         found = self.case.check(result, 1)
-        if spent < TURN_S:  # the first call may have made things that stay
-            start = time.perf_counter()
-            peer.run(inputs)
-            spent = time.perf_counter() - start
         fit = max(1, math.floor(TURN_S / max(spent, 1e-9)))
         note = peer.note if found.ok else f"the peer fails the check: {found.reason}"
         return _Peer(peer, min(fit, peer.most or MOST_ALONE), found.l1_error, note)
@@ -158,11 +144,11 @@ class _Measurement:
     def _turns(self, batches: Sequence[int], peers: Sequence[_Peer], copy: Copy) -> dict[Hashable, Turn]:
         turns: dict[Hashable, Turn] = {COPY: Turn(lambda round_number, call: None, copy)}
         for batch in batches:
-            turns[batch] = _turn(self.case.inputs, self.case.run, batch)
+            turns[batch] = _turn(self.case.inputs, self.case.run, batch, threads=self.config.threads)
             for ready in peers:
                 peer, count = ready.peer, self._count(ready, batch)
                 if peer.inputs is not None and peer.run is not None:
-                    turns[peer.name, count] = _turn(peer.inputs, peer.run, count, peer.alone)
+                    turns[peer.name, count] = _turn(peer.inputs, peer.run, count, peer.alone, peer.threads)
         return turns
 
     def _measured(
@@ -172,7 +158,7 @@ class _Measurement:
         ms, n_bytes, gb_s = times[batch].ms, self.case.bytes_of(batch), copy.gb_s(times[COPY].ms)
         cpu_ms = times[batch].cpu_ms if self.device.type == "cpu" else None
         row = replace(
-            self._empty(batch, ""),
+            self._empty(batch),
             ms=ms,
             asked=batch * times[batch].calls,
             bytes=n_bytes,
@@ -187,14 +173,14 @@ class _Measurement:
             beside = replace(row, peer=None if peer.missing else peer.name, note=ready.note)
             if peer.run is not None:
                 spent = times[peer.name, count]
-                peer_ms, peer_cpu_ms = scaled(spent.ms, count, batch), scaled(spent.cpu_ms, count, batch)
+                peer_ms, peer_cpu_ms = spent.ms * batch / count, spent.cpu_ms * batch / count
                 beside = replace(
                     beside,
                     peer_ms=peer_ms,
-                    ratio=ratio_of(peer_ms, ms),
+                    ratio=peer_ms / ms,
                     sampled=count * spent.calls,
                     peer_cpu_ms=peer_cpu_ms,
-                    cpu_ratio=ratio_of(peer_cpu_ms, cpu_ms) if cpu_ms else None,
+                    cpu_ratio=peer_cpu_ms / cpu_ms if cpu_ms else None,
                     peer_l1_error=ready.error,
                     peer_threads=peer.threads,
                 )
@@ -202,7 +188,16 @@ class _Measurement:
         return rows or [row]
 
 
-def _turn(inputs: Callable[[int, int], Any], run: Callable[[Any], Any], count: int, alone: bool = False) -> Turn:
+def _clocked(run: Callable[[Any], Any], inputs: Any) -> tuple[Any, float]:
+    """A result, and the seconds that it took."""
+    start = time.perf_counter()
+    return run(inputs), time.perf_counter() - start
+
+
+def _turn(
+    inputs: Callable[[int, int], Any], run: Callable[[Any], Any], count: int, alone: bool = False,
+    threads: int | None = None,
+) -> Turn:  # fmt: skip
     """`count` questions a call, and calls enough for MOST_ALONE; ops and peers take the same questions in a round.
 
     The untimed call has as many questions as a timed one, since a smaller batch may take another way through the code.
@@ -211,10 +206,10 @@ def _turn(inputs: Callable[[int, int], Any], run: Callable[[Any], Any], count: i
     calls = 1 if alone else math.ceil(MOST_ALONE / count)
     untimed = 1 if alone else count
 
-    def asked(round_number: int, call: int) -> Any:
+    def given(round_number: int, call: int) -> Any:
         start = round_number * STRIDE % STARTS
         if call == 0:
             return inputs(start + calls * count, untimed)
         return inputs(start + (call - 1) * count, count)
 
-    return Turn(asked, run, calls)
+    return Turn(given, run, calls, threads)

@@ -9,16 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from gpu_rag.bench import OPS
 from gpu_rag.cli.options import names, numbers, say, table
 from gpu_rag.errors import StorageError, UsageError
 
 HELP = "Time the graph ops, each checked before, against other libraries."
 EXAMPLE = "gpu-rag bench pagerank --peers --sizes 100000 --batch 1,64"
 
-OPS = (
-    "pagerank", "blocks-pagerank", "bubble", "ego", "reach", "intersect", "components", "groups", "clusters", "join",
-    "nearest", "paths", "rrf", "frontier", "top-edges",
-)  # fmt: skip
 USUAL: dict[str, Any] = {"sizes": "100000,1000000", "batch": "1,16,64,256,1000", "damping": "0.5,0.85", "rounds": 3}
 QUICK: dict[str, Any] = {"sizes": "10000", "batch": "1,64", "damping": "0.85", "rounds": 1}
 OPENMP_USERS = ("torch", "igraph", "faiss", "sklearn")
@@ -69,7 +66,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         hops=tuple(numbers(options.hops)) if options.hops else (),
     )
     _check_target(options.out)
-    ops = OPS if not options.ops or "all" in options.ops else options.ops
+    ops = list(OPS) if not options.ops or "all" in options.ops else options.ops
     result = run_bench(list(dict.fromkeys(ops)), config, lambda text: say(f"gpu-rag: {text}"))
     document = {
         "rows": [row.document() for row in result.rows],

@@ -150,7 +150,7 @@ def score(
 
 
 def _kb_scores(answer: Answer, row: QuestionRow, gold: KbGold, retrieval_only: bool) -> dict[str, float]:
-    """Of a question over the knowledge base; {} of others. hits@1 is about an answer, which retrieval does not give."""
+    """The scores of a question over the knowledge base; {} of others. Retrieval gives no answer, so no hits@1."""
     if gold.is_skb(row):
         return gold.score_nodes(answer, row)
     if not gold.is_kg(row):
@@ -166,7 +166,7 @@ def _path_measures(retrieval_only: bool) -> tuple[str, ...]:
 def _details(
     answers: Sequence[Answer], rows: Sequence[QuestionRow], gold: KbGold, retrieval_only: bool
 ) -> dict[str, Any]:
-    """What the entry of a method has more where there are KG questions: shares by pool, scores by hops."""
+    """More of the entry of a method, where there are KG questions: shares by pool, scores by hops."""
     pairs = [(answer, row) for answer, row in zip(answers, rows) if gold.is_kg(row)]
     if not pairs:
         return {}

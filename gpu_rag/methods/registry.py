@@ -1,8 +1,13 @@
 """The registry: every method by name, what it needs, and the parts of its folder, loaded when they are asked for.
 
 A method is a package with `METHODS` in its `__init__` (see `method.Method`) and, by file name, what it has:
-`program` (or the module its METHODS name), `stages` with `stages()`, `verify` with `CHECKS`, `explain` with `WORDS`,
-`report`. Other packages add methods by the entry point group "gpu_rag.methods", whose values are such packages.
+program    or the module that its METHODS name: Params, retrieve, program
+stages     `stages()`: the index stages that only it has
+verify     `CHECKS`: the checks of these stages
+explain    `WORDS`: step name -> words
+report     `figures(report)` for the --json of a build, `summary(document)`, `section(document, page)`
+relations  `stated(index)`: (subject, label, object, passages) of relations that only the method has
+Other packages add methods by the entry point group "gpu_rag.methods", whose values are such packages.
 """
 
 from __future__ import annotations
@@ -87,10 +92,16 @@ def load_method(name: str) -> Program:
     return module
 
 
+@cache
 def parts(file: str) -> list[Any]:
-    """The modules of this name (`stages`, `verify`, `explain`, ...) of all methods that have one, in order."""
+    """The modules of this name (see the head of this file) of all methods that have one, in order."""
     names = [f"{package}.{file}" for package in _packages()]
     return [importlib.import_module(name) for name in names if importlib.util.find_spec(name) is not None]
+
+
+def part(folder: str, file: str) -> Any:
+    """The module of this name in one method's folder."""
+    return importlib.import_module(f"gpu_rag.methods.{folder}.{file}")
 
 
 @cache

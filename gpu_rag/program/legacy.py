@@ -14,11 +14,7 @@ from gpu_rag.runtime.step import Call as StepCall
 
 __all__ = ["RANK_GRAPH", "RANK_TEXT", "Call", "Executor"]
 FACTORIES = {
-    "enter_hops out_edges near_vertices": "methods.hoprag.batched.hop_executors",
     "higra_search higra_rank": "methods.higra.batched.higra_executors",
-    "bubble_anchors bubble_anchors_near bubble_trees bubble_neighbours bubble_passages": (
-        "methods.bubblerag.batched.bubble_executors"
-    ),
 }
 
 

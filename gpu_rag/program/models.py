@@ -51,7 +51,7 @@ class Models:
 
     @property
     def model_decides(self) -> bool:
-        """Whether planning and deciding are the model's: it is capable, and the decider is not similarity."""
+        """Whether planning and deciding are the language model's: it is capable, and the decider is not similarity."""
         return self.decides_by == "llm" and self.language_model.capable
 
     @property

@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_rag.methods.bubblerag.batched import BubbleVerbs
 from gpu_rag.methods.higra.batched import HigraVerbs
-from gpu_rag.methods.hoprag.batched import HopVerbs
 from gpu_rag.program import ask as model
 from gpu_rag.program import search
 from gpu_rag.program.choose import choose
@@ -16,7 +14,7 @@ from gpu_rag.program.models import Models
 from gpu_rag.program.run import Run
 
 
-class Verbs(Run, HopVerbs, BubbleVerbs, HigraVerbs):
+class Verbs(Run, HigraVerbs):
     """The verbs of one question over one index. limit: how many passages `retrieve` is to return."""
 
     @property

@@ -297,3 +297,13 @@ def chat_server() -> Iterator[Callable[..., ChatServer]]:
     yield start
     for server in started:
         server.close()
+
+
+@pytest.fixture
+def small_bench(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gpu-rag bench on one OpenMP thread, with a small memory copy."""
+    from gpu_rag.bench import measure
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(measure, "COPY_BYTES", 2**20)
+    monkeypatch.setattr(measure.Copy, "moved", 2**21)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpu_rag.bench import measure, rows
+from gpu_rag.bench import measure, peers, rows
 from gpu_rag.bench import run as runner
 from gpu_rag.bench.graphs import GRAPHS, graph_of
 from gpu_rag.errors import UsageError
@@ -19,12 +19,11 @@ from gpu_rag.graph.csr import check_csr, csr_from_edges
 from gpu_rag.graph.fuse import bench as rrf
 from gpu_rag.graph.nearest import bench as nearest
 from gpu_rag.graph.pagerank import bench as pagerank
-from gpu_rag.graph.pagerank import bench_peers as pagerank_peers
 from gpu_rag.graph.pagerank import prepare
-from gpu_rag.graph.pagerank.bench_reference import adjacency, count_passes, solve_bytes, solve_exactly
+from gpu_rag.graph.pagerank.bench_reference import count_passes, solve_bytes, solve_exactly
 from gpu_rag.graph.pagerank.job import Options
 from gpu_rag.graph.pagerank.matrix import ScipyProduct, TorchProduct
-from gpu_rag.types import CSR, Ragged, TopK
+from gpu_rag.types import CSR, Ragged
 
 KEYS = {
     "op", "graph", "n", "m", "B", "damping", "hops", "k", "dims", "ms", "asked", "peer", "peer_ms", "ratio", "sampled",
@@ -34,11 +33,7 @@ KEYS = {
 TINY = ("--sizes", 300, "--batch", "1,20", "--rounds", 1, "--json")
 
 
-@pytest.fixture(autouse=True)
-def one_thread_and_a_small_copy(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(measure, "COPY_BYTES", 2**20)
-    monkeypatch.setattr(measure.Copy, "moved", 2**21)
+pytestmark = pytest.mark.usefixtures("small_bench")
 
 
 # --- the command -----------------------------------------------------------------------------------
@@ -85,11 +80,10 @@ def test_without_peers_there_is_one_row_a_batch(run):
 
 
 def test_a_missing_peer_is_named(run, monkeypatch):
-    for module in (pagerank_peers, nearest):
-        monkeypatch.setattr(module, "find_spec", lambda name: None)
+    monkeypatch.setattr(peers, "find_spec", lambda name: None)
     document = run("bench", "pagerank", "nearest", "--peers", "--damping", "0.5", *TINY).document
     missing = [row for row in document["rows"] if row["peer"] is None]
-    assert {row["note"].split(" is not")[0] for row in missing} == {"igraph prpack", "networkx", "faiss"}
+    assert {row["note"].split(" is not")[0] for row in missing} == {"igraph prpack", "networkx", "faiss flat"}
     assert all("gpu-rag[bench]" in row["note"] and row["ms"] and row["ratio"] is None for row in missing)
     assert {row["peer"] for row in document["rows"]} == {
         None,
@@ -120,7 +114,7 @@ def test_a_fresh_process_takes_one_openmp_thread(cli):
 
 
 def test_networkx_is_not_timed_on_large_graphs(run, monkeypatch):
-    monkeypatch.setattr(pagerank_peers, "NETWORKX_NODES", 299)
+    monkeypatch.setattr(pagerank, "NETWORKX_NODES", 299)
     document = run("bench", "pagerank", "--peers", "--damping", "0.5", *TINY).document
     notes = {row["note"] for row in document["rows"] if row["peer"] == "networkx"}
     assert notes == {"not timed above 299 nodes"}
@@ -177,87 +171,8 @@ def test_bad_usage(arguments, run):
     assert (result.status, result.out) == (2, "")
 
 
-# --- a wrong op is refused -------------------------------------------------------------------------
-
-right_pagerank, right_nearest, right_rrf = pagerank.personalized_pagerank, nearest.nearest, rrf.rrf
-
-
-def uniform_pagerank(graph, seeds, weights, **_):
-    return torch.full((seeds.batch, graph.n), 1 / graph.n)
-
-
-def loose_pagerank(graph, seeds, weights, **options):
-    return right_pagerank(graph, seeds, weights, **{**options, "tol": 1e-3})
-
-
-def last_row_unwritten(graph, seeds, weights, **options):
-    result = torch.empty(seeds.batch, graph.n)
-    result[:-1] = right_pagerank(graph, seeds, weights, **options)[:-1]
-    return result
-
-
-def unweighted_pagerank(graph, seeds, weights, **options):
-    return right_pagerank(graph, seeds, **options)
-
-
-def shifted_nearest(queries, base, k):
-    found = right_nearest(queries, base, k)
-    return TopK((found.ids + 1) % len(base), found.scores)
-
-
-def second_best_nearest(queries, base, k):
-    found = right_nearest(queries, base, k + 1)
-    return TopK(found.ids[:, 1:], found.scores[:, 1:])
-
-
-def unsorted_nearest(queries, base, k):
-    found = right_nearest(queries, base, k)
-    return TopK(found.ids.flip(1), found.scores.flip(1))
-
-
-def rank_from_zero(rankings, k, *, constants):
-    return right_rrf(rankings, k, constants=[c - 1 for c in constants])
-
-
-def one_ranking(rankings, k, *, constants):
-    return right_rrf(rankings[:1], k, constants=constants[:1])
-
-
-WRONG = [
-    (pagerank, "personalized_pagerank", uniform_pagerank),
-    (pagerank, "personalized_pagerank", loose_pagerank),
-    (pagerank, "personalized_pagerank", last_row_unwritten),
-    (pagerank, "personalized_pagerank", unweighted_pagerank),
-    (nearest, "nearest", shifted_nearest),
-    (nearest, "nearest", second_best_nearest),
-    (nearest, "nearest", unsorted_nearest),
-    (rrf, "rrf", rank_from_zero),
-    (rrf, "rrf", one_ranking),
-]
-
-
-@pytest.mark.parametrize(("module", "name", "wrong"), WRONG, ids=[wrong.__name__ for _, _, wrong in WRONG])
-def test_a_wrong_op_is_refused_and_not_timed(module, name, wrong, run, monkeypatch):
-    calls = []
-
-    def counted(*given, **options):
-        calls.append(1)
-        return wrong(*given, **options)
-
-    monkeypatch.setattr(module, name, counted)
-    op = module.__name__.rpartition(".")[2]
-    result = run("bench", op, "--peers", "--damping", "0.85", "--sizes", 300, "--batch", 20, "--rounds", 3, "--json")
-    assert result.status == 1
-    (row,) = result.document["rows"]
-    assert row["note"].startswith("refused: ")
-    measured = ("ms", "peer", "peer_ms", "ratio", "bytes", "pct_of_copy_bandwidth")
-    assert [row[key] for key in measured] == [None] * len(measured)
-    assert len(calls) == 1
-    assert "1 rows were refused" in result.err
-
-
 def test_a_wrong_peer_is_marked(run, monkeypatch):
-    monkeypatch.setattr(pagerank_peers, "n_power_steps", lambda damping, tol: 3)
+    monkeypatch.setattr(pagerank, "n_power_steps", lambda damping, tol: 3)
     document = run("bench", "pagerank", "--peers", "--damping", "0.85", *TINY).document
     for row in document["rows"]:
         if row["peer"] == "scipy CSR @ dense":
@@ -267,9 +182,7 @@ def test_a_wrong_peer_is_marked(run, monkeypatch):
 # --- arithmetic ------------------------------------------------------------------------------------
 
 
-def test_ratio_scale_and_bandwidth():
-    assert rows.ratio_of(peer_ms=30.0, ms=2.0) == 15.0
-    assert rows.scaled(ms=8.0, sampled=16, batch=256) == 128.0
+def test_bandwidth():
     assert rows.pct_of_bandwidth(n_bytes=1_000_000_000, ms=500.0, gb_s=4.0) == pytest.approx(50.0)
 
 
@@ -295,6 +208,8 @@ def test_passes_are_those_of_the_run(monkeypatch):
     assert width == 16
     assert sum(passes.values()) == len(products)
     assert 15 < len(products) < 40  # 0.5^20 is 1e-6
+    in_place = count_passes(prepare(csr), seeds, weights, "numba", options, 2)[1]
+    assert 5 < sum(in_place.values()) < 40
 
 
 def test_steps_in_f16_are_passes_of_two_bytes(monkeypatch):
@@ -375,7 +290,7 @@ def test_reference_against_networkx(undirected):
     csr = csr_from_edges(src, dst, 30, weight, undirected=undirected)
     pi = np.zeros((30, 1))
     pi[[2, 7], 0] = 0.25, 0.75
-    graph = nx.from_scipy_sparse_array(adjacency(csr), create_using=nx.Graph if undirected else nx.DiGraph)
+    graph = nx.from_scipy_sparse_array(peers.adjacency(csr), create_using=nx.Graph if undirected else nx.DiGraph)
     expected = nx.pagerank(graph, 0.85, {2: 0.25, 7: 0.75}, tol=1e-12, max_iter=1000, dangling={2: 0.25, 7: 0.75})
     found = solve_exactly(csr, pi, 0.85)[:, 0]
     assert np.abs(found - np.array(list(expected.values()))).sum() < 3e-9
@@ -396,9 +311,9 @@ def test_peers_solve_the_same_equation(undirected, weighted):
     pi = np.zeros((40, 2))
     pi[1, 0], pi[5, 1], pi[9, 1] = 1, 0.25, 0.75
     exact = solve_exactly(csr, pi, 0.85).T
-    peers = pagerank_peers.pagerank_peers(csr, seeds, mass, undirected)(0.85, 1e-6)
-    assert len(peers) == 4
-    for peer in peers:
+    problem = pagerank.Problem(csr, seeds, mass, undirected)
+    for make in (pagerank._igraph, pagerank._networkx, pagerank._scipy, pagerank._torch):
+        peer = make(problem, 0.85)
         found = np.asarray(peer.run(peer.inputs(0, 2)))
         assert np.abs(found - exact).sum(1).max() <= 1e-6, peer.name
 

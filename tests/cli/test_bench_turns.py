@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,14 +12,9 @@ from gpu_rag.bench import measure
 from gpu_rag.bench import run as runner
 from gpu_rag.bench.case import MOST_ALONE, MOST_TILED, STARTS, Case, Checked, Config, Peer
 
+pytestmark = pytest.mark.usefixtures("small_bench")
 CPU = torch.device("cpu")
 CALL_S, QUESTION_S, COLD_S = 0.010, 0.002, 0.050  # of a call, of each of its questions, of the first after another's
-
-
-@pytest.fixture(autouse=True)
-def small_copy(monkeypatch):
-    monkeypatch.setattr(measure, "COPY_BYTES", 2**20)
-    monkeypatch.setattr(measure.Copy, "moved", 2**21)
 
 
 class Clock:
@@ -145,19 +140,24 @@ def rows_of(
 ) -> list[Any]:
     """The rows of an op, by default of CALL_S a call and QUESTION_S a question."""
     case = Case(
-        "made up", "numba", {"n": 16}, span, run or costing(clock, "ours", CALL_S, QUESTION_S),
-        lambda result, count: Checked(len(result) == count), lambda batch: 8, lambda batch: 8, lambda: peers,
-    )  # fmt: skip
-
-    def cases(config: Config) -> Iterator[Case]:
-        yield case
+        op="made up",
+        implementation="numba",
+        labels={"n": 16},
+        inputs=span,
+        run=run or costing(clock, "ours", CALL_S, QUESTION_S),
+        check=lambda result, count: Checked("" if len(result) == count else "too few"),
+        bytes_of=lambda batch: 8,
+        memory_of=lambda batch: 8,
+        peers=lambda: peers,
+    )
 
     class Copied(measure.Copy):
         def __call__(self, _: object = None) -> None:
             clock.work(0.001)
             clock.last = "copy"
 
-    monkeypatch.setitem(runner.OPS, "made up", cases)
+    monkeypatch.setitem(runner.OPS, "made up", "")
+    monkeypatch.setattr(runner, "cases_of", lambda op, config: [case])
     monkeypatch.setattr(runner, "Copy", Copied)
     monkeypatch.setattr(measure.gc, "collect", lambda: 0)  # it looks at all that is imported, once a round
     result = runner.run_bench(["made up"], Config(sizes=(16,), batches=batches, peers=True))

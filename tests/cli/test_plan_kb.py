@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from gpu_rag.index.build import NamedSource
-from gpu_rag.plan import kb as plan
-from gpu_rag.plan.kb_sample import sample_sources
+from gpu_rag.plan import index_plan as plan
+from gpu_rag.plan.sample import sample_sources
 from gpu_rag.sources.knowledge_base import read_edges, read_nodes
 from gpu_rag.sources.knowledge_graph import read_kg
 

@@ -8,7 +8,6 @@ import re
 import shutil
 import struct
 import subprocess
-import sys
 import zlib
 from html.parser import HTMLParser
 from pathlib import Path
@@ -23,7 +22,7 @@ from gpu_rag.report.page import intervals, stacked_bars
 from gpu_rag.sample import corpus_path, questions_path
 
 HASH = ("--set", "models.embedder=hash", "--set", "models.llm=none")
-VOID = {"meta", "line", "circle", "rect", "br"}
+VOID = {"meta", "line", "circle", "rect", "polygon", "br"}
 HOSTILE = '<script>alert("x")</script> & "quotes"'
 
 
@@ -74,23 +73,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def evaluated(built: Path) -> tuple[Path, dict[str, Any]]:
+def evaluated(built: Path, cli: Any) -> tuple[Path, dict[str, Any]]:
     page = built / "eval.html"
-    document = built / "eval.json"
-    command = [
-        "eval",
-        str(built / "index"),
-        str(questions_path()),
-        "--retrieval-only",
-        "--report",
-        str(page),
-        "--json",
-        *HASH,
-    ]
-    run = subprocess.run([sys.executable, "-m", "gpu_rag", *command], capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    document.write_text(run.stdout)
-    return page, json.loads(run.stdout.splitlines()[-1])
+    run = cli.run("eval", built / "index", questions_path(), "--retrieval-only", "--report", page, "--json", *HASH)
+    assert run.status == 0, run.err
+    return page, run.document
 
 
 def test_the_index_report_tells_stages_and_rejects(built: Path) -> None:
@@ -153,6 +140,12 @@ def test_labels_and_amounts_have_room() -> None:
     assert ">2.00 s<" in stacked_bars("s", [("graph", {"a": 1.5, "b": 0.5})], "s")  # seconds keep their decimals
     fixed = '<svg viewBox="0 0 640 60"><text x="160" y="22" text-anchor="end">{}</text><text x="556.0" y="22">{}</text>'
     assert cropped(fixed.format(pair, "639.00 entities")) == [pair, "639.00 entities"]  # margins of a fixed width
+
+
+def test_the_answer_report_tells_batches(answer: Any, tmp_path: Path) -> None:
+    assert answer("--report", tmp_path / "answer.html").status == 0
+    words = outline(tmp_path / "answer.html")
+    assert "Batches of this run" in words and "Stages of this run" in words and "answered" in words
 
 
 def test_hostile_text_is_shown_and_never_run(built: Path) -> None:

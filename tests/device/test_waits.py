@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from gpu_rag.runtime.call import Executor
 from stand_in import CUDA, Device, stand_in
 from test_methods import GPU, corpus, folder, questions
 
@@ -26,7 +27,6 @@ from gpu_rag.graph.pagerank import personalized_pagerank, prepare
 from gpu_rag.graph.paths.sets import PathSet, check_paths
 from gpu_rag.graph.ragged import check_ragged, check_sets, expand
 from gpu_rag.graph.reach import EITHER, intersect, reachable, typed_graph
-from gpu_rag.runtime.call import Executor
 from gpu_rag.types import Question, Ragged
 
 __all__ = ["corpus", "folder"]  # fixtures

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import gpu_rag
-from gpu_rag.cli.trace_text import story
+from gpu_rag.cli.trace_text import trace_text
 from gpu_rag.errors import MissingLayer, UsageError
 from gpu_rag.evaluation.verify_answers import AnswerChecker
 from gpu_rag.jobs import row_of
@@ -199,7 +199,7 @@ def sample_questions() -> list[Question]:
 
 def check_readable(answer: Answer) -> str:
     """The story of an answer; every part of the dialogue is told."""
-    text = story(row_of(answer))
+    text = trace_text(row_of(answer))
     for words in ("plan, by", "- #1 ", "the Seeker asks the Librarian", "- turn 1 of 8", "the Librarian says"):
         assert words in text
     assert "- question: " in text and "- evidence: " in text

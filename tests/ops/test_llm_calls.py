@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 
 import pytest
+from gpu_rag.program.model_calls import LLMCalls, model_executors
 
 from gpu_rag.errors import ModelError, RequestFailed
 from gpu_rag.models.embed import load_embedder
 from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.models.llm.service import as_streaming
-from gpu_rag.program.model_calls import LLMCalls, model_executors
 from gpu_rag.runtime import Call, Executor, RunStats, gather, run_rounds, run_streaming
 from gpu_rag.runtime import streaming as streaming_module
 from gpu_rag.types import Question, Request

@@ -17,10 +17,10 @@ import pytest
 
 from gpu_rag.errors import BadInput, ContextOverflow, ModelError, RequestFailed, UsageError
 from gpu_rag.models.llm import http_wire, load_llm
-from gpu_rag.models.llm.interface import estimate_tokens
 from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.models.llm.http import HttpLLM
 from gpu_rag.models.llm.http_retry import MAX_WAIT_S
+from gpu_rag.models.llm.interface import estimate_tokens
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
 
 MODELS = {"data": [{"id": "tiny-7B", "max_model_len": 2048, "root": "/models/Tiny-7B"}, {"id": "alias"}]}

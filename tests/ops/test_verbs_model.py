@@ -8,13 +8,13 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from gpu_rag.program.decider import option_labels
+from gpu_rag.program.model import ModelSettings, ModelVerbs, model_executors, reply_hash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.errors import BadInput, ContextOverflow, GpuRagError, RequestFailed, UsageError
 from gpu_rag.program import decider, packer
-from gpu_rag.program.decider import option_labels
-from gpu_rag.program.model import ModelSettings, ModelVerbs, model_executors, reply_hash
 from gpu_rag.program.pack import pack
 from gpu_rag.runtime import RunStats, gather, request_seed, run_rounds
 from gpu_rag.text.prompts import Prompt

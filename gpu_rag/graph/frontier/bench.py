@@ -12,31 +12,29 @@ import torch
 from scipy import sparse
 
 from gpu_rag.bench.case import MOST_ALONE, Case, Checked, Config, Peer
-from gpu_rag.bench.measure import torch_threads
+from gpu_rag.bench.inputs import check_memory, lists_of, part, seeded, unit_rows
+from gpu_rag.bench.peers import peer, single_openmp_thread
 from gpu_rag.errors import UsageError
 from gpu_rag.graph import frontier as search
-from gpu_rag.graph.common.backend import pick_implementation
 from gpu_rag.graph.frontier import EDGE_TILE, QUESTION_TILE, Asked, HopEdges, frontier_topk, hop_edges, top_edges
-from gpu_rag.graph.memory import free_bytes
-from gpu_rag.graph.pagerank.bench_peers import single_openmp_thread
 from gpu_rag.types import Ragged, TopK
 
 DIMS = 384
 DEGREE = 6  # out-edges of a vertex, as in the paper's graphs (5.87)
 FRONTIER = 20  # vertices of a question's frontier: the paper's top_k
-WORDS, ASKED_WORDS = 5, 4  # keywords of an edge and of a question
+WORDS, QUESTION_WORDS = 5, 4  # keywords of an edge and of a question
 VOCABULARY = 5000
 K = 20  # end vertices that the edge ranking is walked for
 CHECKED = 8  # questions that are computed again in f64
 ERROR = 2e-7  # of a score, rounded to f32
 
 Given = tuple[Asked, Ragged]
-Alone = Callable[["Graph", int, Any], tuple[np.ndarray, np.ndarray]]
+Exact = Callable[["Graph", int, Any], tuple[np.ndarray, np.ndarray]]  # one question's edges and scores in a dtype
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Edges, the same in numpy's form, and the questions asked: vectors f32[P, DIMS], words i64[P, ASKED_WORDS],
+    """Edges, the same in numpy's form, and the questions: vectors f32[P, DIMS], words i64[P, QUESTION_WORDS],
     frontier i64[P, FRONTIER]. words_of: f32[E, VOCABULARY], keywords as 0 and 1."""
 
     edges: HopEdges
@@ -46,30 +44,30 @@ class Graph:
     words: torch.Tensor
     frontier: torch.Tensor
 
+    @property
+    def labels(self) -> dict[str, int]:
+        """Columns of its rows."""
+        return {"n": self.edges.n, "m": self.edges.target.shape[0], "dims": DIMS}
+
     def given(self, start: int, count: int) -> Given:
         """Questions start..start+count with their frontiers, where the edges are."""
-        span, device = slice(start, start + count), self.edges.indptr.device
-        asked = Asked(self.vectors[span].to(device), _lists(self.words[span], device))
-        return asked, _lists(self.frontier[span], device)
+        device = self.edges.indptr.device
+        vectors, words, frontier = (part(rows, start, count) for rows in (self.vectors, self.words, self.frontier))
+        return Asked(vectors.to(device), lists_of(words, device)), lists_of(frontier, device)
 
     def scores(self, question: int, edges: Any, dtype: Any) -> np.ndarray:
         """SIM of a question and some edges (None: all), by numpy and scipy."""
         rows = self.rows if edges is None else self.rows[edges]
         words = self.words_of if edges is None else self.words_of[edges]
-        asked = np.zeros(VOCABULARY, np.float32)
-        asked[self.words[question].numpy()] = 1
-        shared = (words @ asked).astype(dtype)
+        own = np.zeros(VOCABULARY, np.float32)
+        own[self.words[question].numpy()] = 1
+        shared = (words @ own).astype(dtype)
         vectors = self.edges.vectors.cpu().numpy()
         query = self.vectors[question].numpy().astype(dtype)
         dots = (
             (vectors.astype(dtype, copy=False) @ query)[rows] if edges is None else vectors[rows].astype(dtype) @ query
         )
-        return (shared / (WORDS + ASKED_WORDS - shared) + dots) / 2
-
-
-def _lists(rows: torch.Tensor, device: torch.device) -> Ragged:
-    offsets = torch.arange(rows.shape[0] + 1) * rows.shape[1]
-    return Ragged(rows.reshape(-1).to(device), offsets.to(device))
+        return (shared / (WORDS + QUESTION_WORDS - shared) + dots) / 2
 
 
 def made(n: int, config: Config) -> Graph:
@@ -77,23 +75,19 @@ def made(n: int, config: Config) -> Graph:
     if n < 4 * K:
         raise UsageError("too few vertices for the walk", given=n, expected=f"{4 * K} or more")
     device = torch.device(config.device)
-    needed, free = 4 * n * (2 * DIMS + DEGREE * 16), free_bytes(device)
-    if needed > free:
-        given = f"{n:,} vectors: {needed / 1e9:.1f} GB"
-        raise UsageError("the edges do not fit", given=given, expected=f"at most {free / 1e9:.1f} GB")
-    r, m = np.random.default_rng(config.seed), n * DEGREE
-    generator = torch.Generator().manual_seed(config.seed)
-    base = torch.nn.functional.normalize(torch.randn(n, DIMS, generator=generator))
-    asked = torch.nn.functional.normalize(torch.randn(config.pool, DIMS, generator=generator))
+    check_memory(f"{n:,} vectors and their edges", 4 * n * (2 * DIMS + DEGREE * 16), config)
+    r, m, generator = np.random.default_rng(config.seed), n * DEGREE, seeded(config)
+    base, vectors = unit_rows(n, DIMS, generator), unit_rows(config.pool, DIMS, generator)
     rows = r.integers(0, n, m)
-    words, asked_words = (_distinct(r, count, size) for count, size in ((m, WORDS), (config.pool, ASKED_WORDS)))
-    parts = torch.arange(n + 1) * DEGREE, torch.from_numpy(r.integers(0, n, m)).int(), torch.from_numpy(rows).int()
-    held = [part.to(device) for part in (*parts, base)]
-    edges = hop_edges(held[0], held[1], held[2], held[3], _lists(torch.from_numpy(words).int(), device), VOCABULARY)
+    words, own_words = _distinct(r, m, WORDS), _distinct(r, config.pool, QUESTION_WORDS)
+    ends = torch.arange(n + 1) * DEGREE, torch.from_numpy(r.integers(0, n, m)).int(), torch.from_numpy(rows).int()
+    keywords = lists_of(torch.from_numpy(words).int(), device)
+    indptr, target, numbers, vectors_of = (tensor.to(device) for tensor in (*ends, base))
+    edges = hop_edges(indptr, target, numbers, vectors_of, keywords, VOCABULARY)
     ones = np.ones(m * WORDS, np.float32)
     words_of = sparse.csr_matrix((ones, words.reshape(-1), np.arange(m + 1) * WORDS), (m, VOCABULARY))
     frontier = torch.from_numpy(r.integers(0, n, (config.pool, FRONTIER)))
-    return Graph(edges, rows, words_of, asked, torch.from_numpy(asked_words), frontier)
+    return Graph(edges, rows, words_of, vectors, torch.from_numpy(own_words), frontier)
 
 
 def _distinct(r: np.random.Generator, n: int, size: int) -> np.ndarray:
@@ -104,55 +98,51 @@ def _distinct(r: np.random.Generator, n: int, size: int) -> np.ndarray:
 
 def frontier_cases(config: Config) -> Iterator[Case]:
     """One hop: the best out-edge of each vertex of a frontier; with `--hops` their ends are the next frontier."""
-    memory = 64 * FRONTIER * DEGREE + 8 * DIMS
     for n in config.sizes:
         graph = made(n, config)
-        implementation = search.pick_search(graph.edges.indptr.device)
-
         for hops in config.hops or (1,):
+            yield _frontier(graph, hops, config)
 
-            def run(given: Given, graph: Graph = graph, hops: int = hops) -> TopK:
-                frontier = given[1]
-                for _ in range(hops):
-                    found = frontier_topk(given[0], graph.edges, frontier, 1, threads=config.threads)
-                    frontier = Ragged(graph.edges.target[found.ids[:, 0]].long(), frontier.offsets)
-                return found
 
-            yield _case(
-                "frontier", implementation, graph, run, partial(step_alone, hops=hops), 1,
-                partial(frontier_bytes, hops=hops), lambda b: memory * b, config, hops,
-            )  # fmt: skip
+def _frontier(graph: Graph, hops: int, config: Config) -> Case:
+    def run(given: Given) -> TopK:
+        frontier = given[1]
+        for _ in range(hops):
+            found = frontier_topk(given[0], graph.edges, frontier, 1, threads=config.threads)
+            frontier = Ragged(graph.edges.target[found.ids[:, 0]].long(), frontier.offsets)
+        return found
+
+    exact = partial(step_alone, hops=hops)
+    return Case(
+        op="frontier",
+        implementation=search.pick_search(graph.edges.indptr.device),
+        labels={**graph.labels, "hops": hops, "k": 1},
+        inputs=graph.given,
+        run=run,
+        check=lambda result, count: check(result, count, graph, exact, 1),
+        bytes_of=lambda batch: frontier_bytes(batch, hops),
+        memory_of=lambda batch: (64 * FRONTIER * DEGREE + 8 * DIMS) * batch,
+        peers=lambda: [_numpy(graph, exact)],
+    )
 
 
 def top_edges_cases(config: Config) -> Iterator[Case]:
     """The entry: the edge ranking walked until K distinct end vertices are found."""
-    memory = 4 * EDGE_TILE * (2 * DIMS + 4 * QUESTION_TILE)
     for n in config.sizes:
-        graph = made(n, config)
-        implementation = pick_implementation(graph.edges.indptr.device)
-
-        def run(given: Given, graph: Graph = graph) -> TopK:
-            return top_edges(given[0], graph.edges, K, threads=config.threads)
-
-        def bytes_of(batch: int, graph: Graph = graph) -> int:
-            return top_edges_bytes(graph.edges, batch, K)
-
-        yield _case("top-edges", implementation, graph, run, walk_alone, K, bytes_of, lambda b: memory, config)
+        yield _top_edges(made(n, config), config)
 
 
-def _case(
-    op: str, implementation: str, graph: Graph, run: Callable[[Given], TopK], alone: Alone, k: int,
-    bytes_of: Callable[[int], int], memory_of: Callable[[int], int], config: Config, hops: int | None = None,
-) -> Case:  # fmt: skip
-    def timed(given: Given) -> TopK:
-        with torch_threads(config.threads):
-            return run(given)
-
-    labels = {"n": graph.edges.n, "m": graph.edges.target.shape[0], "hops": hops, "k": k, "dims": DIMS}
+def _top_edges(graph: Graph, config: Config) -> Case:
     return Case(
-        op, implementation, labels, graph.given, timed, lambda result, count: check(result, count, graph, alone, k),
-        bytes_of, memory_of, lambda: [_numpy(graph, alone, k)],
-    )  # fmt: skip
+        op="top-edges",
+        labels={**graph.labels, "k": K},
+        inputs=graph.given,
+        run=lambda given: top_edges(given[0], graph.edges, K, threads=config.threads),
+        check=lambda result, count: check(result, count, graph, walk_alone, K),
+        bytes_of=lambda batch: top_edges_bytes(graph.edges, batch, K),
+        memory_of=lambda batch: 4 * EDGE_TILE * (2 * DIMS + 4 * QUESTION_TILE),
+        peers=lambda: [_numpy(graph, walk_alone)],
+    )
 
 
 def frontier_bytes(batch: int, hops: int = 1) -> int:
@@ -187,32 +177,28 @@ def walk_alone(graph: Graph, question: int, dtype: Any) -> tuple[np.ndarray, np.
     return edges[None], scores[edges][None]
 
 
-def check(result: Any, count: int, graph: Graph, alone: Alone, k: int) -> Checked:
+def check(result: Any, count: int, graph: Graph, exact: Exact, k: int) -> Checked:
     """Scores are those of their edges and the best there are, in f64; the order of near-equal ones is free."""
     ids, scores = torch.as_tensor(result.ids).cpu().numpy(), torch.as_tensor(result.scores).cpu().numpy()
-    each = len(alone(graph, 0, np.float64)[0])
+    each = len(exact(graph, 0, np.float64)[0])
     if ids.shape != (count * each, k) or scores.shape != ids.shape:
-        return Checked(False, f"the shape is {ids.shape} instead of {(count * each, k)}")
+        return Checked(f"the shape is {ids.shape} instead of {(count * each, k)}")
     for question in sorted({int(q) for q in np.linspace(0, count - 1, CHECKED)}):
         span = slice(question * each, question * each + each)
         if (ids[span] < 0).any() or (ids[span] >= len(graph.rows)).any():
-            return Checked(False, "an edge is out of range")
+            return Checked("an edge is out of range")
         own = graph.scores(question, ids[span].reshape(-1), np.float64).reshape(each, k)
-        error = max(
-            np.abs(own - scores[span]).max(), np.abs(alone(graph, question, np.float64)[1] - scores[span]).max()
-        )
+        error = np.abs(np.stack([own, exact(graph, question, np.float64)[1]]) - scores[span]).max()
         if not error <= ERROR:
-            return Checked(False, f"a score is off by {error:.2g}, more than {ERROR:g}")
-    return Checked(True)
+            return Checked(f"a score is off by {error:.2g}, more than {ERROR:g}")
+    return Checked()
 
 
-def _numpy(graph: Graph, alone: Alone, k: int) -> Peer:
+@peer("numpy + scipy")
+def _numpy(graph: Graph, exact: Exact) -> Peer:
     def run(questions: range) -> TopK:
-        found = [alone(graph, question, np.float32) for question in questions]
-        ids, scores = (np.concatenate(parts) for parts in zip(*found))
-        return TopK(torch.from_numpy(ids), torch.from_numpy(scores))
+        ids, scores = zip(*(exact(graph, question, np.float32) for question in questions))
+        return TopK(torch.from_numpy(np.concatenate(ids)), torch.from_numpy(np.concatenate(scores)))
 
-    return Peer(
-        "numpy + scipy", lambda start, count: range(start, start + count), run, most=MOST_ALONE, alone=True,
-        threads=1 if single_openmp_thread() else None,
-    )  # fmt: skip
+    threads = 1 if single_openmp_thread() else None
+    return Peer("", lambda start, count: range(start, start + count), run, most=MOST_ALONE, alone=True, threads=threads)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpu_rag.bench.case import MOST_ALONE, Case, Checked, Config, Peer
-from gpu_rag.bench.measure import torch_threads
-from gpu_rag.graph.common.backend import pick_implementation
+from gpu_rag.bench.case import MOST_ALONE, Case, Checked, Config, Peer, check_sample
+from gpu_rag.bench.inputs import part, seeded
+from gpu_rag.bench.peers import peer
 from gpu_rag.graph.fuse import rrf
 from gpu_rag.types import TopK
 
@@ -20,43 +20,28 @@ CONSTANTS = (60.0, 60.0)
 
 
 def cases(config: Config) -> Iterator[Case]:
-    """Rankings of random items, every size."""
+    """Rankings of random items, every size: two of i32[pool, K], ids below n."""
     for n in config.sizes:
-        yield _case(_rankings(n, config), n, config)
+        generator = seeded(config)
+        items = torch.randint(n, (config.pool, 2 * K - SHARED), generator=generator, dtype=torch.int32)
+        second = items[:, K - SHARED :]
+        order = torch.rand(second.shape, generator=generator).argsort(1)
+        yield _case(n, [items[:, :K].contiguous(), second.gather(1, order)], config)
 
 
-def _rankings(n: int, config: Config) -> list[torch.Tensor]:
-    """Two of i32[pool, K], ids below n."""
-    generator = torch.Generator().manual_seed(config.seed)
-    items = torch.randint(n, (config.pool, 2 * K - SHARED), generator=generator, dtype=torch.int32)
-    second = items[:, K - SHARED :]
-    order = torch.rand(second.shape, generator=generator).argsort(1)
-    return [items[:, :K].contiguous(), second.gather(1, order)]
-
-
-def _case(rankings: list[torch.Tensor], n: int, config: Config) -> Case:
-    held = [ids.to(config.device) for ids in rankings]
-    scores = torch.arange(K, 0, -1, dtype=torch.float32, device=held[0].device).expand(config.pool, K)
-
-    def inputs(start: int, count: int) -> list[TopK]:
-        span = slice(start, start + count)
-        return [TopK(ids[span], scores[span]) for ids in held]
-
-    def run(wanted: list[TopK]) -> TopK:
-        with torch_threads(config.threads):
-            return rrf(wanted, K, constants=CONSTANTS)
-
-    lists = [ids.numpy() for ids in rankings]
+def _case(n: int, rankings: list[torch.Tensor], config: Config) -> Case:
+    device = torch.device(config.device)
+    ids = [ranking.to(device) for ranking in rankings]
+    scores = torch.arange(K, 0, -1, dtype=torch.float32, device=device).expand(config.pool, K)
     return Case(
-        "rrf",
-        pick_implementation(held[0].device),
-        {"n": n, "k": K},
-        inputs,
-        run,
-        lambda result, count: check(result, count, lists),
-        lambda batch: rrf_bytes(len(rankings), batch, K, K),
-        lambda batch: 200 * len(rankings) * K * batch,
-        lambda: [_python(lists)],
+        op="rrf",
+        labels={"n": n, "k": K},
+        inputs=lambda *span: [TopK(part(ranking, *span), part(scores, *span)) for ranking in ids],
+        run=lambda given: rrf(given, K, constants=CONSTANTS),
+        check=lambda result, count: check(result, count, rankings),
+        bytes_of=lambda batch: rrf_bytes(len(rankings), batch, K, K),
+        memory_of=lambda batch: 200 * len(rankings) * K * batch,
+        peers=lambda: [_python(rankings)],
     )
 
 
@@ -65,43 +50,46 @@ def rrf_bytes(n_rankings: int, batch: int, width: int, k: int) -> int:
     return 4 * n_rankings * batch * width + 8 * batch * k
 
 
-def fused(lists: list[list[int]], k: int) -> list[tuple[int, float]]:
+def fused(rankings: list[list[int]]) -> list[tuple[int, float]]:
     """Reciprocal rank fusion as a loop over a dictionary; the best rank counts where an item stands twice."""
     total: dict[int, float] = {}
-    for ranking, constant in zip(lists, CONSTANTS):
+    for ranking, constant in zip(rankings, CONSTANTS):
         seen: set[int] = set()
         for rank, item in enumerate(ranking, 1):
             if item not in seen:
                 seen.add(item)
                 total[item] = total.get(item, 0.0) + 1 / (constant + rank)
     rounded = [(item, float(np.float32(score))) for item, score in total.items()]
-    return sorted(rounded, key=lambda pair: (-pair[1], pair[0]))[:k]
+    return sorted(rounded, key=lambda pair: (-pair[1], pair[0]))[:K]
 
 
-def check(result: Any, count: int, lists: list[np.ndarray]) -> Checked:
+def check(result: Any, count: int, rankings: list[torch.Tensor]) -> Checked:
     """A sample of rows equals the loop, ids and f32 scores."""
     ids, scores = torch.as_tensor(result.ids).cpu(), torch.as_tensor(result.scores).cpu()
     if ids.shape != (count, K) or scores.shape != (count, K):
-        return Checked(False, f"the shape is {tuple(ids.shape)} instead of {(count, K)}")
-    for row in sorted({0, count // 2, count - 1}):
-        wanted = fused([ranking[row].tolist() for ranking in lists], K)
+        return Checked(f"the shape is {tuple(ids.shape)} instead of {(count, K)}")
+
+    def reason(row: int) -> str:
+        wanted = fused([ranking[row].tolist() for ranking in rankings])
         found = list(zip(ids[row].tolist(), scores[row].tolist()))
-        if found[: len(wanted)] != wanted or any(item != -1 for item, _ in found[len(wanted) :]):
-            return Checked(False, f"row {row} is another ranking than the loop's")
-    return Checked(True)
+        right = found[: len(wanted)] == wanted and all(item == -1 for item, _ in found[len(wanted) :])
+        return "" if right else f"row {row} is another ranking than the loop's"
+
+    return check_sample(count, reason)
 
 
-def _python(lists: list[np.ndarray]) -> Peer:
+@peer("Python dict")
+def _python(rankings: list[torch.Tensor]) -> Peer:
     def inputs(start: int, count: int) -> list[list[list[int]]]:
-        return [[ranking[row].tolist() for ranking in lists] for row in range(start, start + count)]
+        return [[ranking[row].tolist() for ranking in rankings] for row in range(start, start + count)]
 
-    def run(wanted: list[list[list[int]]]) -> TopK:
-        count = len(wanted)
-        ids, scores = np.full((count, K), -1, np.int32), np.full((count, K), -np.inf, np.float32)
-        for row, rankings in enumerate(wanted):
-            best = fused(rankings, K)
+    def run(given: list[list[list[int]]]) -> TopK:
+        shape = len(given), K
+        ids, scores = np.full(shape, -1, np.int32), np.full(shape, -np.inf, np.float32)
+        for row, question in enumerate(given):
+            best = fused(question)
             ids[row, : len(best)] = [item for item, _ in best]
             scores[row, : len(best)] = [score for _, score in best]
         return TopK(torch.from_numpy(ids), torch.from_numpy(scores))
 
-    return Peer("Python dict", inputs, run, most=MOST_ALONE, alone=True)
+    return Peer("", inputs, run, most=MOST_ALONE, alone=True)

@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpu_rag.bench.case import MOST_TILED, Case, Checked, Config, Peer
-from gpu_rag.bench.measure import torch_threads
-from gpu_rag.errors import UsageError
+from gpu_rag.bench.case import MOST_TILED, Case, Checked, Config, Peer, check_sample
+from gpu_rag.bench.inputs import check_memory, moved, part, seeded, unit_rows
+from gpu_rag.bench.peers import peer
 from gpu_rag.graph.join import join_index
-from gpu_rag.graph.memory import free_bytes
-from gpu_rag.graph.pagerank.bench import part
 from gpu_rag.types import Ragged
 
 DIMS = 384
@@ -25,59 +23,42 @@ WORDS = 20_000  # different ones; the chance of the word of rank r falls as 1 / 
 MOST_RIGHT = 100_000  # vectors to choose from: the time grows with B times n
 ERROR = 1e-5  # of a score in f32
 
+Side = tuple[torch.Tensor, Ragged]  # vectors, and the keywords of each
+
 
 def cases(config: Config) -> Iterator[Case]:
     """Random unit vectors with keywords of a Zipf distribution, at most 100,000 on the right."""
     for n in sorted({min(n, MOST_RIGHT) for n in config.sizes}):
-        needed, free = 3 * 4 * n * DIMS, free_bytes(torch.device(config.device))
-        if needed > free:
-            given = f"{n:,} vectors: {needed / 1e9:.1f} GB"
-            raise UsageError("the vectors do not fit", given=given, expected=f"at most {free / 1e9:.1f} GB")
-        generator = torch.Generator().manual_seed(config.seed)
-        sides = [_described(rows, generator) for rows in (config.pool, n)]
-        yield _case(sides[0], sides[1], config)
+        check_memory(f"{n:,} vectors", 3 * 4 * n * DIMS, config)
+        generator = seeded(config)
+        yield _case(_described(config.pool, generator), _described(n, generator), config)
 
 
-def _described(rows: int, generator: torch.Generator) -> tuple[torch.Tensor, Ragged]:
-    vectors = torch.nn.functional.normalize(torch.randn(rows, DIMS, generator=generator))
-    drawn = torch.rand(rows * KEYWORDS, generator=generator, dtype=torch.float64)
-    words = (WORDS**drawn).long() - 1  # log-uniform: the chance of rank r falls as 1 / r
+def _described(rows: int, generator: torch.Generator) -> Side:
+    vectors = unit_rows(rows, DIMS, generator)
+    uniform = torch.rand(rows * KEYWORDS, generator=generator, dtype=torch.float64)
+    words = (WORDS**uniform).long() - 1  # log-uniform: the chance of rank r falls as 1 / r
     return vectors, Ragged(words, torch.arange(rows + 1) * KEYWORDS)
 
 
-def _case(left: tuple[torch.Tensor, Ragged], right: tuple[torch.Tensor, Ragged], config: Config) -> Case:
+def _case(left: Side, right: Side, config: Config) -> Case:
     n, device = len(right[0]), torch.device(config.device)
-    index = join_index(right[0].to(device), Ragged(right[1].values.to(device), right[1].offsets.to(device)))
-
-    def inputs(start: int, count: int) -> tuple[torch.Tensor, Ragged]:
-        words = part(left[1], start, count)
-        rows = left[0][start : start + count].to(device)
-        return rows, Ragged(words.values.to(device), words.offsets.to(device))
-
-    def run(asked: tuple[torch.Tensor, Ragged]) -> tuple[torch.Tensor, torch.Tensor]:
-        with torch_threads(config.threads):
-            return index.best(*asked, threads=config.threads)
-
+    index = join_index(right[0].to(device), moved(right[1], device))
     return Case(
-        "join",
-        index.implementation,
-        {"n": n, "k": 1, "dims": DIMS},
-        inputs,
-        run,
-        lambda result, count: check(result, count, left, right),
-        lambda batch: (4 * DIMS + 8 * KEYWORDS) * (n + batch) + 12 * batch,
-        lambda batch: (200 << 20) + 100 * batch,
-        lambda: [_numpy(left, right)],
+        op="join",
+        implementation=index.implementation,
+        labels={"n": n, "k": 1, "dims": DIMS},
+        inputs=lambda *span: (part(left[0], *span).to(device), moved(part(left[1], *span), device)),
+        run=lambda given: index.best(*given, threads=config.threads),
+        check=lambda result, count: check(result, count, left, right),
+        bytes_of=lambda batch: (4 * DIMS + 8 * KEYWORDS) * (n + batch) + 12 * batch,
+        memory_of=lambda batch: (200 << 20) + 100 * batch,
+        peers=lambda: [_numpy(left, right)],
     )
 
 
-def scores_of(rows: slice, left: tuple[torch.Tensor, Ragged], right: tuple[torch.Tensor, Ragged], dtype: Any) -> Any:
-    """All scores of some rows of the left: (Jaccard index + cosine) / 2, [rows, n]."""
-    words = [_matrix(keywords) for _, keywords in (left, right)]
-    return _scores(left[0][rows].numpy().astype(dtype), words[0][rows], right[0].numpy().astype(dtype), words[1])
-
-
 def _scores(left: Any, left_words: Any, right: Any, right_words: Any) -> Any:
+    """All scores: (Jaccard index + cosine) / 2, [rows of the left, n]."""
     shared = (left_words @ right_words.T).toarray()
     sizes = [np.asarray(words.sum(1)).ravel() for words in (left_words, right_words)]
     union = np.maximum(sizes[0][:, None] + sizes[1] - shared, 1)
@@ -95,29 +76,37 @@ def _matrix(keywords: Ragged) -> Any:
     return matrix
 
 
-def check(result: Any, count: int, left: tuple[torch.Tensor, Ragged], right: tuple[torch.Tensor, Ragged]) -> Checked:
+def check(result: Any, count: int, left: Side, right: Side) -> Checked:
     """A sample of rows has the largest score in f64, at a row that has it."""
     index, score = (torch.as_tensor(a).cpu().numpy() for a in result)
     if index.shape != (count,) or score.shape != (count,):
-        return Checked(False, f"the shape is {index.shape} instead of {(count,)}")
-    for row in sorted({0, count // 2, count - 1}):
-        exact = scores_of(slice(row, row + 1), left, right, np.float64)[0]
+        return Checked(f"the shape is {index.shape} instead of {(count,)}")
+    vectors, words = right[0].numpy().astype(np.float64), _matrix(right[1])
+
+    def reason(row: int) -> str:
+        own = left[0][row : row + 1].numpy().astype(np.float64), _matrix(part(left[1], row, 1))
+        exact = _scores(*own, vectors, words)[0]
         if not 0 <= index[row] < len(exact) or exact[index[row]] < exact.max() - ERROR:
-            return Checked(False, f"row {row} has a better match")
-        if abs(float(score[row]) - exact.max()) > ERROR:
-            return Checked(False, f"the score of row {row} is off by more than {ERROR}")
-    return Checked(True)
+            return f"row {row} has a better match"
+        return (
+            ""
+            if abs(float(score[row]) - exact.max()) <= ERROR
+            else f"the score of row {row} is off by more than {ERROR}"
+        )
+
+    return check_sample(count, reason)
 
 
-def _numpy(left: tuple[torch.Tensor, Ragged], right: tuple[torch.Tensor, Ragged]) -> Peer:
+@peer("numpy + scipy")
+def _numpy(left: Side, right: Side) -> Peer:
     """The whole matrix of scores by numpy and a sparse product, then argmax, a tile of rows at a time."""
     right_words, left_words, vectors = _matrix(right[1]), _matrix(left[1]), right[0].numpy()
 
     def inputs(start: int, count: int) -> tuple[Any, Any]:
         return left[0][start : start + count].numpy(), left_words[start : start + count]
 
-    def run(asked: tuple[Any, Any]) -> tuple[Any, Any]:
-        scores = _scores(*asked, vectors, right_words)
+    def run(given: tuple[Any, Any]) -> tuple[Any, Any]:
+        scores = _scores(*given, vectors, right_words)
         return scores.argmax(1), scores.max(1)
 
-    return Peer("numpy + scipy", inputs, run, most=MOST_TILED, threads=1)
+    return Peer("", inputs, run, most=MOST_TILED)

@@ -6,18 +6,22 @@ memory of 4 N B bytes costs page faults that are not PageRank's. It is filled wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import cache
+import math
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
 import torch
 
-from gpu_rag.bench.case import Case, Checked, Config, Peer
-from gpu_rag.bench.graphs import csr_on, graph_of
-from gpu_rag.graph.csr import transpose
+from gpu_rag.bench.case import MOST_TILED, Case, Checked, Config, Peer
+from gpu_rag.bench.graphs import csr_on
+from gpu_rag.bench.inputs import drawn, linked_nodes, lists_of, measured_graphs, part
+from gpu_rag.bench.peers import NETWORKX_NODES, adjacency, alone, igraph_of, peer, too_large
 from gpu_rag.graph.pagerank import PageRankGraph, personalized_pagerank, pick_implementation, prepare
-from gpu_rag.graph.pagerank.bench_peers import pagerank_peers
-from gpu_rag.graph.pagerank.bench_reference import count_passes, dense_columns, solve_bytes, solve_exactly
+from gpu_rag.graph.pagerank.bench_reference import count_passes, dense_columns, pull_matrix, solve_bytes, solve_exactly
 from gpu_rag.graph.pagerank.job import STATES, Options
 from gpu_rag.types import CSR, Ragged
 
@@ -27,132 +31,232 @@ SEEDS = 5  # of a question
 MAX_ITER = 200
 BLOCK = 64
 
-Asked = tuple[Ragged, Ragged, torch.Tensor]
+Given = tuple[Ragged, Ragged, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A graph with a pool of questions, and the forms that other libraries take, each converted once."""
+
+    csr: CSR
+    seeds: Ragged
+    weights: Ragged
+    symmetric: bool
+
+    def columns(self, start: int, count: int, dtype: Any) -> np.ndarray:
+        """The restart distributions of questions start..start+count as columns."""
+        return dense_columns(self.seeds, self.weights, np.arange(start, start + count), self.csr.n, dtype)
+
+    @cached_property
+    def matrix(self) -> Any:
+        """The adjacency as scipy's CSR."""
+        return adjacency(self.csr)
+
+    @cached_property
+    def pull(self) -> tuple[Any, np.ndarray]:
+        """P^T in f32, and the rows that have no weight."""
+        return pull_matrix(self.matrix)
+
+    @cached_property
+    def igraph(self) -> tuple[Any, list[float] | None]:
+        """igraph's graph, and the weights of its edges."""
+        from scipy.sparse import triu
+
+        entries = triu(self.matrix, format="coo") if self.symmetric else self.matrix.tocoo()
+        return igraph_of(entries, not self.symmetric), None if self.csr.weight is None else entries.data.tolist()
+
+    @cached_property
+    def networkx(self) -> Any:
+        """networkx's graph."""
+        import networkx as nx
+
+        return nx.from_scipy_sparse_array(self.matrix, create_using=nx.Graph if self.symmetric else nx.DiGraph)
 
 
 def cases(config: Config) -> Iterator[Case]:
     """The graph of the index and the generated ones, each at every damping; by torch on a GPU with states of f32 and,
     as implementation `torch f16`, with first steps in f16."""
-    device = torch.device(config.device)
     for name, csr in measured_graphs(config):
-        graph = prepare(csr_on(csr, device))
-        seeds, weights = seeded_questions(csr, config.pool, config.seed)
-        peers = cache(lambda csr=csr, s=seeds, w=weights, g=graph: pagerank_peers(csr, s, w, g.symmetric))
+        graph = prepare(csr_on(csr, torch.device(config.device)))
+        problem = Problem(csr, *seeded_questions(csr, config.pool, config.seed), graph.symmetric)
         buffer = Buffer(graph.n, graph.device)
         for damping in config.dampings:
             for state in STATES if pick_implementation(graph) == "torch" else STATES[:1]:
-                yield _case(name, csr, graph, seeds, weights, damping, state, peers, buffer, config)
-
-
-def measured_graphs(config: Config) -> Iterator[tuple[str, CSR]]:
-    """(kind, adjacency) of the index, if one is given, and of the generated graphs."""
-    if config.index is not None:
-        yield "index", index_graph(config.index)
-    for n in config.sizes if config.generated else ():
-        for kind in config.graphs:
-            yield kind, graph_of(kind, n, config.seed)
-
-
-def index_graph(folder: object) -> CSR:
-    """The adjacency of an index. Raises BadInput, MissingLayer."""
-    from gpu_rag.index.index import Index
-
-    graph = Index.open(str(folder)).graph
-    return graph.pull if graph.symmetric else transpose(graph.pull)
+                yield _case(name, graph, problem, damping, state, buffer, config)
 
 
 def seeded_questions(csr: CSR, count: int, seed: int) -> tuple[Ragged, Ragged]:
     """Seeds and weights of `count` questions: any nodes that have edges, weights in (0, 1]."""
-    generator = torch.Generator().manual_seed(seed + 1)
-    linked = csr.indptr.diff().nonzero()[:, 0].cpu()
-    nodes = linked[torch.randint(len(linked), (count * SEEDS,), generator=generator)]
-    mass = 1 - torch.rand(count * SEEDS, generator=generator)
-    offsets = torch.arange(0, count * SEEDS + 1, SEEDS)
-    return Ragged(nodes, offsets), Ragged(mass, offsets)
-
-
-def part(lists: Ragged, start: int, count: int) -> Ragged:
-    """Lists start..start+count."""
-    offsets = lists.offsets[start : start + count + 1]
-    return Ragged(lists.values[offsets[0] : offsets[-1]], offsets - offsets[0])
+    generator, cpu = torch.Generator().manual_seed(seed + 1), torch.device("cpu")
+    nodes = drawn(linked_nodes(csr), (count, SEEDS), generator)
+    return lists_of(nodes, cpu), lists_of(1 - torch.rand(count, SEEDS, generator=generator), cpu)
 
 
 class Buffer:
-    """Memory for results f32[B, N], kept from call to call; it grows to the largest B that is asked for."""
+    """Memory for results f32[B, N], kept from call to call; it grows to the largest B that is wanted."""
 
     def __init__(self, n: int, device: torch.device):
-        self.held = torch.empty(0, n, dtype=torch.float32, device=device)
+        self.memory = torch.empty(0, n, dtype=torch.float32, device=device)
 
     def rows(self, count: int) -> torch.Tensor:
         """f32[count, N], filled with NaN."""
-        if self.held.shape[0] < count:
-            shape, self.held = (count, self.held.shape[1]), self.held[:0].clone()  # freed before the next is taken
-            self.held = torch.empty(shape, dtype=torch.float32, device=self.held.device)
-        return self.held[:count].fill_(torch.nan)
+        if self.memory.shape[0] < count:
+            shape, self.memory = (
+                (count, self.memory.shape[1]),
+                self.memory[:0].clone(),
+            )  # freed before the next is taken
+            self.memory = torch.empty(shape, dtype=torch.float32, device=self.memory.device)
+        return self.memory[:count].fill_(torch.nan)
 
 
 def _case(
-    name: str, csr: CSR, graph: PageRankGraph, seeds: Ragged, weights: Ragged, damping: float, state: str,
-    peers: Callable[[], Callable[[float, float], list[Peer]]], buffer: Buffer, config: Config,
-) -> Case:  # fmt: skip
+    name: str, graph: PageRankGraph, problem: Problem, damping: float, state: str, buffer: Buffer, config: Config
+) -> Case:
+    csr, seeds, weights = problem.csr, problem.seeds, problem.weights
     implementation = pick_implementation(graph)
     options = Options(damping, TOL, MAX_ITER, "auto", BLOCK, config.threads, state)
 
-    def asked_for(start: int, count: int) -> tuple[Ragged, Ragged]:
-        return part(seeds, start, count), part(weights, start, count)
-
-    def inputs(start: int, count: int) -> Asked:
-        return *asked_for(start, count), buffer.rows(count)
-
-    def run(asked: Asked) -> torch.Tensor:
-        asked_seeds, asked_weights, out = asked
+    def run(given: Given) -> torch.Tensor:
         return personalized_pagerank(
-            graph, asked_seeds, asked_weights, damping=damping, tol=TOL, max_iter=MAX_ITER, block=BLOCK,
-            implementation=implementation, threads=config.threads, state=state, out=out,
+            graph, given[0], given[1], damping=damping, tol=TOL, max_iter=MAX_ITER, block=BLOCK,
+            implementation=implementation, threads=config.threads, state=state, out=given[2],
         )  # fmt: skip
 
     @cache
     def reference() -> tuple[np.ndarray, np.ndarray]:
-        asked = sorted({q for b in config.batches for q in (0, b // 2, b - 1)})
-        pi = dense_columns(seeds, weights, np.array(asked), csr.n, np.float64)
-        return np.array(asked), solve_exactly(csr, pi, damping).T
+        questions = np.array(sorted({q for b in config.batches for q in (0, b // 2, b - 1)}))
+        return questions, solve_exactly(csr, dense_columns(seeds, weights, questions, csr.n, np.float64), damping).T
 
     @cache
-    def passes(batch: int) -> tuple[int, dict[int, int]]:
-        return count_passes(graph, *asked_for(0, batch), implementation, options, batch)
-
     def bytes_of(batch: int) -> int:
-        width, counted = passes(batch)
-        return solve_bytes(csr.n, csr.m, csr.weight is not None, batch, width, counted)
+        given = part(seeds, 0, batch), part(weights, 0, batch)
+        width, passes = count_passes(graph, *given, implementation, options, batch)
+        return solve_bytes(csr.n, csr.m, csr.weight is not None, batch, width, passes)
 
+    makers = (_igraph, _networkx, _scipy, _torch) if state == "f32" else ()
     return Case(
-        "pagerank",
-        implementation if state == "f32" else f"{implementation} {state}",
-        {"graph": name, "n": csr.n, "m": csr.m, "damping": damping},
-        inputs,
-        run,
-        lambda result, count: check(result, count, *reference()),
-        bytes_of,
-        lambda batch: 4 * csr.n * batch + 24 * csr.n * BLOCK * config.threads,
-        lambda: peers()(damping, TOL) if state == "f32" else [],
+        op="pagerank",
+        implementation=implementation if state == "f32" else f"{implementation} {state}",
+        labels={"graph": name, "n": csr.n, "m": csr.m, "damping": damping},
+        inputs=lambda start, count: (part(seeds, start, count), part(weights, start, count), buffer.rows(count)),
+        run=run,
+        check=lambda result, count: check(result, count, *reference()),
+        bytes_of=bytes_of,
+        memory_of=lambda batch: 4 * csr.n * batch + 24 * csr.n * BLOCK * config.threads,
+        peers=lambda: [make(problem, damping) for make in makers],
     )
 
 
-def check(result: torch.Tensor | np.ndarray, count: int, asked: np.ndarray, exact: np.ndarray) -> Checked:
-    """Rows sum to 1, and those of the questions `asked` are within TOL of `exact` f64[len(asked), N] in L1."""
+def check(result: torch.Tensor | np.ndarray, count: int, questions: np.ndarray, exact: np.ndarray) -> Checked:
+    """Rows sum to 1, and those of the `questions` are within TOL of `exact` f64[len(questions), N] in L1."""
     rows = torch.as_tensor(result)
     if rows.shape != (count, exact.shape[1]):
-        return Checked(False, f"the shape is {tuple(rows.shape)} instead of {(count, exact.shape[1])}")
+        return Checked(f"the shape is {tuple(rows.shape)} instead of {(count, exact.shape[1])}")
     worst = float((rows.sum(1) - 1).abs().max())
-    here = asked < count
-    held = rows[torch.from_numpy(asked[here]).to(rows.device)].cpu().double().numpy()
-    error = float(np.abs(held - exact[here]).sum(1).max())
+    here = questions < count
+    own = rows[torch.from_numpy(questions[here]).to(rows.device)].cpu().double().numpy()
+    error = float(np.abs(own - exact[here]).sum(1).max())
+    finite = error if np.isfinite(error) else None
     if not worst <= SUM_ERROR:
-        return Checked(False, f"a row misses the sum of 1 by {worst:.2g}", _finite(error))
-    if not error <= TOL:
-        return Checked(False, f"the L1 error {error:.2g} is above {TOL:g}", _finite(error))
-    return Checked(True, "", error)
+        return Checked(f"a row misses the sum of 1 by {worst:.2g}", finite)
+    return Checked("" if error <= TOL else f"the L1 error {error:.2g} is above {TOL:g}", finite)
 
 
-def _finite(error: float) -> float | None:
-    return error if np.isfinite(error) else None
+# --- peers -----------------------------------------------------------------------------------------
+
+
+def prpack(damping: float, directed: bool, graph: Any, reset: list[float], weights: list[float] | None) -> list[float]:
+    """igraph's prpack, which solves one question at a time."""
+    return graph.personalized_pagerank(
+        reset=reset, damping=damping, weights=weights, directed=directed, implementation="prpack"
+    )
+
+
+def networkx_pagerank(damping: float, graph: Any, reset: dict[int, float]) -> list[float]:
+    """Power iteration by scipy, one question at a time, the graph converted in every call.
+
+    It compares the L1 length s of a step with n * tol; the error after it is at most d s / (1-d).
+    """
+    import networkx as nx
+
+    enough = TOL * (1 - damping) / max(damping, 1e-12) / len(graph)
+    return list(nx.pagerank(graph, damping, personalization=reset, tol=enough, max_iter=10_000).values())
+
+
+def power_iteration(damping: float, pull: Any, lost: Any, pi: Any) -> Any:
+    """dtype[N] or dtype[N, B]: power iteration in f32 from pi, without any look at the error."""
+    restart, p = pi * np.float32(1 - damping), pi
+    for _ in range(n_power_steps(damping, TOL)):
+        following = pull @ p
+        if len(lost):
+            following += p[lost].sum(0) * pi
+        following *= np.float32(damping)
+        following += restart
+        p = following
+    return p
+
+
+def n_power_steps(damping: float, tol: float) -> int:
+    """Steps after which power iteration from pi is within tol: the error falls as 2 d^k."""
+    return math.ceil(math.log(tol / 2) / math.log(damping)) if damping > 0 else 1
+
+
+@peer("igraph prpack", needs="igraph", one_thread=True)
+def _igraph(problem: Problem, damping: float) -> Peer:
+    graph, weights = problem.igraph
+
+    def resets(start: int, count: int) -> list[list[float]]:
+        return [_as_list(problem.columns(i, 1, np.float64)[:, 0]) for i in range(start, start + count)]
+
+    return alone(resets, lambda reset: prpack(damping, not problem.symmetric, graph, reset, weights))
+
+
+def _as_list(pi: np.ndarray) -> list[float]:
+    """A list whose zeros are one object: a million floats of their own take 32 MB."""
+    values = [0.0] * len(pi)
+    for node in np.flatnonzero(pi):
+        values[node] = float(pi[node])
+    return values
+
+
+@peer("networkx", needs="networkx")
+def _networkx(problem: Problem, damping: float) -> Peer:
+    if problem.csr.n > NETWORKX_NODES:
+        return too_large(NETWORKX_NODES)
+    graph = problem.networkx
+
+    def resets(start: int, count: int) -> list[dict[int, float]]:
+        tile = problem.columns(start, count, np.float64)
+        return [{int(node): float(pi[node]) for node in np.flatnonzero(pi)} for pi in tile.T]
+
+    return alone(resets, lambda reset: networkx_pagerank(damping, graph, reset))
+
+
+@peer("scipy CSR @ dense")
+def _scipy(problem: Problem, damping: float) -> Peer:
+    """The matrix times a dense tile of questions."""
+    pull, lost = problem.pull
+
+    def run(pi: np.ndarray) -> np.ndarray:
+        return power_iteration(damping, pull, lost, pi).T
+
+    return Peer("", lambda start, count: problem.columns(start, count, np.float32), run, most=MOST_TILED)
+
+
+@peer("torch CSR @ dense")
+def _torch(problem: Problem, damping: float) -> Peer:
+    """torch's CSR times the same tile, which is what PyG's EdgeIndex.matmul calls."""
+    pull, lost = problem.pull
+    rows, columns, values = map(torch.from_numpy, (pull.indptr, pull.indices, pull.data))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that its CSR is in beta
+        sparse = torch.sparse_csr_tensor(rows, columns, values, pull.shape, check_invariants=False)
+    rows_lost = torch.from_numpy(lost)
+
+    def run(pi: torch.Tensor) -> torch.Tensor:
+        return power_iteration(damping, sparse, rows_lost, pi).T
+
+    def inputs(start: int, count: int) -> torch.Tensor:
+        return torch.from_numpy(problem.columns(start, count, np.float32))
+
+    return Peer("", inputs, run, most=MOST_TILED)

@@ -1,4 +1,4 @@
-"""What PageRank must be, by power iteration in f64; and what it must read and write, counted from a run."""
+"""PageRank by power iteration in f64, and the bytes that a call must move, counted from a run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 
+from gpu_rag.bench.peers import adjacency
 from gpu_rag.graph.pagerank.graph import PageRankGraph
 from gpu_rag.graph.pagerank.job import Job, Options
 from gpu_rag.graph.pagerank.plan import Array
@@ -20,12 +21,6 @@ from gpu_rag.types import CSR, Ragged
 EXACT = 1e-9  # L1 error of the reference
 
 
-def adjacency(csr: CSR) -> Any:
-    """The matrix as scipy's CSR in f64."""
-    weight = np.ones(csr.m) if csr.weight is None else csr.weight.cpu().double().numpy()
-    return csr_matrix((weight, csr.indices.cpu().numpy(), csr.indptr.cpu().numpy()), shape=(csr.n, csr.n))
-
-
 def row_normalised(matrix: Any) -> tuple[Any, Array]:
     """(P^T, dangling): rows divided by their sums, transposed; bool[N], rows that have no weight."""
     degree = np.asarray(matrix.sum(1)).ravel()
@@ -33,6 +28,12 @@ def row_normalised(matrix: Any) -> tuple[Any, Array]:
     scaled = csr_matrix((matrix.data / np.repeat(degree, np.diff(matrix.indptr)), matrix.indices, matrix.indptr))
     scaled.resize(matrix.shape)
     return scaled.T.tocsr(), dangling
+
+
+def pull_matrix(matrix: Any) -> tuple[Any, Array]:
+    """(P^T in f32, the rows that have no weight)."""
+    pull, dangling = row_normalised(matrix)
+    return pull.astype(np.float32), np.flatnonzero(dangling)
 
 
 def dense_columns(seeds: Ragged, weights: Ragged, questions: Array, n: int, dtype: Any) -> Array:
@@ -61,7 +62,7 @@ def solve_exactly(csr: CSR, pi: Array, damping: float) -> Array:
 
 
 class _Counted:
-    """A tile that counts its passes over the graph."""
+    """A tile that counts its passes over the graph, step by step: it has no other way to be driven."""
 
     def __init__(self, tile: Tile):
         self.tile, self.passes = tile, 0
@@ -84,8 +85,8 @@ def count_passes(
     A pass is a step of the iteration or the check in f64 that ends it.
     """
     job = Job(graph, teleport_of(graph, seeds, weights, None), implementation, options)
-    tiles: list[tuple[int, _Counted]] = []
     make = job.new_tile
+    tiles: list[tuple[int, _Counted]] = []
 
     def counting(dtype: torch.dtype, questions: Array, result: torch.Tensor, lo: int) -> Tile:
         tile = _Counted(make(dtype, questions, result, lo))
@@ -93,8 +94,8 @@ def count_passes(
         return tile
 
     job.new_tile = counting
-    held = min(batch, job.width)
-    job.solve(0, held, torch.empty(held, graph.n, dtype=torch.float32, device=graph.device), 0)
+    first = min(batch, job.width)
+    job.solve(0, first, torch.empty(first, graph.n, dtype=torch.float32, device=graph.device), 0)
     passes: Counter[int] = Counter()
     for itemsize, tile in tiles:
         passes[itemsize] += tile.passes

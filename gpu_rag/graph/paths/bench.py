@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from dataclasses import replace
-from importlib.util import find_spec
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 
-from gpu_rag.bench.case import MOST_ALONE, Case, Config, Peer, missing_peer
-from gpu_rag.bench.graphs import graph_of
-from gpu_rag.bench.measure import torch_threads
-from gpu_rag.errors import UsageError
-from gpu_rag.graph.memory import free_bytes
+from gpu_rag.bench.case import Case, Checked, Config, Peer, check_sample
+from gpu_rag.bench.graphs import csr_on, graph_of
+from gpu_rag.bench.inputs import check_memory, drawn, linked_nodes, lists_of, seeded, unit_rows
+from gpu_rag.bench.peers import alone, peer, too_large
 from gpu_rag.graph.paths import (
     Ends,
     PathGraph,
@@ -25,25 +25,45 @@ from gpu_rag.graph.paths import (
     score_paths,
     search_paths,
 )
-from gpu_rag.graph.paths.bench_reference import BEAM, TILE, Everything, Loops, World, check, ranked
-from gpu_rag.types import CSR, Ragged
+from gpu_rag.types import CSR
 
 DIMS = 64
 DEPTH = (2,)
 COUNTED = 8  # questions that the candidates of a question are counted on
 NETWORKX_NODES = 5_000  # four hops by Python generators take seconds a question on larger graphs with hubs
 IGRAPH_NODES = 200_000
+BEAM = 100
+TILE = 64  # questions searched together
+ERROR = 1e-6  # of a score: a peer's vectors are not on the grid
+GRID = 2.0**22  # components are rounded to its inverse, as the op documents
 NOTE = "looks at every path, without a beam"
+
+Path = tuple[int, ...]
+Scored = list[tuple[float, Path]]
+
+
+@dataclass(frozen=True)
+class World:
+    """A graph, a unit vector for each edge and for each question of the pool, its two topics i64[pool, 2], and how many
+    hops are searched from each."""
+
+    graph: PathGraph
+    vectors: torch.Tensor
+    queries: torch.Tensor
+    topics: torch.Tensor
+    depth: int
+
+    def to(self, device: str) -> World:
+        """The same on a device."""
+        graph = PathGraph(csr_on(self.graph.csr, torch.device(device)), self.graph.edge.to(device))
+        return World(graph, self.vectors.to(device), self.queries.to(device), self.topics.to(device), self.depth)
 
 
 def cases(config: Config) -> Iterator[Case]:
     """Random pairs of topics in a generated graph, every size and kind."""
     for n, kind in itertools.product(config.sizes, config.graphs):
         csr = graph_of(kind, n, config.seed)
-        needed, free = 2 * csr.m * 4 * DIMS, free_bytes(torch.device(config.device))
-        if needed > free:
-            given = f"the vectors of {csr.m // 2:,} edges: {needed / 1e9:.1f} GB"
-            raise UsageError("the vectors do not fit", given=given, expected=f"at most {free / 1e9:.1f} GB")
+        check_memory(f"vectors of {csr.m // 2:,} edges", 2 * csr.m * 4 * DIMS, config)
         world = world_of(csr, config)
         for depth in config.hops or DEPTH:
             yield _case(kind, replace(world, depth=depth), config)
@@ -51,49 +71,43 @@ def cases(config: Config) -> Iterator[Case]:
 
 def world_of(csr: CSR, config: Config) -> World:
     """Random vectors for the edges and the pool of questions, and two different topics for each that are not alone."""
-    generator = torch.Generator().manual_seed(config.seed)
+    generator = seeded(config)
     graph = path_graph(CSR(csr.indptr, csr.indices))
-    linked = (csr.indptr.diff() > 0).nonzero()[:, 0]
-    pairs = linked[torch.randint(len(linked), (config.pool, 2), generator=generator)]
+    linked = linked_nodes(csr)
+    pairs = drawn(linked, (config.pool, 2), generator)
     alike = pairs[:, 0] == pairs[:, 1]
     pairs[alike, 1] = linked[(torch.searchsorted(linked, pairs[alike, 1]) + 1) % len(linked)]
-    vectors, queries = (
-        torch.nn.functional.normalize(torch.randn(rows, DIMS, generator=generator))
-        for rows in (int(graph.edge.max()) + 1, config.pool)
-    )
-    return World(graph, vectors, queries, pairs, DEPTH[0])
+    vectors = unit_rows(int(graph.edge.max()) + 1, DIMS, generator)
+    return World(graph, vectors, unit_rows(config.pool, DIMS, generator), pairs, DEPTH[0])
 
 
 def _case(kind: str, world: World, config: Config) -> Case:
-    held = world.to(config.device)
-    implementation = pick_implementation(held.graph.device)
-    candidates = _candidates(world)
+    here, candidates = world.to(config.device), _candidates(world)
 
-    def run(asked: torch.Tensor) -> list[tuple[PathSet, torch.Tensor]]:
-        with torch_threads(config.threads):
-            tiles = [asked[i : i + TILE] for i in range(0, len(asked), TILE)]
-            return [searched(held, tile, config.threads) for tile in tiles]
+    def run(questions: torch.Tensor) -> list[tuple[PathSet, torch.Tensor]]:
+        return [searched(here, tile, config.threads) for tile in questions.split(TILE)]
 
     return Case(
-        "paths",
-        implementation,
-        {"graph": kind, "n": world.graph.n, "m": world.graph.csr.m, "hops": world.depth, "k": BEAM, "dims": DIMS},
-        lambda start, count: torch.arange(start, start + count, device=held.topics.device),
-        run,
-        lambda result, count: check(result, count, world),
-        lambda batch: round(batch * candidates * (8 + 4 * DIMS)),
-        lambda batch: round(min(batch, TILE) * candidates * 200),
-        lambda: [_igraph(world), _networkx(world)],
-    )
+        op="paths",
+        implementation=pick_implementation(here.graph.device),
+        labels={
+            "graph": kind, "n": world.graph.n, "m": world.graph.csr.m, "hops": world.depth, "k": BEAM, "dims": DIMS,
+        },
+        inputs=lambda start, count: torch.arange(start, start + count, device=here.topics.device),
+        run=run,
+        check=lambda result, count: check(result, count, world),
+        bytes_of=lambda batch: round(batch * candidates * (8 + 4 * DIMS)),
+        memory_of=lambda batch: round(min(batch, TILE) * candidates * 200),
+        peers=lambda: [_igraph(world), _networkx(world)],
+    )  # fmt: skip
 
 
 def searched(
-    world: World, asked: torch.Tensor, threads: int = 1, sizes: list[int] | None = None
+    world: World, questions: torch.Tensor, threads: int = 1, sizes: list[int] | None = None
 ) -> tuple[PathSet, torch.Tensor]:
     """The paths of some questions, and their scores. sizes: gets how many paths each pruning was given."""
-    count, device = len(asked), asked.device
-    offsets = torch.arange(count + 1, device=device) * 2
-    topics, queries = Ragged(world.topics[asked].flatten(), offsets), world.queries[asked]
+    count, device = len(questions), questions.device
+    topics, queries = lists_of(world.topics[questions], device), world.queries[questions]
     closed = torch.zeros(count, dtype=torch.bool, device=device)
     least = torch.zeros(count, dtype=torch.int64, device=device)
     scores = [least.double()]
@@ -116,54 +130,131 @@ def _candidates(world: World) -> float:
     return max(1.0, sum(sizes) / COUNTED)
 
 
+class Loops:
+    """The same search by loops over sets, written from the definition."""
+
+    def __init__(self, world: World):
+        self.world = world
+        graph = world.graph
+        self.indptr, self.indices = graph.csr.indptr.numpy(), graph.csr.indices.numpy()
+        self.edge = graph.edge.numpy()
+
+    def edge_between(self, a: int, b: int) -> int:
+        """The edge's number, -1 where there is none."""
+        first, last = self.indptr[a], self.indptr[a + 1]
+        at = first + int(np.searchsorted(self.indices[first:last], b))
+        return int(self.edge[at]) if at < last and self.indices[at] == b else -1
+
+    def edges(self, path: Path) -> list[int]:
+        """The edges along a path, -1 where there is none."""
+        return [self.edge_between(a, b) for a, b in itertools.pairwise(path)]
+
+    def score(self, question: int, path: Path) -> float:
+        """0.7 cos(question, mean of the edges' vectors) + 0.3 Jaccard(topics, nodes); NaN where a step is no edge."""
+        if min(self.edges(path)) < 0:
+            return math.nan
+        rows = np.rint(self.world.vectors.numpy()[self.edges(path)].astype(np.float64) * GRID).sum(0)
+        query = np.rint(self.world.queries.numpy()[question].astype(np.float64) * GRID)
+        norm = np.sqrt((rows @ rows) * (query @ query))
+        topics = set(self.world.topics[question].tolist())
+        cosine = rows @ query / norm if norm > 0 else 0.0
+        return float(0.7 * cosine + 0.3 * (len(topics & set(path)) / len(topics | set(path))))
+
+    def best(self, question: int, paths: list[Path]) -> Scored:
+        """The beam, ascending by nodes."""
+        ranked = sorted((-self.score(question, path), path) for path in paths)[:BEAM]
+        return sorted(((-score, path) for score, path in ranked), key=lambda pair: pair[1])
+
+    def search(self, question: int) -> Scored:
+        """Paths from both topics, those that meet, and the best of them."""
+        one, other = self.world.topics[question].tolist()
+        sides: dict[int, list[list[Path]]] = {topic: [[(topic,)]] for topic in (one, other)}
+        for hops in sides.values():
+            for _ in range(self.world.depth):
+                longer: list[Path] = [
+                    (*path, node)
+                    for path in hops[-1]
+                    for node in self.indices[self.indptr[path[-1]] : self.indptr[path[-1] + 1]].tolist()
+                    if node not in path and node not in (one, other)
+                ]
+                hops.append([path for _, path in self.best(question, longer)])
+        found: list[Path] = [(one, other)] if self.edge_between(one, other) >= 0 else []
+        for h in range(1, self.world.depth + 1):
+            ends = sides[other][h] + (sides[other][h - 1] if h > 1 else [])
+            for left, right in itertools.product(sides[one][h], ends):
+                if left[-1] == right[-1] and not set(left[:-1]) & set(right[:-1]):
+                    found.append(left + right[-2::-1])
+        return self.best(question, found)
+
+
+def ranked(loops: Loops, question: int, paths: list[Path]) -> Scored:
+    """The best BEAM of all paths, scored together by numpy."""
+    if not paths:
+        return []
+    vectors, query = loops.world.vectors.numpy(), loops.world.queries.numpy()[question].astype(np.float64)
+    total = np.stack([vectors[loops.edges(path)].sum(0, dtype=np.float64) for path in paths])
+    cosine = total @ query / np.sqrt((total * total).sum(1) * (query @ query))
+    scores = 0.7 * cosine + 0.3 * (2 / np.array([len(path) for path in paths]))
+    return sorted(zip(scores.tolist(), paths), key=lambda pair: (-pair[0], pair[1]))[:BEAM]
+
+
+def check(result: Any, count: int, world: World) -> Checked:
+    """Scores are those of their paths, and the paths are those that the loops find. A peer, whose result is a list of
+    the best of all paths of each question, may find better ones."""
+    loops, pruned = Loops(world), not isinstance(result[0], list)
+    rows = _listed(result, count) if pruned else result
+    if len(rows) != count:
+        return Checked(f"{len(rows)} questions instead of {count}")
+
+    def reason(question: int) -> str:
+        found, wanted = rows[question], loops.search(question)
+        if pruned and [path for _, path in found] != [path for _, path in wanted]:
+            return f"question {question} has other paths than the loops find"
+        if not all(abs(loops.score(question, path) - score) <= ERROR for score, path in found):
+            return f"question {question} has a path with another score than its own"
+        best, least = (max((score for score, _ in paths), default=-1.0) for paths in (found, wanted))
+        return "" if best >= least - ERROR else f"question {question} has a worse best path than the loops find"
+
+    return check_sample(count, reason)
+
+
+def _listed(result: list[tuple[PathSet, torch.Tensor]], count: int) -> list[Scored]:
+    rows: list[Scored] = [[] for _ in range(count)]
+    for tile, (paths, scores) in enumerate(result):
+        for b, nodes, score in zip(paths.question.tolist(), paths.nodes.tolist(), scores.tolist()):
+            if b + tile * TILE < count:
+                rows[b + tile * TILE].append((score, tuple(node for node in nodes if node >= 0)))
+    return rows
+
+
+def _every_path(world: World, paths: Callable[[int, int], Iterable[list[int]]]) -> Peer:
+    """A peer that looks at all `paths` between two nodes, and ranks them."""
+    loops = Loops(world)
+
+    def one(question: int) -> Scored:
+        return ranked(loops, question, [tuple(path) for path in paths(*world.topics[question].tolist())])
+
+    return alone(lambda start, count: range(start, start + count), one, NOTE)
+
+
+@peer("igraph", needs="igraph")
 def _igraph(world: World) -> Peer:
-    if find_spec("igraph") is None:
-        return missing_peer("igraph", "igraph")
     if world.graph.n > IGRAPH_NODES:
-        return Peer("igraph", note=f"not timed above {IGRAPH_NODES:,} nodes")
+        return too_large(IGRAPH_NODES)
     import igraph
 
-    loops = Loops(world)
     graph = igraph.Graph(world.graph.n, edges=_pairs(world.graph))
-
-    def run(asked: list[int]) -> Everything:
-        rows = []
-        for question in asked:
-            one, other = world.topics[question].tolist()
-            found = graph.get_all_simple_paths(one, to=other, maxlen=2 * world.depth)
-            rows.append(ranked(world, loops, question, [tuple(path) for path in found]))
-        return Everything(rows)
-
-    return Peer(
-        "igraph", lambda start, count: list(range(start, start + count)), run, NOTE, most=MOST_ALONE, alone=True
-    )
+    return _every_path(world, lambda one, other: graph.get_all_simple_paths(one, to=other, maxlen=2 * world.depth))
 
 
+@peer("networkx", needs="networkx")
 def _networkx(world: World) -> Peer:
-    if find_spec("networkx") is None:
-        return missing_peer("networkx", "networkx")
     if world.graph.n > NETWORKX_NODES:
-        return Peer("networkx", note=f"not timed above {NETWORKX_NODES:,} nodes")
+        return too_large(NETWORKX_NODES)
     import networkx as nx
 
-    loops = Loops(world)
     graph = nx.Graph(_pairs(world.graph).tolist())
-
-    def run(asked: list[int]) -> Everything:
-        rows = []
-        for question in asked:
-            one, other = world.topics[question].tolist()
-            found = [tuple(path) for path in nx.all_simple_paths(graph, one, other, cutoff=2 * world.depth)]
-            rows.append(ranked(world, loops, question, found))
-        return Everything(rows)
-
-    return Peer(
-        "networkx", lambda start, count: list(range(start, start + count)), run, NOTE, most=MOST_ALONE, alone=True
-    )
-
-
-def _questions(start: int, count: int) -> list[int]:
-    return list(range(start, start + count))
+    return _every_path(world, lambda one, other: nx.all_simple_paths(graph, one, other, cutoff=2 * world.depth))
 
 
 def _pairs(graph: PathGraph) -> np.ndarray:

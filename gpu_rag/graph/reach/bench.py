@@ -1,195 +1,200 @@
-"""The case `reach`: where two steps (or `--hops`) along named relations lead from a few nodes, for B questions."""
+"""The cases `reach` and `intersect`: where relations lead from a few nodes, and what two topics both lead to.
+
+Chains have two relations, or `--hops`, for each of B questions. Every edge of a generated graph, or of the index, gets
+a relation at random and one direction; steps are walked either way.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial, reduce
 from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import csr_matrix
 
-from gpu_rag.bench.case import MOST_ALONE, Case, Checked, Config, Peer
-from gpu_rag.graph.common.backend import pick_implementation
+from gpu_rag.bench.case import Case, Checked, Config, Peer, check_sample
+from gpu_rag.bench.inputs import drawn, linked_nodes, lists_in, lists_of, measured_graphs, seeded
+from gpu_rag.bench.peers import alone, peer
 from gpu_rag.graph.common.typed import TypedGraph, typed_graph
 from gpu_rag.graph.csr import row_of_entry
-from gpu_rag.graph.pagerank.bench import measured_graphs
-from gpu_rag.graph.reach import EITHER, reachable
+from gpu_rag.graph.reach import EITHER, intersect, reachable
 from gpu_rag.types import CSR, Ragged
 
 RELATIONS = 20
+SCIPY = {"reach": peer("scipy CSR a relation"), "intersect": peer("scipy + numpy intersect1d")}
+PYTHON = {"reach": peer("Python dict"), "intersect": peer("Python dict and sets")}
+FEW_RELATIONS = 4  # of `intersect`: so few that sets are large enough to meet
 STARTS = 5
 STEPS = (2,)
 
-Edges = tuple[np.ndarray, np.ndarray, np.ndarray]  # tail, relation, head
-Question = tuple[list[int], list[int]]  # nodes, chain
-Neighbours = dict[tuple[int, int], list[int]]
-
-
-def cases(config: Config) -> Iterator[Case]:
-    """Every edge of a generated graph (or of the index) gets one of 20 relations at random, and one direction."""
-    for one in labelled_graphs(config, RELATIONS):
-        starts = one.nodes(config.pool, STARTS)
-        for hops in config.hops or STEPS:
-            chains = torch.randint(RELATIONS, (config.pool, hops), generator=one.generator)
-            yield _case(one.name, one.csr, one.graph, one.edges, starts, chains, config)
+Question = tuple[tuple[list[int], list[int]], ...]  # of each topic: nodes, chain
+Questions = Callable[[int, int], list[Question]]
+Walk = Callable[[Sequence[int], Sequence[int]], Any]
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """A graph whose every edge has a relation. generator: for what else is random; linked: nodes with an edge."""
+    """A graph whose every edge has a relation. edges: tail, relation, head; generator: for what else is random."""
 
     name: str
     csr: CSR
+    n_relations: int
     graph: TypedGraph
-    edges: Edges
-    linked: torch.Tensor
+    edges: tuple[np.ndarray, np.ndarray, np.ndarray]
     generator: torch.Generator
 
-    def nodes(self, count: int, width: int) -> torch.Tensor:
-        """i64[count, width]: linked nodes at random."""
-        return self.linked[torch.randint(len(self.linked), (count, width), generator=self.generator)]
+    def nodes(self, count: int) -> torch.Tensor:
+        """i64[count, STARTS]: nodes with edges at random."""
+        return drawn(linked_nodes(self.csr), (count, STARTS), self.generator)
+
+    def chains(self, *shape: int) -> torch.Tensor:
+        """Relations at random."""
+        return torch.randint(self.n_relations, shape, generator=self.generator)
+
+    def followed(self, hops: int) -> float:
+        """Edges along a chain from STARTS nodes, were all nodes of one degree."""
+        degree = len(self.edges[0]) * 2 / self.csr.n / self.n_relations  # of a node along one relation
+        return STARTS * sum(degree**step for step in range(1, hops + 1))
+
+    @cached_property
+    def by_matrices(self) -> Walk:
+        """The nodes at the end of a chain, ascending: rows picked out of one symmetric SciPy matrix a relation."""
+        tail, kind, head = self.edges
+        pairs = [(tail[kind == relation], head[kind == relation]) for relation in range(self.n_relations)]
+        both = [(np.concatenate([a, b]), np.concatenate([b, a])) for a, b in pairs]
+        shape = self.csr.n, self.csr.n
+        matrices = [csr_matrix((np.ones(len(ends[0]), np.int8), ends), shape) for ends in both]
+
+        def walk(nodes: Sequence[int], chain: Sequence[int]) -> np.ndarray:
+            reached = np.unique(nodes)
+            for relation in chain:
+                reached = np.unique(matrices[relation][reached].indices)
+            return reached
+
+        return walk
+
+    def by_dict(self) -> Walk:
+        """The set of nodes at the end of a chain, by a dictionary of (node, relation) to its neighbours."""
+        beside: dict[tuple[int, int], list[int]] = {}
+        for a, relation, b in zip(*(column.tolist() for column in self.edges)):
+            beside.setdefault((a, relation), []).append(b)
+            beside.setdefault((b, relation), []).append(a)
+
+        def walk(nodes: Sequence[int], chain: Sequence[int]) -> set[int]:
+            reached = set(nodes)
+            for relation in chain:
+                reached = {u for v in reached for u in beside.get((v, relation), ())}
+            return reached
+
+        return walk
 
 
 def labelled_graphs(config: Config, n_relations: int) -> Iterator[Labelled]:
     """The graphs of the settings, every edge with one of `n_relations` at random, and in one direction."""
     for name, csr in measured_graphs(config):
-        generator = torch.Generator().manual_seed(config.seed)
+        generator, device = seeded(config), torch.device(config.device)
         rows, columns = row_of_entry(csr).cpu(), csr.indices.long().cpu()
         once = rows < columns
         kinds = torch.randint(n_relations, (int(once.sum()),), generator=generator)
         tail, head = rows[once], columns[once]
-        device = torch.device(config.device)
         graph = typed_graph(tail.to(device), kinds.to(device), head.to(device), csr.n, n_relations)
-        linked = csr.indptr.diff().nonzero()[:, 0].cpu()
-        yield Labelled(name, csr, graph, (tail.numpy(), kinds.numpy(), head.numpy()), linked, generator)
-
-
-def _case(
-    name: str, csr: CSR, graph: TypedGraph, edges: Edges, starts: torch.Tensor, chains: torch.Tensor, config: Config
-) -> Case:
-    def inputs(start: int, count: int) -> tuple[Ragged, Ragged, Ragged]:
-        span = slice(start, start + count)
-        return either_way(starts[span], chains[span], graph.device)
-
-    def pairs(start: int, count: int) -> list[Question]:
-        return list(zip(starts[start : start + count].tolist(), chains[start : start + count].tolist()))
-
-    hops = chains.shape[1]
-    followed = edges_followed(edges, csr.n, RELATIONS, STARTS, hops)
-    return Case(
-        "reach",
-        pick_implementation(graph.device),
-        {"graph": name, "n": csr.n, "m": csr.m, "hops": hops},
-        inputs,
-        lambda asked: reachable(graph, *asked, threads=config.threads),
-        lambda result, count: check(result, pairs(0, count), edges),
-        lambda batch: round(batch * (8 * followed + 16 * STARTS)),
-        lambda batch: 9 * csr.n * config.threads + round(64 * batch * followed),
-        lambda: [_scipy(edges, csr.n, pairs), _python(edges, pairs)],
-    )
-
-
-def edges_followed(edges: Edges, n: int, n_relations: int, n_starts: int, hops: int) -> float:
-    """Edges along a chain from so many nodes, were all nodes of one degree."""
-    degree = len(edges[0]) * 2 / n / n_relations  # of a node along one relation
-    return n_starts * sum(degree**step for step in range(1, hops + 1))
+        yield Labelled(name, csr, n_relations, graph, (tail.numpy(), kinds.numpy(), head.numpy()), generator)
 
 
 def either_way(starts: torch.Tensor, chains: torch.Tensor, device: torch.device) -> tuple[Ragged, Ragged, Ragged]:
     """The arguments of `reachable` for rows of nodes and of relations, each step walked either way."""
-    chain = _ragged(chains, device)
-    return _ragged(starts, device), chain, Ragged(torch.full_like(chain.values, EITHER), chain.offsets)
+    chain = lists_of(chains, device)
+    return lists_of(starts, device), chain, Ragged(torch.full_like(chain.values, EITHER), chain.offsets)
 
 
-def _ragged(rows: torch.Tensor, device: torch.device) -> Ragged:
-    """A matrix as lists of equal length."""
-    count, width = rows.shape
-    return Ragged(rows.flatten().to(device), torch.arange(count + 1, device=device) * width)
+def reach_cases(config: Config) -> Iterator[Case]:
+    """One topic a question, chains of one of 20 relations a step."""
+    for one in labelled_graphs(config, RELATIONS):
+        starts = one.nodes(config.pool)[None]
+        for hops in config.hops or STEPS:
+            yield _case("reach", one, starts, one.chains(1, config.pool, hops), config)
 
 
-def check(result: Any, asked: list[Question], edges: Edges) -> Checked:
-    """A sample of answers equals a loop over all edges; a peer's result is a list of ascending lists."""
-    return check_lists(result, len(asked), lambda b: reached_by_loop(edges, *asked[b]), "reaches")
+def intersect_cases(config: Config) -> Iterator[Case]:
+    """Two topics, one of 4 relations a step. The second topic is so chosen that the two meet, where they can."""
+    for one in labelled_graphs(config, FEW_RELATIONS):
+        for hops in config.hops or STEPS:
+            chains = one.chains(2, config.pool, hops)
+            first, second = one.nodes(config.pool), one.nodes(config.pool)
+            meeting = _any_of(_walked(one.graph, first, chains[0]), first[:, 0], one.generator)
+            back = _walked(one.graph, meeting[:, None], chains[1].flip(1))
+            second[:, 0] = _any_of(back, second[:, 0], one.generator)
+            yield _case("intersect", one, torch.stack([first, second]), chains, config)
 
 
-def check_lists(result: Any, count: int, wanted: Callable[[int], np.ndarray], what: str) -> Checked:
-    """Whether the lists of a sample of questions are the ascending ones that `wanted` gives."""
-    found = result
-    if isinstance(result, Ragged):
-        found = [part.tolist() for part in result.values.cpu().split(result.offsets.diff().tolist())]
+def _walked(graph: TypedGraph, starts: torch.Tensor, chains: torch.Tensor) -> Ragged:
+    return reachable(graph, *either_way(starts, chains, graph.device))
+
+
+def _any_of(lists: Ragged, otherwise: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """A value of each list at random; of an empty one the other value."""
+    sizes, first = lists.offsets.diff().cpu(), lists.offsets[:-1].cpu()
+    place = (torch.rand(sizes.shape, generator=generator, dtype=torch.float64) * sizes).long()
+    values = torch.cat([lists.values.long().cpu(), otherwise[:1]])  # so that there is always one
+    return torch.where(sizes > 0, values[(first + place).clamp(max=len(values) - 1)], otherwise)
+
+
+def _case(op: str, one: Labelled, starts: torch.Tensor, chains: torch.Tensor, config: Config) -> Case:
+    """starts i64[topics, pool, STARTS], chains i64[topics, pool, hops]."""
+    topics, _, hops = chains.shape
+
+    def inputs(start: int, count: int) -> tuple[Ragged, Ragged, Ragged]:
+        span = slice(start, start + count)
+        return either_way(starts[:, span].flatten(0, 1), chains[:, span].flatten(0, 1), one.graph.device)
+
+    def run(given: tuple[Ragged, Ragged, Ragged]) -> Ragged:
+        lists = reachable(one.graph, *given, threads=config.threads)
+        if topics == 1:
+            return lists
+        half = lists.batch // 2
+        middle = lists.offsets[half]
+        first = Ragged(lists.values[:middle], lists.offsets[: half + 1])
+        return intersect(first, Ragged(lists.values[middle:], lists.offsets[half:] - middle))
+
+    def questions(start: int, count: int) -> list[Question]:
+        span = slice(start, start + count)
+        return list(zip(*(zip(nodes[span].tolist(), chain[span].tolist()) for nodes, chain in zip(starts, chains))))
+
+    followed = one.followed(hops)
+    scipy, python = SCIPY[op](_scipy), PYTHON[op](_python)
+    return Case(
+        op=op,
+        labels={"graph": one.name, "n": one.csr.n, "m": one.csr.m, "hops": hops},
+        inputs=inputs,
+        run=run,
+        check=lambda result, count: check(result, count, lambda b: by_scipy(one, questions(b, 1)[0])),
+        bytes_of=lambda batch: round(topics * batch * (8 * followed + 16 * STARTS)),
+        memory_of=lambda batch: 9 * one.csr.n * config.threads + round(64 * topics**2 * batch * followed),
+        peers=lambda: [scipy(one, questions), python(one, questions)],
+    )
+
+
+def check(result: Any, count: int, wanted: Callable[[int], list[int]]) -> Checked:
+    """A sample of answers are the ascending lists that `wanted` gives; a peer's result is a list of lists."""
+    found = lists_in(result)
     if len(found) != count:
-        return Checked(False, f"{len(found)} answers for {count} questions")
-    for b in sorted({0, count // 2, count - 1}):
-        if list(found[b]) != wanted(b).tolist():
-            return Checked(False, f"question {b} {what} other nodes")
-    return Checked(True)
+        return Checked(f"{len(found)} answers for {count} questions")
+    return check_sample(count, lambda b: "" if found[b] == wanted(b) else f"question {b} gets other nodes")
 
 
-def reached_by_loop(edges: Edges, nodes: Sequence[int], chain: Sequence[int]) -> np.ndarray:
-    """The nodes at the end of a chain, ascending, by a pass over all edges a step."""
-    tail, kind, head = edges
-    reached = np.unique(nodes)
-    for relation in chain:
-        along = kind == relation
-        out, into = head[along & np.isin(tail, reached)], tail[along & np.isin(head, reached)]
-        reached = np.union1d(out, into)
-    return reached
+def by_scipy(one: Labelled, question: Question) -> list[int]:
+    """The nodes that all topics of a question lead to, ascending."""
+    first, *others = (one.by_matrices(*topic) for topic in question)
+    return reduce(partial(np.intersect1d, assume_unique=True), others, first).tolist()
 
 
-def matrices_of(edges: Edges, n: int, n_relations: int) -> list[Any]:
-    """One symmetric SciPy matrix a relation."""
-    from scipy.sparse import csr_matrix
-
-    tail, kind, head = edges
-    matrices = []
-    for relation in range(n_relations):
-        a, b = tail[kind == relation], head[kind == relation]
-        ones = np.ones(2 * len(a), np.int8)
-        matrices.append(csr_matrix((ones, (np.concatenate([a, b]), np.concatenate([b, a]))), shape=(n, n)))
-    return matrices
+def _scipy(one: Labelled, questions: Questions) -> Peer:
+    return alone(questions, partial(by_scipy, one))
 
 
-def rows_of_matrices(matrices: Sequence[Any], nodes: Sequence[int], chain: Sequence[int]) -> np.ndarray:
-    """The nodes at the end of a chain, ascending: rows picked out of the matrix of each step."""
-    reached = np.unique(nodes)
-    for relation in chain:
-        reached = np.unique(matrices[relation][reached].indices)
-    return reached
-
-
-def neighbour_lists(edges: Edges) -> Neighbours:
-    """The neighbours of each (node, relation), either way."""
-    beside: Neighbours = {}
-    for a, relation, b in zip(*(column.tolist() for column in edges)):
-        beside.setdefault((a, relation), []).append(b)
-        beside.setdefault((b, relation), []).append(a)
-    return beside
-
-
-def walked_in_python(beside: Neighbours, nodes: Sequence[int], chain: Sequence[int]) -> set[int]:
-    """The nodes at the end of a chain, by look-ups."""
-    reached = set(nodes)
-    for relation in chain:
-        reached = {u for v in reached for u in beside.get((v, relation), ())}
-    return reached
-
-
-def _scipy(edges: Edges, n: int, pairs: Any) -> Peer:
-    """One sparse matrix a relation, rows picked out of it."""
-    matrices = matrices_of(edges, n, RELATIONS)
-
-    def run(asked: list[Question]) -> list[list[int]]:
-        return [rows_of_matrices(matrices, *question).tolist() for question in asked]
-
-    return Peer("scipy CSR a relation", pairs, run, most=MOST_ALONE, alone=True)
-
-
-def _python(edges: Edges, pairs: Any) -> Peer:
-    """A dictionary of (node, relation) to its neighbours."""
-    beside = neighbour_lists(edges)
-
-    def run(asked: list[Question]) -> list[list[int]]:
-        return [sorted(walked_in_python(beside, *question)) for question in asked]
-
-    return Peer("Python dict", pairs, run, most=MOST_ALONE, alone=True)
+def _python(one: Labelled, questions: Questions) -> Peer:
+    walk = one.by_dict()
+    return alone(questions, lambda question: sorted(set.intersection(*(walk(*topic) for topic in question))))

@@ -1,148 +1,272 @@
-"""What a program may say to BubbleRAG's graph: anchors for keywords, trees that join them, neighbours, passages.
+"""BubbleRAG's steps over its graph: anchors for keywords, trees that join them, neighbours of a frontier, passages.
 
-Nodes are those of `graph`: [entities | relations]. Law: a call returns nodes and scores, at most k.
+For a question with unit vector q and groups of anchors, over the nodes [entities | relations] of `graph`:
+  G'        = the nodes within `hops` steps of an anchor, at most `max_local`, see `graph.bubble.local.localise`
+  w(v)      = 1 + floor((1 - cos(q, v)) * 2^14), from one table of cosines a batch
+  T_1, ...  = the first `limit` candidate trees of `graph.bubble.bubble_expansion` in G' with w
+  Cost_sem  = the mean of 1 - cos(q, v) over the entities of T (over all its nodes, where `cost_on` says so or T is a
+              relation by itself); BubbleRAG's semantic dissonance
+All local graphs of a batch are blocks of one block-diagonal graph. Nodes that have to be ranked are ranked by w, ties
+to the lower node, so that the order is the same on every machine and in any batch; scores are the exact cosines.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
+import torch
 
 from gpu_rag.errors import UsageError
+from gpu_rag.graph.bubble import ALONE, INSIDE, MOST_GROUPS, Bubbles, bubble_expansion
+from gpu_rag.graph.bubble.local import localise
+from gpu_rag.graph.common.dots import exact_dots
+from gpu_rag.graph.ego import ego_balls, induced_subgraphs
+from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.index.index import Index
-from gpu_rag.methods.bubblerag.graph import BubbleGraph, load_bubble_graph
-from gpu_rag.methods.bubblerag.grow import BubbleGrowth, Grown, Tree, grow, question_rows
-from gpu_rag.methods.bubblerag.lookup import (
-    ORDERS,
-    TreePassage,
-    merged_nodes,
-    near_relations,
-    neighbours,
-    passages,
-)
-from gpu_rag.program.legacy import RANK_GRAPH, Call, Executor
-from gpu_rag.program.search import Ranking, nearest_rows, rankings
-from gpu_rag.text.linking import mentioned_names
+from gpu_rag.methods.bubblerag.graph import BubbleGraph, Cosines, bubble_graph
+from gpu_rag.program.kinds import GRAPH
+from gpu_rag.program.search import Ranking, nearest_rows, rankings, stacked
+from gpu_rag.runtime.step import batched
+from gpu_rag.settings.ranges import COUNT, NATURAL, check_fields
+from gpu_rag.types import Ragged, TopK
 
-TILE = 64  # questions whose local graphs, balls and passages are alive at once
+TILE = 64  # questions whose local graphs, balls and passages are in memory at once
+ORDERS = ("rarity", "count")
+PARTS = 1 << 40  # that a weight is counted in
+COSTS_ON = ("nodes", "nodes+edges")
 
 
-def bubble_graph(index: Index) -> BubbleGraph:
-    """The graph of an index, prepared once. Raises MissingLayer."""
-    return index.loaded("bubble", load_bubble_graph)
+@dataclass(frozen=True)
+class BubbleGrowth:
+    """Parameters of one expansion, see the module; calls with equal parameters share a batch. cover_first: trees that
+    miss fewer groups come first. cost_on: nodes (the entities) | nodes+edges."""
+
+    hops: int = 6
+    max_local: int = 20_000
+    limit: int = 10
+    cover_first: bool = False
+    cost_on: str = "nodes"
+
+    def __post_init__(self) -> None:
+        check_fields(self, hops=NATURAL, max_local=COUNT, limit=COUNT, cost_on=COSTS_ON)
 
 
-def _n_passages(index: Index) -> np.ndarray:
-    """i64[N + R]: how many passages each node has."""
-    return np.asarray(bubble_graph(index).passages.offsets.diff().cpu().numpy())
+@dataclass(frozen=True)
+class Tree:
+    """A candidate. nodes: ascending; groups: bit g is set where an anchor of group g is among them; cost: Cost_sem;
+    distance: of the event that found it; kind: MEETING, INSIDE or ALONE of `graph.bubble`."""
+
+    nodes: tuple[int, ...]
+    groups: int
+    cost: float
+    distance: int
+    kind: int
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether it joins two anchors of one group."""
+        return self.kind == INSIDE
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it is one anchor by itself, since no bubbles met."""
+        return self.kind == ALONE
 
 
-def bubble_executors(index: Index, threads: int = 1) -> dict[str, Executor]:
-    """The executors of the bubble verbs; the graph is made when it is first asked."""
+@dataclass(frozen=True)
+class Growing:
+    """A question's unit vector, and the anchors of each of its groups, at most MOST_GROUPS."""
 
-    def tiled(run: Callable[..., Sequence[Any]], *before: Any, args: list[Any], after: tuple[Any, ...]) -> list[Any]:
-        tiles = (args[start : start + TILE] for start in range(0, len(args), TILE))
-        return [found for tile in tiles for found in run(bubble_graph(index), *before, tile, *after)]
+    vector: np.ndarray
+    groups: tuple[tuple[int, ...], ...]
 
-    def anchors(static: tuple[Any, ...], args: list[np.ndarray]) -> list[list[Ranking]]:
-        graph, ends = bubble_graph(index), np.cumsum([0, *map(len, args)]).tolist()
-        if not ends[-1]:
-            return [[] for _ in args]
-        queries = question_rows([vector for vectors in args for vector in vectors], graph)
-        entities, relations = (
-            nearest_rows(index, f"{of}_vectors", queries, static[0]) for of in ("entity", "relation")
-        )
-        found = rankings(merged_nodes(entities, relations, graph.n_entities))
-        return [found[a:b] for a, b in zip(ends, ends[1:])]
-
-    def near(static: tuple[Any, ...], args: list[tuple[np.ndarray, tuple[int, ...]]]) -> list[list[Ranking]]:
-        return tiled(near_relations, args=args, after=(*static, threads))
-
-    def trees(static: tuple[Any, ...], args: list[Grown]) -> list[tuple[Tree, ...]]:
-        return tiled(grow, static[0], args=args, after=(threads,))
-
-    def around(static: tuple[Any, ...], args: list[tuple[np.ndarray, Any, Any]]) -> list[Ranking]:
-        return tiled(neighbours, args=args, after=static)
-
-    def held(static: tuple[Any, ...], args: list[tuple[np.ndarray, Mapping[int, int]]]) -> list[list[TreePassage]]:
-        order, k = static
-        return tiled(passages, index.vectors("passage_vectors"), order, args=args, after=(k,))
-
-    runs: dict[str, Callable[[tuple[Any, ...], list[Any]], Sequence[Any]]] = {
-        "bubble_anchors": anchors,
-        "bubble_anchors_near": near,
-        "bubble_trees": trees,
-        "bubble_neighbours": around,
-        "bubble_passages": held,
-    }
-    return {name: Executor(run, "graph", RANK_GRAPH) for name, run in runs.items()}
+    def __post_init__(self) -> None:
+        if len(self.groups) > MOST_GROUPS:
+            raise UsageError("too many groups of anchors", given=len(self.groups), expected=f"<= {MOST_GROUPS}")
 
 
-class BubbleVerbs:
-    """The bubble verbs of one question."""
+@dataclass(frozen=True)
+class Around:
+    """Unit vectors f32[m, D] of keywords, and the nodes around which relations are looked for."""
 
-    index: Index
+    vectors: np.ndarray
+    nodes: tuple[int, ...]
 
-    async def bubble_anchors(self, vectors: np.ndarray, k: int) -> list[Ranking]:
-        """For each vector of f32[m, D] the k entities and k relations of highest cosine, as one ranking of nodes."""
-        return await Call("bubble_anchors", (k,), vectors)
 
-    async def bubble_anchors_near(
-        self, vectors: np.ndarray, nodes: Sequence[int], *, radius: int, limit: int, k: int
-    ) -> list[Ranking]:
-        """For each vector of f32[m, D] the k relations of highest cosine within `radius` steps of the nodes."""
-        return await Call("bubble_anchors_near", (radius, limit, k), (vectors, tuple(nodes)))
+@dataclass(frozen=True)
+class Frontier:
+    """A question's unit vector, the entities of its frontier, and the relations that it has already."""
 
-    async def bubble_trees(
-        self, vector: np.ndarray, groups: Sequence[Sequence[int]], params: BubbleGrowth
-    ) -> tuple[Tree, ...]:
-        """The candidate trees that join the groups of anchors, at most 16, see `bubble_grow`."""
-        return await Call("bubble_trees", (params,), (vector, tuple(tuple(group) for group in groups)))
+    vector: np.ndarray
+    entities: tuple[int, ...]
+    relations: tuple[int, ...]
 
-    async def bubble_neighbours(
-        self, vector: np.ndarray, frontier: Sequence[int], held: Sequence[int], k: int
-    ) -> Ranking:
-        """The k relations nearest to the question that end at an entity of the frontier and are not held."""
-        return await Call("bubble_neighbours", (k,), (vector, tuple(frontier), tuple(held)))
 
-    async def bubble_passages(
-        self, vector: np.ndarray, tree_of: Mapping[int, int], k: int, *, order: str
-    ) -> list[TreePassage]:
-        """The k first passages of nodes. tree_of: the first tree of each node; order: one of ORDERS."""
-        if order not in ORDERS:
-            raise UsageError("unknown order of passages", given=order, expected=" | ".join(ORDERS))
-        return await Call("bubble_passages", (order, k), (vector, dict(tree_of)))
+@dataclass(frozen=True)
+class OfTrees:
+    """A question's unit vector, and the number, from 0, of the first tree that has each node."""
 
-    def bubble_names(self, text: str) -> list[str]:
-        """The written names of the entities that a text names."""
-        return [self.index.entity_names[row] for row in mentioned_names(text, self.index.entity_rows)]
+    vector: np.ndarray
+    tree_of: Mapping[int, int]
 
-    def bubble_is_relation(self, node: int) -> bool:
-        """Whether a node is a relation."""
-        return node >= self.index.n_entities
 
-    def bubble_text(self, node: int) -> str:
-        """An entity's written name, or "subject - label - object"."""
-        if self.bubble_is_relation(node):
-            return " - ".join(self.index.relation_text(node - self.index.n_entities))
-        return self.index.entity_names[node]
+@dataclass(frozen=True)
+class TreePassage:
+    """A passage of an evidence graph. tree: the first tree with a node of it, from 0; n_nodes: how many nodes of all
+    trees are its; weight: the sum of 1 / (passages of the node) over these, each rounded down to 2^-40; cosine: with
+    the question."""
 
-    def bubble_fact(self, node: int) -> tuple[str, str, str, tuple[str, ...]]:
-        """(subject, label, object, ids of the passages that state it) of a node that is a relation."""
-        row = node - self.index.n_entities
-        stated = self.index.relations["passages"][row].as_py()
-        return (*self.index.relation_text(row), tuple(self.index.passage_ids[p] for p in stated))
+    row: int
+    tree: int
+    n_nodes: int
+    weight: float
+    cosine: float
 
-    def bubble_ends(self, node: int) -> tuple[int, int]:
-        """Subject and object of a node that is a relation, as nodes."""
-        subjects, objects = self.index.relation_ends
-        row = node - self.index.n_entities
-        return int(subjects[row]), int(objects[row])
 
-    def bubble_rarity(self, node: int) -> float:
-        """log(1 + passages / passages of the node): the fewer there are, the more a node says."""
-        sizes = self.index.loaded("bubble_sizes", _n_passages)
-        return math.log1p(self.index.n_passages / max(int(sizes[node]), 1))
+@batched(GRAPH)
+def bubble_anchors(index: Index, queries: list[np.ndarray], k: int) -> list[list[Ranking]]:
+    """For each vector of f32[m, D] the k entities and k relations of highest cosine, as one ranking of nodes."""
+    cuts = np.cumsum([0, *map(len, queries)]).tolist()
+    if not cuts[-1]:
+        return [[] for _ in queries]
+    rows = stacked([vector for vectors in queries for vector in vectors], index.device)
+    entities, relations = (nearest_rows(index, f"{of}_vectors", rows, k) for of in ("entity", "relation"))
+    found = rankings(_merged(entities, relations, index.n_entities))
+    return [found[a:b] for a, b in pairwise(cuts)]
+
+
+@batched(GRAPH, tile=TILE)
+def bubble_anchors_near(index: Index, queries: list[Around], radius: int, limit: int, k: int) -> list[list[Ranking]]:
+    """For each vector the k relations of highest cosine within `radius` steps of the query's nodes (of a ball with more
+    than `limit` nodes the first ones by (steps, node))."""
+    graph, each = bubble_graph(index), [len(query.vectors) for query in queries]
+    lists = [list(query.nodes) for query, m in zip(queries, each) for _ in range(m)]
+    if not lists:
+        return [[] for _ in queries]
+    ball = ego_balls(graph.graph, _node_lists(lists, graph), radius, limit=limit, threads=index.threads)
+    owner, node = row_of_value(ball), ball.values.long()
+    relation = node >= graph.n_entities
+    cosines = Cosines(graph, stacked([vector for query in queries for vector in query.vectors], index.device))
+    found = _ranked(cosines, owner[relation], node[relation], len(lists), k)
+    return [found[a:b] for a, b in pairwise(np.cumsum([0, *each]).tolist())]
+
+
+@batched(GRAPH, tile=TILE)
+def bubble_trees(index: Index, queries: list[Growing], params: BubbleGrowth) -> list[tuple[Tree, ...]]:
+    """The candidate trees that join the groups of anchors, in the order of `bubble_expansion`; none without anchors."""
+    graph = bubble_graph(index)
+    cosines = Cosines(graph, stacked([query.vector for query in queries], index.device))
+    anchors = _node_lists([[v for group in query.groups for v in group] for query in queries], graph)
+    kinds = _node_lists([[g for g, group in enumerate(query.groups) for _ in group] for query in queries], graph)
+    nodes = localise(
+        graph.graph, anchors, cosines.costs, hops=params.hops, limit=params.max_local, threads=index.threads
+    )
+    blocks = induced_subgraphs(graph.graph, nodes)
+    costs = cosines.costs(row_of_value(nodes), nodes.values.long())
+    found = bubble_expansion(
+        blocks, costs, anchors, kinds, limit=params.limit, cover_first=params.cover_first, threads=index.threads
+    )
+    return _described(graph, found, cosines, params.cost_on)
+
+
+@batched(GRAPH, tile=TILE)
+def bubble_neighbours(index: Index, queries: list[Frontier], k: int) -> list[Ranking]:
+    """The k relations nearest to each question that end at an entity of its frontier and are not its own yet."""
+    graph = bubble_graph(index)
+    frontier = _node_lists([query.entities for query in queries], graph)
+    present = _node_lists([query.relations for query in queries], graph)
+    owner, node = row_of_value(frontier), frontier.values
+    indptr, keys = graph.graph.csr.indptr, [node[:0]]
+    for at, entry in expand(indptr[node], indptr[node + 1]):
+        keys.append(owner[at] * graph.n + graph.graph.csr.indices[entry].long())
+    known = row_of_value(present) * graph.n + present.values
+    fresh = torch.unique(torch.cat(keys))
+    fresh = fresh[~torch.isin(fresh, known)]
+    cosines = Cosines(graph, stacked([query.vector for query in queries], index.device))
+    return _ranked(cosines, fresh // graph.n, fresh % graph.n, len(queries), k)
+
+
+@batched(GRAPH, tile=TILE)
+def bubble_passages(index: Index, queries: list[OfTrees], order: str, k: int) -> list[list[TreePassage]]:
+    """The k first passages of each query's nodes, by (tree, then -weight where `order` is "rarity" and -n_nodes where
+    it is "count", then -cosine, then row)."""
+    graph, vectors = bubble_graph(index), index.vectors("passage_vectors")
+    n = max(vectors.shape[0], 1)
+    nodes = _node_lists([list(query.tree_of) for query in queries], graph)
+    tree = _node_lists([list(query.tree_of.values()) for query in queries], graph).values
+    of_node = graph.passages
+    cells, places = [nodes.values[:0]], [nodes.values[:0]]
+    for at, entry in expand(of_node.offsets[nodes.values], of_node.offsets[nodes.values + 1]):
+        cells.append(row_of_value(nodes)[at] * n + of_node.values[entry].long())
+        places.append(at)
+    cell, by_cell = torch.cat(cells).sort(stable=True)
+    place = torch.cat(places)[by_cell]
+    cell, counts = torch.unique_consecutive(cell, return_counts=True)
+    of = torch.repeat_interleave(torch.arange(len(cell), device=cell.device), counts, output_size=len(place))
+    first = torch.full_like(cell, torch.iinfo(torch.int64).max).scatter_reduce(0, of, tree[place], "amin")
+    share = PARTS // of_node.offsets.diff()[nodes.values[place]]
+    weight = torch.zeros_like(cell).index_add_(0, of, share).double() / PARTS  # integers: equal sums are equal
+    rows = stacked([query.vector for query in queries], index.device)
+    cosine = exact_dots(rows, cell // n, vectors, cell % n)
+    whole, real = torch.stack([cell // n, cell % n, first, counts]), torch.stack([weight, cosine])
+    return _first_passages([*whole.cpu().numpy(), *real.cpu().numpy()], order, k, len(queries))
+
+
+def _node_lists(lists: Sequence[Sequence[int]], graph: BubbleGraph) -> Ragged:
+    """Lists of nodes as Ragged i64 on the device of the graph."""
+    return ragged_of_lists(lists, graph.ends.device)
+
+
+def _merged(entities: TopK, relations: TopK, n_entities: int) -> TopK:
+    """The best k entities and the best k relations of each query as one TopK of 2k nodes by (-cosine, node)."""
+    nodes = torch.where(relations.ids >= 0, relations.ids + n_entities, -1)
+    scores, order = torch.cat([entities.scores, relations.scores], 1).sort(dim=1, descending=True, stable=True)
+    return TopK(torch.cat([entities.ids, nodes], 1).gather(1, order), scores)
+
+
+def _described(graph: BubbleGraph, found: Bubbles, cosines: Cosines, cost_on: str) -> list[tuple[Tree, ...]]:
+    """The trees of each question. A sum of cosines has no rounding (see `graph.dots`), so no order matters."""
+    of, n_trees = row_of_value(found.nodes), found.kind.shape[0]
+    question = row_of_value(Ragged(found.distance, found.offsets))[of].to(graph.ends.device)
+    node = found.nodes.values.long().to(graph.ends.device)
+    paid = 1 - cosines.of(question, node).cpu().numpy()
+    tree = of.numpy()
+    counted = np.ones(len(tree), bool) if cost_on == "nodes+edges" else (node < graph.n_entities).cpu().numpy()
+    counted |= np.bincount(tree[counted], minlength=n_trees)[tree] == 0
+    n_counted = np.bincount(tree[counted], minlength=n_trees)
+    cost = np.bincount(tree[counted], paid[counted], minlength=n_trees) / np.maximum(n_counted, 1)
+    at, values = found.nodes.offsets.tolist(), found.nodes.values.tolist()
+    columns = (found.groups.tolist(), cost.tolist(), found.distance.tolist(), found.kind.tolist())
+    trees = [Tree(tuple(values[a:b]), *row) for a, b, *row in zip(at, at[1:], *columns)]
+    ends = found.offsets.tolist()
+    return [tuple(trees[a:b]) for a, b in zip(ends, ends[1:])]
+
+
+def _first_passages(columns: list[np.ndarray], order: str, k: int, batch: int) -> list[list[TreePassage]]:
+    question, row, tree, n_nodes, weight, cosine = columns
+    by = np.lexsort((row, -cosine, -(weight if order == "rarity" else n_nodes), tree, question))
+    ends = np.searchsorted(question[by], np.arange(batch + 1))
+    found = []
+    for a, b in zip(ends, ends[1:]):
+        kept = by[a : min(b, a + k)]
+        rows = zip(*(column[kept].tolist() for column in (row, tree, n_nodes, weight, cosine)))
+        found.append([TreePassage(*values) for values in rows])
+    return found
+
+
+def _ranked(cosines: Cosines, owner: torch.Tensor, node: torch.Tensor, batch: int, k: int) -> list[Ranking]:
+    """The k nodes of each owner that cost least, ties to the lower node. owner ascends, node within it."""
+    order = cosines.costs(owner, node).sort(stable=True).indices
+    order = order[owner[order].sort(stable=True).indices]
+    begin = torch.searchsorted(owner, torch.arange(batch + 1, device=owner.device))
+    place = torch.arange(len(order), device=order.device) - begin[owner[order]]
+    order = order[place < k]
+    owner, node = owner[order], node[order]
+    scores = cosines.of(owner, node).tolist()
+    ends = torch.searchsorted(owner, torch.arange(batch + 1, device=owner.device))
+    numbers = torch.cat([ends, node]).tolist()
+    cuts, rows = numbers[: batch + 1], numbers[batch + 1 :]
+    return [Ranking(tuple(rows[a:b]), tuple(scores[a:b])) for a, b in pairwise(cuts)]

@@ -14,10 +14,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpu_rag.methods.bubblerag.lookup import TreePassage
+from gpu_rag.methods.bubblerag.batched import OfTrees, TreePassage, bubble_passages
 from gpu_rag.methods.bubblerag.trees import EvidenceGraph
+from gpu_rag.methods.bubblerag.views import node_text
+from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking
-from gpu_rag.program.verbs import Verbs
 from gpu_rag.types import Evidence, Path
 
 PASSAGE_ORDERS = {"fused": "rarity", "trees": "count"}
@@ -25,7 +26,7 @@ DEPTH = 100  # of each ranking that is fused
 
 
 async def read_passages(
-    vector: np.ndarray, graphs: Sequence[EvidenceGraph], before: Ranking, verbs: Verbs, *, order: str, constant: float,
+    run: Run, vector: np.ndarray, graphs: Sequence[EvidenceGraph], before: Ranking, *, order: str, constant: float,
     limit: int,
 ) -> tuple[Evidence, ...]:  # fmt: skip
     """The first `limit` passages of evidence graphs (best first) and of the pre-retrieval, noted in the trace."""
@@ -34,13 +35,13 @@ async def read_passages(
         for v in (*graph.entities, *graph.relations):
             tree_of.setdefault(v, number)
     k = DEPTH if order == "fused" else limit
-    found = await verbs.bubble_passages(vector, tree_of, k, order=PASSAGE_ORDERS[order])
+    found = await bubble_passages(OfTrees(vector, tree_of), PASSAGE_ORDERS[order], k)
     rows = fused(found, before, constant, limit) if order == "fused" else appended(found, before, limit)
-    held = {passage.row: passage for passage in found}
-    plain = verbs.index.evidence([row for row, _ in rows], [value for _, value in rows], "")
-    evidence = tuple(replace(e, why=_why(held.get(row), len(graphs))) for (row, _), e in zip(rows, plain))
+    of_graphs = {passage.row: passage for passage in found}
+    plain = run.index.evidence([row for row, _ in rows], [value for _, value in rows], "")
+    evidence = tuple(replace(e, why=_why(of_graphs.get(row), len(graphs))) for (row, _), e in zip(rows, plain))
     titles = tuple(f"{e.passage_id} {e.title}" for e in evidence)
-    verbs.ctx.note("bubble_passages", len({*held, *before.rows}), titles)
+    run.note("bubble_passages", len({*of_graphs, *before.rows}), titles)
     return evidence
 
 
@@ -68,19 +69,19 @@ def _why(passage: TreePassage | None, n_graphs: int) -> str:
     return f"holds {nodes} of the evidence graphs, first of graph {passage.tree + 1} of {n_graphs}"
 
 
-def facts(graphs: Sequence[EvidenceGraph], verbs: Verbs) -> list[str]:
+def facts(run: Run, graphs: Sequence[EvidenceGraph]) -> list[str]:
     """The relations of all graphs as "A - R - B", each once."""
-    return [verbs.bubble_text(v) for v in dict.fromkeys(v for graph in graphs for v in graph.relations)]
+    return [node_text(run.index, v) for v in dict.fromkeys(v for graph in graphs for v in graph.relations)]
 
 
-def paths(graphs: Sequence[EvidenceGraph], evidence: Sequence[Evidence], verbs: Verbs) -> tuple[Path, ...]:
+def paths(run: Run, graphs: Sequence[EvidenceGraph], evidence: Sequence[Evidence]) -> tuple[Path, ...]:
     """Each graph with relations as a path; of the passages that state a relation, one in the evidence if any is."""
     shown = {e.passage_id for e in evidence}
     found = []
     for graph in graphs:
         edges = []
         for v in graph.relations:
-            subject, label, object_, stated = verbs.bubble_fact(v)
+            subject, label, object_, stated = run.fact(v - run.index.n_entities)
             edges.append((subject, label, object_, next((p for p in stated if p in shown), (*stated, "")[0])))
         if edges:
             found.append(Path("; ".join(" - ".join(edge[:3]) for edge in edges), tuple(edges), "graph"))

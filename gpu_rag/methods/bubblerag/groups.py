@@ -17,11 +17,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from gpu_rag.methods.bubblerag.grow import MOST_GROUPS
+from gpu_rag.graph.bubble import MOST_GROUPS
+from gpu_rag.index.index import Index
+from gpu_rag.methods.bubblerag.batched import Around, bubble_anchors, bubble_anchors_near
 from gpu_rag.methods.bubblerag.keywords import BOUND, CONCEPT, OPEN, Keyword
-from gpu_rag.methods.higra.plan import model_decides
+from gpu_rag.methods.bubblerag.views import is_relation, node_text, rarity
+from gpu_rag.program.ask import ask_text, embed, packed
+from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking
-from gpu_rag.program.verbs import Verbs
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema
 from gpu_rag.types import Malformed
@@ -63,51 +66,52 @@ class Group:
 
 
 async def find_groups(
-    question: str, keywords: Sequence[Keyword], verbs: Verbs, *, k: int, near: int, max_local: int
+    run: Run, question: str, keywords: Sequence[Keyword], *, k: int, near: int, max_local: int
 ) -> tuple[list[Group], bool]:
     """At most 16 groups, heaviest first, noted in the trace; and whether the model made them.
 
     near: steps around the others' anchors within which an OPEN keyword is looked for; 0: everywhere.
     """
-    vectors = await verbs.embed([keyword.text for keyword in keywords])
-    pools = await verbs.bubble_anchors(vectors, k)
-    kept = [i for i, keyword in enumerate(keywords) if keyword.kind == OPEN]
-    around = sorted({v for i, pool in enumerate(pools) if i not in kept for v in anchors_of(keywords[i], pool, verbs)})
-    if near and kept and around:
-        local = await verbs.bubble_anchors_near(vectors[kept], around, radius=near, limit=max_local, k=k)
-        for i, pool in zip(kept, local):
+    vectors = await embed([keyword.text for keyword in keywords])
+    pools = await bubble_anchors(vectors, k)
+    is_open = [i for i, keyword in enumerate(keywords) if keyword.kind == OPEN]
+    settled = (anchors_of(run.index, keywords[i], pool) for i, pool in enumerate(pools) if i not in is_open)
+    around = sorted({v for anchors in settled for v in anchors})
+    if near and is_open and around:
+        local = await bubble_anchors_near(Around(vectors[is_open], tuple(around)), near, max_local, k)
+        for i, pool in zip(is_open, local):
             pools[i] = pool if pool.rows else pools[i]
-    groups = await _by_model(question, pools, k, verbs) if model_decides(verbs) else []
+    groups = await _by_model(run, question, pools, k) if run.models.model_decides else []
     by = "model" if groups else "rules"
-    groups = groups or by_rules(keywords, pools, verbs)
-    told = (f"{g.weight:.2f} {g.concept}: {'; '.join(map(verbs.bubble_text, g.anchors))}" for g in groups)
-    verbs.ctx.note(f"groups/{by}", sum(len(pool.rows) for pool in pools), tuple(told))
+    groups = groups or by_rules(run.index, keywords, pools)
+    lines = (f"{g.weight:.2f} {g.concept}: {'; '.join(node_text(run.index, v) for v in g.anchors)}" for g in groups)
+    run.note(f"groups/{by}", sum(len(pool.rows) for pool in pools), tuple(lines))
     return groups, by == "model"
 
 
-def anchors_of(keyword: Keyword, pool: Ranking, verbs: Verbs) -> tuple[int, ...]:
+def anchors_of(index: Index, keyword: Keyword, pool: Ranking) -> tuple[int, ...]:
     """The anchors of a keyword by similarity."""
     if keyword.kind == CONCEPT:
         return pool.rows[:1]
     relation = keyword.kind in (BOUND, OPEN)
-    fitting = tuple(v for v in pool.rows if verbs.bubble_is_relation(v) == relation)
+    fitting = tuple(v for v in pool.rows if is_relation(index, v) == relation)
     return fitting[: N_OPEN if keyword.kind == OPEN else 1]
 
 
-def by_rules(keywords: Sequence[Keyword], pools: Sequence[Ranking], verbs: Verbs) -> list[Group]:
+def by_rules(index: Index, keywords: Sequence[Keyword], pools: Sequence[Ranking]) -> list[Group]:
     """The groups by similarity."""
     merged: list[tuple[str, tuple[int, ...]]] = []
     for keyword, pool in zip(keywords, pools):
-        anchors = anchors_of(keyword, pool, verbs)
+        anchors = anchors_of(index, keyword, pool)
         if not anchors:
             continue
-        for i, (concept, held) in enumerate(merged):
-            if 2 * len(set(held) & set(anchors)) > min(len(held), len(anchors)):
-                merged[i] = (f"{concept} / {keyword.text}", tuple(dict.fromkeys(chain(held, anchors))))
+        for i, (concept, earlier) in enumerate(merged):
+            if 2 * len(set(earlier) & set(anchors)) > min(len(earlier), len(anchors)):
+                merged[i] = (f"{concept} / {keyword.text}", tuple(dict.fromkeys(chain(earlier, anchors))))
                 break
         else:
             merged.append((keyword.text, anchors))
-    return weighted([Group(concept, anchors, verbs.bubble_rarity(anchors[0])) for concept, anchors in merged])
+    return weighted([Group(concept, anchors, rarity(index, anchors[0])) for concept, anchors in merged])
 
 
 def weighted(groups: Sequence[Group]) -> list[Group]:
@@ -117,17 +121,17 @@ def weighted(groups: Sequence[Group]) -> list[Group]:
     return [Group(g.concept, g.anchors, g.weight / total if total > 0 else 1 / len(kept)) for g in kept]
 
 
-async def _by_model(question: str, pools: Sequence[Ranking], k: int, verbs: Verbs) -> list[Group]:
+async def _by_model(run: Run, question: str, pools: Sequence[Ranking], k: int) -> list[Group]:
     """The groups that the model makes; none where its reply cannot be used."""
     listed = list(dict.fromkeys(v for pool in pools for v in pool.rows[:k]))
     if not listed:
         return []
     prompt = Prompt.read("gpu_rag.methods.bubblerag.prompts", "groups")
-    lines = [f"{i}. {verbs.bubble_text(v)}" for i, v in enumerate(listed, 1)]
-    text, n_shown, _ = verbs.pack(
-        prompt, {"question": question}, "candidates", lines, max_tokens=MAX_TOKENS, separator="\n"
+    lines = [f"{i}. {node_text(run.index, v)}" for i, v in enumerate(listed, 1)]
+    text, n_shown, _ = packed(
+        run, prompt, {"question": question}, "candidates", lines, max_tokens=MAX_TOKENS, separator="\n"
     )
-    reply = await verbs.ask_text(prompt, text, schema=SCHEMA, max_tokens=MAX_TOKENS, name="bubblerag_groups")
+    reply = await ask_text(run, prompt, text, schema=SCHEMA, max_tokens=MAX_TOKENS, name="bubblerag_groups")
     if isinstance(reply, Malformed):
         return []
     assert isinstance(reply, dict)

@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpu_rag.methods.higra.plan import model_decides
-from gpu_rag.program.verbs import Verbs
+from gpu_rag.methods.bubblerag.views import named_entities
+from gpu_rag.program.ask import ask
+from gpu_rag.program.run import Run
 from gpu_rag.text.keywords import keywords
 from gpu_rag.text.names import names
 from gpu_rag.text.normalise import normalise_name
@@ -71,25 +72,25 @@ class Keyword:
 
 
 async def find_keywords(
-    question: str, passages: Sequence[str], verbs: Verbs, *, specialise: bool, relax: bool
+    run: Run, question: str, passages: Sequence[str], *, specialise: bool, relax: bool
 ) -> list[Keyword]:
     """The keywords of a question, at most MOST, noted in the trace with who found them."""
-    found = await _listed(question, verbs) if model_decides(verbs) else []
+    found = await _listed(run, question) if run.models.model_decides else []
     if found:
         if specialise:
-            found = await _rewritten("specialise", {"question": question}, found, (), verbs)
+            found = await _rewritten(run, "specialise", {"question": question}, found, ())
         if relax:
-            found = await _rewritten("relax", {"question": question}, found, passages, verbs)
+            found = await _rewritten(run, "relax", {"question": question}, found, passages)
     by = "model" if found else "rules"
-    found = found or by_rules(question, verbs.bubble_names(question), specialise=specialise)
-    verbs.ctx.note(f"keywords/{by}", 0, tuple(f"{k.kind}: {k.text}" for k in found))
+    found = found or by_rules(question, named_entities(run.index, question), specialise=specialise)
+    run.note(f"keywords/{by}", 0, tuple(f"{k.kind}: {k.text}" for k in found))
     return found
 
 
-async def _listed(question: str, verbs: Verbs) -> list[Keyword]:
+async def _listed(run: Run, question: str) -> list[Keyword]:
     prompt = Prompt.read("gpu_rag.methods.bubblerag.prompts", "keywords")
-    reply = await verbs.ask(
-        prompt, {"question": question}, schema=LISTED, max_tokens=MAX_TOKENS, name="bubblerag_keywords"
+    reply = await ask(
+        run, prompt, {"question": question}, schema=LISTED, max_tokens=MAX_TOKENS, name="bubblerag_keywords"
     )
     if isinstance(reply, Malformed):
         return []
@@ -98,13 +99,13 @@ async def _listed(question: str, verbs: Verbs) -> list[Keyword]:
 
 
 async def _rewritten(
-    step: str, fields: dict[str, str], found: list[Keyword], passages: Sequence[str], verbs: Verbs
+    run: Run, step: str, fields: dict[str, str], found: list[Keyword], passages: Sequence[str]
 ) -> list[Keyword]:
     """The keywords with the changes that the model makes; as they were where its reply cannot be read."""
-    prompt = Prompt.read("gpu_rag.methods.bubblerag.prompts", f"{step}")
+    prompt = Prompt.read("gpu_rag.methods.bubblerag.prompts", step)
     fields = {**fields, "keywords": "\n".join(f"{i}. {k.text}" for i, k in enumerate(found, 1))}
     shown: dict[str, Any] = {"evidence": list(passages), "slot": "passages"} if step == "relax" else {}
-    reply = await verbs.ask(prompt, fields, schema=REWRITTEN, max_tokens=MAX_TOKENS, name=f"bubblerag_{step}", **shown)
+    reply = await ask(run, prompt, fields, schema=REWRITTEN, max_tokens=MAX_TOKENS, name=f"bubblerag_{step}", **shown)
     if isinstance(reply, Malformed):
         return found
     assert isinstance(reply, dict)
@@ -113,8 +114,8 @@ async def _rewritten(
         text = " ".join(change["keyword"].split())
         if change["number"] <= len(found) and text:
             changed[change["number"] - 1] = replace(found[change["number"] - 1], text=text)
-    told = (f"{old.text} -> {new.text}" for old, new in zip(found, changed) if old != new)
-    verbs.ctx.note(NOTED[step], len(found), tuple(told))
+    changes = (f"{old.text} -> {new.text}" for old, new in zip(found, changed) if old != new)
+    run.note(NOTED[step], len(found), tuple(changes))
     return _once(changed)
 
 
@@ -130,9 +131,9 @@ def by_rules(question: str, entities: Sequence[str], *, specialise: bool) -> lis
             text = " ".join(_REFERENCE.sub("", step.question).split())
             found.append(Keyword(text, OPEN if step.depends_on else BOUND))
     else:
-        held = {normalise_name(k.text) for k in found}
+        named = {normalise_name(k.text) for k in found}
         words = sorted(keywords(question), key=lambda word: (question.casefold().find(word), word))
-        found += [Keyword(word) for word in words if not any(word in name for name in held)]
+        found += [Keyword(word) for word in words if not any(word in name for name in named)]
     return _once(found) or [Keyword(question, BOUND)]
 
 

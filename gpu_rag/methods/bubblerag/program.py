@@ -1,8 +1,8 @@
 """BubbleRAG (Pan et al. 2026): small trees that join what a question speaks of, found by growing bubbles in the graph.
 
-Pre-retrieval by dense search, and whether it suffices; keywords (`bubblerag_keywords`); groups of anchors, entities and
-relations (`bubblerag_groups`); candidate trees by bubble expansion (`verbs.bubble_grow`); ranking and hop by hop growth
-(`bubblerag_trees`); passages, paths and the answer (`bubblerag_evidence`). Every step has a rule without a model, which
+Pre-retrieval by dense search, and whether it suffices; keywords (`keywords`); groups of anchors, entities and
+relations (`groups`); candidate trees by bubble expansion (`batched`); ranking and hop by hop growth
+(`trees`); passages, paths and the answer (`evidence`). Every step has a rule without a model, which
 stands at the head of its file. Whether the pre-retrieved passages suffice is asked by `choose`; by similarity they
 never do, since a cosine cannot tell.
 """
@@ -14,14 +14,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpu_rag.methods.bubblerag.batched import COSTS_ON, BubbleGrowth, Growing, Tree, bubble_trees
 from gpu_rag.methods.bubblerag.evidence import DEPTH, PASSAGE_ORDERS, facts, paths, read_passages
 from gpu_rag.methods.bubblerag.groups import Group, find_groups
-from gpu_rag.methods.bubblerag.grow import COSTS_ON, BubbleGrowth, Tree
 from gpu_rag.methods.bubblerag.keywords import find_keywords
 from gpu_rag.methods.bubblerag.trees import RANKS, EvidenceGraph, Expansion, best_trees, expanded, missing
+from gpu_rag.methods.bubblerag.views import node_text
+from gpu_rag.program.ask import ask, embed, packed
+from gpu_rag.program.choose import choose
 from gpu_rag.program.reader import Support, clean_answer, is_answer, passage_block, read
-from gpu_rag.program.search import Ranking
-from gpu_rag.program.verbs import Verbs
+from gpu_rag.program.run import Run
+from gpu_rag.program.search import Ranking, search_dense
 from gpu_rag.runtime.gather import gather
 from gpu_rag.settings.ranges import COSINE, COUNT, NATURAL, RANK_CONSTANT, Range, check_fields
 from gpu_rag.text.prompts import Prompt
@@ -38,7 +41,7 @@ class Params:
     n_anchors: candidates of a keyword. near: steps around the other anchors within which an open sub-question is looked
     for. hops, max_local: of the local graph. budget: candidate trees. cover_first: those that miss fewer groups come
     first. cost_on: nodes | nodes+edges, what a tree's cost is the mean over. alpha, intra_penalty: of the score. rank:
-    auto | score | first, see `bubblerag_trees`. n_trees: kept. depth, n_neighbours, max_picks, pick_threshold: of their
+    auto | score | first, see `trees`. n_trees: kept. depth, n_neighbours, max_picks, pick_threshold: of their
     growth. passages: fused | trees, their order; fusion_constant: of the former. n_passages: read."""
 
     n_before: int = 5
@@ -89,104 +92,104 @@ class Before:
     shown: tuple[Evidence, ...]
 
 
-async def _before(question: Question, verbs: Verbs, params: Params, limit: int) -> Before:
-    (vector,) = await verbs.embed([question.text])
-    ranking = await verbs.search_dense(vector, max(params.n_before, limit, DEPTH))
+async def _before(run: Run, question: Question, params: Params, limit: int) -> Before:
+    (vector,) = await embed([question.text])
+    ranking = await search_dense(vector, max(params.n_before, limit, DEPTH))
     first = Ranking(ranking.rows[: params.n_before], ranking.scores[: params.n_before])
-    return Before(vector, ranking, verbs.evidence(first, "nearest by vector", "pre_retrieval"))
+    return Before(vector, ranking, run.evidence(first, "nearest by vector", "pre_retrieval"))
 
 
-async def _evidence_graphs(question: str, before: Before, verbs: Verbs, params: Params) -> list[EvidenceGraph]:
+async def _evidence_graphs(run: Run, question: str, before: Before, params: Params) -> list[EvidenceGraph]:
     """Steps 2 to 6: the best evidence graphs, best first."""
     blocks = [passage_block(i, e) for i, e in enumerate(before.shown, 1)]
-    keywords = await find_keywords(question, blocks, verbs, specialise=params.specialise, relax=params.relax)
+    keywords = await find_keywords(run, question, blocks, specialise=params.specialise, relax=params.relax)
     near = params.near if params.relax else 0
     limits = {"k": params.n_anchors, "near": near, "max_local": params.max_local}
-    groups, weighed = await find_groups(question, keywords, verbs, **limits)
-    trees = await verbs.bubble_trees(before.vector, [group.anchors for group in groups], params.growth())
+    groups, weighed = await find_groups(run, question, keywords, **limits)
+    trees = await bubble_trees(Growing(before.vector, tuple(g.anchors for g in groups)), params.growth())
     rank = params.rank == "score" or (params.rank == "auto" and weighed)
     best = best_trees(trees, groups, params.n_trees, alpha=params.alpha, intra_penalty=params.intra_penalty, rank=rank)
-    told = (_told(verbs, tree, value, groups) for tree, value in best)
+    lines = (_in_words(run, tree, value, groups) for tree, value in best)
     how = "alone" if trees and trees[0].is_alone else "score" if rank else "first"
-    verbs.ctx.note(f"trees/{how}", len(trees), tuple(told))
+    run.note(f"trees/{how}", len(trees), tuple(lines))
     grown = (
-        expanded(question, before.vector, number, tree, params.expansion(), verbs)
+        expanded(run, question, before.vector, number, tree, params.expansion())
         for number, (tree, _) in enumerate(best, 1)
     )
     return list(await gather(*grown))
 
 
-def _told(verbs: Verbs, tree: Tree, value: float, groups: Sequence[Group]) -> str:
+def _in_words(run: Run, tree: Tree, value: float, groups: Sequence[Group]) -> str:
     """A tree in words, for the trace."""
-    nodes = "; ".join(verbs.bubble_text(v) for v in tree.nodes)
+    nodes = "; ".join(node_text(run.index, v) for v in tree.nodes)
     inside = ", inside one group" if tree.is_inside else ""
     return f"score {value:.3f} (cost {tree.cost:.3f}, missing {missing(tree, groups):.2f}{inside}): {nodes}"
 
 
-async def _found(
-    question: Question, before: Before, verbs: Verbs, params: Params, limit: int
-) -> tuple[Support, list[str]]:
+async def _found(run: Run, question: Question, before: Before, params: Params, limit: int) -> tuple[Support, list[str]]:
     """Evidence and paths, and the facts of the evidence graphs."""
-    graphs = await _evidence_graphs(question.text, before, verbs, params)
+    graphs = await _evidence_graphs(run, question.text, before, params)
     order, constant = params.passages, params.fusion_constant
     evidence = await read_passages(
-        before.vector, graphs, before.ranking, verbs, order=order, constant=constant, limit=limit
+        run, before.vector, graphs, before.ranking, order=order, constant=constant, limit=limit
     )
-    return Support(evidence, paths(graphs, evidence, verbs)), facts(graphs, verbs)
+    return Support(evidence, paths(run, graphs, evidence)), facts(run, graphs)
 
 
-async def retrieve(question: Question, verbs: Verbs, params: Params) -> Support:
-    """The verbs.limit passages that come first; without the early end of step 1."""
-    before = await _before(question, verbs, params, verbs.limit)
-    support, _ = await _found(question, before, verbs, params, verbs.limit)
+async def retrieve(question: Question, run: Run, params: Params) -> Support:
+    """The run.limit passages that come first; without the early end of step 1."""
+    before = await _before(run, question, params, run.limit)
+    support, _ = await _found(run, question, before, params, run.limit)
     return support
 
 
-async def _enough(question: str, before: Before, verbs: Verbs) -> Draft | None:
+async def _enough(run: Run, question: str, before: Before) -> Draft | None:
     """The answer of the pre-retrieved passages, where they are said to suffice and the reader finds one."""
     prompt = Prompt.read("gpu_rag.methods.bubblerag.prompts", "enough")
     blocks = [passage_block(i, e) for i, e in enumerate(before.shown, 1)]
-    if verbs.settings.decides_by == "llm":  # by similarity the prompt is not written
+    if run.models.decides_by == "llm":  # by similarity the prompt is not written
         fields = {"question": question, "options": "\n".join(ENOUGH)}
-        _, n_shown, cut = verbs.pack(prompt, fields, "passages", blocks, max_tokens=ROOM)
+        _, n_shown, cut = packed(run, prompt, fields, "passages", blocks, max_tokens=ROOM)
         blocks = blocks[: n_shown - 1 if cut else n_shown]  # whole passages: half a one cannot be judged
     if not blocks:
         return None
-    chosen = await verbs.choose(
+    chosen = await choose(
+        run,
         prompt,
         {"question": question, "passages": "\n\n".join(blocks)},
         ENOUGH,
         query=question,
-        similarity=(1.0, 0.0),
+        scores=(1.0, 0.0),
         name="enough",
     )
     if ENOUGH[chosen[0]] == ENOUGH[0]:
         return None
-    draft = await read(verbs, question, Support(before.shown))
+    draft = await read(run, question, Support(before.shown))
     return draft if draft.text is not None else None
 
 
-async def program(question: Question, verbs: Verbs, params: Params) -> Draft:
+async def program(question: Question, run: Run, params: Params) -> Draft:
     """The pre-retrieved passages where they suffice; else evidence graphs, and one reading of facts and passages."""
-    before = await _before(question, verbs, params, params.n_passages)
-    early = await _enough(question.text, before, verbs)
+    before = await _before(run, question, params, params.n_passages)
+    early = await _enough(run, question.text, before)
     if early is not None:
         return early
-    support, told = await _found(question, before, verbs, params, params.n_passages)
-    if not verbs.llm.capable or not support.evidence:
-        return await read(verbs, question.text, support)
-    return await _answered(question.text, support, told, verbs)
+    support, lines = await _found(run, question, before, params, params.n_passages)
+    if not run.models.language_model.capable or not support.evidence:
+        return await read(run, question.text, support)
+    return await _answered(run, question.text, support, lines)
 
 
-async def _answered(question: str, support: Support, told: Sequence[str], verbs: Verbs) -> Draft:
+async def _answered(run: Run, question: str, support: Support, lines: Sequence[str]) -> Draft:
     """What a capable model says to the facts and all passages."""
-    blocks = ["Facts\n" + "\n".join(f"- {line}" for line in told)] if told else []
+    blocks = ["Facts\n" + "\n".join(f"- {line}" for line in lines)] if lines else []
     blocks += [passage_block(i, e) for i, e in enumerate(support.evidence, 1)]
-    reply = await verbs.ask(
+    reply = await ask(
+        run,
         Prompt.read("gpu_rag.methods.bubblerag.prompts", "answer"),
         {"question": question},
         schema=None,
-        max_tokens=verbs.reader.max_tokens,
+        max_tokens=run.reader.max_tokens,
         evidence=blocks,
         name="answer",
     )

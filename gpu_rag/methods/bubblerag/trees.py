@@ -19,9 +19,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gpu_rag.index.index import Index
+from gpu_rag.methods.bubblerag.batched import Frontier, Tree, bubble_neighbours
 from gpu_rag.methods.bubblerag.groups import Group
-from gpu_rag.methods.bubblerag.grow import Tree
-from gpu_rag.program.verbs import Verbs
+from gpu_rag.methods.bubblerag.views import ends, is_relation, node_text
+from gpu_rag.program.choose import choose
+from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import Prompt
 
 EPSILON = 1e-6
@@ -60,22 +63,22 @@ class EvidenceGraph:
     relations: dict[int, None] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, tree: Tree, verbs: Verbs) -> EvidenceGraph:
+    def of(cls, tree: Tree, index: Index) -> EvidenceGraph:
         """The tree with both entities of each of its relations."""
-        graph = cls({v: None for v in tree.nodes if not verbs.bubble_is_relation(v)})
-        graph.add([v for v in tree.nodes if verbs.bubble_is_relation(v)], verbs)
+        graph = cls({v: None for v in tree.nodes if not is_relation(index, v)})
+        graph.add([v for v in tree.nodes if is_relation(index, v)], index)
         return graph
 
-    def add(self, relations: Sequence[int], verbs: Verbs) -> list[int]:
+    def add(self, relations: Sequence[int], index: Index) -> list[int]:
         """Takes relations in; returns the entities that they bring along."""
-        fresh = dict.fromkeys(v for r in relations for v in verbs.bubble_ends(r) if v not in self.entities)
+        fresh = dict.fromkeys(v for r in relations for v in ends(index, r) if v not in self.entities)
         self.relations.update(dict.fromkeys(relations))
         self.entities.update(fresh)
         return list(fresh)
 
-    def lines(self, verbs: Verbs) -> list[str]:
+    def lines(self, index: Index) -> list[str]:
         """Its relations as "A - R - B", or the entities of a graph without any."""
-        return [verbs.bubble_text(v) for v in (self.relations or self.entities)]
+        return [node_text(index, v) for v in (self.relations or self.entities)]
 
 
 @dataclass(frozen=True)
@@ -89,27 +92,28 @@ class Expansion:
 
 
 async def expanded(
-    question: str, vector: np.ndarray, number: int, tree: Tree, params: Expansion, verbs: Verbs
+    run: Run, question: str, vector: np.ndarray, number: int, tree: Tree, params: Expansion
 ) -> EvidenceGraph:
     """The evidence graph of the tree of rank `number` (from 1)."""
-    graph = EvidenceGraph.of(tree, verbs)
+    graph = EvidenceGraph.of(tree, run.index)
     frontier = list(graph.entities)
     for hop in range(1, params.depth + 1):
-        found = await verbs.bubble_neighbours(vector, frontier, list(graph.relations), params.n_neighbours)
+        found = await bubble_neighbours(Frontier(vector, tuple(frontier), tuple(graph.relations)), params.n_neighbours)
         if not found.rows:
             break
-        chosen = await verbs.choose(
+        chosen = await choose(
+            run,
             Prompt.read("gpu_rag.methods.bubblerag.prompts", "expand"),
-            {"question": question, "evidence": "\n".join(graph.lines(verbs))},
-            [verbs.bubble_text(v) for v in found.rows],
+            {"question": question, "evidence": "\n".join(graph.lines(run.index))},
+            [node_text(run.index, v) for v in found.rows],
             query=question,
             k=params.max_picks,
             allow_none=True,
             threshold=params.pick_threshold,
-            similarity=found.scores,
+            scores=found.scores,
             name=f"expand_{number}_{hop}",
         )
-        frontier = graph.add([found.rows[i] for i in chosen], verbs)
+        frontier = graph.add([found.rows[i] for i in chosen], run.index)
         if not frontier:
             break
     return graph

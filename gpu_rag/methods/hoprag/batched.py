@@ -1,10 +1,10 @@
-"""What a program may say to HopRAG's graph: where to enter it, which out-edges to follow, how near vertices are.
+"""HopRAG's steps over its graph: where to enter it, which out-edges to follow, how near vertices are.
 
 Everywhere SIM(q, x) = (Jaccard of keywords + cosine) / 2, see `gpu_rag.graph.frontier`. The keywords of an edge are
 those of its two questions. Those of a vertex depend on `about`:
   text    all keywords of its title and text
   topics  the keywords of its passage's title, and the subjects of the passage's triples: what the passage is about
-Law: a call returns rows and scores, at most k for each thing asked.
+A step returns rows and scores, at most k for each vertex.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import torch
 
-from gpu_rag.errors import UsageError
 from gpu_rag.graph.frontier import (
     Asked,
     Described,
@@ -31,14 +30,16 @@ from gpu_rag.graph.frontier import (
 from gpu_rag.graph.ragged import ragged_of_lists
 from gpu_rag.index.index import Index
 from gpu_rag.methods.hoprag.graph import HopGraph, load_hop_graph
-from gpu_rag.program.legacy import RANK_GRAPH, Call, Executor
+from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.search import Ranking, rankings
+from gpu_rag.runtime.step import batched
 from gpu_rag.text.keywords import keywords
 from gpu_rag.text.normalise import normalise_name
-from gpu_rag.types import Ragged, TopK
+from gpu_rag.types import Ragged
+
+T = TypeVar("T")
 
 ENTRIES = ("vertices", "edges")
-ABOUT = ("topics", "text")
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,14 @@ class HopQuestion:
 
     vector: np.ndarray
     words: frozenset[str]
+
+
+@dataclass(frozen=True)
+class AtVertices:
+    """A question at some vertices of the graph."""
+
+    question: HopQuestion
+    vertices: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -127,7 +136,7 @@ class HopSearch:
     def _number(self, word: str) -> int:
         return self._numbers.setdefault(word, len(self._numbers))
 
-    def asked(self, questions: Sequence[HopQuestion]) -> Asked:
+    def numbered(self, questions: Sequence[HopQuestion]) -> Asked:
         """The questions in the form of the ops. Words that the graph does not know count in a set's size alone."""
         lists = []
         for question in questions:
@@ -144,82 +153,56 @@ def hop_search(index: Index) -> HopSearch:
     return index.loaded("hop search", lambda index: HopSearch(index, index.loaded("hops", load_hop_graph)))
 
 
-def hop_executors(index: Index, threads: int = 1) -> dict[str, Executor]:
-    """The executors of the hop verbs; the graph is loaded when it is first asked."""
+@batched(GRAPH)
+def enter_hops(index: Index, queries: list[HopQuestion], entry: str, about: str, k: int) -> list[Ranking]:
+    """k distinct vertices to start from, best first.
 
-    def enter(static: tuple[Any, ...], args: list[HopQuestion]) -> list[Ranking]:
-        entry, about, k = static
-        search = hop_search(index)
-        k = search.at_most(k)
-        if entry == "vertices":
-            loops = search.loops(about)  # before the questions are numbered: it may add words
-            return rankings(top_edges(search.asked(args), loops, k, threads=threads))
-        top = top_edges(search.asked(args), search.edges, k, threads=threads)
-        return [Ranking(tuple(search.targets[list(r.rows)].tolist()), r.scores) for r in rankings(top)]
-
-    def leave(static: tuple[Any, ...], args: list[tuple[HopQuestion, Sequence[int]]]) -> list[list[list[OutEdge]]]:
-        search = hop_search(index)
-        lists = ragged_of_lists([vertices for _, vertices in args], search.graph.indptr.device)
-        k = search.at_most(static[0])  # a vertex has at most one edge to each
-        top = frontier_topk(search.asked([q for q, _ in args]), search.edges, lists, k, threads=threads)
-        rows = _out_edges(search, top)
-        ends = np.cumsum([0, *(len(vertices) for _, vertices in args)])
-        return [rows[start:end] for start, end in zip(ends, ends[1:])]
-
-    def near(static: tuple[Any, ...], args: list[tuple[HopQuestion, Sequence[int]]]) -> list[list[float]]:
-        search = hop_search(index)
-        vertices = search.vertices(static[0])
-        lists = ragged_of_lists([listed for _, listed in args], search.graph.indptr.device)
-        scores = score_lists(search.asked([q for q, _ in args]), vertices, lists, threads=threads).tolist()
-        ends = np.cumsum([0, *(len(listed) for _, listed in args)])
-        return [scores[start:end] for start, end in zip(ends, ends[1:])]
-
-    return {
-        "enter_hops": Executor(enter, "graph", RANK_GRAPH),
-        "out_edges": Executor(leave, "graph", RANK_GRAPH),
-        "near_vertices": Executor(near, "graph", RANK_GRAPH),
-    }
+    entry: "edges": the end vertices met on the way down the ranking of all edges by SIM(q, edge);
+    "vertices": those of highest SIM(q, vertex), with the keywords that `about` names (not used for edges).
+    """
+    search = hop_search(index)
+    k = search.at_most(k)
+    if entry == "vertices":
+        loops = search.loops(about)  # before the questions are numbered: it may add words
+        return rankings(top_edges(search.numbered(queries), loops, k, threads=index.threads))
+    top = top_edges(search.numbered(queries), search.edges, k, threads=index.threads)
+    return [Ranking(tuple(search.targets[list(r.rows)].tolist()), r.scores) for r in rankings(top)]
 
 
-def _out_edges(search: HopSearch, top: TopK) -> list[list[OutEdge]]:
-    """The rows of a TopK over edges."""
-    return [[OutEdge(e, int(search.targets[e]), s) for e, s in zip(r.rows, r.scores)] for r in rankings(top)]
+@batched(GRAPH)
+def out_edges(index: Index, queries: list[AtVertices], k: int) -> list[list[list[OutEdge]]]:
+    """For each vertex its k out-edges of highest SIM(q, edge), ties to the lower edge; none where it has none."""
+    search = hop_search(index)
+    lists = ragged_of_lists([query.vertices for query in queries], search.graph.indptr.device)
+    k = search.at_most(k)  # a vertex has at most one edge to each
+    questions = search.numbered([query.question for query in queries])
+    found = rankings(frontier_topk(questions, search.edges, lists, k, threads=index.threads))
+    edges = [[OutEdge(e, int(search.targets[e]), s) for e, s in zip(r.rows, r.scores)] for r in found]
+    return _split(edges, queries)
 
 
-class HopVerbs:
-    """The hop verbs of one question."""
-
-    index: Index
-
-    async def enter_hops(self, question: HopQuestion, k: int, *, entry: str, about: str) -> Ranking:
-        """k distinct vertices to start from, best first.
-
-        entry: "edges": the end vertices met on the way down the ranking of all edges by SIM(q, edge);
-        "vertices": those of highest SIM(q, vertex), with the keywords that `about` names (not used for edges).
-        """
-        if entry not in ENTRIES:
-            raise UsageError("unknown way into the hop graph", given=entry, expected=" | ".join(ENTRIES))
-        return await Call("enter_hops", (entry, _known(about) if entry == "vertices" else "", k), question)
-
-    async def out_edges(self, question: HopQuestion, vertices: Sequence[int], k: int) -> list[list[OutEdge]]:
-        """For each vertex its k out-edges of highest SIM(q, edge), ties to the lower edge; none where it has none."""
-        return await Call("out_edges", (k,), (question, tuple(vertices)))
-
-    async def near_vertices(self, question: HopQuestion, vertices: Sequence[int], *, about: str) -> list[float]:
-        """SIM(q, vertex) of each vertex."""
-        return await Call("near_vertices", (_known(about),), (question, tuple(vertices)))
-
-    def edge_question(self, edge: int) -> str:
-        """The text of the question that an edge carries."""
-        search = hop_search(self.index)
-        return search.graph.question_texts[search.questions[edge]]
-
-    def vertex_passage(self, vertex: int) -> int:
-        """The passage row of a vertex."""
-        return int(hop_search(self.index).passages[vertex])
+@batched(GRAPH)
+def near_vertices(index: Index, queries: list[AtVertices], about: str) -> list[list[float]]:
+    """SIM(q, vertex) of each vertex, with the keywords that `about` names."""
+    search = hop_search(index)
+    vertices = search.vertices(about)
+    lists = ragged_of_lists([query.vertices for query in queries], search.graph.indptr.device)
+    questions = search.numbered([query.question for query in queries])
+    return _split(score_lists(questions, vertices, lists, threads=index.threads).tolist(), queries)
 
 
-def _known(about: str) -> str:
-    if about not in ABOUT:
-        raise UsageError("unknown description of a vertex", given=about, expected=" | ".join(ABOUT))
-    return about
+def _split(rows: list[T], queries: Sequence[AtVertices]) -> list[list[T]]:
+    """Rows for all vertices of all queries as a list for each query."""
+    ends = np.cumsum([0, *(len(query.vertices) for query in queries)])
+    return [rows[start:end] for start, end in zip(ends, ends[1:])]
+
+
+def edge_question(index: Index, edge: int) -> str:
+    """The text of the question that an edge carries."""
+    search = hop_search(index)
+    return search.graph.question_texts[search.questions[edge]]
+
+
+def vertex_passage(index: Index, vertex: int) -> int:
+    """The passage row of a vertex."""
+    return int(hop_search(index).passages[vertex])

@@ -16,11 +16,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpu_rag.methods.hoprag.batched import ENTRIES, HopQuestion, OutEdge
+from gpu_rag.methods.hoprag.batched import (
+    ENTRIES,
+    AtVertices,
+    HopQuestion,
+    OutEdge,
+    edge_question,
+    enter_hops,
+    near_vertices,
+    out_edges,
+    vertex_passage,
+)
 from gpu_rag.methods.hoprag.walk import Walk, helpfulness, pruned
+from gpu_rag.program.ask import embed
+from gpu_rag.program.choose import choose
 from gpu_rag.program.reader import Support, read
+from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking
-from gpu_rag.program.verbs import Verbs
 from gpu_rag.runtime.gather import gather
 from gpu_rag.settings.ranges import COUNT, NATURAL, check_fields
 from gpu_rag.text.keywords import keywords
@@ -52,23 +64,28 @@ class Params:
         return "topics" if self.keywords == "names" else "text"
 
 
-async def retrieve(question: Question, verbs: Verbs, params: Params) -> Support:
-    """The passages of the top_k vertices by H, at most verbs.limit."""
-    (vector,) = await verbs.embed([question.text])
-    asked = HopQuestion(vector, question_words(question.text, params.keywords))
-    start = await verbs.enter_hops(asked, params.top_k, entry=params.entry, about=params.about)
-    verbs.ctx.note(f"hop_entry/{params.entry}", params.top_k, tuple(_name(verbs, v) for v in start.rows))
+async def retrieve(question: Question, run: Run, params: Params) -> Support:
+    """The passages of the top_k vertices by H, at most run.limit."""
+    (vector,) = await embed([question.text])
+    query = HopQuestion(vector, question_words(question.text, params.keywords))
+    start = await enter_hops(query, params.entry, params.about if params.entry == "vertices" else "", params.top_k)
+    run.note(f"hop_entry/{params.entry}", params.top_k, tuple(_name(run, v) for v in start.rows))
     walk = Walk(list(start.rows))
     for hop in range(1, params.n_hop + 1):
         if not walk.queue:
             break
-        await _hop(question.text, asked, walk, hop, verbs, params)
+        await _hop(run, question.text, query, walk, hop, params)
     counted = list(walk.counts)
-    near = await verbs.near_vertices(asked, counted, about=params.about) if counted else []
+    near = await near_vertices(AtVertices(query, tuple(counted)), params.about) if counted else []
     scores = helpfulness(walk.counts, dict(zip(counted, near)))
-    kept = pruned(scores, {v: verbs.vertex_passage(v) for v in counted}, min(params.top_k, verbs.limit))
+    kept = pruned(scores, {v: vertex_passage(run.index, v) for v in counted}, min(params.top_k, run.limit))
     ranking = Ranking(tuple(p for p, _ in kept), tuple(h for _, h in kept))
-    return Support(verbs.evidence(ranking, "visited on a walk along questions, and near", "hop_prune"))
+    return Support(run.evidence(ranking, "visited on a walk along questions, and near", "hop_prune"))
+
+
+async def program(question: Question, run: Run, params: Params) -> Draft:
+    """Retrieve, then read."""
+    return await read(run, question.text, await retrieve(question, run, params))
 
 
 def question_words(text: str, kind: str) -> frozenset[str]:
@@ -76,49 +93,43 @@ def question_words(text: str, kind: str) -> frozenset[str]:
     return (names(text) if kind == "names" else frozenset()) or keywords(text)
 
 
-async def _hop(text: str, asked: HopQuestion, walk: Walk, hop: int, verbs: Verbs, params: Params) -> None:
+async def _hop(run: Run, text: str, query: HopQuestion, walk: Walk, hop: int, params: Params) -> None:
     """One round of hops from every vertex in the queue."""
-    by_model = verbs.settings.decides_by == "llm"
-    ways = await verbs.out_edges(asked, walk.queue, params.n_options if by_model else 1)
+    by_model = run.models.decides_by == "llm"
+    ways = await out_edges(AtVertices(query, tuple(walk.queue)), params.n_options if by_model else 1)
     taken: Sequence[OutEdge | None]
     if by_model:
-        choices = (_choose(text, vertex, edges, hop, verbs) for vertex, edges in zip(walk.queue, ways))
-        taken = await gather(*choices)
+        taken = await gather(*(_choose(run, text, v, edges, hop) for v, edges in zip(walk.queue, ways)))
     else:
         taken = [edges[0] if edges else None for edges in ways]
-    told = tuple(_told(verbs, vertex, edge) for vertex, edge in zip(walk.queue, taken))
-    verbs.ctx.note(f"hop_{hop}", len(walk.queue), told)
+    run.note(f"hop_{hop}", len(walk.queue), tuple(_in_words(run, v, edge) for v, edge in zip(walk.queue, taken)))
     walk.hop([None if edge is None else edge.target for edge in taken])
 
 
-async def _choose(text: str, vertex: int, edges: Sequence[OutEdge], hop: int, verbs: Verbs) -> OutEdge | None:
+async def _choose(run: Run, text: str, vertex: int, edges: Sequence[OutEdge], hop: int) -> OutEdge | None:
     """The out-edge that the decider takes, or None."""
-    chosen = await verbs.choose(
+    chosen = await choose(
+        run,
         Prompt.read("gpu_rag.methods.hoprag.prompts", "choose"),
-        {"question": text, "title": _name(verbs, vertex)},
-        [verbs.edge_question(way.edge) for way in edges],
+        {"question": text, "title": _name(run, vertex)},
+        [edge_question(run.index, way.edge) for way in edges],
         query=text,
         allow_none=True,
         threshold=-1.0,  # similarity, where it stands in for an unreadable reply, always takes the nearest
-        similarity=[way.score for way in edges],
+        scores=[way.score for way in edges],
         name=f"hop_{hop}",
     )
     return edges[chosen[0]] if chosen else None
 
 
-def _name(verbs: Verbs, vertex: int) -> str:
+def _name(run: Run, vertex: int) -> str:
     """A vertex as a person would name it: the title of its passage, or the passage's id."""
-    passage = verbs.vertex_passage(vertex)
-    return str(verbs.index.passages["title"][passage].as_py() or verbs.index.passage_ids[passage])
+    passage = vertex_passage(run.index, vertex)
+    return str(run.index.passages["title"][passage].as_py() or run.index.passage_ids[passage])
 
 
-def _told(verbs: Verbs, vertex: int, edge: OutEdge | None) -> str:
-    """One hop in words, for the trace."""
+def _in_words(run: Run, vertex: int, edge: OutEdge | None) -> str:
+    """One hop, for the trace."""
     if edge is None:
-        return f"{_name(verbs, vertex)} -> none"
-    return f"{_name(verbs, vertex)} -> {verbs.edge_question(edge.edge)} -> {_name(verbs, edge.target)}"
-
-
-async def program(question: Question, verbs: Verbs, params: Params) -> Draft:
-    """Retrieve, then read."""
-    return await read(verbs, question.text, await retrieve(question, verbs, params))
+        return f"{_name(run, vertex)} -> none"
+    return f"{_name(run, vertex)} -> {edge_question(run.index, edge.edge)} -> {_name(run, edge.target)}"

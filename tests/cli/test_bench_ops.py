@@ -1,0 +1,392 @@
+"""gpu-rag bench of every op: rows beside its peers, and wrong versions refused."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from gpu_rag.bench.case import Config
+from gpu_rag.bench.graphs import power_law
+from gpu_rag.bench.run import run_bench
+from gpu_rag.errors import UsageError
+from gpu_rag.graph import paths as search
+from gpu_rag.graph.bubble import bench as bubble
+from gpu_rag.graph.cluster import bench as cluster
+from gpu_rag.graph.components import bench as components
+from gpu_rag.graph.ego import bench as ego
+from gpu_rag.graph.frontier import Asked
+from gpu_rag.graph.frontier import bench as frontier
+from gpu_rag.graph.fuse import bench as rrf
+from gpu_rag.graph.join import bench as join
+from gpu_rag.graph.local_pagerank import bench as blocks_pagerank
+from gpu_rag.graph.nearest import bench as nearest
+from gpu_rag.graph.pagerank import bench as pagerank
+from gpu_rag.graph.paths import bench as paths
+from gpu_rag.graph.reach import bench as reach
+from gpu_rag.types import Blocks, Ragged, TopK
+
+TINY = ("--sizes", 300, "--batch", "1,20", "--rounds", 1, "--damping", "0.85", "--json")
+WHOLE = ("components", "groups", "clusters")
+SEVERAL = ("bubble", "intersect", "paths")  # whose function is called for the inputs or the check too
+PEERS = {
+    "blocks-pagerank": {"igraph prpack", "networkx", "scipy CSR @ vector"},
+    "bubble": {"scipy dijkstra", "igraph distances", "networkx"},
+    "ego": {"igraph", "networkx ego_graph", "scipy", "PyG k_hop_subgraph"},
+    "reach": {"scipy CSR a relation", "Python dict"},
+    "intersect": {"scipy + numpy intersect1d", "Python dict and sets"},
+    "components": {"scipy", "igraph", "networkx"},
+    "groups": {"scipy", "Python dict"},
+    "clusters": {"scikit-learn DBSCAN"},
+    "join": {"numpy + scipy"},
+    "frontier": {"numpy + scipy"},
+    "top-edges": {"numpy + scipy"},
+    "paths": {"igraph", "networkx"},
+}
+
+
+pytestmark = pytest.mark.usefixtures("small_bench")
+
+
+@pytest.mark.parametrize("op", PEERS)
+def test_rows_beside_peers(op, run):
+    result = run("bench", op, "--peers", *TINY)
+    assert result.status == 0, result.err
+    rows = result.document["rows"]
+    batches = (1,) if op in WHOLE else (1, 20)
+    assert {(row["B"], row["peer"]) for row in rows} == set(itertools.product(batches, PEERS[op]))
+    for row in rows:
+        assert row["ms"] > 0 and row["bytes"] > 0 and row["peer_ms"] > 0 and 1 <= row["sampled"] <= 20
+        assert row["note"] in ("", bubble.NOTE, paths.NOTE)
+
+
+def test_the_graph_of_an_index(run, index):
+    document = run(
+        "bench", "blocks-pagerank", "bubble", "ego", "--index", index, "--batch", 2, "--quick", "--json"
+    ).document
+    assert [(row["graph"], row["B"], row["rounds"]) for row in document["rows"]] == [("index", 2, 1)] * 3
+
+
+def test_quick_fills_in_what_is_not_given(run):
+    document = run("bench", "groups", "reach", "--quick", "--sizes", 400, "--json").document
+    assert [(row["op"], row["n"], row["B"]) for row in document["rows"]] == [
+        ("groups", 400, 1), ("reach", 400, 1), ("reach", 400, 64),
+    ]  # fmt: skip
+    assert "--quick --sizes 400" in document["command"] and document["rounds"] == 1
+
+
+def test_hops(run):
+    tiny = ("--sizes", 300, "--batch", 3, "--rounds", 1, "--json")
+    ops = ("ego", "reach", "intersect", "paths", "frontier")
+    document = run("bench", *ops, "--hops", "1,2", *tiny).document
+    assert [(row["op"], row["hops"]) for row in document["rows"]] == [(op, hops) for op in ops for hops in (1, 2)]
+    assert all(row["ms"] > 0 for row in document["rows"]) and "--hops 1,2" in document["command"]
+    assert document["rows"][1]["bytes"] > document["rows"][0]["bytes"]
+    usual = run("bench", *ops, "groups", *tiny).document["rows"]
+    assert [row["hops"] for row in usual] == [2, 2, 2, 2, 1, None]
+
+
+def test_a_walk_that_does_not_move_on_is_refused(run, monkeypatch):
+    whole = frontier.frontier_topk
+
+    def from_the_start(asked, edges, front, *given, **options):
+        first.setdefault(len(asked.vectors), front)
+        return whole(asked, edges, first[len(asked.vectors)], *given, **options)
+
+    first: dict = {}
+    monkeypatch.setattr(frontier, "frontier_topk", from_the_start)
+    result = run("bench", "frontier", "--hops", "1,2", "--sizes", 300, "--batch", 3, "--rounds", 1, "--json")
+    assert result.status == 1
+    assert [row["note"][:8] for row in result.document["rows"]] == ["", "refused:"]
+
+
+# --- wrong ops are refused -------------------------------------------------------------------------
+
+OPS = {
+    "pagerank": (pagerank, "personalized_pagerank"),
+    "nearest": (nearest, "nearest"),
+    "rrf": (rrf, "rrf"),
+    "blocks-pagerank": (blocks_pagerank, "blocks_pagerank"),
+    "bubble": (bubble, "bubble_expansion"),
+    "ego": (ego, "ego_balls"),
+    "reach": (reach, "reachable"),
+    "intersect": (reach, "intersect"),
+    "components": (components, "connected_components"),
+    "groups": (cluster, "exact_groups"),
+    "clusters": (cluster, "radius_clusters"),
+    "join": (join, "join_index"),
+    "frontier": (frontier, "frontier_topk"),
+    "top-edges": (frontier, "top_edges"),
+    "paths": (paths, "searched"),
+}  # the function that is timed
+right = {name: getattr(module, name) for module, name in (*OPS.values(), (ego, "induced_subgraphs"))}
+
+
+def uniform_pagerank(graph, seeds, weights, **_):
+    return torch.full((seeds.batch, graph.n), 1 / graph.n)
+
+
+def loose_pagerank(graph, seeds, weights, **options):
+    return right["personalized_pagerank"](graph, seeds, weights, **{**options, "tol": 1e-3})
+
+
+def last_row_unwritten(graph, seeds, weights, **options):
+    result = torch.empty(seeds.batch, graph.n)
+    result[:-1] = right["personalized_pagerank"](graph, seeds, weights, **options)[:-1]
+    return result
+
+
+def unweighted_pagerank(graph, seeds, weights, **options):
+    return right["personalized_pagerank"](graph, seeds, **options)
+
+
+def shifted_nearest(queries, base, k):
+    found = right["nearest"](queries, base, k)
+    return TopK((found.ids + 1) % len(base), found.scores)
+
+
+def second_best_nearest(queries, base, k):
+    found = right["nearest"](queries, base, k + 1)
+    return TopK(found.ids[:, 1:], found.scores[:, 1:])
+
+
+def unsorted_nearest(queries, base, k):
+    found = right["nearest"](queries, base, k)
+    return TopK(found.ids.flip(1), found.scores.flip(1))
+
+
+def rank_from_zero(rankings, k, *, constants):
+    return right["rrf"](rankings, k, constants=[c - 1 for c in constants])
+
+
+def one_ranking(rankings, k, *, constants):
+    return right["rrf"](rankings[:1], k, constants=constants[:1])
+
+
+def loose_blocks(*given, **options):
+    return right["blocks_pagerank"](*given, **{**options, "tol": 1e-3})
+
+
+def unweighted_blocks(blocks, seeds, weights, **options):
+    return right["blocks_pagerank"](blocks, seeds, **options)
+
+
+def neighbours_block(*given, **options):
+    found = right["blocks_pagerank"](*given, **options)
+    return Ragged(found.values.flip(0), found.offsets)
+
+
+def equal_costs(blocks, costs, *given, **options):
+    if options.get("implementation") == "torch":
+        return right["bubble_expansion"](blocks, costs, *given, **options)
+    return right["bubble_expansion"](blocks, costs * 0 + 1, *given, **options)
+
+
+def fewer_trees(*given, **options):
+    limit = 10 if options.get("implementation") == "torch" else 9
+    return right["bubble_expansion"](*given, **{**options, "limit": limit})
+
+
+def one_hop(graph, seeds, radius, **options):
+    return right["ego_balls"](graph, seeds, radius - 1, **options)
+
+
+def one_entry_lost(*given, **options):
+    blocks = right["induced_subgraphs"](*given, **options)
+    last = blocks.csr.indptr.clone()
+    last[-1] -= 1
+    return Blocks(replace(blocks.csr, indptr=last, indices=blocks.csr.indices[:-1]), blocks.offsets, blocks.global_ids)
+
+
+def one_direction(graph, starts, chain, ways, **options):
+    return right["reachable"](graph, starts, chain, Ragged(ways.values * 0 + 1, ways.offsets), **options)
+
+
+def the_first_list(a, b, **options):
+    return a
+
+
+def one_shared_value_lost(a, b, **options):
+    found = right["intersect"](a, b, **options)
+    return Ragged(found.values[:-1], found.offsets.clamp(max=len(found.values) - 1))
+
+
+def every_node_alone(csr):
+    return torch.arange(csr.n)
+
+
+def one_group(keys):
+    return torch.zeros(keys.batch, dtype=torch.int64)
+
+
+def wider_clusters(vectors, eps):
+    return right["radius_clusters"](vectors, 2.0)
+
+
+def without_keywords(vectors, words):
+    return right["join_index"](vectors, Ragged(words.values[:0], torch.zeros_like(words.offsets)))
+
+
+def without_words(asked):
+    n = asked.keywords.batch
+    return Asked(asked.vectors, Ragged(asked.keywords.values[:0], torch.zeros(n + 1, dtype=torch.int64)))
+
+
+def step_by_meaning(asked, edges, lists, k, **options):
+    return right["frontier_topk"](without_words(asked), edges, lists, k, **options)
+
+
+def step_of_others(asked, edges, lists, k, **options):
+    return right["frontier_topk"](asked, edges, Ragged(lists.values.flip(0), lists.offsets), k, **options)
+
+
+def walk_by_meaning(asked, edges, k, **options):
+    return right["top_edges"](without_words(asked), edges, k, **options)
+
+
+def walk_without_the_best(asked, edges, k, **options):
+    found = right["top_edges"](asked, edges, k + 1, **options)
+    return TopK(found.ids[:, 1:], found.scores[:, 1:])
+
+
+def narrow_beam(world, asked, threads=1, sizes=None):
+    kept, paths.BEAM = paths.BEAM, 5
+    try:
+        return right["searched"](world, asked, threads, sizes)
+    finally:
+        paths.BEAM = kept
+
+
+def scores_of_others(world, asked, threads=1, sizes=None):
+    found, scores = right["searched"](world, asked, threads, sizes)
+    return found, scores.roll(1)
+
+
+def one_path_lost(world, asked, threads=1, sizes=None):
+    found, scores = right["searched"](world, asked, threads, sizes)
+    last = torch.ones(found.size, dtype=torch.bool)
+    last[-1:] = False
+    return found.rows(last), scores[last]
+
+
+def other_questions(world, asked, threads=1, sizes=None):
+    return right["searched"](world, asked.flip(0), threads, sizes)
+
+
+WRONG = {
+    "pagerank": [uniform_pagerank, loose_pagerank, last_row_unwritten, unweighted_pagerank],
+    "nearest": [shifted_nearest, second_best_nearest, unsorted_nearest],
+    "rrf": [rank_from_zero, one_ranking],
+    "blocks-pagerank": [loose_blocks, unweighted_blocks, neighbours_block],
+    "bubble": [equal_costs, fewer_trees],
+    "ego": [one_hop, one_entry_lost],
+    "reach": [one_direction],
+    "intersect": [one_direction, the_first_list, one_shared_value_lost],
+    "components": [every_node_alone],
+    "groups": [one_group],
+    "clusters": [wider_clusters],
+    "join": [without_keywords],
+    "frontier": [step_by_meaning, step_of_others],
+    "top-edges": [walk_by_meaning, walk_without_the_best],
+    "paths": [narrow_beam, scores_of_others, one_path_lost, other_questions],
+}
+ELSEWHERE = {one_entry_lost: "induced_subgraphs", one_direction: "reachable"}  # not the function of OPS
+
+
+@pytest.mark.parametrize(
+    ("op", "wrong"),
+    [(op, wrong) for op in WRONG for wrong in WRONG[op]],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_a_wrong_op_is_refused_and_not_timed(op, wrong, run, monkeypatch):
+    module, name = OPS[op]
+    calls = []
+
+    def counted(*given, **options):
+        calls.append(1)
+        return wrong(*given, **options)
+
+    monkeypatch.setattr(module, ELSEWHERE.get(wrong, name), counted)
+    batch = 1 if op in WHOLE else 40
+    arguments = ("--damping", "0.85", "--sizes", 300, "--batch", batch, "--rounds", 3, "--peers", "--json")
+    result = run("bench", op, *arguments)
+    assert result.status == 1 and "1 rows were refused" in result.err
+    (row,) = result.document["rows"]
+    assert row["note"].startswith("refused: ")
+    measured = ("ms", "peer", "peer_ms", "ratio", "bytes", "pct_of_copy_bandwidth")
+    assert [row[key] for key in measured] == [None] * len(measured)
+    assert len(calls) == 1 or op in SEVERAL
+
+
+def not_filled(graph, seeds, weights, *, out, **options):
+    """Writes all rows but the last into the buffer that calls reuse."""
+    right["personalized_pagerank"](graph, seeds, weights, out=out[: seeds.batch].clone(), **options)
+    return out
+
+
+def test_the_reused_buffer_does_not_hide_what_was_not_written(run, monkeypatch):
+    monkeypatch.setattr(pagerank, "personalized_pagerank", not_filled)
+    result = run("bench", "pagerank", *TINY)
+    assert result.status == 1 and all(row["note"].startswith("refused: ") for row in result.document["rows"])
+
+
+def test_the_buffer_is_reused_and_grows():
+    buffer = pagerank.Buffer(7, torch.device("cpu"))
+    first = buffer.rows(4)
+    first.fill_(1.0)
+    again = buffer.rows(3)
+    assert again.shape == (3, 7) and again.isnan().all() and again.data_ptr() == first.data_ptr()
+    assert buffer.rows(9).shape == (9, 7)
+
+
+def test_most_questions_of_intersect_have_an_answer():
+    (case,) = reach.intersect_cases(Config(sizes=(2000,), batches=(64,)))
+    found = case.run(case.inputs(0, 64)).offsets.diff()
+    assert int((found > 0).sum()) > 48 and int(found.max()) > 3
+
+
+# --- arithmetic and references ---------------------------------------------------------------------
+
+
+def test_bytes_by_hand():
+    assert blocks_pagerank.blocks_bytes(10, 30, False) == 120 + 160
+    assert blocks_pagerank.blocks_bytes(10, 30, True) == 240 + 160
+    assert bubble.bubble_bytes(10, 30) == 120 + 10 * (16 + 48)
+    assert ego.ego_bytes(n=10, m=30, read=100) == 400 + 80 + 120 + 160
+
+
+def test_labels_are_compared_as_groups():
+    wanted = np.array([0, 0, 2, -1])
+    assert components.check_labels(torch.tensor([5, 5, 1, -1]), wanted).ok
+    for labels in ([5, 5, 5, -1], [5, 4, 1, -1], [5, 5, 1, 2], [5, 5, -1, -1], [5, 5, 1]):
+        assert not components.check_labels(torch.tensor(labels), wanted).ok
+
+
+def test_the_peers_paths_are_all_paths():
+    """With a beam that keeps everything the op finds what igraph finds."""
+    igraph = pytest.importorskip("igraph")
+    world = paths.world_of(power_law(60, 0), Config(sizes=(), batches=(3,)))
+    graph = igraph.Graph(world.graph.n, edges=paths._pairs(world.graph))
+    topics = search.Ragged(world.topics[:3].flatten(), torch.tensor([0, 2, 4, 6]))
+    closed, least = torch.zeros(3).bool(), torch.zeros(3).long()
+    found = search.search_paths(world.graph, topics, 2, search.Ends(closed, closed), search.Window(least, least + 4))
+    for question in range(3):
+        one, other = world.topics[question].tolist()
+        every = sorted(tuple(path) for path in graph.get_all_simple_paths(one, to=other, maxlen=4))
+        ours = [tuple(v for v in row if v >= 0) for row in found.nodes[found.question == question].tolist()]
+        assert ours == every
+
+
+def test_peers_are_not_timed_where_they_take_minutes(run, monkeypatch):
+    monkeypatch.setattr(paths, "NETWORKX_NODES", 299)
+    monkeypatch.setattr(paths, "IGRAPH_NODES", 299)
+    rows = run("bench", "paths", "--peers", *TINY).document["rows"]
+    assert {row["note"] for row in rows} == {"not timed above 299 nodes"}
+
+
+def test_too_few_vertices_are_refused_before_any_work():
+    with pytest.raises(UsageError, match="too few vertices for the walk; given 20"):
+        run_bench(["top-edges"], Config(sizes=(20,), batches=(1,)))

@@ -1,0 +1,432 @@
+"""Freezes what a user sees, by the command line and the Python API alone: python tests/golden/record_frozen.py [PART]
+
+frozen/PART.json, one for each of PARTS below: digests of indexes, answers of every method without a model and under
+scripted ones with every request these got, rows of `answer`, words of `explain`, options, keys of JSON documents, names
+of steps, errors, settings. Modules may move and be written anew: none of this changes. Make a part again only where a
+change is meant to alter it, and say why. frozen/given.json is written by hand: sources, questions, models, commands.
+
+All embeddings are hashes, so that no CPU changes a digest (the same with AVX-512, AVX2 and plain kernels). Another
+pyarrow does: its version stands in every Parquet file, and so in `versions`. Numbers are compared to five digits.
+Not here, since other golden files pin it: what the packaged model replies, the keys of its recorded replies (in
+`*_replies.jsonl`; a request with another key fails, here too), and rankings of all sample questions, also by MiniLM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import hashlib
+import io
+import itertools
+import json
+import math
+import os
+import random
+import re
+import runpy
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow
+
+import gpu_rag
+from gpu_rag.errors import GpuRagError, RequestFailed
+from gpu_rag.types import Question, Reply  # what an LLM object is given and gives: types.py and errors.py stay
+
+HERE = Path(__file__).resolve().parent
+FROZEN = HERE / "frozen"
+GIVEN = json.loads((FROZEN / "given.json").read_text("utf-8"))
+METHODS_OF = {name: methods for name, (_, methods) in GIVEN["indexes"].items()}
+METHODS = METHODS_OF["sample"]  # all
+MODELS = GIVEN["models"]  # name: whether it is capable, its context (a small one has the packer cut), settings
+OTHER = MODELS["capable_other"][2]["method"]  # not the defaults: other branches of the methods
+SETTINGS = {"models": {"embedder": "hash", "llm": "none", "device": "cpu"}}
+FLAGS = ("--set", "models.embedder=hash", "--set", "models.device=cpu", "--set")
+WORDS = {"NO_LLM": (*FLAGS, "models.llm=none"), "REPLAY": (*FLAGS, "models.llm=replay:replies.jsonl")}
+VERSIONS = {"pyarrow": pyarrow.__version__}  # digests depend on it: under another the test leaves them out
+
+
+def short_hash(value: Any) -> str:
+    """10 digits of the hash of a value."""
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=asdict)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:10]
+
+
+def short(value: Any) -> Any:
+    """A value without what differs from run to run (times), long texts by their beginnings and hashes. Objects of a
+    list have one line each: [texts, number...]."""
+    if isinstance(value, str):
+        value = re.sub(r"\bgpu_rag(\.\w+)+", "gpu_rag...", value)  # prompts are named by their modules in errors
+        return value if len(value) <= 64 and "\n" not in value else f"{value[:30]!r}... {short_hash(value)}"
+    if isinstance(value, Mapping):
+        return {k: short(v) for k, v in value.items() if k != "s" and not k.endswith(("_s", "_idle_share"))}
+    if not isinstance(value, (list, tuple)):
+        return value
+    if not (value and all(isinstance(item, Mapping) for item in value)):
+        return [short(item) for item in value] if len(str(value)) <= 300 else f"{len(value)}: {short_hash(value)}"
+    lines = []
+    for item in map(short, value):
+        told = ("~" if isinstance(v, float) else v if isinstance(v, str) else json.dumps(v) for v in item.values())
+        line = "; ".join(f"{k}={v}" for k, v in zip(item, told))
+        numbers = [float(f"{v:.7g}") for v in item.values() if isinstance(v, float)]
+        lines.append([line if len(line) <= 110 else f"{line[:90]}... {short_hash(line)}", *numbers])
+    return lines
+
+
+class Scripted:
+    """A language model whose replies are drawn by a hash of the request: valid under the constraint, but now and then
+    unreadable (also twice), and once in a while a request fails. requests: what it was asked, a line each."""
+
+    def __init__(self, capable: bool = True, context_tokens: int = 8192):
+        self.name, self.content_hash = "scripted", short_hash(f"scripted {capable}")
+        self.capable, self.context_tokens = capable, context_tokens
+        self.requests: list[str] = []
+
+    def count_tokens(self, text: str) -> int:
+        return len(text) // 4 + 1
+
+    def complete(self, requests: Sequence[Any], on_reply: Any = None) -> list[Any]:
+        replies = [self._reply(request) for request in requests]
+        for i, reply in enumerate(replies if on_reply is not None else ()):
+            on_reply(i, reply)
+        return replies
+
+    def close(self) -> None:
+        pass
+
+    def _reply(self, request: Any) -> Any:
+        form, prompt = request.constraint, request.prompt
+        kind = "text" if form is None else f"{type(form).__name__} {short_hash(vars(form))}"
+        numbers = f"tokens {request.max_tokens} at {request.temperature:g} seed {request.seed} try {request.attempt}"
+        self.requests.append(f"system {short_hash(request.system)} prompt {short_hash(prompt)} {kind} {numbers}")
+        drawn = random.Random(short_hash([request.system, prompt, request.attempt, self.capable]))
+        names = re.findall(r"[A-Z]\w+(?: (?:of |the )?[A-Z]\w+)*", prompt) or ["nothing"]
+        n_prompt = self.count_tokens(request.system) + self.count_tokens(prompt)
+        luck = drawn.random()
+        if luck < 0.01:
+            return RequestFailed("the script fails this request", given=short_hash(prompt))
+        if kind.startswith("Rank"):
+            scores = tuple(-drawn.random() for _ in form.options)
+            return Reply(form.options[scores.index(max(scores))], "rank", n_prompt, 0, 0, scores)
+        if luck < 0.08 and form is not None:
+            return Reply('{"cut', "length", n_prompt, 0, 5)
+        text = drawn.choice(getattr(form, "options", names))
+        if kind.startswith("JsonSchema"):
+            text = json.dumps(instance(json.loads(form.schema), drawn, names))
+        return Reply(text, "stop", n_prompt, 0, self.count_tokens(text))
+
+
+def instance(schema: Mapping[str, Any], drawn: random.Random, names: Sequence[str]) -> Any:
+    """Something valid under a JSON schema; its texts are names, or questions about names."""
+    if "enum" in schema:
+        return drawn.choice(schema["enum"])
+    if schema["type"] == "object":
+        made = {name: instance(inner, drawn, names) for name, inner in schema["properties"].items()}
+        return {k: [f"Who knows {t}?" for t in v] if k == "questions" else v for k, v in made.items()}
+    if schema["type"] == "array":
+        least = schema.get("minItems", 0)
+        n = drawn.randint(least, max(least, min(schema.get("maxItems", 3), 3)))
+        items = [instance(schema["items"], drawn, names) for _ in range(n)]
+        return [item for i, item in enumerate(items) if item not in items[:i] or not schema.get("uniqueItems")]
+    if schema["type"] == "string":
+        return drawn.choice(names)[: schema.get("maxLength", 99)].ljust(schema.get("minLength", 0), "x")
+    least = schema.get("minimum", 0)
+    integer = drawn.randint(least, min(schema.get("maximum", least + 4), least + 4))
+    return {"integer": integer, "number": round(drawn.random(), 2), "boolean": integer % 2 == 0}[schema["type"]]
+
+
+def read_rows(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+class Work:
+    """A folder with the sources, and what is made of them when it is first asked for. All paths are relative to it."""
+
+    def __init__(self, folder: Path):
+        self.folder, sample = folder, Path(gpu_rag.__file__).parent / "sample"
+        corpus, questions = (read_rows(sample / f"{name}.jsonl") for name in ("corpus", "questions"))
+        answered = json.loads((HERE / "answers.json").read_text("utf-8"))["dense"]
+        asked = [row for row in questions if row["id"] in GIVEN["sample questions"]]
+        replayed = [row for row in questions if row["id"] in answered]
+        body = {"messages": [{"role": "user", "content": replayed[0]["question"]}]}
+        batch = [{"custom_id": "b1", "method": "POST", "url": "/v1/chat/completions", "body": body}]
+        replies = [row for path in sorted(HERE.glob("*replies.jsonl")) for row in read_rows(path)]
+        made = {"corpus": corpus, "few": corpus[:8], "asked": asked, "replayed": replayed, "batch": batch}
+        (folder / "base").mkdir()
+        for name, rows_of in {**made, "replies": replies, **GIVEN["files"]}.items():
+            lines = [row if isinstance(row, str) else json.dumps(row) for row in rows_of]
+            (folder / (name if "." in name else f"{name}.jsonl")).write_text("\n".join([*lines, ""]), "utf-8")
+        self.questions = {"sample": [Question(row["id"], row["question"]) for row in asked]}
+        for name, texts in GIVEN["questions"].items():
+            self.questions[name] = [Question(f"{name}{i}", text) for i, text in enumerate(texts, 1)]
+
+    @functools.cached_property
+    def built(self) -> dict[str, Any]:
+        """What `index --json` said of each index."""
+        return {name: document(f"index {words} --out {name} NO_LLM") for name, (words, _) in GIVEN["indexes"].items()}
+
+    @functools.cached_property
+    def written(self) -> list[str]:
+        """What a scripted model was asked while an index of a few documents was built with its help."""
+        llm = Scripted()
+        gpu_rag.build("few.jsonl", "written", methods=["all"], settings=GIVEN["written"], llm=llm)
+        return llm.requests
+
+    @functools.cache  # noqa: B019  (one Work a process)
+    def index(self, name: str) -> Any:
+        assert self.built
+        return gpu_rag.Index.open(name)
+
+    def answer(self, name: str, method: str, model: str, questions: Any, driver: str = "rounds") -> Any:
+        """({question id: answer}, requests) under a scripted model."""
+        capable, context_tokens, given = MODELS[model]
+        llm = Scripted(capable, context_tokens)
+        settings = {**given, "models": {**SETTINGS["models"], **given.get("models", {})}}
+        settings["runtime"] = {**given.get("runtime", {}), "driver": driver}
+        answers = self.index(name).answer(questions, method=method, settings=settings, llm=llm)
+        return {a.question_id: short(asdict(a)) for a in answers}, llm.requests
+
+
+def run(line: str) -> tuple[int, str, str]:
+    """(exit status, stdout, stderr) of `python -m gpu_rag LINE` in this process; NO_LLM, REPLAY: see WORDS."""
+    words = [word for part in line.split() for word in WORDS.get(part, (part,))]
+    out, err, hook, on_signal = io.StringIO(), io.StringIO(), sys.excepthook, signal.getsignal(signal.SIGINT)
+    arguments = mock.patch.object(sys, "argv", ["gpu-rag", *words])
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), mock.patch.dict(os.environ), arguments:
+        try:
+            runpy.run_module("gpu_rag", run_name="__main__")
+            status: Any = 0
+        except SystemExit as end:
+            status = end.code
+        finally:
+            sys.excepthook = hook
+            signal.signal(signal.SIGINT, on_signal)
+    return status, out.getvalue(), err.getvalue()
+
+
+def document(line: str) -> Any:
+    """What a command prints with --json."""
+    status, out, err = run(f"{line} --json")
+    assert status in (0, 1, 3) and out, f"{line}: {err}"
+    return json.loads(out.splitlines()[-1])
+
+
+def keys(value: Any, at: str = "") -> dict[str, str]:
+    """{where an object stands: its keys}, recursively; the objects of a list are one, with the keys of all."""
+    found = {at or "document": " ".join(sorted(value))} if isinstance(value, Mapping) else {}
+    inner = value.items() if isinstance(value, Mapping) else ()
+    for name, item in [("[]", item) for item in value] if isinstance(value, list) else inner:
+        for place, names in keys(item, f"{at}.{name}".lstrip(".")).items():
+            found[place] = " ".join(sorted({*found.get(place, "").split(), *names.split()}))
+    return found
+
+
+def reply_keys(path: str) -> str:
+    """How many replies a cache keeps, and the hash of their keys and contents."""
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        rows = sorted(db.execute("SELECT key, reply FROM replies").fetchall())
+    return f"{len(rows)}: {short_hash(rows)}"
+
+
+def digests(work: Work) -> Any:
+    """The digest of each index, and of each stage what tells which one changed."""
+    assert work.written
+    found = {}
+    for name in (*work.built, "written"):
+        stages = json.loads((work.folder / name / "manifest.json").read_text("utf-8"))["stages"].items()
+        lines = {n: f"{s['fingerprint'][:10]} files {short_hash(s['files'])} {s['counts']}" for n, s in stages}
+        found[name] = {"digest": document(f"verify {name} --digest")["digest"], "stages": lines}
+    return found
+
+
+def written(work: Work) -> Any:
+    """What a model that helps to make an index is asked, in order, and the keys of its replies."""
+    return {"requests": work.written, "reply keys": reply_keys("written/replies.sqlite")}
+
+
+def retrieved(work: Work) -> Any:
+    """Answers without a model: index, parameters -> method -> question."""
+    found: dict[str, Any] = {}
+    for (name, methods), other in itertools.product(METHODS_OF.items(), (False, True)):
+        mine = found[f"{name}, other parameters" if other else name] = {}
+        settings = {**SETTINGS, "method": OTHER if other else {}}
+        given: dict[str, Any] = {"retrieval_only": True, "limit": 4, "settings": settings}
+        for method in methods:
+            answers = work.index(name).answer(work.questions[name], method=method, **given)
+            mine[method] = {a.question_id: short(asdict(a)) for a in answers}
+    return found
+
+
+def scripted(work: Work, model: str) -> Any:
+    """Answers under a scripted model, each question run alone, with its requests in the order of their slots."""
+    found: dict[str, Any] = {}
+    for name, methods in METHODS_OF.items():
+        for method, question in itertools.product(methods, work.questions[name]):
+            answers, requests = work.answer(name, method, model, [question])
+            row = {**answers[question.id], "requests": requests}
+            found.setdefault(name, {}).setdefault(method, {})[question.id] = row
+    return found
+
+
+def evaluated(work: Work) -> Any:
+    """What `evaluate` says under a model that also judges, and the keys of the reply cache."""
+    given: dict[str, Any] = {"methods": METHODS, "settings": SETTINGS, "judge": True, "llm": Scripted()}
+    found = gpu_rag.evaluate(work.index("sample"), "asked.jsonl", replies=Path("evaluated.sqlite"), **given)
+    return {"document": short(found.document), "reply keys": reply_keys("evaluated.sqlite")}
+
+
+def rows(work: Work) -> Any:
+    """Rows of `answer` by replay of what the packaged model once said (a request not on record fails its question),
+    in both drivers and styles; `explain` of one; numbers of batches by step and of costs by note (rounds alone)."""
+    found: dict[str, Any] = {}
+    assert work.built
+    for method in METHODS:
+        line = f"answer sample replayed.jsonl --method {method} REPLAY --driver"
+        other = document(f"{line} streaming --out {method}-streaming.jsonl")
+        said = document(f"{line} rounds --out {method}.jsonl")
+        mine = {
+            "config": short(read_rows(work.folder / f"{method}.jsonl.config.json")[0]),
+            "graph ops": said["graph_ops"],
+        }
+        mine["rows"] = {row["id"]: short(row) for row in read_rows(work.folder / f"{method}.jsonl")}
+        streamed = {row["id"]: short(row) for row in read_rows(work.folder / f"{method}-streaming.jsonl")}
+        mine["differences of streaming"] = differences(streamed, mine["rows"])
+        mine["steps"] = {name: [b["calls"], b["batches"], b["largest"]] for name, b in said["batches"].items()}
+        mine["steps of streaming"] = sorted(other["batches"])
+        mine["notes"] = {name: [cost["n_notes"], cost["n_calls"]] for name, cost in said["stages"].items()}
+        explained = re.sub(r"(?m)[\d.]+ m?s$", "~ s", run(f"explain {method}.jsonl q01")[1])
+        mine["explain"] = re.sub(r"(LLM|embedding|graph) [\d.]+", r"\1 ~", explained).splitlines()
+        found[method] = mine
+    document("answer sample batch.jsonl --method dense --out batch-out.jsonl REPLAY")
+    found["OpenAI batch"] = short(read_rows(work.folder / "batch-out.jsonl")[0])
+    return found
+
+
+def options(work: Work) -> Any:
+    """Of every option of every command: what it does, how often, its default and choices, whether it is needed."""
+    caught: list[argparse.ArgumentParser] = []  # the parser of the program, where it is about to parse
+    with mock.patch.object(argparse.ArgumentParser, "parse_args", lambda self, *_: caught.append(self) or sys.exit()):
+        run("doctor")
+    (commands,) = (action.choices for action in caught[0]._actions if isinstance(action.choices, dict))
+    found: dict[str, Any] = {}
+    for name, option in ((name, option) for name, command in commands.items() for option in command._actions):
+        kind = f"{type(option).__name__}, nargs {option.nargs}, required {option.required}, choices {option.choices}"
+        called = "/".join(option.option_strings) or str(option.metavar)
+        found.setdefault(name, {})[called] = f"{kind}, default {option.default!r} as {option.dest}"
+    return found
+
+
+def documents(work: Work) -> Any:
+    """All keys of the JSON document of every command that needs no large model."""
+    assert work.written
+    found = {f"index, {name}": said for name, said in work.built.items()}
+    found |= {name: document(line) for name, line in GIVEN["commands"].items()}
+    return {name: keys(said) for name, said in found.items()}
+
+
+def served(work: Work) -> Any:
+    """The samples of /metrics after one question, without their numbers, and the keys of what the server answers."""
+    assert work.built
+    command = [sys.executable, "-m", "gpu_rag", "serve", "sample", "--port", "0", "--json", *WORDS["NO_LLM"]]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        said = json.loads(process.stdout.readline())
+        body = json.dumps({"question": "Who taught Johann Sebastian Bach?", "method": "ppr"}).encode()
+        asked = urllib.request.Request(f"{said['url']}/v1/retrieve", body, {"content-type": "application/json"})
+        found = {"serve": said, "/v1/retrieve": json.load(urllib.request.urlopen(asked))}
+        for path in ("/v1/methods", "/v1/models", "/v1/index", "/health"):
+            found[path] = json.load(urllib.request.urlopen(said["url"] + path))
+        text = urllib.request.urlopen(f"{said['url']}/metrics").read().decode()
+    finally:
+        process.terminate()
+        process.wait(60)
+    samples = {re.sub(r',?le="[^"]*"', "", line.rpartition(" ")[0]) for line in text.splitlines() if line[0] != "#"}
+    return {"metrics": sorted(samples), **{name: keys(value) for name, value in found.items()}}
+
+
+def errors(work: Work) -> Any:
+    """What is said where a method lacks a model, or an index what the method needs; an unknown method too."""
+    assert work.built
+    lines = [f"ask {name} Who? --method {m} NO_LLM" for m in (*METHODS, "hoprog") for name in ("sample", "skb")]
+    return {line: "{0} {2}".format(*run(line)).strip() for line in lines}
+
+
+def settings(work: Work) -> Any:
+    """Every setting with its type, default and range, as the errors for wrong values say them."""
+
+    def said(section: str, values: Any) -> GpuRagError | None:
+        name = section.removeprefix("method.")
+        given: dict[str, Any] = {section: values} if name == section else {"method": {name: values}}
+        try:
+            work.index("sample").engine({**SETTINGS, **given})  # checks, and loads nothing
+        except GpuRagError as error:
+            return error
+        return None
+
+    found: dict[str, Any] = {}
+    sections = str(getattr(said("nowhere", {}), "expected", "")).removesuffix(" | method").split(" | ")
+    for section in [*sections, *(f"method.{method}" for method in METHODS)]:
+        names = str(getattr(said(section, {"nothing": 1}), "expected", ""))
+        for name in names.split(" | ") if names != "no setting" else ():
+            told = found[f"{section}.{name}"] = {}
+            for what, value in {"type": {}, "least": -(10**18), "most": 10**18, "word": "@"}.items():
+                error = said(section, {name: value})
+                if error is not None and (what == "type" or "wrong type" not in error.what):
+                    told[what] = f"{error.expected}; {error.do}"
+    return found
+
+
+PARTS: dict[str, Callable[[Work], Any]] = {
+    "versions": lambda _: VERSIONS, "digests": digests, "written": written, "retrieved": retrieved,
+    **{f"scripted_{model}": functools.partial(scripted, model=model) for model in MODELS},
+    "evaluated": evaluated, "rows": rows, "options": options, "documents": documents, "served": served,
+    "errors": errors, "settings": settings,
+}  # fmt: skip
+
+
+def frozen(part: str) -> Any:
+    return json.loads((FROZEN / f"{part}.json").read_text("utf-8"))
+
+
+def differences(found: Any, expected: Any, at: str = "") -> list[str]:
+    """Where two values differ, a line each. Numbers may differ in the sixth digit: another CPU rounds otherwise."""
+    kinds = type(found), type(expected)
+    if kinds == (dict, dict):
+        lines = [f"{at} > {k}: is gone" for k in expected if k not in found]
+        lines += [f"{at} > {k}: is new" for k in found if k not in expected]
+        both = [k for k in expected if k in found]
+        return lines + [line for k in both for line in differences(found[k], expected[k], f"{at} > {k}")]
+    if kinds == (list, list) and len(found) == len(expected):
+        return [line for i, pair in enumerate(zip(found, expected)) for line in differences(*pair, f"{at}[{i}]")]
+    if kinds == (list, list):
+        gone, new = [v for v in expected if v not in found], [v for v in found if v not in expected]
+        return [f"{at}: {len(found)} items, not {len(expected)}; gone: {gone[:3]}, new: {new[:3]}"]
+    if kinds == (float, float) and math.isclose(found, expected, rel_tol=1e-5, abs_tol=1e-6):
+        return []
+    return (
+        []
+        if (found, kinds[0]) == (expected, kinds[1])
+        else [f"{at}: {str(found)[:200]!r}, not {str(expected)[:200]!r}"]
+    )
+
+
+def main(parts: Sequence[str]) -> None:
+    with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
+        work = Work(Path(name))
+        for part in parts or PARTS:
+            found = json.dumps(PARTS[part](work), indent=0, ensure_ascii=False)
+            (FROZEN / f"{part}.json").write_text(found + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,127 @@
+"""BubbleRAG's ranking by hand: the formula, the dial alpha, the penalty, order without ranking; passages and rules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from gpu_rag.graph.bubble import ALONE, INSIDE, MEETING
+from gpu_rag.methods.bubblerag.batched import Tree, TreePassage
+from gpu_rag.methods.bubblerag.evidence import appended, fused
+from gpu_rag.methods.bubblerag.groups import Group, weighted
+from gpu_rag.methods.bubblerag.keywords import BOUND, CONCEPT, NAME, OPEN, Keyword, by_rules
+from gpu_rag.methods.bubblerag.trees import best_trees, missing, score
+from gpu_rag.program.search import Ranking
+
+GROUPS = [Group("bridge", (0,), 0.5), Group("designer", (1,), 0.3), Group("born", (2,), 0.2)]
+Score = Callable[..., float]
+
+
+def tree(cost: float, groups: int, kind: int = MEETING, node: int = 0) -> Tree:
+    return Tree((node,), groups, cost, 0, kind)
+
+
+def check_formula(of: Score) -> None:
+    """Worked out by hand: e = 2.718281828."""
+    plain = {"alpha": 1.0, "intra_penalty": 0.9}
+    assert of(tree(0.5, 0b111), GROUPS, **plain) == pytest.approx(1 / (0.5 + 1e-6), rel=1e-12)
+    assert of(tree(0.5, 0b001), GROUPS, **plain) == pytest.approx(1 / (0.5 * 2.718281828459045**0.5 + 1e-6), rel=1e-12)
+    assert of(tree(0.5, 0b110, INSIDE), GROUPS, **plain) == pytest.approx(0.9 / (0.5 * math.exp(0.5) + 1e-6), rel=1e-12)
+    assert of(tree(0.5, 0, ALONE), GROUPS, alpha=2.0, intra_penalty=0.9) == pytest.approx(
+        1 / (0.5 * math.exp(2) + 1e-6), rel=1e-12
+    )
+    assert of(tree(0.0, 0b111), GROUPS, **plain) == pytest.approx(1e6)
+
+
+def test_the_score_is_the_formula() -> None:
+    check_formula(score)
+    assert missing(tree(1, 0b101), GROUPS) == pytest.approx(0.3)
+
+
+def test_scores_that_leave_something_out_are_caught() -> None:
+    def without_missing(t: Tree, groups: Sequence[Group], *, alpha: float, intra_penalty: float) -> float:
+        return (intra_penalty if t.is_inside else 1) / (t.cost + 1e-6)
+
+    def counting(t: Tree, groups: Sequence[Group], *, alpha: float, intra_penalty: float) -> float:
+        share = 1 - t.groups.bit_count() / len(groups)
+        return (intra_penalty if t.is_inside else 1) / (t.cost * math.exp(alpha * share) + 1e-6)
+
+    def without_penalty(t: Tree, groups: Sequence[Group], *, alpha: float, intra_penalty: float) -> float:
+        return score(t, groups, alpha=alpha, intra_penalty=1.0)
+
+    for wrong in (without_missing, counting, without_penalty):
+        with pytest.raises(AssertionError):
+            check_formula(wrong)
+
+
+def test_alpha_turns_or_into_and() -> None:
+    """One group, near the question, against all groups, further away."""
+    near, all_ = tree(0.2, 0b001, node=1), tree(0.4, 0b111, node=2)
+    for alpha, first in ((0.0, 1), (1.0, 1), (1.5, 2), (5.0, 2)):
+        best = best_trees([near, all_], GROUPS, 1, alpha=alpha, intra_penalty=0.9)
+        assert best[0][0].nodes == (first,), alpha
+    turn = math.log(2) / 0.5  # where 0.2 exp(0.5 alpha) = 0.4
+    for alpha, first in ((turn - 0.01, 1), (turn + 0.01, 2)):
+        assert best_trees([near, all_], GROUPS, 1, alpha=alpha, intra_penalty=0.9)[0][0].nodes == (first,)
+
+
+def test_equal_scores_keep_the_order_and_without_ranking_the_first_connected_ones_come() -> None:
+    trees = [tree(0.5, 1, ALONE, 0), tree(0.5, 1, MEETING, 1), tree(0.1, 7, MEETING, 2)]
+    options: dict[str, Any] = {"alpha": 1.0, "intra_penalty": 0.9}
+    assert [t.nodes[0] for t, _ in best_trees(trees, GROUPS, 3, **options)] == [2, 0, 1]
+    assert [t.nodes[0] for t, _ in best_trees(trees, GROUPS, 2, rank=False, **options)] == [1, 2]
+    assert [t.nodes[0] for t, _ in best_trees(trees[:1], GROUPS, 2, rank=False, **options)] == [0]
+    assert best_trees([], GROUPS, 3, **options) == []
+
+
+def test_weights_sum_to_one_and_the_sixteen_heaviest_stay() -> None:
+    groups = weighted([Group(str(i), (i,), float(i)) for i in range(20)])
+    assert [g.anchors[0] for g in groups] == list(range(19, 3, -1))
+    assert math.fsum(g.weight for g in groups) == pytest.approx(1)
+    assert groups[0].weight == pytest.approx(19 / sum(range(4, 20)))
+    assert [g.weight for g in weighted([Group("a", (1,), 0.0), Group("b", (2,), 0.0)])] == [0.5, 0.5]
+    assert weighted([]) == []
+
+
+def test_passages_are_fused_by_reciprocal_ranks_or_appended() -> None:
+    found = [TreePassage(7, 0, 3, 1.0, 0.4), TreePassage(5, 1, 1, 0.5, 0.9)]
+    before = Ranking((5, 9), (0.9, 0.8))
+    # constant 3: 7 has 1/4; 5 has 1/5 + 1/4; 9 has 1/5
+    assert fused(found, before, 3.0, 9) == [(5, 0.45), (7, 0.25), (9, 0.2)]
+    assert fused(found, before, 3.0, 2) == [(5, 0.45), (7, 0.25)]
+    assert fused([], before, 3.0, 9) == [(5, 0.25), (9, 0.2)]
+    assert appended(found, before, 9) == [(7, 0.4), (5, 0.9), (9, 0.8)]
+    assert appended(found, before, 2) == [(7, 0.4), (5, 0.9)]
+
+
+# --- keywords by rules -----------------------------------------------------------------------------
+
+
+def test_names_are_extended_to_entities_and_sub_questions_are_bound_or_open() -> None:
+    text = "Where was the director of Jump for Glory born?"
+    assert by_rules(text, ["Jump for Glory", "director"], specialise=True) == [
+        Keyword("Jump for Glory", NAME),
+        Keyword("Who is the director of Jump for Glory?", BOUND),
+        Keyword("Where was born?", OPEN),
+    ]
+    assert by_rules(text, [], specialise=True)[:2] == [Keyword("glory", NAME), Keyword("jump", NAME)]
+    assert by_rules(text, ["Jump for Glory"], specialise=False) == [
+        Keyword("Jump for Glory", NAME),
+        Keyword("director"),
+        Keyword("born"),
+    ]
+
+
+def test_what_has_no_keyword_is_looked_for_as_a_whole() -> None:
+    assert by_rules("?!", [], specialise=True) == [Keyword("?!", BOUND)]
+    assert by_rules("what is it", [], specialise=False) == [Keyword("what is it", BOUND)]
+    assert all(k.kind == CONCEPT for k in by_rules("which river is long", [], specialise=False))
+    many = ", ".join(
+        f"Port {name}" for name in ("Abel", "Bono", "Cato", "Dano", "Elmo", "Fado", "Gato", "Hugo", "Igor")
+    )
+    assert (
+        len(by_rules(f"Where are {many}, and Port Juno, Port Kilo, Port Lima, Port Mono?", [], specialise=True)) <= 12
+    )

@@ -1,0 +1,302 @@
+"""HopRAG on six articles: similarities worked out from the texts, the walk told, and a language model that decides."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpu_rag
+from gpu_rag.api import load_questions
+from gpu_rag.errors import MissingLayer
+from gpu_rag.methods.hoprag.graph import HopGraph, load_hop_graph
+from gpu_rag.methods.hoprag.program import question_words
+from gpu_rag.models.embed.hashing import HashEmbedder
+from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.report.evaluation import is_graph_method
+from gpu_rag.sample import corpus_path, questions_path
+from gpu_rag.text.keywords import keywords
+from gpu_rag.text.names import names
+from gpu_rag.text.normalise import normalise_name
+from gpu_rag.types import Answer, Choice, Question, Rank, Request
+
+QUESTION = "Who taught the designer of the Halden Bridge?"
+OTHERS = ["When was the University of Loss founded?", "Which town lies on the river Ves?", "?", QUESTION]
+Settings = dict[str, Any]
+Build = Callable[..., gpu_rag.Index]
+
+
+@pytest.fixture
+def make(tiny_corpus: Path, tmp_path: Path, facts: dict[str, list[Any]]) -> Build:
+    """make(settings): an index whose passages name what their facts name."""
+
+    def built(settings: Settings) -> gpu_rag.Index:
+        openie = tmp_path / "named.jsonl"
+        rows = [
+            {"id": id, "entities": list(dict.fromkeys(end for s, _, o in found for end in (s, o))), "triples": found}
+            for id, found in facts.items()
+        ]
+        openie.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        gpu_rag.build(tiny_corpus, tmp_path / "hops", methods=["hoprag"], openie=openie, settings=settings)
+        return gpu_rag.Index.open(tmp_path / "hops")
+
+    return built
+
+
+@pytest.fixture
+def hops(make: Build, fast: Settings) -> gpu_rag.Index:
+    return make(fast)
+
+
+def with_params(settings: Settings, **params: Any) -> Settings:
+    return {**settings, "method": {"hoprag": params}}
+
+
+def retrieve(index: gpu_rag.Index, settings: Settings, text: str = QUESTION, limit: int = 20) -> Answer:
+    (answer,) = index.answer(text, method="hoprag", settings=settings, retrieval_only=True, limit=limit)
+    assert answer.error is None, answer.error
+    return answer
+
+
+def ranking(answer: Answer) -> list[str]:
+    return [evidence.passage_id for evidence in answer.evidence]
+
+
+# --- the similarities, from the texts ----------------------------------------------------------------
+
+
+def jaccard(left: set[str] | frozenset[str], right: set[str] | frozenset[str]) -> float:
+    return len(left & right) / max(len(left | right), 1)
+
+
+def cosines(text: str, others: list[str]) -> np.ndarray:
+    vectors = HashEmbedder().embed([text, *others])
+    return vectors[1:].astype(np.float16).astype(np.float64) @ vectors[0].astype(np.float64)
+
+
+def topics(index: gpu_rag.Index) -> list[set[str]]:
+    """Keywords of the title and the subjects of the triples, a set a passage."""
+    found = [set(keywords(row["title"])) for row in index.passages.to_pylist()]
+    for row, relation in enumerate(index.relations.to_pylist()):
+        for passage in relation["passages"]:
+            found[passage].add(normalise_name(index.relation_text(row)[0]))
+    return found
+
+
+def vertex_sims(index: gpu_rag.Index, text: str, words: str) -> np.ndarray:
+    texts = [f"{row['title']}\n{row['text']}" for row in index.passages.to_pylist()]
+    sets = topics(index) if words == "names" else [keywords(t) for t in texts]
+    asked = question_words(text, words)
+    return (np.array([jaccard(asked, one) for one in sets]) + cosines(text, texts)) / 2
+
+
+def edge_sims(index: gpu_rag.Index, graph: HopGraph, text: str, words: str) -> np.ndarray:
+    of_edge = [graph.question_texts[q] for q in graph.question.tolist()]
+    known = list(graph.keyword_ids)
+    offsets, values = graph.edge_keywords.offsets.tolist(), graph.edge_keywords.values.tolist()
+    sets = [{known[v] for v in values[a:b]} for a, b in zip(offsets, offsets[1:])]
+    asked = question_words(text, words)
+    return (np.array([jaccard(asked, one) for one in sets]) + cosines(text, of_edge)) / 2
+
+
+def walked(index: gpu_rag.Index, text: str, top_k: int, n_hop: int, entry: str, words: str) -> list[tuple[str, float]]:
+    """The whole method in a few plain lines: (passage, H) best first."""
+    graph = load_hop_graph(index)
+    near, edge = vertex_sims(index, text, words), edge_sims(index, graph, text, words)
+    target, indptr = graph.target.tolist(), graph.indptr.tolist()
+    if entry == "vertices":
+        queue = sorted(range(len(near)), key=lambda v: (-near[v], v))[:top_k]
+    else:
+        by_rank = [target[e] for e in sorted(range(len(edge)), key=lambda e: (-edge[e], e))]
+        queue = list(dict.fromkeys(by_rank))[:top_k]
+    count = dict.fromkeys(queue, 1)
+    for _ in range(n_hop):
+        following = []
+        for v in queue:
+            out = range(indptr[v], indptr[v + 1])
+            if out:
+                t = target[max(out, key=lambda e: (edge[e], -e))]
+                if t not in count:
+                    following.append(t)
+                count[t] = count.get(t, 0) + 1
+        queue = following
+    total = sum(count.values())
+    h = {index.passage_ids[v]: (near[v] + n / total) / 2 for v, n in count.items()}
+    return sorted(h.items(), key=lambda item: (-item[1], item[0]))[:top_k]
+
+
+@pytest.mark.parametrize("words", ["names", "all"])
+@pytest.mark.parametrize("entry", ["vertices", "edges"])
+@pytest.mark.parametrize(("top_k", "n_hop"), [(1, 2), (2, 0), (2, 4), (20, 4)])
+def test_the_ranking_is_the_formula(
+    hops: gpu_rag.Index, fast: Settings, entry: str, words: str, top_k: int, n_hop: int
+) -> None:
+    params = with_params(fast, top_k=top_k, n_hop=n_hop, entry=entry, keywords=words)
+    for text in (QUESTION, OTHERS[0]):
+        answer = retrieve(hops, params, text)
+        expected = walked(hops, text, top_k, n_hop, entry, words)
+        assert ranking(answer) == [name for name, _ in expected]
+        assert [e.score for e in answer.evidence] == pytest.approx([h for _, h in expected], abs=1e-6)
+
+
+def test_parameters_matter_here(hops: gpu_rag.Index) -> None:
+    """Else the test above would pass whatever they did."""
+    runs = [walked(hops, QUESTION, k, n, entry, words)
+            for k, n, entry, words in ((2, 4, "vertices", "names"), (2, 0, "vertices", "names"),
+                                       (2, 4, "edges", "names"), (2, 4, "vertices", "all"))]  # fmt: skip
+    assert len({tuple(run) for run in runs}) == len(runs)
+
+
+def test_names_of_a_question() -> None:
+    assert question_words(QUESTION, "names") == {"halden bridge"}
+    assert question_words(QUESTION, "all") == {"halden bridge", "taught", "designer"}
+    assert question_words("which town has a lighthouse?", "names") == keywords("which town has a lighthouse?") != set()
+    assert question_words("?", "names") == frozenset()
+    assert names('Who wrote "The Ves" in 1904?') <= keywords('Who wrote "The Ves" in 1904?')
+
+
+# --- the trace ---------------------------------------------------------------------------------------
+
+
+def test_the_trace_tells_the_walk(hops: gpu_rag.Index, fast: Settings) -> None:
+    answer = retrieve(hops, with_params(fast, top_k=2, n_hop=3))
+    assert answer.paths == () and answer.usage.llm_calls == 0
+    entry, *rounds, prune = answer.trace
+    assert (entry.verb, prune.verb) == ("hop_entry/vertices", "hop_prune")
+    titles = set(hops.passages["title"].to_pylist())
+    questions = set(load_hop_graph(hops).question_texts)
+    assert [r.verb for r in rounds] == [f"hop_{i}" for i in range(1, len(rounds) + 1)] and rounds
+    queue = list(entry.chosen)
+    met = set(queue)
+    for step in rounds:
+        assert step.n_candidates == len(step.chosen) == len(queue)
+        following = []
+        for told, start in zip(step.chosen, queue):
+            parts = told.split(" -> ")
+            assert parts[0] == start and (parts[1:] == ["none"] or (parts[1] in questions and parts[2] in titles))
+            if parts[1:] != ["none"] and parts[2] not in met:
+                following.append(parts[2])
+                met.add(parts[2])
+        queue = following
+    assert {e.title for e in answer.evidence} <= met
+
+
+def test_a_question_alone_is_that_question_in_any_batch(hops: gpu_rag.Index, fast: Settings) -> None:
+    params = with_params(fast, top_k=3)
+    asked = [Question(f"q{i}", text) for i, text in enumerate(OTHERS)]
+    together = hops.answer(asked, method="hoprag", settings=params, retrieval_only=True)
+    for question, answer in zip(asked, together):
+        (alone,) = gpu_rag.Index.open(hops.path).answer(question, method="hoprag", settings=params, retrieval_only=True)
+        assert alone.evidence == answer.evidence
+        assert [(s.verb, s.chosen) for s in alone.trace] == [(s.verb, s.chosen) for s in answer.trace]
+
+
+def test_each_round_is_one_batch_of_all_questions(hops: gpu_rag.Index, fast: Settings) -> None:
+    engine = hops.engine(with_params(fast, top_k=3, n_hop=2))
+    result = engine.run("hoprag", [Question(str(i), text) for i, text in enumerate(OTHERS)], retrieval_only=True)
+    batches = result.stats.steps
+    assert (batches["enter_hops"].n_batches, batches["enter_hops"].n_calls) == (1, 4)
+    assert batches["out_edges"].n_batches <= 2 and batches["near_vertices"].n_calls == 4
+    engine.models.close()
+
+
+# --- a language model decides ------------------------------------------------------------------------
+
+
+def test_a_model_chooses_among_the_questions(hops: gpu_rag.Index, fast: Settings) -> None:
+    def say(request: Request) -> str:
+        return "A" if isinstance(request.constraint, Choice) else "Piet Ruyven"
+
+    llm = ScriptedLLM(say)
+    settings = with_params({**fast, "models": {**fast["models"], "decider": "llm"}}, top_k=2, n_hop=2)
+    (answer,) = hops.answer(QUESTION, method="hoprag", settings=settings, llm=llm)
+    assert (answer.status, answer.text) == ("answered", "Piet Ruyven")
+    # the first option is the nearest edge: the walk is that of similarity
+    assert ranking(answer) == ranking(retrieve(hops, with_params(fast, top_k=2, n_hop=2)))
+    choices = [request for request in llm.calls if isinstance(request.constraint, Choice)]
+    assert len({request.system for request in choices}) == 1 and "{{" not in choices[0].system
+    for request in choices:
+        assert QUESTION in request.prompt and request.constraint.options[-1] == "none"  # type: ignore[union-attr]
+        assert re.search(r"^A\. \S", request.prompt, re.MULTILINE) and "none. none of these" in request.prompt
+    lengths = [s.n_candidates for s in answer.trace if re.fullmatch(r"hop_\d", s.verb)]
+    decisions = [s for s in answer.trace if re.fullmatch(r"hop_\d/llm", s.verb)]
+    assert len(decisions) == len(choices) == sum(lengths) and all(s.reply_hash for s in decisions)
+    assert llm.batches == [*lengths, 1]  # all choices of a round in one batch, then the reader
+
+
+def test_none_is_no_hop_and_counts_stay(hops: gpu_rag.Index, fast: Settings) -> None:
+    llm = ScriptedLLM(lambda request: "none" if isinstance(request.constraint, Choice) else "unknown")
+    settings = with_params({**fast, "models": {**fast["models"], "decider": "llm"}}, top_k=3, n_hop=4)
+    (answer,) = hops.answer(QUESTION, method="hoprag", settings=settings, llm=llm)
+    expected = walked(hops, QUESTION, 3, 0, "vertices", "names")
+    assert [e.score for e in answer.evidence] == pytest.approx([h for _, h in expected], abs=1e-6)
+    assert [s.verb for s in answer.trace if re.fullmatch(r"hop_\d", s.verb)] == ["hop_1"]
+
+
+def test_a_small_model_ranks_and_n_options_bounds_what_it_sees(hops: gpu_rag.Index, fast: Settings) -> None:
+    def say(request: Request) -> str:
+        return request.constraint.options[0] if isinstance(request.constraint, Rank) else "unknown"
+
+    llm = ScriptedLLM(say, capable=False)
+    settings = with_params({**fast, "models": {**fast["models"], "decider": "llm"}}, top_k=6, n_hop=1, n_options=1)
+    (answer,) = hops.answer(QUESTION, method="hoprag", settings=settings, llm=llm)
+    ranked = [request for request in llm.calls if isinstance(request.constraint, Rank)]
+    assert ranked and all(len(request.constraint.options) == 2 for request in ranked)  # type: ignore[union-attr]
+    similar = retrieve(hops, with_params(fast, top_k=6, n_hop=1))
+    assert [e.passage_id for e in answer.evidence] == ranking(similar)[:5]  # the reader's five
+
+
+# --- vertices as sentences, and what is missing ------------------------------------------------------
+
+
+def test_sentences_are_vertices_and_passages_are_evidence(make: Build, fast: Settings) -> None:
+    settings = {**fast, "hops": {"granularity": "sentence"}}
+    index = make(settings)
+    assert load_hop_graph(index).n_vertices == 11 and index.n_passages == 6
+    answer = retrieve(index, with_params(settings, top_k=4))
+    assert len(ranking(answer)) == len(set(ranking(answer))) and len(answer.evidence) <= 4
+    assert answer.evidence[0].passage_id == "d0"
+    for e in answer.evidence:
+        assert e.text in index.passages["text"].to_pylist()
+    assert {s.verb for s in answer.trace} >= {"hop_entry/vertices", "hop_1", "hop_prune"}
+
+
+def test_an_index_without_hops_says_so_and_serves_other_methods(build: Build, fast: Settings) -> None:
+    index = build({}, methods=["dense"])
+    with pytest.raises(MissingLayer, match=r"lacks what hoprag needs.*--for hoprag"):
+        retrieve(index, fast)
+    (answer,) = index.answer(QUESTION, method="dense", settings=fast, retrieval_only=True)
+    assert answer.evidence
+
+
+def test_a_corpus_without_questions_still_retrieves(build: Build, fast: Settings) -> None:
+    index = build({}, methods=["hoprag"])
+    assert load_hop_graph(index).n_edges == 0
+    assert len(ranking(retrieve(index, fast))) == 6
+    assert ranking(retrieve(index, with_params(fast, entry="edges"))) == []
+
+
+def test_the_report_counts_it_among_the_graph_methods() -> None:
+    assert [is_graph_method(m) for m in ("hoprag", "ppr", "dense", "hybrid")] == [True, True, False, False]
+
+
+# --- the packaged model ------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_packaged_model_walks_the_sample_corpus(tmp_path: Any) -> None:
+    settings = {"models": {"device": "cpu", "vector_cache_gib": 0}}
+    gpu_rag.build(corpus_path(), tmp_path / "ix", methods=["hoprag"], settings=settings)
+    index = gpu_rag.Index.open(tmp_path / "ix")
+    questions = [row.question for row in load_questions(questions_path(), 2)[0]]
+    params = with_params({"models": {**settings["models"], "decider": "llm"}}, top_k=4, n_hop=2, n_options=6)
+    for answer in index.answer(questions, method="hoprag", settings=params):
+        assert answer.status in ("answered", "unsupported"), answer.error
+        ranked = [s for s in answer.trace if re.fullmatch(r"hop_\d/rank", s.verb)]
+        assert answer.usage.llm_calls == len(ranked) + 1 and len(ranked) >= 4
+        assert len(answer.evidence) == 4
