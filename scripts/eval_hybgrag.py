@@ -33,8 +33,8 @@ from gpu_rag.evaluation.metrics import hit_at, recall_at, reciprocal_rank
 from gpu_rag.graph.ragged import ragged_of_lists, row_of_value
 from gpu_rag.graph.reach import ANY
 from gpu_rag.methods.hybgrag.batched import TILE, TopicNodes, walked
-from gpu_rag.methods.hybgrag.critic import seen_by_code, unknown_entities
-from gpu_rag.methods.hybgrag.examples import Experience, experience_row
+from gpu_rag.methods.hybgrag.critic import Critic, seen_by_code, unknown_entities
+from gpu_rag.methods.hybgrag.examples import Experience
 from gpu_rag.methods.hybgrag.program import drafted, refined
 from gpu_rag.methods.hybgrag.retrieve import relation_rows
 from gpu_rag.methods.hybgrag.state import (
@@ -188,7 +188,7 @@ def leading(index: Index, queries: list[tuple[TopicNodes, Sequence[int]]], radiu
 
 
 @dataclass(frozen=True)
-class OracleCritic:
+class OracleCritic(Critic):
     """gold: rows of the nodes that answer the question.
 
     Accepts where one of the first n_references nodes is gold. An entity is wrong when no gold node lies within `radius`
@@ -196,9 +196,7 @@ class OracleCritic:
     intersection is wrong when it holds no gold node, else the module. tell: is given each action with its feedback.
     """
 
-    run: Run
-    params: Params
-    gold: Sequence[int]
+    gold: Sequence[int] = ()
     tell: Callable[[Experience], None] | None = None
 
     async def accepts(self, question: str, action: Action, result: Retrieved) -> bool:
@@ -379,6 +377,16 @@ def ablations_part(sets: Sequence[Questions], params: Mapping[str, Any]) -> None
         hybrid = one.scored(one.run({**params, "iterations": 1}))
         lines.append(line_of("optimal routing between the modules, one iteration", np.maximum(text, hybrid)))
         table(f"{one.name}: ablations", lines, ["", *MEASURES])
+
+
+def experience_row(experience: Experience) -> str:
+    """One line of an experience file."""
+    action, feedback = experience.action, experience.feedback
+    assert feedback is not None
+    topics = [{"name": t.entity, "type": t.type, "relations": list(t.relations)} for t in action.topics]
+    said = {"kind": feedback.kind, "entities": list(feedback.entities), "relations": list(feedback.relations)}
+    row = {"question": experience.question, "module": action.module, "entities": topics, "feedback": said}
+    return json.dumps(row, ensure_ascii=False)
 
 
 def collect(index: str, questions: str, out: Path, most: int) -> None:

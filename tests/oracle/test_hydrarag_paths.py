@@ -317,7 +317,8 @@ def test_a_path_says_for_which_order_it_was_found() -> None:
     whole = None
     for step in range(n_chain_steps(graph)):
         (whole,) = run(chain_paths, index, [(graph, whole, parts, ((0, 2),) * 3)], step)
-    found = {path.nodes: path.topics for path in best(index, [graph], [whole])[0]}
+    walks = scored(index, [graph], [whole], [np.zeros(HashEmbedder().dim, np.float32)], None)
+    found = {path.nodes: path.topics for path in best(index, [graph], walks)[0]}
     assert found[(0, 1)] == (0,) and found[(3, 2)] == found[(3, 2, 1)] == (3,)
     assert found[(0, 1, 2)] in ((0,), (0, 2)) and set(found.values()) <= {order.topics for order in orders}
 

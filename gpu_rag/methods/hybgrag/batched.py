@@ -48,14 +48,11 @@ Query = tuple[tuple[TopicNodes, ...], np.ndarray]  # the topics of a question, a
 class Reached(Ranking):
     """The nodes that one question's topics lead to, at most K, best first, with their cosines.
 
-    chains: for each node and each topic the first of `chains_of` that leads there, () where none does. n_reached: nodes
-    of each topic's set. n_candidates: nodes that were ranked. met: whether they are an intersection (of one topic: its
-    set); else a union.
+    chains: for each node and each topic the first of `chains_of` that leads there, () where none does. met: whether the
+    nodes are an intersection (of one topic: its set); else a union.
     """
 
     chains: tuple[tuple[Chain, ...], ...]
-    n_reached: tuple[int, ...]
-    n_candidates: int
     met: bool
 
 
@@ -96,8 +93,7 @@ def reach_nodes(index: Index, queries: list[Query], radius: int, k: int, by_dist
     vectors = stacked([vector for _, vector in queries], kb.device)
     best = _best(kb, vectors, candidates, far, k)
     first = _first_chains(kb, walks, best[2], best[0])
-    sizes = torch.bincount(reached // max(kb.n, 1), minlength=len(walks.of_question)).tolist()
-    return _split(questions, walks, (*best, first), sizes, candidates.offsets.diff().tolist(), met.tolist())
+    return _split(questions, walks, (*best, first), met.tolist())
 
 
 def walked(kb: KnowledgeBase, questions: Sequence[Sequence[TopicNodes]], radius: int, threads: int) -> Walks:
@@ -201,18 +197,14 @@ def _split(
     questions: Sequence[Sequence[TopicNodes]],
     walks: Walks,
     best: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
-    sizes: Sequence[int],
-    n_candidates: Sequence[int],
     met: Sequence[bool],
 ) -> list[Reached]:
     rows, scores, question, first = best
     bounds = torch.searchsorted(question, torch.arange(len(questions) + 1, device=question.device)).tolist()
     nodes, values, chains = rows.tolist(), scores.tolist(), first.tolist()
-    found, topic = [], 0
+    found = []
     for q, topics in enumerate(questions):
         part = slice(bounds[q], bounds[q + 1])
         ways = tuple(tuple(walks.chains[c] if c >= 0 else () for c in line[: len(topics)]) for line in chains[part])
-        own = tuple(sizes[topic : topic + len(topics)])
-        found.append(Reached(tuple(nodes[part]), tuple(values[part]), ways, own, n_candidates[q], met[q]))
-        topic += len(topics)
+        found.append(Reached(tuple(nodes[part]), tuple(values[part]), ways, met[q]))
     return found

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from gpu_rag.index.knowledge_base.scores import node_text
 from gpu_rag.methods.hybgrag.examples import Experience, chosen_examples, read_examples
@@ -43,18 +42,6 @@ _VERDICTS = (
 )
 
 
-class Critic(Protocol):
-    """The judge of one question's results."""
-
-    async def accepts(self, question: str, action: Action, result: Retrieved) -> bool:
-        """Whether the result is the answer."""
-        ...
-
-    async def comment(self, question: str, action: Action, result: Retrieved) -> Feedback:
-        """The fault of an action whose result was rejected."""
-        ...
-
-
 def seen_by_code(action: Action, result: Retrieved) -> Feedback | None:
     """The faults that need no judgement: no entity, then no intersection."""
     if not action.topics or (action.module != TEXT and not result.n_found()):
@@ -70,8 +57,8 @@ def unknown_entities(action: Action, result: Retrieved) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class ModelCritic:
-    """The critic of an answer: by the decider."""
+class Critic:
+    """The critic of one question, by the decider."""
 
     run: Run
     params: Params

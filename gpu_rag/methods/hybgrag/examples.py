@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
@@ -53,41 +54,25 @@ class Experience:
         return f"Question: {self.question}\n{'; '.join(self.action.lines())}\nVerdict: {self.feedback.text()}"
 
 
-def experience_row(experience: Experience) -> str:
-    """One line of an experience file."""
-    action, feedback = experience.action, experience.feedback
-    row: dict[str, object] = {
-        "question": experience.question,
-        "module": action.module,
-        "entities": [{"name": t.entity, "type": t.type, "relations": list(t.relations)} for t in action.topics],
-    }
-    if feedback is not None:
-        said = {"kind": feedback.kind, "entities": list(feedback.entities), "relations": list(feedback.relations)}
-        row["feedback"] = said
-    return json.dumps(row, ensure_ascii=False)
-
-
 def read_examples(file: str | None, packaged: str, needs_feedback: bool) -> tuple[Experience, ...]:
     """The examples of a file, of the packaged one where `file` is None or empty; read again once the file has changed.
 
     Raises BadInput with file and line.
     """
-    try:
-        state = Path(file).stat() if file else None
-    except OSError as error:
-        raise BadInput("the examples cannot be read", given=f"{file}: {error}", expected="a JSONL file") from error
-    return _examples(file, packaged, needs_feedback, (state.st_mtime_ns, state.st_size) if state else (0, 0))
+    state = (0, 0)
+    if file:
+        with suppress(OSError):
+            found = Path(file).stat()
+            state = found.st_mtime_ns, found.st_size
+    return _examples(file, packaged, needs_feedback, state)
 
 
 @lru_cache(16)
 def _examples(file: str | None, packaged: str, needs_feedback: bool, state: tuple[int, int]) -> tuple[Experience, ...]:
     """The examples of a file in one state of it."""
+    path = Path(file) if file else resources.files(_PACKAGE).joinpath(f"{packaged}.jsonl")
     try:
-        text = (
-            Path(file).read_text(encoding="utf-8")
-            if file
-            else resources.files(_PACKAGE).joinpath(f"{packaged}.jsonl").read_text(encoding="utf-8")
-        )
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput("the examples cannot be read", given=f"{file}: {error}", expected="a JSONL file") from error
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]

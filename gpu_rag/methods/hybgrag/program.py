@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.index.knowledge_base.scores import node_text
-from gpu_rag.methods.hybgrag.critic import Critic, ModelCritic
+from gpu_rag.methods.hybgrag.critic import Critic
 from gpu_rag.methods.hybgrag.retrieve import edge_paths, reasoning_paths, retrieve_by
 from gpu_rag.methods.hybgrag.router import Router
 from gpu_rag.methods.hybgrag.state import Action, History, Params, Retrieved
@@ -98,12 +98,12 @@ async def drafted(outcome: Refined, run: Run) -> Draft:
 
 async def retrieve(question: Question, run: Run, params: Params) -> NodeSupport:
     """The ranked nodes of the loop."""
-    return await supported(await refined(question.text, run, params, ModelCritic(run, params)), run)
+    return await supported(await refined(question.text, run, params, Critic(run, params)), run)
 
 
 async def program(question: Question, run: Run, params: Params) -> Draft:
     """The loop, then one reading of the first nodes."""
-    outcome = await refined(question.text, run, params, ModelCritic(run, params))
+    outcome = await refined(question.text, run, params, Critic(run, params))
     found = await supported(outcome, run)
     text = await _read(question.text, outcome, run)
     status = "answered" if text is not None and (found.evidence or found.paths) else "unsupported"

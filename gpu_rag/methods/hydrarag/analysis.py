@@ -9,19 +9,12 @@ from gpu_rag.errors import UsageError
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.methods.hydrarag.batched.names import Named, match_mentions, names_in
 from gpu_rag.methods.hydrarag.batched.web import has_web
-from gpu_rag.methods.hydrarag.rules import (
-    chain_by_rules,
-    mentions_by_rules,
-    relation_words,
-    subquestions_by_rules,
-)
+from gpu_rag.methods.hydrarag.rules import chain_by_rules, mentions_by_rules, relation_words
 from gpu_rag.methods.hydrarag.state import ANSWER, MOST_TOPICS, Analysis, Chain, Match, Mention, Params, Search, Sources
-from gpu_rag.program.ask import ask, embed
-from gpu_rag.program.choose import choose
-from gpu_rag.text.prompts import Prompt
+from gpu_rag.program.ask import embed
 from gpu_rag.text.replies import canonical_schema
+from gpu_rag.text.rules.decomposition import plan_by_rules
 
-PROMPTS = "gpu_rag.methods.hydrarag.prompts"
 MOST_STEPS = 9  # entities of a chain
 NAME: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 200}
 SENTENCE: dict[str, Any] = {**NAME, "maxLength": 500}
@@ -120,14 +113,7 @@ async def linked(names: Sequence[str], search: Search) -> tuple[Mention, ...]:
 
 async def _topics(question: str, search: Search) -> list[str]:
     if search.run.models.model_decides:
-        reply = await ask(
-            search.warm,
-            Prompt.read(PROMPTS, "topics"),
-            {"question": question},
-            schema=TOPICS_SCHEMA,
-            max_tokens=search.params.max_tokens,
-            name="topics/model",
-        )
+        reply = await search.ask("topics", {"question": question}, TOPICS_SCHEMA, "topics/model")
         if isinstance(reply, dict) and reply["topics"]:
             return list(dict.fromkeys(" ".join(topic.split()) for topic in reply["topics"]))
     known = await names_in(question.replace("_", " "))
@@ -141,20 +127,15 @@ def _relation_words(search: Search) -> frozenset[str]:
 async def _analysis(question: str, mentions: tuple[Mention, ...], search: Search) -> Analysis:
     topics = [mention.text for mention in mentions]
     if search.run.models.model_decides:
-        reply = await ask(
-            search.warm,
-            Prompt.read(PROMPTS, "analysis"),
-            {"question": question, "topics": "; ".join(topics) or "none"},
-            schema=ANALYSIS_SCHEMA,
-            max_tokens=search.params.max_tokens,
-            name="analysis/model",
-        )
+        fields = {"question": question, "topics": "; ".join(topics) or "none"}
+        reply = await search.ask("analysis", fields, ANALYSIS_SCHEMA, "analysis/model")
         chain = read_chain(reply, topics) if isinstance(reply, dict) else None
         if chain is not None and isinstance(reply, dict):
             return by_chain(question, mentions, chain, tuple(reply["subquestions"]), chain.text)
         search.run.note("analysis/refused", 0, ("the model's chain could not be used: rules take its place",))
     chain = chain_by_rules(question, topics, search.params.d_max, _relation_words(search))
-    return by_chain(question, mentions, chain, subquestions_by_rules(question), question.rstrip("? "))
+    steps = tuple(step.question for step in plan_by_rules(question).steps)
+    return by_chain(question, mentions, chain, steps, question.rstrip("? "))
 
 
 def read_chain(reply: dict[str, Any], topics: Sequence[str]) -> Chain | None:
@@ -186,14 +167,6 @@ async def selected(analysis: Analysis, sources: Sources, search: Search) -> Sour
     kinds = sources.kinds
     if not search.params.selector or len(kinds) < 2 or not search.run.models.model_decides:
         return sources
-    chosen = await choose(
-        search.run,
-        Prompt.read(PROMPTS, "sources"),
-        {"question": analysis.question, "indicator": analysis.indicator},
-        [SOURCE_WORDS[kind] for kind in kinds],
-        query=analysis.question,
-        k=len(kinds),
-        scores=[1.0] * len(kinds),
-        name="source_selector",
-    )
+    options, scores = [SOURCE_WORDS[kind] for kind in kinds], [1.0] * len(kinds)
+    chosen = await search.choose("sources", analysis, options, len(kinds), "source_selector", scores)
     return sources.only([kinds[i] for i in chosen])

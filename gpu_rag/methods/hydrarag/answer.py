@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpu_rag.methods.hydrarag.analysis import PROMPTS, json_list, json_object
+from gpu_rag.methods.hydrarag.analysis import json_list, json_object
 from gpu_rag.methods.hydrarag.state import Analysis, FoundPath, Search
-from gpu_rag.program.ask import ask
 from gpu_rag.program.knowledge_base.views import ranked_node
 from gpu_rag.program.reader import is_answer, passage_block, read_blocks
-from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema
 from gpu_rag.types import Evidence, RankedNode
 
@@ -53,32 +51,14 @@ async def attempt(analysis: Analysis, chosen: Sequence[FoundPath], last: bool, s
 async def _by_model(
     analysis: Analysis, chosen: Sequence[FoundPath], nodes: tuple[RankedNode, ...], last: bool, search: Search
 ) -> Attempt:
-    max_tokens = search.params.max_tokens
     facts = [f"- {path.text} (source: {path.kind})" for path in chosen]
     numbered = "\n".join(f"{i}. {text}" for i, text in enumerate(analysis.subquestions, 1)) or "none"
     common = {"question": analysis.question, "subquestions": numbered}
     if search.params.refinement:
-        summary = await ask(
-            search.run,
-            Prompt.read(PROMPTS, "refine"),
-            common,
-            schema=None,
-            max_tokens=max_tokens,
-            evidence=facts,
-            slot="paths",
-            name="refine",
-        )
+        summary = await search.ask("refine", common, None, "refine", facts, warm=False)
         facts = [str(summary).strip() or "nothing", *facts]
-    reply = await ask(
-        search.run,
-        Prompt.read(PROMPTS, "answer_last" if last else "answer"),
-        common,
-        schema=ANSWER_SCHEMA,
-        max_tokens=max_tokens,
-        evidence=facts,
-        slot="paths",
-        name="answer",
-    )
+    prompt = "answer_last" if last else "answer"
+    reply = await search.ask(prompt, common, ANSWER_SCHEMA, "answer", facts, warm=False)
     if not isinstance(reply, dict) or not is_answer(reply["answer"]):
         return Attempt(None, False, nodes)
     text = " ".join(reply["answer"].split())

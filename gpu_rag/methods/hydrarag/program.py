@@ -18,7 +18,6 @@ from gpu_rag.index.index import Index
 from gpu_rag.methods.hydrarag.analysis import (
     CHAIN,
     NAME,
-    PROMPTS,
     SENTENCE,
     allowed_sources,
     analysed,
@@ -35,11 +34,10 @@ from gpu_rag.methods.hydrarag.graphs import Depth, explore_graphs
 from gpu_rag.methods.hydrarag.pruning import pruned
 from gpu_rag.methods.hydrarag.state import ANSWER, Analysis, Chain, FoundPath, Mention, Params, Search, Sources
 from gpu_rag.methods.hydrarag.texts import explore_texts
-from gpu_rag.program.ask import ask, embed
+from gpu_rag.program.ask import embed
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.run import Run
 from gpu_rag.runtime.gather import gather
-from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema
 from gpu_rag.types import Draft, Evidence, Path, Pool, Question, RankedNode
 
@@ -161,16 +159,9 @@ async def _follow_up(analysis: Analysis, search: Search) -> Analysis:
 
 async def _ask(prompt: str, schema: str, name: str, analysis: Analysis, search: Search) -> dict[str, Any] | None:
     """A request that shows what was found so far."""
-    reply = await ask(
-        search.warm,
-        Prompt.read(PROMPTS, prompt),
-        {"question": analysis.question, "indicator": analysis.indicator},
-        schema=schema,
-        max_tokens=search.params.max_tokens,
-        evidence=[f"- {path.text}" for path in search.chosen] or ["nothing"],
-        slot="paths",
-        name=name,
-    )
+    fields = {"question": analysis.question, "indicator": analysis.indicator}
+    facts = [f"- {path.text}" for path in search.chosen] or ["nothing"]
+    reply = await search.ask(prompt, fields, schema, name, facts)
     return reply if isinstance(reply, dict) else None
 
 

@@ -7,12 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpu_rag.methods.hydrarag.analysis import PROMPTS
 from gpu_rag.methods.hydrarag.batched.pruning import Candidates, prune_paths
 from gpu_rag.methods.hydrarag.state import Analysis, FoundPath, Search
 from gpu_rag.program.ask import embed
-from gpu_rag.program.choose import choose
-from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Pool
 
 
@@ -30,16 +27,10 @@ async def pruned(
     found = await prune_paths(Candidates(query, vectors, tuple(paths), analysis.topics), params.prune())
     _pool(f"{phase} w1", found.by_relevance, search)
     _pool(f"{phase} w2", found.kept, search)
-    chosen = await choose(
-        search.run,
-        Prompt.read(PROMPTS, "select"),
-        {"question": analysis.question, "indicator": analysis.indicator},
-        [path.text for path in found.kept],
-        query=analysis.indicator,
-        k=params.w_max,
-        scores=[path.scores.cross if params.pruning == "verified" else path.scores.rel for path in found.kept],
-        name=f"{phase}/paths",
-    )
+    verified = params.pruning == "verified"
+    scores = [path.scores.cross if verified else path.scores.rel for path in found.kept]
+    texts = [path.text for path in found.kept]
+    chosen = await search.choose("select", analysis, texts, params.w_max, f"{phase}/paths", scores)
     left = [found.kept[i] for i in chosen]
     _pool(f"{phase} w_max", left, search)
     search.run.note(f"{phase}/scores", len(paths), tuple(map(_scores, left)))

@@ -17,7 +17,6 @@ from itertools import groupby
 from gpu_rag.methods.hydrarag.state import ANSWER, MOST_TOPICS, Chain
 from gpu_rag.text.names import names
 from gpu_rag.text.normalise import normalise_name
-from gpu_rag.text.rules.decomposition import plan_by_rules
 from gpu_rag.text.rules.decomposition.words import (
     AUX,
     BASE_VERBS,
@@ -168,8 +167,3 @@ def _is_asked(words: Sequence[str], i: int, common: frozenset[str]) -> bool:
     if word.endswith("s") and words[i + 1] in ("are", "were") and words[i + 2] == "the":
         return True
     return word in common and words[i + 1] in COPULAS and tuple(words[i + 2 : i + 4]) == ("#", "'s")
-
-
-def subquestions_by_rules(question: str) -> tuple[str, ...]:
-    """The steps of the plan."""
-    return tuple(step.question for step in plan_by_rules(question).steps)

@@ -6,18 +6,23 @@ words, and `types.Path` in the answer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from gpu_rag.errors import UsageError
 from gpu_rag.index.knowledge_base import KnowledgeBase
+from gpu_rag.program.ask import ask
+from gpu_rag.program.choose import choose
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.run import Run
 from gpu_rag.settings.ranges import COSINE, COUNT, NATURAL, SEED, SHARE, Range, check_fields, check_filled, check_value
 from gpu_rag.sources.web import is_server
-from gpu_rag.types import Pool
+from gpu_rag.text.prompts import Prompt
+from gpu_rag.types import Malformed, Pool
 
+PROMPTS = "gpu_rag.methods.hydrarag.prompts"
 KINDS = ("kg", "document", "web")
 ANSWER = "ANSWER"  # where the answer stands in a chain
 SEMANTIC, OVERLAP = 0.7, 0.3  # rel(p): weights of the cosine and of the shared topics
@@ -278,3 +283,32 @@ class Search:
     def warm(self) -> Run:
         """The run at the temperature of exploration; pruning and answers do not sample."""
         return replace(self.run, models=replace(self.run.models, temperature=self.params.temperature))
+
+    async def ask(
+        self,
+        prompt: str,
+        fields: Mapping[str, str],
+        schema: str | None,
+        name: str,
+        paths: Sequence[str] | None = None,
+        warm: bool = True,
+    ) -> str | dict[str, Any] | Malformed:
+        """The reply to a prompt of this method. paths: facts, best first, for its slot; warm: whether it explores."""
+        run, text, max_tokens = self.warm if warm else self.run, Prompt.read(PROMPTS, prompt), self.params.max_tokens
+        return await ask(
+            run, text, fields, schema=schema, max_tokens=max_tokens, evidence=paths, slot="paths", name=name
+        )
+
+    async def choose(
+        self,
+        prompt: str,
+        analysis: Analysis,
+        options: Sequence[str],
+        k: int,
+        name: str,
+        scores: Sequence[float] | None = None,
+    ) -> list[int]:
+        """Positions of the k best options for a question. scores: else by similarity to the indicator."""
+        fields = {"question": analysis.question, "indicator": analysis.indicator}
+        text, query = Prompt.read(PROMPTS, prompt), analysis.indicator
+        return await choose(self.run, text, fields, options, query=query, k=k, scores=scores, name=name)

@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from gpu_rag.methods.hydrarag.analysis import NAME, PROMPTS, json_list, json_object, matches_of
+from gpu_rag.methods.hydrarag.analysis import NAME, json_list, json_object, matches_of
 from gpu_rag.methods.hydrarag.batched.names import passages_of, stated_triples
 from gpu_rag.methods.hydrarag.batched.subgraphs import QuestionGraph
 from gpu_rag.methods.hydrarag.batched.web import web_read, web_search
-from gpu_rag.methods.hydrarag.state import Analysis, FoundPath, Search, Sources
+from gpu_rag.methods.hydrarag.state import PROMPTS, Analysis, FoundPath, Search, Sources
 from gpu_rag.program.ask import ask_text, embed, packed
-from gpu_rag.program.choose import choose
 from gpu_rag.program.search import search_dense
 from gpu_rag.runtime.gather import gather
 from gpu_rag.text.normalise import normalise_name
@@ -99,15 +98,8 @@ async def _pages(analysis: Analysis, search: Search) -> list[Document]:
     results = await web_search(analysis.question, search.params.web, MOST_RESULTS)
     if not results:
         return []
-    chosen = await choose(
-        search.run,
-        Prompt.read(PROMPTS, "web"),
-        {"question": analysis.question, "indicator": analysis.indicator},
-        [f"{result.title}: {result.snippet}" for result in results],
-        query=analysis.indicator,
-        k=search.params.w_max,
-        name="web_results",
-    )
+    options = [f"{result.title}: {result.snippet}" for result in results]
+    chosen = await search.choose("web", analysis, options, search.params.w_max, "web_results")
     pages = await web_read(tuple(results[i].url for i in chosen), search.params.web)
     search.run.note("web_pages", len(results), tuple(f"{page.url} {page.problem}".strip() for page in pages))
     return [Document(page.url, page.title, page.text, "web", "web") for page in pages if page.text]

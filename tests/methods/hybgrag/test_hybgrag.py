@@ -16,7 +16,7 @@ import gpu_rag
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.methods.hybgrag import critic as hybgrag_critic
 from gpu_rag.methods.hybgrag import program as hybgrag
-from gpu_rag.methods.hybgrag.examples import Experience, chosen_examples, experience_row, read_examples
+from gpu_rag.methods.hybgrag.examples import Experience, chosen_examples, read_examples
 from gpu_rag.methods.hybgrag.retrieve import retrieve_by
 from gpu_rag.methods.hybgrag.state import (
     INCORRECT,
@@ -64,6 +64,7 @@ EDGES = [
     ("f3", "has_genre", "g1"),
     ("f3", "filmed_in", "t1"),
 ]
+EVAL = script("eval_hybgrag")
 QUESTION = "Which comedy did Marta Orlo direct?"
 OTHERS = ["Who starred in Salt?", "Which drama was directed by Piet Ruyven?", "a ghost story in a tower", "?"]
 FAST: dict[str, Any] = {"models": {"embedder": "hash", "llm": "none", "decider": "auto"}}
@@ -435,7 +436,7 @@ def test_a_small_model_judges_by_rank_and_rules_route(index: gpu_rag.Index) -> N
 
 def with_oracle(index: gpu_rag.Index, gold: list[str], question: str = QUESTION, **params: Any) -> Answer:
     engine = index.engine(merge(FAST, {"method": {"hybgrag": params}}))
-    program = script("eval_hybgrag").oracle_program({"q": gold})
+    program = EVAL.oracle_program({"q": gold})
     (answer,) = engine.run("hybgrag", [Question("q", question)], retrieval_only=True, program=program).answers
     engine.models.close()
     assert answer.error is None, answer.error
@@ -480,7 +481,7 @@ def test_what_the_oracle_says(index: gpu_rag.Index, gold: list[str], topics: Any
         kb = kb_of(run.index)
         result = await retrieve_by(action, vector, kb, params)
         rows = [kb.row_of(id) for id in gold]
-        said = await script("eval_hybgrag").OracleCritic(run, params, rows).comment(question.text, action, result)
+        said = await EVAL.OracleCritic(run, params, rows).comment(question.text, action, result)
         return Draft(f"{said.kind}: {said.text()}")
 
     engine = index.engine(merge(FAST, {"method": {"hybgrag": {"radius": 1}}}))
@@ -509,7 +510,7 @@ def test_packaged_examples() -> None:
 def test_a_file_of_experiences(index: gpu_rag.Index, tmp_path: Path) -> None:
     made = Experience("Who built it?", Action("hybrid", (Topic("It", "x", ("r",)),)), Feedback(INCORRECT, ("It",)))
     path = tmp_path / "mine.jsonl"
-    path.write_text(experience_row(made) + "\n\n")
+    path.write_text(EVAL.experience_row(made) + "\n\n")
     assert read_examples(str(path), "", True) == (made,)
     script = Script(route(MARTA), route(COMEDY), valid=["no", "yes"], comment=["the source"])
     run(index, script, experiences=str(path))
@@ -523,7 +524,7 @@ def test_answers_depend_on_what_is_in_a_file_of_examples(index: gpu_rag.Index, t
     path, hashes = tmp_path / "mine.jsonl", []
     for question in ("Who built it?", "Who sold it again?"):
         row = replace(made, question=question)
-        path.write_text(experience_row(row) + "\n")
+        path.write_text(EVAL.experience_row(row) + "\n")
         assert read_examples(str(path), "", True) == (row,)
         hashes.append(run(index, Script(route(MARTA), valid=["yes"]), experiences=str(path)).config_hash)
     again = run(index, Script(route(MARTA), valid=["yes"]), experiences=str(path)).config_hash

@@ -241,13 +241,13 @@ def chain_paths(index: Index, queries: list[Chained], step: int) -> list[Walks |
 def best_paths(
     index: Index, queries: list[tuple[QuestionGraph, Walks]], choice: FactChoice, k: int | None
 ) -> list[list[FoundPath]]:
-    """The k best scored whole paths of each question over all its orders, by (-score, nodes), each once, in words."""
+    """The k best scored whole paths of each question over all orders, by (-score, nodes), each once, in words."""
     kb, facts = kb_of(index), facts_of(index, choice)
     joined = Joined.of([graph for graph, _ in queries])
     local = joined.together([walks for _, walks in queries])
     along, fused = facts.edges_of(*_ends_of(local.nodes, joined.nodes)), _fused(local.nodes, joined.nodes)
     rows = torch.cat([local.question[:, None], fused, along], 1).tolist()
-    scores = torch.cat([_scores(walks) for _, walks in queries]).tolist()
+    scores = torch.cat([walks.scores for _, walks in queries if walks.scores is not None]).tolist()
     orders = [order for graph, _ in queries for order in graph.orders]
     found, first, width = [], 0, fused.shape[1]
     for graph, walks in queries:
@@ -264,12 +264,6 @@ def best_paths(
         )
         first += walks.size
     return found
-
-
-def _scores(walks: Walks) -> torch.Tensor:
-    """f64[P], zeros where the paths were not scored."""
-    size, device = walks.size, walks.paths.nodes.device
-    return torch.zeros(size, dtype=torch.float64, device=device) if walks.scores is None else walks.scores
 
 
 def _keep_best(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -105,8 +105,6 @@ def question_graphs(
     seeds = ragged_of_lists([sorted(set(one.seeds)) for one in wanted], device)
     topics = [{*one.seeds, *(topic for order in one.orders for topic in order.topics)} for one in wanted]
     alone = ragged_of_lists([sorted(one) for one in topics], device)
-    if depth < 1:
-        raise BadInput("depth is out of range", given=depth, expected=">= 1 hop")
     ball = ego_balls(graph.checked, seeds, depth, threads=threads)
     representative, edges, triples = equal_nodes(graph, ball, alone)
     if not cluster:
@@ -117,29 +115,19 @@ def question_graphs(
     sides = torch.stack([ball.values.int(), representative]).cpu().numpy()
     starts = np.cumsum([0, *(size for size, _, _ in counts)])
     cuts = _cuts(final)
-    sizes = zip(_sizes(_cuts(blocks)), _sizes(cuts))
+    rows = [(b, order) for b, one in enumerate(wanted) for order in one.orders]
+    there: list[list[tuple[Order, tuple[int, ...]]]] = [[] for _ in wanted]
+    for (b, order), places in zip(rows, _places(final, rows)):
+        if places is not None:
+            there[b].append((order, tuple(place - cuts[0][b] for place in places)))
     found = []
-    for b, (clustered, reduced) in enumerate(sizes):
+    for b, (clustered, reduced) in enumerate(zip(_sizes(_cuts(blocks)), _sizes(cuts))):
         csr, nodes = _block(final, cuts, b)
         members, leaders = (side[starts[b] : starts[b + 1]].copy() for side in sides)
-        taken = Size(*counts[b])
-        found.append(QuestionGraph(csr, nodes, members, leaders, (), (), taken, clustered, reduced))
-    return _with_orders(found, wanted, final, cuts)
-
-
-def _with_orders(
-    graphs: Sequence[QuestionGraph], wanted: Sequence[GraphWanted], blocks: Blocks, cuts: _Cuts
-) -> list[QuestionGraph]:
-    """The graphs, each a block, with those of the wanted orders whose topics they have."""
-    rows = [(b, order) for b, one in enumerate(wanted) for order in one.orders]
-    kept: list[list[tuple[Order, tuple[int, ...]]]] = [[] for _ in wanted]
-    for (b, order), places in zip(rows, _places(blocks, rows)):
-        if places is not None:
-            kept[b].append((order, tuple(place - cuts.nodes[b] for place in places)))
-    return [
-        replace(graph, orders=tuple(order for order, _ in own), places=tuple(places for _, places in own))
-        for graph, own in zip(graphs, kept)
-    ]
+        orders, local = tuple(order for order, _ in there[b]), tuple(places for _, places in there[b])
+        sizes = (Size(*counts[b]), clustered, reduced)
+        found.append(QuestionGraph(csr, nodes, members, leaders, orders, local, *sizes))
+    return found
 
 
 def _where(lists: Ragged, keep: torch.Tensor) -> Ragged:
@@ -161,14 +149,15 @@ def _reduced(blocks: Blocks, wanted: Sequence[GraphWanted], depth: int, threads:
         torch.tensor([o.opens for _, o in rows], dtype=torch.bool, device=device),
         torch.tensor([o.closes for _, o in rows], dtype=torch.bool, device=device),
     )
-    kept = nodes_on_paths(_unnumbered(blocks.csr), ragged_of_lists(local, device), depth, ends, threads=threads)
+    numbers = torch.arange(blocks.csr.m, dtype=torch.int32, device=device)  # of edges, which nobody reads
+    kept = nodes_on_paths(PathGraph(blocks.csr, numbers), ragged_of_lists(local, device), depth, ends, threads=threads)
     n, batch = max(blocks.csr.n, 1), len(wanted)
     of_row = torch.tensor([b for b, _ in rows], dtype=torch.int64, device=device)
     keys = [of_row[row_of_value(kept)] * n + kept.values]
     several, cuts = {b for b, _ in rows}, _cuts(blocks)
     for b, one in enumerate(wanted):  # an order of one topic may use the whole neighbourhood
         if b not in several or any(len(o.topics) == 1 for o in one.orders):
-            keys.append(b * n + torch.arange(cuts.nodes[b], cuts.nodes[b + 1], device=device))
+            keys.append(b * n + torch.arange(cuts[0][b], cuts[0][b + 1], device=device))
     nodes = ragged_of_keys(torch.unique(torch.cat(keys)), batch, n)
     inner = induced_subgraphs(CheckedGraph(blocks.csr), nodes)
     return Blocks(inner.csr, inner.offsets, blocks.global_ids[inner.global_ids.long()])
@@ -191,33 +180,23 @@ def _places(blocks: Blocks, rows: Sequence[tuple[int, Order]]) -> list[list[int]
     return [None if -1 in one else one for one in places]
 
 
-def _unnumbered(csr: CSR) -> PathGraph:
-    """A symmetric adjacency for path ops whose edge numbers nobody reads."""
-    return PathGraph(csr, torch.arange(csr.m, dtype=torch.int32, device=csr.indices.device))
+Cuts = list[list[int]]  # where the nodes, and where the stored entries, of each block begin: B + 1 numbers each
 
 
-@dataclass(frozen=True)
-class _Cuts:
-    """Where the nodes and the stored entries of each block begin: B + 1 numbers each, on the host."""
-
-    nodes: list[int]
-    entries: list[int]
+def _cuts(blocks: Blocks) -> Cuts:
+    cuts: Cuts = torch.stack([blocks.offsets, blocks.csr.indptr[blocks.offsets]]).tolist()
+    return cuts
 
 
-def _cuts(blocks: Blocks) -> _Cuts:
-    nodes, entries = torch.stack([blocks.offsets, blocks.csr.indptr[blocks.offsets]]).tolist()
-    return _Cuts(nodes, entries)
-
-
-def _sizes(cuts: _Cuts) -> list[Size]:
+def _sizes(cuts: Cuts) -> list[Size]:
     """The size of each block."""
-    edges = [(last - first) // 2 for first, last in pairwise(cuts.entries)]
-    return [Size(hi - lo, m, m) for (lo, hi), m in zip(pairwise(cuts.nodes), edges)]
+    counts = zip(*([high - low for low, high in pairwise(of)] for of in cuts))
+    return [Size(n, m // 2, m // 2) for n, m in counts]
 
 
-def _block(blocks: Blocks, cuts: _Cuts, b: int) -> tuple[CSR, torch.Tensor]:
+def _block(blocks: Blocks, cuts: Cuts, b: int) -> tuple[CSR, torch.Tensor]:
     """One block as a CSR of its own, with its fused nodes."""
-    (lo, hi), (first, last) = cuts.nodes[b : b + 2], cuts.entries[b : b + 2]
+    (lo, hi), (first, last) = (of[b : b + 2] for of in cuts)
     indptr = blocks.csr.indptr[lo : hi + 1] - first
     return CSR(indptr, blocks.csr.indices[first:last] - lo), blocks.global_ids[lo:hi].clone()
 
