@@ -35,20 +35,9 @@ from gpu_rag.graph.reach import ANY
 from gpu_rag.methods.hybgrag.batched import TILE, TopicNodes, walked
 from gpu_rag.methods.hybgrag.critic import Critic, seen_by_code, unknown_entities
 from gpu_rag.methods.hybgrag.examples import Experience
-from gpu_rag.methods.hybgrag.program import drafted, refined
+from gpu_rag.methods.hybgrag.program import refined, supported
 from gpu_rag.methods.hybgrag.retrieve import relation_rows
-from gpu_rag.methods.hybgrag.state import (
-    INCORRECT,
-    MISSING,
-    REJECTED,
-    TEXT,
-    WRONG_INTERSECTION,
-    WRONG_MODULE,
-    Action,
-    Feedback,
-    Params,
-    Retrieved,
-)
+from gpu_rag.methods.hybgrag.state import TEXT, Action, Fault, Feedback, Params, Retrieved
 from gpu_rag.program.ask import embed
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.knowledge_base.documents import search_documents
@@ -206,18 +195,18 @@ class OracleCritic(Critic):
     async def comment(self, question: str, action: Action, result: Retrieved) -> Feedback:
         """The fault, as the gold nodes show it."""
         said = await self._fault(action, result)
-        if self.tell is not None and said.kind != REJECTED:
+        if self.tell is not None and said.kind != Fault.REJECTED:
             self.tell(Experience(question, action, said))
         return said
 
     async def _fault(self, action: Action, result: Retrieved) -> Feedback:
         if self.params.feedback == "simple":
-            return Feedback(REJECTED)
+            return Feedback(Fault.REJECTED)
         plain = seen_by_code(action, result)
         if plain is not None:
             return plain
         if action.module == TEXT:
-            return Feedback(WRONG_MODULE)
+            return Feedback(Fault.WRONG_MODULE)
         kb = kb_of(self.run.index)
         found = [(topic, nodes) for topic, nodes in zip(action.topics, result.found) if nodes]
         topics = (TopicNodes(nodes, relation_rows(topic.relations, kb)) for topic, nodes in found)
@@ -232,11 +221,11 @@ class OracleCritic(Critic):
         )
         entities = (*unknown_entities(action, result), *wrong)
         if entities or relations:
-            return Feedback(INCORRECT, entities, relations)
+            return Feedback(Fault.INCORRECT, entities, relations)
         if len(found) == 1:
-            return Feedback(MISSING)
+            return Feedback(Fault.MISSING)
         common = set.intersection(*(set(one.nodes) for one in leads))
-        return Feedback(WRONG_MODULE if common else WRONG_INTERSECTION)
+        return Feedback(Fault.WRONG_MODULE if common else Fault.WRONG_INTERSECTION)
 
 
 def oracle_program(gold: Mapping[str, Sequence[str]], tell: Callable[[Experience], None] | None = None) -> Any:
@@ -245,7 +234,8 @@ def oracle_program(gold: Mapping[str, Sequence[str]], tell: Callable[[Experience
     async def program(question: Question, run: Run, params: Params) -> Draft:
         kb = kb_of(run.index)
         rows = [row for id in gold[question.id] if (row := kb.row_of(id)) is not None]
-        return await drafted(await refined(question.text, run, params, OracleCritic(run, params, rows, tell)), run)
+        found = await supported(await refined(question.text, run, params, OracleCritic(run, params, rows, tell)), run)
+        return Draft(None, found.evidence, found.paths, "unsupported", nodes=found.nodes)
 
     return program
 

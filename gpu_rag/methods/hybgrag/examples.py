@@ -12,23 +12,10 @@ from importlib import resources
 from pathlib import Path
 
 from gpu_rag.errors import BadInput
-from gpu_rag.methods.hybgrag.state import (
-    HYBRID,
-    INCORRECT,
-    MISSING,
-    MODULES,
-    NO_ENTITY,
-    NO_INTERSECTION,
-    WRONG_INTERSECTION,
-    WRONG_MODULE,
-    Action,
-    Feedback,
-    Topic,
-)
+from gpu_rag.methods.hybgrag.state import HYBRID, MODULES, Action, Fault, Feedback, Topic
 from gpu_rag.program.ask import embed
 from gpu_rag.program.run import Run
 
-KINDS = (NO_ENTITY, NO_INTERSECTION, INCORRECT, MISSING, WRONG_INTERSECTION, WRONG_MODULE)
 _PACKAGE = "gpu_rag.methods.hybgrag.prompts"
 
 
@@ -87,8 +74,8 @@ def _read(line: str, where: str, needs_feedback: bool) -> Experience:
         if needs_feedback:
             said = row["feedback"]
             pairs = tuple((str(entity), str(relation)) for entity, relation in said.get("relations", ()))
-            feedback = Feedback(said["kind"], tuple(map(str, said.get("entities", ()))), pairs)
-        if action.module not in MODULES or (feedback is not None and feedback.kind not in KINDS):
+            feedback = Feedback(Fault(said["kind"]), tuple(map(str, said.get("entities", ()))), pairs)
+        if action.module not in MODULES or (feedback is not None and feedback.kind == Fault.REJECTED):
             raise ValueError(f"module {action.module}, feedback {feedback}")
         return Experience(str(row["question"]), action, feedback)
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -90,12 +90,6 @@ async def supported(outcome: Refined, run: Run) -> NodeSupport:
     return NodeSupport(ranked_nodes(kb, ranking), evidence, await edge_paths(outcome.result, N_PATHS, kb))
 
 
-async def drafted(outcome: Refined, run: Run) -> Draft:
-    """The last result as a draft without an answer in words."""
-    found = await supported(outcome, run)
-    return Draft(None, found.evidence, found.paths, "unsupported", nodes=found.nodes)
-
-
 async def retrieve(question: Question, run: Run, params: Params) -> NodeSupport:
     """The ranked nodes of the loop."""
     return await supported(await refined(question.text, run, params, Critic(run, params)), run)

@@ -18,21 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 
-from gpu_rag.methods.hybgrag.state import (
-    HYBRID,
-    INCORRECT,
-    MISSING,
-    NO_ENTITY,
-    NO_INTERSECTION,
-    TEXT,
-    WRONG_INTERSECTION,
-    WRONG_MODULE,
-    Action,
-    Feedback,
-    History,
-    Params,
-    Topic,
-)
+from gpu_rag.methods.hybgrag.state import HYBRID, TEXT, Action, Fault, Feedback, History, Params, Topic
 from gpu_rag.program.ask import embed
 from gpu_rag.program.knowledge_base.names import Linked, link_names, masked
 from gpu_rag.program.knowledge_base.relations import near_relations
@@ -130,15 +116,15 @@ class _Reactions:
 
     def proposals(self) -> Iterator[Action]:
         action, feedback = self.history.actions[-1], self.history.feedback[-1]
-        if action.module == HYBRID and feedback.kind == INCORRECT:
+        if action.module == HYBRID and feedback.kind == Fault.INCORRECT:
             yield from self._mended(action, feedback)
-        elif action.module == HYBRID and feedback.kind == MISSING:
+        elif action.module == HYBRID and feedback.kind == Fault.MISSING:
             yield from self._extended(action)
-        elif action.module == HYBRID and feedback.kind in (NO_INTERSECTION, WRONG_INTERSECTION):
+        elif action.module == HYBRID and feedback.kind in (Fault.NO_INTERSECTION, Fault.WRONG_INTERSECTION):
             yield from self._one_changed(action)
-        elif feedback.kind == NO_ENTITY:
+        elif feedback.kind == Fault.NO_ENTITY:
             yield from self._single()
-        elif feedback.kind == WRONG_MODULE:
+        elif feedback.kind == Fault.WRONG_MODULE:
             yield from self._switched(action)
         if action.module == HYBRID:
             yield from self._one_changed(action)

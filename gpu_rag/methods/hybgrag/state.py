@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from gpu_rag.program.search import Ranking
 from gpu_rag.settings.ranges import COSINE, COUNT, NATURAL, Range, check_fields
 
 HYBRID, TEXT = "hybrid", "text"
 MODULES = (HYBRID, TEXT)
-
-INCORRECT, MISSING = "incorrect", "missing entity"
-NO_ENTITY, NO_INTERSECTION = "no entity", "no intersection"
-WRONG_INTERSECTION, WRONG_MODULE = "incorrect intersection", "wrong module"
-REJECTED = "rejected"  # simple feedback: that it was wrong, not what
 
 FEEDBACKS = ("corrective", "simple")
 EXAMPLES = ("nearest", "random")
@@ -63,6 +59,18 @@ class Params:
         )  # fmt: skip
 
 
+class Fault(StrEnum):
+    """The kinds of feedback."""
+
+    INCORRECT = "incorrect"
+    MISSING = "missing entity"
+    NO_ENTITY = "no entity"
+    NO_INTERSECTION = "no intersection"
+    WRONG_INTERSECTION = "incorrect intersection"
+    WRONG_MODULE = "wrong module"
+    REJECTED = "rejected"  # simple feedback: that it was wrong, not what
+
+
 @dataclass(frozen=True)
 class Topic:
     """A topic entity as the router names it, and the relations that lead from it towards the answer."""
@@ -100,18 +108,18 @@ class Action:
 
 @dataclass(frozen=True)
 class Feedback:
-    """The critic's words to a rejected action. kind: one of the constants; entities: names that are wrong.
+    """The critic's words to a rejected action. entities: names that are wrong.
 
     relations: (entity, relation) pairs that are wrong, of entities that are not.
     """
 
-    kind: str
+    kind: Fault
     entities: tuple[str, ...] = ()
     relations: tuple[tuple[str, str], ...] = ()
 
     def text(self) -> str:
         """The feedback as the router reads it."""
-        if self.kind != INCORRECT:
+        if self.kind != Fault.INCORRECT:
             return _WORDS[self.kind]
         parts = [f'Wrong entity: "{name}". Leave it out or take another one.' for name in self.entities]
         parts += [
@@ -122,15 +130,17 @@ class Feedback:
 
 
 _WORDS = {
-    NO_ENTITY: "No entity of the knowledge graph was found. Name at least one entity and one relation.",
-    NO_INTERSECTION: "No node is reached from all of the entities. Leave out or replace one entity with its relations.",
-    MISSING: "There is only one entity, and the question speaks of more. Add one more entity and its relation.",
-    WRONG_INTERSECTION: (
+    Fault.NO_ENTITY: "No entity of the knowledge graph was found. Name at least one entity and one relation.",
+    Fault.NO_INTERSECTION: (
+        "No node is reached from all of the entities. Leave out or replace one entity with its relations."
+    ),
+    Fault.MISSING: "There is only one entity, and the question speaks of more. Add one more entity and its relation.",
+    Fault.WRONG_INTERSECTION: (
         "The entities lead to common nodes, but the answer is not among them. Leave out or replace one entity with its "
         "relations."
     ),
-    WRONG_MODULE: "What was retrieved is wrong. The other source may narrow the search better.",
-    REJECTED: "What was retrieved is wrong. Try again.",
+    Fault.WRONG_MODULE: "What was retrieved is wrong. The other source may narrow the search better.",
+    Fault.REJECTED: "What was retrieved is wrong. Try again.",
 }
 
 

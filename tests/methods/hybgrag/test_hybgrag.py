@@ -18,18 +18,7 @@ from gpu_rag.methods.hybgrag import critic as hybgrag_critic
 from gpu_rag.methods.hybgrag import program as hybgrag
 from gpu_rag.methods.hybgrag.examples import Experience, chosen_examples, read_examples
 from gpu_rag.methods.hybgrag.retrieve import retrieve_by
-from gpu_rag.methods.hybgrag.state import (
-    INCORRECT,
-    MISSING,
-    NO_ENTITY,
-    NO_INTERSECTION,
-    REJECTED,
-    WRONG_INTERSECTION,
-    WRONG_MODULE,
-    Action,
-    Feedback,
-    Topic,
-)
+from gpu_rag.methods.hybgrag.state import Action, Fault, Feedback, Topic
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.program.ask import embed
 from gpu_rag.program.knowledge_base.views import kb_of
@@ -37,33 +26,22 @@ from gpu_rag.program.run import Run
 from gpu_rag.settings import merge
 from gpu_rag.types import Answer, Choice, Draft, JsonSchema, Question, Request
 
+INCORRECT, MISSING, NO_ENTITY, NO_INTERSECTION, WRONG_INTERSECTION, WRONG_MODULE, REJECTED = Fault
 NODES = [
     ("f1", "film", "Harbour of Glass", "A slow drama about a glassblower who leaves the harbour at night."),
     ("f2", "film", "Night Ferry", "A comedy on a ferry that never arrives, with a talking owl."),
     ("f3", "film", "Salt", "Two sisters boil salt on an island and wait for a letter."),
     ("f4", "film", "The Quiet Tower", "A bell ringer hears steps in an empty tower; a ghost story."),
-    ("p1", "person", "Marta Orlo", ""),
-    ("p2", "person", "Piet Ruyven", ""),
-    ("p3", "person", "Lena Voss", ""),
-    ("p4", "person", "Lena Voss", ""),
-    ("g1", "genre", "drama", ""),
-    ("g2", "genre", "comedy", ""),
+    ("p1", "person", "Marta Orlo", ""), ("p2", "person", "Piet Ruyven", ""), ("p3", "person", "Lena Voss", ""),
+    ("p4", "person", "Lena Voss", ""), ("g1", "genre", "drama", ""), ("g2", "genre", "comedy", ""),
     ("t1", "town", "Salt", "Salt is a town on the Ves."),
-]
+]  # fmt: skip
 EDGES = [
-    ("f1", "directed_by", "p1"),
-    ("f2", "directed_by", "p1"),
-    ("f3", "directed_by", "p2"),
-    ("f4", "directed_by", "p4"),
-    ("f1", "starred", "p2"),
-    ("f2", "starred", "p3"),
-    ("f3", "starred", "p3"),
-    ("f4", "starred", "p1"),
-    ("f1", "has_genre", "g1"),
-    ("f2", "has_genre", "g2"),
-    ("f3", "has_genre", "g1"),
+    ("f1", "directed_by", "p1"), ("f2", "directed_by", "p1"), ("f3", "directed_by", "p2"),
+    ("f4", "directed_by", "p4"), ("f1", "starred", "p2"), ("f2", "starred", "p3"), ("f3", "starred", "p3"),
+    ("f4", "starred", "p1"), ("f1", "has_genre", "g1"), ("f2", "has_genre", "g2"), ("f3", "has_genre", "g1"),
     ("f3", "filmed_in", "t1"),
-]
+]  # fmt: skip
 EVAL = script("eval_hybgrag")
 QUESTION = "Which comedy did Marta Orlo direct?"
 OTHERS = ["Who starred in Salt?", "Which drama was directed by Piet Ruyven?", "a ghost story in a tower", "?"]
@@ -229,23 +207,15 @@ ALWAYS_NEW = [
 ]
 
 
-def test_at_most_fourteen_calls(index: gpu_rag.Index) -> None:
+@pytest.mark.parametrize("iterations", [1, 2, 3, 4])
+def test_iterations_bound_the_calls(index: gpu_rag.Index, iterations: int) -> None:
     """And the last result is not validated."""
     script = Script(*ALWAYS_NEW, comment=['the entity "'])
-    answer = run(index, script)
-    count = {name: script.calls.count(name) for name in ("route", "module", "validate", "comment", "reader")}
-    assert count == {"route": 4, "module": 4, "validate": 3, "comment": 3, "reader": 1}
-    assert answer.usage.llm_calls == 15 and answer.usage.malformed == 0
-    assert len(actions(answer)) == 4 and len(feedback(answer)) == 3
-    assert names(answer)[0] in {"Night Ferry", "drama", "comedy"}  # of the last action, comedy alone
-
-
-@pytest.mark.parametrize("iterations", [1, 2, 3])
-def test_iterations_bound_the_calls(index: gpu_rag.Index, iterations: int) -> None:
-    script = Script(*ALWAYS_NEW, comment=["an entity is missing"])
     answer = run(index, script, iterations=iterations)
-    assert len(script.calls) == 4 * iterations - 2 + 1
-    assert len(actions(answer)) == iterations and len(feedback(answer)) == iterations - 1
+    n, names = iterations, ("route", "module", "validate", "comment", "reader")
+    assert [script.calls.count(name) for name in names] == [n, n, n - 1, n - 1, 1]
+    assert answer.usage.llm_calls == 4 * n - 2 + 1 and answer.usage.malformed == 0
+    assert len(actions(answer)) == n and len(feedback(answer)) == n - 1
 
 
 def test_no_action_is_taken_twice(index: gpu_rag.Index) -> None:
@@ -490,6 +460,20 @@ def test_what_the_oracle_says(index: gpu_rag.Index, gold: list[str], topics: Any
     assert answer.text is not None and answer.text.startswith(kind) and what in answer.text, answer.text
 
 
+def test_collected_experiences_are_verified_pairs_that_the_method_reads(index: gpu_rag.Index, tmp_path: Path) -> None:
+    gold = {QUESTION: "f2", "Which drama did Marta Orlo star in?": "f4", "Which comedy is by Piet Ruyven?": "g1"}
+    rows = [{"id": f"q{i}", "question": text, "answer_ids": [id]} for i, (text, id) in enumerate(gold.items())]
+    questions, out = tmp_path / "q.jsonl", tmp_path / "experiences.jsonl"
+    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    EVAL.collect(str(index.path), str(questions), out, 5)
+    collected = read_examples(str(out), "", True)
+    assert 1 <= len(collected) <= 5 and {e.question for e in collected} <= set(gold)
+    assert all(e.feedback is not None for e in collected)
+    EVAL.collect(str(index.path), str(questions), out, 1)
+    assert read_examples(str(out), "", True) == collected[:1]
+    assert retrieve(index, experiences=str(out)).nodes
+
+
 # --- examples and parameters -------------------------------------------------------------------------
 
 
@@ -498,7 +482,7 @@ def test_packaged_examples() -> None:
     experiences = read_examples("", "experiences", True)
     assert len(routes) == 10 and len(experiences) == 30
     kinds = {e.feedback.kind for e in experiences if e.feedback}
-    assert kinds == {NO_ENTITY, NO_INTERSECTION, INCORRECT, MISSING, WRONG_INTERSECTION, WRONG_MODULE}
+    assert kinds == {*Fault} - {REJECTED}
     for e in experiences:
         assert e.feedback is not None
         entities = {topic.entity for topic in e.action.topics}

@@ -8,25 +8,11 @@ from hypothesis import strategies as st
 
 from gpu_rag.methods.hybgrag import rules as hybgrag_rules
 from gpu_rag.methods.hybgrag.rules import Candidate, first_action, next_action
-from gpu_rag.methods.hybgrag.state import (
-    HYBRID,
-    INCORRECT,
-    MISSING,
-    NO_ENTITY,
-    NO_INTERSECTION,
-    REJECTED,
-    TEXT,
-    WRONG_INTERSECTION,
-    WRONG_MODULE,
-    Action,
-    Feedback,
-    History,
-    Params,
-    Topic,
-)
+from gpu_rag.methods.hybgrag.state import HYBRID, TEXT, Action, Fault, Feedback, History, Params, Topic
 from gpu_rag.program.knowledge_base.names import Linked, masked, mentions
 from gpu_rag.settings.ranges import MOST_INTEGER
 
+INCORRECT, MISSING, NO_ENTITY, NO_INTERSECTION, WRONG_INTERSECTION, WRONG_MODULE, REJECTED = Fault
 ONE = Params(n_relations=1)
 
 
@@ -182,7 +168,7 @@ def test_what_was_called_wrong_does_not_come_back() -> None:
 
 # --- never twice, and to the end -------------------------------------------------------------------
 
-KINDS = (NO_ENTITY, NO_INTERSECTION, MISSING, WRONG_INTERSECTION, WRONG_MODULE, REJECTED, INCORRECT)
+KINDS = tuple(Fault)
 RELATIONS = st.lists(st.sampled_from("abcd"), min_size=1, max_size=3, unique=True)
 
 
