@@ -7,18 +7,20 @@ seed (HydraRAG-E).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import torch
 
-from gpu_rag.errors import BadInput
+from gpu_rag.errors import UsageError
 from gpu_rag.graph.csr import row_of_entry
 from gpu_rag.graph.ego import CheckedGraph, checked
 from gpu_rag.graph.paths import PathGraph
-from gpu_rag.graph.ragged import expand, row_of_value
+from gpu_rag.graph.ragged import row_of_value
+from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
+from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.types import Ragged
 
 _ROWS = 1 << 14  # edges whose vectors are averaged at a time
@@ -28,24 +30,13 @@ _SEEDS = (0x1F83D9AB, 0x5BE0CD19)
 
 
 @dataclass(frozen=True)
-class Facts:
-    """The triples of all knowledge graphs over N fused nodes.
+class FactChoice:
+    """Which facts a search may use. sources: their numbers in `KnowledgeBase.sources`, ascending. one_relation: one of
+    parallel relations alone is kept, drawn by `seed`."""
 
-    subject, relation, object: i64[M]; vectors: f16/f32[M, D], unit rows, a row a triple; n: N.
-    """
-
-    n: int
-    subject: torch.Tensor
-    relation: torch.Tensor
-    object: torch.Tensor
-    vectors: torch.Tensor
-
-    def __post_init__(self) -> None:
-        columns = (self.subject, self.relation, self.object)
-        shapes = [tuple(column.shape) for column in columns]
-        if len(set(shapes)) != 1 or self.vectors.shape[0] != shapes[0][0]:
-            given = f"{shapes}, {self.vectors.shape[0]} vectors"
-            raise BadInput("columns of triples differ in length", given=given, expected="one length M")
+    sources: tuple[int, ...]
+    one_relation: bool = False
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -94,53 +85,49 @@ class FactGraph:
         return torch.where(low < 0, -1, at).int()
 
 
-def facts_of_kb(kb: KnowledgeBase) -> Facts:
-    """All triples of a knowledge base with their vectors."""
-    head, relation, tail = (torch.from_numpy(c.astype(np.int64)).to(kb.device) for c in (kb.head, kb.relation, kb.tail))
-    return Facts(kb.n, head, relation, tail, kb.vectors("kb_edge_vectors"))
+def facts_of(index: Index, choice: FactChoice) -> FactGraph:
+    """The graph of the chosen facts, made once for each choice. Raises UsageError for an unknown source."""
+    kb = kb_of(index)
+    if choice.one_relation:
+        whole = facts_of(index, FactChoice(choice.sources))
+        return index.loaded(f"facts {choice}", lambda _: one_relation(whole, kb, choice.seed))
+    unknown = [source for source in choice.sources if not 0 <= source < len(kb.sources)]
+    if unknown:
+        raise UsageError("there is no such source", given=unknown, expected=f"0 to {len(kb.sources) - 1}")
+    return index.loaded(f"facts {choice}", lambda _: fact_graph(kb, choice.sources))
 
 
-def fact_graph(facts: Facts, graph: PathGraph, triples: Ragged) -> FactGraph:
-    """The graph of some facts. graph, triples: the undirected adjacency and the facts behind each of its edges, as
-    `KnowledgeBase.paths` gives them. O(E log E). Raises BadInput where an edge has no fact, or one of other ends."""
-    n, csr = max(facts.n, 1), graph.csr
+def fact_graph(kb: KnowledgeBase, sources: tuple[int, ...]) -> FactGraph:
+    """The graph of the facts of some sources. O(E log E)."""
+    paths, n = kb.paths(sources), max(kb.n, 1)
+    csr = paths.graph.csr
     row, column = row_of_entry(csr), csr.indices.long()
-    keys = torch.unique((row * n + column)[row < column])
-    counts = triples.offsets.diff()
-    if keys.shape[0] != triples.batch or bool((counts < 1).any()):
-        given = f"{keys.shape[0]} edges, {triples.batch} lists, the shortest of {int(counts.min())}"
-        raise BadInput("edges and their facts do not fit", given=given, expected="at least one fact an edge")
-    rows = triples.values.long()
-    edge = row_of_value(triples)
-    subject, object_ = facts.subject[rows], facts.object[rows]
-    if not torch.equal(torch.minimum(subject, object_) * n + torch.maximum(subject, object_), keys[edge]):
-        raise BadInput("facts stand at edges of other ends", expected="edges numbered by (lower end, higher end)")
-    triples = Ragged(rows, triples.offsets)
-    signatures = _signatures(graph, facts, keys, edge, rows)
-    return FactGraph(graph, checked(csr), keys, triples, counts, _means(facts.vectors, triples), signatures)
+    keys = torch.unique((row * n + column)[row < column])  # ascending, as edges are numbered
+    triples = Ragged(paths.edges.values.long(), paths.edges.offsets)
+    vectors = _means(kb.vectors("kb_edge_vectors"), triples)
+    signatures = _signatures(kb, paths.graph, keys, triples)
+    return FactGraph(paths.graph, checked(csr), keys, triples, triples.offsets.diff(), vectors, signatures)
 
 
-def one_relation(graph: FactGraph, facts: Facts, seed: int) -> FactGraph:
+def one_relation(graph: FactGraph, kb: KnowledgeBase, seed: int) -> FactGraph:
     """The same graph with one fact an edge: number mix(seed, edge) modulo their count, of its facts in order."""
     draw = _mixed(graph.keys + _mixed(torch.full_like(graph.keys, seed))) & (2**62 - 1)
     taken = graph.triples.values[graph.triples.offsets[:-1] + draw % graph.n_triples.clamp_min(1)]
-    offsets = torch.arange(taken.shape[0] + 1, device=taken.device)
-    triples = Ragged(taken, offsets)
-    vectors = _means(facts.vectors, triples)
-    return FactGraph(graph.graph, graph.checked, graph.keys, triples, graph.n_triples, vectors, graph.signatures)
+    triples = Ragged(taken, torch.arange(taken.shape[0] + 1, device=taken.device))
+    return replace(graph, triples=triples, vectors=_means(kb.vectors("kb_edge_vectors"), triples))
 
 
 def _means(vectors: torch.Tensor, lists: Ragged) -> torch.Tensor:
     """f16[B, D]: the mean of the rows of each list as a unit row; zero where it vanishes. Every list has a row."""
-    held = vectors.new_zeros(lists.batch, vectors.shape[1], dtype=torch.float16)
+    means = vectors.new_zeros(lists.batch, vectors.shape[1], dtype=torch.float16)
     for first in range(0, lists.batch, _ROWS):
         last = min(first + _ROWS, lists.batch)
         start, end = int(lists.offsets[first]), int(lists.offsets[last])
         rows = vectors[lists.values[start:end]].double()
         sums = torch.segment_reduce(rows, "sum", lengths=lists.offsets[first : last + 1].diff(), axis=0)
         length = torch.linalg.vector_norm(sums, dim=1, keepdim=True)
-        held[first:last] = torch.where(length > 1e-6, sums / length.clamp_min(1e-6), 0.0).half()
-    return held
+        means[first:last] = torch.where(length > 1e-6, sums / length.clamp_min(1e-6), 0.0).half()
+    return means
 
 
 def _mixed(x: torch.Tensor) -> torch.Tensor:
@@ -151,39 +138,19 @@ def _mixed(x: torch.Tensor) -> torch.Tensor:
     return x ^ ((x >> 31) & (2**33 - 1))
 
 
-def _signatures(
-    graph: PathGraph, facts: Facts, keys: torch.Tensor, edge: torch.Tensor, rows: torch.Tensor
-) -> torch.Tensor:
-    """i64[E, 2] of `FactGraph`. edge, rows: the edge of each fact, and the fact, by edge."""
-    forward = facts.subject[rows] == keys[edge] // max(facts.n, 1)  # the subject is the lower end
+def _signatures(kb: KnowledgeBase, graph: PathGraph, keys: torch.Tensor, triples: Ragged) -> torch.Tensor:
+    """i64[E, 2] of `FactGraph`. keys, triples: of each edge, its ends and its facts."""
+    edge, facts = row_of_value(triples), triples.values.cpu().numpy()
+    subject, relation = (torch.from_numpy(c[facts].astype(np.int64)).to(keys.device) for c in (kb.head, kb.relation))
+    forward = subject == keys[edge] // max(kb.n, 1)  # the subject is the lower end
     csr = graph.csr
     row, column, of = row_of_entry(csr), csr.indices.long(), graph.edge.long()
     signatures = torch.zeros(csr.m, len(_SEEDS), dtype=torch.int64, device=row.device)
     for k, seed in enumerate(_SEEDS):
         sums = []
         for outward in (forward, ~forward):  # as seen from the lower end, then from the higher
-            said = _mixed(_mixed(2 * facts.relation[rows] + outward.long() + (seed << 20)))
+            said = _mixed(_mixed(2 * relation + outward.long() + (seed << 20)))
             sums.append(torch.zeros_like(keys).index_add_(0, edge, said))
         between = torch.where(row < column, sums[0][of], sums[1][of])
         signatures[:, k] = _mixed(between + _mixed(column + (seed << 24)))
     return signatures
-
-
-def entries_inside(graph: FactGraph, nodes: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
-    """(owner, entry) i64 of every stored entry between two nodes of one list; owner: the place in nodes.values.
-
-    nodes: ascending lists, each node once. In pieces: memory of the entries at the nodes.
-    """
-    n = max(graph.n, 1)
-    node = nodes.values.long()
-    lists = row_of_value(nodes)
-    known = lists * n + node
-    csr = graph.graph.csr
-    owners, entries = [node[:0]], [node[:0]]
-    for owner, entry in expand(csr.indptr[node], csr.indptr[node + 1]):
-        wanted = lists[owner] * n + csr.indices[entry]
-        at = torch.searchsorted(known, wanted).clamp_(max=known.shape[0] - 1)
-        hit = known[at] == wanted
-        owners.append(owner[hit])
-        entries.append(entry[hit])
-    return torch.cat(owners), torch.cat(entries)

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from answer_notes import found, noted
+from hydrarag_case import ask, build, scripted
 
 import gpu_rag
 from gpu_rag.errors import UsageError
 from gpu_rag.evaluation.verify_answers import AnswerChecker
 from gpu_rag.jobs import row_of
 from gpu_rag.methods.hydrarag.analysis import by_chain, read_chain
-from gpu_rag.methods.hydrarag.graph import answer_place, orders_of
-from gpu_rag.methods.hydrarag.params import Params
-from gpu_rag.methods.hydrarag.rules import chain_by_rules, mentions_by_rules, n_relations, relation_words
-from gpu_rag.methods.hydrarag.state import Chain, Mention
-from gpu_rag.methods.hydrarag.subgraphs import Order
-from gpu_rag.methods.hydrarag.topics import Match
+from gpu_rag.methods.hydrarag.batched.subgraphs import Order
+from gpu_rag.methods.hydrarag.graphs import answer_place, orders_of
+from gpu_rag.methods.hydrarag.rules import mentions_by_rules, relation_words
+from gpu_rag.methods.hydrarag.state import Chain, Match, Mention, Params
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings import merge
-from gpu_rag.text.prompts import Prompt
-from gpu_rag.types import Answer, Choice, Question, Request
+from gpu_rag.types import Answer, Question
 
 BORN = "Where was the designer of the Halden Bridge born?"
 GRAPH = [
@@ -38,29 +34,15 @@ GRAPH = [
     ("Halden Bridge", "crosses", "Ves"),
 ]
 PAGE = "Tamsin is a port. Marta Orlo was born in Tamsin. The Halden Bridge was designed by Marta Orlo."
-FIRST = re.compile(r"^([A-Z]|\d+)\. ", re.MULTILINE)
 
 
 @pytest.fixture
 def index(tiny_corpus: Path, tmp_path: Path, fast: Any, facts: Any) -> gpu_rag.Index:
-    openie, graph, web = tmp_path / "openie.jsonl", tmp_path / "facts.tsv", tmp_path / "pages"
-    rows = [{"id": name, "entities": [], "triples": triples} for name, triples in facts.items()]
-    openie.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    graph.write_text("".join("\t".join(triple) + "\n" for triple in GRAPH))
-    web.mkdir()
-    (web / "tamsin.html").write_text(f"<html><title>Tamsin</title><body><p>{PAGE}</p></body></html>")
-    gpu_rag.build(
-        tiny_corpus, tmp_path / "ix", methods=["hydrarag"], openie=openie, kg=[graph], sources=[f"pages=web:{web}"],
-        settings=fast,
-    )  # fmt: skip
-    return gpu_rag.Index.open(tmp_path / "ix")
+    return build(tiny_corpus, tmp_path, facts, GRAPH, {"Tamsin": PAGE}, fast)
 
 
-def retrieve(index: gpu_rag.Index, fast: Any, text: str = BORN, method: str = "hydrarag", **params: Any) -> Answer:
-    settings = merge(fast, {"method": {method: params}})
-    (answer,) = index.answer(text, method=method, settings=settings, retrieval_only=True, limit=6)
-    assert answer.error is None, answer.error
-    return answer
+def retrieve(index: gpu_rag.Index, fast: Any, **params: Any) -> Answer:
+    return ask(index, fast, BORN, **params)
 
 
 def differences(index: gpu_rag.Index, answer: Answer) -> list[str]:
@@ -79,22 +61,6 @@ def test_topics_by_rule_are_names_and_no_words_of_relations() -> None:
     assert mentions_by_rules("the director of drama", ["director", "drama"], common) == ["drama"]
     assert mentions_by_rules("who is the director", ["director"], common) == ["director"]  # nothing else is left
     assert mentions_by_rules("what is the gender of john_smith 's father ?", ["john smith"], common) == ["john smith"]
-
-
-@pytest.mark.parametrize(
-    ("question", "topics", "n"),
-    [
-        ("who acted in the movies directed by the director of Jaws", ["jaws"], 3),
-        ("what is the nationality of claudius 's parents ?", ["claudius"], 2),
-        ("what genres do the films that share actors with Jaws fall under", ["jaws"], 3),
-        ("what is the place of birth of Ada", ["ada"], 1),
-        ("Jaws", ["jaws"], 1),
-    ],
-)
-def test_the_depth_is_the_number_of_relations_in_the_question(question: str, topics: list[str], n: int) -> None:
-    assert n_relations(question, topics) == n
-    assert chain_by_rules(question, topics, 3).depth(topics) == n
-    assert chain_by_rules(question, topics, 1).depth(topics) == 1
 
 
 def test_a_chain_gives_order_depth_and_ends() -> None:
@@ -128,7 +94,7 @@ def test_settings_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_by_rules_the_answer_stands_on_a_path_and_says_which_kinds_verify_it(index: Any, fast: Any) -> None:
-    answer = retrieve(index, fast, threshold=0.9)
+    answer = retrieve(index, fast)
     assert answer.paths and "Tamsin" in found(answer, "initial w2") | found(answer, "refined w2")
     assert {"kg", "document", "web"} == set(noted(answer, "sources")[0])
     assert set(noted(answer, "verified_by")[0]) <= {"kg", "document", "web"} and noted(answer, "verified_by")[0]
@@ -150,11 +116,11 @@ def test_a_question_alone_is_that_question_in_a_batch(index: Any, fast: Any) -> 
 
 
 def test_sources_can_be_left_out_and_the_others_find_the_same(index: Any, fast: Any) -> None:
-    whole = retrieve(index, fast, threshold=0.9, w1=10_000)
-    alone = retrieve(index, fast, threshold=0.9, w1=10_000, sources="facts")
+    whole = retrieve(index, fast, w1=10_000)
+    alone = retrieve(index, fast, w1=10_000, sources="facts")
     assert noted(alone, "sources") == [("kg",)] and all(path.source == "facts" for path in alone.paths)
     assert found(alone, "initial found") <= found(whole, "initial found")
-    texts = retrieve(index, fast, threshold=0.9, sources="documents,web")
+    texts = retrieve(index, fast, sources="documents,web")
     assert not noted(texts, "evidence_subgraph") and {p.source for p in texts.paths} <= {"documents", "web"}
     assert noted(retrieve(index, fast, web="none"), "sources")[0] == ("kg", "document")
     for method in ("hydrarag", "hydrarag-e"):  # refused before the run, not in every question
@@ -165,7 +131,7 @@ def test_sources_can_be_left_out_and_the_others_find_the_same(index: Any, fast: 
 
 def test_hydrarag_e_keeps_one_of_parallel_relations(index: Any, fast: Any) -> None:
     def between(method: str, seed: int) -> set[str]:
-        answer = retrieve(index, fast, method=method, sources="facts", threshold=0.9, seed=seed, w_max=20)
+        answer = retrieve(index, fast, method=method, sources="facts", seed=seed, w_max=20)
         return {r for p in answer.paths for s, r, o, _ in p.edges if (s, o) == ("Halden Bridge", "Marta Orlo")}
 
     assert between("hydrarag", 0) == {"designed by", "planned by"}
@@ -177,118 +143,82 @@ def test_hydrarag_e_keeps_one_of_parallel_relations(index: Any, fast: Any) -> No
 
 CHAIN = {"entities": ["Halden Bridge", "designer", "ANSWER"], "relations": ["designed by", "born in"]}
 REPLIES: dict[str, Any] = {
-    "hydrarag_topics": {"topics": ["Halden Bridge"]},
-    "hydrarag_analysis": {"subquestions": ["Who designed it?", "Where was that person born?"], **CHAIN},
-    "hydrarag_text_paths": {
+    "topics": {"topics": ["Halden Bridge"]},
+    "analysis": {"subquestions": ["Who designed it?", "Where was that person born?"], **CHAIN},
+    "text_paths": {
         "paths": [{"sentence": 1, "steps": [{"subject": "Marta Orlo", "relation": "born in", "object": "Tamsin"}]}]
     },
-    "hydrarag_refine": "Marta Orlo designed the bridge; she was born in Tamsin.",
-    "hydrarag_refined": {
+    "refine": "Marta Orlo designed the bridge; she was born in Tamsin.",
+    "refined": {
         "question": "Where was Marta Orlo born?", "entities": ["Marta Orlo", "ANSWER"], "relations": ["born in"],
     },
-    "hydrarag_predict": {
+    "predict": {
         "predictions": [
             {"answer": "Tamsin", **CHAIN},
             {"answer": "Nowhere at all", "entities": ["Halden Bridge", "ANSWER"], "relations": ["is"]},
         ]
     },
-    "hydrarag_answer": {"settled": [True, True], "sufficient": True, "answer": "Tamsin"},
-    "hydrarag_answer_last": {"settled": [True, False], "sufficient": False, "answer": "Tamsin"},
+    "answer": {"settled": [True, True], "sufficient": True, "answer": "Tamsin"},
+    "answer_last": {"settled": [True, False], "sufficient": False, "answer": "Tamsin"},
 }  # fmt: skip
 NO = {"settled": [False, False], "sufficient": False, "answer": ""}
-Said = Callable[[Request, int], Any]
 
 
-def scripted(**changed: Any) -> tuple[ScriptedLLM, list[str]]:
-    """A capable model that says REPLIES, with changes: a reply, a list of replies in turn, or a function."""
-    asked: list[str] = []
-    names = [path.stem for path in Path(gpu_rag.__file__).parent.glob("methods/hydrarag/prompts/*.txt")]
-    systems = {Prompt.read("gpu_rag.methods.hydrarag.prompts", name).system: f"hydrarag_{name}" for name in names}
-
-    def answer(request: Request) -> str:
-        name = systems[request.system]
-        asked.append(name)
-        if isinstance(request.constraint, Choice):
-            return request.constraint.options[0]
-        said = changed.get(name, REPLIES.get(name))
-        if isinstance(said, list):
-            said = said[min(asked.count(name), len(said)) - 1]
-        if said is None:  # a list of labels: the first ones
-            return json.dumps({"chosen": FIRST.findall(request.prompt)[:2]})
-        return said if isinstance(said, str) else json.dumps(said)
-
-    return ScriptedLLM(answer, context_tokens=100_000), asked
-
-
-def ask(index: gpu_rag.Index, fast: Any, llm: ScriptedLLM, **params: Any) -> Answer:
-    settings = merge(fast, {"method": {"hydrarag": {"threshold": 0.9, **params}}})
-    (answer,) = index.answer(BORN, method="hydrarag", settings=settings, llm=llm)
-    assert answer.error is None, answer.error
-    return answer
+def tried(index: gpu_rag.Index, fast: Any, changed: dict[str, Any] | None = None, **params: Any) -> Any:
+    """(answer, requests, names of their prompts) of a model that says REPLIES, with changes."""
+    llm, names = scripted({**REPLIES, **(changed or {})})
+    return ask(index, fast, BORN, llm, **params), llm.calls, names
 
 
 def test_an_accepted_answer_ends_the_search_in_the_first_phase(index: Any, fast: Any) -> None:
-    llm, asked = scripted()
-    answer = ask(index, fast, llm)
+    answer, calls, names = tried(index, fast)
     assert (answer.text, answer.status) == ("Tamsin", "answered") and noted(answer, "phase") == [("initial: accepted",)]
-    assert asked.count("hydrarag_answer") == 1 and "hydrarag_refined" not in asked
+    assert names.count("answer") == 1 and "refined" not in names
     assert answer.nodes[0].name == "Tamsin"
-    warm = {"hydrarag_topics", "hydrarag_analysis", "hydrarag_text_paths"}
-    for name, request in zip(asked, llm.calls):
-        assert request.temperature == (0.4 if name in warm else 0.0), name
+    for name, request in zip(names, calls):
+        assert request.temperature == (0.4 if name in ("topics", "analysis", "text_paths") else 0.0), name
     assert differences(index, answer) == []
 
 
 def test_three_phases_follow_one_another_until_an_answer_is_accepted(index: Any, fast: Any) -> None:
-    llm, asked = scripted(hydrarag_answer=[NO, REPLIES["hydrarag_answer"]])
-    answer = ask(index, fast, llm)
+    answer, _, _ = tried(index, fast, {"answer": [NO, REPLIES["answer"]]})
     assert noted(answer, "phase") == [("refined: accepted",)]
     assert noted(answer, "follow_up/question")[0][0] == "Where was Marta Orlo born?"
-    llm, asked = scripted(hydrarag_answer=[NO, NO, REPLIES["hydrarag_answer"]])
-    answer = ask(index, fast, llm)
+    answer, _, names = tried(index, fast, {"answer": [NO, NO, REPLIES["answer"]]})
     assert noted(answer, "phase") == [("predicted: accepted",)] and noted(answer, "predictions") == [("Tamsin",)]
     assert "Tamsin" in found(answer, "predicted w1")
-    assert [name for name in asked if name in ("hydrarag_refined", "hydrarag_predict")] == [
-        "hydrarag_refined", "hydrarag_predict",
-    ]  # fmt: skip
+    assert [name for name in names if name in ("refined", "predict")] == ["refined", "predict"]
 
 
 def test_without_an_accepted_answer_all_paths_are_pruned_together(index: Any, fast: Any) -> None:
-    llm, asked = scripted(hydrarag_answer=NO)
-    answer = ask(index, fast, llm)
+    answer, _, names = tried(index, fast, {"answer": NO})
     assert noted(answer, "phase") == [("together: answered with what there is",)] and answer.text == "Tamsin"
-    assert asked.count("hydrarag_answer") == 3 and asked.count("hydrarag_answer_last") == 1
+    assert names.count("answer") == 3 and names.count("answer_last") == 1
     assert found(answer, "together found") >= found(answer, "initial found")
-    llm, asked = scripted(hydrarag_answer=NO, hydrarag_answer_last=NO)
-    answer = ask(index, fast, llm, phases=1)
-    assert (answer.text, answer.status) == (None, "unsupported") and asked.count("hydrarag_answer") == 1
+    answer, _, names = tried(index, fast, {"answer": NO, "answer_last": NO}, phases=1)
+    assert (answer.text, answer.status) == (None, "unsupported") and names.count("answer") == 1
 
 
 def test_replies_that_cannot_be_read_are_replaced_by_rules(index: Any, fast: Any) -> None:
-    garbage = {name: "no json" for name in REPLIES if name != "hydrarag_refine"}
-    llm, _ = scripted(**garbage)
-    answer = ask(index, fast, llm)
+    answer, _, _ = tried(index, fast, {name: "no json" for name in REPLIES if name != "refine"})
     assert answer.status == "unsupported" and answer.usage.malformed >= 2 * 6
     assert noted(answer, "topics")[0] == ("halden bridge -> Halden Bridge",) and noted(answer, "analysis/refused")
     assert answer.paths and "Tamsin" in found(answer, "refined w1")
-    twice = {**REPLIES["hydrarag_analysis"], "entities": ["ANSWER", "ANSWER"], "relations": ["r"]}
-    llm, _ = scripted(hydrarag_analysis=twice)
-    assert ask(index, fast, llm).text == "Tamsin"
+    twice = {**REPLIES["analysis"], "entities": ["ANSWER", "ANSWER"], "relations": ["r"]}
+    assert tried(index, fast, {"analysis": twice})[0].text == "Tamsin"
 
 
 def test_switches_of_the_paper_reach_the_requests(index: Any, fast: Any) -> None:
-    llm, asked = scripted()
-    ask(index, fast, llm, refinement=False, selector=False)
-    assert "hydrarag_refine" not in asked and "hydrarag_sources" not in asked
-    llm, asked = scripted(hydrarag_sources={"chosen": ["A"]})
-    answer = ask(index, fast, llm)
-    assert "hydrarag_refine" in asked and asked.count("hydrarag_sources") == 1
+    _, _, names = tried(index, fast, refinement=False, selector=False)
+    assert "refine" not in names and "sources" not in names
+    answer, _, names = tried(index, fast, {"sources": {"chosen": ["A"]}})
+    assert "refine" in names and names.count("sources") == 1
     assert {p.source for p in answer.paths} <= {"facts", "extraction", "facts+extraction", "extraction+facts"}
 
 
 def test_a_model_that_is_not_capable_only_reads(index: Any, fast: Any) -> None:
     llm = ScriptedLLM(lambda request: "Tamsin", capable=False)
-    answer = ask(index, fast, llm)
+    answer = ask(index, fast, BORN, llm)
     assert answer.status == "answered" and len(llm.calls) <= 1
 
 

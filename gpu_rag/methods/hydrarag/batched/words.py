@@ -3,67 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from gpu_rag.index.knowledge_base import KnowledgeBase
-from gpu_rag.methods.hydrarag.base import FactGraph
-from gpu_rag.methods.hydrarag.scores import KINDS
-from gpu_rag.methods.hydrarag.search import GraphPath
-from gpu_rag.methods.hydrarag.subgraphs import QuestionGraph
+from gpu_rag.methods.hydrarag.batched.facts import FactGraph
+from gpu_rag.methods.hydrarag.batched.subgraphs import QuestionGraph
+from gpu_rag.methods.hydrarag.state import KINDS, FoundPath
 
 MOST_MEMBERS = 5  # of a cluster that are named in words
 MOST_EDGES = 24  # real edges that are listed of a path
 MOST_RELATIONS = 4  # of parallel relations that are named
-_KIND = {"kg": "kg", "skb": "kg"}  # facts that were extracted from documents are as reliable as documents
 
 
-@dataclass(frozen=True)
-class ShownPath:
-    """A path out of a source. text: in words; edges: (subject, relation, object, where it stands) of real triples.
-
-    kind: kg | document | web, of its weakest hop; also: other kinds that state every hop themselves; sources: names,
-    "+" between; nodes: fused, the representative of each place; places: for each place all fused nodes of the cluster;
-    passages: rows that state an edge; relations: of each hop, in words, with direction; stated: whether all edges stand
-    in the index (a text may say what nobody extracted).
-    """
-
-    text: str
-    edges: tuple[tuple[str, str, str, str], ...]
-    kind: str
-    sources: str
-    nodes: tuple[int, ...]
-    places: tuple[tuple[int, ...], ...]
-    passages: tuple[int, ...] = ()
-    relations: tuple[str, ...] = ()
-    stated: bool = True
-    also: tuple[str, ...] = ()
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The kinds of sources that state the whole path, its own first."""
-        return (self.kind, *self.also)
-
-
-def shown_path(kb: KnowledgeBase, facts: FactGraph, graph: QuestionGraph, path: GraphPath) -> ShownPath:
-    """A path with all members of its clusters: "A - r -> {B; C} <- s - D"."""
-    places = tuple(tuple(graph.members(node)) for node in path.nodes)
+def in_words(
+    kb: KnowledgeBase,
+    facts: FactGraph,
+    graph: QuestionGraph,
+    nodes: tuple[int, ...],
+    edges: Sequence[int],
+    topics: tuple[int, ...],
+) -> FoundPath:
+    """A path with all members of its clusters: "A - r -> {B; C} <- s - D". edges: of `facts`, one a hop."""
+    places = tuple(tuple(graph.members(node)) for node in nodes)
     words, rows, relations = [_place(kb, places[0])], [], []
     kinds: list[frozenset[str]] = []
-    for one, other, edge, place in zip(path.nodes, path.nodes[1:], path.edges, places[1:]):
+    for one, other, edge, place in zip(nodes, nodes[1:], edges, places[1:]):
         between = facts.facts_of(edge)
         relations.append(_relations(kb, between, one))
         words += [relations[-1], _place(kb, place)]
         rows.extend(between)
         kinds.append(frozenset(_kind(kb, fact) for fact in between))
-        rows.extend(_of_members(facts, places[path.nodes.index(one)], other, skip=one))
+        rows.extend(_of_members(facts, places[nodes.index(one)], other, skip=one))
         rows.extend(_of_members(facts, place, one, skip=other))
     rows = list(dict.fromkeys(rows))[:MOST_EDGES]
     names = dict.fromkeys(kb.sources[int(kb.source[fact])].name for fact in rows)
     kind, also = _kinds_of_path(kinds)
-    edges = tuple(kb.triple(fact) for fact in rows)
-    passages = _passages(kb, rows)
-    return ShownPath(
-        " ".join(words), edges, kind, "+".join(names), path.nodes, places, passages, tuple(relations), also=also
+    return FoundPath(
+        " ".join(words),
+        tuple(kb.triple(fact) for fact in rows),
+        kind,
+        "+".join(names),
+        nodes,
+        places,
+        _passages(kb, rows),
+        tuple(relations),
+        also=also,
+        topics=topics,
     )
 
 
@@ -80,7 +64,8 @@ def _of_members(facts: FactGraph, place: tuple[int, ...], end: int, skip: int) -
 
 
 def _kind(kb: KnowledgeBase, fact: int) -> str:
-    return _KIND.get(kb.sources[int(kb.source[fact])].kind, "document")
+    """Facts that were extracted from documents are as reliable as documents."""
+    return "kg" if kb.sources[int(kb.source[fact])].kind in ("kg", "skb") else "document"
 
 
 def _relations(kb: KnowledgeBase, between: list[int], start: int) -> str:

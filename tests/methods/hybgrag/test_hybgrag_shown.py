@@ -12,7 +12,7 @@ from kb_in_memory import knowledge_base
 
 import gpu_rag
 from gpu_rag.models.llm.scripted import ScriptedLLM
-from gpu_rag.program.knowledge_base.shown import SaidNames
+from gpu_rag.program.knowledge_base.relations import Relations
 from gpu_rag.settings import merge
 from gpu_rag.types import Answer, JsonSchema, Request
 
@@ -122,10 +122,10 @@ def test_words_that_say_a_relation_or_type() -> None:
         [("a", "a", "film"), ("b", "b", "film.director"), ("c", "c", "of")],
         [("a", "film.film.directed_by", "b"), ("a", "birthPlace", "b"), ("a", "/people/person/born_in", "c")],
     )
-    said = SaidNames(kb)
+    said = Relations(kb)
 
     def names(text: str) -> tuple[list[str], list[str]]:
-        types, relations = said.in_text(text)
+        types, relations = said.said_in(text)
         return [kb.type_names[row] for row in types], [kb.relation_names[row] for row in relations]
 
     assert names("Which film was Directed By the director?") == (["film", "film.director"], ["film.film.directed_by"])

@@ -10,18 +10,14 @@ from typing import Any
 
 import pytest
 from answer_notes import found, noted
+from hydrarag_case import ask, build, scripted
 
 import gpu_rag
-from gpu_rag.methods.hydrarag.graph import Search, answer_place, taken_as_topics
-from gpu_rag.methods.hydrarag.prune import once
-from gpu_rag.methods.hydrarag.state import Analysis, Candidate, Mention
-from gpu_rag.methods.hydrarag.topics import Match
-from gpu_rag.methods.hydrarag.wording import ShownPath
+from gpu_rag.methods.hydrarag.graphs import Depth, answer_place, taken_as_topics
+from gpu_rag.methods.hydrarag.pruning import once
+from gpu_rag.methods.hydrarag.state import Analysis, FoundPath, Match, Mention
 from gpu_rag.models.embed.hashing import HashEmbedder
-from gpu_rag.models.llm.scripted import ScriptedLLM
-from gpu_rag.settings import merge
-from gpu_rag.text.prompts import Prompt
-from gpu_rag.types import Answer, Choice, Request
+from gpu_rag.types import Answer
 
 TOWNS = [("s1", "Springfield", "town"), ("s2", "Springfield", "town"), ("i", "Illinois", "state")]
 PEOPLE = [("a1", "Ada Brink", "person"), ("a2", "Ada Brink", "person"), ("c", "Carl Moss", "person")]
@@ -50,25 +46,9 @@ def towns(tmp_path: Path, fast: Any) -> Build:
 @pytest.fixture
 def index(tiny_corpus: Path, tmp_path: Path, fast: Any, facts: Any) -> gpu_rag.Index:
     """The six articles with their facts, a graph that states some of these facts as well, and three web pages."""
-    openie, graph, web = tmp_path / "openie.jsonl", tmp_path / "facts.tsv", tmp_path / "pages"
-    rows = [{"id": name, "entities": [], "triples": triples} for name, triples in facts.items()]
-    openie.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    graph.write_text("Marta Orlo\tborn in\tTamsin\nTamsin\ttwin town of\tKerling\n")
-    web.mkdir()
-    for name, text in (("one", "Tamsin is a port."), ("two", "Tamsin has a pier."), ("three", "Tamsin is old.")):
-        (web / f"{name}.html").write_text(f"<html><title>Tamsin {name}</title><body><p>{text}</p></body></html>")
-    gpu_rag.build(
-        tiny_corpus, tmp_path / "ix", methods=["hydrarag"], openie=openie, kg=[graph], sources=[f"pages=web:{web}"],
-        settings=fast,
-    )  # fmt: skip
-    return gpu_rag.Index.open(tmp_path / "ix")
-
-
-def ask(index: gpu_rag.Index, fast: Any, text: str, llm: Any = None, **params: Any) -> Answer:
-    settings = merge(fast, {"method": {"hydrarag": {"threshold": 0.9, **params}}})
-    (answer,) = index.answer(text, method="hydrarag", settings=settings, llm=llm, retrieval_only=llm is None)
-    assert answer.error is None, answer.error
-    return answer
+    graph = [("Marta Orlo", "born in", "Tamsin"), ("Tamsin", "twin town of", "Kerling")]
+    pages = {"Tamsin one": "Tamsin is a port.", "Tamsin two": "Tamsin has a pier.", "Tamsin three": "Tamsin is old."}
+    return build(tiny_corpus, tmp_path, facts, graph, pages, fast)
 
 
 def scores(answer: Answer) -> dict[str, tuple[str, float, str]]:
@@ -129,11 +109,11 @@ def test_a_predicted_answer_is_the_answer_of_its_path() -> None:
 
 
 def test_once_joins_answers_and_keeps_sources_apart() -> None:
-    def path(source: str, *answers: int) -> Candidate:
-        return Candidate(ShownPath("A - r -> B", (), "kg", source, (), ()), (), 1.0, answers)
+    def path(source: str, *answers: int) -> FoundPath:
+        return FoundPath("A - r -> B", (), "kg", source, (), (), answers=answers)
 
     found = once([path("one", 3, 4), path("two", 5), path("one", 4, 6)])
-    assert [(c.shown.sources, c.answers) for c in found] == [("one", (3, 4, 6)), ("two", (5,))]
+    assert [(one.sources, one.answers) for one in found] == [("one", (3, 4, 6)), ("two", (5,))]
 
 
 # --- sources ---------------------------------------------------------------------------------------
@@ -186,45 +166,31 @@ def test_each_document_gives_its_w_max_best_sentences_in_the_order_of_the_text(i
     (2, True, 1, (1, 2)), (2, True, 3, (3, 6)), (1, True, 2, (0, 2)), (3, False, 2, (0, 6)), (3, False, 1, (0, 3)),
 ])  # fmt: skip
 def test_windows_of_lengths(depth: int, bounded: bool, topics: int, window: tuple[int, int]) -> None:
-    assert Search(depth, bounded).window(topics) == window
+    assert Depth(depth, bounded).window(topics) == window
 
 
 # --- requests --------------------------------------------------------------------------------------
 
 CHAIN = {"entities": ["Marta Orlo", "ANSWER"], "relations": ["born in"]}
-REPLIES: dict[str, Any] = {
-    "hydrarag_topics": {"topics": ["Marta Orlo"]},
-    "hydrarag_analysis": {"subquestions": ["Where was she born?"], **CHAIN},
-    "hydrarag_text_paths": {"paths": []},
-    "hydrarag_refine": "nothing",
-    "hydrarag_refined": {"question": "Where did Piet Ruyven teach?",
+REPLIES: dict[str, Any] = {  # of a model that is never content
+    "sources": {"chosen": ["A"]},
+    "select": {"chosen": ["A"]},
+    "web": lambda request: request.constraint.options[1],
+    "topics": {"topics": ["Marta Orlo"]},
+    "analysis": {"subquestions": ["Where was she born?"], **CHAIN},
+    "text_paths": {"paths": []},
+    "refine": "nothing",
+    "refined": {"question": "Where did Piet Ruyven teach?",
                          "entities": ["Piet Ruyven", "ANSWER"], "relations": ["taught at"]},
-    "hydrarag_answer": {"settled": [False], "sufficient": False, "answer": ""},
-    "hydrarag_answer_last": {"settled": [False], "sufficient": False, "answer": ""},
+    "answer": {"settled": [False], "sufficient": False, "answer": ""},
+    "answer_last": {"settled": [False], "sufficient": False, "answer": ""},
 }  # fmt: skip
 
 
-def scripted() -> tuple[ScriptedLLM, list[str]]:
-    """A capable model that says REPLIES and is never content."""
-    names = [path.stem for path in Path(gpu_rag.__file__).parent.glob("methods/hydrarag/prompts/*.txt")]
-    systems = {Prompt.read("gpu_rag.methods.hydrarag.prompts", name).system: f"hydrarag_{name}" for name in names}
-    asked: list[str] = []
-
-    def answer(request: Request) -> str:
-        name = systems[request.system]
-        asked.append(name)
-        if isinstance(request.constraint, Choice):
-            return request.constraint.options[name == "hydrarag_web"]  # the second of the web results
-        said = REPLIES.get(name, {"chosen": ["A"]})
-        return said if isinstance(said, str) else json.dumps(said)
-
-    return ScriptedLLM(answer, context_tokens=100_000), asked
-
-
 def test_the_model_picks_web_results_by_title_and_snippet(index: Any, fast: Any) -> None:
-    llm, asked = scripted()
+    llm, names = scripted(REPLIES)
     answer = ask(index, fast, "Where was Marta Orlo born, in Tamsin?", llm, sources="web", phases=1, w_max=1)
-    (request,) = [call for name, call in zip(asked, llm.calls) if name == "hydrarag_web"]
+    (request,) = [call for name, call in zip(names, llm.calls) if name == "web"]
     assert all(f"Tamsin {name}: Tamsin" in request.prompt for name in ("one", "two", "three"))
     second = re.search(r"^B\. Tamsin (\w+):", request.prompt, re.MULTILINE)
     (read,) = noted(answer, "web_pages")
@@ -234,12 +200,12 @@ def test_the_model_picks_web_results_by_title_and_snippet(index: Any, fast: Any)
 def test_a_follow_up_brings_new_documents_beside_the_old_ones_and_keeps_the_topics_of_the_graph(
     index: Any, fast: Any
 ) -> None:
-    llm, asked = scripted()
+    llm, names = scripted(REPLIES)
     answer = ask(index, fast, "Where was Marta Orlo born?", llm, phases=2, documents=1, web="none", selector=False)
     first, second = [step for step in answer.trace if step.verb == "sentences"]
     assert first.n_candidates == 1 and second.n_candidates == 2  # hers, and Piet Ruyven's
     around = [told[0] for told in noted(answer, "evidence_subgraph")]
     assert len(around) == 2 and around[0] == around[1]  # the same neighbourhood of the same topic
-    texts = [call.prompt for name, call in zip(asked, llm.calls) if name == "hydrarag_text_paths"]
+    texts = [call.prompt for name, call in zip(names, llm.calls) if name == "text_paths"]
     assert "Marta Orlo - born in - ANSWER" in texts[0] and "Piet Ruyven - taught at - ANSWER" in texts[1]
-    assert all(call.max_tokens == 256 for name, call in zip(asked, llm.calls) if name not in ("hydrarag_select",))
+    assert all(call.max_tokens == 256 for name, call in zip(names, llm.calls) if name not in ("select",))

@@ -7,26 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.methods.hybgrag import rules as hybgrag_rules
-from gpu_rag.methods.hybgrag.params import Params
 from gpu_rag.methods.hybgrag.rules import Candidate, first_action, next_action
-from gpu_rag.methods.hybgrag.state import (
-    HYBRID,
-    INCORRECT,
-    MISSING,
-    NO_ENTITY,
-    NO_INTERSECTION,
-    REJECTED,
-    TEXT,
-    WRONG_INTERSECTION,
-    WRONG_MODULE,
-    Action,
-    Feedback,
-    History,
-    Topic,
-)
-from gpu_rag.program.knowledge_base.link import Linked, masked, mentions
+from gpu_rag.methods.hybgrag.state import HYBRID, TEXT, Action, Fault, Feedback, History, Params, Topic
+from gpu_rag.program.knowledge_base.names import Linked, masked, mentions
 from gpu_rag.settings.ranges import MOST_INTEGER
 
+INCORRECT, MISSING, NO_ENTITY, NO_INTERSECTION, WRONG_INTERSECTION, WRONG_MODULE, REJECTED = Fault
 ONE = Params(n_relations=1)
 
 
@@ -83,19 +69,88 @@ def test_sets_of_relations_come_by_rank_and_can_begin_a_walk() -> None:
 # --- each feedback ---------------------------------------------------------------------------------
 
 
-def test_an_incorrect_entity_is_replaced_by_the_other_reading_of_its_words() -> None:
-    found = after(BOTH, Feedback(INCORRECT, ("Piet",)))
-    assert found == hybrid(topic("Marta", "directed"), topic("Piotr", "starred"))
-    other = after(hybrid(topic("Marta", "directed")), Feedback(INCORRECT, ("Marta",)), [MARTA, PIET])
-    assert other == hybrid(topic("Piet", "starred"))
+MARTA_DIRECTED, PIET_STARRED = topic("Marta", "directed"), topic("Piet", "starred")
+PIOTR_STARRED = topic("Piotr", "starred")
 
 
-def test_an_incorrect_entity_without_a_replacement_is_left_out() -> None:
-    assert after(BOTH, Feedback(INCORRECT, ("Piet",)), [MARTA, PIET]) == hybrid(topic("Marta", "directed"))
+@pytest.mark.parametrize(
+    ("action", "feedback", "ranked", "expected"),
+    [
+        # an incorrect entity is replaced by the other reading of its words, else by the next, else left out
+        (BOTH, Feedback(INCORRECT, ("Piet",)), RANKED, hybrid(MARTA_DIRECTED, PIOTR_STARRED)),
+        (hybrid(MARTA_DIRECTED), Feedback(INCORRECT, ("Marta",)), [MARTA, PIET], hybrid(PIET_STARRED)),
+        (BOTH, Feedback(INCORRECT, ("Piet",)), [MARTA, PIET], hybrid(MARTA_DIRECTED)),
+        # the last entity left out is a search in documents
+        (hybrid(PIET_STARRED), Feedback(INCORRECT, ("Piet",)), [PIET], Action(TEXT)),
+        # an incorrect relation is left out where another is left, else replaced by the next-ranked
+        (
+            hybrid(topic("Marta", "directed", "starred")),
+            Feedback(INCORRECT, (), (("Marta", "directed"),)),
+            RANKED,
+            hybrid(topic("Marta", "starred")),
+        ),
+        (
+            hybrid(MARTA_DIRECTED),
+            Feedback(INCORRECT, (), (("Marta", "directed"),)),
+            RANKED,
+            hybrid(topic("Marta", "starred")),
+        ),
+        # an entity all of whose relations are wrong is left out
+        (
+            BOTH,
+            Feedback(INCORRECT, (), (("Piet", "starred"),)),
+            [MARTA, candidate("Piet", 10, 14, "starred")],
+            hybrid(MARTA_DIRECTED),
+        ),
+        # wrong topics are changed at once
+        (
+            BOTH,
+            Feedback(INCORRECT, ("Piet",), (("Marta", "directed"),)),
+            RANKED,
+            hybrid(topic("Marta", "starred"), PIOTR_STARRED),
+        ),
+        # a missing entity is the next-ranked of other words
+        (hybrid(MARTA_DIRECTED), Feedback(MISSING), RANKED, BOTH),
+        (hybrid(PIET_STARRED), Feedback(MISSING), [PIET, NEAR], hybrid(PIET_STARRED, PIOTR_STARRED)),
+        # an intersection is mended by leaving an entity out where it has no other relation
+        (
+            BOTH,
+            Feedback(WRONG_INTERSECTION),
+            [candidate("Marta", 0, 5, "directed"), candidate("Piet", 10, 14, "starred")],
+            hybrid(MARTA_DIRECTED),
+        ),
+        # the wrong module is switched both ways
+        (BOTH, Feedback(WRONG_MODULE), RANKED, Action(TEXT, BOTH.topics)),
+        (Action(TEXT, BOTH.topics), Feedback(WRONG_MODULE), RANKED, BOTH),
+    ],
+)
+def test_the_answer_to_each_feedback(
+    action: Action, feedback: Feedback, ranked: list[Candidate], expected: Action
+) -> None:
+    assert after(action, feedback, ranked) == expected
 
 
-def test_the_last_entity_left_out_is_a_search_in_documents() -> None:
-    assert after(hybrid(topic("Piet", "starred")), Feedback(INCORRECT, ("Piet",)), [PIET]) == Action(TEXT)
+def taken_after(action: Action, feedback: Feedback, n: int) -> list[tuple[Topic, ...]]:
+    """The topics of n actions in turn, each answered by the same feedback."""
+    history, taken = History("q", [action], [feedback]), []
+    for _ in range(n):
+        found = next_action(history, RANKED, ONE)
+        assert found is not None
+        taken.append(found.topics)
+        history.actions.append(found)
+        history.feedback.append(feedback)
+    return taken
+
+
+def test_what_comes_after_the_same_feedback_again() -> None:
+    wrong = Feedback(INCORRECT, (), (("Marta", "directed"),))
+    wrote = History("q", [hybrid(MARTA_DIRECTED), hybrid(topic("Marta", "starred"))], [wrong, wrong])
+    assert next_action(wrote, RANKED, ONE) == hybrid(topic("Marta", "wrote"))
+    town = topic("Marta", "lies on", type="town")
+    assert taken_after(Action(TEXT), Feedback(NO_ENTITY), 3) == [(MARTA_DIRECTED,), (PIET_STARRED,), (town,)]
+    for kind in (NO_INTERSECTION, WRONG_INTERSECTION):  # mended at its last entity first
+        assert taken_after(BOTH, Feedback(kind), 3)[0] == (MARTA_DIRECTED, topic("Piet", "directed"))
+    assert after(BOTH, Feedback(REJECTED)) not in (None, BOTH)
 
 
 def test_what_was_called_wrong_does_not_come_back() -> None:
@@ -111,82 +166,9 @@ def test_what_was_called_wrong_does_not_come_back() -> None:
         raise AssertionError("it never ends")
 
 
-def test_an_incorrect_relation_is_left_out_where_another_is_left() -> None:
-    action = hybrid(topic("Marta", "directed", "starred"))
-    assert after(action, Feedback(INCORRECT, (), (("Marta", "directed"),))) == hybrid(topic("Marta", "starred"))
-
-
-def test_an_incorrect_relation_is_replaced_by_the_next_ranked() -> None:
-    action = hybrid(topic("Marta", "directed"))
-    wrong = Feedback(INCORRECT, (), (("Marta", "directed"),))
-    assert after(action, wrong) == hybrid(topic("Marta", "starred"))
-    history = History("q", [action, hybrid(topic("Marta", "starred"))], [wrong, wrong])
-    assert next_action(history, RANKED, ONE) == hybrid(topic("Marta", "wrote"))
-
-
-def test_an_entity_all_of_whose_relations_are_wrong_is_left_out() -> None:
-    only = candidate("Piet", 10, 14, "starred")
-    found = after(BOTH, Feedback(INCORRECT, (), (("Piet", "starred"),)), [MARTA, only])
-    assert found == hybrid(topic("Marta", "directed"))
-
-
-def test_wrong_topics_are_changed_at_once() -> None:
-    wrong = Feedback(INCORRECT, ("Piet",), (("Marta", "directed"),))
-    assert after(BOTH, wrong) == hybrid(topic("Marta", "starred"), topic("Piotr", "starred"))
-
-
-def test_a_missing_entity_is_the_next_ranked_of_other_words() -> None:
-    found = after(hybrid(topic("Marta", "directed")), Feedback(MISSING))
-    assert found == hybrid(topic("Marta", "directed"), topic("Piet", "starred"))
-    assert after(hybrid(topic("Piet", "starred")), Feedback(MISSING), [PIET, NEAR]) == hybrid(
-        topic("Piet", "starred"), topic("Piotr", "starred")
-    )
-
-
-def test_no_entity_tries_each_candidate_alone() -> None:
-    history = History("q", [Action(TEXT)], [Feedback(NO_ENTITY)])
-    taken = []
-    for _ in range(3):
-        action = next_action(history, RANKED, ONE)
-        assert action is not None
-        taken.append(action.topics)
-        history.actions.append(action)
-        history.feedback.append(Feedback(NO_ENTITY))
-    assert taken == [
-        (topic("Marta", "directed"),),
-        (topic("Piet", "starred"),),
-        (topic("Marta", "lies on", type="town"),),
-    ]
-
-
-@pytest.mark.parametrize("kind", [NO_INTERSECTION, WRONG_INTERSECTION])
-def test_an_intersection_is_mended_at_its_last_entity_first(kind: str) -> None:
-    history = History("q", [BOTH], [Feedback(kind)])
-    taken = []
-    for _ in range(3):
-        action = next_action(history, RANKED, ONE)
-        assert action is not None
-        taken.append(action.topics)
-        history.actions.append(action)
-        history.feedback.append(Feedback(kind))
-    marta = topic("Marta", "directed")
-    assert taken[0] == (marta, topic("Piet", "directed"))  # its next-ranked relation
-    without = after(BOTH, Feedback(kind), [candidate("Marta", 0, 5, "directed"), candidate("Piet", 10, 14, "starred")])
-    assert without == hybrid(marta)
-
-
-def test_the_wrong_module_is_switched_both_ways() -> None:
-    assert after(BOTH, Feedback(WRONG_MODULE)) == Action(TEXT, BOTH.topics)
-    assert after(Action(TEXT, BOTH.topics), Feedback(WRONG_MODULE)) == BOTH
-
-
-def test_simple_feedback_changes_something() -> None:
-    assert after(BOTH, Feedback(REJECTED)) not in (None, BOTH)
-
-
 # --- never twice, and to the end -------------------------------------------------------------------
 
-KINDS = (NO_ENTITY, NO_INTERSECTION, MISSING, WRONG_INTERSECTION, WRONG_MODULE, REJECTED, INCORRECT)
+KINDS = tuple(Fault)
 RELATIONS = st.lists(st.sampled_from("abcd"), min_size=1, max_size=3, unique=True)
 
 

@@ -9,19 +9,19 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from gpu_rag.index.knowledge_base.memory import knowledge_base
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kb_in_memory import knowledge_base
+from memory_index import run as run_step
+from project_scripts import script
 
 from gpu_rag.index.knowledge_base import KnowledgeBase
+from gpu_rag.methods.hybgrag import batched
+from gpu_rag.methods.hybgrag.batched import Reached, TopicNodes, chains_of, reach_nodes
 from gpu_rag.models.embed.hashing import HashEmbedder
-from gpu_rag.program.knowledge_base import reach as kb_reach
-from gpu_rag.program.knowledge_base.documents import DocumentSearch
-from gpu_rag.program.knowledge_base.reach import Reached, TopicNodes, chains_of, holding, reach
-from gpu_rag.program.knowledge_base.schema import KbSchema
-from gpu_rag.program.knowledge_base.search import KbSearch, ranked_relations
+from gpu_rag.program.knowledge_base.documents import search_documents
+from gpu_rag.program.knowledge_base.relations import Relations
 from gpu_rag.program.knowledge_base.walks import Walk, walk_nodes
-from gpu_rag.program.search import rankings
 
 EMBED = HashEmbedder()
 TYPES = ("film", "person", "year")
@@ -69,7 +69,7 @@ def distance(graph: nx.MultiGraph, topic: TopicNodes, node: int, radius: int) ->
 
 def plain(
     kb: KnowledgeBase, topics: Asked, vector: np.ndarray, radius: int, k: int, by_distance: bool
-) -> tuple[list[int], bool, int]:
+) -> tuple[list[int], bool]:
     graph = multigraph(kb)
     sets = [reached_by(graph, topic, radius) for topic in topics]
     own = {node for topic in topics for node in topic.nodes}
@@ -81,7 +81,7 @@ def plain(
         known = {node: [d for d in found if d is not None] for node, found in measured.items()}
         far = {node: max(found) if shared else min(found) for node, found in known.items()}
     scored = sorted((far[node], -float(score(kb, node) @ vector.astype(np.float64)), node) for node in taken)
-    return [node for _, _, node in scored[:k]], bool(shared), len(taken)
+    return [node for _, _, node in scored[:k]], bool(shared)
 
 
 def score(kb: KnowledgeBase, node: int) -> np.ndarray:
@@ -92,8 +92,9 @@ def score(kb: KnowledgeBase, node: int) -> np.ndarray:
 def run(
     kb: KnowledgeBase, asked: list[Asked], texts: Sequence[str], radius: int = 2, k: int = 5, by_distance: bool = True
 ) -> list[Reached]:
-    vectors = torch.from_numpy(EMBED.embed(list(texts)))
-    return reach(kb, asked, vectors, radius=radius, k=k, by_distance=by_distance)
+    queries = zip(map(tuple, asked), EMBED.embed(list(texts)))
+    found: list[Reached] = run_step(reach_nodes, kb, list(queries), radius, k, by_distance)
+    return found
 
 
 @st.composite
@@ -118,11 +119,9 @@ def test_it_is_what_networkx_reaches_and_shares(
     kb, asked, radius = case
     texts = [f"name {i} and r{i}" for i in range(len(asked))]
     found = run(kb, asked, texts, radius, 4, by_distance)
-    graph = multigraph(kb)
     for topics, text, one in zip(asked, texts, found):
-        rows, met, n = plain(kb, topics, EMBED.embed([text])[0], radius, 4, by_distance)
-        assert (list(one.rows), one.met, one.n_candidates) == (rows, met, n)
-        assert list(one.n_reached) == [len(reached_by(graph, topic, radius)) for topic in topics]
+        rows, met = plain(kb, topics, EMBED.embed([text])[0], radius, 4, by_distance)
+        assert (list(one.rows), one.met) == (rows, met)
         assert by_distance or list(one.scores) == sorted(one.scores, reverse=True)
 
 
@@ -164,7 +163,7 @@ def test_walks_are_walks_of_the_lowest_nodes(case: tuple[KnowledgeBase, list[Ask
     for topic in (topic for topics in asked for topic in topics):
         chain = tuple(data.draw(st.lists(st.sampled_from(topic.relations or (0,)), min_size=1, max_size=radius)))
         walks.append(Walk(topic.nodes, chain, data.draw(st.integers(0, kb.n - 1))))
-    for walk, found in zip(walks, walk_nodes(kb, walks)):
+    for walk, found in zip(walks, run_step(walk_nodes, kb, walks)):
         options = [
             (start, *middle)
             for start in sorted(set(walk.starts))
@@ -179,18 +178,19 @@ def test_walks_are_walks_of_the_lowest_nodes(case: tuple[KnowledgeBase, list[Ask
 
 @settings(max_examples=50, deadline=None)
 @given(cases(), st.data())
-def test_what_a_topic_holds(case: tuple[KnowledgeBase, list[Asked], int], data: st.DataObject) -> None:
+def test_how_a_topic_leads_to_gold_nodes(case: tuple[KnowledgeBase, list[Asked], int], data: st.DataObject) -> None:
     kb, asked, radius = case
     graph = multigraph(kb)
     topics = [topic for topics in asked for topic in topics]
     gold = [data.draw(st.lists(st.integers(0, kb.n - 1), max_size=3)) for _ in topics]
     everything = tuple(range(kb.n_relations))
-    for topic, nodes, held in zip(topics, gold, holding(kb, list(zip(topics, gold)), radius=radius)):
-        assert set(held.nodes) == reached_by(graph, topic, radius) & set(nodes)
-        assert held.ball == bool(reached_by(graph, TopicNodes(topic.nodes, everything), radius) & set(nodes))
+    found = run_step(script("eval_hybgrag").leading, kb, zip(topics, gold), radius)
+    for topic, nodes, leads in zip(topics, gold, found):
+        assert set(leads.nodes) == reached_by(graph, topic, radius) & set(nodes)
+        assert leads.ball == bool(reached_by(graph, TopicNodes(topic.nodes, everything), radius) & set(nodes))
         leading = (c for c in chains_of(topic.relations, radius) if ends(graph, topic.nodes, c) & set(nodes))
         useful = {relation for chain in leading for relation in chain}
-        assert set(held.relations) == useful
+        assert set(leads.relations) == useful
 
 
 # --- by hand -----------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def one(*topics: TopicNodes, radius: int = 1, k: int = 9) -> Reached:
 
 def test_one_topic_one_step() -> None:
     found = one(TopicNodes((P,), (DIRECTED,)))
-    assert set(found.rows) == {A, B} and found.met and found.n_reached == (2,)
+    assert set(found.rows) == {A, B} and found.met
     assert found.chains == (((DIRECTED,),), ((DIRECTED,),))
 
 
@@ -220,7 +220,6 @@ def test_two_steps_go_on_and_the_topic_itself_is_no_candidate() -> None:
     found = one(TopicNodes((P,), (DIRECTED,)), radius=2)
     assert set(found.rows) == {A, B, Q}  # Piet, Birch, Quinn; back at Piet
     assert dict(zip(found.rows, found.chains))[Q] == ((DIRECTED, DIRECTED),)
-    assert found.n_reached == (4,)  # with Piet
 
 
 def test_nearer_nodes_come_first_and_where_all_named_relations_lead_before_them() -> None:
@@ -247,9 +246,9 @@ def test_of_two_topics_the_farther_counts_and_in_a_union_the_nearer() -> None:
 
 def test_an_intersection_and_a_union_that_says_so() -> None:
     found = one(TopicNodes((P,), (DIRECTED,)), TopicNodes((Y,), (RELEASED,)))
-    assert (found.rows, found.met, found.n_candidates) == ((A,), True, 1)
+    assert (found.rows, found.met) == ((A,), True)
     apart = one(TopicNodes((P,), (RELEASED,)), TopicNodes((Y,), (RELEASED,)))
-    assert (set(apart.rows), apart.met, apart.n_reached) == ({A, C}, False, (0, 2))
+    assert (set(apart.rows), apart.met) == ({A, C}, False)
     assert set(apart.chains) == {((), (RELEASED,))}
 
 
@@ -274,14 +273,12 @@ def test_at_most_k_and_ties_to_the_lower_node() -> None:
     )
     top = int(np.flatnonzero([name == "top" for name in twins.node_names])[0])
     found = run(twins, [[TopicNodes((top,), (0,))]], ["same"], 1, 4)[0]
-    assert found.rows == (0, 1, 2, 3) and len(set(found.scores)) == 1 and found.n_candidates == 6
+    assert found.rows == (0, 1, 2, 3) and len(set(found.scores)) == 1
 
 
 def test_nothing_to_walk() -> None:
     found = one(TopicNodes((P,), ()))
-    assert (found.rows, found.met, found.n_reached, found.n_candidates) == ((), False, (0,), 0)
-    assert reach(FILMS, [], torch.zeros(0, EMBED.dim), radius=2, k=5) == []
-    assert walk_nodes(FILMS, []) == [] and holding(FILMS, [], radius=2) == []
+    assert (found.rows, found.met) == ((), False)
 
 
 def test_a_version_that_intersects_over_the_batch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,13 +286,13 @@ def test_a_version_that_intersects_over_the_batch_is_caught(monkeypatch: pytest.
     asked = [[TopicNodes((P,), (DIRECTED,))], [TopicNodes((Q,), (DIRECTED,))]]
     right = run(FILMS, asked, ["which film"] * 2, 1)
     assert [set(one.rows) for one in right] == [{A, B}, {B, C}]
-    wrong = kb_reach._candidates
+    wrong = batched._candidates
 
     def over_all(kb, asked, walks, reached):  # type: ignore[no-untyped-def]
-        walks = kb_reach._Walks(walks.chains, walks.of_topic, walks.of_question * 0, walks.ends)
+        walks = batched.Walks(walks.chains, walks.of_topic, walks.of_question * 0, walks.ends)
         return wrong(kb, asked, walks, reached)
 
-    monkeypatch.setattr(kb_reach, "_candidates", over_all)
+    monkeypatch.setattr(batched, "_candidates", over_all)
     assert [set(one.rows) for one in run(FILMS, asked, ["which film"] * 2, 1)] != [{A, B}, {B, C}]
 
 
@@ -311,12 +308,12 @@ def test_a_version_that_takes_the_nearer_of_two_topics_is_caught(monkeypatch: py
     for wanted in ("v", "w"):
         (found,) = run(kb, asked, [f"{wanted} (x)"])
         assert found.rows[0] == w and v in found.rows, "w is one step from both, v two from s"
-    whole = kb_reach._distances
+    whole = batched._distances
 
     def nearer(kb, asked, walks, reached, candidates, met):  # type: ignore[no-untyped-def]
         return whole(kb, asked, walks, reached, candidates, torch.zeros_like(met))
 
-    monkeypatch.setattr(kb_reach, "_distances", nearer)
+    monkeypatch.setattr(batched, "_distances", nearer)
     assert run(kb, asked, ["v (x)"])[0].rows[0] == v
 
 
@@ -329,9 +326,9 @@ def test_documents_are_searched_exactly(n: int, documents: int, k: int) -> None:
     """Nodes by their best text, also where one node has many and another none."""
     kb = make(n, 1, [], documents=documents)
     texts = ["text 3 about 3 and 3", "name 1", "zzz"]
-    queries = torch.from_numpy(EMBED.embed(texts))
+    queries = EMBED.embed(texts)
     passages = kb.vectors("passage_vectors").numpy() if documents else None
-    for query, found in zip(queries.numpy(), rankings(DocumentSearch(kb).best(queries, k))):
+    for query, found in zip(queries, run_step(search_documents, kb, queries, k)):
         scores = []
         for node in range(n):
             own = [p for p in range(documents) if p % n == node]
@@ -350,15 +347,15 @@ def sorted_passage(kb: KnowledgeBase, number: int) -> int:
 
 
 def test_relations_follow_one_another_where_types_meet() -> None:
-    schema = KbSchema(FILMS)
-    assert schema.told(RELEASED) == "released: film to year"
+    schema = Relations(FILMS)
+    assert schema.text(RELEASED) == "released: film to year"
     assert schema.within([RELEASED], 1) == [RELEASED]
     assert schema.within([RELEASED], 2) == [DIRECTED, RELEASED, STARRED]
     chain = knowledge_base(
         [("a", "a", "x"), ("b", "b", "y"), ("c", "c", "z"), ("d", "d", "w")],
         [("a", "r0", "b"), ("b", "r1", "c"), ("c", "r2", "d")],
     )
-    assert [KbSchema(chain).within([0], radius) for radius in (1, 2, 3)] == [[0], [0, 1], [0, 1, 2]]
+    assert [Relations(chain).within([0], radius) for radius in (1, 2, 3)] == [[0], [0, 1], [0, 1, 2]]
 
 
 def test_one_of_the_best_relations_can_begin_a_walk() -> None:
@@ -368,15 +365,15 @@ def test_one_of_the_best_relations_can_begin_a_walk() -> None:
         [("a", "plain", "b"), ("b", "nearest of all", "c"), ("b", "nearest", "c")],
         embed=EMBED.embed,
     )
-    search = KbSearch(kb)
+    search = Relations(kb)
     (vector,) = EMBED.embed(["nearest of all"])
     far, near, both = (kb.relation_names.index(name) for name in ("plain", "nearest", "nearest of all"))
-    (wide,) = ranked_relations(search, [((0,), vector)], 2, 3)
+    (wide,) = search.ranked([(0,)], [vector], 2, 3)
     assert wide.rows == (both, near, far) and wide.first == (False, False, True)
-    (tight,) = ranked_relations(search, [((0,), vector)], 2, 2)
+    (tight,) = search.ranked([(0,)], [vector], 2, 2)
     assert tight.rows == (both, far) and tight.first == (False, True)
-    (at_node,) = ranked_relations(search, [((0,), vector)], 1, 2)
+    (at_node,) = search.ranked([(0,)], [vector], 1, 2)
     assert at_node.rows == (far,)
-    (everywhere,) = ranked_relations(search, [((), vector)], 1, 2)
+    (everywhere,) = search.ranked([()], [vector], 1, 2)
     assert everywhere.rows == (both, near) and everywhere.first == (False, False)
-    assert search.relations_at([(0,), (1, 2), ()]) == [[far], sorted([far, near, both]), []]
+    assert search.at([(0,), (1, 2), ()]) == [[far], sorted([far, near, both]), []]

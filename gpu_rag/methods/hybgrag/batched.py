@@ -1,9 +1,9 @@
-"""HybGRAG's hybrid retrieval as one batched step: typed reachability, intersection, ranking by cosine.
+"""HybGRAG's hybrid module as one batched step: typed reachability, intersection, ranking by cosine.
 
 Of a topic entity those nodes are reached at which a chain of 1 to `radius` edges ends, each edge of a relation that the
 topic allows, walked either way. Candidates of a question are the nodes that all its topics reach, without the topic
 nodes themselves; where no node is left, those that some topic reaches, and the result says so. They are ranked by
-the cosine of question and document, ties to the lower node; before that, where it is asked for, by how far they are:
+the cosine of question and document, ties to the lower node; before that, where that is wanted, by how far they are:
 0 where a chain of every relation of the topic once, in any order, leads, else the edges of the shortest chain. Of
 several topics the farthest counts, in a union the nearest. Nothing of size [B, N] is made, but by the sets themselves.
 """
@@ -14,13 +14,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations, product
 
+import numpy as np
 import torch
 
 from gpu_rag.graph.ragged import expand, ragged_of_keys, ragged_of_lists, row_of_value
-from gpu_rag.graph.reach import ANY, EITHER, reachable
+from gpu_rag.graph.reach import EITHER, reachable
+from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.index.knowledge_base.scores import score_nodes
+from gpu_rag.program.kinds import GRAPH
+from gpu_rag.program.knowledge_base.views import kb_of
+from gpu_rag.program.search import Ranking, stacked
+from gpu_rag.runtime.step import batched
 from gpu_rag.types import Ragged
+
+TILE = 256
 
 Chain = tuple[int, ...]
 
@@ -33,25 +41,23 @@ class TopicNodes:
     relations: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Reached:
-    """What one question's topics lead to.
+Query = tuple[tuple[TopicNodes, ...], np.ndarray]  # the topics of a question, and its unit vector
 
-    rows, scores: at most K nodes, best first, and their cosines. chains: for each of them and each topic the first of
-    `chains_of` that leads there, () where none does. n_reached: nodes of each topic's set.
-    n_candidates: nodes that were ranked. met: whether they are an intersection (of one topic: its set); else a union.
+
+@dataclass(frozen=True)
+class Reached(Ranking):
+    """The nodes that one question's topics lead to, at most K, best first, with their cosines.
+
+    chains: for each node and each topic the first of `chains_of` that leads there, () where none does. met: whether the
+    nodes are an intersection (of one topic: its set); else a union.
     """
 
-    rows: tuple[int, ...]
-    scores: tuple[float, ...]
     chains: tuple[tuple[Chain, ...], ...]
-    n_reached: tuple[int, ...]
-    n_candidates: int
     met: bool
 
 
 @dataclass(frozen=True)
-class _Walks:
+class Walks:
     """All chains of all topics of all questions, and where each leads."""
 
     chains: list[Chain]
@@ -71,34 +77,28 @@ def chains_of(relations: Sequence[int], radius: int) -> list[Chain]:
     return list(dict.fromkeys((*once, *lengths)))
 
 
-def reach(
-    kb: KnowledgeBase,
-    asked: Sequence[Sequence[TopicNodes]],
-    vectors: torch.Tensor,
-    *,
-    radius: int,
-    k: int,
-    by_distance: bool = True,
-    threads: int = 1,
-) -> list[Reached]:
-    """The module's formula for B questions. asked: the topics of each; vectors: f32[B, D], unit rows.
+@batched(GRAPH, tile=TILE)
+def reach_nodes(index: Index, queries: list[Query], radius: int, k: int, by_distance: bool) -> list[Reached]:
+    """The k best nodes that the topics of each question reach, see the module.
 
     by_distance: nearer nodes first, then by cosine; else by cosine alone. Memory: the sets, summed over chains. The
     same for a question alone and in any batch.
     """
-    walks = _walked(kb, asked, radius, threads)
+    kb, questions = kb_of(index), [topics for topics, _ in queries]
+    walks = walked(kb, questions, radius, index.threads)
     keys = walks.of_topic[row_of_value(walks.ends)] * max(kb.n, 1) + walks.ends.values.long()
     reached, at = torch.unique(keys, return_inverse=True)
-    candidates, met = _candidates(kb, asked, walks, reached)
-    far = _distances(kb, asked, walks, (reached, at), candidates, met) if by_distance else None
-    rows, scores, kept = _best(kb, vectors, candidates, far, k)
-    first = _first_chains(kb, walks, kept, rows)
-    sizes = torch.bincount(reached // max(kb.n, 1), minlength=len(walks.of_question)).tolist()
-    return _told(asked, walks, (rows, scores, kept, first), sizes, candidates.offsets.diff().tolist(), met.tolist())
+    candidates, met = _candidates(kb, questions, walks, reached)
+    far = _distances(kb, questions, walks, (reached, at), candidates, met) if by_distance else None
+    vectors = stacked([vector for _, vector in queries], kb.device)
+    best = _best(kb, vectors, candidates, far, k)
+    first = _first_chains(kb, walks, best[2], best[0])
+    return _split(questions, walks, (*best, first), met.tolist())
 
 
-def _walked(kb: KnowledgeBase, asked: Sequence[Sequence[TopicNodes]], radius: int, threads: int) -> _Walks:
-    topics = [topic for one in asked for topic in one]
+def walked(kb: KnowledgeBase, questions: Sequence[Sequence[TopicNodes]], radius: int, threads: int) -> Walks:
+    """Every walk of at most `radius` steps from the topics of each question along their relations."""
+    topics = [topic for one in questions for topic in one]
     chains = [chains_of(topic.relations, radius) for topic in topics]
     flat = [chain for one in chains for chain in one]
     starts = ragged_of_lists([topic.nodes for topic, one in zip(topics, chains) for _ in one], kb.device)
@@ -106,22 +106,22 @@ def _walked(kb: KnowledgeBase, asked: Sequence[Sequence[TopicNodes]], radius: in
     either = Ragged(torch.full_like(relations.values, EITHER), relations.offsets)
     ends = reachable(kb.typed, starts, relations, either, threads=threads)
     of_topic = torch.tensor([t for t, one in enumerate(chains) for _ in one], dtype=torch.int64, device=kb.device)
-    of_question = torch.tensor([q for q, one in enumerate(asked) for _ in one], dtype=torch.int64, device=kb.device)
-    return _Walks(flat, of_topic, of_question, ends)
+    of_question = torch.tensor([q for q, one in enumerate(questions) for _ in one], dtype=torch.int64, device=kb.device)
+    return Walks(flat, of_topic, of_question, ends)
 
 
 def _candidates(
-    kb: KnowledgeBase, asked: Sequence[Sequence[TopicNodes]], walks: _Walks, reached: torch.Tensor
+    kb: KnowledgeBase, questions: Sequence[Sequence[TopicNodes]], walks: Walks, reached: torch.Tensor
 ) -> tuple[Ragged, torch.Tensor]:
     """Each question's candidates, and whether they are an intersection: bool[B]. reached: keys topic * N + node."""
-    n, batch = max(kb.n, 1), len(asked)
-    own = ragged_of_lists([sorted({node for topic in one for node in topic.nodes}) for one in asked], kb.device)
+    n, batch = max(kb.n, 1), len(questions)
+    own = ragged_of_lists([sorted({node for topic in one for node in topic.nodes}) for one in questions], kb.device)
     topic_keys = row_of_value(own) * n + own.values
     found, count = torch.unique(walks.of_question[reached // n] * n + reached % n, return_counts=True)
     free = ~torch.isin(found, topic_keys)
     found, count = found[free], count[free]
     question = found // n
-    wanted = torch.tensor([len(one) for one in asked], dtype=torch.int64, device=kb.device)
+    wanted = torch.tensor([len(one) for one in questions], dtype=torch.int64, device=kb.device)
     shared = count == wanted[question]
     met = torch.zeros(batch, dtype=torch.bool, device=kb.device)
     met[question[shared]] = True
@@ -130,15 +130,15 @@ def _candidates(
 
 def _distances(
     kb: KnowledgeBase,
-    asked: Sequence[Sequence[TopicNodes]],
-    walks: _Walks,
+    questions: Sequence[Sequence[TopicNodes]],
+    walks: Walks,
     reached: tuple[torch.Tensor, torch.Tensor],
     candidates: Ragged,
     met: torch.Tensor,
 ) -> torch.Tensor:
     """i64[T], how far each candidate is (see above). reached: keys topic * N + node, and which of them each end is."""
     n, (keys, at) = max(kb.n, 1), reached
-    topics = [topic for one in asked for topic in one]
+    topics = [topic for one in questions for topic in one]
     lengths = [
         0 if sorted(chain) == sorted(topics[topic].relations) else len(chain)
         for chain, topic in zip(walks.chains, walks.of_topic.tolist())
@@ -146,12 +146,12 @@ def _distances(
     of_end = torch.tensor(lengths, dtype=torch.int64, device=kb.device)[row_of_value(walks.ends)]
     least = torch.zeros_like(keys).scatter_reduce_(0, at, of_end, "amin", include_self=False)
     question = row_of_value(candidates)
-    held = question * n + candidates.values.long()
-    wanted = walks.of_question[keys // n] * n + keys % n
-    inside = torch.isin(wanted, held)
-    place = torch.searchsorted(held, wanted[inside])  # candidates are ascending
-    nearest = torch.zeros_like(held).scatter_reduce_(0, place, least[inside], "amin", include_self=False)
-    farthest = torch.zeros_like(held).scatter_reduce_(0, place, least[inside], "amax", include_self=False)
+    wanted = question * n + candidates.values.long()
+    ends = walks.of_question[keys // n] * n + keys % n
+    inside = torch.isin(ends, wanted)
+    place = torch.searchsorted(wanted, ends[inside])  # candidates are ascending
+    nearest = torch.zeros_like(wanted).scatter_reduce_(0, place, least[inside], "amin", include_self=False)
+    farthest = torch.zeros_like(wanted).scatter_reduce_(0, place, least[inside], "amax", include_self=False)
     return torch.where(met[question], farthest, nearest)
 
 
@@ -170,7 +170,7 @@ def _best(
     return candidates.values[order].long(), scores[order], question[order]
 
 
-def _first_chains(kb: KnowledgeBase, walks: _Walks, question: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:
+def _first_chains(kb: KnowledgeBase, walks: Walks, question: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:
     """i64[M, most topics]: for each (question, node) the first chain of the question's j-th topic that ends there.
 
     -1 where none does.
@@ -193,58 +193,18 @@ def _first_chains(kb: KnowledgeBase, walks: _Walks, question: torch.Tensor, node
     return torch.where(found == len(walks.chains), -1, found)
 
 
-def _told(
-    asked: Sequence[Sequence[TopicNodes]],
-    walks: _Walks,
+def _split(
+    questions: Sequence[Sequence[TopicNodes]],
+    walks: Walks,
     best: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
-    sizes: Sequence[int],
-    n_candidates: Sequence[int],
     met: Sequence[bool],
 ) -> list[Reached]:
     rows, scores, question, first = best
-    bounds = torch.searchsorted(question, torch.arange(len(asked) + 1, device=question.device)).tolist()
+    bounds = torch.searchsorted(question, torch.arange(len(questions) + 1, device=question.device)).tolist()
     nodes, values, chains = rows.tolist(), scores.tolist(), first.tolist()
-    told, topic = [], 0
-    for q, topics in enumerate(asked):
+    found = []
+    for q, topics in enumerate(questions):
         part = slice(bounds[q], bounds[q + 1])
         ways = tuple(tuple(walks.chains[c] if c >= 0 else () for c in line[: len(topics)]) for line in chains[part])
-        own = tuple(sizes[topic : topic + len(topics)])
-        told.append(Reached(tuple(nodes[part]), tuple(values[part]), ways, own, n_candidates[q], met[q]))
-        topic += len(topics)
-    return told
-
-
-@dataclass(frozen=True)
-class Held:
-    """How a topic stands to wanted nodes. nodes: those that it reaches; relations: those of the topic that are part of
-    a chain to one of them; ball: whether a chain of any relations leads to one of them."""
-
-    nodes: tuple[int, ...]
-    relations: tuple[int, ...]
-    ball: bool
-
-
-def holding(
-    kb: KnowledgeBase, asked: Sequence[tuple[TopicNodes, Sequence[int]]], *, radius: int, threads: int = 1
-) -> list[Held]:
-    """What of each topic leads to its wanted nodes within `radius` steps."""
-    n = max(kb.n, 1)
-    walks = _walked(kb, [[topic, TopicNodes(topic.nodes, (ANY,))] for topic, _ in asked], radius, threads)
-    wanted = ragged_of_lists([sorted(set(nodes)) for _, nodes in asked], kb.device)
-    keys = row_of_value(wanted) * n + wanted.values
-    chain, node = row_of_value(walks.ends), walks.ends.values.long()
-    hit = torch.isin(walks.of_topic[chain] // 2 * n + node, keys)
-    nodes: list[set[int]] = [set() for _ in asked]
-    relations: list[set[int]] = [set() for _ in asked]
-    for c, v in zip(chain[hit].tolist(), node[hit].tolist()):
-        topic, by_any = divmod(int(walks.of_topic[c]), 2)
-        relations[topic].update(walks.chains[c])
-        if not by_any:
-            nodes[topic].add(v)
-    return [
-        Held(tuple(sorted(reached)), tuple(r for r in topic.relations if r in used), ANY in used)
-        for (topic, _), reached, used in zip(asked, nodes, relations)
-    ]
-
-
-__all__ = ["Chain", "Held", "Reached", "TopicNodes", "chains_of", "holding", "reach"]
+        found.append(Reached(tuple(nodes[part]), tuple(values[part]), ways, met[q]))
+    return found

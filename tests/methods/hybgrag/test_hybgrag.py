@@ -10,56 +10,39 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from project_scripts import script
 
 import gpu_rag
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.methods.hybgrag import critic as hybgrag_critic
 from gpu_rag.methods.hybgrag import program as hybgrag
-from gpu_rag.methods.hybgrag.examples import Experience, chosen_examples, experience_row, read_examples
-from gpu_rag.methods.hybgrag.oracle import oracle_program
-from gpu_rag.methods.hybgrag.state import (
-    INCORRECT,
-    MISSING,
-    NO_ENTITY,
-    NO_INTERSECTION,
-    REJECTED,
-    WRONG_INTERSECTION,
-    WRONG_MODULE,
-    Action,
-    Feedback,
-    Topic,
-)
+from gpu_rag.methods.hybgrag.examples import Experience, chosen_examples, read_examples
+from gpu_rag.methods.hybgrag.retrieve import retrieve_by
+from gpu_rag.methods.hybgrag.state import Action, Fault, Feedback, Topic
 from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.program.ask import embed
+from gpu_rag.program.knowledge_base.views import kb_of
+from gpu_rag.program.run import Run
 from gpu_rag.settings import merge
-from gpu_rag.types import Answer, Choice, JsonSchema, Question, Request
+from gpu_rag.types import Answer, Choice, Draft, JsonSchema, Question, Request
 
+INCORRECT, MISSING, NO_ENTITY, NO_INTERSECTION, WRONG_INTERSECTION, WRONG_MODULE, REJECTED = Fault
 NODES = [
     ("f1", "film", "Harbour of Glass", "A slow drama about a glassblower who leaves the harbour at night."),
     ("f2", "film", "Night Ferry", "A comedy on a ferry that never arrives, with a talking owl."),
     ("f3", "film", "Salt", "Two sisters boil salt on an island and wait for a letter."),
     ("f4", "film", "The Quiet Tower", "A bell ringer hears steps in an empty tower; a ghost story."),
-    ("p1", "person", "Marta Orlo", ""),
-    ("p2", "person", "Piet Ruyven", ""),
-    ("p3", "person", "Lena Voss", ""),
-    ("p4", "person", "Lena Voss", ""),
-    ("g1", "genre", "drama", ""),
-    ("g2", "genre", "comedy", ""),
+    ("p1", "person", "Marta Orlo", ""), ("p2", "person", "Piet Ruyven", ""), ("p3", "person", "Lena Voss", ""),
+    ("p4", "person", "Lena Voss", ""), ("g1", "genre", "drama", ""), ("g2", "genre", "comedy", ""),
     ("t1", "town", "Salt", "Salt is a town on the Ves."),
-]
+]  # fmt: skip
 EDGES = [
-    ("f1", "directed_by", "p1"),
-    ("f2", "directed_by", "p1"),
-    ("f3", "directed_by", "p2"),
-    ("f4", "directed_by", "p4"),
-    ("f1", "starred", "p2"),
-    ("f2", "starred", "p3"),
-    ("f3", "starred", "p3"),
-    ("f4", "starred", "p1"),
-    ("f1", "has_genre", "g1"),
-    ("f2", "has_genre", "g2"),
-    ("f3", "has_genre", "g1"),
+    ("f1", "directed_by", "p1"), ("f2", "directed_by", "p1"), ("f3", "directed_by", "p2"),
+    ("f4", "directed_by", "p4"), ("f1", "starred", "p2"), ("f2", "starred", "p3"), ("f3", "starred", "p3"),
+    ("f4", "starred", "p1"), ("f1", "has_genre", "g1"), ("f2", "has_genre", "g2"), ("f3", "has_genre", "g1"),
     ("f3", "filmed_in", "t1"),
-]
+]  # fmt: skip
+EVAL = script("eval_hybgrag")
 QUESTION = "Which comedy did Marta Orlo direct?"
 OTHERS = ["Who starred in Salt?", "Which drama was directed by Piet Ruyven?", "a ghost story in a tower", "?"]
 FAST: dict[str, Any] = {"models": {"embedder": "hash", "llm": "none", "decider": "auto"}}
@@ -224,23 +207,15 @@ ALWAYS_NEW = [
 ]
 
 
-def test_at_most_fourteen_calls(index: gpu_rag.Index) -> None:
+@pytest.mark.parametrize("iterations", [1, 2, 3, 4])
+def test_iterations_bound_the_calls(index: gpu_rag.Index, iterations: int) -> None:
     """And the last result is not validated."""
     script = Script(*ALWAYS_NEW, comment=['the entity "'])
-    answer = run(index, script)
-    count = {name: script.calls.count(name) for name in ("route", "module", "validate", "comment", "reader")}
-    assert count == {"route": 4, "module": 4, "validate": 3, "comment": 3, "reader": 1}
-    assert answer.usage.llm_calls == 15 and answer.usage.malformed == 0
-    assert len(actions(answer)) == 4 and len(feedback(answer)) == 3
-    assert names(answer)[0] in {"Night Ferry", "drama", "comedy"}  # of the last action, comedy alone
-
-
-@pytest.mark.parametrize("iterations", [1, 2, 3])
-def test_iterations_bound_the_calls(index: gpu_rag.Index, iterations: int) -> None:
-    script = Script(*ALWAYS_NEW, comment=["an entity is missing"])
     answer = run(index, script, iterations=iterations)
-    assert len(script.calls) == 4 * iterations - 2 + 1
-    assert len(actions(answer)) == iterations and len(feedback(answer)) == iterations - 1
+    n, names = iterations, ("route", "module", "validate", "comment", "reader")
+    assert [script.calls.count(name) for name in names] == [n, n, n - 1, n - 1, 1]
+    assert answer.usage.llm_calls == 4 * n - 2 + 1 and answer.usage.malformed == 0
+    assert len(actions(answer)) == n and len(feedback(answer)) == n - 1
 
 
 def test_no_action_is_taken_twice(index: gpu_rag.Index) -> None:
@@ -431,7 +406,7 @@ def test_a_small_model_judges_by_rank_and_rules_route(index: gpu_rag.Index) -> N
 
 def with_oracle(index: gpu_rag.Index, gold: list[str], question: str = QUESTION, **params: Any) -> Answer:
     engine = index.engine(merge(FAST, {"method": {"hybgrag": params}}))
-    program = oracle_program({"q": gold})
+    program = EVAL.oracle_program({"q": gold})
     (answer,) = engine.run("hybgrag", [Question("q", question)], retrieval_only=True, program=program).answers
     engine.models.close()
     assert answer.error is None, answer.error
@@ -469,18 +444,15 @@ def test_the_oracle_finds_what_the_rules_alone_do_not(index: gpu_rag.Index) -> N
 )
 def test_what_the_oracle_says(index: gpu_rag.Index, gold: list[str], topics: Any, kind: str, what: str) -> None:
     """Of an action given, not routed. radius 1, so that the sets are those of one edge."""
-    from gpu_rag.methods.hybgrag.oracle import OracleCritic
-    from gpu_rag.methods.hybgrag.retrieve import retrieve_by
-    from gpu_rag.types import Draft
-
     action = Action("hybrid", tuple(Topic(name, type, tuple(relations)) for name, type, *relations in topics))
 
-    async def program(question: Question, verbs: Any, params: Any) -> Draft:
-        (vector,) = await verbs.embed([question.text])
-        result = await retrieve_by(action, vector, verbs, params)
-        rows = [verbs.kb.row_of(id) for id in gold]
-        said = await OracleCritic(verbs, params, rows).comment(question.text, action, result)
-        return Draft(f"{said.kind}: {said.told()}")
+    async def program(question: Question, run: Run, params: Any) -> Draft:
+        (vector,) = await embed([question.text])
+        kb = kb_of(run.index)
+        result = await retrieve_by(action, vector, kb, params)
+        rows = [kb.row_of(id) for id in gold]
+        said = await EVAL.OracleCritic(run, params, rows).comment(question.text, action, result)
+        return Draft(f"{said.kind}: {said.text()}")
 
     engine = index.engine(merge(FAST, {"method": {"hybgrag": {"radius": 1}}}))
     (answer,) = engine.run("hybgrag", [Question("q", QUESTION)], retrieval_only=True, program=program).answers
@@ -488,11 +460,18 @@ def test_what_the_oracle_says(index: gpu_rag.Index, gold: list[str], topics: Any
     assert answer.text is not None and answer.text.startswith(kind) and what in answer.text, answer.text
 
 
-def test_gold_reaches_no_method() -> None:
-    """The oracle is imported by no module of a method."""
-    folder = Path(hybgrag.__file__).parent
-    users = [path.name for path in folder.glob("*.py") if "hybgrag_oracle" in path.read_text()]
-    assert users == []
+def test_collected_experiences_are_verified_pairs_that_the_method_reads(index: gpu_rag.Index, tmp_path: Path) -> None:
+    gold = {QUESTION: "f2", "Which drama did Marta Orlo star in?": "f4", "Which comedy is by Piet Ruyven?": "g1"}
+    rows = [{"id": f"q{i}", "question": text, "answer_ids": [id]} for i, (text, id) in enumerate(gold.items())]
+    questions, out = tmp_path / "q.jsonl", tmp_path / "experiences.jsonl"
+    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    EVAL.collect(str(index.path), str(questions), out, 5)
+    collected = read_examples(str(out), "", True)
+    assert 1 <= len(collected) <= 5 and {e.question for e in collected} <= set(gold)
+    assert all(e.feedback is not None for e in collected)
+    EVAL.collect(str(index.path), str(questions), out, 1)
+    assert read_examples(str(out), "", True) == collected[:1]
+    assert retrieve(index, experiences=str(out)).nodes
 
 
 # --- examples and parameters -------------------------------------------------------------------------
@@ -503,7 +482,7 @@ def test_packaged_examples() -> None:
     experiences = read_examples("", "experiences", True)
     assert len(routes) == 10 and len(experiences) == 30
     kinds = {e.feedback.kind for e in experiences if e.feedback}
-    assert kinds == {NO_ENTITY, NO_INTERSECTION, INCORRECT, MISSING, WRONG_INTERSECTION, WRONG_MODULE}
+    assert kinds == {*Fault} - {REJECTED}
     for e in experiences:
         assert e.feedback is not None
         entities = {topic.entity for topic in e.action.topics}
@@ -515,7 +494,7 @@ def test_packaged_examples() -> None:
 def test_a_file_of_experiences(index: gpu_rag.Index, tmp_path: Path) -> None:
     made = Experience("Who built it?", Action("hybrid", (Topic("It", "x", ("r",)),)), Feedback(INCORRECT, ("It",)))
     path = tmp_path / "mine.jsonl"
-    path.write_text(experience_row(made) + "\n\n")
+    path.write_text(EVAL.experience_row(made) + "\n\n")
     assert read_examples(str(path), "", True) == (made,)
     script = Script(route(MARTA), route(COMEDY), valid=["no", "yes"], comment=["the source"])
     run(index, script, experiences=str(path))
@@ -529,7 +508,7 @@ def test_answers_depend_on_what_is_in_a_file_of_examples(index: gpu_rag.Index, t
     path, hashes = tmp_path / "mine.jsonl", []
     for question in ("Who built it?", "Who sold it again?"):
         row = replace(made, question=question)
-        path.write_text(experience_row(row) + "\n")
+        path.write_text(EVAL.experience_row(row) + "\n")
         assert read_examples(str(path), "", True) == (row,)
         hashes.append(run(index, Script(route(MARTA), valid=["yes"]), experiences=str(path)).config_hash)
     again = run(index, Script(route(MARTA), valid=["yes"]), experiences=str(path)).config_hash
@@ -552,11 +531,8 @@ def test_examples_nearest_and_random(index: gpu_rag.Index) -> None:
     chosen: dict[str, list[str]] = {}
 
     def program(how: str, k: int) -> Callable[..., Any]:
-        async def inner(question: Question, verbs: Any, params: Any) -> Any:
-            from gpu_rag.types import Draft
-
-            held = read_examples("", "experiences", True)
-            found = await chosen_examples(question.text, held, k, how, verbs)
+        async def inner(question: Question, run: Run, params: Any) -> Draft:
+            found = await chosen_examples(question.text, read_examples("", "experiences", True), k, how, run)
             chosen[f"{how} {question.id}"] = [e.question for e in found]
             return Draft("done")
 

@@ -44,11 +44,16 @@ COMMON = relation_words(["directed by", "has genre", "in language", "starred act
         ("what is the place_of_birth of Nightfall's notable_types", 2),
         ("what city is the capital of Nightfall", 1),
         ("Nightfall", 1),
+        ("who acted in the movies directed by the director of Nightfall", 3),
+        ("what is the nationality of Nightfall 's parents ?", 2),
+        ("what genres do the films that share actors with Nightfall fall under", 3),
+        ("what is the place of birth of Nightfall", 1),
     ],
 )
 def test_relations_are_counted(question: str, n: int) -> None:
     assert n_relations(question, ["nightfall"], COMMON) == n
     assert chain_by_rules(question, ["nightfall"], 4, COMMON).depth(["nightfall"]) == n
+    assert chain_by_rules(question, ["nightfall"], 1, COMMON).depth(["nightfall"]) == 1
 
 
 def test_a_topic_is_taken_out_in_every_way_it_is_written() -> None:
