@@ -14,8 +14,9 @@ from gpu_rag.evaluation.compare import DEFAULT_AT, Comparison, compare
 from gpu_rag.evaluation.judge import open_judge
 from gpu_rag.index import hetero
 from gpu_rag.index import index as opened
-from gpu_rag.index.build import BuildReport, Progress, Sources, build_index
-from gpu_rag.index.saved_settings import check_same_models, kept_settings, remembered_settings
+from gpu_rag.index.build import BuildReport, build_index
+from gpu_rag.index.saved_settings import check_same_models, saved_settings, settings_to_save
+from gpu_rag.index.work import Progress, Sources
 from gpu_rag.methods.registry import layers_for
 from gpu_rag.models.llm.interface import LLM
 from gpu_rag.models.set import ModelSet, OpenWorkers
@@ -61,7 +62,7 @@ def build(
         chosen = settings
     else:
         given_settings = _with_import(settings or {}, openie)
-        chosen = make_settings(merge(remembered_settings(target, fresh), given_settings))
+        chosen = make_settings(given_settings, saved_settings(target, fresh))
     given = sources_of(corpus, target, openie=openie, kg=kg, skb=skb, sources=sources, strict=strict)
     layers = layers_for(default_methods(given) if methods is None else methods, given)
     models = open_models(chosen, target / "replies.sqlite", llm=llm, api_key=api_key)
@@ -74,7 +75,7 @@ def build(
             chosen,
             given,
             models,
-            kept_settings=kept_settings(chosen),
+            saved_settings=settings_to_save(chosen),
             progress=progress,
             fresh=fresh,
             on_workers=models.on_workers,
@@ -140,7 +141,7 @@ class Index(opened.Index):
         if isinstance(settings, Settings):
             chosen = settings
         else:
-            chosen = make_settings(merge(self.manifest.settings, settings or {}))
+            chosen = make_settings(settings or {}, self.manifest.settings)
         models = open_models(chosen, replies, llm=llm, api_key=api_key)
         self.device = models.device
         return Engine(self, chosen, models)

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from gpu_rag_kernels.dispatch import preferring, recording, taken
+
 from gpu_rag.errors import BadInput, GpuRagError, RequestFailed
-from gpu_rag.graph.common.backend import preferring, recording
-from gpu_rag.graph.common.choices import check_preferences, taken
 from gpu_rag.index.folder import canonical_json, checksums, sha256_text
 from gpu_rag.index.index import Index
 from gpu_rag.methods.registry import Program as Method
@@ -21,7 +21,6 @@ from gpu_rag.program.models import Models
 from gpu_rag.program.run import Run
 from gpu_rag.program.steps import LLMCalls
 from gpu_rag.program.steps import llm as llm_step
-from gpu_rag.program.verbs import Verbs
 from gpu_rag.runtime.accounts import Budget, RunStats
 from gpu_rag.runtime.core import Program as Bound
 from gpu_rag.runtime.rounds import Outcome, run_rounds
@@ -68,7 +67,7 @@ class Engine:
         self._models: dict[bool, Models] = {}
         index.threads = settings.models.threads
         self._stats = RunStats()  # of the run that goes on
-        check_preferences(settings.graph.preferences(), index.device)
+        taken(settings.graph.preferences(), index.device)
         for method in settings.method:  # a wrong name is never dropped, also where its method does not run
             self.params(method)
 
@@ -154,7 +153,7 @@ class Engine:
         program_of = program or (_retrieval(module) if retrieval_only else module.program)
 
         def bind(question: Question) -> Bound:
-            return lambda ctx: program_of(question, Verbs(ctx, self.index, models, reader, k), chosen)
+            return lambda ctx: program_of(question, Run(ctx, self.index, models, reader, k), chosen)
 
         return Prepared(method, config_hash, bind)
 

@@ -59,9 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """Answers what is not yet answered, and reports."""
+    from gpu_rag_kernels.dispatch import spelled
+
     from gpu_rag.api import Index, load_questions
     from gpu_rag.engine import check_unique
-    from gpu_rag.graph.common.backend import spelled
     from gpu_rag.methods.registry import check_layers
 
     check_plan(options)

@@ -62,14 +62,14 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """Builds and reports."""
     from gpu_rag.api import build
     from gpu_rag.errors import UsageError
-    from gpu_rag.index.saved_settings import remembered_settings
+    from gpu_rag.index.saved_settings import saved_settings
     from gpu_rag.plan.compare import INDEX_KEYS, read_plan
 
     check_plan(options)
     if not (options.corpus or options.kg or options.skb or options.sources):
         raise UsageError("there is nothing to index", given="none", expected="CORPUS, --kg, --skb or --source")
     flags = {"index": {"extractor": "import"}} if options.openie else {}
-    settings = settings_of(options, remembered_settings(options.out, options.fresh), flags)
+    settings = settings_of(options, saved_settings(options.out, options.fresh), flags)
     if options.openie and settings.index.extractor != "import":
         raise UsageError(
             "--openie is not read by this extractor",

@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
 
 def _document(merges: Any, options: argparse.Namespace, edited: bool) -> dict[str, Any]:
     found = merges.found(options.find, options.why or "")
-    edits = [{"id": e.id, "action": e.action, "members": list(e.members)} for e in merges.edits.edits]
+    edits = [{"id": e.id, "action": e.action, "members": list(e.members)} for e in merges.edits]
     shown = found[: options.limit]
     return {"index": str(options.index), "n": len(found), "edited": edited, "merges": shown, "edits": edits}
 

@@ -105,19 +105,12 @@ def settings_of(
     """Strongest first: --set, flags, profile, manifest, defaults."""
     profile = read_profile(profile_file(options.profile)) if options.profile else {}
     assigned = nested([parse_assignment(text) for text in options.assignments])
-    settings = make_settings(merge(manifest or {}, profile, flags or {}, assigned))
-    _check_methods(settings)
-    return settings
+    from gpu_rag.methods.registry import load_method  # it registers the sections of methods
 
-
-def _check_methods(settings: Settings) -> None:
-    """The parameters of every method that is named, used or not: a typing error is never dropped."""
-    if not settings.method:
-        return
-    from gpu_rag.methods.registry import load_method
-
-    for name, params in settings.method.items():
+    settings = make_settings(merge(profile, flags or {}, assigned), manifest)
+    for name, params in settings.method.items():  # used or not: a typing error is never dropped
         checked(load_method(name).Params, params, f"method.{name}")
+    return settings
 
 
 def names(text: str) -> list[str]:

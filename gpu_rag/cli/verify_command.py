@@ -25,12 +25,16 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """Checks everything; exit status 1 names what is broken."""
     from gpu_rag.errors import IndexCorrupt
     from gpu_rag.index.manifest import Manifest
-    from gpu_rag.index.verify import verify
+    from gpu_rag.index.verify import unchecked, verify
+    from gpu_rag.methods.registry import stage_checks
 
     digest: str | None = None
     try:
         digest = Manifest.read(options.index).digest()
-        broken = verify(options.index)
+        checks = stage_checks()
+        broken = verify(options.index, checks)
+        if unknown := unchecked(options.index, checks):
+            say(f"gpu-rag: note: no installed method checks {', '.join(unknown)}: their checksums were verified")
     except IndexCorrupt as error:  # where there is no index, or one of another version, nothing is broken
         broken = [str(error)]
     for line in broken:

@@ -10,7 +10,7 @@ from gpu_rag.models.packaged import packaged_llm_folder, set_cache_dir
 from gpu_rag.models.set import plain_embedder, plain_llm
 from gpu_rag.models.stored import model_folder
 from gpu_rag.settings import ModelSettings
-from gpu_rag.settings.vllm import VllmSettings
+from gpu_rag.settings.sections import VllmSettings
 
 TOKENIZER_SUFFIXES = frozenset({".json", ".txt", ".model", ".jinja"})
 LARGEST_FILE = 64 * 2**20

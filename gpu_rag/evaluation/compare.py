@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from gpu_rag_kernels.dispatch import spelled
+
 from gpu_rag.engine import Engine, check_unique
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.evaluation.bootstrap import intervals, paired_difference
@@ -14,7 +16,6 @@ from gpu_rag.evaluation.judge import Judge
 from gpu_rag.evaluation.judged import check_rows, judge_answers
 from gpu_rag.evaluation.kb import DEPTH, KG_MEASURES, KbGold, by_hops, pool_shares, score_paths
 from gpu_rag.evaluation.metrics import exact_match, ranked_documents, recall_at, retrieval_f1_at, token_f1
-from gpu_rag.graph.common.backend import spelled
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Answer
 

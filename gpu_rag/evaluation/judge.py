@@ -20,7 +20,7 @@ from gpu_rag.evaluation.metrics import token_f1
 from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.models.llm.interface import LLM, OnReply
 from gpu_rag.models.set import ModelSet
-from gpu_rag.settings.evaluation import EvalSettings
+from gpu_rag.settings.sections import EvalSettings
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema, parse_json
 from gpu_rag.types import JsonSchema, Malformed, Reply, Request

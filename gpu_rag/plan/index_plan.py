@@ -22,12 +22,13 @@ import torch
 from gpu_rag.graph.nearest import nearest
 from gpu_rag.index import tables
 from gpu_rag.index.build import guard_folder
+from gpu_rag.index.finished import fingerprint_of, is_up_to_date
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.knowledge_base.tables import KB_EDGES
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.memory import memory_bytes
-from gpu_rag.index.stale import fingerprint_of, is_up_to_date
-from gpu_rag.index.work import Layer, Models, Progress, Silent, Sources, needs_of, settle
+from gpu_rag.index.stage import Stage, settle
+from gpu_rag.index.work import Models, Progress, Silent, Sources
 from gpu_rag.plan.compare import identity_of, write_plan
 from gpu_rag.plan.sample import CorpusCount, count_corpus, sample_sources
 from gpu_rag.plan.trial import Lab, Sizes, Trial, TrialModels, run_trial
@@ -92,7 +93,7 @@ class BuildJob:
     """Everything that `build_index` takes."""
 
     out: Path
-    layers: Sequence[Layer]
+    layers: Sequence[Stage]
     settings: Settings
     sources: Sources
     models: Models
@@ -116,7 +117,7 @@ class BuildJob:
         resumes = not self.fresh and (self.out / "manifest.json").exists()
         manifest = Manifest.read(self.out) if resumes else Manifest()
         for layer in self.layers:
-            record, needs = manifest.stages.get(layer.name), needs_of(layer, self.sources)
+            record, needs = manifest.stages.get(layer.name), layer.needs_of(self.sources)
             if record is None or not names.issuperset(needs):
                 continue
             inputs = {need: manifest.stages[need].output_hash for need in needs}
@@ -320,7 +321,7 @@ class _Plan:
             stages[layer.name] = stage
         return stages
 
-    def _stage(self, layer: Layer, trial: Trial, sizes: Sizes) -> StagePlan:
+    def _stage(self, layer: Stage, trial: Trial, sizes: Sizes) -> StagePlan:
         """One stage of an index of these sizes. Its memory is that of Python objects and NumPy's arrays alone."""
         name, settings = layer.name, self.job.settings
         stage = StagePlan(_DRIVERS.get(name, "passages"))

@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 from gpu_rag.errors import RequestFailed
 from gpu_rag.index import tables
 from gpu_rag.index.knowledge_base.tables import ORIGINS
+from gpu_rag.index.stage import Stage
 from gpu_rag.index.stages.passages import write_passages
-from gpu_rag.index.work import Layer, Models, Silent, Sources, StageReport, Work
+from gpu_rag.index.work import Models, Silent, Sources, StageReport, Work
 from gpu_rag.models.embed.interface import Embedder, OnBatch
 from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.models.llm.interface import LLM, OnReply
@@ -118,7 +119,7 @@ class Cost:
 class Lab:
     """Everything that stages are run with, but passages."""
 
-    layers: Sequence[Layer]
+    layers: Sequence[Stage]
     settings: Settings
     sources: Sources
     models: TrialModels
@@ -130,7 +131,7 @@ class Lab:
         """
         return {layer.name: self._run_layer(folder, layer, rows, traced) for layer in self.layers}
 
-    def _run_layer(self, folder: Path, layer: Layer, rows: Sequence[Sampled], traced: bool) -> Cost:
+    def _run_layer(self, folder: Path, layer: Stage, rows: Sequence[Sampled], traced: bool) -> Cost:
         out, report, roles = folder / layer.name, StageReport(), layer.roles(self.settings)
         out.mkdir(parents=True)
         embedder = self.models.embedder() if "embedder" in roles else None

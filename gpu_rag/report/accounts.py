@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gpu_rag.graph.common.backend import spelled
+from gpu_rag_kernels.dispatch import spelled
+
 from gpu_rag.report.page import COLOURS, figure, heading, paragraph, table, text
 from gpu_rag.runtime.accounts import RunStats
 from gpu_rag.runtime.occupancy import NOTHING_LEFT, QUESTIONS, RAMP_UP, Occupancy

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from gpu_rag.cli.main import main
-from gpu_rag.methods.registry import METHODS
+from gpu_rag.methods.registry import method_names
 from gpu_rag.report.evaluation import verdict
 from gpu_rag.report.page import intervals, stacked_bars
 from gpu_rag.sample import corpus_path, questions_path
@@ -67,7 +67,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     corpus = folder / "corpus.jsonl"
     hostile = json.dumps({"id": "bad", "title": HOSTILE, "text": f"Marie Curie met {HOSTILE} in Paris."})
     corpus.write_text(corpus_path().read_text(encoding="utf-8") + hostile + "\n" + "not json\n", encoding="utf-8")
-    options = ["--for", ",".join(METHODS), "--report", str(folder / "index.html"), *HASH]
+    options = ["--for", ",".join(method_names()), "--report", str(folder / "index.html"), *HASH]
     assert main(["index", str(corpus), "--out", str(folder / "index"), *options]) == 0
     return folder
 
@@ -104,15 +104,15 @@ def test_the_eval_report_has_the_numbers_of_the_document(evaluated: tuple[Path, 
 def eight(built: Path) -> Path:
     """The page of all methods."""
     page = built / "eight.html"
-    options = ["--method", ",".join(METHODS), "--retrieval-only", "--report", str(page), *HASH]
+    options = ["--method", ",".join(method_names()), "--retrieval-only", "--report", str(page), *HASH]
     assert main(["eval", str(built / "index"), str(questions_path()), *options]) == 0
     return page
 
 
 def test_many_methods_are_compared_with_the_first_only(eight: Path, evaluated: tuple[Path, dict[str, Any]]) -> None:
-    first, *others = METHODS
+    first, *others = method_names()
     words = outline(eight)
-    shown = {f"{a} - {b}" for a in METHODS for b in METHODS if f"{a} - {b}" in words}
+    shown = {f"{a} - {b}" for a in method_names() for b in method_names() if f"{a} - {b}" in words}
     assert shown == {f"{name} - {first}" for name in others}
     assert f"pairs against {first} only" in words
     assert "only, all pairs" not in outline(evaluated[0])  # four methods: all six pairs are there

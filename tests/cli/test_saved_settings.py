@@ -12,7 +12,7 @@ import gpu_rag
 from gpu_rag.errors import IndexMismatch
 from gpu_rag.index import saved_settings as remembered
 from gpu_rag.index.manifest import Manifest
-from gpu_rag.methods.registry import METHODS
+from gpu_rag.methods.registry import method_names
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings import make_settings
 from gpu_rag.types import JsonSchema, Request
@@ -51,7 +51,7 @@ def test_settings_of_the_build_are_found_back(build: Any, tmp_path: Path) -> Non
 
 
 def test_an_index_that_forgets_is_caught(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remembered, "remembered_settings", lambda out, fresh=False: {})
+    monkeypatch.setattr(remembered, "saved_settings", lambda out, fresh=False: {})
     with pytest.raises(AssertionError):
         check_found_back(build)
 
@@ -127,8 +127,8 @@ def test_for_all_builds_what_every_method_needs(
 ) -> None:
     every = build("--for", "all")
     assert every.status == 0, every.err
-    assert skipped(build("--for", ",".join(METHODS))) == set(every.document["stages"])
-    given = ("eval", tmp_path / "i", questions, "--method", ",".join(METHODS), "--retrieval-only", "--limit", 1)
+    assert skipped(build("--for", ",".join(method_names()))) == set(every.document["stages"])
+    given = ("eval", tmp_path / "i", questions, "--method", ",".join(method_names()), "--retrieval-only", "--limit", 1)
     assert run(*given, *cli.NO_LLM).status == 0
 
 

@@ -14,6 +14,7 @@ from gpu_rag.index.verify import verify
 from gpu_rag.methods.hoprag.graph import load_hop_graph, union_of_rows
 from gpu_rag.methods.hoprag.report import hop_statistics, section
 from gpu_rag.methods.hoprag.tables import EDGES, QUESTIONS
+from gpu_rag.methods.registry import stage_checks
 from gpu_rag.report import page
 from gpu_rag.text.keywords import keywords
 from gpu_rag.types import Ragged
@@ -22,7 +23,7 @@ from gpu_rag.types import Ragged
 @pytest.mark.parametrize("granularity", ["passage", "sentence"])
 def test_a_build_is_sound_and_loads(build_hops: Any, tiny_corpus: Path, tmp_path: Path, granularity: str) -> None:
     report = build_hops(tiny_corpus, tmp_path / "ix", granularity=granularity)
-    assert verify(tmp_path / "ix") == []
+    assert verify(tmp_path / "ix", stage_checks()) == []
     assert report.manifest.stages["hop_questions"].params["simulate"] == "templates"  # what auto became
     index = Index.open(tmp_path / "ix")
     graph = index.loaded("hops", load_hop_graph)

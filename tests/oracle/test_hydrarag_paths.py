@@ -13,10 +13,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kb_in_memory import knowledge_base
 from memory_index import MemoryIndex, run
 
 from gpu_rag.index.knowledge_base import KnowledgeBase
-from gpu_rag.index.knowledge_base.memory import knowledge_base
 from gpu_rag.methods.hydrarag.batched.facts import FactChoice, FactGraph, fact_graph, facts_of
 from gpu_rag.methods.hydrarag.batched.search import (
     HOP,

@@ -7,14 +7,17 @@ import threading
 import time
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from toy_steps import Toys, graph
 
 from gpu_rag.errors import BudgetExceeded, Cancelled, ModelError
 from gpu_rag.models.llm.scripted import ScriptedLLM
-from gpu_rag.runtime import Call, Executor, StreamingDriver
+from gpu_rag.runtime import StreamingDriver
 from gpu_rag.runtime.handle import Handle
 from gpu_rag.runtime.turns import Turns
 from gpu_rag.serve.metrics import SIZES, Histogram
 from gpu_rag.serve.refusal import Refusal
+from gpu_rag.settings.sections import ServeSettings
 from gpu_rag.types import Question
 
 PATIENCE_S = 300.0  # only a bug takes so long
@@ -34,15 +37,15 @@ def asked(n: int, method: str = "ppr") -> dict:
 
 @pytest.fixture
 def driver():
-    """A driver whose verb `wait` is answered when `gate` is set."""
+    """A driver whose step is answered when `gate` is set."""
     gate, begun = threading.Event(), threading.Event()
 
-    def answer(static, args):
+    def answer(queries, k):
         begun.set()
         gate.wait(PATIENCE_S)
-        return list(args)
+        return queries
 
-    made = StreamingDriver({"wait": Executor(answer, "graph", 1)}, {}, max_live=1)
+    made = StreamingDriver(Toys({"graph": answer}).resources, {}, max_live=1)
     thread = threading.Thread(target=made.run, daemon=True)
     thread.start()
     yield made, gate, begun
@@ -52,18 +55,18 @@ def driver():
 
 
 async def waits(ctx):
-    return await Call("wait", (), ctx.question.id)
+    return await graph(ctx.question.id)
 
 
 def test_the_submitter_is_told_of_the_end_once(driver):
     made, gate, _ = driver
     gate.set()
-    told = []
-    handle = made.submit(Question("a", "?"), waits, told.append)
+    ended = []
+    handle = made.submit(Question("a", "?"), waits, ended.append)
     assert handle.wait(PATIENCE_S).draft == "a"
     made.cancel(handle)
-    assert made.submit(Question("b", "?"), waits, told.append).wait(PATIENCE_S).draft == "b"
-    assert [outcome.draft for outcome in told] == ["a", "b"]
+    assert made.submit(Question("b", "?"), waits, ended.append).wait(PATIENCE_S).draft == "b"
+    assert [outcome.draft for outcome in ended] == ["a", "b"]
 
 
 def test_a_question_is_cancelled_with_a_reason(driver):
@@ -97,10 +100,10 @@ def test_a_handle_of_another_driver_cancels_nobody(driver):
 def test_what_stopped_a_run_is_told_to_all_that_were_open():
     died = ModelError("the engine died")
 
-    def answer(static, args):
+    def answer(queries, k):
         raise died
 
-    driver = StreamingDriver({"wait": Executor(answer, "graph", 1)}, {}, max_live=1)
+    driver = StreamingDriver(Toys({"graph": answer}).resources, {}, max_live=1)
     handles = [driver.submit(Question(str(i), "?"), waits) for i in range(3)]
     with pytest.raises(ModelError):
         driver.run()
@@ -148,15 +151,15 @@ def test_turns_hold_and_lose_handles():
 
 def test_questions_of_clients_and_methods_share_batches(here):
     server = here(llm=lambda: ScriptedLLM(lambda request: "x"))
-    gate, held = threading.Event(), threading.Event()
+    gate, reached = threading.Event(), threading.Event()
 
     def hold(outcome):  # the engine's thread, so that all questions are there when it goes on
-        held.set()
+        reached.set()
         gate.wait(PATIENCE_S)
 
     async def clients():
         server.live.submit(server.live.prepare("bm25", True), Question("first", "Which town?"), hold)
-        assert held.wait(PATIENCE_S)
+        assert reached.wait(PATIENCE_S)
         async with server.client() as client:
             one = [
                 client.post("/v1/answer", json={"question": f"Which town is number {i}?", "method": method})
@@ -164,23 +167,23 @@ def test_questions_of_clients_and_methods_share_batches(here):
                 for method in ("dense", "bm25", "hybrid", "ppr")
             ]
             asking = asyncio.gather(*one)
-            while server.desk.n_open < 64:
+            while server.admission.n_open < 64:
                 await asyncio.sleep(0.005)
             gate.set()
             return await asking
 
     rows = [got.json() for got in asyncio.run(clients())]
     assert not [row for row in rows if row["status"] == "failed"] and len(rows) == 64
-    verbs = server.live.stats.steps
-    for verb, n in (("embed", 48), ("rank_by_graph", 16), ("search_dense", 16)):
-        assert (verbs[verb].n_calls, verbs[verb].batch_sizes) == (n, {n: 1}), verb
-    assert verbs["llm"].n_calls == 64 and verbs["llm"].n_batches < 64
+    steps = server.live.stats.steps
+    for step, n in (("embed", 48), ("rank_by_graph", 16), ("search_dense", 16)):
+        assert (steps[step].n_calls, steps[step].batch_sizes) == (n, {n: 1}), step
+    assert steps["llm"].n_calls == 64 and steps["llm"].n_batches < 64
 
 
 # --- clients that go away --------------------------------------------------------------------------
 
 
-class Held:
+class Gated:
     """A model that answers when it is let go."""
 
     def __init__(self):
@@ -201,8 +204,8 @@ def until(reached, limit_s: float = PATIENCE_S) -> None:
 
 @pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson"])
 def test_a_client_that_goes_away_gives_up_its_questions(here, accept):
-    held = Held()
-    server = here(llm=lambda: ScriptedLLM(held))
+    gated = Gated()
+    server = here(llm=lambda: ScriptedLLM(gated))
     sent, gone = [], threading.Event()
     scope = {
         "type": "http", "method": "POST", "path": "/v1/answer", "query_string": b"", "raw_path": b"/v1/answer",
@@ -223,17 +226,17 @@ def test_a_client_that_goes_away_gives_up_its_questions(here, accept):
 
     async def client():
         task = asyncio.ensure_future(server.app(scope, receive, send))
-        while not held.begun.is_set() or server.live._driver._flights.n_open < 2:  # both wait for the model
+        while not gated.begun.is_set() or server.live._driver._flights.n_open < 2:  # both wait for the model
             await asyncio.sleep(0.005)
-        assert server.desk.n_open == 2
+        assert server.admission.n_open == 2
         gone.set()
         await task
-        while server.desk.n_open:  # the engine looks at it between batches
+        while server.admission.n_open:  # the engine looks at it between batches
             await asyncio.sleep(0.005)
 
     asyncio.run(client())
-    assert server.desk.batches == set() and server.live.n_running == 0
-    held.gate.set()
+    assert server.admission.batches == set() and server.live.n_running == 0
+    gated.gate.set()
     until(lambda: server.live.stats.n_late_calls == 2)  # taken though nobody asks: a reply cache below keeps them
     assert b"".join(message.get("body", b"") for message in sent) == b""
     assert server.counts.refused["client gone"] == 1 and not [m for m in sent if m.get("status", 200) != 200]
@@ -263,20 +266,20 @@ def test_a_client_that_does_not_read_is_taken_to_be_gone(here):
 
 
 def test_more_questions_than_there_is_room_for_are_refused(here):
-    held = Held()
+    gated = Gated()
     settings = {"runtime": {"max_live": 2}, "serve": {"max_queue": 3}}
-    server = here(settings, llm=lambda: ScriptedLLM(held))
+    server = here(settings, llm=lambda: ScriptedLLM(gated))
 
     async def clients():
         async with server.client() as client:
             first = asyncio.ensure_future(client.post("/v1/answer", json=asked(4, "bm25")))
             while server.live.n_running < 2:
                 await asyncio.sleep(0.005)
-            assert server.desk.n_open == 4
+            assert server.admission.n_open == 4
             text = (await client.get("/metrics")).text
-            assert "gpu_rag_questions_running 2\n" in text and "gpu_rag_questions_queued 2\n" in text
+            assert "gpu_rag_questions_running 2.0\n" in text and "gpu_rag_questions_queued 2.0\n" in text
             over = await client.post("/v1/answer", json=asked(2, "bm25"))
-            held.gate.set()
+            gated.gate.set()
             fits = await client.post("/v1/answer", json=asked(1, "bm25"))
             return over, fits, await first
 
@@ -284,15 +287,15 @@ def test_more_questions_than_there_is_room_for_are_refused(here):
     assert over.status_code == 429 and 1 <= int(over.headers["retry-after"]) <= 60
     assert over.json()["error"]["message"] == "too many questions wait; given 4 open, 2 more; expected at most 5"
     assert (fits.status_code, first.status_code) == (200, 200)
-    assert 'gpu_rag_refused_total{reason="overloaded"} 2' in server.ask("GET", "/metrics").text
+    assert 'gpu_rag_refused_total{reason="overloaded"} 2.0\n' in server.ask("GET", "/metrics").text
     assert server.ask("POST", "/v1/answer", json=asked(6)).status_code == 429, "a request that can never fit"
 
 
 def test_a_single_question_does_not_wait_for_all_of_another_request(here):
-    held, order = Held(), []
+    gated, order = Gated(), []
 
     def say(request):
-        held(request)
+        gated(request)
         order.append(request.prompt.count("number"))
         return "x"
 
@@ -301,13 +304,13 @@ def test_a_single_question_does_not_wait_for_all_of_another_request(here):
     async def clients():
         async with server.client() as client:
             many = asyncio.ensure_future(client.post("/v1/answer", json=asked(8, "bm25")))
-            while not held.begun.is_set():
+            while not gated.begun.is_set():
                 await asyncio.sleep(0.005)
             body = {"question": "Which town is alone?", "method": "bm25"}
             single = asyncio.ensure_future(client.post("/v1/answer", json=body))
-            while server.desk.n_open < 9:
+            while server.admission.n_open < 9:
                 await asyncio.sleep(0.005)
-            held.gate.set()
+            gated.gate.set()
             return await many, await single
 
     many, single = asyncio.run(clients())
@@ -342,7 +345,7 @@ def test_a_dead_engine_is_told_and_comes_back(here):
     assert again.status_code == 503 and int(again.headers["retry-after"]) > 0
     assert server.ask("GET", "/ready").json()["state"] == "dead"
     assert server.ask("GET", "/health").status_code == 200, "somebody tries to change that"
-    assert "gpu_rag_ready 0\n" in server.ask("GET", "/metrics").text
+    assert "gpu_rag_ready 0.0\n" in server.ask("GET", "/metrics").text
     mood["dead"] = False
     until(lambda: server.ask("GET", "/ready").status_code == 200)
     rows = server.ask("POST", "/v1/answer", json=asked(2)).json()["answers"]
@@ -350,7 +353,7 @@ def test_a_dead_engine_is_told_and_comes_back(here):
     assert server.said[-1] == "the engine answers again" and "the model is gone" in server.said[0]
 
 
-def test_a_dead_engine_opens_no_model_for_a_client(here):
+def test_a_dead_engine_opens_no_model_for_a_client(here, monkeypatch):
     opened = []
 
     def open_llm():
@@ -360,7 +363,8 @@ def test_a_dead_engine_opens_no_model_for_a_client(here):
     def dies(request):
         raise ModelError("the model is gone")
 
-    server = here({"serve": {"revive_seconds": 0, "params": ["ppr.damping"]}}, llm=open_llm)
+    monkeypatch.setattr(ServeSettings, "revive_seconds", 0)
+    server = here({"serve": {"params": ["ppr.damping"]}}, llm=open_llm)
     described = server.ask("GET", "/v1/index").json()["models"]["llm"]
     server.ask("POST", "/v1/answer", json=asked(1))
     until(lambda: server.live.gone)
@@ -372,11 +376,12 @@ def test_a_dead_engine_opens_no_model_for_a_client(here):
     assert server.ask("GET", "/v1/index").json()["models"]["llm"] == described and opened == [1]
 
 
-def test_an_engine_that_is_not_revived_makes_the_process_worthless(here):
+def test_an_engine_that_is_not_revived_makes_the_process_worthless(here, monkeypatch):
     def dies(request):
         raise ModelError("the model is gone")
 
-    server = here({"serve": {"revive_seconds": 0}}, llm=lambda: ScriptedLLM(dies))
+    monkeypatch.setattr(ServeSettings, "revive_seconds", 0)
+    server = here(llm=lambda: ScriptedLLM(dies))
     streamed = server.ask("POST", "/v1/answer", json=asked(2), headers={"accept": "application/x-ndjson"})
     assert streamed.text.count('"type": "ModelError"') == 2, "rows were promised: failed ones come"
     until(lambda: server.ask("GET", "/health").status_code == 503)
@@ -387,20 +392,20 @@ def test_an_engine_that_is_not_revived_makes_the_process_worthless(here):
 
 @pytest.mark.parametrize("grace_s", [0.05, PATIENCE_S])
 def test_the_end_waits_for_a_while_and_fails_the_rest(here, grace_s):
-    held = Held()
-    server = here(llm=lambda: ScriptedLLM(held))
+    gated = Gated()
+    server = here(llm=lambda: ScriptedLLM(gated))
 
     async def clients():
         async with server.client() as client:
             first = asyncio.ensure_future(client.post("/v1/answer", json=asked(2, "bm25")))
-            while not held.begun.is_set():
+            while not gated.begun.is_set():
                 await asyncio.sleep(0.005)
-            ending = asyncio.ensure_future(server.desk.close(grace_s))
+            ending = asyncio.ensure_future(server.admission.close(grace_s))
             await asyncio.sleep(0)
             refused = await client.post("/v1/answer", json=asked(1))
             ready = await client.get("/ready")
             if grace_s > 1:
-                held.gate.set()
+                gated.gate.set()
             await ending
             return refused, ready, await first
 
@@ -412,7 +417,7 @@ def test_the_end_waits_for_a_while_and_fails_the_rest(here, grace_s):
     else:
         assert [row["error"]["type"] for row in rows] == ["Cancelled"] * 2
         assert rows[0]["error"]["message"] == "the server was stopped; ask again when it is back"
-    held.gate.set()
+    gated.gate.set()
 
 
 def test_a_live_engine_that_was_stopped_takes_nothing(here):
@@ -430,27 +435,28 @@ def test_a_histogram_is_cumulative():
     histogram = Histogram(SIZES)
     for size in (1, 2, 3, 2000):
         histogram.add(size, 2)
-    lines = dict(line.rsplit(" ", 1) for line in histogram.samples("x", {"verb": "v"}))
-    assert lines['x_bucket{verb="v",le="1"}'] == "2" and lines['x_bucket{verb="v",le="2"}'] == "4"
-    assert lines['x_bucket{verb="v",le="4"}'] == lines['x_bucket{verb="v",le="1024"}'] == "6"
-    assert lines['x_bucket{verb="v",le="+Inf"}'] == lines['x_count{verb="v"}'] == "8"
-    assert lines['x_sum{verb="v"}'] == "4012"
+    buckets = dict(histogram.buckets())
+    assert (buckets["1"], buckets["2"]) == (2, 4) and buckets["4"] == buckets["1024"] == 6
+    assert (buckets["+Inf"], histogram.sum, len(buckets)) == (8, 4012, len(SIZES) + 1)
+
+
+NAMES = """ready uptime_seconds questions questions_open questions_running questions_queued refused requests llm_calls
+tokens service_seconds driver_seconds llm_busy_seconds llm_idle_seconds llm_requests_open late_calls question_seconds
+batch_size"""
 
 
 def test_metrics_are_lines_that_prometheus_reads(here):
-    import re
-
     server = here()
     server.ask("POST", "/v1/answer", json=asked(3))
     server.ask("GET", "/v1/passages/%22}%0a")
-    text = server.ask("GET", "/metrics").text
-    sample = re.compile(r'gpu_rag_\w+(\{(\w+="([^"\\\n]|\\.)*",?)+\})? (\d+(\.\d+)?(e[+-]\d+)?)')
-    helped = set(re.findall(r"^# TYPE (\w+) (?:counter|gauge|histogram)$", text, re.M))
-    for line in text.splitlines():
-        if not line.startswith("#"):
-            assert sample.fullmatch(line), line
-            name = re.split(r"[{ ]", line)[0]
-            assert name in helped or re.sub(r"_(bucket|sum|count)$", "", name) in helped
-    assert 'gpu_rag_questions_total{method="ppr",status="answered"} 3\n' in text
-    assert 'gpu_rag_requests_total{route="/v1/passages/{name:path}",code="404"} 1\n' in text
-    assert 'gpu_rag_service_seconds_total{service="graph"}' in text
+    got = server.ask("GET", "/metrics")
+    assert got.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    found = list(text_string_to_metric_families(got.text))
+    assert {family.name for family in found} == {f"gpu_rag_{name}" for name in NAMES.split()}
+    assert "_created" not in got.text
+    samples = {(sample.name, *sorted(sample.labels.values())): sample.value for f in found for sample in f.samples}
+    assert samples["gpu_rag_questions_total", "answered", "ppr"] == 3
+    assert samples["gpu_rag_requests_total", "/v1/passages/{name:path}", "404"] == 1
+    assert samples["gpu_rag_question_seconds_bucket", "+Inf", "ppr"] == 3
+    assert samples["gpu_rag_service_seconds_total", "graph"] > 0
+    assert 'gpu_rag_batch_size_bucket{le="1",verb="rank_by_graph"}' in got.text

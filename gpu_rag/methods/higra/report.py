@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpu_rag.errors import BadInput, IndexCorrupt
 from gpu_rag.index.build import BuildReport
-from gpu_rag.methods.higra.statistics import read_statistics
+from gpu_rag.index.folder import read_json
 
 
 def figures(report: BuildReport) -> dict[str, Any]:
     """{"alignment": ...} of the --json of a build; nothing where the index has no such graph."""
-    found = read_statistics(report.out, report.manifest)
-    return {"alignment": found} if found else {}
+    record = report.manifest.stages.get("higra_graph")
+    if record is None:
+        return {}
+    path = report.out / record.folder / "statistics.json"
+    try:
+        return {"alignment": read_json(path)}
+    except (OSError, BadInput) as error:
+        raise IndexCorrupt("a file of the index cannot be read", given=f"{path}: {error}") from error
 
 
 def summary(document: dict[str, Any]) -> list[str]:

@@ -11,11 +11,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kb_in_memory import knowledge_base
 from memory_index import run as run_step
 from project_scripts import script
 
 from gpu_rag.index.knowledge_base import KnowledgeBase
-from gpu_rag.index.knowledge_base.memory import knowledge_base
 from gpu_rag.methods.hybgrag import batched
 from gpu_rag.methods.hybgrag.batched import Reached, TopicNodes, chains_of, reach_nodes
 from gpu_rag.models.embed.hashing import HashEmbedder
