@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -191,9 +190,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out / "ix"
 
 
-@pytest.mark.xfail(
-    find_spec("gpu_rag.program.verbs") is not None, reason="program/verbs.py imports steps of methods", strict=True
-)
 @pytest.mark.parametrize("method", ["ppr", "hybrid"])
 def test_asking_by_a_method_imports_no_file_of_another(folder: Path, method: str) -> None:
     code = f"""

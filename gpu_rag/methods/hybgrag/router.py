@@ -103,7 +103,7 @@ class Router:
         }
 
     def _fitted(self, prompt: Prompt, shown: Shown, history: History) -> Shown:
-        """As much of both lists, in equal shares, as the context takes, rows ascending. Noted where they are cut."""
+        """Equal shares of both lists, as much as the context takes, rows ascending. Noted where they are cut."""
         longest = max(len(shown.types), len(shown.relations))
 
         def overflows(share: int) -> bool:
