@@ -81,7 +81,8 @@ def test_every_parameter_of_a_method_stands_with_its_default(name, page):
 
 
 def test_every_command_of_the_page_can_be_parsed(page):
-    calls = [line.split("   #")[0] for line in re.findall(r"^gpu-rag (.*)$", page, re.MULTILINE)]
+    pages = [page, *dict.fromkeys(section(page, name) for name in METHODS)]
+    calls = [line.split("   #")[0] for text in pages for line in re.findall(r"^gpu-rag (.*)$", text, re.MULTILINE)]
     assert len(calls) > len(METHODS)
     for call in calls:
         build_parser().parse_args(shlex.split(call))

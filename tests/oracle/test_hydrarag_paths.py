@@ -11,9 +11,9 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from gpu_rag.index.knowledge_base.memory import knowledge_base
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kb_in_memory import knowledge_base
 from memory_index import MemoryIndex, run
 
 from gpu_rag.index.knowledge_base import KnowledgeBase

@@ -6,9 +6,9 @@ import random
 
 import numpy as np
 import pytest
-from gpu_rag.index.knowledge_base.memory import knowledge_base
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kb_in_memory import knowledge_base
 from memory_index import MemoryIndex, run
 
 from gpu_rag.errors import BadInput

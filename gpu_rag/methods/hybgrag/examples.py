@@ -28,7 +28,7 @@ class Experience:
     feedback: Feedback | None = None
 
     def route(self) -> str:
-        """As an example for the router."""
+        """The example for the router."""
         entities = [
             {"name": topic.entity, "type": topic.type, "relations": list(topic.relations)}
             for topic in self.action.topics
@@ -36,7 +36,7 @@ class Experience:
         return f"Question: {self.question}\nReply: {json.dumps({'entities': entities}, ensure_ascii=False)}"
 
     def comment(self) -> str:
-        """As an example for the commentor."""
+        """The example for the commentor."""
         assert self.feedback is not None
         return f"Question: {self.question}\n{'; '.join(self.action.lines())}\nVerdict: {self.feedback.text()}"
 

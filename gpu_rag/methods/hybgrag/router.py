@@ -25,7 +25,7 @@ from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.pack import fits
 from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import Prompt
-from gpu_rag.text.replies import canonical_schema
+from gpu_rag.text.replies import canonical_schema, object_of
 from gpu_rag.types import Malformed
 
 PROMPTS = "gpu_rag.methods.hybgrag.prompts"
@@ -103,7 +103,7 @@ class Router:
         }
 
     def _fitted(self, prompt: Prompt, shown: Shown, history: History) -> Shown:
-        """As much of both lists, in equal shares, as the context takes, rows ascending. Noted where they are cut."""
+        """Equal shares of both lists, as much as the context takes, rows ascending. Noted where they are cut."""
         longest = max(len(shown.types), len(shown.relations))
 
         def overflows(share: int) -> bool:
@@ -147,24 +147,14 @@ def _share(shown: Shown, share: int, longest: int) -> Shown:
 
 def topics_schema(types: Sequence[str], relations: Sequence[str], most: int) -> str:
     """The JSON Schema of the first call's reply."""
-    entity = {
-        "type": "object",
-        "properties": {
+    entity = object_of(
+        {
             "name": {"type": "string", "minLength": 1, "maxLength": 200},
             "type": {"enum": list(types)},
             "relations": {"type": "array", "items": {"enum": list(relations)}, "minItems": 1, "maxItems": 4},
-        },
-        "required": ["name", "type", "relations"],
-        "additionalProperties": False,
-    }
-    return canonical_schema(
-        {
-            "type": "object",
-            "properties": {"entities": {"type": "array", "items": entity, "maxItems": most}},
-            "required": ["entities"],
-            "additionalProperties": False,
         }
     )
+    return canonical_schema(object_of({"entities": {"type": "array", "items": entity, "maxItems": most}}))
 
 
 def _read(reply: Any) -> tuple[Topic, ...]:

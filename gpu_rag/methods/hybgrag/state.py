@@ -158,7 +158,7 @@ class Retrieved:
     met: bool = True
 
     def n_found(self) -> int:
-        """How many topics are nodes of the knowledge base."""
+        """The number of topics that are nodes of the knowledge base."""
         return sum(bool(nodes) for nodes in self.found)
 
 

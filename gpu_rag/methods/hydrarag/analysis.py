@@ -12,22 +12,12 @@ from gpu_rag.methods.hydrarag.batched.web import has_web
 from gpu_rag.methods.hydrarag.rules import chain_by_rules, mentions_by_rules, relation_words
 from gpu_rag.methods.hydrarag.state import ANSWER, MOST_TOPICS, Analysis, Chain, Match, Mention, Params, Search, Sources
 from gpu_rag.program.ask import embed
-from gpu_rag.text.replies import canonical_schema
+from gpu_rag.text.replies import canonical_schema, object_of
 from gpu_rag.text.rules.decomposition import plan_by_rules
 
 MOST_STEPS = 9  # entities of a chain
 NAME: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 200}
 SENTENCE: dict[str, Any] = {**NAME, "maxLength": 500}
-
-
-def json_object(**properties: Any) -> dict[str, Any]:
-    """An object with exactly these properties."""
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
 
 
 def json_list(items: dict[str, Any], most: int, least: int = 0) -> dict[str, Any]:
@@ -37,8 +27,8 @@ def json_list(items: dict[str, Any], most: int, least: int = 0) -> dict[str, Any
 
 GRAPH_KINDS = ("kg", "skb", "extraction")
 CHAIN = {"entities": json_list(NAME, MOST_STEPS, 1), "relations": json_list(NAME, MOST_STEPS - 1)}
-TOPICS_SCHEMA = canonical_schema(json_object(topics=json_list(NAME, MOST_TOPICS)))
-ANALYSIS_SCHEMA = canonical_schema(json_object(subquestions=json_list(SENTENCE, MOST_TOPICS), **CHAIN))
+TOPICS_SCHEMA = canonical_schema(object_of({"topics": json_list(NAME, MOST_TOPICS)}))
+ANALYSIS_SCHEMA = canonical_schema(object_of({"subquestions": json_list(SENTENCE, MOST_TOPICS), **CHAIN}))
 SOURCE_WORDS = {
     "kg": "knowledge graph: facts as triples; exact, for chains of several steps; not always up to date",
     "document": "documents: passages about the entities; details that no graph has",

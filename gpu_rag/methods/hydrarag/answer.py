@@ -11,20 +11,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpu_rag.methods.hydrarag.analysis import json_list, json_object
+from gpu_rag.methods.hydrarag.analysis import json_list
 from gpu_rag.methods.hydrarag.state import Analysis, FoundPath, Search
 from gpu_rag.program.knowledge_base.views import ranked_node
 from gpu_rag.program.reader import is_answer, passage_block, read_blocks
-from gpu_rag.text.replies import canonical_schema
+from gpu_rag.text.replies import canonical_schema, object_of
 from gpu_rag.types import Evidence, RankedNode
 
 MOST_ANSWERS = 20
 _SHOWN_ANSWERS = 10
 ANSWER_SCHEMA = canonical_schema(
-    json_object(
-        settled=json_list({"type": "boolean"}, 9),
-        sufficient={"type": "boolean"},
-        answer={"type": "string", "maxLength": 500},
+    object_of(
+        {
+            "settled": json_list({"type": "boolean"}, 9),
+            "sufficient": {"type": "boolean"},
+            "answer": {"type": "string", "maxLength": 500},
+        }
     )
 )
 

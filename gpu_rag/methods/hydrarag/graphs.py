@@ -124,7 +124,7 @@ def taken_as_topics(analysis: Analysis, order: Sequence[int]) -> set[int]:
 
 
 def answer_place(nodes: Sequence[int], topics: set[int], predicted: Mention | None = None) -> int | None:
-    """Where the answer stands on a path: where a predicted one does; else at the path's open end, else in the middle
+    """The place of the answer on a path: that of a predicted one; else at the path's open end, else in the middle
     between topics; None on a direct edge between topics."""
     if predicted is not None and (found := set(predicted.nodes) & topics & set(nodes)):
         return min(map(nodes.index, found))

@@ -24,7 +24,6 @@ from gpu_rag.methods.hydrarag.analysis import (
     available,
     by_chain,
     json_list,
-    json_object,
     linked,
     read_chain,
     selected,
@@ -38,16 +37,16 @@ from gpu_rag.program.ask import embed
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.run import Run
 from gpu_rag.runtime.gather import gather
-from gpu_rag.text.replies import canonical_schema
+from gpu_rag.text.replies import canonical_schema, object_of
 from gpu_rag.types import Draft, Evidence, Path, Pool, Question, RankedNode
 
 __all__ = ["Params", "check", "program", "retrieve"]
 
 INITIAL, REFINED, PREDICTED, TOGETHER = "initial", "refined", "predicted", "together"
 MOST_PREDICTIONS = 3
-_PREDICTION = json_object(answer=NAME, **CHAIN)
-REFINE_SCHEMA = canonical_schema(json_object(question=SENTENCE, **CHAIN))
-PREDICT_SCHEMA = canonical_schema(json_object(predictions=json_list(_PREDICTION, MOST_PREDICTIONS, 1)))
+_PREDICTION = object_of({"answer": NAME, **CHAIN})
+REFINE_SCHEMA = canonical_schema(object_of({"question": SENTENCE, **CHAIN}))
+PREDICT_SCHEMA = canonical_schema(object_of({"predictions": json_list(_PREDICTION, MOST_PREDICTIONS, 1)}))
 
 
 @dataclass(frozen=True)

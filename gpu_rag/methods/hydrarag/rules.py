@@ -108,7 +108,7 @@ def chain_by_rules(question: str, topics: Sequence[str], deepest: int, common: f
 
 
 def n_relations(question: str, topics: Sequence[str], common: frozenset[str] = frozenset()) -> int:
-    """How many relations a question names, at least 1; its topics are taken out before. common: words of relations.
+    """The number of relations that a question names, at least 1, without its topics. common: words of relations.
 
     Counted are verbs that are no auxiliaries; "of" and the possessive 's, but for "name of", "place of" and the like;
     "whose"; a role or a relation's plural before "in" or "for" ("actors in"), a role behind a topic ("Jaws actors") or

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_rag.methods.hydrarag.analysis import NAME, json_list, json_object, matches_of
+from gpu_rag.methods.hydrarag.analysis import NAME, json_list, matches_of
 from gpu_rag.methods.hydrarag.batched.names import passages_of, stated_triples
 from gpu_rag.methods.hydrarag.batched.subgraphs import QuestionGraph
 from gpu_rag.methods.hydrarag.batched.web import web_read, web_search
@@ -23,16 +23,16 @@ from gpu_rag.program.search import search_dense
 from gpu_rag.runtime.gather import gather
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.prompts import Prompt
-from gpu_rag.text.replies import canonical_schema
+from gpu_rag.text.replies import canonical_schema, object_of
 from gpu_rag.text.rules.extraction import extract_patterns
 from gpu_rag.text.sentences import split_sentences
 
 MOST_SENTENCES = 200  # of a document that are compared
 MOST_RESULTS = 10  # of a web search
 MOST_PATHS, MOST_HOPS = 12, 4  # of a reply
-_STEP = json_object(subject=NAME, relation=NAME, object=NAME)
-_PATH = json_object(sentence={"type": "integer", "minimum": 1}, steps=json_list(_STEP, MOST_HOPS, 1))
-PATHS_SCHEMA = canonical_schema(json_object(paths=json_list(_PATH, MOST_PATHS)))
+_STEP = object_of(dict.fromkeys(("subject", "relation", "object"), NAME))
+_PATH = object_of({"sentence": {"type": "integer", "minimum": 1}, "steps": json_list(_STEP, MOST_HOPS, 1)})
+PATHS_SCHEMA = canonical_schema(object_of({"paths": json_list(_PATH, MOST_PATHS)}))
 Triple = tuple[str, str, str]
 
 

@@ -74,7 +74,7 @@ def _ending(run: str) -> str:
 
 
 def _known_end(text: str, first: int, last: int, bare: int, known: Callable[[str], bool]) -> int:
-    """Where the name that begins at `first` ends: at `last`, at `bare`, or 0 where neither is a name."""
+    """The end of the name that begins at `first`: at `last`, at `bare`, or 0 where neither is a name."""
     for end in dict.fromkeys((last, bare)):
         if _says_something(text[first:end]) and known(text[first:end]):
             return end
@@ -150,7 +150,7 @@ def mentioned(index: Index, queries: list[str], k: int) -> list[list[tuple[Menti
 
 @batched(GRAPH, name="kb_near_names")
 def near_names(index: Index, queries: list[tuple[str | None, np.ndarray]], k: int, threshold: float) -> list[Ranking]:
-    """Of each (type, unit vector) the k nearest names of the type, of cosine >= threshold; one product a type."""
+    """The k nearest names of each type to its unit vector, of cosine >= threshold; one product a type."""
     names = node_names(index)
     found: list[Ranking] = [Ranking((), ())] * len(queries)
     for type in dict.fromkeys(type for type, _ in queries):

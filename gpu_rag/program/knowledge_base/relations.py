@@ -155,8 +155,7 @@ def relations_of(index: Index) -> Relations:
 def near_relations(
     index: Index, queries: list[tuple[Sequence[int], np.ndarray]], radius: int, k: int
 ) -> list[NearRelations]:
-    """Of each (nodes, unit vector) the k relations that walks of `radius` steps from the nodes may follow, by
-    (-cosine, row).
+    """The k relations that walks of `radius` steps from nodes may follow, by (-cosine to a unit vector, row).
 
     Which relations may follow which is seen by the types of their ends; without nodes all relations are ranked.
     Where none of the k can be the first step, the best that can takes the last place.

@@ -9,9 +9,9 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from gpu_rag.index.knowledge_base.memory import knowledge_base
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kb_in_memory import knowledge_base
 from memory_index import run as run_step
 from project_scripts import script
 
@@ -210,16 +210,33 @@ def one(*topics: TopicNodes, radius: int = 1, k: int = 9) -> Reached:
     return run(FILMS, [list(topics)], ["which film"], radius, k)[0]
 
 
-def test_one_topic_one_step() -> None:
-    found = one(TopicNodes((P,), (DIRECTED,)))
-    assert set(found.rows) == {A, B} and found.met
-    assert found.chains == (((DIRECTED,),), ((DIRECTED,),))
+ALONG = {"directed": (DIRECTED,), "released": (RELEASED,), "nothing": ()}
 
 
-def test_two_steps_go_on_and_the_topic_itself_is_no_candidate() -> None:
-    found = one(TopicNodes((P,), (DIRECTED,)), radius=2)
-    assert set(found.rows) == {A, B, Q}  # Piet, Birch, Quinn; back at Piet
-    assert dict(zip(found.rows, found.chains))[Q] == ((DIRECTED, DIRECTED),)
+@pytest.mark.parametrize(
+    ("topics", "radius", "rows", "met"),
+    [
+        ([((P,), "directed")], 1, {A, B}, True),
+        ([((P,), "directed")], 2, {A, B, Q}, True),  # and back at Piet, who is no candidate
+        ([((P, Q), "directed")], 1, {A, B, C}, True),  # homonyms are one topic
+        ([((P,), "directed"), ((Y,), "released")], 1, {A}, True),
+        ([((P,), "released"), ((Y,), "released")], 1, {A, C}, False),  # a union that says so
+        ([((P,), "directed"), ((Q,), "directed")], 1, {B}, True),
+        ([((P, B), "directed"), ((Q,), "directed")], 1, {A, C}, False),  # all that they share is a topic
+        ([((P,), "nothing")], 1, set(), False),
+    ],
+)
+def test_topics_by_hand(topics: list[tuple[tuple[int, ...], str]], radius: int, rows: set[int], met: bool) -> None:
+    found = one(*(TopicNodes(nodes, ALONG[relations]) for nodes, relations in topics), radius=radius)
+    assert (set(found.rows), found.met) == (rows, met)
+
+
+def test_chains_by_hand() -> None:
+    near, far = (one(TopicNodes((P,), (DIRECTED,)), radius=radius) for radius in (1, 2))
+    assert near.chains == (((DIRECTED,),), ((DIRECTED,),))
+    assert dict(zip(far.rows, far.chains))[Q] == ((DIRECTED, DIRECTED),)
+    apart = one(TopicNodes((P,), (RELEASED,)), TopicNodes((Y,), (RELEASED,)))
+    assert set(apart.chains) == {((), (RELEASED,))}
 
 
 def test_nearer_nodes_come_first_and_where_all_named_relations_lead_before_them() -> None:
@@ -244,27 +261,6 @@ def test_of_two_topics_the_farther_counts_and_in_a_union_the_nearer() -> None:
     assert not union.met and set(union.rows[:2]) == {A, B} and union.rows[2] == Q
 
 
-def test_an_intersection_and_a_union_that_says_so() -> None:
-    found = one(TopicNodes((P,), (DIRECTED,)), TopicNodes((Y,), (RELEASED,)))
-    assert (found.rows, found.met) == ((A,), True)
-    apart = one(TopicNodes((P,), (RELEASED,)), TopicNodes((Y,), (RELEASED,)))
-    assert (set(apart.rows), apart.met) == ({A, C}, False)
-    assert set(apart.chains) == {((), (RELEASED,))}
-
-
-def test_an_intersection_of_topics_alone_is_none() -> None:
-    """Piet and Quinn share Birch within a step; Birch as a topic too leaves nothing but the union."""
-    found = one(TopicNodes((P,), (DIRECTED,)), TopicNodes((Q,), (DIRECTED,)))
-    assert (found.rows, found.met) == ((B,), True)
-    without = one(TopicNodes((P, B), (DIRECTED,)), TopicNodes((Q,), (DIRECTED,)))
-    assert B not in without.rows and not without.met
-
-
-def test_homonyms_are_one_topic() -> None:
-    found = one(TopicNodes((P, Q), (DIRECTED,)))
-    assert set(found.rows) == {A, B, C} and found.met
-
-
 def test_at_most_k_and_ties_to_the_lower_node() -> None:
     twins = knowledge_base(
         [("t", "top", "x"), *((f"m{i}", "same", "x") for i in range(6))],
@@ -274,11 +270,6 @@ def test_at_most_k_and_ties_to_the_lower_node() -> None:
     top = int(np.flatnonzero([name == "top" for name in twins.node_names])[0])
     found = run(twins, [[TopicNodes((top,), (0,))]], ["same"], 1, 4)[0]
     assert found.rows == (0, 1, 2, 3) and len(set(found.scores)) == 1
-
-
-def test_nothing_to_walk() -> None:
-    found = one(TopicNodes((P,), ()))
-    assert (found.rows, found.met) == ((), False)
 
 
 def test_a_version_that_intersects_over_the_batch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ class Joined:
 
     @classmethod
     def of(cls, graphs: Sequence[QuestionGraph]) -> Joined:
-        """Of at least one question."""
+        """The graphs of at least one question as one."""
         device = graphs[0].nodes.device
         first_node = np.cumsum([0, *(g.csr.n for g in graphs)]).tolist()
         entries = np.cumsum([0, *(g.csr.m for g in graphs)]).tolist()
@@ -86,7 +86,7 @@ class Joined:
         )
 
     def first_group(self, kind: str) -> list[int]:
-        """Where the groups of each question begin."""
+        """The first group of each question."""
         if kind == PART:
             return [topic + row for topic, row in zip(self.first_topic, self.first_row)]
         return self.first_topic if kind == HOP else self.first_row
@@ -126,7 +126,7 @@ class Joined:
         return found
 
     def _cuts(self, paths: PathSet) -> tuple[list[int], list[int]]:
-        """Where the paths of each question begin, B + 1 numbers, and the most hops of a path of each question."""
+        """The first path of each question, B + 1 numbers, and the most hops of a path of each question."""
         rows = torch.tensor(self.first_row, device=paths.question.device)
         cuts = torch.searchsorted(paths.question, rows)
         owner = torch.searchsorted(cuts, torch.arange(paths.size, device=cuts.device), right=True) - 1
@@ -213,7 +213,7 @@ def join_paths(
 
 
 def n_chain_steps(graph: QuestionGraph) -> int:
-    """How many steps `chain_paths` take for one question."""
+    """The number of steps `chain_paths` of one question."""
     return 1 + max(len(order.topics) for order in graph.orders) if graph.orders else 0
 
 

@@ -43,7 +43,7 @@ class GraphWanted:
 
 @dataclass(frozen=True)
 class Size:
-    """Of a subgraph: nodes, undirected edges, triples (a clustered edge has one list of relations, and counts once)."""
+    """The size of a subgraph: nodes, undirected edges, triples (a clustered edge counts once)."""
 
     nodes: int
     edges: int
