@@ -14,10 +14,10 @@ import pytest
 import gpu_rag
 from gpu_rag.errors import MissingBackend, UsageError
 from gpu_rag.index.build import Sources
+from gpu_rag.index.places import page_of
 from gpu_rag.index.stages.passages import Passages
 from gpu_rag.index.verify import verify
 from gpu_rag.sources.corpus import read_corpus, reader_versions
-from gpu_rag.text.pages import page_of
 from gpu_rag.types import Document, Reject
 
 

@@ -13,11 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.text.normalise import normalise_name
-from gpu_rag.text.rules.extraction import RELATED_TO, extract_patterns
+from gpu_rag.text.rules.extraction import RELATED_TO, extract_patterns, title_name
 from gpu_rag.text.rules.extraction import names as patterns_names
 from gpu_rag.text.rules.extraction import reader as patterns_reader
 from gpu_rag.text.rules.extraction import relations as patterns_relations
-from gpu_rag.text.rules.extraction.aliases import title_name
 from gpu_rag.types import Extraction
 
 SETTINGS = settings(max_examples=50, deadline=None, derandomize=True)

@@ -16,10 +16,10 @@ from itertools import groupby
 
 from gpu_rag.methods.hydrarag.params import MOST_TOPICS
 from gpu_rag.methods.hydrarag.state import ANSWER, Chain
-from gpu_rag.text.names import names
+from gpu_rag.text.keywords import names
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.rules.decomposition import plan_by_rules
-from gpu_rag.text.rules.decomposition.words import (
+from gpu_rag.text.rules.decomposition.units import (
     AUX,
     BASE_VERBS,
     COPULAS,
@@ -28,7 +28,7 @@ from gpu_rag.text.rules.decomposition.words import (
     is_person,
     is_relational,
 )
-from gpu_rag.text.rules.extraction.verbs import is_verb
+from gpu_rag.text.rules.extraction.lexicon import is_verb
 from gpu_rag.text.tokens import STOP_WORDS
 
 _WORD = re.compile(r"\w+")

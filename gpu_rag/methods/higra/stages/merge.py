@@ -26,7 +26,7 @@ from gpu_rag.methods.higra.tables import (
 )
 from gpu_rag.settings import Settings
 from gpu_rag.text.normalise import normalise_name
-from gpu_rag.text.rules.extraction.aliases import title_name
+from gpu_rag.text.rules.extraction import title_name
 
 Row = dict[str, Any]
 BY_HAND = "by hand"

@@ -10,16 +10,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu_rag.text.rules.decomposition.units import MARK_UNIT, WORD_UNIT, Unit, base_verb_at, is_aux, units_of, verb_at
-from gpu_rag.text.rules.decomposition.words import (
+from gpu_rag.text.rules.decomposition.units import (
     APPOSITIVE,
     COMPOUND_HEAD,
     COMPOUND_TAIL,
     COPULAS,
     FUNCTION_WORDS,
+    MARK_UNIT,
     REDUCED_AFTER,
     RELATIVES,
+    WORD_UNIT,
+    Unit,
+    base_verb_at,
+    is_aux,
     is_relational,
+    units_of,
+    verb_at,
 )
 from gpu_rag.text.rules.extraction.lexicon import ADVERBS, PREPOSITIONS
 

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpu_rag.text.rules.extraction.dates import ORDINAL, date_end
 from gpu_rag.text.rules.extraction.lexicon import (
     OPENERS,
     SCALES,
     UNITS,
 )
-from gpu_rag.text.rules.extraction.mentions import AMOUNT, DATE, NAMED, QUOTED, TITLE, Mention, PassageWords
-from gpu_rag.text.rules.extraction.names import name_span
-from gpu_rag.text.rules.extraction.tokens import MARK, NAME, NUMBER, WORD, Token
+from gpu_rag.text.rules.extraction.names import ORDINAL, date_end, name_span
+from gpu_rag.text.rules.extraction.tokens import (
+    AMOUNT,
+    DATE,
+    MARK,
+    NAME,
+    NAMED,
+    NUMBER,
+    QUOTED,
+    TITLE,
+    WORD,
+    Mention,
+    PassageWords,
+    Token,
+)
 
 MAX_NAME_TOKENS = 12
 MAX_NAME_CHARS = 120

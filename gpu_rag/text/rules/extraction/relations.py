@@ -22,9 +22,12 @@ from gpu_rag.text.rules.extraction.lexicon import (
     RELATIVES,
     SUBJECT_PRONOUNS,
     SUBORDINATORS,
+    first_verb,
 )
-from gpu_rag.text.rules.extraction.mentions import AMOUNT, DATE, NAMED, Mention
-from gpu_rag.text.rules.extraction.phrases import (
+from gpu_rag.text.rules.extraction.reader import (
+    MAX_SUBJECTS,
+    Reader,
+    Triple,
     content_words,
     last_clause,
     opens_clause,
@@ -34,9 +37,7 @@ from gpu_rag.text.rules.extraction.phrases import (
     verb_group,
     verb_phrase,
 )
-from gpu_rag.text.rules.extraction.reader import MAX_SUBJECTS, Reader, Triple
-from gpu_rag.text.rules.extraction.tokens import NAME, NUMBER, Token
-from gpu_rag.text.rules.extraction.verbs import first_verb
+from gpu_rag.text.rules.extraction.tokens import AMOUNT, DATE, NAME, NAMED, NUMBER, Mention, Token
 
 _MAX_LIST_TOKENS = 32
 _LIST_WORDS = frozenset({"and", "or", "&", "nor"})
