@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from gpu_rag.models.llm.cache import CachedLLM
-from gpu_rag.models.llm.vllm import VllmLLM, load_tokenizer
+from gpu_rag.models.llm.vllm import VllmLLM
 from gpu_rag.models.llm.vllm_engine import engine_arguments
+from gpu_rag.models.pretrained import load_tokenizer
 from gpu_rag.models.set import pick_device
 from gpu_rag.models.stored import model_folder
 from gpu_rag.settings.vllm import VllmSettings

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from gpu_rag.errors import BadInput, MissingBackend, ModelError
 from gpu_rag.models import packaged
 from gpu_rag.models.embed import load_embedder
-from gpu_rag.models.embed.batches import distinct, fixed_batches
+from gpu_rag.models.embed.batches import fixed_batches
 from gpu_rag.models.embed.hashing import HashEmbedder
+from gpu_rag.models.embed.interface import distinct
 from gpu_rag.models.embed.mean_pooling import MeanPoolingEmbedder
 from gpu_rag.models.fingerprint import folder_hash
 

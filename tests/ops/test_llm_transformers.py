@@ -18,7 +18,7 @@ from gpu_rag.errors import BadInput, ContextOverflow, ModelError, RequestFailed,
 from gpu_rag.models.llm import decode, load_llm
 from gpu_rag.models.llm.capability import is_capable, parameters_in_name
 from gpu_rag.models.llm.decode import Decoder, Row, _choose
-from gpu_rag.models.llm.transformers import TransformersLLM
+from gpu_rag.models.llm.transformers import TransformersLLM, _Job
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
 
 SYSTEM = "You answer shortly."
@@ -198,13 +198,13 @@ def test_batches_respect_both_limits_and_lose_nothing(folder, lengths, max_batch
     llm = _loaded(folder)
     llm._max_batch, llm._max_batch_tokens = max_batch, room
     requests = [Request(SYSTEM if n % 2 else "", "a " * n, max_tokens=1 + n % 7) for n in lengths]
-    jobs = list(llm._jobs(0, requests))
+    jobs = [_Job(i, one, None) for i, one in enumerate(llm._chat.prompted(requests, llm._limit))]
     batches = list(llm._batches(jobs))
-    assert sorted(j.index for batch in batches for j in batch) == list(range(len(lengths)))
+    assert sorted(j.place for batch in batches for j in batch) == list(range(len(lengths)))
     for batch in batches:
-        tokens = max(j.n_prompt for j in batch) + max(j.n_more for j in batch)
+        tokens = max(j.prompted.n_prompt for j in batch) + max(j.prompted.n_more for j in batch)
         assert len(batch) == 1 or (len(batch) <= max_batch and len(batch) * tokens <= room)
-        assert len({j.head for j in batch}) == 1
+        assert len({j.prompted.head for j in batch}) == 1
 
 
 _LOADED: dict[Path, TransformersLLM] = {}
@@ -370,7 +370,7 @@ def test_sliding_window_model_agrees_with_plain_generate(folder, tmp_path):
 
 
 def test_packed_bfloat16_layers_change_nothing():
-    from gpu_rag.models.packed_linear import pack_linear_layers
+    from gpu_rag.models.device import pack_linear_layers
 
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(48, 64), torch.nn.Linear(64, 32, bias=False)).bfloat16()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from gpu_rag.models.fingerprint import text_hash
 from gpu_rag.models.llm.capability import is_capable
 from gpu_rag.models.llm.http_retry import Exchanger
 from gpu_rag.models.llm.http_wire import body, check_constraint, read_reply
-from gpu_rag.models.llm.interface import OnReply, estimate_tokens
+from gpu_rag.models.llm.interface import OnReply, estimate_tokens, in_order
 from gpu_rag.types import Reply, Request
 
 CODE_VERSION = 1
@@ -83,22 +83,14 @@ class HttpLLM:
         arrived: queue.SimpleQueue[tuple[int, Reply | GpuRagError]] = queue.SimpleQueue()
         for i in range(len(requests)):
             work.put(i)
-        replies: list[Reply | RequestFailed | None] = [None] * len(requests)
         stop = threading.Event()
         try:  # from here on: Ctrl-C between two starts must stop the threads that run already
-            # daemon threads: a process that is told to end does not wait for answers that may take minutes
+            # daemon threads: a process that has to end does not wait for answers that may take minutes
             for _ in range(min(self.max_connections, len(requests))):
                 threading.Thread(target=self._work, args=(requests, work, arrived, stop), daemon=True).start()
-            for _ in requests:
-                i, reply = arrived.get()
-                if not isinstance(reply, (Reply, RequestFailed)):
-                    raise reply
-                replies[i] = reply
-                if on_reply is not None:
-                    on_reply(i, reply)
+            return in_order(len(requests), (_unless_fatal(*arrived.get()) for _ in requests), on_reply)
         finally:
             stop.set()
-        return [reply for reply in replies if reply is not None]
 
     def close(self) -> None:
         """Close all connections."""
@@ -172,15 +164,15 @@ def _check_settings(url: str, max_connections: int, retries: int, choice_style: 
         raise BadInput("unknown choice_style", given=choice_style, expected=" or ".join(CHOICE_STYLES))
 
 
-def _token_counter(folder: str) -> Any:
-    from gpu_rag.models.packaged import missing_transformers
+def _token_counter(folder: str) -> Callable[[str], int]:
+    from gpu_rag.models.pretrained import load_tokenizer
 
-    try:
-        from transformers import AutoTokenizer
-    except ImportError as error:
-        raise missing_transformers(error) from error
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise ModelError("the tokenizer could not be loaded", given=f"{folder}: {error}") from error
+    tokenizer = load_tokenizer(Path(folder))
     return lambda text: len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+
+def _unless_fatal(i: int, outcome: Reply | GpuRagError) -> tuple[int, Reply | RequestFailed]:
+    """The outcome of request i. Raises the one that concerns the engine as a whole."""
+    if isinstance(outcome, (Reply, RequestFailed)):
+        return i, outcome
+    raise outcome
