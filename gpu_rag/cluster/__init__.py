@@ -10,6 +10,6 @@ embedder and the language model over a pool; workers.py the workers of a run.
 """
 
 from gpu_rag.cluster.ray import look_at
-from gpu_rag.cluster.workers import RayWorkers, check_scale, open_workers
+from gpu_rag.cluster.workers import RayWorkers, check_scale
 
-__all__ = ["RayWorkers", "check_scale", "look_at", "open_workers"]
+__all__ = ["RayWorkers", "check_scale", "look_at"]

@@ -68,11 +68,6 @@ class RayWorkers:
                 stack.callback(pool.close)
 
 
-def open_workers(scale: ScaleSettings, models: ModelSettings, vllm: VllmSettings) -> RayWorkers:
-    """The workers of a run; none of them starts before its model is asked for."""
-    return RayWorkers(scale, models, vllm)
-
-
 def check_scale(scale: ScaleSettings, models: ModelSettings) -> None:
     """Raises UsageError for settings that contradict each other, MissingBackend without ray."""
     if scale.address not in ("local", "auto") and not _HEAD.fullmatch(scale.address):

@@ -50,8 +50,6 @@ def use_threads(device: torch.device, threads: int) -> None:
     One is the default throughout: the spin-waiting of OpenMP makes two threads many times slower than one as soon
     as something else runs on the machine. On a GPU the setting is left as it is.
     """
-    if threads < 1:
-        raise BadInput("a model needs a thread", given=f"threads={threads}", expected=">= 1")
     if device.type == "cpu" and torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
 

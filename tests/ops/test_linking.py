@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.text.linking import mentioned_names
+from gpu_rag.text.mentions import mentioned_names
 from gpu_rag.text.normalise import normalise_name
 
 KNOWN = {

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.errors import BadInput, ContextOverflow, ModelError, RequestFailed, UsageError
+from gpu_rag.errors import ContextOverflow, ModelError, RequestFailed, UsageError
 from gpu_rag.models.llm import decode, load_llm
 from gpu_rag.models.llm.capability import is_capable, parameters_in_name
 from gpu_rag.models.llm.decode import Decoder, Row, _choose
@@ -392,8 +392,6 @@ def test_load_llm_specs_and_options(folder):
         load_llm("no-such-model")
     with pytest.raises(UsageError, match="unknown options.*max_bach"):
         load_llm(str(folder), max_bach=3)
-    with pytest.raises(BadInput, match="max_batch"):
-        load_llm(str(folder), max_batch=0)
 
 
 def test_folder_that_is_no_model(tmp_path):

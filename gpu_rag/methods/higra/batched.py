@@ -19,7 +19,7 @@ from gpu_rag.program.legacy import RANK_GRAPH, Call, Executor
 from gpu_rag.program.search import Ranking, nearest_rows, rankings
 from gpu_rag.settings.ranges import COUNT, RANK_CONSTANT, check_fields
 from gpu_rag.text.bm25 import Bm25
-from gpu_rag.text.linking import mentioned_names
+from gpu_rag.text.mentions import mentioned_names
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.types import TopK
 

@@ -13,7 +13,7 @@ from gpu_rag.graph.nearest.rows import NearestRows
 from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.index.knowledge_base import KnowledgeBase, name_key
 from gpu_rag.sources.knowledge_base.types import LITERAL
-from gpu_rag.text.linking import mentioned_names
+from gpu_rag.text.mentions import mentioned_names
 
 GRID = float(2**22)
 _PART = 1 << 22  # components that are multiplied at a time

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gpu_rag.errors import BadInput, ModelError, RequestFailed
+from gpu_rag.errors import ModelError, RequestFailed
 from gpu_rag.models.device import check_device, choose_dtype, pack_linear_layers, room_for, use_threads
 from gpu_rag.models.fingerprint import folder_hash
 from gpu_rag.models.llm.capability import is_capable
@@ -93,7 +93,6 @@ class TransformersLLM:
         capable: bool | None = None,
         dtype: str = "auto",
         max_batch: int | None = None,
-        max_batch_tokens: int | None = None,
         context_tokens: int | None = None,
     ) -> TransformersLLM:
         """Load the model in `folder`; nothing is downloaded, no code of the folder is run.
@@ -103,9 +102,6 @@ class TransformersLLM:
         Raises MissingBackend, ModelError, BadInput.
         """
         where = check_device(device)
-        for what, value in (("max_batch", max_batch), ("max_batch_tokens", max_batch_tokens)):
-            if value is not None and value < 1:
-                raise BadInput("a batch needs room", given=f"{what}={value}", expected=">= 1")
         use_threads(where, threads)
         options = {"dtype": choose_dtype(where, dtype), "attn_implementation": _attention(where)}
         tokenizer = load_tokenizer(folder)
@@ -119,7 +115,7 @@ class TransformersLLM:
             capable=capable,
             context_tokens=min(own, context_tokens or own),
             max_batch=max_batch or MAX_BATCH[where.type],
-            max_batch_tokens=max_batch_tokens or MAX_BATCH_TOKENS[where.type],
+            max_batch_tokens=MAX_BATCH_TOKENS[where.type],
         )
 
     def count_tokens(self, text: str) -> int:
@@ -176,7 +172,7 @@ class TransformersLLM:
 
     def _run(self, batch: list[_Job]) -> list[Reply | RequestFailed]:
         prompts = [job.prompted for job in batch]
-        with room_for(f"a batch of {len(batch)} requests", "lower max_batch_tokens"):
+        with room_for(f"a batch of {len(batch)} requests", "lower models.max_batch"):
             n_prefix, prefix, n_known = self._prefix(prompts[0].head)
             ids = [one.ids if n_prefix else [*one.head, *one.ids] for one in prompts]
             cached = [n_known, *[n_prefix] * (len(batch) - 1)]
