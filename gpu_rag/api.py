@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,9 @@ from gpu_rag.evaluation.compare import DEFAULT_AT, Comparison, compare
 from gpu_rag.evaluation.judge import open_judge
 from gpu_rag.index import hetero
 from gpu_rag.index import index as opened
-from gpu_rag.index.build import BuildReport, Progress, Sources, build_index
-from gpu_rag.index.saved_settings import check_same_models, kept_settings, remembered_settings
+from gpu_rag.index.build import BuildReport, build_index
+from gpu_rag.index.saved_settings import check_same_models, saved_settings, settings_to_save
+from gpu_rag.index.work import Progress, Sources
 from gpu_rag.methods.registry import layers_for
 from gpu_rag.models.llm.interface import LLM
 from gpu_rag.models.set import ModelSet, OpenWorkers
@@ -61,18 +62,11 @@ def build(
         chosen = settings
     else:
         given_settings = _with_import(settings or {}, openie)
-        chosen = make_settings(merge(remembered_settings(target, fresh), given_settings))
+        chosen = make_settings(given_settings, saved_settings(target, fresh))
     given = sources_of(corpus, target, openie=openie, kg=kg, skb=skb, sources=sources, strict=strict)
     layers = layers_for(default_methods(given) if methods is None else methods, given)
-    models = ModelSet(
-        chosen.models,
-        target / "replies.sqlite",
-        llm=llm,
-        api_key=api_key,
-        vllm=chosen.vllm,
-        workers=workers_of(chosen),
-    )
-    try:
+    models = open_models(chosen, target / "replies.sqlite", llm=llm, api_key=api_key)
+    with closing(models):
         if not fresh:
             check_same_models(target, layers, chosen, models)
         return build_index(
@@ -81,17 +75,23 @@ def build(
             chosen,
             given,
             models,
-            kept_settings=kept_settings(chosen),
+            saved_settings=settings_to_save(chosen),
             progress=progress,
             fresh=fresh,
             on_workers=models.on_workers,
         )
-    finally:
-        models.close()
+
+
+def open_models(
+    settings: Settings, replies: Path | None = None, *, llm: LLM | None = None, api_key: str | None = None
+) -> ModelSet:
+    """The models that the settings name, loaded on first use. replies: a file that keeps the LLM's."""
+    workers = workers_of(settings)
+    return ModelSet(settings.models, replies, llm=llm, api_key=api_key, vllm=settings.vllm, workers=workers)
 
 
 def workers_of(settings: Settings) -> OpenWorkers | None:
-    """What opens the workers that the settings ask for; None where models run in this process."""
+    """The function that opens the workers that the settings ask for; None where models run in this process."""
     if settings.scale.address == "none":
         return None
     from gpu_rag.cluster import RayWorkers
@@ -109,14 +109,14 @@ def sources_of(
     sources: Sequence[str] = (),
     strict: bool = False,
 ) -> Sources:
-    """What `build` is given, as its stages take it. Raises BadInput and UsageError for names that cannot be."""
+    """The sources that `build` is given, as its stages take them. Raises BadInput, and UsageError for wrong names."""
     named = all_sources(_paths(kg), _paths(skb), [named_source(text) for text in sources])
     documents = tuple(source.path for source in named if source.kind == "documents")
     return Sources((*_paths(corpus), *documents), _paths(openie), strict, out / "merges.jsonl", named)
 
 
 def default_methods(sources: Sources) -> tuple[str, ...]:
-    """What an index is built for where nobody says: ppr; nothing but the knowledge base where there is no corpus."""
+    """The methods where none is named: ppr; none, so the knowledge base alone, where there is no corpus."""
     return ("ppr",) if sources.corpus or not sources.named else ()
 
 
@@ -141,10 +141,8 @@ class Index(opened.Index):
         if isinstance(settings, Settings):
             chosen = settings
         else:
-            chosen = make_settings(merge(self.manifest.settings, settings or {}))
-        models = ModelSet(
-            chosen.models, replies, llm=llm, api_key=api_key, vllm=chosen.vllm, workers=workers_of(chosen)
-        )
+            chosen = make_settings(settings or {}, self.manifest.settings)
+        models = open_models(chosen, replies, llm=llm, api_key=api_key)
         self.device = models.device
         return Engine(self, chosen, models)
 
@@ -160,13 +158,11 @@ class Index(opened.Index):
     ) -> list[Answer]:
         """Answers questions (texts or Question objects), in order. limit: passages retrieved a question."""
         given = [questions] if isinstance(questions, (str, Question)) else list(questions)
-        asked = [q if isinstance(q, Question) else Question(f"q{i}", q) for i, q in enumerate(given, 1)]
-        check_unique(asked)
+        chosen = [q if isinstance(q, Question) else Question(f"q{i}", q) for i, q in enumerate(given, 1)]
+        check_unique(chosen)
         engine = self.engine(settings, llm=llm)
-        try:
-            return engine.run(method, asked, limit=limit, retrieval_only=retrieval_only).answers
-        finally:
-            engine.models.close()
+        with closing(engine.models):
+            return engine.run(method, chosen, limit=limit, retrieval_only=retrieval_only).answers
 
     def to_pyg(self) -> Any:
         """This index as torch_geometric.data.HeteroData; kinds and attributes are those of `index.hetero`.
@@ -219,13 +215,11 @@ def evaluate(
     judge: whether a model judges the answers too (`eval.judge`, else the one that answers). replies: a file that keeps
     what models replied. llm: an LLM object instead of the one that the settings name.
     """
-    held = index if isinstance(index, Index) else Index.open(index)
+    chosen = index if isinstance(index, Index) else Index.open(index)
     rows = load_questions(questions)[0] if isinstance(questions, (str, Path)) else list(questions)
-    if not isinstance(held, Index):
-        raise BadInput("not an index", given=type(held).__name__)
-    engine = held.engine(settings, replies=replies, llm=llm, api_key=api_key)
-    try:
-        with open_judge(engine, replies=replies, api_key=api_key) if judge else nullcontext() as judging:
-            return compare(engine, methods, rows, retrieval_only=retrieval_only, at=at, judge=judging)
-    finally:
-        engine.models.close()
+    if not isinstance(chosen, Index):
+        raise BadInput("not an index", given=type(chosen).__name__)
+    engine = chosen.engine(settings, replies=replies, llm=llm, api_key=api_key)
+    opened_judge = open_judge(engine, replies=replies, api_key=api_key) if judge else nullcontext()
+    with closing(engine.models), opened_judge as judging:
+        return compare(engine, methods, rows, retrieval_only=retrieval_only, at=at, judge=judging)

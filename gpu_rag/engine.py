@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from gpu_rag_kernels.dispatch import preferring, recording, taken
+
 from gpu_rag.errors import BadInput, GpuRagError, RequestFailed
-from gpu_rag.graph.common.backend import preferring, recording
-from gpu_rag.graph.common.choices import check_preferences, taken
 from gpu_rag.index.folder import canonical_json, checksums, sha256_text
 from gpu_rag.index.index import Index
 from gpu_rag.methods.registry import Program as Method
@@ -68,7 +68,7 @@ class Engine:
         self._models: dict[bool, Models] = {}
         index.threads = settings.models.threads
         self._stats = RunStats()  # of the run that goes on
-        check_preferences(settings.graph.preferences(), index.device)
+        taken(settings.graph.preferences(), index.device)
         for method in settings.method:  # a wrong name is never dropped, also where its method does not run
             self.params(method)
 

@@ -252,7 +252,7 @@ def _locked(path: Path) -> IO[bytes]:
 
 
 def _differences(old: Any, new: Any, name: str = "") -> Iterator[str]:
-    """What differs between two configurations, by name: "params.damping (0.85, now 0.5)"."""
+    """The differences of two configurations, by name: "params.damping (0.85, now 0.5)"."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):
             yield from _differences(old.get(key), new.get(key), f"{name}.{key}" if name else key)

@@ -27,18 +27,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpu_rag.graph.common.edges import edges_of_matches
 from gpu_rag.graph.nearest.index import nearest_index
-from gpu_rag.index.build import Silent, Sources, StageReport, Work
 from gpu_rag.index.index import Index
 from gpu_rag.index.memory import memory_bytes, peak_memory_bytes, reset_peak_memory
+from gpu_rag.index.work import Silent, Sources, StageReport, Work
+from gpu_rag.methods.hoprag.edges import edges_of_matches
 from gpu_rag.methods.hoprag.stages.edges import read_side
 from gpu_rag.methods.hoprag.stages.matching import Side, match_exactly, match_nearly
 from gpu_rag.methods.hoprag.stages.vertices import read_vertices
 from gpu_rag.models.set import ModelSet
-from gpu_rag.report.curves import curves_svg
 from gpu_rag.settings import make_settings
 from gpu_rag.types import Ragged
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from curves import curves_svg
 
 DIM, WORDS, PER_VERTEX = 384, 60_000, 4
 STRONG = 0.5  # SIM of a match that is hardly by chance

@@ -26,8 +26,7 @@ from gpu_rag.cluster.worker import EmbedWorker, LLMWorker, Loaded, build_embedde
 from gpu_rag.models.packaged import cache_dir
 from gpu_rag.models.set import plain_embedder, plain_llm
 from gpu_rag.settings import ModelSettings
-from gpu_rag.settings.cluster import ScaleSettings
-from gpu_rag.settings.vllm import VllmSettings
+from gpu_rag.settings.sections import ScaleSettings, VllmSettings
 from gpu_rag.types import Request
 
 MODELS = ModelSettings()

@@ -26,7 +26,7 @@ from gpu_rag.models.llm.vllm_engine import engine_arguments
 from gpu_rag.models.pretrained import load_tokenizer
 from gpu_rag.models.set import pick_device
 from gpu_rag.models.stored import model_folder
-from gpu_rag.settings.vllm import VllmSettings
+from gpu_rag.settings.sections import VllmSettings
 from gpu_rag.types import Reply, Request
 
 SYSTEM = "You tell a short story about what is in the note. Use plain words and go on until you are stopped."

@@ -9,7 +9,10 @@ import numpy as np
 import torch
 from device_case import Case, Outputs, neighbours, some
 from device_pagerank import spmm, step
-from gpu_rag_kernels import join_top1, minplus_relax, msbfs_or, ragged_gather_dot_topk
+from gpu_rag_kernels import bubble as bubble_loops
+from gpu_rag_kernels import ego as ego_loops
+from gpu_rag_kernels import frontier as frontier_loops
+from gpu_rag_kernels import join as join_loops
 
 from gpu_rag.types import CSR, Ragged
 
@@ -30,7 +33,7 @@ def hop(csr: CSR, words: int, seed: int, *, kind: str) -> Case:
         return float(wrong), 0.0
 
     def run(which: str, f: torch.Tensor = front, s: torch.Tensor = seen) -> Outputs:
-        return msbfs_or.msbfs_or(csr, f, s, implementation=which)
+        return ego_loops.msbfs_or(csr, f, s, implementation=which)
 
     return Case(
         "msbfs_or", {"n": csr.n, "m": csr.m, "words": words, "graph": kind}, run, error,
@@ -43,7 +46,7 @@ def relax(count: int, n: int, m: int, groups: int, seed: int, device: torch.devi
     csr = made.blocks(count, n, m, seed, device)
     g = made.generator(seed + 1, device)
     cost = torch.randint(1, 1 << 14, (csr.n,), generator=g, device=device)
-    state = torch.full((groups, csr.n), minplus_relax.UNREACHED, device=device)
+    state = torch.full((groups, csr.n), bubble_loops.UNREACHED, device=device)
     start = torch.randint(n, (groups, count), generator=g, device=device) + torch.arange(count, device=device) * n
     state.scatter_(1, start, start)
     rows = torch.repeat_interleave(torch.arange(csr.n, device=device), csr.indptr.diff())
@@ -51,7 +54,7 @@ def relax(count: int, n: int, m: int, groups: int, seed: int, device: torch.devi
     def offers(held: torch.Tensor) -> torch.Tensor:
         near = held[:, csr.indices.long()]
         paid = ((near >> 32) + cost[rows] << 32) | csr.indices
-        offer = torch.where(near == minplus_relax.UNREACHED, near, paid)
+        offer = torch.where(near == bubble_loops.UNREACHED, near, paid)
         return held.scatter_reduce(1, rows.expand(groups, -1), offer, "amin")
 
     rounds, now = 1, state
@@ -66,13 +69,13 @@ def relax(count: int, n: int, m: int, groups: int, seed: int, device: torch.devi
     last = CSR(csr.indptr[-1 - n :] - low, (csr.indices[low:high] - (csr.n - n)).contiguous())
 
     def moved(a: torch.Tensor, by: int) -> torch.Tensor:
-        return torch.where(a == minplus_relax.UNREACHED, a, a + by)
+        return torch.where(a == bubble_loops.UNREACHED, a, a + by)
 
     own = moved(state[:, -n:], n - csr.n).contiguous()
     return Case(
         "minplus_relax", {"blocks": count, "n": n, "entries": csr.m, "groups": groups, "rounds": rounds},
-        lambda i: (minplus_relax.minplus_relax(csr, cost, state, implementation=i),), error,
-        lambda: (minplus_relax.minplus_relax(last, cost[-n:].contiguous(), own, implementation="triton"),),
+        lambda i: (bubble_loops.minplus_relax(csr, cost, state, implementation=i),), error,
+        lambda: (bubble_loops.minplus_relax(last, cost[-n:].contiguous(), own, implementation="triton"),),
         lambda all_: (moved(all_[0][:, -n:], n - csr.n),), True,
         made.relax_bytes(csr.n, csr.m, groups, rounds),
     )  # fmt: skip
@@ -83,7 +86,7 @@ def gather(batch: int, size: int, n: int, dims: int, k: int, seed: int, device: 
     lists = made.random_lists(batch, size, n, seed + 2, device)
 
     def run(which: str, q: torch.Tensor = queries, rows: Ragged = lists) -> Outputs:
-        best = ragged_gather_dot_topk.ragged_gather_dot_topk(q, vectors, rows, k, implementation=which)
+        best = frontier_loops.ragged_gather_dot_topk(q, vectors, rows, k, implementation=which)
         return best.ids, best.scores
 
     def error(found: Outputs) -> tuple[float, float]:
@@ -107,11 +110,11 @@ def join(n: int, dims: int, words: int, seed: int, device: torch.device) -> Case
     sides = []
     for s in (seed, seed + 1):
         head = torch.rand(n, words, generator=made.generator(s, device), device=device) < 4 / max(words, 1)
-        sides.append(join_top1.Side(made.unit_rows(n, dims, s, device), head.half(), head.sum(1).int() + 3))
+        sides.append(join_loops.Side(made.unit_rows(n, dims, s, device), head.half(), head.sum(1).int() + 3))
     left, right = sides
 
-    def run(which: str, mine: join_top1.Side = left) -> Outputs:
-        found = join_top1.join_top1(mine, right, implementation=which)
+    def run(which: str, mine: join_loops.Side = left) -> Outputs:
+        found = join_loops.join_top1(mine, right, implementation=which)
         return found.best, found.second, found.index
 
     def error(found: Outputs) -> tuple[float, float]:
@@ -119,13 +122,13 @@ def join(n: int, dims: int, words: int, seed: int, device: torch.device) -> Case
         shared = left.head[rows].double() @ right.head.double().T
         union = (left.size[rows, None] + right.size[None, :] - shared).clamp_min(1)
         exact = (shared / union + left.vectors[rows].double() @ right.vectors.double().T) / 2
-        strips = [part.topk(min(2, part.shape[1]), 1).values for part in exact.split(join_top1.STRIP, 1)]
+        strips = [part.topk(min(2, part.shape[1]), 1).values for part in exact.split(join_loops.STRIP, 1)]
         off = max(
             float((found[r][rows, s].double() - top[:, r]).abs().max())
             for s, top in enumerate(strips) for r in range(top.shape[1])
         )  # fmt: skip
         named = exact.gather(1, found[2][rows].long()) - found[0][rows].double()
-        return max(off, float(named.abs().max())), join_top1.error_of(dims)
+        return max(off, float(named.abs().max())), join_loops.error_of(dims)
 
     return Case(
         "join_top1", {"n": n, "dims": dims, "words": words}, run, error,

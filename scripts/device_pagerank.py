@@ -8,7 +8,7 @@ from typing import Any
 import device_graphs as made
 import torch
 from device_case import Case, Outputs, neighbours, some
-from gpu_rag_kernels import ppr_spmm
+from gpu_rag_kernels import pagerank as pagerank_loops
 
 from gpu_rag.types import CSR
 
@@ -29,8 +29,8 @@ def spmm(csr: CSR, width: int, seed: int, *, kind: str) -> Case:
     narrow = x[:, column:].contiguous(), source[:, column:].contiguous()
     return Case(
         "ppr_spmm", {"n": csr.n, "m": csr.m, "batch": width, "graph": kind},
-        lambda i: (ppr_spmm.ppr_spmm(csr, x, source, 0.85, implementation=i),), error,
-        lambda: (ppr_spmm.ppr_spmm(csr, *narrow, 0.85, implementation="triton"),),
+        lambda i: (pagerank_loops.ppr_spmm(csr, x, source, 0.85, implementation=i),), error,
+        lambda: (pagerank_loops.ppr_spmm(csr, *narrow, 0.85, implementation="triton"),),
         lambda all_: (all_[0][:, column:],), False,
         made.spmm_bytes(csr.n, csr.m, width, 4, 4), 0, spmm_peers(csr, x),
     )  # fmt: skip
@@ -57,8 +57,8 @@ def step(csr: CSR, width: int, seed: int, *, fp16: bool, kind: str) -> Case:
 
     def run(which: str, first: int = 0) -> Outputs:
         mine, moved = x[:, first:].contiguous(), y[:, first:].clone()
-        restart = ppr_spmm.Restart(rows[:, first:].contiguous(), at)
-        change = ppr_spmm.ppr_step(
+        restart = pagerank_loops.Restart(rows[:, first:].contiguous(), at)
+        change = pagerank_loops.ppr_step(
             csr, mine, moved, restart, 0.85, degree, 1 / degree, omega[first:], scale=scale, implementation=which
         )
         assert change is not None

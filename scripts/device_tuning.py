@@ -15,7 +15,8 @@ from unittest.mock import patch
 import device_graphs as made
 import torch
 from device_case import Case
-from gpu_rag_kernels import ppr_spmm
+from gpu_rag_kernels import pagerank as pagerank_loops
+from gpu_rag_kernels.dispatch import LOOPS
 
 from gpu_rag.types import CSR
 
@@ -46,7 +47,7 @@ MODULES = {"ppr_step": "ppr_spmm"}  # of ops that are not named as their module
 @contextmanager
 def constants(op: str, values: dict[str, int]) -> Iterator[None]:
     """Inside, the module of an op's kernel has these constants."""
-    module = importlib.import_module(f"gpu_rag_kernels.{MODULES.get(op, op)}.triton")
+    module = importlib.import_module(f"gpu_rag_kernels.{LOOPS[MODULES.get(op, op)]}.triton")
     with ExitStack() as stack:
         for name, value in values.items():
             stack.enter_context(patch.object(module, name, value))
@@ -111,14 +112,14 @@ class Steps:
         self.x, self.y = self.first.clone()
         at = torch.full((n,), -1, dtype=torch.int32, device=device)
         at[:batch] = torch.arange(batch, dtype=torch.int32, device=device)
-        self.restart = ppr_spmm.Restart(torch.eye(batch, device=device), at)
+        self.restart = pagerank_loops.Restart(torch.eye(batch, device=device), at)
         self.degree = csr.indptr.diff().clamp_min(1).float()
         self.inverse = 1 / self.degree
         self.change = torch.zeros(batch, dtype=torch.float64, device=device)
 
     def run(self) -> None:
         for x, y, measured in ((self.x, self.y, False), (self.y, self.x, True)):
-            change = ppr_spmm.ppr_step(
+            change = pagerank_loops.ppr_step(
                 self.csr, x, y, self.restart, DAMPING, self.degree, self.inverse, self.omega, measured=measured
             )
         assert change is not None

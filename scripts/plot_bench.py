@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu_rag.report.curves import curves_svg
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from curves import curves_svg
 
 Row = dict[str, Any]
 Points = list[tuple[float, float]]

@@ -37,9 +37,9 @@ def _uses(text: str, package: str, known: set[str]) -> bool:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import) and any(alias.name == package for alias in node.names):
             return True
-        if isinstance(node, ast.ImportFrom) and node.module == package:
-            if any(f"{package}.{alias.name}" not in known for alias in node.names):
-                return True
+        from_it = isinstance(node, ast.ImportFrom) and node.module == package
+        if from_it and any(f"{package}.{alias.name}" not in known for alias in node.names):
+            return True
     return False
 
 

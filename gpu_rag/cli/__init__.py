@@ -1,1 +1,1 @@
-"""The command line: one file a verb. The only place that reads the environment."""
+"""The command line: one file a command. The only place that reads the environment."""

@@ -5,12 +5,23 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_rag.cli.options import add_limit, add_max_failures, add_settings, api_key, exceeds, say, settings_of
-from gpu_rag.cli.plan_view import Foretold, add_plan, check_plan, comparison, plan_answers, without_vector_cache
+from gpu_rag.cli.options import (
+    add_index,
+    add_limit,
+    add_max_failures,
+    add_report,
+    add_settings,
+    api_key,
+    exceeds,
+    say,
+    settings_of,
+)
+from gpu_rag.cli.plan_view import PlannedAnswers, add_plan, check_plan, comparison, plan_answers, without_vector_cache
 from gpu_rag.cli.progress import Bars
 from gpu_rag.errors import ModelError
 from gpu_rag.jobs import AnswersFile, Tally, read_rows
@@ -27,25 +38,31 @@ EXAMPLE = "gpu-rag answer my-index questions.jsonl --method ppr --out answers.js
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    parser.add_argument("index", type=Path, metavar="DIR", help="the index folder")
-    parser.add_argument(
-        "questions", type=Path, metavar="QUESTIONS", help=".jsonl {id, question}, or an OpenAI batch file"
-    )
+    add_index(parser)
+    words = ".jsonl {id, question}, an OpenAI batch file, or a benchmark's; gold in it reaches no method"
+    parser.add_argument("questions", type=Path, metavar="QUESTIONS", help=words)
     parser.add_argument("--method", required=True, metavar="M", help="a method, such as ppr or higra-agent")
-    parser.add_argument("--out", required=True, type=Path, metavar="ANSWERS.jsonl", help="one durable row a question")
+    parser.add_argument(
+        "--out",
+        required=True,
+        type=Path,
+        metavar="ANSWERS.jsonl",
+        help="one durable row a question, in the style of QUESTIONS",
+    )
     parser.add_argument("--driver", choices=["rounds", "streaming"], help="how questions are driven (default rounds)")
     add_limit(parser)
     add_plan(parser, "questions", 5)
-    parser.add_argument("--report", type=Path, metavar="FILE.html", help="write costs and batches as one HTML file")
+    add_report(parser, "costs and batches")
     add_max_failures(parser, "5%")
     add_settings(parser)
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """Answers what is not yet answered, and reports."""
+    from gpu_rag_kernels.dispatch import spelled
+
     from gpu_rag.api import Index, load_questions
     from gpu_rag.engine import check_unique
-    from gpu_rag.graph.common.backend import spelled
     from gpu_rag.methods.registry import check_layers
 
     check_plan(options)
@@ -60,19 +77,17 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         options.method, index.layers, str(index.path), index.manifest.sources
     )  # before a model is loaded or a file written
     replies = _beside(options.out, ".replies.sqlite")
-    foretold = Foretold(options.out, replies)
+    planned = PlannedAnswers(options.out, replies)
     engine = index.engine(
         without_vector_cache(settings) if options.plan else settings, replies=replies, api_key=api_key()
     )
-    try:
+    with closing(engine.models):
         if options.plan:
-            return plan_answers(options, engine, questions)
+            return 0, plan_answers(options, engine, questions)
         _write_rejects(_beside(options.out, ".rejects.jsonl"), rejects)
-        foretold.begin()
+        planned.begin()
         job = _answered(options, engine, questions, style)
-    finally:
-        engine.models.close()
-    document = {**job.rows.document(), "asked": len(job.asked), "kept": job.kept, "rejects": len(rejects)}
+    document = {**job.rows.document(), "asked": len(job.ids), "kept": job.kept, "rejects": len(rejects)}
     document.update(method=options.method, driver=settings.runtime.driver)
     document.update(wall_s=time.perf_counter() - started, out=str(options.out), batches=batch_sizes(job.stats))
     document.update(
@@ -80,7 +95,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     )
     if workers := engine.models.on_workers():
         document["workers"] = workers
-    document.update(foretold.compare(job.config, job.asked, job.new.usage, document["wall_s"]))
+    document.update(planned.compare(job.config, job.ids, job.new.usage, document["wall_s"]))
     if options.report:
         from gpu_rag.report.page import write
         from gpu_rag.report.runs import answer_page
@@ -96,13 +111,13 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
 
 @dataclass
 class _Job:
-    """What a job did. rows: all of its questions; new: those asked in this run."""
+    """The outcome of a job. rows: all of its questions; new: the questions `ids` of this run."""
 
     config: dict[str, Any]
     rows: Tally = field(default_factory=Tally)
     new: Tally = field(default_factory=Tally)
     stats: RunStats = field(default_factory=RunStats)
-    asked: list[str] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
     kept: int = 0
 
 
@@ -119,7 +134,7 @@ def _answered(options: argparse.Namespace, engine: Engine, questions: list[Quest
         for row in answers.set_aside(todo, options.method, engine.config_hash(options.method)):
             job.rows.add(row)
         todo = [question for question in todo if not journal.is_set_aside(question.id)]
-        job.asked = [question.id for question in todo]
+        job.ids = [question.id for question in todo]
         bars.start("questions", len(todo), "questions")
 
         def take(answer: Answer) -> None:
@@ -144,10 +159,10 @@ def _answered(options: argparse.Namespace, engine: Engine, questions: list[Quest
 
 
 def batch_sizes(stats: Any) -> dict[str, Any]:
-    """How well calls were batched, a verb each."""
+    """The calls and batches of each step."""
     return {
-        verb: {"calls": s.n_calls, "batches": s.n_batches, "largest": s.largest_batch, "s": s.s}
-        for verb, s in stats.steps.items()
+        step: {"calls": s.n_calls, "batches": s.n_batches, "largest": s.largest_batch, "s": s.s}
+        for step, s in stats.steps.items()
     }
 
 

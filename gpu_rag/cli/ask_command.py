@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+from contextlib import closing
 from typing import Any
 
-from gpu_rag.cli.options import add_settings, api_key, settings_of
+from gpu_rag.cli.options import add_index, add_settings, api_key, settings_of
 
 HELP = "Ask one question."
 EXAMPLE = 'gpu-rag ask my-index "Who taught the composer of the Eroica?" --method ppr --explain'
@@ -14,7 +14,7 @@ EXAMPLE = 'gpu-rag ask my-index "Who taught the composer of the Eroica?" --metho
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    parser.add_argument("index", type=Path, metavar="DIR", help="the index folder")
+    add_index(parser)
     parser.add_argument("question", metavar="QUESTION", help="the question")
     parser.add_argument("--method", default="ppr", metavar="M", help="a method, such as higra-agent (default ppr)")
     parser.add_argument("--explain", action="store_true", help="print the decisions and the paths too")
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """Answers and prints."""
     from gpu_rag.api import Index
-    from gpu_rag.cli.trace_text import story
+    from gpu_rag.cli.trace_text import trace_text
     from gpu_rag.errors import UsageError
     from gpu_rag.jobs import row_of
     from gpu_rag.types import Question
@@ -33,11 +33,9 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         raise UsageError("the question is empty", expected="a question")
     index = Index.open(options.index)
     engine = index.engine(settings_of(options, index.manifest.settings), api_key=api_key())
-    try:
+    with closing(engine.models):
         (answer,) = engine.run(options.method, [Question("ask", options.question)]).answers
-    finally:
-        engine.models.close()
     row = row_of(answer)
     if not options.json:
-        print(story(row, decisions=options.explain))
+        print(trace_text(row, decisions=options.explain))
     return (1 if answer.status == "failed" else 0), row

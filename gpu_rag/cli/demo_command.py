@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +45,11 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     engine = index.engine(
         settings, replies=options.out.with_name(options.out.name + ".replies.sqlite"), api_key=api_key()
     )
-    try:
+    with closing(engine.models):
         show(f"2. Retrieval on {len(rows)} questions of 2 to 4 hops: does the graph help here?")
         comparison = compare(engine, METHODS, rows, retrieval_only=True)
         show(score_tables(comparison.document, [2, 5, 10], True) + "\n")
         answers = _answer(engine, rows[: options.questions], show)
-    finally:
-        engine.models.close()
     document: dict[str, Any] = {"counts": counts, "eval": comparison.document, "answers": answers}
     document["wall_s"] = time.perf_counter() - started
     show(_closing(options.out, document["wall_s"]))
@@ -62,7 +61,7 @@ def _silent(text: str) -> None:
 
 
 def _answer(engine: Any, rows: list[Any], show: Any) -> list[dict[str, Any]]:
-    from gpu_rag.cli.trace_text import story
+    from gpu_rag.cli.trace_text import trace_text
     from gpu_rag.evaluation.metrics import exact_match, token_f1
     from gpu_rag.jobs import row_of
 
@@ -72,7 +71,7 @@ def _answer(engine: Any, rows: list[Any], show: Any) -> list[dict[str, Any]]:
     for answer, row in zip(result.answers, rows):
         record = row_of(answer)
         record["gold"] = list(row.answers)
-        show(story(record, decisions=False, evidence=3))
+        show(trace_text(record, decisions=False, evidence=3))
         show(f"gold      {row.answers[0]}\n")
         done.append(record)
     em = sum(exact_match(a.text, r.answers) for a, r in zip(result.answers, rows)) / max(len(rows), 1)

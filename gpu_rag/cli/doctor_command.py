@@ -35,6 +35,7 @@ BACKENDS = (
     ("selectolax", ("selectolax",), "HTML documents", "documents"),
     ("uvicorn", ("uvicorn",), "HTTP server", "serve"),
     ("starlette", ("starlette",), "HTTP routes", "serve"),
+    ("prometheus_client", ("prometheus-client",), "counts of the HTTP server", "serve"),
     ("ray", ("ray",), "models on the workers of a cluster", "ray"),
 )
 

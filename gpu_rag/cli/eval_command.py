@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_rag.cli.options import (
+    add_index,
     add_limit,
     add_max_failures,
+    add_report,
     add_settings,
     api_key,
     exceeds,
@@ -28,30 +30,24 @@ if TYPE_CHECKING:
     from gpu_rag.evaluation.judge import Judge
 
 HELP = "Score methods on questions with gold passages or answers, with bootstrap intervals."
-RANKS_AS = {"dual-agent": "hybrid", "higra-agent": "higra-retriever"}  # where no dialogue is held
+RANKS_AS = {"dual-agent": "hybrid", "higra-agent": "higra-retriever"}  # where there is no dialogue
 EXAMPLE = "gpu-rag eval my-index questions.jsonl --method dense,bm25,hybrid,ppr --retrieval-only"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    parser.add_argument("index", type=Path, metavar="DIR", help="the index folder")
-    parser.add_argument(
-        "questions", type=Path, metavar="QUESTIONS", help="questions with gold_ids, answers or answer_ids"
-    )
+    add_index(parser)
+    words = "questions with gold_ids, answers or answer_ids"
+    parser.add_argument("questions", type=Path, metavar="QUESTIONS", help=words)
     parser.add_argument("--method", default="dense,bm25,hybrid,ppr", metavar="M[,M...]", help="methods to compare")
     parser.add_argument("--retrieval-only", action="store_true", help="no language model: em and f1 are null")
-    parser.add_argument(
-        "--judge", action="store_true", help="let a model judge the answers too (eval.judge, or models.llm)"
-    )
-    parser.add_argument(
-        "--replies",
-        type=Path,
-        metavar="FILE.sqlite",
-        help="keep what models reply, and ask nothing twice; verdicts alone are kept beside --report",
-    )
+    words = "let a model judge the answers too (eval.judge, or models.llm)"
+    parser.add_argument("--judge", action="store_true", help=words)
+    words = "keep what models reply, and ask nothing twice; verdicts alone are kept beside --report"
+    parser.add_argument("--replies", type=Path, metavar="FILE.sqlite", help=words)
     add_limit(parser)
     parser.add_argument("--at", default="2,5,10", metavar="K,...", help="cut-offs of recall (default 2,5,10)")
-    parser.add_argument("--report", type=Path, metavar="FILE.html", help="write tables and plots as one HTML file")
+    add_report(parser, "tables and plots")
     add_max_failures(parser, "5%")
     add_settings(parser)
 
@@ -73,26 +69,23 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     if options.retrieval_only and (same := [f"{m} ranks as {RANKS_AS[m]}" for m in methods if m in RANKS_AS]):
         say(f"gpu-rag: --retrieval-only leaves out the dialogue: {', '.join(same)}")
     engine = index.engine(settings, replies=options.replies, api_key=api_key())
-    try:
-        with _judge_of(options, engine) as judge, Bars() as bars:
+    with closing(engine.models), _judge_of(options, engine) as judge, Bars() as bars:
 
-            def on_answer(method: str, answer: Any) -> None:
-                bars.start(method, len(rows), "questions")
-                bars.advance(1)
+        def on_answer(method: str, answer: Any) -> None:
+            bars.start(method, len(rows), "questions")
+            bars.advance(1)
 
-            def on_verdict(_: int, reply: Any) -> None:
-                bars.start("judge", None, "verdicts")
-                bars.advance(1)
-                bars.count_reply(reply)
+        def on_verdict(_: int, reply: Any) -> None:
+            bars.start("judge", None, "verdicts")
+            bars.advance(1)
+            bars.count_reply(reply)
 
-            engine.on_reply = bars.count_reply
-            if judge is not None:
-                judge.on_reply = on_verdict
-            comparison = compare(
-                engine, methods, rows, retrieval_only=options.retrieval_only, at=at, on_answer=on_answer, judge=judge
-            )
-    finally:
-        engine.models.close()
+        engine.on_reply = bars.count_reply
+        if judge is not None:
+            judge.on_reply = on_verdict
+        comparison = compare(
+            engine, methods, rows, retrieval_only=options.retrieval_only, at=at, on_answer=on_answer, judge=judge
+        )
     document = comparison.document
     document["rejects"] = len(rejects)
     if workers := engine.models.on_workers():
@@ -115,9 +108,9 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     if exceeds(options.max_failures, failed, len(methods) * len(rows) + len(rejects)):
         say(f"gpu-rag: {failed} failures, above --max-failures {options.max_failures}")
         return 3, document
-    lost, asked = unread(document)
-    if lost and exceeds(options.max_failures, lost, asked):
-        say(f"gpu-rag: {lost} of {asked} answers have no verdict, above --max-failures {options.max_failures}")
+    lost, n_judged = unread(document)
+    if lost and exceeds(options.max_failures, lost, n_judged):
+        say(f"gpu-rag: {lost} of {n_judged} answers have no verdict, above --max-failures {options.max_failures}")
         return 3, document
     return 0, document
 
@@ -138,27 +131,21 @@ def _judge_of(options: argparse.Namespace, engine: Engine) -> AbstractContextMan
 
 def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) -> str:
     """The scores, their paired differences and what ran the graph ops, as text."""
-    from gpu_rag.report.evaluation import score_cell, shown_pairs
+    from gpu_rag.report.evaluation import difference_rows, score_rows
 
     methods = document["methods"]
     named = [*(f"recall@{k}" for k in at), "hit@1", "hit@5", "recall@20", "mrr", "hits@1", "answer_on_path"]
     named += ["answer_on_path_pruned", *([] if retrieval_only else ["em", "f1", "judge"])]
-    held = [name for name in dict.fromkeys(named) if any(e.get(name) is not None for e in methods.values())]
-    measures = held or [f"recall@{k}" for k in at]
-    scores = [
-        [m, *(score_cell(e, name) for name in measures), str(e["failed"]), f"{e['wall_s']:.2f}"]
-        for m, e in methods.items()
-    ]
+    measures = [name for name in dict.fromkeys(named) if any(e.get(name) is not None for e in methods.values())]
+    measures = measures or [f"recall@{k}" for k in at]
+    ends = [[str(entry["failed"]), f"{entry['wall_s']:.2f}"] for entry in methods.values()]
+    scores = [[*row, *end] for row, end in zip(score_rows(document, measures), ends)]
     parts = [
         f"{document['n']} questions; mean and 95 % bootstrap interval",
         table(scores, ["method", *measures, "failed", "wall s"]),
     ]
     if document["paired"]:
-        rows = []
-        pairs, which = shown_pairs(document)
-        for pair in pairs:
-            cells = [document["paired"][pair].get(name) for name in measures]
-            rows.append([pair, *(f"{c['diff']:+.3f} [{c['low']:+.3f}, {c['high']:+.3f}]" if c else "-" for c in cells)])
+        rows, which = difference_rows(document, measures)
         parts += [f"paired differences{which}", table(rows, ["methods", *measures])]
     if "judge" in document:
         parts.append(judge_line(document))

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """Finds the row and prints it."""
-    from gpu_rag.cli.trace_text import story
+    from gpu_rag.cli.trace_text import trace_text
     from gpu_rag.errors import BadInput
     from gpu_rag.jobs import read_rows
 
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
             if options.index:
                 _look_up(row, options.index)
             if not options.json:
-                print(story(row))
+                print(trace_text(row))
             return 0, row
         known.append(row["id"])
     raise BadInput(

@@ -6,13 +6,15 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from gpu_rag.cli.options import add_index, say
+
 HELP = "Export an index as Parquet tables, one GraphML graph, or one graph for PyG."
 EXAMPLE = "gpu-rag export my-index --format graphml --out graph.graphml"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    parser.add_argument("index", type=Path, metavar="DIR", help="the index folder")
+    add_index(parser)
     parser.add_argument(
         "--format",
         required=True,
@@ -25,7 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """Exports and lists the files."""
     from gpu_rag.api import Index
-    from gpu_rag.cli.options import say
     from gpu_rag.index.export import export
 
     index = Index.open(options.index)

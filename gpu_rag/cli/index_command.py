@@ -7,7 +7,18 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_rag.cli.options import add_max_failures, add_settings, api_key, exceeds, names, say, settings_of, table
+from gpu_rag.cli.options import (
+    add_list,
+    add_max_failures,
+    add_report,
+    add_settings,
+    api_key,
+    exceeds,
+    names,
+    say,
+    settings_of,
+    table,
+)
 from gpu_rag.cli.plan_view import add_plan, check_plan, compared_index, comparison, plan_index
 from gpu_rag.cli.progress import Bars
 from gpu_rag.report.accounts import graph_ops_line, joined_ops, workers_lines
@@ -25,80 +36,40 @@ FAILED = ("failed", "malformed", "truncated")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
+    formats = "folder of .txt / .md, .jsonl(.gz), .parquet, BEIR folder, HotpotQA / 2Wiki / MuSiQue / HippoRAG json"
+    parser.add_argument("corpus", nargs="*", type=Path, metavar="CORPUS", help=formats)
     parser.add_argument(
-        "corpus",
-        nargs="*",
-        type=Path,
-        metavar="CORPUS",
-        help="folder of .txt / .md, .jsonl(.gz), .parquet, BEIR folder, HotpotQA / 2Wiki / MuSiQue / HippoRAG json",
+        "--out", required=True, type=Path, metavar="DIR", help="the index folder: new, empty, or an index"
     )
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the index folder")
-    parser.add_argument(
-        "--openie",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="FILE",
-        help="ready entities and triples (repeatable)",
+    add_list(
+        parser, "--openie", "FILE", "ready entities and triples: jsonl of {id, entities, triples}, or HippoRAG json"
     )
-    _add_sources(parser)
-    parser.add_argument(
-        "--for",
-        dest="methods",
-        metavar="METHOD,...",
-        help="build what these methods, or all, need (ppr; without a corpus the knowledge base alone)",
-    )
-    parser.add_argument("--strict", action="store_true", help="stop at the first bad row")
-    parser.add_argument("--fresh", action="store_true", help="build from nothing instead of resuming")
-    parser.add_argument(
-        "--report", type=Path, metavar="FILE.html", help="write stages, rates and rejects as one HTML file"
-    )
+    add_list(parser, "--kg", "FILE", "knowledge graph: triples as .tsv(.gz), .nt(.gz) or .parquet")
+    add_list(parser, "--skb", "DIR", "semi-structured knowledge base: a folder of nodes and edges")
+    words = "a source with a name; KIND is kg (file or folder), documents or web (a snapshot)"
+    add_list(parser, "--source", "NAME=KIND:PATH", words, dest="sources", type=str)
+    words = "build what these methods, or all, need (ppr; without a corpus the knowledge base alone)"
+    parser.add_argument("--for", dest="methods", metavar="METHOD,...", help=words)
+    parser.add_argument("--strict", action="store_true", help="stop at the first bad row, with status 2")
+    parser.add_argument("--fresh", action="store_true", help="build from nothing, model replies included")
+    add_report(parser, "stages, rates and rejects")
     add_plan(parser, "passages", 64)
     add_max_failures(parser, "0")
     add_settings(parser)
-
-
-def _add_sources(parser: argparse.ArgumentParser) -> None:
-    """Knowledge graphs and bases, and names of sources."""
-    parser.add_argument(
-        "--kg",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="FILE",
-        help="knowledge graph: triples as .tsv(.gz), .nt(.gz) or .parquet (repeatable)",
-    )
-    parser.add_argument(
-        "--skb",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="DIR",
-        help="semi-structured knowledge base: a folder of nodes and edges (repeatable)",
-    )
-    parser.add_argument(
-        "--source",
-        action="append",
-        default=[],
-        dest="sources",
-        metavar="NAME=KIND:PATH",
-        help="a source with a name; KIND is kg, documents or web (repeatable)",
-    )
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """Builds and reports."""
     from gpu_rag.api import build
     from gpu_rag.errors import UsageError
-    from gpu_rag.index.saved_settings import remembered_settings
-    from gpu_rag.plan.compare import INDEX_KEYS
-    from gpu_rag.plan.files import read_plan
+    from gpu_rag.index.saved_settings import saved_settings
+    from gpu_rag.plan.compare import INDEX_KEYS, read_plan
 
     check_plan(options)
     if not (options.corpus or options.kg or options.skb or options.sources):
         raise UsageError("there is nothing to index", given="none", expected="CORPUS, --kg, --skb or --source")
     flags = {"index": {"extractor": "import"}} if options.openie else {}
-    settings = settings_of(options, remembered_settings(options.out, options.fresh), flags)
+    settings = settings_of(options, saved_settings(options.out, options.fresh), flags)
     if options.openie and settings.index.extractor != "import":
         raise UsageError(
             "--openie is not read by this extractor",
@@ -109,22 +80,18 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     for path in options.openie:
         if not path.is_file():
             raise UsageError("no such file of --openie", given=path, expected="a file of entities and triples")
+    sources = {key: getattr(options, key) for key in ("corpus", "openie", "kg", "skb", "sources", "strict")}
     if options.plan:
-        return plan_index(options, settings)
+        return 0, plan_index(options, settings, sources)
     plan = read_plan(options.out / "plan.json", INDEX_KEYS)
     before = {} if options.fresh else _stages(options.out)
     _warn_of_another_extractor(before, settings.index.extractor)
     with Bars() as bars:
         report = build(
-            options.corpus,
-            options.out,
+            out=options.out,
+            **sources,
             methods=None if options.methods is None else names(options.methods),
-            openie=options.openie,
-            kg=options.kg,
-            skb=options.skb,
-            sources=options.sources,
             settings=settings,
-            strict=options.strict,
             fresh=options.fresh,
             progress=bars,
             api_key=api_key(),
@@ -159,7 +126,7 @@ def _stages(folder: Path) -> dict[str, StageRecord]:
 
 
 def _warn_of_another_extractor(before: dict[str, StageRecord], extractor: str) -> None:
-    """Whoever adds a layer and forgets --openie is told that the entities will be others."""
+    """Warns that entities will be others, as where a stage is added and --openie forgotten."""
     used = before["extraction"].params.get("extractor") if "extraction" in before else None
     if used is not None and used != extractor:
         again = "--openie FILE" if used == "import" else f"--set index.extractor={used}"
@@ -170,9 +137,8 @@ def _warn_of_another_extractor(before: dict[str, StageRecord], extractor: str) -
 
 
 def _document(report: BuildReport) -> dict[str, Any]:
-    """What --json prints of a build."""
-    from gpu_rag.methods.higra.statistics import read_statistics
-    from gpu_rag.methods.hoprag.report import hop_statistics
+    """The --json document of a build."""
+    from gpu_rag.methods.registry import parts
 
     document: dict[str, Any] = {name: report.count(name) for name in COUNTS}
     document["extraction"] = {
@@ -193,15 +159,13 @@ def _document(report: BuildReport) -> dict[str, Any]:
             for name, n in report.manifest.stages[stage].counts.items()
             if name != "rejects"
         }
-    if alignment := read_statistics(report.out, report.manifest):
-        document["alignment"] = alignment
-    if hops := hop_statistics(document["stages"]):
-        document["hops"] = hops
+    for module in parts("report"):
+        document.update(module.figures(report))
     return document
 
 
 def _idle(stages: dict[str, dict[str, Any]]) -> list[str]:
-    """How long the LLM had nothing to do in each stage that asked it."""
+    """The share of time without an LLM request, of each stage that sends some."""
     shares = [
         f"{name} {100 * (1 - s['llm_s'] / s['s']):.1f} % of {s['s']:.1f} s" for name, s in stages.items() if s["llm_s"]
     ]
@@ -209,12 +173,14 @@ def _idle(stages: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _ran(stages: dict[str, dict[str, Any]]) -> list[str]:
-    """What ran the graph ops of the stages that ran now, where there were any."""
+    """The implementations of the graph ops of this run, where there were any."""
     ops = joined_ops(stage["graph_ops"] for stage in stages.values())
     return [f"graph ops: {graph_ops_line(ops)}"] if ops else []
 
 
 def _summary(document: dict[str, Any]) -> str:
+    from gpu_rag.methods.registry import parts
+
     per_thousand = max(document["passages"], 1) / 1000
     rows = []
     for name, stage in document["stages"].items():
@@ -222,10 +188,7 @@ def _summary(document: dict[str, Any]) -> str:
         rate = "" if stage["skipped"] else f"{stage['s'] / per_thousand:.2f}"
         memory = "" if stage["skipped"] else f"{stage['peak_memory_bytes'] / 2**20:,.0f}"
         rows.append([name, spent, rate, memory, f"{stage['llm_calls']:,}", f"{stage['generated_tokens']:,}"])
-    counts = ", ".join(
-        f"{document[name]:,} {name}"
-        for name in ("documents", "passages", "entities", "relations", "mentions", "rejects")
-    )
+    counts = ", ".join(f"{document[name]:,} {name}" for name in COUNTS)
     extraction = ", ".join(f"{n:,} {name}" for name, n in document["extraction"].items())
     lines = [
         table(rows, ["stage", "s", "s/1,000 passages", "peak MiB", "LLM calls", "tokens out"]),
@@ -237,16 +200,11 @@ def _summary(document: dict[str, Any]) -> str:
         f"index: {document['out']} ({document['wall_s']:.1f} s)",
     ]
     if "kb" in document:
-        held = ", ".join(
-            f"{document['kb'][name]:,} {name}" for name in ("nodes", "edges", "relations", "types", "links")
-        )
-        lines.insert(-1, f"knowledge base: {held}")
+        shown = ("nodes", "edges", "relations", "types", "links")
+        lines.insert(-1, "knowledge base: " + ", ".join(f"{document['kb'][name]:,} {name}" for name in shown))
         if "kb_name_vectors" not in document["stages"] and not document["passages"]:
             lines.append("no method can search this yet: run again with --for hybgrag or --for hydrarag")
-    if "alignment" in document:
-        entities, components = document["alignment"]["entities"], document["alignment"]["components"]
-        lines.insert(-1, f"alignment: {entities['before']:,} entities became {entities['semantic']:,}; ")
-        lines[-2] += f"connected components: {components['before']:,} became {components['after']:,}"
+    lines[-1:-1] = [line for module in parts("report") for line in module.summary(document)]
     if document["rejects"]:
         lines.append(f"rejected rows, with reasons: {document['out']}/rejects.jsonl")
     if "plan" in document:

@@ -9,31 +9,19 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 from gpu_rag import __version__
-from gpu_rag.cli.interrupts import held
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.models.library_environment import prepare_environment
 
 COMMANDS = (
-    "index",
-    "answer",
-    "ask",
-    "eval",
-    "explain",
-    "verify",
-    "verify-answers",
-    "merges",
-    "export",
-    "bench",
-    "models",
-    "doctor",
-    "demo",
-    "serve",
-)
+    "index", "answer", "ask", "eval", "explain", "verify", "verify-answers", "merges", "export", "bench", "models",
+    "doctor", "demo", "serve",
+)  # fmt: skip
 WITHOUT_TORCH = ("explain", "bench")  # or, as bench, with settings to make before torch is imported
 
 EXIT_STATUS = "exit status: 0 done, 1 failed, 2 bad usage or bad input, 3 finished with failures above --max-failures"
@@ -51,10 +39,10 @@ def build_parser() -> Parser:
     """The whole command line."""
     parser = Parser(prog="gpu-rag", description="Graph RAG at GPU speed on your own machines.", epilog=EXIT_STATUS)
     parser.add_argument("--version", action="version", version=f"gpu-rag {__version__}")
-    verbs = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
     for name in COMMANDS:
         module: Any = importlib.import_module(f"gpu_rag.cli.{name.replace('-', '_')}_command")
-        sub = verbs.add_parser(
+        sub = commands.add_parser(
             name,
             help=module.HELP,
             description=module.HELP,
@@ -86,7 +74,7 @@ def program() -> NoReturn:
     Once the command has ended all is written and said: Ctrl-C then ends the process at once, and adds no traceback of
     the libraries that are being closed.
     """
-    status = 1  # of Ctrl-C while another end was being told
+    status = 1  # of Ctrl-C while another end was being reported
     with suppress(KeyboardInterrupt):
         try:
             status = main()
@@ -106,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prepare_process()
         options = build_parser().parse_args(given)
         if options.command not in WITHOUT_TORCH:
-            with held():
+            with late_interrupt():
                 importlib.import_module("gpu_rag.api")
         status, document = options.run(options)
         if options.json and document is not None:  # one that has printed it already gives none
@@ -121,6 +109,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _report(error, 1, debug, "stopped by Ctrl-C; run the same command again to continue where it stopped")
     except (OSError, MemoryError) as error:
         return _report(error, 1, debug)
+
+
+@contextmanager
+def late_interrupt() -> Iterator[None]:
+    """Ctrl-C waits for the end of the block: torch aborts the process when the C++ code of its import is interrupted.
+
+    Raises KeyboardInterrupt after the block when Ctrl-C came in it. Outside the main thread it does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pressed: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        pressed.append(number)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler if before is None else before)
+    if pressed:
+        raise KeyboardInterrupt
 
 
 def _internal_error(kind: type[BaseException], error: BaseException, trace: object) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from gpu_rag.methods.higra.merges import Merges
+from gpu_rag.cli.options import add_index, add_limit, add_list, say
 
 HELP = "List the merges of names in an index; reject or force some for the next build."
 EXAMPLE = 'gpu-rag merges my-index --find "curie"'
@@ -16,29 +14,22 @@ WHY = ["exact", "semantic", "forced"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    from gpu_rag.cli.options import count_of
-
-    parser.add_argument("index", type=Path, metavar="DIR", help="the index folder, built for a higra method")
+    add_index(parser)
     parser.add_argument("--find", default="", metavar="TEXT", help="only merges with this text in a name")
     parser.add_argument("--why", choices=WHY, help="only merges made for this reason")
-    parser.add_argument(
-        "--limit", type=lambda text: count_of(text, "merges"), metavar="N", help="only the first N merges"
+    add_limit(parser, "merges")
+    add_list(parser, "--reject", "ID", "tell the names of a merge apart", type=str)
+    add_list(
+        parser, "--force", "NAME", "make two names one, given after it; stronger than a rejection", nargs=2, type=str
     )
-    parser.add_argument(
-        "--reject", action="append", default=[], metavar="ID", help="tell the names of a merge apart (repeatable)"
-    )
-    parser.add_argument(
-        "--force", action="append", default=[], nargs=2, metavar="NAME", help="make two names one (repeatable)"
-    )
-    parser.add_argument("--undo", action="append", default=[], metavar="ID", help="take an edit back (repeatable)")
+    add_list(parser, "--undo", "ID", "take an edit back", type=str)
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
-    """Edits where asked to, then lists."""
-    from gpu_rag.cli.options import say
+    """Makes the edits that the options name, then lists."""
     from gpu_rag.errors import MissingLayer
     from gpu_rag.index.index import Index
-    from gpu_rag.methods.higra.merges import open_merges
+    from gpu_rag.methods.registry import part
 
     if "higra_merge" not in Index.open(options.index).layers:
         raise MissingLayer(
@@ -48,7 +39,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
             do=f"run: gpu-rag index CORPUS --out {options.index} --for higra-retriever "
             "(CORPUS, --kg, --skb, --source, --openie and settings as before)",
         )
-    merges = open_merges(options.index)
+    merges = part("higra", "merges").open_merges(options.index)
     edited = bool(options.reject or options.force or options.undo)
     if edited:
         merges.undo(options.undo)
@@ -63,9 +54,9 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     return 0, document
 
 
-def _document(merges: Merges, options: argparse.Namespace, edited: bool) -> dict[str, Any]:
+def _document(merges: Any, options: argparse.Namespace, edited: bool) -> dict[str, Any]:
     found = merges.found(options.find, options.why or "")
-    edits = [{"id": e.id, "action": e.action, "members": list(e.members)} for e in merges.edits.edits]
+    edits = [{"id": e.id, "action": e.action, "members": list(e.members)} for e in merges.edits]
     shown = found[: options.limit]
     return {"index": str(options.index), "n": len(found), "edited": edited, "merges": shown, "edits": edits}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -83,14 +84,12 @@ def _probe(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     settings = settings_of(options)
     chosen = replace(settings.models, llm=options.name) if options.name else settings.models
     models = ModelSet(chosen, api_key=api_key(), vllm=settings.vllm)
-    try:
+    with closing(models):
         llm = models.llm()
         kept = None if options.fresh else kept_probe(cache_dir(), llm)
         document = kept or probe(llm)
         if kept is None:
             keep_probe(cache_dir(), llm, document)
-    finally:
-        models.close()
     document = {**document, "kept": kept is not None}
     if not options.json:
         rows = [[test, f"{right} of {n}"] for test, (right, n) in document["tests"].items()]

@@ -20,21 +20,35 @@ PROFILES = ("cpu", "gpu", "multi-gpu", "higra", "higra-no-refinement")
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """--profile and --set."""
     parser.add_argument("--profile", metavar="cpu|gpu|FILE", help="settings from configs/NAME.toml or a TOML file")
-    parser.add_argument(
-        "--set",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        dest="assignments",
-        help="one setting, such as index.chunk_words=200 or method.ppr.damping=0.5 (repeatable; the strongest)",
-    )
+    words = "one setting, such as index.chunk_words=200 or method.ppr.damping=0.5; stronger than all others"
+    add_list(parser, "--set", "KEY=VALUE", words, dest="assignments", type=str)
 
 
-def add_limit(parser: argparse.ArgumentParser) -> None:
+def add_index(parser: argparse.ArgumentParser) -> None:
+    """DIR, the index folder."""
+    parser.add_argument("index", type=Path, metavar="DIR", help="the index folder")
+
+
+def add_limit(parser: argparse.ArgumentParser, what: str = "questions") -> None:
     """--limit."""
+    add_count(parser, "--limit", what, f"only the first N {what}")
+
+
+def add_count(parser: argparse.ArgumentParser, name: str, what: str, words: str) -> None:
+    """An option with a whole number above 0."""
+    parser.add_argument(name, type=lambda text: count_of(text, what), metavar="N", help=words)
+
+
+def add_list(parser: argparse.ArgumentParser, name: str, metavar: str, words: str, **more: Any) -> None:
+    """An option that may be given several times."""
     parser.add_argument(
-        "--limit", type=lambda text: count_of(text, "questions"), metavar="N", help="only the first N questions"
+        name, action="append", default=[], metavar=metavar, help=f"{words} (repeatable)", **{"type": Path, **more}
     )
+
+
+def add_report(parser: argparse.ArgumentParser, what: str) -> None:
+    """--report."""
+    parser.add_argument("--report", type=Path, metavar="FILE.html", help=f"write {what} as one HTML file")
 
 
 def count_of(text: str, what: str) -> int:
@@ -91,19 +105,12 @@ def settings_of(
     """Strongest first: --set, flags, profile, manifest, defaults."""
     profile = read_profile(profile_file(options.profile)) if options.profile else {}
     assigned = nested([parse_assignment(text) for text in options.assignments])
-    settings = make_settings(merge(manifest or {}, profile, flags or {}, assigned))
-    _check_methods(settings)
-    return settings
+    from gpu_rag.methods.registry import load_method  # it registers the sections of methods
 
-
-def _check_methods(settings: Settings) -> None:
-    """The parameters of every method that is named, used or not: a typing error is never dropped."""
-    if not settings.method:
-        return
-    from gpu_rag.methods.registry import load_method
-
-    for name, params in settings.method.items():
+    settings = make_settings(merge(profile, flags or {}, assigned), manifest)
+    for name, params in settings.method.items():  # used or not: a typing error is never dropped
         checked(load_method(name).Params, params, f"method.{name}")
+    return settings
 
 
 def names(text: str) -> list[str]:

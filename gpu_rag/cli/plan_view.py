@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_rag.cli.options import api_key, count_of, names, say, table
+from gpu_rag.cli.options import add_count, api_key, names, say, table
 from gpu_rag.cli.progress import Bars
 from gpu_rag.errors import UsageError
 from gpu_rag.settings import Settings
@@ -18,18 +19,14 @@ if TYPE_CHECKING:
     from gpu_rag.index.build import BuildReport
     from gpu_rag.types import Question
 
+TOKENS = ("llm_calls", "prompt_tokens", "generated_tokens")
+
 
 def add_plan(parser: argparse.ArgumentParser, what: str, default: int) -> None:
     """--plan and --plan-sample."""
-    parser.add_argument(
-        "--plan", action="store_true", help=f"predict tokens, time, memory and disk from a sample of {what} and stop"
-    )
-    parser.add_argument(
-        "--plan-sample",
-        type=lambda text: count_of(text, what),
-        metavar="N",
-        help=f"{what} in the sample of --plan ({default})",
-    )
+    words = f"predict tokens, time, memory and disk from a sample of {what} and stop"
+    parser.add_argument("--plan", action="store_true", help=words)
+    add_count(parser, "--plan-sample", what, f"{what} in the sample of --plan (default {default})")
 
 
 def check_plan(options: argparse.Namespace) -> None:
@@ -48,63 +45,45 @@ def without_vector_cache(settings: Settings) -> Settings:
 # --- index -----------------------------------------------------------------------------------------
 
 
-def plan_index(options: argparse.Namespace, settings: Settings) -> tuple[int, dict[str, Any]]:
-    """Plans a build."""
-    from gpu_rag.api import default_methods, sources_of, workers_of
+def plan_index(options: argparse.Namespace, settings: Settings, sources: Mapping[str, Any]) -> dict[str, Any]:
+    """The plan of a build. sources: all that `api.sources_of` takes, but the folder."""
+    from gpu_rag.api import default_methods, open_models, sources_of
     from gpu_rag.index.saved_settings import check_same_models
     from gpu_rag.methods.registry import layers_for
-    from gpu_rag.models.set import ModelSet
-    from gpu_rag.plan import index_plan
+    from gpu_rag.plan.index_plan import DEFAULT_SAMPLE, BuildJob
+    from gpu_rag.plan.index_plan import plan_index as plan_build
 
-    sources = sources_of(
-        options.corpus, options.out, openie=options.openie, kg=options.kg, skb=options.skb, sources=options.sources,
-        strict=options.strict,
-    )  # fmt: skip
-    methods = default_methods(sources) if options.methods is None else names(options.methods)
-    settings, layers = without_vector_cache(settings), layers_for(methods, sources)
-    models = ModelSet(
-        settings.models,
-        options.out / "replies.sqlite",
-        api_key=api_key(),
-        vllm=settings.vllm,
-        workers=workers_of(settings),
-    )
-    try:
+    given = sources_of(out=options.out, **sources)
+    methods = default_methods(given) if options.methods is None else names(options.methods)
+    settings, layers = without_vector_cache(settings), layers_for(methods, given)
+    models = open_models(settings, options.out / "replies.sqlite", api_key=api_key())
+    with closing(models):
         if not options.fresh:
             check_same_models(options.out, layers, settings, models)
-        job = index_plan.BuildJob(options.out, layers, settings, sources, models, options.fresh)
+        job = BuildJob(options.out, layers, settings, given, models, options.fresh)
         with Bars() as bars:
-            document = index_plan.plan_index(
-                job, n_sample=options.plan_sample or index_plan.DEFAULT_SAMPLE, progress=bars
-            )
-    finally:
-        models.close()
+            document = plan_build(job, n_sample=options.plan_sample or DEFAULT_SAMPLE, progress=bars)
     if not options.json:
         print(_index_text(document))
-    return 0, document
+    return document
 
 
 def _index_text(document: Mapping[str, Any]) -> str:
     rows = []
     for name, stage in document["stages"].items():
-        numbers = [f"{stage[key]:,}" for key in ("llm_calls", "prompt_tokens", "generated_tokens")]
         seconds = "up to date" if stage["skipped"] else f"{stage['s']:,.1f}"
-        rows.append([name, seconds, _mib(stage["peak_memory_bytes"]), _mib(stage["disk_bytes"]), *numbers])
-        rows[-1].append(stage["grows_with"])
+        bytes_ = (_mib(stage[key]) for key in ("peak_memory_bytes", "disk_bytes"))
+        rows.append([name, seconds, *bytes_, *(f"{stage[key]:,}" for key in TOKENS), stage["grows_with"]])
     counts = ", ".join(f"{document[name]:,} {name}" for name in ("documents", "passages", "characters", "rejects"))
-    found = [name for name in ("entities", "relations", "mentions") if document[name] is not None]
-    about = ", ".join(f"{document[name]:,} {name}" for name in found)
+    n = document["extracted"]
+    extracted = "" if n in (None, document["passages"]) else f"; {n:,} passages are extracted from"
+    found = {name: document[name] for name in ("entities", "relations", "mentions") if document[name] is not None}
     tokens = f"{document['prompt_tokens']:,} prompt and {document['generated_tokens']:,} generated tokens"
     return "\n".join(
         [
             table(rows, ["stage", "s", "peak MiB", "disk MiB", "LLM calls", "prompt", "generated", "grows with"]),
-            f"counted: {counts}{_extracted(document)}",
-            *([f"predicted: {about}"] if found else []),
-            *(
-                [f"predicted: {', '.join(f'{n:,} {name}' for name, n in document['kb'].items())}"]
-                if document["kb"]
-                else []
-            ),
+            f"counted: {counts}{extracted}",
+            *(f"predicted: {_counts(sizes)}" for sizes in (found, document["kb"]) if sizes),
             f"predicted: {document['wall_s']:,.0f} s, {tokens}, {_mib(document['peak_memory_bytes'])} MiB of memory, "
             f"{_mib(document['disk_bytes'])} MiB of disk and {_mib(document['work_bytes'])} more while it runs",
             *(f"- {note}" for note in document["notes"]),
@@ -113,17 +92,15 @@ def _index_text(document: Mapping[str, Any]) -> str:
     )
 
 
-def _extracted(document: Mapping[str, Any]) -> str:
-    """How many passages are extracted from, where these are not all."""
-    n = document["extracted"]
-    return "" if n in (None, document["passages"]) else f"; {n:,} passages are extracted from"
+def _counts(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{n:,} {name}" for name, n in sizes.items())
 
 
 # --- answer ----------------------------------------------------------------------------------------
 
 
-def plan_answers(options: argparse.Namespace, engine: Engine, questions: list[Question]) -> tuple[int, dict[str, Any]]:
-    """Plans a job of answers to the questions of a file that are not answered yet."""
+def plan_answers(options: argparse.Namespace, engine: Engine, questions: list[Question]) -> dict[str, Any]:
+    """The plan of a job of answers to the questions of a file that are not answered yet."""
     from gpu_rag.jobs import read_rows
     from gpu_rag.plan import answer_plan
 
@@ -134,20 +111,19 @@ def plan_answers(options: argparse.Namespace, engine: Engine, questions: list[Qu
     document = answer_plan.plan_answers(engine, options.method, todo, options.out, n_sample=n_sample, kept=len(kept))
     if not options.json:
         print(_answer_text(document))
-    return 0, document
+    return document
 
 
 def _answer_text(document: Mapping[str, Any]) -> str:
     each = document["per_question"]
-    units = (("LLM calls", "llm_calls"), ("prompt tokens", "prompt_tokens"), ("generated tokens", "generated_tokens"))
     services = (("LLM s", "llm_s"), ("embedding s", "embed_s"), ("graph s", "graph_s"), ("other s", "other_s"))
-    rows = [[name, f"{each[key]:,.1f}", f"{document[key]:,}"] for name, key in units]
+    rows = [[key.replace("_", " ").replace("llm", "LLM"), f"{each[key]:,.1f}", f"{document[key]:,}"] for key in TOKENS]
     rows += [[name, f"{each[key]:,.3f}", f"{document[key]:,.1f}"] for name, key in services]
-    statuses = ", ".join(f"{n} {name}" for name, n in document["statuses"].items())
     return "\n".join(
         [
             table(rows, ["", "a question", f"{document['todo']:,} questions"]),
-            f"sample: {document['sample']} questions, {statuses}; answered already: {document['kept']:,}",
+            f"sample: {document['sample']} questions, {_counts(document['statuses'])}; answered already: "
+            f"{document['kept']:,}",
             f"predicted: {document['wall_s']:,.0f} s with {document['load_s']:.0f} s of loading, "
             f"{_mib(document['peak_memory_bytes'])} MiB of memory, {_mib(document['disk_bytes'])} MiB of disk",
             *(f"- {note}" for note in document["notes"]),
@@ -169,51 +145,50 @@ def compared_index(options: argparse.Namespace, plan: Mapping[str, Any] | None, 
     return {"plan": found} if found is not None else {}
 
 
-class Foretold:
-    """The plan of a job of answers, where there is one, and what the job uses from `begin` on."""
+class PlannedAnswers:
+    """The plan of a job of answers, where there is one, and the job's memory and disk from `begin` on."""
 
     def __init__(self, out: Path, replies: Path):
         """Reads the plan beside `out`. Raises BadInput where that is no plan."""
         from gpu_rag.plan.answer_plan import KEYS, plan_path
-        from gpu_rag.plan.files import read_plan
+        from gpu_rag.plan.compare import read_plan
 
-        self._path, self._files, self._bytes = plan_path(out), (out, replies), 0
+        self._path, self._files, self._before = plan_path(out), (out, replies), 0
         self._plan = read_plan(self._path, KEYS)
 
     def begin(self) -> None:
-        """From here on memory and disk are counted."""
+        """Memory and disk are counted from here on."""
         from gpu_rag.index.memory import reset_peak_memory
 
         reset_peak_memory()
-        self._bytes = self._held()
+        self._before = self._bytes()
 
     def compare(
-        self, config: Mapping[str, Any], asked: Sequence[str], usage: Mapping[str, float], wall_s: float
+        self, config: Mapping[str, Any], ids: Sequence[str], usage: Mapping[str, float], wall_s: float
     ) -> dict[str, Any]:
-        """{"plan": predicted against actual} for the ids asked in this run and what they cost, {} without a plan of
-        these settings."""
+        """{"plan": predicted against actual} for the questions of this run and their cost; {} without a plan of it."""
         from gpu_rag.index.memory import peak_memory_bytes
+        from gpu_rag.plan.answer_plan import plain, predict
         from gpu_rag.plan.compare import compare_answers
 
-        if self._plan is None or not asked:
+        if self._plan is None or not ids:
             return {}
-        grown = self._held() - self._bytes
-        found = compare_answers(
-            self._plan, config, asked, usage, wall_s=wall_s, memory_bytes=peak_memory_bytes(), disk_bytes=grown
-        )
-        if found is None:
+        if self._plan["config"] != plain(config):
             say(f"{self._path} is of other settings: not compared")
-        return {"plan": found} if found is not None else {}
+            return {}
+        memory, grown = (self._plan["peak_memory_bytes"], peak_memory_bytes()), self._bytes() - self._before
+        predicted = predict(self._plan, ids)
+        return {"plan": compare_answers(predicted, usage, wall_s=wall_s, memory_bytes=memory, disk_bytes=grown)}
 
-    def _held(self) -> int:
+    def _bytes(self) -> int:
         return sum(file.stat().st_size for file in self._files if file.exists())
 
 
 def comparison(plan: Mapping[str, Any], what: str) -> str:
     """The table of a run that was planned. what: heads its first column, "stage" or "service"."""
-    from gpu_rag.report.plans import header, lines
+    from gpu_rag.report.runs import plan_header, plan_rows
 
-    return "\n".join(["predicted against actual", table(lines(plan), header(what))])
+    return "\n".join(["predicted against actual", table(plan_rows(plan), plan_header(what))])
 
 
 def _mib(n_bytes: float) -> str:

@@ -35,16 +35,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any] | None]:
-    """Serves until it is told to stop. The JSON document is printed when it is ready, not at the end."""
+    """Serves until a signal stops it. The JSON document is printed when it is ready, not at the end."""
     _check_installed()
     from gpu_rag.api import Index
     from gpu_rag.cli.trace_words import said
-    from gpu_rag.serve import describe, server
-    from gpu_rag.serve.admission import Desk
+    from gpu_rag.serve import server
+    from gpu_rag.serve.admission import Admission
     from gpu_rag.serve.api import make_app
     from gpu_rag.serve.guard import is_loopback
     from gpu_rag.serve.live import Live
-    from gpu_rag.serve.metrics import Counts
 
     key = _key(options.api_key_file) if options.api_key_file else None
     index = Index.open(options.index)
@@ -61,20 +60,20 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any] | None]:
     def open_engine() -> Engine:
         return index.engine(settings, replies=options.replies, api_key=api_key())
 
-    live, counts = Live(open_engine, settings.serve, say), Counts()
-    desk = Desk(live, settings, counts)
+    live = Live(open_engine, settings.serve, say)
+    admission = Admission(live, settings)
 
     def ready() -> None:
-        url, methods = server.url_of(bound), describe.retrieving(live)
+        url, methods = server.url_of(bound), [name for name, lack in live.lacking.items() if lack is None]
         document = json.dumps({"url": url, "methods": methods, "pid": os.getpid()})
-        told = f"{url} serves {options.index} by {', '.join(methods) or 'no method'}; Ctrl-C stops it"
-        print(document if options.json else told, flush=True)
+        line = f"{url} serves {options.index} by {', '.join(methods) or 'no method'}; Ctrl-C stops it"
+        print(document if options.json else line, flush=True)
 
     with bound:
         try:
             live.start()
-            app = make_app(live, desk, counts, said, address, key)
-            server.run(app, desk, bound, settings.serve, ready)
+            app = make_app(admission, said, address, key)
+            server.run(app, admission, bound, ready)
         finally:
             live.stop()
     _end()
@@ -97,7 +96,7 @@ def _port(text: str) -> int:
 
 
 def _check_installed() -> None:
-    missing = [name for name in ("uvicorn", "starlette") if importlib.util.find_spec(name) is None]
+    missing = [name for name in ("uvicorn", "starlette", "prometheus_client") if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingBackend(f"{' and '.join(missing)} not installed", do="pip install 'gpu-rag[serve]'")
 

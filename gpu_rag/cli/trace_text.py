@@ -1,4 +1,4 @@
-"""One answer in words: what was asked, decided, found and answered."""
+"""One answer in words: the question, decisions, findings and the answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _shortened(text: str, limit: int = 320) -> str:
     return flat if len(flat) <= limit else flat[: flat.rfind(" ", 0, limit)] + " ..."
 
 
-def story(row: dict[str, Any], *, decisions: bool = True, evidence: int | None = None) -> str:
+def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | None = None) -> str:
     """The text that `explain` and `ask` print. evidence: how many passages to show (default all)."""
     lines = [f"question  {row['question']}", f"method    {row['method']}"]
     if row["status"] == "answered":
@@ -57,7 +57,7 @@ def story(row: dict[str, Any], *, decisions: bool = True, evidence: int | None =
 
 
 def _place(item: dict[str, Any]) -> str:
-    """Where the quoted span stands: passage, file and page or line, characters of the document."""
+    """The place of the quoted span: passage, file and page or line, characters of the document."""
     parts = [item["passage_id"], " ".join(filter(None, [item.get("file"), item.get("place")]))]
     return ", ".join([*filter(None, parts), f"characters {item['start']}-{item['end']}"])
 

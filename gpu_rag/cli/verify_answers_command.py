@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from gpu_rag.cli.options import add_list, say
+
 HELP = "Check answers offline: every quotation, offset, path and status against the index and the corpus."
 EXAMPLE = "gpu-rag verify-answers answers.jsonl my-index --corpus corpus.jsonl"
 
@@ -14,19 +16,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     parser.add_argument("answers", type=Path, metavar="ANSWERS.jsonl", help="a file made by gpu-rag answer")
     parser.add_argument("index", type=Path, metavar="DIR", help="the index that it was made with")
-    parser.add_argument(
-        "--corpus",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="PATH",
-        help="compare quotations with the source too: what was given to gpu-rag index (repeatable)",
-    )
+    add_list(parser, "--corpus", "PATH", "compare quotations with the source too: what was given to gpu-rag index")
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """Checks everything; exit status 1 names each row and what differs."""
-    from gpu_rag.cli.options import say
     from gpu_rag.evaluation.verify_answers import check_answers
     from gpu_rag.index.index import Index
     from gpu_rag.jobs import read_pairs

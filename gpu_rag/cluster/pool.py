@@ -15,7 +15,7 @@ from gpu_rag.cluster.actors import ActorPool, Plan, Worker
 from gpu_rag.cluster.ray import attach, detach, first_line
 from gpu_rag.cluster.task_queue import Task, TaskQueue
 from gpu_rag.errors import Cancelled, GpuRagError, ModelError
-from gpu_rag.settings.cluster import ScaleSettings
+from gpu_rag.settings.sections import ScaleSettings
 
 POLL_S = 0.05  # how long a worker waits for a reply, and so what is new for it
 CALLS = 2  # calls in flight to a worker: one that runs, one that is there when it ends

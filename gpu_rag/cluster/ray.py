@@ -12,7 +12,7 @@ import threading
 from typing import Any
 
 from gpu_rag.errors import MissingBackend, ModelError, UsageError
-from gpu_rag.settings.cluster import ScaleSettings
+from gpu_rag.settings.sections import ScaleSettings
 
 CONNECT_S = 10.0
 OBJECT_STORE_BYTES = 256 * 2**20  # of a local Ray: only texts and vectors that are on their way lie in it

@@ -22,7 +22,7 @@ from gpu_rag.models.packaged import packaged_llm_folder, set_cache_dir
 from gpu_rag.models.set import plain_embedder, plain_llm
 from gpu_rag.models.stored import model_folder
 from gpu_rag.settings import ModelSettings
-from gpu_rag.settings.vllm import VllmSettings
+from gpu_rag.settings.sections import VllmSettings
 
 # Texts of several lengths whose vectors tell whether two workers compute the same bits.
 PROBE = ("bits", "The river crosses the town below the old stone bridge.", "one two three four five six seven " * 12)

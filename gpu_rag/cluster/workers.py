@@ -15,8 +15,7 @@ from gpu_rag.cluster.worker import EmbedWorker, LLMWorker, build_embedder, build
 from gpu_rag.errors import UsageError
 from gpu_rag.models.packaged import cache_dir
 from gpu_rag.settings import ModelSettings
-from gpu_rag.settings.cluster import ScaleSettings
-from gpu_rag.settings.vllm import VllmSettings
+from gpu_rag.settings.sections import ScaleSettings, VllmSettings
 
 ADDRESSES = "none | local | auto | HOST:PORT"
 _HEAD = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):\d{1,5}")

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from gpu_rag_kernels.dispatch import spelled
+
 from gpu_rag.engine import Engine, check_unique
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.evaluation.bootstrap import intervals, paired_difference
@@ -14,7 +16,6 @@ from gpu_rag.evaluation.judge import Judge
 from gpu_rag.evaluation.judged import check_rows, judge_answers
 from gpu_rag.evaluation.kb import DEPTH, KG_MEASURES, KbGold, by_hops, pool_shares, score_paths
 from gpu_rag.evaluation.metrics import exact_match, ranked_documents, recall_at, retrieval_f1_at, token_f1
-from gpu_rag.graph.common.backend import spelled
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Answer
 
@@ -150,7 +151,7 @@ def score(
 
 
 def _kb_scores(answer: Answer, row: QuestionRow, gold: KbGold, retrieval_only: bool) -> dict[str, float]:
-    """Of a question over the knowledge base; {} of others. hits@1 is about an answer, which retrieval does not give."""
+    """The scores of a question over the knowledge base; {} of others. Retrieval gives no answer, so no hits@1."""
     if gold.is_skb(row):
         return gold.score_nodes(answer, row)
     if not gold.is_kg(row):
@@ -166,7 +167,7 @@ def _path_measures(retrieval_only: bool) -> tuple[str, ...]:
 def _details(
     answers: Sequence[Answer], rows: Sequence[QuestionRow], gold: KbGold, retrieval_only: bool
 ) -> dict[str, Any]:
-    """What the entry of a method has more where there are KG questions: shares by pool, scores by hops."""
+    """More of the entry of a method, where there are KG questions: shares by pool, scores by hops."""
     pairs = [(answer, row) for answer, row in zip(answers, rows) if gold.is_kg(row)]
     if not pairs:
         return {}

@@ -1,14 +1,14 @@
 """An LLM as judge of answers: does an answer say the same as one of the gold answers?
 
 It writes a short reason and then the verdict, under a JSON schema. Equal answers to a question are judged once,
-whichever methods gave them; a reply that is no verdict stays without one. A model that is not held to be capable is
+whichever methods gave them; a reply that is no verdict stays without one. A model that does not count as capable is
 asked nothing. Papers call the share of correct answers by such a judge "accuracy".
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -20,7 +20,7 @@ from gpu_rag.evaluation.metrics import token_f1
 from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.models.llm.interface import LLM, OnReply
 from gpu_rag.models.set import ModelSet
-from gpu_rag.settings.evaluation import EvalSettings
+from gpu_rag.settings.sections import EvalSettings
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema, parse_json
 from gpu_rag.types import JsonSchema, Malformed, Reply, Request
@@ -41,7 +41,7 @@ _SCHEMA = canonical_schema(
 
 @dataclass(frozen=True)
 class Claim:
-    """What is judged: an answer to a question, beside the gold answers."""
+    """A claim to judge: an answer to a question, beside the gold answers."""
 
     question: str
     gold: tuple[str, ...]
@@ -50,7 +50,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the judge said of a claim. correct: None where it gave no verdict. problem: then malformed (its reply cannot
+    """The judge's word on a claim. correct: None where it gave no verdict. problem: then malformed (its reply cannot
     be read) or failed (no reply came, or the engine refused it), else empty."""
 
     correct: bool | None
@@ -71,7 +71,7 @@ class Judge:
         self.s = 0.0
 
     def request(self, claim: Claim) -> Request:
-        """What the model is asked. Texts are put on one line each, so that none of them looks like the next field."""
+        """The request to the model. Texts are put on one line each, so that none of them looks like the next field."""
         gold = [_line(text) for text in _shown(claim)]
         fields = {"question": _line(claim.question), "gold": "\n".join(gold), "answer": _line(claim.answer)}
         text = self.prompt.render(**fields)
@@ -109,7 +109,7 @@ def _line(text: str) -> str:
 
 
 def _shown(claim: Claim) -> Sequence[str]:
-    """The gold answers that a prompt has room for; of very many (a graph's) the nearest to the answer, best first."""
+    """The gold answers that fit a prompt; of very many (a graph's) the nearest to the answer, best first."""
     if len(claim.gold) <= MOST_GOLD:
         return claim.gold
     return sorted(claim.gold, key=lambda gold: -token_f1(claim.answer, [gold]))[:MOST_GOLD]
@@ -133,10 +133,8 @@ def open_judge(engine: Engine, *, replies: Path | None = None, api_key: str | No
         of_judge = replace(engine.settings.models, llm=spec, capable=settings.judge_capable)
         workers = None if spec.startswith("http") else engine.models.open_workers  # a server is nobody's worker
         models = ModelSet(of_judge, replies, api_key=api_key, vllm=engine.settings.vllm, workers=workers)
-        try:
+        with closing(models):
             yield Judge(models.llm(), settings)
-        finally:
-            models.close()
     elif replies is None or isinstance(same, CachedLLM):
         yield Judge(same, settings)
     else:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
+
+import numpy as np
 
 from gpu_rag.errors import UsageError
 from gpu_rag.evaluation.judge import Claim, Judge, Verdict, claim_order
-from gpu_rag.evaluation.metrics import exact_match
-from gpu_rag.evaluation.negatives import Unlike
+from gpu_rag.evaluation.metrics import SPECIAL, exact_match, normalise_answer
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Answer
 
@@ -18,6 +21,7 @@ KINDS = {
     "planted_wrong": "planted wrong answers",
     "exact": "answers equal to a gold answer",
 }
+_MAX_LISTS = 64  # of answers without some frequent words
 _TOKENS = {"prompt_tokens": "n_prompt", "cached_tokens": "n_cached", "generated_tokens": "n_generated"}
 Controls = dict[str, list[Claim]]
 
@@ -56,7 +60,7 @@ def check_rows(rows: Sequence[QuestionRow]) -> None:
 
 
 def _claim(answer: Answer, row: QuestionRow) -> Claim | float:
-    """What is to be judged, or the score where a rule settles it."""
+    """The claim to be judged, or the score where a rule settles it."""
     if answer.status != "answered" or answer.text is None or not answer.text.strip():
         return 0.0
     if exact_match(answer.text, row.answers):
@@ -73,7 +77,7 @@ def plant(rows: Sequence[QuestionRow], n: int) -> Controls:
     own = [Claim(row.question.text, tuple(row.answers), row.answers[0]) for row in rows if row.answers]
     own = sorted(own, key=claim_order)
     wrong: list[Claim] = []
-    others = Unlike([claim.answer for claim in own])
+    others = Negatives([claim.answer for claim in own])
     for place, claim in enumerate(own):
         if len(wrong) == n:
             break
@@ -153,3 +157,50 @@ def unread(document: Mapping[str, Any]) -> tuple[int, int]:
     entries = [entry for entry in document["methods"].values() if entry.get("judge") is not None]
     lost = sum(entry["judge_malformed"] + entry["judge_failed"] for entry in entries)
     return lost, round(sum(entry["judge_llm_calls"] for entry in entries) * document["n"])
+
+
+# --- answers of other questions -------------------------------------------------------------------
+
+
+def words_of(answer: str) -> frozenset[str]:
+    """The words by which `metrics.token_f1` compares an answer: two share one exactly where their F1 is not 0.
+
+    >>> sorted(words_of("The Port of Rome")), sorted(words_of("Yes.")), sorted(words_of("a"))
+    (['of', 'port', 'rome'], ['=yes'], [])
+    """
+    text = normalise_answer(answer)
+    return frozenset([f"={text}"] if text in SPECIAL else text.split())  # no word holds "=": it is punctuation
+
+
+class Negatives:
+    """n answers in a circle, to find behind each the next one that shares no word with some gold answers.
+
+    Words that more than sqrt(n) answers have are left out by a list for each set of them that is asked for, of which
+    64 are kept; of the other words the answers that have them are passed over one by one, at most sqrt(n) a word.
+    """
+
+    def __init__(self, answers: Sequence[str]):
+        self._having: dict[str, list[int]] = {}
+        self._said = np.zeros(len(answers), bool)
+        for place, answer in enumerate(answers):
+            for word in words_of(answer):
+                self._having.setdefault(word, []).append(place)
+                self._said[place] = True
+        self._frequent = {word for word, places in self._having.items() if len(places) ** 2 > len(answers)}
+        self._without = lru_cache(_MAX_LISTS)(self._list_without)
+
+    def after(self, place: int, gold: Sequence[str]) -> int | None:
+        """The place of the first answer behind `place`, and then from the first on, without a word of `gold`."""
+        words = frozenset[str]().union(*map(words_of, gold))
+        free = self._without(words & self._frequent)
+        passed = {at for word in words - self._frequent for at in self._having.get(word, ())}
+        start = bisect_right(free, place)
+        turned = (int(free[(start + step) % len(free)]) for step in range(len(free)))
+        return next((at for at in turned if at not in passed and at != place), None)
+
+    def _list_without(self, words: frozenset[str]) -> np.ndarray:
+        """i64, ascending: the answers that say something, and none of these words."""
+        free = self._said.copy()
+        for word in words:
+            free[self._having[word]] = False
+        return np.flatnonzero(free)

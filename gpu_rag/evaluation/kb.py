@@ -23,7 +23,7 @@ Scores = dict[str, list[float]]
 
 
 class KbGold:
-    """What is known of the answers of questions over an index with a knowledge base; other questions are neither.
+    """The gold answers of questions over an index with a knowledge base; other questions are neither.
 
     An SKB question has `answer_ids`, a KG question answers but neither `answer_ids` nor `gold_ids`.
     An answer id is the id of a node in its source; a decimal one N is also that of the node "nN" where none is called
@@ -97,7 +97,7 @@ class KbGold:
         return types
 
     def _of_types(self, nodes: Collection[str], types: Collection[str]) -> list[str]:
-        """Those of the nodes whose type is one of these, in their order."""
+        """The nodes whose type is one of these, in their order."""
         kb = self._kb
         rows = ((node, kb.row_of(node)) for node in nodes)
         return [node for node, row in rows if row is not None and kb.type_names[kb.node_type[row]] in types]
@@ -142,15 +142,15 @@ def score_paths(answer: Answer, gold: Sequence[str]) -> dict[str, float]:
     """KG_MEASURES of one question. A name is a gold answer when both are equal after normalisation (as for em).
 
     hits@1: the first ranked node, or without any the answer text, is one. answer_on_path_pruned: one is on a path of
-    the answer; answer_on_path: on one of those, or of any pool that the search held.
+    the answer; answer_on_path: on one of those, or of any pool of the search.
     """
     wanted = {normalise_answer(name) for name in gold}
     said = answer.nodes[0].name if answer.nodes else answer.text
     kept = any(normalise_answer(name) in wanted for path in answer.paths for edge in path.edges for name in edge[::2])
-    held = any(on_path(pool.entities, wanted) for pool in answer.pools)
+    searched = any(on_path(pool.entities, wanted) for pool in answer.pools)
     return {
         "hits@1": float(said is not None and normalise_answer(said) in wanted),
-        "answer_on_path": float(kept or held),
+        "answer_on_path": float(kept or searched),
         "answer_on_path_pruned": float(kept),
     }
 

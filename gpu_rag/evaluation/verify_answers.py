@@ -15,7 +15,7 @@ from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base.load import load_kb
 from gpu_rag.index.knowledge_base.tables import ORIGINS
 from gpu_rag.jobs import openai_row
-from gpu_rag.methods.higra.graph import load_higra_graph
+from gpu_rag.methods.registry import parts
 from gpu_rag.sources.corpus import read_corpus
 from gpu_rag.types import Document
 
@@ -26,7 +26,7 @@ _MOST_NAMED = 5  # citations listed for one span that the corpus does not have
 
 @dataclass(frozen=True)
 class Difference:
-    """Where a row of answers says something else than the index or the corpus. where: "row", "evidence 2", ..."""
+    """A place where a row of answers differs from the index or the corpus. where: "row", "evidence 2", ..."""
 
     id: str
     where: str
@@ -50,7 +50,7 @@ class AnswerChecker:
         self._spans: dict[str, dict[tuple[int, int, str], list[tuple[str, str]]]] = {}
 
     def check(self, raw: Row, row: Row) -> Iterator[Difference]:
-        """What differs in one row. raw: as it stands in the file; row: the plain row in it (`jobs.read_pairs`)."""
+        """The differences of one row. raw: as it stands in the file; row: the plain row in it (`jobs.read_pairs`)."""
         self.n_rows += 1
         id = row["id"]
         yield from (Difference(id, "row", what) for what in self._row(raw, row))
@@ -117,22 +117,16 @@ class AnswerChecker:
             ids = self._index.passage_ids
             for row, passages in enumerate(self._index.relations["passages"].to_pylist()):
                 stated.setdefault(self._index.relation_text(row), set()).update(ids[p] for p in passages)
-        if "higra_graph" in self._index.layers:  # relations between aligned entities; an inferred one has no passage
-            graph = self._index.loaded("higra", load_higra_graph)
-            names, labels = graph.entities["name"].to_pylist(), graph.relations["label"].to_pylist()
-            rows = zip(
-                *(ends.tolist() for ends in graph.relation_ends), labels, graph.relations["passages"].to_pylist()
-            )
-            for subject, object_, label, passages in rows:
-                held = stated.setdefault((names[subject], label, names[object_]), set())
-                held.update(self._index.passage_ids[p] for p in passages)
+        for module in parts("relations"):
+            for *triple, passages in module.stated(self._index):
+                stated.setdefault(tuple(triple), set()).update(self._index.passage_ids[p] for p in passages)
         if self._has_kb:
             kb = self._index.loaded("kb", load_kb)
             passages = kb.edge_passages.values.tolist()
             for edge, (start, end) in enumerate(pairwise(kb.edge_passages.offsets.tolist())):
                 *triple, where = kb.triple(edge)
-                held = stated.setdefault((triple[0], triple[1], triple[2]), set())
-                held.update((kb.passage_ids[p] for p in passages[start:end]) if end > start else (where,))
+                citations = stated.setdefault((triple[0], triple[1], triple[2]), set())
+                citations.update((kb.passage_ids[p] for p in passages[start:end]) if end > start else (where,))
         return stated
 
     @property

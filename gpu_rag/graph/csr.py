@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
+from gpu_rag_kernels.dispatch import compiled_checks, is_cpu
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.backend import is_cpu
-from gpu_rag.graph.common.compiled import compiled_checks
-from gpu_rag.graph.memory import check_room
+from gpu_rag.graph.common.segments import offsets_of
+from gpu_rag.graph.memory import check_memory
 from gpu_rag.types import CSR
 
 _INTEGERS = (torch.int32, torch.int64)
@@ -34,7 +34,7 @@ def csr_from_edges(
     [0, 1, 3, 4, 4]
     """
     _check_edges(src, dst, n, weight)
-    check_room(24 * (n + src.shape[0]), src.device, f"a graph of {n:,} nodes", "split it, or use `shard_edges`")
+    check_memory(24 * (n + src.shape[0]), src.device, f"a graph of {n:,} nodes", "split it, or use `shard_edges`")
     src, dst = src.long(), dst.long()
     values = None if weight is None else weight.double()
     if drop_self_loops:
@@ -84,14 +84,16 @@ def _check_edges(src: torch.Tensor, dst: torch.Tensor, n: int, weight: torch.Ten
         _check_weights(weight, src.shape[0])
 
 
-def check_range(nodes: torch.Tensor, n: int, what: str) -> None:
-    """Raises BadInput naming the first of `nodes` that is not in [0, n)."""
+def check_range(nodes: torch.Tensor, n: int, what: str, kind: str = "node") -> None:
+    """Raises BadInput naming the first of `nodes`, or numbers of another kind, that is not in [0, n)."""
     bad = nodes < 0
     if n <= torch.iinfo(nodes.dtype).max:  # torch would wrap a larger number around to one of this dtype
         bad |= nodes >= n
     if bool(bad.any()):
         at = int(bad.nonzero()[0, 0])
-        raise BadInput(f"{what} is no node", given=f"{int(nodes[at])} at position {at}", expected=f"0 <= node < {n}")
+        raise BadInput(
+            f"{what} is no {kind}", given=f"{int(nodes[at])} at position {at}", expected=f"0 <= {kind} < {n}"
+        )
 
 
 def _check_weights(weight: torch.Tensor, m: int) -> None:
@@ -122,8 +124,7 @@ def _merged(key: torch.Tensor, values: torch.Tensor | None) -> tuple[torch.Tenso
 
 def _assembled(rows: torch.Tensor, columns: torch.Tensor, n: int, weight: torch.Tensor | None) -> CSR:
     """CSR of entries that are already in order of (row, column)."""
-    indptr = torch.zeros(n + 1, dtype=torch.int64, device=rows.device)
-    indptr[1:] = torch.cumsum(torch.bincount(rows, minlength=n), 0)
+    indptr = offsets_of(torch.bincount(rows, minlength=n))
     return CSR(indptr, columns.int(), weight)
 
 

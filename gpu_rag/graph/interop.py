@@ -54,10 +54,10 @@ def csr_from_arrays(indptr: Any, indices: Any, weight: Any = None) -> CSR:
 
     Nothing is copied, so another dtype is an error. Checked as `check_csr`. Raises BadInput.
     """
-    held = [None if array is None else torch.from_dlpack(array) for array in (indptr, indices, weight)]
-    if held[0] is None or held[1] is None:
+    stored = [None if array is None else torch.from_dlpack(array) for array in (indptr, indices, weight)]
+    if stored[0] is None or stored[1] is None:
         raise BadInput("a CSR lacks an array", given="None", expected="indptr and indices")
-    csr = CSR(held[0], held[1], held[2])
+    csr = CSR(stored[0], stored[1], stored[2])
     check_csr(csr)
     return csr
 
@@ -79,8 +79,10 @@ def csr_to_cupy(csr: CSR) -> Any:
 
 def current_in(cupy: Any, device: torch.device) -> AbstractContextManager[Any]:
     """Inside, CuPy allocates and computes on `device`: it has a current device of its own, at first GPU 0."""
-    held: AbstractContextManager[Any] = cupy.cuda.Device(device.index or 0) if device.type == "cuda" else nullcontext()
-    return held
+    stored: AbstractContextManager[Any] = (
+        cupy.cuda.Device(device.index or 0) if device.type == "cuda" else nullcontext()
+    )
+    return stored
 
 
 def csr_from_cupy(matrix: Any) -> CSR:
@@ -89,10 +91,10 @@ def csr_from_cupy(matrix: Any) -> CSR:
     Raises BadInput, MissingBackend.
     """
     with current_in(library("cupy"), torch.from_dlpack(matrix.data).device):
-        held = matrix if matrix.has_canonical_format else matrix.copy()
-        held.sum_duplicates()
-        parts = [torch.from_dlpack(array) for array in (held.indptr, held.indices, held.data)]
-    return _checked_square(parts[0], parts[1], parts[2], held.shape)
+        stored = matrix if matrix.has_canonical_format else matrix.copy()
+        stored.sum_duplicates()
+        parts = [torch.from_dlpack(array) for array in (stored.indptr, stored.indices, stored.data)]
+    return _checked_square(parts[0], parts[1], parts[2], stored.shape)
 
 
 def _checked_square(indptr: torch.Tensor, indices: torch.Tensor, data: torch.Tensor, shape: tuple[int, int]) -> CSR:
@@ -120,10 +122,10 @@ def csr_from_scipy(matrix: Any) -> CSR:
 
     Raises BadInput.
     """
-    held = matrix.tocsr(copy=True)
-    held.sum_duplicates()
-    indptr, indices, data = (torch.from_numpy(array) for array in (held.indptr, held.indices, held.data))
-    return _checked_square(indptr, indices, data, held.shape)
+    stored = matrix.tocsr(copy=True)
+    stored.sum_duplicates()
+    indptr, indices, data = (torch.from_numpy(array) for array in (stored.indptr, stored.indices, stored.data))
+    return _checked_square(indptr, indices, data, stored.shape)
 
 
 def csr_to_networkx(csr: CSR) -> Any:
@@ -182,9 +184,9 @@ def _plain(edge_index: torch.Tensor) -> torch.Tensor:
 def csr_to_data(csr: CSR, **attributes: Any) -> Any:
     """torch_geometric.data.Data with edge_index i64[2, E], edge_weight (if any), num_nodes, and what else is given."""
     edges, weight = csr_to_edge_index(csr)
-    held = {"edge_weight": weight} if weight is not None else {}
+    stored = {"edge_weight": weight} if weight is not None else {}
     plain = _plain(edges)
-    return library("torch_geometric.data").Data(edge_index=plain, num_nodes=csr.n, **held, **attributes)
+    return library("torch_geometric.data").Data(edge_index=plain, num_nodes=csr.n, **stored, **attributes)
 
 
 def csr_from_data(data: Any) -> CSR:

@@ -17,11 +17,11 @@ LOOK_FROM = 1 << 28  # bytes: less is given without a look, which takes some 30 
 
 
 def is_small(most: int) -> bool:
-    """Whether `check_room` gives so many bytes without a look: a caller need not find out how many fewer it needs."""
+    """Whether `check_memory` gives so many bytes without a look: a caller need not find out how many fewer it needs."""
     return most < LOOK_FROM
 
 
-def check_room(needed: int, device: torch.device, what: str, do: str) -> None:
+def check_memory(needed: int, device: torch.device, what: str, do: str) -> None:
     """Raises BadInput where `needed` bytes for `what` are more than what is left on the device; `do`: the way out."""
     if needed < LOOK_FROM:
         return
@@ -34,8 +34,8 @@ def check_room(needed: int, device: torch.device, what: str, do: str) -> None:
 def free_bytes(device: torch.device) -> int:
     """Memory that can still be allocated on the device, what torch holds ready there included."""
     if device.type == "cuda":
-        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return int(torch.cuda.mem_get_info(device)[0]) + held
+        reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + reserved
     with contextlib.suppress(OSError), Path("/proc/meminfo").open(encoding="ascii") as lines:
         for line in lines:
             if line.startswith("MemAvailable:"):

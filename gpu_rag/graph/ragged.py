@@ -6,34 +6,46 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import compiled_checks
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.backend import is_cpu
-from gpu_rag.graph.common.compiled import compiled_checks
+from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.csr import check_range
 from gpu_rag.types import Ragged
 
 EXPAND_AT_ONCE = 1 << 24  # entries that `expand` makes at a time
 
 
-def check_ragged(lists: Ragged, name: str, *, n: int | None = None, device: torch.device | None = None) -> None:
+def check_ragged(
+    lists: Ragged, name: str, *, n: int | None = None, device: torch.device | None = None, ascending: bool = False,
+    kind: str = "node",
+) -> None:  # fmt: skip
     """Raises BadInput unless `lists` is B lists of integers: values i32/i64[T], offsets i64[B+1] from 0 to T.
 
-    n: every value must be in [0, n). device: where both tensors must be. On the CPU one compiled pass where numba is
-    installed; the slow checks behind it say what is wrong.
+    n: every value must be in [0, n); kind: what the values are. device: where both tensors must be. ascending: each
+    list must, without repeats.
+    One compiled pass on the CPU where numba is installed, elsewhere one wait for the device; the slow checks behind it
+    say what is wrong.
     """
     check_tensors(lists, name, device)
     values, offsets, size = lists.values, lists.offsets, lists.values.shape[0]
     checks = compiled_checks(values.device)
-    if checks is not None and checks.are_lists(*arrays_of(lists), -1 if n is None else n):
-        return
-    if not bool(are_broken(lists, n)):  # one wait for the device; what is wrong is asked for only where something is
+    if checks is None:
+        broken = are_broken(lists, n)
+        sound = not bool(broken | _is_unordered(lists) if ascending else broken)
+    else:
+        sound = (checks.are_sets if ascending else checks.are_lists)(*arrays_of(lists), -1 if n is None else n)
+    if sound:
         return
     if int(offsets[0]) != 0 or int(offsets[-1]) != size or bool((offsets.diff() < 0).any()):
         given = f"{int(offsets[0])} to {int(offsets[-1])} over {size} values"
         raise BadInput(f"offsets of {name} are broken", given=given, expected="0 to T, never falling")
     if n is not None:
-        check_range(values, n, f"one of the {name}")
+        check_range(values, n, f"one of the {name}", kind)
+    row = row_of_value(lists)
+    at = int(((row[1:] == row[:-1]) & (values[1:] <= values[:-1])).nonzero()[0, 0])
+    pair = f"{int(values[at])} before {int(values[at + 1])} in row {int(row[at])}"
+    raise BadInput(f"{name} are not in order", given=pair, expected="ascending, each once")
 
 
 def check_tensors(lists: Ragged, name: str, device: torch.device | None) -> None:
@@ -64,49 +76,12 @@ def arrays_of(lists: Ragged) -> tuple[np.ndarray, np.ndarray]:
     return lists.values.contiguous().numpy(), lists.offsets.contiguous().numpy()
 
 
-def check_ascending(lists: Ragged, name: str) -> None:
-    """Raises BadInput naming the first of the checked `lists` that is not strictly ascending."""
-    checks = compiled_checks(lists.values.device)
-    if checks is not None and checks.are_ascending(*arrays_of(lists)):
-        return
-    row = row_of_value(lists)
-    bad = (row[1:] == row[:-1]) & (lists.values[1:] <= lists.values[:-1])
-    if bool(bad.any()):
-        at = int(bad.nonzero()[0, 0])
-        pair = f"{int(lists.values[at])} before {int(lists.values[at + 1])} in row {int(row[at])}"
-        raise BadInput(f"{name} are not in order", given=pair, expected="ascending, each once")
-
-
-def check_sets(lists: Ragged, name: str, *, n: int | None = None, device: torch.device | None = None) -> None:
-    """`check_ragged` and `check_ascending` in one: the host waits for a device once. Raises BadInput as they do."""
-    if compiled_checks(lists.values.device) is None:
-        check_tensors(lists, name, device)
-        if not bool(are_broken(lists, n) | _is_unordered(lists)):
-            return
-    check_ragged(lists, name, n=n, device=device)
-    check_ascending(lists, name)
-
-
 def _is_unordered(lists: Ragged) -> torch.Tensor:
     """bool[] on their device: whether a value is not above the one before it in its list; any offsets."""
     size = lists.values.shape[0]
     begins = torch.zeros(size + 1, dtype=torch.bool, device=lists.values.device)
     begins[lists.offsets.clamp(0, size)] = True
     return ((lists.values[1:] <= lists.values[:-1]) & ~begins[1:size]).any()
-
-
-def are_sets(lists: Ragged, n: int) -> bool:
-    """Whether one pass finds lists as `check_ragged` and `check_ascending` want them, of values in [0, n): compiled, or
-    elsewhere than on the CPU with one wait. False also where it cannot look."""
-    values, offsets = lists.values, lists.offsets
-    if values.device != offsets.device or values.dim() != 1 or offsets.dim() != 1:
-        return False
-    if offsets.dtype != torch.int64 or not offsets.shape[0] or values.dtype not in (torch.int32, torch.int64):
-        return False
-    if not is_cpu(values.device):
-        return not bool(are_broken(lists, n) | _is_unordered(lists))
-    checks = compiled_checks(values.device)
-    return checks is not None and bool(checks.are_sets(*arrays_of(lists), n))
 
 
 def row_of_value(lists: Ragged) -> torch.Tensor:
@@ -168,8 +143,15 @@ def expand(
 
 
 def _stop_of_piece(ends: torch.Tensor, start: int, done: int) -> tuple[int, int]:
-    """Where the piece that begins at list `start` stops, and how many entries there are until then."""
-    room = torch.tensor([done + EXPAND_AT_ONCE], device=ends.device)
-    stop = torch.searchsorted(ends, room, right=True).clamp_(min=start + 1)
+    """The end of the piece that begins at list `start`, and the number of entries until then."""
+    limit = torch.tensor([done + EXPAND_AT_ONCE], device=ends.device)
+    stop = torch.searchsorted(ends, limit, right=True).clamp_(min=start + 1)
     piece: tuple[int, int] = tuple(torch.stack([stop, ends[stop - 1]]).view(2).tolist())
     return piece
+
+
+def some_lists(lists: Ragged, rows: torch.Tensor) -> Ragged:
+    """Some of the lists, in the order of `rows` i64."""
+    first, last = lists.offsets[rows], lists.offsets[rows + 1]
+    places = [place for _, place in expand(first, last)]
+    return Ragged(lists.values[torch.cat([rows[:0], *places])], offsets_of(last - first))

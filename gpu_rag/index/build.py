@@ -17,36 +17,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_rag.errors import IndexCorrupt, UsageError
-from gpu_rag.graph.common.backend import preferring, recording, spelled
+from gpu_rag_kernels.dispatch import preferring, recording, spelled
+
+from gpu_rag.errors import UsageError
+from gpu_rag.index.finished import fingerprint_of, is_up_to_date, last_state, without_stale
 from gpu_rag.index.folder import WriteLock, checksums, storage_errors, sync_tree, write_atomic
 from gpu_rag.index.manifest import Manifest, StageRecord
 from gpu_rag.index.memory import peak_memory_bytes, reset_peak_memory
-from gpu_rag.index.stale import drop_stale, fingerprint_of, is_complete, is_up_to_date, previous
-from gpu_rag.index.work import (
-    Layer,
-    Models,
-    NamedSource,
-    Progress,
-    Settling,
-    Silent,
-    Sources,
-    StageReport,
-    Work,
-    needs_of,
-    settle,
-)
+from gpu_rag.index.stage import Stage, settle
+from gpu_rag.index.work import Models, Progress, Silent, Sources, StageReport, Work
 from gpu_rag.settings import Settings
-
-__all__ = [
-    "BuildReport", "Layer", "Models", "NamedSource", "Progress", "Settling", "Silent", "Sources", "StageReport", "Work",
-    "build_index", "fingerprint_of", "guard_folder", "is_up_to_date", "needs_of", "settle", "stage_folder",
-]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class BuildReport:
-    """What a build did: a StageReport for each stage, in order. workers: which models ran on workers of a cluster."""
+    """A StageReport for each stage of a build, in order. workers: which models ran on workers of a cluster."""
 
     out: Path
     manifest: Manifest
@@ -60,11 +45,10 @@ class BuildReport:
 
 
 def guard_folder(out: Path) -> None:
-    """Raises UsageError where `out` holds what no build made: it is left alone."""
+    """Raises UsageError for a folder with files that no build made: it is left alone."""
     if out.exists() and not out.is_dir():
         raise UsageError("--out is a file", given=out, expected="a folder that is new, empty, or an index")
-    known = {"manifest.json", "lock", "stages", "work", "replies.sqlite", "run.json", "rejects.jsonl", "plan.json"}
-    known.add("merges.jsonl")
+    known = {"manifest.json", "lock", "stages", "work", "run.json", "rejects.jsonl", "plan.json", "merges.jsonl"}
     names = [path.name for path in out.iterdir()] if out.exists() else []
     strangers = [name for name in names if name not in known and not name.startswith((".", "replies.sqlite"))]
     if strangers and not (out / "manifest.json").exists():
@@ -77,18 +61,18 @@ def guard_folder(out: Path) -> None:
 
 def _clean(out: Path, manifest: Manifest) -> None:
     """Removes what no record names: unfinished folders of a killed run, replaced stages."""
-    kept = {record.folder for record in manifest.stages.values()}
+    named = {record.folder for record in manifest.stages.values()}
     for path in sorted((out / "stages").glob("*")) if (out / "stages").is_dir() else []:
-        if f"stages/{path.name}" not in kept:
+        if f"stages/{path.name}" not in named:
             shutil.rmtree(path)
     for path in out.glob(".*.tmp"):
         path.unlink()
 
 
 def _run_stage(
-    out: Path, layer: Layer, fingerprint: str, manifest: Manifest, work_of: Callable[[Path, Path], Work]
+    out: Path, stage: Stage, fingerprint: str, work_of: Callable[[Path, Path], Work]
 ) -> tuple[str, dict[str, dict[str, Any]], dict[str, int], StageReport]:
-    name = f"{layer.name}-{fingerprint[:12]}"
+    name = f"{stage.name}-{fingerprint[:12]}"
     temporary, final, partial = out / "stages" / f".tmp-{name}", out / "stages" / name, out / "work" / name
     with storage_errors(out):
         shutil.rmtree(temporary, ignore_errors=True)
@@ -97,7 +81,7 @@ def _run_stage(
         reset_peak_memory()
         started = time.perf_counter()
         with preferring(work.settings.graph.preferences()), recording() as ran:
-            counts = layer.run(work)
+            counts = stage.run(work)
         sync_tree(temporary)
         files = checksums(temporary)
         if final.exists():
@@ -111,20 +95,20 @@ def _run_stage(
 
 def build_index(
     out: Path,
-    layers: Sequence[Layer],
+    stages: Sequence[Stage],
     settings: Settings,
     sources: Sources,
     models: Models,
     *,
-    kept_settings: Mapping[str, Any] | None = None,
+    saved_settings: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
     fresh: bool = False,
     on_workers: Callable[[], dict[str, Any]] = dict,
 ) -> BuildReport:
-    """Brings the stages of `layers` (in dependency order) up to date in the folder `out`.
+    """Brings `stages` (in dependency order) up to date in the folder `out`.
 
-    fresh: start from nothing, model replies included. kept_settings: what the manifest remembers of the settings.
-    on_workers: tells at the end which models ran on workers of a cluster, for run.json.
+    fresh: start from nothing, model replies included. saved_settings: the settings that the manifest records.
+    on_workers: at the end, which models ran on workers of a cluster, for run.json.
     Raises IndexLocked when another build writes here, StorageError when the disk refuses, BadInput from the readers.
     """
     progress = progress or Silent()
@@ -135,14 +119,14 @@ def build_index(
     with WriteLock(out):
         if fresh:
             _erase(out)
-        settings = settle(layers, settings, models)
+        settings = settle(stages, settings, models)
         manifest = Manifest.read(out) if (out / "manifest.json").exists() else Manifest()
-        manifest = Manifest(dict(kept_settings or {}), _described(sources), manifest.stages)
+        manifest = Manifest(dict(saved_settings or {}), _described(sources), manifest.stages)
         _clean(out, manifest)
         reports: dict[str, StageReport] = {}
-        for layer in layers:
-            manifest, reports[layer.name] = _bring_up_to_date(out, layer, manifest, settings, sources, models, progress)
-        manifest = drop_stale(manifest)
+        for stage in stages:
+            manifest, reports[stage.name] = _bring_up_to_date(out, stage, manifest, settings, sources, models, progress)
+        manifest = without_stale(manifest)
         manifest.write(out)
         _clean(out, manifest)
         shutil.rmtree(out / "work", ignore_errors=True)
@@ -153,7 +137,7 @@ def build_index(
 
 
 def _described(sources: Sources) -> dict[str, Any]:
-    """What the manifest says of the sources: names, not where they lie."""
+    """The sources as the manifest has them: names, not where they lie."""
     described: dict[str, Any] = {
         "corpus": [path.name for path in sources.corpus],
         "openie": [path.name for path in sources.openie],
@@ -165,46 +149,40 @@ def _described(sources: Sources) -> dict[str, Any]:
 
 def _bring_up_to_date(
     out: Path,
-    layer: Layer,
+    stage: Stage,
     manifest: Manifest,
     settings: Settings,
     sources: Sources,
     models: Models,
     progress: Progress,
 ) -> tuple[Manifest, StageReport]:
-    needs = needs_of(layer, sources)
+    needs = stage.needs_of(sources)
     inputs = {need: manifest.stages[need].output_hash for need in needs}
-    params = layer.params(settings, sources)
-    described = {role: models.describe(role) for role in layer.roles(settings)}
-    fingerprint = fingerprint_of(layer, inputs, params, described)
-    old = manifest.stages.get(layer.name)
-    if old is not None and is_up_to_date(out, layer, old, fingerprint):
-        progress.finish(layer.name, skipped=True)
+    params = stage.params(settings, sources)
+    described = {role: models.describe(role) for role in stage.roles(settings)}
+    fingerprint = fingerprint_of(stage, inputs, params, described)
+    old = manifest.stages.get(stage.name)
+    if old is not None and is_up_to_date(out, stage, old, fingerprint):
+        progress.finish(stage.name, skipped=True)
         return manifest, StageReport(skipped=True, counts=old.counts)
     folders = {name: out / record.folder for name, record in manifest.stages.items() if name in needs}
-    before = previous(out, layer, old)
-    progress.start(layer.name, None, "rows")
+    before = last_state(out, stage, old)
+    progress.start(stage.name, None, "rows")
 
     def work_of(temporary: Path, partial: Path) -> Work:
         return Work(temporary, partial, folders, settings, sources, models, progress, StageReport(), before)
 
-    folder, files, counts, report = _run_stage(out, layer, fingerprint, manifest, work_of)
-    record = StageRecord(layer.name, layer.version, fingerprint, folder, inputs, params, described, files, counts)
+    folder, files, counts, report = _run_stage(out, stage, fingerprint, work_of)
+    record = StageRecord(stage.name, stage.version, fingerprint, folder, inputs, params, described, files, counts)
     manifest = manifest.with_stage(record)
     manifest.write(out)
-    progress.finish(layer.name, skipped=False)
+    progress.finish(stage.name, skipped=False)
     return manifest, report
 
 
 def _erase(out: Path) -> None:
-    for name in (
-        "manifest.json",
-        "run.json",
-        "rejects.jsonl",
-        "replies.sqlite",
-        "replies.sqlite-wal",
-        "replies.sqlite-shm",
-    ):
+    replies = [f"replies.sqlite{end}" for end in ("", "-wal", "-shm")]
+    for name in ("manifest.json", "run.json", "rejects.jsonl", *replies):
         (out / name).unlink(missing_ok=True)
     for name in ("stages", "work"):
         shutil.rmtree(out / name, ignore_errors=True)
@@ -222,15 +200,3 @@ def _write_run(report: BuildReport) -> None:
     if report.workers:
         document["workers"] = report.workers
     write_atomic(report.out / "run.json", (json.dumps(document, indent=1) + "\n").encode())
-
-
-def stage_folder(out: Path, manifest: Manifest, name: str) -> Path:
-    """The folder of a finished stage. Raises IndexCorrupt when files of it are missing."""
-    record = manifest.stages[name]
-    if not is_complete(out, record):
-        raise IndexCorrupt(
-            "files of the index are missing or cut",
-            given=f"{out / record.folder}",
-            do="run gpu-rag verify, then gpu-rag index again",
-        )
-    return out / record.folder

@@ -9,14 +9,19 @@ from pathlib import Path
 from typing import IO
 from xml.sax.saxutils import escape, quoteattr
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from gpu_rag.errors import UsageError
 from gpu_rag.index import tables
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.hetero import hetero_graph, write_hetero
 from gpu_rag.index.index import Index
-from gpu_rag.index.knowledge_base.graphml import kb_edge_lines
+from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.index.knowledge_base.load import load_kb
 
+_EDGE_ROWS = 1 << 16
 FORMATS = ("parquet", "graphml", "pyg")
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _NODE_KEYS = (("kind", "node"), ("name", "node"), ("text", "node"), ("type", "node"))
@@ -61,7 +66,7 @@ def _graphml(index: Index, out: Path) -> list[Path]:
             data = _data("e_kind", kind) + _data("e_label", label) + _data("e_weight", str(weight))
             file.write(f'<edge source="{source}" target="{target}">{data}</edge>\n')
         if "kb" in index.layers:
-            file.writelines(kb_edge_lines(index.loaded("kb", load_kb), _data))
+            file.writelines(_kb_edge_lines(index.loaded("kb", load_kb)))
         file.write("</graph>\n</graphml>\n")
     return [out]
 
@@ -99,3 +104,34 @@ def _edges(index: Index) -> Iterator[tuple[str, str, str, str, float]]:
         synonyms = tables.read_table(index.folder("synonyms") / "synonyms.parquet", tables.SYNONYMS)
         for left, right, score in zip(*(synonyms[name].to_pylist() for name in synonyms.column_names)):
             yield f"e{left}", f"e{right}", "synonym", "", score
+
+
+def _kb_edge_lines(kb: KnowledgeBase) -> Iterator[str]:
+    """Lines of its edges, then of its nodes with their passages: "document" of their own, "mention" of others.
+
+    Memory: the lines of 65,536 edges.
+    """
+    weight = _data("e_weight", "1.0")
+    labels = pa.array(
+        [_data("e_kind", "edge") + _data("e_label", name) + weight for name in kb.relation_names], pa.string()
+    )
+    for start in range(0, kb.n_edges, _EDGE_ROWS):
+        part = slice(start, start + _EDGE_ROWS)
+        yield _edge_lines("n", kb.head[part], "n", kb.tail[part], labels.take(pa.array(kb.relation[part])))
+    offsets = kb.node_passages.offsets.cpu().numpy()
+    passages = kb.node_passages.values.cpu().numpy()
+    kinds = pa.array([_data("e_kind", kind) + weight for kind in ("document", "mention")], pa.string())
+    for start in range(0, len(passages), _EDGE_ROWS):
+        place = np.arange(start, min(start + _EDGE_ROWS, len(passages)))
+        node = np.searchsorted(offsets, place, side="right") - 1
+        is_mention = place - offsets[node] >= kb.n_own[node]
+        said = kinds.take(pa.array(is_mention.astype(np.int64)))
+        yield _edge_lines("n", node, "p", passages[place], said)
+
+
+def _edge_lines(of: str, source: np.ndarray, to: str, target: np.ndarray, data: pa.StringArray) -> str:
+    ends = (pa.array(np.ascontiguousarray(rows)).cast(pa.string()) for rows in (source, target))
+    head, tail = ends
+    parts = [f'<edge source="{of}', head, f'" target="{to}', tail, '">', data, "</edge>\n"]
+    lines = pc.binary_join_element_wise(*parts, "")
+    return "".join(lines.to_pylist())

@@ -38,7 +38,7 @@ class HeteroGraph:
 
 
 def hetero_graph(index: Index) -> HeteroGraph:
-    """The graph of an index, with what its layers hold."""
+    """The graph of an index, with what its stages wrote."""
     graph = HeteroGraph()
     graph.nodes["passage"] = {
         "num_nodes": index.n_passages, "id": index.passage_ids, "title": index.passages["title"].to_pylist(),
@@ -56,12 +56,12 @@ def hetero_graph(index: Index) -> HeteroGraph:
         pairs = np.stack([index.mentions[name].to_numpy().astype(np.int64) for name in ("entity", "passage")])
         graph.edges["entity", "mentioned_in", "passage"] = {"edge_index": np.unique(pairs, axis=1)}
     if "synonyms" in index.layers:
-        held = tables.read_table(index.folder("synonyms") / "synonyms.parquet", tables.SYNONYMS)
-        ends = np.stack([held[name].to_numpy().astype(np.int64) for name in ("left", "right")])
-        graph.edges["entity", "synonym", "entity"] = {"edge_index": ends, "edge_weight": held["score"].to_numpy()}
-    for kind, layer in VECTORS.items():
-        if kind in graph.nodes and layer in index.layers:
-            graph.nodes[kind]["x"] = index.vectors(layer).float().cpu().numpy()
+        synonyms = tables.read_table(index.folder("synonyms") / "synonyms.parquet", tables.SYNONYMS)
+        ends = np.stack([synonyms[name].to_numpy().astype(np.int64) for name in ("left", "right")])
+        graph.edges["entity", "synonym", "entity"] = {"edge_index": ends, "edge_weight": synonyms["score"].to_numpy()}
+    for kind, stage in VECTORS.items():
+        if kind in graph.nodes and stage in index.layers:
+            graph.nodes[kind]["x"] = index.vectors(stage).float().cpu().numpy()
     return graph
 
 
@@ -70,10 +70,9 @@ def to_hetero_data(graph: HeteroGraph) -> Any:
     data = library("torch_geometric.data").HeteroData()
     for kind, attributes in (*graph.nodes.items(), *graph.edges.items()):
         for name, value in attributes.items():
-            held = (
-                torch.from_numpy(np.require(value, requirements=["C", "W"])) if isinstance(value, np.ndarray) else value
-            )
-            setattr(data[kind], name, held)
+            if isinstance(value, np.ndarray):
+                value = torch.from_numpy(np.require(value, requirements=["C", "W"]))
+            setattr(data[kind], name, value)
     return data
 
 
@@ -98,7 +97,7 @@ def write_hetero(graph: HeteroGraph, out: Path) -> list[Path]:
 
 
 def _described(attributes: Attributes) -> dict[str, Any]:
-    """What is no array goes into the JSON as it is; of arrays their names."""
+    """The attributes for the JSON: other values than arrays as they are, of arrays the names."""
     plain = {name: value for name, value in attributes.items() if not isinstance(value, np.ndarray)}
     return {"plain": plain, "arrays": sorted(set(attributes) - set(plain))}
 

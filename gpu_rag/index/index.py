@@ -1,7 +1,8 @@
-"""An index in memory: tables read when first asked for, vectors and graph on the device."""
+"""An index in memory: tables read on first use, vectors and graph on the device."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -14,9 +15,8 @@ import torch
 from gpu_rag.errors import IndexMismatch, MissingLayer
 from gpu_rag.graph.pagerank import PageRankGraph, prepare
 from gpu_rag.index import tables
-from gpu_rag.index.build import stage_folder
+from gpu_rag.index.finished import stage_folder
 from gpu_rag.index.manifest import Manifest
-from gpu_rag.index.places import place_of
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR, Evidence
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 class Index:
     """A finished index folder, opened for reading. Never writes into the folder.
 
-    device: where vectors and graphs are, "cpu", "cuda" or "cuda:N". It may be set: what lies elsewhere is read again.
+    device: where vectors and graphs are, "cpu", "cuda" or "cuda:N". It may be set: copies elsewhere are dropped.
     threads: CPU threads of a graph op over this index.
     """
 
@@ -42,14 +42,14 @@ class Index:
 
     @property
     def device(self) -> str:
-        """Where vectors and graphs are."""
+        """The device of vectors and graphs."""
         return self._device
 
     @device.setter
     def device(self, device: str) -> None:
         if device != self._device:
-            for held in ("_vectors", "_parts", "graph"):  # read anew when next asked for
-                self.__dict__.pop(held, None)
+            for name in ("_vectors", "_parts", "graph"):  # read anew on next use
+                self.__dict__.pop(name, None)
         self._device = device
 
     def check_embedder(self, name: str, content_hash: str) -> None:
@@ -65,7 +65,7 @@ class Index:
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """Names of the layers that are built."""
+        """Names of the stages that are built."""
         return tuple(self.manifest.stages)
 
     def folder(self, stage: str) -> Path:
@@ -148,20 +148,20 @@ class Index:
         """The BM25 index over the passages."""
         return Bm25.load(self.folder("bm25"))
 
-    def vectors(self, layer: str) -> torch.Tensor:
-        """Unit vectors of a layer: f32[n, D] on CPU, where half-precision products are slow; f16 on a GPU."""
-        if layer not in self._vectors:
-            arrays = tables.read_arrays(self.folder(layer) / "vectors.safetensors")
-            held = torch.from_numpy(arrays["vectors"])
-            self._vectors[layer] = held.float() if self.device == "cpu" else held.to(self.device)
-        return self._vectors[layer]
+    def vectors(self, stage: str) -> torch.Tensor:
+        """Unit vectors of a stage: f32[n, D] on CPU, where half-precision products are slow; f16 on a GPU."""
+        if stage not in self._vectors:
+            arrays = tables.read_arrays(self.folder(stage) / "vectors.safetensors")
+            vectors = torch.from_numpy(arrays["vectors"])
+            self._vectors[stage] = vectors.float() if self.device == "cpu" else vectors.to(self.device)
+        return self._vectors[stage]
 
     @cached_property
     def _vectors(self) -> dict[str, torch.Tensor]:
         return {}
 
     def loaded(self, part: str, load: Callable[[Index], T]) -> T:
-        """load(self), once for each name `part`: what one method's layers hold, in the form its verbs read."""
+        """load(self), once for each name `part`: what a method's stages wrote, as its steps read it."""
         if part not in self._parts:
             self._parts[part] = load(self)
         found: T = self._parts[part]
@@ -175,8 +175,8 @@ class Index:
     def graph(self) -> PageRankGraph:
         """The adjacency over [entities | passages], prepared for PageRank."""
         arrays = tables.read_arrays(self.folder("graph") / "graph.safetensors")
-        held = {name: torch.from_numpy(array).to(self.device) for name, array in arrays.items()}
-        return prepare(CSR(held["indptr"], held["indices"], held["weight"]))
+        indptr, indices, weight = (torch.from_numpy(arrays[k]).to(self.device) for k in ("indptr", "indices", "weight"))
+        return prepare(CSR(indptr, indices, weight))
 
     @property
     def n_entities(self) -> int:
@@ -197,7 +197,7 @@ class Index:
         )
 
     def places(self, rows: Sequence[int]) -> list[tuple[str, str]]:
-        """(file, place in it) of each passage, such as ("report.pdf", "pages 3-4"); see `index.places`."""
+        """(file, place in it) of each passage, such as ("report.pdf", "pages 3-4"); see `place_of`."""
         return self._places(rows, self._taken(rows))
 
     def _taken(self, rows: Sequence[int]) -> list[dict[str, Any]]:
@@ -206,7 +206,7 @@ class Index:
         return found
 
     def _places(self, rows: Sequence[int], part: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
-        """Of passages whose table rows are `part`."""
+        """(file, place) of passages whose table rows are `part`."""
         of = pa.array([self.document_rows[row["doc_id"]] for row in part], pa.int64())
         return [
             (doc["file"], place_of(doc["file"], doc["line"], doc["pages"], int(line), row["start"], row["text"]))
@@ -226,3 +226,33 @@ class Index:
             for name, n in record.counts.items():
                 merged[name] = merged.get(name, 0) + n
         return merged
+
+
+def page_of(pages: Sequence[int], offset: int) -> int:
+    """The page, counted from 1, on which the character at `offset` of a document stands.
+
+    pages: ascending offsets where each page begins, the first 0 (`Document.pages`, column `pages` of the documents).
+    The line break that joins two pages belongs to the page before it; an offset past the end is on the last page.
+
+    >>> page_of((0, 120, 250), 119), page_of((0, 120, 250), 120)
+    (1, 2)
+    """
+    return bisect_right(pages, offset)
+
+
+def place_of(file: str, row: int, pages: Sequence[int], line: int, start: int, text: str) -> str:
+    """ "page 3", "pages 3-4", "line 12", "lines 12-14" or "row 5"; "" where the source has nothing of the kind.
+
+    row: the document's line or row in a file of many, 0 for a whole file. pages: where its pages begin, empty without
+    pages. line: the passage's first line in a text file, 0 in other sources. start, text: of the passage.
+    A row of JSON Lines is a line of its file; rows of Parquet and of JSON arrays are counted from 1.
+    """
+    if pages:
+        return _span("page", page_of(pages, start), page_of(pages, start + max(len(text) - 1, 0)))
+    if row:
+        return f"{'line' if file.lower().endswith(('.jsonl', '.jsonl.gz')) else 'row'} {row}"
+    return _span("line", line, line + text.count("\n")) if line else ""
+
+
+def _span(unit: str, first: int, last: int) -> str:
+    return f"{unit} {first}" if first == last else f"{unit}s {first}-{last}"

@@ -80,52 +80,52 @@ class Manifest:
                 expected="a folder made by gpu-rag index",
                 do="run: gpu-rag index CORPUS --out DIR",
             )
-        raw = _raw(path)
-        if type(raw.get("format")) is not int:
+        document = _document(path)
+        if type(document.get("format")) is not int:
             raise _damaged(path, "it names no format version")
-        if raw["format"] != FORMAT:
-            what, given = "the index has another format version", f"{raw['format']} in {path}"
+        if document["format"] != FORMAT:
+            what, given = "the index has another format version", f"{document['format']} in {path}"
             raise IndexMismatch(what, given=given, expected=FORMAT, do=_AGAIN)
         for part in ("settings", "sources", "stages"):
-            if not isinstance(raw.get(part), dict):
+            if not isinstance(document.get(part), dict):
                 raise _damaged(path, f"{part} is no object")
-        stages = {name: _record(path, name, record) for name, record in raw["stages"].items()}
-        return cls(settings=raw["settings"], sources=raw["sources"], stages=stages)
+        stages = {name: _record(path, name, record) for name, record in document["stages"].items()}
+        return cls(settings=document["settings"], sources=document["sources"], stages=stages)
 
 
 def _damaged(path: Path, reason: object) -> IndexCorrupt:
     return IndexCorrupt("the manifest of the index is damaged", given=f"{path}: {reason}", do=_AGAIN)
 
 
-def _raw(path: Path) -> dict[str, Any]:
+def _document(path: Path) -> dict[str, Any]:
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise _damaged(path, error) from error
-    if not isinstance(raw, dict):
+    if not isinstance(document, dict):
         raise _damaged(path, "it is no object")
-    return raw
+    return document
 
 
-def _record(path: Path, name: str, raw: Any) -> StageRecord:
+def _record(path: Path, name: str, document: Any) -> StageRecord:
     """One stage, with everything that is read of it later of the right type."""
-    if not isinstance(raw, dict) or raw.keys() != _TYPES.keys():
+    if not isinstance(document, dict) or document.keys() != _TYPES.keys():
         raise _damaged(path, f"stage {name} has other keys than {', '.join(_TYPES)}")
     for key, type_ in _TYPES.items():
-        if not isinstance(raw[key], type_):
+        if not isinstance(document[key], type_):
             raise _damaged(path, f"{key} of stage {name} is no {_WORDS[type_]}")
     sound = {
-        "name": raw["name"] == name,
-        "folder": raw["folder"].startswith(f"stages/{name}-") and raw["folder"].count("/") == 1,
-        "inputs": all(isinstance(value, str) for value in raw["inputs"].values()),
-        "models": all(_is_model(model) for model in raw["models"].values()),
-        "files": all(_is_file(file, entry) for file, entry in raw["files"].items()),
-        "counts": all(isinstance(value, int) for value in raw["counts"].values()),
+        "name": document["name"] == name,
+        "folder": document["folder"].startswith(f"stages/{name}-") and document["folder"].count("/") == 1,
+        "inputs": all(isinstance(value, str) for value in document["inputs"].values()),
+        "models": all(_is_model(model) for model in document["models"].values()),
+        "files": all(_is_file(file, entry) for file, entry in document["files"].items()),
+        "counts": all(isinstance(value, int) for value in document["counts"].values()),
     }
     for key, is_sound in sound.items():
         if not is_sound:
             raise _damaged(path, f"{key} of stage {name} is not what a build writes")
-    return StageRecord(**raw)
+    return StageRecord(**document)
 
 
 def _is_model(model: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What an index remembers of how it was built, and that another build of it does not lose what models have made."""
+"""The settings that an index records of its build, and the check that another build uses the same models."""
 
 from __future__ import annotations
 
@@ -7,58 +7,49 @@ from pathlib import Path
 from typing import Any
 
 from gpu_rag.errors import IndexMismatch
-from gpu_rag.index.build import Layer, Models, settle
 from gpu_rag.index.manifest import Manifest
+from gpu_rag.index.stage import Stage, settle
+from gpu_rag.index.work import Models
 from gpu_rag.settings import Settings, as_plain
 
-KEPT = ("index", "alignment", "hops")  # the sections that stages depend on; answers depend on none of them
-NOT_KEPT = frozenset({"block"})  # changes no table
+SECTIONS = ("index", "alignment", "hops")  # stages depend on these; answers depend on none of them
+_NOT_SAVED = frozenset({"block"})  # changes no table
 
 
-def kept_settings(settings: Settings) -> dict[str, Any]:
-    """What a manifest remembers, as defaults for later commands: the embedder, and what of KEPT is not the default."""
+def settings_to_save(settings: Settings) -> dict[str, Any]:
+    """The embedder, and what of SECTIONS is not the default: defaults for later commands on the index."""
     given, defaults = as_plain(settings), as_plain(Settings())
-    kept: dict[str, Any] = {"models": {"embedder": settings.models.embedder}}
-    for section in KEPT:
-        mine = {n: v for n, v in given[section].items() if v != defaults[section][n] and n not in NOT_KEPT}
-        kept.update({section: mine} if mine else {})
-    return kept
+    saved: dict[str, Any] = {"models": {"embedder": settings.models.embedder}}
+    for section in SECTIONS:
+        mine = {n: v for n, v in given[section].items() if v != defaults[section][n] and n not in _NOT_SAVED}
+        saved.update({section: mine} if mine else {})
+    return saved
 
 
-def remembered_settings(out: Path, fresh: bool = False) -> dict[str, Any]:
-    """What the index in `out` remembers; {} where there is none, or it is to be built from nothing."""
+def saved_settings(out: Path, fresh: bool = False) -> dict[str, Any]:
+    """The settings saved in the index `out`; {} where there is none, or it is to be built from nothing."""
     return {} if fresh or not (out / "manifest.json").exists() else Manifest.read(out).settings
 
 
-def check_same_models(out: Path, layers: Sequence[Layer], settings: Settings, models: Models) -> None:
-    """Raises IndexMismatch where `layers` of the index in `out` would be made anew by another model than made them.
+def check_same_models(out: Path, stages: Sequence[Stage], settings: Settings, models: Models) -> None:
+    """Raises IndexMismatch where `stages` of the index in `out` were made by other models than would make them now.
 
-    Mixing the vectors of two embedders must be asked for, and so must throwing away what an LLM has written because
-    another one is configured, or `auto` now means rules. Rules that are asked for by name are asked for.
+    The vectors of two embedders never mix. What an LLM wrote is not thrown away because another LLM is configured, or
+    because `auto` now means rules; rules that are named in the settings may replace it.
     """
     if not (out / "manifest.json").exists():
         return
     built = Manifest.read(out)
-    if any("embedder" in layer.roles(settings) for layer in layers):
+    if any("embedder" in stage.roles(settings) for stage in stages):
         _check("the index was embedded with another model", built.model("embedder"), models.describe("embedder"))
-    written = [layer for layer in layers if layer.name in built.stages and "llm" in built.stages[layer.name].models]
-    settled = settle(layers, settings, models) if written else settings
-    for layer in written:
-        what, made_by = f"the stage {layer.name} was written by another model", built.stages[layer.name].models["llm"]
-        if "llm" in layer.roles(settled):
+    written = [stage for stage in stages if stage.name in built.stages and "llm" in built.stages[stage.name].models]
+    settled = settle(stages, settings, models) if written else settings
+    for stage in written:
+        what, made_by = f"the stage {stage.name} was written by another model", built.stages[stage.name].models["llm"]
+        if "llm" in stage.roles(settled):
             _check(what, made_by, models.describe("llm"))
-        elif _left_to_the_model(layer.name, settings):
+        elif stage.by_capability(settings):
             _check(what, made_by, {"name": f"{settings.models.llm}, which is not capable", "content_hash": ""})
-
-
-def _left_to_the_model(stage: str, settings: Settings) -> bool:
-    """Whether the capability of the model decides if it makes a stage, or rules do."""
-    chosen = settings.alignment
-    return {
-        "hop_questions": settings.hops.simulate == "auto",
-        "higra_merge": chosen.refine and chosen.decider == "auto",
-        "higra_links": chosen.refine and chosen.decider == "auto",
-    }.get(stage, False)
 
 
 def _check(what: str, built: Mapping[str, Any] | None, given: Mapping[str, Any]) -> None:

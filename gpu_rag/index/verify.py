@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,26 +14,35 @@ from gpu_rag.graph.csr import check_csr, is_symmetric
 from gpu_rag.index import tables
 from gpu_rag.index.folder import checksums
 from gpu_rag.index.index import Index
-from gpu_rag.index.knowledge_base.verify import check_kb
+from gpu_rag.index.knowledge_base.verify import KB_PARTS, check_kb
 from gpu_rag.index.verify_vectors import wrong_vectors
-from gpu_rag.methods.higra.verify import higra_checks
-from gpu_rag.methods.hoprag.verify import check_hops
 from gpu_rag.types import CSR
 
+Check = Callable[[Index], Iterator[str]]
 
-def verify(folder: Path) -> list[str]:
-    """Everything that is broken, one line each; empty when the index is sound."""
+
+def verify(folder: Path, checks: Mapping[str, Check] | None = None) -> list[str]:
+    """Everything that is broken, one line each; empty when the index is sound.
+
+    checks: of the stages that only one method has, by name of stage (`registry.stage_checks`). A stage without a check
+    has its checksums verified: see `unchecked`.
+    """
     index = Index.open(folder)
     broken = list(_files(index))
     if broken:
         return broken
-    own = (_inputs, _passages, _bm25, _vectors, _extractions, _entities, _mentions, _synonyms, _graph)
-    for check in (*own, *higra_checks(index), check_hops, check_kb):
+    every = {**_CHECKS, **(checks or {})}
+    for check in (_inputs, *dict.fromkeys(check for stage, check in every.items() if stage in index.layers)):
         broken.extend(_guarded(check, index))
     return broken
 
 
-def _guarded(check: Callable[[Index], Iterator[str]], index: Index) -> list[str]:
+def unchecked(folder: Path, checks: Mapping[str, Check]) -> list[str]:
+    """The stages that no check knows: of their files `verify` compares the checksums alone."""
+    return [stage for stage in Index.open(folder).layers if stage not in _CHECKS and stage not in checks]
+
+
+def _guarded(check: Check, index: Index) -> list[str]:
     found: list[str] = []
     try:
         found.extend(check(index))
@@ -99,22 +108,35 @@ def _are_page_starts(starts: list[int]) -> bool:
 
 
 def _bm25(index: Index) -> Iterator[str]:
-    if "bm25" in index.layers and index.bm25.n != index.n_passages:
+    if index.bm25.n != index.n_passages:
         yield f"bm25: {index.bm25.n} passages for {index.n_passages}"
 
 
+_ROWS_OF = {"passage_vectors": "passages", "entity_vectors": "entities", "relation_vectors": "relations"}
+
+
 def _vectors(index: Index) -> Iterator[str]:
-    rows_of = {"passage_vectors": "passages", "entity_vectors": "entities", "relation_vectors": "relations"}
-    for layer, table in rows_of.items():
-        if layer in index.layers:
-            yield from wrong_vectors(index, layer, getattr(index, table).num_rows, table)
+    for stage, table in _ROWS_OF.items():
+        if stage in index.layers:
+            yield from wrong_vectors(index, stage, getattr(index, table).num_rows, table)
 
 
 def _extractions(index: Index) -> Iterator[str]:
-    if "extraction" in index.layers:
-        table = tables.read_table(index.folder("extraction") / "extractions.parquet", tables.EXTRACTIONS)
-        if table["passage"].to_pylist() != list(range(index.n_passages)):
-            yield "extractions: not one row a passage, in order"
+    folder = index.folder("extraction")
+    table = tables.read_table(folder / "extractions.parquet", tables.EXTRACTIONS)
+    if table["passage"].to_pylist() != list(range(index.n_passages)):
+        yield "extractions: not one row a passage, in order"
+        return
+    if index.manifest.stages["extraction"].version < 2:
+        return  # made before there were profiles
+    found = table["entities"].to_pylist()
+    profiles = tables.read_table(folder / "profiles.parquet", tables.PROFILES)
+    passages = profiles["passage"].to_pylist()
+    if passages != sorted(passages):
+        yield "profiles: not sorted by passage"
+    rows = zip(passages, profiles["name"].to_pylist())
+    if bad := sum(not 0 <= passage < len(found) or name not in found[passage] for passage, name in rows):
+        yield f"profiles: {bad} of an entity that was not extracted there"
 
 
 def _out_of_range(column: pa.ChunkedArray, limit: int) -> int:
@@ -123,8 +145,6 @@ def _out_of_range(column: pa.ChunkedArray, limit: int) -> int:
 
 
 def _entities(index: Index) -> Iterator[str]:
-    if "entities" not in index.layers:
-        return
     yield from _sorted_unique(index.entities["id"].to_pylist(), "entities")
     for end in ("subject", "object"):
         if bad := _out_of_range(index.relations[end], index.n_entities):
@@ -135,8 +155,6 @@ def _entities(index: Index) -> Iterator[str]:
 
 
 def _mentions(index: Index) -> Iterator[str]:
-    if "mentions" not in index.layers:
-        return
     for name, limit in (("entity", index.n_entities), ("passage", index.n_passages)):
         if bad := _out_of_range(index.mentions[name], limit):
             yield f"mentions: {bad} with a row number that no {name} has"
@@ -150,8 +168,6 @@ def _mentions(index: Index) -> Iterator[str]:
 
 
 def _synonyms(index: Index) -> Iterator[str]:
-    if "synonyms" not in index.layers:
-        return
     left, right = _synonym_ends(index)
     if bad := int(((left < 0) | (left >= right) | (right >= index.n_entities)).sum()):
         yield f"synonyms: {bad} are no pair of entities, the smaller row first"
@@ -163,8 +179,6 @@ def _synonym_ends(index: Index) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _graph(index: Index) -> Iterator[str]:
-    if "graph" not in index.layers:
-        return
     arrays = tables.read_arrays(index.folder("graph") / "graph.safetensors")
     csr = CSR(*(torch.from_numpy(arrays[name]) for name in ("indptr", "indices", "weight")))
     check_csr(csr)
@@ -195,3 +209,16 @@ def _pairs(src: np.ndarray, dst: np.ndarray, n: int) -> np.ndarray:
     """Each pair of different nodes once, as one number."""
     low, high = np.minimum(src, dst), np.maximum(src, dst)
     return np.unique((low * n + high)[low != high])
+
+
+_CHECKS: dict[str, Check] = {
+    "passages": _passages,
+    "bm25": _bm25,
+    **dict.fromkeys(_ROWS_OF, _vectors),
+    "extraction": _extractions,
+    "entities": _entities,
+    "mentions": _mentions,
+    "synonyms": _synonyms,
+    "graph": _graph,
+    **dict.fromkeys(("kb", "kb_web", *KB_PARTS), check_kb),
+}

@@ -1,4 +1,4 @@
-"""The check that every layer of vectors has: a row for each thing, of the embedder's dimension, each of length 1."""
+"""The check that every stage of vectors has: a row for each thing, of the embedder's dimension, each of length 1."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gpu_rag.index.index import Index
 ROWS = 1 << 16  # whose lengths are computed at a time
 
 
-def wrong_vectors(index: Index, layer: str, n: int, what: str = "") -> Iterator[str]:
-    """What is wrong with a layer's vectors, which are to be of n things, `what` in words. Memory: the file, a block."""
-    vectors = tables.read_arrays(index.folder(layer) / "vectors.safetensors")["vectors"]
+def wrong_vectors(index: Index, stage: str, n: int, what: str = "") -> Iterator[str]:
+    """The faults of a stage's vectors, which are to be of n things, `what` in words. Memory: the file, a block."""
+    vectors = tables.read_arrays(index.folder(stage) / "vectors.safetensors")["vectors"]
     if len(vectors) != n:
-        yield f"{layer}: {len(vectors)} rows for {n} {what}".rstrip()
+        yield f"{stage}: {len(vectors)} rows for {n} {what}".rstrip()
     blocks = (vectors[first : first + ROWS].astype(np.float32) for first in range(0, len(vectors), ROWS))
     if not all(np.allclose(np.linalg.norm(block, axis=1), 1, atol=5e-3) for block in blocks):
-        yield f"{layer}: not all vectors have length 1"
-    dim = index.manifest.stages[layer].models["embedder"]["dim"]
+        yield f"{stage}: not all vectors have length 1"
+    dim = index.manifest.stages[stage].models["embedder"]["dim"]
     if vectors.shape[1:] != (dim,):
-        yield f"{layer}: {list(vectors.shape[1:])} dimensions for {dim} of the embedder"
+        yield f"{stage}: {list(vectors.shape[1:])} dimensions for {dim} of the embedder"

@@ -1,12 +1,12 @@
-"""What a build gives to its stages: models, sources, progress, a folder; and what a stage must be."""
+"""The models, sources, progress and folders that a build gives to its stages."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Models(Protocol):
-    """Where stages get their models from; loaded on first use, so a resumed build loads only what it needs."""
+    """The models of a build, loaded on first use: a resumed build loads only what it needs."""
 
     def embedder(self) -> Embedder:
         """The embedding model."""
@@ -32,29 +32,23 @@ class Models(Protocol):
 
 
 class Progress(Protocol):
-    """Where a build reports how far it is."""
+    """The reports of how far a build is."""
 
     def start(self, stage: str, total: int | None, unit: str) -> None:
         """A stage begins, or learns its total."""
+        return None
 
     def advance(self, n: int, tokens: int = 0) -> None:
         """n more units are done, with this many LLM tokens."""
+        return None
 
     def finish(self, stage: str, skipped: bool) -> None:
         """A stage is done, or was up to date."""
+        return None
 
 
-class Silent:
+class Silent(Progress):
     """Progress that says nothing."""
-
-    def start(self, stage: str, total: int | None, unit: str) -> None:
-        """Says nothing."""
-
-    def advance(self, n: int, tokens: int = 0) -> None:
-        """Says nothing."""
-
-    def finish(self, stage: str, skipped: bool) -> None:
-        """Says nothing."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +62,9 @@ class NamedSource:
 
 @dataclass(frozen=True)
 class Sources:
-    """What a build reads: corpus files or folders, ready OpenIE results; strict stops at the first bad row.
+    """The inputs of a build: corpus files or folders, ready OpenIE results; strict stops at the first bad row.
 
-    merges: the file of edits of merges (see `index.merge_edits`), which may be missing. named: sources of a knowledge
+    merges: the file of edits of merges (HiGraAgent), which may be missing. named: sources of a knowledge
     base, in the order given; the paths of those of kind documents are in `corpus` too.
     """
 
@@ -87,7 +81,7 @@ class Sources:
 
 @dataclass
 class StageReport:
-    """What one stage cost in this run. `skipped`: it was up to date; `reused`: rows taken over from its last state;
+    """The costs of one stage in this run. `skipped`: it was up to date; `reused`: rows taken over from its last state;
     `llm_s`: seconds with a request open, so that the LLM was idle for s - llm_s; `graph_ops`: what ran each op."""
 
     s: float = 0.0
@@ -106,7 +100,7 @@ class StageReport:
 
 @dataclass
 class Work:
-    """What a running stage has: its output folder, the finished stages before it, settings and models.
+    """The inputs and outputs of a running stage: its output folder, the finished stages before it, settings and models.
 
     previous: what an earlier run of this stage, of the same version, left for other inputs; None where there is none.
     A stage may take over what still holds, as long as its output does not depend on it.
@@ -143,50 +137,3 @@ class Work:
                 os.fsync(file.fileno())
             os.replace(beside, path)
         return array
-
-
-@runtime_checkable
-class Settling(Protocol):
-    """A layer that has settings of its own whose `auto` depends on the models."""
-
-    def settled(self, settings: Settings, models: Models) -> Settings:
-        """The settings with what `auto` becomes in its place."""
-
-
-def settle(layers: Sequence[Layer], settings: Settings, models: Models) -> Settings:
-    """The settings with every `auto` of these layers replaced, so that fingerprints and manifest hold what ran."""
-    for layer in layers:
-        if isinstance(layer, Settling):
-            settings = layer.settled(settings, models)
-    return settings
-
-
-class Layer(Protocol):
-    """One index layer: a module-level object with a name, what it reads, a version, and how to run it."""
-
-    name: str
-    version: int  # raised only when the output changes for equal input
-    retry: tuple[str, ...]  # counts that, when not 0, make the next run do the stage again
-    needs: tuple[str, ...]
-
-    def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
-        """Everything outside the needed stages and models that the output depends on."""
-
-    def roles(self, settings: Settings) -> tuple[str, ...]:
-        """The model roles it uses under these settings."""
-
-    def run(self, work: Work) -> dict[str, int]:
-        """Writes files into work.out and returns counts."""
-
-
-@runtime_checkable
-class ReadsCorpus(Protocol):
-    """A layer that reads more stages where there is a corpus, and does without them where there is none."""
-
-    corpus_needs: tuple[str, ...]
-
-
-def needs_of(layer: Layer, sources: Sources) -> tuple[str, ...]:
-    """The stages that a layer reads in a build of these sources."""
-    more = layer.corpus_needs if isinstance(layer, ReadsCorpus) and sources.corpus else ()
-    return (*layer.needs, *more)

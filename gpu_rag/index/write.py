@@ -22,8 +22,8 @@ class TableWriter:
 
     def __init__(self, path: Path, schema: pa.Schema):
         self._path, self._schema = path, schema
-        self._held: list[pa.RecordBatch] = []
-        self._n_held, self._wrote = 0, False
+        self._waiting: list[pa.RecordBatch] = []
+        self._n_waiting, self._wrote = 0, False
         with storage_errors(path):
             self._writer = pq.ParquetWriter(path, schema, compression="zstd", version="2.6")
 
@@ -32,7 +32,7 @@ class TableWriter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if error is None:
-            self._flush(self._n_held)
+            self._flush(self._n_waiting)
             if not self._wrote:  # a table without rows has one group without rows
                 self._write(self._schema.empty_table())
         with storage_errors(self._path):
@@ -41,9 +41,9 @@ class TableWriter:
     def add(self, columns: Sequence[Any]) -> None:
         """Takes rows: arrays in the order of the schema."""
         arrays = [self._cast(column, field.type) for column, field in zip(columns, self._schema)]
-        self._held.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
-        self._n_held += len(arrays[0])
-        whole = self._n_held // ROWS_A_GROUP * ROWS_A_GROUP
+        self._waiting.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        self._n_waiting += len(arrays[0])
+        whole = self._n_waiting // ROWS_A_GROUP * ROWS_A_GROUP
         if whole:
             self._flush(whole)
 
@@ -55,10 +55,10 @@ class TableWriter:
         """Writes the first n rows, and keeps the rest."""
         if not n:
             return
-        table = pa.Table.from_batches(self._held, self._schema).combine_chunks()
+        table = pa.Table.from_batches(self._waiting, self._schema).combine_chunks()
         self._write(table.slice(0, n))
-        self._held = table.slice(n).combine_chunks().to_batches()
-        self._n_held -= n
+        self._waiting = table.slice(n).combine_chunks().to_batches()
+        self._n_waiting -= n
 
     def _write(self, table: pa.Table) -> None:
         with storage_errors(self._path):

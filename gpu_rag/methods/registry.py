@@ -1,8 +1,14 @@
 """The registry: every method by name, what it needs, and the parts of its folder, loaded when they are asked for.
 
 A method is a package with `METHODS` in its `__init__` (see `method.Method`) and, by file name, what it has:
-`program` (or the module its METHODS name), `stages` with `stages()`, `verify` with `CHECKS`, `explain` with `WORDS`,
-`report`. Other packages add methods by the entry point group "gpu_rag.methods", whose values are such packages.
+program    or the module that its METHODS name: Params, retrieve, program
+stages     `stages()`: the index stages that only it has
+settings   its sections of settings, declared with `section`
+verify     `CHECKS`: the checks of these stages
+explain    `WORDS`: step name -> words
+report     `figures(report)` for the --json of a build, `summary(document)`, `section(document, page)`
+relations  `stated(index)`: (subject, label, object, passages) of relations that only the method has
+Other packages add methods by the entry point group "gpu_rag.methods", whose values are such packages.
 """
 
 from __future__ import annotations
@@ -16,11 +22,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gpu_rag.errors import MissingLayer, UsageError
-from gpu_rag.index.build import Layer, Sources, needs_of
+from gpu_rag.index.stage import Stage, ordered
+from gpu_rag.index.work import Sources
 from gpu_rag.methods.method import Method
 from gpu_rag.settings.check import unknown_name
 
 FOLDERS = ("dense", "bm25", "hybrid", "ppr", "hoprag", "bubblerag", "higra", "hybgrag", "hydrarag")
+BUILT_IN = tuple(f"gpu_rag.methods.{name}" for name in FOLDERS)
 GROUP = "gpu_rag.methods"
 ALL = "all"  # in place of a method: every one
 
@@ -36,7 +44,7 @@ class Program(Protocol):
 @cache
 def _packages() -> dict[str, str]:
     """{package: who brings it}, the built-in ones first. Raises UsageError for an entry point that is none."""
-    found = {f"gpu_rag.methods.{name}": "gpu-rag" for name in FOLDERS}
+    found = dict.fromkeys(BUILT_IN, "gpu-rag")
     for entry in entry_points(group=GROUP):
         found.setdefault(entry.value, f"the entry point {entry.name}")
     return found
@@ -56,6 +64,8 @@ def _found() -> dict[str, tuple[str, Method]]:
                 expected="a package with METHODS = (Method(...), ...)",
                 do="install it again, or remove it",
             ) from error
+        if package not in BUILT_IN and importlib.util.find_spec(f"{package}.settings"):
+            importlib.import_module(f"{package}.settings")
         for method in methods:
             if method.name in found:
                 raise UsageError("two methods have one name", given=method.name, expected="a name of its own")
@@ -87,20 +97,31 @@ def load_method(name: str) -> Program:
     return module
 
 
+@cache
 def parts(file: str) -> list[Any]:
-    """The modules of this name (`stages`, `verify`, `explain`, ...) of all methods that have one, in order."""
+    """The modules of this name (see the head of this file) of all methods that have one, in order."""
     names = [f"{package}.{file}" for package in _packages()]
     return [importlib.import_module(name) for name in names if importlib.util.find_spec(name) is not None]
 
 
+def part(folder: str, file: str) -> Any:
+    """The module of this name in one method's folder."""
+    return importlib.import_module(f"gpu_rag.methods.{folder}.{file}")
+
+
 @cache
-def all_layers() -> dict[str, Layer]:
+def all_layers() -> dict[str, Stage]:
     """Every stage by name, in an order in which they can be built."""
-    from gpu_rag.index.stages.knowledge_base.texts import kb_layers
+    from gpu_rag.index.stages.knowledge_base.texts import kb_stages
     from gpu_rag.index.stages.text import text_stages
 
-    stages = [*text_stages(), *(stage for part in parts("stages") for stage in part.stages()), *kb_layers()]
-    return {stage.name: stage for stage in stages}
+    stages = [*text_stages(), *(stage for part in parts("stages") for stage in part.stages()), *kb_stages()]
+    return {stage.name: stage for stage in ordered(stages)}
+
+
+def stage_checks() -> dict[str, Any]:
+    """The checks for `verify` of the stages that one method alone has, by stage."""
+    return {name: check for part in parts("verify") for name, check in part.CHECKS.items()}
 
 
 def inexact_ops(method: str) -> list[str]:
@@ -113,7 +134,7 @@ def inexact_ops(method: str) -> list[str]:
     return [family for stage, family in families.items() if stage in needs(method)]
 
 
-def layers_for(methods: Iterable[str], sources: Sources | None = None) -> list[Layer]:
+def layers_for(methods: Iterable[str], sources: Sources | None = None) -> list[Stage]:
     """The stages that the methods need, with all that those need, in building order.
 
     methods: names; "all" stands for every method that can run over the sources. sources: what is to be built from; with
@@ -128,7 +149,7 @@ def layers_for(methods: Iterable[str], sources: Sources | None = None) -> list[L
         need = stack.pop()
         if need not in wanted:
             wanted.add(need)
-            stack.extend(needs_of(all_layers()[need], sources))
+            stack.extend(all_layers()[need].needs_of(sources))
     return [stage for name, stage in all_layers().items() if name in wanted]
 
 
@@ -191,3 +212,8 @@ def check_passages(method: str, n_passages: int, folder: str) -> None:
             given=f"{folder}, a knowledge base without documents",
             expected=f"a corpus beside it, or --method {' | '.join(over)}",
         )
+
+
+for _name in BUILT_IN:  # sections are known as soon as methods are
+    if importlib.util.find_spec(f"{_name}.settings"):
+        importlib.import_module(f"{_name}.settings")

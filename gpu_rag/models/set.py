@@ -16,7 +16,7 @@ from gpu_rag.models.llm.interface import LLM, StreamingLLM
 from gpu_rag.models.llm.service import as_streaming
 from gpu_rag.models.packaged import cache_dir
 from gpu_rag.settings import ModelSettings
-from gpu_rag.settings.vllm import VllmSettings
+from gpu_rag.settings.sections import VllmSettings
 
 
 def pick_device(device: str) -> str:

@@ -1,11 +1,11 @@
-"""What an answer job will cost: tokens and seconds by service, from questions that are really answered."""
+"""The cost of an answer job: tokens and seconds by service, from questions that are really answered."""
 
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,10 @@ from gpu_rag.errors import RequestFailed
 from gpu_rag.index.folder import canonical_json
 from gpu_rag.index.memory import peak_memory_bytes, reset_peak_memory
 from gpu_rag.jobs import STATUSES, row_of
-from gpu_rag.plan.files import read_plan, write_plan
-from gpu_rag.plan.sampling import EvenSample
+from gpu_rag.plan.compare import read_plan, write_plan
 from gpu_rag.types import Answer, Question, Reply
 
 DEFAULT_SAMPLE = 5
-N_RETRIEVED = 64  # questions of one retrieval batch, which is what most of a job's batches hold
 REPLY_BYTES = 300  # what the cache stores with a reply's text
 SECONDS = ("llm_s", "embed_s", "graph_s")
 COUNTS = ("llm_calls", "prompt_tokens", "cached_tokens", "generated_tokens")
@@ -28,7 +26,7 @@ KEYS = ("per_question", "asked_ids", "config", "load_s", "first_use")
 
 
 def plan_path(answers: Path) -> Path:
-    """Where the plan of an answers file lies."""
+    """The plan of an answers file, beside it."""
     return answers.with_name(answers.name + ".plan.json")
 
 
@@ -37,10 +35,10 @@ def plain(config: Mapping[str, Any]) -> Any:
     return json.loads(canonical_json(config))
 
 
-def predict(plan: Mapping[str, Any], asked: Sequence[str]) -> dict[str, float]:
-    """What the questions with these ids cost by a plan. Those that the plan asked cost the LLM no time again."""
-    each, n = plan["per_question"], len(asked)
-    n_new = len(set(asked) - set(plan["asked_ids"]))
+def predict(plan: Mapping[str, Any], ids: Sequence[str]) -> dict[str, float]:
+    """The cost of the questions with these ids by a plan. Those that the plan answered cost the LLM no time again."""
+    each, n = plan["per_question"], len(ids)
+    n_new = len(set(ids) - set(plan["asked_ids"]))
     found: dict[str, float] = {name: round(each[name] * n) for name in (*COUNTS, "disk_bytes")}
     found.update({name: each[name] * (n_new if name == "llm_s" else n) for name in (*SECONDS, "other_s")})
     if n:
@@ -60,9 +58,9 @@ def plan_answers(
 ) -> dict[str, Any]:
     """The plan of a job that answers `questions`, also written beside the answers file `out`; `kept`: answered before.
 
-    n_sample questions, spread evenly, are answered through the engine's reply cache, so the job does not ask them
-    again; questions that an earlier plan asked are not chosen. Retrieval of up to 64 questions tells how its cost
-    falls in larger batches. `engine` must embed afresh (no vector cache), or embedding looks free.
+    n_sample questions, drawn at random, are answered through the engine's reply cache, so the job does not ask them
+    again; questions that an earlier plan asked are not chosen. `engine` must embed afresh (no vector cache), or
+    embedding looks free.
     """
     reset_peak_memory()
     started = time.perf_counter()
@@ -70,95 +68,64 @@ def plan_answers(
     earlier = read_plan(plan_path(out), KEYS)
     before = set(earlier["asked_ids"]) if earlier is not None and earlier["config"] == config else set()
     pool = [q for q in questions if q.id not in before] or list(questions)
-    seed = engine.settings.runtime.seed
-    sample, batch = _even(pool, n_sample, seed), _even(questions, N_RETRIEVED, seed)
-    first = _Run.of(engine, method, sample, retrieval_only=True)
-    load_s = time.perf_counter() - started - first.seconds()
-    few = _Run.of(engine, method, sample, retrieval_only=True)
-    many = _Run.of(engine, method, batch, retrieval_only=True)
-    done = _Run.of(engine, method, sample)
-    each = _per_question(done, few, many)
-    first_use = {name: max(0.0, first.mean(name) - few.mean(name)) * len(sample) for name in RETRIEVAL}
+    chosen = random.Random(engine.settings.runtime.seed).sample(range(len(pool)), min(n_sample, len(pool)))
+    sample = [pool[i] for i in sorted(chosen)]
+    first, warm = (engine.run(method, sample, retrieval_only=True) for _ in range(2))
+    load_s = max(time.perf_counter() - started - first.wall_s - warm.wall_s, 0.0)
+    replies: list[Reply | RequestFailed] = []
+    engine.on_reply = replies.append
+    try:
+        result = engine.run(method, sample)
+    finally:
+        engine.on_reply = None
+    done = result.answers
+    first_use = {name: max(0.0, _sum(first.answers, name) - _sum(warm.answers, name)) for name in RETRIEVAL}
     document: dict[str, Any] = {
         "method": method,
         "todo": len(questions),
         "sample": len(sample),
-        "asked_ids": sorted(before | {a.question_id for a in done.answers if a.status != "failed"}),
-        "statuses": {name: sum(a.status == name for a in done.answers) for name in STATUSES},
-        "per_question": each,
-        "load_s": max(load_s, 0.0),
+        "asked_ids": sorted(before | {a.question_id for a in done if a.status != "failed"}),
+        "statuses": {name: sum(a.status == name for a in done) for name in STATUSES},
+        "per_question": _per_question(done, replies, result.wall_s),
+        "load_s": load_s,
         "first_use": first_use,
     }
     document.update(predict(document, [q.id for q in questions]))
-    document.update(peak_memory_bytes=peak_memory_bytes(), notes=_notes(done, len(questions)), config=config)
-    document.update(kept=kept, out=str(out), plan_s=time.perf_counter() - started)
+    document.update(peak_memory_bytes=peak_memory_bytes(), notes=_notes(replies, len(done), len(questions)))
+    document.update(config=config, kept=kept, out=str(out), plan_s=time.perf_counter() - started)
     write_plan(plan_path(out), document)
     return document
 
 
-def _even(questions: Sequence[Question], n: int, seed: int) -> list[Question]:
-    sample: EvenSample[Question] = EvenSample(n, seed)
-    for question in questions:
-        sample.add(question)
-    return sample.items()
+def _sum(answers: Sequence[Answer], name: str) -> float:
+    return float(sum(getattr(a.usage, name) for a in answers))
 
 
-@dataclass
-class _Run:
-    """One run of an engine over some questions. fresh: replies that were in no cache."""
-
-    answers: list[Answer] = field(default_factory=list)
-    wall_s: float = 0.0
-    fresh: int = 0
-    replies: int = 0
-    reply_bytes: int = 0
-
-    @classmethod
-    def of(cls, engine: Engine, method: str, questions: Sequence[Question], *, retrieval_only: bool = False) -> _Run:
-        run = cls()
-
-        def heard(reply: Reply | RequestFailed) -> None:
-            run.replies += 1
-            run.fresh += not (isinstance(reply, Reply) and reply.from_cache)
-            run.reply_bytes += REPLY_BYTES + (
-                len(reply.text.encode("utf-8", "replace")) if isinstance(reply, Reply) else 0
-            )
-
-        engine.on_reply = heard
-        try:
-            result = engine.run(method, questions, retrieval_only=retrieval_only)
-        finally:
-            engine.on_reply = None
-        run.answers, run.wall_s = result.answers, result.wall_s
-        return run
-
-    def mean(self, name: str) -> float:
-        """Of a field of usage, a question."""
-        return sum(getattr(a.usage, name) for a in self.answers) / max(len(self.answers), 1)
-
-    def seconds(self) -> float:
-        """Inside services, a run."""
-        return sum(self.mean(name) for name in SECONDS) * len(self.answers)
+def _n_fresh(replies: Sequence[Reply | RequestFailed]) -> int:
+    """Replies that were in no cache."""
+    return sum(not (isinstance(reply, Reply) and reply.from_cache) for reply in replies)
 
 
-def _per_question(done: _Run, few: _Run, many: _Run) -> dict[str, float]:
-    each = {name: done.mean(name) for name in (*COUNTS, *SECONDS)}
-    if 0 < done.fresh < done.replies:  # the cache took no time
-        each["llm_s"] *= done.replies / done.fresh
-    for name in RETRIEVAL:
-        alone, batched = few.mean(name), many.mean(name)
-        if 0 < batched < alone:  # a larger batch costs less a question
-            each[name] *= batched / alone
-    each["other_s"] = max(0.0, many.wall_s - many.seconds()) / max(len(many.answers), 1)
-    rows = sum(len(json.dumps(row_of(a), ensure_ascii=False).encode("utf-8", "replace")) for a in done.answers)
-    each["disk_bytes"] = (rows + done.reply_bytes) / max(len(done.answers), 1)
+def _per_question(
+    answers: Sequence[Answer], replies: Sequence[Reply | RequestFailed], wall_s: float
+) -> dict[str, float]:
+    n, fresh = max(len(answers), 1), _n_fresh(replies)
+    each = {name: _sum(answers, name) / n for name in (*COUNTS, *SECONDS)}
+    each["other_s"] = max(0.0, wall_s / n - sum(each[name] for name in SECONDS))
+    if 0 < fresh < len(replies):  # the cache took no time
+        each["llm_s"] *= len(replies) / fresh
+    texts = [json.dumps(row_of(a), ensure_ascii=False) for a in answers]
+    texts += [reply.text for reply in replies if isinstance(reply, Reply)]
+    stored = sum(len(text.encode("utf-8", "replace")) for text in texts) + REPLY_BYTES * len(replies)
+    each["disk_bytes"] = stored / n
     return each
 
 
-def _notes(done: _Run, n: int) -> list[str]:
-    notes = [f"extrapolated from {len(done.answers)} of {n:,} questions"] if n > len(done.answers) else []
-    if done.replies and not done.fresh:
+def _notes(replies: Sequence[Reply | RequestFailed], n_done: int, n: int) -> list[str]:
+    notes = [f"extrapolated from {n_done} of {n:,} questions"] if n > n_done else []
+    fresh = _n_fresh(replies)
+    if replies and not fresh:
         notes.append("all replies of the sample were in the cache, so the LLM's time is not known")
-    elif done.fresh:
-        notes.append(f"the LLM was asked {done.fresh} times at once; one that takes more at once is faster than this")
+    elif fresh:
+        notes.append(f"the LLM was asked {fresh} times at once; one that takes more at once is faster than this")
     return notes

@@ -14,7 +14,6 @@ from gpu_rag.runtime.step import Call as StepCall
 
 __all__ = ["RANK_GRAPH", "RANK_TEXT", "Call", "Executor"]
 FACTORIES = {
-    "higra_search higra_rank": "methods.higra.batched.higra_executors",
     "web_search web_read": "methods.hydrarag.web.web_executors",
     "name_nodes match_mentions question_graph start_paths expand_paths score_paths join_paths chain_paths best_paths "
     "passages_of prune_paths": "methods.hydrarag.batched.path_executors",

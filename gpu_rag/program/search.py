@@ -10,7 +10,7 @@ import torch
 
 from gpu_rag.graph.fuse import rrf
 from gpu_rag.graph.nearest import on_host
-from gpu_rag.graph.nearest.rows import NearestRows
+from gpu_rag.graph.nearest.index import NearestRows
 from gpu_rag.index.index import Index
 from gpu_rag.program.kinds import GRAPH, TEXT
 from gpu_rag.runtime.step import batched

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from gpu_rag.methods.higra.batched import HigraVerbs
 from gpu_rag.methods.hydrarag.batched import PathVerbs
 from gpu_rag.methods.hydrarag.web import WebVerbs
 from gpu_rag.program import ask as model
@@ -17,7 +16,7 @@ from gpu_rag.program.models import Models
 from gpu_rag.program.run import Run
 
 
-class Verbs(Run, HigraVerbs, KbVerbs, PathVerbs, WebVerbs):
+class Verbs(Run, KbVerbs, PathVerbs, WebVerbs):
     """The verbs of one question over one index. limit: how many passages `retrieve` is to return."""
 
     @property

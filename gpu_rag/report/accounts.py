@@ -1,11 +1,12 @@
-"""Where a run's time and tokens went: by stage, and when the LLM had nothing to do; for --json, a line, and a page."""
+"""The time and tokens of a run: by stage, and when the LLM had nothing to do; for --json, a line, and a page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gpu_rag.graph.common.backend import spelled
+from gpu_rag_kernels.dispatch import spelled
+
 from gpu_rag.report.page import COLOURS, figure, heading, paragraph, table, text
 from gpu_rag.runtime.accounts import RunStats
 from gpu_rag.runtime.occupancy import NOTHING_LEFT, QUESTIONS, RAMP_UP, Occupancy
@@ -34,7 +35,7 @@ def hit_rate(prompt_tokens: float, cached_tokens: float) -> float | None:
 
 
 def workers_lines(workers: Mapping[str, Any]) -> list[str]:
-    """What ran on workers of a cluster, a line a model."""
+    """The workers of a cluster that ran models, a line a model."""
     return [
         f"workers: {role} on {pool['joined']} of {pool['workers']} with {pool['cpus']:g} CPUs and "
         f"{pool['gpus']:g} GPUs each, nodes {', '.join(pool['nodes'])}; {pool['deaths']} died"
@@ -43,7 +44,7 @@ def workers_lines(workers: Mapping[str, Any]) -> list[str]:
 
 
 def graph_ops_line(ops: Mapping[str, str]) -> str:
-    """What ran each graph op, in one line."""
+    """The implementations of each graph op, in one line."""
     return ", ".join(f"{op} by {names}" for op, names in ops.items()) or "none"
 
 
@@ -57,7 +58,7 @@ def joined_ops(records: Iterable[Mapping[str, str]]) -> dict[str, str]:
 
 
 def llm_account(stats: RunStats) -> dict[str, Any]:
-    """What the LLM did over the time of a run: idle and why, open requests over time, the hit rate of prefixes."""
+    """The LLM over the time of a run: idle and why, open requests over time, the hit rate of prefixes."""
     llm: Occupancy = stats.llm
     prompt = sum(cost.prompt_tokens for cost in stats.stages.values())
     cached = sum(cost.cached_tokens for cost in stats.stages.values())

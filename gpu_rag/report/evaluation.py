@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpu_rag.evaluation.compare import Comparison
+from gpu_rag.evaluation.judged import KINDS
 from gpu_rag.evaluation.kb import KG_MEASURES, SKB_MEASURES
-from gpu_rag.evaluation.metrics import exact_match, ranked_documents, recall_at
 from gpu_rag.methods.registry import needs
 from gpu_rag.report.accounts import stage_table
-from gpu_rag.report.judge import judge_section
 from gpu_rag.report.page import heading, intervals, page, paragraph, stacked_bars, table, text
 from gpu_rag.sources.questions import QuestionRow
-from gpu_rag.types import Answer
 
 N_EXAMPLES = 8
 MAX_ALL_PAIRS = 4  # methods; above it the pairs are too many to read, and those with the first one are shown
 GRAPH_LAYERS = frozenset({"graph", "hop_edges", "higra_graph", "kb", "relation_vectors"})
+_SHARES = ("judge_exact", "judge_unanswered")
+_COUNTS = ("judge_malformed", "judge_failed")
+_COSTS = ("judge_llm_calls", "judge_prompt_tokens", "judge_cached_tokens", "judge_generated_tokens")
 KB_MEASURES = frozenset(SKB_MEASURES + KG_MEASURES)
 
 
@@ -69,9 +70,9 @@ def evaluation_page(
 ) -> str:
     """The page as HTML. document_of: passage id -> document id."""
     document = comparison.document
-    held = next(iter(comparison.scores.values()))
-    measure = main_measure(document, [name for name, scores in held.items() if len(scores) == len(rows)])
-    measures = [n for n in comparison.scores[next(iter(comparison.scores))] if not n.startswith("retrieval_f1")]
+    first = next(iter(comparison.scores.values()))
+    measure = main_measure(document, [name for name, scores in first.items() if len(scores) == len(rows)])
+    measures = [n for n in first if not n.startswith("retrieval_f1")]
     measures = [n for n in measures if any(e.get(n) is not None for e in document["methods"].values())]
     sections = [
         paragraph(verdict(document, measure), "verdict"),
@@ -82,9 +83,9 @@ def evaluation_page(
         _differences(document, measures, measure),
         heading("Costs"),
         _costs(document, measure),
-        *judge_section(document),
+        *_judge_section(document),
         heading("By hops and by type"),
-        *_breakdowns(comparison, rows, document_of, measure),
+        *_breakdowns(comparison, rows, measure),
         heading("Where the methods differ most"),
         *_disagreements(comparison, rows, document_of, measure),
     ]
@@ -100,13 +101,33 @@ def score_cell(entry: dict[str, Any], name: str) -> str:
     return f"{value:.3f} [{ci[0]:.3f}, {ci[1]:.3f}]" if ci else f"{value:.3f}"
 
 
-def _scores(document: dict[str, Any], measures: Sequence[str]) -> str:
-    header = ["method", *measures, "failed", "unsupported"]
+def score_rows(document: dict[str, Any], measures: Sequence[str]) -> list[list[str]]:
+    """A method and its measures a row."""
+    return [[m, *(score_cell(entry, name) for name in measures)] for m, entry in document["methods"].items()]
+
+
+def difference_rows(document: dict[str, Any], measures: Sequence[str]) -> tuple[list[list[str]], str]:
+    """(a pair of methods and its paired differences a row, the caption's words on which pairs these are).
+
+    Above MAX_ALL_PAIRS methods the pairs with the first one alone.
+    """
+    (first, *others), pairs, which = document["methods"], list(document["paired"]), ""
+    if len(others) >= MAX_ALL_PAIRS:
+        pairs, which = [f"{name} - {first}" for name in others], f"; pairs against {first} only, all are in eval --json"
     rows = []
-    for name, entry in document["methods"].items():
-        unsupported = "-" if entry["unsupported"] is None else entry["unsupported"]
-        rows.append([name, *(score_cell(entry, m) for m in measures), entry["failed"], unsupported])
-    return table(header, rows)
+    for pair in pairs:
+        cells = (document["paired"][pair].get(name) for name in measures)
+        rows.append([pair, *(f"{c['diff']:+.3f} [{c['low']:+.3f}, {c['high']:+.3f}]" if c else "-" for c in cells)])
+    return rows, which
+
+
+def _scores(document: dict[str, Any], measures: Sequence[str]) -> str:
+    ends = [
+        [entry["failed"], "-" if entry["unsupported"] is None else entry["unsupported"]]
+        for entry in document["methods"].values()
+    ]
+    rows = [[*row, *end] for row, end in zip(score_rows(document, measures), ends)]
+    return table(["method", *measures, "failed", "unsupported"], rows)
 
 
 def _score_plot(document: dict[str, Any], measure: str) -> str:
@@ -121,28 +142,13 @@ def _score_plot(document: dict[str, Any], measure: str) -> str:
 def _differences(document: dict[str, Any], measures: Sequence[str], measure: str) -> str:
     if not document["paired"]:
         return paragraph("One method: nothing to compare.", "dim")
-    header = ["methods", *measures, f"wins / losses ({measure})"]
-    rows, points = [], []
-    pairs, said = shown_pairs(document)
-    for pair in pairs:
-        by_name, cells = document["paired"][pair], []
-        for name in measures:
-            found = by_name.get(name)
-            cells.append(f"{found['diff']:+.3f} [{found['low']:+.3f}, {found['high']:+.3f}]" if found else "-")
-        main = by_name.get(measure)
-        rows.append([pair, *cells, f"{main['wins']:.0f} / {main['losses']:.0f}" if main else "-"])
-        if main:
-            points.append((pair, main["diff"], main["low"], main["high"]))
+    rows, which = difference_rows(document, measures)
+    found = [document["paired"][row[0]].get(measure) for row in rows]
+    lines = [[*row, f"{m['wins']:.0f} / {m['losses']:.0f}" if m else "-"] for row, m in zip(rows, found)]
+    points = [(row[0], m["diff"], m["low"], m["high"]) for row, m in zip(rows, found) if m]
     reach = max((max(abs(low), abs(high)) for _, _, low, high in points), default=0.1)
-    return table(header, rows) + intervals(f"difference in {measure}{said}", points, -reach, reach)
-
-
-def shown_pairs(document: dict[str, Any]) -> tuple[list[str], str]:
-    """The pairs that are shown, and what the caption says of them; the document has all."""
-    first, *others = document["methods"]
-    if len(others) < MAX_ALL_PAIRS:
-        return list(document["paired"]), ""
-    return [f"{name} - {first}" for name in others], f"; pairs against {first} only, all are in eval --json"
+    header = ["methods", *measures, f"wins / losses ({measure})"]
+    return table(header, lines) + intervals(f"difference in {measure}{which}", points, -reach, reach)
 
 
 def _costs(document: dict[str, Any], measure: str) -> str:
@@ -181,33 +187,17 @@ def _groups(rows: Sequence[QuestionRow], key: str, measure: str) -> dict[str, li
     return dict(sorted(groups.items()))
 
 
-def _scores_of(
-    comparison: Comparison, rows: Sequence[QuestionRow], document_of: dict[str, str], measure: str
-) -> dict[str, list[float]]:
-    """The measure of each question by method."""
+def _scores_of(comparison: Comparison, rows: Sequence[QuestionRow], measure: str) -> dict[str, list[float]]:
+    """The measure of each question by method; 0 where it has no gold (those are left out by the callers)."""
     if measure in KB_MEASURES:
         return {method: scores[measure] for method, scores in comparison.scores.items()}
-    return {m: _per_question(a, rows, document_of, measure) for m, a in comparison.answers.items()}
+    scored = [bool(row.gold_ids if measure.startswith("recall@") else row.answers) for row in rows]
+    values = {method: iter(scores.get(measure, ())) for method, scores in comparison.scores.items()}
+    return {method: [next(found, 0.0) if has else 0.0 for has in scored] for method, found in values.items()}
 
 
-def _per_question(
-    answers: Sequence[Answer], rows: Sequence[QuestionRow], document_of: dict[str, str], measure: str
-) -> list[float]:
-    """The measure of each question; 0 where it has no gold passage (those are left out by the callers)."""
-    scores = []
-    for answer, row in zip(answers, rows):
-        ranking = ranked_documents([document_of[e.passage_id] for e in answer.evidence])
-        if measure.startswith("recall@"):
-            scores.append(recall_at(ranking, row.gold_ids, int(measure.split("@")[1])) if row.gold_ids else 0.0)
-        else:
-            scores.append(exact_match(answer.text, row.answers))
-    return scores
-
-
-def _breakdowns(
-    comparison: Comparison, rows: Sequence[QuestionRow], document_of: dict[str, str], measure: str
-) -> list[str]:
-    scores = _scores_of(comparison, rows, document_of, measure)
+def _breakdowns(comparison: Comparison, rows: Sequence[QuestionRow], measure: str) -> list[str]:
+    scores = _scores_of(comparison, rows, measure)
     parts = []
     for key in ("hops", "type"):
         groups = _groups(rows, key, measure)
@@ -224,7 +214,7 @@ def _breakdowns(
 def _disagreements(
     comparison: Comparison, rows: Sequence[QuestionRow], document_of: dict[str, str], measure: str
 ) -> list[str]:
-    scores = _scores_of(comparison, rows, document_of, measure)
+    scores = _scores_of(comparison, rows, measure)
     if len(scores) < 2:
         return [paragraph("One method: nothing to compare.", "dim")]
     spread = [max(s[i] for s in scores.values()) - min(s[i] for s in scores.values()) for i in range(len(rows))]
@@ -257,3 +247,35 @@ def _example(
             parts.append(f"<li{mark}>{text(label + item.title)} <span>{text(item.text[:160])} ...</span></li>")
         parts.append("</ol>")
     return "".join(parts) + "</details>"
+
+
+def _judge_section(document: Mapping[str, Any]) -> list[str]:
+    """The section, from the document of `eval --json`; nothing without a judge."""
+    if "judge" not in document:
+        return []
+    judge = document["judge"]
+    if not judge["capable"]:
+        return [heading("The judge"), paragraph(f"None: {judge['doubts'][0]}.", "verdict")]
+    rows = [[KINDS[kind], f["n"], f["right"], f["unread"]] for kind, f in judge["check"].items()]
+    header = ["method", "equal to gold", "not answered", "malformed", "failed"]
+    header += ["calls", "prompt tokens", "cached", "generated"]
+    costs = [
+        [
+            method,
+            *(f"{100 * entry[name]:.1f} %" for name in _SHARES),
+            *(entry[name] for name in _COUNTS),
+            *(f"{entry[name]:,.1f}" for name in _COSTS),
+        ]
+        for method, entry in document["methods"].items()
+    ]
+    doubts = [paragraph(f"The verdicts are not to be trusted: {doubt}.", "verdict") for doubt in judge["doubts"]]
+    remark = "The first two need no judge: they are correct, and not. Calls and tokens are means a question."
+    asked = f"{judge['model']}: {judge['asked']:,} claims judged, {judge['from_cache']:,} of them in an earlier run"
+    return [
+        heading("The judge"),
+        *doubts,
+        paragraph(f"{asked}, in {judge['s']:.1f} s."),
+        table(["checked on", "claims", "verdict right", "no verdict"], rows),
+        table(header, costs),
+        paragraph(remark, "dim"),
+    ]

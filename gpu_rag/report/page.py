@@ -13,7 +13,7 @@ COLOURS = (
 )  # fmt: skip
 
 _GLYPH = 7.2  # pixels that a character of a plot's 12-pixel text takes at most, on average over a label
-_LEFT = 170  # the least room for labels, so that the plots of a page stand in line
+_LEFT = 170  # the least space for labels, so that the plots of a page stand in line
 _PLOT = 400  # pixels of the axis
 
 _STYLE = """
@@ -62,7 +62,7 @@ def intervals(
     caption: str, rows: Sequence[tuple[str, float, float, float]], low: float = 0.0, high: float = 1.0
 ) -> str:
     """A dot and an interval a row: (label, mean, low, high) on the axis [low, high]; zero is marked when inside."""
-    left, step = _room([row[0] for row in rows], _LEFT), 26
+    left, step = _space([row[0] for row in rows], _LEFT), 26
     width = left + _PLOT + 70
     span = (high - low) or 1.0
 
@@ -82,7 +82,7 @@ def intervals(
     return figure(caption, width, len(rows) * step + 34, parts)
 
 
-def _room(words: Sequence[str], least: int) -> int:
+def _space(words: Sequence[str], least: int) -> int:
     """Pixels that hold the longest of the words, with a gap of 10 on either side; at least `least`."""
     return max(least, round(_GLYPH * max(map(len, words), default=0)) + 20)
 
@@ -109,8 +109,8 @@ def stacked_bars(caption: str, rows: Sequence[tuple[str, Mapping[str, float]]], 
     totals = [sum(parts.values()) for _, parts in rows]
     longest = max(totals, default=0.0) or 1.0
     said = [f"{total:,} {unit}" if isinstance(total, int) else f"{total:,.2f} {unit}" for total in totals]
-    left, step = _room([label for label, _ in rows], _LEFT), 26
-    width = left + _PLOT + _room(said, 70)
+    left, step = _space([label for label, _ in rows], _LEFT), 26
+    width = left + _PLOT + _space(said, 70)
     drawn = []
     for i, (label, parts) in enumerate(rows):
         y, start = i * step + 8, float(left)

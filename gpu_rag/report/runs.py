@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpu_rag.methods.higra.report import alignment_section
-from gpu_rag.methods.hoprag.report import hop_section
+from gpu_rag.methods.registry import parts
+from gpu_rag.report import page as drawing
 from gpu_rag.report.accounts import account_sections
 from gpu_rag.report.page import heading, page, paragraph, stacked_bars, table
-from gpu_rag.report.plans import plan_section
+
+SIDES = ("predicted", "actual")
+OTHERS = ("wall", "tokens", "memory", "disk")  # of a comparison; its other keys are stages or services
 
 
 def index_page(document: dict[str, Any], rejects: Sequence[dict[str, Any]]) -> str:
@@ -42,11 +44,10 @@ def index_page(document: dict[str, Any], rejects: Sequence[dict[str, Any]]) -> s
         stacked_bars(
             "peak memory by stage", [(n, {"MiB": s["peak_memory_bytes"] / 2**20}) for n, s in ran.items()], "MiB"
         ),
-        *plan_section(document, "stage"),
+        *_plan_section(document, "stage"),
         heading("Extraction"),
         _extraction(document["extraction"]),
-        *hop_section(document),
-        *alignment_section(document),
+        *(part for module in parts("report") for part in module.section(document, drawing)),
         heading("Rejected rows"),
         _rejects(rejects),
     ]
@@ -88,8 +89,8 @@ def answer_page(document: dict[str, Any], failed: Sequence[dict[str, Any]]) -> s
     ]
     seconds = {"LLM": usage["llm_s"], "embedding": usage["embed_s"], "graph and search": usage["graph_s"]}
     batches = [
-        [verb, b["calls"], b["batches"], f"{b['calls'] / max(b['batches'], 1):,.1f}", b["largest"], f"{b['s']:.2f}"]
-        for verb, b in document["batches"].items()
+        [step, b["calls"], b["batches"], f"{b['calls'] / max(b['batches'], 1):,.1f}", b["largest"], f"{b['s']:.2f}"]
+        for step, b in document["batches"].items()
     ]
     failures = [[row["id"], row["error"]["type"], row["error"]["message"]] for row in failed]
     sections = [
@@ -98,11 +99,48 @@ def answer_page(document: dict[str, Any], failed: Sequence[dict[str, Any]]) -> s
         heading("Cost"),
         table(["", "total", "a question"], cost),
         stacked_bars("seconds by service", [(document["method"], seconds)], "s"),
-        *plan_section(document, "service"),
+        *_plan_section(document, "service"),
         *account_sections(document),
         heading("Batches of this run"),
-        table(["verb", "calls", "batches", "mean batch", "largest", "s"], batches),
+        table(["step", "calls", "batches", "mean batch", "largest", "s"], batches),
         heading("Failures"),
         table(["id", "error", "message"], failures) if failures else paragraph("None.", "dim"),
     ]
     return page(f"Answers {document['out']}", f"{document['method']}; wall {document['wall_s']:.1f} s", sections)
+
+
+# --- predicted against actual ---------------------------------------------------------------------
+
+
+def plan_header(what: str) -> list[str]:
+    """The heads of `plan_rows`. what: "stage" or "service"."""
+    return [what, *SIDES, "actual / predicted"]
+
+
+def plan_rows(plan: Mapping[str, Any]) -> list[list[str]]:
+    """A line for each stage or service of a comparison, then for wall time, tokens, memory and disk."""
+    timed = [name for name in plan if name not in OTHERS]
+    rows = [[f"{name} s", *_cells(plan[name], "_s", ",.2f")] for name in [*timed, "wall"]]
+    rows += [[f"{kind} tokens", *_cells(found, "", ",.0f")] for kind, found in plan["tokens"].items()]
+    rows += [[f"{name} MiB", *_cells(plan[name], "_bytes", ",.1f", 2**20)] for name in ("memory", "disk")]
+    return rows
+
+
+def _cells(found: Mapping[str, Any], ending: str, form: str, unit: int = 1) -> list[str]:
+    numbers = [format(found[f"{side}{ending}"] / unit, form) for side in SIDES]
+    return [*numbers, "-" if found["ratio"] is None else f"{found['ratio']:.2f}"]
+
+
+def _plan_section(document: Mapping[str, Any], what: str) -> list[str]:
+    """The section of a run that was planned; nothing for one that was not."""
+    if "plan" not in document:
+        return []
+    plan = document["plan"]
+    bars = [
+        (f"{name}, {side}", {"s": plan[name][f"{side}_s"]}) for name in plan if name not in OTHERS for side in SIDES
+    ]
+    return [
+        heading("Predicted against actual"),
+        table(plan_header(what), plan_rows(plan)),
+        stacked_bars("seconds, predicted and actual", bars, "s"),
+    ]

@@ -17,10 +17,10 @@ __all__ = ["corpus_path", "questions_path"]
 
 
 def corpus_path() -> Path:
-    """Where the sample corpus lies: 75 JSON lines of {id, title, text}."""
+    """The file of the sample corpus: 75 JSON lines of {id, title, text}."""
     return Path(str(files(__name__) / "corpus.jsonl"))
 
 
 def questions_path() -> Path:
-    """Where the sample questions lie: 30 JSON lines of {id, question, answers, hops, type, gold_ids}."""
+    """The file of the sample questions: 30 JSON lines of {id, question, answers, hops, type, gold_ids}."""
     return Path(str(files(__name__) / "questions.jsonl"))

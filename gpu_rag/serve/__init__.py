@@ -1,7 +1,7 @@
 """The HTTP server: one index, one engine, the questions of all clients batched together.
 
-live.py the engine in a thread of its own; desk.py takes questions to it and rows back; bodies.py reads what clients
-send; api.py and chat.py are what they can ask; responses.py how they are told; describe.py methods, index, passages;
-guard.py what stands before all of it; metrics.py the counts; explorer/ the page at /; server.py the process.
-uvicorn and starlette are in the extra `serve`.
+live.py the engine in a thread of its own; admission.py takes questions to it and rows back; bodies.py reads what
+clients send; api.py and chat.py answer them; responses.py has the forms of rows; describe.py methods, index and
+passages; guard.py stands before all of it; metrics.py the counts; explorer/ the page at /; server.py the process.
+uvicorn, starlette and prometheus-client are in the extra `serve`.
 """

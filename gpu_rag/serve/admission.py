@@ -1,4 +1,4 @@
-"""Takes questions of clients to the engine, and rows back; everything here happens in the event loop's thread."""
+"""Admission: takes questions of clients to the engine, and rows back; all of it in the event loop's thread."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from gpu_rag.engine import Prepared, answer_of
+from gpu_rag.engine import Given, Prepared, answer_of
 from gpu_rag.errors import BudgetExceeded, Cancelled, GpuRagError
 from gpu_rag.jobs import row_of
 from gpu_rag.runtime.handle import Handle
@@ -33,10 +33,10 @@ class Batch:
     death: what ended the engine before a question of it, if that happened.
     """
 
-    def __init__(self, desk: Desk, prepared: Prepared, questions: Sequence[Question], shape: Shape):
-        self.desk, self.prepared, self.questions, self._shape = desk, prepared, questions, shape
-        self.handles: dict[int, Handle] = {}
+    def __init__(self, admission: Admission, prepared: Prepared, questions: Sequence[Question], shape: Shape):
+        self.questions, self.handles = questions, dict[int, Handle]()
         self.death: GpuRagError | None = None
+        self._admission, self._prepared, self._shape = admission, prepared, shape
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._rows: asyncio.Queue[tuple[int, dict[str, Any]]] = asyncio.Queue()
         self._began = time.perf_counter()
@@ -47,39 +47,38 @@ class Batch:
 
     def send(self) -> None:
         """Submit all questions. Raises Refusal, and then none is open."""
-        loop, limit_s = asyncio.get_running_loop(), self.desk.settings.serve.question_seconds
         try:
             for place, question in enumerate(self.questions):
-                self._send_one(loop, place, question, limit_s)
+                self._send_one(place, question)
         except Refusal:
             self.close()
             raise
 
-    def _send_one(self, loop: asyncio.AbstractEventLoop, place: int, question: Question, limit_s: float) -> None:
+    def _send_one(self, place: int, question: Question) -> None:
+        loop, live = asyncio.get_running_loop(), self._admission.live
+
         def ended(outcome: Outcome) -> None:  # in the engine's thread
             with suppress(RuntimeError):  # the loop is closed: the server has ended meanwhile
                 loop.call_soon_threadsafe(self._ended, place, outcome)
 
-        handle = self.desk.live.submit(self.prepared, question, ended, group=self)
-        self.handles[place] = handle
-        self.desk.one_sent(self)
-        if limit_s:
+        handle = self.handles[place] = live.submit(self._prepared, question, ended, group=self)
+        self._admission.one_sent(self)
+        if limit_s := self._admission.settings.serve.question_seconds:
             late = BudgetExceeded("the question ran out of time", expected=f"an answer within {limit_s:g} s")
-            self._timers[place] = loop.call_later(limit_s, self.desk.live.cancel, handle, late)
+            self._timers[place] = loop.call_later(limit_s, live.cancel, handle, late)
 
     def _ended(self, place: int, outcome: Outcome) -> None:
         del self.handles[place]
         if place in self._timers:
             self._timers.pop(place).cancel()
-        self.desk.one_ended(self)
+        self._admission.one_ended(self)
         cause = outcome.error.__cause__ if isinstance(outcome.error, Cancelled) else None
         if isinstance(cause, GpuRagError):
             self.death = cause
             outcome = replace(outcome, error=cause)
-        row = row_of(answer_of(outcome, self.prepared.method, self.prepared.config_hash))
-        shaped = self._shape(row)
-        self.desk.counts.ended(shaped, time.perf_counter() - self._began)
-        self._rows.put_nowait((place, shaped))
+        row = self._shape(row_of(answer_of(outcome, self._prepared.method, self._prepared.config_hash)))
+        self._admission.counts.ended(row, time.perf_counter() - self._began)
+        self._rows.put_nowait((place, row))
 
     def close(self, reason: BaseException | None = None) -> None:
         """Give up what is still open."""
@@ -87,47 +86,46 @@ class Batch:
             timer.cancel()
         self._timers.clear()
         for handle in self.handles.values():
-            self.desk.live.cancel(handle, reason)
+            self._admission.live.cancel(handle, reason)
 
 
-class Desk:
-    """Admits questions as far as there is room, and knows all that are open."""
+class Admission:
+    """Admits questions up to a limit, and knows all that are open. counts: see `Counts`."""
 
-    def __init__(self, live: Live, settings: Settings, counts: Counts):
-        self.live, self.settings, self.counts = live, settings, counts
+    def __init__(self, live: Live, settings: Settings):
+        self.live, self.settings, self.counts = live, settings, Counts()
         self.batches: set[Batch] = set()  # with questions that are open
         self.n_open = 0
         self.closed = False
         self._ends: deque[float] = deque(maxlen=N_RECENT)
-        self._room = settings.runtime.max_live + settings.serve.max_queue
+        self._limit = settings.runtime.max_live + settings.serve.max_queue
 
     async def prepare(
-        self, method: str, retrieval: bool, passages: int | None = None, params: Mapping[str, Any] | None = None
+        self, method: str, retrieval: bool, passages: int | None = None, params: Given = None
     ) -> Prepared:
         """The method as the engine runs it. Raises Refusal and GpuRagError."""
-        found = self.live.ready_made(method, retrieval, passages, params)
-        if found is None:
-            found = await asyncio.to_thread(self.live.prepare, method, retrieval, passages, params)
-        return found
+        chosen = (method, retrieval, passages, params)
+        found = self.live.cached(*chosen)
+        return await asyncio.to_thread(self.live.prepare, *chosen) if found is None else found
 
     def ask(self, prepared: Prepared, questions: Sequence[Question], shape: Shape = dict) -> Batch:
         """Submit questions. shape: makes of a row what the client gets.
 
-        Raises Refusal: 429 beyond the room there is, 503 when the engine is down or stopping.
+        Raises Refusal: 429 beyond the limit, 503 when the engine is down or stopping.
         """
         if self.closed:
             raise Refusal(503, "the server is stopping", headers={"Connection": "close"})
-        n_over = self.n_open + len(questions) - self._room
+        n_over = self.n_open + len(questions) - self._limit
         if n_over > 0:
             self.counts.refused["overloaded"] += len(questions)
             given, later = f"{self.n_open} open, {len(questions)} more", {"Retry-After": str(self._retry_s(n_over))}
-            raise Refusal(429, "too many questions wait", given=given, expected=f"at most {self._room}", headers=later)
+            raise Refusal(429, "too many questions wait", given=given, expected=f"at most {self._limit}", headers=later)
         batch = Batch(self, prepared, questions, shape)
         batch.send()
         return batch
 
     def _retry_s(self, n_over: int) -> int:
-        """In how many seconds there may be room, by the rate of the last questions."""
+        """Seconds after which as many questions may have ended, by the rate of the last ones."""
         seconds = time.monotonic() - self._ends[0] if self._ends else 0.0
         rate = len(self._ends) / seconds if seconds > 0 else 0.0
         return min(max(math.ceil(n_over / rate), 1), LONGEST_RETRY_S) if rate else 1

@@ -9,6 +9,7 @@ from functools import partial, wraps
 from importlib.resources import files
 from typing import Any
 
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -18,28 +19,27 @@ from starlette.types import ASGIApp
 
 from gpu_rag.errors import GpuRagError
 from gpu_rag.serve import chat, describe
-from gpu_rag.serve.admission import Desk
+from gpu_rag.serve.admission import Admission
 from gpu_rag.serve.bodies import read_ask, read_chat
-from gpu_rag.serve.guard import ROUTE, Guard, read_body, speaks_openai
-from gpu_rag.serve.live import DEAD, READY, Live
-from gpu_rag.serve.metrics import CONTENT_TYPE, Counts, exposition
-from gpu_rag.serve.refusal import Refusal, error_body, openai_error_body, refusal_of
+from gpu_rag.serve.guard import ROUTE, Guard, read_body
+from gpu_rag.serve.live import DEAD, READY
+from gpu_rag.serve.metrics import Metrics
+from gpu_rag.serve.refusal import Refusal, error_body, refusal_of
 from gpu_rag.serve.responses import NDJSON, SSE, ClientGone, Json, Nothing, Streamed, collected, each_row
-from gpu_rag.settings import Settings
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-Said = Callable[[str, int], str | None]
+StepWords = Callable[[str, int], str | None]
 PAGE = {"/": ("index.html", "text/html"), "/explorer.js": ("explorer.js", "text/javascript"),
         "/explorer.css": ("explorer.css", "text/css")}  # fmt: skip
 
 
 class Api:
-    """The endpoints. said(verb, n_candidates): the words for a step of a trace, or None where its name has to do."""
+    """The endpoints. step_words(step, n_candidates): words for a step of a trace, or None where its name has to do."""
 
-    def __init__(self, live: Live, desk: Desk, counts: Counts, settings: Settings, said: Said):
-        self.live, self.desk, self.counts, self.settings, self._said = live, desk, counts, settings.serve, said
-        self._began, self._created = time.monotonic(), int(time.time())
-        self._passages = describe.Passages(live.engine.index)
+    def __init__(self, admission: Admission, step_words: StepWords):
+        self.admission, self.live, self.settings = admission, admission.live, admission.settings.serve
+        self._step_words, self._began, self._created = step_words, time.monotonic(), int(time.time())
+        self._passages = describe.Passages(self.live.engine.index)
 
     def routes(self) -> list[Route]:
         """All routes."""
@@ -61,37 +61,38 @@ class Api:
 
     async def answer(self, request: Request) -> Response:
         """Rows as `gpu-rag answer` writes them."""
-        return await self._asked(request, retrieval=False)
+        return await self._ask(request, retrieval=False)
 
     async def retrieve(self, request: Request) -> Response:
-        """Evidence alone: no reader is asked."""
-        return await self._asked(request, retrieval=True)
+        """Evidence alone: no reader runs."""
+        return await self._ask(request, retrieval=True)
 
-    async def _asked(self, request: Request, *, retrieval: bool) -> Response:
-        body = read_ask(await read_body(request, self.settings), self.settings, retrieval=retrieval)
-        prepared = await self.desk.prepare(body.method, retrieval, body.passages, body.params)
-        batch = self.desk.ask(prepared, body.questions, partial(self._shaped, retrieval, body.words))
+    async def _ask(self, request: Request, *, retrieval: bool) -> Response:
+        raw = await read_body(request, self.settings)
+        body, questions, single = read_ask(raw, self.settings.params, retrieval=retrieval)
+        prepared = await self.admission.prepare(body.method, retrieval, body.passages, body.params)
+        batch = self.admission.ask(prepared, questions, partial(self._shaped, retrieval, bool(body.words)))
         if NDJSON in request.headers.get("accept", ""):
             return Streamed(batch, each_row(batch), NDJSON)
         rows = await collected(batch, request)
-        return Json(rows[0] if body.single else {"answers": rows})
+        return Json(rows[0] if single else {"answers": rows})
 
     def _shaped(self, retrieval: bool, words: bool, row: dict[str, Any]) -> dict[str, Any]:
-        """The row as it was asked for: a retrieval has no answer; `words` tells the steps of the trace in words."""
+        """The row for its client: a retrieval has no answer; `words`: the steps of the trace in words too."""
         if retrieval:
             row = {**row, "status": "failed" if row["status"] == "failed" else "retrieved"}
             del row["answer"]
         if words:
-            row["words"] = [self._said(step["verb"], step["n_candidates"]) or step["verb"] for step in row["trace"]]
+            steps = [(step["verb"], step["n_candidates"]) for step in row["trace"]]
+            row["words"] = [self._step_words(*step) or step[0] for step in steps]
         return row
 
     async def chat(self, request: Request) -> Response:
         """A chat completion: the model is a method, the last user message the question."""
-        body = read_chat(await read_body(request, self.settings), self.settings)
-        names = self.live.answering
-        if body.method not in names:
-            raise chat.unknown_model(body.model, names)
-        batch = self.desk.ask(await self.desk.prepare(body.method, False), [body.question])
+        body, question = read_chat(await read_body(request, self.settings))
+        if body.method not in self.live.answering:
+            raise chat.unknown_model(body.model, self.live.answering)
+        batch = self.admission.ask(await self.admission.prepare(body.method, False), [question])
         if body.stream:
             return Streamed(batch, chat.events(batch, body), SSE)
         (row,) = await collected(batch, request)
@@ -99,13 +100,13 @@ class Api:
 
     async def models(self, request: Request) -> Response:
         """The methods that answer here, as models."""
-        return Json(chat.models(self.live.answering, self._created))
+        return Json({"object": "list", "data": [chat.model(name, self._created) for name in self.live.answering]})
 
     async def model(self, request: Request) -> Response:
         """One of them."""
-        name, names = request.path_params["name"], self.live.answering
-        if name.removeprefix("gpu-rag/") not in names:
-            raise chat.unknown_model(name, names)
+        name = request.path_params["name"]
+        if name.removeprefix("gpu-rag/") not in self.live.answering:
+            raise chat.unknown_model(name, self.live.answering)
         return Json(chat.model(name, self._created))
 
     async def methods(self, request: Request) -> Response:
@@ -126,21 +127,20 @@ class Api:
 
     async def ready(self, request: Request) -> Response:
         """Whether questions are taken."""
-        ready = self.live.state == READY and not self.desk.closed
+        ready = self.live.state == READY and not self.admission.closed
         state = self.live.state if ready or self.live.state == DEAD else "stopping"
         return Json({"ready": ready, "state": state, "reason": self.live.reason or None}, 200 if ready else 503)
 
     async def metrics(self, request: Request) -> Response:
         """Counts for Prometheus."""
-        text = exposition(self.counts, self.live, self.desk.n_open, self._began)
-        return Response(text, media_type=CONTENT_TYPE)
+        metrics = Metrics(self.admission.counts, self.live, self.admission.n_open, self._began)
+        return Response(metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
-def make_app(live: Live, desk: Desk, counts: Counts, said: Said, host: str, key: str | None) -> ASGIApp:
+def make_app(admission: Admission, step_words: StepWords, host: str, key: str | None) -> ASGIApp:
     """The application behind its guard. host: the address bound; key: what clients must send, or None."""
-    settings = desk.settings
 
-    async def told(request: Request, error: Exception) -> Response:
+    async def explained(request: Request, error: Exception) -> Response:
         if isinstance(error, ClientGone):
             return Nothing()  # and the guard, which it is raised to, counts it
         if isinstance(error, HTTPException):
@@ -149,14 +149,12 @@ def make_app(live: Live, desk: Desk, counts: Counts, said: Said, host: str, key:
         elif not isinstance(error, GpuRagError):
             error = Refusal(500, "internal error", kind=type(error).__name__)
         refusal = refusal_of(error)
-        body = openai_error_body if speaks_openai(request.url.path) else error_body
-        return Json(body(refusal), refusal.status, headers=refusal.headers)
+        return Json(error_body(refusal, request.url.path), refusal.status, headers=refusal.headers)
 
-    handlers: dict[Any, Any] = {GpuRagError: told, HTTPException: told, Exception: told}
-    api = Api(live, desk, counts, settings, said)
-    app = Starlette(routes=api.routes(), exception_handlers=handlers)
-    app.router.redirect_slashes = False  # to an address made of the Host header
-    return Guard(app, host, settings.serve, key, counts)
+    handlers: dict[Any, Any] = dict.fromkeys((GpuRagError, HTTPException, Exception), explained)
+    app = Starlette(routes=Api(admission, step_words).routes(), exception_handlers=handlers)
+    app.router.redirect_slashes = False  # a redirect repeats the Host header
+    return Guard(app, host, admission.settings.serve, key, admission.counts)
 
 
 def _named(path: str, call: Endpoint) -> Endpoint:

@@ -11,7 +11,7 @@ from typing import Any
 from gpu_rag.jobs import openai_row
 from gpu_rag.serve.admission import Batch
 from gpu_rag.serve.bodies import ChatBody
-from gpu_rag.serve.refusal import Refusal, openai_error_body
+from gpu_rag.serve.refusal import Refusal, error_body
 
 
 def completion(row: dict[str, Any], model: str) -> dict[str, Any]:
@@ -20,7 +20,8 @@ def completion(row: dict[str, Any], model: str) -> dict[str, Any]:
     Raises Refusal (500) for a failed row: a client of that protocol looks for failures in the status alone.
     """
     if row["status"] == "failed":
-        raise _failed(row)
+        status = 503 if row["error"]["type"] == "ModelError" else 500
+        raise Refusal(status, row["error"]["message"], kind=row["error"]["type"])
     body: dict[str, Any] = openai_row(row, model)["response"]["body"]
     return {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), **body}
 
@@ -31,15 +32,15 @@ async def events(batch: Batch, body: ChatBody) -> AsyncIterator[bytes]:
     A failure is an event with `error`, after which nothing but [DONE] comes.
     """
     _, row = await batch.next_row()
-    if row["status"] == "failed":
-        yield _event(openai_error_body(_failed(row)))
-    else:
+    try:
         whole = completion(row, body.model)
-        message, usage = whole["choices"][0]["message"], whole["usage"]
-        yield _event(_chunk(whole, message, None))
+    except Refusal as error:
+        yield _event(error_body(error, "/v1/chat/completions"))
+    else:
+        yield _event(_chunk(whole, whole["choices"][0]["message"], None))
         yield _event({**_chunk(whole, {}, "stop"), "gpu_rag": row})
-        if body.include_usage:
-            yield _event({**_chunk(whole, {}, None), "choices": [], "usage": usage})
+        if body.stream_options is not None and body.stream_options.include_usage:
+            yield _event({**_chunk(whole, {}, None), "choices": [], "usage": whole["usage"]})
     yield b"data: [DONE]\n\n"
 
 
@@ -53,18 +54,8 @@ def _event(value: dict[str, Any]) -> bytes:
     return b"data: " + json.dumps(value, allow_nan=False).encode() + b"\n\n"  # ASCII: no line end within
 
 
-def _failed(row: dict[str, Any]) -> Refusal:
-    status = 503 if row["error"]["type"] == "ModelError" else 500
-    return Refusal(status, row["error"]["message"], kind=row["error"]["type"])
-
-
-def models(names: list[str], created: int) -> dict[str, Any]:
-    """The list of models: a method each."""
-    return {"object": "list", "data": [model(name, created) for name in names]}
-
-
 def model(name: str, created: int) -> dict[str, Any]:
-    """One entry of the list."""
+    """One entry of the list of models."""
     return {"id": name, "object": "model", "created": created, "owned_by": "gpu-rag"}
 
 

@@ -1,4 +1,4 @@
-"""What stands before every route: who may ask, how much, how slowly; and headers that browsers obey."""
+"""The guard before every route: who may ask, how much, how slowly; and headers that browsers obey."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpu_rag.serve.metrics import Counts
-from gpu_rag.serve.refusal import Refusal, error_body, openai_error_body
+from gpu_rag.serve.refusal import Refusal, error_body
 from gpu_rag.serve.responses import ClientGone, Json
-from gpu_rag.settings.serve import ServeSettings
+from gpu_rag.settings.sections import ServeSettings
 
 # Without a key: whether it lives, and the page, which holds nothing of the index and asks for the key.
 OPEN_PATHS = frozenset({"/", "/explorer.js", "/explorer.css", "/health", "/ready"})
@@ -52,16 +52,16 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        told = self._telling(scope, send)
+        counted = self._counted(scope, send)
         try:
             self._check(scope, Headers(scope=scope))
         except Refusal as error:
-            body = openai_error_body if speaks_openai(scope["path"]) else error_body
-            await Json(body(error), error.status, headers=error.headers)(scope, receive, told)
+            refused = Json(error_body(error, scope["path"]), error.status, headers=error.headers)
+            await refused(scope, receive, counted)
             return
         try:
-            await self._app(scope, receive, told)
-        except ClientGone:  # nobody is there to be told anything
+            await self._app(scope, receive, counted)
+        except ClientGone:  # nobody is there to read anything
             self._counts.refused["client gone"] += 1
 
     def _check(self, scope: Scope, headers: Headers) -> None:
@@ -82,10 +82,10 @@ class Guard:
         if scope["method"] == "POST":
             _check_body(headers, self._settings.max_body_kib)
 
-    def _telling(self, scope: Scope, send: Send) -> Send:
+    def _counted(self, scope: Scope, send: Send) -> Send:
         """`send` with our headers and counts; a client that does not read for too long is taken to be gone."""
 
-        async def told(message: Message) -> None:
+        async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
@@ -97,7 +97,7 @@ class Guard:
             except TimeoutError as error:
                 raise ClientGone from error
 
-        return told
+        return counted
 
 
 def allowed_hosts(host: str, more: Collection[str]) -> frozenset[str] | None:
@@ -114,11 +114,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.lower() == "localhost"
-
-
-def speaks_openai(path: str) -> bool:
-    """Whether errors at this path are in OpenAI's shape."""
-    return path.startswith(("/v1/chat/", "/v1/models"))
 
 
 async def read_body(request: Request, settings: ServeSettings) -> bytes:
@@ -152,7 +147,7 @@ def _check_body(headers: Headers, max_kib: int) -> None:
 
 
 def _too_large(max_kib: int) -> Refusal:
-    expected = f"at most serve.max_body_kib = {max_kib}"
+    expected = f"at most {max_kib} KiB"
     return Refusal(413, "the body is too large", expected=expected, headers={"Connection": "close"})
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from typing import Any
 
-from gpu_rag.engine import Engine, Prepared
+from gpu_rag.engine import Engine, Given, Prepared
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.methods.registry import method_names
 from gpu_rag.runtime.accounts import RunStats
@@ -14,7 +14,7 @@ from gpu_rag.runtime.handle import Handle
 from gpu_rag.runtime.streaming import StreamingDriver
 from gpu_rag.runtime.tasks import Outcome
 from gpu_rag.serve.refusal import Refusal
-from gpu_rag.settings.serve import ServeSettings
+from gpu_rag.settings.sections import ServeSettings
 from gpu_rag.types import Question
 
 WARM = Question("warm", "Which method answers first?")
@@ -28,7 +28,7 @@ class Live:
     """Questions of any thread, answered together in one.
 
     open_engine: opens models and gives an engine; called at `start`, and again after models died, which ends all open
-    questions. say(line): told of deaths and revivals. Stats are those of all engines together.
+    questions. say(line): a line for each death and revival. Stats are those of all engines together.
     """
 
     def __init__(self, open_engine: Callable[[], Engine], settings: ServeSettings, say: Callable[[str], None]):
@@ -63,10 +63,8 @@ class Live:
         self._adopt(self._open_engine())
         self._thread.start()
 
-    def prepare(
-        self, method: str, retrieval_only: bool, passages: int | None = None, params: Mapping[str, Any] | None = None
-    ) -> Prepared:
-        """`Engine.prepare`, remembered. For any thread; may load files. Raises as it does, and Refusal."""
+    def prepare(self, method: str, retrieval_only: bool, passages: int | None = None, params: Given = None) -> Prepared:
+        """`Engine.prepare`, cached. For any thread; may load files. Raises as it does, and Refusal."""
         if self.state != READY:
             raise self._down()
         with self._lock:
@@ -74,28 +72,24 @@ class Live:
                 raise self._down()
             return self._prepare(method, retrieval_only, passages, params)
 
-    def _prepare(
-        self, method: str, retrieval_only: bool, passages: int | None = None, params: Mapping[str, Any] | None = None
-    ) -> Prepared:
-        key = self.key(method, retrieval_only, passages, params)
-        found = self._prepared.get(key)
-        if found is None:
+    def _prepare(self, method: str, retrieval_only: bool, passages: int | None, params: Given) -> Prepared:
+        key = self._key(method, retrieval_only, passages, params)
+        if key not in self._prepared:
             found = self.engine.prepare(method, limit=passages, retrieval_only=retrieval_only, params=params)
             while len(self._prepared) >= N_PREPARED:
                 del self._prepared[next(iter(self._prepared))]
             self._prepared[key] = found
-        return found
+        return self._prepared[key]
 
     def _down(self) -> Refusal:
         return Refusal(503, self.reason, headers={"Retry-After": "5"})
 
-    def ready_made(self, *key: Any) -> Prepared | None:
-        """What `prepare` gave for the same arguments, if it is remembered; never waits."""
-        return self._prepared.get(self.key(*key))
+    def cached(self, method: str, retrieval_only: bool, passages: int | None, params: Given) -> Prepared | None:
+        """The result of `prepare` for the same arguments, if it is cached; never waits."""
+        return self._prepared.get(self._key(method, retrieval_only, passages, params))
 
     @staticmethod
-    def key(method: str, retrieval_only: bool, passages: int | None, params: Mapping[str, Any] | None) -> Any:
-        """What tells one prepared method from another."""
+    def _key(method: str, retrieval_only: bool, passages: int | None, params: Given) -> Any:
         return method, retrieval_only, passages, repr(sorted((params or {}).items()))
 
     def submit(
@@ -127,7 +121,7 @@ class Live:
             self._thread.join(STOP_S)
         if self._engine is not None:
             closing = threading.Thread(target=self._engine.models.close, name="closing", daemon=True)
-            closing.start()  # a model in the middle of a batch cannot be told to stop
+            closing.start()  # a model in the middle of a batch cannot be stopped
             closing.join(STOP_S)
 
     # --- the engine's thread -----------------------------------------------------------------------
@@ -144,7 +138,7 @@ class Live:
         self.lacking, self.answering = lacking, answering
         for method in [name for name, lack in self.lacking.items() if lack is None and self._settings.warm]:
             (answer,) = engine.run(method, [WARM], retrieval_only=True).answers
-            if answer.error is not None:  # told now, not to the first client alone
+            if answer.error is not None:  # said now, not to the first client alone
                 self._say(f"{method} fails: {answer.error['message']}")
         self._driver = engine.live(self.stats)
         self.state, self.reason = READY, ""
@@ -152,7 +146,7 @@ class Live:
     def _lack(self, method: str, retrieval_only: bool) -> UsageError | None:
         """Why a method cannot be served, if it cannot: a layer, a language model, a package, a setting."""
         try:
-            self._prepare(method, retrieval_only)
+            self._prepare(method, retrieval_only, None, None)
         except UsageError as error:
             return error
         return None

@@ -1,23 +1,23 @@
-"""What the server has done, in the text form that Prometheus reads."""
+"""Counts of the server's work, in the text form that Prometheus reads."""
 
 from __future__ import annotations
 
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+from typing import Any
+
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from gpu_rag.serve.live import READY, Live
-
-if TYPE_CHECKING:
-    from gpu_rag.runtime.accounts import RunStats
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 TOKENS = ("prompt_tokens", "cached_tokens", "generated_tokens")
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-Labels = Mapping[str, object]
 
 
 class Histogram:
@@ -31,19 +31,13 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += n
         self.sum += value * n
 
-    def samples(self, name: str, labels: Labels) -> Iterator[str]:
-        """Its lines."""
-        total = 0
-        for bound, n in zip((*self.bounds, float("inf")), self.counts, strict=True):
-            total += n
-            shown = "+Inf" if bound == float("inf") else f"{bound:g}"
-            yield _line(f"{name}_bucket", {**labels, "le": shown}, total)
-        yield _line(f"{name}_sum", labels, self.sum)
-        yield _line(f"{name}_count", labels, total)
+    def buckets(self) -> list[tuple[str, float]]:
+        """(upper bound, values up to it) in ascending order; the last bound is infinite."""
+        return list(zip([*(f"{bound:g}" for bound in self.bounds), "+Inf"], accumulate(self.counts), strict=True))
 
 
 class Counts:
-    """What is counted in the event loop's thread; labels come from names of ours, never from a client."""
+    """Counts made in the event loop's thread; labels come from names of ours, never from a client."""
 
     def __init__(self) -> None:
         self.questions: Counter[tuple[str, str]] = Counter()
@@ -63,79 +57,63 @@ class Counts:
         self.seconds.setdefault(method, Histogram(SECONDS)).add(seconds)
 
 
-def exposition(counts: Counts, live: Live, n_open: int, began: float) -> str:
-    """The whole text. began: time.monotonic() at the start. Read while the engine works: totals are a moment apart."""
-    stats, running = live.stats, live.n_running
-    verbs = stats.steps.copy()
-    services: dict[str, float] = {}
-    for verb in verbs.values():
-        services[verb.service] = services.get(verb.service, 0.0) + verb.s
-    parts = [
-        _metric("ready", "gauge", "1 while questions are taken", [({}, int(live.state == READY))]),
-        _metric("uptime_seconds", "gauge", "since the server began", [({}, time.monotonic() - began)]),
-        _metric("questions_total", "counter", "questions that ended", _pairs(counts.questions, "method", "status")),
-        _metric("questions_open", "gauge", "questions taken and not ended", [({}, n_open)]),
-        _metric("questions_running", "gauge", "questions whose program runs", [({}, running)]),
-        _metric("questions_queued", "gauge", "questions that wait to run", [({}, max(n_open - running, 0))]),
-        _metric("refused_total", "counter", "questions and requests not served", _singles(counts.refused, "reason")),
-        _metric("requests_total", "counter", "HTTP responses begun", _pairs(counts.requests, "route", "code")),
-        _metric("llm_calls_total", "counter", "LLM calls of ended questions", [({}, counts.llm_calls)]),
-        _metric("tokens_total", "counter", "LLM tokens of ended questions", _singles(counts.tokens, "kind")),
-        _metric("service_seconds_total", "counter", "seconds inside services", _singles(services, "service")),
-        *_engine(stats),
-        _histograms("question_seconds", "from arrival to row", "method", counts.seconds),
-        _histograms(
-            "batch_size", "calls that ran together", "verb", {name: sizes(verb) for name, verb in verbs.items()}
-        ),
-    ]
-    return "".join(parts)
+class Metrics(Collector):
+    """All metrics of a server. began: time.monotonic() at the start."""
+
+    def __init__(self, counts: Counts, live: Live, n_open: int, began: float):
+        self._counts, self._live, self._n_open, self._began = counts, live, n_open, began
+
+    def text(self) -> bytes:
+        """The text form. Read while the engine works: totals are a moment apart."""
+        return generate_latest(self)  # type: ignore[arg-type]  # it only collects
+
+    def collect(self) -> Iterator[Metric]:
+        """One family after the other."""
+        counts, running = self._counts, self._live.n_running
+        yield _gauge("ready", "1 while questions are taken", int(self._live.state == READY))
+        yield _gauge("uptime_seconds", "since the server began", time.monotonic() - self._began)
+        yield _counter("questions_total", "questions that ended", counts.questions, "method", "status")
+        yield _gauge("questions_open", "questions taken and not ended", self._n_open)
+        yield _gauge("questions_running", "questions whose program runs", running)
+        yield _gauge("questions_queued", "questions that wait to run", max(self._n_open - running, 0))
+        yield _counter("refused_total", "questions and requests not served", counts.refused, "reason")
+        yield _counter("requests_total", "HTTP responses begun", counts.requests, "route", "code")
+        yield _counter("llm_calls_total", "LLM calls of ended questions", {(): counts.llm_calls})
+        yield _counter("tokens_total", "LLM tokens of ended questions", counts.tokens, "kind")
+        yield from self._engine()
+        yield _histogram("question_seconds", "from arrival to row", "method", counts.seconds)
+
+    def _engine(self) -> Iterator[Metric]:
+        """The driver's time and batches, and the LLM's queue."""
+        stats, llm = self._live.stats, self._live.stats.llm
+        services, sizes = Counter[str](), dict[str, Histogram]()
+        for name, step in stats.steps.copy().items():
+            services[step.service] += step.s  # type: ignore[assignment]  # seconds
+            sizes[name] = Histogram(SIZES)
+            for size, n in step.batch_sizes.copy().items():
+                sizes[name].add(size, n)
+        yield _counter("service_seconds_total", "seconds inside services", services, "service")
+        yield _counter("driver_seconds_total", "the driver's time by what it did", llm.doing_s.copy(), "doing")
+        yield _counter("llm_busy_seconds_total", "seconds with LLM requests open", {(): llm.busy_s})
+        yield _counter("llm_idle_seconds_total", "seconds without, by cause", llm.idle_s.copy(), "cause")
+        yield _gauge("llm_requests_open", "LLM requests in flight", llm.level)
+        yield _counter("late_calls_total", "calls answered after their question", {(): stats.n_late_calls})
+        yield _histogram("batch_size", "calls that ran together", "verb", sizes)
 
 
-def _engine(stats: RunStats) -> Iterator[str]:
-    """What the driver did with its time, and the LLM's queue."""
-    llm = stats.llm
-    doing, idle = llm.doing_s.copy(), llm.idle_s.copy()
-    yield _metric("driver_seconds_total", "counter", "the driver's time by what it did", _singles(doing, "doing"))
-    yield _metric("llm_busy_seconds_total", "counter", "seconds with LLM requests open", [({}, llm.busy_s)])
-    yield _metric("llm_idle_seconds_total", "counter", "seconds without, by cause", _singles(idle, "cause"))
-    yield _metric("llm_requests_open", "gauge", "LLM requests in flight", [({}, llm.level)])
-    yield _metric("late_calls_total", "counter", "calls answered after their question", [({}, stats.n_late_calls)])
+def _gauge(name: str, said: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"gpu_rag_{name}", said, value)
 
 
-def sizes(verb: Any) -> Histogram:
-    """The batch sizes of a verb."""
-    found = Histogram(SIZES)
-    for size, n in verb.batch_sizes.copy().items():
-        found.add(size, n)
-    return found
+def _counter(name: str, said: str, counts: Mapping[Any, float], *labels: str) -> Metric:
+    family = CounterMetricFamily(f"gpu_rag_{name}", said, labels=labels)
+    for names, value in sorted(counts.items()):
+        family.add_metric([str(part) for part in (names if isinstance(names, tuple) else (names,))], value)
+    return family
 
 
-def _metric(name: str, kind: str, said: str, samples: Iterable[tuple[Labels, float]]) -> str:
-    lines = [f"# HELP gpu_rag_{name} {said}", f"# TYPE gpu_rag_{name} {kind}"]
-    lines += [_line(f"gpu_rag_{name}", labels, value) for labels, value in samples]
-    return "\n".join(lines) + "\n"
-
-
-def _histograms(name: str, said: str, label: str, found: Mapping[str, Histogram]) -> str:
-    lines = [f"# HELP gpu_rag_{name} {said}", f"# TYPE gpu_rag_{name} histogram"]
+def _histogram(name: str, said: str, label: str, found: Mapping[str, Histogram]) -> Metric:
+    family = HistogramMetricFamily(f"gpu_rag_{name}", said, labels=[label])
     for value, histogram in sorted(found.items()):
-        lines += histogram.samples(f"gpu_rag_{name}", {label: value})
-    return "\n".join(lines) + "\n"
-
-
-def _singles(counter: Mapping[str, float], label: str) -> list[tuple[Labels, float]]:
-    return [({label: name}, value) for name, value in sorted(counter.items())]
-
-
-def _pairs(counter: Mapping[tuple[str, Any], int], *labels: str) -> list[tuple[Labels, float]]:
-    return [(dict(zip(labels, names)), value) for names, value in sorted(counter.items())]
-
-
-def _line(name: str, labels: Labels, value: float) -> str:
-    inside = ",".join(f'{label}="{_escaped(str(text))}"' for label, text in labels.items())
-    number = str(value) if isinstance(value, int) else f"{value:.9g}"
-    return f"{name}{{{inside}}} {number}" if inside else f"{name} {number}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        family.add_metric([value], histogram.buckets(), histogram.sum)
+    return family

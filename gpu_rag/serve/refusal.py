@@ -6,43 +6,34 @@ from typing import Any
 
 from gpu_rag.errors import GpuRagError, MissingLayer, ModelError, UsageError
 
+_KINDS = {400: "BadInput", 404: "NotFound", 429: "Overloaded", 503: "Unavailable"}
+_OPENAI_KINDS = {401: "authentication_error", 429: "rate_limit_error"}
+_STATUS = ((MissingLayer, 409), (UsageError, 400), (ModelError, 503), (GpuRagError, 500))
+
 
 class Refusal(GpuRagError):
     """A request that is refused with an HTTP status. kind: what the client reads as `error.type`."""
 
     def __init__(self, status: int, what: str, *, kind: str = "", headers: dict[str, str] | None = None, **parts: Any):
         super().__init__(what, **parts)
-        self.status, self.headers = status, headers or {}
-        self.kind = kind or {400: "BadInput", 404: "NotFound", 429: "Overloaded", 503: "Unavailable"}.get(
-            status, "Refused"
-        )
+        self.status, self.headers, self.kind = status, headers or {}, kind or _KINDS.get(status, "Refused")
 
 
 def refusal_of(error: GpuRagError) -> Refusal:
-    """The refusal that an error of the engine is: 409 for a layer that is missing, 400 for what a client got wrong, 503
+    """The refusal that an error of the engine is: 409 for a stage that is missing, 400 for what a client got wrong, 503
     for models that are down, else 500."""
     if isinstance(error, Refusal):
         return error
-    status = 500
-    for kind, code in ((MissingLayer, 409), (UsageError, 400), (ModelError, 503)):
-        if isinstance(error, kind):
-            status = code
-            break
+    status = next(status for kind, status in _STATUS if isinstance(error, kind))
     found = Refusal(status, error.what, kind=type(error).__name__)
     found.args = error.args
     return found
 
 
-def error_body(error: Refusal) -> dict[str, Any]:
-    """{"error": {"type", "message"}}."""
-    return {"error": {"type": error.kind, "message": str(error)}}
-
-
-def openai_error_body(error: Refusal) -> dict[str, Any]:
-    """The same in the shape that OpenAI's clients read."""
-    kind = "invalid_request_error" if 400 <= error.status < 500 else "server_error"
-    if error.status == 401:
-        kind = "authentication_error"
-    elif error.status == 429:
-        kind = "rate_limit_error"
+def error_body(error: Refusal, path: str) -> dict[str, Any]:
+    """{"error": {"type", "message"}}; at the paths of OpenAI's protocol in the shape that its clients read."""
+    if not path.startswith(("/v1/chat/", "/v1/models")):
+        return {"error": {"type": error.kind, "message": str(error)}}
+    usual = "invalid_request_error" if 400 <= error.status < 500 else "server_error"
+    kind = _OPENAI_KINDS.get(error.status, usual)
     return {"error": {"message": str(error), "type": kind, "param": None, "code": error.kind}}

@@ -1,4 +1,4 @@
-"""How rows are told: as one JSON document, as lines of JSON, or as server-sent events; and a client that goes away."""
+"""Rows as one JSON document, as lines of JSON, or as server-sent events; and a client that goes away."""
 
 from __future__ import annotations
 

@@ -15,12 +15,12 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gpu_rag.errors import GpuRagError, UsageError
-from gpu_rag.serve.admission import Desk
-from gpu_rag.settings.serve import ServeSettings
+from gpu_rag.serve.admission import Admission
+from gpu_rag.settings.sections import ServeSettings
 
 BACKLOG = 512
 LAST_ROWS_S = 5  # for the rows of questions that the end has failed
-SPARE = 64  # connections beyond the limit that are told so; more are cut off
+SPARE = 64  # connections beyond the limit that get an answer that says so; more are cut off
 OTHER_FILES = 256  # that the engine may have open beside the connections
 LEAST_BYTES = 64 * 1024  # that a client has to take, of what waits for it, while a client is waited for
 
@@ -69,13 +69,14 @@ def url_of(bound: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def run(app: ASGIApp, desk: Desk, bound: socket.socket, settings: ServeSettings, on_ready: Callable[[], None]) -> None:
+def run(app: ASGIApp, admission: Admission, bound: socket.socket, on_ready: Callable[[], None]) -> None:
     """Serves until SIGINT or SIGTERM, then ends as the settings say; a second signal fails all that is open at once."""
-    asyncio.run(_Server(config_of(app, settings), desk, settings.grace_seconds).until_told(bound, on_ready))
+    server = _Server(config_of(app, admission.settings.serve), admission)
+    asyncio.run(server.until_stopped(bound, on_ready))
 
 
 def config_of(app: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
-    """How uvicorn serves the application."""
+    """The configuration by which uvicorn serves the application."""
     PatientProtocol.client_s = settings.client_seconds
     return uvicorn.Config(
         app,
@@ -85,7 +86,7 @@ def config_of(app: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
         lifespan="off",
         access_log=False,
         log_config=None,
-        log_level="error",  # what clients do wrong is told to them, and counted; it must not fill our log
+        log_level="error",  # what clients do wrong they read themselves, and it is counted; it must not fill our log
         server_header=False,
         proxy_headers=False,
         backlog=BACKLOG,
@@ -97,17 +98,17 @@ def config_of(app: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
 class _Server(uvicorn.Server):
     """uvicorn's server; signals are taken here, so that a stop by one is an end like any other."""
 
-    def __init__(self, config: uvicorn.Config, desk: Desk, grace_s: float):
+    def __init__(self, config: uvicorn.Config, admission: Admission):
         super().__init__(config)
-        self._desk, self._grace_s = desk, grace_s
+        self._admission = admission
         self._ending: asyncio.Task[None] | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Nothing: `until_told` has done it."""
+        """Nothing: `until_stopped` has done it."""
         yield
 
-    async def until_told(self, bound: socket.socket, on_ready: Callable[[], None]) -> None:
+    async def until_stopped(self, bound: socket.socket, on_ready: Callable[[], None]) -> None:
         """Serve until a signal comes; on_ready is called when connections are accepted."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -124,9 +125,9 @@ class _Server(uvicorn.Server):
     def _stop(self) -> None:
         if self._ending is None:
             self.should_exit = True
-            self._ending = asyncio.ensure_future(self._desk.close(self._grace_s))
+            self._ending = asyncio.ensure_future(self._admission.close(self._admission.settings.serve.grace_seconds))
         else:
-            self._desk.fail_all()
+            self._admission.fail_all()
 
 
 class PatientProtocol(H11Protocol):

@@ -1,169 +1,78 @@
-"""Every setting, checked once. Strongest first: --set, flags, profile, manifest, defaults.
+"""Every setting, declared once. Strongest first: --set, flags, profile, saved settings of the index, defaults.
 
-A profile is a TOML file with the sections below; `[method.NAME]` sections hold a method's own parameters, which
-the method checks. A name that does not exist is an error that lists those that do, never dropped.
+A profile is a TOML file with the sections below; `[method.NAME]` sections hold a method's own parameters. A name that
+does not exist is an error that lists those that do, never dropped.
+
+A section, and a method's `Params`, is a frozen dataclass over `check.Declared` with one annotation for each setting:
+
+    @section("hops")  # of `Params` without this line
+    @dataclass(frozen=True)
+    class HopSettings(Declared):
+        edge_budget: Annotated[float, NATURAL, "edges kept, times n log2 n for n vertices"] = 1.0
+        granularity: Annotated[Literal["passage", "sentence"], "what a vertex is"] = "passage"
+        tokens: ClassVar[int] = 256  # fixed: who sets it reads at which value
+
+Type, range (`ranges.py`), help and default stand nowhere else: checks, messages and docs/settings.md are made of them.
+A check over several settings goes into `__post_init__`, after `super().__post_init__()`. The registry of methods
+imports the sections of methods, which are then read as `settings.hops`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import tomllib
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.settings import alignment as settings_alignment
-from gpu_rag.settings import cluster as settings_scale
-from gpu_rag.settings import evaluation as settings_eval
-from gpu_rag.settings import graph as settings_graph
-from gpu_rag.settings import hops as settings_hops
-from gpu_rag.settings import serve as settings_serve
-from gpu_rag.settings import vllm as settings_vllm
-from gpu_rag.settings.alignment import AlignmentSettings
-from gpu_rag.settings.check import checked, shortened, unknown_name
-from gpu_rag.settings.cluster import ScaleSettings
-from gpu_rag.settings.evaluation import EvalSettings
-from gpu_rag.settings.graph import GraphSettings
-from gpu_rag.settings.hops import HopSettings
-from gpu_rag.settings.ranges import COSINE, COUNT, NATURAL, SEED, SHARE, Allowed, Range, check_filled
-from gpu_rag.settings.serve import ServeSettings
-from gpu_rag.settings.vllm import VllmSettings
-
-
-@dataclass(frozen=True)
-class ModelSettings:
-    """Which models run, and where.
-
-    embedder: minilm (packaged) | hash (tests) | a sentence-transformers folder or name.
-    llm: smollm2 (packaged) | a model folder | vllm:FOLDER_OR_NAME | http://host:port/v1#model | replay:FILE | none.
-    capable: whether the LLM may extract and judge; empty asks the backend.
-    decider: who chooses among candidates: auto (llm when capable) | llm | similarity.
-    device: auto | cpu | cuda. threads: CPU threads of a model or a graph op. max_batch: requests that the transformers
-    backend decodes together. vector_cache_gib: size of the vector cache shared by all indexes; 0 switches it off.
-    """
-
-    embedder: str = "minilm"
-    llm: str = "smollm2"
-    capable: bool | None = None
-    decider: str = "auto"
-    device: str = "auto"
-    threads: int = 1
-    max_batch: int = 16
-    vector_cache_gib: float = 2.0
-
-    def __post_init__(self) -> None:
-        check_filled(self, "embedder", "llm")
-
-
-@dataclass(frozen=True)
-class IndexSettings:
-    """How a corpus becomes an index.
-
-    chunk_words, overlap_words: passages of long documents. extractor: patterns | llm | import.
-    extract_nodes: false: the texts of nodes of knowledge bases are passages from which nothing is extracted.
-    min_yield: least share of passages that must give an entity; below it the LLM extraction fails.
-    synonym_threshold, synonym_k: near-equal entity names by cosine. block: rows of one unit of resumable work.
-    """
-
-    chunk_words: int = 300
-    overlap_words: int = 50
-    max_document_chars: int = 10_000_000
-    extractor: str = "patterns"
-    extract_nodes: bool = True
-    min_yield: float = 0.5
-    extract_tokens: int = 1024
-    synonym_threshold: float = 0.8
-    synonym_k: int = 20
-    bm25_k1: float = 1.2
-    bm25_b: float = 0.75
-    block: int = 512
-
-
-@dataclass(frozen=True)
-class RuntimeSettings:
-    """How questions run. max_live bounds the open ones; 0 of a budget means no limit (a question).
-
-    driver: rounds (batches of the same calls of all open questions, deterministic) | streaming (LLM requests leave as
-    they come). low_water: open LLM requests below which streaming feeds the LLM first; about twice what it decodes at
-    once.
-    """
-
-    driver: str = "rounds"
-    max_live: int = 1024
-    low_water: int = 64
-    seed: int = 0
-    max_calls: int = 0
-    max_tokens: int = 0
-    max_seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class ReaderSettings:
-    """The shared reader prompt: at most `passages` go in, in rank order; `max_tokens` for the answer."""
-
-    passages: int = 5
-    max_tokens: int = 48
+from gpu_rag.settings.check import SECTIONS, Declared, checked, fixed, unknown_name
+from gpu_rag.settings.ranges import shortened
+from gpu_rag.settings.sections import (
+    EvalSettings,
+    GraphSettings,
+    IndexSettings,
+    ModelSettings,
+    ReaderSettings,
+    RuntimeSettings,
+    ScaleSettings,
+    ServeSettings,
+    VllmSettings,
+)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """All sections. `method` maps a method's name to its own parameters."""
+    """All sections. own: sections of methods, by name. method: maps a method's name to its own parameters."""
 
-    models: ModelSettings = ModelSettings()
-    index: IndexSettings = IndexSettings()
-    runtime: RuntimeSettings = RuntimeSettings()
-    reader: ReaderSettings = ReaderSettings()
-    alignment: AlignmentSettings = field(default_factory=AlignmentSettings)
-    hops: HopSettings = field(default_factory=HopSettings)
+    models: ModelSettings = field(default_factory=ModelSettings)
+    index: IndexSettings = field(default_factory=IndexSettings)
+    runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
+    reader: ReaderSettings = field(default_factory=ReaderSettings)
     vllm: VllmSettings = field(default_factory=VllmSettings)
     graph: GraphSettings = field(default_factory=GraphSettings)
     eval: EvalSettings = field(default_factory=EvalSettings)
     serve: ServeSettings = field(default_factory=ServeSettings)
     scale: ScaleSettings = field(default_factory=ScaleSettings)
+    own: Mapping[str, Declared] = field(default_factory=dict)
     method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
+    def __getattr__(self, name: str) -> Any:
+        """A section of a method, such as `settings.hops`."""
+        if name not in SECTIONS:
+            raise AttributeError(name)
+        return self.own.get(name) or SECTIONS[name]()
 
-_ALLOWED: dict[str, dict[str, Allowed]] = {
-    "models": {
-        "decider": ("auto", "llm", "similarity"),
-        "threads": Range(1, 1024),  # more than any machine has: a slip, not a wish
-        "max_batch": COUNT,
-        "vector_cache_gib": NATURAL,
-    },
-    "index": {
-        "chunk_words": Range(8),
-        "overlap_words": NATURAL,
-        "max_document_chars": COUNT,
-        "extractor": ("patterns", "llm", "import"),
-        "min_yield": SHARE,
-        "extract_tokens": COUNT,
-        "synonym_threshold": COSINE,
-        "synonym_k": NATURAL,
-        "bm25_k1": NATURAL,
-        "bm25_b": SHARE,
-        "block": Range(8),
-    },
-    "runtime": {
-        "driver": ("rounds", "streaming"),
-        "max_live": COUNT,
-        "low_water": COUNT,
-        "seed": SEED,
-        "max_calls": NATURAL,
-        "max_tokens": NATURAL,
-        "max_seconds": NATURAL,
-    },
-    "reader": {"passages": COUNT, "max_tokens": COUNT},
-    "alignment": settings_alignment.ALLOWED,
-    "hops": settings_hops.ALLOWED,
-    "vllm": settings_vllm.ALLOWED,
-    "graph": settings_graph.ALLOWED,
-    "eval": settings_eval.ALLOWED,
-    "serve": settings_serve.ALLOWED,
-    "scale": settings_scale.ALLOWED,
-}
+    def changed(self, section: str, **values: Any) -> Settings:
+        """The same settings but for `values` of a section."""
+        new = dataclasses.replace(getattr(self, section), **values)
+        if section in _SHARED:
+            return dataclasses.replace(self, **{section: new})
+        return dataclasses.replace(self, own={**self.own, section: new})
+
+
+_SHARED = frozenset(f.name for f in dataclasses.fields(Settings)) - {"own", "method"}
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
@@ -214,27 +123,40 @@ def nested(assignments: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return out
 
 
-def _no_section(name: str, given: Any) -> UsageError:
-    return UsageError(f"[{name}] is a section", given=shortened(given), expected="name = value lines")
+def make_settings(values: Mapping[str, Any], saved: Mapping[str, Any] | None = None) -> Settings:
+    """Settings from nested sections. saved: those of an index, weaker; what is fixed by now is left out of them.
 
-
-def make_settings(values: Mapping[str, Any]) -> Settings:
-    """Settings from nested sections. Raises UsageError naming the section or the name that does not exist."""
-    sections = typing.get_type_hints(Settings)
-    del sections["method"]
-    built: dict[str, Any] = {}
-    for name, section in values.items():
-        if name != "method" and name not in sections:
-            raise unknown_name("section", name, [*sections, "method"])
-        if not isinstance(section, Mapping):
-            raise _no_section(name, section)
-        for inner, values_of in section.items() if name == "method" else ():
-            if not isinstance(values_of, Mapping):
-                raise _no_section(f"method.{inner}", values_of)
-        built[name] = dict(section) if name == "method" else checked(sections[name], section, name, _ALLOWED[name])
+    Raises UsageError naming the section or the name that does not exist.
+    """
+    built: dict[str, Any] = {"own": {}}
+    for name, section in merge(_without_fixed(saved or {}), values).items():
+        if name != "method" and name not in SECTIONS:
+            raise unknown_name("section", name, [*SECTIONS, "method"])
+        given = _checked_section(name, section)
+        if name == "method":
+            built[name] = {inner: _checked_section(f"method.{inner}", params) for inner, params in given.items()}
+        elif name in _SHARED:
+            built[name] = checked(SECTIONS[name], given, name)
+        elif (made := checked(SECTIONS[name], given, name)) != SECTIONS[name]():
+            built["own"][name] = made
     return Settings(**built)
 
 
-def as_plain(settings: Any) -> dict[str, Any]:
-    """The settings as nested plain values, for manifests and hashes."""
-    return dataclasses.asdict(settings)
+def _without_fixed(saved: Mapping[str, Any]) -> dict[str, Any]:
+    out = dict(saved)
+    for name in SECTIONS.keys() & saved.keys():
+        gone = fixed(SECTIONS[name])
+        out[name] = {key: value for key, value in _checked_section(name, saved[name]).items() if key not in gone}
+    return out
+
+
+def _checked_section(name: str, given: Any) -> Mapping[str, Any]:
+    if not isinstance(given, Mapping):
+        raise UsageError(f"[{name}] is a section", given=shortened(given), expected="name = value lines")
+    return given
+
+
+def as_plain(settings: Settings) -> dict[str, Any]:
+    """The settings as nested plain values, for manifests."""
+    sections = {name: dataclasses.asdict(getattr(settings, name)) for name in SECTIONS}
+    return {**sections, "method": {name: dict(params) for name, params in settings.method.items()}}

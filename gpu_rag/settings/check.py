@@ -1,4 +1,7 @@
-"""How values from --set, a profile or a client become the fields of a settings class: names, types, then ranges."""
+"""Declared settings: a frozen dataclass says of each its type, range, help and default; see `gpu_rag.settings`.
+
+Types are converted by msgspec, and ranges, which are msgspec's too, are checked when an instance is made.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,82 @@ import difflib
 import math
 import types
 import typing
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
 
 from gpu_rag.errors import UsageError
 from gpu_rag.settings.ranges import MOST_INTEGER, MOST_SEED, Allowed, OutOfRange, Range, check_value, shortened
 
 T = TypeVar("T")
+SECTIONS: dict[str, type[Declared]] = {}  # by name; a method's package adds its own when it is registered
 _WORDS = {bool: "true | false", int: "a whole number", float: "a number", str: "text"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One setting as its class declares it. allowed: its range or words; None where its type says all."""
+
+    name: str
+    type: Any
+    allowed: Allowed | None
+    default: Any
+    help: str
+
+    @property
+    def shown(self) -> str:
+        """The default as text; empty where it is nothing."""
+        text = "" if self.default in (None, ()) else str(self.default)
+        return text.lower() if isinstance(self.default, bool) else text
+
+    @property
+    def remedy(self) -> str:
+        """The last part of every error about it."""
+        return f"or leave it out: the default is {self.shown}" if self.shown else "or leave it out"
+
+
+@cache
+def declared(cls: type) -> dict[str, Setting]:
+    """The settings of a dataclass by name, in their order."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {f.name: _setting(f, hints[f.name]) for f in dataclasses.fields(cls)}
+
+
+def _setting(field: dataclasses.Field[Any], hint: Any) -> Setting:
+    kind, *parts = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)
+    allowed: Allowed | None = next((part for part in parts if isinstance(part, Meta)), None)
+    text = next((part for part in parts if isinstance(part, str)), "")
+    if typing.get_origin(kind) is Literal:
+        kind, allowed = str, typing.get_args(kind)
+    return Setting(field.name, kind, allowed, field.default, text)
+
+
+@dataclasses.dataclass(frozen=True)
+class Declared:
+    """The base of settings: an instance is in its ranges, however it was made."""
+
+    def __post_init__(self) -> None:
+        for setting in declared(type(self)).values():  # type: ignore[arg-type]
+            if setting.allowed is not None:
+                check_value(setting.name, getattr(self, setting.name), setting.allowed)
+
+
+def section(name: str) -> Callable[[type[T]], type[T]]:
+    """Decorator: the class holds the section [name]."""
+
+    def register(cls: type[T]) -> type[T]:
+        SECTIONS[name] = cls  # type: ignore[assignment]
+        return cls
+
+    return register
+
+
+def fixed(cls: type) -> dict[str, Any]:
+    """The constants of a class of settings, by name: once settings, now fixed."""
+    return {name: getattr(cls, name) for name in typing.get_type_hints(cls) if name not in declared(cls)}
 
 
 def unknown_name(what: str, name: str, known: Sequence[str]) -> UsageError:
@@ -24,66 +95,48 @@ def unknown_name(what: str, name: str, known: Sequence[str]) -> UsageError:
     return UsageError(f"unknown {what}", given=name, expected=" | ".join(known) or "no setting", do=hint)
 
 
-def checked(cls: type[T], values: Mapping[str, Any], where: str, allowed: Mapping[str, Allowed] | None = None) -> T:
+def checked(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     """An instance of the dataclass `cls` from `values`. Raises UsageError, or OutOfRange, that names the setting.
 
-    where: the section, such as "index" or "method.ppr". allowed: what its fields may be, by the name of the field,
-    beside what the class checks itself. Whole numbers are accepted for floats, lists for tuples.
+    where: the section, such as "index" or "method.ppr". Whole numbers are accepted for floats, lists for tuples.
     """
-    hints = typing.get_type_hints(cls)
-    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    clean: dict[str, Any] = {}
+    known, clean = declared(cls), {}  # type: ignore[arg-type]
     for name, value in values.items():
-        if name not in fields:
-            raise unknown_name(f"setting in [{where}]", name, list(fields))
-        clean[name] = _of_type(f"setting {where}.{name}", value, hints[name], _remedy(fields[name]))
+        if name in known:
+            clean[name] = _converted(f"setting {where}.{name}", value, known[name])
+        elif name in fixed(cls):
+            what, given = f"setting {where}.{name} is fixed now", shortened(value)
+            raise UsageError(what, given=given, expected=fixed(cls)[name], do="leave it out")
+        else:
+            raise unknown_name(f"setting in [{where}]", name, list(known))
     try:
-        for name, range_or_words in (allowed or {}).items():
-            check_value(name, clean.get(name), range_or_words)
         made = cls(**clean)
         for name, value in clean.items():
             if isinstance(value, (int, float)):
                 check_value(name, value, Range(high=MOST_SEED if name == "seed" else MOST_INTEGER))
         return made
     except OutOfRange as error:
-        shown, do = f"setting {where}.{error.name}", _remedy(fields[error.name])
+        shown, do = f"setting {where}.{error.name}", known[error.name].remedy
         raise OutOfRange(error.name, error.value, error.allowed, shown=shown, do=do) from error
 
 
-def _of_type(what: str, value: Any, annotation: Any, remedy: str) -> Any:
-    """The value as the type that the annotation names."""
-    if not _accepts(annotation, value):
-        expected = _in_words(annotation)
-        raise UsageError(f"{what} has the wrong type", given=shortened(value), expected=expected, do=remedy)
-    if isinstance(value, float) and not math.isfinite(value):
-        raise UsageError(f"{what} is not a finite number", given=value, expected="a finite number", do=remedy)
-    if annotation is float and abs(value) <= MOST_SEED:  # a larger whole number is refused by the range
-        return float(value)
-    return tuple(value) if typing.get_origin(annotation) is tuple else value
+def _converted(what: str, value: Any, setting: Setting) -> Any:
+    """The value as the type of the setting."""
+    if setting.type is float and type(value) is int and abs(value) > MOST_SEED:
+        return value  # no float holds it: its range refuses it
+    try:
+        found = msgspec.convert(value, setting.type)
+    except msgspec.ValidationError as error:
+        given, expected = shortened(value), type_in_words(setting.type)
+        raise UsageError(f"{what} has the wrong type", given=given, expected=expected, do=setting.remedy) from error
+    if isinstance(found, float) and not math.isfinite(found):
+        raise UsageError(f"{what} is not a finite number", given=value, expected="a finite number", do=setting.remedy)
+    return found
 
 
-def _accepts(annotation: Any, value: Any) -> bool:
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin in (types.UnionType, typing.Union):
-        return any(_accepts(a, value) for a in arguments)
-    if origin is tuple:  # of one type: tuple[str, ...]
-        return isinstance(value, (list, tuple)) and all(_accepts(arguments[0], item) for item in value)
-    if annotation is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if annotation is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, annotation)
-
-
-def _in_words(annotation: Any) -> str:
-    if typing.get_origin(annotation) is tuple:
-        return f"a list, each of it {_in_words(typing.get_args(annotation)[0])}"
-    known = [a for a in typing.get_args(annotation) if a is not types.NoneType] or [annotation]
-    return " | ".join(_WORDS[a] for a in known)
-
-
-def _remedy(field: dataclasses.Field[Any]) -> str:
-    if field.default is None or field.default in ("", ()):
-        return "or leave it out"
-    default = str(field.default).lower() if isinstance(field.default, bool) else field.default
-    return f"or leave it out: the default is {default}"
+def type_in_words(kind: Any) -> str:
+    """A type for people: "a whole number", "true | false"."""
+    if typing.get_origin(kind) is tuple:
+        return f"a list, each of it {type_in_words(typing.get_args(kind)[0])}"
+    known = [part for part in typing.get_args(kind) if part is not types.NoneType] or [kind]
+    return " | ".join(_WORDS[part] for part in known)

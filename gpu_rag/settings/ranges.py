@@ -1,10 +1,11 @@
-"""What a parameter may be: a range of numbers, or a word of a few. Every error of one names it, and says its range."""
+"""Ranges of numbers, as msgspec declares them, and the one refusal of a value that is not in its range."""
 
 from __future__ import annotations
 
-import math
 import reprlib
-from dataclasses import dataclass
+from typing import Any
+
+from msgspec import Meta
 
 from gpu_rag.errors import UsageError
 
@@ -12,28 +13,14 @@ MOST_INTEGER = 2**31 - 1  # counts are i32 in graph ops and model engines
 MOST_SEED = 2**63 - 1
 
 
-@dataclass(frozen=True)
-class Range:
+def Range(low: float | None = None, high: float | None = None, above: bool = False, below: bool = False) -> Meta:
     """The numbers from `low` to `high`; `above`: without low itself; `below`: without high itself."""
-
-    low: float = -math.inf
-    high: float = math.inf
-    above: bool = False
-    below: bool = False
-
-    def holds(self, value: float) -> bool:
-        """Whether `value` is in the range; NaN is in none."""
-        low = self.low < value if self.above else self.low <= value
-        return low and (value < self.high if self.below else value <= self.high)
-
-    def of(self, name: str) -> str:
-        """In words, of the parameter `name`: ">= 1" or "0 <= damping < 1"."""
-        low, high = ("<", ">") if self.above else ("<=", ">="), "<" if self.below else "<="
-        if math.isinf(self.high):
-            return f"{low[1]} {self.low}"
-        if math.isinf(self.low):
-            return f"{high} {self.high}"
-        return f"{self.low} {low[0]} {name} {high} {self.high}"
+    ends: dict[str, Any] = {}
+    if low is not None:
+        ends["gt" if above else "ge"] = low
+    if high is not None:
+        ends["lt" if below else "le"] = high
+    return Meta(**ends)
 
 
 COUNT = Range(1)
@@ -46,7 +33,7 @@ DAMPING = Range(0, 1, below=True)
 TOLERANCE = Range(1e-12, 1)  # what the proofs of PageRank's error reach in f64
 RANK_CONSTANT = Range(-1, above=True)  # 1 / (constant + rank) with ranks from 1
 
-Allowed = Range | tuple[str, ...]
+Allowed = Meta | tuple[str, ...]  # a range, or the words of a choice
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
@@ -57,30 +44,46 @@ class OutOfRange(UsageError):
 
     def __init__(self, name: str, value: object, allowed: Allowed, *, shown: str = "", do: str | None = None):
         self.name, self.value, self.allowed = name, value, allowed
-        where = shown or name
-        if isinstance(allowed, Range):
-            what, expected = f"{where} is out of range", allowed.of(name)
-        else:
-            what, expected = f"{where} has no such value", " | ".join(allowed)
-        super().__init__(what, given=shortened(value), expected=expected, do=do)
+        problem = "is out of range" if isinstance(allowed, Meta) else "has no such value"
+        super().__init__(f"{shown or name} {problem}", given=shortened(value), expected=in_words(name, allowed), do=do)
+
+
+def in_words(name: str, allowed: Allowed) -> str:
+    """The values that the parameter `name` may have: ">= 1", "0 <= damping < 1" or "auto | llm"."""
+    if not isinstance(allowed, Meta):
+        return " | ".join(allowed)
+    low, high = allowed.ge if allowed.gt is None else allowed.gt, allowed.le if allowed.lt is None else allowed.lt
+    low_sign, high_sign = "=" if allowed.gt is None else "", "=" if allowed.lt is None else ""
+    if high is None:
+        return f">{low_sign} {low}"
+    if low is None:
+        return f"<{high_sign} {high}"
+    return f"{low} <{low_sign} {name} <{high_sign} {high}"
+
+
+def fits(allowed: Allowed, value: Any) -> bool:
+    """Whether a number is in a range, or a word among the words; NaN is in no range."""
+    if isinstance(allowed, tuple):
+        return value in allowed
+    low, high = allowed.ge, allowed.le
+    at_least = value >= low if low is not None else allowed.gt is None or value > allowed.gt
+    return at_least and (value <= high if high is not None else allowed.lt is None or value < allowed.lt)
 
 
 def check_value(name: str, value: object, allowed: Allowed) -> None:
     """Raises OutOfRange unless `value` is a number of the range or one of the words; None is not checked."""
-    if value is None:
-        return
-    fits = allowed.holds(value) if isinstance(allowed, Range) else value in allowed  # type: ignore[arg-type]
-    if not fits:
+    if value is not None and not fits(allowed, value):
         raise OutOfRange(name, value, allowed)
 
 
 def check_fields(values: object, **allowed: Allowed) -> None:
     """check_value of each attribute of `values` that is named, in that order.
 
-    Example: check_fields(params, damping=DAMPING, order=("distance", "cosine")).
+    Example: check_fields(query, damping=DAMPING, order=("distance", "cosine")).
     """
     for name, of in allowed.items():
-        check_value(name, getattr(values, name), of)
+        if (value := getattr(values, name)) is not None and not fits(of, value):
+            raise OutOfRange(name, value, of)
 
 
 def check_filled(values: object, *names: str) -> None:

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpu_rag.sources.formats import LINES_SUFFIXES, has_suffix
 from gpu_rag.sources.lines import Line, read_lines, read_whole
 from gpu_rag.sources.rows import Limits, RowError, kind, shown
 from gpu_rag.text.strict_json import JsonError, iter_array, loads
 from gpu_rag.types import Reject
-
-LINES_SUFFIXES = (".jsonl", ".jsonl.gz")
-ARRAY_SUFFIXES = (".json", ".json.gz")
 
 
 @dataclass(frozen=True)
@@ -22,11 +20,6 @@ class Row:
 
     line: int
     value: dict[str, Any]
-
-
-def has_suffix(path: Path, suffixes: tuple[str, ...]) -> bool:
-    """Whether the name of `path` ends in one of `suffixes`, in any case."""
-    return path.name.lower().endswith(suffixes)
 
 
 def read_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:

@@ -35,19 +35,19 @@ def read_lines(path: Path, limits: Limits) -> Iterator[Line | Reject]:
     try:
         with open_binary(path) as stream:
             while True:
-                raw = _next_line(stream, limits.max_line_bytes)
-                if raw == b"":
+                data = _next_line(stream, limits.max_line_bytes)
+                if data == b"":
                     return
                 number += 1
-                if raw is None:
+                if data is None:
                     reason = f"the line is longer than max_line_bytes = {limits.max_line_bytes}"
                     yield Reject(shown(path), number, reason)
                     continue
-                if number == 1 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+                if number == 1 and data.startswith((b"\xff\xfe", b"\xfe\xff")):
                     yield Reject(shown(path), 0, "not UTF-8: the byte order mark is that of UTF-16 or UTF-32")
                     return
-                if not raw.isspace():
-                    yield decoded(path, number, raw)
+                if not data.isspace():
+                    yield decoded(path, number, data)
     except (OSError, EOFError, zlib.error, RowError) as error:
         yield Reject(shown(path), number + 1 if number else 0, read_problem(error))
 
@@ -92,18 +92,18 @@ def read_problem(error: Exception) -> str:
 
 def _next_line(stream: BinaryIO, limit: int) -> bytes | None:
     """The next line with its end; b"" at the end of the file; None for one longer than `limit`, which is skipped."""
-    raw = stream.readline(limit + 1)
-    if len(raw) <= limit or raw.endswith(b"\n"):
-        return raw
+    data = stream.readline(limit + 1)
+    if len(data) <= limit or data.endswith(b"\n"):
+        return data
     while True:
         rest = stream.readline(_SKIP_BYTES)
         if not rest or rest.endswith(b"\n"):
             return None
 
 
-def decoded(path: Path, number: int, raw: bytes) -> Line | Reject:
+def decoded(path: Path, number: int, data: bytes) -> Line | Reject:
     """Line `number` of its bytes; a Reject where they are not UTF-8."""
-    body = raw.rstrip(b"\r\n")
+    body = data.rstrip(b"\r\n")
     try:
         if number == 1:
             return Line(number, decode_utf8(body))

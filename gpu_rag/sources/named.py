@@ -8,7 +8,7 @@ from pathlib import Path
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.index.work import NamedSource
 from gpu_rag.sources.knowledge_base import skb_files
-from gpu_rag.sources.knowledge_graph import read_kg
+from gpu_rag.sources.knowledge_graph import read_kg_blocks
 
 RESERVED = ("extraction", "documents")
 _FORM = "NAME=kg:PATH, NAME=documents:PATH or NAME=web:PATH, no comma in the name"
@@ -54,7 +54,7 @@ def all_sources(
 def _check(source: NamedSource) -> None:
     """Raises BadInput for a source that cannot be read at all: before a build, not in the middle of it."""
     if source.kind == "kg":
-        read_kg(source.path)
+        read_kg_blocks(source.path)
     elif source.kind == "skb":
         skb_files(source.path)
     elif not source.path.exists():

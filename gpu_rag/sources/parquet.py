@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +19,11 @@ BATCH_ROWS = 1024
 
 @dataclass(frozen=True)
 class Columns:
-    """What is read of a table. names: the columns, where they are there; required: alternatives, of which one must be
-    there whole; integers: columns that may hold integers; lists: columns of lists of strings; expected: in words."""
+    """The columns to read of a table.
+
+    names: those that are read where they are there; required: alternatives, of which one must be there whole; integers:
+    columns that may hold integers; lists: columns of lists of strings; expected: in words.
+    """
 
     names: tuple[str, ...]
     required: tuple[tuple[str, ...], ...]
@@ -32,34 +35,10 @@ class Columns:
 DOCUMENTS = Columns(("id", "_id", "title", "text"), (("text",),), ("id", "_id"), "id, title and text")
 
 
-def read_parquet(path: Path, wanted: Columns = DOCUMENTS) -> Iterator[Row | Reject]:
-    """The rows of a Parquet file as objects of strings (ids may be integers), numbered from 1.
-
-    A file that is broken, or whose columns are missing or of another type, is one Reject after the rows before it.
-    Memory: 1,024 rows.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    number = 0
-    try:
-        with pq.ParquetFile(path) as file:
-            columns, said = check_columns(file.schema_arrow, wanted), file.metadata.num_rows
-            for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns):
-                values = [as_bytes(batch.column(name)).to_pylist() for name in columns]
-                for row in zip(*values):
-                    number += 1
-                    yield decoded(path, number, dict(zip(columns, row)))
-            if number != said:
-                raise RowError(f"the table names {said} rows, but {number} can be read")
-    except (pa.ArrowException, OSError, RowError, UnicodeDecodeError) as error:  # the last: names of columns
-        yield _not_read_on(path, number, error)
-
-
 @dataclass(frozen=True)
 class TableBlock:
     """Some rows of a table. columns: those that were read; before: how many rows come before these; problem: what ends
-    the reading after these rows, None where nothing does."""
+    the reading after these rows, or None."""
 
     columns: list[str]
     batches: list[pa.RecordBatch]
@@ -68,15 +47,15 @@ class TableBlock:
 
     @property
     def n_rows(self) -> int:
-        """How many rows these are."""
+        """Number of rows."""
         return sum(batch.num_rows for batch in self.batches)
 
     @property
     def n_bytes(self) -> int:
-        """What they take in memory."""
+        """Their size in memory."""
         return sum(batch.nbytes for batch in self.batches)
 
-    def held(self) -> dict[str, pa.Array]:
+    def by_name(self) -> dict[str, pa.Array]:
         """The columns by name, strings as bytes (`as_bytes`). There must be batches."""
         import pyarrow as pa
 
@@ -85,17 +64,11 @@ class TableBlock:
         }
 
 
-def read_table_blocks(
-    path: Path,
-    wanted: Columns,
-    n_rows: int,
-    n_bytes: int,
-    check: Callable[[pa.RecordBatch], None] = lambda batch: None,
-) -> Iterator[TableBlock]:
-    """The rows of a Parquet file as `read_parquet` takes them, in blocks that end at n_rows rows or n_bytes.
+def read_table_blocks(path: Path, wanted: Columns, n_rows: int, n_bytes: int) -> Iterator[TableBlock]:
+    """The rows of a Parquet file in blocks that end at n_rows rows or n_bytes.
 
-    A problem is told by the last block, which may be empty. check: looks at every batch, and may raise what ends the
-    reading before that batch.
+    The last block, which may be empty, has the problem that ended the reading: a broken file, columns that are missing
+    or of another type, or a batch with lists of strings that are not UTF-8.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -104,10 +77,10 @@ def read_table_blocks(
     problem = None
     try:
         with pq.ParquetFile(path) as file:
-            columns, said = check_columns(file.schema_arrow, wanted), file.metadata.num_rows
+            columns, said = _checked_columns(file.schema_arrow, wanted), file.metadata.num_rows
             block = TableBlock(columns, [], 0)
             for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns):
-                check(batch)
+                _check_lists(batch, wanted)
                 block.batches.append(batch)
                 if block.n_rows >= n_rows or block.n_bytes >= n_bytes:
                     yield block
@@ -120,12 +93,40 @@ def read_table_blocks(
         yield replace(block, problem=problem)
 
 
+def read_parquet(path: Path, wanted: Columns = DOCUMENTS) -> Iterator[Row | Reject]:
+    """The rows of a Parquet file as objects of strings (ids may be integers), numbered from 1.
+
+    A file that is broken, or whose columns are missing or of another type, is one Reject after the rows before it.
+    Memory: 1,024 rows.
+    """
+    for block in read_table_blocks(path, wanted, 1, 1):
+        for batch in block.batches:
+            values = [as_bytes(batch.column(name)).to_pylist() for name in block.columns]
+            for number, row in enumerate(zip(*values), block.before + 1):
+                yield decoded(path, number, dict(zip(block.columns, row)))
+        if block.problem is not None:
+            yield block.problem
+
+
 def _not_read_on(path: Path, n_read: int, error: Exception) -> Reject:
     reason = " ".join(str(error).split())[:300]
     return Reject(shown(path), n_read + 1 if n_read else 0, f"{reason}; what follows in this file is not read")
 
 
-def check_columns(schema: pa.Schema, wanted: Columns) -> list[str]:
+def _check_lists(batch: pa.RecordBatch, wanted: Columns) -> None:
+    """Raises UnicodeDecodeError for lists of strings that are not UTF-8."""
+    import pyarrow as pa
+
+    for name in set(wanted.lists) & set(batch.schema.names):
+        if not pa.types.is_null(batch.column(name).type):
+            values = batch.column(name).flatten()
+            try:
+                values.cast(pa.large_binary()).cast(pa.large_string())
+            except pa.ArrowInvalid:
+                values.to_pylist()
+
+
+def _checked_columns(schema: pa.Schema, wanted: Columns) -> list[str]:
     """The columns to read. Raises RowError when a required one is missing or a type cannot be read."""
     if not any(set(names) <= set(schema.names) for names in wanted.required):
         raise RowError(f"the table has the columns {', '.join(schema.names)[:200]}; expected {wanted.expected}")

@@ -10,7 +10,8 @@ from typing import Any, Literal
 from gpu_rag.errors import BadInput
 from gpu_rag.sources.corpus.beir import Qrels, read_qrels
 from gpu_rag.sources.corpus.multihop import contexts_of, gold_of, is_multihop
-from gpu_rag.sources.json_rows import ARRAY_SUFFIXES, LINES_SUFFIXES, has_suffix, read_rows
+from gpu_rag.sources.formats import ARRAY_SUFFIXES, LINES_SUFFIXES, has_suffix
+from gpu_rag.sources.json_rows import read_rows
 from gpu_rag.sources.rows import (
     MAX_DOCUMENT_CHARS,
     MAX_JSON_BYTES,

@@ -1,4 +1,4 @@
-"""What every reader of this package shares: limits, ids, and the checks of a field."""
+"""The parts that all readers share: limits, ids, and the checks of a field."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REASON_CHARS = 300
 
 @dataclass(frozen=True)
 class Limits:
-    """How much of an input is held in memory at once; what is larger is rejected with a reason.
+    """Limits on what is in memory at once; what is larger is rejected with a reason.
 
     max_document_chars: characters of one text; max_line_bytes: bytes of one line of JSON Lines (unpacked);
     max_json_bytes: bytes of one JSON array file (unpacked), which is read whole.
@@ -68,14 +68,14 @@ def question_id(question: str) -> str:
     return "q_" + hashlib.sha1(question.encode(), usedforsecurity=False).hexdigest()[:12]
 
 
-def decode_utf8(raw: bytes) -> str:
+def decode_utf8(data: bytes) -> str:
     """Text of UTF-8 bytes, without a byte order mark. Raises RowError naming the encoding or the first bad byte."""
-    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise RowError("not UTF-8: the byte order mark is that of UTF-16 or UTF-32")
     try:
-        return raw.decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise RowError(f"not UTF-8: byte 0x{raw[error.start]:02x} at offset {error.start}") from error
+        raise RowError(f"not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}") from error
 
 
 def clean_string(value: object, name: str) -> str:
@@ -146,7 +146,7 @@ def id_list(value: object, name: str) -> tuple[str, ...]:
 
 
 def kind(value: object) -> str:
-    """What a JSON value is, in words."""
+    """The type of a JSON value, in words."""
     names = {bool: "true or false", int: "a number", float: "a number", str: "a string", list: "a list"}
     if value is None:
         return "missing or null"
@@ -154,7 +154,7 @@ def kind(value: object) -> str:
 
 
 class SeenIds:
-    """Which ids were read, with what content and where. About 150 bytes an id; the texts are not kept."""
+    """The ids that were read, with a hash of their content, and where. About 150 bytes an id."""
 
     def __init__(self) -> None:
         self._number: dict[str, int] = {}

@@ -46,13 +46,13 @@ class Seen:
         keys = keys_of(strings) if self._runs else np.zeros(0, np.uint64)
         for run in self._runs:
             first, last = (np.searchsorted(run.keys, keys, side) for side in ("left", "right"))
-            asked = np.flatnonzero(last > first)
-            while len(asked):  # once, but for different strings of one key
-                at = run.row[first[asked]]
-                equal = pc.equal(strings.take(pa.array(asked)), run.strings.take(pa.array(at))).to_numpy(False)
-                found[asked[equal]] = run.number[at[equal]]
-                first[asked] += 1
-                asked = asked[~equal & (first[asked] < last[asked])]
+            rows = np.flatnonzero(last > first)
+            while len(rows):  # once, but for different strings of one key
+                at = run.row[first[rows]]
+                equal = pc.equal(strings.take(pa.array(rows)), run.strings.take(pa.array(at))).to_numpy(False)
+                found[rows[equal]] = run.number[at[equal]]
+                first[rows] += 1
+                rows = rows[~equal & (first[rows] < last[rows])]
         return found
 
 
@@ -77,11 +77,11 @@ def _keys(strings: pa.LargeStringArray) -> np.ndarray:
     total = np.zeros(len(strings), np.uint64)
     filled = np.flatnonzero(length)
     if len(filled):
-        raw = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]].astype(np.uint64) + np.uint64(1)
+        octets = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]].astype(np.uint64) + np.uint64(1)
         start = bounds[:-1] - bounds[0]
         weights = np.cumprod(np.full(int(length.max()), _FACTOR, np.uint64))
-        place = np.arange(len(raw)) - np.repeat(start, length)
-        total[filled] = np.add.reduceat(raw * weights[place], start[filled])
+        place = np.arange(len(octets)) - np.repeat(start, length)
+        total[filled] = np.add.reduceat(octets * weights[place], start[filled])
     total = (total ^ (total >> np.uint64(31))) * _MIX
     mixed: np.ndarray = total ^ (total >> np.uint64(29))
     return mixed

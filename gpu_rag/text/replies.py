@@ -53,6 +53,11 @@ def parse_json(text: str, schema: str) -> dict[str, Any] | Malformed:
     return value
 
 
+def object_of(properties: dict[str, Any]) -> dict[str, Any]:
+    """The schema of an object that has these properties, in this order, and no others."""
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
 def canonical_schema(schema: dict[str, Any]) -> str:
     """`schema` as compact JSON text: the same dict gives the same text.
 

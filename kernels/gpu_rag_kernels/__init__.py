@@ -1,1 +1,1 @@
-"""Kernels by operation: a plain reference beside each fast implementation of the same signature."""
+"""Inner loops by op, a plain reference beside each fast version of the same signature; one dispatcher of backends."""

@@ -41,10 +41,10 @@ _plans: Any = WeakTensorKeyDictionary()  # by the row pointers, then by chunk
 
 def row_plan(indptr: torch.Tensor, chunk: int) -> RowPlan:
     """The plan of row pointers i64[N+1], kept for as long as they live."""
-    held: dict[int, RowPlan] = _plans.setdefault(indptr, {})
-    if chunk not in held:
-        held[chunk] = _planned(indptr, chunk)
-    return held[chunk]
+    plans: dict[int, RowPlan] = _plans.setdefault(indptr, {})
+    if chunk not in plans:
+        plans[chunk] = _planned(indptr, chunk)
+    return plans[chunk]
 
 
 def _planned(indptr: torch.Tensor, chunk: int) -> RowPlan:

@@ -17,8 +17,9 @@ from gpu_rag.errors import GpuRagError, IndexCorrupt, IndexMismatch
 from gpu_rag.index import manifest as manifests
 from gpu_rag.index.knowledge_base.load import load_kb
 from gpu_rag.index.manifest import Manifest
-from gpu_rag.index.saved_settings import remembered_settings
+from gpu_rag.index.saved_settings import saved_settings
 from gpu_rag.index.verify import verify
+from gpu_rag.methods.registry import stage_checks
 from gpu_rag.settings import make_settings
 
 FAST: dict[str, Any] = {"models": {"embedder": "hash", "llm": "none"}}
@@ -39,7 +40,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "med/edges.tsv").write_text("x\tlike\tg\n")
     given = {"kg": folder / "kg.tsv", "skb": folder / "med", "settings": FAST}
     gpu_rag.build(folder / "c.jsonl", folder / "ix", methods=METHODS, **given)
-    assert verify(folder / "ix") == []
+    assert verify(folder / "ix", stage_checks()) == []
     return folder / "ix"
 
 
@@ -155,7 +156,7 @@ def check_any_manifest(folder: Path) -> None:
             try:
                 manifest = Manifest.read(folder)
                 manifest.model("embedder"), manifest.digest()
-                make_settings(remembered_settings(folder))
+                make_settings(saved_settings(folder))
             except GpuRagError as error:
                 refused += isinstance(error, IndexCorrupt)
     assert refused > 300
@@ -176,7 +177,7 @@ def test_a_check_that_finds_what_no_build_writes_names_it(broken: Path) -> None:
     document = json.loads((broken / "manifest.json").read_text())
     del document["stages"]["passage_vectors"]["models"]["embedder"]["dim"]
     (broken / "manifest.json").write_text(json.dumps(document))
-    assert verify(broken) == ["vectors: the check stopped at what no build writes: KeyError 'dim'"]
+    assert verify(broken, stage_checks()) == ["vectors: the check stopped at what no build writes: KeyError 'dim'"]
 
 
 # --- tables and arrays ---------------------------------------------------------------------------------
@@ -194,7 +195,7 @@ def test_a_file_that_is_missing_cut_or_another_is_named(broken: Path) -> None:
         swapped = next((held for other in alike if (held := other.read_bytes()) != data), b"")
         for bad in (None, data[: len(data) // 2], b"", swapped):
             file.unlink() if bad is None else file.write_bytes(bad)
-            assert any(f"{file.parent.name}/{file.name}" in line for line in verify(broken))
+            assert any(f"{file.parent.name}/{file.name}" in line for line in verify(broken, stage_checks()))
             if bad is None or len(bad) != len(data):
                 index = gpu_rag.Index.open(broken)
                 with pytest.raises(IndexCorrupt, match="missing or cut"):
@@ -202,7 +203,7 @@ def test_a_file_that_is_missing_cut_or_another_is_named(broken: Path) -> None:
                 if bad is None:
                     refused += any(is_refused(broken, method) for method in METHODS)
             file.write_bytes(data)
-    assert verify(broken) == [] and refused > 8
+    assert verify(broken, stage_checks()) == [] and refused > 8
 
 
 def test_bytes_that_are_altered_are_named_by_their_checksums(broken: Path) -> None:
@@ -212,7 +213,7 @@ def test_bytes_that_are_altered_are_named_by_their_checksums(broken: Path) -> No
         data[chance.randrange(len(data))] ^= chance.randrange(1, 256)
         before = file.read_bytes()
         file.write_bytes(bytes(data))
-        (line,) = verify(broken)
+        (line,) = verify(broken, stage_checks())
         assert f"{file.name}: altered" in line
         file.write_bytes(before)
 

@@ -1,8 +1,7 @@
-"""docs/cli.md against the program: options both ways, commands that parse, and the keys of every JSON example."""
+"""docs/cli.md is what scripts/make_docs.py makes; its commands parse, and its JSON examples have the keys of today."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import shlex
@@ -12,11 +11,14 @@ from typing import Any
 
 import httpx
 import pytest
+from project_scripts import script
 
 from gpu_rag.cli.main import COMMANDS, build_parser
 from gpu_rag.errors import UsageError
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
+ROOT = Path(__file__).resolve().parents[2]
+PAGE, TEXTS, EXAMPLES = ROOT / "docs" / "cli.md", ROOT / "docs" / "data" / "cli", ROOT / "docs" / "data" / "json"
+make_docs = script("make_docs")
 # Maps whose keys are names (of stages, methods, ...): an example may show some of them.
 OPEN = {
     "graph_ops",
@@ -33,7 +35,6 @@ OPEN = {
     "by_hops",
     "params",
 }
-SETTINGS = ("`--profile cpu|gpu|FILE`", "`--set KEY=VALUE`")
 
 
 @pytest.fixture(scope="module")
@@ -41,72 +42,22 @@ def page() -> str:
     return PAGE.read_text(encoding="utf-8")
 
 
-def section(page: str, name: str) -> str:
-    (text,) = re.findall(rf"^## gpu-rag {name}\n(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
-    return text
+def test_the_page_is_what_the_script_makes(page: str) -> None:
+    made = make_docs.page()
+    assert page == made, "run scripts/make_docs.py"
+    assert set(made.splitlines()) >= {f"## gpu-rag {name}" for name in COMMANDS}
+    assert "- `--limit N`: only the first N questions\n" in made and "{options}" not in made and "{example" not in made
+    kept = {
+        name for file in TEXTS.glob("*.md") for name in re.findall(r"\{example ([\w-]+)\}", file.read_text("utf-8"))
+    }
+    assert kept == {file.stem for file in EXAMPLES.glob("*.json")}
 
 
-def parser_of(name: str) -> argparse.ArgumentParser:
-    (verbs,) = [action for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction)]
-    return verbs.choices[name]
-
-
-# --- options ---------------------------------------------------------------------------------------
-
-
-def documented_options(text: str) -> set[str]:
-    """What stands in code style at the beginning of the list items: `--out DIR`, `QUESTIONS`."""
-    found: set[str] = set()
-    for line in re.findall(r"^- ((?:`[^`]+`(?:, )?)+):", text, re.MULTILINE):
-        found.update(re.findall(r"`([^`]+)`", line))
-    return {name for name in found if not name.startswith("ANSWERS.jsonl.")}  # files, not options
-
-
-def real_options(parser: argparse.ArgumentParser) -> set[str]:
-    found = set()
-    for action in parser._actions:
-        if isinstance(action, argparse._HelpAction):
-            continue
-        value = "|".join(action.choices) if action.choices else action.metavar
-        words = [action.option_strings[0]] if action.option_strings else []
-        found.add(" ".join([*words, *([str(value)] if value and action.nargs != 0 else [])]))
-    return found
-
-
-def check_options(text: str, name: str) -> None:
-    assert documented_options(text) == real_options(parser_of(name))
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_option_is_on_the_page_and_the_page_has_no_other(name, page):
-    text = section(page, name)
-    check_options(text, name)
-    option = sorted(documented_options(text))[0]
-    for wrong in (text.replace(f"- `{option}`", "- "), text + "\n- `--imaginary N`: nothing.\n"):
-        if wrong != text:
-            with pytest.raises(AssertionError):
-                check_options(wrong, name)
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_defaults_are_those_of_the_program(name, page):
-    text = " ".join(section(page, name).split())
-    for action in parser_of(name)._actions:
-        shown = re.search(rf"`{re.escape((action.option_strings or ['?'])[0])} [^:]*:(.*?)(?= - `|$)", text)
-        said = re.search(r"\(default ([^)]+)\)", shown[1].split("```")[0]) if shown else None
-        if said and action.default is not None:
-            assert said[1] == str(action.default), action.option_strings
-
-
-def test_every_command_has_a_section_and_a_line_at_the_top(page):
-    assert re.findall(r"^## gpu-rag ([\w-]+)$", page, re.MULTILINE) == list(COMMANDS)
-    assert re.findall(r"^- \[([\w-]+)\]\(#gpu-rag-[\w-]+\)", page, re.MULTILINE) == list(COMMANDS)
-
-
-def test_what_every_command_takes_is_explained_once(page):
-    text = page.split("## Every command", 1)[1].split("\n## ", 1)[0]
-    for option in ("`-h`, `--help`", "`--json`", "`--debug`", *SETTINGS):
-        assert f"- {option}:" in text
+def test_an_option_that_the_program_lacks_is_caught(monkeypatch: pytest.MonkeyPatch, page: str) -> None:
+    found = make_docs.commands()
+    found["ask"].add_argument("--imaginary", metavar="N", help="nothing")
+    monkeypatch.setattr(make_docs, "commands", lambda: found)
+    assert make_docs.page() != page
 
 
 def test_every_call_on_the_page_can_be_parsed(page):
@@ -258,14 +209,18 @@ def knowledge_base(run, cli, folder: Path) -> dict[str, Any]:
     return {"index": index.document, "eval": scored.document}
 
 
-def examples(page: str, name: str) -> list[Any]:
-    return [json.loads(text) for text in re.findall(r"```json\n(.*?)```", section(page, name), re.DOTALL)]
+def examples(name: str) -> list[Any]:
+    """The documents of a command in docs/data/json, in their order."""
+    files = [file for file in EXAMPLES.glob("*.json") if file.stem.rpartition("-")[0] == name]
+    return [
+        json.loads(file.read_text("utf-8")) for file in sorted(files, key=lambda file: int(file.stem.rsplit("-")[-1]))
+    ]
 
 
-def test_json_examples_have_the_keys_that_the_commands_print(page, documents):
+def test_json_examples_have_the_keys_that_the_commands_print(documents):
     assert set(documents) == set(COMMANDS)
     for name, real in documents.items():
-        shown = examples(page, name)
+        shown = examples(name)
         assert len(shown) == len(real), name
         for one, other in zip(shown, real, strict=True):
             check_shape(one, other, name)
@@ -280,8 +235,8 @@ def leaves(value: Any, path: tuple = ()) -> list[tuple]:
     return [(*path, name) for name in value] + [p for name, v in value.items() for p in leaves(v, (*path, name))]
 
 
-def test_the_check_of_keys_sees_one_that_is_missing_renamed_or_of_another_kind(page, answer):
-    shown, real = examples(page, "answer")[0], answer("--json").document
+def test_the_check_of_keys_sees_one_that_is_missing_renamed_or_of_another_kind(answer):
+    shown, real = examples("answer")[0], answer("--json").document
     check_shape(shown, real)
     closed = [path for path in leaves(shown) if not OPEN & set(path[-2:-1])]
     assert len(closed) > 20

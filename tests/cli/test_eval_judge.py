@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,7 @@ import pytest
 
 from gpu_rag.evaluation import compare as compare_module
 from gpu_rag.evaluation.bootstrap import intervals, paired_difference
-from gpu_rag.models.llm import http_retry
-from gpu_rag.settings.evaluation import EvalSettings
+from gpu_rag.models.llm import http
 
 KEYS = {
     "judge", "judge_exact", "judge_unanswered", "judge_malformed", "judge_failed", "judge_llm_calls",
@@ -157,7 +155,7 @@ def test_a_judge_that_says_yes_to_all_is_named_so(judged: Any, chat_server: Any,
 def test_a_judge_that_cannot_be_reached_is_an_error_before_any_method_runs(
     judged: Any, chat_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_retry, "MAX_WAIT_S", 0.01)
+    monkeypatch.setattr(http, "MAX_WAIT_S", 0.01)
     server = chat_server(grade)
     server.close()
     result = judged(server, "--json")
@@ -194,15 +192,9 @@ def test_the_packaged_model_judges_when_told_to_and_is_not_trusted(
     run: Any, cli: Any, index: Path, questions: Path, replay: Path
 ) -> None:
     llm = (*cli.HASH, "--set", f"models.llm=replay:{replay}", "--set", "eval.judge=smollm2")
-    few = ("--set", "eval.controls=3", "--set", "eval.judge_tokens=48", "--set", "eval.judge_capable=true")
+    few = ("--set", "eval.controls=3", "--set", "eval.judge_capable=true")
     result = run("eval", index, questions, "--method", "ppr", "--judge", *llm, *few, "--max-failures", "100%", "--json")
     assert result.status == 0, result.err
     judge, entry = result.document["judge"], result.document["methods"]["ppr"]
     assert judge["capable"] and judge["asked"] >= 6 and judge["doubts"]
     assert "not to be trusted" in result.err and 0 <= entry["judge"] <= 1
-
-
-def test_the_settings_of_the_judge_stand_in_the_page_of_the_command_line() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
-    found = dict(re.findall(r"^\| `eval\.(\w+)` \| ([^|]+?) \|", page, re.MULTILINE))
-    assert found == {name: str(value or "empty") for name, value in vars(EvalSettings()).items()}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpu_rag.index.places import place_of
+from gpu_rag.index.index import place_of
 
 SMALL = ("--set", "index.chunk_words=12", "--set", "index.overlap_words=4")
 BRIDGE = "The Halden Bridge crosses the river Ves at Kerling.\nMarta Orlo of Tamsin designed the bridge.\n\n"

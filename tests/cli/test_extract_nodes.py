@@ -18,7 +18,7 @@ from gpu_rag.index.verify import verify
 from gpu_rag.methods.registry import layers_for
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.models.set import ModelSet
-from gpu_rag.plan import stages
+from gpu_rag.plan import index_plan
 from gpu_rag.plan.index_plan import BuildJob, plan_index
 from gpu_rag.settings import make_settings
 from gpu_rag.types import Request
@@ -201,10 +201,12 @@ def test_tokens_are_exact_where_all_extracted_passages_are_in_the_sample(
 def test_a_plan_that_scales_by_all_passages_is_caught(
     run: Any, cli: Any, server: Any, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = stages._add_requests
-    monkeypatch.setattr(
-        stages, "_add_requests", lambda stage, first, full, ratio: real(stage, first, full, ratio * 1.5)
-    )
+    real = index_plan._Plan._stage
+
+    def scaled(plan: Any, layer: Any, trial: Any, sizes: Any) -> Any:
+        return real(plan, layer, trial, {**sizes, "extracted": sizes["passages"]})
+
+    monkeypatch.setattr(index_plan._Plan, "_stage", scaled)
     with pytest.raises(AssertionError):
         check_plan(run, cli, server, (tiny_corpus, "--skb", skb(tmp_path / "b", 60)), tmp_path / "i", 6)
 

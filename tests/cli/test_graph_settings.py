@@ -6,8 +6,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-
-from gpu_rag.graph.nearest import index as nearest_index
+from gpu_rag_kernels import dispatch
 
 
 def ops(result: Any) -> dict[str, str]:
@@ -122,7 +121,7 @@ def test_faiss_finds_the_synonyms_where_it_is_asked_for(run: Any, cli: Any, tiny
 
 
 def test_faiss_that_is_missing_is_an_error(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nearest_index, "find_spec", lambda name: None)
+    monkeypatch.setattr(dispatch, "find_spec", lambda name: None)
     result = answer("--set", "graph.neighbours=faiss")
     assert result.status == 2 and "faiss is not installed" in result.err
 

@@ -179,7 +179,7 @@ def test_texts_of_nodes_are_not_looked_for_in_the_corpus(run, cli, skb, tiny_cor
 
 KILLED = """
 import os, signal, sys
-from gpu_rag.index.stages import kb
+from gpu_rag.index.stages.knowledge_base import stage as kb
 plain = getattr(kb, sys.argv[1])
 def killed(*given):
     plain(*given)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from gpu_rag.sample import corpus_path, questions_path
+from gpu_rag.settings import IndexSettings
 
 ALL = ("--for", "dense,bm25,hybrid,ppr")
 EXTRACT = ("--set", "index.extractor=llm", "--set", "models.capable=true", *ALL)
@@ -199,13 +200,15 @@ def test_a_small_corpus_is_its_own_sample(run, cli, tiny_corpus, tmp_path):
     assert (fewer["sample"], fewer["passages"]) == (2, 6)
 
 
-def test_a_plan_of_other_settings_is_not_compared(run, cli, tiny_corpus, tmp_path):
+def test_a_plan_of_other_settings_is_not_compared(run, cli, tiny_corpus, tmp_path, monkeypatch):
     given = ("index", tiny_corpus, "--out", tmp_path / "i", "--for", "bm25", *cli.NO_LLM)
     assert run(*given, "--plan").status == 0
     other = run(*given, "--set", "index.chunk_words=8", "--set", "index.overlap_words=2", "--json")
     assert "plan" not in other.document and "not compared" in other.err
     usual = ("--set", "index.chunk_words=300", "--set", "index.overlap_words=50")  # an index remembers what was said
-    assert run(*given, *usual, "--set", "index.bm25_b=0.5", "--plan").status == 0
+    with monkeypatch.context() as other_bm25:
+        other_bm25.setattr(IndexSettings, "bm25_b", 0.5)
+        assert run(*given, *usual, "--plan").status == 0
     found = run(*given, *usual, "--json").document["plan"]
     assert "passages" in found and "bm25" not in found
 

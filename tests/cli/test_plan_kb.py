@@ -10,12 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from kb_rows import read_edges, read_kg, read_nodes
 
-from gpu_rag.index.build import NamedSource
-from gpu_rag.plan import kb as plan
-from gpu_rag.plan.kb_sample import sample_sources
-from gpu_rag.sources.knowledge_base import read_edges, read_nodes
-from gpu_rag.sources.knowledge_graph import read_kg
+from gpu_rag.index.work import NamedSource
+from gpu_rag.plan import index_plan as plan
+from gpu_rag.plan.sample import sample_sources
 
 ROWS = [(f"node {k % 40}", f"r{k % 3}", f"node {k * 7 % 60}") for k in range(900)]
 

@@ -8,7 +8,6 @@ import re
 import shutil
 import struct
 import subprocess
-import sys
 import zlib
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,13 +16,13 @@ from typing import Any
 import pytest
 
 from gpu_rag.cli.main import main
-from gpu_rag.methods.registry import METHODS
+from gpu_rag.methods.registry import method_names
 from gpu_rag.report.evaluation import verdict
 from gpu_rag.report.page import intervals, stacked_bars
 from gpu_rag.sample import corpus_path, questions_path
 
 HASH = ("--set", "models.embedder=hash", "--set", "models.llm=none")
-VOID = {"meta", "line", "circle", "rect", "br"}
+VOID = {"meta", "line", "circle", "rect", "polygon", "br"}
 HOSTILE = '<script>alert("x")</script> & "quotes"'
 
 
@@ -68,29 +67,17 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     corpus = folder / "corpus.jsonl"
     hostile = json.dumps({"id": "bad", "title": HOSTILE, "text": f"Marie Curie met {HOSTILE} in Paris."})
     corpus.write_text(corpus_path().read_text(encoding="utf-8") + hostile + "\n" + "not json\n", encoding="utf-8")
-    options = ["--for", ",".join(METHODS), "--report", str(folder / "index.html"), *HASH]
+    options = ["--for", ",".join(method_names()), "--report", str(folder / "index.html"), *HASH]
     assert main(["index", str(corpus), "--out", str(folder / "index"), *options]) == 0
     return folder
 
 
 @pytest.fixture(scope="module")
-def evaluated(built: Path) -> tuple[Path, dict[str, Any]]:
+def evaluated(built: Path, cli: Any) -> tuple[Path, dict[str, Any]]:
     page = built / "eval.html"
-    document = built / "eval.json"
-    command = [
-        "eval",
-        str(built / "index"),
-        str(questions_path()),
-        "--retrieval-only",
-        "--report",
-        str(page),
-        "--json",
-        *HASH,
-    ]
-    run = subprocess.run([sys.executable, "-m", "gpu_rag", *command], capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    document.write_text(run.stdout)
-    return page, json.loads(run.stdout.splitlines()[-1])
+    run = cli.run("eval", built / "index", questions_path(), "--retrieval-only", "--report", page, "--json", *HASH)
+    assert run.status == 0, run.err
+    return page, run.document
 
 
 def test_the_index_report_tells_stages_and_rejects(built: Path) -> None:
@@ -117,15 +104,15 @@ def test_the_eval_report_has_the_numbers_of_the_document(evaluated: tuple[Path, 
 def eight(built: Path) -> Path:
     """The page of all methods."""
     page = built / "eight.html"
-    options = ["--method", ",".join(METHODS), "--retrieval-only", "--report", str(page), *HASH]
+    options = ["--method", ",".join(method_names()), "--retrieval-only", "--report", str(page), *HASH]
     assert main(["eval", str(built / "index"), str(questions_path()), *options]) == 0
     return page
 
 
 def test_many_methods_are_compared_with_the_first_only(eight: Path, evaluated: tuple[Path, dict[str, Any]]) -> None:
-    first, *others = METHODS
+    first, *others = method_names()
     words = outline(eight)
-    shown = {f"{a} - {b}" for a in METHODS for b in METHODS if f"{a} - {b}" in words}
+    shown = {f"{a} - {b}" for a in method_names() for b in method_names() if f"{a} - {b}" in words}
     assert shown == {f"{name} - {first}" for name in others}
     assert f"pairs against {first} only" in words
     assert "only, all pairs" not in outline(evaluated[0])  # four methods: all six pairs are there
@@ -153,6 +140,12 @@ def test_labels_and_amounts_have_room() -> None:
     assert ">2.00 s<" in stacked_bars("s", [("graph", {"a": 1.5, "b": 0.5})], "s")  # seconds keep their decimals
     fixed = '<svg viewBox="0 0 640 60"><text x="160" y="22" text-anchor="end">{}</text><text x="556.0" y="22">{}</text>'
     assert cropped(fixed.format(pair, "639.00 entities")) == [pair, "639.00 entities"]  # margins of a fixed width
+
+
+def test_the_answer_report_tells_batches(answer: Any, tmp_path: Path) -> None:
+    assert answer("--report", tmp_path / "answer.html").status == 0
+    words = outline(tmp_path / "answer.html")
+    assert "Batches of this run" in words and "Stages of this run" in words and "answered" in words
 
 
 def test_hostile_text_is_shown_and_never_run(built: Path) -> None:

@@ -14,7 +14,7 @@ from gpu_rag.cluster.actors import Plan
 from gpu_rag.cluster.pool import Pool
 from gpu_rag.cluster.worker import EmbedWorker, LLMWorker, Loaded
 from gpu_rag.models.llm.scripted import ScriptedLLM
-from gpu_rag.settings.cluster import ScaleSettings
+from gpu_rag.settings.sections import ScaleSettings
 
 LOCAL = ScaleSettings(address="local", embed_workers=8, llm_workers=8)
 LIMIT_S = 600  # only a hang is so slow

@@ -29,7 +29,7 @@ from gpu_rag.cluster.actors import Plan
 from gpu_rag.cluster.models import RayLLM
 from gpu_rag.cluster.pool import Pool
 from gpu_rag.cluster.worker import EmbedWorker, LLMWorker, Loaded
-from gpu_rag.settings.cluster import ScaleSettings
+from gpu_rag.settings.sections import ScaleSettings
 from gpu_rag.types import Request
 
 marks = Path(sys.argv[1])

@@ -18,6 +18,7 @@ from gpu_rag.cluster.models import RayLLM
 from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.models.llm.replay import RecordingLLM
 from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.settings.sections import ScaleSettings
 from gpu_rag.types import Question, Request
 
 pytestmark = pytest.mark.ray
@@ -29,7 +30,7 @@ ASKED = [
     Question("q2", "Where was the designer of the Halden Bridge born?"),
     Question("q3", "Who was mayor where the Halden Bridge stands?"),
 ]
-SCALE = {"address": "local", "embed_workers": 2, "llm_workers": 2, "embed_batch": 4}
+SCALE = {"address": "local", "embed_workers": 2, "llm_workers": 2}
 METHOD = "ppr"
 
 
@@ -49,8 +50,9 @@ def settings_of(llm: str, scale: dict[str, Any] | None = None, **runtime: Any) -
 
 
 @pytest.fixture
-def recorded(tiny_corpus: Path, tmp_path: Path) -> str:
+def recorded(tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """replay:FILE with all that a build and answers ask."""
+    monkeypatch.setattr(ScaleSettings, "embed_batch", 4)  # several lists of texts a worker
     path = tmp_path / "recorded.jsonl"
     given = settings_of("smollm2")
     gpu_rag.build(tiny_corpus, tmp_path / "first", settings=given, llm=RecordingLLM(ScriptedLLM(extract), path))
@@ -128,7 +130,7 @@ from gpu_rag.cluster.actors import Plan
 from gpu_rag.cluster.models import RayLLM
 from gpu_rag.cluster.pool import Pool
 from gpu_rag.cluster.worker import Loaded, LLMWorker
-from gpu_rag.settings.cluster import ScaleSettings
+from gpu_rag.settings.sections import ScaleSettings
 from gpu_rag.types import Request
 
 mark = Path(sys.argv[1])

@@ -38,10 +38,12 @@ def references_for_triton() -> None:
     """`triton` can be found, and the kernels' modules for it are their references."""
     module("triton")
     module("triton.testing", do_bench=do_bench)
-    for op in ("ppr_spmm", "msbfs_or", "minplus_relax", "ragged_gather_dot_topk", "join_top1"):
-        held = importlib.import_module(f"gpu_rag_kernels.{op}.reference")
+    from gpu_rag_kernels.dispatch import LOOPS
+
+    for folder in LOOPS.values():
+        held = importlib.import_module(f"gpu_rag_kernels.{folder}.reference")
         named = {k: v for k, v in vars(held).items() if not k.startswith("__")}
-        module(f"gpu_rag_kernels.{op}.triton", **named, **dict.fromkeys(CONSTANTS, 1))
+        module(f"gpu_rag_kernels.{folder}.triton", **named, **dict.fromkeys(CONSTANTS, 1))
 
 
 def main() -> None:

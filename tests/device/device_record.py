@@ -61,7 +61,7 @@ def moved(value: Any, move: Any) -> Any:
 
 
 def caller() -> str:
-    """The nearest frame of the project: "pagerank_matrix.py:sweep"."""
+    """The nearest frame of the project: "matrix.py:sweep"."""
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename

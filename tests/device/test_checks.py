@@ -15,7 +15,7 @@ from gpu_rag.graph.common.blocks import check_blocks
 from gpu_rag.graph.common.dots import check_unit_rows
 from gpu_rag.graph.csr import check_csr, csr_from_edges
 from gpu_rag.graph.nearest import on_host
-from gpu_rag.graph.ragged import are_sets, places_of
+from gpu_rag.graph.ragged import check_ragged, places_of
 from gpu_rag.types import CSR, Blocks, Ragged, TopK
 
 
@@ -97,7 +97,9 @@ def test_lists_are_sets_as_on_the_cpu(device: Device, rows: list[list[int]], tid
     expected = all(row == sorted(set(row)) and all(0 <= v < n for v in row) for row in rows)
     for held in (values, values.long()):
         lists = Ragged(held, offsets)
-        assert are_sets(device.put(lists), n) == are_sets(lists, n) == expected
+        said = words(lambda one: check_ragged(one, "lists", n=n, ascending=True), lists)
+        assert words(lambda one: check_ragged(one, "lists", n=n, ascending=True), device.put(lists)) == said
+        assert (said == "") == expected
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)

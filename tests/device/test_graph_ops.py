@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from gpu_rag_kernels.dispatch import preferring, recording
 from stand_in import CUDA, Device, OnDevice, stand_in
 
 from gpu_rag.errors import BadInput, UsageError
@@ -16,14 +17,12 @@ from gpu_rag.graph import components, interop
 from gpu_rag.graph.bubble import bubble_expansion
 from gpu_rag.graph.bubble.local import localise, node_costs
 from gpu_rag.graph.cluster import exact_groups, radius_clusters
-from gpu_rag.graph.common.backend import preferring, recording
 from gpu_rag.graph.csr import csr_from_edges, is_symmetric, transpose
 from gpu_rag.graph.ego import checked, ego_balls, induced_subgraphs
-from gpu_rag.graph.frontier import Asked, described, frontier_topk, hop_edges, score_lists, top_edges
+from gpu_rag.graph.frontier import FrontierQuery, described, frontier_topk, hop_edges, score_lists, top_edges
 from gpu_rag.graph.fuse import minmax_rows, rrf
 from gpu_rag.graph.join import hybrid_argmax, join_index
-from gpu_rag.graph.join.candidates import rare_word_pairs
-from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores
+from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores, rare_word_pairs
 from gpu_rag.graph.local_pagerank import blocks_pagerank
 from gpu_rag.graph.memory import free_bytes
 from gpu_rag.graph.nearest import nearest, topk_rows
@@ -184,7 +183,7 @@ def paths(w: World, put: Put, by: str) -> Any:
 
 @op
 def hops(w: World, put: Put, by: str) -> Any:
-    words, asked = w.words(M), Asked(put(w.queries), put(w.words(BATCH, 30)))
+    words, asked = w.words(M), FrontierQuery(put(w.queries), put(w.words(BATCH, 30)))
     indptr = torch.arange(N + 1) * M // N
     vectors = put(w.rows(40).half())
     held = hop_edges(put(indptr), put(w.ids(N, M).int()), put(w.ids(40, M).int()), vectors, put(words), 20)
@@ -413,7 +412,8 @@ def test_no_op_moves_its_graph_back_and_forth(device: Device) -> None:
     nearest(device.put(w.queries), base, 5)
     most = max(device.copies, key=lambda copy: copy.bytes)
     assert most.bytes <= 8 * 64 * w.seeds.values.numel() < csr.n * 8 < csr.m * 4, most
-    to_host = [copy for copy in device.copies if copy.to == "cpu" and copy.where.startswith("pagerank")]
+    files = ("teleport", "matrix", "solve", "job")
+    to_host = [copy for copy in device.copies if copy.to == "cpu" and copy.where.startswith(files)]
     assert max(copy.bytes for copy in to_host) <= 8 * 64, "one number a question"
 
 
@@ -423,7 +423,7 @@ def test_steps_of_pagerank_wait_for_the_device_only_to_look(device: Device) -> N
     graph, seeds = prepare(device.put(w.csr)), device.put(w.seeds)
     device.forget()
     personalized_pagerank(graph, seeds, tol=1e-6)
-    looks = [where for _, where in device.syncs if where.startswith("pagerank_matrix.py")]
+    looks = [where for _, where in device.syncs if where.startswith("matrix.py")]
     steps = device.launches["_sparse_csr_tensor_unsafe"] or device.launches["mm"]
     assert steps > 4 and len(looks) <= steps // 2 + 3
 
@@ -434,4 +434,4 @@ def test_a_prior_is_summed_without_a_wait_for_each_question(device: Device) -> N
     assert graph.has_dangling
     device.forget()
     personalized_pagerank(graph, prior=prior)
-    assert sum(where.startswith("pagerank_teleport.py") for _, where in device.syncs) < BATCH
+    assert sum(where.startswith("teleport.py") for _, where in device.syncs) < BATCH

@@ -25,7 +25,7 @@ from gpu_rag.graph.nearest import nearest, topk_rows
 from gpu_rag.graph.nearest.index import nearest_index
 from gpu_rag.graph.pagerank import personalized_pagerank, prepare
 from gpu_rag.graph.paths.sets import PathSet, check_paths
-from gpu_rag.graph.ragged import check_ragged, check_sets, expand
+from gpu_rag.graph.ragged import check_ragged, expand
 from gpu_rag.graph.reach import EITHER, intersect, reachable, typed_graph
 from gpu_rag.types import Question, Ragged
 
@@ -126,7 +126,7 @@ def test_checks_and_pieces_wait_once(waits: Waits) -> None:
     mask = device.put(torch.tensor([True, False, True]))
     steps: dict[str, Callable[[], object]] = {
         "check_ragged": lambda: check_ragged(lists, "lists", n=n, device=CUDA),
-        "check_sets": lambda: check_sets(lists, "lists", n=n, device=CUDA),
+        "check_sets": lambda: check_ragged(lists, "lists", n=n, device=CUDA, ascending=True),
         "expand": lambda: [*expand(lists.offsets[:-1], lists.offsets[1:])],
         "check_paths": lambda: check_paths(paths, 2, CUDA),
         "rows": lambda: paths.rows(mask),
@@ -190,7 +190,7 @@ def test_a_prior_is_not_looked_through_for_its_nodes(waits: Waits) -> None:
     for given, most in (({"prior": waits.device.put(torch.ones(2, 40))}, 0), ({"seeds": seeds}, 2)):
         waits.forget()
         personalized_pagerank(graph, **given)
-        assert len([where for _, where in waits.device.syncs if where == "restart.py:nodes"]) == most // 2
+        assert len([where for _, where in waits.device.syncs if where == "reference.py:nodes"]) == most // 2
 
 
 def test_omegas_go_to_the_device_once_a_look(waits: Waits) -> None:
@@ -200,6 +200,6 @@ def test_omegas_go_to_the_device_once_a_look(waits: Waits) -> None:
     seeds = device.put(Ragged(torch.tensor([0, 9]), torch.tensor([0, 1, 2])))
     waits.forget()
     personalized_pagerank(graph, seeds, tol=1e-8)
-    omegas = [copy for copy in device.copies if copy.to == "cuda" and copy.where == "pagerank_matrix.py:sweep"]
-    looks = [where for _, where in device.syncs if where == "pagerank_matrix.py:_sizes"]
+    omegas = [copy for copy in device.copies if copy.to == "cuda" and copy.where == "matrix.py:sweep"]
+    looks = [where for _, where in device.syncs if where == "matrix.py:_sizes"]
     assert 3 < len(omegas) <= len(looks)

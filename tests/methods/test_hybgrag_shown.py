@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kb_in_memory import knowledge_base
 
 import gpu_rag
-from gpu_rag.index.knowledge_base.memory import knowledge_base
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.program.knowledge_base.shown import SaidNames
 from gpu_rag.settings import merge

@@ -1,121 +1,21 @@
-"""A bench for single index layers: hand-made tables in, one layer run, its files out."""
+"""Fixtures for tests of stages and of drivers: a bench for one stage, an index with hops, a clock, planted damage."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from stage_bench import bench, benches, plant  # noqa: F401
 
-from gpu_rag.index import tables
-from gpu_rag.index.build import BuildReport, Layer, Silent, Sources, StageReport, Work, build_index
-from gpu_rag.index.folder import checksums
-from gpu_rag.index.manifest import Manifest
+from gpu_rag.index.build import BuildReport, build_index
+from gpu_rag.index.work import Sources
 from gpu_rag.methods.registry import all_layers
 from gpu_rag.models.llm.interface import LLM
 from gpu_rag.models.set import ModelSet
 from gpu_rag.runtime import batches, core, rounds, service, streaming
 from gpu_rag.settings import make_settings
-
-FILES = {
-    "passages": ("passages.parquet", tables.PASSAGES),
-    "documents": ("documents.parquet", tables.DOCUMENTS),
-    "extraction": ("extractions.parquet", tables.EXTRACTIONS),
-    "entities": ("entities.parquet", tables.ENTITIES),
-    "relations": ("relations.parquet", tables.RELATIONS),
-    "mentions": ("mentions.parquet", tables.MENTIONS),
-    "synonyms": ("synonyms.parquet", tables.SYNONYMS),
-}
-HOME = {"documents": "passages", "relations": "entities"}  # tables that lie in another table's stage
-
-
-@dataclass
-class Bench:
-    """Stage folders below `root`. `put*` plays the stages before, `run` runs one layer, `rows` reads a table."""
-
-    root: Path
-    counts: dict[str, int] = field(default_factory=dict)
-    report: StageReport = field(default_factory=StageReport)
-
-    def folder(self, stage: str) -> Path:
-        path = self.root / HOME.get(stage, stage)
-        path.mkdir(parents=True, exist_ok=True)
-        return path
-
-    def put(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        file, schema = FILES[table]
-        tables.write_rows(self.folder(table) / file, schema, rows)
-
-    def put_passages(self, texts: Sequence[str], titles: Sequence[str] | None = None) -> None:
-        """One passage a document, with ids p000, p001, ..."""
-        titles = titles or [""] * len(texts)
-        ids = [f"p{i:03d}" for i in range(len(texts))]
-        self.put(
-            "passages",
-            [
-                {"id": i, "doc_id": i, "title": title, "text": text, "start": 0, "end": len(text)}
-                for i, title, text in zip(ids, titles, texts)
-            ],
-        )
-
-    def put_extractions(self, found: Sequence[tuple[Sequence[str], Sequence[tuple[str, str, str]]]]) -> None:
-        """(names, triples) of passage 0, 1, ..."""
-        rows = [
-            {"passage": i, "entities": list(names), "triples": [list(t) for t in triples], "status": "ok"}
-            for i, (names, triples) in enumerate(found)
-        ]
-        self.put("extraction", rows)
-
-    def put_entities(self, names: Sequence[str], aliases: Mapping[str, Sequence[str]] | None = None) -> None:
-        """Entities by normalised name; each is written like its id unless `aliases` gives other ways."""
-        ways = {name: list((aliases or {}).get(name, [name])) for name in names}
-        rows = [{"id": n, "name": ways[n][0], "aliases": ways[n][1:], "n_passages": 1} for n in sorted(names)]
-        self.put("entities", rows)
-
-    def put_vectors(self, stage: str, vectors: np.ndarray) -> None:
-        tables.write_arrays(self.folder(stage) / "vectors.safetensors", {"vectors": vectors.astype(np.float16)})
-
-    def run(
-        self,
-        layer: Layer,
-        settings: Mapping[str, Any] | None = None,
-        *,
-        sources: Sources | None = None,
-        llm: LLM | None = None,
-    ) -> dict[str, int]:
-        """Runs a layer into its own folder; counts and costs are kept in `counts` and `report`."""
-        chosen = make_settings({"models": {"embedder": "hash", "llm": "none"}, **(settings or {})})
-        folders = {need: self.root / need for need in layer.needs}
-        models = ModelSet(chosen.models, llm=llm)
-        self.report = StageReport()
-        out = self.folder(layer.name)
-        work = Work(out, self.root / "work", folders, chosen, sources or Sources(), models, Silent(), self.report)
-        self.counts = layer.run(work)
-        return self.counts
-
-    def table(self, name: str) -> pa.Table:
-        file, schema = FILES[name]
-        return tables.read_table(self.folder(name) / file, schema)
-
-    def rows(self, name: str) -> list[dict[str, Any]]:
-        return self.table(name).to_pylist()
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path / "stages")
-
-
-@pytest.fixture
-def benches(tmp_path: Path) -> Iterable[Bench]:
-    """Endless fresh benches, for tests that draw many examples."""
-    return (Bench(tmp_path / f"stages-{i}") for i in itertools.count())
 
 
 @pytest.fixture(scope="session")
@@ -157,36 +57,3 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     for module in (batches, core, rounds, service, streaming):
         monkeypatch.setattr(module, "perf_counter", lambda: made.now)
     return made
-
-
-Plant = Callable[[Path, str, str, Callable[[Any], None]], None]
-
-
-@pytest.fixture
-def plant() -> Plant:
-    """plant(index, stage, file, change): damage under redone checksums, as a bug in a layer would have left it.
-
-    change: alters the columns of a table (lists by name), or the arrays of a file, in place.
-    """
-
-    def damage(folder: Path, stage: str, file: str, change: Callable[[Any], None]) -> None:
-        manifest = Manifest.read(folder)
-        path = folder / manifest.stages[stage].folder / file
-        before = checksums(path.parent)
-        if path.suffix == ".parquet":
-            schema = pq.read_schema(path)
-            columns = tables.read_table(path, schema).to_pydict()
-            change(columns)
-            tables.write_table(path, schema, columns)
-        else:
-            arrays = {name: array.copy() for name, array in tables.read_arrays(path).items()}
-            change(arrays)
-            tables.write_arrays(path, arrays)
-        assert checksums(path.parent) != before, "the damage changed nothing"
-        manifest = manifest.with_stage(replace(manifest.stages[stage], files=checksums(path.parent)))
-        for other in manifest.stages.values():
-            inputs = {need: manifest.stages[need].output_hash for need in other.inputs}
-            manifest = manifest.with_stage(replace(other, inputs=inputs))
-        manifest.write(folder)
-
-    return damage

@@ -6,16 +6,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from gpu_rag_kernels import dispatch
+from gpu_rag_kernels.dispatch import chosen, pick_implementation, preferred, preferring, recording
 
 from gpu_rag.errors import MissingBackend, UsageError
-from gpu_rag.graph.common import backend
-from gpu_rag.graph.common.backend import chosen, pick_implementation, preferred, preferring, recording
 
 CPU = torch.device("cpu")
 
 
 def without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "has_numba", lambda: False)
+    monkeypatch.setattr(dispatch, "find_spec", lambda name: None if name == "numba" else object())
 
 
 def test_auto_is_the_fastest_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import gpu_rag
 from gpu_rag.errors import BadInput, IndexLocked, IndexMismatch, StorageError, UsageError
 from gpu_rag.index.folder import WriteLock, storage_errors
 from gpu_rag.index.manifest import Manifest
+from gpu_rag.index.stage import Stage, ordered
 from gpu_rag.index.verify import verify
 
 FAST = {"models": {"embedder": "hash", "llm": "none"}}
@@ -209,3 +210,13 @@ def test_a_build_killed_at_random_moments_ends_with_the_same_digest(tmp_path: Pa
     assert n_done < n_blocks and 0 < last.stdout.count("embeds\n") < n_blocks, "what is embedded is kept"
     assert digest(tmp_path / "killed") == digest(tmp_path / "whole")
     assert not (tmp_path / "killed" / "work").exists()
+
+
+def test_stages_stand_behind_what_they_need_and_otherwise_as_given():
+    def made(name: str, *needs: str) -> Stage:
+        return Stage(name, lambda work: {}, needs)
+
+    given = [made("c", "b"), made("x"), made("b", "a"), made("a"), made("y")]
+    assert [one.name for one in ordered(given)] == ["x", "a", "b", "c", "y"]
+    with pytest.raises(UsageError, match=r"c: \['b'\]"):
+        ordered(given[:2])

@@ -12,8 +12,8 @@ import pytest
 
 from gpu_rag.errors import MissingBackend, RequestFailed, UsageError
 from gpu_rag.index import tables
-from gpu_rag.index.build import Sources
-from gpu_rag.index.stages.extraction import ExtractionLayer
+from gpu_rag.index.stages.extraction import extraction_stage
+from gpu_rag.index.work import Sources
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings import make_settings
 from gpu_rag.text.coreference import PRONOUNS, keeps_text, replace_pronouns
@@ -81,7 +81,7 @@ def answer(request: Request) -> Any:
 
 def extract(bench: Any, llm: Any) -> list[dict[str, Any]]:
     bench.put_passages(list(TEXTS.values()), list(TEXTS))
-    bench.run(ExtractionLayer(), {"alignment": {"coref": "llm"}}, llm=llm)
+    bench.run(extraction_stage, {"alignment": {"coref": "llm"}}, llm=llm)
     return bench.rows("extraction")
 
 
@@ -92,7 +92,7 @@ def test_every_kind_of_rewrite_is_counted_and_only_good_ones_are_read(bench: Any
     assert {name: n for name, n in bench.counts.items() if name.startswith("coref")} == counts
     assert len(llm.calls) == 6 and len({request.system for request in llm.calls}) == 1  # one repair try
     assert ["Piet Ruyven", "taught", "Ann Orlo"] in found[0]["triples"]  # only the rewrite says who taught whom
-    assert bench.report.failures == 2 and "coref_failed" in ExtractionLayer.retry
+    assert bench.report.failures == 2 and "coref_failed" in extraction_stage.retry
 
 
 def test_passages_keep_their_text(bench: Any) -> None:
@@ -103,9 +103,9 @@ def test_passages_keep_their_text(bench: Any) -> None:
 def test_without_coreference_nothing_is_asked_and_nothing_depends_on_it(bench: Any) -> None:
     llm = ScriptedLLM(answer)
     bench.put_passages([ANN])
-    bench.run(ExtractionLayer(), llm=llm)
+    bench.run(extraction_stage, llm=llm)
     assert llm.calls == [] and not any(name.startswith("coref") for name in bench.counts)
-    layer = ExtractionLayer()
+    layer = extraction_stage
     plain = layer.params(make_settings({}), Sources())
     assert plain == {"extractor": "patterns"} and layer.roles(make_settings({})) == ()
     other = make_settings({"alignment": {"coref": "llm"}})
@@ -115,7 +115,7 @@ def test_without_coreference_nothing_is_asked_and_nothing_depends_on_it(bench: A
 def test_imported_results_take_no_coreference() -> None:
     settings = make_settings({"index": {"extractor": "import"}, "alignment": {"coref": "llm"}})
     with pytest.raises(UsageError, match="leave out alignment.coref"):
-        ExtractionLayer().params(settings, Sources())
+        extraction_stage.params(settings, Sources())
 
 
 def test_fastcoref_is_imported_when_asked_for(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +136,7 @@ def test_fastcoref_is_imported_when_asked_for(bench: Any, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "fastcoref", module)
     bench.put_passages([ANN])
     settings = {"alignment": {"coref": "fastcoref"}, "models": {"device": "cpu"}}
-    bench.run(ExtractionLayer(), settings)
+    bench.run(extraction_stage, settings)
     assert bench.counts["coref_changed"] == 1
 
     def absent(device: str) -> None:
@@ -144,15 +144,15 @@ def test_fastcoref_is_imported_when_asked_for(bench: Any, monkeypatch: pytest.Mo
 
     module.FCoref = absent  # type: ignore[attr-defined]
     with pytest.raises(MissingBackend, match="biu-nlp/f-coref"):
-        bench.run(ExtractionLayer(), settings)
+        bench.run(extraction_stage, settings)
     monkeypatch.setitem(sys.modules, "fastcoref", None)
     with pytest.raises(MissingBackend, match="pip install fastcoref"):
-        bench.run(ExtractionLayer(), settings)
+        bench.run(extraction_stage, settings)
 
 
 def test_profiles_of_an_extraction_are_kept(bench: Any) -> None:
     """Patterns know that a title is also called something else, and nothing more."""
     bench.put_passages(["Ada Maria Holm was born in Oslo."], ["Ada Holm"])
-    bench.run(ExtractionLayer())
+    bench.run(extraction_stage)
     rows = tables.read_table(bench.folder("extraction") / "profiles.parquet", tables.PROFILES).to_pylist()
     assert rows == [{"passage": 0, "name": "Ada Holm", "aliases": ["Ada Maria Holm"], "types": [], "description": ""}]

@@ -10,8 +10,8 @@ import pytest
 from project_scripts import script
 
 from gpu_rag.errors import BadInput
-from gpu_rag.report.curves import HEIGHT, WIDTH, curves_svg
 
+HEIGHT, WIDTH, curves_svg = (getattr(script("curves"), name) for name in ("HEIGHT", "WIDTH", "curves_svg"))
 SERIES = {"ours": [(64.0, 2.0), (1.0, 40.0), (1000.0, 2.5)], "peer <b>": [(1.0, 60.0), (1000.0, 60.0)]}
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -11,15 +13,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kb_in_memory import knowledge_base
 
 import gpu_rag
+import gpu_rag.api  # before `load_method` is replaced
 from gpu_rag.api import evaluate, load_questions
 from gpu_rag.errors import BadInput
 from gpu_rag.evaluation.kb import owners, pool_shares, score_paths
 from gpu_rag.evaluation.metrics import hit_at, recall_at, reciprocal_rank
-from gpu_rag.index.knowledge_base.memory import knowledge_base
 from gpu_rag.jobs import read_rows, row_of
 from gpu_rag.methods import registry as catalog
+from gpu_rag.methods.method import Method
 from gpu_rag.program.reader import Support
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Answer, Draft, Pool, Question, RankedNode
@@ -213,15 +217,11 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
     """scripted(retrieve): a method `scripted` that needs the knowledge base alone."""
 
     def register(retrieve: Any) -> None:
-        module = ModuleType("scripted")
-        vars(module).update(NEEDS=("kb",), Params=type("Params", (), {"__annotations__": {}}), retrieve=retrieve)
-        import dataclasses
-
-        module.Params = dataclasses.dataclass(frozen=True)(module.Params)  # type: ignore[attr-defined]
-        held = catalog.load_method
-        monkeypatch.setattr(catalog, "load_method", lambda name: module if name == "scripted" else held(name))
-        monkeypatch.setattr("gpu_rag.engine.load_method", catalog.load_method)
-        monkeypatch.setitem(catalog.METHODS, "scripted", "scripted")
+        module = ModuleType("scripted.program")
+        params = dataclasses.dataclass(frozen=True)(type("Params", (), {"__annotations__": {}}))
+        vars(module).update(Params=params, retrieve=retrieve)
+        monkeypatch.setitem(sys.modules, "scripted.program", module)
+        monkeypatch.setitem(catalog._found(), "scripted", ("scripted", Method("scripted", ("kb",))))
 
     return register
 

@@ -15,7 +15,7 @@ from refusals import refusal
 from gpu_rag.graph import ragged
 from gpu_rag.graph.common import dots
 from gpu_rag.graph.common.dots import check_unit_rows
-from gpu_rag.graph.frontier import Asked, described, score_lists
+from gpu_rag.graph.frontier import FrontierQuery, described, score_lists
 from gpu_rag.graph.pagerank import teleport as pagerank_teleport
 from gpu_rag.graph.pagerank.teleport import teleport_of_seeds
 from gpu_rag.graph.reach import reachable, typed_graph
@@ -120,6 +120,6 @@ def test_keywords_of_questions_are_refused_alike(rows: list[list[int]], shift: i
     vectors = torch.nn.functional.normalize(torch.ones(len(rows), 3))
     things = described(torch.eye(3), lists([[0], [1, 2], []]), 3)
     wanted = lists([[0]] * len(rows))
-    asked = Asked(vectors, words)
+    asked = FrontierQuery(vectors, words)
     call = lambda: score_lists(asked, things, wanted)  # noqa: E731
     assert refusal(call) == slow_refusal(call)

@@ -13,8 +13,7 @@ from ragged_lists import ragged
 
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph import cluster as module
-from gpu_rag.graph.cluster import exact_groups, pick_implementation, radius_clusters
-from gpu_rag.graph.cluster.numba_path import clusters_by_numba
+from gpu_rag.graph.cluster import clusters_by_numba, exact_groups, radius_clusters
 from gpu_rag.graph.common import dots
 from gpu_rag.graph.common.dots import Filter, exact_dots, filter_for, on_grid
 from gpu_rag.types import Ragged
@@ -246,13 +245,9 @@ def test_bad_input_says_what(match: str, call: Callable[[], object]) -> None:
         call()
 
 
-def test_the_implementation_is_picked_by_device() -> None:
-    assert pick_implementation(torch.device("cpu")) == "numba"
-    assert pick_implementation(torch.device("cuda")) == "torch"
+def test_an_unknown_implementation_is_refused() -> None:
     with pytest.raises(UsageError, match="no such implementation"):
         radius_clusters(torch.ones(1, 1), 0.1, implementation="scipy")
-    with pytest.raises(UsageError, match="numba works on the CPU"):
-        pick_implementation(torch.device("cuda"), "numba")
 
 
 # --- groups by shared keys -------------------------------------------------------------------------

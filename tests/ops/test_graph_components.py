@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from gpu_rag_kernels import dispatch
+from gpu_rag_kernels.dispatch import recording
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.errors import MissingBackend, UsageError
-from gpu_rag.graph import components
-from gpu_rag.graph.common.backend import recording
 from gpu_rag.graph.components import BY, connected_components
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.types import CSR
@@ -56,10 +56,11 @@ def test_by_hand_and_a_long_path(label: Label) -> None:
 
 
 def test_without_numba_scipy_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert components.pick_implementation(torch.device("cpu")) == "numba"
-    monkeypatch.setattr(components, "has_numba", lambda: False)
-    assert components.pick_implementation(torch.device("cpu")) == "scipy"
-    assert components.pick_implementation(torch.device("cuda")) == "torch"
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert dispatch.pick_implementation(cpu, family="components") == "numba"
+    monkeypatch.setattr(dispatch, "find_spec", lambda name: None)
+    assert dispatch.pick_implementation(cpu, family="components") == "scipy"
+    assert dispatch.pick_implementation(gpu, family="components") == "torch"
 
 
 def test_an_implementation_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,8 +72,8 @@ def test_an_implementation_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="expected numba, scipy, torch, auto"):
         connected_components(csr, implementation="fast")
     with pytest.raises(UsageError, match="scipy works on the CPU"):
-        components.pick_implementation(torch.device("cuda"), "scipy")
-    monkeypatch.setattr(components, "has_numba", lambda: False)
+        dispatch.pick_implementation(torch.device("cuda"), "scipy", family="components")
+    monkeypatch.setattr(dispatch, "find_spec", lambda name: None)
     with pytest.raises(MissingBackend):
         connected_components(csr, implementation="numba")
 

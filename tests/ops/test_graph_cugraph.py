@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from gpu_rag_kernels import dispatch
+from gpu_rag_kernels.dispatch import preferring, recording
 
 from gpu_rag.errors import GpuRagError, MissingBackend, UsageError
-from gpu_rag.graph.common.backend import preferring, recording
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.pagerank import cugraph, pagerank_topk, personalized_pagerank, pick_implementation, prepare
-from gpu_rag.graph.pagerank import job as pagerank_job
 from gpu_rag.graph.pagerank.matrix import MatrixTile
 from gpu_rag.graph.pagerank.plan import plan_of
 from gpu_rag.graph.pagerank.sharded import cugraph as cugraph_multi
@@ -171,9 +171,9 @@ def installed(monkeypatch: pytest.MonkeyPatch, **options: Any) -> StandIn:
     cupy.from_dlpack, cupy.empty = np.from_dlpack, np.empty
     for name, module in (("pylibcugraph", library), ("pylibcugraph.comms", comms), ("cupy", cupy)):
         monkeypatch.setitem(sys.modules, name, module)
-    for module in (cugraph, cugraph_multi, pagerank_job):
-        monkeypatch.setattr(module, "check_available", lambda device: None)
-    monkeypatch.setattr(cugraph_multi, "find_spec", lambda name: object())
+    for module in (dispatch, cugraph_multi):
+        monkeypatch.setattr(module, "check_backend", lambda name, device: None)
+    monkeypatch.setattr(cugraph_multi, "installed", lambda name: True)
     return stand_in
 
 
@@ -295,19 +295,19 @@ def test_vertices_count_the_edges() -> None:
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     csr = some_graph(True)
     assert pick_implementation(csr) != "cugraph", "never by auto"
-    monkeypatch.setattr(cugraph, "find_spec", lambda name: None)
+    monkeypatch.setattr(dispatch, "find_spec", lambda name: None)
     with pytest.raises(MissingBackend, match=r"pylibcugraph is not installed; pip install 'gpu-rag\[gpu\]'"):
         personalized_pagerank(csr, SEEDS, implementation="cugraph")
-    monkeypatch.setattr(cugraph, "find_spec", lambda name: object())
-    with pytest.raises(UsageError, match="works on a GPU; given a graph on cpu"):
+    monkeypatch.setattr(dispatch, "find_spec", lambda name: object())
+    with pytest.raises(UsageError, match="works on a GPU; given tensors on cpu"):
         personalized_pagerank(csr, SEEDS, implementation="cugraph")
     with pytest.raises(UsageError, match="works on a GPU"):
         personalized_pagerank_sharded(shard_graph(csr), SEEDS, implementation="cugraph")
-    monkeypatch.setattr(cugraph_multi, "check_available", lambda device: None)
-    monkeypatch.setattr(cugraph_multi, "find_spec", lambda name: None)
+    monkeypatch.setattr(cugraph_multi, "check_backend", lambda name, device: None)
+    monkeypatch.setattr(cugraph_multi, "installed", lambda name: False)
     with pytest.raises(MissingBackend, match="raft-dask is not installed"):
         personalized_pagerank_sharded(shard_graph(csr), SEEDS, implementation="cugraph")
-    monkeypatch.setattr(cugraph_multi, "find_spec", lambda name: object())
+    monkeypatch.setattr(cugraph_multi, "installed", lambda name: True)
     with pytest.raises(UsageError, match="no process group"):
         personalized_pagerank_sharded(shard_graph(csr), SEEDS, implementation="cugraph")
 

@@ -90,8 +90,9 @@ def test_a_gpu_with_triton_is_asked_for_words(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(ego, "balls_by_words", spy)
     ego_balls(csr, seeds, radius, implementation="torch")
     assert asked == []
-    monkeypatch.setattr(ego, "pick_kernel", lambda op, device: "triton")
-    same(ego_balls(csr, seeds, radius, implementation="torch"), ego_balls(csr, seeds, radius))
+    by = {"loops": "triton", "ops": "torch"}
+    monkeypatch.setattr(ego, "pick_implementation", lambda *given, family="ops": by[family])
+    same(ego_balls(csr, seeds, radius, implementation="torch"), balls_by_words(csr, seeds, radius, None))
     assert asked == [radius]
     ego_balls(csr, seeds, radius, limit=3, implementation="torch")
     assert asked == [radius], "a limit needs the hops in order"

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from ragged_lists import ragged
 
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.graph import frontier as module
 from gpu_rag.graph.common.dots import GRID, on_grid
-from gpu_rag.graph.frontier import Asked, HopEdges, described, frontier_topk, hop_edges, score_lists, top_edges
+from gpu_rag.graph.frontier import FrontierQuery, HopEdges, described, frontier_topk, hop_edges, score_lists, top_edges
+from gpu_rag.graph.frontier import edges as module
 from gpu_rag.types import Ragged, TopK
 
 QUICK = settings(max_examples=40, deadline=None, derandomize=True)
@@ -26,8 +26,8 @@ Pairs = list[tuple[float, int]]
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "EDGE_TILE", 7)
-    for place in ("frontier", "frontier_numba", "frontier_torch"):
-        monkeypatch.setattr(f"gpu_rag.graph.{place}.QUESTION_TILE", 3)
+    for place in ("numba_path", "torch_path"):
+        monkeypatch.setattr(f"gpu_rag.graph.frontier.{place}.QUESTION_TILE", 3)
 
 
 def sets(keywords: Ragged) -> list[set[int]]:
@@ -38,7 +38,7 @@ def sets(keywords: Ragged) -> list[set[int]]:
 class World:
     """Questions and edges in plain Python: lists of sets, and vectors as whole numbers of 2^-24."""
 
-    asked: Asked
+    asked: FrontierQuery
     edges: HopEdges
     indptr: list[int]
     target: list[int]
@@ -55,7 +55,7 @@ def words(r: np.random.Generator, n: int, most: int, vocabulary: int) -> list[li
     return [sorted(set((r.integers(0, vocabulary, k) ** 2 // vocabulary).tolist())) for k in r.integers(0, most, n)]
 
 
-def similarities(asked: Asked, vectors: torch.Tensor, keywords: Ragged) -> np.ndarray:
+def similarities(asked: FrontierQuery, vectors: torch.Tensor, keywords: Ragged) -> np.ndarray:
     """f32[B, N]: dot products in whole numbers of 2^-48, one division, one sum, one halving, one rounding."""
     whole = [(on_grid(v) * GRID).long().numpy() for v in (asked.vectors, vectors)]
     dots = (whole[0] @ whole[1].T).astype(np.float64) * 2.0**-48
@@ -74,7 +74,7 @@ def world(seed: int, n_questions: int = 5, n: int = 6, n_edges: int = 25, vocabu
     listed = ragged(words(r, n_edges, 5, vocabulary), torch.int32)
     held = (torch.from_numpy(target).int(), torch.from_numpy(vector_of).int())
     edges = hop_edges(torch.tensor(indptr), *held, vectors, listed, vocabulary)
-    asked = Asked(unit(r, n_questions, dim), ragged(words(r, n_questions, 6, vocabulary + 3)))
+    asked = FrontierQuery(unit(r, n_questions, dim), ragged(words(r, n_questions, 6, vocabulary + 3)))
     return World(asked, edges, indptr, target.tolist(), similarities(asked, vectors[held[1].long()].float(), listed))
 
 
@@ -147,7 +147,7 @@ def test_larger_worlds_with_tiles_of_their_own_size(implementation: str, monkeyp
 @pytest.mark.parametrize("implementation", BOTH)
 def test_lists_are_scored_in_their_order(implementation: str, seed: int) -> None:
     r = np.random.default_rng(seed)
-    asked = Asked(unit(r, 4, 3), ragged(words(r, 4, 6, 10)))
+    asked = FrontierQuery(unit(r, 4, 3), ragged(words(r, 4, 6, 10)))
     vectors, keywords = unit(r, 9, 3), ragged(words(r, 9, 5, 8))
     lists = [r.integers(0, 9, k).tolist() for k in r.integers(0, 6, 4)]
     found = score_lists(asked, described(vectors, keywords, 8), ragged(lists), implementation=implementation)
@@ -167,7 +167,7 @@ def tiny() -> HopEdges:
 
 @pytest.mark.parametrize("implementation", BOTH)
 def test_by_hand(implementation: str) -> None:
-    asked = Asked(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), ragged([[1, 2], []]))
+    asked = FrontierQuery(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), ragged([[1, 2], []]))
     # SIM(q0): (0 + 1) / 2, (1/2 + .6) / 2, 0; SIM(q1), no words on either side: 0, .4, (0 + 1) / 2
     top = top_edges(asked, tiny(), 3, implementation=implementation)
     assert top.ids.tolist() == [[1, 2, -1], [2, 1, -1]]  # edge 0 ends where edge 1 ended
@@ -183,7 +183,7 @@ def test_by_hand(implementation: str) -> None:
 
 @pytest.mark.parametrize("implementation", BOTH)
 def test_equal_scores_go_to_the_lower_edge_and_nothing_fails_on_nothing(implementation: str) -> None:
-    asked = Asked(torch.tensor([[1.0, 0.0]]), ragged([[]]))
+    asked = FrontierQuery(torch.tensor([[1.0, 0.0]]), ragged([[]]))
     vectors = torch.tensor([[1.0, 0.0]])
     edges = hop_edges(
         torch.tensor([0, 3, 3]), torch.tensor([1, 0, 1]).int(), torch.zeros(3).int(), vectors, ragged([[], [], []]), 0
@@ -193,7 +193,7 @@ def test_equal_scores_go_to_the_lower_edge_and_nothing_fails_on_nothing(implemen
     none = hop_edges(torch.tensor([0, 0]), edges.target[:0], edges.vector_of[:0], vectors, ragged([]), 0)
     assert top_edges(asked, none, 2, implementation=implementation).ids.tolist() == [[-1, -1]]
     assert frontier_topk(asked, none, ragged([[0]]), 1, implementation=implementation).ids.tolist() == [[-1]]
-    nobody = Asked(torch.zeros(0, 2), ragged([]))
+    nobody = FrontierQuery(torch.zeros(0, 2), ragged([]))
     assert top_edges(nobody, edges, 2, implementation=implementation).ids.shape == (0, 2)
 
 
@@ -210,7 +210,7 @@ def test_edges_that_f32_cannot_order(implementation: str) -> None:
     numbers, ends = torch.arange(1200, dtype=torch.int32), torch.full((1201,), 1200)
     ends[0] = 0
     edges = hop_edges(ends, numbers, numbers, vectors, ragged([[]] * 1200), 1)
-    asked = Asked(queries, ragged([[]] * 4))
+    asked = FrontierQuery(queries, ragged([[]] * 4))
     scores = ((on_grid(queries) @ on_grid(vectors).T) / 2).float()  # exact on the grid
     expected = scores.sort(dim=1, descending=True, stable=True)
     for k in (1, 3, 10):
@@ -228,7 +228,7 @@ def test_a_question_does_not_know_its_batch(implementation: str) -> None:
     steps = frontier_topk(w.asked, w.edges, ragged(frontier), 2, implementation=implementation)
     starts = np.cumsum([0] + [len(row) for row in frontier])
     for b in (0, 7, 19):
-        alone = Asked(w.asked.vectors[b : b + 1], ragged([sorted(sets(w.asked.keywords)[b])]))
+        alone = FrontierQuery(w.asked.vectors[b : b + 1], ragged([sorted(sets(w.asked.keywords)[b])]))
         top = top_edges(alone, w.edges, 4, implementation=implementation)
         assert torch.equal(top.ids[0], whole.ids[b]) and torch.equal(top.scores[0], whole.scores[b])
         step = frontier_topk(alone, w.edges, ragged([frontier[b]]), 2, implementation=implementation)
@@ -255,7 +255,7 @@ def test_renumbered_vertices_and_keywords_keep_the_scores(seed: int) -> None:
     ]
     to = torch.from_numpy(r.permutation(6)).int()
     edges = hop_edges(w.edges.indptr, to[w.edges.target.long()], w.edges.vector_of, w.edges.vectors, kw[1], 11)
-    top, same = top_edges(w.asked, w.edges, 4), top_edges(Asked(w.asked.vectors, kw[0]), edges, 4)
+    top, same = top_edges(w.asked, w.edges, 4), top_edges(FrontierQuery(w.asked.vectors, kw[0]), edges, 4)
     assert torch.equal(top.ids, same.ids) and torch.equal(top.scores, same.scores)
 
 
@@ -289,7 +289,7 @@ def meaning_alone(w: World, k: int) -> list[Pairs]:
 
 def unknown_words_forgotten(w: World, k: int) -> list[Pairs]:
     known = [[v for v in sorted(s) if v < w.edges.n_keywords] for s in sets(w.asked.keywords)]
-    asked = Asked(w.asked.vectors, ragged(known))
+    asked = FrontierQuery(w.asked.vectors, ragged(known))
     rows = w.edges.vectors[w.edges.vector_of.long()]
     return walked(World(asked, w.edges, w.indptr, w.target, similarities(asked, rows, w.edges.keywords)), k)
 
@@ -332,7 +332,7 @@ def test_wrong_steps_are_caught(wrong: Callable[..., list[Pairs]]) -> None:
 
 def test_bad_input_is_named() -> None:
     edges = tiny()
-    asked = Asked(torch.tensor([[1.0, 0.0]]), ragged([[1, 2]]))
+    asked = FrontierQuery(torch.tensor([[1.0, 0.0]]), ragged([[1, 2]]))
     with pytest.raises(BadInput, match="k is out of range; given 0"):
         top_edges(asked, edges, 0)
     with pytest.raises(BadInput, match="one of the vertices"):
@@ -340,15 +340,15 @@ def test_bad_input_is_named() -> None:
     with pytest.raises(BadInput, match="vertices do not match the questions; given 2 lists for 1"):
         frontier_topk(asked, edges, ragged([[0], [1]]), 1)
     with pytest.raises(BadInput, match="keywords are not in order"):
-        top_edges(Asked(asked.vectors, ragged([[2, 1]])), edges, 1)
-    with pytest.raises(BadInput, match="a keyword is negative; given -1"):
-        top_edges(Asked(asked.vectors, ragged([[-1, 1]])), edges, 1)
+        top_edges(FrontierQuery(asked.vectors, ragged([[2, 1]])), edges, 1)
+    with pytest.raises(BadInput, match="one of the keywords is no keyword; given -1"):
+        top_edges(FrontierQuery(asked.vectors, ragged([[-1, 1]])), edges, 1)
     with pytest.raises(BadInput, match="questions are not unit rows"):
-        top_edges(Asked(2 * asked.vectors, asked.keywords), edges, 1)
+        top_edges(FrontierQuery(2 * asked.vectors, asked.keywords), edges, 1)
     with pytest.raises(BadInput, match="differ in dimension"):
-        top_edges(Asked(torch.ones(1, 1), asked.keywords), edges, 1)
+        top_edges(FrontierQuery(torch.ones(1, 1), asked.keywords), edges, 1)
     with pytest.raises(BadInput, match="questions are no f32 rows"):
-        top_edges(Asked(asked.vectors.half(), asked.keywords), edges, 1)
+        top_edges(FrontierQuery(asked.vectors.half(), asked.keywords), edges, 1)
     with pytest.raises(BadInput, match="threads is out of range"):
         top_edges(asked, edges, 1, threads=0)
     with pytest.raises(UsageError, match="no such implementation"):

@@ -16,7 +16,8 @@ from gpu_rag.graph import join as module
 from gpu_rag.graph.common.dots import GRID, Filter, filter_for, on_grid
 from gpu_rag.graph.join import hybrid_argmax, join_index
 from gpu_rag.graph.join import numba_path as join_numba
-from gpu_rag.graph.join.keywords import part_of
+from gpu_rag.graph.join import torch_path as join_torch
+from gpu_rag.graph.join.torch_path import part_of
 from gpu_rag.types import Ragged
 
 Groups = tuple[torch.Tensor, torch.Tensor] | None
@@ -29,7 +30,7 @@ def numba_as(dtype: torch.dtype, kept: bool) -> Join:
         left: torch.Tensor, lk: Ragged, right: torch.Tensor, rk: Ragged, exclude: Groups = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         groups = exclude or (None, None)
-        side = join_numba.prepared(right, rk, groups[1], dtype=dtype, asked=None if kept else len(left))
+        side = join_numba.prepared(right, rk, groups[1], dtype=dtype, n_left=None if kept else len(left))
         best, index = join_numba.join_by_numba(left, lk, groups[0], side, 1)
         return index, best.float()
 
@@ -60,8 +61,8 @@ JOINS: dict[str, Join] = {
 
 
 def tiles(patch: pytest.MonkeyPatch, rows: int, columns: int) -> None:
-    patch.setattr(module, "ROWS", rows)
-    patch.setattr(module, "COLUMNS", columns)
+    patch.setattr(join_torch, "ROWS", rows)
+    patch.setattr(join_torch, "COLUMNS", columns)
     patch.setattr(join_numba, "ROWS", rows)
     patch.setattr(join_numba, "SCORES", rows * columns)
 
@@ -69,7 +70,7 @@ def tiles(patch: pytest.MonkeyPatch, rows: int, columns: int) -> None:
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     tiles(monkeypatch, 5, 9)
-    monkeypatch.setattr("gpu_rag.graph.join.keywords.MOST_COMMON", 4)
+    monkeypatch.setattr("gpu_rag.graph.join.torch_path.MOST_COMMON", 4)
 
 
 def sets(keywords: Ragged) -> list[set[int]]:
@@ -305,7 +306,7 @@ def test_bit_checks_catch_a_score_that_depends_on_the_batch() -> None:
 def test_never_the_full_matrix(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tiles(monkeypatch, 30, 40)
     sizes: list[int] = []
-    whole, scanned = Filter.product, join_numba.raw_scores
+    whole, scanned = Filter.product, join_numba.score_bits
 
     def product(self: Filter, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         sizes.append(left.shape[0] * right.shape[0])
@@ -316,7 +317,7 @@ def test_never_the_full_matrix(name: str, monkeypatch: pytest.MonkeyPatch) -> No
         return scanned(matrix)
 
     monkeypatch.setattr(Filter, "product", product)
-    monkeypatch.setattr(join_numba, "raw_scores", scores)
+    monkeypatch.setattr(join_numba, "score_bits", scores)
     JOINS[name](*larger(100, 5))
     assert max(sizes) <= 30 * 40 and sum(sizes) == 100 * 140
 

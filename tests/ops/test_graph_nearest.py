@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph import nearest as module
+from gpu_rag.graph.nearest import best as module
 from gpu_rag.graph.nearest import nearest, topk_rows
 from gpu_rag.types import TopK
 

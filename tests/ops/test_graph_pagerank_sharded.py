@@ -34,7 +34,7 @@ from gpu_rag.graph.pagerank.sharded import (
     shard_graph,
 )
 from gpu_rag.graph.pagerank.sharded import graph as sharding
-from gpu_rag.graph.pagerank.start import unnormalised
+from gpu_rag.graph.pagerank.teleport import unnormalised
 from gpu_rag.types import CSR, Ragged
 
 QUICK = settings(max_examples=40, deadline=None, derandomize=True)

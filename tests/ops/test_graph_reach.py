@@ -275,7 +275,7 @@ ARROW = csr_from_edges(torch.tensor([0]), torch.tensor([1]), 2, undirected=False
         ("relations do not match the starts", lambda: reachable(GRAPH, ZERO, ragged([[0], [0]]), ragged([[1], [1]]))),
         ("directions do not match", lambda: reachable(GRAPH, ZERO, ragged([[0, 0]]), ragged([[1]]))),
         ("threads is out of range", lambda: reachable(GRAPH, ZERO, ZERO, ragged([[1]]), threads=0)),
-        ("the relation of an edge is no node", lambda: graph_of([(0, 2, 1)], 8, 2)),
+        ("the relation of an edge is no relation", lambda: graph_of([(0, 2, 1)], 8, 2)),
         ("the head of an edge is no node", lambda: graph_of([(0, 1, 8)], 8, 2)),
         ("size of a graph", lambda: graph_of([], -1, 2)),
         ("relation ids are no list", lambda: typed_graph(ZERO.values, torch.ones(1), ZERO.values, 8, 2)),

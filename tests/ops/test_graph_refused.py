@@ -6,19 +6,18 @@ from dataclasses import replace
 
 import pytest
 import torch
+from gpu_rag_kernels.dispatch import recording
 from ragged_lists import ragged
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.cluster import radius_clusters
-from gpu_rag.graph.common.backend import recording
 from gpu_rag.graph.components import connected_components
 from gpu_rag.graph.csr import check_range, csr_from_edges
 from gpu_rag.graph.ego import ego_balls
 from gpu_rag.graph.ego.words import pull_of
-from gpu_rag.graph.frontier import Asked, described, frontier_topk, hop_edges, score_lists, top_edges
+from gpu_rag.graph.frontier import FrontierQuery, described, frontier_topk, hop_edges, score_lists, top_edges
 from gpu_rag.graph.fuse import rrf
-from gpu_rag.graph.join.candidates import rare_word_pairs
-from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores, jaccard_of_pairs
+from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores, jaccard_of_pairs, rare_word_pairs
 from gpu_rag.graph.pagerank import personalized_pagerank
 from gpu_rag.graph.paths import expand_paths, path_graph, start_paths
 from gpu_rag.graph.paths.scores import score_paths
@@ -135,7 +134,7 @@ def test_keywords_that_no_edge_has_only_count() -> None:
     edges = hop_edges(torch.tensor([0, 3, 6]), rows % 2, rows, things.vectors, things.keywords, 3)
     found = []
     for least in (3, HUGE):
-        asked = Asked(vectors, ragged([[1, 2, least + b] for b in range(9)]))
+        asked = FrontierQuery(vectors, ragged([[1, 2, least + b] for b in range(9)]))
         for by in ("numba", "torch"):
             best = frontier_topk(asked, edges, ragged([[0, 1]] * 9), 2, implementation=by)
             top = top_edges(asked, edges, 2, implementation=by)

@@ -18,7 +18,7 @@ from gpu_rag.graph.cluster import radius_clusters
 from gpu_rag.graph.components import connected_components
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.ego import ego_balls, induced_subgraphs
-from gpu_rag.graph.frontier import Asked, frontier_topk, hop_edges, top_edges
+from gpu_rag.graph.frontier import FrontierQuery, frontier_topk, hop_edges, top_edges
 from gpu_rag.graph.fuse import rrf
 from gpu_rag.graph.local_pagerank import blocks_pagerank
 from gpu_rag.graph.nearest import nearest, topk_rows
@@ -41,7 +41,7 @@ def unit(n: int, dims: int = 8) -> torch.Tensor:
 # --- memory ------------------------------------------------------------------------------------------
 
 ENDS = torch.tensor([0])
-ASKED = Asked(unit(2), ragged([[0], []]))
+ASKED = FrontierQuery(unit(2), ragged([[0], []]))
 HOPS = torch.tensor([0, 1, 2]), torch.tensor([1, 0]).int(), torch.tensor([0, 1]).int(), unit(2), ragged([[0], [1]])
 EDGES = hop_edges(*HOPS, 2)
 BLOCKS = induced_subgraphs(PATH, ragged([[0, 1], []]))
@@ -128,7 +128,7 @@ def test_rooms_are_those_of_the_largest_question(implementation: str, monkeypatc
 
 def test_more_than_any_machine_has_is_refused() -> None:
     with pytest.raises(BadInput, match="not enough memory"):
-        room.check_room(2**60, torch.device("cpu"), "a graph", "split it")
+        room.check_memory(2**60, torch.device("cpu"), "a graph", "split it")
     assert 2**20 < room.free_bytes(torch.device("cpu")) < 2**60
 
 

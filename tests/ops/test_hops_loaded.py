@@ -12,8 +12,10 @@ from gpu_rag.index import tables
 from gpu_rag.index.index import Index
 from gpu_rag.index.verify import verify
 from gpu_rag.methods.hoprag.graph import load_hop_graph, union_of_rows
-from gpu_rag.methods.hoprag.report import hop_section, hop_statistics
+from gpu_rag.methods.hoprag.report import hop_statistics, section
 from gpu_rag.methods.hoprag.tables import EDGES, QUESTIONS
+from gpu_rag.methods.registry import stage_checks
+from gpu_rag.report import page
 from gpu_rag.text.keywords import keywords
 from gpu_rag.types import Ragged
 
@@ -21,7 +23,7 @@ from gpu_rag.types import Ragged
 @pytest.mark.parametrize("granularity", ["passage", "sentence"])
 def test_a_build_is_sound_and_loads(build_hops: Any, tiny_corpus: Path, tmp_path: Path, granularity: str) -> None:
     report = build_hops(tiny_corpus, tmp_path / "ix", granularity=granularity)
-    assert verify(tmp_path / "ix") == []
+    assert verify(tmp_path / "ix", stage_checks()) == []
     assert report.manifest.stages["hop_questions"].params["simulate"] == "templates"  # what auto became
     index = Index.open(tmp_path / "ix")
     graph = index.loaded("hops", load_hop_graph)
@@ -58,7 +60,7 @@ def test_the_report_has_the_figures_of_the_paper(build_hops: Any, tiny_corpus: P
     assert found is not None
     assert found["degree"] == report.count("hop_edges") / 6 and found["crossing"] == 1.0
     assert found["questions"] == (report.count("hop_in_questions") + report.count("hop_out_questions")) / 6
-    page = "".join(hop_section({"stages": stages, "hops": found}))
-    assert "Hop graph" in page and "every out-question was compared with every in-question" in page
+    text = "".join(section({"stages": stages, "hops": found}, page))
+    assert "Hop graph" in text and "every out-question was compared with every in-question" in text
     assert hop_statistics({"passages": stages["passages"]}) is None
-    assert hop_section({"stages": {"passages": stages["passages"]}}) == []
+    assert section({"stages": {"passages": stages["passages"]}}, page) == []

@@ -11,9 +11,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kb_in_memory import knowledge_base
 
 from gpu_rag.index.knowledge_base import KnowledgeBase
-from gpu_rag.index.knowledge_base.memory import knowledge_base
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.program.knowledge_base import reach as kb_reach
 from gpu_rag.program.knowledge_base.documents import DocumentSearch

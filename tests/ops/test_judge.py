@@ -17,7 +17,7 @@ from gpu_rag.evaluation.judged import judge_answers, plant
 from gpu_rag.evaluation.metrics import normalise_answer, token_f1
 from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.models.llm.scripted import ScriptedLLM
-from gpu_rag.settings.evaluation import EvalSettings
+from gpu_rag.settings.sections import EvalSettings
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Answer, JsonSchema, Question, Reply, Request
 

@@ -12,13 +12,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kb_in_memory import knowledge_base
 
 import gpu_rag
+import gpu_rag.api  # before `load_method` is replaced
 from gpu_rag.errors import BadInput, MissingLayer
 from gpu_rag.graph.reach import EITHER, reachable
 from gpu_rag.index.knowledge_base import KnowledgeBase, name_key
 from gpu_rag.index.knowledge_base.load import load_kb
-from gpu_rag.index.knowledge_base.memory import knowledge_base
 from gpu_rag.index.knowledge_base.scores import node_text, score_nodes
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.types import Ragged
@@ -164,7 +165,7 @@ def test_loaded_from_an_index_it_is_what_was_made_in_memory(tmp_path: Path, monk
     from gpu_rag.methods import registry as catalog
 
     needs = ("kb_name_vectors", "kb_edge_vectors", "kb_relation_vectors", "kb_text_vectors", "passage_vectors")
-    monkeypatch.setattr(catalog, "load_method", lambda name: type("M", (), {"NEEDS": needs}))
+    monkeypatch.setattr(catalog, "needs", lambda name: needs)
     nodes = [("a", "Ada", "person"), ("b", "Bern_City", "city"), ("c", "Cy", "city")]
     edges = [("a", "born_in", "b"), ("c", "near", "b"), ("a", "near", "c"), ("b", "near", "b")]
     base = tmp_path / "kg"

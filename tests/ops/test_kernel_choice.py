@@ -8,7 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from gpu_rag_kernels import choice, join_top1, msbfs_or, ragged_gather_dot_topk
+from gpu_rag_kernels import dispatch
+from gpu_rag_kernels import ego as ego_loops
+from gpu_rag_kernels import frontier as frontier_loops
+from gpu_rag_kernels import join as join_loops
 from gpu_rag_kernels.rows import packed, row_plan
 
 from gpu_rag.errors import BadInput, MissingBackend, UsageError
@@ -18,25 +21,29 @@ from gpu_rag.types import CSR, Ragged
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
+def pick(device: torch.device, implementation: str = "auto") -> str:
+    return dispatch.pick_implementation(device, implementation, family="loops")
+
+
 def test_auto_is_triton_on_a_gpu_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setattr(choice, "find_spec", lambda name: object())
-    assert choice.pick_kernel("op", GPU) == "triton" and choice.pick_kernel("op", CPU) == "reference"
-    assert choice.known() == ("reference",) and choice.known("cuda:0") == ("triton", "reference")
-    with pytest.raises(UsageError, match="op in triton works on a GPU; given tensors on cpu"):
-        choice.pick_kernel("op", CPU, "triton")
+    monkeypatch.setattr(dispatch, "find_spec", lambda name: object())
+    assert pick(GPU) == "triton" and pick(CPU) == "reference"
+    assert dispatch.loop_backends() == ("reference",) and dispatch.loop_backends("cuda:0") == ("triton", "reference")
+    with pytest.raises(UsageError, match="triton works on a GPU; given tensors on cpu"):
+        pick(CPU, "triton")
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    assert choice.pick_kernel("op", CPU, "triton") == "triton" and choice.pick_kernel("op", CPU) == "reference"
-    assert choice.known() == ("triton", "reference")
+    assert pick(CPU, "triton") == "triton" and pick(CPU) == "reference"
+    assert dispatch.loop_backends() == ("triton", "reference")
 
 
 def test_without_triton_the_reference_runs_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "find_spec", lambda name: None)
-    assert choice.pick_kernel("op", GPU) == "reference" == choice.pick_kernel("op", CPU, "reference")
+    monkeypatch.setattr(dispatch, "find_spec", lambda name: None)
+    assert pick(GPU) == "reference" == pick(CPU, "reference")
     with pytest.raises(MissingBackend, match=r"triton is not installed; pip install 'gpu-rag\[gpu\]'"):
-        choice.pick_kernel("op", GPU, "triton")
-    with pytest.raises(UsageError, match="no such implementation of op; given cuda"):
-        choice.pick_kernel("op", GPU, "cuda")
+        pick(GPU, "triton")
+    with pytest.raises(UsageError, match="no such implementation; given cuda"):
+        pick(GPU, "cuda")
 
 
 def test_triton_runs_on_the_device_of_the_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,23 +60,24 @@ def test_triton_runs_on_the_device_of_the_tensors(monkeypatch: pytest.MonkeyPatc
         return x + more, list(current)
 
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setattr(choice, "find_spec", lambda name: object())
-    monkeypatch.setattr(choice, "import_module", lambda name: SimpleNamespace(step=step))
+    monkeypatch.setattr(dispatch, "find_spec", lambda name: object())
+    monkeypatch.setitem(dispatch.LOOPS, "op", "op")
+    monkeypatch.setattr(dispatch, "import_module", lambda name: SimpleNamespace(step=step))
     monkeypatch.setattr(torch.cuda, "device", on)
     second = torch.device("cuda:1")
-    assert choice.kernel("op", "step", second)(1, more=2) == (3, [second]) and not current
-    assert choice.kernel("op", "step", second, "reference")(1, more=2) == (3, [])
-    assert choice.kernel("op", "step", CPU)(1, more=2) == (3, [])
+    assert dispatch.kernel("op", "step", second)(1, more=2) == (3, [second]) and not current
+    assert dispatch.kernel("op", "step", second, "reference")(1, more=2) == (3, [])
+    assert dispatch.kernel("op", "step", CPU)(1, more=2) == (3, [])
 
 
 def test_triton_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(choice, "find_spec", lambda name: asked.append(name))
+    monkeypatch.setattr(dispatch, "find_spec", lambda name: asked.append(name))
     for _ in range(3):
-        assert choice.pick_kernel("op", GPU) == "reference" and choice.known("cuda") == ("reference",)
+        assert pick(GPU) == "reference" and dispatch.loop_backends("cuda") == ("reference",)
     assert asked == ["triton"]
-    monkeypatch.setattr(choice, "find_spec", lambda name: object())
-    assert choice.pick_kernel("op", GPU) == "triton", "another look-up is asked anew"
+    monkeypatch.setattr(dispatch, "find_spec", lambda name: object())
+    assert pick(GPU) == "triton", "another look-up is asked anew"
 
 
 def test_rows_are_planned_once_longest_first_and_hubs_in_chunks() -> None:
@@ -90,19 +98,19 @@ def test_a_matrix_without_gaps_stays_as_it_is() -> None:
 
 
 def test_a_join_fits_the_grid_of_a_gpu() -> None:
-    def side(n: int) -> join_top1.Side:
-        return join_top1.Side(torch.zeros(n, 1), torch.zeros(n, 0).half(), torch.zeros(n, dtype=torch.int32))
+    def side(n: int) -> join_loops.Side:
+        return join_loops.Side(torch.zeros(n, 1), torch.zeros(n, 0).half(), torch.zeros(n, dtype=torch.int32))
 
-    most = join_top1.MOST_STRIPS
-    assert join_top1.join_top1(side(0), side(most), strip=1).best.shape == (0, most)
+    most = join_loops.MOST_STRIPS
+    assert join_loops.join_top1(side(0), side(most), strip=1).best.shape == (0, most)
     with pytest.raises(BadInput, match="too many rows; given 65536 right rows in strips of 1; expected at most 65535"):
-        join_top1.join_top1(side(0), side(most + 1), strip=1)
+        join_loops.join_top1(side(0), side(most + 1), strip=1)
 
 
 def test_a_hop_by_hand() -> None:
     path = csr_from_edges(torch.tensor([0, 1]), torch.tensor([1, 2]), 3)
     words = torch.tensor([[1], [2], [0]])
-    fresh, seen = msbfs_or.msbfs_or(path, words, words)
+    fresh, seen = ego_loops.msbfs_or(path, words, words)
     assert (fresh.flatten().tolist(), seen.flatten().tolist()) == ([2, 1, 2], [3, 3, 2])
     assert words.flatten().tolist() == [1, 2, 0]
 
@@ -110,31 +118,20 @@ def test_a_hop_by_hand() -> None:
 def test_the_best_of_lists_by_hand() -> None:
     lists = Ragged(torch.tensor([0, 1, 2]), torch.tensor([0, 3, 3]))
     vectors = torch.tensor([[0.6, 0.8], [0.0, 1.0], [1.0, 0.0]])
-    found = ragged_gather_dot_topk.ragged_gather_dot_topk(torch.tensor([[1.0, 0.0]] * 2), vectors, lists, 2)
+    found = frontier_loops.ragged_gather_dot_topk(torch.tensor([[1.0, 0.0]] * 2), vectors, lists, 2)
     assert found.ids.tolist() == [[2, 0], [-1, -1]]
     assert found.scores.flatten().tolist() == pytest.approx([1.0, 0.6, -torch.inf, -torch.inf])
 
 
-LONE = csr_from_edges(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), 2)
-WORDS, LIST, ONE = (
-    torch.zeros(2, 1, dtype=torch.int64),
-    Ragged(torch.tensor([0]), torch.tensor([0, 1])),
-    torch.ones(1, 3),
-)
-gather, dots = ragged_gather_dot_topk.ragged_gather_dot_topk, ragged_gather_dot_topk.gather_dots
+LIST, ONE = Ragged(torch.tensor([0]), torch.tensor([0, 1])), torch.ones(1, 3)
+dots = frontier_loops.gather_dots
 
 
 @pytest.mark.parametrize(
     ("match", "call"),
     [
-        ("wrong dtypes", lambda: msbfs_or.msbfs_or(LONE, WORDS.int(), WORDS)),
-        ("shapes do not fit", lambda: msbfs_or.msbfs_or(LONE, WORDS[:1], WORDS[:1])),
-        ("no matrices", lambda: gather(ONE.double(), ONE, LIST, 1)),
-        ("shapes do not fit", lambda: gather(ONE, ONE[:, :2], LIST, 1)),
-        ("shapes do not fit", lambda: gather(ONE, ONE, LIST, -1)),
-        ("shapes do not fit", lambda: gather(ONE, ONE, LIST, 1, bias=ONE[0, :1])),
-        ("shapes do not fit", lambda: gather(ONE, ONE, LIST, 1, owner=LIST.offsets)),
-        ("shapes do not fit", lambda: gather(torch.ones(2, 3), ONE, LIST, 1)),
+        ("no matrices", lambda: dots(ONE.double(), LIST.values, ONE, LIST.values)),
+        ("shapes do not fit", lambda: dots(ONE, LIST.values, ONE[:, :2], LIST.values)),
         ("no pairs", lambda: dots(ONE, LIST.values, ONE, LIST.offsets)),
     ],
 )

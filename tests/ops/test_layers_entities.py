@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.index.stages.entities import MAX_NAME_CHARS, Entities
+from gpu_rag.index.stages.entities import MAX_NAME_CHARS, entities_stage
 from gpu_rag.text.normalise import normalise_name
 
 Triple = tuple[str, str, str]
@@ -21,7 +21,7 @@ Tables = tuple[dict[str, tuple[str, list[str], int]], dict[Triple, list[int]], i
 def run_layer(bench: Any, found: Found) -> Tables:
     """{id: (name, aliases, n_passages)}, {(subject, label, object): passages}, dropped names."""
     bench.put_extractions(found)
-    counts = bench.run(Entities())
+    counts = bench.run(entities_stage)
     entities, relations = bench.rows("entities"), bench.rows("relations")
     ids = [row["id"] for row in entities]
     assert ids == sorted(set(ids))

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.index import tables
-from gpu_rag.index.stages.graph import Graph, strongest
+from gpu_rag.index.stages.graph import graph_stage, strongest
 
 Edge = tuple[int, int, float]
 Strongest = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
@@ -124,7 +124,7 @@ def test_nodes_are_entities_then_passages_and_edges_go_both_ways(bench: Any) -> 
     relations, mentions = [(0, 1), (1, 0), (2, 2)], [(0, 0), (0, 0), (2, 1)]
     synonyms = [(0, 1, 0.85), (1, 2, 0.9)]
     put(bench, 3, 3, relations, mentions, synonyms)
-    counts = bench.run(Graph())
+    counts = bench.run(graph_stage)
     entries, arrays = adjacency(bench)
     assert entries == expected(3, relations, mentions, synonyms)
     assert entries[0, 1] == entries[1, 0] == 1.0  # a relation is stronger than a synonym
@@ -139,7 +139,7 @@ def test_nodes_are_entities_then_passages_and_edges_go_both_ways(bench: Any) -> 
 
 def test_a_corpus_without_entities_has_a_graph_without_edges(bench: Any) -> None:
     put(bench, 0, 4, [], [], [])
-    assert bench.run(Graph()) == {"nodes": 4, "edges": 0}
+    assert bench.run(graph_stage) == {"nodes": 4, "edges": 0}
     entries, arrays = adjacency(bench)
     assert entries == {} and arrays["indptr"].tolist() == [0] * 5
 
@@ -157,7 +157,7 @@ PASSAGE = st.integers(0, 3)
 def test_against_a_dictionary(benches: Iterator[Any], relations: Any, mentions: Any, synonyms: Any) -> None:
     bench = next(benches)
     put(bench, 5, 4, relations, mentions, synonyms)
-    counts = bench.run(Graph())
+    counts = bench.run(graph_stage)
     entries, _ = adjacency(bench)
     assert entries == expected(5, relations, mentions, synonyms)
     assert counts == {"nodes": 9, "edges": len(entries)}

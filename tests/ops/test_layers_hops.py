@@ -14,12 +14,13 @@ import torch
 from gpu_rag.errors import UsageError
 from gpu_rag.graph.join import join_index
 from gpu_rag.index import tables
-from gpu_rag.index.build import Sources
+from gpu_rag.index.work import Sources
+from gpu_rag.methods.hoprag.settings import HopSettings
 from gpu_rag.methods.hoprag.stages import matching as hop_matching
-from gpu_rag.methods.hoprag.stages.edges import HopEdges
-from gpu_rag.methods.hoprag.stages.keywords import HopKeywords
-from gpu_rag.methods.hoprag.stages.questions import HopQuestions
-from gpu_rag.methods.hoprag.stages.vertices import HopVertices
+from gpu_rag.methods.hoprag.stages.edges import edges_stage
+from gpu_rag.methods.hoprag.stages.keywords import keywords_stage
+from gpu_rag.methods.hoprag.stages.questions import questions_stage
+from gpu_rag.methods.hoprag.stages.vertices import vertices_stage
 from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, MATCHES, QUESTIONS, VERTICES, read_lists, write_lists
 from gpu_rag.models.set import ModelSet
 from gpu_rag.settings import make_settings
@@ -33,13 +34,13 @@ FAST = {"models": {"embedder": "hash", "llm": "none"}}
 
 def test_a_vertex_is_a_passage_or_a_sentence(bench: Any) -> None:
     bench.put_passages(["Ann won. She left.", "", "One sentence"])
-    assert bench.run(HopVertices()) == {"hop_vertices": 3}
+    assert bench.run(vertices_stage) == {"hop_vertices": 3}
     file = bench.folder("hop_vertices") / "vertices.parquet"
     rows = tables.read_table(file, VERTICES).to_pylist()
     assert [(r["id"], r["passage"], r["start"], r["end"]) for r in rows] == [
         ("p000", 0, 0, 18), ("p001", 1, 0, 0), ("p002", 2, 0, 12)
     ]  # fmt: skip
-    assert bench.run(HopVertices(), {"hops": {"granularity": "sentence"}}) == {"hop_vertices": 4}
+    assert bench.run(vertices_stage, {"hops": {"granularity": "sentence"}}) == {"hop_vertices": 4}
     rows = tables.read_table(file, VERTICES).to_pylist()
     assert [(r["id"], r["passage"], r["start"], r["end"]) for r in rows] == [
         ("p000@0", 0, 0, 8), ("p000@1", 0, 9, 18), ("p001@0", 1, 0, 0), ("p002@0", 2, 0, 12)
@@ -69,8 +70,8 @@ def put_found(bench: Any, texts: Sequence[str]) -> None:
 
 def test_templates_ask_both_kinds_of_questions(bench: Any) -> None:
     put_found(bench, ["Ann Lee is an engineer born in Tamsin.", "Tamsin lies on the Ves."])
-    bench.run(HopVertices())
-    counts = bench.run(HopQuestions(), {"hops": {"simulate": "templates"}})
+    bench.run(vertices_stage)
+    counts = bench.run(questions_stage, {"hops": {"simulate": "templates"}})
     assert counts == {"hop_in_questions": 6, "hop_out_questions": 3}
     assert questions_of(bench, "in") == [
         (0, "What is Ann Lee born in?"), (0, "What is Ann Lee?"),
@@ -87,8 +88,8 @@ def test_sentences_take_their_own_triples(bench: Any) -> None:
     """Where both ends stand, else where the object stands, else the first sentence."""
     put_found(bench, ["Ann Lee is an engineer. She was born in Tamsin.", "Ann Lee left. There it lies."])
     sentence = {"hops": {"granularity": "sentence", "simulate": "templates"}}
-    bench.run(HopVertices(), sentence)
-    bench.run(HopQuestions(), sentence)
+    bench.run(vertices_stage, sentence)
+    bench.run(questions_stage, sentence)
     assert [v for v, _ in questions_of(bench, "in")] == [0, 0, 1, 1, 2, 2]
     assert (1, "What is Ann Lee born in?") in questions_of(bench, "in")
     assert (1, "What is known about Tamsin?") in questions_of(bench, "out")  # no subject of sentence 1
@@ -97,16 +98,18 @@ def test_sentences_take_their_own_triples(bench: Any) -> None:
 def test_an_unsettled_choice_is_an_error_and_no_llm_means_templates() -> None:
     settings = make_settings({**FAST})
     with pytest.raises(UsageError, match="not settled"):
-        HopQuestions().params(settings, Sources())
-    settled = HopQuestions().settled(settings, ModelSet(settings.models))
-    assert settled.hops.simulate == "templates" and HopQuestions().params(settled, Sources())["simulate"] == "templates"
+        questions_stage.params(settings, Sources())
+    settled = questions_stage.settled(settings, ModelSet(settings.models))
+    assert (
+        settled.hops.simulate == "templates" and questions_stage.params(settled, Sources())["simulate"] == "templates"
+    )
 
 
 def test_keywords_are_those_of_each_text(bench: Any) -> None:
     put_found(bench, ["Ann Lee is an engineer.", "Tamsin lies on the Ves since 1902."])
-    bench.run(HopVertices())
-    bench.run(HopQuestions(), {"hops": {"simulate": "templates"}})
-    bench.run(HopKeywords())
+    bench.run(vertices_stage)
+    bench.run(questions_stage, {"hops": {"simulate": "templates"}})
+    bench.run(keywords_stage)
     folder = bench.folder("hop_keywords")
     words = tables.read_table(folder / "keywords.parquet", KEYWORDS)["keyword"].to_pylist()
     assert words == sorted(set(words))
@@ -124,7 +127,7 @@ def test_keywords_are_those_of_each_text(bench: Any) -> None:
 def put_sides(bench: Any, n_vertices: int, sides: dict[str, list[tuple[int, set[int], Sequence[float]]]]) -> None:
     """sides["in" | "out"]: (vertex, words, unit vector) of each question, by vertex."""
     bench.put_passages(["text"] * n_vertices)
-    bench.run(HopVertices())
+    bench.run(vertices_stage)
     for side, rows in sides.items():
         columns = {"vertex": [v for v, _, _ in rows], "text": [f"{side} {k:03d}?" for k in range(len(rows))]}
         tables.write_table(bench.folder("hop_questions") / f"{side}_questions.parquet", QUESTIONS, columns)
@@ -150,7 +153,7 @@ BY_HAND = {
 
 def check_by_hand(bench: Any) -> None:
     put_sides(bench, 3, BY_HAND)
-    counts = bench.run(HopEdges())
+    counts = bench.run(edges_stage)
     assert stored(bench, "matches", MATCHES) == [(2, 1.0), (1, 0.75), (1, 0.75), (2, 0.25), (0, 0.0)]
     edges = [(0, 1, 1, 1, 0.75), (0, 2, 2, 0, 1.0), (1, 2, 2, 3, 0.25), (2, 0, 0, 4, 0.0)]
     assert stored(bench, "edges", EDGES) == edges
@@ -185,7 +188,7 @@ def test_wrong_joins_are_caught(bench: Any, wrong: Callable[..., Any], monkeypat
 
 def test_the_budget_cuts_and_keeps_the_last_edges(bench: Any) -> None:
     put_sides(bench, 3, BY_HAND)
-    counts = bench.run(HopEdges(), {"hops": {"edge_budget": 0}})
+    counts = bench.run(edges_stage, {"hops": {"edge_budget": 0}})
     assert stored(bench, "edges", EDGES) == [(0, 2, 2, 0, 1.0), (1, 2, 2, 3, 0.25), (2, 0, 0, 4, 0.0)]
     assert (counts["hop_edges"], counts["hop_edges_uncut"]) == (3, 4)
     assert len(stored(bench, "matches", MATCHES)) == 5  # kept before the cut
@@ -229,31 +232,37 @@ def test_edges_against_brute_force(bench: Any, seed: int, factor: float, monkeyp
     monkeypatch.setattr(hop_matching, "EXACT_ROWS", 7)
     sides = drawn(seed)
     put_sides(bench, 5, sides)
-    bench.run(HopEdges(), {"hops": {"edge_budget": factor}})
+    bench.run(edges_stage, {"hops": {"edge_budget": factor}})
     assert stored(bench, "edges", EDGES) == edges_by_brute_force(sides, 5, factor)
 
 
 @pytest.mark.parametrize("neighbours", ["torch", "faiss"])
-def test_candidates_that_hold_everything_give_the_exact_edges(bench: Any, neighbours: str) -> None:
+def test_candidates_that_hold_everything_give_the_exact_edges(
+    bench: Any, neighbours: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HopSettings, "candidates", 14)
     if neighbours == "faiss":
         pytest.importorskip("faiss")
     sides = drawn(4)
     put_sides(bench, 5, sides)
-    counts = bench.run(HopEdges(), {"hops": {"exact_limit": 10, "candidates": 14, "neighbours": neighbours}})
+    counts = bench.run(edges_stage, {"hops": {"exact_limit": 10, "neighbours": neighbours}})
     assert counts[f"hop_approximate_{neighbours}"] == 1 and "hop_exact" not in counts
     assert stored(bench, "edges", EDGES) == edges_by_brute_force(sides, 5, 1.0)
     assert not (bench.folder("hop_edges") / "keys.safetensors").exists()  # nothing to carry over later
 
 
 @pytest.mark.parametrize("named", ["torch", "faiss"])
-def test_the_library_of_the_graph_settings_is_taken_where_none_is_named(bench: Any, named: str) -> None:
+def test_the_library_of_the_graph_settings_is_taken_where_none_is_named(
+    bench: Any, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HopSettings, "candidates", 14)
     sides = drawn(4)
     put_sides(bench, 5, sides)
-    chosen = {"hops": {"exact_limit": 10, "candidates": 14}, "graph": {"neighbours": named}}
-    assert bench.run(HopEdges(), chosen)[f"hop_approximate_{named}"] == 1
+    chosen = {"hops": {"exact_limit": 10}, "graph": {"neighbours": named}}
+    assert bench.run(edges_stage, chosen)[f"hop_approximate_{named}"] == 1
     assert stored(bench, "edges", EDGES) == edges_by_brute_force(sides, 5, 1.0)
     by = {
-        (hops, graph): HopEdges().params(
+        (hops, graph): edges_stage.params(
             make_settings({"hops": {"neighbours": hops}, "graph": {"neighbours": graph}}), Sources()
         )["neighbours"]
         for hops in ("auto", "torch", "faiss")
@@ -266,5 +275,5 @@ def test_no_questions_no_edges(benches: Iterator[Any]) -> None:
     for sides in ({"in": [], "out": [(0, {1}, E0)]}, {"in": [(0, {1}, E0)], "out": []}, {"in": [], "out": []}):
         bench = next(benches)
         put_sides(bench, 2, sides)
-        counts = bench.run(HopEdges())
+        counts = bench.run(edges_stage)
         assert (counts["hop_edges"], counts["hop_matched"]) == (0, 0)

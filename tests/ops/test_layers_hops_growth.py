@@ -13,11 +13,12 @@ import pytest
 import torch
 
 from gpu_rag.graph.join import JoinIndex
-from gpu_rag.index.build import Silent, Sources, StageReport, Work
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.verify import verify
+from gpu_rag.index.work import Silent, Sources, StageReport, Work
 from gpu_rag.methods.hoprag.stages import matching as hop_matching
 from gpu_rag.methods.hoprag.stages.matching import Carried, Previous, Side, carry_over, match_exactly, rows_by_key
+from gpu_rag.methods.registry import stage_checks
 from gpu_rag.models.set import ModelSet
 from gpu_rag.settings import make_settings
 from gpu_rag.types import Ragged
@@ -64,7 +65,7 @@ def check_growth(build_hops: Callable[..., Any], tmp_path: Path, change: str) ->
     build_hops(tmp_path / "c.jsonl", tmp_path / "rebuilt")
     assert files_of(tmp_path / "grown") == files_of(tmp_path / "rebuilt")
     digests = {Manifest.read(tmp_path / name).digest() for name in ("grown", "rebuilt")}
-    assert len(digests) == 1 and verify(tmp_path / "grown") == []
+    assert len(digests) == 1 and verify(tmp_path / "grown", stage_checks()) == []
     return before, after
 
 
@@ -139,7 +140,7 @@ def test_a_damaged_or_older_state_is_not_carried_over(build_hops: Any, tmp_path:
     path.write_bytes(bytes(data))  # the same size: only the checksum tells
     write(corpus, [*OLD, passage(20)])
     assert build_hops(corpus, tmp_path / "ix").stages["hop_edges"].reused == 0
-    assert verify(tmp_path / "ix") == []
+    assert verify(tmp_path / "ix", stage_checks()) == []
 
 
 def test_the_approximate_mode_carries_nothing_over(build_hops: Any, tmp_path: Path) -> None:
@@ -149,7 +150,7 @@ def test_the_approximate_mode_carries_nothing_over(build_hops: Any, tmp_path: Pa
     near = {"exact_limit": 10, "neighbours": "torch"}
     report = build_hops(corpus, tmp_path / "ix", **near)
     assert report.stages["hop_edges"].reused == 0 and report.count("hop_approximate_torch") == 1
-    assert verify(tmp_path / "ix") == []
+    assert verify(tmp_path / "ix", stage_checks()) == []
     assert build_hops(corpus, tmp_path / "ix").stages["hop_edges"].reused == 0  # back to exact: from nothing
 
 

@@ -15,6 +15,7 @@ from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.verify import verify
 from gpu_rag.methods.hoprag.stages.simulation import SCHEMAS, is_question
 from gpu_rag.methods.hoprag.tables import read_questions
+from gpu_rag.methods.registry import stage_checks
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.types import JsonSchema, Reply, Request
 
@@ -88,7 +89,7 @@ def test_every_kind_of_reply_is_counted(build_llm: Any, tmp_path: Path) -> None:
     assert {name for name, texts in ins.items() if texts} == {"valid", "repaired"}
     assert all(len(texts) == 4 for texts in outs.values())
     assert ins["valid"] == ["Where is Ann?", "Who is Ann?"]  # sorted, each once, on one line
-    assert verify(tmp_path / "ix") == []
+    assert verify(tmp_path / "ix", stage_checks()) == []
 
 
 def test_what_is_asked(build_llm: Any, tmp_path: Path) -> None:

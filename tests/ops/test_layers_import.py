@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import gpu_rag
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.index.build import Sources
-from gpu_rag.index.stages.extraction import ExtractionLayer
+from gpu_rag.index.stages.extraction import extraction_stage
+from gpu_rag.index.work import Sources
 from gpu_rag.settings import make_settings
 
 Row = dict[str, Any]
@@ -39,7 +39,7 @@ def write_openie(path: Path, rows: Sequence[Row]) -> Path:
 def extracted(bench: Any, tmp_path: Path, rows: Sequence[Row], *, strict: bool = False) -> dict[str, Row]:
     """Runs the import; its rows by passage id."""
     openie = write_openie(tmp_path / "openie.jsonl", rows)
-    bench.run(ExtractionLayer(), IMPORT, sources=Sources(openie=(openie,), strict=strict))
+    bench.run(extraction_stage, IMPORT, sources=Sources(openie=(openie,), strict=strict))
     ids = [row["id"] for row in bench.rows("passages")]
     found = bench.rows("extraction")
     assert [row["passage"] for row in found] == list(range(len(ids)))
@@ -124,7 +124,7 @@ def test_rejects_do_not_tell_where_the_results_lie(benches: Iterator[Any], tmp_p
 
 def test_the_import_needs_a_file_and_the_build_reports_its_rejects(tiny_corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--openie"):
-        ExtractionLayer().params(make_settings(IMPORT), Sources())
+        extraction_stage.params(make_settings(IMPORT), Sources())
     openie = write_openie(tmp_path / "o.jsonl", [{"id": "d1", "entities": ["Marta Orlo"], "triples": []}, {"id": "x"}])
     fast = {"models": {"embedder": "hash", "llm": "none"}}
     report = gpu_rag.build(tiny_corpus, tmp_path / "ix", openie=openie, settings=fast)

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpu_rag
+import gpu_rag.api  # before `load_method` is replaced
 from gpu_rag.errors import BadInput, GpuRagError
 from gpu_rag.index import tables
 from gpu_rag.index.knowledge_base import KnowledgeBase
@@ -304,7 +305,7 @@ def test_stand_ins_are_for_nodes_without_passages_alone(tmp_path, skb, monkeypat
     from gpu_rag.methods import registry as catalog
 
     needs = ("kb_name_vectors", "kb_edge_vectors", "kb_relation_vectors", "kb_text_vectors")
-    monkeypatch.setattr(catalog, "load_method", lambda name: type("M", (), {"NEEDS": needs}))
+    monkeypatch.setattr(catalog, "needs", lambda name: needs)
     index = build(tmp_path / "ix", skb=skb, methods=["x"])
     kb = kb_of(index)
     assert kb.text_row.tolist() == [-1, 0, 1]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.index.stages.mentions import MAX_PASSAGES_OF_A_SEARCHED_NAME, MentionLayer
+from gpu_rag.index.stages.mentions import MAX_PASSAGES_OF_A_SEARCHED_NAME, mentions_stage
 
 Mention = tuple[int, int, str, int, str]  # passage, start, entity id, end, origin
 Found = Sequence[tuple[Sequence[str], Sequence[tuple[str, str, str]]]]
@@ -23,7 +23,7 @@ def run_layer(
     bench.put_passages(texts)
     bench.put_extractions(found)
     bench.put_entities(names, aliases)
-    counts = bench.run(MentionLayer())
+    counts = bench.run(mentions_stage)
     ids = [row["id"] for row in bench.rows("entities")]
     rows = bench.rows("mentions")
     places = [(row["passage"], row["start"], row["entity"]) for row in rows]

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import gpu_rag
 from gpu_rag.errors import BadInput
-from gpu_rag.index.build import Sources
-from gpu_rag.index.stages.passages import Passages, content_hash, short_name
+from gpu_rag.index.stages.passages import content_hash, passages_stage, short_name
 from gpu_rag.index.verify import verify
+from gpu_rag.index.work import Sources
 
 Row = dict[str, Any]
 CHUNKED = {"index": {"chunk_words": 8, "overlap_words": 3}}
@@ -50,7 +50,7 @@ LONG = "  The Halden Bridge is old.\n\nNaïve œuvre \U0001d4b2 was ﬁne. It cr
 def test_chunk_offsets_point_into_the_source(bench: Any, tmp_path: Path) -> None:
     sources = {"long": LONG, "short": " One line. ", "no-title": "x" * 700 + " end"}
     rows = [{"id": name, "title": "T" if name == "long" else "", "text": text} for name, text in sources.items()]
-    counts = bench.run(Passages(), CHUNKED, sources=Sources((write_corpus(tmp_path / "c.jsonl", rows),)))
+    counts = bench.run(passages_stage, CHUNKED, sources=Sources((write_corpus(tmp_path / "c.jsonl", rows),)))
     passages = bench.rows("passages")
     check_passages(sources, passages)
     assert counts["documents"] == 3 and counts["passages"] == len(passages) and counts["rejects"] == 0
@@ -68,7 +68,7 @@ def test_offsets_hold_for_any_text(benches: Iterator[Any], tmp_path: Path, texts
     sources = {f"d{i}": text for i, text in enumerate(texts)}
     rows = [{"id": name, "text": text} for name, text in sources.items()]
     bench = next(benches)
-    bench.run(Passages(), CHUNKED, sources=Sources((write_corpus(tmp_path / "c.jsonl", rows),)))
+    bench.run(passages_stage, CHUNKED, sources=Sources((write_corpus(tmp_path / "c.jsonl", rows),)))
     check_passages(sources, bench.rows("passages"))
 
 
@@ -91,7 +91,7 @@ def last_chunk_lost(rows: list[Row]) -> list[Row]:
 @pytest.mark.parametrize("wrong", [offsets_from_the_chunk, numbered_from_one, last_chunk_lost])
 def test_the_check_catches_wrong_passages(bench: Any, tmp_path: Path, wrong: Any) -> None:
     corpus = write_corpus(tmp_path / "c.jsonl", [{"id": "long", "text": LONG}])
-    bench.run(Passages(), CHUNKED, sources=Sources((corpus,)))
+    bench.run(passages_stage, CHUNKED, sources=Sources((corpus,)))
     check_passages({"long": LONG}, bench.rows("passages"))
     with pytest.raises(AssertionError):
         check_passages({"long": LONG}, wrong(bench.rows("passages")))
@@ -116,12 +116,12 @@ def test_names_of_files_do_not_depend_on_where_the_corpus_lies(
     found = []
     for root in (tmp_path / "one", tmp_path / "quite" / "another" / "place"):
         bench = next(benches)
-        bench.run(Passages(), sources=Sources(lay_out(root)))
+        bench.run(passages_stage, sources=Sources(lay_out(root)))
         found.append(files_of(bench))
     monkeypatch.chdir(tmp_path / "one")
     for corpus in ((Path("texts"), Path("rows.jsonl")), (Path("../one/texts"), Path("../one/rows.jsonl"))):
         bench = next(benches)
-        bench.run(Passages(), sources=Sources(corpus))
+        bench.run(passages_stage, sources=Sources(corpus))
         found.append(files_of(bench))
     assert all(entry == found[0] for entry in found[1:])
     assert [row["file"] for row in found[0][0]] == ["texts/a.txt", "texts/deep/b.md", "rows.jsonl"]
@@ -170,6 +170,6 @@ def test_a_document_named_like_a_chunk_of_another_is_rejected(tmp_path: Path, pl
 def test_an_empty_corpus_names_its_first_reject(bench: Any, tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "c.jsonl", [{"id": "a", "text": "  "}])
     with pytest.raises(BadInput, match="1 rows rejected, the first: c.jsonl:1 text is empty"):
-        bench.run(Passages(), sources=Sources((corpus,)))
+        bench.run(passages_stage, sources=Sources((corpus,)))
     with pytest.raises(BadInput, match="no corpus given"):
-        bench.run(Passages())
+        bench.run(passages_stage)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.index.stages.graph import Synonyms
+from gpu_rag.index.stages.graph import synonyms_stage
+from gpu_rag.settings import IndexSettings
 
 Pairs = dict[tuple[str, str], float]
 _MARGIN = 1e-5  # a cosine this close to the threshold may fall on either side
@@ -30,7 +32,8 @@ def run_layer(bench: Any, names: Sequence[str], vectors: np.ndarray, threshold: 
     assert list(names) == sorted(set(names))
     bench.put_entities(names)
     bench.put_vectors("entity_vectors", vectors)
-    counts = bench.run(Synonyms(), {"index": {"synonym_threshold": threshold, "synonym_k": k}})
+    with patch.object(IndexSettings, "synonym_k", k):
+        counts = bench.run(synonyms_stage, {"index": {"synonym_threshold": threshold}})
     rows = bench.rows("synonyms")
     keys = [(row["left"], row["right"]) for row in rows]
     assert keys == sorted(set(keys)) and all(left < right for left, right in keys)  # each pair once, no self pair

@@ -33,7 +33,7 @@ from gpu_rag.models.llm.vllm_engine import (
 from gpu_rag.models.llm.vllm_jobs import Finished, Piece
 from gpu_rag.models.llm.vllm_service import EngineDied
 from gpu_rag.settings import make_settings
-from gpu_rag.settings.vllm import VllmSettings
+from gpu_rag.settings.sections import VllmSettings
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
 
 TEMPLATE = (
@@ -107,7 +107,8 @@ def llm(folder, monkeypatch):
     monkeypatch.setattr(vllm_service, "CLOSE_FIRST_S", 0.0)
     Imitation.pieces, Imitation.gate = [], threading.Event()
     Imitation.gate.set()
-    engine = VllmLLM.load(folder, settings=VllmSettings(load_format="dummy", restarts=1))
+    monkeypatch.setattr(VllmSettings, "restarts", 1)
+    engine = VllmLLM.load(folder, settings=VllmSettings(load_format="dummy"))
     yield engine
     Imitation.gate.set()
     engine.close()
@@ -226,7 +227,7 @@ def test_engine_arguments_of_a_cpu_and_of_gpus(tmp_path):
     cpu = engine_arguments(tmp_path, VllmSettings(), "cpu")
     assert (cpu["kv_cache_memory_bytes"], cpu["max_num_seqs"], cpu["enforce_eager"]) == (2**30, 32, True)
     assert cpu["enable_prefix_caching"] and "max_model_len" not in cpu and cpu["block_size"] == 32
-    chosen = VllmSettings(tensor_parallel=4, max_model_len=2048, gpu_memory_utilization=0.5, max_num_seqs=9, seed=3)
+    chosen = VllmSettings(tensor_parallel=4, max_model_len=2048, gpu_memory_utilization=0.5, max_num_seqs=9)
     gpu = engine_arguments(tmp_path, replace(chosen, enforce_eager=True), "cuda")
     assert (gpu["tensor_parallel_size"], gpu["max_model_len"], gpu["gpu_memory_utilization"]) == (4, 2048, 0.5)
     assert gpu["enforce_eager"] and not {"kv_cache_memory_bytes", "block_size"} & set(gpu)

@@ -8,10 +8,10 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from gpu_rag_kernels import minplus_relax as kernel
-from gpu_rag_kernels.minplus_relax import UNREACHED
+from gpu_rag_kernels import bubble as kernel
+from gpu_rag_kernels.bubble import UNREACHED
+from gpu_rag_kernels.dispatch import loop_backends
 
-from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.types import CSR
 
@@ -53,7 +53,7 @@ def check(relax: Relax) -> None:
                 assert int(found[g, u]) & (2**32 - 1) == (u if u in nodes else min(tight)), "another predecessor"
 
 
-@pytest.mark.parametrize("implementation", kernel.implementations())
+@pytest.mark.parametrize("implementation", loop_backends())
 def test_is_dijkstra(implementation: str) -> None:
     check(lambda *args: kernel.minplus_relax(*args, implementation=implementation))
 
@@ -112,14 +112,3 @@ def test_by_hand() -> None:
     found = kernel.minplus_relax(path, torch.tensor([5, 1, 2, 1]), start(4, [[0], []]))
     assert found[0].tolist() == [0, 1 << 32, (3 << 32) | 1, UNREACHED] and (found[1] == UNREACHED).all()
     assert kernel.minplus_relax(path, torch.ones(4).long(), start(4, [])).shape == (0, 4)
-
-
-def test_the_choice_is_said_and_checked() -> None:
-    path, cost, state = csr_from_edges(torch.tensor([0]), torch.tensor([1]), 2), torch.ones(2).long(), start(2, [[0]])
-    assert kernel.pick(state) in kernel.implementations()
-    with pytest.raises(UsageError, match="no such implementation"):
-        kernel.pick(state, "cuda")
-    with pytest.raises(BadInput, match="dtypes"):
-        kernel.minplus_relax(path, cost.int(), state)
-    with pytest.raises(BadInput, match="shapes"):
-        kernel.minplus_relax(path, cost, state[:, :1])

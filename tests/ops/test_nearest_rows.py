@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from gpu_rag_kernels.dispatch import preferring, recording
 
-from gpu_rag.graph.common.backend import preferring, recording
-from gpu_rag.graph.nearest import rows as nearest_rows
-from gpu_rag.graph.nearest.rows import NearestRows
+from gpu_rag.graph.nearest import index as nearest_rows
+from gpu_rag.graph.nearest.index import NearestRows
 
 
 def unit(n: int, seed: int) -> torch.Tensor:

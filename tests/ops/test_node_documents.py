@@ -12,19 +12,19 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kb_rows import read_nodes
 
 import gpu_rag
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.index import tables
-from gpu_rag.index.build import NamedSource, Sources
 from gpu_rag.index.knowledge_base.words import edge_text
 from gpu_rag.index.stages import node_documents
-from gpu_rag.index.stages.knowledge_base.edge_texts import EdgeTexts, names_in_words
+from gpu_rag.index.stages.knowledge_base.texts import EdgeTexts, names_in_words
 from gpu_rag.index.stages.node_documents import cut
 from gpu_rag.index.stages.passages import read_passages
 from gpu_rag.index.verify import verify
+from gpu_rag.index.work import NamedSource, Sources
 from gpu_rag.settings import IndexSettings, Settings
-from gpu_rag.sources.knowledge_base import read_nodes
 from gpu_rag.text.chunk import chunk_spans
 from gpu_rag.types import Reject
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from gpu_rag_kernels import ppr_spmm as kernel
+from gpu_rag_kernels import pagerank as kernel
+from gpu_rag_kernels.dispatch import loop_backends
 
-from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.types import CSR
 
@@ -37,7 +37,7 @@ def check(step: Step) -> None:
             assert torch.equal(x, kept[0]) and torch.equal(source, kept[1])
 
 
-@pytest.mark.parametrize("implementation", kernel.implementations())
+@pytest.mark.parametrize("implementation", loop_backends())
 def test_is_the_formula(implementation: str) -> None:
     torch.manual_seed(0)
     check(lambda *args: kernel.ppr_spmm(*args, implementation=implementation))
@@ -60,14 +60,3 @@ def test_by_hand() -> None:
     path = csr_from_edges(torch.tensor([0, 1]), torch.tensor([1, 2]), 4)
     x = torch.tensor([[1.0], [2.0], [4.0], [8.0]])
     assert kernel.ppr_spmm(path, x, torch.zeros(4, 1), 0.5).flatten().tolist() == [1.0, 2.5, 1.0, 0.0]
-
-
-def test_the_choice_is_said_and_checked() -> None:
-    x = torch.zeros(1, 1)
-    assert kernel.pick(x) in kernel.implementations()
-    with pytest.raises(UsageError, match="no such implementation"):
-        kernel.pick(x, "cuda")
-    with pytest.raises(BadInput, match="shapes"):
-        kernel.ppr_spmm(graph(3, 2, False), x, x, 0.5)
-    with pytest.raises(BadInput, match="dtypes"):
-        kernel.ppr_spmm(graph(1, 0, False), x, x.double(), 0.5)

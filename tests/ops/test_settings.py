@@ -89,7 +89,7 @@ def test_values_reach_their_sections_and_others_keep_their_defaults() -> None:
         ({"runtime": {"max_calls": -1}}, ">= 0"),
         ({"index": {"extract_tokens": 0}}, ">= 1"),
         ({"index": {"overlap_words": -1}}, ">= 0"),
-        ({"index": {"synonym_k": -1}}, ">= 0"),
+        ({"index": {"synonym_k": 20}}, "index.synonym_k is fixed now; given 20; expected 20; leave it out"),
     ],
 )
 def test_bad_values_are_named(values: dict[str, Any], message: str) -> None:

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
-import typing
-from typing import Any
+import runpy
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
+from msgspec import Meta
 
 from gpu_rag.errors import UsageError
-from gpu_rag.methods.registry import METHODS, load_method
-from gpu_rag.settings import Settings, make_settings
-from gpu_rag.settings.check import checked
-from gpu_rag.settings.ranges import MOST_INTEGER, MOST_SEED, OutOfRange, Range, check_fields, check_value, shortened
+from gpu_rag.methods.registry import load_method, method_names
+from gpu_rag.settings import make_settings
+from gpu_rag.settings.check import SECTIONS, checked, declared, fixed
+from gpu_rag.settings.ranges import (
+    MOST_INTEGER,
+    MOST_SEED,
+    OutOfRange,
+    Range,
+    check_fields,
+    check_value,
+    fits,
+    in_words,
+    shortened,
+)
 
-SECTIONS = {f.name: type(getattr(Settings(), f.name)) for f in dataclasses.fields(Settings) if f.name != "method"}
-CLASSES = {**SECTIONS, **{f"method.{name}": load_method(name).Params for name in METHODS}}
+CLASSES = {**SECTIONS, **{f"method.{name}": load_method(name).Params for name in method_names()}}
 KEYS = [(where, f.name) for where, cls in CLASSES.items() for f in dataclasses.fields(cls)]
 NO_TYPE = ({}, [[]], {"a": 1}, object())
 NO_NUMBER = (*NO_TYPE, "", "many", [], True, False)
@@ -36,7 +50,7 @@ REFUSED: dict[Any, tuple[Any, ...]] = {
 
 
 def annotation(where: str, name: str) -> Any:
-    return typing.get_type_hints(CLASSES[where])[name]
+    return declared(CLASSES[where])[name].type
 
 
 def make(where: str, values: dict[str, Any]) -> Any:
@@ -69,7 +83,7 @@ def test_the_default_is_accepted_and_what_cannot_be_is_refused_by_name(where: st
 
 @pytest.mark.parametrize(("where", "name"), [key for key in KEYS if annotation(*key) is int], ids=".".join)
 def test_whole_numbers_end_where_machine_integers_end(where: str, name: str) -> None:
-    most = {"vllm.seed": 2**32 - 1}.get(f"{where}.{name}", MOST_SEED if name == "seed" else MOST_INTEGER)
+    most = MOST_SEED if name == "seed" else MOST_INTEGER
     assert f"<= {most}" in refusal(where, name, most + 1) or annotation_ends_earlier(where, name, most)
 
 
@@ -106,11 +120,8 @@ def annotation_ends_earlier(where: str, name: str, most: int) -> bool:
             "setting method.hybrid.constant is out of range; given -1.0; expected > -1; "
             "or leave it out: the default is 60.0",
         ),
-        (
-            "vllm", "seed", 2**32,
-            "setting vllm.seed is out of range; given 4294967296; expected 0 <= seed <= 4294967295; "
-            "or leave it out: the default is 0",
-        ),
+        ("vllm", "seed", 1, "setting vllm.seed is fixed now; given 1; expected 0; leave it out"),
+        ("hops", "tokens", "many", "setting hops.tokens is fixed now; given 'many'; expected 256; leave it out"),
         (
             "graph", "ops", "",
             "setting graph.ops has no such value; given ''; expected auto | numba | torch; "
@@ -130,7 +141,7 @@ def annotation_ends_earlier(where: str, name: str, most: int) -> bool:
             "or leave it out: the default is 5",
         ),
     ],
-    ids=range(10),
+    ids=range(11),
 )  # fmt: skip
 def test_messages_by_hand(where: str, name: str, value: object, message: str) -> None:
     assert refusal(where, name, value) == message
@@ -144,28 +155,65 @@ def test_an_empty_name_is_not_the_working_folder(key: str, empty: str) -> None:
     assert said.startswith(f"setting {key} has no such value; given {empty!r}; expected a name or a path; or leave it")
 
 
+def test_settings_that_are_fixed_now_are_left_out_of_what_an_index_has_saved() -> None:
+    for name, cls in SECTIONS.items():
+        assert not set(fixed(cls)) & set(declared(cls))
+        saved = {name: dict.fromkeys(fixed(cls), "anything")}
+        assert make_settings({}, saved) == make_settings({})
+    saved = {"hops": {"tokens": 512, "edge_budget": 2}, "index": {"bm25_b": 0.5, "chunk_words": 99}}
+    made = make_settings({"index": {"chunk_words": 80}}, saved)
+    assert (made.hops.edge_budget, made.hops.tokens, made.index.chunk_words, made.index.bm25_b) == (2.0, 256, 80, 0.75)
+
+
+def test_every_setting_of_a_section_has_its_help() -> None:
+    for name, cls in SECTIONS.items():
+        for setting in declared(cls).values():
+            assert setting.help and setting.help[-1] != "." and setting.type is not None, f"{name}.{setting.name}"
+
+
+def test_the_page_of_settings_is_what_the_declarations_say() -> None:
+    folder = Path(__file__).resolve().parents[2]
+    page = runpy.run_path(str(folder / "scripts" / "make_docs_settings.py"))["settings_page"]()
+    assert page == (folder / "docs" / "settings.md").read_text(encoding="utf-8"), "run scripts/make_docs_settings.py"
+    assert "| `edge_budget` | 1.0 | a number, >= 0 | edges kept" in page and "Fixed: `tokens` 256" in page
+
+
+def test_a_section_of_a_method_is_read_and_changed_like_the_others() -> None:
+    made = make_settings({"hops": {"simulate": "llm"}})
+    assert made.hops.simulate == "llm" and made.alignment == SECTIONS["alignment"]()
+    changed = made.changed("hops", edge_budget=2.0).changed("models", threads=3)
+    assert (changed.hops.simulate, changed.hops.edge_budget, changed.models.threads) == ("llm", 2.0, 3)
+    assert copy.deepcopy(changed) == copy.copy(changed) == changed != made
+    with pytest.raises(AttributeError, match="hop"):
+        _ = made.hop
+    with pytest.raises(OutOfRange, match="edge_budget is out of range"):
+        made.changed("hops", edge_budget=-1.0)
+
+
 def test_a_method_without_settings_says_so() -> None:
     with pytest.raises(UsageError, match=r"unknown setting in \[method.dense\]; given k; expected no setting$"):
         make("method.dense", {"k": 3})
 
 
 RANGES = st.builds(
-    Range, st.sampled_from([-math.inf, -1, 0]), st.sampled_from([1, 2, math.inf]), st.booleans(), st.booleans()
-).filter(lambda r: not math.isinf(r.low) or not math.isinf(r.high))
+    Range, st.sampled_from([None, -1, 0]), st.sampled_from([1, 2, None]), st.booleans(), st.booleans()
+).filter(lambda r: r != Range())
 
 
 @given(RANGES, st.sampled_from([-2, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3]))
 @examples(max_examples=200, deadline=None, derandomize=True)
-def test_the_words_of_a_range_are_what_it_holds(allowed: Range, value: float) -> None:
-    """Its words, read as Python reads them, agree with `holds`; NaN is in none."""
-    words = allowed.of("x").split()
+def test_the_words_of_a_range_are_what_it_holds(allowed: Meta, value: float) -> None:
+    """Its words, read as Python reads them, agree with `fits` and with msgspec; NaN is in none."""
+    words = in_words("x", allowed).split()
     words = words if "x" in words else ["x", *words]
     terms = [value if w == "x" else w if w[0] in "<>" else float(w) for w in words]
     compare = {"<": float.__lt__, "<=": float.__le__, ">": float.__gt__, ">=": float.__ge__}
     triples = [terms[i : i + 3] for i in range(0, len(terms) - 1, 2)]
     said = all(compare[str(sign)](float(left), float(right)) for left, sign, right in triples)
-    assert allowed.holds(value) == said
-    assert not allowed.holds(math.nan)
+    assert fits(allowed, value) == said
+    with nullcontext() if said else pytest.raises(msgspec.ValidationError):
+        msgspec.convert(value, Annotated[float, allowed])
+    assert not fits(allowed, math.nan)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,10 +13,10 @@ import pytest
 
 import gpu_rag
 from gpu_rag.errors import MissingBackend, UsageError
-from gpu_rag.index.build import Sources
-from gpu_rag.index.places import page_of
-from gpu_rag.index.stages.passages import Passages
+from gpu_rag.index.index import page_of
+from gpu_rag.index.stages.passages import passages_stage
 from gpu_rag.index.verify import verify
+from gpu_rag.index.work import Sources
 from gpu_rag.sources.corpus import read_corpus, reader_versions
 from gpu_rag.types import Document, Reject
 
@@ -100,7 +100,7 @@ def test_passages_of_an_index_lead_to_pages(bench, tmp_path):
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "b.pdf").write_bytes(pdf(words))
     (tmp_path / "c" / "a.txt").write_text("Plain.")
-    bench.run(Passages(), {"index": {"chunk_words": 20, "overlap_words": 5}}, sources=Sources((tmp_path / "c",)))
+    bench.run(passages_stage, {"index": {"chunk_words": 20, "overlap_words": 5}}, sources=Sources((tmp_path / "c",)))
     plain, book = bench.rows("documents")
     assert plain["pages"] == [] and len(book["pages"]) == 3
     chunks = [row for row in bench.rows("passages") if row["doc_id"] == "b.pdf"]
@@ -208,6 +208,11 @@ CHARSETS = {
     "comment": ("Ünï", "utf-8", "<!-- <meta charset=koi8-r> -->"),
     "late": ("Ünï", "utf-8", "<!-- " + "x" * 1100 + " --><meta charset=koi8-r>"),
     "unknown": ("Ünï", "utf-8", "<meta charset=zlib>"),
+    "refused by browsers": ("Ünï", "utf-8", "<meta charset=hz-gb-2312>"),
+    "wider than its name": ("€中文𠀀", "gb18030", "<meta charset=gbk>"),
+    "impossible in a tag": ("Ünï", "utf-8", "<meta charset=utf-16>"),
+    "of the user": ("Ünï", "cp1252", "<meta charset=x-user-defined>"),
+    "not in the Standard": ("5 €", "iso8859-15", "<meta charset=latin9>"),
 }
 
 

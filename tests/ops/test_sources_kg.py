@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kb_rows import same_edges, same_nodes, same_triples
 
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.sources.knowledge_base import read_edges, read_nodes
-from gpu_rag.sources.knowledge_graph import Triple, read_kg
 from gpu_rag.sources.knowledge_graph.ntriples import Literal, NTriple, parse_ntriple
+from gpu_rag.sources.knowledge_graph.triples import Triple
 from gpu_rag.sources.named import all_sources, named_source
 from gpu_rag.sources.rows import RowError
 from gpu_rag.types import Reject
@@ -44,14 +44,14 @@ def split(rows: Any) -> tuple[list[Any], list[tuple[int, str]]]:
 def test_tsv_rows_header_provenance_and_gzip(tmp_path):
     text = "head\trelation\ttail\nAda\tborn in\tBern\tby hand\n\nA B\tr\tC\r\n"
     expected = [Triple("Ada", "born in", "Bern", 2, "by hand"), Triple("A B", "r", "C", 4)]
-    assert split(read_kg(put(tmp_path / "a.tsv", text))) == (expected, [])
-    assert split(read_kg(put(tmp_path / "a.tsv.gz", gzip.compress(text.encode())))) == (expected, [])
+    assert split(same_triples(put(tmp_path / "a.tsv", text))) == (expected, [])
+    assert split(same_triples(put(tmp_path / "a.tsv.gz", gzip.compress(text.encode())))) == (expected, [])
 
 
 def test_every_bad_line_of_a_tsv_is_a_reject_and_the_others_are_read(tmp_path):
     lines = ["a\tr", "a\tr\tb\tc\td", "a\t \tb", "\tr\tb", "a\tr\t" + "x" * 1001, "a\x00\tr\tb", "ok\tr\tok"]
     raw = "\n".join(lines).encode() + b"\na\tr\t\xff\n"
-    found, rejects = split(read_kg(put(tmp_path / "a.tsv", raw)))
+    found, rejects = split(same_triples(put(tmp_path / "a.tsv", raw)))
     assert found == [Triple("ok", "r", "ok", 7)]
     assert [line for line, _ in rejects] == [1, 2, 3, 4, 5, 6, 8]
     reasons = ("2 fields", "5 fields", "relation is empty", "head has 0", "tail has 1001", "NUL", "not UTF-8")
@@ -59,19 +59,19 @@ def test_every_bad_line_of_a_tsv_is_a_reject_and_the_others_are_read(tmp_path):
 
 
 def test_a_line_that_is_too_long_and_a_broken_gzip_are_rejects(tmp_path):
-    rows = read_kg(put(tmp_path / "a.tsv", "a\tr\tb\n" + "x" * 5000 + "\nc\tr\td\n"), max_line_bytes=100)
+    rows = same_triples(put(tmp_path / "a.tsv", "a\tr\tb\n" + "x" * 5000 + "\nc\tr\td\n"), max_line_bytes=100)
     found, rejects = split(rows)
     assert ([t.head for t in found], [line for line, _ in rejects]) == (["a", "c"], [2])
     whole = gzip.compress(b"a\tr\tb\n" * 5000)
-    found, rejects = split(read_kg(put(tmp_path / "b.tsv.gz", whole[: len(whole) // 2])))
+    found, rejects = split(same_triples(put(tmp_path / "b.tsv.gz", whole[: len(whole) // 2])))
     assert len(rejects) == 1 and "gzip" in rejects[0][1]
 
 
 def test_missing_and_unknown_files_are_named_at_once(tmp_path):
     with pytest.raises(BadInput, match="does not exist"):
-        read_kg(tmp_path / "none.tsv")
+        same_triples(tmp_path / "none.tsv")
     with pytest.raises(BadInput, match=r"not known.*\.tsv"):
-        read_kg(put(tmp_path / "a.csv", "a,b,c"))
+        same_triples(put(tmp_path / "a.csv", "a,b,c"))
 
 
 # --- N-Triples ---------------------------------------------------------------------------------------
@@ -145,9 +145,9 @@ def test_equal_literals_have_one_id_and_others_another():
 
 def test_ntriples_files_pass_over_comments_and_reject_by_line(tmp_path):
     path = put(tmp_path / "a.nt", '# c\n<urn:a> <urn:p> "x"@de .\nbroken\n\n<urn:a> <urn:p> _:b .\n')
-    found, rejects = split(read_kg(path))
+    found, rejects = split(same_triples(path))
     literal = Literal("x", "de")
-    assert found == [Triple("urn:a", "urn:p", literal.id, 2, "", literal), Triple("urn:a", "urn:p", "_:b", 5)]
+    assert found == [Triple("urn:a", "urn:p", literal.id, 2), Triple("urn:a", "urn:p", "_:b", 5)]
     assert [line for line, _ in rejects] == [3]
 
 
@@ -169,7 +169,7 @@ def test_ntriples_made_to_be_slow_are_not(begin, unit, takes_linear_time):
 def test_parquet_triples(tmp_path, names):
     columns = {names[0]: ["a", "b", None], names[1]: ["r", "r", "r"], names[2]: [1, 2, 3]}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    found, rejects = split(read_kg(tmp_path / "a.parquet"))
+    found, rejects = split(same_triples(tmp_path / "a.parquet"))
     assert found == [Triple("a", "r", "1", 1), Triple("b", "r", "2", 2)]
     assert [line for line, _ in rejects] == [3]
 
@@ -179,7 +179,7 @@ def test_parquet_with_other_columns_or_types_is_one_reject(tmp_path):
     pq.write_table(pa.table({"head": ["a"], "relation": [1.5], "tail": ["b"]}), tmp_path / "b.parquet")
     put(tmp_path / "c.parquet", b"PAR1")
     for name, word in (("a", "expected head"), ("b", "relation has the type"), ("c", "")):
-        found, rejects = split(read_kg(tmp_path / f"{name}.parquet"))
+        found, rejects = split(same_triples(tmp_path / f"{name}.parquet"))
         assert found == [] and len(rejects) == 1 and word in rejects[0][1]
 
 
@@ -212,47 +212,47 @@ def check_nodes(found: list[Any], rejects: list[tuple[int, str]]) -> None:
 def test_nodes_of_json_lines(tmp_path):
     put(tmp_path / "nodes.jsonl", lines(NODES))
     put(tmp_path / "edges.jsonl", lines([{"src": "n1", "relation": "treats", "dst": 2}, {"src": "n1", "dst": "n4"}]))
-    check_nodes(*split(read_nodes(tmp_path)))
-    found, rejects = split(read_edges(tmp_path))
+    check_nodes(*split(same_nodes(tmp_path)))
+    found, rejects = split(same_edges(tmp_path))
     assert found == [Triple("n1", "treats", "2", 1)] and rejects[0][0] == 2 and "relation" in rejects[0][1]
 
 
 def test_nodes_of_tables(tmp_path):
     put(tmp_path / "nodes.tsv", "n1\tdrug\tAspirin\tA drug.\n2\t\t\nx\ty\tz\tt\tu\n")
     put(tmp_path / "kg.tsv", "n1\ttreats\t2\n")
-    found, rejects = split(read_nodes(tmp_path))
+    found, rejects = split(same_nodes(tmp_path))
     assert [(n.id, n.type, n.name, n.text) for n in found] == [
         ("n1", "drug", "Aspirin", "A drug."),
         ("2", "entity", "2", ""),
     ]
     assert rejects == [(3, "5 fields; expected id, type, name, text between tabs")]
     put(tmp_path / "nodes.tsv", "name\tid\nAspirin\tn1\n")
-    assert [(n.id, n.name) for n in split(read_nodes(tmp_path))[0]] == [("n1", "Aspirin")]
+    assert [(n.id, n.name) for n in split(same_nodes(tmp_path))[0]] == [("n1", "Aspirin")]
     (tmp_path / "nodes.tsv").unlink()
     table = {"id": [1, 2], "name": ["a", "b"], "aliases": [["x"], None]}
     pq.write_table(pa.table(table), tmp_path / "nodes.parquet")
-    assert [(n.id, n.name, n.aliases) for n in split(read_nodes(tmp_path))[0]] == [("1", "a", ("x",)), ("2", "b", ())]
+    assert [(n.id, n.name, n.aliases) for n in split(same_nodes(tmp_path))[0]] == [("1", "a", ("x",)), ("2", "b", ())]
 
 
 def test_a_text_that_is_too_long_is_a_reject(tmp_path):
     put(tmp_path / "nodes.jsonl", lines([{"id": "a", "text": "x" * 101}, {"id": "b", "text": "x" * 100}]))
     put(tmp_path / "edges.tsv", "")
-    found, rejects = split(read_nodes(tmp_path, max_document_chars=100))
+    found, rejects = split(same_nodes(tmp_path, max_document_chars=100))
     assert [n.id for n in found] == ["b"] and "max_document_chars" in rejects[0][1]
 
 
 def test_folders_that_are_no_knowledge_base_say_what_is_missing(tmp_path):
     with pytest.raises(BadInput, match="no folder"):
-        read_nodes(tmp_path / "none")
+        same_nodes(tmp_path / "none")
     with pytest.raises(BadInput, match="without nodes"):
-        read_nodes(tmp_path)
+        same_nodes(tmp_path)
     put(tmp_path / "nodes.jsonl", "")
     with pytest.raises(BadInput, match="without edges"):
-        read_edges(tmp_path)
+        same_edges(tmp_path)
     put(tmp_path / "edges.tsv", "")
     put(tmp_path / "kg.tsv", "")
     with pytest.raises(BadInput, match="edges.tsv and kg.tsv"):
-        read_edges(tmp_path)
+        same_edges(tmp_path)
 
 
 # --- STaRK -------------------------------------------------------------------------------------------
@@ -270,14 +270,14 @@ def put_stark(folder: Path) -> None:
 
 def test_starks_layout_in_json_and_numpy(tmp_path):
     put_stark(tmp_path)
-    found, rejects = split(read_nodes(tmp_path))
+    found, rejects = split(same_nodes(tmp_path))
     assert [(n.id, n.name, n.type) for n in found] == [
         ("0", "On graphs", "paper"),
         ("1", "Ada", "author"),
         ("2", "2", "author"),
     ]
     assert (found[0].text, rejects) == ("title: On graphs\nabstract: Long.\nyear: 1999", [])
-    found, rejects = split(read_edges(tmp_path))
+    found, rejects = split(same_edges(tmp_path))
     assert found == [Triple("1", "writes", "0", 1)] and rejects == [(2, "edge_type_dict.json has no type 7")]
 
 
@@ -288,10 +288,10 @@ def test_pickles_of_stark_are_refused_unopened(tmp_path):
 
     put(tmp_path / "node_info.pkl", pickle.dumps(Trap()))
     with pytest.raises(BadInput, match=r"pickles.*json\.dump"):
-        read_nodes(tmp_path)
+        same_nodes(tmp_path)
     put_stark(tmp_path)
     np.save(tmp_path / "edge_types.npy", np.array([Trap(), Trap()], dtype=object))
-    found, rejects = split(read_edges(tmp_path))
+    found, rejects = split(same_edges(tmp_path))
     assert found == [] and "no NumPy array" in rejects[0][1]
     assert not (tmp_path / "opened").exists()
 
@@ -311,7 +311,7 @@ def test_broken_files_of_stark_are_one_reject(tmp_path, file, content, word):
         np.save(tmp_path / file, np.zeros(3, np.int64))
     else:
         put(tmp_path / file, content)
-    found, rejects = split(read_edges(tmp_path))
+    found, rejects = split(same_edges(tmp_path))
     assert found == [] and len(rejects) == 1 and word in rejects[0][1]
 
 
@@ -319,7 +319,7 @@ def test_a_numpy_header_that_promises_more_than_the_file_holds_costs_nothing(tmp
     put_stark(tmp_path)
     header = b"{'descr': '<i8', 'fortran_order': False, 'shape': (2, 1000000000000), }".ljust(117) + b"\n"
     put(tmp_path / "edge_index.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
-    found, rejects = split(read_edges(tmp_path))
+    found, rejects = split(same_edges(tmp_path))
     assert found == [] and "no NumPy array" in rejects[0][1]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpu_rag.cli import verify_command
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.verify import verify
+from gpu_rag.methods import registry
+from gpu_rag.methods.registry import stage_checks
 
 Columns = dict[str, list[Any]]
 
@@ -26,7 +30,7 @@ def sound(build_hops: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [{"id": f"d{k}", "title": name, "text": text} for k, (name, text) in enumerate(zip(names, texts))]
     (folder / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     build_hops(folder / "c.jsonl", folder / "ix")
-    assert verify(folder / "ix") == []
+    assert verify(folder / "ix", stage_checks()) == []
     return folder / "ix"
 
 
@@ -99,13 +103,24 @@ DAMAGE: dict[str, tuple[str, str, Callable[[Any], Any], str]] = {
 def test_every_damage_has_its_line(index: Path, plant: Any, name: str) -> None:
     stage, file, change, said = DAMAGE[name]
     plant(index, stage, file, change)
-    broken = verify(index)
+    broken = verify(index, stage_checks())
     assert broken and any(said in line for line in broken), broken
 
 
 def test_a_missing_file_is_named(index: Path) -> None:
     record = Manifest.read(index).stages["hop_edges"]
     shutil.move(index / record.folder / "keys.safetensors", index / record.folder / "other.safetensors")
-    assert verify(index) == [
+    assert verify(index, stage_checks()) == [
         f"{record.folder}/keys.safetensors: missing", f"{record.folder}/other.safetensors: not part of the index"
     ]  # fmt: skip
+
+
+def test_an_index_of_a_method_that_is_not_installed(index: Path, monkeypatch: Any, capsys: Any) -> None:
+    """Its checksums are verified, and the command says that nothing else is."""
+    monkeypatch.setattr(registry, "METHODS", {"ppr": "gpu_rag.methods.ppr.program"})
+    options = Namespace(index=index, json=False, digest=False)
+    assert verify_command.run(options)[0] == 0
+    said = capsys.readouterr()
+    assert "no installed method checks hop_edges, hop_in_vectors" in said.err and said.out == f"{index}: sound\n"
+    (index / Manifest.read(index).stages["hop_edges"].folder / "edges.parquet").write_bytes(b"")
+    assert verify_command.run(options)[0] == 1

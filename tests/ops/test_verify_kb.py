@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import gpu_rag
+import gpu_rag.api  # before `load_method` is replaced
 from gpu_rag.index.verify import verify
 
 Columns = dict[str, list[Any]]
@@ -34,7 +35,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "web.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pages))
     settings = {"models": {"embedder": "hash", "llm": "none"}}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(catalog, "load_method", lambda name: type("M", (), {"NEEDS": LAYERS}))
+        patch.setattr(catalog, "needs", lambda name: LAYERS)
         gpu_rag.build(
             (), folder / "ix", kg=[folder / "one.tsv", folder / "two.tsv"], skb=folder / "med", methods=["x"],
             sources=[f"web=web:{folder / 'web.jsonl'}"], settings=settings,

@@ -350,8 +350,8 @@ def test_bad_input() -> None:
     calls: list[tuple[str, Callable[[], object]]] = [
         ("not in its block", lambda: bubble_expansion(blocks, costs, far, groups)),
         ("equal offsets", lambda: bubble_expansion(blocks, costs, anchors, ragged([[0], [1]]))),
-        ("group is out of range", lambda: bubble_expansion(blocks, costs, anchors, ragged([[0, 16], []]))),
-        ("group is out of range", lambda: bubble_expansion(blocks, costs, anchors, ragged([[-1, 0], []]))),
+        ("one of the groups is no group", lambda: bubble_expansion(blocks, costs, anchors, ragged([[0, 16], []]))),
+        ("one of the groups is no group", lambda: bubble_expansion(blocks, costs, anchors, ragged([[-1, 0], []]))),
         ("no integers of the nodes", lambda: bubble_expansion(blocks, costs * 0.5, anchors, groups)),
         ("no integers of the nodes", lambda: bubble_expansion(blocks, costs[:-1], anchors, groups)),
         ("could cost too much", lambda: bubble_expansion(blocks, costs * 2**30, anchors, groups)),

@@ -83,7 +83,7 @@ def check(is_matrix: Check) -> None:
 
 
 def test_says_what_a_look_at_every_row_says() -> None:
-    from gpu_rag_kernels.checks.rows import is_matrix
+    from gpu_rag_kernels.checks import is_matrix
 
     check(is_matrix)
 

@@ -16,27 +16,26 @@ from hypothesis import strategies as st
 
 from gpu_rag.errors import UsageError
 from gpu_rag.graph.csr import csr_from_edges
-from gpu_rag.methods.higra.batched import HigraRanking, higra_executors
+from gpu_rag.methods.higra.batched import HigraRank, HigraRanking, Seeded, higra_rank
 from gpu_rag.methods.higra.graph import HigraGraph
-from gpu_rag.methods.higra.rank import HigraOps, HigraRank, Seeded, seed_lists, subgraph_scores
+from gpu_rag.methods.higra.rank import SubgraphScores, subgraph_scores
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR
 
 Edge = tuple[int, int]
 
 
-class Held:
+class Part:
     """As much of an index as the ranking needs."""
 
-    device = "cpu"
+    device, threads = "cpu", 1
 
     def __init__(self, graph: HigraGraph):
-        self._parts: dict[str, Any] = {"higra": graph}
+        self.graph = graph
 
     def loaded(self, part: str, load: Callable[[Any], Any]) -> Any:
-        if part not in self._parts:
-            self._parts[part] = load(self)
-        return self._parts[part]
+        assert part == "higra"
+        return self.graph
 
 
 def plain(src: Sequence[int], dst: Sequence[int], n: int) -> CSR:
@@ -122,8 +121,13 @@ def random_case(rng: np.random.Generator, n: int = 40, n_passages: int = 25) -> 
 
 
 def run(graph: HigraGraph, params: HigraRank, asked: Sequence[Seeded]) -> list[HigraRanking]:
-    executor = higra_executors(Held(graph))["higra_rank"]  # type: ignore[arg-type]
-    return list(executor.run((params,), list(asked)))
+    return higra_rank.run(Part(graph), asked, (params,))  # type: ignore[arg-type, return-value]
+
+
+def scored(graph: HigraGraph, params: HigraRank, seeds: Sequence[Sequence[int]]) -> SubgraphScores:
+    return subgraph_scores(
+        graph, seeds, radius=params.radius, damping=params.damping, tol=params.tol, depth=params.depth
+    )
 
 
 @pytest.mark.parametrize("damping", [0.5, 0.85])
@@ -134,11 +138,7 @@ def test_each_subgraph_of_a_batch_has_networkx_pagerank(radius: int, damping: fl
     oracle = Oracle(graph, links)
     seeds = [sorted({int(v) for v in rng.integers(0, 40, 1 + b % 5)}) for b in range(30)]
     params = HigraRank(radius=radius, damping=damping)
-    scores = subgraph_scores(
-        HigraOps.load(Held(graph)),  # type: ignore[arg-type]
-        params,
-        seed_lists(seeds, torch.device("cpu")),
-    )
+    scores = scored(graph, params, seeds)
     for (blocks, values), augment in ((scores.entities, False), (scores.nodes, True)):
         bounds = blocks.offsets.tolist()
         for b, (lo, hi) in enumerate(zip(bounds, bounds[1:])):
@@ -183,7 +183,7 @@ def test_worked_by_hand() -> None:
     """
     graph = graph_of(3, 2, [(0, 1), (1, 2)], [(1, 0), (2, 1)])
     params = HigraRank(damping=0.5)
-    scores = subgraph_scores(HigraOps.load(Held(graph)), params, seed_lists([[0]], torch.device("cpu")))  # type: ignore[arg-type]
+    scores = scored(graph, params, [[0]])
     assert scores.entities[1].tolist() == pytest.approx([2 / 3, 1 / 3], abs=1e-6)
     assert scores.nodes[1].tolist() == pytest.approx([7 / 12, 4 / 12, 1 / 12], abs=1e-6)
     (ranking,) = run(graph, params, [Seeded((0,), (1,), (1, 0))])
@@ -249,7 +249,7 @@ def wrong_parallel(oracle: Oracle, seeds: Sequence[int], params: HigraRank) -> d
 def test_plausible_wrong_versions_are_told_apart(wrong: Callable[..., dict[int, float]]) -> None:
     graph = graph_of(6, 1, [(0, 1), (1, 0), (0, 2), (2, 3), (3, 4), (5, 0)], [(1, 0)])
     oracle = Oracle(graph, [(1, 0)])
-    scores = subgraph_scores(HigraOps.load(Held(graph)), HigraRank(), seed_lists([[0]], torch.device("cpu")))  # type: ignore[arg-type]
+    scores = scored(graph, HigraRank(), [[0]])
     blocks, values = scores.entities
     other = wrong(oracle, [0], HigraRank())
     got = dict(zip(blocks.global_ids.tolist(), values.tolist()))

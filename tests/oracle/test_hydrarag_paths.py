@@ -13,9 +13,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kb_in_memory import knowledge_base
 
 from gpu_rag.index.knowledge_base import KnowledgeBase
-from gpu_rag.index.knowledge_base.memory import knowledge_base
 from gpu_rag.methods.hydrarag.base import FactGraph, fact_graph, facts_of_kb, one_relation
 from gpu_rag.methods.hydrarag.cluster import equal_nodes
 from gpu_rag.methods.hydrarag.search import (

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kb_in_memory import knowledge_base
 
 from gpu_rag.errors import BadInput
 from gpu_rag.index.knowledge_base import KnowledgeBase
-from gpu_rag.index.knowledge_base.memory import knowledge_base
 from gpu_rag.methods.hydrarag.topics import NameSearch
 from gpu_rag.models.embed.hashing import HashEmbedder
 

@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from gpu_rag_kernels import dispatch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -182,7 +183,7 @@ def test_checks_catch_candidates_that_are_not_enough() -> None:
 
 
 def test_the_choice_is_by_size_and_mode_and_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "find_spec", lambda name: object())
+    monkeypatch.setattr(dispatch, "find_spec", lambda name: object())
     few, many = module.APPROXIMATE_FROM - 1, module.APPROXIMATE_FROM
     assert pick_index(many) == ("torch", "exact") == pick_index(few, "ivf")
     assert pick_index(many, "ivf") == ("faiss", "ivf") == pick_index(few, "ivf", "faiss")
@@ -192,7 +193,7 @@ def test_the_choice_is_by_size_and_mode_and_recorded(monkeypatch: pytest.MonkeyP
 
 
 def test_a_missing_faiss_is_said_never_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    monkeypatch.setattr(dispatch, "find_spec", lambda name: None)
     for call in (lambda: pick_index(10, "exact", "faiss"), lambda: pick_index(module.APPROXIMATE_FROM, "ivf")):
         with pytest.raises(MissingBackend, match=r"faiss is not installed; pip install 'gpu-rag\[bench\]'"):
             call()

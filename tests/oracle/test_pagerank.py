@@ -18,6 +18,7 @@ from ragged_lists import ragged
 
 from gpu_rag.errors import GpuRagError
 from gpu_rag.graph.pagerank import personalized_pagerank, prepare
+from gpu_rag.graph.pagerank.naive import naive_pagerank
 from gpu_rag.types import CSR, Ragged
 
 Ppr = Callable[..., torch.Tensor]
@@ -363,6 +364,12 @@ def test_wrong_versions_are_caught(name: str) -> None:
 @pytest.mark.parametrize("check", [*CHECKS, check_bound])
 def test_the_checks_accept_the_dense_solve(check: Any) -> None:
     check(reference)
+
+
+def test_the_naive_version_is_the_dense_solve() -> None:
+    for csr in GRAPHS.values():
+        seeds = ragged(seed_rows(csr.n, 4)[0])
+        assert np.abs(naive_pagerank(csr, seeds).numpy() - reference(csr, seeds).numpy()).sum(1).max() <= 1e-7
 
 
 @pytest.mark.parametrize("check", [check_bound, check_mass, check_networkx])

@@ -12,15 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from kb_rows import same_edges, same_nodes, same_triples
 
 from gpu_rag.errors import GpuRagError
-from gpu_rag.index.build import NamedSource
 from gpu_rag.index.stages.knowledge_base.fuse import global_id
 from gpu_rag.index.stages.knowledge_base.read import read_source
-from gpu_rag.sources.knowledge_base import read_edges, read_nodes
-from gpu_rag.sources.knowledge_base.blocks import read_edge_blocks
-from gpu_rag.sources.knowledge_graph import HEADERS, read_kg
-from gpu_rag.sources.knowledge_graph.blocks import read_kg_blocks
+from gpu_rag.index.work import NamedSource
+from gpu_rag.sources.knowledge_graph.triples import HEADERS
 from gpu_rag.types import Reject
 
 pytestmark = pytest.mark.slow
@@ -55,24 +53,11 @@ def put(path, raw):
 
 
 def read(reader, *arguments):
-    """All that a reader gives; only our own errors are allowed."""
+    """All that a reader gives, row by row and in blocks; only our own errors are allowed."""
     try:
         return list(reader(*arguments))
     except GpuRagError as error:
         return [Reject("", 0, str(error))]
-
-
-def same_in_blocks(found, blocks):
-    """Blocks hold the same triples and rejects as rows read one by one."""
-    blocks = read(*blocks)
-    if any(isinstance(block, Reject) for block in blocks):  # an error of ours, the same
-        assert found == blocks
-        return
-    triples = [(t.head, t.relation, t.tail, t.line, t.note) for t in found if not isinstance(t, Reject)]
-    notes = [[""] * block.n if block.note is None else block.note.to_pylist() for block in blocks]
-    columns = [[c.to_pylist() for c in (b.head, b.relation, b.tail)] + [b.line.tolist()] for b in blocks]
-    assert triples == [row for held, note in zip(columns, notes) for row in zip(*held, note)]
-    assert [row for row in found if isinstance(row, Reject)] == [row for block in blocks for row in block.rejects]
 
 
 def held_lines(raw, passed_over):
@@ -116,9 +101,8 @@ def test_tab_separated(tmp_path, mutator):
     for _ in range(N):
         raw = mutator.raw(TSV, [NT])
         put(path, raw)
-        found = read(read_kg, path)
+        found = read(same_triples, path)
         check_lines(found, raw, is_header)
-        same_in_blocks(found, (read_kg_blocks, path))
 
 
 def test_ntriples(tmp_path, mutator):
@@ -126,18 +110,16 @@ def test_ntriples(tmp_path, mutator):
     for _ in range(N):
         raw = mutator.raw(NT, [TSV])
         put(path, raw)
-        found = read(read_kg, path)
+        found = read(same_triples, path)
         check_lines(found, raw, is_comment)
-        same_in_blocks(found, (read_kg_blocks, path))
 
 
 def test_gzip(tmp_path, mutator):
     path = tmp_path / "a.nt.gz"
     for _ in range(N):
         put(path, mutator.raw(gzip.compress(NT, 1)))
-        found = read(read_kg, path)
+        found = read(same_triples, path)
         assert all(isinstance(item, Reject) or item.relation for item in found)
-        same_in_blocks(found, (read_kg_blocks, path))
 
 
 def test_what_was_read_makes_records(tmp_path, mutator):
@@ -164,7 +146,7 @@ def nothing(number, line):
     return False
 
 
-@pytest.mark.parametrize(("name", "rows", "reader"), [("nodes", NODES, read_nodes), ("edges", EDGES, read_edges)])
+@pytest.mark.parametrize(("name", "rows", "reader"), [("nodes", NODES, same_nodes), ("edges", EDGES, same_edges)])
 def test_json_lines(tmp_path, mutator, name, rows, reader):
     put(tmp_path / "nodes.jsonl", b"")
     put(tmp_path / "edges.jsonl", b"")
@@ -180,7 +162,7 @@ def test_nodes_between_tabs(tmp_path, mutator):
     for _ in range(N):
         raw = mutator.raw(seed)
         put(tmp_path / "nodes.tsv", raw)
-        found = read(read_nodes, tmp_path)
+        found = read(same_nodes, tmp_path)
         expected = held_lines(raw, nothing)
         lines = Counter(item.line for item in found)
         assert expected is None or (expected - {1} <= lines.keys() <= expected and set(lines.values()) <= {1}), raw
@@ -201,12 +183,11 @@ def test_parquet(tmp_path, mutator):
     for _ in range(N):
         raw = mutator.raw(mutator.random.choice(tables), tables)
         put(path, raw)
-        found = read(read_kg, path)
+        found = read(same_triples, path)
         try:
             n = pq.ParquetFile(BytesIO(raw)).metadata.num_rows
         except (pa.ArrowException, OSError, UnicodeDecodeError):
             n = 1
-        same_in_blocks(found, (read_kg_blocks, path))
         whole = [item.line for item in found] == list(range(1, n + 1))
         assert whole or (isinstance(found[-1], Reject) and "not read" in found[-1].reason), (raw, found)
 
@@ -232,8 +213,7 @@ def test_starks_layout(tmp_path, mutator):
         name = mutator.random.choice(list(files))
         as_value = name == "node_info.json" and mutator.random.random() < 0.5
         put(tmp_path / name, mutator.dumped(mutator.value(INFO)) if as_value else mutator.raw(files[name]))
-        edges = read(read_edges, tmp_path)
-        same_in_blocks(edges, (read_edge_blocks, tmp_path))
-        for item in [*read(read_nodes, tmp_path), *edges]:
+        edges = read(same_edges, tmp_path)
+        for item in [*read(same_nodes, tmp_path), *edges]:
             assert isinstance(item, Reject) or item.line
         put(tmp_path / name, files[name])

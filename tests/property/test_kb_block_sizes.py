@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpu_rag
-from gpu_rag.index.build import NamedSource
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.stages.knowledge_base.read import read_source
-from gpu_rag.sources.knowledge_graph.blocks import read_kg_blocks
+from gpu_rag.index.work import NamedSource
+from gpu_rag.sources.knowledge_graph import read_kg_blocks
 from gpu_rag.sources.knowledge_graph.lines import LineBlock, read_line_blocks
 from gpu_rag.sources.rows import Limits
 from gpu_rag.types import Reject
@@ -55,11 +55,12 @@ def blocks_of(n_bytes: int, n_lines: int, n_rows: int) -> Iterator[None]:
     """Everything that is read or joined at a time is so small."""
     with pytest.MonkeyPatch.context() as patch:
         small = partial(read_line_blocks, block_bytes=n_bytes, block_lines=n_lines)
-        patch.setattr("gpu_rag.sources.knowledge_graph.blocks.read_line_blocks", small)
+        patch.setattr("gpu_rag.sources.knowledge_graph.triples.read_line_blocks", small)
         patch.setattr("gpu_rag.sources.parquet.BATCH_ROWS", n_rows)
         patch.setattr("gpu_rag.sources.knowledge_graph.parquet._BYTES", 1)
-        for name in ("sources.kg_triples._ROWS", "sources.skb_blocks._ROWS", "layers.kb_read._NODES"):
-            patch.setattr(f"gpu_rag.{name}", n_rows)
+        patch.setattr("gpu_rag.sources.knowledge_graph.triples._ROWS", n_rows)
+        patch.setattr("gpu_rag.sources.knowledge_base.stark._EDGES", n_rows)
+        patch.setattr("gpu_rag.index.stages.knowledge_base.read._NODES", n_rows)
         patch.setattr("gpu_rag.index.stages.knowledge_base.read._LEAST_LOOKED_UP", n_rows)
         patch.setattr("gpu_rag.index.stages.knowledge_base.columns._LEAST_PENDING", n_rows)
         yield

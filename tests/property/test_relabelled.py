@@ -12,6 +12,7 @@ import pytest
 
 import gpu_rag
 from gpu_rag.index.verify import verify
+from gpu_rag.methods.registry import stage_checks
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.sample import corpus_path, questions_path
 from gpu_rag.types import Answer, Question
@@ -90,7 +91,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> gpu_rag.Index:
 @pytest.mark.parametrize("layout", [shuffled, in_two_files, as_one_array, without_ids])
 def test_another_layout_gives_the_same_answers(plain: gpu_rag.Index, tmp_path: Path, layout: Layout) -> None:
     other = index_of(layout, tmp_path / "other", rows())
-    assert verify(other.path) == []
+    assert verify(other.path, stage_checks()) == []
     assert other.n_passages == plain.n_passages > 60
     for method in METHODS:
         assert [essence(a) for a in answers(other, method)] == [essence(a) for a in answers(plain, method)]

@@ -112,22 +112,19 @@ class Here:
     def __init__(self, index: Path, settings: dict[str, Any], open_llm: Callable[[], Any], key: str | None, host: str):
         from gpu_rag.api import Index
         from gpu_rag.cli.trace_words import said
-        from gpu_rag.serve.admission import Desk
+        from gpu_rag.serve.admission import Admission
         from gpu_rag.serve.api import make_app
         from gpu_rag.serve.live import Live
-        from gpu_rag.serve.metrics import Counts
         from gpu_rag.settings import make_settings, merge
 
         held = Index.open(index)
-        chosen = make_settings(
-            merge({"models": {"embedder": "hash"}, "serve": {"warm": False, "revive_seconds": 0.05}}, settings)
-        )
+        chosen = make_settings(merge({"models": {"embedder": "hash"}, "serve": {"warm": False}}, settings))
         self.said: list[str] = []
         self.live = Live(lambda: held.engine(chosen, llm=open_llm()), chosen.serve, self.said.append)
-        self.counts = Counts()
-        self.desk = Desk(self.live, chosen, self.counts)
+        self.admission = Admission(self.live, chosen)
+        self.counts = self.admission.counts
         self.live.start()
-        self.app = make_app(self.live, self.desk, self.counts, said, host, key)
+        self.app = make_app(self.admission, said, host, key)
 
     def client(self, **options: Any) -> httpx.AsyncClient:
         """A client of the application."""
@@ -146,10 +143,12 @@ class Here:
 
 
 @pytest.fixture
-def here(index: Path) -> Iterator[Callable[..., Here]]:
+def here(index: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Here]]:
     """here(settings, llm=..., key=..., host=..., index=...): a server in this process, which ends with the test."""
     from gpu_rag.models.llm.scripted import ScriptedLLM
+    from gpu_rag.settings.sections import ServeSettings
 
+    monkeypatch.setattr(ServeSettings, "revive_seconds", 0.05)
     started: list[Here] = []
 
     def start(settings: dict[str, Any] | None = None, **options: Any) -> Here:

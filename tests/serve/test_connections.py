@@ -11,7 +11,7 @@ import pytest
 
 from gpu_rag.errors import UsageError
 from gpu_rag.serve import server
-from gpu_rag.settings.serve import ServeSettings
+from gpu_rag.settings.sections import ServeSettings
 
 REQUEST = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
 

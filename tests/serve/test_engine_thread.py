@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from gpu_rag.errors import BudgetExceeded, Cancelled, ModelError
 from gpu_rag.models.llm.scripted import ScriptedLLM
@@ -14,6 +15,7 @@ from gpu_rag.runtime import Call, Executor, StreamingDriver
 from gpu_rag.runtime.handle import Handle, Turns
 from gpu_rag.serve.metrics import SIZES, Histogram
 from gpu_rag.serve.refusal import Refusal
+from gpu_rag.settings.sections import ServeSettings
 from gpu_rag.types import Question
 
 PATIENCE_S = 300.0  # only a bug takes so long
@@ -163,7 +165,7 @@ def test_questions_of_clients_and_methods_share_batches(here):
                 for method in ("dense", "bm25", "hybrid", "ppr")
             ]
             asking = asyncio.gather(*one)
-            while server.desk.n_open < 64:
+            while server.admission.n_open < 64:
                 await asyncio.sleep(0.005)
             gate.set()
             return await asking
@@ -224,14 +226,14 @@ def test_a_client_that_goes_away_gives_up_its_questions(here, accept):
         task = asyncio.ensure_future(server.app(scope, receive, send))
         while not held.begun.is_set() or server.live._driver._flights.n_open < 2:  # both wait for the model
             await asyncio.sleep(0.005)
-        assert server.desk.n_open == 2
+        assert server.admission.n_open == 2
         gone.set()
         await task
-        while server.desk.n_open:  # the engine looks at it between batches
+        while server.admission.n_open:  # the engine looks at it between batches
             await asyncio.sleep(0.005)
 
     asyncio.run(client())
-    assert server.desk.batches == set() and server.live.n_running == 0
+    assert server.admission.batches == set() and server.live.n_running == 0
     held.gate.set()
     until(lambda: server.live.stats.n_late_calls == 2)  # taken though nobody asks: a reply cache below keeps them
     assert b"".join(message.get("body", b"") for message in sent) == b""
@@ -271,9 +273,9 @@ def test_more_questions_than_there_is_room_for_are_refused(here):
             first = asyncio.ensure_future(client.post("/v1/answer", json=asked(4, "bm25")))
             while server.live.n_running < 2:
                 await asyncio.sleep(0.005)
-            assert server.desk.n_open == 4
+            assert server.admission.n_open == 4
             text = (await client.get("/metrics")).text
-            assert "gpu_rag_questions_running 2\n" in text and "gpu_rag_questions_queued 2\n" in text
+            assert "gpu_rag_questions_running 2.0\n" in text and "gpu_rag_questions_queued 2.0\n" in text
             over = await client.post("/v1/answer", json=asked(2, "bm25"))
             held.gate.set()
             fits = await client.post("/v1/answer", json=asked(1, "bm25"))
@@ -283,7 +285,7 @@ def test_more_questions_than_there_is_room_for_are_refused(here):
     assert over.status_code == 429 and 1 <= int(over.headers["retry-after"]) <= 60
     assert over.json()["error"]["message"] == "too many questions wait; given 4 open, 2 more; expected at most 5"
     assert (fits.status_code, first.status_code) == (200, 200)
-    assert 'gpu_rag_refused_total{reason="overloaded"} 2' in server.ask("GET", "/metrics").text
+    assert 'gpu_rag_refused_total{reason="overloaded"} 2.0\n' in server.ask("GET", "/metrics").text
     assert server.ask("POST", "/v1/answer", json=asked(6)).status_code == 429, "a request that can never fit"
 
 
@@ -304,7 +306,7 @@ def test_a_single_question_does_not_wait_for_all_of_another_request(here):
                 await asyncio.sleep(0.005)
             body = {"question": "Which town is alone?", "method": "bm25"}
             single = asyncio.ensure_future(client.post("/v1/answer", json=body))
-            while server.desk.n_open < 9:
+            while server.admission.n_open < 9:
                 await asyncio.sleep(0.005)
             held.gate.set()
             return await many, await single
@@ -341,7 +343,7 @@ def test_a_dead_engine_is_told_and_comes_back(here):
     assert again.status_code == 503 and int(again.headers["retry-after"]) > 0
     assert server.ask("GET", "/ready").json()["state"] == "dead"
     assert server.ask("GET", "/health").status_code == 200, "somebody tries to change that"
-    assert "gpu_rag_ready 0\n" in server.ask("GET", "/metrics").text
+    assert "gpu_rag_ready 0.0\n" in server.ask("GET", "/metrics").text
     mood["dead"] = False
     until(lambda: server.ask("GET", "/ready").status_code == 200)
     rows = server.ask("POST", "/v1/answer", json=asked(2)).json()["answers"]
@@ -349,7 +351,7 @@ def test_a_dead_engine_is_told_and_comes_back(here):
     assert server.said[-1] == "the engine answers again" and "the model is gone" in server.said[0]
 
 
-def test_a_dead_engine_opens_no_model_for_a_client(here):
+def test_a_dead_engine_opens_no_model_for_a_client(here, monkeypatch):
     opened = []
 
     def open_llm():
@@ -359,7 +361,8 @@ def test_a_dead_engine_opens_no_model_for_a_client(here):
     def dies(request):
         raise ModelError("the model is gone")
 
-    server = here({"serve": {"revive_seconds": 0, "params": ["ppr.damping"]}}, llm=open_llm)
+    monkeypatch.setattr(ServeSettings, "revive_seconds", 0)
+    server = here({"serve": {"params": ["ppr.damping"]}}, llm=open_llm)
     described = server.ask("GET", "/v1/index").json()["models"]["llm"]
     server.ask("POST", "/v1/answer", json=asked(1))
     until(lambda: server.live.gone)
@@ -371,11 +374,12 @@ def test_a_dead_engine_opens_no_model_for_a_client(here):
     assert server.ask("GET", "/v1/index").json()["models"]["llm"] == described and opened == [1]
 
 
-def test_an_engine_that_is_not_revived_makes_the_process_worthless(here):
+def test_an_engine_that_is_not_revived_makes_the_process_worthless(here, monkeypatch):
     def dies(request):
         raise ModelError("the model is gone")
 
-    server = here({"serve": {"revive_seconds": 0}}, llm=lambda: ScriptedLLM(dies))
+    monkeypatch.setattr(ServeSettings, "revive_seconds", 0)
+    server = here(llm=lambda: ScriptedLLM(dies))
     streamed = server.ask("POST", "/v1/answer", json=asked(2), headers={"accept": "application/x-ndjson"})
     assert streamed.text.count('"type": "ModelError"') == 2, "rows were promised: failed ones come"
     until(lambda: server.ask("GET", "/health").status_code == 503)
@@ -394,7 +398,7 @@ def test_the_end_waits_for_a_while_and_fails_the_rest(here, grace_s):
             first = asyncio.ensure_future(client.post("/v1/answer", json=asked(2, "bm25")))
             while not held.begun.is_set():
                 await asyncio.sleep(0.005)
-            ending = asyncio.ensure_future(server.desk.close(grace_s))
+            ending = asyncio.ensure_future(server.admission.close(grace_s))
             await asyncio.sleep(0)
             refused = await client.post("/v1/answer", json=asked(1))
             ready = await client.get("/ready")
@@ -429,27 +433,28 @@ def test_a_histogram_is_cumulative():
     histogram = Histogram(SIZES)
     for size in (1, 2, 3, 2000):
         histogram.add(size, 2)
-    lines = dict(line.rsplit(" ", 1) for line in histogram.samples("x", {"verb": "v"}))
-    assert lines['x_bucket{verb="v",le="1"}'] == "2" and lines['x_bucket{verb="v",le="2"}'] == "4"
-    assert lines['x_bucket{verb="v",le="4"}'] == lines['x_bucket{verb="v",le="1024"}'] == "6"
-    assert lines['x_bucket{verb="v",le="+Inf"}'] == lines['x_count{verb="v"}'] == "8"
-    assert lines['x_sum{verb="v"}'] == "4012"
+    buckets = dict(histogram.buckets())
+    assert (buckets["1"], buckets["2"]) == (2, 4) and buckets["4"] == buckets["1024"] == 6
+    assert (buckets["+Inf"], histogram.sum, len(buckets)) == (8, 4012, len(SIZES) + 1)
+
+
+NAMES = """ready uptime_seconds questions questions_open questions_running questions_queued refused requests llm_calls
+tokens service_seconds driver_seconds llm_busy_seconds llm_idle_seconds llm_requests_open late_calls question_seconds
+batch_size"""
 
 
 def test_metrics_are_lines_that_prometheus_reads(here):
-    import re
-
     server = here()
     server.ask("POST", "/v1/answer", json=asked(3))
     server.ask("GET", "/v1/passages/%22}%0a")
-    text = server.ask("GET", "/metrics").text
-    sample = re.compile(r'gpu_rag_\w+(\{(\w+="([^"\\\n]|\\.)*",?)+\})? (\d+(\.\d+)?(e[+-]\d+)?)')
-    helped = set(re.findall(r"^# TYPE (\w+) (?:counter|gauge|histogram)$", text, re.M))
-    for line in text.splitlines():
-        if not line.startswith("#"):
-            assert sample.fullmatch(line), line
-            name = re.split(r"[{ ]", line)[0]
-            assert name in helped or re.sub(r"_(bucket|sum|count)$", "", name) in helped
-    assert 'gpu_rag_questions_total{method="ppr",status="answered"} 3\n' in text
-    assert 'gpu_rag_requests_total{route="/v1/passages/{name:path}",code="404"} 1\n' in text
-    assert 'gpu_rag_service_seconds_total{service="graph"}' in text
+    got = server.ask("GET", "/metrics")
+    assert got.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    found = list(text_string_to_metric_families(got.text))
+    assert {family.name for family in found} == {f"gpu_rag_{name}" for name in NAMES.split()}
+    assert "_created" not in got.text
+    samples = {(sample.name, *sorted(sample.labels.values())): sample.value for f in found for sample in f.samples}
+    assert samples["gpu_rag_questions_total", "answered", "ppr"] == 3
+    assert samples["gpu_rag_requests_total", "/v1/passages/{name:path}", "404"] == 1
+    assert samples["gpu_rag_question_seconds_bucket", "+Inf", "ppr"] == 3
+    assert samples["gpu_rag_service_seconds_total", "graph"] > 0
+    assert 'gpu_rag_batch_size_bucket{le="1",verb="rank_by_graph"}' in got.text

@@ -202,14 +202,17 @@ def test_what_keeps_a_server_from_starting(run, cli, index, tmp_path):
 
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setattr(serve_command.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingBackend, match=r"uvicorn and starlette not installed; pip install 'gpu-rag\[serve\]'"):
+    with pytest.raises(
+        MissingBackend,
+        match=r"uvicorn and starlette and prometheus_client not installed; pip install 'gpu-rag\[serve\]'",
+    ):
         serve_command._check_installed()
 
 
 def test_the_parser_loads_neither_torch_nor_the_server():
     code = (
         "import sys; from gpu_rag.cli.main import build_parser; build_parser(); "
-        "print([m for m in ('torch', 'uvicorn', 'starlette', 'numba') if m in sys.modules])"
+        "print([m for m in ('torch', 'uvicorn', 'starlette', 'numba', 'prometheus_client') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
@@ -259,7 +262,7 @@ class Real:
 
     def until_some_are_open(self):
         end = time.monotonic() + 300
-        while "gpu_rag_questions_open 0\n" in httpx.get(f"{self.url}/metrics", timeout=300).text:
+        while "gpu_rag_questions_open 0.0\n" in httpx.get(f"{self.url}/metrics", timeout=300).text:
             assert time.monotonic() < end
             time.sleep(0.01)
 

@@ -13,6 +13,7 @@ from gpu_rag.errors import GpuRagError, MissingLayer, ModelError, RequestFailed,
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.serve.guard import allowed_hosts
 from gpu_rag.serve.refusal import refusal_of
+from gpu_rag.settings.sections import ServeSettings
 
 JSON = {"content-type": "application/json"}
 QUESTION = "Who founded the University of Loss?"
@@ -92,8 +93,8 @@ def test_a_question_that_takes_too_long_is_a_failed_row(here):
         }
     finally:
         held.set()
-    unhurried = replace(server.desk.settings, serve=replace(server.desk.settings.serve, question_seconds=0.0))
-    server.desk.settings = unhurried  # a busy machine may need longer
+    unhurried = replace(server.admission.settings, serve=replace(server.admission.settings.serve, question_seconds=0.0))
+    server.admission.settings = unhurried  # a busy machine may need longer
     assert post(server, "/v1/retrieve", question=QUESTION, method="bm25").json()["status"] == "retrieved"
 
 
@@ -226,6 +227,7 @@ def test_chat_errors_have_openai_s_shape(here):
         (chat(server, response_format={"type": "json_object"}), 400, "BadInput"),
         (chat(server, [{"type": "image_url"}]), 400, "BadInput"),
         (chat(server, "  "), 400, "BadInput"),
+        (chat(server, None), 400, "BadInput"),
         (chat(server, messages=[]), 400, "BadInput"),
         (chat(server, messages=[{"role": "system", "content": "x"}]), 400, "BadInput"),
         (chat(server), 500, "RequestFailed"),
@@ -234,6 +236,10 @@ def test_chat_errors_have_openai_s_shape(here):
         error = got.json()["error"]
         assert (got.status_code, error["code"], error["param"]) == (status, code, None), got.text
         assert error["type"] == ("server_error" if status == 500 else "invalid_request_error")
+    assert message(chat(server, None)) == "Expected str, got null - at the last user message"
+    assert message(chat(server, " ")) == "the last user message is empty"
+    assert message(chat(server, messages=None)) == "Expected array, got null - at messages"
+    assert message(chat(server, model=None)) == "Expected str, got null - at model"
     streamed = chat(server, stream=True).text.split("\n\n")
     assert json.loads(streamed[0].removeprefix("data: "))["error"]["message"] == "refused"
     assert streamed[1:] == ["data: [DONE]", ""]
@@ -297,14 +303,15 @@ def test_headers_that_browsers_obey(here):
         assert (headers["x-content-type-options"], headers["cache-control"]) == ("nosniff", "no-store")
 
 
-def test_sizes(here):
-    server = here({"serve": {"max_body_kib": 2, "max_questions": 3, "max_question_chars": 50, "max_passages": 4}})
-    rows = [{"question": f"number {i}?"} for i in range(4)]
-    assert post(server, questions=rows[:3]).status_code == 200
-    assert "at most serve.max_questions = 3" in message(post(server, questions=rows))
-    assert "at most serve.max_question_chars = 50" in message(post(server, question="x" * 51))
-    assert post(server, "/v1/retrieve", question="x", passages=4).status_code == 200
-    assert "1 to serve.max_passages = 4" in message(post(server, "/v1/retrieve", question="x", passages=5))
+def test_sizes(here, monkeypatch):
+    server = here()
+    rows = [{"question": f"number {i}?"} for i in range(257)]
+    assert post(server, "/v1/retrieve", questions=rows[:256], method="bm25").status_code == 200
+    assert "length <= 256 - at questions" in message(post(server, questions=rows))
+    assert post(server, "/v1/retrieve", question="x" * 4000, passages=100, method="bm25").status_code == 200
+    assert "length <= 4000 - at questions[0].question" in message(post(server, question="x" * 4001))
+    assert "int <= 100 - at passages" in message(post(server, "/v1/retrieve", question="x", passages=101))
+    monkeypatch.setattr(ServeSettings, "max_body_kib", 2)
     big = json.dumps({"question": "x" * 3000}).encode()
     assert server.ask("POST", "/v1/answer", content=big, headers=JSON).status_code == 413
 
@@ -327,19 +334,20 @@ BAD = [
     (b'{"question": "\\ud800"}', "half of a surrogate pair"),
     (b'{"question": "a\\u0000b"}', "NUL"),
     (b"[" * 100_000, "nested too deeply"),
-    (b"{}", "question is missing or null"),
-    (b'{"question": 5}', "question is a number"),
+    (b"{}", "missing required field question - at questions[0]"),
+    (b'{"question": 5}', "Expected str, got int - at questions[0].question"),
+    (b'{"question": null}', "Expected str, got null - at questions[0].question"),
     (b'{"question": " \\n"}', "question is empty"),
     (b'{"question": "x", "id": ""}', "id has 0 characters"),
-    (b'{"question": "x", "id": []}', "id is a list"),
-    (b'{"question": "x", "method": 3}', "method is a number"),
-    (b'{"question": "x", "params": []}', "params is a list"),
-    (b'{"question": "x", "words": 1}', "words is a number"),
-    (b'{"question": "x", "gold_ids": []}', "unknown key; given gold_ids"),
-    (b'{"questions": []}', "questions is empty"),
-    (b'{"questions": {}}', "questions is an object"),
-    (b'{"questions": ["x"]}', "a question is a string"),
-    (b'{"questions": [{"question": "x"}], "question": "y"}', "both question and questions"),
+    (b'{"question": "x", "id": []}', "got array - at questions[0].id"),
+    (b'{"question": "x", "method": 3}', "Expected str, got int - at method"),
+    (b'{"question": "x", "params": []}', "got array - at params"),
+    (b'{"question": "x", "words": 1}', "got int - at words"),
+    (b'{"question": "x", "gold_ids": []}', "unknown field gold_ids"),
+    (b'{"questions": []}', "length >= 1 - at questions"),
+    (b'{"questions": {}}', "got object - at questions"),
+    (b'{"questions": ["x"]}', "Expected object, got str - at questions[0]"),
+    (b'{"questions": [{"question": "x"}], "question": "y"}', "unknown field question"),
     (b'{"questions": [{"id": 1, "question": "x"}, {"id": "1", "question": "y"}]}', "two questions have the id 1"),
 ]  # fmt: skip
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpu_rag.types import Answer
 
 
@@ -13,3 +15,9 @@ def noted(answer: Answer, verb: str) -> list[tuple[str, ...]]:
 def found(answer: Answer, pool: str) -> set[str]:
     """The entities on the paths that were held under that name."""
     return {name for one in answer.pools if one.name == pool for name in one.entities}
+
+
+def timeless(answer: Answer) -> Answer:
+    """The answer without seconds."""
+    usage = replace(answer.usage, llm_s=0, graph_s=0, embed_s=0, wall_s=0)
+    return replace(answer, usage=usage, trace=tuple(replace(step, s=0) for step in answer.trace))

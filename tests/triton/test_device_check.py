@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 import torch
-from gpu_rag_kernels import choice
+from gpu_rag_kernels import dispatch
 
 from gpu_rag.graph.csr import check_csr
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 CPU = torch.device("cpu")
-INTERPRETED = choice.interpreted() and "triton" in choice.known("cpu")
+INTERPRETED = dispatch.interpreted() and "triton" in dispatch.loop_backends("cpu")
 
 
 @pytest.fixture
@@ -80,8 +80,9 @@ OPS = [
 
 def test_every_kernel_is_a_case(script: Callable[[str], Any]) -> None:
     assert list(script("device_cases").OPS) == OPS
-    packages = {path.parent.name for path in (SCRIPTS.parent / "kernels" / "gpu_rag_kernels").glob("*/triton.py")}
-    assert {name for name in packages if any(op.startswith(name) for op in OPS)} == packages
+    folders = {path.parent.name for path in (SCRIPTS.parent / "kernels" / "gpu_rag_kernels").glob("*/triton.py")}
+    assert set(dispatch.LOOPS.values()) == folders
+    assert all(any(op.startswith(loop) for op in OPS) for loop in dispatch.LOOPS)
 
 
 @pytest.mark.triton

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from gpu_rag_kernels import choice
+from gpu_rag_kernels import dispatch
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 CPU = torch.device("cpu")
-INTERPRETED = choice.interpreted() and "triton" in choice.known("cpu")
+INTERPRETED = dispatch.interpreted() and "triton" in dispatch.loop_backends("cpu")
 OPS = ("ppr_step", "msbfs_or", "minplus_relax", "ragged_gather_dot_topk", "join_top1")
 
 
@@ -35,7 +35,7 @@ def clock(run: Callable[[], Any]) -> float:
 @pytest.mark.parametrize("op", OPS)
 def test_every_tile_is_right(script: Callable[[str], Any], op: str) -> None:
     tuning, case = script("device_tuning"), script("device_cases").tiny(op, CPU)
-    kernels: Any = importlib.import_module(f"gpu_rag_kernels.{tuning.MODULES.get(op, op)}.triton")
+    kernels: Any = importlib.import_module(f"gpu_rag_kernels.{dispatch.LOOPS[tuning.MODULES.get(op, op)]}.triton")
     for values in tuning.TILES[op]:
         before = {name: getattr(kernels, name) for name in values}
         with tuning.constants(op, values):

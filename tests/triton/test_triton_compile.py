@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 from compiled_needs import MOST_SHARED, narrow_products, needs_of
-from gpu_rag_kernels import choice
+from gpu_rag_kernels import dispatch
 
 pytestmark = [
     pytest.mark.triton,
-    pytest.mark.skipif(find_spec("triton") is None or choice.interpreted(), reason="needs triton, not interpreted"),
+    pytest.mark.skipif(find_spec("triton") is None or dispatch.interpreted(), reason="needs triton, not interpreted"),
 ]
 
 WORDS, NUMBERS = "*i64", "*i32"
@@ -39,7 +39,7 @@ def built(
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    function: Any = getattr(importlib.import_module(f"gpu_rag_kernels.{op}.triton"), kernel)
+    function: Any = getattr(importlib.import_module(f"gpu_rag_kernels.{dispatch.LOOPS[op]}.triton"), kernel)
     names = function.arg_names
     assert set(names) == {*arguments, *constants}
     values = {(names.index(name),): value for name, value in {**constants, **dict.fromkeys(ones, 1)}.items()}
@@ -139,7 +139,7 @@ def test_hubs_are_summed_in_one_order(sums: str) -> None:
         for aligned in ([], arrays, [name for name in arrays if name != "omega"])
     }
     assert len(layouts) == 1 and next(iter(layouts))
-    function: Any = importlib.import_module("gpu_rag_kernels.ppr_spmm.triton")
+    function: Any = importlib.import_module("gpu_rag_kernels.pagerank.triton")
     for kernel in (function._hubs, function._step_hubs):
         assert "width" in [p.name for p in kernel.params if p.do_not_specialize], "which would choose other threads"
 
@@ -185,7 +185,7 @@ def test_msbfs_or(n_words: int) -> None:
         ("_chunks", {"n_nodes": 128 // n_words, "n_words": n_words}),
         ("_hubs", {"n_parts": 32, "n_words": n_words}),
     ):  # fmt: skip
-        function = getattr(importlib.import_module("gpu_rag_kernels.msbfs_or.triton"), name)
+        function = getattr(importlib.import_module("gpu_rag_kernels.ego.triton"), name)
         arguments = {k: v for k, v in {**words, **plan, **counts}.items() if k in function.arg_names}
         check_no_atomics(compiled("msbfs_or", name, arguments, **tile))
 
@@ -215,7 +215,7 @@ def test_minplus_relax(n_groups: int) -> None:
 
 @pytest.mark.parametrize(("vectors", "grouped"), [("*fp16", True), ("*fp16", False), ("*fp32", True)])
 def test_join_top1(vectors: str, grouped: bool) -> None:
-    kernels: Any = importlib.import_module("gpu_rag_kernels.join_top1.triton")
+    kernels: Any = importlib.import_module("gpu_rag_kernels.join.triton")
     warps = kernels.WARPS if vectors == "*fp16" else kernels.WARPS_F32
     ptx = str(built("join_top1", "_strip", *joined(vectors, grouped), warps=warps).asm["ptx"])
     check_no_atomics(ptx)

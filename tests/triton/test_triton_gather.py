@@ -13,19 +13,27 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gpu_rag_kernels import choice
-from gpu_rag_kernels.ragged_gather_dot_topk import gather_dots, ragged_gather_dot_topk
+from gpu_rag_kernels import dispatch
+from gpu_rag_kernels.dispatch import recording
+from gpu_rag_kernels.frontier import gather_dots, ragged_gather_dot_topk
 
 from gpu_rag.bench.measure import poisoned
 from gpu_rag.errors import UsageError
-from gpu_rag.graph.common.backend import recording
 from gpu_rag.graph.common.dots import exact_dots
-from gpu_rag.graph.frontier import Asked, HopEdges, described, frontier_topk, hop_edges, pick_search, score_lists
+from gpu_rag.graph.frontier import (
+    FrontierQuery,
+    HopEdges,
+    described,
+    frontier_topk,
+    hop_edges,
+    pick_search,
+    score_lists,
+)
 from gpu_rag.graph.frontier import torch_path as frontier_torch
 from gpu_rag.types import Ragged, TopK
 
-DEVICE = "cuda" if torch.cuda.is_available() and not choice.interpreted() else "cpu"
-ABLE = "triton" in choice.known(DEVICE)
+DEVICE = "cuda" if torch.cuda.is_available() and not dispatch.interpreted() else "cpu"
+ABLE = "triton" in dispatch.loop_backends(DEVICE)
 needs_triton = [pytest.mark.triton, pytest.mark.skipif(not ABLE, reason="needs triton, interpreted or a GPU")]
 BOTH = ["reference", pytest.param("triton", marks=needs_triton)]
 OPS = ["torch", pytest.param("triton", marks=needs_triton)]
@@ -35,7 +43,7 @@ Find = Callable[..., TopK]
 @pytest.fixture(autouse=True)
 def small_tiles_and_nan(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if ABLE:
-        module = importlib.import_module("gpu_rag_kernels.ragged_gather_dot_topk.triton")
+        module = importlib.import_module("gpu_rag_kernels.frontier.triton")
         for name in ("CANDIDATES", "DIMS", "PLACES"):
             monkeypatch.setattr(module, name, 8)
     with poisoned():
@@ -205,7 +213,7 @@ def test_checks_catch(wrong: Find) -> None:
 # --- HopRAG's step -----------------------------------------------------------------------------------
 
 
-def world(seed: int) -> tuple[Asked, HopEdges, Ragged]:
+def world(seed: int) -> tuple[FrontierQuery, HopEdges, Ragged]:
     """Questions, edges of which many carry equal or nearly equal vectors, and frontiers."""
     r = np.random.default_rng(seed)
     n, n_edges, dims = 6, int(r.integers(0, 60)), int(r.integers(1, 12))
@@ -216,7 +224,7 @@ def world(seed: int) -> tuple[Asked, HopEdges, Ragged]:
     indptr = torch.from_numpy(np.searchsorted(sources, np.arange(n + 1))).to(DEVICE)
     edges = hop_edges(indptr, *held, vectors, ragged(words), 4)
     asked_words = [sorted(set(r.integers(0, 6, size).tolist())) for size in r.integers(0, 4, 4)]
-    asked = Asked(unit_rows(r, 4, dims, torch.float32), ragged(asked_words))
+    asked = FrontierQuery(unit_rows(r, 4, dims, torch.float32), ragged(asked_words))
     return asked, edges, ragged([r.integers(0, n, size).tolist() for size in r.integers(0, 5, 4)], torch.int64)
 
 
@@ -266,7 +274,9 @@ def test_both_kernels_give_the_same_bits_and_a_question_alone_too() -> None:
     assert torch.equal(one.ids, other.ids) and torch.equal(one.scores, other.scores)
     first, last = frontier.offsets[2:4].tolist()
     low, high = asked.keywords.offsets[2:4].tolist()
-    alone = Asked(asked.vectors[2:3], Ragged(asked.keywords.values[low:high], asked.keywords.offsets[2:4] - low))
+    alone = FrontierQuery(
+        asked.vectors[2:3], Ragged(asked.keywords.values[low:high], asked.keywords.offsets[2:4] - low)
+    )
     step = frontier_topk(alone, edges, Ragged(frontier.values[first:last], frontier.offsets[2:4] - first), 3,
                          implementation="triton")  # fmt: skip
     assert torch.equal(step.ids, one.ids[first:last]) and torch.equal(step.scores, one.scores[first:last])
@@ -278,11 +288,11 @@ def test_both_kernels_give_the_same_bits_and_a_question_alone_too() -> None:
 
 def test_the_choice_is_said_and_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    monkeypatch.setattr(choice, "find_spec", lambda name: object())
+    monkeypatch.setattr(dispatch, "find_spec", lambda name: object())
     with recording() as record:
         assert pick_search(gpu) == "triton" and pick_search(gpu, "torch") == "torch" and pick_search(cpu) == "numba"
     assert record == {"frontier_topk": {"triton", "torch", "numba"}}
-    monkeypatch.setattr(choice, "find_spec", lambda name: None)
+    monkeypatch.setattr(dispatch, "find_spec", lambda name: None)
     assert pick_search(gpu) == "torch"
     with pytest.raises(UsageError, match="no such implementation; given cupy; expected numba, torch, triton, auto"):
         pick_search(gpu, "cupy")

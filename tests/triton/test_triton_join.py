@@ -12,19 +12,18 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from gpu_rag_kernels import choice
-from gpu_rag_kernels import join_top1 as kernel
-from gpu_rag_kernels.join_top1 import Side, Strips
+from gpu_rag_kernels import dispatch
+from gpu_rag_kernels import join as kernel
+from gpu_rag_kernels.join import Side, Strips
 
 from gpu_rag.bench.measure import poisoned
-from gpu_rag.errors import BadInput
 from gpu_rag.graph import join
 from gpu_rag.graph.join import hybrid_argmax
 from gpu_rag.graph.join import triton_path as join_kernel
 from gpu_rag.types import Ragged
 
-DEVICE = "cuda" if torch.cuda.is_available() and not choice.interpreted() else "cpu"
-ABLE = "triton" in choice.known(DEVICE)
+DEVICE = "cuda" if torch.cuda.is_available() and not dispatch.interpreted() else "cpu"
+ABLE = "triton" in dispatch.loop_backends(DEVICE)
 BOTH = [
     "reference",
     pytest.param(
@@ -38,7 +37,7 @@ Groups = tuple[torch.Tensor, torch.Tensor] | None
 @pytest.fixture(autouse=True)
 def small_tiles_and_nan(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if ABLE:
-        module = importlib.import_module("gpu_rag_kernels.join_top1.triton")
+        module = importlib.import_module("gpu_rag_kernels.join.triton")
         for name in ("ROWS", "COLUMNS", "DEPTH"):
             monkeypatch.setattr(module, name, 16)
     with poisoned():
@@ -163,19 +162,6 @@ def test_checks_catch(wrong: Find) -> None:
         check(wrong, 18, 40, 5, 3, 40, torch.float32, True)
 
 
-def test_what_does_not_fit_is_said() -> None:
-    r = np.random.default_rng(0)
-    left, right = (side(r, 3, 4, 2, torch.float32, False) for _ in range(2))
-    with pytest.raises(BadInput, match="dtypes"):
-        kernel.join_top1(Side(left.vectors.double(), left.head, left.size), right)
-    with pytest.raises(BadInput, match="shapes"):
-        kernel.join_top1(Side(left.vectors, left.head[:2], left.size), right)
-    with pytest.raises(BadInput, match="sides"):
-        kernel.join_top1(Side(left.vectors[:, :2], left.head, left.size), right)
-    with pytest.raises(BadInput, match="groups"):
-        kernel.join_top1(Side(left.vectors, left.head, left.size, left.size), right)
-
-
 # --- the join --------------------------------------------------------------------------------------
 
 
@@ -236,7 +222,7 @@ def kernel_in_the_torch_path(monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
 
     def use(implementation: str) -> list[int]:
         undecided: list[int] = []
-        whole, tiles = join_kernel.join_by_kernel, join._join_by_torch
+        whole, tiles = join_kernel.join_by_kernel, join.join_by_torch
 
         def counted(left: torch.Tensor, *rest) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[no-untyped-def]
             undecided.append(left.shape[0])
@@ -245,12 +231,13 @@ def kernel_in_the_torch_path(monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
         def named(*sides) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[no-untyped-def]
             return whole(*sides[:5], counted, implementation)
 
-        monkeypatch.setattr(join, "pick_kernel", lambda *_: "triton")
+        by = {"loops": "triton", "ops": "torch"}
+        monkeypatch.setattr(join, "pick_implementation", lambda *_, family="ops": by[family])
         monkeypatch.setattr(join_kernel, "join_by_kernel", named)
         monkeypatch.setattr(join_kernel, "STRIP", 18)
         monkeypatch.setattr(join_kernel, "PAIRS", 200)
         monkeypatch.setattr(join_kernel, "RARE", 2)
-        monkeypatch.setattr("gpu_rag.graph.join.keywords.MOST_COMMON", 3)
+        monkeypatch.setattr("gpu_rag.graph.join.torch_path.MOST_COMMON", 3)
         return undecided
 
     return use

@@ -13,15 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gpu_rag_kernels import choice, msbfs_or, ppr_spmm, rows
+from gpu_rag_kernels import dispatch, rows
+from gpu_rag_kernels import ego as ego_loops
+from gpu_rag_kernels import pagerank as pagerank_loops
 
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.types import CSR
 
-DEVICE = "cuda" if torch.cuda.is_available() and not choice.interpreted() else "cpu"
+DEVICE = "cuda" if torch.cuda.is_available() and not dispatch.interpreted() else "cpu"
 pytestmark = [
     pytest.mark.triton,
-    pytest.mark.skipif("triton" not in choice.known(DEVICE), reason="needs triton, and TRITON_INTERPRET=1 or a GPU"),
+    pytest.mark.skipif("triton" not in dispatch.loop_backends(DEVICE), reason="needs triton, or its interpreter"),
 ]
 
 
@@ -37,7 +39,7 @@ def poisoned() -> Iterator[None]:
 
 
 def triton_of(op: str) -> Any:
-    return importlib.import_module(f"gpu_rag_kernels.{op}.triton")
+    return importlib.import_module(f"gpu_rag_kernels.{dispatch.LOOPS[op]}.triton")
 
 
 def graph(n: int, m: int, *, weighted: bool = False, hub: int = 0, seed: int = 0) -> CSR:
@@ -63,7 +65,7 @@ CASES = [
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    if "triton" in choice.known(DEVICE):
+    if "triton" in dispatch.loop_backends(DEVICE):
         monkeypatch.setattr(triton_of("ppr_spmm"), "CHUNK", 16)
         monkeypatch.setattr(triton_of("msbfs_or"), "CHUNK", 6)
         monkeypatch.setattr(triton_of("msbfs_or"), "PARTS", 2)
@@ -85,35 +87,35 @@ def check_spmm(step: Callable[..., torch.Tensor], csr: CSR, width: int) -> None:
 
 @pytest.mark.parametrize(("csr", "width"), CASES)
 def test_spmm_is_the_formula(csr: CSR, width: int) -> None:
-    check_spmm(lambda *a: ppr_spmm.ppr_spmm(*a, implementation="triton"), csr, width)
+    check_spmm(lambda *a: pagerank_loops.ppr_spmm(*a, implementation="triton"), csr, width)
 
 
 def test_spmm_equals_the_reference_on_whole_numbers() -> None:
     csr = graph(40, 80, hub=40)
     x, source = (torch.randint(-8, 8, (40, 3)).float().to(DEVICE) for _ in range(2))
-    one, other = (ppr_spmm.ppr_spmm(csr, x, source, 0.5, implementation=i) for i in ("triton", "reference"))
+    one, other = (pagerank_loops.ppr_spmm(csr, x, source, 0.5, implementation=i) for i in ("triton", "reference"))
     assert torch.equal(one, other)
 
 
 def test_spmm_bits_do_not_depend_on_the_batch() -> None:
     csr = graph(40, 80, hub=37, weighted=True)
     x, source = (torch.randn(40, 35, generator=torch.Generator().manual_seed(s)).to(DEVICE) for s in (2, 3))
-    whole = ppr_spmm.ppr_spmm(csr, x, source, 0.85, implementation="triton")
+    whole = pagerank_loops.ppr_spmm(csr, x, source, 0.85, implementation="triton")
     for b in (0, 31, 34):
         part = slice(b, b + 1)
-        alone = ppr_spmm.ppr_spmm(csr, x[:, part], source[:, part], 0.85, implementation="triton")
+        alone = pagerank_loops.ppr_spmm(csr, x[:, part], source[:, part], 0.85, implementation="triton")
         assert torch.equal(alone, whole[:, part])
 
 
 def without_the_last_chunk(csr: CSR, x: torch.Tensor, source: torch.Tensor, alpha: float) -> torch.Tensor:
     rows.row_plan(csr.indptr, 16).bounds[-1:] -= 1
-    return ppr_spmm.ppr_spmm(csr, x, source, alpha, implementation="triton")
+    return pagerank_loops.ppr_spmm(csr, x, source, alpha, implementation="triton")
 
 
 def without_the_hubs(csr: CSR, x: torch.Tensor, source: torch.Tensor, alpha: float) -> torch.Tensor:
     hubs = rows.row_plan(csr.indptr, 16).hubs
     hubs.set_(hubs.new_zeros(0))
-    return ppr_spmm.ppr_spmm(csr, x, source, alpha, implementation="triton")
+    return pagerank_loops.ppr_spmm(csr, x, source, alpha, implementation="triton")
 
 
 @pytest.mark.parametrize("wrong", [without_the_last_chunk, without_the_hubs])
@@ -149,7 +151,7 @@ def check_hop(hop: Callable[..., tuple[torch.Tensor, torch.Tensor]], csr: CSR, w
     ("n", "m", "width", "hub"), [(1, 0, 1, 0), (20, 0, 2, 0), (33, 90, 1, 0), (33, 90, 5, 0), (40, 90, 2, 39)]
 )
 def test_hop_is_an_or(implementation: str, n: int, m: int, width: int, hub: int) -> None:
-    check_hop(lambda *a: msbfs_or.msbfs_or(*a, implementation=implementation), graph(n, m, hub=hub), width)
+    check_hop(lambda *a: ego_loops.msbfs_or(*a, implementation=implementation), graph(n, m, hub=hub), width)
 
 
 def test_hops_reach_the_ball() -> None:
@@ -168,7 +170,7 @@ def test_hops_reach_the_ball() -> None:
         seen[node, q // 64] |= bit - 2**64 if bit >= 2**63 else bit
     front = seen
     for _ in range(3):
-        front, seen = msbfs_or.msbfs_or(csr, front, seen, implementation="triton")
+        front, seen = ego_loops.msbfs_or(csr, front, seen, implementation="triton")
     for q, node in enumerate(starts):
         reached = [v for v in range(n) if int(seen[v, q // 64]) >> (q % 64) & 1]
         assert reached == sorted(nx.single_source_shortest_path_length(whole, node, 3))
@@ -178,18 +180,18 @@ def pushes(csr: CSR, front: torch.Tensor, seen: torch.Tensor) -> tuple[torch.Ten
     """A wrong version: from rows to columns."""
     from gpu_rag.graph.csr import transpose
 
-    return msbfs_or.msbfs_or(transpose(csr), front, seen, implementation="triton")
+    return ego_loops.msbfs_or(transpose(csr), front, seen, implementation="triton")
 
 
 def keeps_what_was_seen(csr: CSR, front: torch.Tensor, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    fresh, _ = msbfs_or.msbfs_or(csr, front, torch.zeros_like(seen), implementation="triton")
+    fresh, _ = ego_loops.msbfs_or(csr, front, torch.zeros_like(seen), implementation="triton")
     return fresh, seen | fresh
 
 
 def by_the_first_chunk(csr: CSR, front: torch.Tensor, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     bounds = rows.row_plan(csr.indptr, 6).bounds
     bounds[-1] = bounds[-2] + 1
-    return msbfs_or.msbfs_or(csr, front, seen, implementation="triton")
+    return ego_loops.msbfs_or(csr, front, seen, implementation="triton")
 
 
 @pytest.mark.parametrize("wrong", [pushes, keeps_what_was_seen, by_the_first_chunk])

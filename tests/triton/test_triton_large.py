@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from gpu_rag_kernels import choice
-from gpu_rag_kernels.ragged_gather_dot_topk import gather_dots
+from gpu_rag_kernels import dispatch
+from gpu_rag_kernels.frontier import gather_dots
 
-INTERPRETED = choice.interpreted() and "triton" in choice.known("cpu")
+INTERPRETED = dispatch.interpreted() and "triton" in dispatch.loop_backends("cpu")
 pytestmark = [pytest.mark.triton, pytest.mark.skipif(not INTERPRETED, reason="needs triton and TRITON_INTERPRET=1")]
 
 
@@ -39,7 +39,7 @@ def test_a_dot_product_of_a_far_row() -> None:
 
 def test_a_step_of_a_far_node() -> None:
     """Node n - 1 is reached from node n - 2; one program row is launched, over all columns."""
-    kernels: Any = import_module("gpu_rag_kernels.ppr_spmm.triton")
+    kernels: Any = import_module("gpu_rag_kernels.pagerank.triton")
     width, n = 512, 2**22 + 8
     x, y = untouched(n, width), untouched(n, width)
     x[n - 2 :], y[n - 1], x[6], y[7] = 2.0, 3.0, 9.0, 9.0

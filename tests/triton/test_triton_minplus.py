@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gpu_rag_kernels import choice, minplus_relax
-from gpu_rag_kernels.minplus_relax import UNREACHED
+from gpu_rag_kernels import bubble as bubble_loops
+from gpu_rag_kernels import dispatch
+from gpu_rag_kernels.bubble import UNREACHED
 
 from gpu_rag.bench.measure import poisoned
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.types import CSR
 
-DEVICE = "cuda" if torch.cuda.is_available() and not choice.interpreted() else "cpu"
+DEVICE = "cuda" if torch.cuda.is_available() and not dispatch.interpreted() else "cpu"
 pytestmark = [
     pytest.mark.triton,
-    pytest.mark.skipif("triton" not in choice.known(DEVICE), reason="needs triton, and TRITON_INTERPRET=1 or a GPU"),
+    pytest.mark.skipif("triton" not in dispatch.loop_backends(DEVICE), reason="needs triton, or its interpreter"),
 ]
 Relax = Callable[[CSR, torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -31,7 +32,7 @@ def nan_in_fresh_memory() -> Iterator[None]:
 
 
 def by_triton(csr: CSR, cost: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-    return minplus_relax.minplus_relax(csr, cost, state, implementation="triton")
+    return bubble_loops.minplus_relax(csr, cost, state, implementation="triton")
 
 
 def blocks(sizes: list[int], groups: int, seed: int, hub: int = 0) -> tuple[CSR, torch.Tensor, torch.Tensor]:
@@ -68,7 +69,7 @@ def check(relax: Relax, sizes: list[int], groups: int, hub: int, seed: int) -> N
     found = relax(csr, cost, state)
     assert torch.equal(state, kept), "the state that was given is written to"
     assert found.is_contiguous()
-    assert torch.equal(found, minplus_relax.minplus_relax(csr, cost, state, implementation="reference"))
+    assert torch.equal(found, bubble_loops.minplus_relax(csr, cost, state, implementation="reference"))
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -154,7 +155,7 @@ def test_bubbles_by_triton(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def module() -> Any:
-    return importlib.import_module("gpu_rag_kernels.minplus_relax.triton")
+    return importlib.import_module("gpu_rag_kernels.bubble.triton")
 
 
 def one_round(csr: CSR, cost: torch.Tensor, state: torch.Tensor) -> torch.Tensor:

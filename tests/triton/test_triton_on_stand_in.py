@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from gpu_rag_kernels import choice
+from gpu_rag_kernels import dispatch
+from gpu_rag_kernels.dispatch import recording
 
-from gpu_rag.graph.common.backend import recording
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.pagerank import personalized_pagerank
 
@@ -21,7 +21,7 @@ if FOLDER not in sys.path:
 pytestmark = [
     pytest.mark.triton,
     pytest.mark.skipif(
-        not (choice.interpreted() and choice.has_triton()) or torch.cuda.is_available(),
+        not (dispatch.interpreted() and dispatch.installed("triton")) or torch.cuda.is_available(),
         reason="needs triton and TRITON_INTERPRET=1",
     ),
 ]
@@ -64,7 +64,7 @@ def test_pagerank_by_the_kernel(state: str) -> None:
 
 
 def test_a_launch_with_a_tensor_of_the_cpu_is_refused() -> None:
-    from gpu_rag_kernels.msbfs_or import triton as module
+    from gpu_rag_kernels.ego import triton as module
     from interpreted import launches
     from stand_in import Refused, stand_in
 

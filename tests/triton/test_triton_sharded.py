@@ -6,7 +6,7 @@ import importlib
 
 import pytest
 import torch
-from gpu_rag_kernels import choice
+from gpu_rag_kernels import dispatch
 
 from gpu_rag.bench.measure import poisoned
 from gpu_rag.graph.csr import csr_from_edges
@@ -14,8 +14,8 @@ from gpu_rag.graph.pagerank.graph import prepare
 from gpu_rag.graph.pagerank.sharded.graph import Shard, own_rows
 from gpu_rag.types import CSR
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() and not choice.interpreted() else "cpu")
-ABLE = "triton" in choice.known(DEVICE.type)
+DEVICE = torch.device("cuda" if torch.cuda.is_available() and not dispatch.interpreted() else "cpu")
+ABLE = "triton" in dispatch.loop_backends(DEVICE.type)
 BOUNDS = (0, 40, 58, 90)
 STRIDE = 40
 BOTH = [
@@ -49,11 +49,11 @@ def test_ranks_side_by_side_are_the_whole(
     monkeypatch: pytest.MonkeyPatch, implementation: str, weighted: bool, dtype: torch.dtype
 ) -> None:
     if implementation == "triton":
-        monkeypatch.setattr(importlib.import_module("gpu_rag_kernels.ppr_spmm.triton"), "CHUNK", 8)
+        monkeypatch.setattr(importlib.import_module("gpu_rag_kernels.pagerank.triton"), "CHUNK", 8)
     csr = graph(weighted)
     g = torch.Generator().manual_seed(1)
     x, source = (torch.rand(90, 5, generator=g).to(DEVICE, dtype) for _ in range(2))
-    step = choice.kernel("ppr_spmm", "ppr_spmm", DEVICE, implementation)
+    step = dispatch.kernel("ppr_spmm", "ppr_spmm", DEVICE, implementation)
     monkeypatch.setattr("gpu_rag.graph.pagerank.sharded.graph.kernel", lambda package, function, device: step)
     sizes = [b - a for a, b in zip(BOUNDS, BOUNDS[1:])]
     places = torch.cat([r * STRIDE + torch.arange(size) for r, size in enumerate(sizes)])

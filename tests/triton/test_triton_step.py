@@ -11,18 +11,17 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import torch
-from gpu_rag_kernels import choice, ppr_spmm
-from gpu_rag_kernels.ppr_spmm import Restart, ppr_step
+from gpu_rag_kernels import dispatch
+from gpu_rag_kernels.pagerank import Restart, ppr_step
 
 from gpu_rag.bench.measure import poisoned
-from gpu_rag.errors import BadInput
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.pagerank import matrix as pagerank_matrix
 from gpu_rag.graph.pagerank import personalized_pagerank
 from gpu_rag.types import CSR, Ragged
 
-DEVICE = "cuda" if torch.cuda.is_available() and not choice.interpreted() else "cpu"
-ABLE = "triton" in choice.known(DEVICE)
+DEVICE = "cuda" if torch.cuda.is_available() and not dispatch.interpreted() else "cpu"
+ABLE = "triton" in dispatch.loop_backends(DEVICE)
 BOTH = [
     "reference",
     pytest.param(
@@ -44,7 +43,7 @@ State = tuple[torch.dtype, torch.dtype, torch.dtype, float]
 @pytest.fixture(autouse=True)
 def small_chunks_and_nan(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if ABLE:
-        module = importlib.import_module("gpu_rag_kernels.ppr_spmm.triton")
+        module = importlib.import_module("gpu_rag_kernels.pagerank.triton")
         monkeypatch.setattr(module, "CHUNK", 6)
         monkeypatch.setattr(module, "PARTS", 4)
     with poisoned():
@@ -175,28 +174,6 @@ def test_checks_catch(wrong: Step) -> None:
         check(wrong, graph(30, 100), 4, STATES[0].values)
 
 
-def test_what_does_not_fit_is_said() -> None:
-    given = Given(graph(3, 2), 2, STATES[0].values)
-
-    def step(x=given.x, y=given.y, restart=given.restart, degree=given.degree, omega=given.omega):  # type: ignore[no-untyped-def]
-        return ppr_step(given.csr, x, y, restart, 0.5, degree, degree, omega)
-
-    with pytest.raises(BadInput, match="dtypes"):
-        step(y=given.y.int())
-    with pytest.raises(BadInput, match="dtypes"):
-        step(degree=given.degree.double())
-    with pytest.raises(BadInput, match="dtypes"):
-        step(restart=Restart(given.restart.rows, given.restart.at.long()))
-    with pytest.raises(BadInput, match="shapes"):
-        step(x=given.x[:2])
-    with pytest.raises(BadInput, match="shapes"):
-        step(omega=given.omega[:1])
-    with pytest.raises(BadInput, match="two contiguous"):
-        step(y=given.x)
-    with pytest.raises(BadInput, match="two contiguous"):
-        step(x=given.x.T.contiguous().T)
-
-
 @pytest.mark.triton
 @pytest.mark.skipif(not ABLE, reason="needs triton, interpreted or a GPU")
 @pytest.mark.parametrize("state", ["f32", "f16"])
@@ -227,4 +204,3 @@ def test_by_hand() -> None:
     x, y = torch.tensor([[1.0], [0.0], [0.0]]), torch.zeros(3, 1)
     change = ppr_step(path, x, y, restart, 0.5, degree, 1 / degree, torch.ones(1))
     assert y.flatten().tolist() == [0.5, 0.25, 0.0] and change is not None and change.tolist() == [1.0]
-    assert ppr_spmm.pick(x) == "reference"

@@ -18,7 +18,7 @@ import pytest
 
 from gpu_rag.models.llm import load_llm
 from gpu_rag.models.llm.vllm import VllmLLM
-from gpu_rag.settings.vllm import VllmSettings
+from gpu_rag.settings.sections import VllmSettings
 
 TEMPLATE = (
     "{% for m in messages %}<|s|>{{ m['role'] }}\n{{ m['content'] }}<|e|>\n{% endfor %}"

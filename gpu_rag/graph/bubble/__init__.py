@@ -23,13 +23,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.bubble.events import ALONE, INSIDE, MEETING, MOST_GROUPS, Found, trees_by_torch
-from gpu_rag.graph.common.backend import check_threads, pick_implementation, run_parts
 from gpu_rag.graph.common.blocks import check_blocks, local_nodes
-from gpu_rag.graph.common.compiled import compiled_checks
-from gpu_rag.graph.memory import check_room, is_small
+from gpu_rag.graph.common.segments import offsets_of
+from gpu_rag.graph.common.threads import check_threads, run_parts
+from gpu_rag.graph.memory import check_memory, is_small
 from gpu_rag.graph.ragged import arrays_of, check_ragged, row_of_value
 from gpu_rag.types import Blocks, Ragged
 
@@ -90,7 +91,7 @@ def bubble_expansion(
     check_threads(threads)
     if limit < 1:
         raise BadInput("limit is out of range", given=limit, expected=">= 1")
-    _check_room(blocks, groups, chosen)
+    _check_memory(blocks, groups, chosen)
     if chosen == "numba":
         found = _by_numba(blocks, paid, rows, groups, limit, cover_first, threads)
     else:
@@ -99,16 +100,9 @@ def bubble_expansion(
 
 
 def _check_groups(anchors: Ragged, groups: Ragged) -> None:
-    check_ragged(groups, "groups", device=anchors.values.device)
+    check_ragged(groups, "groups", n=MOST_GROUPS, device=anchors.values.device, kind="group")
     if not torch.equal(anchors.offsets, groups.offsets):
         raise BadInput("groups do not match the anchors", expected="equal offsets")
-    checks = compiled_checks(groups.values.device)
-    if checks is not None and checks.are_lists(*arrays_of(groups), MOST_GROUPS):
-        return  # the slow check below says what is wrong
-    bad = (groups.values < 0) | (groups.values >= MOST_GROUPS)
-    if bool(bad.any()):
-        given = int(groups.values[bad.nonzero()[0, 0]])
-        raise BadInput("a group is out of range", given=given, expected=f"0 <= group < {MOST_GROUPS}")
 
 
 def _checked_costs(blocks: Blocks, costs: torch.Tensor) -> torch.Tensor:
@@ -126,7 +120,7 @@ def _checked_costs(blocks: Blocks, costs: torch.Tensor) -> torch.Tensor:
     return costs.long().clamp(min=1)
 
 
-def _check_room(blocks: Blocks, groups: Ragged, chosen: str) -> None:
+def _check_memory(blocks: Blocks, groups: Ragged, chosen: str) -> None:
     """Raises BadInput where the state of the largest block (numba), or of all blocks (torch), cannot fit."""
     n, device = blocks.csr.n, groups.values.device
     if is_small(STATE * n * MOST_GROUPS):
@@ -137,7 +131,7 @@ def _check_room(blocks: Blocks, groups: Ragged, chosen: str) -> None:
         least = STATE_BY_TORCH * n * int(n_groups.max()) if groups.batch else 0
     else:
         least = STATE * int((sizes * n_groups).max()) if groups.batch else 0
-    check_room(least, device, "the state of nodes and groups", "expand fewer questions at a time, or smaller blocks")
+    check_memory(least, device, "the state of nodes and groups", "expand fewer questions at a time, or smaller blocks")
 
 
 def _by_numba(
@@ -161,12 +155,6 @@ def _assembled(blocks: Blocks, found: list[Found]) -> Bubbles:
         pieces = [getattr(part, name) for part in found]
         return torch.from_numpy(pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, np.int64), *pieces]))
 
-    nodes = Ragged(blocks.global_ids.cpu()[joined("rows")].int(), _offsets(joined("sizes")))
+    nodes = Ragged(blocks.global_ids.cpu()[joined("rows")].int(), offsets_of(joined("sizes")))
     groups, distance, kind = joined("groups").int(), joined("distance"), joined("kind").to(torch.int8)
-    return Bubbles(_offsets(joined("counts")), nodes, groups, distance, kind)
-
-
-def _offsets(sizes: torch.Tensor) -> torch.Tensor:
-    offsets = torch.zeros(sizes.shape[0] + 1, dtype=torch.int64)
-    torch.cumsum(sizes, 0, out=offsets[1:])
-    return offsets
+    return Bubbles(offsets_of(joined("counts")), nodes, groups, distance, kind)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_rag_kernels.minplus_relax import UNREACHED
+from gpu_rag_kernels.bubble import UNREACHED
 
 from gpu_rag.bench.case import Case, Checked, Config, Peer, check_sample
 from gpu_rag.bench.graphs import csr_on

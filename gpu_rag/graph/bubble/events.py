@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from gpu_rag_kernels.minplus_relax import UNREACHED, minplus_relax
+from gpu_rag_kernels.bubble import UNREACHED, minplus_relax
 
 from gpu_rag.graph.csr import row_of_entry, transpose
 from gpu_rag.graph.ragged import row_of_value
@@ -69,10 +69,10 @@ def trees_by_torch(
     order = _order(events, cover_first)
     columns = list(torch.stack([*vars(events).values()])[:, order].cpu().numpy())
     first = np.searchsorted(columns[0], np.arange(anchors.batch + 1))
-    held, bits = pred.cpu().numpy(), anchor_bits.cpu().numpy()
+    parents, bits = pred.cpu().numpy(), anchor_bits.cpu().numpy()
     at, nodes = anchors.offsets.tolist(), anchors.values.cpu().numpy()
     return [
-        _candidates([c[first[b] : first[b + 1]] for c in columns[1:]], held, limit)
+        _candidates([c[first[b] : first[b + 1]] for c in columns[1:]], parents, limit)
         if first[b] < first[b + 1]
         else _alone(np.unique(nodes[at[b] : at[b + 1]]), bits)
         for b in range(anchors.batch)

@@ -1,4 +1,4 @@
-"""What bubble expansion works on: the part of the graph around a question's anchors, and what its nodes cost."""
+"""The input of bubble expansion: the part of the graph around a question's anchors, and what its nodes cost."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+from gpu_rag_kernels.dispatch import compiled_checks
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.compiled import compiled_checks
 from gpu_rag.graph.common.dots import LONGEST, check_unit_rows, exact_dots
 from gpu_rag.graph.csr import check_range
 from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, without
@@ -122,20 +122,20 @@ def _grown(
     anchors: Ragged, with_neighbours: Callable[[Ragged], Ragged], hops: int, limit: int, costs: Costs, n: int
 ) -> torch.Tensor:
     """The local graphs of a few questions as ascending keys question * n + node."""
-    held = front = torch.unique(_keys(anchors, n))
+    kept = front = torch.unique(_keys(anchors, n))
     for _ in range(hops):
-        front = without(_keys(with_neighbours(ragged_of_keys(front, anchors.batch, n)), n), held)
-        room = (limit - _sizes(held, anchors.batch, n)).clamp(min=0)
-        full = (_sizes(front, anchors.batch, n) > room)[front // n]
+        front = without(_keys(with_neighbours(ragged_of_keys(front, anchors.batch, n)), n), kept)
+        space = (limit - _sizes(kept, anchors.batch, n)).clamp(min=0)
+        full = (_sizes(front, anchors.batch, n) > space)[front // n]
         front, dropped = front[~full], front[full]
-        held = torch.cat([held, front, _cheapest(dropped, room, costs, n)]).sort().values
+        kept = torch.cat([kept, front, _cheapest(dropped, space, costs, n)]).sort().values
         if front.numel() == 0:
             break
-    return held
+    return kept
 
 
 def _sizes(keys: torch.Tensor, batch: int, n: int) -> torch.Tensor:
-    """How many of the ascending keys question * n + node each question has: i64[B]."""
+    """The number of ascending keys question * n + node of each question: i64[B]."""
     return torch.searchsorted(keys, torch.arange(batch + 1, device=keys.device) * n).diff()
 
 
@@ -144,8 +144,8 @@ def _keys(lists: Ragged, n: int) -> torch.Tensor:
     return row_of_value(lists) * n + lists.values.long()
 
 
-def _cheapest(keys: torch.Tensor, room: torch.Tensor, costs: Costs, n: int) -> torch.Tensor:
-    """The first room[question] of the ascending keys question * n + node, by (cost, node)."""
+def _cheapest(keys: torch.Tensor, space: torch.Tensor, costs: Costs, n: int) -> torch.Tensor:
+    """The first space[question] of the ascending keys question * n + node, by (cost, node)."""
     if keys.numel() == 0:
         return keys
     question, node = keys // n, keys % n
@@ -157,4 +157,4 @@ def _cheapest(keys: torch.Tensor, room: torch.Tensor, costs: Costs, n: int) -> t
     order = order[torch.sort(question[order], stable=True).indices]
     first = torch.searchsorted(question, question[order])  # where the question of each place begins
     place = torch.arange(keys.shape[0], device=keys.device) - first
-    return keys[order[place < room[question[order]]]]
+    return keys[order[place < space[question[order]]]]

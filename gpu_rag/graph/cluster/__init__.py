@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.backend import pick_implementation
-from gpu_rag.graph.common.dots import check_unit_rows, exact_dots, filter_for
+from gpu_rag.graph.common.dots import Filter, check_unit_rows, exact_dots, filter_for
 from gpu_rag.graph.common.union import merge_labels
-from gpu_rag.graph.memory import check_room
+from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.ragged import arrays_of, check_ragged, row_of_value
 from gpu_rag.types import Ragged
 
-__all__ = ["exact_groups", "pick_implementation", "radius_clusters"]
+__all__ = ["exact_groups", "radius_clusters"]
 
 TILE = 2048  # rows and columns of a tile of scores
 GPU_TILE = 8192  # the same on a GPU: the host waits three times a tile
@@ -52,10 +52,8 @@ def radius_clusters(
         raise BadInput("too many vectors", given=vectors.shape[0], expected="fewer than 2^31")
     chosen = pick_implementation(vectors.device, implementation, "radius_clusters")
     vectors, min_samples = vectors.detach(), min(min_samples, vectors.shape[0] + 1)  # more: no row is core either
-    check_room(64 * vectors.shape[0], vectors.device, "labels and counts", "cluster a part at a time")
+    check_memory(64 * vectors.shape[0], vectors.device, "labels and counts", "cluster a part at a time")
     if chosen == "numba":
-        from gpu_rag.graph.cluster.numba_path import clusters_by_numba
-
         return clusters_by_numba(vectors, 1 - eps, min_samples, min(TILE, CACHED_TILE))
     return _clusters_by_torch(vectors, 1 - eps, min_samples)
 
@@ -90,6 +88,40 @@ def _clusters_by_torch(vectors: torch.Tensor, threshold: float, min_samples: int
     return labels_of(label, count >= min_samples - 1, waiting)
 
 
+def clusters_by_numba(
+    vectors: torch.Tensor, threshold: float, min_samples: int, tile: int, fast: Filter | None = None
+) -> torch.Tensor:
+    """`radius_clusters` of checked vectors on the CPU: products by torch, tiles scanned by numba. Rows are neighbours
+    when their dot product is >= threshold."""
+    from gpu_rag_kernels.dots.numba import flatten, link_tile, settle
+
+    from gpu_rag.graph.common.arrays import component_bits, score_bits
+    from gpu_rag.graph.common.low_precision import fastest_dtype
+
+    n = vectors.shape[0]
+    fast = fast or filter_for(vectors, dtype=fastest_dtype())
+    low, high = np.float32(threshold - fast.slack), np.float32(threshold + fast.slack)  # slack covers this rounding
+    bits = component_bits(vectors)
+    rows = vectors.to(fast.dtype) if fast.dtype == torch.bfloat16 else vectors
+    parent, count, enough = np.arange(n, dtype=np.int32), np.zeros(n, np.int32), min_samples - 1
+    space = min(2 * n * max(0, min_samples - 2), n * (n - 1) // 2)  # there are no more pairs
+    waiting, n_waiting = np.zeros((space + 64, 2), np.int32), 0
+    buffer = torch.empty(min(n, tile) ** 2, dtype=fast.dtype)
+    for i0 in range(0, n, tile):
+        left = rows[i0 : i0 + tile].to(fast.dtype)
+        for j0 in range(i0, n, tile):
+            right = rows[j0 : j0 + tile].to(fast.dtype)
+            scores = buffer[: left.shape[0] * right.shape[0]].view(left.shape[0], right.shape[0])
+            fast.product(left, right, scores)
+            n_waiting = link_tile(
+                score_bits(scores), i0, j0, low, high, bits, threshold, parent, count, enough, waiting, n_waiting
+            )
+    n_waiting = settle(parent, count, enough, waiting, n_waiting)
+    flatten(parent)
+    links = torch.from_numpy(waiting[:n_waiting].astype(np.int64)).T
+    return labels_of(torch.from_numpy(parent).long(), torch.from_numpy(count >= enough), links)
+
+
 def _linked(vectors: torch.Tensor, i0: int, j0: int, size: int, threshold: float) -> torch.Tensor:
     """i64[2, P]: the pairs i < j of one tile whose dot product is >= threshold."""
     fast = filter_for(vectors[:0], dtype=torch.float32)
@@ -97,9 +129,9 @@ def _linked(vectors: torch.Tensor, i0: int, j0: int, size: int, threshold: float
     if i0 == j0:
         scores = torch.where(torch.ones_like(scores, dtype=torch.bool).triu_(1), scores, -torch.inf)
     pairs = (scores >= threshold - fast.slack).nonzero()
-    rough = scores[pairs[:, 0], pairs[:, 1]]
+    approx = scores[pairs[:, 0], pairs[:, 1]]
     i, j = pairs[:, 0] + i0, pairs[:, 1] + j0
-    unsure = (rough <= threshold + fast.slack).nonzero()[:, 0]
+    unsure = (approx <= threshold + fast.slack).nonzero()[:, 0]
     near = torch.ones_like(i, dtype=torch.bool)
     near[unsure] = exact_dots(vectors, i[unsure], vectors, j[unsure]) >= threshold
     kept = near.nonzero()[:, 0]
@@ -143,7 +175,7 @@ def exact_groups(keys: Ragged, *, implementation: str = "auto") -> torch.Tensor:
 
 def _groups_by_numba(keys: Ragged) -> torch.Tensor:
     """`exact_groups` on the CPU: each row is united with the smallest row that has the same key."""
-    from gpu_rag_kernels.dots.groups import group_by_keys, span_of
+    from gpu_rag_kernels.dots.numba import group_by_keys, span_of
 
     label, (values, offsets) = np.arange(keys.batch), arrays_of(keys)
     if len(values):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
+from gpu_rag_kernels.dispatch import compiled_checks
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.compiled import compiled_checks
 from gpu_rag.graph.csr import check_csr, is_sound
-from gpu_rag.graph.ragged import arrays_of, check_ragged, check_sets, row_of_value
+from gpu_rag.graph.ragged import arrays_of, check_ragged, row_of_value
 from gpu_rag.types import Blocks, Ragged
 
 
@@ -18,7 +18,7 @@ def check_blocks(blocks: Blocks) -> None:
     >= 0 and ascending in each block, each once; no entry leads from one block into another.
     """
     nodes = Ragged(blocks.global_ids, blocks.offsets)
-    check_sets(nodes, "nodes of blocks", n=2**31 - 1, device=blocks.csr.indptr.device)
+    check_ragged(nodes, "nodes of blocks", n=2**31 - 1, device=blocks.csr.indptr.device, ascending=True)
     sound = is_sound(blocks.csr, blocks.offsets)  # in one pass; the slow checks below say what is wrong
     if not sound:
         check_csr(blocks.csr)
@@ -53,8 +53,8 @@ def local_nodes(blocks: Blocks, lists: Ragged, name: str) -> Ragged:
     checks = compiled_checks(lists.values.device)
     if checks is not None:
         rows = torch.empty_like(lists.values, dtype=torch.int64)
-        held = arrays_of(Ragged(blocks.global_ids, blocks.offsets))
-        if checks.find_rows(*held, *arrays_of(lists), rows.numpy()):
+        named = arrays_of(Ragged(blocks.global_ids, blocks.offsets))
+        if checks.find_rows(*named, *arrays_of(lists), rows.numpy()):
             return Ragged(rows, lists.offsets)
     row, node = row_of_value(lists), lists.values.long()
     if node.numel() == 0:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from gpu_rag_kernels.ragged_gather_dot_topk import gather_dots
+from gpu_rag_kernels.dispatch import compiled_checks
+from gpu_rag_kernels.frontier import gather_dots
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.compiled import compiled_checks
 
 GRID = float(2**24)
 LONGEST = 1.01  # a row may be so long: f16 rounding moves a unit row by at most 5e-4
@@ -82,7 +82,7 @@ def on_grid(vectors: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Filter:
-    """How scores are made: by products in `dtype`, within `slack` of the exact ones."""
+    """A way to make scores: by products in `dtype`, within `slack` of the exact ones."""
 
     dtype: torch.dtype
     slack: float
@@ -98,7 +98,7 @@ def filter_for(*vectors: torch.Tensor, dtype: torch.dtype | None = None) -> Filt
     slack: |x~.y~ - x.y| <= |x~ - x| |y~| + |x| |y~ - y| by Cauchy and Schwarz, the errors of bf16 rows being measured;
     to which come D u |x||y| for f32 accumulation, the step of the grid, and half a unit of a bf16 result (2^-8).
 
-    It has room for what follows in f32. With u = 2^-24 and rows up to 1.01 long, accumulation takes 1.03 D u and the
+    It covers what follows in f32. With u = 2^-24 and rows up to 1.01 long, accumulation takes 1.03 D u and the
     grid 1.01 sqrt(D) u, so 2.2 (D + 64) u leaves 140 u: a share of at most 1, rounded (u / 2), added (2 u for sums
     below 4) and compared with a sum that was rounded (2 u), needs no slack of its own.
     """
@@ -114,7 +114,7 @@ def filter_for(*vectors: torch.Tensor, dtype: torch.dtype | None = None) -> Filt
 
 
 def unit_of(n_dims: int) -> float:
-    """How far a product in f32, summed in any order, may be from the exact one, for rows of length 1."""
+    """The largest error of a product in f32, summed in any order, for rows of length 1."""
     return 2.2 * (n_dims + 64) * 2.0**-24
 
 

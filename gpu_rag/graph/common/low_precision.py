@@ -1,7 +1,7 @@
-"""Rough dot products on the CPU: in bf16 where the processor multiplies it, else in f32, with a proved error.
+"""Fast dot products on the CPU: in bf16 where the processor multiplies it, else in f32, with a proved error.
 
-An op that takes pairs exactly where a rough score leaves them in doubt needs no product of one fixed shape: its bits do
-not depend on a rough score. The bounds hold for vectors of any length, measured row by row.
+An op that takes pairs exactly where a fast score leaves them in doubt needs no product of one fixed shape: its bits do
+not depend on a fast score. The bounds hold for vectors of any length, measured row by row.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_rag_kernels.nearest.low_precision import largest, slacks, to_bf16
-from gpu_rag_kernels.nearest.numba import TINY
+from gpu_rag_kernels.nearest.numba import TINY, largest, slacks, to_bf16
 
+from gpu_rag.graph.common.arrays import component_bits, score_bits
 from gpu_rag.graph.common.dots import filter_for
-from gpu_rag.graph.common.uninitialised import raw_components, raw_scores
 
 Array = np.ndarray[Any, Any]
 
@@ -23,28 +22,28 @@ MOST = 2.0**120  # |x| |y|: above, sums in f32 may overflow
 
 
 def fastest_dtype() -> torch.dtype:
-    """What this processor multiplies fastest: bf16 where it has instructions for it, 2 to 7 times as fast, or f32."""
+    """The dtype that this processor multiplies fastest: bf16 where it has instructions for it (2 to 7 times) or f32."""
     ask = getattr(torch.cpu, "get_capabilities", None)
     has_bf16 = ask is not None and any(ask().get(name, False) for name in ("amx_bf16", "avx512_bf16"))
     return torch.bfloat16 if has_bf16 else torch.float32
 
 
 def rounding_of(dtype: torch.dtype) -> float:
-    """What rounding a product's result to its dtype may take of it, twice."""
+    """The share of a product that rounding it to its dtype may take, twice."""
     return 2.0**-8 if dtype == torch.bfloat16 else 2.0**-22
 
 
 @dataclass(frozen=True)
-class Rough:
+class LowPrecision:
     """Rows as a product takes them. length, error: f64[N], bounds on |row| and on |row - rounded row|."""
 
     rows: torch.Tensor
     length: Array
     error: Array
 
-    def part(self, first: int, last: int) -> Rough:
+    def part(self, first: int, last: int) -> LowPrecision:
         """The rows first..last."""
-        return Rough(self.rows[first:last], self.length[first:last], self.error[first:last])
+        return LowPrecision(self.rows[first:last], self.length[first:last], self.error[first:last])
 
     @property
     def is_finite(self) -> bool:
@@ -52,23 +51,23 @@ class Rough:
         return bool(largest(self.length) < np.inf)
 
 
-def rough_rows(vectors: torch.Tensor, dtype: torch.dtype) -> Rough:
+def low_precision_rows(vectors: torch.Tensor, dtype: torch.dtype) -> LowPrecision:
     """f16 or f32[N, D] on the CPU as rows of a product in `dtype`."""
     n = vectors.shape[0]
     if dtype == torch.float32:
         rows, floor = vectors.float(), TINY * vectors.shape[1] ** 0.5
-        return Rough(rows, 1.001 * torch.linalg.vector_norm(rows, dim=1).double().numpy() + floor, np.zeros(n))
+        return LowPrecision(rows, 1.001 * torch.linalg.vector_norm(rows, dim=1).double().numpy() + floor, np.zeros(n))
     rows = torch.empty(vectors.shape, dtype=torch.bfloat16)
     length, error = np.empty(n), np.empty(n)
-    to_bf16(raw_components(vectors), raw_scores(rows), length, error)
-    return Rough(rows, length, error)
+    to_bf16(component_bits(vectors), score_bits(rows), length, error)
+    return LowPrecision(rows, length, error)
 
 
-def slack_of(left: Rough, right: Rough) -> Array:
+def slack_of(left: LowPrecision, right: LowPrecision) -> Array:
     """f64[Nl]: how far a product with any row of the right may be from the exact one, before its result is rounded.
 
     |x~.y~ - x.y| <= |x~ - x| |y~| + |x| |y~ - y| by Cauchy and Schwarz. To that comes |x~| |y~| times the bound of
-    `dots` for sums in f32, which has room for the rounding of an exact product to f32 and to the grid of `dots`.
+    `dots` for sums in f32, which covers the rounding of an exact product to f32 and to the grid of `dots`.
     """
     unit = filter_for(left.rows[:0], dtype=torch.float32).slack
     found: Array = slacks(left.length, left.error, largest(right.length), largest(right.error), unit, MOST)

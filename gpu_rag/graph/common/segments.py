@@ -7,6 +7,13 @@ import torch
 PIECE = 256  # entries summed in sequence; a longer segment is summed piece by piece
 
 
+def offsets_of(lengths: torch.Tensor) -> torch.Tensor:
+    """i64[S + 1]: where segments of these lengths begin and end, one after the other; lengths: integers or bool[S]."""
+    offsets = torch.zeros(lengths.shape[0] + 1, dtype=torch.int64, device=lengths.device)
+    torch.cumsum(lengths, 0, out=offsets[1:])
+    return offsets
+
+
 class SegmentSum:
     """Sums of consecutive segments; made once for their lengths, i64[S], >= 0.
 
@@ -16,23 +23,17 @@ class SegmentSum:
 
     def __init__(self, lengths: torch.Tensor):
         counts = (lengths + PIECE - 1) // PIECE
-        self.segments = _offsets(counts)
+        self.segments = offsets_of(counts)
         n_pieces = int(self.segments[-1])
         segment = torch.arange(counts.shape[0], device=counts.device)
         owner = torch.repeat_interleave(segment, counts, output_size=n_pieces)
         place = torch.arange(n_pieces, device=counts.device) - self.segments[:-1][owner]
-        self.pieces = _offsets((lengths[owner] - place * PIECE).clamp(max=PIECE))
+        self.pieces = offsets_of((lengths[owner] - place * PIECE).clamp(max=PIECE))
 
     def __call__(self, values: torch.Tensor) -> torch.Tensor:
         """The sums, [S] in the float dtype of `values` [E]; an empty segment has 0."""
         # two dimensions: torch then takes one thread a segment on a GPU, not a tree whose shape it chooses
         return _reduced(_reduced(values[:, None], self.pieces), self.segments)[:, 0]
-
-
-def _offsets(lengths: torch.Tensor) -> torch.Tensor:
-    offsets = torch.zeros(lengths.shape[0] + 1, dtype=torch.int64, device=lengths.device)
-    offsets[1:] = lengths.cumsum(0)
-    return offsets
 
 
 def _reduced(values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ import torch
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.csr import check_csr, check_range, row_of_entry
-from gpu_rag.graph.memory import check_room
+from gpu_rag.graph.memory import check_memory
 from gpu_rag.types import CSR
 
 Side = tuple[np.ndarray, np.ndarray, np.ndarray]  # indptr, relations, nodes
@@ -44,7 +44,7 @@ class TypedGraph:
 
     @property
     def device(self) -> torch.device:
-        """Where the graph is, and so where results will be."""
+        """The device of the graph, and so of results."""
         return self.out_indptr.device
 
     @cached_property
@@ -79,8 +79,8 @@ def typed_graph(tail: torch.Tensor, relation: torch.Tensor, head: torch.Tensor, 
         if ids.dtype not in (torch.int32, torch.int64) or ids.shape != tail.shape[:1] or ids.device != tail.device:
             given = f"{ids.dtype} {tuple(ids.shape)} on {ids.device}"
             raise BadInput(f"the {name} ids are no list", given=given, expected="i32/i64 [M] each, on one device")
-        check_range(ids, size, f"the {name} of an edge")
-    check_room(24 * (n + tail.shape[0]), tail.device, f"a graph of {n:,} nodes", "split it by relations")
+        check_range(ids, size, f"the {name} of an edge", "relation" if name == "relation" else "node")
+    check_memory(24 * (n + tail.shape[0]), tail.device, f"a graph of {n:,} nodes", "split it by relations")
     tail, relation, head = _distinct(tail.long(), relation.long(), head.long(), n)
     order = torch.argsort(relation, stable=True)
     order = order[torch.argsort(head[order], stable=True)]  # by (head, relation, tail): the tails were ascending

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import pick_implementation
 
-from gpu_rag.errors import MissingBackend, UsageError
-from gpu_rag.graph.common.backend import chosen, has_numba, preferred
 from gpu_rag.graph.common.union import flattened
 from gpu_rag.graph.csr import row_of_entry
 from gpu_rag.graph.ego import CheckedGraph, checked
-from gpu_rag.graph.memory import check_room
+from gpu_rag.graph.memory import check_memory
 from gpu_rag.types import CSR
 
 
@@ -18,30 +17,15 @@ def connected_components(csr: CSR | CheckedGraph, *, implementation: str = "auto
     """Label of each node: i64[N], the smallest node of its component. Directions are ignored; weights do not matter.
 
     csr: the adjacency, or `checked(csr)`. implementation: numba (union-find) | scipy | torch (minimum labels and
-    pointer jumping) | auto, see `pick_implementation`. All give the same integers. O(N + E) memory. Raises BadInput,
-    UsageError, MissingBackend.
+    pointer jumping) | auto: the first of these that works here. All give the same integers. O(N + E) memory. Raises
+    BadInput, UsageError, MissingBackend.
     Four nodes with the edges 0 - 2 and 1 - 3 are labelled [0, 1, 0, 1].
     """
     graph = checked(csr).csr
-    check_room(12 * graph.n, graph.indptr.device, f"labels of {graph.n:,} nodes", "free memory")
+    check_memory(12 * graph.n, graph.indptr.device, f"labels of {graph.n:,} nodes", "free memory")
     if graph.n == 0:
         return torch.zeros(0, dtype=torch.int64, device=graph.indptr.device)
-    return BY[chosen("connected_components", pick_implementation(graph.indptr.device, implementation))](graph)
-
-
-def pick_implementation(device: torch.device, implementation: str = "auto") -> str:
-    """Which implementation runs: numba | scipy | torch. auto: what is preferred for the family `ops`, else on the CPU
-    numba, or scipy where numba is not installed; elsewhere torch. Raises UsageError, MissingBackend."""
-    implementation, on_cpu = preferred("ops", implementation), device.type == "cpu"
-    if implementation not in (*BY, "auto"):
-        raise UsageError("no such implementation", given=implementation, expected=", ".join((*BY, "auto")))
-    if implementation in ("numba", "scipy") and not on_cpu:
-        raise UsageError(f"{implementation} works on the CPU", given=f"tensors on {device}", expected="torch or auto")
-    if implementation == "numba" and not has_numba():
-        raise MissingBackend("numba is not installed", do="pip install 'gpu-rag[cpu]'")
-    if implementation == "auto":
-        return ("numba" if has_numba() else "scipy") if on_cpu else "torch"
-    return implementation
+    return BY[pick_implementation(graph.indptr.device, implementation, "connected_components", "components")](graph)
 
 
 def _by_unions(csr: CSR) -> torch.Tensor:

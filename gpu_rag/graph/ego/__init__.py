@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from gpu_rag_kernels.choice import pick_kernel
+from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.backend import check_threads, pick_implementation, run_parts
-from gpu_rag.graph.common.compiled import shortened
+from gpu_rag.graph.common.arrays import shortened
+from gpu_rag.graph.common.segments import offsets_of
+from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.csr import check_csr
 from gpu_rag.graph.ego.words import WORD, balls_by_words
-from gpu_rag.graph.memory import check_room
+from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.ragged import (
     EXPAND_AT_ONCE,
     arrays_of,
     check_ragged,
-    check_sets,
     expand,
     places_of,
     ragged_of_keys,
@@ -27,10 +27,10 @@ from gpu_rag.graph.ragged import (
 )
 from gpu_rag.types import CSR, Blocks, Ragged
 
-__all__ = ["CheckedGraph", "checked", "ego_balls", "induced_subgraphs", "pick_implementation"]
+__all__ = ["CheckedGraph", "checked", "ego_balls", "induced_subgraphs"]
 
 Ranges = Sequence[tuple[int, int]]
-READ_AT_ONCE = 1 << 27  # entries of the rows of blocks that are cut out together: room that is mostly never written
+READ_AT_ONCE = 1 << 27  # entries of the rows of blocks that are cut out together: memory that is mostly never written
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def ego_balls(
     implementation: numba | torch | auto, all give the same integers. threads: groups of 64 questions at once (numba).
     Memory: the result and, a thread, 36 N bytes (numba; 5 N where a group has four questions or fewer, which are
     searched one by one); torch: the edges of a frontier, in pieces, or on a GPU with Triton and no limit 96 N bytes and
-    the words of `ego_words`.
+    the words of `ego.words`.
     Raises BadInput, UsageError, MissingBackend.
 
     Path 0 - 1 - 2 - 3, radius 1: seeds [[0], [1, 3]] give [[0, 1], [0, 1, 2, 3]]; with limit 3, [[0, 1], [0, 1, 3]].
@@ -84,9 +84,9 @@ def ego_balls(
     allowed, radius = node_mask(graph, include, exclude), min(radius, graph.n)  # no shortest path is longer
     if pick_implementation(graph.indptr.device, implementation, "ego_balls") == "numba":
         least = 5 * graph.n * min(threads, -(-seeds.batch // WORD))
-        check_room(least, graph.indptr.device, "marks of nodes", "ask with fewer threads")
+        check_memory(least, graph.indptr.device, "marks of nodes", "ask with fewer threads")
         return _balls_by_numba(graph, seeds, radius, limit, allowed, threads)
-    if limit is None and pick_kernel("msbfs_or", graph.indptr.device) == "triton":
+    if limit is None and pick_implementation(graph.indptr.device, family="loops") == "triton":
         return balls_by_words(graph, seeds, radius, allowed)
     return _balls_by_torch(graph, seeds, radius, limit, allowed)
 
@@ -176,12 +176,11 @@ def _are_new(found: torch.Tensor, ball: torch.Tensor) -> torch.Tensor:
 def _within_limit(
     found: torch.Tensor, new: torch.Tensor, size: torch.Tensor, n: int, limit: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which new keys their balls, of `size` nodes now, have room for, the first ones first; and the new sizes."""
+    """Which new keys their balls, of `size` nodes now, have space for, the first ones first; and the new sizes."""
     batch = size.shape[0]
     starts = torch.searchsorted(found, torch.arange(batch + 1, device=found.device) * n)
-    before = torch.zeros(found.shape[0] + 1, dtype=torch.int64, device=found.device)
-    before[1:] = new.cumsum(0)
-    full = before[starts[:-1]] + limit - size  # the place of the first new key that has no room
+    before = offsets_of(new)
+    full = before[starts[:-1]] + limit - size  # the place of the first new key that has no space
     kept = new & (before[:-1] < full[found // n])
     return kept, (size + before[starts].diff()).clamp_(max=limit)
 
@@ -225,14 +224,14 @@ def induced_subgraphs(
     indptr [0, 1, 2, 2, 2], indices [1, 0].
     """
     graph = checked(csr).csr
-    check_sets(nodes, "nodes", n=graph.n, device=graph.indptr.device)
+    check_ragged(nodes, "nodes", n=graph.n, device=graph.indptr.device, ascending=True)
     allowed = node_mask(graph, include, exclude)
     picked = pick_implementation(graph.indptr.device, implementation, "induced_subgraphs")
     total = nodes.values.shape[0]
     if total >= 2**31:
         raise BadInput("too many nodes in all blocks", given=total, expected="fewer than 2^31")
     least = 12 * total + (4 * graph.n if picked == "numba" else 12 * total)
-    check_room(least, graph.indptr.device, "the blocks", "cut out fewer questions at a time")
+    check_memory(least, graph.indptr.device, "the blocks", "cut out fewer questions at a time")
     kept = nodes if allowed is None else _kept(nodes, allowed)
     kept = Ragged(kept.values.int(), kept.offsets)
     indptr, columns, entries = (_inside_by_numba if picked == "numba" else _inside_by_torch)(graph, kept)
@@ -243,8 +242,7 @@ def induced_subgraphs(
 def _kept(nodes: Ragged, allowed: torch.Tensor) -> Ragged:
     """The lists without the nodes that are not allowed."""
     keep = allowed[nodes.values.long()]
-    before = torch.zeros(keep.shape[0] + 1, dtype=torch.int64, device=keep.device)
-    before[1:] = keep.cumsum(0)
+    before = offsets_of(keep)
     return Ragged(nodes.values[keep], before[nodes.offsets])
 
 
@@ -281,7 +279,7 @@ def _joined(pieces: list[np.ndarray], dtype: type) -> torch.Tensor:
 
 
 def _inside_by_torch(graph: CSR, nodes: Ragged) -> Inside:
-    """As `_inside_by_numba`: neighbours are looked up among the keys block * N + node, which ascend."""
+    """`_inside_by_numba` in torch: neighbours are looked up among the keys block * N + node, which ascend."""
     node, block = nodes.values.long(), row_of_value(nodes) * graph.n
     known = block + node
     counts = torch.zeros_like(node)
@@ -294,6 +292,5 @@ def _inside_by_torch(graph: CSR, nodes: Ragged) -> Inside:
         hits = hit.nonzero()[:, 0]
         columns.append(at[hits])
         entries.append(entry[hits])
-    indptr = torch.zeros(counts.shape[0] + 1, dtype=torch.int64, device=counts.device)
-    indptr[1:] = counts.cumsum(0)
+    indptr = offsets_of(counts)
     return indptr, torch.cat(columns).int(), torch.cat(entries)

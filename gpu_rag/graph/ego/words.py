@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from gpu_rag_kernels import msbfs_or
+from gpu_rag_kernels import ego as ego_loops
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.csr import transpose
 from gpu_rag.graph.ragged import places_of, row_of_value
 from gpu_rag.types import CSR, Ragged
@@ -20,10 +21,10 @@ _pulls: Any = WeakTensorKeyDictionary()  # by indices, (indptr, pull): a graph i
 
 def pull_of(graph: CSR) -> CSR:
     """The pattern whose row v lists the nodes with an entry in column v."""
-    held = _pulls.get(graph.indices)
-    if held is None or held[0] is not graph.indptr:  # other graphs may share the columns
-        held = _pulls[graph.indices] = graph.indptr, transpose(CSR(graph.indptr, graph.indices))
-    pull: CSR = held[1]
+    cached = _pulls.get(graph.indices)
+    if cached is None or cached[0] is not graph.indptr:  # other graphs may share the columns
+        cached = _pulls[graph.indices] = graph.indptr, transpose(CSR(graph.indptr, graph.indices))
+    pull: CSR = cached[1]
     return pull
 
 
@@ -43,8 +44,7 @@ def balls_by_words(
         parts.append(_listed(_search(pull, tile, radius, allowed, implementation), last - first))
     values = torch.cat([seeds.values[:0].int(), *(part.values for part in parts)])
     sizes = torch.cat([seeds.offsets[:0], *(part.offsets.diff() for part in parts)])
-    offsets = torch.zeros(seeds.batch + 1, dtype=torch.int64, device=sizes.device)
-    offsets[1:] = sizes.cumsum(0)
+    offsets = offsets_of(sizes)
     return Ragged(values, offsets)
 
 
@@ -61,7 +61,7 @@ def _search(pull: CSR, seeds: Ragged, radius: int, allowed: torch.Tensor | None,
     seen = seen.view(pull.n, width)
     front = seen
     for _ in range(radius):
-        fresh, after = msbfs_or.msbfs_or(pull, front, seen, implementation=implementation)
+        fresh, after = ego_loops.msbfs_or(pull, front, seen, implementation=implementation)
         if allowed is not None:
             fresh = torch.where(allowed[:, None], fresh, 0)
             after = seen | fresh
@@ -81,6 +81,5 @@ def _listed(seen: torch.Tensor, batch: int) -> Ragged:
         inside = ((eighths[:, None] >> bits[:, None]) & 1).flatten(0, 1)[: min(WORD, batch - first)]
         values.append(touched[inside.nonzero()[:, 1]].int())
         sizes.append(inside.sum(1, dtype=torch.int64))
-    ends = torch.zeros(batch + 1, dtype=torch.int64, device=seen.device)
-    ends[1:] = torch.cat(sizes).cumsum(0)
+    ends = offsets_of(torch.cat(sizes))
     return Ragged(torch.cat(values), ends)

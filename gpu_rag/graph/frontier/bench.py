@@ -16,7 +16,15 @@ from gpu_rag.bench.inputs import check_memory, lists_of, part, seeded, unit_rows
 from gpu_rag.bench.peers import peer, single_openmp_thread
 from gpu_rag.errors import UsageError
 from gpu_rag.graph import frontier as search
-from gpu_rag.graph.frontier import EDGE_TILE, QUESTION_TILE, Asked, HopEdges, frontier_topk, hop_edges, top_edges
+from gpu_rag.graph.frontier import (
+    EDGE_TILE,
+    QUESTION_TILE,
+    FrontierQuery,
+    HopEdges,
+    frontier_topk,
+    hop_edges,
+    top_edges,
+)
 from gpu_rag.types import Ragged, TopK
 
 DIMS = 384
@@ -28,7 +36,7 @@ K = 20  # end vertices that the edge ranking is walked for
 CHECKED = 8  # questions that are computed again in f64
 ERROR = 2e-7  # of a score, rounded to f32
 
-Given = tuple[Asked, Ragged]
+Given = tuple[FrontierQuery, Ragged]
 Exact = Callable[["Graph", int, Any], tuple[np.ndarray, np.ndarray]]  # one question's edges and scores in a dtype
 
 
@@ -53,7 +61,7 @@ class Graph:
         """Questions start..start+count with their frontiers, where the edges are."""
         device = self.edges.indptr.device
         vectors, words, frontier = (part(rows, start, count) for rows in (self.vectors, self.words, self.frontier))
-        return Asked(vectors.to(device), lists_of(words, device)), lists_of(frontier, device)
+        return FrontierQuery(vectors.to(device), lists_of(words, device)), lists_of(frontier, device)
 
     def scores(self, question: int, edges: Any, dtype: Any) -> np.ndarray:
         """SIM of a question and some edges (None: all), by numpy and scipy."""

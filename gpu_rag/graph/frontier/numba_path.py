@@ -8,19 +8,19 @@ import numpy as np
 import torch
 from gpu_rag_kernels.frontier import numba as kernels
 
-from gpu_rag.graph.common.backend import run_parts
 from gpu_rag.graph.common.dots import GRID, filter_for
-from gpu_rag.graph.frontier import QUESTION_TILE, Asked, Described, HopEdges, tiles
+from gpu_rag.graph.common.threads import run_parts
+from gpu_rag.graph.frontier.edges import QUESTION_TILE, Described, FrontierQuery, HopEdges, tiles
 from gpu_rag.graph.ragged import arrays_of
 from gpu_rag.types import Ragged, TopK
 
 Array = np.ndarray[Any, Any]
 
 
-def _of_questions(asked: Asked) -> tuple[Array, Array, Array]:
-    """What kernels read of questions: vectors, offsets and values of their keywords."""
-    keywords = asked.keywords
-    return _rows(asked.vectors), keywords.offsets.contiguous().numpy(), keywords.values.long().contiguous().numpy()
+def _of_questions(query: FrontierQuery) -> tuple[Array, Array, Array]:
+    """Questions as kernels read them: vectors, offsets and values of their keywords."""
+    keywords = query.keywords
+    return _rows(query.vectors), keywords.offsets.contiguous().numpy(), keywords.values.long().contiguous().numpy()
 
 
 def _rows(vectors: torch.Tensor) -> Array:
@@ -28,9 +28,9 @@ def _rows(vectors: torch.Tensor) -> Array:
     return rows
 
 
-def lists_by_numba(asked: Asked, things: Described, lists: Ragged, threads: int) -> torch.Tensor:
+def lists_by_numba(query: FrontierQuery, things: Described, lists: Ragged, threads: int) -> torch.Tensor:
     """`score_lists` of checked inputs."""
-    questions, out = _of_questions(asked), np.empty(lists.values.shape[0], np.float32)
+    questions, out = _of_questions(query), np.empty(lists.values.shape[0], np.float32)
     listed, offsets = arrays_of(Ragged(lists.values.long(), lists.offsets))
     thing_words, thing_offsets = arrays_of(things.keywords)
     vectors = _rows(things.vectors)
@@ -43,9 +43,9 @@ def lists_by_numba(asked: Asked, things: Described, lists: Ragged, threads: int)
     return torch.from_numpy(out)
 
 
-def frontier_by_numba(asked: Asked, edges: HopEdges, frontier: Ragged, k: int, threads: int) -> TopK:
+def frontier_by_numba(query: FrontierQuery, edges: HopEdges, frontier: Ragged, k: int, threads: int) -> TopK:
     """`frontier_topk` of checked inputs."""
-    questions, n = _of_questions(asked), frontier.values.shape[0]
+    questions, n = _of_questions(query), frontier.values.shape[0]
     ids, scores = np.empty((n, k), np.int32), np.empty((n, k), np.float32)
     indptr, vector_of, vectors, edge_offsets, edge_words = edges.arrays
     vertices, offsets = arrays_of(Ragged(frontier.values.long(), frontier.offsets))
@@ -61,14 +61,14 @@ def frontier_by_numba(asked: Asked, edges: HopEdges, frontier: Ragged, k: int, t
     return TopK(torch.from_numpy(ids), torch.from_numpy(scores))
 
 
-def top_edges_by_numba(asked: Asked, edges: HopEdges, k: int, threads: int) -> TopK:
+def top_edges_by_numba(query: FrontierQuery, edges: HopEdges, k: int, threads: int) -> TopK:
     """`top_edges` of checked inputs."""
-    questions, batch = _of_questions(asked), asked.keywords.batch
-    on_grid = asked.vectors.detach().double().mul_(GRID).round_().numpy()
+    questions, batch = _of_questions(query), query.keywords.batch
+    on_grid = query.vectors.detach().double().mul_(GRID).round_().numpy()
     ids, scores = np.full((batch, k), -1, np.int32), np.full((batch, k), -np.inf, np.float32)
     targets = np.full((batch, k), -1, np.int64)
-    fast = filter_for(asked.vectors, edges.vectors, dtype=torch.float32)
-    slack = fast.slack  # has room for the rounding of kept scores
+    fast = filter_for(query.vectors, edges.vectors, dtype=torch.float32)
+    slack = fast.slack  # covers the rounding of kept scores
     whole = edges.used.shape[0] == edges.vectors.shape[0]
     rows, used = edges.vectors.detach(), edges.used.numpy()
     starts, column_of = edges.starts.numpy(), edges.column_of.numpy()
@@ -77,7 +77,7 @@ def top_edges_by_numba(asked: Asked, edges: HopEdges, k: int, threads: int) -> T
     vectors, parts = _rows(edges.vectors), tiles(edges)
 
     def search(first: int) -> None:
-        wanted = asked.vectors[first : first + QUESTION_TILE]
+        wanted = query.vectors[first : first + QUESTION_TILE]
         for u0, u1, _, _ in parts:
             tile = rows[u0:u1] if whole else rows[edges.used[u0:u1]]
             dots = fast.product(wanted, tile).numpy()

@@ -5,34 +5,35 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from gpu_rag_kernels.ragged_gather_dot_topk import gather_dots, ragged_gather_dot_topk
+from gpu_rag_kernels.frontier import gather_dots, ragged_gather_dot_topk
 
 from gpu_rag.graph.common.dots import exact_dots, filter_for
-from gpu_rag.graph.frontier import QUESTION_TILE, Asked, Described, HopEdges, tiles
+from gpu_rag.graph.common.segments import offsets_of
+from gpu_rag.graph.frontier.edges import QUESTION_TILE, Described, FrontierQuery, HopEdges, tiles
 from gpu_rag.graph.ragged import expand, row_of_value
 from gpu_rag.types import Ragged, TopK
 
 
-def _scores(asked: Asked, b: torch.Tensor, edges: HopEdges, edge: torch.Tensor) -> torch.Tensor:
+def _scores(query: FrontierQuery, b: torch.Tensor, edges: HopEdges, edge: torch.Tensor) -> torch.Tensor:
     """f32[P]: SIM of question b[p] and edge[p]."""
-    dots = exact_dots(asked.vectors.detach(), b, edges.vectors.detach(), edges.vector_of[edge].long())
-    return ((_shares(asked.keywords, b, edges, edge) + dots) / 2).float()
+    dots = exact_dots(query.vectors.detach(), b, edges.vectors.detach(), edges.vector_of[edge].long())
+    return ((_shares(query.keywords, b, edges, edge) + dots) / 2).float()
 
 
-def _shares(asked: Ragged, b: torch.Tensor, things: Described | HopEdges, thing: torch.Tensor) -> torch.Tensor:
+def _shares(query: Ragged, b: torch.Tensor, things: Described | HopEdges, thing: torch.Tensor) -> torch.Tensor:
     """f64[P]: the Jaccard index of the keywords of question b[p] and thing[p]."""
-    shared = _shared(asked, b, things.keywords, thing, things.n_keywords)
-    union = asked.offsets.diff()[b] + things.keywords.offsets.diff()[thing] - shared
+    shared = _shared(query, b, things.keywords, thing, things.n_keywords)
+    union = query.offsets.diff()[b] + things.keywords.offsets.diff()[thing] - shared
     return shared.double() / union.clamp_(min=1).double()  # two empty sets: 0 / 1
 
 
-def _shared(asked: Ragged, b: torch.Tensor, keywords: Ragged, thing: torch.Tensor, n_keywords: int) -> torch.Tensor:
+def _shared(query: Ragged, b: torch.Tensor, keywords: Ragged, thing: torch.Tensor, n_keywords: int) -> torch.Tensor:
     """i64[P]: how many keywords question b[p] and thing[p] share; those of things are below n_keywords."""
     found = torch.zeros_like(b)
-    if not asked.values.numel() or not keywords.values.numel():
+    if not query.values.numel() or not keywords.values.numel():
         return found
     width = n_keywords + 1  # others are in no list; a large one would not fit a key
-    known = row_of_value(asked) * width + asked.values.long().clamp(max=n_keywords)  # ascending
+    known = row_of_value(query) * width + query.values.long().clamp(max=n_keywords)  # ascending
     for pair, place in expand(keywords.offsets[thing], keywords.offsets[thing + 1]):
         wanted = b[pair] * width + keywords.values[place]
         at = torch.searchsorted(known, wanted).clamp_(max=known.shape[0] - 1)
@@ -40,14 +41,14 @@ def _shared(asked: Ragged, b: torch.Tensor, keywords: Ragged, thing: torch.Tenso
     return found
 
 
-def lists_by_torch(asked: Asked, things: Described, lists: Ragged, kernel: str) -> torch.Tensor:
+def lists_by_torch(query: FrontierQuery, things: Described, lists: Ragged, kernel: str) -> torch.Tensor:
     """`score_lists` of checked inputs. kernel: that of the dot products, reference | triton."""
     b, rows = row_of_value(lists), lists.values.long()
-    dots = gather_dots(asked.vectors.detach(), b, things.vectors.detach(), lists.values, implementation=kernel)
-    return ((_shares(asked.keywords, b, things, rows) + dots) / 2).float()
+    dots = gather_dots(query.vectors.detach(), b, things.vectors.detach(), lists.values, implementation=kernel)
+    return ((_shares(query.keywords, b, things, rows) + dots) / 2).float()
 
 
-def frontier_by_torch(asked: Asked, edges: HopEdges, frontier: Ragged, k: int, kernel: str) -> TopK:
+def frontier_by_torch(query: FrontierQuery, edges: HopEdges, frontier: Ragged, k: int, kernel: str) -> TopK:
     """`frontier_topk` of checked inputs. kernel: what finds the best of each vertex's edges, reference | triton."""
     vertices, question = frontier.values.long(), row_of_value(frontier)
     ids = torch.full((vertices.shape[0], k), -1, dtype=torch.int32, device=vertices.device)
@@ -55,11 +56,10 @@ def frontier_by_torch(asked: Asked, edges: HopEdges, frontier: Ragged, k: int, k
     first, last = edges.indptr[vertices], edges.indptr[vertices + 1]
     for owner, edge in expand(first, last):  # an owner is never cut
         counts = torch.zeros_like(vertices).index_add_(0, owner, torch.ones_like(owner))  # 0 of those of other pieces
-        offsets = torch.zeros(vertices.shape[0] + 1, dtype=torch.int64, device=vertices.device)
-        offsets[1:] = counts.cumsum(0)
+        offsets = offsets_of(counts)
         found = ragged_gather_dot_topk(
-            asked.vectors.detach(), edges.vectors.detach(), Ragged(edges.vector_of[edge], offsets), k,
-            owner=question, bias=_shares(asked.keywords, question[owner], edges, edge), implementation=kernel,
+            query.vectors.detach(), edges.vectors.detach(), Ragged(edges.vector_of[edge], offsets), k,
+            owner=question, bias=_shares(query.keywords, question[owner], edges, edge), implementation=kernel,
         )  # fmt: skip
         ids = torch.where(found.ids < 0, ids, (first[:, None] + found.ids).int())
         scores = torch.where(found.ids < 0, scores, found.scores / 2)  # halving is exact: the sum was rounded once
@@ -81,12 +81,12 @@ def _fill(ids: torch.Tensor, scores: torch.Tensor, row: torch.Tensor, edge: torc
     scores[row[kept], place[kept]] = score[kept]
 
 
-def top_edges_by_torch(asked: Asked, edges: HopEdges, k: int) -> TopK:
+def top_edges_by_torch(query: FrontierQuery, edges: HopEdges, k: int) -> TopK:
     """`top_edges` of checked inputs."""
-    batch = asked.keywords.batch
+    batch = query.keywords.batch
     ids = torch.full((batch, k), -1, dtype=torch.int32, device=edges.indptr.device)
     scores = torch.full((batch, k), -torch.inf, device=edges.indptr.device)
-    parts = _parts(asked)
+    parts = _parts(query)
     for tile in tiles(edges):
         part_of_edges = _Tile.of(edges, *tile)
         for first, part in parts:
@@ -95,14 +95,14 @@ def top_edges_by_torch(asked: Asked, edges: HopEdges, k: int) -> TopK:
     return TopK(ids, scores)
 
 
-def _parts(asked: Asked) -> list[tuple[int, Asked]]:
+def _parts(query: FrontierQuery) -> list[tuple[int, FrontierQuery]]:
     """The questions, QUESTION_TILE at a time, with the first one's number."""
-    bounds = [*range(0, asked.keywords.batch, QUESTION_TILE), asked.keywords.batch]
-    ends = asked.keywords.offsets[torch.tensor(bounds)].tolist()
+    bounds = [*range(0, query.keywords.batch, QUESTION_TILE), query.keywords.batch]
+    ends = query.keywords.offsets[torch.tensor(bounds)].tolist()
     return [
-        (first, Asked(
-            asked.vectors[first:last].detach(),
-            Ragged(asked.keywords.values[lo:hi], asked.keywords.offsets[first : last + 1] - lo),
+        (first, FrontierQuery(
+            query.vectors[first:last].detach(),
+            Ragged(query.keywords.values[lo:hi], query.keywords.offsets[first : last + 1] - lo),
         ))
         for first, last, lo, hi in zip(bounds, bounds[1:], ends, ends[1:])
     ]  # fmt: skip
@@ -122,33 +122,33 @@ class _Tile:
 
     @classmethod
     def of(cls, edges: HopEdges, u0: int, u1: int, p0: int, p1: int) -> _Tile:
-        """Those of the used vectors u0..u1, at the places p0..p1."""
+        """The edges of the used vectors u0..u1, at the places p0..p1."""
         edge = edges.order[p0:p1]
         targets, number = torch.unique(edges.target[edge], return_inverse=True)
         vectors = edges.vectors[edges.used[u0:u1]].float()
         return cls(p0, edge, edges.column_of[p0:p1] - u0, vectors, targets.shape[0], number)
 
 
-def _search(asked: Asked, edges: HopEdges, tile: _Tile, ids: torch.Tensor, scores: torch.Tensor) -> None:
+def _search(query: FrontierQuery, edges: HopEdges, tile: _Tile, ids: torch.Tensor, scores: torch.Tensor) -> None:
     """Takes the edges of a tile into the rows of some questions."""
-    fast = filter_for(asked.vectors[:0], edges.vectors[:0], dtype=torch.float32)
-    slack = fast.slack  # which has room for the f32 sum with a share
-    sizes, words = edges.keywords.offsets.diff(), asked.keywords.offsets.diff()
-    dots = fast.product(asked.vectors, tile.vectors)
-    shared = _overlaps(asked.keywords, edges, tile)
-    rough = dots[:, tile.column] + shared / (words[:, None] + sizes[tile.edge] - shared).clamp_(min=1)
-    reach = torch.maximum(2 * scores[:, -1].double(), _least(rough, tile, ids.shape[1]) - slack)
-    row, place = (rough >= (reach - slack)[:, None]).nonzero().T
+    fast = filter_for(query.vectors[:0], edges.vectors[:0], dtype=torch.float32)
+    slack = fast.slack  # which covers the f32 sum with a share
+    sizes, words = edges.keywords.offsets.diff(), query.keywords.offsets.diff()
+    dots = fast.product(query.vectors, tile.vectors)
+    shared = _overlaps(query.keywords, edges, tile)
+    approx = dots[:, tile.column] + shared / (words[:, None] + sizes[tile.edge] - shared).clamp_(min=1)
+    reach = torch.maximum(2 * scores[:, -1].double(), _least(approx, tile, ids.shape[1]) - slack)
+    row, place = (approx >= (reach - slack)[:, None]).nonzero().T
     found = tile.edge[place]
-    _merge(ids, scores, row, found, _scores(asked, row, edges, found), edges)
+    _merge(ids, scores, row, found, _scores(query, row, edges, found), edges)
 
 
-def _overlaps(asked: Ragged, edges: HopEdges, tile: _Tile) -> torch.Tensor:
+def _overlaps(query: Ragged, edges: HopEdges, tile: _Tile) -> torch.Tensor:
     """f32[B, P]: how many keywords each question shares with the edge at each place."""
     size = tile.edge.shape[0]
-    shared = torch.zeros(asked.batch, size, device=edges.indptr.device)
-    known, words = asked.values < edges.n_keywords, asked.values.long().clamp(max=max(edges.n_keywords - 1, 0))
-    first, question = edges.list_offsets[words], row_of_value(asked)
+    shared = torch.zeros(query.batch, size, device=edges.indptr.device)
+    known, words = query.values < edges.n_keywords, query.values.long().clamp(max=max(edges.n_keywords - 1, 0))
+    first, question = edges.list_offsets[words], row_of_value(query)
     last = torch.where(known, edges.list_offsets[(words + 1).clamp(max=edges.n_keywords)], first)
     for owner, at in expand(first, last):
         place = edges.list_places[at] - tile.first
@@ -158,12 +158,12 @@ def _overlaps(asked: Ragged, edges: HopEdges, tile: _Tile) -> torch.Tensor:
     return shared
 
 
-def _least(rough: torch.Tensor, tile: _Tile, k: int) -> torch.Tensor:
+def _least(approx: torch.Tensor, tile: _Tile, k: int) -> torch.Tensor:
     """f64[B]: the k-th best of the largest entries of each target; -inf where there are fewer targets."""
     if tile.targets < k:
-        return torch.full(rough.shape[:1], -torch.inf, dtype=torch.float64, device=rough.device)
-    peaks = torch.full((rough.shape[0], tile.targets), -torch.inf, device=rough.device)
-    peaks.scatter_reduce_(1, tile.target.expand_as(rough), rough, "amax")
+        return torch.full(approx.shape[:1], -torch.inf, dtype=torch.float64, device=approx.device)
+    peaks = torch.full((approx.shape[0], tile.targets), -torch.inf, device=approx.device)
+    peaks.scatter_reduce_(1, tile.target.expand_as(approx), approx, "amax")
     return torch.topk(peaks, k, dim=1).values[:, -1].double()
 
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.backend import pick_implementation, run_parts
-from gpu_rag.graph.memory import check_room
+from gpu_rag.graph.common.threads import run_parts
+from gpu_rag.graph.memory import check_memory
 from gpu_rag.types import TopK
 
 PART = 128  # questions that are worth a thread
@@ -31,7 +32,7 @@ def rrf(rankings: Sequence[TopK], k: int, *, constants: Sequence[float], impleme
     if any(r.ids.dtype == torch.int64 for r in rankings):
         _check_ids(rankings)
     ids = rankings[0].ids
-    check_room(8 * k * ids.shape[0], ids.device, "the result", "ask for fewer items or questions at a time")
+    check_memory(8 * k * ids.shape[0], ids.device, "the result", "ask for fewer items or questions at a time")
     if pick_implementation(rankings[0].ids.device, implementation, "rrf") == "numba":
         return _rrf_by_numba(rankings, k, constants)
     _check_ids(rankings)

@@ -1,4 +1,4 @@
-"""`hybrid_argmax` on the CPU: rough products by torch, overlaps from inverted lists, scores scanned by numba."""
+"""`hybrid_argmax` on the CPU: fast products by torch, overlaps from inverted lists, scores scanned by numba."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_rag_kernels.join.numba import JoinLeft, JoinRight, join_tile, look_up
+from gpu_rag_kernels.dots.numba import JoinLeft, JoinRight, join_tile, look_up
 
-from gpu_rag.graph.common.backend import run_parts
-from gpu_rag.graph.common.low_precision import Rough, fastest_dtype, rough_rows, rounding_of, slack_of
-from gpu_rag.graph.common.uninitialised import raw_components, raw_scores
+from gpu_rag.graph.common.arrays import component_bits, score_bits
+from gpu_rag.graph.common.low_precision import LowPrecision, fastest_dtype, low_precision_rows, rounding_of, slack_of
+from gpu_rag.graph.common.threads import run_parts
 from gpu_rag.graph.ragged import arrays_of
 from gpu_rag.types import Ragged
 
@@ -19,40 +19,40 @@ Array = np.ndarray[Any, Any]
 ROWS, COLUMNS, SCORES = 256, 1 << 16, 1 << 20  # of a product, at most
 FEW = 16  # rows of the left: for no more, rounding a right that is not kept costs more than it saves
 NO_GROUPS = torch.zeros(0, dtype=torch.int64)
-ARITHMETIC = 2.0**-21  # 8 u of f32: a cut (2 u), less a score (1 u), times a union (1 u of a share), and room
+ARITHMETIC = 2.0**-21  # 8 u of f32: a cut (2 u), less a score (1 u), times a union (1 u of a share), and space
 
 
 @dataclass(frozen=True)
 class Right:
-    """The right as the kernels take it. vectors: as given; words: i64[W], its keywords, ascending; rough: its rows in
+    """The right as the kernels take it. vectors: as given; words: i64[W], its keywords, ascending; approx: its rows in
     `dtype`, None where they are made for each call, tile by tile."""
 
     vectors: torch.Tensor
     words: Array
     side: JoinRight
     dtype: torch.dtype
-    rough: Rough | None
+    approx: LowPrecision | None
 
-    def part(self, first: int, last: int) -> Rough:
+    def part(self, first: int, last: int) -> LowPrecision:
         """The rows first..last of a product."""
-        if self.rough is None:
-            return rough_rows(self.vectors[first:last], self.dtype)
-        return self.rough.part(first, last)
+        if self.approx is None:
+            return low_precision_rows(self.vectors[first:last], self.dtype)
+        return self.approx.part(first, last)
 
 
 def prepared(
     vectors: torch.Tensor, keywords: Ragged, groups: torch.Tensor | None, *, dtype: torch.dtype | None = None,
-    asked: int | None = None,
+    n_left: int | None = None,
 ) -> Right:  # fmt: skip
     """A checked right side. asked: how many rows it is asked for once; None: it is kept, with its rows rounded."""
     n = vectors.shape[0]
     if dtype is None:
-        dtype = torch.float32 if asked is not None and asked <= FEW else fastest_dtype()
+        dtype = torch.float32 if n_left is not None and n_left <= FEW else fastest_dtype()
     words, list_offsets, list_rows, size = inverted(keywords)
     side = JoinRight(
-        raw_components(vectors), (NO_GROUPS if groups is None else groups.long()).numpy(), size, list_offsets, list_rows
+        component_bits(vectors), (NO_GROUPS if groups is None else groups.long()).numpy(), size, list_offsets, list_rows
     )
-    return Right(vectors, words, side, dtype, rough_rows(vectors, dtype) if n and asked is None else None)
+    return Right(vectors, words, side, dtype, low_precision_rows(vectors, dtype) if n and n_left is None else None)
 
 
 def inverted(keywords: Ragged) -> tuple[Array, Array, Array, Array]:
@@ -82,7 +82,7 @@ def _left(vectors: torch.Tensor, keywords: Ragged, groups: torch.Tensor | None, 
     size, found_offsets, found = np.empty(n, np.int32), np.zeros(n + 1, np.int64), np.empty(len(values), np.int32)
     look_up(offsets, values.astype(np.int64), words, size, found_offsets, found)
     group = (NO_GROUPS if groups is None else groups.long()).numpy()
-    return JoinLeft(raw_components(vectors), group, size, found_offsets, found)
+    return JoinLeft(component_bits(vectors), group, size, found_offsets, found)
 
 
 def join_by_numba(
@@ -93,14 +93,14 @@ def join_by_numba(
     best, index = np.full(n_left, -np.inf), np.full(n_left, -1, np.int64)
     if not n_left or not n_right:
         return torch.from_numpy(best), torch.from_numpy(index)
-    side, rough = _left(left, keywords, groups, right.words), rough_rows(left, right.dtype)
+    side, approx = _left(left, keywords, groups, right.words), low_precision_rows(left, right.dtype)
     step = min(n_right, COLUMNS, SCORES // min(n_left, ROWS))
     for j0 in range(0, n_right, step):
         columns = right.part(j0, min(j0 + step, n_right))
-        slack = slack_of(rough, columns) + rounding_of(right.dtype) * rough.length * columns.length.max() + ARITHMETIC
+        slack = slack_of(approx, columns) + rounding_of(right.dtype) * approx.length * columns.length.max() + ARITHMETIC
 
-        def join(i0: int, j0: int = j0, columns: Rough = columns, slack: Array = slack) -> None:
-            scores = raw_scores(rough.rows[i0 : i0 + ROWS] @ columns.rows.T)
+        def join(i0: int, j0: int = j0, columns: LowPrecision = columns, slack: Array = slack) -> None:
+            scores = score_bits(approx.rows[i0 : i0 + ROWS] @ columns.rows.T)
             join_tile(scores, i0, j0, side, right.side, float(slack[i0 : i0 + ROWS].max()), best, index)
 
         run_parts(join, range(0, n_left, ROWS), threads)

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from gpu_rag_kernels.join_top1 import STRIP, Side, error_of, join_top1
+from gpu_rag_kernels.join import STRIP, Side, error_of, join_top1
 
-from gpu_rag.graph.join.keywords import KeywordSide, part_of, split_keywords
 from gpu_rag.graph.join.pairs import hybrid_best_of
-from gpu_rag.graph.ragged import expand, ragged_of_keys, row_of_value
+from gpu_rag.graph.join.torch_path import KeywordSide, part_of, split_keywords
+from gpu_rag.graph.ragged import expand, ragged_of_keys, row_of_value, some_lists
 from gpu_rag.types import Ragged
 
 Groups = tuple[torch.Tensor, torch.Tensor] | None
@@ -69,7 +69,7 @@ def join_by_kernel(
     rows = undecided.nonzero()[:, 0]
     if rows.numel():
         groups = None if exclude is None else (exclude[0][rows], exclude[1])
-        best[rows], index[rows] = tiles(left[rows], _lists(left_keywords, rows), right, right_keywords, groups)
+        best[rows], index[rows] = tiles(left[rows], some_lists(left_keywords, rows), right, right_keywords, groups)
     return best, index
 
 
@@ -99,10 +99,3 @@ def _distinct(left: Ragged, right: Ragged) -> tuple[Ragged, Ragged]:
     of_side = number[: left.values.shape[0]], number[left.values.shape[0] :]
     keys = [torch.unique(row_of_value(s) * n + k) for s, k in zip((left, right), of_side, strict=True)]
     return ragged_of_keys(keys[0], left.batch, n), ragged_of_keys(keys[1], right.batch, n)
-
-
-def _lists(lists: Ragged, rows: torch.Tensor) -> Ragged:
-    """Some of the lists, in the order of `rows`."""
-    first, last = lists.offsets[rows], lists.offsets[rows + 1]
-    offsets = torch.cat([lists.offsets[:1], (last - first).cumsum(0)])
-    return Ragged(torch.cat([lists.values[place] for _, place in expand(first, last)]), offsets)

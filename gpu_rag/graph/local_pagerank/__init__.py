@@ -3,7 +3,7 @@
 In block b: p = (1-d) pi_b + d (P^T p + lost(p) pi_b), where P is the adjacency of the block with each row divided by
 its sum, pi_b the restart distribution on its seeds, and lost(p) the mass of p on nodes without outgoing weight.
 
-As in `pagerank_plan`, p = q / |q|_1 with q = (1-d) pi + d P^T q. For any x, Z = (1-d) pi + d P^T x and
+As in `pagerank.plan`, p = q / |q|_1 with q = (1-d) pi + d P^T q. For any x, Z = (1-d) pi + d P^T x and
 gap = |Z - x|_1: since P^T has L1 norm <= 1, E = |Z - q|_1 <= d gap / (1-d), and |Z/|Z| - p|_1 <= 2 E / |Z|. Every block
 iterates in f64 until a Z meets the tolerance by this bound; Z is then the answer.
 """
@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import GpuRagError
-from gpu_rag.graph.common.backend import pick_implementation, run_parts
 from gpu_rag.graph.common.blocks import check_blocks, local_nodes
 from gpu_rag.graph.common.segments import SegmentSum
+from gpu_rag.graph.common.threads import run_parts
 from gpu_rag.graph.csr import row_of_entry, transpose
-from gpu_rag.graph.memory import check_room, is_small
+from gpu_rag.graph.memory import check_memory, is_small
 from gpu_rag.graph.pagerank.job import Options
-from gpu_rag.graph.pagerank.questions import way_out
+from gpu_rag.graph.pagerank.solve import way_out
 from gpu_rag.graph.pagerank.teleport import Array, Teleport, teleport_of_seeds
 from gpu_rag.graph.ragged import row_of_value
 from gpu_rag.types import CSR, Blocks, Ragged
@@ -52,7 +53,7 @@ def blocks_pagerank(
     rounding of the result to f32 (at most 6e-8). The values of a block sum to 1 (to 1e-5). max_iter: most steps, up to
     10^6. From damping .999 on, rounding may keep a proof above 1e-12; the error then names a tol that was reached.
     implementation: numba (one block after another, in the cache: SOR with a correction of the mass where a block is
-    symmetric, else Gauss-Seidel; see `blocks_pagerank_kernels`) | torch (all blocks together on any device: Chebyshev
+    symmetric, else Gauss-Seidel; see its loop) | torch (all blocks together on any device: Chebyshev
     where symmetric, else power) | auto. The two agree within 2 tol, not bit by bit. threads: blocks solved at once
     (numba). A block has the same bits alone, in any batch, at any place and with any number of threads.
     Raises BadInput (blocks, seeds, weights, options), UsageError, MissingBackend, and GpuRagError when a block is not
@@ -65,7 +66,7 @@ def blocks_pagerank(
     chosen = pick_implementation(blocks.csr.indptr.device, implementation, "blocks_pagerank")
     check_blocks(blocks)
     rows = local_nodes(blocks, seeds, "seeds")
-    _check_room(blocks, chosen)
+    _check_memory(blocks, chosen)
     teleport = teleport_of_seeds(max(blocks.csr.n, 1), rows, weights)
     solve = _by_numba if chosen == "numba" else _by_torch
     values, bound = solve(blocks, teleport, options)
@@ -80,7 +81,7 @@ def blocks_pagerank(
     return Ragged(values, blocks.offsets)
 
 
-def _check_room(blocks: Blocks, chosen: str) -> None:
+def _check_memory(blocks: Blocks, chosen: str) -> None:
     """Raises BadInput where the result and the state of the largest block (numba), or of all blocks (torch), cannot
     fit."""
     n, m, offsets = blocks.csr.n, blocks.csr.m, blocks.offsets
@@ -91,7 +92,7 @@ def _check_room(blocks: Blocks, chosen: str) -> None:
     else:
         sizes, entries = offsets.diff(), blocks.csr.indptr[offsets].diff()
         least = 4 * n + (int((52 * sizes + 8 * entries).max()) if len(sizes) else 0)
-    check_room(least, offsets.device, f"blocks of {n:,} nodes", "ask fewer questions at a time")
+    check_memory(least, offsets.device, f"blocks of {n:,} nodes", "ask fewer questions at a time")
 
 
 def _by_numba(blocks: Blocks, teleport: Teleport, options: Options) -> tuple[torch.Tensor, Array]:
@@ -126,7 +127,7 @@ def _spans(cost: Array, n_parts: int) -> list[tuple[int, int]]:
 
 
 def _by_torch(blocks: Blocks, teleport: Teleport, options: Options) -> tuple[torch.Tensor, Array]:
-    """As `_by_numba`, all blocks in each step. State q f64[T]; x is the iterate, y the one before."""
+    """`_by_numba` in torch, all blocks in each step. State q f64[T]; x is the iterate, y the one before."""
     device, d = blocks.csr.indptr.device, options.damping
     restart, empty = _restart(blocks, teleport, d)
     pull, symmetric = _pull(blocks)

@@ -61,7 +61,7 @@ class FaissIndex:
         return index
 
     def propose(self, queries: torch.Tensor, k: int) -> TopK:
-        """See `nearest_index.Proposer`. Raises UsageError for more rows than faiss finds on a GPU."""
+        """See `index.Proposer`. Raises UsageError for more rows than faiss finds on a GPU."""
         if k == 0:
             return TopK(queries.new_zeros(len(queries), 0, dtype=torch.int32), queries.new_zeros(len(queries), 0))
         if self.device.type == "cuda" and k > MOST_ON_GPU:

@@ -1,4 +1,4 @@
-"""Nearest neighbours among rows that are held: torch tiles or faiss, exact or approximate, with one meaning of a score.
+"""Nearest neighbours among rows that are kept: torch tiles or faiss, exact or approximate, with one meaning of a score.
 
 Either library proposes candidates with scores in f32; those are scored again exactly (`dots`: the same bits on every
 device) and sorted. Where exactness is asked for, a query is done when its k-th exact score is above the score of every
@@ -8,19 +8,19 @@ row that was not proposed, `slack` included; else more candidates are taken. So 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Protocol
 
 import torch
+from gpu_rag_kernels.dispatch import chosen, pick_implementation, preferred
 
-from gpu_rag.errors import BadInput, MissingBackend, UsageError
-from gpu_rag.graph.common.backend import check_threads, chosen, preferred
+from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph.common.dots import check_unit_rows, exact_dots, filter_for
-from gpu_rag.graph.memory import check_room
-from gpu_rag.graph.nearest import MOST_BEST, nearest, topk_of
+from gpu_rag.graph.common.threads import check_threads
+from gpu_rag.graph.memory import check_memory
+from gpu_rag.graph.nearest import nearest
+from gpu_rag.graph.nearest.best import MOST_BEST, topk_of
 from gpu_rag.types import TopK
 
-IMPLEMENTATIONS = ("torch", "faiss")
 MODES = ("exact", "ivf", "hnsw")
 MORE = 32  # candidates beyond k that are taken at first
 APPROXIMATE_FROM = 100_000  # rows: below, an approximate index is no faster than exact tiles, see docs/decisions.md
@@ -30,7 +30,7 @@ TILE = 1024  # and of torch
 
 
 class Proposer(Protocol):
-    """What a library does: candidates of a padded tile of queries."""
+    """The part of a library: candidates of a padded tile of queries."""
 
     def propose(self, queries: torch.Tensor, k: int) -> TopK:
         """The k best rows of each query by scores in f32, i32[B, k] padded with -1, best first."""
@@ -53,7 +53,7 @@ class NearestIndex:
 
     @property
     def record(self) -> dict[str, object]:
-        """What to write down beside a result."""
+        """A record to keep beside a result."""
         return {
             "implementation": self.implementation, "mode": self.mode, "n": int(self.base.shape[0]),
             "recall": self.recall, "sample": self.sample,
@@ -73,7 +73,7 @@ class NearestIndex:
             raise BadInput("queries do not fit", given=given, expected=f"f32 [B, {self.base.shape[1]}], 0 <= k < 2^31")
         if queries.device != self.base.device:
             raise BadInput("queries and base are on different devices", given=queries.device, expected=self.base.device)
-        check_room(8 * k * queries.shape[0], queries.device, "the result", "ask for fewer rows or queries at a time")
+        check_memory(8 * k * queries.shape[0], queries.device, "the result", "ask for fewer rows or queries at a time")
         step = PADDED if self.implementation == "faiss" else TILE
         tiles = [self._tile(queries[i : i + step], k) for i in range(0, queries.shape[0], step)]
         if not tiles:
@@ -90,11 +90,11 @@ class NearestIndex:
         wide = min(n, k + MORE)
         while True:
             found = self.proposer.propose(padded, wide)
-            ids, rough = found.ids[:count].long(), found.scores[:count]
+            ids, approx = found.ids[:count].long(), found.scores[:count]
             scores, ids = _rescored(queries, self.base, ids)
             if self.mode != "exact" or wide == n or k == 0:
                 return topk_of(scores, ids, k)
-            beyond = (rough[:, -1].double() + slack).float()  # no row that was not proposed has more
+            beyond = (approx[:, -1].double() + slack).float()  # no row that was not proposed has more
             if bool((scores[:, k - 1] > beyond).all()):
                 return topk_of(scores, ids, k)
             wide = min(n, 4 * wide)
@@ -128,17 +128,14 @@ def pick_index(n: int, mode: str = "exact", implementation: str = "auto") -> tup
     size that was measured; for an approximate mode, torch and so exact below APPROXIMATE_FROM rows, faiss from there
     on. Never another choice because something is not installed.
     """
-    implementation = preferred("neighbours", implementation)
     if mode not in MODES:
         raise UsageError("no such mode of nearest neighbours", given=mode, expected=", ".join(MODES))
-    if implementation not in (*IMPLEMENTATIONS, "auto"):
-        raise UsageError("no such implementation", given=implementation, expected=", ".join((*IMPLEMENTATIONS, "auto")))
+    implementation = preferred("neighbours", implementation)
+    if implementation == "auto" and mode != "exact" and n >= APPROXIMATE_FROM:
+        implementation = "faiss"
     if implementation == "torch" and mode != "exact":
         raise UsageError("torch tiles are exact", given=f"mode={mode}", expected="exact, or implementation=faiss")
-    if implementation == "auto":
-        implementation = "faiss" if mode != "exact" and n >= APPROXIMATE_FROM else "torch"
-    if implementation == "faiss" and find_spec("faiss") is None:
-        raise MissingBackend("faiss is not installed", do="pip install 'gpu-rag[bench]' (CPU) or 'gpu-rag[gpu]'")
+    implementation = pick_implementation(torch.device("cpu"), implementation, family="neighbours")
     return implementation, mode if implementation == "faiss" else "exact"
 
 
@@ -174,3 +171,27 @@ def recall_of(index: NearestIndex, queries: torch.Tensor, k: int) -> float:
     exact = NearestIndex(index.base, TorchTiles(index.base), "torch", "exact").search(queries, k)
     found = index.search(queries, k)
     return float((found.scores >= exact.scores[:, -1:]).double().mean()) if found.scores.numel() else 1.0
+
+
+class NearestRows:
+    """Rows ready to be searched: every exact search of a whole table of vectors goes through one of these.
+
+    By `nearest`, or by an index of faiss, made at the first search, where faiss is preferred for `neighbours`
+    (`dispatch.preferring`). base: f16/f32[N, D], for faiss of length 1 (to 1 %) or 0. Memory: faiss keeps an f32 copy.
+    """
+
+    def __init__(self, base: torch.Tensor):
+        self.base = base
+        self._faiss: NearestIndex | None = None
+
+    def search(self, queries: torch.Tensor, k: int) -> TopK:
+        """The k rows with the largest dot product with each unit query f32[B, D], exactly, by (-score, row).
+
+        Scores of the two libraries may differ in the last bit of f32. Raises BadInput, UsageError, MissingBackend.
+        """
+        if pick_index(self.base.shape[0])[0] != "faiss":
+            return nearest(queries, self.base, k)
+        chosen("nearest_index", "faiss")  # at every search: a later run finds the index made
+        if self._faiss is None:
+            self._faiss = nearest_index(self.base, implementation="faiss")
+        return self._faiss.search(queries, k)

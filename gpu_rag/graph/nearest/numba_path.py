@@ -1,7 +1,7 @@
-"""`nearest` on the CPU: rough scores by products of torch in any shape, exact ones by numba where they can matter.
+"""`nearest` on the CPU: fast scores by products of torch in any shape, exact ones by numba where they can matter.
 
-Equal bits do not need equal products: a rough score is within a proved distance of the exact one, and only a row whose
-rough score comes within it of the worst of a query's best so far is scored. So products are as large as the caches
+Equal bits do not need equal products: a fast score is within a proved distance of the exact one, and only a row whose
+fast score comes within it of the worst of a query's best so far is scored. So products are as large as the caches
 like, and in bf16 where the processor multiplies it. Few queries are scored directly, at the speed of reading the rows.
 """
 
@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_rag_kernels.nearest.numba import NOBODY, in_order, search_rows
-from gpu_rag_kernels.nearest.tiles import search_tile
+from gpu_rag_kernels.nearest.numba import NOBODY, in_order, search_rows, search_tile
 
-from gpu_rag.graph.common.backend import run_parts
+from gpu_rag.graph.common.arrays import component_bits, score_bits
 from gpu_rag.graph.common.dots import unit_of
-from gpu_rag.graph.common.low_precision import fastest_dtype, rough_rows, rounding_of, slack_of
-from gpu_rag.graph.common.uninitialised import raw_components, raw_scores
-from gpu_rag.graph.nearest import QUERY_TILE, best_of_two, refuse_infinite
+from gpu_rag.graph.common.low_precision import fastest_dtype, low_precision_rows, rounding_of, slack_of
+from gpu_rag.graph.common.threads import run_parts
+from gpu_rag.graph.nearest.best import QUERY_TILE, best_of_two, refuse_infinite
 from gpu_rag.types import TopK
 
 Array = np.ndarray[Any, Any]
@@ -54,11 +53,11 @@ def _empty(n_queries: int, k: int) -> tuple[Array, Array]:
 
 def _alone(queries: torch.Tensor, base: torch.Tensor, k: int) -> TopK:
     """Every row is multiplied once; threads take ranges of rows."""
-    asked, rows, n = queries.contiguous().numpy(), raw_components(base), base.shape[0]
+    questions, rows, n = queries.contiguous().numpy(), component_bits(base), base.shape[0]
     threads, unit = max(1, min(torch.get_num_threads(), n // PART)), unit_of(base.shape[1])
 
     def search(t: int) -> TopK:
-        bad, scores, ids = search_rows(asked, rows, n * t // threads, n * (t + 1) // threads, k, unit)
+        bad, scores, ids = search_rows(questions, rows, n * t // threads, n * (t + 1) // threads, k, unit)
         if bad >= 0:
             refuse_infinite(queries, "queries")
             refuse_infinite(base[bad : bad + 1], "base", bad)
@@ -74,24 +73,24 @@ def _alone(queries: torch.Tensor, base: torch.Tensor, k: int) -> TopK:
 
 @dataclass(frozen=True)
 class _Heaps:
-    """The best rows of all queries so far. exact: f64[B, D]; raw: the base; relative: what rounding a rough score may
+    """The best rows of all queries so far. exact: f64[B, D]; stored: the base; relative: what rounding a fast score may
     take of it, twice."""
 
     exact: Array
-    raw: Array
+    bits: Array
     scores: Array
     ids: Array
     relative: float
 
-    def update(self, rough: Array, first: int, j0: int, slack: Array, threads: int) -> None:
-        """rough: scores of the queries first.. with the rows j0.., within slack f64[B]; threads take queries."""
-        n_queries = len(rough)
+    def update(self, approx: Array, first: int, j0: int, slack: Array, threads: int) -> None:
+        """approx: scores of the queries first.. with the rows j0.., within slack f64[B]; threads take queries."""
+        n_queries = len(approx)
         size = -(-n_queries // max(1, min(threads, n_queries // QUERY_PART)))
 
         def search(start: int) -> None:
             own = slice(first + start, first + min(start + size, n_queries))
             search_tile(
-                rough[start : start + size], j0, slack[own], self.relative, self.exact[own], self.raw,
+                approx[start : start + size], j0, slack[own], self.relative, self.exact[own], self.bits,
                 self.scores[own], self.ids[own],
             )  # fmt: skip
 
@@ -100,21 +99,21 @@ class _Heaps:
 
 def _by_products(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int, dtype: torch.dtype) -> TopK:
     n_queries, n, threads = queries.shape[0], base.shape[0], torch.get_num_threads()
-    heaps = _Heaps(_wide(queries), raw_components(base), *_empty(n_queries, k), rounding_of(dtype))
-    asked = rough_rows(queries, dtype)
-    if not asked.is_finite:
+    heaps = _Heaps(_wide(queries), component_bits(base), *_empty(n_queries, k), rounding_of(dtype))
+    left = low_precision_rows(queries, dtype)
+    if not left.is_finite:
         refuse_infinite(queries, "queries")
     step = min(tile, n, max(LEAST_ROWS, min(MOST_ROWS, SCORES // n_queries)))
     buffer = torch.empty(min(n_queries, QUERY_TILE) * step, dtype=dtype)
     for j0 in range(0, n, step):
-        rows = rough_rows(base[j0 : j0 + step], dtype)
+        rows = low_precision_rows(base[j0 : j0 + step], dtype)
         if not rows.is_finite:
             refuse_infinite(base[j0 : j0 + step], "base", j0)
-        slack = slack_of(asked, rows)
+        slack = slack_of(left, rows)
         for first in range(0, n_queries, QUERY_TILE):
-            part = asked.rows[first : first + QUERY_TILE]
+            part = left.rows[first : first + QUERY_TILE]
             scores = buffer[: len(part) * len(rows.rows)].view(len(part), len(rows.rows))
             torch.mm(part, rows.rows.T, out=scores)
-            heaps.update(raw_scores(scores), first, j0, slack, threads)
+            heaps.update(score_bits(scores), first, j0, slack, threads)
     in_order(heaps.scores, heaps.ids)
     return TopK(torch.from_numpy(heaps.ids), torch.from_numpy(heaps.scores))

@@ -1,4 +1,4 @@
-"""`nearest` in torch alone, for any device: some more than k rows by rough scores, then exact ones of these rows.
+"""`nearest` in torch alone, for any device: some more than k rows by fast scores, then exact ones of these rows.
 
 Where the k-th exact score is above all that a row left out can have, the k best are known, and the host has waited for
 a device once. The other queries, with many rows of equal or close scores, are searched again row by row of doubt.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from gpu_rag.graph.common.dots import filter_for
-from gpu_rag.graph.nearest import QUERY_TILE, best_of_two, refuse_infinite, selected, topk_of, topk_rows
+from gpu_rag.graph.nearest.best import QUERY_TILE, best_of_two, refuse_infinite, selected, topk_of, topk_rows
 from gpu_rag.types import TopK
 
 SUMS = 32  # see `nearest`
@@ -23,12 +23,12 @@ MOST = 2.0**120  # |q| |row|: above, sums in f32 may overflow
 def nearest_by_torch(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int) -> TopK:
     """`nearest` of checked vectors, none of them empty, k >= 1."""
     wide = min(k + MORE, base.shape[0])
-    ids, rough, longest = _proposed(queries, base, wide, tile)
+    ids, approx, longest = _proposed(queries, base, wide, tile)
     length = torch.linalg.vector_norm(queries.double(), dim=1)
     sure = length * longest < MOST  # false where a vector is not finite
     scores, ids = _exact(queries, base, ids)
     if wide < base.shape[0]:
-        beyond = (rough[:, -1].double() + _slack(queries, length, longest)).float()  # no row left out has more
+        beyond = (approx[:, -1].double() + _slack(queries, length, longest)).float()  # no row left out has more
         sure &= scores[:, k - 1] > beyond
     found = topk_of(scores, ids, k)
     if bool(sure.all()):
@@ -40,7 +40,7 @@ def nearest_by_torch(queries: torch.Tensor, base: torch.Tensor, k: int, tile: in
 
 
 def _slack(queries: torch.Tensor, length: torch.Tensor, longest: torch.Tensor) -> torch.Tensor:
-    """f64[B]: how far a rough score of a query may be from the exact one."""
+    """f64[B]: how far a fast score of a query may be from the exact one."""
     unit, floor = filter_for(queries[:0], dtype=torch.float32).slack, TINY * queries.shape[1] ** 0.5
     return 1.001 * unit * length * (longest + floor) + 2.0**-100
 
@@ -48,18 +48,18 @@ def _slack(queries: torch.Tensor, length: torch.Tensor, longest: torch.Tensor) -
 def _proposed(
     queries: torch.Tensor, base: torch.Tensor, wide: int, tile: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The `wide` rows with the best rough scores of each query: rows i64[B, wide], scores f32[B, wide], best first, and
+    """The `wide` rows with the best fast scores of each query: rows i64[B, wide], scores f32[B, wide], best first, and
     the length of the longest row of the base, f64[]."""
     best = [(queries.new_zeros(0, dtype=torch.int64), queries.new_zeros(0)) for _ in range(0, len(queries), QUERY_TILE)]
     longest = queries.new_zeros((), dtype=torch.float64)
     for lo in range(0, base.shape[0], tile):
         rows = base[lo : lo + tile].float()
         longest = torch.maximum(longest, torch.linalg.vector_norm(rows, dim=1).max().double())
-        for place, (held_ids, held) in enumerate(best):
-            rough = queries[place * QUERY_TILE : (place + 1) * QUERY_TILE] @ rows.T
-            columns, values = selected(rough, min(wide, rough.shape[1]))
+        for place, (ids_before, scores_before) in enumerate(best):
+            approx = queries[place * QUERY_TILE : (place + 1) * QUERY_TILE] @ rows.T
+            columns, values = selected(approx, min(wide, approx.shape[1]))
             if lo:
-                pool, ids = torch.cat([held, values], 1), torch.cat([held_ids, columns + lo], 1)
+                pool, ids = torch.cat([scores_before, values], 1), torch.cat([ids_before, columns + lo], 1)
                 picked, values = selected(pool, min(wide, pool.shape[1]))
                 columns = ids.gather(1, picked)
             best[place] = columns, values
@@ -98,7 +98,7 @@ def _scores(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def _row_by_row(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int) -> TopK:
-    """`nearest_by_torch` with every row scored that a rough score leaves in doubt."""
+    """`nearest_by_torch` with every row scored that a fast score leaves in doubt."""
     refuse_infinite(queries, "queries")
     found = [_block(queries[b : b + QUERY_TILE], base, k, tile) for b in range(0, queries.shape[0], QUERY_TILE)]
     return TopK(torch.cat([f.ids for f in found]), torch.cat([f.scores for f in found]))
@@ -119,15 +119,15 @@ def _block(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int) -> TopK
 
 
 def _tile_best(queries: torch.Tensor, rows: torch.Tensor, best: TopK, slack: torch.Tensor, k: int, lo: int) -> TopK:
-    """The k best of one tile among the rows that may beat `best`; slack f64[B]: the error of a rough score."""
-    rough = queries @ rows.T
-    if bool(rough.sum().isfinite()):
-        kth = topk_rows(rough, min(k, rough.shape[1])).scores[:, -1].double()
+    """The k best of one tile among the rows that may beat `best`; slack f64[B]: the error of a fast score."""
+    approx = queries @ rows.T
+    if bool(approx.sum().isfinite()):
+        kth = topk_rows(approx, min(k, approx.shape[1])).scores[:, -1].double()
         reach = torch.maximum(best.scores[:, -1].double(), kth - slack) - slack
-    else:  # f32 has no room for the sums: every row is in doubt
+    else:  # f32 has no space for the sums: every row is in doubt
         reach = torch.full_like(slack, -torch.inf)
-        rough.zero_()
-    b, j = (rough >= reach[:, None]).nonzero().T
+        approx.zero_()
+    b, j = (approx >= reach[:, None]).nonzero().T
     exact = scores_of(queries, b, rows, j).float()
     count = torch.bincount(b, minlength=queries.shape[0])
     place = torch.arange(b.shape[0], device=b.device) - (count.cumsum(0) - count)[b]

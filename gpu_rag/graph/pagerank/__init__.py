@@ -2,16 +2,17 @@
 
 Row b of the result is the vector p with p = (1-d) pi_b + d (P^T p + lost(p) pi_b), where P is the adjacency with each
 row divided by its sum, pi_b the restart distribution of question b, and lost(p) the mass of p on nodes without
-outgoing weight (dangling and isolated ones): that mass returns to pi_b. See `pagerank_plan` for the solvers.
+outgoing weight (dangling and isolated ones): that mass returns to pi_b. `naive` is the formula as one writes it
+first, `plan` the solvers and the proof; the backends are `numba_path`, `matrix` (scipy, torch, Triton) and `cugraph`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import chosen
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.backend import chosen
 from gpu_rag.graph.nearest import MOST_BEST, topk_rows
 from gpu_rag.graph.pagerank.graph import PageRankGraph, prepare
 from gpu_rag.graph.pagerank.job import Job, Options, pick_implementation
@@ -70,7 +71,7 @@ def personalized_pagerank(
     shape = (job.teleport.batch, graph.n)
     if out is not None:
         _check_out(out, shape, graph.device, prior)
-    job.check_room(0 if out is not None else 4 * shape[0] * shape[1])
+    job.check_memory(0 if out is not None else 4 * shape[0] * shape[1])
     result = torch.empty(shape, dtype=torch.float32, device=graph.device) if out is None else out
 
     def solve(first: int, last: int) -> None:
@@ -126,7 +127,7 @@ def pagerank_topk(
         raise BadInput("the range of nodes is not in the graph", given=f"ids=({lo}, {hi})", expected=f"0..{graph.n}")
     if not 0 <= k <= MOST_BEST:
         raise BadInput("the number of results is out of range", given=f"k={k}", expected=">= 0 and < 2^31")
-    job.check_room(8 * teleport.batch * k)
+    job.check_memory(8 * teleport.batch * k)
     best_ids = torch.empty(teleport.batch, k, dtype=torch.int32, device=graph.device)
     scores = torch.empty(teleport.batch, k, dtype=torch.float32, device=graph.device)
 

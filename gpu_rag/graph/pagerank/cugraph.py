@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.util import find_spec
 from threading import Lock
 from typing import Any
 
@@ -22,25 +21,15 @@ import numpy as np
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from gpu_rag.errors import MissingBackend, UsageError
 from gpu_rag.graph.csr import row_of_entry
 from gpu_rag.graph.pagerank.graph import PageRankGraph
 from gpu_rag.graph.pagerank.matrix import MatrixTile, TorchProduct
 from gpu_rag.graph.pagerank.plan import Array, Plan
-from gpu_rag.graph.pagerank.start import unnormalised
-from gpu_rag.graph.pagerank.teleport import Teleport
+from gpu_rag.graph.pagerank.teleport import Teleport, unnormalised
 from gpu_rag.types import CSR
 
 F32_STEP = 1e-6  # the L1 length of a step that f32 surely comes below; less is left to our own steps
 I32_EDGES = 2**31 - 1  # cuGraph counts edges in the type of its vertices
-
-
-def check_available(device: torch.device) -> None:
-    """Raises MissingBackend where pylibcugraph is not installed, UsageError for a graph that is not on a GPU."""
-    if find_spec("pylibcugraph") is None or find_spec("cupy") is None:
-        raise MissingBackend("pylibcugraph is not installed", do="pip install 'gpu-rag[gpu]'")
-    if device.type != "cuda":
-        raise UsageError("cugraph works on a GPU", given=f"a graph on {device}", expected="cuda")
 
 
 @contextmanager
@@ -107,7 +96,7 @@ def vertex_type(edges: int) -> torch.dtype:
 
 
 def memory_of(csr: CSR) -> tuple[int, int]:
-    """Where the columns and the weights of a graph lie: two graphs may share their row pointers."""
+    """The addresses of the columns and the weights of a graph: two graphs may share their row pointers."""
     return csr.indices.data_ptr(), 0 if csr.weight is None else csr.weight.data_ptr()
 
 
@@ -152,29 +141,29 @@ class CugraphTile(MatrixTile):
     """`MatrixTile` whose state begins at what cuGraph found."""
 
     def __init__(
-        self, held: SingleGraph, graph: PageRankGraph, product: TorchProduct, plan: Plan, teleport: Teleport,
+        self, single: SingleGraph, graph: PageRankGraph, product: TorchProduct, plan: Plan, teleport: Teleport,
         questions: Array, result: torch.Tensor, lo: int, width: int, dtype: torch.dtype,
     ):  # fmt: skip
         super().__init__(graph, product, plan, teleport, questions, result, lo, width, dtype)
-        asked = len(questions)
+        count = len(questions)
         pi = teleport.dense(questions, width, graph)
-        ranks = held.ranks(pi[:, :asked], plan).double()
+        ranks = single.ranks(pi[:, :count], plan).double()
         lost = (ranks * graph.dangling[:, None]).sum(0)
         first = unnormalised(ranks, ranks.sum(0), lost, plan.damping) / self.scale
-        self.x[:, :asked] = first.to(self.x.dtype)
+        self.x[:, :count] = first.to(self.x.dtype)
 
 
-_held: Any = WeakTensorKeyDictionary()  # by indptr: cuGraph's own form of a graph is made once
+_graphs: Any = WeakTensorKeyDictionary()  # by indptr: cuGraph's own form of a graph is made once
 
 
 def tile_maker(
     graph: PageRankGraph, teleport: Teleport, plan: Plan, width: int
 ) -> Callable[[torch.dtype, np.ndarray[Any, Any], torch.Tensor, int], CugraphTile]:
-    """What makes a tile of (dtype, questions, result, lo): see `pagerank_job`."""
+    """A function that makes a tile of (dtype, questions, result, lo): see `job`."""
     pull, product = graph.pull, TorchProduct(graph)
-    held = _held.get(pull.indptr)
-    if held is None or held.memory != memory_of(pull):
-        held = _held[pull.indptr] = SingleGraph(graph)
+    single = _graphs.get(pull.indptr)
+    if single is None or single.memory != memory_of(pull):
+        single = _graphs[pull.indptr] = SingleGraph(graph)
     return lambda dtype, questions, result, lo: CugraphTile(
-        held, graph, product, plan, teleport, questions, result, lo, width, dtype
+        single, graph, product, plan, teleport, questions, result, lo, width, dtype
     )

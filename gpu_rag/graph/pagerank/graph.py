@@ -16,7 +16,7 @@ WIDEST = 1e30  # degrees beyond it, or below its inverse, leave the range of an 
 
 @dataclass(frozen=True)
 class PageRankGraph:
-    """What `prepare` makes of a CSR. Make one per graph and pass it to the ops instead of the CSR.
+    """A CSR made ready by `prepare`. Make one per graph and pass it to the ops instead of the CSR.
 
     pull: the transpose of the adjacency (the adjacency itself when symmetric); scale: f64[N], out-degree, 1 where it
     is 0; dangling: bool[N], nodes without outgoing weight; symmetric: whether undirected methods apply.
@@ -35,7 +35,7 @@ class PageRankGraph:
 
     @property
     def device(self) -> torch.device:
-        """Where the graph is, and so where results will be."""
+        """The device of the graph, and so of results."""
         return self.pull.indptr.device
 
     @cached_property
@@ -45,7 +45,7 @@ class PageRankGraph:
 
     @cached_property
     def views(self) -> dict[Any, Any]:
-        """What an implementation reads of the graph in its own form, made by the first call; numba: 16 bytes a node."""
+        """The graph in the form of each implementation, made by the first call; numba: 16 bytes a node."""
         return {}
 
 

@@ -9,20 +9,19 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from gpu_rag_kernels import dispatch
 
-from gpu_rag.errors import BadInput, MissingBackend, UsageError
-from gpu_rag.graph.common.backend import check_threads, has_numba, preferred
-from gpu_rag.graph.memory import check_room
+from gpu_rag.errors import BadInput, UsageError
+from gpu_rag.graph.common.threads import check_threads
+from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.nearest import topk_rows
-from gpu_rag.graph.pagerank.cugraph import check_available, tile_maker
+from gpu_rag.graph.pagerank.cugraph import tile_maker
 from gpu_rag.graph.pagerank.graph import PageRankGraph
-from gpu_rag.graph.pagerank.plan import Array, Plan, plan_of
-from gpu_rag.graph.pagerank.questions import Unsolved, least_mass, solve_columns, solve_questions
-from gpu_rag.graph.pagerank.solve import Gaps, Tile
+from gpu_rag.graph.pagerank.plan import Array, plan_of
+from gpu_rag.graph.pagerank.solve import Gaps, Tile, Unsolved, least_mass, solve_columns, solve_questions
 from gpu_rag.graph.pagerank.teleport import Teleport
 from gpu_rag.types import CSR
 
-IMPLEMENTATIONS = ("numba", "scipy", "torch", "cugraph")
 SOLVERS = ("power", "chebyshev", "sor")
 STATES = ("f32", "f16")
 MOST_STEPS = 10**6  # that a call may allow: the factor of every step is held
@@ -59,30 +58,13 @@ class Options:
 
 
 def pick_implementation(csr: CSR | PageRankGraph, implementation: str = "auto") -> str:
-    """Which implementation runs on the device of a graph: see `pick_on`."""
-    return pick_on(csr.device if isinstance(csr, PageRankGraph) else csr.indptr.device, implementation)
+    """Which implementation runs on the device of a graph: numba | scipy | torch | cugraph.
 
-
-def pick_on(device: torch.device, implementation: str = "auto") -> str:
-    """Which implementation runs on a device: numba | scipy | torch | cugraph.
-
-    auto: what is preferred for the family `pagerank` (see `backend`), else numba on the CPU where it is installed, or
-    scipy there; torch on any other device. cugraph is not reproducible, so only its name means it. Raises
-    MissingBackend, or UsageError for one that cannot take this device.
+    auto: what is preferred for the family `pagerank`, else the first of the three that works there. cugraph is not
+    reproducible, so only its name means it. Raises MissingBackend, or UsageError for one that cannot take this device.
     """
-    implementation = preferred("pagerank", implementation)
-    if implementation not in (*IMPLEMENTATIONS, "auto"):
-        raise UsageError("no such PageRank", given=implementation, expected=", ".join((*IMPLEMENTATIONS, "auto")))
-    on_cpu = device.type == "cpu"
-    if implementation == "auto":
-        return ("numba" if has_numba() else "scipy") if on_cpu else "torch"
-    if implementation == "numba" and not has_numba():
-        raise MissingBackend("numba is not installed", do="pip install 'gpu-rag[cpu]'")
-    if implementation == "cugraph":
-        check_available(device)
-    elif implementation != "torch" and not on_cpu:
-        raise UsageError(f"{implementation} works on the CPU", given=f"a graph on {device}", expected="torch or auto")
-    return implementation
+    device = csr.device if isinstance(csr, PageRankGraph) else csr.indptr.device
+    return dispatch.pick_implementation(device, implementation, family="pagerank")
 
 
 def _pick_solver(solver: str, implementation: str, graph: PageRankGraph) -> str:
@@ -95,9 +77,7 @@ def _pick_solver(solver: str, implementation: str, graph: PageRankGraph) -> str:
     return solver
 
 
-def _check_state(state: str, implementation: str) -> None:
-    if state == "f16" and implementation != "torch":
-        raise UsageError("f16 states are torch's", given=f"implementation={implementation}", expected="torch, or f32")
+TileMaker = Callable[[torch.dtype, Array, torch.Tensor, int], Tile]
 
 
 class Job:
@@ -111,20 +91,19 @@ class Job:
         )  # fmt: skip
         fits_f32 = self.plan.fits_f32 and graph.in_range
         self.dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64) if fits_f32 else (torch.float64,)
-        _check_state(options.state, implementation)
+        if options.state == "f16" and implementation != "torch":
+            raise UsageError(
+                "f16 states are torch's", given=f"implementation={implementation}", expected="torch, or f32"
+            )
         self.f16_steps = self.plan.f16_steps if options.state == "f16" and graph.in_range else 0
-        self.width, self.new_tile = _tile_maker(
-            graph, teleport, self.plan, implementation, options.block, self.dtypes, self.f16_steps
-        )
+        self.width, self.new_tile = self._tile_maker(options.block)
 
-    def check_room(self, result: int) -> None:
+    def check_memory(self, result: int) -> None:
         """Raises BadInput where a result of so many bytes and the states of all threads cannot fit."""
         tiles = -(-self.teleport.batch // self.width)
         states = 1 if self.plan.in_place else 2
         least = result + states * min(self.threads, tiles) * self.graph.n * self.width * self.dtypes[0].itemsize
-        check_room(
-            least, self.graph.device, f"{self.graph.n:,} nodes", "ask fewer questions or a smaller block at a time"
-        )
+        check_memory(least, self.graph.device, f"{self.graph.n:,} nodes", "ask fewer questions, or in a smaller block")
 
     def run(self, solve: Callable[[int, int], None]) -> None:
         """Calls solve(first, last) for the questions of each tile, on `threads` threads; the first error is raised."""
@@ -143,67 +122,51 @@ class Job:
         within the tolerance are solved again in f64. settle: a question may stop when its best `settle` are known."""
 
         def solve_in(dtype: torch.dtype, questions: Array, rows: Array) -> Unsolved:
-            return self._solve_in(dtype, questions, rows, result, lo, settle)
+            tile = self.new_tile(dtype, questions, result, lo)
+            taken = self.f16_steps if dtype == self.dtypes[0] else 0
+            plan = self.plan.for_f32(taken) if dtype == torch.float32 else self.plan
+            gaps = None if settle is None else gaps_of(result, settle)
+            least = self.least_mass(questions, tile.width)
+            return solve_columns(tile, plan, questions, rows, least, result, gaps, taken)
 
         solve_questions(self.teleport, self.plan, self.dtypes, first, last, result, solve_in)
 
-    def _solve_in(
-        self, dtype: torch.dtype, questions: Array, rows: Array, result: torch.Tensor, lo: int, settle: int | None
-    ) -> Unsolved:
-        tile = self.new_tile(dtype, questions, result, lo)
-        taken = self.f16_steps if dtype == self.dtypes[0] else 0
-        plan = self.plan.for_f32(taken) if dtype == torch.float32 else self.plan
-        gaps = None if settle is None else gaps_of(result, settle)
-        least = self.least_mass(questions, tile.width)
-        return solve_columns(tile, plan, questions, rows, least, result, gaps, taken)
-
     def least_mass(self, questions: Array, width: int) -> Array:
-        """See `pagerank_questions.least_mass`."""
+        """See `solve.least_mass`."""
         dangling = self.graph.dangling if self.graph.has_dangling else None
         return least_mass(self.plan, self.teleport, dangling, questions, width)
+
+    def _tile_maker(self, block: int) -> tuple[int, TileMaker]:
+        """Width of a tile, and what makes one of (dtype, questions, result, lo), its steps in f16 done."""
+        graph, teleport, plan = self.graph, self.teleport, self.plan
+        if self.implementation == "numba":
+            from gpu_rag.graph.pagerank.numba_path import NumbaTile, lanes_for, view_of
+
+            return lanes_for(teleport.batch), lambda dtype, questions, result, lo: NumbaTile(
+                view_of(graph, dtype), plan, teleport, questions, result.numpy(), lo
+            )
+        if self.implementation == "cugraph":
+            return block, tile_maker(graph, teleport, plan, block)
+        from gpu_rag.graph.pagerank.matrix import MatrixTile, ScipyProduct, TorchProduct
+
+        product = ScipyProduct(graph) if self.implementation == "scipy" else TorchProduct(graph)
+        f16_steps, first_dtype = self.f16_steps, self.dtypes[0]  # not self: a circle would keep memory for a while
+
+        def make(dtype: torch.dtype, questions: Array, result: torch.Tensor, lo: int) -> Tile:
+            tile = MatrixTile(graph, product, plan, teleport, questions, result, lo, block, dtype)
+            if f16_steps and dtype == first_dtype:
+                tile.step_in_f16(f16_steps)
+            return tile
+
+        return block, make
 
 
 def gaps_of(result: torch.Tensor, k: int) -> Gaps:
     """The gap between the k-th and the next score of rows of `result`, 0 < k < its width."""
 
     def gaps(rows: Array, scale: Array) -> Array:
-        best = (
-            topk_rows(result[torch.from_numpy(rows).to(result.device)], k + 1).scores[:, k - 1 :].double().cpu().numpy()
-        )
+        scores = topk_rows(result[torch.from_numpy(rows).to(result.device)], k + 1).scores
+        best = scores[:, k - 1 :].double().cpu().numpy()
         return np.asarray(((best[:, 0] - best[:, 1]) - F32_STEPS * best[:, 0]) * scale)
 
     return gaps
-
-
-TileMaker = Callable[[torch.dtype, Array, torch.Tensor, int], Tile]
-
-
-def _tile_maker(
-    graph: PageRankGraph,
-    teleport: Teleport,
-    plan: Plan,
-    implementation: str,
-    block: int,
-    dtypes: tuple[torch.dtype, ...],
-    f16_steps: int,
-) -> tuple[int, TileMaker]:
-    """Width of a tile, and what makes one of (dtype, questions, result, lo); in dtypes[0] it has done `f16_steps`."""
-    if implementation == "numba":
-        from gpu_rag.graph.pagerank.numba_path import NumbaTile, lanes_for, view_of
-
-        return lanes_for(teleport.batch), lambda dtype, questions, result, lo: NumbaTile(
-            view_of(graph, dtype), plan, teleport, questions, result.numpy(), lo
-        )
-    if implementation == "cugraph":
-        return block, tile_maker(graph, teleport, plan, block)
-    from gpu_rag.graph.pagerank.matrix import MatrixTile, ScipyProduct, TorchProduct
-
-    product = ScipyProduct(graph) if implementation == "scipy" else TorchProduct(graph)
-
-    def make(dtype: torch.dtype, questions: Array, result: torch.Tensor, lo: int) -> Tile:
-        tile = MatrixTile(graph, product, plan, teleport, questions, result, lo, block, dtype)
-        if f16_steps and dtype == dtypes[0]:
-            tile.step_in_f16(f16_steps)
-        return tile
-
-    return block, make

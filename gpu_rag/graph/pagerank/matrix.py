@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_rag_kernels.ppr_spmm import Restart, finish_step, ppr_step
+from gpu_rag_kernels.pagerank import Restart, finish_step, ppr_step
 
 from gpu_rag.graph.pagerank.graph import PageRankGraph
 from gpu_rag.graph.pagerank.plan import COARSE_GAP, ROUNDING, Array, Plan
 from gpu_rag.graph.pagerank.teleport import Teleport
 
-F16_ROOM = 2.0**14  # f16 ends at 4 times this; an iterate stays below 3 times the largest that pi / degree can be
+F16_RANGE = 2.0**14  # f16 ends at 4 times this; an iterate stays below 3 times the largest that pi / degree can be
 
 
 class ScipyProduct:
@@ -83,9 +83,9 @@ class MatrixTile:
         V = q / degree is at most 1 / the least degree, and three times that on the way of Chebyshev's iteration (an
         iterate is no farther from the fixpoint than the start, in the norm of sqrt(degree) V): times `scale` it is in
         the range of f16. What is rounded off or lost below 2^-24 is found again by the steps that must follow. Each
-        step's rounding fades like the start's error, see `pagerank_plan`.
+        step's rounding fades like the start's error, see `pagerank.plan`.
         """
-        scale = F16_ROOM * 2.0 ** math.floor(math.log2(float(self.scale.min()))) if len(self.scale) else 1.0
+        scale = F16_RANGE * 2.0 ** math.floor(math.log2(float(self.scale.min()))) if len(self.scale) else 1.0
         x, y = (a.mul(scale).half() for a in (self.x, self.y))
         degree, inverse = (a.float() for a in self.degrees[torch.float64])
         omegas = torch.from_numpy(np.tile(self.plan.omega[:n_steps, None], self.width)).to(inverse)

@@ -20,7 +20,7 @@ _CACHE_LINE = 64
 
 
 def lanes_for(n_questions: int) -> int:
-    """How many questions a row of the state holds; a question's bits do not depend on it."""
+    """The number of questions in a row of the state; a question's bits do not depend on it."""
     return next((lanes for lanes in LANES if lanes >= n_questions), LANES[-1])
 
 
@@ -113,6 +113,6 @@ class NumbaTile:
 
 def _state(n: int, width: int, dtype: np.dtype[Any]) -> Array:
     """Zeros [n, width] that start on a cache line, so that a row of 32 f32 is two lines and not three."""
-    raw = torch.zeros(n * width * dtype.itemsize + _CACHE_LINE, dtype=torch.uint8).numpy()
-    start = -raw.ctypes.data % _CACHE_LINE
-    return raw[start : start + n * width * dtype.itemsize].view(dtype).reshape(n, width)
+    memory = torch.zeros(n * width * dtype.itemsize + _CACHE_LINE, dtype=torch.uint8).numpy()
+    start = -memory.ctypes.data % _CACHE_LINE
+    return memory[start : start + n * width * dtype.itemsize].view(dtype).reshape(n, width)

@@ -1,4 +1,4 @@
-"""How PageRank is iterated and when it may stop: coefficients by solver, and the proved bound on the error.
+"""The iteration of PageRank and when it may stop: coefficients by solver, and the proved bound on the error.
 
 The equation, for one question: q = (1-d) pi + d P^T q, P the row-normalised adjacency, rows without weight zero.
 Returning the mass of those rows to pi only rescales: the PageRank is q / |q|_1. The state is V = q / degree, so that
@@ -76,8 +76,8 @@ class Plan:
         """The L1 gap |Z - X|_1 (in q) that is worth a check, per column. mass: |q|_1, or a lower bound of it.
         tol: the error to come within, this plan's own if None."""
         share = 0.5 if self.normalises else 1.0
-        room = (self.tol if tol is None else tol) - slack
-        return np.asarray(MARGIN * share * room * mass * (1 - self.damping) / max(self.damping, 1e-12))
+        left = (self.tol if tol is None else tol) - slack
+        return np.asarray(MARGIN * share * left * mass * (1 - self.damping) / max(self.damping, 1e-12))
 
     def bound(self, gap: Array, mass: Array, exact: Array) -> Array:
         """Proved L1 distance of the scaled Z from the PageRank, per column.
@@ -94,7 +94,7 @@ class Plan:
         return np.where(mass > error, 2 * error / np.maximum(mass - error, 1e-300), np.inf)
 
     def scale(self, mass: Array, exact: Array) -> Array:
-        """What Z is multiplied with to become the PageRank, per column."""
+        """The factor that makes Z the PageRank, per column."""
         return 1 / np.maximum(mass, 1e-300) if self.normalises else 1 / exact
 
     @property
@@ -104,7 +104,7 @@ class Plan:
 
     @property
     def f16_steps(self) -> int:
-        """How many steps exact arithmetic takes from an error of 2, the largest there is, to one that f16 still sees.
+        """The steps that exact arithmetic takes from an error of 2, the largest there is, to one that f16 still sees.
 
         One number for all questions: no look is needed, and no bit of a question depends on the others.
         """

@@ -1,4 +1,4 @@
-"""Where each question's walk restarts: the seeds or the prior of B questions, checked and normalised."""
+"""The restart of each question's walk: the seeds or the prior of B questions, checked and normalised."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import compiled_checks
 
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.graph.common.compiled import compiled_checks
 from gpu_rag.graph.csr import check_range
 from gpu_rag.graph.pagerank.graph import PageRankGraph
 from gpu_rag.types import Ragged
@@ -48,9 +48,9 @@ class Teleport:
     def dense(self, questions: Array, width: int, graph: PageRankGraph) -> torch.Tensor:
         """f64[N, width] on the graph's device: column c is pi of questions[c], further columns are zero."""
         if self.prior is None:
-            held, (node, lane, mass) = np.zeros((graph.n, width)), self.entries(questions)
-            np.add.at(held, (node, lane), mass)
-            return torch.from_numpy(held).to(graph.device)
+            whole, (node, lane, mass) = np.zeros((graph.n, width)), self.entries(questions)
+            np.add.at(whole, (node, lane), mass)
+            return torch.from_numpy(whole).to(graph.device)
         pi = torch.zeros(graph.n, width, dtype=torch.float64, device=graph.device)
         total = torch.from_numpy(np.where(self.is_empty(questions), 1.0, self.prior_sum[questions])).to(graph.device)
         rows = self.prior[torch.from_numpy(questions).to(graph.device)].double() / total[:, None]
@@ -168,3 +168,14 @@ def teleport_of(
     if weights is not None or prior is None:
         raise UsageError("weights go with seeds", given="weights and a prior")
     return teleport_of_prior(graph, prior)
+
+
+def unnormalised(ranks: torch.Tensor, total: torch.Tensor, lost: torch.Tensor, damping: float) -> torch.Tensor:
+    """A state of the iteration from an estimate of PageRank: q = (1-d) pi + d P^T q in its direction, f64[N, B].
+
+    ranks: [N, B] >= 0; total: f64[B], their sums, > 0; lost: f64[B], the part of them on nodes without outgoing weight.
+    Summed over the nodes, the equation says |q| = 1 - d + d (|q| - |q| lost / total), so
+    |q| = (1-d) / (1 - d + d lost / total). Exact where the estimate is.
+    """
+    share = lost / total
+    return ranks.double() * ((1 - damping) / (1 - damping + damping * share) / total)

@@ -28,20 +28,29 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import compiled_checks, pick_implementation
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.backend import check_threads, pick_implementation, run_parts
-from gpu_rag.graph.common.compiled import compiled_checks, shortened
+from gpu_rag.graph.common.arrays import shortened
+from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.csr import check_csr, is_symmetric, row_of_entry
 from gpu_rag.graph.paths.joins import Ends, Window, chain_paths, n_steps, path_parts
 from gpu_rag.graph.paths.scores import score_paths
-from gpu_rag.graph.paths.sets import MOST_HOPS, PathGraph, PathSet, check_count, check_paths
-from gpu_rag.graph.ragged import arrays_of, check_ragged, expand, row_of_value
+from gpu_rag.graph.paths.sets import (
+    MOST_HOPS,
+    PathGraph,
+    PathSet,
+    check_count,
+    check_depth,
+    check_paths,
+    check_topics,
+)
+from gpu_rag.graph.ragged import expand, row_of_value
 from gpu_rag.types import CSR, Ragged
 
 __all__ = [
     "MOST_HOPS", "Ends", "PathGraph", "PathSet", "Window", "chain_paths", "expand_paths", "n_steps", "path_graph",
-    "path_parts", "pick_implementation", "score_paths", "search_paths", "start_paths",
+    "path_parts", "score_paths", "search_paths", "start_paths",
 ]  # fmt: skip
 
 MOST_PATHS = 1 << 26  # that one call may make, unless it says otherwise
@@ -80,28 +89,6 @@ def start_paths(graph: PathGraph, topics: Ragged) -> PathSet:
     return PathSet(group, question, nodes, nodes.new_zeros(nodes.shape[0], 0))
 
 
-def check_topics(graph: PathGraph, topics: Ragged) -> None:
-    """Raises BadInput unless `topics` are lists of nodes of the graph, each list without repeats."""
-    check_ragged(topics, "topics", n=graph.n, device=graph.device)
-    if compiled_checks(graph.device) is not None:
-        from gpu_rag_kernels.checks.paths import are_distinct
-
-        if are_distinct(*arrays_of(topics)):
-            return  # the slow check below says what is wrong
-    keys = (row_of_value(topics) * max(graph.n, 1) + topics.values).sort().values
-    twice = (keys.diff() == 0).nonzero()
-    if twice.numel():
-        key = int(keys[twice[0, 0]])
-        given = f"node {key % graph.n} in question {key // graph.n}"
-        raise BadInput("a topic stands twice in its order", given=given, expected="each once")
-
-
-def check_depth(depth: int) -> None:
-    """Raises BadInput unless a topic may be expanded so many hops."""
-    if not 1 <= depth <= MOST_HOPS:
-        raise BadInput("depth is out of range", given=depth, expected=f"1..{MOST_HOPS} hops")
-
-
 def expand_paths(
     graph: PathGraph,
     paths: PathSet,
@@ -136,7 +123,7 @@ def expand_paths(
 def _count_steps(graph: PathGraph, paths: PathSet) -> int:
     """The degrees at the ends of paths of one length, added up. Raises BadInput for other paths."""
     if compiled_checks(graph.device) is not None:
-        from gpu_rag_kernels.checks.paths import count_steps
+        from gpu_rag_kernels.checks import count_steps
 
         count = int(count_steps(graph.csr.indptr.contiguous().numpy(), paths.columns[2]))
         if count >= 0:
@@ -166,25 +153,25 @@ def _steps_by_torch(graph: PathGraph, paths: PathSet, topics: Ragged) -> tuple[t
 
 
 def _extended_by_numba(graph: PathGraph, paths: PathSet, topics: Ragged, threads: int) -> PathSet:
-    """The paths of `expand_paths`, each written once; room for other entries is asked for and never written."""
-    from gpu_rag_kernels.checks.paths import count_steps
+    """The paths of `expand_paths`, each written once; space for other entries is asked for and never written."""
+    from gpu_rag_kernels.checks import count_steps
     from gpu_rag_kernels.paths.numba import extend
 
     indptr, indices, number = (
         a.contiguous().numpy() for a in (graph.csr.indptr, graph.csr.indices, graph.edge)
     )  # fmt: skip
-    held = paths.columns
+    shorter = paths.columns
     wanted, offsets = topics.values.long().contiguous().numpy(), topics.offsets.contiguous().numpy()
     hops, step = paths.edges.shape[1], max(paths.size, 1) if threads == 1 else _PATHS
 
     def part(first: int) -> list[np.ndarray]:
         last = min(first + step, paths.size)
-        room = count_steps(indptr, held[2][first:last]) + 1  # one more: a step that is not kept is written over
+        space = count_steps(indptr, shorter[2][first:last]) + 1  # one more: a step that is not kept is written over
         longer = (
-            np.empty(room, np.int64), np.empty(room, np.int64), np.empty((room, hops + 2), np.int32),
-            np.empty((room, hops + 1), np.int32),
+            np.empty(space, np.int64), np.empty(space, np.int64), np.empty((space, hops + 2), np.int32),
+            np.empty((space, hops + 1), np.int32),
         )  # fmt: skip
-        size = extend(indptr, indices, number, held, wanted, offsets, first, last, longer)
+        size = extend(indptr, indices, number, shorter, wanted, offsets, first, last, longer)
         return [shortened(rows, size) for rows in longer]
 
     done = run_parts(part, range(0, paths.size, step), threads)

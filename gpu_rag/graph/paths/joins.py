@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import compiled_checks, pick_implementation
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.backend import pick_implementation
-from gpu_rag.graph.common.compiled import compiled_checks
 from gpu_rag.graph.paths.sets import (
     MOST_HOPS,
     NO_END,
@@ -23,6 +24,8 @@ from gpu_rag.graph.paths.sets import (
 )
 from gpu_rag.graph.ragged import are_broken, arrays_of, check_ragged, check_tensors, expand, row_of_value
 from gpu_rag.types import Ragged
+
+Array = np.ndarray[Any, Any]
 
 MOST_PAIRS = 1 << 26  # that one call may try, unless it says otherwise
 
@@ -44,7 +47,7 @@ class Window:
 
 
 def n_steps(topics: Ragged) -> int:
-    """How many steps `chain_paths` takes: a question with k topics has k + 1 places for a part, ends included."""
+    """The number of steps of `chain_paths`: a question with k topics has k + 1 places for a part, ends included."""
     return int(topics.offsets.diff().max()) + 1 if topics.batch and topics.values.numel() else 0
 
 
@@ -75,9 +78,7 @@ def path_parts(
     if not hops or any(paths.edges.shape[1] != h for h, paths in enumerate(hops)):
         raise BadInput("hops are not in order", given=[p.edges.shape[1] for p in hops], expected="0, 1, 2, ..")
     if pick_implementation(graph.device, implementation, "path_parts") == "numba":
-        from gpu_rag.graph.paths.joins_numba import parts_by_numba
-
-        return parts_by_numba(graph, topics, hops, ends.first.numpy(), ends.last.numpy(), most)
+        return _parts_by_numba(graph, topics, hops, ends.first.numpy(), ends.last.numpy(), most)
     first, last = checked_ends(topics, ends)
     question = row_of_value(topics)
     place = torch.arange(question.shape[0], device=graph.device)
@@ -200,11 +201,9 @@ def chain_paths(
     if step > 0 and whole is not None:
         check_paths(whole, topics.batch, topics.offsets.device, Kind(topics.offsets, 0, 1))
     if pick_implementation(topics.offsets.device, implementation, "chain_paths") == "numba":
-        from gpu_rag.graph.paths.joins_numba import chain_by_numba
-
-        held = whole if step > 0 else None
+        arrays = whole if step > 0 else None
         bounds = (window.least.contiguous().numpy(), window.longest.contiguous().numpy())
-        return chain_by_numba(held, parts, topics, step, ends.first.numpy(), ends.last.numpy(), bounds, most)
+        return _chain_by_numba(arrays, parts, topics, step, ends.first.numpy(), ends.last.numpy(), bounds, most)
     opens, closes = checked_ends(topics, ends)
     slot = topics.offsets[parts.question] + parts.question + step
     added = parts.rows(parts.group == slot)
@@ -231,7 +230,7 @@ def _check_window(window: Window, topics: Ragged) -> None:
             given = f"{side.dtype} {tuple(side.shape)} on {side.device}"
             raise BadInput(f"window.{name} does not fit", given=given, expected=f"i64 [{topics.batch}]")
     if compiled_checks(topics.offsets.device) is not None:
-        from gpu_rag_kernels.checks.paths import are_chains
+        from gpu_rag_kernels.checks import are_chains
 
         if are_chains(*arrays_of(topics), NO_END, window.longest.contiguous().numpy(), MOST_HOPS):
             return  # the slow check below says what is wrong
@@ -257,3 +256,66 @@ def _narrow(paths: PathSet) -> PathSet:
     """The same paths without columns that are padding throughout."""
     hops = int((paths.edges >= 0).sum(1).max()) if paths.size else 0
     return PathSet(paths.group, paths.question, paths.nodes[:, : hops + 1], paths.edges[:, :hops])
+
+
+def _parts_by_numba(
+    graph: PathGraph, topics: Ragged, hops: Sequence[PathSet], opens: Array, last: Array, most: int
+) -> PathSet:
+    """`path_parts` of checked inputs by compiled loops. opens, last: bool[B], the two flags of `Ends`."""
+    from gpu_rag_kernels.paths import joins as kernels
+
+    csr, (values, offsets) = graph.csr, _topics_of(topics)
+    closes = _open_behind(opens, last, np.diff(offsets))
+    arrays, width = [paths.columns for paths in hops], max(2 * (len(hops) - 1), 1)
+    number = graph.edge.contiguous().numpy()
+    indptr, indices = csr.indptr.contiguous().numpy(), csr.indices.contiguous().numpy()
+    found = [kernels.direct(indptr, indices, number, values, offsets, width)]
+    for h in range(1, len(hops)):
+        if opens.any() or closes.any():
+            found.append(kernels.beyond(arrays[h], offsets, opens, closes, width))
+        for back in {max(h - 1, 1), h}:
+            spans = np.empty((hops[h].size, 2), np.int64)
+            keys, pairs = kernels.meeting(arrays[h], arrays[back], offsets, spans)
+            check_count(pairs, most, "joints")
+            found.append(kernels.join(arrays[h], arrays[back], keys, spans, pairs, width))
+    return _sorted_by_numpy(*(np.concatenate(column) for column in zip(*found)))
+
+
+def _chain_by_numba(
+    whole: PathSet | None, parts: PathSet, topics: Ragged, step: int, opens: Array, last: Array,
+    window: tuple[Array, Array], most: int,
+) -> PathSet:  # fmt: skip
+    """`chain_paths` of checked inputs. opens, last: bool[B], the two flags of `Ends`; window: (least, longest)."""
+    from gpu_rag_kernels.paths import joins as kernels
+
+    values, offsets = _topics_of(topics)
+    least, longest = window
+    added, size = parts.columns, np.diff(offsets)
+    space = max(int(longest.max(initial=0)), 0)
+    if whole is None:
+        width = min(parts.edges.shape[1], space)
+        question, nodes, edges = kernels.begin(added, values, offsets, opens, least, longest, width)
+    else:
+        arrays, spans = whole.columns, kernels.spans_of_parts(added, offsets, step)
+        goes_on = (size > step) | ((size == step) & _open_behind(opens, last, size))
+        check_count(kernels.tried(arrays, spans, goes_on), most, "joints")
+        width = min(whole.edges.shape[1] + parts.edges.shape[1], space)
+        question, nodes, edges = kernels.go_on(arrays, added, spans, goes_on, size <= step, least, longest, width)
+    return _sorted_by_numpy(question, question, nodes, edges)
+
+
+def _open_behind(opens: Array, last: Array, size: Array) -> Array:
+    """bool[B]: whether the path goes on after the last topic; see `checked_ends`."""
+    return last | (~opens & (size == 1))
+
+
+def _topics_of(topics: Ragged) -> tuple[Array, Array]:
+    return topics.values.long().contiguous().numpy(), topics.offsets.contiguous().numpy()
+
+
+def _sorted_by_numpy(group: Array, question: Array, nodes: Array, edges: Array) -> PathSet:
+    """Ascending by (group, nodes), without columns that are padding throughout."""
+    hops = int((edges >= 0).any(0).sum())
+    nodes, edges = nodes[:, : hops + 1], edges[:, :hops]
+    order = np.lexsort((*nodes.T[::-1], group))
+    return PathSet(*(torch.from_numpy(column[order]) for column in (group, question, nodes, edges)))

@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 
 from gpu_rag.graph.ego import CheckedGraph, ego_balls
-from gpu_rag.graph.paths import check_depth, check_topics
 from gpu_rag.graph.paths.joins import Ends, checked_ends
-from gpu_rag.graph.paths.sets import PathGraph
-from gpu_rag.graph.ragged import expand, ragged_of_keys, row_of_value
+from gpu_rag.graph.paths.sets import PathGraph, check_depth, check_topics
+from gpu_rag.graph.ragged import ragged_of_keys, row_of_value, some_lists
 from gpu_rag.graph.reach import intersect
 from gpu_rag.types import Ragged
 
@@ -41,20 +40,12 @@ def nodes_on_paths(
     ended = opens[question] & (place == topics.offsets[question])
     ended |= closes[question] & (place + 1 == topics.offsets[question + 1])
     ended = ended.nonzero()[:, 0]
-    keys = [question * n + topics.values, _keys(_taken(balls[depth], ended), question[ended], n)]
+    keys = [question * n + topics.values, _keys(some_lists(balls[depth], ended), question[ended], n)]
     for radius, ball in enumerate(balls):
         other = balls[2 * depth - radius]
-        both = intersect(_taken(ball, here), _taken(other, here + 1), implementation=implementation)
+        both = intersect(some_lists(ball, here), some_lists(other, here + 1), implementation=implementation)
         keys.append(_keys(both, question[here], n))
     return ragged_of_keys(torch.unique(torch.cat(keys)), topics.batch, n)
-
-
-def _taken(lists: Ragged, rows: torch.Tensor) -> Ragged:
-    """Some of the lists."""
-    pieces = [at for _, at in expand(lists.offsets[rows], lists.offsets[rows + 1])]
-    ends = torch.zeros(rows.shape[0] + 1, dtype=torch.int64, device=rows.device)
-    ends[1:] = lists.offsets.diff()[rows].cumsum(0)
-    return Ragged(lists.values[torch.cat([rows[:0], *pieces])], ends)
 
 
 def _keys(lists: Ragged, question: torch.Tensor, n: int) -> torch.Tensor:

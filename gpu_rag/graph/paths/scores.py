@@ -1,13 +1,13 @@
-"""How well paths fit their questions, and the best of each group."""
+"""Scores of paths for their questions, and the best of each group."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import compiled_checks, pick_implementation
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.backend import check_threads, pick_implementation, run_parts
-from gpu_rag.graph.common.compiled import compiled_checks
+from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.paths.sets import MOST_HOPS, PathSet, check_paths
 from gpu_rag.graph.ragged import arrays_of, check_ragged, row_of_value
 from gpu_rag.types import Ragged
@@ -95,7 +95,7 @@ def _are_sound(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor) -> 
     checks = compiled_checks(queries.device)
     if checks is None or paths.edges.device != queries.device:
         return False
-    from gpu_rag_kernels.checks.paths import last_edge
+    from gpu_rag_kernels.checks import last_edge
 
     nearly = LONGEST - 1 - 1e-4
     units = checks.are_units(queries.detach().contiguous().numpy(), (1 - nearly) ** 2, (1 + nearly) ** 2)
@@ -138,13 +138,13 @@ def _by_numba(
     paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor, topics: Ragged, weights: tuple[float, float],
     threads: int,
 ) -> tuple[torch.Tensor, bool]:  # fmt: skip
-    """As `_by_torch`. Vectors in f16 are turned into f32 for the edges of these paths alone."""
+    """`_by_torch` in compiled loops. Vectors in f16 are turned into f32 for the edges of these paths alone."""
     from gpu_rag_kernels.paths.numba import relevance, vector_sums
 
     edges = paths.edges
     if vectors.dtype == torch.float16:
         edges, vectors = _in_f32(edges, vectors)
-    nodes, along, question, held, asked = (
+    nodes, along, question, stored, wanted_queries = (
         a.contiguous().numpy() for a in (paths.nodes, edges, paths.question, vectors, queries)
     )
     wanted, squares = arrays_of(topics), (queries * queries).sum(1).numpy()
@@ -154,7 +154,7 @@ def _by_numba(
     def part(first: int) -> bool:
         some = slice(first, first + _PATHS)
         dot, square = np.empty(len(question[some])), np.empty(len(question[some]))
-        vector_sums(held, along[some], asked, question[some], dot, square)
+        vector_sums(stored, along[some], wanted_queries, question[some], dot, square)
         return bool(relevance(
             nodes[some], along[some], question[some], *wanted, dot, square, squares, LONGEST * GRID, weights,
             to_scores[some],
@@ -175,11 +175,11 @@ def _in_f32(edges: torch.Tensor, vectors: torch.Tensor) -> tuple[torch.Tensor, t
 
 
 def _few_in_f32(edges: torch.Tensor, vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `_in_f32`, without a look at edges that are not there."""
-    held = edges.numpy()
-    there = np.unique(held)
+    """`_in_f32` without a look at edges that are not there."""
+    stored = edges.numpy()
+    there = np.unique(stored)
     there = there[np.searchsorted(there, 0) :]
-    numbered = np.where(held >= 0, np.searchsorted(there, held), -1)
+    numbered = np.where(stored >= 0, np.searchsorted(there, stored), -1)
     return torch.from_numpy(numbered), vectors[torch.from_numpy(there).long()].float()
 
 
@@ -213,7 +213,7 @@ def best_of_groups(group: torch.Tensor, scores: torch.Tensor, beam: int | None) 
 
 
 def _best_by_numba(group: torch.Tensor, scores: torch.Tensor, beam: int | None) -> torch.Tensor | None:
-    """As `best_of_groups`, but the rows that are kept: i64[K], ascending."""
+    """`best_of_groups` as the rows that are kept: i64[K], ascending."""
     from gpu_rag_kernels.paths.numba import best_rows
 
     if beam is None or scores.shape[0] <= beam:

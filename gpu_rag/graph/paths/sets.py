@@ -8,16 +8,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import compiled_checks
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.compiled import compiled_checks
-from gpu_rag.types import CSR
+from gpu_rag.graph.ragged import arrays_of, check_ragged, row_of_value
+from gpu_rag.types import CSR, Ragged
 
 Array = np.ndarray[Any, Any]
 Columns = tuple[Array, Array, Array, Array]
 
 NO_END = 2**31 - 1  # of the numbers of nodes, where an op does not know the graph
-MOST_HOPS = 22  # of a path: the sum of so many unit vectors has an exact squared length, see `path_scores`
+MOST_HOPS = 22  # of a path: the sum of so many unit vectors has an exact squared length, see `scores`
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class PathGraph:
 
     @property
     def device(self) -> torch.device:
-        """Where the graph is, and so where results will be."""
+        """The device of the graph, and so of results."""
         return self.csr.indptr.device
 
 
@@ -131,7 +132,7 @@ def _are_paths(paths: PathSet, batch: int, kind: Kind | None) -> bool:
     """Whether a compiled pass finds nothing wrong; False also where there is none."""
     if compiled_checks(paths.group.device) is None:
         return False
-    from gpu_rag_kernels.checks.paths import are_of_kind, are_paths
+    from gpu_rag_kernels.checks import are_of_kind, are_paths
 
     columns = paths.columns
     if kind is None:
@@ -166,6 +167,28 @@ def _refuse_misfit(paths: PathSet, batch: int, kind: Kind) -> None:
     raise BadInput("a path breaks off", given=given, expected=expected)
 
 
+def check_topics(graph: PathGraph, topics: Ragged) -> None:
+    """Raises BadInput unless `topics` are lists of nodes of the graph, each list without repeats."""
+    check_ragged(topics, "topics", n=graph.n, device=graph.device)
+    if compiled_checks(graph.device) is not None:
+        from gpu_rag_kernels.checks import are_distinct
+
+        if are_distinct(*arrays_of(topics)):
+            return  # the slow check below says what is wrong
+    keys = (row_of_value(topics) * max(graph.n, 1) + topics.values).sort().values
+    twice = (keys.diff() == 0).nonzero()
+    if twice.numel():
+        key = int(keys[twice[0, 0]])
+        given = f"node {key % graph.n} in question {key // graph.n}"
+        raise BadInput("a topic stands twice in its order", given=given, expected="each once")
+
+
+def check_depth(depth: int) -> None:
+    """Raises BadInput unless a topic may be expanded so many hops."""
+    if not 1 <= depth <= MOST_HOPS:
+        raise BadInput("depth is out of range", given=depth, expected=f"1..{MOST_HOPS} hops")
+
+
 def check_count(count: int, most: int, what: str) -> None:
     """Raises BadInput where a call would look at more than `most` paths."""
     if count > most:
@@ -182,7 +205,7 @@ def in_order(paths: PathSet) -> PathSet:
 
 
 def padded(paths: PathSet, hops: int) -> PathSet:
-    """The same paths in room for `hops` hops."""
-    room = (0, hops - paths.edges.shape[1])
-    nodes, edges = (torch.nn.functional.pad(part, room, value=-1) for part in (paths.nodes, paths.edges))
+    """The same paths in space for `hops` hops."""
+    space = (0, hops - paths.edges.shape[1])
+    nodes, edges = (torch.nn.functional.pad(part, space, value=-1) for part in (paths.nodes, paths.edges))
     return PathSet(paths.group, paths.question, nodes, edges)

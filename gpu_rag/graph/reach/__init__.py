@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from functools import cache
-from types import ModuleType
-
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import loaded, pick_implementation
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.backend import check_threads, pick_implementation, run_parts
+from gpu_rag.graph.common.segments import offsets_of
+from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.common.typed import TypedGraph, typed_graph, typed_graph_of_csr, typed_graph_of_csrs
-from gpu_rag.graph.memory import check_room, is_small
+from gpu_rag.graph.memory import check_memory, is_small
 from gpu_rag.graph.ragged import (
     are_broken,
+    arrays_of,
     check_ragged,
-    check_sets,
     check_tensors,
     expand,
     ragged_of_keys,
@@ -24,10 +23,11 @@ from gpu_rag.graph.ragged import (
 from gpu_rag.types import Ragged
 
 __all__ = [
-    "ANY", "EITHER", "IN", "OUT", "TypedGraph", "intersect", "pick_implementation", "reachable", "typed_graph",
+    "ANY", "EITHER", "IN", "OUT", "TypedGraph", "intersect", "reachable", "typed_graph",
     "typed_graph_of_csr", "typed_graph_of_csrs",
 ]  # fmt: skip
 
+COMPILED = "gpu_rag_kernels.reach.numba"
 OUT, IN, EITHER = 1, 2, 3  # directions of a step: tail to head, head to tail, both
 ANY = -1  # the relation of a step that may be any
 MARKS = 5  # bytes a node that a step of many entries needs (numba)
@@ -59,16 +59,16 @@ def reachable(
     Edges (0, 0, 1), (2, 0, 1), (1, 1, 3): from [0] by [0, 1] OUT is [3]; from [3] by 1 IN, 0 IN is [0, 2].
     """
     chosen = pick_implementation(graph.device, implementation, "reachable")
-    asked = _arrays_of(graph, starts, relations, directions) if chosen == "numba" else None
-    sound, longest = (True, 0) if asked is not None else _looked_at(graph, starts, relations, directions)
+    arrays = _arrays_of(graph, starts, relations, directions) if chosen == "numba" else None
+    sound, longest = (True, 0) if arrays is not None else _looked_at(graph, starts, relations, directions)
     if not sound:  # these checks say what is wrong
         check_ragged(starts, "starts", n=graph.n, device=graph.device)
         check_ragged(relations, "relations", device=graph.device)
         check_ragged(directions, "directions", device=graph.device)
         _check_steps(graph, starts, relations, directions)
     check_threads(threads)
-    if asked is not None:
-        return _reachable_by_numba(graph, asked, threads)
+    if arrays is not None:
+        return _reachable_by_numba(graph, arrays, threads)
     return _reachable_by_torch(graph, starts, relations, directions, longest)
 
 
@@ -98,14 +98,6 @@ def _check_steps(graph: TypedGraph, starts: Ragged, relations: Ragged, direction
     _check_values(directions.values, OUT, EITHER, "direction")
 
 
-@cache
-def _kernels() -> ModuleType:
-    """The numba kernels; kept, as an import statement in a call of 10 us is seen."""
-    from gpu_rag_kernels.reach import numba as reach_kernels
-
-    return reach_kernels
-
-
 def _arrays_of(graph: TypedGraph, *lists: Ragged) -> tuple[np.ndarray, ...] | None:
     """Values i64 and offsets of starts, relations and directions in turn, which a compiled pass finds sound; None where
     it does not, or cannot look."""
@@ -117,7 +109,7 @@ def _arrays_of(graph: TypedGraph, *lists: Ragged) -> tuple[np.ndarray, ...] | No
             arrays.append(tensor.long().contiguous().numpy())
         if side.offsets.dtype != torch.int64:
             return None
-    sound: bool = _kernels().are_questions(*arrays, graph.n, graph.n_relations)
+    sound: bool = loaded(COMPILED).are_questions(*arrays, graph.n, graph.n_relations)
     return tuple(arrays) if sound else None
 
 
@@ -129,11 +121,11 @@ def _check_values(values: torch.Tensor, least: int, most: int, what: str) -> Non
         raise BadInput(f"no such {what}", given=given, expected=f"{least} <= {what} <= {most}")
 
 
-def _reachable_by_numba(graph: TypedGraph, asked: tuple[np.ndarray, ...], threads: int) -> Ragged:
-    nodes, offsets, chain, at, way, _ = asked
-    walk, batch = _kernels().walk_questions, len(offsets) - 1
-    if not is_small(MARKS * graph.n) and _kernels().marks_soon(graph.sides, nodes, offsets, chain, way, at):
-        check_room(MARKS * graph.n, graph.device, "marks of nodes", "ask a smaller graph")
+def _reachable_by_numba(graph: TypedGraph, arrays: tuple[np.ndarray, ...], threads: int) -> Ragged:
+    nodes, offsets, chain, at, way, _ = arrays
+    walk, batch = loaded(COMPILED).walk_questions, len(offsets) - 1
+    if not is_small(MARKS * graph.n) and loaded(COMPILED).marks_soon(graph.sides, nodes, offsets, chain, way, at):
+        check_memory(MARKS * graph.n, graph.device, "marks of nodes", "ask a smaller graph")
 
     def walks(first: int) -> tuple[np.ndarray, np.ndarray]:
         found: tuple[np.ndarray, np.ndarray] = walk(
@@ -155,7 +147,7 @@ def _reachable_by_torch(
     """All questions a step at a time, by ascending keys question * N + node; what a question has at the end of its
     chain is picked at the end of all. The host waits twice a step: for the entries that are followed, and the nodes."""
     n, lengths = max(graph.n, 1), relations.offsets.diff()
-    check_room(16 * starts.values.shape[0], graph.device, "the starts", "ask fewer questions at a time")
+    check_memory(16 * starts.values.shape[0], graph.device, "the starts", "ask fewer questions at a time")
     fronts = [torch.unique(row_of_value(starts) * n + starts.values.long())]
     for k in range(longest):
         front = fronts[-1]
@@ -194,16 +186,14 @@ def intersect(a: Ragged, b: Ragged, *, implementation: str = "auto") -> Ragged:
     [[1, 3, 5], [2]] and [[3, 4, 5], []] give [[3, 5], []].
     """
     for lists, name in ((a, "lists of a"), (b, "lists of b")):
-        check_sets(lists, name, device=a.values.device)
+        check_ragged(lists, name, device=a.values.device, ascending=True)
     if a.batch != b.batch:
         raise BadInput("a and b have different numbers of lists", given=f"{a.batch} and {b.batch}", expected="one")
     if pick_implementation(a.values.device, implementation, "intersect") == "torch":
         return _intersect_by_torch(a, b)
-    from gpu_rag_kernels.reach.numba import intersect_lists
-
-    ours, theirs = (lists.values.long().contiguous().numpy() for lists in (a, b))
-    out, ends = np.empty(min(len(ours), len(theirs)), np.int64), np.zeros(a.batch + 1, np.int64)
-    intersect_lists(ours, a.offsets.contiguous().numpy(), theirs, b.offsets.contiguous().numpy(), out, ends)
+    ours, theirs = (arrays_of(Ragged(lists.values.long(), lists.offsets)) for lists in (a, b))
+    out, ends = np.empty(min(len(ours[0]), len(theirs[0])), np.int64), np.zeros(a.batch + 1, np.int64)
+    loaded(COMPILED).intersect_lists(*ours, *theirs, out, ends)
     return Ragged(torch.from_numpy(out[: ends[-1]].copy()).to(a.values.dtype), torch.from_numpy(ends))
 
 
@@ -214,6 +204,5 @@ def _intersect_by_torch(a: Ragged, b: Ragged) -> Ragged:
     ours = row_of_value(a) * width + number[: a.values.shape[0]]
     theirs = row_of_value(b) * width + number[a.values.shape[0] :]
     shared = torch.searchsorted(theirs, ours) < torch.searchsorted(theirs, ours, right=True)
-    ends = torch.zeros(a.values.shape[0] + 1, dtype=torch.int64, device=a.values.device)
-    ends[1:] = shared.cumsum(0)
+    ends = offsets_of(shared)
     return Ragged(a.values[shared], ends[a.offsets])

@@ -24,7 +24,7 @@ KINDS = ("kg", "skb", "extraction", "documents", "web")
 
 @dataclass(frozen=True)
 class KbSource:
-    """Where nodes, edges and passages come from. kind: one of KINDS; "extraction" is what was found in the corpus."""
+    """A source of nodes, edges and passages. kind: one of KINDS; "extraction" is what was found in the corpus."""
 
     name: str
     kind: str
@@ -44,7 +44,7 @@ class KbPaths:
 
 @dataclass(frozen=True, eq=False)
 class KnowledgeBase:
-    """N nodes and E edges. A node stands for all records that were linked as one thing, see `layers.kb_fuse`.
+    """N nodes and E edges. A node stands for all records that are linked as one thing, see `fuse`.
 
     sources: in the order in which they were given, then the own extraction and the passages.
     node_ids: unique, ascending; node_names: as written; node_aliases: other names. node_type: i32[N], rows of
@@ -57,7 +57,7 @@ class KnowledgeBase:
     node_passages: N lists of passages: the node's own document first (n_own: i32[N] of them), then passages that
     mention it, the one that does so most often first. passage_ids: P ids; passage_source: i32[P], rows of sources.
     texts: S stand-ins of nodes without any passage, text_row: i32[N], their rows, -1 elsewhere.
-    vectors(layer): unit rows f32|f16 of "kb_name_vectors" [N, D], "kb_edge_vectors" [E, D] (of "head relation tail"),
+    vectors(stage): unit rows f32|f16 of "kb_name_vectors" [N, D], "kb_edge_vectors" [E, D] (of "head relation tail"),
     "kb_relation_vectors" [R, D], "kb_text_vectors" [S, D], "passage_vectors" [P, D]; raises MissingLayer.
     """
 

@@ -41,47 +41,47 @@ _ROWS = (  # (table, column of row numbers, table that they are of)
 def load_kb(index: Index) -> KnowledgeBase:
     """The knowledge base of an index, for `index.loaded("kb", load_kb)`. Raises MissingLayer, IndexCorrupt.
 
-    Needs the layer `kb`; texts are empty without `kb_texts`, and vectors are read when first asked for. No Python
+    Needs the stage `kb`; texts are empty without `kb_texts`, and vectors are read on first use. No Python
     object is made for an edge: about 60 bytes an edge, most of it where it is from, and 200 a node beside its names.
     """
-    held = {
+    loaded = {
         name: tables.read_table(index.folder("kb") / f"kb_{name}.parquet", schema)
         for name, schema in (
             ("sources", KB_SOURCES), ("types", KB_TYPES), ("relations", KB_RELATIONS), ("nodes", KB_NODES),
             ("records", KB_RECORDS), ("edges", KB_EDGES), ("passages", KB_PASSAGES),
         )
     }  # fmt: skip
-    _check_rows(held, index.n_passages)
-    nodes, edges, records = held["nodes"], held["edges"], held["records"]
-    node_sources = np.zeros((nodes.num_rows, held["sources"].num_rows), bool)
+    _check_rows(loaded, index.n_passages)
+    nodes, edges, records = loaded["nodes"], loaded["edges"], loaded["records"]
+    node_sources = np.zeros((nodes.num_rows, loaded["sources"].num_rows), bool)
     node_sources[_ints(records, "node"), _ints(records, "source")] = True
     texts, text_row = _texts(index, nodes.num_rows)
-    kinds = zip(_list(held["sources"], "name"), _list(held["sources"], "kind"))
+    kinds = zip(_list(loaded["sources"], "name"), _list(loaded["sources"], "kind"))
     return KnowledgeBase(
         sources=tuple(KbSource(name, kind) for name, kind in kinds),
         node_ids=_list(nodes, "id"), node_names=_list(nodes, "name"), node_aliases=TextColumn(nodes["aliases"]),
-        node_type=_ints(nodes, "type"), type_names=_list(held["types"], "name"), node_sources=node_sources,
+        node_type=_ints(nodes, "type"), type_names=_list(loaded["types"], "name"), node_sources=node_sources,
         head=_ints(edges, "head"), relation=_ints(edges, "relation"), tail=_ints(edges, "tail"),
-        source=_ints(edges, "source"), relation_names=_list(held["relations"], "name"),
-        relation_texts=_list(held["relations"], "text"), provenance=TextColumn(edges["provenance"]),
+        source=_ints(edges, "source"), relation_names=_list(loaded["relations"], "name"),
+        relation_texts=_list(loaded["relations"], "text"), provenance=TextColumn(edges["provenance"]),
         edge_passages=_lists(edges, "passages", "cpu"), node_passages=_lists(nodes, "passages", index.device),
-        n_own=_ints(nodes, "n_own"), passage_ids=index.passage_ids, passage_source=_ints(held["passages"], "source"),
+        n_own=_ints(nodes, "n_own"), passage_ids=index.passage_ids, passage_source=_ints(loaded["passages"], "source"),
         texts=texts, text_row=text_row, vectors=index.vectors, device=index.device,
     )  # fmt: skip
 
 
-def _check_rows(held: Mapping[str, pa.Table], n_passages: int) -> None:
+def _check_rows(loaded: Mapping[str, pa.Table], n_passages: int) -> None:
     """Raises IndexCorrupt for a row number that no table has: compiled code would read beside its arrays."""
     for table, column, of in _ROWS:
-        limit = n_passages if of == "passages" else held[of].num_rows
-        values = held[table][column]
+        limit = n_passages if of == "passages" else loaded[of].num_rows
+        values = loaded[table][column]
         given = values.combine_chunks().flatten() if pa.types.is_list(values.type) else values
         least, most = pc.min_max(given).as_py().values()
         if len(given) and (given.null_count or least < 0 or most >= limit):
             what = f"kb_{table}.parquet: {column} from {least} to {most} of {limit} {of}"
             raise IndexCorrupt("a table of the index names rows that do not exist", given=what, do="run gpu-rag verify")
-    if held["passages"].num_rows != n_passages:
-        given = f"{held['passages'].num_rows} rows in kb_passages.parquet"
+    if loaded["passages"].num_rows != n_passages:
+        given = f"{loaded['passages'].num_rows} rows in kb_passages.parquet"
         raise IndexCorrupt("the knowledge base is of other passages", given=given, expected=n_passages)
 
 

@@ -1,4 +1,4 @@
-"""How near the documents of nodes are to questions."""
+"""Scores of nodes: how near their documents are to questions."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def score_nodes(kb: KnowledgeBase, queries: torch.Tensor, candidates: Ragged) ->
 
 
 def node_text(kb: KnowledgeBase, index: Index, node: int) -> str:
-    """What stands for a node in a prompt: its own document, or at most three passages that mention it, or its stand-in.
+    """The text of a node in a prompt: its own document, or at most three passages that mention it, or its stand-in.
 
-    "name (type)" where the stand-ins (layer kb_texts) were not built either.
+    "name (type)" where the stand-ins (stage kb_texts) were not built either.
     """
     passages = kb.passages_of(node)
     rows = passages[: int(kb.n_own[node]) or MOST_MENTIONS].tolist()

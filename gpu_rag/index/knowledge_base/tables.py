@@ -1,4 +1,4 @@
-"""What the layers of a knowledge base write. Integer ids are row numbers, as in `tables`."""
+"""Schemas of the tables of a knowledge base. Integer ids are row numbers, as in `tables`."""
 
 from __future__ import annotations
 

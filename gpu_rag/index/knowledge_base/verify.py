@@ -32,23 +32,26 @@ _SCHEMAS = {
 }  # fmt: skip
 
 
+KB_PARTS = ("kb_texts", "kb_name_vectors", "kb_edge_vectors", "kb_relation_vectors", "kb_text_vectors")
+
+
 def check_kb(index: Index) -> Iterator[str]:
-    """What is broken in the layers of the knowledge base, one line each."""
+    """The faults in the stages of the knowledge base, one line each."""
     if "kb" in index.layers:
-        held = {
+        loaded = {
             name: tables.read_table(index.folder("kb") / f"kb_{name}.parquet", schema)
             for name, schema in _SCHEMAS.items()
         }
-        yield from _names(held)
-        yield from _nodes(held, index.n_passages)
-        yield from _edges(held, index.n_passages)
-        yield from _records(held)
-        if held["passages"].num_rows != index.n_passages:
-            yield f"kb passages: {held['passages'].num_rows} rows for {index.n_passages} passages"
-        if bad := _outside(held["passages"], "source", held["sources"].num_rows):
+        yield from _names(loaded)
+        yield from _nodes(loaded, index.n_passages)
+        yield from _edges(loaded, index.n_passages)
+        yield from _records(loaded)
+        if loaded["passages"].num_rows != index.n_passages:
+            yield f"kb passages: {loaded['passages'].num_rows} rows for {index.n_passages} passages"
+        if bad := _outside(loaded["passages"], "source", loaded["sources"].num_rows):
             yield f"kb passages: {bad} have a source that does not exist"
-        yield from _texts(index, held["nodes"])
-        yield from _vectors(index, held)
+        yield from _texts(index, loaded["nodes"])
+        yield from _vectors(index, loaded)
     if "kb_web" in index.layers:
         yield from _web(index)
 
@@ -58,26 +61,26 @@ def _ascending(column: pa.ChunkedArray, what: str) -> Iterator[str]:
         yield f"{what}: not sorted and unique"
 
 
-def _names(held: dict[str, pa.Table]) -> Iterator[str]:
+def _names(loaded: dict[str, pa.Table]) -> Iterator[str]:
     for table, column in (("types", "name"), ("relations", "name"), ("nodes", "id")):
-        yield from _ascending(held[table][column], f"kb {table}")
+        yield from _ascending(loaded[table][column], f"kb {table}")
     for table, column in (("relations", "id"), ("sources", "name")):
-        values = held[table][column].to_pylist()
+        values = loaded[table][column].to_pylist()
         if len(set(values)) < len(values):
             yield f"kb {table}: one {column} stands twice"
     for table, column, known in (("sources", "kind", KINDS), ("links", "rule", ("id", "name"))):
-        if strange := sorted(set(pc.unique(held[table][column]).to_pylist()) - set(known)):
+        if strange := sorted(set(pc.unique(loaded[table][column]).to_pylist()) - set(known)):
             yield f"kb {table}: no {column} is called {strange[0]}"
 
 
 def _outside(table: pa.Table, column: str, limit: int) -> int:
-    """How many values of a column are no row below `limit`."""
+    """The number of values of a column that are no row below `limit`."""
     values = table[column].to_numpy()
     return int(((values < 0) | (values >= limit)).sum())
 
 
 def _lists(table: pa.Table, limit: int) -> Iterator[str]:
-    """What is wrong with the column of lists of passages."""
+    """The faults of the column of lists of passages."""
     sizes, values = _sizes(table), table["passages"].combine_chunks().flatten().to_numpy().astype(np.int64)
     owner = np.repeat(np.arange(len(sizes)), sizes)
     if bad := len(np.unique(owner[(values < 0) | (values >= limit)])):
@@ -94,9 +97,9 @@ def _sizes(table: pa.Table) -> np.ndarray:
     return sizes
 
 
-def _nodes(held: dict[str, pa.Table], n_passages: int) -> Iterator[str]:
-    nodes = held["nodes"]
-    if bad := _outside(nodes, "type", held["types"].num_rows):
+def _nodes(loaded: dict[str, pa.Table], n_passages: int) -> Iterator[str]:
+    nodes = loaded["nodes"]
+    if bad := _outside(nodes, "type", loaded["types"].num_rows):
         yield f"kb nodes: {bad} have a type that does not exist"
     yield from (f"kb nodes: {what}" for what in _lists(nodes, n_passages))
     n_own = nodes["n_own"].to_numpy()
@@ -104,11 +107,11 @@ def _nodes(held: dict[str, pa.Table], n_passages: int) -> Iterator[str]:
         yield f"kb nodes: {bad} have more passages of their own than passages"
 
 
-def _edges(held: dict[str, pa.Table], n_passages: int) -> Iterator[str]:
-    edges = held["edges"]
+def _edges(loaded: dict[str, pa.Table], n_passages: int) -> Iterator[str]:
+    edges = loaded["edges"]
     ends = (("head", "nodes"), ("tail", "nodes"), ("relation", "relations"), ("source", "sources"))
     for column, table in ends:
-        if bad := _outside(edges, column, held[table].num_rows):
+        if bad := _outside(edges, column, loaded[table].num_rows):
             yield f"kb edges: {bad} with a row number as {column} that none of the {table} has"
     if bad := int((~_rising([edges[column].to_numpy() for column in ("head", "relation", "tail", "source")])).sum()):
         yield f"kb edges: {bad} are not behind the one before them"
@@ -126,10 +129,10 @@ def _rising(columns: list[np.ndarray]) -> np.ndarray:
     return rising
 
 
-def _records(held: dict[str, pa.Table]) -> Iterator[str]:
+def _records(loaded: dict[str, pa.Table]) -> Iterator[str]:
     """Every node has records, never two of one source, and its records are those that the links join."""
-    records, links, n = held["records"], held["links"], held["nodes"].num_rows
-    wrong = _outside(records, "node", n) + _outside(records, "source", held["sources"].num_rows)
+    records, links, n = loaded["records"], loaded["links"], loaded["nodes"].num_rows
+    wrong = _outside(records, "node", n) + _outside(records, "source", loaded["sources"].num_rows)
     wrong += _outside(links, "left", records.num_rows) + _outside(links, "right", records.num_rows)
     if wrong:
         yield f"kb records: {wrong} row numbers of records or links that no table has"
@@ -140,7 +143,7 @@ def _records(held: dict[str, pa.Table]) -> Iterator[str]:
         yield "kb records: not sorted and unique"
     if lost := n - len(np.unique(node)):
         yield f"kb nodes: {lost} have no record"
-    if bad := len(node) - len(np.unique(node * max(held["sources"].num_rows, 1) + source)):
+    if bad := len(node) - len(np.unique(node * max(loaded["sources"].num_rows, 1) + source)):
         yield f"kb records: {bad} are of one source and one node as another record is"
     left, right = (links[name].to_numpy() for name in ("left", "right"))
     if bad := int((node[left] != node[right]).sum()):
@@ -157,17 +160,17 @@ def _texts(index: Index, nodes: pa.Table) -> Iterator[str]:
         yield "kb_texts: not one text for each node without passages, in order"
 
 
-def _vectors(index: Index, held: dict[str, pa.Table]) -> Iterator[str]:
+def _vectors(index: Index, loaded: dict[str, pa.Table]) -> Iterator[str]:
     sizes = {
-        "kb_name_vectors": held["nodes"].num_rows,
-        "kb_edge_vectors": held["edges"].num_rows,
-        "kb_relation_vectors": held["relations"].num_rows,
+        "kb_name_vectors": loaded["nodes"].num_rows,
+        "kb_edge_vectors": loaded["edges"].num_rows,
+        "kb_relation_vectors": loaded["relations"].num_rows,
     }
     if "kb_texts" in index.layers:
         sizes["kb_text_vectors"] = index.manifest.stages["kb_texts"].counts["kb_texts"]
-    for layer, n in sizes.items():
-        if layer in index.layers:
-            yield from wrong_vectors(index, layer, n)
+    for stage, n in sizes.items():
+        if stage in index.layers:
+            yield from wrong_vectors(index, stage, n)
 
 
 def _web(index: Index) -> Iterator[str]:

@@ -31,7 +31,7 @@ def edge_text(head: str, relation: str, tail: str) -> str:
 
 
 def standin_text(name: str, type: str, out: Sequence[tuple[str, str]], into: Sequence[tuple[str, str]]) -> str:
-    """What stands for a node without a text: "name (type).", then its edges as sentences, one a relation.
+    """The stand-in of a node without a text: "name (type).", then its edges as sentences, one a relation.
 
     out, into: (relation in words, neighbour's name) of the edges that leave and reach it, in their order. At most 12
     relations, those that leave first, with three neighbours each.

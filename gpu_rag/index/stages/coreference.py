@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpu_rag.errors import MissingBackend, UsageError
-from gpu_rag.index.build import Work
 from gpu_rag.index.stages.requests import ask, text_requests
+from gpu_rag.index.work import Work
 from gpu_rag.settings import Settings
 from gpu_rag.text.coreference import keeps_text, replace_pronouns
 from gpu_rag.text.normalise import clean_text
@@ -28,7 +28,7 @@ Rewrite = tuple[str, str]  # why there is none, or "" and the text
 
 
 def coreference_params(settings: Settings) -> dict[str, Any]:
-    """What extraction depends on beside its own settings; nothing without coreference."""
+    """The settings of coreference, on which extraction depends; nothing without coreference."""
     kind = settings.alignment.coref
     if kind == "none":
         return {}

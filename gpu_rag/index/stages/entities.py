@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import Any
 
 from gpu_rag.index import tables
-from gpu_rag.index.build import Sources, Work
-from gpu_rag.settings import Settings
+from gpu_rag.index.stage import stage
+from gpu_rag.index.work import Work
 from gpu_rag.text.normalise import normalise_name
 
 MAX_NAME_CHARS = 300  # longer "names" are sentences that an extractor returned whole
@@ -17,84 +16,72 @@ def _by_count(item: tuple[str, int]) -> tuple[int, str]:
     return -item[1], item[0]
 
 
-class Entities:
-    """Table `entities` (sorted by normalised name) and table `relations` (sorted by subject, label, object)."""
+@stage("entities", needs=("extraction",))
+def entities_stage(work: Work) -> dict[str, int]:
+    """Table `entities` (sorted by normalised name) and table `relations` (sorted by subject, label, object).
 
-    name = "entities"
-    version = 1
-    needs: tuple[str, ...] = ("extraction",)
-    retry: tuple[str, ...] = ()
+    Names that are equal when normalised become one. Names that normalise to nothing are counted as dropped.
+    """
+    table = tables.read_table(work.stage_folders["extraction"] / "extractions.parquet", tables.EXTRACTIONS)
+    written: dict[str, Counter[str]] = defaultdict(Counter)
+    where: dict[str, set[int]] = defaultdict(set)
+    relations: dict[tuple[str, str, str], set[int]] = defaultdict(set)
+    dropped = 0
+    rows = zip(table["passage"].to_pylist(), table["entities"].to_pylist(), table["triples"].to_pylist())
+    for passage, names, triples in rows:
+        dropped += _take(passage, names, triples, written, where, relations)
+        work.progress.advance(1)
+    ids = sorted(written)
+    row_of = {name: row for row, name in enumerate(ids)}
+    _write(work, ids, written, where)
+    _write_relations(work, row_of, relations)
+    return {"entities": len(ids), "relations": len(relations), "dropped_names": dropped}
 
-    def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
-        """No setting."""
-        return {}
 
-    def roles(self, settings: Settings) -> tuple[str, ...]:
-        """No model."""
-        return ()
+def _take(
+    passage: int,
+    names: list[str],
+    triples: list[list[str]],
+    written: dict[str, Counter[str]],
+    where: dict[str, set[int]],
+    relations: dict[tuple[str, str, str], set[int]],
+) -> int:
+    dropped = 0
+    ends = [name for subject, _, object_ in triples for name in (subject, object_)]
+    for name in [*names, *ends]:
+        key = normalise_name(name)
+        if not key or len(key) > MAX_NAME_CHARS:
+            dropped += 1
+            continue
+        written[key][" ".join(name.split())] += 1
+        where[key].add(passage)
+    for subject, label, object_ in triples:
+        s, r, o = normalise_name(subject), normalise_name(label), normalise_name(object_)
+        if s in written and o in written:
+            relations[s, r, o].add(passage)
+    return dropped
 
-    def run(self, work: Work) -> dict[str, int]:
-        """Merges names that are equal when normalised. Names that normalise to nothing are counted as dropped."""
-        table = tables.read_table(work.stage_folders["extraction"] / "extractions.parquet", tables.EXTRACTIONS)
-        written: dict[str, Counter[str]] = defaultdict(Counter)
-        where: dict[str, set[int]] = defaultdict(set)
-        relations: dict[tuple[str, str, str], set[int]] = defaultdict(set)
-        dropped = 0
-        rows = zip(table["passage"].to_pylist(), table["entities"].to_pylist(), table["triples"].to_pylist())
-        for passage, names, triples in rows:
-            dropped += self._take(passage, names, triples, written, where, relations)
-            work.progress.advance(1)
-        ids = sorted(written)
-        row_of = {name: row for row, name in enumerate(ids)}
-        self._write(work, ids, written, where)
-        self._write_relations(work, row_of, relations)
-        return {"entities": len(ids), "relations": len(relations), "dropped_names": dropped}
 
-    @staticmethod
-    def _take(
-        passage: int,
-        names: list[str],
-        triples: list[list[str]],
-        written: dict[str, Counter[str]],
-        where: dict[str, set[int]],
-        relations: dict[tuple[str, str, str], set[int]],
-    ) -> int:
-        dropped = 0
-        ends = [name for subject, _, object_ in triples for name in (subject, object_)]
-        for name in [*names, *ends]:
-            key = normalise_name(name)
-            if not key or len(key) > MAX_NAME_CHARS:
-                dropped += 1
-                continue
-            written[key][" ".join(name.split())] += 1
-            where[key].add(passage)
-        for subject, label, object_ in triples:
-            s, r, o = normalise_name(subject), normalise_name(label), normalise_name(object_)
-            if s in written and o in written:
-                relations[s, r, o].add(passage)
-        return dropped
+def _write(work: Work, ids: list[str], written: dict[str, Counter[str]], where: dict[str, set[int]]) -> None:
+    # the commonest way of writing names the entity; ties by the alphabet
+    ranked = [[way for way, _ in sorted(written[key].items(), key=_by_count)] for key in ids]
+    columns = {
+        "id": ids,
+        "name": [ways[0] for ways in ranked],
+        "aliases": [ways[1:] for ways in ranked],
+        "n_passages": [len(where[key]) for key in ids],
+    }
+    tables.write_table(work.out / "entities.parquet", tables.ENTITIES, columns)
 
-    @staticmethod
-    def _write(work: Work, ids: list[str], written: dict[str, Counter[str]], where: dict[str, set[int]]) -> None:
-        # the commonest way of writing names the entity; ties by the alphabet
-        ranked = [[way for way, _ in sorted(written[key].items(), key=_by_count)] for key in ids]
-        columns = {
-            "id": ids,
-            "name": [ways[0] for ways in ranked],
-            "aliases": [ways[1:] for ways in ranked],
-            "n_passages": [len(where[key]) for key in ids],
-        }
-        tables.write_table(work.out / "entities.parquet", tables.ENTITIES, columns)
 
-    @staticmethod
-    def _write_relations(work: Work, row_of: dict[str, int], relations: dict[tuple[str, str, str], set[int]]) -> None:
-        keys = sorted(relations)
-        columns = {
-            "id": [" | ".join(key) for key in keys],
-            "subject": [row_of[s] for s, _, _ in keys],
-            "label": [label for _, label, _ in keys],
-            "object": [row_of[o] for _, _, o in keys],
-            "passages": [sorted(relations[key]) for key in keys],
-            "origin": ["extraction"] * len(keys),
-        }
-        tables.write_table(work.out / "relations.parquet", tables.RELATIONS, columns)
+def _write_relations(work: Work, row_of: dict[str, int], relations: dict[tuple[str, str, str], set[int]]) -> None:
+    keys = sorted(relations)
+    columns = {
+        "id": [" | ".join(key) for key in keys],
+        "subject": [row_of[s] for s, _, _ in keys],
+        "label": [label for _, label, _ in keys],
+        "object": [row_of[o] for _, _, o in keys],
+        "passages": [sorted(relations[key]) for key in keys],
+        "origin": ["extraction"] * len(keys),
+    }
+    tables.write_table(work.out / "relations.parquet", tables.RELATIONS, columns)

@@ -13,11 +13,12 @@ import pyarrow as pa
 
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.index import tables
-from gpu_rag.index.build import Sources, Work
+from gpu_rag.index.stage import stage
 from gpu_rag.index.stages.coreference import coreference_params, resolved_texts
 from gpu_rag.index.stages.passages import are_of_nodes, content_hash
-from gpu_rag.index.stages.rejected import reject_line, short_reject, stop_if_strict
+from gpu_rag.index.stages.rejected import Rejects
 from gpu_rag.index.stages.requests import ask, text_requests, windows
+from gpu_rag.index.work import Sources, Work
 from gpu_rag.settings import Settings
 from gpu_rag.sources.corpus.openie import OpenIERow, read_openie
 from gpu_rag.text.prompts import Prompt
@@ -65,65 +66,63 @@ SCHEMA = canonical_schema(
 )
 
 
-class ExtractionLayer:
+def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
+    """The extractor, and what it reads beside the passages."""
+    extractor = settings.index.extractor
+    params: dict[str, Any] = {"extractor": extractor, **coreference_params(settings)}
+    if not settings.index.extract_nodes and sources.of_kind("skb"):
+        params["extract_nodes"] = False
+    if extractor == "import":
+        if not sources.openie:
+            what, do = "extractor import needs results to import", "or name another: --set index.extractor=patterns"
+            raise UsageError(what, given="none", expected="--openie FILE, as when the index was made", do=do)
+        params["openie"] = content_hash(sources.openie)
+    if extractor == "llm":
+        prompt = Prompt.read("gpu_rag.index.stages.prompts", "extract")
+        params["prompt"] = [prompt.system, prompt.render(title="", text="")]
+        params["schema"], params["max_tokens"] = SCHEMA, settings.index.extract_tokens
+    return params
+
+
+@stage(
+    "extraction",
+    needs=("passages",),
+    version=3,
+    retry=("extraction_failed", "coref_failed"),
+    params=_params,
+    roles=lambda settings: ("llm",) if "llm" in (settings.index.extractor, settings.alignment.coref) else (),
+)
+def extraction_stage(work: Work) -> dict[str, int]:
     """Table `extractions`, one row a passage, with a status: ok, empty, truncated, malformed, failed or absent.
 
-    Or skipped: the text of a node of a knowledge base where `index.extract_nodes` is false.
+    Or skipped: the text of a node of a knowledge base where `index.extract_nodes` is false. Table `profiles`: aliases,
+    types and descriptions of its entities, where they are known.
 
-    Table `profiles`: aliases, types and descriptions of its entities, where they are known.
+    Raises GpuRagError when an LLM's yield is below `index.min_yield`.
     """
-
-    name = "extraction"
-    version = 3
-    needs: tuple[str, ...] = ("passages",)
-    retry: tuple[str, ...] = ("extraction_failed", "coref_failed")  # the next run asks again
-
-    def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
-        """The extractor, and what it reads beside the passages."""
-        extractor = settings.index.extractor
-        params: dict[str, Any] = {"extractor": extractor, **coreference_params(settings)}
-        if not settings.index.extract_nodes and sources.of_kind("skb"):
-            params["extract_nodes"] = False
-        if extractor == "import":
-            if not sources.openie:
-                what, do = "extractor import needs results to import", "or name another: --set index.extractor=patterns"
-                raise UsageError(what, given="none", expected="--openie FILE, as when the index was made", do=do)
-            params["openie"] = content_hash(sources.openie)
-        if extractor == "llm":
-            prompt = Prompt.read("gpu_rag.index.stages.prompts", "extract")
-            params["prompt"] = [prompt.system, prompt.render(title="", text="")]
-            params["schema"], params["max_tokens"] = SCHEMA, settings.index.extract_tokens
-        return params
-
-    def roles(self, settings: Settings) -> tuple[str, ...]:
-        """The LLM, where it extracts or replaces pronouns."""
-        return ("llm",) if "llm" in (settings.index.extractor, settings.alignment.coref) else ()
-
-    def run(self, work: Work) -> dict[str, int]:
-        """Extracts from the passages. Raises GpuRagError when an LLM's yield is below `index.min_yield`."""
-        passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
-        n_passages, chosen = passages.num_rows, _chosen(work, passages)
-        if len(chosen) < n_passages:
-            passages = passages.take(pa.array(chosen))
-        texts, coref = resolved_texts(work, passages["title"].to_pylist(), passages["text"].to_pylist())
-        passages = passages.set_column(passages.schema.get_field_index("text"), "text", pa.array(texts, pa.string()))
-        work.progress.start(self.name, passages.num_rows, "passages")
-        extractor = {"patterns": by_patterns, "llm": by_llm, "import": by_import}[work.settings.index.extractor]
-        rows = _in_place(extractor(work, passages), chosen, n_passages)
-        columns = {
-            "passage": list(range(len(rows))),
-            "entities": [list(found.entities) for found, _ in rows],
-            "triples": [[list(triple) for triple in found.triples] for found, _ in rows],
-            "status": [status for _, status in rows],
-        }
-        tables.write_table(work.out / "extractions.parquet", tables.EXTRACTIONS, columns)
-        tables.write_rows(work.out / "profiles.parquet", tables.PROFILES, _profile_rows(rows))
-        counts = {"rejects": _n_rejects(work.out)} if work.settings.index.extractor == "import" else {}
-        return (
-            counts
-            | coref
-            | {f"extraction_{status}": n for status, n in sorted(Counter(status for _, status in rows).items())}
-        )
+    passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
+    n_passages, chosen = passages.num_rows, _chosen(work, passages)
+    if len(chosen) < n_passages:
+        passages = passages.take(pa.array(chosen))
+    texts, coref = resolved_texts(work, passages["title"].to_pylist(), passages["text"].to_pylist())
+    passages = passages.set_column(passages.schema.get_field_index("text"), "text", pa.array(texts, pa.string()))
+    work.progress.start("extraction", passages.num_rows, "passages")
+    extractor = {"patterns": by_patterns, "llm": by_llm, "import": by_import}[work.settings.index.extractor]
+    rows = _in_place(extractor(work, passages), chosen, n_passages)
+    columns = {
+        "passage": list(range(len(rows))),
+        "entities": [list(found.entities) for found, _ in rows],
+        "triples": [[list(triple) for triple in found.triples] for found, _ in rows],
+        "status": [status for _, status in rows],
+    }
+    tables.write_table(work.out / "extractions.parquet", tables.EXTRACTIONS, columns)
+    tables.write_rows(work.out / "profiles.parquet", tables.PROFILES, _profile_rows(rows))
+    counts = {"rejects": _n_rejects(work.out)} if work.settings.index.extractor == "import" else {}
+    return (
+        counts
+        | coref
+        | {f"extraction_{status}": n for status, n in sorted(Counter(status for _, status in rows).items())}
+    )
 
 
 def _chosen(work: Work, passages: pa.Table) -> np.ndarray:
@@ -187,11 +186,10 @@ def by_import(work: Work, passages: pa.Table) -> list[Row]:
     for members in rows_of.values():
         members.sort(key=lambda row: passages["start"][row].as_py())
     found: dict[int, Extraction] = {}
-    with (work.out / "rejects.jsonl").open("w", encoding="utf-8") as rejects:
+    with Rejects(work, work.sources.openie) as rejects:
         for item in _openie(work, rows_of):
             if isinstance(item, Reject):
-                stop_if_strict(work.sources.strict, item)
-                rejects.write(reject_line(short_reject(item, work.sources.openie)))
+                rejects.add(item)
                 continue
             for row, part in _distribute(item, rows_of[item.id], texts):
                 found[row] = _joined(found.get(row), part)
@@ -239,7 +237,7 @@ def _joined(old: Extraction | None, new: Extraction) -> Extraction:
 def by_llm(work: Work, passages: pa.Table) -> list[Row]:
     """One schema-constrained request a passage, one repair try for a reply that cannot be read.
 
-    Every finished reply is in the durable cache, so a killed run asks it never again.
+    Every finished reply is in the durable cache: a run after a killed one reuses it.
     """
     titles, texts = passages["title"].to_pylist(), passages["text"].to_pylist()
     rows: list[Row] = []
@@ -250,13 +248,13 @@ def by_llm(work: Work, passages: pa.Table) -> list[Row]:
 
 
 def extraction_requests(titles: Sequence[str], texts: Sequence[str], settings: Settings) -> list[Request]:
-    """What an LLM is asked about each passage."""
+    """The request to an LLM about each passage."""
     prompt, tokens = Prompt.read("gpu_rag.index.stages.prompts", "extract"), settings.index.extract_tokens
     return text_requests(prompt, titles, texts, schema=SCHEMA, max_tokens=tokens, seed=settings.runtime.seed)
 
 
 def _row(said: dict[str, Any] | str) -> Row:
-    """What a reply holds and its status."""
+    """The extraction in a reply, and its status."""
     if isinstance(said, str):
         return _NOTHING, said
     profiles = tuple(

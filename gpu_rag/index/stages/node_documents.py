@@ -9,13 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpu_rag.index.build import NamedSource, Sources
 from gpu_rag.index.stages.knowledge_base.columns import replaced
 from gpu_rag.index.stages.rejected import short_name, short_reject, stop_if_strict
+from gpu_rag.index.work import NamedSource, Sources
 from gpu_rag.settings import IndexSettings, Settings
-from gpu_rag.sources.knowledge_base import skb_files
-from gpu_rag.sources.knowledge_base.node_blocks import read_node_blocks
-from gpu_rag.sources.knowledge_base.nodes import NodeBlock, may_have_edges, raw_of
+from gpu_rag.sources.knowledge_base import read_node_blocks, skb_files
+from gpu_rag.sources.knowledge_base.nodes import NodeBlock, may_have_edges, octets_of
 from gpu_rag.sources.knowledge_graph.lines import count_between
 from gpu_rag.sources.rows import shown
 from gpu_rag.sources.seen import Seen, repeats
@@ -61,15 +60,15 @@ class Taken:
 
     def add(self, documents: pa.LargeStringArray, passages: pa.LargeStringArray) -> None:
         """Gives ids away that were free."""
-        for held, ids in ((self.documents, documents), (self.passages, passages)):
-            held.add(ids, np.zeros(len(ids), np.int64))
+        for seen, ids in ((self.documents, documents), (self.passages, passages)):
+            seen.add(ids, np.zeros(len(ids), np.int64))
 
 
 def node_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterator[NodeDocuments | Reject]:
     """The documents of the nodes of all knowledge bases, after those whose ids are `taken`, and Rejects.
 
     A document has the id of its node, "SOURCE:ID" where that is taken. What is wrong with other nodes is left to the
-    layer `kb`, which reads them all. Raises BadInput for the first Reject where `sources.strict`. Memory: a block of
+    stage `kb`, which reads them all. Raises BadInput for the first Reject where `sources.strict`. Memory: a block of
     some MB of text, and about 70 bytes a document beside its id.
     """
     for source in sources.of_kind("skb"):
@@ -98,9 +97,9 @@ def _documents(
     lost = [(block.ids[int(row)].as_py(), int(block.line[row])) for row in np.flatnonzero(form < 0)]
     ids, passage_ids = (_under(source.name, given, of) for given, of in ((block.ids, form), (passage_ids, form[owner])))
     if lost:
-        kept, passages = np.flatnonzero(form >= 0), np.flatnonzero(form[owner] >= 0)
+        free, passages = np.flatnonzero(form >= 0), np.flatnonzero(form[owner] >= 0)
         number = np.cumsum(form >= 0) - 1
-        block, ids, owner = block.take(kept, []), ids.take(pa.array(kept)), number[owner[passages]]
+        block, ids, owner = block.take(free, []), ids.take(pa.array(free)), number[owner[passages]]
         passage_ids, texts = (column.take(pa.array(passages)) for column in (passage_ids, texts))
         start, end = start[passages], end[passages]
     taken.add(ids, passage_ids)
@@ -116,24 +115,24 @@ def cut(
 ) -> tuple[np.ndarray, pa.LargeStringArray, np.ndarray, np.ndarray]:
     """(document, text, start, end) of each passage, document by document; none of the texts is blank.
 
-    As `chunk_spans` cuts each of them. It is asked about those alone that may have more than `chunk_words` words, or
+    As `chunk_spans` cuts each of them. It cuts those alone that may have more than `chunk_words` words, or
     white space at their ends: there are at most as many words as white space, one, and one for 64 bytes.
     """
     if len(texts):
         chunk_spans("", settings.chunk_words, settings.overlap_words)  # raises for sizes that cannot be
-    raw, bounds = raw_of(texts)
+    octets, bounds = octets_of(texts)
     words = 1 + np.diff(bounds) // MAX_WORD_CHARS
-    if len(raw):
-        words = words + count_between(_BLANK[raw[: bounds[-1]]], bounds[:-1], bounds[1:])
-    asked = np.flatnonzero((words > settings.chunk_words) | may_have_edges(texts))
+    if len(octets):
+        words = words + count_between(_BLANK[octets[: bounds[-1]]], bounds[:-1], bounds[1:])
+    longer = np.flatnonzero((words > settings.chunk_words) | may_have_edges(texts))
     pieces, owner, start, end = list[str](), list[int](), list[int](), list[int]()
-    for row, text in zip(asked.tolist(), texts.take(pa.array(asked)).to_pylist()):
+    for row, text in zip(longer.tolist(), texts.take(pa.array(longer)).to_pylist()):
         for first, last in chunk_spans(text, settings.chunk_words, settings.overlap_words):
             pieces.append(text[first:last])
             owner.append(row)
             start.append(first)
             end.append(last)
-    whole = np.delete(np.arange(len(texts)), asked)
+    whole = np.delete(np.arange(len(texts)), longer)
     length = np.asarray(pc.utf8_length(texts)).astype(np.int64)
     of = np.concatenate([whole, np.array(owner, np.int64)])
     order = np.argsort(of, kind="stable")

@@ -15,7 +15,7 @@ from gpu_rag.index.knowledge_base.tables import ORIGINS
 from gpu_rag.index.stages.node_documents import NodeDocuments
 from gpu_rag.index.write import TableWriter
 
-_HELD = 1 << 12  # documents that are held as Python objects
+_PYTHON_ROWS = 1 << 12  # documents as Python objects
 _STEP = 8 * tables.ROWS_A_GROUP
 Row = Mapping[str, Any]
 
@@ -46,7 +46,7 @@ class PassageTables:
             self._rows[name].extend(rows)
         self.n_documents += len(documents)
         self.n_passages += len(passages)
-        if len(self._rows["documents"]) >= _HELD:
+        if len(self._rows["documents"]) >= _PYTHON_ROWS:
             self._pack()
 
     def _pack(self) -> None:

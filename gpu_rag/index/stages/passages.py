@@ -16,11 +16,12 @@ import pyarrow.compute as pc
 
 from gpu_rag.errors import BadInput
 from gpu_rag.index import tables
-from gpu_rag.index.build import Sources, Work
 from gpu_rag.index.knowledge_base.tables import ORIGINS
+from gpu_rag.index.stage import stage
 from gpu_rag.index.stages.node_documents import NodeDocuments, Taken, node_documents
 from gpu_rag.index.stages.passage_tables import PassageTables
-from gpu_rag.index.stages.rejected import reject_line, short_name, short_reject, stop_if_strict
+from gpu_rag.index.stages.rejected import Rejects, short_name, short_reject, stop_if_strict
+from gpu_rag.index.work import Sources, Work
 from gpu_rag.models.fingerprint import file_sha256
 from gpu_rag.settings import Settings
 from gpu_rag.sources.corpus import read_corpus, reader_versions
@@ -178,55 +179,46 @@ def write_passages(folder: Path, documents: list[Row], passages: list[Row]) -> N
     tables_of_both.write(folder)
 
 
-class Passages:
+def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
+    index = settings.index
+    named = sources.of_kind("skb", "documents")
+    more = {"named": [[s.name, s.kind, content_hash((s.path,))] for s in named]} if named else {}
+    return {
+        **more,
+        "corpus": content_hash(sources.corpus),
+        "readers": reader_versions(sources.corpus),
+        "chunk_words": index.chunk_words,
+        "overlap_words": index.overlap_words,
+        "max_document_chars": index.max_document_chars,
+    }
+
+
+@stage("passages", version=3, params=_params)
+def passages_stage(work: Work) -> dict[str, int]:
     """Tables `documents`, `passages` and `lines` (of each passage), and rejects.jsonl; with named sources of documents
-    or knowledge bases `origins`, the source of each document."""
+    or knowledge bases `origins`, the source of each document.
 
-    name = "passages"
-    version = 3
-    needs: tuple[str, ...] = ()
-    retry: tuple[str, ...] = ()
-
-    def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
-        """What the output depends on."""
-        index = settings.index
-        named = sources.of_kind("skb", "documents")
-        more = {"named": [[s.name, s.kind, content_hash((s.path,))] for s in named]} if named else {}
-        return {
-            **more,
-            "corpus": content_hash(sources.corpus),
-            "readers": reader_versions(sources.corpus),
-            "chunk_words": index.chunk_words,
-            "overlap_words": index.overlap_words,
-            "max_document_chars": index.max_document_chars,
-        }
-
-    def roles(self, settings: Settings) -> tuple[str, ...]:
-        """No model."""
-        return ()
-
-    def run(self, work: Work) -> dict[str, int]:
-        """Reads the corpus. Raises BadInput when nothing in it could be used. Memory: some three times the text."""
-        rows, taken, n_rejects, first = PassageTables(), Taken(), 0, None
-        with (work.out / "rejects.jsonl").open("w", encoding="utf-8") as rejects:
-            found: Pieces | NodeDocuments | Reject
-            for found in chain(
-                read_documents(work.sources, work.settings, taken),
-                node_documents(work.sources, work.settings, taken),
-            ):
-                if isinstance(found, Reject):
-                    rejects.write(reject_line(found))
-                    n_rejects, first = n_rejects + 1, first or found
-                elif isinstance(found, NodeDocuments):
-                    rows.add_nodes(found)
-                    work.progress.advance(found.n)
-                else:
-                    origin = {"document": found.document["id"], "source": found.source, "node": found.node}
-                    rows.add_rows([found.document], found.passages, [origin])
-                    work.progress.advance(1)
-        if not rows.n_passages and (work.sources.corpus or not work.sources.named):
-            raise no_passage(n_rejects, first)
-        rows.write(work.out)
-        if work.sources.of_kind("skb", "documents"):
-            rows.write_origins(work.out)
-        return {"documents": rows.n_documents, "passages": rows.n_passages, "rejects": n_rejects}
+    Reads the corpus. Raises BadInput when nothing in it could be used. Memory: some three times the text.
+    """
+    rows, taken = PassageTables(), Taken()
+    with Rejects(work) as rejects:
+        found: Pieces | NodeDocuments | Reject
+        for found in chain(
+            read_documents(work.sources, work.settings, taken),
+            node_documents(work.sources, work.settings, taken),
+        ):
+            if isinstance(found, Reject):
+                rejects.write(found)
+            elif isinstance(found, NodeDocuments):
+                rows.add_nodes(found)
+                work.progress.advance(found.n)
+            else:
+                origin = {"document": found.document["id"], "source": found.source, "node": found.node}
+                rows.add_rows([found.document], found.passages, [origin])
+                work.progress.advance(1)
+    if not rows.n_passages and (work.sources.corpus or not work.sources.named):
+        raise no_passage(rejects.n, rejects.first)
+    rows.write(work.out)
+    if work.sources.of_kind("skb", "documents"):
+        rows.write_origins(work.out)
+    return {"documents": rows.n_documents, "passages": rows.n_passages, "rejects": rejects.n}

@@ -1,4 +1,4 @@
-"""Rows that could not be used, as an index keeps them: with names that do not depend on where its sources lie."""
+"""Rows that could not be used, under names that do not depend on where the sources lie."""
 
 from __future__ import annotations
 
@@ -8,12 +8,37 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu_rag.errors import BadInput
+from gpu_rag.index.work import Work
 from gpu_rag.types import Reject
 
 
-def reject_line(reject: Reject) -> str:
-    """A reject as one JSON line."""
-    return json.dumps(vars(reject), ensure_ascii=True, sort_keys=True) + "\n"
+class Rejects:
+    """rejects.jsonl of a running stage: one JSON line a reject. n: their number; first: the first one.
+
+    paths: the sources, whose parents are cut off the names of files.
+    """
+
+    def __init__(self, work: Work, paths: tuple[Path, ...] = ()):
+        self.n = 0
+        self.first: Reject | None = None
+        self._strict, self._paths = work.sources.strict, paths
+        self._file = (work.out / "rejects.jsonl").open("w", encoding="utf-8")
+
+    def __enter__(self) -> Rejects:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def add(self, reject: Reject) -> None:
+        """Writes a reject under short names. Raises BadInput where bad rows are to stop the run."""
+        stop_if_strict(self._strict, reject)
+        self.write(short_reject(reject, self._paths))
+
+    def write(self, reject: Reject) -> None:
+        """Writes a reject as it is."""
+        self._file.write(json.dumps(vars(reject), ensure_ascii=True, sort_keys=True) + "\n")
+        self.n, self.first = self.n + 1, self.first or reject
 
 
 def stop_if_strict(strict: bool, reject: Reject) -> None:

@@ -1,4 +1,4 @@
-"""What layers ask a language model: many requests under one schema each, one repair try, costs counted."""
+"""Requests of stages to a language model: many under one schema each, one repair try, costs counted."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from time import perf_counter
 from typing import Any
 
 from gpu_rag.errors import RequestFailed
-from gpu_rag.index.build import Work
+from gpu_rag.index.work import Work
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import parse_json
 from gpu_rag.types import JsonSchema, Malformed, Reply, Request
 
-WINDOW = 8192  # items asked about at once: an engine that runs requests side by side drains only between windows
-UNREAD = ("malformed", "truncated")  # worth a second try; a request that failed is asked again by the next run
+WINDOW = 8192  # items whose requests go out together: an engine drains only between windows
+UNREAD = ("malformed", "truncated")  # worth a second try; a request that failed is sent again by the next run
 
 
 def windows(n: int) -> Iterator[slice]:
@@ -39,8 +39,9 @@ def text_requests(
 def ask(work: Work, requests: Sequence[Request]) -> list[dict[str, Any] | str]:
     """For each request the object that was replied, or why there is none: malformed | truncated | failed.
 
-    Every request has a JsonSchema. One that could not be read is asked once more, a little warmer. Finished replies are
-    in the durable cache, so a killed run asks them never again. What stays unread counts as a failure of the stage.
+    Every request has a JsonSchema. A reply that cannot be read is requested once more, a little warmer. Finished
+    replies are in the durable cache: a run after a killed one reuses them. A reply that stays unread counts as a
+    failure of the stage.
     """
     found = [_read(work, request, reply) for request, reply in zip(requests, _complete(work, requests))]
     again = [i for i, value in enumerate(found) if value in UNREAD]

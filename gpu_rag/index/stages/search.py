@@ -1,17 +1,16 @@
-"""What text search needs: the BM25 index, and unit vectors of passages, entities and relations."""
+"""Text search: the BM25 index, and unit vectors of passages, entities and relations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from gpu_rag.index import tables
-from gpu_rag.index.build import Sources, Work
-from gpu_rag.settings import Settings
+from gpu_rag.index.stage import Stage, stage, the_embedder
+from gpu_rag.index.work import Work
 from gpu_rag.text.bm25 import Bm25
 
 
@@ -53,54 +52,27 @@ def embed_blocks(work: Work, texts: Sequence[str]) -> np.ndarray:
     return np.concatenate(parts) if parts else np.zeros((0, dim), np.float16)
 
 
-class Bm25Layer:
+@stage(
+    "bm25", needs=("passages",), params=lambda settings, _: {"k1": settings.index.bm25_k1, "b": settings.index.bm25_b}
+)
+def bm25_stage(work: Work) -> dict[str, int]:
     """A BM25 index over the passages."""
-
-    name = "bm25"
-    version = 1
-    needs: tuple[str, ...] = ("passages",)
-    retry: tuple[str, ...] = ()
-
-    def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
-        """The two constants of BM25."""
-        return {"k1": settings.index.bm25_k1, "b": settings.index.bm25_b}
-
-    def roles(self, settings: Settings) -> tuple[str, ...]:
-        """No model."""
-        return ()
-
-    def run(self, work: Work) -> dict[str, int]:
-        """Indexes every passage."""
-        texts = passage_texts(work.stage_folders["passages"])
-        Bm25.build(texts, k1=work.settings.index.bm25_k1, b=work.settings.index.bm25_b).save(work.out)
-        work.progress.advance(len(texts))
-        return {}
+    texts = passage_texts(work.stage_folders["passages"])
+    Bm25.build(texts, k1=work.settings.index.bm25_k1, b=work.settings.index.bm25_b).save(work.out)
+    work.progress.advance(len(texts))
+    return {}
 
 
-class Vectors:
+def vector_stage(name: str, needs: tuple[str, ...], texts_of: Callable[..., Sequence[str]]) -> Stage:
     """Unit vectors (float16) of texts; resumes at the block where a run died.
 
     texts_of(folder of each needed stage, in the order of `needs`): the texts.
     """
 
-    version = 1
-
-    def __init__(self, name: str, needs: tuple[str, ...], texts_of: Callable[..., Sequence[str]]):
-        self.name, self.needs = name, needs
-        self.retry: tuple[str, ...] = ()
-        self._texts_of = texts_of
-
-    def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
-        """Nothing beside the texts and the model."""
-        return {}
-
-    def roles(self, settings: Settings) -> tuple[str, ...]:
-        """The embedder."""
-        return ("embedder",)
-
-    def run(self, work: Work) -> dict[str, int]:
-        """Embeds block by block and joins the blocks."""
-        texts = self._texts_of(*(work.stage_folders[need] for need in self.needs))
-        work.progress.start(self.name, len(texts), "texts")
+    def run(work: Work) -> dict[str, int]:
+        texts = texts_of(*(work.stage_folders[need] for need in needs))
+        work.progress.start(name, len(texts), "texts")
         tables.write_arrays(work.out / "vectors.safetensors", {"vectors": embed_blocks(work, texts)})
         return {}
+
+    return Stage(name, run, needs, roles=the_embedder)

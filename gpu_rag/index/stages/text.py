@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from gpu_rag.index.build import Layer
-from gpu_rag.index.stages.entities import Entities
-from gpu_rag.index.stages.extraction import ExtractionLayer
-from gpu_rag.index.stages.graph import Graph, Synonyms
-from gpu_rag.index.stages.mentions import MentionLayer
-from gpu_rag.index.stages.passages import Passages
-from gpu_rag.index.stages.search import Bm25Layer, Vectors, entity_texts, passage_texts, relation_texts
+from gpu_rag.index.stage import Stage
+from gpu_rag.index.stages.entities import entities_stage
+from gpu_rag.index.stages.extraction import extraction_stage
+from gpu_rag.index.stages.graph import graph_stage, synonyms_stage
+from gpu_rag.index.stages.mentions import mentions_stage
+from gpu_rag.index.stages.passages import passages_stage
+from gpu_rag.index.stages.search import bm25_stage, entity_texts, passage_texts, relation_texts, vector_stage
 
 
-def text_stages() -> list[Layer]:
+def text_stages() -> list[Stage]:
     """A new list of them."""
     return [
-        Passages(),
-        Bm25Layer(),
-        Vectors("passage_vectors", ("passages",), passage_texts),
-        ExtractionLayer(),
-        Entities(),
-        Vectors("entity_vectors", ("entities",), entity_texts),
-        Vectors("relation_vectors", ("entities",), relation_texts),
-        MentionLayer(),
-        Synonyms(),
-        Graph(),
+        passages_stage,
+        bm25_stage,
+        vector_stage("passage_vectors", ("passages",), passage_texts),
+        extraction_stage,
+        entities_stage,
+        vector_stage("entity_vectors", ("entities",), entity_texts),
+        vector_stage("relation_vectors", ("entities",), relation_texts),
+        mentions_stage,
+        synonyms_stage,
+        graph_stage,
     ]

@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from gpu_rag.methods.higra.context import Params as RetrieverParams
-from gpu_rag.methods.higra.context import graph_context
-from gpu_rag.methods.higra.dialogue import converse
-from gpu_rag.program.reader import Support
-from gpu_rag.program.verbs import Verbs
+from gpu_rag.methods.higra import retriever
+from gpu_rag.methods.higra.dual_agent import converse
+from gpu_rag.methods.higra.retriever import retrieve
+from gpu_rag.program.run import Run
 from gpu_rag.settings.ranges import COUNT, check_fields
 from gpu_rag.types import Draft, Question
 
-__all__ = ["Params", "program", "retrieve"]
+__all__ = ["Params", "program", "retrieve"]  # without a model there is no dialogue: HiGraRetriever on the question
 
 
 @dataclass(frozen=True)
-class Params(RetrieverParams):
-    """Those of `higra-retriever`, for each sub-question. max_turns: calls to the Librarian before the forced answer."""
+class Params(retriever.Params):
+    """Parameters of `higra-retriever`, for each sub-question; max_turns: calls to the Librarian before the forced
+    answer."""
 
     max_turns: int = 8
 
@@ -27,13 +27,6 @@ class Params(RetrieverParams):
         check_fields(self, max_turns=COUNT)
 
 
-async def retrieve(question: Question, verbs: Verbs, params: Params) -> Support:
-    """Without a model there is no dialogue: what the Librarian would read for the question itself."""
-    context = await graph_context(question.text, verbs, params, verbs.limit)
-    return Support(context.passages[: verbs.limit], context.paths)
-
-
-async def program(question: Question, verbs: Verbs, params: Params) -> Draft:
+async def program(question: Question, run: Run, params: Params) -> Draft:
     """The dialogue."""
-    find = partial(graph_context, verbs=verbs, params=params)
-    return await converse(question.text, verbs, find, params.max_turns)
+    return await converse(run, question.text, partial(retriever.find, run, params=params), params.max_turns)

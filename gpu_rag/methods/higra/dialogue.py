@@ -1,54 +1,98 @@
-"""The dialogue of Seeker and Librarian that answers one question; shared by `dual-agent` and `higra-agent`.
-
-clarify -> plan -> the Librarian takes every sub-question without dependency, at once -> the Seeker asks on or answers,
-until it answers or `max_turns` calls are made, when one forced answer closes. All sub-questions of a call are siblings,
-so those of all live questions reach the searches and the model as one batch.
-"""
+"""The state of a dialogue: the question, its plan, and the Librarian's findings so far, also in words for prompts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from gpu_rag.methods.higra.librarian import Find, Finding, consult
-from gpu_rag.methods.higra.plan import clarified, planned
-from gpu_rag.methods.higra.seeker import first_asks, last_answer, next_action
-from gpu_rag.methods.higra.state import Answered, Ask, Dialogue
-from gpu_rag.program.verbs import Verbs
-from gpu_rag.runtime.gather import gather
-from gpu_rag.types import Draft
+from gpu_rag.methods.higra.librarian import Finding
+from gpu_rag.text.rules.decomposition import Plan
+from gpu_rag.types import Evidence, Path
 
-
-async def converse(question: str, verbs: Verbs, find: Find, max_turns: int) -> Draft:
-    """The answer of the dialogue; `unsupported` where even the forced answer finds nothing."""
-    asked = await clarified(question, verbs)
-    dialogue = Dialogue(asked, await planned(asked, verbs))
-    asks = first_asks(dialogue.plan).asks
-    answer: Answered | None = None
-    for turn in range(1, max_turns + 1):
-        verbs.ctx.note("ask_librarian", len(asks), (f"turn {turn} of {max_turns}", *(ask.question for ask in asks)))
-        dialogue.add(asks, await _consult_all(asks, verbs, find))
-        action = await next_action(dialogue, verbs) if turn < max_turns else None
-        if action is None or isinstance(action, Answered):
-            answer = action
-            break
-        asks = action.asks
-    how = "answer"
-    if answer is None:
-        how, answer = "forced_answer", await last_answer(dialogue, verbs)
-    return _drafted(how, answer, dialogue, verbs)
+_EVIDENCE_CHARS = 600
 
 
-async def _consult_all(asks: Sequence[Ask], verbs: Verbs, find: Find) -> list[Finding]:
-    found: list[Finding] = await gather(*(consult(ask.question, verbs, find) for ask in asks))
-    return found
+@dataclass(frozen=True)
+class Ask:
+    """One sub-question to the Librarian; step: that of the plan which it answers, None for a free one."""
+
+    question: str
+    step: int | None = None
 
 
-def _drafted(how: str, answer: Answered | None, dialogue: Dialogue, verbs: Verbs) -> Draft:
-    cited = answer.cited if answer is not None else ()
-    rests_on = tuple(f"rests on: {dialogue.findings[n - 1].question}" for n in cited)
-    said = f"answer: {answer.text}" if answer is not None else "answer: none"
-    verbs.ctx.note(f"seeker/{how}", len(dialogue.findings), (said, *rests_on))
-    evidence, paths = dialogue.evidence(cited), dialogue.paths(cited)
-    if answer is None:
-        return Draft(None, evidence, paths, "unsupported")
-    return Draft(answer.text, evidence, paths)
+Asks = tuple[Ask, ...]  # all at the same time
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The Seeker answers. cited: numbers of findings, from 1."""
+
+    text: str
+    cited: tuple[int, ...]
+
+
+@dataclass
+class Dialogue:
+    """One question's dialogue. findings: in the order asked; number i (from 1) is findings[i - 1]."""
+
+    question: str
+    plan: Plan
+    asks: list[Ask] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    def add(self, asks: Sequence[Ask], findings: Sequence[Finding]) -> None:
+        """One call to the Librarian."""
+        self.asks.extend(asks)
+        self.findings.extend(findings)
+
+    def of_step(self, step: int) -> list[int]:
+        """The numbers of the findings for a step of the plan."""
+        return [number for number, ask in enumerate(self.asks, 1) if ask.step == step]
+
+    def answers_of(self, step: int) -> tuple[str, ...]:
+        """All answers found for a step, each once, in order."""
+        found = (answer for number in self.of_step(step) for answer in self.findings[number - 1].answers)
+        return tuple(dict.fromkeys(found))
+
+    # --- in words ---
+
+    def plan_lines(self) -> str:
+        """The plan for a prompt."""
+        return "\n".join(f"#{step.id} {step.question}" for step in self.plan.steps)
+
+    def history_lines(self) -> list[str]:
+        """One block a finding, in order."""
+        return [
+            f"[{number}] {found.question}\nanswers: {'; '.join(found.answers) or 'none'}\n"
+            f"evidence: {found.evidence[:_EVIDENCE_CHARS]}"
+            for number, found in enumerate(self.findings, 1)
+        ]
+
+    # --- what the answer rests on ---
+
+    def evidence(self, cited: Sequence[int]) -> tuple[Evidence, ...]:
+        """Passages, each once: those that the cited findings rest on, those of the others, then all else retrieved."""
+        first = [self.findings[number - 1] for number in cited]
+        groups = [e for found in first for e in found.cited] + [e for found in self.findings for e in found.cited]
+        groups += [e for found in [*first, *self.findings] for e in found.retrieved.passages]
+        return _once(groups)
+
+    def readable(self) -> tuple[Evidence, ...]:
+        """Passages for one last reading: what findings rest on, then the first of each finding, the second of each."""
+        rows = [found.retrieved.passages for found in self.findings]
+        turns = [row[i] for i in range(max(map(len, rows), default=0)) for row in rows if i < len(row)]
+        order = [e for found in self.findings for e in found.cited] + turns
+        return _once(order)
+
+    def paths(self, cited: Sequence[int]) -> tuple[Path, ...]:
+        """The relations that were read for the cited findings (all, where none is cited), each once."""
+        chosen = [self.findings[number - 1] for number in cited] or self.findings
+        return tuple({path.edges: path for found in chosen for path in found.retrieved.paths}.values())
+
+
+def _once(evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
+    """Each passage at its first place."""
+    first: dict[str, Evidence] = {}
+    for item in evidence:
+        first.setdefault(item.passage_id, item)
+    return tuple(first.values())

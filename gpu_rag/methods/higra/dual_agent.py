@@ -1,14 +1,24 @@
-"""The dialogue of Seeker and Librarian without a graph: the Librarian reads the best passages of hybrid search."""
+"""The dialogue of Seeker and Librarian that answers one question, without a graph: the Librarian reads hybrid search.
+
+clarify -> plan -> the Librarian takes every sub-question without dependency, at once -> the Seeker asks on or answers,
+until it answers or `max_turns` calls are made, when one forced answer closes. All sub-questions of a call are siblings,
+so those of all live questions reach the searches and the model as one batch. `higra-agent` has the same dialogue.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
 
-from gpu_rag.methods.higra.context import Context
-from gpu_rag.methods.higra.dialogue import converse
+from gpu_rag.methods.higra.dialogue import Answered, Dialogue
+from gpu_rag.methods.higra.librarian import Find, Finding, Retrieval, consult
+from gpu_rag.methods.higra.seeker import first_asks, last_answer, next_action
+from gpu_rag.program.ask import embed
+from gpu_rag.program.questions import clarified, planned
 from gpu_rag.program.reader import Support
-from gpu_rag.program.verbs import Verbs
+from gpu_rag.program.run import Run
+from gpu_rag.program.search import search_hybrid
+from gpu_rag.runtime.gather import gather
 from gpu_rag.settings.ranges import COUNT, RANK_CONSTANT, check_fields
 from gpu_rag.types import Draft, Question
 
@@ -27,18 +37,48 @@ class Params:
         check_fields(self, n_passages=COUNT, depth=COUNT, constant=RANK_CONSTANT, max_turns=COUNT)
 
 
-async def retrieve(question: Question, verbs: Verbs, params: Params) -> Support:
-    """Without a model there is no dialogue: hybrid search on the question, verbs.limit passages."""
-    return Support((await _hybrid_context(question.text, verbs, params, verbs.limit)).passages)
+async def retrieve(question: Question, run: Run, params: Params) -> Support:
+    """Without a model there is no dialogue: hybrid search on the question, run.limit passages."""
+    return Support((await _find(run, question.text, params, run.limit)).passages)
 
 
-async def program(question: Question, verbs: Verbs, params: Params) -> Draft:
+async def program(question: Question, run: Run, params: Params) -> Draft:
     """The dialogue."""
-    find = partial(_hybrid_context, verbs=verbs, params=params, k=params.n_passages)
-    return await converse(question.text, verbs, find, params.max_turns)
+    find = partial(_find, run, params=params, k=params.n_passages)
+    return await converse(run, question.text, find, params.max_turns)
 
 
-async def _hybrid_context(text: str, verbs: Verbs, params: Params, k: int) -> Context:
-    (vector,) = await verbs.embed([text])
-    found = await verbs.search_hybrid(text, vector, k, depth=max(params.depth, k), constant=params.constant)
-    return Context(verbs.evidence(found, "high in both the vector and the word ranking", "search_hybrid"))
+async def _find(run: Run, text: str, params: Params, k: int) -> Retrieval:
+    (vector,) = await embed([text])
+    found = await search_hybrid((text, vector), k, depth=max(params.depth, k), constant=params.constant)
+    return Retrieval(run.evidence(found, "high in both the vector and the word ranking", "search_hybrid"))
+
+
+async def converse(run: Run, question: str, find: Find, max_turns: int) -> Draft:
+    """The answer of the dialogue; `unsupported` where even the forced answer finds nothing."""
+    question = await clarified(run, question)
+    dialogue = Dialogue(question, await planned(run, question))
+    asks = first_asks(dialogue.plan)
+    answer: Answered | None = None
+    for turn in range(1, max_turns + 1):
+        run.note("ask_librarian", len(asks), (f"turn {turn} of {max_turns}", *(ask.question for ask in asks)))
+        findings: list[Finding] = await gather(*(consult(run, ask.question, find) for ask in asks))
+        dialogue.add(asks, findings)
+        action = await next_action(run, dialogue) if turn < max_turns else None
+        if action is None or isinstance(action, Answered):
+            answer = action
+            break
+        asks = action
+    how = "answer"
+    if answer is None:
+        how, answer = "forced_answer", await last_answer(run, dialogue)
+    return _draft(run, how, answer, dialogue)
+
+
+def _draft(run: Run, how: str, answer: Answered | None, dialogue: Dialogue) -> Draft:
+    cited = answer.cited if answer is not None else ()
+    rests_on = tuple(f"rests on: {dialogue.findings[n - 1].question}" for n in cited)
+    text = None if answer is None else answer.text
+    run.note(f"seeker/{how}", len(dialogue.findings), (f"answer: {'none' if text is None else text}", *rests_on))
+    evidence, paths = dialogue.evidence(cited), dialogue.paths(cited)
+    return Draft(text, evidence, paths, "unsupported") if text is None else Draft(text, evidence, paths)

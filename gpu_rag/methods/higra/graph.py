@@ -1,17 +1,21 @@
-"""HiGraAgent's two-layer graph as its verbs read it: aligned entities, their relations, and links to passages."""
+"""HiGraAgent's two-layer graph: aligned entities, their relations, and links to passages; and look-ups in it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 import torch
 
+from gpu_rag.graph.ego import CheckedGraph, checked
 from gpu_rag.index import tables
 from gpu_rag.index.index import Index
-from gpu_rag.methods.higra.tables import HIGRA_ENTITIES, HIGRA_LINKS, HIGRA_RELATIONS
+from gpu_rag.methods.higra.tables import ints, read
 from gpu_rag.text.bm25 import Bm25
+from gpu_rag.text.normalise import normalise_name
 from gpu_rag.types import CSR
 
 
@@ -26,7 +30,7 @@ class HigraGraph:
     full_graph: CSR over the nodes [entities | passages] (passage p is node N + p): the same entries, and one for each
     linked entity and passage, both directions; no weights.
     links: HIGRA_LINKS, each occurrence of an entity in a passage, with offsets into its text.
-    entity_bm25, relation_bm25: over "name | aliases | types" and "subject label object", as the vectors of the layers
+    entity_bm25, relation_bm25: over "name | aliases | types" and "subject label object", as the vectors of the stages
     higra_entity_vectors and higra_relation_vectors, see `Index.vectors`.
     Tensors are on the device of the index.
     """
@@ -45,24 +49,94 @@ class HigraGraph:
         """Number of entities N: passage row p is node N + p of the full graph."""
         return int(self.entities.num_rows)
 
+    @cached_property
+    def checked_entity_graph(self) -> CheckedGraph:
+        """The entity graph as the ops take it."""
+        return checked(self.entity_graph)
 
-def load_higra_graph(index: Index) -> HigraGraph:
-    """The view, for `index.loaded("higra", load_higra_graph)`. Raises MissingLayer, IndexCorrupt."""
-    relations = tables.read_table(index.folder("higra_links") / "higra_relations.parquet", HIGRA_RELATIONS)
+    @cached_property
+    def checked_full_graph(self) -> CheckedGraph:
+        """The full graph as the ops take it."""
+        return checked(self.full_graph)
+
+    @cached_property
+    def relations_by_subject(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """(first i64[N + 1], objects i64[R]): the relations with subject e are rows first[e] to first[e + 1]."""
+        subjects, objects = self.relation_ends
+        first = np.searchsorted(subjects, np.arange(self.n_entities + 1)).astype(np.int64)
+        device = self.entity_graph.indptr.device
+        return torch.from_numpy(first).to(device), torch.from_numpy(objects).to(device)
+
+    @cached_property
+    def rows_by_name(self) -> dict[str, int]:
+        """Entity rows by normalised name, then by alias; of several entities the first row counts."""
+        rows: dict[str, int] = {}
+        for row, name in enumerate(self.entities["name"].to_pylist()):
+            rows.setdefault(normalise_name(name), row)
+        for row, aliases in enumerate(self.entities["aliases"].to_pylist()):
+            for alias in aliases:
+                rows.setdefault(normalise_name(alias), row)
+        return rows
+
+
+def higra_graph(index: Index) -> HigraGraph:
+    """The graph of an index, read once. Raises MissingLayer, IndexCorrupt."""
+    return index.loaded("higra", _load)
+
+
+def _load(index: Index) -> HigraGraph:
+    relations = read(index.folder("higra_links"), "higra_relations")
     arrays = tables.read_arrays(index.folder("higra_graph") / "graph.safetensors")
-    ends = (relations["subject"].to_numpy().astype(np.int64), relations["object"].to_numpy().astype(np.int64))
+
+    def graph(name: str) -> CSR:
+        return CSR(*(torch.from_numpy(arrays[f"{name}_{part}"]).to(index.device) for part in ("indptr", "indices")))
+
     return HigraGraph(
-        entities=tables.read_table(index.folder("higra_merge") / "higra_entities.parquet", HIGRA_ENTITIES),
+        entities=read(index.folder("higra_merge"), "higra_entities"),
         relations=relations,
-        relation_ends=ends,
-        entity_graph=_csr(arrays, "entity", index.device),
-        full_graph=_csr(arrays, "full", index.device),
-        links=tables.read_table(index.folder("higra_mentions") / "higra_links.parquet", HIGRA_LINKS),
+        relation_ends=(ints(relations, "subject"), ints(relations, "object")),
+        entity_graph=graph("entity"),
+        full_graph=graph("full"),
+        links=read(index.folder("higra_mentions"), "higra_links"),
         entity_bm25=Bm25.load(index.folder("higra_search") / "entities"),
         relation_bm25=Bm25.load(index.folder("higra_search") / "relations"),
     )
 
 
-def _csr(arrays: dict[str, np.ndarray], name: str, device: str) -> CSR:
-    held = (torch.from_numpy(arrays[f"{name}_{part}"]).to(device) for part in ("indptr", "indices"))
-    return CSR(*held)
+# --- look-ups --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class HigraFact:
+    """A relation in words, with the ids of the passages that state it; an inferred one has none."""
+
+    subject: str
+    label: str
+    object: str
+    passages: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """ "subject - label - object"."""
+        return f"{self.subject} - {self.label} - {self.object}"
+
+
+def facts(index: Index, rows: Sequence[int]) -> tuple[HigraFact, ...]:
+    """Relations in words."""
+    graph = higra_graph(index)
+    part = graph.relations.select(("subject", "label", "object", "passages")).take(pa.array(list(rows), pa.int64()))
+    names, ids = graph.entities["name"], index.passage_ids
+    return tuple(
+        HigraFact(names[s].as_py(), label, names[o].as_py(), tuple(ids[p] for p in passages))
+        for s, label, o, passages in zip(*(column.to_pylist() for column in part.columns))
+    )
+
+
+def entity_options(index: Index, rows: Sequence[int]) -> list[str]:
+    """Each entity as an option of a choice: its name, types and other names."""
+    part = higra_graph(index).entities.select(("name", "types", "aliases")).take(pa.array(list(rows), pa.int64()))
+    options = []
+    for name, types, aliases in zip(*(column.to_pylist() for column in part.columns)):
+        kinds = f" ({', '.join(types)})" if types else ""
+        options.append(f"{name}{kinds}" + (f", also {'; '.join(aliases)}" if aliases else ""))
+    return options

@@ -1,7 +1,7 @@
 """The Librarian: answers one sub-question from what was retrieved for it. Stateless; a batch is many of these.
 
-A capable model gives every answer that the context supports, with its evidence, as JSON. Another model gives the one
-short answer of the shared reader, from the passages that the reader shows, without the relations.
+A capable model gives every answer that the passages and relations support, with its evidence, as JSON. Another model
+gives the one short answer of the shared reader, from the passages that the reader shows, without the relations.
 """
 
 from __future__ import annotations
@@ -10,94 +10,103 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from gpu_rag.methods.higra.context import Context
+from gpu_rag.methods.higra.graph import HigraFact
+from gpu_rag.program.ask import ask_text, packed
 from gpu_rag.program.reader import Support, is_answer, passage_block, read
-from gpu_rag.program.verbs import Verbs
+from gpu_rag.program.run import Run
 from gpu_rag.text.keywords import keywords
 from gpu_rag.text.prompts import Prompt
-from gpu_rag.text.replies import canonical_schema
-from gpu_rag.types import Evidence, Malformed
+from gpu_rag.text.replies import canonical_schema, object_of
+from gpu_rag.types import Evidence, Malformed, Path
 
 MAX_TOKENS = 256
 MAX_ANSWERS = 5
 _COPULA = re.compile(r"\b(?:is|was|are|were)\b", re.IGNORECASE)
 _INTRODUCED = re.compile(r"^(?:the |my )?(?:short )?answer is:?\s+", re.IGNORECASE)
 _AFTERTHOUGHT = re.compile(r",\s+(?=(?:the|a|an|who|which|where|whose|and)\b)|(?<=[a-z0-9]{3})\.\s+", re.IGNORECASE)
-Find = Callable[[str], Awaitable[Context]]
 
 SCHEMA = canonical_schema(
-    {
-        "type": "object",
-        "properties": {
+    object_of(
+        {
             "evidence": {"type": "string", "maxLength": 600},
             "answers": {"type": "array", "items": {"type": "string", "maxLength": 200}, "maxItems": MAX_ANSWERS},
             "passages": {"type": "array", "items": {"type": "integer", "minimum": 1}, "maxItems": 15},
-        },
-        "required": ["evidence", "answers", "passages"],
-        "additionalProperties": False,
-    }
+        }
+    )
 )
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What the Librarian says to one sub-question. answers: all that are supported, () for none. evidence: in words.
+class Retrieval:
+    """Everything retrieved for one question: passages best first, facts best first, and the facts as paths."""
 
-    cited: the passages that it rests on; context: everything that was retrieved.
+    passages: tuple[Evidence, ...]
+    facts: tuple[HigraFact, ...] = ()
+    paths: tuple[Path, ...] = ()
+
+
+Find = Callable[[str], Awaitable[Retrieval]]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The Librarian's reply to one sub-question. answers: all that are supported, () for none. evidence: in words.
+
+    cited: the passages that it rests on; retrieved: everything that was retrieved.
     """
 
     question: str
     answers: tuple[str, ...]
     evidence: str
     cited: tuple[Evidence, ...]
-    context: Context
+    retrieved: Retrieval
 
 
-async def consult(question: str, verbs: Verbs, find: Find) -> Finding:
+async def consult(run: Run, question: str, find: Find) -> Finding:
     """Retrieve for one sub-question and answer it."""
-    context = await find(question)
-    if not context.passages:
-        found = Finding(question, (), "nothing was retrieved", (), context)
-    elif verbs.llm.capable:
-        found = await _by_schema(question, verbs, context)
+    retrieved = await find(question)
+    if not retrieved.passages:
+        found = Finding(question, (), "nothing was retrieved", (), retrieved)
+    elif run.models.language_model.capable:
+        found = await _by_schema(run, question, retrieved)
     else:
-        found = await _by_reader(question, verbs, context)
+        found = await _by_reader(run, question, retrieved)
     answers = "; ".join(found.answers) or "none"
     cited = tuple(f"passage: {e.passage_id} {e.title}" for e in found.cited)
-    said = (f"question: {question}", f"answer: {answers}", f"evidence: {found.evidence}", *cited)
-    verbs.ctx.note("librarian", len(context.passages), said)
+    lines = (f"question: {question}", f"answer: {answers}", f"evidence: {found.evidence}", *cited)
+    run.note("librarian", len(retrieved.passages), lines)
     return found
 
 
-async def _by_schema(question: str, verbs: Verbs, context: Context) -> Finding:
+async def _by_schema(run: Run, question: str, retrieved: Retrieval) -> Finding:
     prompt = Prompt.read("gpu_rag.methods.higra.prompts", "librarian")
-    facts = ["Facts\n" + "\n".join(f"- {fact.text}" for fact in context.facts)] if context.facts else []
-    blocks = [*facts, *(passage_block(i, e) for i, e in enumerate(context.passages, 1))]
-    text, n_shown, _ = verbs.pack(prompt, {"question": question}, "library", blocks, max_tokens=MAX_TOKENS)
-    reply = await verbs.ask_text(prompt, text, schema=SCHEMA, max_tokens=MAX_TOKENS, name="librarian/reply")
+    facts = ["Facts\n" + "\n".join(f"- {fact.text}" for fact in retrieved.facts)] if retrieved.facts else []
+    blocks = [*facts, *(passage_block(i, e) for i, e in enumerate(retrieved.passages, 1))]
+    text, n_shown, _ = packed(run, prompt, {"question": question}, "library", blocks, max_tokens=MAX_TOKENS)
+    reply = await ask_text(run, prompt, text, schema=SCHEMA, max_tokens=MAX_TOKENS, name="librarian/reply")
     if isinstance(reply, Malformed):
-        return Finding(question, (), f"the reply could not be read: {reply.reason}", (), context)
+        return Finding(question, (), f"the reply could not be read: {reply.reason}", (), retrieved)
     assert isinstance(reply, dict)
-    shown = context.passages[: max(0, n_shown - len(facts))]
+    shown = retrieved.passages[: max(0, n_shown - len(facts))]
     cited = tuple(shown[n - 1] for n in dict.fromkeys(reply["passages"]) if n <= len(shown))
     cleaned = (" ".join(answer.split()) for answer in reply["answers"])
     answers = tuple(dict.fromkeys(answer for answer in cleaned if is_answer(answer)))
-    return Finding(question, answers, " ".join(reply["evidence"].split()), cited, context)
+    return Finding(question, answers, " ".join(reply["evidence"].split()), cited, retrieved)
 
 
-async def _by_reader(question: str, verbs: Verbs, context: Context) -> Finding:
-    draft = await read(verbs, question, Support(context.passages))
+async def _by_reader(run: Run, question: str, retrieved: Retrieval) -> Finding:
+    draft = await read(run, question, Support(retrieved.passages))
     if draft.text is None:
-        return Finding(question, (), "the reader found no support", (), context)
+        return Finding(question, (), "the reader found no support", (), retrieved)
     answer = short_answer(draft.text, question)
-    shown = context.passages[: verbs.reader.passages]
-    holding = tuple(e for e in shown if answer.casefold() in f"{e.title}\n{e.text}".casefold())
-    evidence = "its words stand in the passages" if holding else "its words stand in no passage that was read"
-    return Finding(question, (answer,), evidence, holding, context)
+    shown = retrieved.passages[: run.reader.passages]
+    cited = tuple(e for e in shown if answer.casefold() in f"{e.title}\n{e.text}".casefold())
+    evidence = "its words stand in the passages" if cited else "its words stand in no passage that was read"
+    return Finding(question, (answer,), evidence, cited, retrieved)
 
 
 def short_answer(answer: str, question: str) -> str:
-    """What an answer says beside the words of its question: "The designer was Marta Orlo" becomes "Marta Orlo".
+    """The part of an answer that does not repeat its question: "The designer was Marta Orlo" becomes "Marta Orlo".
 
     Small models like to answer in whole sentences, and the answer is to stand in the next question. Cut is "the answer
     is"; what stands before the first "is", "was", "are", "were", where most content words of that part are words of the
@@ -112,6 +121,6 @@ def short_answer(answer: str, question: str) -> str:
 
 def _repeats(words: str, question: str) -> bool:
     """Whether more than half of the content words are words of the question."""
-    asked = {word for phrase in keywords(question) for word in phrase.split()}
-    said = [word for phrase in keywords(words) for word in phrase.split()]
-    return 2 * sum(word in asked for word in said) > len(said)
+    known = {word for phrase in keywords(question) for word in phrase.split()}
+    content = [word for phrase in keywords(words) for word in phrase.split()]
+    return 2 * sum(word in known for word in content) > len(content)

@@ -1,34 +1,112 @@
-"""The merges of a finished index, and edits of them by hand, which the next build applies."""
+"""Merges of names: the log of a finished index, and edits by hand that the next build applies.
+
+Edits are kept in `merges.jsonl` in the index: names that never become one (reject), and names made one (force).
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.index import tables
-from gpu_rag.index.folder import WriteLock
+from gpu_rag.index.folder import WriteLock, write_atomic
 from gpu_rag.index.index import Index
-from gpu_rag.methods.higra.merge_edits import FILE, FORCE, FORCED, REJECT, Edit, Edits, merge_id
-from gpu_rag.methods.higra.tables import HIGRA_ENTITIES, HIGRA_MERGES
+from gpu_rag.index.work import Sources
+from gpu_rag.methods.higra.tables import Row, read, read_rows
 from gpu_rag.text.normalise import normalise_name
 
-Row = dict[str, Any]
+FILE = "merges.jsonl"
+EXACT, SEMANTIC, FORCED = "exact", "semantic", "forced"
+REJECT, FORCE = "reject", "force"
 _N_SHOWN = 5
 
 
+def merge_row(why: str, rule: str, score: float, members: Sequence[str], entity: Any) -> Row:
+    """A row of HIGRA_MERGES. why: exact | semantic | forced; entity: what the members became."""
+    id = merge_id(why, members)
+    return {"id": id, "why": why, "rule": rule, "score": score, "members": list(members), "entity": entity}
+
+
+def merge_id(why: str, members: Sequence[str]) -> str:
+    """A short name of a merge: the same for the same members in every build."""
+    text = json.dumps([why, sorted(members)], ensure_ascii=False)
+    return "m_" + hashlib.sha1(text.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()[:10]
+
+
+# --- edits -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One edit. id: that of the merge it rejects, or of the forced merge; members: names or ids, as in HIGRA_MERGES."""
+
+    id: str
+    action: str
+    members: tuple[str, ...]
+
+
+Edits = tuple[Edit, ...]  # in the order made
+
+
+def read_edits(path: Path | None) -> Edits:
+    """The edits in a file; none where there is no file. Raises BadInput naming the line that is no edit."""
+    if path is None or not path.is_file():
+        return ()
+    lines = enumerate(path.read_text("utf-8").splitlines(), 1)
+    return tuple(_edit(line, f"{path}:{number}") for number, line in lines if line.strip())
+
+
+def write_edits(path: Path, edits: Edits) -> None:
+    """Replaces the file."""
+    rows = ({"id": e.id, "action": e.action, "members": list(e.members)} for e in edits)
+    write_atomic(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
+
+
+def edited(edits: Edits, action: str) -> list[tuple[str, ...]]:
+    """The members of the edits of one action, in the order made."""
+    return [edit.members for edit in edits if edit.action == action]
+
+
+def name_pairs(groups: Iterable[Sequence[str]]) -> frozenset[frozenset[str]]:
+    """All pairs within each group."""
+    return frozenset(frozenset(pair) for members in groups for pair in combinations(members, 2))
+
+
+def edits_params(sources: Sources) -> dict[str, Any]:
+    """The edits that a stage depends on, in any order of making; nothing where there are none."""
+    edits = read_edits(sources.merges)
+    return {"edits": sorted([e.action, *sorted(e.members)] for e in edits)} if edits else {}
+
+
+def _edit(line: str, where: str) -> Edit:
+    expected = "a row made by gpu-rag merges"
+    try:
+        row = json.loads(line)
+        id, action, members = row["id"], row["action"], row["members"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadInput("not an edit of merges", given=f"{where}: {error}", expected=expected) from error
+    texts = isinstance(members, list) and all(isinstance(member, str) for member in members)
+    if not isinstance(id, str) or action not in (REJECT, FORCE) or not texts or len(members) < 2:
+        raise BadInput("not an edit of merges", given=f"{where}: {line[:80]}", expected=expected)
+    return Edit(id, action, tuple(members))
+
+
+# --- the log ---------------------------------------------------------------------------------------
+
+
 class Merges:
-    """The merge log of an index and its edits. Raises MissingLayer for an index without the layer `higra_merge`."""
+    """The merge log of an index and its edits. Raises MissingLayer for an index without the stage `higra_merge`."""
 
     def __init__(self, index: Index):
         self._index, self.path = index, index.path / FILE
-        folder = index.folder("higra_merge")
-        self.log: list[Row] = tables.read_table(folder / "higra_merges.parquet", HIGRA_MERGES).to_pylist()
-        self._entities = tables.read_table(folder / "higra_entities.parquet", HIGRA_ENTITIES)
-        self.edits = Edits.read(self.path)
+        self.log: list[Row] = read_rows(index.folder("higra_merge"), "higra_merges")
+        self.edits = read_edits(self.path)
 
     def found(self, text: str = "", why: str = "") -> list[Row]:
         """The merges that have `text` in a name (as normalised) and that reason; in the order of the log."""
@@ -37,16 +115,16 @@ class Merges:
         return [row for row in rows if any(wanted in name for name in (*row["members"], row["entity"]))]
 
     def reject(self, ids: Iterable[str]) -> None:
-        """Tells the members of these merges apart; of a forced merge it takes the edit back. Raises BadInput."""
+        """Rejects these merges: their members stay apart; of a forced one the edit is undone. Raises BadInput."""
         by_id = {row["id"]: row for row in self.log}
         edits = self.edits
         for id in ids:
             if id not in by_id:
                 raise BadInput("no merge of this index has this id", given=id, do="list them with: gpu-rag merges DIR")
-            row = by_id[id]
-            edits = (
-                edits.without(id) if row["why"] == FORCED else edits.with_edit(Edit(id, REJECT, tuple(row["members"])))
-            )
+            if by_id[id]["why"] == FORCED:
+                edits = _without(edits, id)
+            else:
+                edits = _with(edits, Edit(id, REJECT, tuple(by_id[id]["members"])))
         self.edits = edits
 
     def force(self, one: str, other: str) -> None:
@@ -54,51 +132,45 @@ class Merges:
         members = sorted({self.entity(one), self.entity(other)})
         if len(members) < 2:
             raise UsageError("these are one entity already", given=f"{one!r} and {other!r}: {members[0]}")
-        self.edits = self.edits.with_edit(Edit(merge_id(FORCED, members), FORCE, tuple(members)))
+        self.edits = _with(self.edits, Edit(merge_id(FORCED, members), FORCE, tuple(members)))
 
     def undo(self, ids: Iterable[str]) -> None:
         """Takes edits back. Raises BadInput where there is no such edit."""
         for id in ids:
-            if all(edit.id != id for edit in self.edits.edits):
-                raise BadInput(
-                    "no edit has this id", given=id, expected=", ".join(e.id for e in self.edits.edits) or "no edit"
-                )
-            self.edits = self.edits.without(id)
+            if all(edit.id != id for edit in self.edits):
+                expected = ", ".join(e.id for e in self.edits) or "no edit"
+                raise BadInput("no edit has this id", given=id, expected=expected)
+            self.edits = _without(self.edits, id)
 
     def save(self) -> None:
         """Writes the edits beside the manifest. Raises IndexLocked while a build runs, StorageError."""
         with WriteLock(self._index.path):
-            self.edits.write(self.path)
+            write_edits(self.path, self.edits)
 
     def entity(self, name: str) -> str:
         """The id of the entity that is meant. Raises BadInput where there is none or several."""
-        ids: list[str] = self._entities["id"].to_pylist()
+        table = read(self._index.folder("higra_merge"), "higra_entities")
+        ids: list[str] = table["id"].to_pylist()
         if name in set(ids):
             return name
         wanted = normalise_name(name)
-        for ways_of in (self._names, self._aliases):
-            rows = ways_of().get(wanted, [])
-            if len(rows) > 1:
-                shown = " | ".join(ids[row] for row in rows[:_N_SHOWN])
+        for ways in ([[name] for name in table["name"].to_pylist()], table["aliases"].to_pylist()):
+            found = [id for id, names in zip(ids, ways) if wanted in map(normalise_name, names)]
+            if len(found) > 1:
+                shown = " | ".join(found[:_N_SHOWN])
                 raise BadInput("several entities have this name", given=name, expected=f"one of the ids {shown}")
-            if rows:
-                return ids[rows[0]]
+            if found:
+                return found[0]
         near = difflib.get_close_matches(wanted, ids, n=1)
         raise BadInput("no entity has this name", given=name, do=f"did you mean {near[0]}?" if near else None)
 
-    def _names(self) -> dict[str, list[int]]:
-        return _rows_by(self._entities["name"].to_pylist(), lambda name: [name])
 
-    def _aliases(self) -> dict[str, list[int]]:
-        return _rows_by(self._entities["aliases"].to_pylist(), lambda aliases: aliases)
+def _with(edits: Edits, edit: Edit) -> Edits:
+    return edits if edit in edits else (*edits, edit)
 
 
-def _rows_by(column: list[Any], ways: Callable[[Any], list[str]]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = defaultdict(list)
-    for row, value in enumerate(column):
-        for name in {normalise_name(way) for way in ways(value)}:
-            found[name].append(row)
-    return found
+def _without(edits: Edits, id: str) -> Edits:
+    return tuple(edit for edit in edits if edit.id != id)
 
 
 def open_merges(folder: Path) -> Merges:

@@ -1,26 +1,49 @@
-"""The section of the index report on HiGraAgent's graph: what alignment did, as the paper prints it."""
+"""HiGraAgent's graph in the report of a build: alignment in figures, as the paper prints it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from gpu_rag.report.page import heading, stacked_bars, table
+from gpu_rag.errors import BadInput, IndexCorrupt
+from gpu_rag.index.build import BuildReport
+from gpu_rag.index.folder import read_json
 
 
-def alignment_section(document: dict[str, Any]) -> list[str]:
-    """Tables and plots of `document["alignment"]`; nothing where the index has no such graph."""
+def figures(report: BuildReport) -> dict[str, Any]:
+    """{"alignment": ...} of the --json of a build; nothing where the index has no such graph."""
+    record = report.manifest.stages.get("higra_graph")
+    if record is None:
+        return {}
+    path = report.out / record.folder / "statistics.json"
+    try:
+        return {"alignment": read_json(path)}
+    except (OSError, BadInput) as error:
+        raise IndexCorrupt("a file of the index cannot be read", given=f"{path}: {error}") from error
+
+
+def summary(document: dict[str, Any]) -> list[str]:
+    """The line that a build prints."""
+    if "alignment" not in document:
+        return []
+    names, parts = document["alignment"]["entities"], document["alignment"]["components"]
+    merged = f"alignment: {names['before']:,} entities became {names['semantic']:,}"
+    return [f"{merged}; connected components: {parts['before']:,} became {parts['after']:,}"]
+
+
+def section(document: dict[str, Any], page: Any) -> list[str]:
+    """Tables and plots of `document["alignment"]`. page: `report.page`, which draws them."""
     found = document.get("alignment")
     if not found:
         return []
     return [
-        heading("Alignment"),
-        table(["", "before", "after"], _rows(found)),
-        table(["entities", "number", "fewer than names", "fewer than in passages"], _steps(found)),
-        stacked_bars("entities after each step", _bars(found["entities"]), "entities"),
-        stacked_bars(
+        page.heading("Alignment"),
+        page.table(["", "before", "after"], _rows(found)),
+        page.table(["entities", "number", "fewer than names", "fewer than in passages"], _steps(found)),
+        page.stacked_bars("entities after each step", _bars(found["entities"]), "entities"),
+        page.stacked_bars(
             "entities by degree (relations at an entity)", _binned(found["distributions"]["degree"]), "entities"
         ),
-        stacked_bars(
+        page.stacked_bars(
             "entities by the passages they are linked to",
             _binned(found["distributions"]["passages_an_entity"]),
             "entities",

@@ -1,4 +1,4 @@
-"""The Seeker: from the question, the plan and what the Librarian said, the next action.
+"""The Seeker: the next action, from the question, the plan and the Librarian's findings.
 
 By the model where it is capable and decides; else by rules: ask every step whose references are known, once more in
 other words where no answer came, and answer when all steps are through.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from itertools import product
 
-from gpu_rag.methods.higra.plan import MAX_TOKENS_QUESTION, model_decides
-from gpu_rag.methods.higra.state import Answered, Ask, AskLibrarian, Dialogue
+from gpu_rag.methods.higra.dialogue import Answered, Ask, Asks, Dialogue
+from gpu_rag.program.ask import ask
+from gpu_rag.program.questions import MAX_TOKENS_QUESTION
 from gpu_rag.program.reader import Support, is_answer, read
-from gpu_rag.program.verbs import Verbs
+from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import Prompt
-from gpu_rag.text.replies import canonical_schema
+from gpu_rag.text.replies import canonical_schema, object_of
 from gpu_rag.text.rules.decomposition import Plan, PlanStep, fill, references
 from gpu_rag.text.rules.decomposition.compare import decide
 from gpu_rag.types import Malformed
@@ -25,59 +26,52 @@ UNRESOLVED = (
     "\nYour last action was sent back: {questions}. The librarian does not know what #1 is. "
     "Replace every reference by the answer found.\n"
 )
+_ANSWER = {"type": "string", "maxLength": 500}
 _EVIDENCE = {"type": "array", "items": {"type": "integer", "minimum": 1}, "maxItems": 20}
+_QUESTION = {"type": "string", "minLength": 3, "maxLength": 500}
 ACTION_SCHEMA = canonical_schema(
-    {
-        "type": "object",
-        "properties": {
+    object_of(
+        {
             "action": {"enum": ["ask_librarian", "answer"]},
-            "subquestions": {
-                "type": "array",
-                "items": {"type": "string", "minLength": 3, "maxLength": 500},
-                "maxItems": MAX_ASKS,
-            },
-            "answer": {"type": "string", "maxLength": 500},
+            "subquestions": {"type": "array", "items": _QUESTION, "maxItems": MAX_ASKS},
+            "answer": _ANSWER,
             "evidence": _EVIDENCE,
-        },
-        "required": ["action", "subquestions", "answer", "evidence"],
-        "additionalProperties": False,
-    }
+        }
+    )
 )
-FINAL_SCHEMA = canonical_schema(
-    {
-        "type": "object",
-        "properties": {"answer": {"type": "string", "maxLength": 500}, "evidence": _EVIDENCE},
-        "required": ["answer", "evidence"],
-        "additionalProperties": False,
-    }
-)
+FINAL_SCHEMA = canonical_schema(object_of({"answer": _ANSWER, "evidence": _EVIDENCE}))
 
 
-def first_asks(plan: Plan) -> AskLibrarian:
+def first_asks(plan: Plan) -> Asks:
     """Every step that depends on no other: the first call, in parallel."""
-    return AskLibrarian(tuple(Ask(step.question, step.id) for step in plan.steps if not step.depends_on))
+    return tuple(Ask(step.question, step.id) for step in plan.steps if not step.depends_on)
 
 
-async def next_action(dialogue: Dialogue, verbs: Verbs) -> AskLibrarian | Answered | None:
-    """What to do next; None where neither a question nor an answer is left, so that the dialogue must close."""
-    if model_decides(verbs):
-        action = await _by_model(dialogue, verbs)
+async def next_action(run: Run, dialogue: Dialogue) -> Asks | Answered | None:
+    """The next action; None where neither a question nor an answer is left, so that the dialogue must close."""
+    if run.models.model_decides:
+        action = await _by_model(run, dialogue)
         if not isinstance(action, Malformed):
             return action
-        verbs.ctx.note("seeker/rules", 0, (f"the model's action could not be used: {action.reason}",))
+        run.note("seeker/rules", 0, (f"the model's action could not be used: {action.reason}",))
     return by_rules(dialogue)
 
 
-async def last_answer(dialogue: Dialogue, verbs: Verbs) -> Answered | None:
+async def last_answer(run: Run, dialogue: Dialogue) -> Answered | None:
     """The one forced answer that closes a dialogue; None where the findings do not tell."""
-    if not model_decides(verbs):
-        draft = await read(verbs, dialogue.question, Support(dialogue.readable()))
+    if not run.models.model_decides:
+        draft = await read(run, dialogue.question, Support(dialogue.readable()))
         return None if draft.text is None else Answered(draft.text, ())
-    prompt = Prompt.read("gpu_rag.methods.higra.prompts", "seeker_final")
-    text, _, _ = verbs.pack(
-        prompt, {"question": dialogue.question}, "history", dialogue.history_lines(), max_tokens=MAX_TOKENS_QUESTION
+    reply = await ask(
+        run,
+        Prompt.read("gpu_rag.methods.higra.prompts", "seeker_final"),
+        {"question": dialogue.question},
+        schema=FINAL_SCHEMA,
+        max_tokens=MAX_TOKENS_QUESTION,
+        evidence=dialogue.history_lines(),
+        slot="history",
+        name="seeker/final",
     )
-    reply = await verbs.ask_text(prompt, text, schema=FINAL_SCHEMA, max_tokens=MAX_TOKENS_QUESTION, name="seeker/final")
     if not isinstance(reply, dict) or not is_answer(reply["answer"]):
         return None
     return Answered(" ".join(reply["answer"].split()), _known(reply["evidence"], dialogue))
@@ -86,28 +80,34 @@ async def last_answer(dialogue: Dialogue, verbs: Verbs) -> Answered | None:
 # --- by the model ----------------------------------------------------------------------------------
 
 
-async def _by_model(dialogue: Dialogue, verbs: Verbs) -> AskLibrarian | Answered | Malformed | None:
-    action = await _asked(dialogue, verbs, "")
-    if isinstance(action, AskLibrarian):
-        open_ = [ask.question for ask in action.asks if references(ask.question)]
+async def _by_model(run: Run, dialogue: Dialogue) -> Asks | Answered | Malformed | None:
+    action = await _action(run, dialogue, "")
+    if isinstance(action, tuple):
+        open_ = [one.question for one in action if references(one.question)]
         if open_:
-            verbs.ctx.note("seeker/sent_back", len(action.asks), tuple(open_))
-            action = await _asked(dialogue, verbs, UNRESOLVED.format(questions="; ".join(open_)))
-    if isinstance(action, AskLibrarian):  # what is still open is left out; it was sent back once
-        asks = tuple(ask for ask in action.asks if not references(ask.question))
-        asked = {ask.question.casefold() for ask in dialogue.asks}  # to these the librarian would say the same again
-        new = tuple(ask for ask in asks if ask.question.casefold() not in asked)
+            run.note("seeker/sent_back", len(action), tuple(open_))
+            action = await _action(run, dialogue, UNRESOLVED.format(questions="; ".join(open_)))
+    if isinstance(action, tuple):  # what is still open is left out; it was sent back once
+        asks = tuple(one for one in action if not references(one.question))
+        before = {one.question.casefold() for one in dialogue.asks}  # to these the librarian would say the same again
+        new = tuple(one for one in asks if one.question.casefold() not in before)
         if asks and not new:
-            return Malformed("it asks only what was asked before", "; ".join(ask.question for ask in asks))
-        return AskLibrarian(new) if new else None
+            return Malformed("it asks only what was asked before", "; ".join(one.question for one in asks))
+        return new or None
     return action
 
 
-async def _asked(dialogue: Dialogue, verbs: Verbs, notice: str) -> AskLibrarian | Answered | Malformed:
-    prompt = Prompt.read("gpu_rag.methods.higra.prompts", "seeker")
-    fields = {"question": dialogue.question, "plan": dialogue.plan_lines(), "notice": notice}
-    text, _, _ = verbs.pack(prompt, fields, "history", dialogue.history_lines(), max_tokens=MAX_TOKENS)
-    reply = await verbs.ask_text(prompt, text, schema=ACTION_SCHEMA, max_tokens=MAX_TOKENS, name="seeker/action")
+async def _action(run: Run, dialogue: Dialogue, notice: str) -> Asks | Answered | Malformed:
+    reply = await ask(
+        run,
+        Prompt.read("gpu_rag.methods.higra.prompts", "seeker"),
+        {"question": dialogue.question, "plan": dialogue.plan_lines(), "notice": notice},
+        schema=ACTION_SCHEMA,
+        max_tokens=MAX_TOKENS,
+        evidence=dialogue.history_lines(),
+        slot="history",
+        name="seeker/action",
+    )
     if isinstance(reply, Malformed):
         return reply
     assert isinstance(reply, dict)
@@ -118,7 +118,7 @@ async def _asked(dialogue: Dialogue, verbs: Verbs, notice: str) -> AskLibrarian 
     questions = dict.fromkeys(" ".join(question.split()) for question in reply["subquestions"])
     if not questions:
         return Malformed("no sub-question was given", str(reply))
-    return AskLibrarian(tuple(Ask(question) for question in questions))
+    return tuple(Ask(question) for question in questions)
 
 
 def _known(numbers: list[int], dialogue: Dialogue) -> tuple[int, ...]:
@@ -128,7 +128,7 @@ def _known(numbers: list[int], dialogue: Dialogue) -> tuple[int, ...]:
 # --- by rules --------------------------------------------------------------------------------------
 
 
-def by_rules(dialogue: Dialogue) -> AskLibrarian | Answered | None:
+def by_rules(dialogue: Dialogue) -> Asks | Answered | None:
     """The next action without a model.
 
     A step can be asked when each step that it depends on has answers or was given up. "#k" is replaced by each answer
@@ -140,7 +140,7 @@ def by_rules(dialogue: Dialogue) -> AskLibrarian | Answered | None:
         if len(asks) < MAX_ASKS and all(_is_through(dialogue, k) for k in step.depends_on):
             asks.extend(_asks_for(dialogue, step))
     if asks:
-        return AskLibrarian(tuple(asks[:MAX_ASKS]))
+        return tuple(asks[:MAX_ASKS])
     return _answer(dialogue)
 
 
@@ -152,8 +152,8 @@ def _is_through(dialogue: Dialogue, step: int) -> bool:
 
 def _n_tries(dialogue: Dialogue, step: int) -> int:
     """Tries of a step; its variants of one call are one try."""
-    asked = [dialogue.asks[number - 1].question for number in dialogue.of_step(step)]
-    return bool(asked) + any(question.endswith(_again(dialogue)) for question in asked)
+    questions = [dialogue.asks[number - 1].question for number in dialogue.of_step(step)]
+    return bool(questions) + any(question.endswith(_again(dialogue)) for question in questions)
 
 
 def _again(dialogue: Dialogue) -> str:
@@ -170,7 +170,7 @@ def _asks_for(dialogue: Dialogue, step: PlanStep) -> list[Ask]:
 
 
 def _words_of(dialogue: Dialogue, number: int) -> str:
-    """What stands for a step that was given up: its phrase, with the references in it replaced likewise."""
+    """The words for a step that was given up: its phrase, with the references in it replaced likewise."""
     step = next(step for step in dialogue.plan.steps if step.id == number)
     known = {k: next(iter(dialogue.answers_of(k)), "") or _words_of(dialogue, k) for k in step.depends_on}
     return fill(step.phrase or step.question.rstrip("?"), known)

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pyarrow as pa
 
+from gpu_rag.index import tables
+
+Row = dict[str, Any]
+Triple = tuple[int, str, int]  # (subject, label, object), rows of a table of entities
 EXACT_ENTITIES = pa.schema(  # after the exact merge; sorted by id
     [
         ("id", pa.string()),  # the normalised name, with its types where several entities have that name
@@ -57,3 +67,73 @@ HIGRA_MERGES = pa.schema(  # what became one and why; sorted by (why, -score, id
     ]
 )
 HIGRA_SOURCES = pa.schema([("entity", pa.int32()), ("passage", pa.int32())])  # where entities were extracted; sorted
+SCHEMAS = {
+    "higra_exact_entities": EXACT_ENTITIES,
+    "higra_exact_relations": HIGRA_RELATIONS,
+    "higra_exact_merges": HIGRA_MERGES,
+    "higra_entities": HIGRA_ENTITIES,
+    "higra_extracted_relations": HIGRA_RELATIONS,
+    "higra_sources": HIGRA_SOURCES,
+    "higra_merges": HIGRA_MERGES,
+    "higra_relations": HIGRA_RELATIONS,
+    "higra_links": HIGRA_LINKS,
+}
+
+
+def read(folder: Path, name: str) -> pa.Table:
+    """The table `name` in the folder of its stage. Raises IndexCorrupt."""
+    return tables.read_table(folder / f"{name}.parquet", SCHEMAS[name])
+
+
+def read_rows(folder: Path, name: str) -> list[Row]:
+    """The rows of a table."""
+    rows: list[Row] = read(folder, name).to_pylist()
+    return rows
+
+
+def write(folder: Path, name: str, rows: Iterable[Row]) -> int:
+    """Writes the table `name`; returns how many rows it has."""
+    return tables.write_rows(folder / f"{name}.parquet", SCHEMAS[name], rows)
+
+
+def ints(table: pa.Table, column: str) -> np.ndarray:
+    """A column of integers, i64[rows]."""
+    values: np.ndarray = table[column].to_numpy().astype(np.int64)
+    return values
+
+
+def pairs(table: pa.Table) -> set[tuple[int, int]]:
+    """The (entity, passage) of each row of HIGRA_LINKS or HIGRA_SOURCES."""
+    return set(zip(table["entity"].to_pylist(), table["passage"].to_pylist()))
+
+
+def by_id(made: Mapping[int, Row], group_of: Sequence[int]) -> tuple[list[Row], list[int]]:
+    """(the entities of groups, sorted by id; the place there of the entity that each row of `group_of` became)."""
+    order = sorted(made, key=lambda group: made[group]["id"])
+    place = {group: row for row, group in enumerate(order)}
+    return [made[group] for group in order], [place[group] for group in group_of]
+
+
+def relation_rows(
+    entities: Sequence[Row], triples: Iterable[tuple[Triple, Iterable[int]]], row_of: Sequence[int]
+) -> list[Row]:
+    """Rows of HIGRA_RELATIONS, sorted, of extracted triples with their passages; row_of: the entity of each end."""
+    found: dict[Triple, set[int]] = defaultdict(set)
+    for (subject, label, object_), passages in triples:
+        found[row_of[subject], label, row_of[object_]].update(passages)
+    ids = [entity["id"] for entity in entities]
+    return [relation_row(ids, key, sorted(found[key])) for key in sorted(found)]
+
+
+def relation_row(ids: Sequence[str], key: Triple, passages: Sequence[int] = (), confidence: float = 1.0) -> Row:
+    """A row of HIGRA_RELATIONS; without passages it is inferred."""
+    subject, label, object_ = key
+    return {
+        "id": f"{ids[subject]} | {label} | {ids[object_]}",
+        "subject": subject,
+        "label": label,
+        "object": object_,
+        "passages": list(passages),
+        "origin": "extraction" if passages else "inferred",
+        "confidence": confidence,
+    }

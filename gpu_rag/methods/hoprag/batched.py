@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from gpu_rag.graph.frontier import (
-    Asked,
     Described,
+    FrontierQuery,
     HopEdges,
     described,
     frontier_topk,
@@ -136,7 +136,7 @@ class HopSearch:
     def _number(self, word: str) -> int:
         return self._numbers.setdefault(word, len(self._numbers))
 
-    def numbered(self, questions: Sequence[HopQuestion]) -> Asked:
+    def numbered(self, questions: Sequence[HopQuestion]) -> FrontierQuery:
         """The questions in the form of the ops. Words that the graph does not know count in a set's size alone."""
         lists = []
         for question in questions:
@@ -145,7 +145,7 @@ class HopSearch:
             lists.append([*sorted(known), *range(beyond, beyond + len(question.words) - len(known))])
         device = self.graph.indptr.device
         vectors = torch.from_numpy(np.stack([q.vector for q in questions]).astype(np.float32)).to(device)
-        return Asked(vectors, ragged_of_lists(lists, device))
+        return FrontierQuery(vectors, ragged_of_lists(lists, device))
 
 
 def hop_search(index: Index) -> HopSearch:

@@ -1,10 +1,10 @@
-"""The hop graph of an index in a report: what the HopRAG paper prints of its graphs, and how edges were matched."""
+"""HopRAG's graph in the report of a build: its figures as the paper prints them, and how edges were matched."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from gpu_rag.report.page import heading, paragraph, table
+from gpu_rag.index.build import BuildReport
 
 PAPER_DEGREE = 5.87  # edges a vertex in the paper
 MODES = {
@@ -37,8 +37,19 @@ def hop_statistics(stages: dict[str, Any]) -> dict[str, float] | None:
     }
 
 
-def hop_section(document: dict[str, Any]) -> list[str]:
-    """The section of the page of `gpu-rag index`; nothing where no hop graph was built."""
+def figures(report: BuildReport) -> dict[str, Any]:
+    """{"hops": ...} of the --json of a build; nothing where no hop graph was built."""
+    found = hop_statistics({name: vars(stage) for name, stage in report.stages.items()})
+    return {"hops": found} if found else {}
+
+
+def summary(document: dict[str, Any]) -> list[str]:
+    """The build prints no line of its own for this graph."""
+    return []
+
+
+def section(document: dict[str, Any], page: Any) -> list[str]:
+    """The table of `document["hops"]`. page: `report.page`, which draws it."""
     stages, found = document["stages"], document.get("hops")
     if found is None:
         return []
@@ -53,5 +64,9 @@ def hop_section(document: dict[str, Any]) -> list[str]:
         ["edges that cross documents", f"{found['crossing']:.1%}"],
         ["out-questions whose match was carried over", f"{stages['hop_edges']['reused']:,}"],
     ]
-    said = [text for name, text in MODES.items() if stages["hop_edges"]["counts"].get(name)]
-    return [heading("Hop graph"), table(["", ""], rows), *(paragraph(f"Edges: {text}.") for text in said)]
+    modes = [text for name, text in MODES.items() if stages["hop_edges"]["counts"].get(name)]
+    return [
+        page.heading("Hop graph"),
+        page.table(["", ""], rows),
+        *(page.paragraph(f"Edges: {text}.") for text in modes),
+    ]

@@ -8,30 +8,11 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from gpu_rag.graph.common.edges import edges_of_matches
 from gpu_rag.graph.join.pairs import hybrid_scores
 from gpu_rag.index import tables
 from gpu_rag.index.index import Index
+from gpu_rag.methods.hoprag.edges import edges_of_matches
 from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, MATCHES, SIDES, VERTICES, read_lists, read_questions
-
-
-def check_hops(index: Index) -> Iterator[str]:
-    """What is broken in the hop layers that the index has, one line each."""
-    checks = {
-        "hop_vertices": _vertices,
-        "hop_questions": _questions,
-        "hop_keywords": _keywords,
-        "hop_in_vectors": _vectors,
-        "hop_out_vectors": _vectors,
-        "hop_vertex_vectors": _vectors,
-        "hop_edges": _edges,
-    }
-    for layer, check in checks.items():
-        if layer in index.layers:
-            broken = list(check(index, layer))
-            yield from broken
-            if broken:  # what reads it would fail
-                return
 
 
 def _table(index: Index, stage: str, file: str, schema: pa.Schema) -> dict[str, np.ndarray]:
@@ -131,3 +112,27 @@ def _scores(index: Index, out_rows: np.ndarray, in_rows: np.ndarray) -> np.ndarr
     )
     i, j = (torch.from_numpy(rows.astype(np.int64)) for rows in (out_rows, in_rows))
     return hybrid_scores(left, left_words, right, right_words, i, j).numpy()
+
+
+_CHECKS = {
+    "hop_vertices": _vertices,
+    "hop_questions": _questions,
+    "hop_keywords": _keywords,
+    "hop_in_vectors": _vectors,
+    "hop_out_vectors": _vectors,
+    "hop_vertex_vectors": _vectors,
+    "hop_edges": _edges,
+}
+
+
+def check_hops(index: Index) -> Iterator[str]:
+    """The faults of the hop stages that the index has, one line each; of the first stage with faults alone."""
+    for stage, check in _CHECKS.items():
+        if stage in index.layers:
+            broken = list(check(index, stage))
+            yield from broken
+            if broken:  # what reads it would fail
+                return
+
+
+CHECKS = dict.fromkeys(_CHECKS, check_hops)

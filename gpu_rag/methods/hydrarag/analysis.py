@@ -8,7 +8,6 @@ from typing import Any
 
 from gpu_rag.errors import UsageError
 from gpu_rag.index.knowledge_base import KnowledgeBase
-from gpu_rag.methods.higra.plan import model_decides
 from gpu_rag.methods.hydrarag.params import MOST_TOPICS, Params
 from gpu_rag.methods.hydrarag.rules import (
     chain_by_rules,
@@ -97,7 +96,7 @@ async def linked(names: Sequence[str], verbs: Verbs, params: Params) -> tuple[Me
 
 
 async def _topics(question: str, verbs: Verbs, params: Params) -> list[str]:
-    if model_decides(verbs):
+    if verbs.models.model_decides:
         prompt = Prompt.read(PROMPTS, "topics")
         reply = await warmer(verbs, params.temperature).ask(
             prompt, {"question": question}, schema=TOPICS_SCHEMA, max_tokens=params.max_tokens, name="topics/model"
@@ -114,7 +113,7 @@ def _relation_words(verbs: Verbs) -> frozenset[str]:
 
 async def _analysis(question: str, mentions: tuple[Mention, ...], verbs: Verbs, params: Params) -> Analysis:
     topics = [mention.text for mention in mentions]
-    if model_decides(verbs):
+    if verbs.models.model_decides:
         prompt = Prompt.read(PROMPTS, "analysis")
         reply = await warmer(verbs, params.temperature).ask(
             prompt,
@@ -158,7 +157,7 @@ def by_chain(
 async def selected(analysis: Analysis, sources: Sources, verbs: Verbs, params: Params) -> Sources:
     """S_a: the sources of the first phase. By similarity, and without the selector: all of them."""
     kinds = sources.kinds
-    if not params.selector or len(kinds) < 2 or not model_decides(verbs):
+    if not params.selector or len(kinds) < 2 or not verbs.models.model_decides:
         return sources
     chosen = await verbs.choose(
         Prompt.read(PROMPTS, "sources"),

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpu_rag.methods.higra.plan import model_decides
 from gpu_rag.methods.hydrarag.params import Params
 from gpu_rag.methods.hydrarag.schemas import PROMPTS, json_list, json_object
 from gpu_rag.methods.hydrarag.state import Analysis, Candidate, Chosen, Progress
@@ -48,7 +47,7 @@ async def attempt(
     nodes = ranked_nodes(chosen, progress, verbs)
     if not chosen:
         return Attempt(None, False)
-    if model_decides(verbs):
+    if verbs.models.model_decides:
         return await _by_model(analysis, chosen, nodes, last, verbs, params)
     return await _by_rule(analysis, chosen, nodes, progress, last, verbs, params)
 

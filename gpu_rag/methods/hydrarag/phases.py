@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from gpu_rag.methods.higra.plan import model_decides
 from gpu_rag.methods.hydrarag.analysis import (
     analysed,
     available,
@@ -103,7 +102,7 @@ async def _refined(
 ) -> list[Candidate]:
     """A follow-up question drives documents and web, its indicator also the graphs; by rule both stay."""
     texts, indicator = analysis, query
-    if model_decides(verbs):
+    if verbs.models.model_decides:
         texts = await _follow_up(analysis, progress, verbs, params)
         (indicator,) = await verbs.embed([texts.indicator])
         sources = _joined(sources, available(texts, verbs, params))
@@ -158,7 +157,7 @@ async def _predicted(
     analysis: Analysis, sources: Sources, query: np.ndarray, progress: Progress, verbs: Verbs, params: Params
 ) -> list[Candidate]:
     """Paths through the topics and each predicted answer, which counts as one more topic."""
-    if model_decides(verbs):
+    if verbs.models.model_decides:
         predictions = await _by_model(analysis, progress, verbs, params)
     else:
         predictions = await _by_rule(analysis, progress, verbs, params)

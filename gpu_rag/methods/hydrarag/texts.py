@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from gpu_rag.methods.higra.plan import model_decides
 from gpu_rag.methods.hydrarag.analysis import graph_sources, warmer
 from gpu_rag.methods.hydrarag.params import Params
 from gpu_rag.methods.hydrarag.schemas import NAME, PROMPTS, json_list, json_object
@@ -142,7 +141,7 @@ async def _paths(
     analysis: Analysis, sentences: Sequence[Sentence], verbs: Verbs, params: Params
 ) -> list[tuple[Document, tuple[Triple, ...]]]:
     """The paths in some sentences, each once, with the document that says it."""
-    made = await _paths_by_model(analysis, sentences, verbs, params) if model_decides(verbs) else None
+    made = await _paths_by_model(analysis, sentences, verbs, params) if verbs.models.model_decides else None
     if made is None:
         made = [(s.document, (triple,)) for s in sentences for triple in triples_in(s)]
     once = {(document.where, steps): (document, steps) for document, steps in made}

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.nearest.rows import NearestRows
+from gpu_rag.graph.nearest.index import NearestRows
 from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.index.knowledge_base import KnowledgeBase, name_key
 from gpu_rag.sources.knowledge_base.types import LITERAL
@@ -83,7 +83,7 @@ class NameSearch:
         return self._rows[source]
 
     def named(self, text: str) -> list[str]:
-        """The names and aliases of nodes that stand in a text, under `name_key`: see `text.linking`."""
+        """The names and aliases of nodes that stand in a text, under `name_key`: see `text.mentions`."""
         if not self._keys:
             names = (name for of in zip(self.kb.node_names, self.kb.node_aliases) for name in (of[0], *of[1]))
             self._known.update((key, row) for row, key in enumerate(dict.fromkeys(map(name_key, names))))

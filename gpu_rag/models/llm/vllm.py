@@ -17,7 +17,7 @@ from gpu_rag.models.llm.vllm_engine import VllmEngine, window
 from gpu_rag.models.llm.vllm_jobs import Generation, Job, Piece, Ranking
 from gpu_rag.models.llm.vllm_service import EngineService, Ticket
 from gpu_rag.models.pretrained import load_tokenizer
-from gpu_rag.settings.vllm import VllmSettings
+from gpu_rag.settings.sections import VllmSettings
 from gpu_rag.types import Rank, Reply, Request
 
 CODE_VERSION = 2

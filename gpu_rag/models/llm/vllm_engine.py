@@ -15,7 +15,7 @@ from gpu_rag.models.device import check_device, use_threads
 from gpu_rag.models.llm.constrain import JSON_LAYOUT
 from gpu_rag.models.llm.vllm_jobs import Finished, Piece
 from gpu_rag.models.llm.vllm_service import EngineDied
-from gpu_rag.settings.vllm import VllmSettings
+from gpu_rag.settings.sections import VllmSettings
 from gpu_rag.types import JsonSchema
 
 INSTALL_LINE = "pip install 'gpu-rag[gpu]', or on a CPU scripts/install_vllm.sh VENV"

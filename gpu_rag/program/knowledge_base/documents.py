@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gpu_rag.graph.nearest.rows import NearestRows
+from gpu_rag.graph.nearest.index import NearestRows
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.index.knowledge_base.scores import shown_passages
 from gpu_rag.types import TopK

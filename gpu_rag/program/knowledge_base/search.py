@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from gpu_rag.graph.common.dots import on_grid
-from gpu_rag.graph.nearest.rows import NearestRows
+from gpu_rag.graph.nearest.index import NearestRows
 from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from gpu_rag.errors import BadInput
@@ -11,7 +12,8 @@ from gpu_rag.sources.corpus.folder import DOCUMENT_SUFFIXES, is_document_name, l
 from gpu_rag.sources.corpus.multihop import contexts_of, is_multihop
 from gpu_rag.sources.corpus.parsed import kind_of, require_reader, versions_for
 from gpu_rag.sources.corpus.parser import Parser
-from gpu_rag.sources.json_rows import ARRAY_SUFFIXES, LINES_SUFFIXES, Row, has_suffix, read_rows
+from gpu_rag.sources.formats import ARRAY_SUFFIXES, LINES_SUFFIXES, TABLE_SUFFIXES, Format, reader_of
+from gpu_rag.sources.json_rows import Row, read_rows
 from gpu_rag.sources.parquet import read_parquet
 from gpu_rag.sources.rows import (
     MAX_DOCUMENT_CHARS,
@@ -106,20 +108,32 @@ def _unique(readers: list[_Reader], limits: Limits) -> Iterator[Document | Rejec
 
 
 def _reader(path: Path) -> _Reader:
-    """What reads `path`. Raises BadInput when nothing does, MissingBackend when its library is not installed."""
+    """The reader of `path`. Raises BadInput where there is none, MissingBackend when its library is not installed."""
     if path.is_dir():
         return _folder_reader(path)
-    if not path.exists():
-        raise BadInput("the corpus does not exist", given=path, expected=ACCEPTED)
-    if has_suffix(path, DOCUMENT_SUFFIXES):
-        if kind_of(path.name):
-            require_reader(path.name)
-        return lambda limits, parser: _plain(read_file(path, os.fsencode(path.name), limits, parser))
-    if has_suffix(path, LINES_SUFFIXES + ARRAY_SUFFIXES):
-        return lambda limits, parser: _documents(path, read_rows(path, limits), limits)
-    if has_suffix(path, (".parquet",)):
-        return lambda limits, parser: _documents(path, read_parquet(path), limits)
-    raise BadInput("the type of the corpus is not known", given=path, expected=ACCEPTED)
+    read = reader_of(path, FORMATS, "the corpus", ACCEPTED)
+    if kind_of(path.name):
+        require_reader(path.name)
+    return partial(read, path)
+
+
+def _file(path: Path, limits: Limits, parser: Parser) -> Iterator[_Found]:
+    return _plain(read_file(path, os.fsencode(path.name), limits, parser))
+
+
+def _rows(path: Path, limits: Limits, parser: Parser) -> Iterator[_Found]:
+    return _documents(path, read_rows(path, limits), limits)
+
+
+def _table(path: Path, limits: Limits, parser: Parser) -> Iterator[_Found]:
+    return _documents(path, read_parquet(path), limits)
+
+
+FORMATS = (
+    Format(DOCUMENT_SUFFIXES, _file),
+    Format(LINES_SUFFIXES + ARRAY_SUFFIXES, _rows),
+    Format(TABLE_SUFFIXES, _table),
+)
 
 
 def _folder_reader(folder: Path) -> _Reader:

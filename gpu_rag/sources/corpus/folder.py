@@ -42,7 +42,7 @@ def is_document_name(name: bytes) -> bool:
 
 
 def read_folder(folder: Path, names: list[bytes], limits: Limits, parser: Parser) -> Iterator[Document | Reject]:
-    """What is in each of `names` (from `list_files`), in their order; see `read_file`. The id is the relative path."""
+    """The documents of `names` (from `list_files`), in their order; see `read_file`. The id is the relative path."""
     for name in names:
         yield from read_file(Path(os.fsdecode(os.path.join(os.fsencode(folder), name))), name, limits, parser)
 

@@ -10,9 +10,9 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpu_rag.sources.corpus.charset import decode_html
 from gpu_rag.sources.corpus.parsed import Parsed
 from gpu_rag.sources.rows import Limits, RowError
 
@@ -41,7 +41,7 @@ _VERBATIM = _set("pre listing xmp plaintext")
 _SOFT_HYPHEN = "\xad"
 
 
-def read_html(raw: bytes, limits: Limits) -> Parsed:
+def read_html(data: bytes, limits: Limits) -> Parsed:
     """The title and the main text of a page; see the table above for what is left out.
 
     title: the title element, else the first h1, else "". Text: references decoded, runs of white space one space
@@ -51,7 +51,7 @@ def read_html(raw: bytes, limits: Limits) -> Parsed:
     """
     from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser, SelectolaxError
 
-    markup = decode_html(raw)
+    markup = decode_html(data)
     if "\x00" in markup:
         raise RowError("the file holds a NUL character")
     # Without events: they serve pages that change while they are shown. Scripting: noscript is then one piece of text.
@@ -81,7 +81,7 @@ def _title(tree: LexborHTMLParser, limits: Limits) -> str:
 
 
 class _Open(NamedTuple):
-    """What an open element says about the text in it."""
+    """An open element, as it bears on the text in it."""
 
     tag: str = ""
     is_main: bool = False
@@ -192,3 +192,50 @@ def _there(node: LexborNode | None) -> LexborNode:
     if node is None:
         raise RowError("the tree of the page is broken")
     return node
+
+
+# --- bytes to text -----------------------------------------------------------------------------------
+
+_MARKS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
+_LOOKED_AT = 1024  # the HTML Standard wants the declaration within the first 1,024 bytes
+_COMMENT = re.compile(rb"<!--.*?(?:-->|\Z)", re.DOTALL)
+_META = re.compile(rb"<meta[\s/][^>]*?charset\s*=\s*[\"']?\s*([^\s\"'/>;]+)", re.IGNORECASE)
+_XML = re.compile(rb"\A\s*<\?xml[^>]*?encoding\s*=\s*[\"']([^\"']+)")
+# Charsets by the names that the WHATWG Encoding Standard gives them: UTF-16 cannot stand in an ASCII tag, GB 18030 is
+# wider than GBK, and Python has no codec of the user's own.
+_CODECS = {
+    "utf-16le": "utf-8", "utf-16be": "utf-8", "gbk": "gb18030", "x-user-defined": "cp1252", "euc-jp": "euc-jp",
+}  # fmt: skip
+_LABELS = {"latin9": "iso-8859-15"}  # written in pages, but not in the Standard
+
+
+def decode_html(data: bytes) -> str:
+    """The text of an HTML file: by its byte order mark, else by the charset of its meta tag (or XML declaration) within
+    the first 1,024 bytes, else as UTF-8; a charset that is not known counts as none.
+
+    Raises RowError naming the charset and the first bad byte: nothing is replaced.
+    """
+    codec, mark = _codec(data)
+    body = data[len(mark) :]
+    try:
+        return body.decode(codec)
+    except UnicodeDecodeError as error:
+        bad = f"byte 0x{body[error.start]:02x} at offset {error.start + len(mark)}"
+        raise RowError(f"not {codec.upper()}, the charset of the file: {bad}") from error
+
+
+def _codec(data: bytes) -> tuple[str, bytes]:
+    """(Python's name of the charset, the byte order mark that the file begins with)."""
+    import webencodings
+
+    for mark, codec in _MARKS:
+        if data.startswith(mark):
+            return codec, mark
+    head = _COMMENT.sub(b"", data[:_LOOKED_AT])
+    for declaration in (_META, _XML):
+        if match := declaration.search(head):
+            label = match[1].strip().lower().decode("ascii", "replace")
+            found = webencodings.lookup(_LABELS.get(label, label))
+            if found is not None and found.name != "replacement":
+                return _CODECS.get(found.name, found.codec_info.name), b""
+    return "utf-8", b""

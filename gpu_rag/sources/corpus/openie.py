@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from gpu_rag.errors import BadInput
-from gpu_rag.sources.json_rows import ARRAY_SUFFIXES, LINES_SUFFIXES, Row, has_suffix, read_rows
+from gpu_rag.sources.formats import ARRAY_SUFFIXES, LINES_SUFFIXES, has_suffix
+from gpu_rag.sources.json_rows import Row, read_rows
 from gpu_rag.sources.lines import read_whole
 from gpu_rag.sources.rows import MAX_JSON_BYTES, MAX_LINE_BYTES, Limits, RowError, clean_string, kind, row_id, shown
 from gpu_rag.text.strict_json import JsonError, loads
@@ -21,7 +22,7 @@ _Triple = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class OpenIERow:
-    """What was extracted from the passage `id`: names, and (subject, relation, object) triples, as written."""
+    """The extraction of the passage `id`: names, and (subject, relation, object) triples, as written."""
 
     id: str
     entities: tuple[str, ...]

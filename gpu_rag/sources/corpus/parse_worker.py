@@ -7,6 +7,7 @@ limits of each request; what kills it all the same is seen by `parser`.
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import math
@@ -18,11 +19,8 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from gpu_rag.sources.corpus.html import read_html
-from gpu_rag.sources.corpus.pdf import read_pdf
 from gpu_rag.sources.rows import Limits, RowError
 
-_KINDS = {"pdf": read_pdf, "html": read_html}
 # A process that has grown this much is replaced, so that no file is judged by what an earlier one left behind.
 _GROWN_BYTES = 128 << 20
 
@@ -47,9 +45,10 @@ def main() -> None:
 
 def answer(path: Path, kind: str, limits: Limits) -> tuple[bytes, bool]:
     """(the reply for one file as JSON, whether this process is spent). Does not leave the limits."""
+    read = getattr(importlib.import_module(f"gpu_rag.sources.corpus.{kind}"), f"read_{kind}")
     try:
         hold_to(limits)
-        parsed = _KINDS[kind](_contents(path, limits), limits)
+        parsed = read(_contents(path, limits), limits)
         return json.dumps(asdict(parsed)).encode(), False
     except RowError as error:
         return json.dumps({"error": str(error)}).encode(), False
@@ -84,12 +83,12 @@ def _contents(path: Path, limits: Limits) -> bytes:
         if found.st_size > limits.max_file_bytes:
             raise RowError(f"the file has {found.st_size} bytes, more than max_file_bytes = {limits.max_file_bytes}")
         with path.open("rb") as stream:
-            raw = stream.read(limits.max_file_bytes + 1)
+            data = stream.read(limits.max_file_bytes + 1)
     except OSError as error:
         raise RowError(f"the file cannot be read: {error.strerror}") from error
-    if not raw:
+    if not data:
         raise RowError("the file is empty")
-    return raw
+    return data
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ class Parser:
         self.close()
 
     def parse(self, path: Path) -> Parsed:
-        """What is in one .pdf, .html or .htm file. Raises RowError with the reason, whatever the file does.
+        """The contents of one .pdf, .html or .htm file. Raises RowError with the reason, whatever the file does.
 
         The same file gives the same result, whichever files were parsed before it.
         """
@@ -47,7 +47,7 @@ class Parser:
         try:
             answer = self._exchange(self._running(), json.dumps(request).encode() + b"\n")
         except BaseException:
-            self.close()  # what it was to answer must not be read as the answer to the next request
+            self.close()  # its late reply must not be read as that to the next request
             raise
         if answer["last"]:
             self.close()

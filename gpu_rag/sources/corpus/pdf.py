@@ -31,7 +31,7 @@ _BROKEN = (
 )
 
 
-def read_pdf(raw: bytes, limits: Limits) -> Parsed:
+def read_pdf(data: bytes, limits: Limits) -> Parsed:
     """The pages of a PDF, a line break between two, in their order; title: that of its metadata.
 
     A page that cannot be read is empty and a problem. Raises RowError for a file that cannot be read at all: cut off,
@@ -40,10 +40,10 @@ def read_pdf(raw: bytes, limits: Limits) -> Parsed:
     from pypdf.errors import DependencyError, DeprecationError, PyPdfError
 
     refusals = (PyPdfError, DependencyError, DeprecationError, *_BROKEN)  # deprecated: old names of filters
-    if b"%%EOF" not in raw[-_TAIL:]:
+    if b"%%EOF" not in data[-_TAIL:]:
         raise RowError(f"not a whole PDF: no %%EOF in the last {_TAIL} bytes")
     try:
-        reader = _opened(raw)
+        reader = _opened(data)
         pages = _pages(reader, limits)
         problems = _missing_pages(reader, len(pages))
     except RowError:
@@ -73,10 +73,10 @@ def read_pdf(raw: bytes, limits: Limits) -> Parsed:
     return _joined(title, texts, problems)
 
 
-def _opened(raw: bytes) -> PdfReader:
+def _opened(data: bytes) -> PdfReader:
     from pypdf import PasswordType, PdfReader
 
-    reader = PdfReader(BytesIO(raw))
+    reader = PdfReader(BytesIO(data))
     if reader.is_encrypted and reader.decrypt("") == PasswordType.NOT_DECRYPTED:
         raise RowError("the PDF is encrypted with a password")
     return reader
@@ -105,11 +105,11 @@ def _page_text(page: PageObject) -> str:
     from pypdf.generic import ArrayObject, IndirectObject, StreamObject
 
     if "/Contents" in page:
-        raw = page.raw_get("/Contents")
-        found = raw.get_object()
+        data = page.raw_get("/Contents")
+        found = data.get_object()
         streams = [part.get_object() for part in found] if isinstance(found, ArrayObject) else [found]
         # pypdf takes a reference that leads nowhere for an empty page.
-        if not all(isinstance(stream, StreamObject) for stream in streams) and isinstance(raw, (IndirectObject, list)):
+        if not all(isinstance(stream, StreamObject) for stream in streams) and isinstance(data, (IndirectObject, list)):
             raise RowError("its content is not in the file")
     return _clean(page.extract_text())
 

@@ -1,22 +1,60 @@
-"""JSON Lines of nodes many at a time: the rows that Arrow's reader and our strict one surely read alike."""
+"""JSON Lines of nodes and of edges. Nodes are read by Arrow where it and our strict reader surely read alike."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from gpu_rag.sources.knowledge_graph.lines import LineBlock, count_between
+from gpu_rag.sources.json_rows import read_rows, row_of
+from gpu_rag.sources.knowledge_base.nodes import NodeBlock, joined, node_block, nodes_of_lines, plain_nodes
+from gpu_rag.sources.knowledge_graph.lines import LineBlock, count_between, read_line_blocks
+from gpu_rag.sources.knowledge_graph.triples import Triple, TripleBlock, blocks_of, triple_of_row
+from gpu_rag.sources.rows import Limits, RowError, shown
 from gpu_rag.text.strict_json import MAX_DEPTH
+from gpu_rag.types import Reject
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _LEAST = 256  # rows that are not halved again to find those that break a block
 _TEXTS = [("type", pa.string()), ("name", pa.string()), ("text", pa.string()), ("aliases", pa.list_(pa.string()))]
 _ID_TYPES = (pa.string(), pa.int64())
 _MOST = 2.0**63
+
+
+def read_json_nodes(path: Path, limits: Limits) -> Iterator[NodeBlock]:
+    """The nodes of a file of JSON Lines, in blocks; ids are strings or integers."""
+    reader = NodeLines()
+    for block in read_line_blocks(path, limits):
+        if isinstance(block, Reject):
+            yield node_block([], [block])
+            continue
+        read, others = reader.read(block)
+        found = node_block([], [])
+        for rows, columns in read:
+            plain, odd = plain_nodes(columns, block.number[rows], limits)
+            found, others = joined(found, plain), np.concatenate([others, rows[odd]])
+        yield joined(found, nodes_of_lines(block, np.sort(others), lambda line: row_of(path, line), limits))
+
+
+def read_json_edges(path: Path, limits: Limits) -> Iterator[TripleBlock]:
+    """The edges {src, relation, dst} of a file of JSON Lines, in blocks that are read row by row."""
+    return blocks_of(_edges(path, limits))
+
+
+def _edges(path: Path, limits: Limits) -> Iterator[Triple | Reject]:
+    for row in read_rows(path, limits):
+        if isinstance(row, Reject):
+            yield row
+            continue
+        try:
+            yield triple_of_row(row)
+        except RowError as error:
+            yield Reject(shown(path), row.line, str(error))
 
 
 class NodeLines:
@@ -46,7 +84,7 @@ class NodeLines:
         return found, np.setdiff1d(np.arange(len(block.start)), read, assume_unique=True)
 
     def _columns(self, block: LineBlock, rows: np.ndarray) -> dict[str, pa.Array] | None:
-        data = _joined(block, rows)
+        data = _lines_of(block, rows)
         for id_type in self._id_types:
             table = _parsed(data, pa.schema([("id", id_type), *_TEXTS]))
             if table is not None:
@@ -56,18 +94,18 @@ class NodeLines:
 
 
 def _may_be_read(block: LineBlock) -> np.ndarray:
-    raw = np.frombuffer(block.data, np.uint8)
+    octets = np.frombuffer(block.data, np.uint8)
     if not len(block.start):
         return np.zeros(0, bool)
-    good = ~block.alone & (raw[block.start] == ord("{")) & (raw[block.end - 1] == ord("}"))
-    brackets = count_between((raw == ord("{")) | (raw == ord("[")), block.start, block.end)
+    good = ~block.alone & (octets[block.start] == ord("{")) & (octets[block.end - 1] == ord("}"))
+    brackets = count_between((octets == ord("{")) | (octets == ord("[")), block.start, block.end)
     good &= brackets <= MAX_DEPTH
     halves = [match.start() for match in _SURROGATE.finditer(block.data)]
     good[np.searchsorted(block.start, halves, side="right") - 1] = False
     return good
 
 
-def _joined(block: LineBlock, rows: np.ndarray) -> bytes:
+def _lines_of(block: LineBlock, rows: np.ndarray) -> bytes:
     """The lines, one behind the other. Each is from brace to brace, so that no value can reach into the next line."""
     bounds = zip(block.start[rows].tolist(), block.end[rows].tolist())
     return b"\n".join([block.data[start:end] for start, end in bounds])

@@ -1,21 +1,37 @@
-"""Nodes of knowledge bases as blocks of columns, and which rows of a table are nodes without a closer look."""
+"""Nodes of knowledge bases one by one and in blocks of columns, and which rows are nodes without a closer look."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gpu_rag.sources.json_rows import Row
 from gpu_rag.sources.knowledge_base.types import UNTYPED, SkbNode
+from gpu_rag.sources.knowledge_graph.lines import LineBlock
 from gpu_rag.sources.knowledge_graph.triples import may_be_blank
-from gpu_rag.sources.rows import MAX_ID_CHARS, Limits
+from gpu_rag.sources.lines import Line
+from gpu_rag.sources.rows import (
+    MAX_ID_CHARS,
+    Limits,
+    RowError,
+    clean_string,
+    document_text,
+    id_text,
+    optional_string,
+    shown,
+    string_list,
+)
 from gpu_rag.types import Reject
 
 ROWS = 1 << 14  # of a block that is read row by row
+Single = Callable[[Line], Row | Reject]
 LISTS = pa.large_list(pa.large_string())
 # What the last byte of white space of Unicode may be; more than white space ends so.
 _ENDS = np.isin(np.arange(256), [*range(0x21), 0x85, 0xA0, *range(0x80, 0x8B), 0xA8, 0xA9, 0xAF, 0x9F])
@@ -62,24 +78,9 @@ def node_block(nodes: Sequence[SkbNode], rejects: list[Reject]) -> NodeBlock:
 def node_blocks(rows: Iterable[SkbNode | Reject]) -> Iterator[NodeBlock]:
     """Rows that are read one by one, as blocks."""
     rows = iter(rows)
-    while held := list(islice(rows, ROWS)):
-        nodes = [row for row in held if isinstance(row, SkbNode)]
-        yield node_block(nodes, [row for row in held if isinstance(row, Reject)])
-
-
-def nodes_of(block: NodeBlock) -> Iterator[SkbNode | Reject]:
-    """The rows of a block one by one, rejects in their places."""
-    rejects = iter([*block.rejects, None])
-    reject = next(rejects)
-    columns = (column.to_pylist() for column in _columns(block))
-    for id, name, type, text, aliases, line in zip(*columns, block.line.tolist()):
-        while reject is not None and reject.line < line:
-            yield reject
-            reject = next(rejects)
-        yield SkbNode(id, name, type, text, tuple(aliases), line)
-    while reject is not None:
-        yield reject
-        reject = next(rejects)
+    while columns := list(islice(rows, ROWS)):
+        nodes = [row for row in columns if isinstance(row, SkbNode)]
+        yield node_block(nodes, [row for row in columns if isinstance(row, Reject)])
 
 
 def joined(left: NodeBlock, right: NodeBlock) -> NodeBlock:
@@ -92,20 +93,20 @@ def joined(left: NodeBlock, right: NodeBlock) -> NodeBlock:
     return both.take(np.argsort(both.line, kind="stable"), rejects)
 
 
-def plain_nodes(held: Mapping[str, pa.Array], line: np.ndarray, limits: Limits) -> tuple[NodeBlock, np.ndarray]:
+def plain_nodes(columns: Mapping[str, pa.Array], line: np.ndarray, limits: Limits) -> tuple[NodeBlock, np.ndarray]:
     """(the nodes of rows in the usual form, the rows that must be read one by one).
 
-    held: columns of a table by name, strings or large_strings of valid UTF-8, of "id" integers too, of "aliases" lists
-    of strings; what is missing is null. Rows that a rule of `skb.read_nodes` might change or reject are not usual.
+    columns: of a table by name, strings or large_strings of valid UTF-8, of "id" integers too, of "aliases" lists
+    of strings; what is missing is null. Rows that a rule of `node_of` might change or reject are not usual.
     """
     n = len(line)
-    id = _text(held.get("id"), n)
+    id = _text(columns.get("id"), n)
     good = _is_plain(id) & (np.asarray(pc.binary_length(id)) > 0)
-    name, type = (_text(held.get(key), n) for key in ("name", "type"))
+    name, type = (_text(columns.get(key), n) for key in ("name", "type"))
     for column in (name, type):
         good &= _is_plain(column)
-    text, is_text = _texts(held.get("text"), n, limits)
-    aliases, are_plain = _aliases(held.get("aliases"), n)
+    text, is_text = _texts(columns.get("text"), n, limits)
+    aliases, are_plain = _aliases(columns.get("aliases"), n)
     good &= is_text & are_plain
     names = pc.if_else(pc.equal(name, ""), id, name)
     types = pc.if_else(pc.equal(type, ""), UNTYPED, type)
@@ -121,7 +122,7 @@ def _text(column: pa.Array | None, n: int) -> pa.LargeStringArray:
     return column.cast(pa.large_string()).fill_null("")
 
 
-def raw_of(text: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
+def octets_of(text: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
     """(bytes, i64[n + 1]: where each text begins in them, and where the last ends)."""
     _, offsets, data = text.buffers()
     if not len(text):
@@ -141,18 +142,18 @@ def _is_plain(text: pa.LargeStringArray) -> np.ndarray:
 
 def may_have_edges(text: pa.LargeStringArray) -> np.ndarray:
     """bool[n]: whether white space or a byte order mark may stand at an end; False for an empty text."""
-    raw, bounds = raw_of(text)
-    if not len(raw):
+    octets, bounds = octets_of(text)
+    if not len(octets):
         return np.zeros(len(text), bool)
-    first = np.minimum(bounds[:-1], len(raw) - 1)
-    edges = may_be_blank(raw, first) | (raw[first] == 0xEF) | _ENDS[raw[np.maximum(bounds[1:] - 1, 0)]]
+    first = np.minimum(bounds[:-1], len(octets) - 1)
+    edges = may_be_blank(octets, first) | (octets[first] == 0xEF) | _ENDS[octets[np.maximum(bounds[1:] - 1, 0)]]
     found: np.ndarray = edges & (bounds[1:] > bounds[:-1])
     return found
 
 
 def _has_nul(text: pa.LargeStringArray) -> np.ndarray:
-    raw, bounds = raw_of(text)
-    part = raw[bounds[0] : bounds[-1]]
+    octets, bounds = octets_of(text)
+    part = octets[bounds[0] : bounds[-1]]
     if part.all():
         return np.zeros(len(text), bool)
     return np.asarray(pc.match_substring(text, "\x00"))
@@ -162,12 +163,12 @@ def _texts(column: pa.Array | None, n: int, limits: Limits) -> tuple[pa.LargeStr
     """(texts, "" for those of white space alone; bool[n]: whether they are plain)."""
     text = _text(column, n)
     good = (np.asarray(pc.binary_length(text)) <= limits.max_document_chars) & ~_has_nul(text)
-    raw, bounds = raw_of(text)
-    if not len(raw):
+    octets, bounds = octets_of(text)
+    if not len(octets):
         return text, good
-    first = np.minimum(bounds[:-1], len(raw) - 1)
-    good &= raw[first] != 0xEF  # a byte order mark, or what begins like one
-    looked_at = np.flatnonzero((bounds[1:] > bounds[:-1]) & may_be_blank(raw, first))
+    first = np.minimum(bounds[:-1], len(octets) - 1)
+    good &= octets[first] != 0xEF  # a byte order mark, or what begins like one
+    looked_at = np.flatnonzero((bounds[1:] > bounds[:-1]) & may_be_blank(octets, first))
     blank = [said.isspace() for said in text.take(pa.array(looked_at)).to_pylist()]
     if any(blank):
         mask = np.zeros(n, bool)
@@ -188,3 +189,49 @@ def _aliases(column: pa.Array | None, n: int) -> tuple[pa.LargeListArray, np.nda
     plain = np.ones(n, bool)
     plain[owner[odd]] = False
     return pa.LargeListArray.from_arrays(offsets, values.fill_null("")), plain
+
+
+# --- rows one by one -----------------------------------------------------------------------------------
+
+
+def node_of(row: Row, limits: Limits) -> SkbNode:
+    """The node of a row. Raises RowError."""
+    value: dict[str, Any] = row.value
+    id = id_text(value.get("id"), "id")
+    if id.isspace():
+        raise RowError("id is empty")
+    name, type = optional_string(value, "name").strip(), optional_string(value, "type").strip()
+    text = "" if value.get("text") is None else clean_string(value["text"], "text")
+    if text.strip():
+        text = document_text(text, limits)
+    for key, columns in (("name", name), ("type", type)):
+        if columns:
+            id_text(columns, key)  # as long as an id at most
+    aliases = tuple(id_text(alias, "an alias") for alias in string_list(value.get("aliases"), "aliases"))
+    return SkbNode(id, name or id.strip(), type or UNTYPED, text if text.strip() else "", aliases, row.line)
+
+
+def nodes_of_lines(block: LineBlock, rows: np.ndarray, single: Single, limits: Limits) -> NodeBlock:
+    """Some lines of a block one by one, and its rejects."""
+    found = (_node(block.path, single, block.line(row), limits) for row in rows.tolist())
+    return sorted_out(found, block.rejects)
+
+
+def _node(path: Path, single: Single, line: Line | Reject, limits: Limits) -> SkbNode | Reject:
+    row = line if isinstance(line, Reject) else single(line)
+    return checked(path, row, limits) if isinstance(row, Row) else row
+
+
+def checked(path: Path, row: Row, limits: Limits) -> SkbNode | Reject:
+    """The node of a row, or why it cannot be used."""
+    try:
+        return node_of(row, limits)
+    except RowError as error:
+        return Reject(shown(path), row.line, str(error))
+
+
+def sorted_out(found: Iterator[SkbNode | Reject], rejects: list[Reject]) -> NodeBlock:
+    """Rows that were read one by one, and other rejects, as a block."""
+    rows = list(found)
+    rejects = [*rejects, *(row for row in rows if isinstance(row, Reject))]
+    return node_block([row for row in rows if isinstance(row, SkbNode)], rejects)

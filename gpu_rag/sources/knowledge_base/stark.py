@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
 
 from gpu_rag.errors import BadInput
+from gpu_rag.sources.knowledge_base.nodes import NodeBlock, node_blocks
 from gpu_rag.sources.knowledge_base.types import UNTYPED, SkbNode
-from gpu_rag.sources.knowledge_graph import Triple, part_of
+from gpu_rag.sources.knowledge_graph.triples import TripleBlock, block_of, part_of
 from gpu_rag.sources.lines import read_problem, read_whole
 from gpu_rag.sources.rows import Limits, RowError, clean_string, document_text, id_text, kind, shown
 from gpu_rag.text.strict_json import JsonError, loads
@@ -35,6 +37,7 @@ TYPES = ("node_types.npy", "node_type_dict.json")
 _SHIPPED = ("node_info.pkl", "edge_index.pt", "edge_types.pt", "edge_type_dict.pkl")
 _NAMES = ("name", "title", "DisplayName")
 _MOST_DEPTH = 4
+_EDGES = 1 << 18  # of a block
 _MOST_HEADER = 4096
 _NPY = re.compile(
     rb"\x93NUMPY(?:\x01\x00..|[\x02\x03]\x00....)\{'descr': '([<|][iu][1248])', 'fortran_order': (True|False), "
@@ -62,8 +65,12 @@ def is_stark(folder: Path) -> bool:
     return False
 
 
-def read_stark_nodes(folder: Path, limits: Limits) -> Iterator[SkbNode | Reject]:
-    """The nodes of node_info.json, in the order of the file. A file that is broken is one Reject."""
+def read_stark_nodes(folder: Path, limits: Limits) -> Iterator[NodeBlock]:
+    """The nodes of node_info.json, in the order of the file, in blocks. A file that is broken is one Reject."""
+    return node_blocks(_nodes(folder, limits))
+
+
+def _nodes(folder: Path, limits: Limits) -> Iterator[SkbNode | Reject]:
     path = folder / NEEDED[0]
     try:
         info = _object(path, limits)
@@ -169,17 +176,27 @@ def stark_edges(folder: Path, limits: Limits) -> StarkEdges:
     return StarkEdges(ends, kinds, names)
 
 
-def read_stark_edges(folder: Path, limits: Limits) -> Iterator[Triple | Reject]:
-    """The edges of edge_index.npy, numbered from 1. Arrays that do not fit together are one Reject."""
+def read_stark_edges(folder: Path, limits: Limits) -> Iterator[TripleBlock]:
+    """The edges of edge_index.npy, numbered from 1, in blocks. Arrays that do not fit together are one Reject."""
     path = folder / NEEDED[1]
     try:
         edges = stark_edges(folder, limits)
     except RowError as error:
-        yield Reject(shown(path), 0, str(error))
+        yield block_of([], [Reject(shown(path), 0, str(error))])
         return
-    for number, given in enumerate(edges.kinds, 1):
-        relation = edges.names.get(str(given))
-        if relation is None:
-            yield Reject(shown(path), number, f"edge_type_dict.json has no type {given}")
-        else:
-            yield Triple(str(edges.ends[0, number - 1]), relation, str(edges.ends[1, number - 1]), number)
+    for start in range(0, len(edges.kinds), _EDGES):
+        yield _part(edges, slice(start, start + _EDGES), shown(path))
+
+
+def _part(edges: StarkEdges, part: slice, file: str) -> TripleBlock:
+    kinds, which = np.unique(edges.kinds[part], return_inverse=True)
+    names = [edges.names.get(str(kind)) for kind in kinds.tolist()]
+    known = np.array([name is not None for name in names], bool)[which]
+    line = part.start + 1 + np.arange(len(which))
+    rejects = [
+        Reject(file, number, f"edge_type_dict.json has no type {kind}")
+        for number, kind in zip(line[~known].tolist(), kinds[which[~known]].tolist())
+    ]
+    head, tail = (pa.array(np.ascontiguousarray(end[part][known])).cast(pa.large_string()) for end in edges.ends)
+    relation = pa.array(names, pa.large_string()).take(pa.array(which[known]))
+    return TripleBlock(head, relation, tail, line[known], None, rejects)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 UNTYPED = "entity"  # the type of a node that has none
+NODE_KEYS = ("id", "type", "name", "text")
 LITERAL = "literal"  # of a value: a number, a date, a text
 
 

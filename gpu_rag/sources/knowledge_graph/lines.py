@@ -68,17 +68,17 @@ def read_line_blocks(
 
 def _whole_lines(stream: BinaryIO, size: int, limit: int) -> Iterator[tuple[bytes, Exception | None]]:
     """(bytes of whole lines, None), and last what stopped reading. A line over `limit` is cut, and stays over it."""
-    held = bytearray()
+    rest = bytearray()
     while True:
         chunk, error = _read(stream, size)
         cut = chunk.rfind(b"\n") + 1
         if cut:
-            yield bytes(held) + chunk[:cut], None
-            held = bytearray(chunk[cut:])
-        elif len(held) <= limit:
-            held += chunk
+            yield bytes(rest) + chunk[:cut], None
+            rest = bytearray(chunk[cut:])
+        elif len(rest) <= limit:
+            rest += chunk
         if error is not None or not chunk:
-            yield (b"", error) if error is not None else (bytes(held), None)  # what no line end follows is lost
+            yield (b"", error) if error is not None else (bytes(rest), None)  # what no line end follows is lost
             return
 
 
@@ -108,10 +108,10 @@ def _read(stream: BinaryIO, size: int) -> tuple[bytes, Exception | None]:
 
 def _block(path: Path, data: bytes, before: int, limit: int) -> LineBlock | None:
     """The lines of `data`, the first being line before + 1; None where the file begins as UTF-16 does."""
-    raw = np.frombuffer(data, np.uint8)
-    end = np.flatnonzero(raw == 10)
+    octets = np.frombuffer(data, np.uint8)
+    end = np.flatnonzero(octets == 10)
     if not data.endswith(b"\n"):
-        end = np.append(end, len(raw))
+        end = np.append(end, len(octets))
     start = np.append(0, end[:-1] + 1)
     number = before + 1 + np.arange(len(end))
     long = end - start > limit
@@ -119,32 +119,32 @@ def _block(path: Path, data: bytes, before: int, limit: int) -> LineBlock | None
         return None
     reason = f"the line is longer than max_line_bytes = {limit}"
     rejects = [Reject(shown(path), int(line), reason) for line in number[long]]
-    end = _without_returns(data, raw, start, end)
-    kept = np.flatnonzero(~long & (end > start))
-    blank = [row for row in kept[_BLANKS[raw[start[kept]]]].tolist() if data[start[row] : end[row]].isspace()]
-    kept = np.setdiff1d(kept, blank, assume_unique=True) if blank else kept
-    start, end, number = start[kept], end[kept], number[kept]
-    return LineBlock(path, data, start, end, number, _alone(data, raw, start, end, number), rejects)
+    end = _without_returns(data, octets, start, end)
+    rows = np.flatnonzero(~long & (end > start))
+    blank = [row for row in rows[_BLANKS[octets[start[rows]]]].tolist() if data[start[row] : end[row]].isspace()]
+    rows = np.setdiff1d(rows, blank, assume_unique=True) if blank else rows
+    start, end, number = start[rows], end[rows], number[rows]
+    return LineBlock(path, data, start, end, number, _alone(data, octets, start, end, number), rejects)
 
 
-def _without_returns(data: bytes, raw: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+def _without_returns(data: bytes, octets: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
     """The ends of lines before all carriage returns that stand there."""
-    rows = np.flatnonzero((end > start) & (raw[end - 1] == 13))
+    rows = np.flatnonzero((end > start) & (octets[end - 1] == 13))
     end = end.copy()
     end[rows] -= 1
-    for row in rows[(end[rows] > start[rows]) & (raw[end[rows] - 1] == 13)].tolist():  # several: rare, or hostile
+    for row in rows[(end[rows] > start[rows]) & (octets[end[rows] - 1] == 13)].tolist():  # several: rare, or hostile
         end[row] = start[row] + len(data[start[row] : end[row]].rstrip(b"\r"))
     return end
 
 
-def _alone(data: bytes, raw: np.ndarray, start: np.ndarray, end: np.ndarray, number: np.ndarray) -> np.ndarray:
+def _alone(data: bytes, octets: np.ndarray, start: np.ndarray, end: np.ndarray, number: np.ndarray) -> np.ndarray:
     alone = number == 1
     if b"\0" in data:
-        alone |= count_between(raw == 0, start, end) > 0
+        alone |= count_between(octets == 0, start, end) > 0
     try:
         pa.scalar(data, pa.large_binary()).cast(pa.large_string())
     except pa.ArrowInvalid:
-        alone |= count_between(raw >= 0x80, start, end) > 0
+        alone |= count_between(octets >= 0x80, start, end) > 0
     return alone
 
 

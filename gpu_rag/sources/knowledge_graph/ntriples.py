@@ -1,11 +1,20 @@
-"""One line of N-Triples 1.1 (W3C Recommendation of 25 February 2014), read strictly."""
+"""N-Triples 1.1 (W3C Recommendation of 25 February 2014), read strictly: one line, and many at a time."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
-from gpu_rag.sources.rows import MAX_ID_CHARS, RowError, clean_string
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gpu_rag.sources.knowledge_graph.lines import LineBlock, count_between, cut_out
+from gpu_rag.sources.knowledge_graph.triples import Triple, TripleBlock, triples_of_lines
+from gpu_rag.sources.lines import Line
+from gpu_rag.sources.rows import MAX_ID_CHARS, Limits, RowError, clean_string
 
 RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
 STRING = "http://www.w3.org/2001/XMLSchema#string"
@@ -28,6 +37,11 @@ _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)", re.DOTALL)
 _CONTROLS = {"t": "\t", "b": "\b", "n": "\n", "r": "\r", "f": "\f"}
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:")
 _NO_IRI = re.compile('[\x00-\x20<>"{}|^`\\\\]')
+
+
+def read_ntriples(path: Path, limits: Limits) -> Iterator[TripleBlock]:
+    """The statements of a file, in blocks; comments are passed over."""
+    return triples_of_lines(path, limits, _plain_statements, statement_of)
 
 
 @dataclass(frozen=True)
@@ -100,8 +114,8 @@ def _node(found: re.Match[str], name: str) -> str:
     return _short(f"_:{found[2]}", name)
 
 
-def _iri(raw: str, name: str) -> str:
-    iri = clean_string(_unescaped(raw, f"the {name}"), f"the {name}")
+def _iri(written: str, name: str) -> str:
+    iri = clean_string(_unescaped(written, f"the {name}"), f"the {name}")
     if not _ABSOLUTE.match(iri):
         raise RowError(f"the {name} is no absolute IRI: {iri[:80]!r}")
     if _NO_IRI.search(iri):
@@ -115,8 +129,8 @@ def _short(id: str, name: str) -> str:
     return id
 
 
-def _unescaped(raw: str, name: str) -> str:
-    """`raw` with its escapes decoded. Raises RowError for one that is no character."""
+def _unescaped(written: str, name: str) -> str:
+    """`written` with its escapes decoded. Raises RowError for one that is no character."""
 
     def decoded(found: re.Match[str]) -> str:
         code = found[1]
@@ -127,4 +141,71 @@ def _unescaped(raw: str, name: str) -> str:
             raise RowError(f"{name} has the escape \\{code}, which is no character")
         return chr(number)
 
-    return _ESCAPE.sub(decoded, raw) if "\\" in raw else raw
+    return _ESCAPE.sub(decoded, written) if "\\" in written else written
+
+
+def statement_of(line: Line) -> Triple | None:
+    """The triple of a line of N-Triples, None for a comment. Raises RowError."""
+    found = parse_ntriple(line.text)
+    if found is None:
+        return None
+    tail = found.object.id if isinstance(found.object, Literal) else found.object
+    return Triple(found.subject, found.predicate, tail, line.number)
+
+
+# --- many lines at a time ------------------------------------------------------------------------------
+
+_NO_IRI_BYTES = np.isin(np.arange(256), [*range(0x21), *b'<>"{}|^`\\'])
+# The id of a literal is then the literal as it stands: no escape, language in lower case, no type that is left out.
+_PLAIN_LITERAL = r'^"[^"\\\r\n]*"(?:@[a-z]+(?:-[a-z0-9]+)*|\^\^<https?://[^\x00-\x20<>"{}|^`\\]*>)?$'
+_PLAIN_STRING = f'"^^<{STRING}>'
+
+
+def _plain_statements(block: LineBlock) -> tuple[TripleBlock, np.ndarray]:
+    """(triples of the lines `<http..> <http..> O .`, the other rows), O an IRI of http or a literal without escapes.
+
+    One space between the parts and none behind the full stop; IRIs and literals of at most 1,000 bytes.
+    """
+    octets = np.frombuffer(block.data, np.uint8)
+    spaces = np.flatnonzero(octets == 32)
+    first = np.searchsorted(spaces, block.start)
+    plain = ~block.alone & (np.searchsorted(spaces, block.end) - first >= 3) & (block.end - block.start >= 8)
+    rows = np.flatnonzero(plain)
+    start, end = block.start[rows], block.end[rows] - 2  # without " ."
+    one, two = (spaces[first[rows] + k] if len(rows) else start for k in (0, 1))
+    forbidden = _NO_IRI_BYTES[octets]
+    good = (octets[end] == 32) & (octets[end + 1] == 46) & (two + 1 < end)
+    good &= _are_iris(octets, forbidden, start, one) & _are_iris(octets, forbidden, one + 1, two)
+    quoted = octets[np.minimum(two + 1, len(octets) - 1)] == 34
+    good &= quoted | _are_iris(octets, forbidden, two + 1, end)
+    rows, start, one, two, end, quoted = (values[good] for values in (rows, start, one, two, end, quoted))
+    inner = (~quoted).astype(np.int64)  # brackets stand around an IRI
+    bounds = np.stack([start + 1, one - 1, one + 2, two - 1, two + 1 + inner, end - inner], 1)
+    head, relation, tail = cut_out(block.data, bounds, (0, 2, 4))
+    chosen = np.arange(len(rows))
+    if quoted.any():
+        chosen = np.flatnonzero(~quoted | _are_literals(tail))
+    found = TripleBlock(head, relation, tail, block.number[rows]).take(chosen, [])
+    return found, np.setdiff1d(np.arange(len(block.start)), rows[chosen], assume_unique=True)
+
+
+def _are_iris(octets: np.ndarray, forbidden: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """bool[n]: whether `<http...>` or `<https...>` stands there, of at most 1,000 bytes."""
+    found = (end - start > len(b"<https://>")) & (end - start <= MAX_ID_CHARS + 2)
+    start = np.minimum(start, len(octets) - 1)
+    found &= (octets[start] == 60) & (octets[end - 1] == 62)
+    for place, char in enumerate(b"http", 1):
+        found &= octets[np.minimum(start + place, len(octets) - 1)] == char
+    after = np.minimum(start + 5, len(octets) - 1)
+    after = np.where(octets[after] == 115, np.minimum(after + 1, len(octets) - 1), after)
+    found &= octets[after] == 58
+    found &= count_between(forbidden, start + 1, np.maximum(end - 1, start + 1)) == 0
+    return found
+
+
+def _are_literals(tail: pa.LargeStringArray) -> np.ndarray:
+    plain = pc.match_substring_regex(tail, _PLAIN_LITERAL)
+    named = pc.ends_with(tail, _PLAIN_STRING)
+    short = pc.less_equal(pc.binary_length(tail), MAX_ID_CHARS)
+    found: np.ndarray = pc.and_(pc.and_not(plain, named), short).to_numpy(zero_copy_only=False)
+    return found

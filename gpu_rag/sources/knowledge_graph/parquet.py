@@ -1,4 +1,4 @@
-"""Tables of triples, many rows at a time."""
+"""Parquet tables of triples."""
 
 from __future__ import annotations
 
@@ -10,19 +10,32 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpu_rag.sources.knowledge_graph import COLUMNS, HEADERS, Triple, triple_of_row
-from gpu_rag.sources.knowledge_graph.triples import TripleBlock, block_of, joined, may_be_blank
-from gpu_rag.sources.parquet import TableBlock, decoded, read_table_blocks
-from gpu_rag.sources.rows import MAX_ID_CHARS, RowError, shown
+from gpu_rag.sources.knowledge_graph.triples import (
+    HEADERS,
+    MAX_NOTE_CHARS,
+    Triple,
+    TripleBlock,
+    block_of,
+    joined,
+    may_be_blank,
+    triple_of_row,
+)
+from gpu_rag.sources.parquet import Columns, TableBlock, decoded, read_table_blocks
+from gpu_rag.sources.rows import MAX_ID_CHARS, Limits, RowError, shown
 from gpu_rag.types import Reject
 
 _ROWS = 1 << 16
 _BYTES = 16 << 20  # of one block, where its rows are long
-_MOST_NOTE = 300  # characters
+COLUMNS = Columns(
+    ("head", "relation", "tail", "subject", "predicate", "object", "src", "dst", "provenance"),
+    HEADERS,
+    ("head", "tail", "subject", "object", "src", "dst"),
+    "head, relation and tail, or subject, predicate and object",
+)
 
 
-def read_parquet_blocks(path: Path) -> Iterator[TripleBlock]:
-    """The triples of `kg.read_kg` of a Parquet file, as blocks."""
+def read_table(path: Path, limits: Limits) -> Iterator[TripleBlock]:
+    """The triples of a Parquet file, in blocks."""
     for block in read_table_blocks(path, COLUMNS, _ROWS, _BYTES):
         if block.batches:
             yield _block(path, block)
@@ -31,16 +44,16 @@ def read_parquet_blocks(path: Path) -> Iterator[TripleBlock]:
 
 
 def _block(path: Path, block: TableBlock) -> TripleBlock:
-    held, n, before = block.held(), block.n_rows, block.before
-    ends = max(HEADERS, key=lambda names: len(held.keys() & set(names)))  # ties to the first
-    (head, is_head), (relation, is_relation), (tail, is_tail) = (_plain(held.get(name), n) for name in ends)
+    columns, n, before = block.by_name(), block.n_rows, block.before
+    ends = max(HEADERS, key=lambda names: len(columns.keys() & set(names)))  # ties to the first
+    (head, is_head), (relation, is_relation), (tail, is_tail) = (_plain(columns.get(name), n) for name in ends)
     good = is_head & is_relation & is_tail
     note = None
-    if "provenance" in held:
-        note, is_plain = _plain_note(held["provenance"], n)
+    if "provenance" in columns:
+        note, is_plain = _plain_note(columns["provenance"], n)
         good &= is_plain
     others = np.flatnonzero(~good)
-    triples, rejects = _one_by_one(path, held, others, before)
+    triples, rejects = _one_by_one(path, columns, others, before)
     line = before + 1 + np.arange(n)
     if not len(others):
         return TripleBlock(head, relation, tail, line, note, rejects)
@@ -60,9 +73,9 @@ def _plain(column: pa.Array | None, n: int) -> tuple[pa.LargeStringArray, np.nda
         return nothing
     length = np.asarray(pc.binary_length(text))
     good = np.asarray(column.is_valid()) & (length > 0) & (length <= MAX_ID_CHARS) & ~_odd(text)
-    raw, start = _raw(text)
-    if len(raw):
-        good &= ~may_be_blank(raw, np.minimum(start, len(raw) - 1))
+    octets, start = _octets(text)
+    if len(octets):
+        good &= ~may_be_blank(octets, np.minimum(start, len(octets) - 1))
     return text, good
 
 
@@ -72,7 +85,7 @@ def _plain_note(column: pa.Array, n: int) -> tuple[pa.LargeStringArray | None, n
     text = _text(column)
     if text is None:
         return pa.array([""] * n, pa.large_string()), np.zeros(n, bool)
-    return text, (np.asarray(pc.binary_length(text)) <= _MOST_NOTE) & ~_odd(text)
+    return text, (np.asarray(pc.binary_length(text)) <= MAX_NOTE_CHARS) & ~_odd(text)
 
 
 def _text(column: pa.Array) -> pa.LargeStringArray | None:
@@ -89,7 +102,7 @@ def _odd(text: pa.LargeStringArray) -> np.ndarray:
     return np.asarray(pc.or_(marked, pc.match_substring(text, "\x00")))
 
 
-def _raw(text: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
+def _octets(text: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
     """(bytes, where each text begins in them)."""
     _, offsets, data = text.buffers()
     start = np.frombuffer(offsets, np.int64)[text.offset : text.offset + len(text)]
@@ -97,14 +110,14 @@ def _raw(text: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _one_by_one(
-    path: Path, held: dict[str, pa.Array], rows: np.ndarray, before: int
+    path: Path, columns: dict[str, pa.Array], rows: np.ndarray, before: int
 ) -> tuple[list[Triple], list[Reject]]:
     triples: list[Triple] = []
     rejects: list[Reject] = []
     at = pa.array(rows)
-    values: list[list[Any]] = [column.take(at).to_pylist() for column in held.values()]
+    values: list[list[Any]] = [column.take(at).to_pylist() for column in columns.values()]
     for row, *given in zip(rows.tolist(), *values):
-        found = decoded(path, before + row + 1, dict(zip(held, given)))
+        found = decoded(path, before + row + 1, dict(zip(columns, given)))
         if isinstance(found, Reject):
             rejects.append(found)
             continue

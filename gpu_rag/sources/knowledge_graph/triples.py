@@ -1,25 +1,65 @@
-"""Blocks of triples: columns of strings, as they are built from rows, from bytes and from tables."""
+"""Triples one by one and in blocks: columns of strings, as they are built from rows, from lines and from tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from gpu_rag.sources.knowledge_graph import Triple
+from gpu_rag.sources.json_rows import Row
+from gpu_rag.sources.knowledge_graph.lines import LineBlock, read_line_blocks
+from gpu_rag.sources.lines import Line
+from gpu_rag.sources.rows import Limits, RowError, id_text, optional_string, shown
 from gpu_rag.types import Reject
 
+HEADERS = (("head", "relation", "tail"), ("subject", "predicate", "object"), ("src", "relation", "dst"))
+MAX_NOTE_CHARS = 300
 _ROWS = 1 << 16  # of a block that is read row by row
 # What white space of Unicode may begin with; U+3000 is looked at apart.
 _SPACES = np.isin(np.arange(256), [*range(0x21), 0xC2, 0xE1, 0xE2])
+Plain = Callable[[LineBlock], tuple["TripleBlock", np.ndarray]]  # what is plain, and the rows that are not
+Single = Callable[[Line], "Triple | None"]  # raises RowError
+
+
+@dataclass(frozen=True)
+class Triple:
+    """head - relation -> tail, by ids as written: a name, an IRI without its brackets, or `_:label` of a blank node.
+
+    A tail that is a value stands in its N-Triples form. note: the provenance that the row itself gives. line: of a text
+    file the line, of a table the row; both from 1.
+    """
+
+    head: str
+    relation: str
+    tail: str
+    line: int
+    note: str = ""
+
+
+def part_of(value: object, name: str) -> str:
+    """A part of a triple as text. Raises RowError unless it is an id with something in it."""
+    text = id_text(value, name)
+    if text.isspace():
+        raise RowError(f"{name} is empty")
+    return text
+
+
+def triple_of_row(row: Row) -> Triple:
+    """The triple of an object {head, relation, tail}, or of one with the other names of `HEADERS`. Raises RowError."""
+    value: dict[str, Any] = row.value
+    names = max(HEADERS, key=lambda names: len(value.keys() & set(names)))  # ties to the first
+    head, relation, tail = (part_of(value.get(name), name) for name in names)
+    return Triple(head, relation, tail, row.line, optional_string(value, "provenance")[:MAX_NOTE_CHARS])
 
 
 @dataclass(frozen=True)
 class TripleBlock:
-    """n triples of one file, by ascending line. head, relation, tail: as in `kg.Triple`, large_string[n]; line: i64[n];
+    """n triples of one file, by ascending line. head, relation, tail: as in `Triple`, large_string[n]; line: i64[n];
     note: large_string[n], or None where no row has one. rejects: between them, ascending."""
 
     head: pa.LargeStringArray
@@ -56,10 +96,9 @@ def block_of(triples: Sequence[Triple], rejects: list[Reject]) -> TripleBlock:
 def blocks_of(rows: Iterable[Triple | Reject]) -> Iterator[TripleBlock]:
     """Rows that are read one by one, as blocks."""
     rows = iter(rows)
-    while held := list(islice(rows, _ROWS)):
-        yield block_of(
-            [row for row in held if isinstance(row, Triple)], [row for row in held if isinstance(row, Reject)]
-        )
+    while some := list(islice(rows, _ROWS)):
+        rejects = [row for row in some if isinstance(row, Reject)]
+        yield block_of([row for row in some if isinstance(row, Triple)], rejects)
 
 
 def joined(left: TripleBlock, right: TripleBlock) -> TripleBlock:
@@ -72,15 +111,15 @@ def joined(left: TripleBlock, right: TripleBlock) -> TripleBlock:
 
 def together(blocks: Iterable[TripleBlock], least: int) -> Iterator[TripleBlock]:
     """The blocks of a file, joined to blocks of at least that many triples, or 65,536 rejects, but for the last."""
-    held, n, n_rejects = list[TripleBlock](), 0, 0
+    waiting, n, n_rejects = list[TripleBlock](), 0, 0
     for block in blocks:
-        held.append(block)
+        waiting.append(block)
         n, n_rejects = n + block.n, n_rejects + len(block.rejects)
         if n >= least or n_rejects >= _ROWS:
-            yield _concatenated(held)
-            held, n, n_rejects = [], 0, 0
-    if held:
-        yield _concatenated(held)
+            yield _concatenated(waiting)
+            waiting, n, n_rejects = [], 0, 0
+    if waiting:
+        yield _concatenated(waiting)
 
 
 def _concatenated(blocks: list[TripleBlock]) -> TripleBlock:
@@ -99,8 +138,36 @@ def _notes(block: TripleBlock) -> pa.LargeStringArray:
     return pa.array([""] * block.n, pa.large_string()) if block.note is None else block.note
 
 
-def may_be_blank(raw: np.ndarray, start: np.ndarray) -> np.ndarray:
+def may_be_blank(octets: np.ndarray, start: np.ndarray) -> np.ndarray:
     """bool[n]: whether the character that begins at each place of valid UTF-8 may be white space, for Python."""
-    first, second = raw[start], raw[np.minimum(start + 1, len(raw) - 1)]
+    first, second = octets[start], octets[np.minimum(start + 1, len(octets) - 1)]
     found: np.ndarray = _SPACES[first] | ((first == 0xE3) & (second == 0x80))
     return found
+
+
+def triples_of_lines(path: Path, limits: Limits, plain: Plain, single: Single) -> Iterator[TripleBlock]:
+    """The triples of a file of lines: plain lines by array operations, all others one by one."""
+    for block in read_line_blocks(path, limits):
+        if isinstance(block, Reject):
+            yield block_of([], [block])
+            continue
+        found, others = plain(block)
+        triples, rejects = _one_by_one(block, others, single)
+        rejects = sorted(block.rejects + rejects, key=lambda reject: reject.line)
+        yield joined(found, block_of(triples, rejects))
+
+
+def _one_by_one(block: LineBlock, rows: np.ndarray, single: Single) -> tuple[list[Triple], list[Reject]]:
+    triples: list[Triple] = []
+    rejects: list[Reject] = []
+    for row in rows.tolist():
+        line = block.line(row)
+        if isinstance(line, Reject):
+            rejects.append(line)
+            continue
+        try:
+            if (triple := single(line)) is not None:
+                triples.append(triple)
+        except RowError as error:
+            rejects.append(Reject(shown(block.path), line.number, str(error)))
+    return triples, rejects

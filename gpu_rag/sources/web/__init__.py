@@ -1,53 +1,16 @@
-"""Web search for programs: what a provider must do, and how one is opened. Nothing is fetched unless one is configured.
+"""Web search for programs: the provider at a location. Nothing is fetched unless one is configured.
 
 | location | provider |
 |---|---|
-| a folder of pages, or a .parquet or .jsonl file of them | `web_snapshot`: search over pages that were fetched before |
-| http://host:port or https://... | `web_searxng`: a SearXNG server; pages are fetched when they are read |
+| a folder of pages, or a .parquet or .jsonl file of them | `snapshot`: search over pages that were fetched before |
+| http://host:port or https://... | `searxng`: a SearXNG server; pages are fetched when they are read |
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from gpu_rag.errors import RequestFailed
-
-
-@dataclass(frozen=True)
-class WebResult:
-    """One hit of a search. snippet: a few words of the page, possibly ""."""
-
-    url: str
-    title: str
-    snippet: str
-
-
-@dataclass(frozen=True)
-class WebPage:
-    """A page that was read. text: its main text; problem: why it could not be read (then text is "")."""
-
-    url: str
-    title: str
-    text: str
-    problem: str = ""
-
-
-class WebProvider(Protocol):
-    """Where web pages come from. name: for messages and traces."""
-
-    name: str
-
-    def search(self, queries: Sequence[str], k: int) -> list[list[WebResult] | RequestFailed]:
-        """At most k results of each query, best first; an error as a value where the engine did not answer it."""
-
-    def read(self, urls: Sequence[str]) -> list[WebPage]:
-        """The pages of results, in that order; a page that cannot be read says why in `problem`."""
-
-    def close(self) -> None:
-        """Ends connections and processes."""
+from gpu_rag.sources.web.types import WebProvider
 
 
 def is_server(location: str) -> bool:

@@ -11,10 +11,11 @@ from gpu_rag.errors import BadInput, RequestFailed
 from gpu_rag.sources.corpus import read_corpus
 from gpu_rag.sources.corpus.folder import list_files
 from gpu_rag.sources.corpus.parser import Parser
-from gpu_rag.sources.json_rows import LINES_SUFFIXES, has_suffix, read_rows
+from gpu_rag.sources.formats import LINES_SUFFIXES, has_suffix
+from gpu_rag.sources.json_rows import read_rows
 from gpu_rag.sources.parquet import Columns, read_parquet
 from gpu_rag.sources.rows import Limits, RowError, document_text, optional_string, shown
-from gpu_rag.sources.web import WebPage, WebResult
+from gpu_rag.sources.web.types import WebPage, WebResult
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.text.sentences import split_sentences
 from gpu_rag.types import Reject
@@ -121,10 +122,10 @@ def page_of(row: dict[str, Any], limits: Limits, parser: Parser) -> WebPage:
     return parsed_page(url, row["html"].encode("utf-8", "surrogatepass"), parser, optional_string(row, "title"))
 
 
-def parsed_page(url: str, raw: bytes, parser: Parser, title: str = "") -> WebPage:
+def parsed_page(url: str, data: bytes, parser: Parser, title: str = "") -> WebPage:
     """HTML bytes as a page, by the child process of `parser`. Raises RowError."""
     with TemporaryDirectory(prefix="gpu-rag-web-") as folder:
         file = Path(folder) / "page.html"
-        file.write_bytes(raw)
+        file.write_bytes(data)
         found = parser.parse(file)
     return WebPage(url, title or found.title, found.text)

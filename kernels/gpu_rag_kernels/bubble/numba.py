@@ -1,28 +1,150 @@
-"""The numba kernels of bubble expansion: one heap a question, trees taken as events come, until there are enough."""
+"""The numba loops of bubble expansion: one heap a question, trees taken as events come, until there are enough.
+
+In the heap a hole sinks to the bottom by the lesser child, found without a branch that the processor would have to
+guess, and the last key rises from there: mostly it stays where it is. Functions that are called for every node are
+inlined: numba counts every array that is passed in and out, at the price of a few entries.
+"""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numba
 import numpy as np
 
-from gpu_rag_kernels.bubble.heap import grown, pop, push
-from gpu_rag_kernels.bubble.trees import alone, by_cover, take
-
+ALONE = 2  # kind of a candidate, as in `bubble.events`; 0 a meeting, 1 inside a group
 FAR = (1 << 31) - 1  # no path costs as much
-ONE, FOUR, GROUP = np.uint64(1), np.uint64(4), np.uint64(15)
+ONE, TWO, FOUR, GROUP = np.uint64(1), np.uint64(2), np.uint64(4), np.uint64(15)
 _NODE = (1 << 28) - 1  # a key is distance << 32 | node << 4 | group: 31, 28 and 4 bits
 
 
 @numba.njit(cache=True, nogil=True)
-def room_for(n: Any, m: Any) -> Any:
+def grown(array):
+    """The array, twice as long in its first axis."""
+    return np.concatenate((array, np.empty_like(array)))
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def push(heap, size, key):
+    """Adds a key to heap i64[.., size + 1 at least]."""
+    at = np.uint64(size)
+    while at > 0:
+        above = (at - ONE) >> ONE
+        if heap[above] <= key:
+            break
+        heap[at] = heap[above]
+        at = above
+    heap[at] = key
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def pop(heap, size):
+    """Removes and returns the least key of heap[:size], size > 0."""
+    n = np.uint64(size) - ONE
+    least, key, at = heap[0], heap[n], np.uint64(0)
+    child = ONE
+    while child + ONE < n:
+        child += np.uint64(heap[child + ONE] < heap[child])
+        heap[at] = heap[child]
+        at = child
+        child = at * TWO + ONE
+    if child < n:
+        heap[at] = heap[child]
+        at = child
+    push(heap, at, key)
+    return least
+
+
+@numba.njit(cache=True, nogil=True)
+def tree_of(event, pred, m, stamp, mark, tree):
+    """Writes the nodes of an event's tree into tree i64[n], ascending; returns their number. stamp: i64[n]."""
+    v, u, arrived = event[1], event[3], event[4]
+    size = 0
+    for k in range(m):
+        if not (arrived >> k) & 1:
+            continue
+        for end in range(2 if u >= 0 else 1):
+            node = u if end else v
+            while True:
+                if stamp[node] != mark:
+                    stamp[node] = mark
+                    tree[size] = node
+                    size += 1
+                before = pred[node * m + k]
+                if before == node:
+                    break
+                node = before
+    tree[:size].sort()
+    return size
+
+
+@numba.njit(cache=True, nogil=True)
+def is_new(tree, size, rows, ends, count):
+    """Whether tree[:size] differs from all rows[ends[c] : ends[c + 1]], c < count."""
+    for c in range(count):
+        if ends[c + 1] - ends[c] == size:
+            same = True
+            for i in range(size):
+                if rows[ends[c] + i] != tree[i]:
+                    same = False
+                    break
+            if same:
+                return False
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def take(events, order, limit, m, state, rows, ends, kept, count):
+    """Adds the trees of the events `order` that are new, up to `limit`; kept i64: the event of each tree."""
+    pred, stamp, tree, marks = state[1], state[8], state[9], state[10]
+    for e in order:
+        if count == limit:
+            break
+        marks[0] += 1
+        size = tree_of(events[e], pred, m, stamp, marks[0], tree)
+        if not is_new(tree, size, rows, ends, count):
+            continue
+        while ends[count] + size > rows.shape[0]:
+            rows = grown(rows)
+        if count + 1 == ends.shape[0]:
+            ends, kept = grown(ends), grown(kept)
+        rows[ends[count] : ends[count] + size] = tree[:size]
+        ends[count + 1] = ends[count] + size
+        kept[count] = e
+        count += 1
+    return rows, ends, kept, count
+
+
+@numba.njit(cache=True, nogil=True)
+def by_cover(events, n_events):
+    """The numbers of the events, those that cover most groups first, otherwise in order."""
+    missing = np.empty(n_events, np.int64)
+    for e in range(n_events):
+        covered, n_covered = events[e, 5], 0
+        while covered:
+            covered &= covered - 1
+            n_covered += 1
+        missing[e] = ((64 - n_covered) << 48) | e
+    return np.argsort(missing)
+
+
+@numba.njit(cache=True, nogil=True)
+def alone(nodes, lo, bits):
+    """Every anchor by itself, in ascending order."""
+    rows = np.unique(nodes)
+    n = rows.shape[0]
+    groups = np.empty(n, np.int64)
+    for i in range(n):
+        groups[i] = bits[rows[i] - lo]
+    return rows, np.ones(n, np.int64), groups, np.zeros(n, np.int64), np.full(n, ALONE)
+
+
+@numba.njit(cache=True, nogil=True)
+def space_for(n, m):
     """The state of blocks of up to n nodes and m groups, as no bubble has reached anything.
 
     At node * m + group: dist, pred, root (1 + the number of the anchor), owner (the root once the place is popped,
-    before that 0), on_path (groups with an anchor on the path); reached, room for the places that are in use. At node:
+    before that 0), on_path (groups with an anchor on the path); reached, space for the places that are in use. At node:
     bits (groups it is an anchor of), arrived (groups that have come), stamp (the tree it was last written into, as
-    `marks` counts them) and room for a tree.
+    `marks` counts them) and space for a tree.
     """
     dist, on_path = np.full(n * m, FAR, np.int32), np.zeros(n * m, np.int32)
     pred, root, owner = np.empty(n * m, np.int32), np.empty(n * m, np.int32), np.zeros(n * m, np.int32)
@@ -33,8 +155,8 @@ def room_for(n: Any, m: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def clear(state: Any, m: Any, n_reached: Any) -> None:
-    """The state as `room_for` made it: only what was reached is written."""
+def clear(state, m, n_reached):
+    """The state as `space_for` made it: only what was reached is written."""
     dist, _, _, owner, on_path, reached, bits, arrived, _, _, _ = state
     for i in range(n_reached):
         s = np.uint64(reached[i])
@@ -44,8 +166,8 @@ def clear(state: Any, m: Any, n_reached: Any) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def seed(nodes: Any, kinds: Any, lo: Any, m: Any, state: Any, heap: Any) -> Any:
-    """Starts the bubbles; returns how many different (node, group) there are. heap: with room for them."""
+def seed(nodes, kinds, lo, m, state, heap):
+    """Starts the bubbles; returns how many different (node, group) there are. heap: with space for them."""
     dist, pred, root, _, _, reached, bits, _, _, _, _ = state
     n_anchors = 0
     for a in range(nodes.shape[0]):
@@ -62,15 +184,12 @@ def seed(nodes: Any, kinds: Any, lo: Any, m: Any, state: Any, heap: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
-def relax(
-    indptr: Any, indices: Any, costs: Any, lo: Any, m: Any, key: Any, dist: Any, pred: Any, root: Any, owner: Any,
-    reached: Any, touched: Any, heap: Any, sizes: Any, near: Any,
-) -> None:  # fmt: skip
+def relax(indptr, indices, costs, lo, m, key, dist, pred, root, owner, reached, touched, heap, sizes, near):
     """Takes the bubble of the popped key along the entries of its node. Writes `near`, the nodes that another anchor
     of the group has reached before and whose pair of anchors is not in `touched`, as distance << 32 | node. touched:
     bool by pairs of roots, true where one is 0 or both are the same. sizes i64[3]: of heap, reached and near.
 
-    heap and near have room for every entry: an array that could be another one after each would be counted in and out.
+    heap and near have space for every entry: an array that could be another one after each would be counted in and out.
     """
     word, d, mu, base = np.uint64(key), key >> 32, np.uint64(m), np.uint64(lo)
     v, g = (word >> FOUR) & np.uint64(_NODE), word & GROUP
@@ -95,7 +214,7 @@ def relax(
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
-def meets(v: Any, m: Any, arrived: Any, pred: Any, bits: Any) -> Any:
+def meets(v, m, arrived, pred, bits):
     """Whether the tree of the meeting at v is not one of an earlier event for certain: v is an anchor, or two of the
     groups that have arrived came from different nodes."""
     if arrived & (arrived - 1) == 0:
@@ -112,7 +231,7 @@ def meets(v: Any, m: Any, arrived: Any, pred: Any, bits: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
-def note(events: Any, at: Any, d: Any, v: Any, g: Any, u: Any, arrived: Any, covered: Any) -> Any:
+def note(events, at, d, v, g, u, arrived, covered):
     """Writes an event at row `at`; returns the events, longer if they were full."""
     if at == events.shape[0]:
         events = grown(events)
@@ -122,10 +241,7 @@ def note(events: Any, at: Any, d: Any, v: Any, g: Any, u: Any, arrived: Any, cov
 
 
 @numba.njit(cache=True, nogil=True)
-def touching(
-    near: Any, n_near: Any, s: Any, g: Any, m: Any, root: Any, on_path: Any, touched: Any, events: Any, n_events: Any,
-    d: Any, v: Any,
-) -> Any:  # fmt: skip
+def touching(near, n_near, s, g, m, root, on_path, touched, events, n_events, d, v):
     """Notes the pairs of anchors whose parts of bubble g touch at v for the first time, by (distance, node)."""
     near[:n_near].sort()
     for i in range(n_near):
@@ -140,7 +256,7 @@ def touching(
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
-def covered_by(v: Any, m: Any, arrived: Any, on_path: Any) -> Any:
+def covered_by(v, m, arrived, on_path):
     """The groups with an anchor on the paths of the groups that have arrived at v."""
     covered = 0
     for k in range(m):
@@ -150,13 +266,10 @@ def covered_by(v: Any, m: Any, arrived: Any, on_path: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def expand_block(
-    indptr: Any, indices: Any, costs: Any, lo: Any, hi: Any, nodes: Any, kinds: Any, limit: Any, cover_first: Any,
-    state: Any, heap: Any,
-) -> Any:  # fmt: skip
+def expand_block(indptr, indices, costs, lo, hi, nodes, kinds, limit, cover_first, state, heap):
     """The candidates of the block of rows lo..hi: their rows, sizes, groups, distances and kinds; and the heap, longer
     if it was full. nodes: i64[A] rows of the anchors; kinds: i64[A] their groups; costs: i64, >= 1. state: of
-    `room_for`, as it was before when this returns."""
+    `space_for`, as it was before when this returns."""
     m = 1
     for a in range(kinds.shape[0]):
         m = max(m, kinds[a] + 1)
@@ -213,7 +326,7 @@ def expand_block(
 
 
 @numba.njit(cache=True, nogil=True)
-def appended(array: Any, size: Any, values: Any) -> Any:
+def appended(array, size, values):
     """The array with `values` behind array[:size]; longer if they do not fit."""
     while size + values.shape[0] > array.shape[0]:
         array = grown(array)
@@ -222,10 +335,7 @@ def appended(array: Any, size: Any, values: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def expand_blocks(
-    indptr: Any, indices: Any, costs: Any, offsets: Any, anchors: Any, groups: Any, at: Any, first: Any, last: Any,
-    limit: Any, cover_first: Any,
-) -> Any:  # fmt: skip
+def expand_blocks(indptr, indices, costs, offsets, anchors, groups, at, first, last, limit, cover_first):
     """The candidates of the blocks first..last: the fields of `Found`. The anchors of block b: at[b]..at[b + 1]."""
     counts = np.zeros(last - first, np.int64)
     rows, sizes = np.empty(64, np.int64), np.empty(16, np.int64)
@@ -235,7 +345,7 @@ def expand_blocks(
         most_n = max(most_n, offsets[b + 1] - offsets[b])
     for a in range(at[first], at[last]):
         most_m = max(most_m, groups[a] + 1)
-    state, heap = room_for(most_n, most_m), np.empty(1024, np.int64)
+    state, heap = space_for(most_n, most_m), np.empty(1024, np.int64)
     for b in range(first, last):
         own = slice(at[b], at[b + 1])
         found, heap = expand_block(

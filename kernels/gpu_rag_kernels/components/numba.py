@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba
 import numpy as np
 
 
 @numba.njit(cache=True, nogil=True)
-def root_of(parent: Any, node: Any) -> Any:
+def root_of(parent, node):
     """The root of the tree of `node`, u32; every second node on the way is hung one level higher."""
     above = parent[node]
     while above != node:
@@ -20,7 +18,7 @@ def root_of(parent: Any, node: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def join_rows(indptr: Any, indices: Any, parent: Any, label: Any) -> None:
+def join_rows(indptr, indices, parent, label):
     """label i64[N] = the smallest node of each node's component. parent: u32[N], scratch.
 
     Every entry joins the trees of its row and its column under the smaller root. Roots are never larger than the nodes

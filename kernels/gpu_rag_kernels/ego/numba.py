@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba
 import numpy as np
 from numba.core import types
@@ -16,11 +14,11 @@ _NONE = np.uint64(0)
 
 
 @intrinsic
-def trailing_zeros(typing: Any, word: Any) -> Any:
+def lowest_bit(typing, word):
     """The number of the lowest bit that is set: i64. The word is not zero."""
     signature = types.int64(word)
 
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def emit(context, builder, signature, args):
         from llvmlite import ir
 
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
@@ -28,14 +26,11 @@ def trailing_zeros(typing: Any, word: Any) -> Any:
     return signature, emit
 
 
-lowest_bit: Any = trailing_zeros  # numba supplies the first parameter, which a type checker cannot know
-
-
 @numba.njit(cache=True, nogil=True)
-def admit(found: Any, n_found: Any, seen: Any, fresh: Any, size: Any, limit: Any) -> Any:
+def admit(found, n_found, seen, fresh, size, limit):
     """Counts the nodes found in one hop, in ascending order; bits of questions beyond `limit` are taken back.
 
-    Returns the questions that may go on: those with room.
+    Returns the questions that may go on: those with space.
     """
     found[:n_found].sort()
     for f in range(n_found):
@@ -49,15 +44,15 @@ def admit(found: Any, n_found: Any, seen: Any, fresh: Any, size: Any, limit: Any
                 kept |= _ONE << np.uint64(q)
         seen[w] &= ~(fresh[w] & ~kept)
         fresh[w] = kept
-    room = _NONE
+    space = _NONE
     for q in range(size.shape[0]):
         if size[q] < limit:
-            room |= _ONE << np.uint64(q)
-    return room
+            space |= _ONE << np.uint64(q)
+    return space
 
 
 @numba.njit(cache=True, nogil=True)
-def note(found: Any, n_found: Any, seen: Any, fresh: Any, touched: Any, n_touched: Any) -> Any:
+def note(found, n_found, seen, fresh, touched, n_touched):
     """Appends to `touched` the nodes that were first seen in this hop; returns its new length."""
     for f in range(n_found):
         w = found[f]
@@ -68,9 +63,7 @@ def note(found: Any, n_found: Any, seen: Any, fresh: Any, touched: Any, n_touche
 
 
 @numba.njit(cache=True, nogil=True)
-def hop(
-    indptr: Any, indices: Any, allowed: Any, front: Any, bits_of: Any, n_front: Any, seen: Any, fresh: Any, found: Any
-) -> Any:
+def hop(indptr, indices, allowed, front, bits_of, n_front, seen, fresh, found):
     """Lists in `found` the nodes that some question first reaches from `front`; returns how many."""
     n_found = 0
     for f in range(n_front):
@@ -92,16 +85,15 @@ def hop(
 
 @numba.njit(cache=True, nogil=True)
 def search(
-    indptr: Any, indices: Any, allowed: Any, seeds: Any, offsets: Any, first: Any, last: Any, radius: Any, limit: Any,
-    seen: Any, fresh: Any, touched: Any, found: Any, front: Any, bits_of: Any,
-) -> Any:  # fmt: skip
+    indptr, indices, allowed, seeds, offsets, first, last, radius, limit, seen, fresh, touched, found, front, bits_of,
+):  # fmt: skip
     """Balls of the questions first..last, at most WORD. seen u64[N]: bit q of node v = v is in ball q; fresh u64[N]:
     found in this hop. Both are zero before; `touched` i32[N] gets the nodes whose `seen` is not zero afterwards.
 
     allowed: bool[N], or [0] for all; found, front: i32[N], bits_of: u64[N], scratch. limit < 0: none. Returns the
     number of touched nodes.
     """
-    size, room = np.zeros(last - first, np.int64), ~_NONE
+    size, space = np.zeros(last - first, np.int64), ~_NONE
     n_touched, n_found = 0, 0
     for b in range(first, last):
         for s in range(offsets[b], offsets[b + 1]):
@@ -117,16 +109,16 @@ def search(
         if n_found == 0:
             break
         if limit >= 0:
-            room = admit(found, n_found, seen, fresh, size, limit)
+            space = admit(found, n_found, seen, fresh, size, limit)
         n_touched = note(found, n_found, seen, fresh, touched, n_touched)
         for f in range(n_found):
-            front[f], bits_of[f] = found[f], fresh[found[f]] & room
+            front[f], bits_of[f] = found[f], fresh[found[f]] & space
             fresh[found[f]] = _NONE
     return n_touched
 
 
 @numba.njit(cache=True, nogil=True)
-def ball_sizes(seen: Any, touched: Any, sizes: Any) -> None:
+def ball_sizes(seen, touched, sizes):
     """sizes i64[WORD] = the number of nodes of each ball."""
     for t in range(touched.shape[0]):
         bits = seen[touched[t]]
@@ -136,7 +128,7 @@ def ball_sizes(seen: Any, touched: Any, sizes: Any) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def write_balls(seen: Any, touched: Any, place: Any, out: Any) -> None:
+def write_balls(seen, touched, place, out):
     """Writes each ball's nodes from out[place[q]] on in ascending order, and clears `seen`. Sorts `touched`, or goes
     through all nodes where that is shorter."""
     n = seen.shape[0]
@@ -157,9 +149,7 @@ def write_balls(seen: Any, touched: Any, place: Any, out: Any) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def ball_of_one(
-    indptr: Any, indices: Any, allowed: Any, seeds: Any, radius: Any, limit: Any, seen: Any, ball: Any
-) -> Any:
+def ball_of_one(indptr, indices, allowed, seeds, radius, limit, seen, ball):
     """Writes the ball of one question into ball i32[N], ascending; returns its size. seen: bool[N], all False before
     and after; allowed, limit: as in `search`."""
     size, begin, n = 0, 0, seen.shape[0]
@@ -202,9 +192,7 @@ def ball_of_one(
 
 
 @numba.njit(cache=True, nogil=True)
-def balls_alone(
-    indptr: Any, indices: Any, allowed: Any, seeds: Any, offsets: Any, first: Any, last: Any, radius: Any, limit: Any
-) -> Any:
+def balls_alone(indptr, indices, allowed, seeds, offsets, first, last, radius, limit):
     """The balls of the questions first..last, one after the other: their nodes i32[T] and sizes i64[last - first]."""
     n = indptr.shape[0] - 1
     seen, ball, nodes = np.zeros(n, np.bool_), np.empty(n, np.int32), np.empty(0, np.int32)
@@ -218,7 +206,7 @@ def balls_alone(
 
 
 @numba.njit(cache=True, nogil=True)
-def rows_before(indptr: Any, nodes: Any, offsets: Any, before: Any) -> None:
+def rows_before(indptr, nodes, offsets, before):
     """before i64[B+1] = how many entries the rows of the nodes of all earlier lists have."""
     before[0] = 0
     for b in range(offsets.shape[0] - 1):
@@ -229,7 +217,7 @@ def rows_before(indptr: Any, nodes: Any, offsets: Any, before: Any) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def forget(indptr: Any, indices: Any, nodes: Any, n_read: Any, local: Any) -> None:
+def forget(indptr, indices, nodes, n_read, local):
     """local i32[N] = -1, at least where the rows of `nodes`, with n_read entries, lead."""
     if n_read > local.shape[0] // 8:
         local[:] = -1
@@ -240,16 +228,13 @@ def forget(indptr: Any, indices: Any, nodes: Any, n_read: Any, local: Any) -> No
 
 
 @numba.njit(cache=True, nogil=True)
-def cut_out(
-    indptr: Any, indices: Any, nodes: Any, offsets: Any, first: Any, last: Any, local: Any, ends: Any, columns: Any,
-    entries: Any,
-) -> Any:  # fmt: skip
+def cut_out(indptr, indices, nodes, offsets, first, last, local, ends, columns, entries):
     """Blocks first..last: columns i32[M] and entries i64[M] (None: not wanted) get the local column and the entry
     number of every entry of a listed node's row whose column lies in the same block; ends i64[T+1] is the indptr of
     the blocks, and known up to this one. Returns M.
 
     local: i32[N], -1 before the first block where the rows of any block lead. Local numbers grow from block to block,
-    so one below the first of this block belongs to an earlier one. columns has room for all entries of the rows.
+    so one below the first of this block belongs to an earlier one. columns has space for all entries of the rows.
     """
     at, before = 0, ends[offsets[first]]
     for b in range(first, last):

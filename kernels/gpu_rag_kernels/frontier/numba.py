@@ -6,8 +6,6 @@ so the exact dot product of f32 rows stands here too (see `dots`).
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba
 import numpy as np
 
@@ -15,7 +13,7 @@ _GRID = 2.0**24
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc"}, error_model="numpy")
-def exact_dot(query: Any, row: Any) -> Any:
+def exact_dot(query, row):
     """The dot product of query f64[D], on the grid and times 2^24, and row f32[D]; exact, so in any order."""
     total = 0.0
     for i in range(row.shape[0]):
@@ -24,15 +22,15 @@ def exact_dot(query: Any, row: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def put_on_grid(row: Any, query: Any) -> None:
+def put_on_grid(row, query):
     """query f64[D] = row f32[D] on the grid, times 2^24."""
     for i in range(row.shape[0]):
         query[i] = np.rint(np.float64(row[i]) * _GRID)
 
 
 @numba.njit(cache=True, nogil=True)
-def shared_words(left: Any, right: Any) -> Any:
-    """How many numbers two ascending lists share."""
+def shared_words(left, right):
+    """The number of values that two ascending lists share."""
     i, j, found = 0, 0, 0
     while i < left.shape[0] and j < right.shape[0]:
         if left[i] == right[j]:
@@ -47,7 +45,7 @@ def shared_words(left: Any, right: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def pair_score(query: Any, words: Any, row: Any, others: Any) -> Any:
+def pair_score(query, words, row, others):
     """SIM of a question and a thing, rounded to f32."""
     shared = shared_words(words, others)
     union = max(words.shape[0] + others.shape[0] - shared, 1)  # two empty sets: 0 / 1
@@ -55,10 +53,7 @@ def pair_score(query: Any, words: Any, row: Any, others: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def score_rows(
-    queries: Any, word_offsets: Any, words: Any, first: Any, last: Any, offsets: Any, listed: Any, vectors: Any,
-    thing_offsets: Any, thing_words: Any, out: Any,
-) -> None:  # fmt: skip
+def score_rows(queries, word_offsets, words, first, last, offsets, listed, vectors, thing_offsets, thing_words, out):
     """out f32[T] = SIM of questions first..last and the things in their lists."""
     query = np.empty(queries.shape[1])
     for b in range(first, last):
@@ -72,9 +67,9 @@ def score_rows(
 
 @numba.njit(cache=True, nogil=True)
 def best_of_frontier(
-    queries: Any, word_offsets: Any, words: Any, first: Any, last: Any, offsets: Any, frontier: Any, indptr: Any,
-    vector_of: Any, vectors: Any, edge_offsets: Any, edge_words: Any, ids: Any, scores: Any,
-) -> None:  # fmt: skip
+    queries, word_offsets, words, first, last, offsets, frontier, indptr, vector_of, vectors, edge_offsets, edge_words,
+    ids, scores,
+):  # fmt: skip
     """Rows of questions first..last, of f32[B, D]: ids i32[T, k], scores f32[T, k]."""
     k, query = ids.shape[1], np.empty(queries.shape[1])
     for b in range(first, last):
@@ -96,9 +91,7 @@ def best_of_frontier(
 
 
 @numba.njit(cache=True, nogil=True)
-def count_places(
-    list_offsets: Any, list_places: Any, words: Any, p0: Any, p1: Any, column_of: Any, u0: Any, overlap: Any, met: Any
-) -> None:
+def count_places(list_offsets, list_places, words, p0, p1, column_of, u0, overlap, met):
     """overlap i32[p1 - p0] = the number of `words` that the edge at each place p0 <= p < p1 has; met bool: whether a
     used vector, from u0 on, has such an edge."""
     overlap[:] = 0
@@ -115,7 +108,7 @@ def count_places(
 
 
 @numba.njit(cache=True, nogil=True)
-def keep_edge(ids: Any, scores: Any, targets: Any, edge: Any, score: Any, target: Any) -> None:
+def keep_edge(ids, scores, targets, edge, score, target):
     """Puts an edge into a list of the best edges of distinct targets by (-score, edge), where it belongs there."""
     k = ids.shape[0]
     at = k - 1
@@ -133,10 +126,9 @@ def keep_edge(ids: Any, scores: Any, targets: Any, edge: Any, score: Any, target
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def search_tile(
-    dots: Any, queries: Any, word_offsets: Any, words: Any, first: Any, u0: Any, starts: Any, column_of: Any,
-    order: Any, used: Any, target: Any, vectors: Any, edge_offsets: Any, list_offsets: Any, list_places: Any,
-    slack: Any, ids: Any, scores: Any, targets: Any,
-) -> None:  # fmt: skip
+    dots, queries, word_offsets, words, first, u0, starts, column_of, order, used, target, vectors, edge_offsets,
+    list_offsets, list_places, slack, ids, scores, targets,
+):  # fmt: skip
     """Brings the lists of questions first.. up to date with the edges of the used vectors u0...
 
     dots: f32, approximate, [questions, vectors]. An edge with o shared words of u in the union can only reach the last

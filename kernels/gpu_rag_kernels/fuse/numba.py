@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba
 import numpy as np
 
@@ -11,8 +9,8 @@ FREE = -1  # an entry of the table without an item
 
 
 @numba.njit(cache=True, nogil=True)
-def place_of(table: Any, item: Any) -> Any:
-    """Where `item` is in the table, or the free entry where it belongs. The length is a power of 2, some are free."""
+def place_of(table, item):
+    """The place of `item` in the table, or the free entry where it belongs. Its length is a power of 2."""
     mask = np.uint64(table.shape[0] - 1)
     at = (np.uint64(item) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(32)) & mask
     while table[at] != FREE and table[at] != item:
@@ -21,7 +19,7 @@ def place_of(table: Any, item: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def fuse_rows(ids: Any, terms: Any, origin: Any, out_ids: Any, out_scores: Any) -> Any:
+def fuse_rows(ids, terms, origin, out_ids, out_scores):
     """Fuses the rankings of each row of ids [B, W]: column w is an entry of ranking origin[w], worth terms[w] f64.
 
     Writes the first k of each row by (-score, id) to out_ids i32[B, k] and out_scores f32[B, k], which are filled with

@@ -12,8 +12,6 @@ Places of entries are unsigned in the inner loops: for a signed one numba would 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba
 import numpy as np
 
@@ -24,21 +22,21 @@ ONE, FOUR, THREE = np.uint64(1), np.uint64(4), np.uint64(3)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def copy(indptr: Any, indices: Any, weight: Any, lo: Any, hi: Any, starts: Any, sources: Any, pulled: Any) -> None:
+def copy(indptr, indices, weight, lo, hi, starts, sources, pulled):
     """Rows lo..hi in local numbers: starts u64[n+1], sources u32[m] and pulled f64[m], None without weights."""
     first, m = indptr[lo], indptr[hi] - indptr[lo]
     for i in range(hi - lo + 1):
         starts[i] = indptr[lo + i] - first
-    held = indices[first : first + m]
+    own = indices[first : first + m]
     for e in range(m):
-        sources[e] = held[e] - lo
+        sources[e] = own[e] - lo
     if weight is not None:
         pulled[:m] = weight[first : first + m]
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def is_mirrored(starts: Any, sources: Any, pulled: Any, at: Any, image: Any) -> Any:
-    """Whether the rows equal their transpose, weights bit by bit. at, image: room, u32[n] and u32[m].
+def is_mirrored(starts, sources, pulled, at, image):
+    """Whether the rows equal their transpose, weights bit by bit. at, image: space, u32[n] and u32[m].
 
     The k-th entry that names column j is matched with the k-th entry of row j. Where as many name j as row j has, the
     match is one to one, and the pattern is symmetric if and only if the match of a match is the entry itself. No loop
@@ -68,7 +66,7 @@ def is_mirrored(starts: Any, sources: Any, pulled: Any, at: Any, image: Any) -> 
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def turn(indptr: Any, indices: Any, weight: Any, lo: Any, hi: Any, starts: Any, sources: Any, pulled: Any) -> None:
+def turn(indptr, indices, weight, lo, hi, starts, sources, pulled):
     """The transpose of rows lo..hi as `copy` writes rows: sources ascend."""
     n = hi - lo
     starts[: n + 1] = 0
@@ -90,7 +88,7 @@ def turn(indptr: Any, indices: Any, weight: Any, lo: Any, hi: Any, starts: Any, 
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", inline="always")
-def gather(sources: Any, pulled: Any, first: Any, last: Any, x: Any) -> Any:
+def gather(sources, pulled, first, last, x):
     """sum over e in [first, last), u64, of pulled[e] x[sources[e]], as four sums side by side: one would wait for
     itself."""
     a, b, c, d = 0.0, 0.0, 0.0, 0.0
@@ -117,7 +115,7 @@ def gather(sources: Any, pulled: Any, first: Any, last: Any, x: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def sweep(sources: Any, pulled: Any, rows: Any, d: Any, omega: Any, x: Any) -> Any:
+def sweep(sources, pulled, rows, d, omega, x):
     """x += omega (z - x), z = (d A^T x + restart) / degree, in place by ascending rows; returns (sum degree |z - x|,
     sum degree x). rows: starts, degree, scale, restart; scale is 1 / degree, or 0 where that is 0."""
     starts, degree, scale, restart = rows
@@ -133,7 +131,7 @@ def sweep(sources: Any, pulled: Any, rows: Any, d: Any, omega: Any, x: Any) -> A
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def check(sources: Any, pulled: Any, rows: Any, d: Any, x: Any, z: Any) -> Any:
+def check(sources, pulled, rows, d, x, z):
     """z = d A^T x + restart; returns (|z - degree x|_1, |z|_1). A row of degree 0 has no gap: its x is never read, so
     that its q may be taken to be z."""
     starts, degree, scale, restart = rows
@@ -148,7 +146,7 @@ def check(sources: Any, pulled: Any, rows: Any, d: Any, x: Any, z: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def fitted(omega: Any, rate: Any, d: Any) -> Any:
+def fitted(omega, rate, d):
     """An omega for a block whose changes have just shrunk by `rate` with this one: nearer to the best one, never less.
 
     By Young's relation (rate + omega - 1)^2 = rate omega^2 mu^2 for mu, at most d, the best is
@@ -161,7 +159,7 @@ def fitted(omega: Any, rate: Any, d: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def begin(rows: Any, d: Any, symmetric: Any, x: Any) -> Any:
+def begin(rows, d, symmetric, x):
     """The first x; returns (the mass of q on rows with a degree, sum(degree)), the latter 0 where the former is not
     known: then nothing can be corrected by it."""
     _, degree, scale, restart = rows
@@ -180,7 +178,7 @@ def begin(rows: Any, d: Any, symmetric: Any, x: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def correct(rows: Any, shift: Any, x: Any) -> None:
+def correct(rows, shift, x):
     """x += shift on rows with a degree."""
     _, degree, scale, _ = rows
     for i in range(degree.shape[0]):
@@ -188,9 +186,7 @@ def correct(rows: Any, shift: Any, x: Any) -> None:
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def iterate(
-    sources: Any, pulled: Any, rows: Any, d: Any, tol: Any, max_iter: Any, symmetric: Any, x: Any, z: Any
-) -> Any:  # fmt: skip
+def iterate(sources, pulled, rows, d, tol, max_iter, symmetric, x, z):
     """Sweeps until z is proved to be within tol; returns (bound, |z|_1).
 
     Checked when the gap that the last changes predict is small enough: a guess that decides when to check, never
@@ -221,7 +217,7 @@ def iterate(
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def weigh(indptr: Any, weight: Any, lo: Any, degree: Any, scale: Any) -> None:
+def weigh(indptr, weight, lo, degree, scale):
     """degree f64[n] = sums of rows lo.., scale f64[n] = 1 / degree, or 0."""
     for i in range(degree.shape[0]):
         total = 1.0 * (indptr[lo + i + 1] - indptr[lo + i])
@@ -235,9 +231,8 @@ def weigh(indptr: Any, weight: Any, lo: Any, degree: Any, scale: Any) -> None:
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def solve_blocks(
-    indptr: Any, indices: Any, weight: Any, offsets: Any, first: Any, last: Any, seed_offsets: Any, seed_rows: Any,
-    seed_mass: Any, d: Any, tol: Any, max_iter: Any, values: Any, bounds: Any,
-) -> None:  # fmt: skip
+    indptr, indices, weight, offsets, first, last, seed_offsets, seed_rows, seed_mass, d, tol, max_iter, values, bounds,
+):  # fmt: skip
     """Blocks first..last: writes their values f32[T] and bounds f64[B]; the state of a block is q / degree in f64."""
     most_n, most_m = 0, 0
     for b in range(first, last):

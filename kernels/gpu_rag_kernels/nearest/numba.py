@@ -1,4 +1,4 @@
-"""The numba kernels of `nearest` on rows: scores in a fixed order of summation, rough scores, heaps of the best rows.
+"""The numba kernels of `nearest` on rows: scores in a fixed order of summation, fast scores, heaps of the best rows.
 
 Vectors are f32, or f16 given as its bits in u16. A score is a sum of products of two f32 numbers, each exact in f64, in
 SUMS partial sums: one LLVM vector that stays in registers, emitted by an intrinsic. Nothing is reassociated, and a
@@ -8,16 +8,15 @@ Intrinsics and kernels share a file because numba's cache of a kernel is renewed
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
 SUMS = 32  # partial sums: number l holds the products l, l + 32, l + 64, ..
 NOBODY = 2**31 - 1  # the id of a free place of a heap, above every other id
+CHUNK = 32  # fast scores that are looked at together before any is looked at alone
 BLOCK = 4  # queries that a row is multiplied with at once: their sums fill the registers
 TINY = 2.0**-60  # of a component: below, squares vanish in f32
 
@@ -26,11 +25,11 @@ _F16_BIAS = 2.0**112  # f32 exponent bias over that of f16: also right for subno
 _F16_INF = 0x7C00 << 13
 
 
-def _each(kind: Any, number: float) -> Any:
+def _each(kind, number):
     return ir.Constant(kind, [number] * kind.count if isinstance(kind, ir.VectorType) else number)
 
 
-def _single(builder: Any, loaded: Any) -> Any:
+def _single(builder, loaded):
     """A number or a vector of f32, or of f16 as integers, in f32."""
     many = isinstance(loaded.type, ir.VectorType)
     if isinstance(loaded.type.element if many else loaded.type, ir.FloatType):
@@ -47,7 +46,7 @@ def _single(builder: Any, loaded: Any) -> Any:
     return builder.bitcast(builder.or_(size, sign), single)
 
 
-def _halved(builder: Any, total: Any) -> Any:
+def _halved(builder, total):
     """The sum of all lanes: the upper half is added to the lower half until one is left."""
     width = total.type.count
     while width > 1:
@@ -58,7 +57,7 @@ def _halved(builder: Any, total: Any) -> Any:
     return builder.extract_element(total, _I64(0))
 
 
-def _looped(builder: Any, end: Any, kind: Any, n_totals: int, grow: Any) -> list[Any]:
+def _looped(builder, end, kind, n_totals, grow):
     """Totals of `kind` after grow(k, totals) for k = 0, SUMS, 2 SUMS, .. below `end`; zeros where there is none."""
     zero, before = _each(kind, 0.0), builder.block
     loop, after = builder.append_basic_block("sums"), builder.append_basic_block("summed")
@@ -79,13 +78,13 @@ def _looped(builder: Any, end: Any, kind: Any, n_totals: int, grow: Any) -> list
     return results
 
 
-def _added(builder: Any, total: Any, left: Any, right: Any) -> Any:
+def _added(builder, total, left, right):
     """total + left right; fused, or the product rounded by itself."""
     return builder.fadd(total, builder.fmul(left, right, flags=("contract",)), flags=("contract",))
 
 
-def _reader(context: Any, builder: Any, signature: Any, args: Any, k: int, row: Any) -> Any:
-    """What loads SUMS components of row `row` of argument k, a matrix or (row 0) one vector, from a place on."""
+def _reader(context, builder, signature, args, k, row):
+    """A function that loads SUMS components, from a place on, of row `row` of argument k, or of a vector (row 0)."""
     array = cgutils.create_struct_proxy(signature.args[k])(context, builder, args[k])
     n_dims = builder.extract_value(array.shape, signature.args[k].ndim - 1)
     start = builder.gep(array.data, [builder.mul(row, n_dims)])
@@ -94,16 +93,16 @@ def _reader(context: Any, builder: Any, signature: Any, args: Any, k: int, row: 
 
 
 @intrinsic
-def partial_sums(typing: Any, query: Any, rows: Any, i: Any, n: Any) -> Any:
+def partial_sums(typing, query, rows, i, n):
     """The dot product of `query` f64[D] and rows[i] over the first n components, a multiple of SUMS."""
 
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def emit(context, builder, signature, args):
         wide = ir.VectorType(ir.DoubleType(), SUMS)
-        asked = _reader(context, builder, signature, args, 0, _I64(0))
+        question = _reader(context, builder, signature, args, 0, _I64(0))
         row = _reader(context, builder, signature, args, 1, args[2])
 
-        def grow(k: Any, totals: Any) -> list[Any]:
-            return [_added(builder, totals[0], asked(k), builder.fpext(_single(builder, row(k)), wide))]
+        def grow(k, totals):
+            return [_added(builder, totals[0], question(k), builder.fpext(_single(builder, row(k)), wide))]
 
         return _halved(builder, _looped(builder, args[3], wide, 1, grow)[0])
 
@@ -111,57 +110,51 @@ def partial_sums(typing: Any, query: Any, rows: Any, i: Any, n: Any) -> Any:
 
 
 @intrinsic
-def rough_sums(typing: Any, asked: Any, first: Any, rows: Any, i: Any, n: Any, found: Any, block: Any) -> Any:
+def approx_sums(typing, questions, first, rows, i, n, found, block):
     """In f32, over the first n components, a multiple of SUMS: found f32[Q] = asked[first + q] . rows[i] and found[Q] =
     |rows[i]|^2, for as many q as the tuple `block` has elements: the row is read once."""
 
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def emit(context, builder, signature, args):
         size, narrow = signature.args[-1].count, ir.VectorType(ir.FloatType(), SUMS)
         places = [builder.add(args[1], _I64(q)) for q in range(size)]
-        asked = [_reader(context, builder, signature, args, 0, place) for place in places]
+        readers = [_reader(context, builder, signature, args, 0, place) for place in places]
         row = _reader(context, builder, signature, args, 2, args[3])
 
-        def grow(k: Any, totals: Any) -> list[Any]:
+        def grow(k, totals):
             own = _single(builder, row(k))
-            return [_added(builder, t, other, own) for t, other in zip(totals, [*(read(k) for read in asked), own])]
+            return [_added(builder, t, other, own) for t, other in zip(totals, [*(read(k) for read in readers), own])]
 
         found = cgutils.create_struct_proxy(signature.args[5])(context, builder, args[5]).data
         for q, total in enumerate(_looped(builder, args[4], narrow, size + 1, grow)):
             builder.store(_halved(builder, total), builder.gep(found, [_I64(q)]))
         return context.get_dummy_value()
 
-    return types.void(asked, types.int64, rows, types.int64, types.int64, found, block), emit
+    return types.void(questions, types.int64, rows, types.int64, types.int64, found, block), emit
 
 
 @intrinsic
-def number(typing: Any, raw: Any) -> Any:
+def number(typing, stored):
     """A component of a vector as f32."""
 
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def emit(context, builder, signature, args):
         return _single(builder, args[0])
 
-    return types.float32(raw), emit
-
-
-# numba supplies the first parameter, which a type checker cannot know
-partial_sums_any: Any = partial_sums
-rough_sums_any: Any = rough_sums
-number_any: Any = number
+    return types.float32(stored), emit
 
 
 @numba.njit(cache=True, nogil=True)
-def score_of(query: Any, rows: Any, i: Any) -> Any:
+def score_of(query, rows, i):
     """The dot product of `query` f64[D] and rows[i] in f64: partial sums, then the last D % SUMS products in order."""
     n_dims = rows.shape[1]
     whole = n_dims // SUMS * SUMS
-    total = partial_sums_any(query, rows, i, whole)
+    total = partial_sums(query, rows, i, whole)
     for k in range(whole, n_dims):
-        total += query[k] * np.float64(number_any(rows[i, k]))
+        total += query[k] * np.float64(number(rows[i, k]))
     return total
 
 
 @numba.njit(cache=True, nogil=True)
-def sink(scores: Any, ids: Any, size: Any, score: Any, row: Any) -> None:
+def sink(scores, ids, size, score, row):
     """Puts (score, row) in place of the root of a heap, whose root is the worst: lowest score, then highest id."""
     at = 0
     while True:
@@ -181,7 +174,7 @@ def sink(scores: Any, ids: Any, size: Any, score: Any, row: Any) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def in_order(scores: Any, ids: Any) -> None:
+def in_order(scores, ids):
     """Turns the heap of every row into its best first; a free place gets id -1."""
     for b in range(scores.shape[0]):
         for size in range(scores.shape[1] - 1, 0, -1):
@@ -194,20 +187,20 @@ def in_order(scores: Any, ids: Any) -> None:
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", inline="always")
-def rough_scores(asked: Any, first: Any, rows: Any, i: Any, found: Any, block: Any) -> None:
-    """`rough_sums` over all components."""
+def approx_scores(questions, first, rows, i, found, block):
+    """`approx_sums` over all components."""
     n_dims, size = rows.shape[1], len(block)
     whole = n_dims // SUMS * SUMS
-    rough_sums_any(asked, first, rows, i, whole, found, block)
+    approx_sums(questions, first, rows, i, whole, found, block)
     for k in range(whole, n_dims):
-        x = number_any(rows[i, k])
+        x = number(rows[i, k])
         for q in range(size):
-            found[q] += asked[first + q, k] * x
+            found[q] += questions[first + q, k] * x
         found[size] += x * x
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def take_row(queries: Any, b: Any, rows: Any, i: Any, scores: Any, ids: Any) -> Any:
+def take_row(queries, b, rows, i, scores, ids):
     """Scores rows[i] for query b and puts it into the heap, where it belongs there; False where it is not finite."""
     exact = score_of(queries[b], rows, i)
     if not abs(exact) < np.inf:
@@ -219,32 +212,32 @@ def take_row(queries: Any, b: Any, rows: Any, i: Any, scores: Any, ids: Any) -> 
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def search_rows(asked: Any, rows: Any, first: Any, last: Any, k: Any, unit: Any) -> Any:
+def search_rows(questions, rows, first, last, k, unit):
     """The k best of the rows first..last for each query f32[B, D], each row read once: (bad, scores, ids), best first;
     bad: a row that is not finite, or -1.
 
-    A rough score in f32, summed in any order, is within `unit` |q| |row| of the exact one. A row is scored unless its
-    rough score is surely too low: neither NaN nor an overflow.
+    A fast score in f32, summed in any order, is within `unit` |q| |row| of the exact one. A row is scored unless its
+    fast score is surely too low: neither NaN nor an overflow.
     """
-    n_asked, n_dims = asked.shape
-    scores, ids = np.full((n_asked, k), -np.inf, np.float32), np.full((n_asked, k), NOBODY, np.int32)
-    queries, within, floor = asked.astype(np.float64), np.empty(n_asked), TINY * np.sqrt(n_dims)
-    for b in range(n_asked):
+    n_questions, n_dims = questions.shape
+    scores, ids = np.full((n_questions, k), -np.inf, np.float32), np.full((n_questions, k), NOBODY, np.int32)
+    queries, within, floor = questions.astype(np.float64), np.empty(n_questions), TINY * np.sqrt(n_dims)
+    for b in range(n_questions):
         within[b] = unit * (np.sqrt((queries[b] * queries[b]).sum()) + floor)
     found = np.empty(BLOCK + 1, np.float32)
-    fours = n_asked // BLOCK * BLOCK
+    fours = n_questions // BLOCK * BLOCK
     for i in range(first, last):
-        for first_asked in range(0, fours, BLOCK):
-            rough_scores(asked, first_asked, rows, i, found, (0, 0, 0, 0))
+        for first_question in range(0, fours, BLOCK):
+            approx_scores(questions, first_question, rows, i, found, (0, 0, 0, 0))
             length = 1.001 * np.sqrt(np.float64(found[BLOCK])) + floor
             for q in range(BLOCK):
-                b = first_asked + q
+                b = first_question + q
                 if -np.inf < found[q] + within[b] * length < scores[b, 0]:
                     continue
                 if not take_row(queries, b, rows, i, scores, ids):
                     return i, scores, ids
-        for b in range(fours, n_asked):
-            rough_scores(asked, b, rows, i, found, (0,))
+        for b in range(fours, n_questions):
+            approx_scores(questions, b, rows, i, found, (0,))
             length = 1.001 * np.sqrt(np.float64(found[1])) + floor
             if -np.inf < found[0] + within[b] * length < scores[b, 0]:
                 continue
@@ -252,3 +245,144 @@ def search_rows(asked: Any, rows: Any, first: Any, last: Any, k: Any, unit: Any)
                 return i, scores, ids
     in_order(scores, ids)
     return -1, scores, ids
+
+
+def value(score):
+    """A score as f32."""
+    raise NotImplementedError  # compiled code only: see `_value`
+
+
+@overload(value)
+def _value(score):
+    if isinstance(score, types.Integer):
+
+        def of_bf16(score):
+            return np.int32(np.int32(score) << 16).view(np.float32)
+
+        return of_bf16
+
+    def of_f32(score):
+        return score
+
+    return of_f32
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})
+def find_peaks(row, peaks):
+    """peaks f32[chunks] = the largest of every CHUNK fast scores, which are finite."""
+    whole = row.shape[0] // CHUNK
+    for p in range(whole):
+        chunk = row[p * CHUNK : (p + 1) * CHUNK]
+        peak = value(chunk[0])
+        for c in range(1, CHUNK):
+            peak = max(peak, value(chunk[c]))
+        peaks[p] = peak
+    if whole < peaks.shape[0]:
+        peak = value(row[whole * CHUNK])
+        for c in range(whole * CHUNK + 1, row.shape[0]):
+            peak = max(peak, value(row[c]))
+        peaks[whole] = peak
+
+
+@numba.njit(cache=True, nogil=True)
+def cut_of(worst, slack, relative):
+    """The least fast score f32 of a row whose score is `worst`: `slack` less, and for rounding `relative` of that."""
+    least = worst - slack
+    return np.float32(least - abs(least) * relative)
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def worst_of(row, peaks, k, slack, relative):
+    """A bound that k of these rows reach, from fast scores alone; -inf where there are fewer. Of many chunks the peaks
+    are enough: the k-th largest of them is hardly lower."""
+    if row.shape[0] < k:
+        return -np.inf
+    best, ids, few = np.full(k, -np.inf, np.float32), np.full(k, NOBODY, np.int32), peaks.shape[0] < 2 * k
+    for p in range(peaks.shape[0]):
+        if not peaks[p] > best[0]:
+            continue
+        if not few:
+            sink(best, ids, k, peaks[p], np.int32(p))
+            continue
+        for c in range(p * CHUNK, min((p + 1) * CHUNK, row.shape[0])):
+            if value(row[c]) > best[0]:
+                sink(best, ids, k, value(row[c]), np.int32(c))
+    least = np.float64(best[0])
+    bound = least - abs(least) * relative - slack
+    return bound if bound > -np.inf else -np.inf  # not NaN, where both are infinite
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def search_tile(tile, j0, slack, relative, queries, rows, scores, ids):
+    """Brings the heaps of queries f64[B, D] up to date with one tile of fast scores [b, j - j0].
+
+    A row is surely not among the best where its fast score is below `cut_of` the worst of the heap; others are scored.
+    Without a heap yet, the peaks of chunks tell what k rows reach.
+    """
+    k, peaks = scores.shape[1], np.empty(-(-tile.shape[1] // CHUNK), np.float32)
+    for b in range(queries.shape[0]):
+        row, worst = tile[b], np.float64(scores[b, 0])
+        if slack[b] < np.inf:
+            find_peaks(row, peaks)
+        else:
+            peaks[:] = np.inf  # a fast score may be infinite or NaN: every row is scored
+        if ids[b, 0] == NOBODY:
+            worst = worst_of(row, peaks, k, slack[b], relative)
+        cut = cut_of(worst, slack[b], relative)
+        for p in range(peaks.shape[0]):
+            if peaks[p] < cut:
+                continue
+            for c in range(p * CHUNK, min((p + 1) * CHUNK, row.shape[0])):
+                if value(row[c]) < cut:
+                    continue
+                score = np.float32(score_of(queries[b], rows, j0 + c))
+                if score > scores[b, 0]:
+                    sink(scores[b], ids[b], k, score, np.int32(j0 + c))
+                    if scores[b, 0] > worst:
+                        worst = np.float64(scores[b, 0])
+                        cut = cut_of(worst, slack[b], relative)
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy", inline="always")
+def round_row(row, rounded):
+    """Rounds a row to bf16, bits in i16; returns |row|^2 and |row - rounded|^2 in f32, nearly."""
+    squares, away = np.float32(0), np.float32(0)
+    for k in range(row.shape[0]):
+        x = np.float32(number(row[k]))
+        bits = x.view(np.uint32)
+        near = np.uint32((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000)  # to even
+        rounded[k] = np.int16(near >> 16)
+        moved = x - near.view(np.float32)
+        squares += x * x
+        away += moved * moved
+    return squares, away
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy")
+def to_bf16(rows, rounded, length, error):
+    """Rounds rows to bf16, bits in i16; length, error f64[N]: bounds on |row| and |row - rounded|."""
+    floor = TINY * np.sqrt(np.float64(rows.shape[1]))
+    for i in range(rows.shape[0]):
+        squares, away = round_row(rows[i], rounded[i])
+        length[i] = 1.001 * np.sqrt(np.float64(squares)) + floor
+        error[i] = 1.001 * np.sqrt(np.float64(away)) + floor
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def largest(bounds):
+    """The largest of f64[N], inf where one is NaN, 0 where there is none."""
+    most = 0.0
+    for i in range(bounds.shape[0]):
+        most = most if bounds[i] <= most else bounds[i] if bounds[i] >= 0 else np.inf
+    return most
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def slacks(length, error, longest, farthest, unit, most):
+    """f64[Nl], the slack of `slack_of`: longest, farthest: the largest bounds of the right; inf from `most` on."""
+    out = np.empty(length.shape[0])
+    for i in range(length.shape[0]):
+        reach = (length[i] + error[i]) * (longest + farthest)
+        slack = error[i] * (longest + farthest) + length[i] * farthest + unit * reach + 2.0**-100
+        out[i] = slack if reach < most else np.inf
+    return out

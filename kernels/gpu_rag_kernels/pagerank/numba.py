@@ -12,8 +12,6 @@ Intrinsics and kernels share a file because numba's cache of a kernel is renewed
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba
 import numpy as np
 from llvmlite import ir
@@ -29,47 +27,47 @@ class _Row:
     """Emits code over arrays of shape [rows, lanes] (or [lanes], row 0), for one call of an intrinsic whose last
     argument is the tuple of lanes."""
 
-    def __init__(self, context: Any, builder: Any, signature: Any, args: Any):
+    def __init__(self, context, builder, signature, args):
         self.context, self.builder, self.signature, self.args = context, builder, signature, args
         self.lanes = signature.args[-1].count
         self.f64 = ir.VectorType(ir.DoubleType(), self.lanes)
 
-    def pointer(self, k: int) -> Any:
+    def pointer(self, k):
         return cgutils.create_struct_proxy(self.signature.args[k])(self.context, self.builder, self.args[k]).data
 
-    def vector_at(self, k: int, row: Any) -> Any:
+    def vector_at(self, k, row):
         """Address of row `row` of argument k as a vector of its own element type."""
         element = self.context.get_data_type(self.signature.args[k].dtype)
         base = self.builder.bitcast(self.pointer(k), ir.VectorType(element, self.lanes).as_pointer())
         return self.builder.gep(base, [row])
 
-    def load(self, k: int, row: Any) -> Any:
+    def load(self, k, row):
         return self.builder.load(self.vector_at(k, row), align=self.signature.args[k].dtype.bitwidth // 8)
 
-    def store(self, value: Any, k: int, row: Any) -> None:
+    def store(self, value, k, row):
         self.builder.store(value, self.vector_at(k, row), align=self.signature.args[k].dtype.bitwidth // 8)
 
-    def widen(self, value: Any, kind: Any) -> Any:
+    def widen(self, value, kind):
         """A vector converted to `kind`, a vector type of the same or a wider float."""
         return value if value.type == kind else self.builder.fpext(value, kind)
 
-    def narrow(self, value: Any, k: int) -> Any:
+    def narrow(self, value, k):
         """A vector rounded to the element type of argument k, which is not wider."""
         kind = ir.VectorType(self.context.get_data_type(self.signature.args[k].dtype), self.lanes)
         return value if value.type == kind else self.builder.fptrunc(value, kind)
 
-    def splat(self, scalar: Any, kind: Any) -> Any:
+    def splat(self, scalar, kind):
         one = self.builder.insert_element(ir.Constant(kind, ir.Undefined), scalar, _I64(0))
         zeros = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [0] * self.lanes)
         return self.builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), zeros)
 
-    def absolute(self, value: Any) -> Any:
+    def absolute(self, value):
         width = 64 if value.type.element == ir.DoubleType() else 32
         name = f"llvm.fabs.v{self.lanes}f{width}"
         fabs = cgutils.get_or_insert_function(self.builder.module, ir.FunctionType(value.type, [value.type]), name)
         return self.builder.call(fabs, [value])
 
-    def gather(self, state: int, indices: int, weight: int, first: Any, last: Any, kind: Any) -> Any:
+    def gather(self, state, indices, weight, first, last, kind):
         """sum over e in [first, last) of weight[e] * state[indices[e]], in the order of e, as `kind`."""
         b = self.builder
         zero = ir.Constant(kind, [0.0] * self.lanes)
@@ -101,9 +99,8 @@ class _Row:
 
 @intrinsic
 def sweep_row(
-    typing: Any, x: Any, y: Any, source: Any, omega: Any, change: Any, indices: Any, weight: Any, row: Any, at: Any,
-    first: Any, last: Any, damping: Any, inverse: Any, scale: Any, lanes: Any,
-) -> Any:  # fmt: skip
+    typing, x, y, source, omega, change, indices, weight, row, at, first, last, damping, inverse, scale, lanes,
+):  # fmt: skip
     """y[row] += omega * (z - y[row]) and change += scale * |z - x[row]|,
     z = (damping * sum_e weight[e] x[indices[e]] + source[at]) * inverse; x and y may be the same array.
     Computed in the float type of damping, inverse and scale, that of the state or a wider one."""
@@ -112,7 +109,7 @@ def sweep_row(
         damping, inverse, scale, lanes,
     )  # fmt: skip
 
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def emit(context, builder, signature, args):
         r = _Row(context, builder, signature, args)
         row, at, first, last, damping, inverse, scale = args[7:-1]
         kind = ir.VectorType(context.get_data_type(signature.args[11]), r.lanes)
@@ -131,10 +128,7 @@ def sweep_row(
 
 
 @intrinsic
-def finish_row(
-    typing: Any, x: Any, source: Any, p: Any, gap: Any, mass: Any, indices: Any, weight: Any, row: Any, at: Any,
-    slot: Any, first: Any, last: Any, damping: Any, scale: Any, lanes: Any,
-) -> Any:  # fmt: skip
+def finish_row(typing, x, source, p, gap, mass, indices, weight, row, at, slot, first, last, damping, scale, lanes):
     """In f64: q = damping * sum_e weight[e] x[indices[e]] + source[at]; gap += |q - scale * x[row]|; mass += q;
     p[slot] = q rounded to f32."""
     signature = types.void(
@@ -142,13 +136,13 @@ def finish_row(
         types.float64, types.float64, lanes,
     )  # fmt: skip
 
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def emit(context, builder, signature, args):
         r = _Row(context, builder, signature, args)
         row, at, slot, first, last, damping, scale = args[7:-1]
         q = r.gather(0, 5, 6, first, last, r.f64)
         q = builder.fadd(builder.fmul(q, r.splat(damping, r.f64)), r.widen(r.load(1, at), r.f64))
-        held = builder.fmul(r.widen(r.load(0, row), r.f64), r.splat(scale, r.f64))
-        gap = r.absolute(builder.fsub(q, held))
+        node_of = builder.fmul(r.widen(r.load(0, row), r.f64), r.splat(scale, r.f64))
+        gap = r.absolute(builder.fsub(q, node_of))
         r.store(builder.fadd(r.load(3, _I64(0)), gap), 3, _I64(0))
         r.store(builder.fadd(r.load(4, _I64(0)), q), 4, _I64(0))
         r.store(builder.fptrunc(q, ir.VectorType(ir.FloatType(), r.lanes)), 2, slot)
@@ -157,32 +151,24 @@ def finish_row(
     return signature, emit
 
 
-# numba supplies the first parameter of an intrinsic, which a type checker cannot know
-sweep_any: Any = sweep_row
-finish_any: Any = finish_row
-
-
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def begin(
-    offsets: Any, nodes: Any, mass: Any, questions: Any, damping: Any, known_mass: Any, dangling: Any, scale: Any,
-    at: Any, x: Any,
-) -> Any:  # fmt: skip
+def begin(offsets, nodes, mass, questions, damping, known_mass, dangling, scale, at, x):
     """The start of questions whose seeds are lists: x = pi / scale (times 1 - d on dangling nodes, if `known_mass`), of
     zeros; at i32[N], of zeros, the row of each seed in the result, (1-d) pi in the dtype of x; row 0 is zero."""
     most, width = 0, x.shape[1]
     for q in questions:
         most += offsets[q + 1] - offsets[q]
-    held, pi, count = np.empty(most + 1, np.int64), np.zeros((most + 1, width)), 0
+    node_of, pi, count = np.empty(most + 1, np.int64), np.zeros((most + 1, width)), 0
     for lane in range(questions.shape[0]):
         for s in range(offsets[questions[lane]], offsets[questions[lane] + 1]):
             if at[nodes[s]] == 0:
                 count += 1
                 at[nodes[s]] = count
-                held[count] = nodes[s]
+                node_of[count] = nodes[s]
             pi[at[nodes[s]], lane] += mass[s]
     source = np.zeros((count + 1, width), x.dtype)
     for row in range(1, count + 1):
-        node = held[row]
+        node = node_of[row]
         first = 1 - damping if known_mass and dangling[node] else 1.0
         for c in range(width):
             source[row, c] = (1 - damping) * pi[row, c]
@@ -191,10 +177,7 @@ def begin(
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def sweep(
-    indptr: Any, indices: Any, weight: Any, scale: Any, inverse: Any, at: Any, damping: Any, source: Any,
-    omega: Any, x: Any, y: Any, change: Any, lanes: Any,
-) -> None:  # fmt: skip
+def sweep(indptr, indices, weight, scale, inverse, at, damping, source, omega, x, y, change, lanes):
     """y = y + omega (z - y), z = (damping A x + source[at]) / scale, rows in ascending order; in place when y is x.
 
     change f64[lanes] = sum over rows of scale |z - x|, the L1 size of the step before relaxation. Rows are summed in
@@ -202,7 +185,7 @@ def sweep(
     """
     change[:] = 0.0
     for i in range(indptr.shape[0] - 1):
-        sweep_any(
+        sweep_row(
             x, y, source, omega, change, indices, weight, i, at[i], indptr[i], indptr[i + 1], damping,
             inverse[i], scale[i], lanes,
         )  # fmt: skip
@@ -210,9 +193,9 @@ def sweep(
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def sweep_until(
-    indptr: Any, indices: Any, weight: Any, scale: Any, inverse: Any, at: Any, damping: Any, source: Any, x: Any,
-    omegas: Any, going: Any, steps: Any, last: Any, predicted: Any, enough: Any, lanes: Any,
-) -> None:  # fmt: skip
+    indptr, indices, weight, scale, inverse, at, damping, source, x, omegas, going, steps, last, predicted, enough,
+    lanes,
+):  # fmt: skip
     """Sweeps in place until no lane is `going`: each stops where predicted * last <= enough, or before omegas end.
 
     going: bool[lanes]; steps, last: of each lane, how many sweeps it has had and the change of the last one.
@@ -231,10 +214,7 @@ def sweep_until(
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def finish(
-    indptr: Any, indices: Any, weight: Any, scale: Any, at: Any, damping: Any, source: Any, x: Any,
-    lo: Any, wanted: Any, out: Any, gap: Any, mass: Any, lanes: Any,
-) -> None:  # fmt: skip
+def finish(indptr, indices, weight, scale, at, damping, source, x, lo, wanted, out, gap, mass, lanes):
     """q = damping A x + source[at] in f64; gap = |q - scale x|_1 and mass = |q|_1 for each lane.
 
     out f32[B, hi - lo]: q of the nodes from lo on, for the lanes c with wanted[c] >= 0, in row wanted[c].
@@ -246,7 +226,7 @@ def finish(
     for start in range(0, n, PANEL):
         end = min(n, start + PANEL)
         for i in range(start, end):
-            finish_any(
+            finish_row(
                 x, source, panel, gap, mass, indices, weight, i, at[i], i - start, indptr[i], indptr[i + 1], damping,
                 scale[i], lanes,
             )  # fmt: skip

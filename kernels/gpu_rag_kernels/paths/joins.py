@@ -3,8 +3,6 @@ results are unsorted, and padded with -1 to the width that the caller gives."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba
 import numpy as np
 
@@ -12,14 +10,14 @@ _LOW = (1 << 32) - 1
 
 
 @numba.njit(cache=True, nogil=True)
-def room_for(size: Any, width: Any) -> Any:
+def space_for(size, width):
     """A set of `size` paths of up to `width` hops, all padding."""
     nodes, edges = np.full((size, width + 1), -1, np.int32), np.full((size, width), -1, np.int32)
     return np.empty(size, np.int64), np.empty(size, np.int64), nodes, edges
 
 
 @numba.njit(cache=True, nogil=True)
-def shared(one: Any, n_one: Any, other: Any, first: Any, last: Any) -> Any:
+def shared(one, n_one, other, first, last):
     """Whether one[:n_one] and other[first:last] have a node in common; -1 is none."""
     found = False
     for i in range(n_one):
@@ -29,9 +27,9 @@ def shared(one: Any, n_one: Any, other: Any, first: Any, last: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def direct(indptr: Any, indices: Any, number: Any, topics: Any, offsets: Any, width: Any) -> Any:
+def direct(indptr, indices, number, topics, offsets, width):
     """The edges between a topic and the next one of its question; number: the edge of every entry."""
-    found, at = room_for(topics.shape[0], width), 0
+    found, at = space_for(topics.shape[0], width), 0
     for b in range(offsets.shape[0] - 1):
         for t in range(offsets[b], offsets[b + 1] - 1):
             first, last, wanted = indptr[topics[t]], indptr[topics[t] + 1], topics[t + 1]
@@ -50,12 +48,12 @@ def direct(indptr: Any, indices: Any, number: Any, topics: Any, offsets: Any, wi
 
 
 @numba.njit(cache=True, nogil=True)
-def beyond(hop: Any, offsets: Any, opens: Any, closes: Any, width: Any) -> Any:
+def beyond(hop, offsets, opens, closes, width):
     """The paths of one hop count that lead to the first topic of a question with an open end, walked backwards, and
     those from the last one. opens, closes: bool[B]."""
     group, question, nodes, edges = hop
     n, h = group.shape[0], edges.shape[1]
-    found, at = room_for(2 * n, width), 0
+    found, at = space_for(2 * n, width), 0
     for p in range(n):
         b, t = question[p], group[p]
         if opens[b] and t == offsets[b]:
@@ -73,7 +71,7 @@ def beyond(hop: Any, offsets: Any, opens: Any, closes: Any, width: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def by_end(paths: Any) -> Any:
+def by_end(paths):
     """last node << 32 | row of every path, ascending in each group."""
     group, nodes = paths[0], paths[2]
     keys, first = np.empty(group.shape[0], np.int64), 0
@@ -86,7 +84,7 @@ def by_end(paths: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def meeting(left: Any, right: Any, offsets: Any, spans: Any) -> Any:
+def meeting(left, right, offsets, spans):
     """Which paths end in the same node as one of `left`, from the next topic: those of row p are the rows keys & LOW of
     keys[spans[p, 0] : spans[p, 1]]. Returns (keys, how many pairs)."""
     keys, pairs, lo, hi, before = by_end(right), 0, 0, 0, -1
@@ -110,11 +108,11 @@ def meeting(left: Any, right: Any, offsets: Any, spans: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def join(left: Any, right: Any, keys: Any, spans: Any, pairs: Any, width: Any) -> Any:
+def join(left, right, keys, spans, pairs, width):
     """The pairs of `meeting` that share no node but the one where they meet, as paths from topic to next topic."""
     group, question, nodes, edges = left
     h, k = edges.shape[1], right[3].shape[1]
-    found, at = room_for(pairs, width), 0
+    found, at = space_for(pairs, width), 0
     for p in range(group.shape[0]):
         for s in range(spans[p, 0], spans[p, 1]):
             r = keys[s] & _LOW
@@ -130,7 +128,7 @@ def join(left: Any, right: Any, keys: Any, spans: Any, pairs: Any, width: Any) -
 
 
 @numba.njit(cache=True, nogil=True)
-def length_of(edges: Any, p: Any) -> Any:
+def length_of(edges, p):
     """Hops of path p."""
     length = 0
     while length < edges.shape[1] and edges[p, length] >= 0:
@@ -139,10 +137,10 @@ def length_of(edges: Any, p: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def put(found: Any, at: Any, b: Any, nodes: Any, edges: Any, length: Any) -> Any:
+def put(found, at, b, nodes, edges, length):
     """Writes a path of question b as row `at`; returns the set, larger if it was full."""
     if at == found[0].shape[0]:
-        more = room_for(2 * at + 16, found[3].shape[1])
+        more = space_for(2 * at + 16, found[3].shape[1])
         for i in range(at):
             more[1][i], more[2][i], more[3][i] = found[1][i], found[2][i], found[3][i]
         found = more
@@ -152,9 +150,9 @@ def put(found: Any, at: Any, b: Any, nodes: Any, edges: Any, length: Any) -> Any
 
 
 @numba.njit(cache=True, nogil=True)
-def begin(parts: Any, topics: Any, offsets: Any, opens: Any, least: Any, longest: Any, width: Any) -> Any:
+def begin(parts, topics, offsets, opens, least, longest, width):
     """Part 0 of every question, or its first topic where that end is closed."""
-    found, at = room_for(parts[0].shape[0] + offsets.shape[0], width), 0
+    found, at = space_for(parts[0].shape[0] + offsets.shape[0], width), 0
     for p in range(parts[0].shape[0]):
         b, length = parts[1][p], length_of(parts[3], p)
         enough = length > least[b] or offsets[b + 1] > offsets[b]
@@ -168,7 +166,7 @@ def begin(parts: Any, topics: Any, offsets: Any, opens: Any, least: Any, longest
 
 
 @numba.njit(cache=True, nogil=True)
-def spans_of_parts(parts: Any, offsets: Any, step: Any) -> Any:
+def spans_of_parts(parts, offsets, step):
     """i64[B, 2]: where the parts `step` of each question begin and end."""
     spans = np.zeros((offsets.shape[0] - 1, 2), np.int64)
     for p in range(parts[0].shape[0]):
@@ -181,7 +179,7 @@ def spans_of_parts(parts: Any, offsets: Any, step: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def tried(whole: Any, spans: Any, goes_on: Any) -> Any:
+def tried(whole, spans, goes_on):
     """The most pairs of a path and a part, over the paths of one length."""
     pairs = np.zeros(whole[3].shape[1] + 1, np.int64)
     for p in range(whole[0].shape[0]):
@@ -192,10 +190,10 @@ def tried(whole: Any, spans: Any, goes_on: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def go_on(whole: Any, parts: Any, spans: Any, goes_on: Any, ended: Any, least: Any, longest: Any, width: Any) -> Any:
+def go_on(whole, parts, spans, goes_on, ended, least, longest, width):
     """Every path with every part of its question that shares no node with it but the topic between, and the paths of
     questions that do not go on. ended: bool[B], this is the last step of the question, or it is over."""
-    found, at = room_for(whole[0].shape[0], width), 0
+    found, at = space_for(whole[0].shape[0], width), 0
     nodes, edges = np.empty(width + 1, np.int32), np.empty(width, np.int32)
     for p in range(whole[0].shape[0]):
         b, have = whole[1][p], length_of(whole[3], p)

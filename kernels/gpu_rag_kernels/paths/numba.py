@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba
 import numpy as np
-
-from gpu_rag_kernels.paths.prefetch import ahead, ask_for
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
 
 _GRID = 2.0**22
+LINE = 16  # f32 of a cache line
+LINES = 64  # asked for ahead: far enough for memory to answer, few enough to stay in the cache
 
 
 @numba.njit(cache=True, nogil=True)
-def extend(
-    indptr: Any, indices: Any, number: Any, paths: Any, topics: Any, offsets: Any, first: Any, last: Any, longer: Any
-) -> Any:
+def extend(indptr, indices, number, paths, topics, offsets, first, last, longer):
     """Every step that a path of first..last may take, by (path, entry), as a longer path; returns how many.
 
-    paths: (group, question, nodes i32[P, h + 1], edges i32[P, h]); longer: the same with a hop more, with room for all
+    paths: (group, question, nodes i32[P, h + 1], edges i32[P, h]); longer: the same with a hop more, with space for all
     entries and one; number: the edge of every entry; topics, offsets: the topics of each question.
     """
     group, question, nodes, edges = paths
@@ -40,14 +39,14 @@ def extend(
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc"}, error_model="numpy")
-def add_row(total: Any, row: Any) -> None:
+def add_row(total, row):
     """total f64[D] += row f32[D] in steps of the grid."""
     for d in range(total.shape[0]):
         total[d] += np.rint(np.float64(row[d]) * _GRID)
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc"}, error_model="numpy")
-def products(total: Any, row: Any, query: Any) -> Any:
+def products(total, row, query):
     """With s = total + row in steps of the grid: (query times s, s times s). Exact, so any order of summation."""
     dot, square = 0.0, 0.0
     for d in range(total.shape[0]):
@@ -57,8 +56,38 @@ def products(total: Any, row: Any, query: Any) -> Any:
     return dot, square
 
 
+@intrinsic
+def ask_for_line(typing, matrix, row, column):
+    """The instruction for one element of a matrix in C order: it reads nothing, and says nothing where it cannot."""
+    signature = types.none(matrix, row, column)
+
+    def emit(context, builder, signature, args):
+        array = context.make_array(signature.args[0])(context, builder, args[0])
+        at = cgutils.get_item_pointer(context, builder, signature.args[0], array, args[1:], wraparound=False)
+        byte, i32 = ir.IntType(8).as_pointer(), ir.IntType(32)
+        shape = ir.FunctionType(ir.VoidType(), [byte, i32, i32, i32])
+        ask = builder.module.declare_intrinsic("llvm.prefetch", [byte], shape)
+        builder.call(ask, [builder.bitcast(at, byte), i32(0), i32(3), i32(1)])  # to read, into all caches, data
+        return context.get_dummy_value()
+
+    return signature, emit
+
+
 @numba.njit(cache=True, nogil=True)
-def vector_sums(vectors: Any, edges: Any, queries: Any, question: Any, dot: Any, square: Any) -> None:
+def ahead(dims):
+    """The number of rows of f32[dims] to ask for before the one that is read."""
+    return max(1, LINES * LINE // max(dims, 1))
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def ask_for(matrix, row):
+    """Row `row` >= 0 of matrix f32[M, D] will be read soon: the memory answers while other rows are worked on."""
+    for column in range(0, matrix.shape[1], LINE):
+        ask_for_line(matrix, np.intp(row), np.intp(column))
+
+
+@numba.njit(cache=True, nogil=True)
+def vector_sums(vectors, edges, queries, question, dot, square):
     """For each row of edges i64[P, W] (padded with -1), with s the sum of their vectors f32[M, D]: dot f64[P] = query
     f64[B, D] of its question times s, square f64[P] = s times s; 0 for a row without edges.
 
@@ -90,10 +119,7 @@ def vector_sums(vectors: Any, edges: Any, queries: Any, question: Any, dot: Any,
 
 
 @numba.njit(cache=True, nogil=True)
-def relevance(
-    nodes: Any, edges: Any, question: Any, topics: Any, offsets: Any, dot: Any, square: Any, query_square: Any,
-    longest: Any, weights: Any, scores: Any,
-) -> Any:  # fmt: skip
+def relevance(nodes, edges, question, topics, offsets, dot, square, query_square, longest, weights, scores):
     """scores f64[P] = weights[0] cosine + weights[1] Jaccard of the nodes with the topics of the question.
 
     dot, square: of `vector_sums`; query_square: f64[B]. Returns whether every sum of k vectors is at most k `longest`.
@@ -122,7 +148,7 @@ def relevance(
 
 
 @numba.njit(cache=True, nogil=True)
-def least_of_best(scores: Any, heap: Any) -> Any:
+def least_of_best(scores, heap):
     """The k-th largest score, k = the length of `heap` f64[k], at most that of scores. The heap's root is its least."""
     k = heap.shape[0]
     for i in range(scores.shape[0]):
@@ -148,7 +174,7 @@ def least_of_best(scores: Any, heap: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def best_rows(group: Any, scores: Any, beam: Any, rows: Any) -> Any:
+def best_rows(group, scores, beam, rows):
     """Writes into rows i64[P], ascending, the `beam` best of each group by (-score, row); returns how many. group:
     ascending; scores: f64, no NaN."""
     kept, first, n = 0, 0, group.shape[0]
@@ -162,12 +188,12 @@ def best_rows(group: Any, scores: Any, beam: Any, rows: Any) -> Any:
                 rows[kept] = p
                 kept += 1
         else:
-            least, room = least_of_best(scores[first:last], heap), beam
+            least, space = least_of_best(scores[first:last], heap), beam
             for p in range(first, last):
-                room -= scores[p] > least
+                space -= scores[p] > least
             for p in range(first, last):
-                if scores[p] > least or (scores[p] == least and room > 0):
-                    room -= scores[p] == least
+                if scores[p] > least or (scores[p] == least and space > 0):
+                    space -= scores[p] == least
                     rows[kept] = p
                     kept += 1
         first = last
@@ -175,7 +201,7 @@ def best_rows(group: Any, scores: Any, beam: Any, rows: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def number_edges(edges: Any, number: Any, numbered: Any) -> Any:
+def number_edges(edges, number, numbered):
     """numbered i64[P, W] = edges[P, W] (-1: padding, stays) by rank among the edges that are there; returns how many.
     number: i64[M], zeros before; 1 + the rank of each edge that is there after."""
     for p in range(edges.shape[0]):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba
 import numpy as np
 
@@ -11,7 +9,7 @@ FEW = 256  # entries that a step sorts; one with more of them marks the nodes, w
 
 
 @numba.njit(cache=True, nogil=True)
-def are_offsets(offsets: Any, total: Any) -> Any:
+def are_offsets(offsets, total):
     """Whether offsets i64[B+1] go from 0 to `total` without falling."""
     size = offsets.shape[0]
     sound = size > 0 and offsets[0] == 0 and offsets[size - 1] == total
@@ -21,9 +19,7 @@ def are_offsets(offsets: Any, total: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def are_questions(
-    starts: Any, offsets: Any, relations: Any, at: Any, directions: Any, other_at: Any, n: Any, n_relations: Any
-) -> Any:
+def are_questions(starts, offsets, relations, at, directions, other_at, n, n_relations):
     """Whether these are three lists a question, those of relations and directions of equal lengths: starts in [0, n),
     relations in [-1, n_relations), directions in [1, 3]."""
     if offsets.shape[0] != at.shape[0] or at.shape[0] != other_at.shape[0]:
@@ -41,7 +37,7 @@ def are_questions(
 
 
 @numba.njit(cache=True, nogil=True)
-def lower_bound(values: Any, first: Any, last: Any, wanted: Any) -> Any:
+def lower_bound(values, first, last, wanted):
     """The first p in [first, last) with values[p] >= wanted, last if there is none."""
     while first < last:
         middle = (first + last) // 2
@@ -53,7 +49,7 @@ def lower_bound(values: Any, first: Any, last: Any, wanted: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def along(side: Any, node: Any, relation: Any) -> Any:
+def along(side, node, relation):
     """The entries [first, last) of a node's edges of `relation`, any if -1. side: indptr, relations, nodes."""
     first, last = side[0][node], side[0][node + 1]
     if relation >= 0:
@@ -63,7 +59,7 @@ def along(side: Any, node: Any, relation: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def step_of_few(graph: Any, relation: Any, way: Any, front: Any, n_front: Any, reached: Any) -> Any:
+def step_of_few(graph, relation, way, front, n_front, reached):
     """Writes the nodes one edge of `relation` from `front`, ascending, each once; returns how many, or -1 where more
     than FEW entries lead there. graph: the out and the in side; way: bits, 1 for out and 2 for in."""
     size = 0
@@ -82,7 +78,7 @@ def step_of_few(graph: Any, relation: Any, way: Any, front: Any, n_front: Any, r
 
 
 @numba.njit(cache=True, nogil=True)
-def sorted_once(nodes: Any, size: Any) -> Any:
+def sorted_once(nodes, size):
     """Sorts nodes[:size] and drops what stands there twice; returns how many are left."""
     nodes[:size].sort()
     kept = 0
@@ -94,8 +90,8 @@ def sorted_once(nodes: Any, size: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def step_of_many(graph: Any, relation: Any, way: Any, front: Any, n_front: Any, mark: Any, reached: Any) -> Any:
-    """As `step_of_few`, in any order and each once. mark: bool[N], all False before; the reached nodes after."""
+def step_of_many(graph, relation, way, front, n_front, mark, reached):
+    """`step_of_few` in any order and each once. mark: bool[N], all False before; the reached nodes after."""
     size = 0
     for bit in range(2):
         if not (way >> bit) & 1:
@@ -113,7 +109,7 @@ def step_of_many(graph: Any, relation: Any, way: Any, front: Any, n_front: Any, 
 
 
 @numba.njit(cache=True, nogil=True)
-def list_marked(mark: Any, nodes: Any, size: Any, ascending: Any) -> None:
+def list_marked(mark, nodes, size, ascending):
     """Clears the marks of nodes[:size], and sorts them if `ascending`. Many nodes are read off the marks instead, which
     is faster and sorts them too: the next step then reads memory in order."""
     if size > mark.shape[0] // 16:
@@ -131,7 +127,7 @@ def list_marked(mark: Any, nodes: Any, size: Any, ascending: Any) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def marks_soon(graph: Any, starts: Any, offsets: Any, relations: Any, directions: Any, at: Any) -> Any:
+def marks_soon(graph, starts, offsets, relations, directions, at):
     """Whether the first step from one start alone is too much for `step_of_few`: then marks of all nodes are needed."""
     for b in range(offsets.shape[0] - 1):
         if at[b] == at[b + 1]:
@@ -147,19 +143,17 @@ def marks_soon(graph: Any, starts: Any, offsets: Any, relations: Any, directions
 
 
 @numba.njit(cache=True, nogil=True)
-def wide(nodes: Any, size: Any, room: Any) -> Any:
-    """The array, or a copy of nodes[:size] with the room if it has less."""
-    if nodes.shape[0] >= room:
+def wide(nodes, size, space):
+    """The array, or a copy of nodes[:size] with the space if it has less."""
+    if nodes.shape[0] >= space:
         return nodes
-    more = np.empty(room, nodes.dtype)
+    more = np.empty(space, nodes.dtype)
     more[:size] = nodes[:size]
     return more
 
 
 @numba.njit(cache=True, nogil=True)
-def walk_questions(
-    graph: Any, starts: Any, offsets: Any, relations: Any, directions: Any, at: Any, first: Any, last: Any
-) -> Any:
+def walk_questions(graph, starts, offsets, relations, directions, at, first, last):
     """The questions first..last as lists: their nodes i32[T], ascending in each, and offsets i64[last - first + 1].
 
     graph: out_indptr, out_relation, out_node, and those of the in side. The starts of question b are
@@ -193,7 +187,7 @@ def walk_questions(
 
 
 @numba.njit(cache=True, nogil=True)
-def intersect_lists(a: Any, a_offsets: Any, b: Any, b_offsets: Any, out: Any, ends: Any) -> None:
+def intersect_lists(a, a_offsets, b, b_offsets, out, ends):
     """The values of each pair of ascending lists that are in both, one after the other into `out`; ends i64[B+1] gets
     their offsets."""
     n_out = 0

@@ -11,16 +11,15 @@ import hashlib
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import chosen
 
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.graph.common.backend import chosen
 from gpu_rag.graph.nearest import topk_rows
 from gpu_rag.graph.pagerank.job import Options
 from gpu_rag.graph.pagerank.plan import Array, plan_of
-from gpu_rag.graph.pagerank.questions import Unsolved, least_mass, solve_columns, solve_questions
-from gpu_rag.graph.pagerank.sharded.edges import shard_edges
-from gpu_rag.graph.pagerank.sharded.graph import Shard, shard_graph
+from gpu_rag.graph.pagerank.sharded.graph import Shard, shard_edges, shard_graph
 from gpu_rag.graph.pagerank.sharded.tile import ShardedTile, residual
+from gpu_rag.graph.pagerank.solve import Unsolved, least_mass, solve_columns, solve_questions
 from gpu_rag.graph.pagerank.teleport import Teleport, teleport_of_seeds
 from gpu_rag.types import Ragged, TopK
 
@@ -182,17 +181,14 @@ class _Run:
         """Writes own rows of questions first..last; columns that f32 cannot bring within the tolerance go on in f64."""
 
         def solve_in(dtype: torch.dtype, questions: Array, rows: Array) -> Unsolved:
-            return self._solve_in(dtype, questions, rows, result)
+            start = None if self.start is None else self.start[torch.from_numpy(questions).to(result.device)]
+            tile = ShardedTile(self.shard, self.plan, self.teleport, questions, result, self.block, dtype, start)
+            plan = self.plan.for_f32() if dtype == torch.float32 else self.plan
+            dangling = self.shard.dangling if self.shard.has_dangling else None
+            least = least_mass(self.plan, self.teleport, dangling, questions, self.block)
+            return solve_columns(tile, plan, questions, rows, least, result)
 
         solve_questions(self.teleport, self.plan, self.dtypes, first, last, result, solve_in)
-
-    def _solve_in(self, dtype: torch.dtype, questions: Array, rows: Array, result: torch.Tensor) -> Unsolved:
-        start = None if self.start is None else self.start[torch.from_numpy(questions).to(result.device)]
-        tile = ShardedTile(self.shard, self.plan, self.teleport, questions, result, self.block, dtype, start)
-        plan = self.plan.for_f32() if dtype == torch.float32 else self.plan
-        dangling = self.shard.dangling if self.shard.has_dangling else None
-        least = least_mass(self.plan, self.teleport, dangling, questions, self.block)
-        return solve_columns(tile, plan, questions, rows, least, result)
 
 
 def _pick_solver(solver: str, shard: Shard) -> str:

@@ -14,20 +14,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from gpu_rag_kernels.dispatch import check_backend, installed
 
 from gpu_rag.errors import MissingBackend, UsageError
-from gpu_rag.graph.pagerank.cugraph import Library, check_available, on_device, vertex_type
+from gpu_rag.graph.pagerank.cugraph import Library, on_device, vertex_type
 from gpu_rag.graph.pagerank.plan import Plan
 from gpu_rag.graph.pagerank.sharded.graph import Shard, own_edges
 from gpu_rag.graph.pagerank.teleport import Teleport
 
-ID_BYTES = 256  # room for the id of NCCL, which has 127 bytes, and its length
+ID_BYTES = 256  # space for the id of NCCL, which has 127 bytes, and its length
 
 
 def estimates(shard: Shard, teleport: Teleport, plan: Plan) -> torch.Tensor:
@@ -35,18 +35,18 @@ def estimates(shard: Shard, teleport: Teleport, plan: Plan) -> torch.Tensor:
 
     To be called by every rank. Raises MissingBackend, and UsageError without GPUs or a process group.
     """
-    check_available(shard.device)
-    if find_spec("raft_dask") is None:
+    check_backend("cugraph", shard.device)
+    if not installed("raft_dask"):
         raise MissingBackend("raft-dask is not installed", do="pip install 'gpu-rag[gpu,multi-gpu]'")
     if shard.group is None:
         raise UsageError("no process group", given="one rank alone", expected="torchrun, or personalized_pagerank")
     found = torch.ones(teleport.batch, shard.rows, dtype=torch.float32, device=shard.device)
-    asked = np.flatnonzero(~teleport.is_empty(np.arange(teleport.batch)))
+    wanted = np.flatnonzero(~teleport.is_empty(np.arange(teleport.batch)))
     with on_device(shard.device), communication(shard) as handle:
-        held = MultiGraph(shard, handle)
-        for b in asked:
-            found[int(b)] = held.ranks(teleport, int(b), plan)
-        del held  # before its communicator
+        whole_graph = MultiGraph(shard, handle)
+        for b in wanted:
+            found[int(b)] = whole_graph.ranks(teleport, int(b), plan)
+        del whole_graph  # before its communicator
     return found
 
 

@@ -1,4 +1,7 @@
-"""A graph whose rows are dealt out to the ranks of a process group, and what ranks tell each other."""
+"""A graph whose rows are dealt out to the ranks of a process group, and the numbers that ranks exchange.
+
+It is made from a whole graph, or from edges that are spread over the ranks: no rank ever holds all of them.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,17 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from gpu_rag_kernels.choice import kernel
+from gpu_rag_kernels.dispatch import kernel
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.csr import row_of_entry
-from gpu_rag.graph.pagerank.graph import PageRankGraph, prepare
+from gpu_rag.graph.csr import csr_from_edges, degrees, row_of_entry
+from gpu_rag.graph.pagerank.graph import WIDEST, PageRankGraph, prepare
 from gpu_rag.types import CSR
 
 Array = np.ndarray[Any, Any]
 
 LEAST_CHUNK = 256  # rows that are summed together, at least; a power of two
 MOST_CHUNKS = 1024  # of a graph: every step sends one f64 a chunk and question
-WIDEST = 1e30  # degrees beyond it, or below its inverse, leave the range of an f32 state
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class Shard:
 
     @property
     def device(self) -> torch.device:
-        """Where the rows are, and so where results will be."""
+        """The device of the rows, and so of results."""
         return self.pull.indptr.device
 
     @property
@@ -106,8 +108,8 @@ class Shard:
         that is overwritten."""
         padded = own.new_zeros(self.stride, own.shape[1])
         padded[: self.rows] = own
-        held = None if out is None else out.view(self.world, *padded.shape)
-        return self.gather(padded, held).flatten(0, 1)
+        part = None if out is None else out.view(self.world, *padded.shape)
+        return self.gather(padded, part).flatten(0, 1)
 
     def total(self, values: torch.Tensor) -> Array:
         """f64[B]: the sum of values [rows, B] over all nodes, with the same bits on every rank.
@@ -117,11 +119,11 @@ class Shard:
         """
         chunk = chunk_of(self.n)
         mine = _chunks(self.rows, chunk)
-        held = torch.zeros(mine * chunk, values.shape[1], dtype=torch.float64, device=values.device)
-        held[: self.rows] = values
+        part = torch.zeros(mine * chunk, values.shape[1], dtype=torch.float64, device=values.device)
+        part[: self.rows] = values
         counts = [_chunks(b - a, chunk) for a, b in zip(self.bounds[:-1], self.bounds[1:])]
-        sums = held.new_zeros(max(1, *counts), values.shape[1])
-        sums[:mine] = _halved(held.view(mine, chunk, values.shape[1]))
+        sums = part.new_zeros(max(1, *counts), values.shape[1])
+        sums[:mine] = _halved(part.view(mine, chunk, values.shape[1]))
         everything = self.gather(sums)
         chunks = torch.cat([everything[r, :count] for r, count in enumerate(counts)])
         whole = chunks.new_zeros(1 << max(0, (len(chunks) - 1).bit_length()), values.shape[1])
@@ -159,9 +161,79 @@ def shard_graph(graph: CSR | PageRankGraph, *, group: Any = None, device: torch.
         rank, bounds, stride, own_rows(graph.pull, lo, hi, bounds, stride, target), scale, graph.dangling.cpu(),
         graph.symmetric, graph.pull.m, wide, group,
     )  # fmt: skip
-    told = int(graph.pull.indptr.sum()) + int(graph.scale.double().view(torch.int64).sum())  # wraps, equally on all
-    made.agree("graphs", (told + graph.n + int(graph.symmetric)) % 2**62)
+    flags = int(graph.pull.indptr.sum()) + int(graph.scale.double().view(torch.int64).sum())  # wraps, equally on all
+    made.agree("graphs", (flags + graph.n + int(graph.symmetric)) % 2**62)
     return made
+
+
+def shard_edges(
+    src: torch.Tensor,
+    dst: torch.Tensor,
+    n: int,
+    weight: torch.Tensor | None = None,
+    *,
+    undirected: bool = True,
+    group: Any = None,
+) -> Shard:
+    """This rank's rows of the graph of all ranks' edges. To be called by every rank, each with edges of its own.
+
+    src, dst, n, weight and undirected as in `csr_from_edges`, on the device where rows shall be; self loops are left
+    out; an edge given several times, by one rank or by several, is one entry, its weights summed by rank. A rank may
+    give no edges; weights are given by all ranks or by none. group as in `shard_graph`. Ranks send each edge to the
+    rank of its head (of a directed graph also to that of its tail, for the out-degrees), and 8 bytes a node.
+    Raises BadInput (edges; ranks that do not agree on n, undirected or weights). Memory: a few times a rank's edges,
+    and 8 N bytes a few times.
+    """
+    mine = csr_from_edges(src, dst, n, weight, undirected=undirected)
+    group, rank, world = place_in(group)
+    kinds = gathered(torch.tensor([n, int(undirected), int(weight is None)], device=src.device), group)
+    if bool((kinds != kinds[0]).any()):
+        given = f"(n, undirected, no weights) {kinds.tolist()} by rank"
+        raise BadInput("ranks do not agree on their graph", given=given, expected="the same of every rank")
+    tails = torch.repeat_interleave(torch.arange(n, device=src.device), mine.indptr.diff())
+    heads = mine.indices.long()
+    counts = torch.bincount(heads, minlength=n)
+    indptr = torch.zeros(n + 1, dtype=torch.int64, device=src.device)
+    indptr[1:] = gathered(counts, group).sum(0).cumsum(0)  # an edge of several ranks counts for each
+    bounds = bounds_of(indptr, world)
+    stride, lo, hi = stride_of(bounds), bounds[rank], bounds[rank + 1]
+    pull = _rows_of(heads, tails, mine.weight, n, bounds, rank, group)
+    outgoing = pull if undirected else _rows_of(tails, heads, mine.weight, n, bounds, rank, group)
+    degree = degrees(outgoing)
+    dangling = degree <= 0
+    scale = torch.where(dangling, 1.0, degree)
+    flags = torch.ones(stride, dtype=torch.uint8, device=src.device)
+    flags[: hi - lo] = dangling
+    whole = torch.cat([part[: b - a] for part, a, b in zip(gathered(flags, group), bounds[:-1], bounds[1:])])
+    wide = bool(((scale <= 1 / WIDEST) | (scale >= WIDEST)).any())
+    facts = gathered(torch.tensor([pull.m, int(wide)], device=src.device), group)
+    local = CSR(pull.indptr, places_of(pull.indices.long(), bounds, stride), pull.weight)
+    entries, any_wide = int(facts[:, 0].sum()), bool(facts[:, 1].any())
+    return Shard(rank, bounds, stride, local, scale, whole.bool().cpu(), undirected, entries, any_wide, group)
+
+
+def _rows_of(
+    rows: torch.Tensor, columns: torch.Tensor, weight: torch.Tensor | None, n: int, bounds: tuple[int, ...],
+    rank: int, group: Any,
+) -> CSR:  # fmt: skip
+    """Own rows of the matrix of all ranks' entries (rows, columns): entries go to the rank of their row."""
+    if group is not None:
+        owner = owner_of(rows, bounds)
+        order = torch.argsort(owner, stable=True)
+        sent = torch.bincount(owner, minlength=len(bounds) - 1)
+        arriving = gathered(sent, group)[:, rank].tolist()
+        leaving = sent.tolist()
+
+        def exchanged(values: torch.Tensor) -> torch.Tensor:
+            found = values.new_empty(sum(arriving))
+            dist.all_to_all_single(found, values[order], arriving, leaving, group=group)
+            return found
+
+        rows, columns = exchanged(rows), exchanged(columns)
+        weight = None if weight is None else exchanged(weight)
+    whole = csr_from_edges(rows, columns, n, weight, undirected=False)
+    lo, hi = bounds[rank], bounds[rank + 1]
+    return CSR(whole.indptr[lo : hi + 1].clone(), whole.indices, whole.weight)
 
 
 def own_rows(pull: CSR, lo: int, hi: int, bounds: tuple[int, ...], stride: int, device: torch.device) -> CSR:

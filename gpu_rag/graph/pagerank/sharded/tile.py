@@ -9,8 +9,7 @@ import torch
 
 from gpu_rag.graph.pagerank.plan import COARSE_GAP, ROUNDING, Array, Plan
 from gpu_rag.graph.pagerank.sharded.graph import Shard
-from gpu_rag.graph.pagerank.start import unnormalised
-from gpu_rag.graph.pagerank.teleport import Teleport
+from gpu_rag.graph.pagerank.teleport import Teleport, unnormalised
 
 
 class ShardedTile:

@@ -45,7 +45,7 @@ class Surroundings:
 
     @classmethod
     def read(cls, folder: Path) -> Surroundings:
-        """Those of the knowledge base that the stage `kb` wrote."""
+        """The surroundings in the knowledge base that the stage `kb` wrote."""
         names = tables.whole_text(tables.read_table(folder / "kb_nodes.parquet", KB_NODES)["name"])
         words = [pa.array([in_words(name) for name in part.to_pylist()], pa.large_string()) for part in _parts(names)]
         number = pa.concat_arrays(words).dictionary_encode().indices.to_numpy()
@@ -68,8 +68,8 @@ class Surroundings:
         sizes = side.first[rows + 1] - side.first[rows]
         owner = np.repeat(np.arange(len(rows)), sizes)
         at = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + np.repeat(side.first[rows], sizes)
-        kept = _first_named(owner, side.relation[at], self.words[side.other[at]])
-        owner, at = owner[kept], at[kept]
+        chosen = _first_named(owner, side.relation[at], self.words[side.other[at]])
+        owner, at = owner[chosen], at[chosen]
         found: dict[int, Pairs] = {}
         names = self.names.take(pa.array(side.other[at])).to_pylist()
         for row, relation, name in zip(rows[owner].tolist(), side.relation[at].tolist(), names):
@@ -88,7 +88,7 @@ def _side(end: np.ndarray, relation: np.ndarray, other: np.ndarray, n: int) -> _
 
 
 def _first_named(owner: np.ndarray, relation: np.ndarray, word: np.ndarray) -> np.ndarray:
-    """Which edges are shown: of each node the first 12 relations, of each of these the first 3 names, in their order.
+    """The edges that are shown: of each node the first 12 relations, of each relation the first 3 names.
 
     owner: ascending. An edge whose name its relation has shown already says nothing new.
     """

@@ -104,9 +104,9 @@ def first_of(named: pa.LargeListArray) -> pa.LargeStringArray:
 def rest_of(named: pa.LargeListArray) -> pa.LargeListArray:
     """The lists without their first entries."""
     offsets = named.offsets.to_numpy()
-    kept = np.ones(len(named.values), bool)
-    kept[offsets[:-1]] = False
-    return pa.LargeListArray.from_arrays(offsets - np.arange(len(offsets)), named.values.filter(pa.array(kept)))
+    chosen = np.ones(len(named.values), bool)
+    chosen[offsets[:-1]] = False
+    return pa.LargeListArray.from_arrays(offsets - np.arange(len(offsets)), named.values.filter(pa.array(chosen)))
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class SourceColumns:
 
 @dataclass
 class EdgeColumns:
-    """Where blocks of edges are gathered: lines, notes and relations; ends stay with who numbers them."""
+    """Blocks of edges gathered: lines, notes and relations. The caller has the ends."""
 
     lines: list[np.ndarray] = field(default_factory=list)
     notes: list[pa.LargeStringArray | int] = field(default_factory=list)  # or how many rows have none

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpu_rag.index.build import Work
 from gpu_rag.index.knowledge_base.tables import KB_EDGES, KB_RELATIONS
 from gpu_rag.index.knowledge_base.words import relation_text
 from gpu_rag.index.stages.knowledge_base.columns import SourceColumns, joined
 from gpu_rag.index.stages.knowledge_base.nodes import Nodes
+from gpu_rag.index.work import Work
 from gpu_rag.index.write import TableWriter, write_columns
 
 _AT_ONCE = 1 << 19  # edges that are sorted at a time; the edges of one head stay together
@@ -30,29 +30,29 @@ class _Column:
     start: np.ndarray
 
 
-def write_edges(work: Work, nodes: Nodes, held: Sequence[SourceColumns]) -> tuple[int, int, int]:
+def write_edges(work: Work, nodes: Nodes, sources: Sequence[SourceColumns]) -> tuple[int, int, int]:
     """Tables `kb_relations` and `kb_edges`. Returns (relations, edges, edges that were given before in their source).
 
     Edges by (head, relation, tail, source); of equal ones the first of the source is kept. Memory: 24 bytes an edge
     beside what the sources hold, and some 60 MB for a stretch of 2^19 edges, or of as many as one node has.
     """
-    ids, names, rows = _relations(held)
+    ids, names, rows = _relations(sources)
     columns = [names, ids, [relation_text(name) for name in names]]
     write_columns(work.out / "kb_relations.parquet", KB_RELATIONS, [pa.array(c, pa.string()) for c in columns])
     edges = _Column(
-        joined([nodes.of_source(k)[one.edges.head] for k, one in enumerate(held)]),
-        joined([rows[k][one.edges.relation] for k, one in enumerate(held)]),
-        joined([nodes.of_source(k)[one.edges.tail] for k, one in enumerate(held)]),
-        np.cumsum([0, *(one.edges.n for one in held)]),
+        joined([nodes.of_source(k)[one.edges.head] for k, one in enumerate(sources)]),
+        joined([rows[k][one.edges.relation] for k, one in enumerate(sources)]),
+        joined([nodes.of_source(k)[one.edges.tail] for k, one in enumerate(sources)]),
+        np.cumsum([0, *(one.edges.n for one in sources)]),
     )
     n = 0
     with TableWriter(work.out / "kb_edges.parquet", KB_EDGES) as writer:
         for part in _stretches(edges.head, nodes.n):
-            kept, source = _sorted(edges, part)
-            where, passages = _provenance(held, edges.start, kept, source)
-            writer.add([edges.head[kept], edges.relation[kept], edges.tail[kept], source, where, passages])
-            work.progress.advance(len(kept))
-            n += len(kept)
+            chosen, source = _sorted(edges, part)
+            where, passages = _provenance(sources, edges.start, chosen, source)
+            writer.add([edges.head[chosen], edges.relation[chosen], edges.tail[chosen], source, where, passages])
+            work.progress.advance(len(chosen))
+            n += len(chosen)
     return len(ids), n, len(edges.head) - n
 
 
@@ -89,14 +89,14 @@ def _sorted(edges: _Column, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _provenance(
-    held: Sequence[SourceColumns], start: np.ndarray, rows: np.ndarray, source: np.ndarray
+    sources: Sequence[SourceColumns], start: np.ndarray, rows: np.ndarray, source: np.ndarray
 ) -> tuple[pa.Array, pa.Array]:
     """ "file:line (note)" and the lists of passages of some edges."""
     where, passages = list[pa.Array](), list[pa.Array]()
     order = np.argsort(source, kind="stable")
     for number in np.unique(source).tolist():
         mine = order[source[order] == number]
-        at, one = pa.array(rows[mine] - start[number]), held[number]
+        at, one = pa.array(rows[mine] - start[number]), sources[number]
         where.append(_said(one, at))
         listed = one.edges.passages
         passages.append(_empty(len(at)) if listed is None else listed.take(at))
@@ -123,19 +123,19 @@ def _said(one: SourceColumns, at: pa.Array) -> pa.Array:
     return pc.if_else(pc.equal(note, ""), text, noted)
 
 
-def _relations(held: Sequence[SourceColumns]) -> tuple[list[str], list[str], list[np.ndarray]]:
+def _relations(sources: Sequence[SourceColumns]) -> tuple[list[str], list[str], list[np.ndarray]]:
     """(ids of the relations, their names, both by name; i32 for each source: rows of its relations)."""
-    names = relation_names(held)
+    names = relation_names(sources)
     order = sorted(names, key=names.__getitem__)
     row = {id: row for row, id in enumerate(order)}
-    rows = [np.array([row[id] for id, _ in one.relations], np.int32) for one in held]
+    rows = [np.array([row[id] for id, _ in one.relations], np.int32) for one in sources]
     return order, [names[id] for id in order], rows
 
 
-def relation_names(held: Sequence[SourceColumns]) -> dict[str, str]:
+def relation_names(sources: Sequence[SourceColumns]) -> dict[str, str]:
     """A name of its own for each relation id; where two would have one name, the later by id is called by its id."""
     names: dict[str, str] = {}
-    for one in held:
+    for one in sources:
         for id, name in one.relations:
             names.setdefault(id, name)
     taken: set[str] = {id for id, name in names.items() if id == name}

@@ -1,4 +1,4 @@
-"""Which records of different sources are one thing."""
+"""Links between records of different sources that are one thing."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def fuse(ids: pa.LargeStringArray, names: pa.LargeStringArray, is_value: np.ndar
             groups = sorted({int(group[row]) for row in rows})
             if len(groups) < 2:
                 continue
-            held = [row for number in groups for row in members.get(number, [number])]
-            if not _may_join(held, source, known):
+            together = [row for number in groups for row in members.get(number, [number])]
+            if not _may_join(together, source, known):
                 ambiguous += rule == "name"
                 continue
             _join(groups, members, group, links, rule)
@@ -132,9 +132,9 @@ def _join(
 ) -> None:
     """Makes the groups one, with the smallest number; links the first records of each to that of the first."""
     first = groups[0]
-    held = members.setdefault(first, [first])
+    together = members.setdefault(first, [first])
     for other in groups[1:]:
         links.append((first, other, rule))
         moved = members.pop(other, [other])
         group[moved] = first
-        held.extend(moved)
+        together.extend(moved)

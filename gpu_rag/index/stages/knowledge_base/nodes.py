@@ -26,18 +26,18 @@ class Records:
     first_type: pa.LargeStringArray
 
     @classmethod
-    def of(cls, held: Sequence[SourceColumns]) -> Records:
-        """Those of the sources, in their order."""
-        source = np.repeat(np.arange(len(held), dtype=np.int32), [one.n for one in held])
+    def of(cls, sources: Sequence[SourceColumns]) -> Records:
+        """The records of the sources, in their order."""
+        source = np.repeat(np.arange(len(sources), dtype=np.int32), [one.n for one in sources])
         ids, names, aliases, types = (
-            pa.concat_arrays([getattr(one, name) for one in held]) for name in ("ids", "names", "aliases", "types")
+            pa.concat_arrays([getattr(one, name) for one in sources]) for name in ("ids", "names", "aliases", "types")
         )
         return cls(source, ids, names, aliases, types, _first_or_null(types))
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """What the records make: a node for each group of them, by ascending id.
+    """The nodes that records make: one for each group of linked records, by ascending id.
 
     node: i32, of each record its node; start: of each source the first of its records. ids: unique, ascending; names,
     aliases: of the first record, and all others; type: i32, rows of type_names, which are ascending.
@@ -59,18 +59,18 @@ class Nodes:
         return len(self.ids)
 
     @classmethod
-    def of(cls, held: Sequence[SourceColumns]) -> Nodes:
+    def of(cls, sources: Sequence[SourceColumns]) -> Nodes:
         """Links the records and numbers the nodes. Memory: some 60 bytes a record beside twice its strings."""
-        records = Records.of(held)
+        records = Records.of(sources)
         is_value = np.asarray(pc.equal(records.first_type, LITERAL).fill_null(False))
         fused = fuse(records.ids, records.names, is_value, records.source)
         first = np.flatnonzero(fused.node == np.arange(len(fused.node)))
-        ids = _own_ids(records.ids.take(pa.array(first)), records.source[first], [one.name for one in held])
+        ids = _own_ids(records.ids.take(pa.array(first)), records.source[first], [one.name for one in sources])
         order = pc.sort_indices(ids)
         number = np.empty(len(records.ids), np.int32)
         number[first[order.to_numpy()]] = np.arange(len(first), dtype=np.int32)
         node = number[fused.node]
-        start = np.cumsum([0, *(one.n for one in held)])
+        start = np.cumsum([0, *(one.n for one in sources)])
         names, aliases = _names(records, node, len(first))
         type, type_names = _types(records, node, len(first))
         return cls(records, fused, node, start, ids.take(order), names, aliases, type, type_names)
@@ -119,7 +119,7 @@ def _not_first(ids: pa.LargeStringArray) -> np.ndarray:
 
 
 def _own_ids_in_turn(ids: pa.LargeStringArray, source: np.ndarray, names: Sequence[str]) -> pa.LargeStringArray:
-    """The same where "SOURCE:ID" is the id of something else: row by row, with every id as a Python object."""
+    """`_own_ids` where "SOURCE:ID" is the id of something else: row by row, with every id as a Python object."""
     texts: list[str] = []
     taken: set[str] = set()
     for id, number in zip(ids.to_pylist(), source.tolist()):

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from gpu_rag.index import tables
-from gpu_rag.index.build import Work
 from gpu_rag.index.knowledge_base.tables import ORIGINS
 from gpu_rag.index.stages.knowledge_base.nodes import Nodes
+from gpu_rag.index.work import Work
 from gpu_rag.text.mentions import find_mentions
 from gpu_rag.text.tokens import STOP_WORDS
 
@@ -22,7 +22,7 @@ EXTRACTION = "extraction"  # the source that is the index's own
 
 @dataclass(frozen=True)
 class PassageRows:
-    """What is known of the P passages. source: its name, of each; own: {(source, id of the node): rows of its document,
+    """The P passages of an index. source: its name, of each; own: {(source, id of the node): rows of its document,
     in the order of the text}."""
 
     texts: list[str]
@@ -31,13 +31,13 @@ class PassageRows:
 
 
 def read_passage_rows(folder: Path) -> PassageRows:
-    """What the stage `passages` wrote."""
+    """The passages as their stage wrote them."""
     table = tables.read_table(folder / "passages.parquet", tables.PASSAGES)
     documents, starts = table["doc_id"].to_pylist(), table["start"].to_pylist()
     origins: dict[str, tuple[str, str]] = {}
     if (folder / "origins.parquet").exists():
-        held = tables.read_table(folder / "origins.parquet", ORIGINS)
-        columns = (held[name].to_pylist() for name in ("document", "source", "node"))
+        given = tables.read_table(folder / "origins.parquet", ORIGINS)
+        columns = (given[name].to_pylist() for name in ("document", "source", "node"))
         origins = {document: (source, node) for document, source, node in zip(*columns)}
     source, own = [], dict[tuple[str, str], list[int]]()
     for row, document in enumerate(documents):

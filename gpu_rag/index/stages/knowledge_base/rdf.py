@@ -59,9 +59,9 @@ class RdfStatements:
         label = literal & np.asarray(pc.is_in(block.relation, pa.array([*_LABELS, _OTHER_LABEL], pa.large_string())))
         label[label] = ~_blank(block.tail.filter(label))
         typed = ~literal & np.asarray(pc.equal(block.relation, _TYPE))
-        kept = block.take(np.flatnonzero(~label & ~typed), [])
-        self._ends.append(self._ids.add(pa.concat_arrays([kept.head, kept.tail])))
-        self._edges.add(kept.line, kept.relation, None)
+        chosen = block.take(np.flatnonzero(~label & ~typed), [])
+        self._ends.append(self._ids.add(pa.concat_arrays([chosen.head, chosen.tail])))
+        self._edges.add(chosen.line, chosen.relation, None)
         if typed.any():
             self._typed.append(self._ids.add(pa.concat_arrays([block.head.filter(typed), block.tail.filter(typed)])))
         if label.any():
@@ -124,7 +124,7 @@ def _two_halves(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 def _type_names(
     ids: pa.LargeStringArray, names: pa.LargeStringArray, row: np.ndarray, unlabelled: np.ndarray
 ) -> pa.LargeStringArray:
-    """What types are called: as nodes are, but a blank node without a label by its id in the file."""
+    """The names of types: as those of nodes, but a blank node without a label by its id in the file."""
     rows = np.flatnonzero(unlabelled & np.asarray(pc.starts_with(ids, "_:")))
     return replaced(names.take(pa.array(row)), rows, [local_name(id) for id in ids.take(pa.array(rows)).to_pylist()])
 
@@ -145,7 +145,7 @@ def _keys(strings: pa.LargeStringArray, source: str) -> pa.LargeStringArray:
 
 
 def default_names(strings: pa.LargeStringArray, has_label: np.ndarray, source: str) -> pa.LargeStringArray:
-    """What ids without a name are called: values by their text, blank nodes without any label by their key, IRIs by
+    """The names of ids without a label: values by their text, blank nodes without any label by their key, IRIs by
     their last part."""
     found = pc.struct_field(pc.extract_regex(strings, _LOCAL), "name")
     usual = pc.and_not(found.is_valid(), pc.match_substring(strings, "%")).fill_null(False)

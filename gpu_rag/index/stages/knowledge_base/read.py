@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpu_rag.index.build import NamedSource
 from gpu_rag.index.stages.knowledge_base.columns import (
     LISTS,
     EdgeColumns,
@@ -25,19 +24,17 @@ from gpu_rag.index.stages.knowledge_base.columns import (
 )
 from gpu_rag.index.stages.knowledge_base.rdf import RdfStatements
 from gpu_rag.index.stages.rejected import short_name
-from gpu_rag.sources.json_rows import has_suffix
-from gpu_rag.sources.knowledge_base import skb_files
-from gpu_rag.sources.knowledge_base.blocks import read_edge_blocks
-from gpu_rag.sources.knowledge_base.node_blocks import read_node_blocks
+from gpu_rag.index.work import NamedSource
+from gpu_rag.sources.formats import NT_SUFFIXES, has_suffix
+from gpu_rag.sources.knowledge_base import read_edge_blocks, read_node_blocks, skb_files
 from gpu_rag.sources.knowledge_base.types import UNTYPED
-from gpu_rag.sources.knowledge_graph import NT_SUFFIXES
-from gpu_rag.sources.knowledge_graph.blocks import read_kg_blocks
+from gpu_rag.sources.knowledge_graph import read_kg_blocks
 from gpu_rag.sources.knowledge_graph.triples import TripleBlock, together
 from gpu_rag.sources.rows import shown
 from gpu_rag.types import Reject
 
 MOST_ALIASES = 50
-_NODES = 1 << 16  # rejects of edges that are held as Python objects
+_NODES = 1 << 16  # rejects of edges as Python objects at a time
 _LEAST_LOOKED_UP = 1 << 16  # ends of edges
 OnReject = Callable[[Reject], None]
 OnRows = Callable[[int], None]
@@ -54,7 +51,7 @@ def read_source(
     """
     if source.kind == "skb":
         return _skb(source, on_reject, max_document_chars, on_rows)
-    blocks = _kept(read_kg_blocks(source.path), on_reject, on_rows)
+    blocks = _reported(read_kg_blocks(source.path), on_reject, on_rows)
     if has_suffix(source.path, NT_SUFFIXES):
         statements = RdfStatements()
         for block in blocks:
@@ -63,7 +60,7 @@ def read_source(
     return _triples(source, blocks)
 
 
-def _kept(blocks: Iterator[TripleBlock], on_reject: OnReject, on_rows: OnRows) -> Iterator[TripleBlock]:
+def _reported(blocks: Iterator[TripleBlock], on_reject: OnReject, on_rows: OnRows) -> Iterator[TripleBlock]:
     for block in blocks:
         for reject in block.rejects:
             on_reject(reject)

@@ -2,91 +2,62 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from gpu_rag.index import tables
-from gpu_rag.index.build import Sources, Work
 from gpu_rag.index.knowledge_base.tables import KB_LINKS, KB_NODES, KB_PASSAGES, KB_RECORDS, KB_SOURCES, KB_TYPES
-from gpu_rag.index.stages.knowledge_base.columns import SourceColumns
+from gpu_rag.index.stage import stage
+from gpu_rag.index.stages.knowledge_base.columns import LISTS, Edges, SourceColumns
 from gpu_rag.index.stages.knowledge_base.edges import write_edges
-from gpu_rag.index.stages.knowledge_base.extraction import read_extraction
 from gpu_rag.index.stages.knowledge_base.nodes import Nodes
-from gpu_rag.index.stages.knowledge_base.passages import PassageRows, link_passages, read_passage_rows
+from gpu_rag.index.stages.knowledge_base.passages import EXTRACTION, PassageRows, link_passages, read_passage_rows
 from gpu_rag.index.stages.knowledge_base.read import read_source
 from gpu_rag.index.stages.passages import content_hash
-from gpu_rag.index.stages.rejected import reject_line, short_reject, stop_if_strict
+from gpu_rag.index.stages.rejected import Rejects
+from gpu_rag.index.work import Sources, Work
 from gpu_rag.index.write import write_columns
 from gpu_rag.settings import Settings
-from gpu_rag.types import Reject
+from gpu_rag.text.normalise import normalise_name
 
 
-class Kb:
+def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
+    """The content of the sources; that of documents is in the passages."""
+    named = [[s.name, s.kind, "" if s.kind in ("documents", "web") else content_hash((s.path,))] for s in sources.named]
+    return {"named": named, "max_document_chars": settings.index.max_document_chars}
+
+
+@stage("kb", needs=("passages",), corpus_needs=("extraction", "entities", "mentions"), version=2, params=_params)
+def kb_stage(work: Work) -> dict[str, int]:
     """Tables `kb_sources`, `kb_types`, `kb_relations`, `kb_nodes`, `kb_records`, `kb_links`, `kb_edges` and
     `kb_passages` (the source of each passage), and rejects.jsonl.
 
-    With a corpus its own extraction is a source too. See `index.kb.KnowledgeBase` for what they mean.
+    With a corpus its own extraction is a source too. See `KnowledgeBase` for what they mean.
+
+    Raises BadInput for a source that does not exist, and where bad rows are to stop. Sources are read in blocks into
+    columns: memory is about 50 bytes an edge, 100 a record and four times the text of names and ids, beside the
+    passages and what `link_passages` searches for.
     """
-
-    name = "kb"
-    version = 2
-    needs: tuple[str, ...] = ("passages",)
-    corpus_needs: tuple[str, ...] = ("extraction", "entities", "mentions")
-    retry: tuple[str, ...] = ()
-
-    def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
-        """The content of the sources; that of documents is in the passages."""
-        named = [
-            [s.name, s.kind, "" if s.kind in ("documents", "web") else content_hash((s.path,))] for s in sources.named
-        ]
-        return {"named": named, "max_document_chars": settings.index.max_document_chars}
-
-    def roles(self, settings: Settings) -> tuple[str, ...]:
-        """No model."""
-        return ()
-
-    def run(self, work: Work) -> dict[str, int]:
-        """Reads, links and writes. Raises BadInput for a source that does not exist, and where bad rows are to stop.
-
-        Sources are read in blocks into columns: memory is about 50 bytes an edge, 100 a record and four times the text
-        of names and ids, beside the passages and what `link_passages` searches for.
-        """
-        rejects = _Rejects(work)
-        limit = work.settings.index.max_document_chars
-        held = [
+    limit = work.settings.index.max_document_chars
+    with Rejects(work, tuple(source.path for source in work.sources.named)) as rejects:
+        parts = [
             read_source(source, rejects.add, limit, work.progress.advance)
             for source in work.sources.of_kind("kg", "skb")
         ]
-        rejects.close()
-        if "entities" in work.stage_folders:
-            held.append(read_extraction(work))
-        passages = read_passage_rows(work.stage_folders["passages"])
-        sources = _write_sources(work, held, passages)
-        return {**_write(work, held, passages, sources), "rejects": rejects.n}
+    if "entities" in work.stage_folders:
+        parts.append(read_extraction(work))
+    passages = read_passage_rows(work.stage_folders["passages"])
+    sources = _write_sources(work, parts, passages)
+    return {**_write(work, parts, passages, sources), "rejects": rejects.n}
 
 
-class _Rejects:
-    """rejects.jsonl of a running stage."""
-
-    def __init__(self, work: Work):
-        self._paths = tuple(source.path for source in work.sources.named)
-        self._strict, self.n = work.sources.strict, 0
-        self._file = (work.out / "rejects.jsonl").open("w", encoding="utf-8")
-
-    def add(self, reject: Reject) -> None:
-        """Writes one down. Raises BadInput where bad rows are to stop the run."""
-        stop_if_strict(self._strict, reject)
-        self._file.write(reject_line(short_reject(reject, self._paths)))
-        self.n += 1
-
-    def close(self) -> None:
-        """No more."""
-        self._file.close()
-
-
-def _write_sources(work: Work, held: Sequence[SourceColumns], passages: PassageRows) -> list[str]:
+def _write_sources(work: Work, parts: Sequence[SourceColumns], passages: PassageRows) -> list[str]:
     """Table `kb_sources`; returns the names."""
-    rows: list[dict[str, Any]] = [{"name": one.name, "kind": one.kind, "files": one.files} for one in held]
+    rows: list[dict[str, Any]] = [{"name": one.name, "kind": one.kind, "files": one.files} for one in parts]
     documents = work.sources.of_kind("documents")
     rows += [{"name": s.name, "kind": s.kind, "files": [s.path.name]} for s in documents]
     if "documents" in passages.source:
@@ -98,11 +69,11 @@ def _write_sources(work: Work, held: Sequence[SourceColumns], passages: PassageR
     return [row["name"] for row in rows]
 
 
-def _write(work: Work, held: Sequence[SourceColumns], passages: PassageRows, sources: list[str]) -> dict[str, int]:
+def _write(work: Work, parts: Sequence[SourceColumns], passages: PassageRows, sources: list[str]) -> dict[str, int]:
     """All other tables; returns what they count."""
-    nodes = Nodes.of(held)
+    nodes = Nodes.of(parts)
     records, out = nodes.records, work.out
-    linked, n_own = link_passages(work, passages, nodes, [one.name for one in held])
+    linked, n_own = link_passages(work, passages, nodes, [one.name for one in parts])
     tables.write_table(out / "kb_types.parquet", KB_TYPES, {"name": nodes.type_names})
     write_columns(
         out / "kb_nodes.parquet", KB_NODES, [nodes.ids, nodes.names, nodes.aliases, nodes.type, linked, n_own]
@@ -114,9 +85,45 @@ def _write(work: Work, held: Sequence[SourceColumns], passages: PassageRows, sou
     source_row = {name: row for row, name in enumerate(sources)}
     of = [source_row[name] for name in passages.source]
     tables.write_table(out / "kb_passages.parquet", KB_PASSAGES, {"source": of})
-    n_relations, n_edges, n_repeated = write_edges(work, nodes, held)
+    n_relations, n_edges, n_repeated = write_edges(work, nodes, parts)
     return {
         "kb_sources": len(sources), "kb_nodes": nodes.n, "kb_edges": n_edges, "kb_relations": n_relations,
         "kb_types": len(nodes.type_names), "kb_records": len(records.ids), "kb_links": len(nodes.fused.links),
         "kb_ambiguous": nodes.fused.ambiguous, "kb_repeated": n_repeated,
     }  # fmt: skip
+
+
+# --- the own extraction as a source --------------------------------------------------------------------
+
+
+def read_extraction(work: Work) -> SourceColumns:
+    """The index's own entities and relations as a source. An entity's type is the commonest that profiles give it."""
+    folders = work.stage_folders
+    entities = tables.read_table(folders["entities"] / "entities.parquet", tables.ENTITIES)
+    types: dict[str, Counter[str]] = defaultdict(Counter)
+    profiles = tables.read_table(folders["extraction"] / "profiles.parquet", tables.PROFILES)
+    for name, given in zip(profiles["name"].to_pylist(), profiles["types"].to_pylist()):
+        types[normalise_name(name)].update(type for written in given if (type := normalise_name(written)))
+    ranked = [_ranked(types.get(id, Counter())) for id in entities["id"].to_pylist()]
+    relations = tables.read_table(folders["entities"] / "relations.parquet", tables.RELATIONS)
+    labels = _column(relations, "label").dictionary_encode()
+    edges = Edges(
+        relations["subject"].to_numpy(), labels.indices.to_numpy(), relations["object"].to_numpy(),
+        np.arange(relations.num_rows), passages=_column(relations, "passages"),
+    )  # fmt: skip
+    ids, names = (_column(entities, name) for name in ("id", "name"))
+    aliases = _column(entities, "aliases").cast(LISTS)
+    named = [(label, label) for label in labels.dictionary.to_pylist()]
+    return SourceColumns(EXTRACTION, EXTRACTION, [], ids, names, aliases, pa.array(ranked, LISTS), edges, named)
+
+
+def _ranked(types: Counter[str]) -> list[str]:
+    return [type for type, _ in sorted(types.items(), key=lambda item: (-item[1], item[0]))]
+
+
+def _column(table: pa.Table, name: str) -> pa.Array:
+    """A column as one array; texts as large_string, as there may be more than 2 GiB of them."""
+    column = table[name]
+    if pa.types.is_string(column.type):
+        column = column.cast(pa.large_string())
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

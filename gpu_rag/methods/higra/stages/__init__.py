@@ -1,4 +1,4 @@
-"""The layers of HiGraAgent's graph, in the order in which they are built.
+"""The stages of HiGraAgent's graph, in the order in which they are built.
 
 extraction, entities -> exact -> exact vectors -> merge -> links (of entities), mentions (links to passages)
 merge, links -> vectors, search, graph
@@ -6,31 +6,31 @@ merge, links -> vectors, search, graph
 
 from __future__ import annotations
 
-from gpu_rag.index.build import Layer
-from gpu_rag.index.stages.search import Vectors
-from gpu_rag.methods.higra.stages.exact import ExactMerge
+from gpu_rag.index.stage import Stage
+from gpu_rag.index.stages.search import vector_stage
+from gpu_rag.methods.higra.stages.exact import exact_stage
 from gpu_rag.methods.higra.stages.graph import (
-    HigraGraphs,
-    HigraSearch,
+    entity_texts,
     exact_texts,
-    higra_entity_texts,
-    higra_relation_texts,
+    graph_stage,
+    relation_texts,
+    search_stage,
 )
-from gpu_rag.methods.higra.stages.links import EntityLinks
-from gpu_rag.methods.higra.stages.mentions import PassageLinks
-from gpu_rag.methods.higra.stages.merge import SemanticMerge
+from gpu_rag.methods.higra.stages.links import links_stage
+from gpu_rag.methods.higra.stages.mentions import mentions_stage
+from gpu_rag.methods.higra.stages.merge import merge_stage
 
 
-def stages() -> list[Layer]:
+def stages() -> list[Stage]:
     """All of them."""
     return [
-        ExactMerge(),
-        Vectors("higra_exact_vectors", ("higra_exact",), exact_texts),
-        SemanticMerge(),
-        EntityLinks(),
-        PassageLinks(),
-        Vectors("higra_entity_vectors", ("higra_merge",), higra_entity_texts),
-        Vectors("higra_relation_vectors", ("higra_merge", "higra_links"), higra_relation_texts),
-        HigraSearch(),
-        HigraGraphs(),
+        exact_stage,
+        vector_stage("higra_exact_vectors", ("higra_exact",), exact_texts),
+        merge_stage,
+        links_stage,
+        mentions_stage,
+        vector_stage("higra_entity_vectors", ("higra_merge",), entity_texts),
+        vector_stage("higra_relation_vectors", ("higra_merge", "higra_links"), relation_texts),
+        search_stage,
+        graph_stage,
     ]

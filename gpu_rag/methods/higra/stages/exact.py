@@ -3,66 +3,52 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from gpu_rag.graph.cluster import exact_groups
 from gpu_rag.index import tables
-from gpu_rag.index.build import Sources, Work
-from gpu_rag.methods.higra.merge_edits import EXACT, Edits, edits_params, merge_id
-from gpu_rag.methods.higra.stages.items import Item, Items, commonest, read_items
-from gpu_rag.methods.higra.tables import EXACT_ENTITIES, HIGRA_MERGES, HIGRA_RELATIONS
-from gpu_rag.settings import Settings
+from gpu_rag.index.stage import stage
+from gpu_rag.index.work import Work
+from gpu_rag.methods.higra.merges import EXACT, REJECT, edited, edits_params, merge_row, name_pairs, read_edits
+from gpu_rag.methods.higra.stages.items import Item, Key, commonest, read_items
+from gpu_rag.methods.higra.tables import Row, by_id, relation_rows, write
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.types import Ragged
 
 
-class ExactMerge:
+@stage("higra_exact", needs=("extraction", "entities"), params=lambda settings, sources: edits_params(sources))
+def exact_stage(work: Work) -> dict[str, int]:
     """Tables `entities` (EXACT_ENTITIES), `relations` between them, and `merges`: names that became one by an alias."""
-
-    name = "higra_exact"
-    version = 1
-    needs: tuple[str, ...] = ("extraction", "entities")
-    retry: tuple[str, ...] = ()
-
-    def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
-        """The merges that were rejected by hand."""
-        return edits_params(sources)
-
-    def roles(self, settings: Settings) -> tuple[str, ...]:
-        """No model."""
-        return ()
-
-    def run(self, work: Work) -> dict[str, int]:
-        """Groups the extracted entities."""
-        folder = work.stage_folders["extraction"]
-        items = read_items(
-            tables.read_table(folder / "extractions.parquet", tables.EXTRACTIONS),
-            tables.read_table(folder / "profiles.parquet", tables.PROFILES),
-        )
-        ids = tables.read_table(work.stage_folders["entities"] / "entities.parquet", tables.ENTITIES)["id"].to_pylist()
-        edits = Edits.of(work.sources)
-        group_of = exact_merge([item.key for item in items.items], edits.rejected)
-        merged = merged_entities(items, group_of, {name: row for row, name in enumerate(ids)})
-        tables.write_rows(work.out / "higra_exact_entities.parquet", EXACT_ENTITIES, merged.rows)
-        n_relations = tables.write_rows(
-            work.out / "higra_exact_relations.parquet", HIGRA_RELATIONS, merged.relations(items)
-        )
-        merges = sorted(merged.merges, key=lambda row: row["id"])
-        tables.write_rows(work.out / "higra_exact_merges.parquet", HIGRA_MERGES, merges)
-        work.progress.advance(len(items.items))
-        return {
-            "higra_exact_entities": len(merged.rows),
-            "higra_exact_relations": n_relations,
-            "higra_exact_merges": len(merges),
-            "higra_dropped_names": items.dropped,
-        }
-
-
-Key = tuple[str, frozenset[str], frozenset[str]]  # name, types, aliases, normalised
+    folder = work.stage_folders["extraction"]
+    items = read_items(
+        tables.read_table(folder / "extractions.parquet", tables.EXTRACTIONS),
+        tables.read_table(folder / "profiles.parquet", tables.PROFILES),
+    )
+    names = tables.read_table(work.stage_folders["entities"] / "entities.parquet", tables.ENTITIES)["id"].to_pylist()
+    rejected = name_pairs(edited(read_edits(work.sources.merges), REJECT))
+    group_of = exact_merge([item.key for item in items.items], rejected)
+    members: dict[int, list[Item]] = defaultdict(list)
+    for item, group in zip(items.items, group_of):
+        members[group].append(item)
+    made = entities_of(members, {name: row for row, name in enumerate(names)})
+    rows, row_of = by_id(made, group_of)
+    write(work.out, "higra_exact_entities", rows)
+    n_relations = write(work.out, "higra_exact_relations", relation_rows(rows, items.triples.items(), row_of))
+    merges = [
+        merge_row(EXACT, "a name of one is an alias of another", 1.0, merged, made[group]["id"])
+        for group, parts in members.items()
+        if len(merged := sorted({item.key[0] for item in parts})) > 1
+    ]
+    write(work.out, "higra_exact_merges", sorted(merges, key=lambda row: row["id"]))
+    work.progress.advance(len(items.items))
+    return {
+        "higra_exact_entities": len(rows),
+        "higra_exact_relations": n_relations,
+        "higra_exact_merges": len(merges),
+        "higra_dropped_names": items.dropped,
+    }
 
 
 def exact_merge(keys: Sequence[Key], apart: frozenset[frozenset[str]] = frozenset()) -> list[int]:
@@ -71,13 +57,13 @@ def exact_merge(keys: Sequence[Key], apart: frozenset[frozenset[str]] = frozense
     keys: (name, types, aliases) of N entities, normalised. Two are one when ({name} and aliases) intersect and types
     intersect; without types, with others without; all transitive: connected components over the shared (name, type)
     keys. A component without types then joins the one typed component that has one of its names, unless several have.
-    apart: pairs of names that a person told apart: the entities of these names do not merge by their aliases.
+    apart: pairs of names that a person rejected: the entities of these names do not merge by their aliases.
     """
-    told_apart = frozenset(name for pair in apart for name in pair)
+    rejected = frozenset(name for pair in apart for name in pair)
     number: dict[tuple[str, str], int] = {}
     values: list[int] = []
     offsets = [0]
-    names_of = [[name, *sorted(() if name in told_apart else aliases)] for name, _, aliases in keys]
+    names_of = [[name, *sorted(() if name in rejected else aliases)] for name, _, aliases in keys]
     for (_, types, _), names in zip(keys, names_of):
         values += [number.setdefault((n, t), len(number)) for n in names for t in sorted(types) or [""]]
         offsets.append(len(values))
@@ -93,72 +79,28 @@ def exact_merge(keys: Sequence[Key], apart: frozenset[frozenset[str]] = frozense
                 untyped[g].add(name)
     joined = {g: set().union(*(typed.get(name, ()) for name in names)) for g, names in untyped.items()}
     joins = {g: next(iter(found)) for g, found in joined.items() if len(found) == 1}
-    return _smallest([joins.get(g, g) for g in group])
-
-
-def _smallest(group: Sequence[int]) -> list[int]:
     first: dict[int, int] = {}
     for row, g in enumerate(group):
-        first.setdefault(g, row)
-    return [first[g] for g in group]
+        first.setdefault(joins.get(g, g), row)
+    return [first[joins.get(g, g)] for g in group]
 
 
-@dataclass
-class Merged:
-    """The entities after the exact merge: rows of EXACT_ENTITIES; row_of: the row of each group."""
+def entities_of(members: Mapping[int, Sequence[Item]], entity_row: Mapping[str, int]) -> dict[int, Row]:
+    """A row of EXACT_ENTITIES for each group, each with an id of its own.
 
-    rows: list[dict[str, Any]]
-    row_of: dict[int, int]
-    group_of: list[int]
-    merges: list[dict[str, Any]]
-
-    def relations(self, items: Items) -> list[dict[str, Any]]:
-        """Rows of HIGRA_RELATIONS."""
-        found: dict[tuple[int, str, int], set[int]] = defaultdict(set)
-        for (s, label, o), passages in items.triples.items():
-            found[self.row_of[self.group_of[s]], label, self.row_of[self.group_of[o]]] |= passages
-        return relation_rows([row["id"] for row in self.rows], found)
-
-
-def relation_rows(ids: Sequence[str], found: dict[tuple[int, str, int], set[int]]) -> list[dict[str, Any]]:
-    """Rows of HIGRA_RELATIONS of {(subject, label, object): passages}, sorted."""
-    return [
-        {
-            "id": f"{ids[s]} | {label} | {ids[o]}",
-            "subject": s,
-            "label": label,
-            "object": o,
-            "passages": sorted(found[s, label, o]),
-            "origin": "extraction",
-            "confidence": 1.0,
-        }
-        for s, label, o in sorted(found)
-    ]
-
-
-def merged_entities(items: Items, group_of: list[int], entity_row: dict[str, int]) -> Merged:
-    """The rows of EXACT_ENTITIES, sorted by id. entity_row: the rows of ENTITIES by normalised name."""
-    members: dict[int, list[Item]] = defaultdict(list)
-    for row, group in enumerate(group_of):
-        members[group].append(items.items[row])
+    entity_row: the rows of ENTITIES by normalised name.
+    """
     made = {group: _entity(parts, entity_row) for group, parts in members.items()}
-    by_name: dict[str, list[int]] = defaultdict(list)
-    for group, entity in made.items():
-        by_name[entity["id"]].append(group)
-    for groups in by_name.values():
-        if len(groups) > 1:
-            _tell_apart([made[group] for group in groups])
-    order = sorted(made, key=lambda group: made[group]["id"])
-    merges = [_merge(made[group], members[group]) for group in order]
-    return Merged(
-        [made[group] for group in order],
-        {group: row for row, group in enumerate(order)},
-        group_of,
-        [merge for merge in merges if merge is not None],
-    )
+    by_name: dict[str, list[Row]] = defaultdict(list)
+    for entity in made.values():
+        by_name[entity["id"]].append(entity)
+    for entities in by_name.values():
+        if len(entities) > 1:
+            _with_types(entities)
+    return made
 
 
-def _tell_apart(entities: Sequence[dict[str, Any]]) -> None:
+def _with_types(entities: Sequence[Row]) -> None:
     """Adds the types to the ids of entities of one name, and a number where these are equal too. The two spaces before
     them stand in no normalised name, so no other id is like them."""
     taken: Counter[str] = Counter()
@@ -169,7 +111,7 @@ def _tell_apart(entities: Sequence[dict[str, Any]]) -> None:
             entity["id"] += f"  #{taken[entity['id']]}"
 
 
-def _entity(parts: Sequence[Item], entity_row: dict[str, int]) -> dict[str, Any]:
+def _entity(parts: Sequence[Item], entity_row: Mapping[str, int]) -> Row:
     written = commonest(item.names for item in parts)
     also = [way for way in commonest(item.aliases for item in parts) if way not in set(written)]
     return {
@@ -180,19 +122,4 @@ def _entity(parts: Sequence[Item], entity_row: dict[str, int]) -> dict[str, Any]
         "descriptions": list(dict.fromkeys(text for item in parts for text in item.descriptions)),
         "members": sorted({entity_row[item.key[0]] for item in parts}),
         "passages": sorted(set().union(*(item.passages for item in parts))),
-    }
-
-
-def _merge(entity: dict[str, Any], parts: Sequence[Item]) -> dict[str, Any] | None:
-    """What became one by an alias; None where all had one name."""
-    names = sorted({item.key[0] for item in parts})
-    if len(names) < 2:
-        return None
-    return {
-        "id": merge_id(EXACT, names),
-        "why": EXACT,
-        "rule": "a name of one is an alias of another",
-        "score": 1.0,
-        "members": names,
-        "entity": entity["id"],
     }

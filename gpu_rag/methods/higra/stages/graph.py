@@ -1,116 +1,165 @@
-"""What HiGraAgent's retriever reads: vectors and BM25 of entities and relations, the two graphs, and statistics."""
+"""The tables as HiGraAgent's retriever reads them: texts to embed, BM25, the two graphs, and statistics."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
+from gpu_rag.graph.components import connected_components
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.index import tables
-from gpu_rag.index.build import Sources, Work
-from gpu_rag.methods.higra.stages.decide import entity_text
-from gpu_rag.methods.higra.statistics import statistics
-from gpu_rag.methods.higra.tables import EXACT_ENTITIES, HIGRA_ENTITIES, HIGRA_LINKS, HIGRA_RELATIONS
-from gpu_rag.settings import Settings
+from gpu_rag.index.stage import stage
+from gpu_rag.index.work import Work
+from gpu_rag.methods.higra.stages.clusters import entity_text
+from gpu_rag.methods.higra.tables import ints, pairs, read, read_rows
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR
 
+_TOP_BIN = 64  # entities with so many, or more, are one bin
+
 
 def exact_texts(folder: Path) -> list[str]:
-    """As "name | aliases | types | descriptions", each entity after the exact merge."""
-    return [
-        entity_text(row)
-        for row in tables.read_table(folder / "higra_exact_entities.parquet", EXACT_ENTITIES).to_pylist()
-    ]
+    """Each entity after the exact merge, as "name | aliases | types | descriptions"."""
+    return [entity_text(row) for row in read_rows(folder, "higra_exact_entities")]
 
 
-def higra_entity_texts(folder: Path) -> list[str]:
-    """As "name | aliases | types", each entity."""
-    rows = tables.read_table(folder / "higra_entities.parquet", HIGRA_ENTITIES).to_pylist()
-    return [entity_text(row, descriptions=False) for row in rows]
+def entity_texts(folder: Path) -> list[str]:
+    """Each entity, as "name | aliases | types"."""
+    return [entity_text(row, descriptions=False) for row in read_rows(folder, "higra_entities")]
 
 
-def higra_relation_texts(merge: Path, links: Path) -> list[str]:
-    """As "subject label object", each relation with the entities' written names."""
-    names = tables.read_table(merge / "higra_entities.parquet", HIGRA_ENTITIES)["name"].to_pylist()
-    table = tables.read_table(links / "higra_relations.parquet", HIGRA_RELATIONS)
+def relation_texts(merge: Path, links: Path) -> list[str]:
+    """Each relation as "subject label object", with the entities' written names."""
+    names, table = read(merge, "higra_entities")["name"].to_pylist(), read(links, "higra_relations")
     rows = zip(table["subject"].to_pylist(), table["label"].to_pylist(), table["object"].to_pylist())
     return [f"{names[s]} {label} {names[o]}" for s, label, o in rows]
 
 
-class HigraSearch:
+@stage(
+    "higra_search",
+    needs=("higra_merge", "higra_links"),
+    params=lambda settings, _: {"k1": settings.index.bm25_k1, "b": settings.index.bm25_b},
+)
+def search_stage(work: Work) -> dict[str, int]:
     """BM25 indexes over the entities (name, aliases, types) and over the relations."""
-
-    name = "higra_search"
-    version = 1
-    needs: tuple[str, ...] = ("higra_merge", "higra_links")
-    retry: tuple[str, ...] = ()
-
-    def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
-        """The two constants of BM25."""
-        return {"k1": settings.index.bm25_k1, "b": settings.index.bm25_b}
-
-    def roles(self, settings: Settings) -> tuple[str, ...]:
-        """No model."""
-        return ()
-
-    def run(self, work: Work) -> dict[str, int]:
-        """Indexes both."""
-        texts = {
-            "entities": higra_entity_texts(work.stage_folders["higra_merge"]),
-            "relations": higra_relation_texts(*(work.stage_folders[need] for need in self.needs)),
-        }
-        index = work.settings.index
-        for name, rows in texts.items():
-            Bm25.build(rows, k1=index.bm25_k1, b=index.bm25_b).save(work.out / name)
-            work.progress.advance(len(rows))
-        return {}
+    merge, links = work.stage_folders["higra_merge"], work.stage_folders["higra_links"]
+    index = work.settings.index
+    for name, texts in (("entities", entity_texts(merge)), ("relations", relation_texts(merge, links))):
+        Bm25.build(texts, k1=index.bm25_k1, b=index.bm25_b).save(work.out / name)
+        work.progress.advance(len(texts))
+    return {}
 
 
-class HigraGraphs:
-    """The entity graph and the graph over [entities | passages] as CSR arrays, and `statistics.json`; see
-    `index.higra.HigraGraph` and `index.higra_statistics`."""
-
-    name = "higra_graph"
-    version = 1
-    needs: tuple[str, ...] = ("passages", "entities", "higra_exact", "higra_merge", "higra_links", "higra_mentions")
-    retry: tuple[str, ...] = ()
-
-    def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
-        """No setting."""
-        return {}
-
-    def roles(self, settings: Settings) -> tuple[str, ...]:
-        """No model."""
-        return ()
-
-    def run(self, work: Work) -> dict[str, int]:
-        """Collects the edges and counts."""
-        folders = work.stage_folders
-        n_passages = tables.read_table(folders["passages"] / "passages.parquet", tables.PASSAGES).num_rows
-        n_entities = tables.read_table(folders["higra_merge"] / "higra_entities.parquet", HIGRA_ENTITIES).num_rows
-        relations = tables.read_table(folders["higra_links"] / "higra_relations.parquet", HIGRA_RELATIONS)
-        links = tables.read_table(folders["higra_mentions"] / "higra_links.parquet", HIGRA_LINKS)
-        ends = (_ints(relations["subject"]), _ints(relations["object"]))
-        entity = csr_from_edges(*ends, n_entities)
-        src = torch.cat([ends[0], _ints(links["entity"])])
-        dst = torch.cat([ends[1], _ints(links["passage"]) + n_entities])
-        full = csr_from_edges(src, dst, n_entities + n_passages)
-        tables.write_arrays(work.out / "graph.safetensors", {**_arrays("entity", entity), **_arrays("full", full)})
-        document = statistics(folders, entity, full, n_passages)
-        text = json.dumps(document, sort_keys=True, indent=1, allow_nan=False) + "\n"
-        (work.out / "statistics.json").write_text(text, encoding="utf-8")
-        work.progress.advance(full.n)
-        return {"higra_entity_edges": entity.m, "higra_full_edges": full.m}
+@stage("higra_graph", needs=("passages", "entities", "higra_exact", "higra_merge", "higra_links", "higra_mentions"))
+def graph_stage(work: Work) -> dict[str, int]:
+    """The entity graph and the graph over [entities | passages] as CSR arrays (see `HigraGraph`), and
+    `statistics.json`."""
+    folders = work.stage_folders
+    n_passages = tables.read_table(folders["passages"] / "passages.parquet", tables.PASSAGES).num_rows
+    n_entities = read(folders["higra_merge"], "higra_entities").num_rows
+    relations, links = read(folders["higra_links"], "higra_relations"), read(folders["higra_mentions"], "higra_links")
+    subjects, objects = ints(relations, "subject"), ints(relations, "object")
+    entity = csr_from_edges(torch.from_numpy(subjects), torch.from_numpy(objects), n_entities)
+    src = np.concatenate([subjects, ints(links, "entity")])
+    dst = np.concatenate([objects, ints(links, "passage") + n_entities])
+    full = csr_from_edges(torch.from_numpy(src), torch.from_numpy(dst), n_entities + n_passages)
+    graphs = {"entity": entity, "full": full}
+    arrays = {f"{name}_indptr": csr.indptr.numpy() for name, csr in graphs.items()}
+    arrays |= {f"{name}_indices": csr.indices.numpy() for name, csr in graphs.items()}
+    tables.write_arrays(work.out / "graph.safetensors", arrays)
+    document = statistics(folders, entity, full, n_passages)
+    text = json.dumps(document, sort_keys=True, indent=1, allow_nan=False) + "\n"
+    (work.out / "statistics.json").write_text(text, encoding="utf-8")
+    work.progress.advance(full.n)
+    return {"higra_entity_edges": entity.m, "higra_full_edges": full.m}
 
 
-def _ints(column: Any) -> torch.Tensor:
-    return torch.from_numpy(column.to_numpy().astype(np.int64))
+# --- statistics ------------------------------------------------------------------------------------
 
 
-def _arrays(name: str, csr: CSR) -> dict[str, np.ndarray]:
-    return {f"{name}_indptr": csr.indptr.numpy(), f"{name}_indices": csr.indices.numpy()}
+def statistics(folders: Mapping[str, Path], entity: CSR, full: CSR, n_passages: int) -> dict[str, Any]:
+    """Counts before and after alignment, from the tables of the stages and the finished graphs.
+
+    before: distinct normalised names, relations between them, and their components; extracted_entities: a name counted
+    again in every passage. Degree: relations at an entity, both ends of one of an entity with itself; the mean is
+    2 relations / entities. Components are of the entity layer; components_with_passages of the graph that has the links
+    too. Distributions: {lower bound: entities}, bins that double.
+    """
+    names = tables.read_table(folders["entities"] / "entities.parquet", tables.ENTITIES)
+    old = _ends(tables.read_table(folders["entities"] / "relations.parquet", tables.RELATIONS))
+    relations, links = read(folders["higra_links"], "higra_relations"), read(folders["higra_mentions"], "higra_links")
+    degree = _degree(_ends(relations), entity.n)
+    linked = np.unique(np.stack([ints(links, "entity"), ints(links, "passage")], 1), axis=0)
+    passages = np.bincount(linked[:, 0], minlength=entity.n)
+    n_before, n_in_passages = names.num_rows, ints(names, "n_passages")
+    n_extracted, origins = int(n_in_passages.sum()), relations["origin"].to_pylist()
+    exact = read(folders["higra_exact"], "higra_exact_entities").num_rows
+    return {
+        "entities": {"before": n_before, "exact": exact, "semantic": entity.n},
+        "reduction_percent": _fewer(entity.n, n_before),
+        "extracted_entities": n_extracted,
+        "extracted_reduction_percent": _fewer(entity.n, n_extracted),
+        "relations": {
+            "before": len(old[0]),
+            "extracted": origins.count("extraction"),
+            "inferred": origins.count("inferred"),
+        },
+        "links": {
+            "extracted": _n_pairs(links, "extraction"),
+            "searched": _n_pairs(links, "search"),
+            "mentions": links.num_rows,
+        },
+        "degree": {"before": _spread(_degree(old, n_before)), "after": _spread(degree)},
+        "components": {
+            "before": _n_components(csr_from_edges(torch.from_numpy(old[0]), torch.from_numpy(old[1]), n_before)),
+            "after": _n_components(entity),
+        },
+        "components_with_passages": _n_components(full),
+        "passages_an_entity": {"before": _spread(n_in_passages), "after": _spread(passages)},
+        "passages": n_passages,
+        "distributions": {"degree": _bins(degree), "passages_an_entity": _bins(passages)},
+    }
+
+
+def _fewer(now: int, before: int) -> float:
+    """By how many per cent `now` is less."""
+    return round(100 * (1 - now / before), 3) if before else 0.0
+
+
+def _ends(relations: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    return ints(relations, "subject"), ints(relations, "object")
+
+
+def _degree(ends: tuple[np.ndarray, np.ndarray], n: int) -> np.ndarray:
+    return np.bincount(ends[0], minlength=n) + np.bincount(ends[1], minlength=n)
+
+
+def _n_pairs(links: pa.Table, origin: str) -> int:
+    return len(pairs(links.filter(pc.equal(links["origin"], origin))))
+
+
+def _n_components(csr: CSR) -> int:
+    return int(connected_components(csr).unique().numel())
+
+
+def _spread(values: np.ndarray) -> dict[str, float]:
+    if not len(values):
+        return {"min": 0, "mean": 0.0, "max": 0}
+    return {"min": int(values.min()), "mean": round(float(values.mean()), 4), "max": int(values.max())}
+
+
+def _bins(values: np.ndarray) -> dict[str, int]:
+    """Entities with 0, 1, 2-3, 4-7, ... : {"0": ..., "1": ..., "2": ..., "4": ...}; the last bin is open."""
+    lows = [0]
+    while (lows[-1] * 2 or 1) <= _TOP_BIN:
+        lows.append(lows[-1] * 2 or 1)
+    at = np.searchsorted(np.asarray(lows), values, side="right") - 1
+    counts = np.bincount(at, minlength=len(lows))
+    return {str(low): int(n) for low, n in zip(lows, counts)}

@@ -1,4 +1,4 @@
-"""What extraction says of entities, as items that the exact merge groups: one for each name, types and aliases."""
+"""Extracted entities as items that the exact merge groups: one for each name, types and aliases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 from gpu_rag.index.stages.entities import MAX_NAME_CHARS
 from gpu_rag.text.normalise import normalise_name
 
-Key = tuple[str, frozenset[str], frozenset[str]]
+Key = tuple[str, frozenset[str], frozenset[str]]  # name, types, aliases, normalised
 
 
 @dataclass

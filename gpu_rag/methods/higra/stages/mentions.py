@@ -11,57 +11,48 @@ from typing import Any
 import numpy as np
 
 from gpu_rag.index import tables
-from gpu_rag.index.build import Sources, Work
-from gpu_rag.methods.higra.tables import HIGRA_ENTITIES, HIGRA_LINKS, HIGRA_SOURCES
+from gpu_rag.index.stage import stage
+from gpu_rag.index.work import Sources, Work
+from gpu_rag.methods.higra.tables import HIGRA_LINKS, pairs, read
 from gpu_rag.settings import Settings
 from gpu_rag.text.mentions import find_mentions
 
 _WORD = re.compile(r"\w+")
 
 
-class PassageLinks:
+def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
+    """The two limits, and whether to search."""
+    chosen = settings.alignment
+    return {"theta": chosen.theta, "top_words": chosen.top_words} if chosen.refine else {"refine": False}
+
+
+@stage("higra_mentions", needs=("passages", "higra_merge"), params=_params)
+def mentions_stage(work: Work) -> dict[str, int]:
     """Table `links` (HIGRA_LINKS), sorted by (passage, start, entity, end); what is not found verbatim has offsets -1.
 
-    A name or alias that stands in a passage links its entity there. Where the entity was not extracted, only if its
-    NAME occurs fewer than `alignment.theta` times in all texts and is none of the `alignment.top_words` commonest
-    words (tested on the name for aliases too, as in the paper); and not at all without refinement.
+    A name or alias that stands in a passage links its entity there (Aho-Corasick, whole words). Where the entity was
+    not extracted, only if its NAME occurs fewer than `alignment.theta` times in all texts and is none of the
+    `alignment.top_words` commonest words (tested on the name for aliases too, as in the paper); and not at all without
+    refinement.
     """
-
-    name = "higra_mentions"
-    version = 1
-    needs: tuple[str, ...] = ("passages", "higra_merge")
-    retry: tuple[str, ...] = ()
-
-    def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
-        """The two limits, and whether to search."""
-        chosen = settings.alignment
-        return {"theta": chosen.theta, "top_words": chosen.top_words} if chosen.refine else {"refine": False}
-
-    def roles(self, settings: Settings) -> tuple[str, ...]:
-        """No model."""
-        return ()
-
-    def run(self, work: Work) -> dict[str, int]:
-        """Searches every name and alias in every passage (Aho-Corasick, whole words)."""
-        folder, chosen = work.stage_folders["higra_merge"], work.settings.alignment
-        entities = tables.read_table(folder / "higra_entities.parquet", HIGRA_ENTITIES)
-        sources = tables.read_table(folder / "higra_sources.parquet", HIGRA_SOURCES)
-        passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
-        texts: list[str] = passages["text"].to_pylist()
-        rows = passage_links(
-            list(zip(entities["name"].to_pylist(), entities["aliases"].to_pylist())),
-            texts,
-            set(zip(sources["entity"].to_pylist(), sources["passage"].to_pylist())),
-            theta=chosen.theta if chosen.refine else 0,
-            top_words=chosen.top_words,
-        )
-        columns = {name: [row[at] for row in rows] for at, name in enumerate(("passage", "start", "entity", "end"))}
-        columns["origin"] = [row[4] for row in rows]
-        n = tables.write_table(work.out / "higra_links.parquet", HIGRA_LINKS, columns)
-        work.progress.advance(len(texts))
-        pairs = {(row[2], row[0]): row[4] for row in rows}
-        searched = sum(origin == "search" for origin in pairs.values())
-        return {"higra_mentions": n, "higra_links": len(pairs), "higra_searched_links": searched}
+    folder, chosen = work.stage_folders["higra_merge"], work.settings.alignment
+    entities = read(folder, "higra_entities")
+    passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
+    texts: list[str] = passages["text"].to_pylist()
+    rows = passage_links(
+        list(zip(entities["name"].to_pylist(), entities["aliases"].to_pylist())),
+        texts,
+        pairs(read(folder, "higra_sources")),
+        theta=chosen.theta if chosen.refine else 0,
+        top_words=chosen.top_words,
+    )
+    names = ("passage", "start", "entity", "end", "origin")
+    columns = {name: [row[at] for row in rows] for at, name in enumerate(names)}
+    n = tables.write_table(work.out / "higra_links.parquet", HIGRA_LINKS, columns)
+    work.progress.advance(len(texts))
+    linked = {(row[2], row[0]): row[4] for row in rows}
+    searched = sum(origin == "search" for origin in linked.values())
+    return {"higra_mentions": n, "higra_links": len(linked), "higra_searched_links": searched}
 
 
 def passage_links(
@@ -72,7 +63,7 @@ def passage_links(
     theta: int,
     top_words: int,
 ) -> list[tuple[int, int, int, int, str]]:
-    """(passage, start, entity, end, origin) of every link, sorted; see `PassageLinks`.
+    """(passage, start, entity, end, origin) of every link, sorted; see `mentions_stage`.
 
     names: (name, aliases) of each entity. extracted: (entity, passage). theta: 0 for no search.
     """

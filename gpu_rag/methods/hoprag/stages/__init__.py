@@ -1,16 +1,16 @@
-"""The layers of HopRAG's index, in building order: vertices, questions, keywords, vectors, edges."""
+"""The stages of HopRAG's index, in building order: vertices, questions, keywords, vectors, edges."""
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
 
-from gpu_rag.index.build import Layer
-from gpu_rag.index.stages.search import Vectors
-from gpu_rag.methods.hoprag.stages.edges import HopEdges
-from gpu_rag.methods.hoprag.stages.keywords import HopKeywords
-from gpu_rag.methods.hoprag.stages.questions import HopQuestions
-from gpu_rag.methods.hoprag.stages.vertices import HopVertexVectors, HopVertices
+from gpu_rag.index.stage import Stage
+from gpu_rag.index.stages.search import vector_stage
+from gpu_rag.methods.hoprag.stages.edges import edges_stage
+from gpu_rag.methods.hoprag.stages.keywords import keywords_stage
+from gpu_rag.methods.hoprag.stages.questions import questions_stage
+from gpu_rag.methods.hoprag.stages.vertices import vertex_vectors_stage, vertices_stage
 from gpu_rag.methods.hoprag.tables import read_questions
 
 
@@ -20,14 +20,14 @@ def question_texts(side: str, folder: Path) -> list[str]:
     return texts
 
 
-def stages() -> list[Layer]:
-    """A method that reads the hop graph needs the layers `hop_edges` and `hop_vertex_vectors`."""
+def stages() -> list[Stage]:
+    """A method that reads the hop graph needs the stages `hop_edges` and `hop_vertex_vectors`."""
     return [
-        HopVertices(),
-        HopQuestions(),
-        HopKeywords(),
-        Vectors("hop_in_vectors", ("hop_questions",), partial(question_texts, "in")),
-        Vectors("hop_out_vectors", ("hop_questions",), partial(question_texts, "out")),
-        HopVertexVectors(),
-        HopEdges(),
+        vertices_stage,
+        questions_stage,
+        keywords_stage,
+        vector_stage("hop_in_vectors", ("hop_questions",), partial(question_texts, "in")),
+        vector_stage("hop_out_vectors", ("hop_questions",), partial(question_texts, "out")),
+        vertex_vectors_stage,
+        edges_stage,
     ]

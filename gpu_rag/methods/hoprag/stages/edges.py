@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpu_rag.graph.common.edges import edges_of_matches
 from gpu_rag.graph.nearest.index import nearest_index
 from gpu_rag.index import tables
-from gpu_rag.index.build import Sources, Work
+from gpu_rag.index.stage import stage
+from gpu_rag.index.work import Sources, Work
+from gpu_rag.methods.hoprag.edges import edges_of_matches
 from gpu_rag.methods.hoprag.stages.matching import Previous, Side, match_exactly, match_nearly
 from gpu_rag.methods.hoprag.stages.vertices import read_vertices
 from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, MATCHES, read_lists, read_questions
@@ -22,53 +23,43 @@ from gpu_rag.settings import Settings
 from gpu_rag.types import Ragged
 
 
-class HopEdges:
+def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
+    """The cut, and how matches are found."""
+    hops = settings.hops
+    return {
+        "edge_budget": hops.edge_budget,
+        "exact_limit": hops.exact_limit,
+        "candidates": hops.candidates,
+        "neighbours": neighbours_of(settings),
+    }
+
+
+@stage(
+    "hop_edges",
+    needs=("passages", "hop_vertices", "hop_questions", "hop_keywords", "hop_in_vectors", "hop_out_vectors"),
+    params=_params,
+)
+def edges_stage(work: Work) -> dict[str, int]:
     """Tables `matches` (each out-question's best in-question, before any cut) and `edges`, and the questions' keys.
 
     Of parallel edges the one of the highest SIM stays, of equal ones that of the lowest in-question, then the lowest
     out-question. Then the cut: floor(edge_budget n log2 n) edges, and every vertex's last out-edge.
     """
-
-    name = "hop_edges"
-    version = 1
-    needs: tuple[str, ...] = (
-        "passages", "hop_vertices", "hop_questions", "hop_keywords", "hop_in_vectors", "hop_out_vectors",
-    )  # fmt: skip
-    retry: tuple[str, ...] = ()
-
-    def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
-        """The cut, and how matches are found."""
-        hops = settings.hops
-        return {
-            "edge_budget": hops.edge_budget,
-            "exact_limit": hops.exact_limit,
-            "candidates": hops.candidates,
-            "neighbours": neighbours_of(settings),
-        }
-
-    def roles(self, settings: Settings) -> tuple[str, ...]:
-        """No model beside the vectors."""
-        return ()
-
-    def run(self, work: Work) -> dict[str, int]:
-        """Matches, merges, cuts. Counts say which mode ran."""
-        ids = read_vertices(work)["id"].to_pylist()
-        outs, ins = read_side(work, "out", ids), read_side(work, "in", ids)
-        work.progress.start(self.name, len(outs.vertex), "questions")
-        question, sim, mode = _match(work, outs, ins)
-        tables.write_table(work.out / "matches.parquet", MATCHES, {"question": question, "sim": sim})
-        out_vertex, in_vertex = outs.vertex.cpu().numpy(), ins.vertex.cpu().numpy()
-        edges, n_uncut = edges_of_matches(
-            question, sim, out_vertex, in_vertex, len(ids), work.settings.hops.edge_budget
-        )
-        n_edges = tables.write_table(work.out / "edges.parquet", EDGES, edges)
-        return {
-            "hop_edges": n_edges,
-            "hop_edges_uncut": n_uncut,
-            "hop_edges_crossing": _n_crossing(work, edges),
-            "hop_matched": int((question >= 0).sum()),
-            **mode,
-        }
+    ids = read_vertices(work)["id"].to_pylist()
+    outs, ins = read_side(work, "out", ids), read_side(work, "in", ids)
+    work.progress.start("hop_edges", len(outs.vertex), "questions")
+    question, sim, mode = _match(work, outs, ins)
+    tables.write_table(work.out / "matches.parquet", MATCHES, {"question": question, "sim": sim})
+    out_vertex, in_vertex = outs.vertex.cpu().numpy(), ins.vertex.cpu().numpy()
+    edges, n_uncut = edges_of_matches(question, sim, out_vertex, in_vertex, len(ids), work.settings.hops.edge_budget)
+    n_edges = tables.write_table(work.out / "edges.parquet", EDGES, edges)
+    return {
+        "hop_edges": n_edges,
+        "hop_edges_uncut": n_uncut,
+        "hop_edges_crossing": _n_crossing(work, edges),
+        "hop_matched": int((question >= 0).sum()),
+        **mode,
+    }
 
 
 def neighbours_of(settings: Settings) -> str:

@@ -10,10 +10,9 @@ import numpy as np
 import torch
 
 from gpu_rag.graph.join import JoinIndex, join_index
-from gpu_rag.graph.join.candidates import rare_word_pairs
-from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores
+from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores, rare_word_pairs
 from gpu_rag.graph.nearest.index import Proposer
-from gpu_rag.index.build import Work
+from gpu_rag.index.work import Work
 from gpu_rag.types import Ragged
 
 EXACT_ROWS = 16_384  # out-questions of one unit of resumable work

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,8 @@ import pyarrow as pa
 
 from gpu_rag.errors import UsageError
 from gpu_rag.index import tables
-from gpu_rag.index.build import Models, Sources, Work
+from gpu_rag.index.stage import stage
+from gpu_rag.index.work import Models, Sources, Work
 from gpu_rag.methods.hoprag.stages.simulation import Questions, by_llm, simulation_params
 from gpu_rag.methods.hoprag.stages.templates import (
     TEMPLATES_VERSION,
@@ -27,47 +27,50 @@ from gpu_rag.settings import Settings
 Found = tuple[list[str], list[Triple]]  # names and triples of a vertex
 
 
-class HopQuestions:
-    """Tables `in_questions` and `out_questions`, sorted by (vertex, text), each text once a vertex."""
+def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
+    """Who writes the questions, and what they are asked."""
+    if settings.hops.simulate == "auto":
+        raise UsageError("hops.simulate is not settled", given="auto", expected="llm | templates")
+    by = simulation_params(settings) if settings.hops.simulate == "llm" else {"templates": TEMPLATES_VERSION}
+    return {"simulate": settings.hops.simulate, **by}
 
-    name = "hop_questions"
-    version = 2
-    needs: tuple[str, ...] = ("passages", "extraction", "hop_vertices")
-    retry: tuple[str, ...] = ("hop_replies_failed",)  # requests that failed are asked again by the next run
 
-    def settled(self, settings: Settings, models: Models) -> Settings:
-        """hops.simulate = auto as what it becomes: llm where there is a capable LLM, else templates."""
-        if settings.hops.simulate != "auto":
-            return settings
-        capable = settings.models.llm != "none" and models.llm().capable
-        return replace(settings, hops=replace(settings.hops, simulate="llm" if capable else "templates"))
+def _settled(settings: Settings, models: Models) -> Settings:
+    """hops.simulate = auto as what it becomes: llm where there is a capable LLM, else templates."""
+    if settings.hops.simulate != "auto":
+        return settings
+    capable = settings.models.llm != "none" and models.llm().capable
+    return settings.changed("hops", simulate="llm" if capable else "templates")
 
-    def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
-        """Who writes the questions, and what they are asked."""
-        if settings.hops.simulate == "auto":
-            raise UsageError("hops.simulate is not settled", given="auto", expected="llm | templates")
-        by = simulation_params(settings) if settings.hops.simulate == "llm" else {"templates": TEMPLATES_VERSION}
-        return {"simulate": settings.hops.simulate, **by}
 
-    def roles(self, settings: Settings) -> tuple[str, ...]:
-        """The LLM, where it writes the questions."""
-        return ("llm",) if settings.hops.simulate == "llm" else ()
+@stage(
+    "hop_questions",
+    needs=("passages", "extraction", "hop_vertices"),
+    version=2,
+    retry=("hop_replies_failed",),
+    params=_params,
+    roles=lambda settings: ("llm",) if settings.hops.simulate == "llm" else (),
+    settled=_settled,
+    by_capability=lambda settings: settings.hops.simulate == "auto",
+)
+def questions_stage(work: Work) -> dict[str, int]:
+    """Tables `in_questions` and `out_questions`, sorted by (vertex, text), each text once a vertex.
 
-    def run(self, work: Work) -> dict[str, int]:
-        """Writes both kinds of questions for every vertex. Raises GpuRagError when an LLM's yield is too low."""
-        vertices = read_vertices(work)
-        titles, texts = vertex_parts(work.stage_folders["passages"], vertices)
-        work.progress.start(self.name, 2 * len(texts), "question lists")
-        if work.settings.hops.simulate == "llm":
-            questions, counts = by_llm(work, titles, texts)
-        else:
-            questions, counts = by_templates(work, vertices, texts), {}
-        for side, lists in questions.items():
-            rows = [(v, text) for v, found in enumerate(lists) for text in _distinct(found)]
-            columns = {"vertex": [v for v, _ in rows], "text": [text for _, text in rows]}
-            n = tables.write_table(work.out / f"{side}_questions.parquet", QUESTIONS, columns)
-            counts[f"hop_{side}_questions"] = n
-        return counts
+    Raises GpuRagError when an LLM's yield is too low.
+    """
+    vertices = read_vertices(work)
+    titles, texts = vertex_parts(work.stage_folders["passages"], vertices)
+    work.progress.start("hop_questions", 2 * len(texts), "question lists")
+    if work.settings.hops.simulate == "llm":
+        questions, counts = by_llm(work, titles, texts)
+    else:
+        questions, counts = by_templates(work, vertices, texts), {}
+    for side, lists in questions.items():
+        rows = [(v, text) for v, found in enumerate(lists) for text in _distinct(found)]
+        columns = {"vertex": [v for v, _ in rows], "text": [text for _, text in rows]}
+        n = tables.write_table(work.out / f"{side}_questions.parquet", QUESTIONS, columns)
+        counts[f"hop_{side}_questions"] = n
+    return counts
 
 
 def _distinct(texts: Sequence[str]) -> list[str]:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpu_rag.errors import GpuRagError
-from gpu_rag.index.build import Work
 from gpu_rag.index.stages.requests import ask, text_requests, windows
+from gpu_rag.index.work import Work
 from gpu_rag.settings import Settings
 from gpu_rag.text.keywords import names
 from gpu_rag.text.prompts import Prompt

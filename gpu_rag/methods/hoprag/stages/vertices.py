@@ -8,41 +8,31 @@ from typing import Any
 import pyarrow as pa
 
 from gpu_rag.index import tables
-from gpu_rag.index.build import Sources, Work
+from gpu_rag.index.stage import stage, the_embedder
 from gpu_rag.index.stages.search import embed_blocks
+from gpu_rag.index.work import Work
 from gpu_rag.methods.hoprag.tables import VERTICES
-from gpu_rag.settings import Settings
 from gpu_rag.text.sentences import split_sentences
 
 
-class HopVertices:
+@stage(
+    "hop_vertices",
+    needs=("passages",),
+    version=2,
+    params=lambda settings, _: {"granularity": settings.hops.granularity},
+)
+def vertices_stage(work: Work) -> dict[str, int]:
     """Table `vertices`, sorted by (passage, start): one row a passage, or one a sentence. A passage always has one."""
-
-    name = "hop_vertices"
-    version = 2
-    needs: tuple[str, ...] = ("passages",)
-    retry: tuple[str, ...] = ()
-
-    def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
-        """What a vertex is."""
-        return {"granularity": settings.hops.granularity}
-
-    def roles(self, settings: Settings) -> tuple[str, ...]:
-        """No model."""
-        return ()
-
-    def run(self, work: Work) -> dict[str, int]:
-        """Splits every passage."""
-        passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
-        by_sentence = work.settings.hops.granularity == "sentence"
-        rows: list[dict[str, Any]] = []
-        for passage, (name, text) in enumerate(zip(passages["id"].to_pylist(), passages["text"].to_pylist())):
-            spans = (split_sentences(text) if by_sentence else []) or [(0, len(text))]
-            ids = [f"{name}@{k}" for k in range(len(spans))] if by_sentence else [name]
-            rows.extend({"id": i, "passage": passage, "start": a, "end": b} for i, (a, b) in zip(ids, spans))
-            work.progress.advance(1)
-        tables.write_rows(work.out / "vertices.parquet", VERTICES, rows)
-        return {"hop_vertices": len(rows)}
+    passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
+    by_sentence = work.settings.hops.granularity == "sentence"
+    rows: list[dict[str, Any]] = []
+    for passage, (name, text) in enumerate(zip(passages["id"].to_pylist(), passages["text"].to_pylist())):
+        spans = (split_sentences(text) if by_sentence else []) or [(0, len(text))]
+        ids = [f"{name}@{k}" for k in range(len(spans))] if by_sentence else [name]
+        rows.extend({"id": i, "passage": passage, "start": a, "end": b} for i, (a, b) in zip(ids, spans))
+        work.progress.advance(1)
+    tables.write_rows(work.out / "vertices.parquet", VERTICES, rows)
+    return {"hop_vertices": len(rows)}
 
 
 def read_vertices(work: Work) -> pa.Table:
@@ -64,31 +54,19 @@ def vertex_texts(passages_folder: Path, vertices: pa.Table) -> list[str]:
     return [f"{title}\n{text}" if title else text for title, text in pairs]
 
 
-class HopVertexVectors:
-    """Unit vectors (float16) of the vertices: those of the passages where vertices are passages, else of sentences."""
+@stage("hop_vertex_vectors", needs=("passages", "passage_vectors", "hop_vertices"), roles=the_embedder)
+def vertex_vectors_stage(work: Work) -> dict[str, int]:
+    """Unit vectors (float16) of the vertices: those of the passages where vertices are passages, else of sentences.
 
-    name = "hop_vertex_vectors"
-    version = 1
-    needs: tuple[str, ...] = ("passages", "passage_vectors", "hop_vertices")
-    retry: tuple[str, ...] = ()
-
-    def params(self, settings: Settings, sources: Sources) -> dict[str, Any]:
-        """Nothing beside the texts and the model."""
-        return {}
-
-    def roles(self, settings: Settings) -> tuple[str, ...]:
-        """The embedder."""
-        return ("embedder",)
-
-    def run(self, work: Work) -> dict[str, int]:
-        """Copies the passages' vectors, or embeds block by block."""
-        if work.settings.hops.granularity == "passage":
-            arrays = tables.read_arrays(work.stage_folders["passage_vectors"] / "vectors.safetensors")
-            vectors = arrays["vectors"]
-            work.progress.advance(len(vectors))
-        else:
-            texts = vertex_texts(work.stage_folders["passages"], read_vertices(work))
-            work.progress.start(self.name, len(texts), "texts")
-            vectors = embed_blocks(work, texts)
-        tables.write_arrays(work.out / "vectors.safetensors", {"vectors": vectors})
-        return {}
+    Copies the passages' vectors, or embeds block by block.
+    """
+    if work.settings.hops.granularity == "passage":
+        arrays = tables.read_arrays(work.stage_folders["passage_vectors"] / "vectors.safetensors")
+        vectors = arrays["vectors"]
+        work.progress.advance(len(vectors))
+    else:
+        texts = vertex_texts(work.stage_folders["passages"], read_vertices(work))
+        work.progress.start("hop_vertex_vectors", len(texts), "texts")
+        vectors = embed_blocks(work, texts)
+    tables.write_arrays(work.out / "vectors.safetensors", {"vectors": vectors})
+    return {}

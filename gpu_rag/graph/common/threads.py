@@ -1,0 +1,28 @@
+"""Parts of a call on several threads: compiled loops let go of the interpreter's lock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from gpu_rag.errors import BadInput
+
+MOST_THREADS = 1024  # more than any machine has: a library that is given more ends the process
+
+Part = TypeVar("Part")
+Result = TypeVar("Result")
+
+
+def check_threads(threads: int) -> None:
+    """Raises BadInput unless `threads` is 1 to MOST_THREADS."""
+    if not 1 <= threads <= MOST_THREADS:
+        raise BadInput("threads is out of range", given=threads, expected=f">= 1, at most {MOST_THREADS:,}")
+
+
+def run_parts(work: Callable[[Part], Result], parts: Iterable[Part], threads: int) -> list[Result]:
+    """[work(part) for part in parts], up to `threads` at once; the first error by position is raised."""
+    if threads == 1:
+        return [work(part) for part in parts]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(work, parts))

@@ -1,0 +1,144 @@
+"""Questions, things and edges with keywords and vectors: what the searches of `frontier` take, checked once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.dots import check_unit_rows
+from gpu_rag.graph.common.segments import offsets_of
+from gpu_rag.graph.csr import check_range
+from gpu_rag.graph.memory import check_memory
+from gpu_rag.graph.ragged import check_ragged, row_of_value
+from gpu_rag.types import Ragged
+
+QUESTION_TILE = 64  # questions whose scores are alive together
+EDGE_TILE = 16384  # and edges, or those of one vector if they are more
+
+
+@dataclass(frozen=True)
+class Described:
+    """N things by meaning and words; made by `described`. vectors: f16 or f32[N, D], unit rows (f32 on the CPU);
+    keywords: Ragged of i32/i64 in [0, n_keywords), ascending."""
+
+    vectors: torch.Tensor
+    keywords: Ragged
+    n_keywords: int
+
+    @property
+    def n(self) -> int:
+        """Number of things."""
+        return self.keywords.batch
+
+
+@dataclass(frozen=True)
+class FrontierQuery:
+    """B questions. vectors: f32[B, D], unit rows; keywords: Ragged of i32/i64 >= 0, ascending. A number that is no
+    keyword of what is searched counts in the size of a question's set alone."""
+
+    vectors: torch.Tensor
+    keywords: Ragged
+
+
+@dataclass(frozen=True)
+class HopEdges:
+    """E directed edges between V vertices; made by `hop_edges`.
+
+    indptr: i64[V+1], edge e leaves v where indptr[v] <= e < indptr[v+1]; target: i32[E]; vector_of: i32[E], the row
+    of `vectors` f16 or f32[Q, D] that an edge carries (edges may share one); keywords: Ragged, a list an edge.
+    For the search of all edges: used i64[U], the vectors that some edge carries; order i64[E], the edges by (vector,
+    edge), starts i64[U+1], where those of each used vector begin, column_of i64[E], the used vector at each place of
+    `order`; list_offsets i64[W+1], list_places i64[T]: the
+    places in `order` whose edge has each keyword, ascending.
+    """
+
+    indptr: torch.Tensor
+    target: torch.Tensor
+    vector_of: torch.Tensor
+    vectors: torch.Tensor
+    keywords: Ragged
+    n_keywords: int
+    used: torch.Tensor
+    order: torch.Tensor
+    starts: torch.Tensor
+    column_of: torch.Tensor
+    list_offsets: torch.Tensor
+    list_places: torch.Tensor
+
+    @property
+    def n(self) -> int:
+        """Number of vertices V."""
+        return int(self.indptr.shape[0]) - 1
+
+    @cached_property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """indptr, vector_of, vectors, offsets and values of the keywords as arrays, for edges on the CPU: made once."""
+        own = (self.indptr, self.vector_of, self.vectors.detach(), self.keywords.offsets, self.keywords.values)
+        return tuple(a.contiguous().numpy() for a in own)
+
+
+def described(vectors: torch.Tensor, keywords: Ragged, n_keywords: int) -> Described:
+    """Checks what `score_lists` compares questions with. Raises BadInput."""
+    check_unit_rows(vectors, "vectors")
+    check_keywords(keywords, vectors, n_keywords)
+    if keywords.batch != vectors.shape[0]:
+        given = f"{keywords.batch} lists for {vectors.shape[0]} vectors"
+        raise BadInput("keywords do not match the vectors", given=given, expected="a list a vector")
+    return Described(_stored(vectors), keywords, n_keywords)
+
+
+def _stored(vectors: torch.Tensor) -> torch.Tensor:
+    """The vectors, in f32 on the CPU, where half-precision products are slow."""
+    return vectors.float() if vectors.device.type == "cpu" else vectors
+
+
+def hop_edges(
+    indptr: torch.Tensor, target: torch.Tensor, vector_of: torch.Tensor, vectors: torch.Tensor, keywords: Ragged,
+    n_keywords: int,
+) -> HopEdges:  # fmt: skip
+    """Checks edges and prepares their search, once. Arguments as in `HopEdges`; all on one device. Raises BadInput."""
+    check_unit_rows(vectors, "vectors")
+    check_keywords(keywords, vectors, n_keywords)
+    check_ragged(Ragged(target, indptr), "targets", n=indptr.numel() - 1, device=vectors.device)
+    if vector_of.shape != target.shape or keywords.batch != target.shape[0] or vector_of.device != vectors.device:
+        given = f"{tuple(target.shape)} targets, {tuple(vector_of.shape)} vectors, {keywords.batch} keyword lists"
+        raise BadInput("edges do not match", given=given, expected="one of each an edge, on one device")
+    check_range(vector_of, vectors.shape[0], "the vector of an edge", "vector")
+    check_memory(16 * n_keywords, vectors.device, f"lists of {n_keywords:,} keywords", "number the keywords that occur")
+    order = torch.argsort(vector_of.long(), stable=True)
+    used, columns, counts = torch.unique(vector_of.long(), return_inverse=True, return_counts=True)
+    starts = offsets_of(counts)
+    place = torch.empty_like(order)
+    place[order] = torch.arange(order.shape[0], device=order.device)
+    words, edge = keywords.values.long(), row_of_value(keywords)
+    by_place = torch.argsort(place[edge], stable=True)
+    by_word = by_place[torch.argsort(words[by_place], stable=True)]
+    list_offsets = offsets_of(torch.bincount(words, minlength=n_keywords))
+    return HopEdges(
+        indptr, target, vector_of, _stored(vectors), keywords, n_keywords, used, order, starts, columns[order],
+        list_offsets, place[edge][by_word],
+    )  # fmt: skip
+
+
+def check_keywords(keywords: Ragged, vectors: torch.Tensor, n_keywords: int) -> None:
+    """Raises BadInput unless each list ascends, with numbers in [0, n_keywords)."""
+    if n_keywords < 0:
+        raise BadInput("a negative number of keywords", given=n_keywords, expected=">= 0")
+    check_ragged(keywords, "keywords", n=n_keywords, device=vectors.device, ascending=True, kind="keyword")
+
+
+def tiles(edges: HopEdges) -> list[tuple[int, int, int, int]]:
+    """Ranges (u0, u1) of used vectors with at most EDGE_TILE edges each, or one vector if it has more, and the places
+    (p0, p1) of their edges in `order`."""
+    found, first, n = [], 0, int(edges.used.shape[0])
+    ends = edges.starts.cpu()
+    while first < n:
+        limit = ends[first] + EDGE_TILE
+        last = max(first + 1, int(torch.searchsorted(ends, limit, right=True)) - 1)
+        found.append((first, last, int(ends[first]), int(ends[last])))
+        first = last
+    return found

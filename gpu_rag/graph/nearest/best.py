@@ -1,0 +1,108 @@
+"""The best K of rows of scores, exactly: ties go to the smaller id."""
+
+from __future__ import annotations
+
+import torch
+from gpu_rag_kernels.dispatch import is_cpu
+
+from gpu_rag.errors import BadInput
+from gpu_rag.graph.memory import check_memory
+from gpu_rag.types import TopK
+
+MOST_BEST = 2**31 - 1  # there are no more ids
+QUERY_TILE = 256  # queries of a product, at most
+BLOCK = 32  # columns of a row that are compared by their largest first
+
+
+def topk_rows(scores: torch.Tensor, k: int, *, lo: int = 0) -> TopK:
+    """The k best of each row, by (-score, id); id = column + lo.
+
+    scores: f32[B, N], -inf marks a column that is no candidate and is never returned; NaN is an error. k >= 0; where
+    a row has fewer than k candidates it is padded with (-1, -inf). Equal scores come in ascending id, also at the cut:
+    `torch.topk` picks any of them. Returns TopK(i32[B, k], f32[B, k]). Raises BadInput.
+    Memory: 16 bytes an entry of rows shorter than 128 k, little beside longer ones. The host waits for a device once.
+
+    Scores [1, 3, 3, 2] with k = 2 give ids [1, 2]; with k = 1 id 1.
+    """
+    if scores.dim() != 2 or scores.dtype != torch.float32:
+        raise BadInput("scores are no matrix", given=f"{scores.dtype} {tuple(scores.shape)}", expected="f32 [B, N]")
+    if not 0 <= k <= MOST_BEST or lo < 0 or lo + scores.shape[1] > 2**31 - 1:
+        raise BadInput("k or lo is out of range", given=f"k={k}, lo={lo}", expected=">= 0, k and ids below 2^31")
+    check_memory(8 * k * scores.shape[0], scores.device, "the result", "ask for fewer or for fewer rows at a time")
+    width = min(k, scores.shape[1])
+    ids = torch.full((scores.shape[0], k), -1, dtype=torch.int32, device=scores.device)
+    best = torch.full((scores.shape[0], k), -torch.inf, dtype=torch.float32, device=scores.device)
+    if scores.numel():
+        if bool(scores.sum().isnan()) and bool(scores.isnan().any()):  # a sum is cheap; inf - inf is NaN too
+            row = int(scores.isnan().any(1).nonzero()[0, 0])
+            raise BadInput("a score is not a number", given=f"NaN in row {row}", expected="numbers")
+        if width:
+            columns, values = selected(scores, width)
+            real = values > -torch.inf
+            ids[:, :width] = torch.where(real, columns + lo, -1).int()
+            best[:, :width] = values
+    return TopK(ids, best)
+
+
+def selected(scores: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Columns i64[B, width] and their scores, by (-score, column); no NaN, width <= N. No wait for a device.
+
+    Long rows by the peaks of their blocks: the best `width` blocks by (-peak, block) hold the best `width` columns,
+    since each block before another has an entry before every entry of the other.
+    """
+    if scores.shape[1] < 4 * BLOCK * width:
+        return _selected_directly(scores, width)
+    whole = scores.shape[1] // BLOCK * BLOCK
+    peaks = scores[:, :whole].unflatten(1, (-1, BLOCK)).amax(2)
+    blocks = selected(peaks, width)[0].sort(dim=1).values
+    columns = (blocks[:, :, None] * BLOCK + torch.arange(BLOCK, device=scores.device)).flatten(1)
+    rest = torch.arange(whole, scores.shape[1], device=scores.device).expand(scores.shape[0], -1)
+    columns = torch.cat([columns, rest], 1)
+    picked, values = _selected_directly(scores.gather(1, columns), width)
+    return columns.gather(1, picked), values
+
+
+def _selected_directly(scores: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """`selected` in one piece, by keys that no two columns share: `torch.topk` picks any of equal ones.
+
+    The bits of a float, those below the sign turned over where it is negative, are in the order of the floats.
+    """
+    bits = (scores + 0.0).view(torch.int32)  # -0.0 becomes 0.0: they are equal
+    ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long() << 32
+    last = 2**32 - 1
+    keys = ordered | torch.arange(last, last - scores.shape[1], -1, device=scores.device)
+    columns = last - (torch.topk(keys, width, dim=1).values & last)
+    return columns, scores.gather(1, columns)
+
+
+def refuse_infinite(vectors: torch.Tensor, name: str, first: int = 0) -> None:
+    """Raises BadInput where a row is not finite; `first` is the number of the first row."""
+    bad = ~torch.isfinite(vectors).all(1)
+    if bool(bad.any()):
+        row = int(bad.nonzero()[0, 0])
+        what = "NaN" if bool(vectors[row].isnan().any()) else "infinity"
+        raise BadInput(f"{name} are no finite numbers", given=f"{what} in row {first + row}", expected="finite numbers")
+
+
+def topk_of(scores: torch.Tensor, ids: torch.Tensor, k: int) -> TopK:
+    """The first k of sorted candidates f32, i64[B, C], filled up with (-1, -inf)."""
+    width = min(k, ids.shape[1])
+    best_ids = torch.full((ids.shape[0], k), -1, dtype=torch.int32, device=scores.device)
+    best = torch.full((ids.shape[0], k), -torch.inf, device=scores.device)
+    best_ids[:, :width], best[:, :width] = ids[:, :width].int(), scores[:, :width]
+    return TopK(best_ids, best)
+
+
+def on_host(top: TopK) -> TopK:
+    """`top` on the CPU; from a device in one copy, as each is a wait."""
+    if is_cpu(top.ids.device):
+        return top
+    ids, scores = torch.stack([top.ids, top.scores.view(torch.int32)]).cpu()
+    return TopK(ids, scores.view(torch.float32))
+
+
+def best_of_two(first: TopK, second: TopK, k: int) -> TopK:
+    """The best k of two; every id of `first` is smaller than every id of `second`, so a stable sort keeps ties."""
+    scores, order = torch.cat([first.scores, second.scores], 1).sort(dim=1, descending=True, stable=True)
+    ids = torch.cat([first.ids, second.ids], 1).gather(1, order)
+    return TopK(ids[:, :k].contiguous(), scores[:, :k].contiguous())

@@ -1,0 +1,113 @@
+"""A stage of an index: a name, the stages it reads, the settings and models it depends on, and one function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_rag.errors import UsageError
+from gpu_rag.index.work import Models, Sources, Work
+from gpu_rag.settings import Settings
+
+Run = Callable[[Work], dict[str, int]]
+Params = Callable[[Settings, Sources], dict[str, Any]]
+Roles = Callable[[Settings], tuple[str, ...]]
+Settled = Callable[[Settings, Models], Settings]
+
+
+def _no_params(settings: Settings, sources: Sources) -> dict[str, Any]:
+    return {}
+
+
+def no_model(settings: Settings) -> tuple[str, ...]:
+    """The roles of a stage that uses no model."""
+    return ()
+
+
+def the_embedder(settings: Settings) -> tuple[str, ...]:
+    """The roles of a stage that embeds."""
+    return ("embedder",)
+
+
+def _as_given(settings: Settings, models: Models) -> Settings:
+    return settings
+
+
+def _never(settings: Settings) -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of an index.
+
+    run(work): writes files into work.out and returns counts. needs: the stages that it reads; corpus_needs: more of
+    them where there is a corpus. version: raised only when the output changes for equal input. retry: counts that,
+    when not 0, make the next run do the stage again. params(settings, sources): everything outside the needed stages
+    and the models that the output depends on. roles(settings): the models used, "embedder" or "llm".
+    settled(settings, models): the settings with what `auto` becomes in its place, where that depends on the models.
+    by_capability(settings): whether the LLM makes the stage only if it is capable, and rules do otherwise.
+    """
+
+    name: str
+    run: Run
+    needs: tuple[str, ...] = ()
+    corpus_needs: tuple[str, ...] = ()
+    version: int = 1
+    retry: tuple[str, ...] = ()
+    params: Params = _no_params
+    roles: Roles = no_model
+    settled: Settled = _as_given
+    by_capability: Callable[[Settings], bool] = _never
+
+    def needs_of(self, sources: Sources) -> tuple[str, ...]:
+        """The stages that it reads in a build of these sources."""
+        return (*self.needs, *(self.corpus_needs if sources.corpus else ()))
+
+
+def stage(
+    name: str,
+    *,
+    needs: tuple[str, ...] = (),
+    corpus_needs: tuple[str, ...] = (),
+    version: int = 1,
+    retry: tuple[str, ...] = (),
+    params: Params = _no_params,
+    roles: Roles = no_model,
+    settled: Settled = _as_given,
+    by_capability: Callable[[Settings], bool] = _never,
+) -> Callable[[Run], Stage]:
+    """Makes a Stage of the function below it; the arguments are the fields of Stage.
+
+    >>> @stage("lengths", needs=("passages",), params=lambda settings, sources: {"block": settings.index.block})
+    ... def lengths_stage(work):
+    ...     return {}
+    >>> lengths_stage.name, lengths_stage.version
+    ('lengths', 1)
+    """
+    return lambda run: Stage(name, run, needs, corpus_needs, version, retry, params, roles, settled, by_capability)
+
+
+def settle(stages: Sequence[Stage], settings: Settings, models: Models) -> Settings:
+    """The settings with every `auto` of these stages replaced, so that fingerprints and manifest hold what ran."""
+    for one in stages:
+        settings = one.settled(settings, models)
+    return settings
+
+
+def ordered(stages: Iterable[Stage]) -> list[Stage]:
+    """The stages, each behind those that it needs; otherwise in the order given. Raises UsageError where none can be.
+
+    O(S^2) for S stages.
+    """
+    left = list(stages)
+    done: dict[str, Stage] = {}
+    while left:
+        ready = next((one for one in left if {*one.needs, *one.corpus_needs} <= done.keys()), None)
+        if ready is None:
+            missing = {*left[0].needs, *left[0].corpus_needs} - done.keys()
+            raise UsageError("a stage needs what no stage before it makes", given=f"{left[0].name}: {sorted(missing)}")
+        left.remove(ready)
+        done[ready.name] = ready
+    return list(done.values())

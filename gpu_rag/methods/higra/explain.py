@@ -1,0 +1,21 @@
+"""HiGraAgent's steps of a trace in words, by name; see `gpu_rag.cli.trace_words`."""
+
+WORDS = {
+    "seeds": "entities to start from, of {n}",
+    "higra_rank": "passages high in the ranking by subgraph and similarity, of {n} entities and passages",
+    "clarify": "the model rewrites the question",
+    "decompose": "the model takes the question apart",
+    "clarified": "the question, rewritten",
+    "plan/rules": "plan, by rules over the question's features",
+    "plan/model": "plan, by the model",
+    "plan/refused": "the model's plan could not be used",
+    "ask_librarian": "the Seeker asks the Librarian",
+    "librarian": "the Librarian says",
+    "librarian/reply": "the model speaks as the Librarian",
+    "seeker/action": "the model says what the Seeker does next",
+    "seeker/final": "the model answers as the Seeker",
+    "seeker/sent_back": "sent back to the Seeker: references without an answer in them",
+    "seeker/rules": "the Seeker goes on by rules",
+    "seeker/answer": "the Seeker answers",
+    "seeker/forced_answer": "no turn or question is left: the Seeker must answer",
+}

@@ -1,0 +1,33 @@
+"""The section [alignment]: how HiGraAgent's index makes one entity of many names, and links entities and passages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from gpu_rag.settings.check import Declared, section
+from gpu_rag.settings.ranges import COSINE, COSINE_DISTANCE, COUNT, NATURAL, SHARE, Range
+
+
+@section("alignment")
+@dataclass(frozen=True)
+class AlignmentSettings(Declared):
+    """Refinement of the graph; the defaults are the paper's values."""
+
+    coref: Annotated[Literal["none", "fastcoref", "llm"], "who replaces pronouns before extraction"] = "none"
+    tau: Annotated[float, COSINE_DISTANCE, "radius, a cosine distance, of the clusters of names that may be one"] = 0.15
+    min_samples: Annotated[int, COUNT, "core size of a cluster"] = 2
+    max_cluster: Annotated[int, Range(2), "larger clusters are split"] = 20
+    link_radius: Annotated[float, COSINE_DISTANCE, "radius of the clusters whose entities a model may relate"] = 0.3
+    confidence: Annotated[float, SHARE, "least confidence of an inferred relation"] = 0.8
+    theta: Annotated[int, COUNT, "a name that occurs so often is linked only where it was extracted"] = 100
+    top_words: Annotated[int, NATURAL, "the same for a name that is among so many commonest words"] = 1000
+    refine: Annotated[bool, "false: the exact merge alone; nothing else is merged, related or searched"] = True
+    decider: Annotated[
+        Literal["auto", "llm", "similarity"], "who merges and relates; auto: the LLM where it is capable"
+    ] = "auto"
+    min_cosine: Annotated[float, COSINE, "least cosine of two names that `similarity` merges"] = 0.85
+
+    merge_tokens: ClassVar[int] = 512  # of a reply about a cluster to merge
+    link_tokens: ClassVar[int] = 1024  # of a reply about relations
+    coref_tokens: ClassVar[int] = 1024  # of a passage without pronouns

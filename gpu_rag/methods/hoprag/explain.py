@@ -1,0 +1,7 @@
+"""HopRAG's steps of a trace in words, by name; see `gpu_rag.cli.trace_words`."""
+
+WORDS = {
+    "hop_entry/*": "passages where the walk begins",
+    "hop_prune": "passages visited on the walk, and near, of {n}",
+    "hop_*": "hop {0}: where it leads, of {n}",
+}

@@ -1,0 +1,26 @@
+"""HydraRAG's steps of a trace in words, by name; see `gpu_rag.cli.trace_words`."""
+
+WORDS = {
+    "topics/model": "the model lists topics",
+    "topics": "topics, and the nodes that they may be",
+    "analysis/model": "the model chains topics and answer",
+    "analysis/refused": "the model's chain could not be used",
+    "analysis": "what is asked, from the topics to the answer",
+    "sources": "kinds of sources that may know it",
+    "source_selector": "kinds of sources for the first phase, of {n}",
+    "evidence_subgraph": "the subgraph around the topics",
+    "graph/topics_alone": "paths from each topic alone",
+    "web_results": "web results to open, of {n}",
+    "web_pages": "web pages, of {n} results",
+    "sentences": "best sentences of {n} documents and pages",
+    "text_paths/model": "the model finds paths in sentences",
+    "*/paths": "{0} phase: paths, of {n} by cross-score",
+    "*/scores": "{0} phase: scores of these paths, of {n} in all",
+    "refine": "the model sums the paths up",
+    "follow_up": "the model asks a follow-up question",
+    "follow_up/question": "the follow-up question",
+    "predict": "the model predicts answers",
+    "predictions": "predicted answers as further topics",
+    "phase": "the phase that ended the search",
+    "verified_by": "kinds of sources that {n} paths rest on",
+}

@@ -1,0 +1,206 @@
+"""The sections that belong to no method, each setting on its own line: type, range, help, default."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Annotated, ClassVar, Literal
+
+from gpu_rag.settings.check import Declared, section
+from gpu_rag.settings.ranges import COSINE, COUNT, NATURAL, SEED, SHARE, Range, check_filled
+
+
+@section("models")
+@dataclass(frozen=True)
+class ModelSettings(Declared):
+    """The models that run, and their device."""
+
+    embedder: Annotated[
+        str, "minilm (packaged), a sentence-transformers folder or name, or hash (for tests); the index keeps it"
+    ] = "minilm"
+    llm: Annotated[
+        str, "smollm2 (packaged), a model folder, vllm:FOLDER_OR_NAME, http://HOST:PORT/v1#MODEL, replay:FILE, or none"
+    ] = "smollm2"
+    capable: Annotated[bool | None, "whether the LLM may extract and judge; empty: by its size"] = None
+    decider: Annotated[
+        Literal["auto", "llm", "similarity"], "who chooses among candidates; auto: the LLM where it is capable"
+    ] = "auto"
+    device: Annotated[str, "auto, cpu or cuda, or one GPU such as cuda:0"] = "auto"
+    threads: Annotated[int, Range(1, 1024), "CPU threads of a model or a graph op"] = 1
+    max_batch: Annotated[int, COUNT, "requests that a transformers model decodes together"] = 16
+    vector_cache_gib: Annotated[float, NATURAL, "size of the vector cache that all indexes share; 0: none"] = 2.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_filled(self, "embedder", "llm")
+
+
+@section("index")
+@dataclass(frozen=True)
+class IndexSettings(Declared):
+    """From a corpus to an index. A change builds the stages anew that depend on it."""
+
+    chunk_words: Annotated[int, Range(8), "words of a passage, for documents longer than that"] = 300
+    overlap_words: Annotated[int, NATURAL, "words that neighbouring passages share"] = 50
+    extractor: Annotated[
+        Literal["patterns", "llm", "import"], "who extracts entities and relations; import: the files of `--openie`"
+    ] = "patterns"
+    extract_nodes: Annotated[
+        bool, "false: nothing is extracted from the texts of nodes of knowledge bases (`--skb`); they are passages"
+    ] = True
+    min_yield: Annotated[
+        float, SHARE, "least share of passages in which an LLM must find an entity; below it the build fails"
+    ] = 0.5
+    extract_tokens: Annotated[int, COUNT, "tokens of a reply of the extractor"] = 1024
+    synonym_threshold: Annotated[float, COSINE, "least cosine of two names that `ppr` joins"] = 0.8
+    block: Annotated[int, Range(8), "rows of one unit of resumable work"] = 512
+
+    max_document_chars: ClassVar[int] = 10_000_000  # a longer document is a rejected row
+    synonym_k: ClassVar[int] = 20  # synonyms of a name, at most
+    bm25_k1: ClassVar[float] = 1.2
+    bm25_b: ClassVar[float] = 0.75
+
+
+@section("runtime")
+@dataclass(frozen=True)
+class RuntimeSettings(Declared):
+    """Runs of questions."""
+
+    driver: Annotated[
+        Literal["rounds", "streaming"],
+        "rounds: equal steps of open questions in batches, deterministic; streaming: LLM requests leave as they come",
+    ] = "rounds"
+    max_live: Annotated[int, COUNT, "questions that are open at once"] = 1024
+    low_water: Annotated[
+        int, COUNT, "streaming: open LLM requests below which the LLM is fed first; about twice what it decodes at once"
+    ] = 64
+    seed: Annotated[int, SEED, "the seed of all requests"] = 0
+    max_calls: Annotated[int, NATURAL, "LLM requests of a question; 0: no limit"] = 0
+    max_tokens: Annotated[int, NATURAL, "LLM tokens of a question; 0: no limit"] = 0
+    max_seconds: Annotated[float, NATURAL, "seconds of a question; 0: no limit"] = 0.0
+
+
+@section("reader")
+@dataclass(frozen=True)
+class ReaderSettings(Declared):
+    """The shared reader prompt."""
+
+    passages: Annotated[int, COUNT, "passages that are retrieved, and shown in rank order, at most"] = 5
+    max_tokens: Annotated[int, COUNT, "tokens of the answer"] = 48
+
+
+@section("vllm")
+@dataclass(frozen=True)
+class VllmSettings(Declared):
+    """The engine of `models.llm = "vllm:..."`; 0 leaves a choice to the engine or to the device."""
+
+    tensor_parallel: Annotated[int, COUNT, "GPUs that share the model"] = 1
+    max_model_len: Annotated[int, NATURAL, "tokens of prompt and reply together; 0: the model's own limit"] = 0
+    gpu_memory_utilization: Annotated[
+        float, Range(0.01, 1), "share of a GPU's memory for weights and kept keys and values"
+    ] = 0.9
+    kv_cache_gib: Annotated[float, NATURAL, "size of the kept keys and values instead; 0 on a CPU: 1 GiB"] = 0.0
+    max_num_seqs: Annotated[int, NATURAL, "requests that run together; 0: 32 on a CPU, 256 on a GPU"] = 0
+    dtype: Annotated[Literal["auto", "bfloat16", "float16", "float32"], "type of the weights"] = "auto"
+    load_format: Annotated[
+        Literal["auto", "safetensors", "dummy"], "how weights are read; dummy: random ones, for tests"
+    ] = "auto"
+    enforce_eager: Annotated[bool | None, "no compiled graphs; empty: on a CPU only"] = None
+    child_process: Annotated[bool, "the engine in a process of its own, which this one survives"] = False
+
+    seed: ClassVar[int] = 0  # of the engine; a request's own seed decides what it samples
+    restarts: ClassVar[int] = 2  # of a dead engine; a request that was running at two deaths fails
+
+
+@section("graph")
+@dataclass(frozen=True)
+class GraphSettings(Declared):
+    """The code that runs the graph ops. It is printed and recorded; one that cannot be had here is an error."""
+
+    pagerank: Annotated[
+        Literal["auto", "numba", "scipy", "torch", "cugraph"],
+        "PageRank of the whole graph; auto: numba on a CPU, else scipy; torch on a GPU",
+    ] = "auto"
+    ops: Annotated[
+        Literal["auto", "numba", "torch"],
+        "all other graph ops; auto: numba on a CPU; torch, with Triton kernels, on a GPU",
+    ] = "auto"
+    neighbours: Annotated[
+        Literal["auto", "torch", "faiss"], "exact search by vectors in a whole table; auto: torch"
+    ] = "auto"
+
+    def preferences(self) -> dict[str, str]:
+        """By family of ops, as `backend.preferring` takes them; those that are auto are left out."""
+        return {family: name for family, name in asdict(self).items() if name != "auto"}
+
+
+@section("eval")
+@dataclass(frozen=True)
+class EvalSettings(Declared):
+    """The judge of `gpu-rag eval --judge`."""
+
+    judge: Annotated[str, "the model that judges, named as in `models.llm`; empty: `models.llm` itself"] = ""
+    judge_capable: Annotated[bool | None, "whether it may judge; empty: by its size"] = None
+    controls: Annotated[
+        int, NATURAL, "planted right, planted wrong and exact answers that the judge itself is checked on, of each"
+    ] = 20
+
+    judge_tokens: ClassVar[int] = 160  # of a verdict with its reason
+
+
+@section("serve")
+@dataclass(frozen=True)
+class ServeSettings(Declared):
+    """Limits for clients of `gpu-rag serve`. They change no answer, so they are in no hash."""
+
+    max_queue: Annotated[
+        int, NATURAL, "questions that may wait beyond the `runtime.max_live` that run; more are refused with status 429"
+    ] = 1024
+    max_connections: Annotated[
+        int, COUNT, "connections at once; more are answered with 503, and cut off from 64 more on"
+    ] = 1024
+    question_seconds: Annotated[
+        float, NATURAL, "from the arrival of a question until it fails, looked at between batches; 0: no limit"
+    ] = 300.0
+    client_seconds: Annotated[
+        float,
+        Range(0.1),
+        "for a client to send headers, to send a body, to take a piece of a response, or 64 KiB of one that waits",
+    ] = 30.0
+    grace_seconds: Annotated[float, NATURAL, "for the questions in flight when the server is stopped"] = 10.0
+    hosts: Annotated[tuple[str, ...], "names that a Host header may give, beside the address bound"] = ()
+    params: Annotated[
+        tuple[str, ...],
+        'parameters that a request may set: "ppr.damping", or "ppr.*" for all that are numbers or switches',
+    ] = ()
+    warm: Annotated[bool, "ask each method a question before the first client can"] = True
+
+    max_questions: ClassVar[int] = 256  # of one request
+    max_passages: ClassVar[int] = 100  # that one retrieval may ask for
+    max_body_kib: ClassVar[int] = 1024  # of a request
+    max_question_chars: ClassVar[int] = 4000
+    revive_seconds: ClassVar[float] = 5.0  # pause before models that died are opened again, doubled up to a minute
+
+
+@section("scale")
+@dataclass(frozen=True)
+class ScaleSettings(Declared):
+    """Models on the workers of a Ray cluster. They change no vector and no request, so they are in no hash."""
+
+    address: Annotated[
+        str,
+        "none: models run in this process; local: a Ray of this machine, started and ended with the command; auto: the "
+        "cluster that this machine belongs to; HOST:PORT: that of this head node",
+    ] = "none"
+    embed_workers: Annotated[int, NATURAL, "processes that hold the embedder; 0: it stays in this process"] = 1
+    llm_workers: Annotated[int, NATURAL, "processes that hold the LLM; 0: it stays in this process"] = 1
+    embed_cpus: Annotated[float, NATURAL, "CPUs that a worker of the embedder reserves"] = 1.0
+    llm_cpus: Annotated[float, NATURAL, "CPUs that a worker of the LLM reserves"] = 1.0
+    embed_gpus: Annotated[
+        float, NATURAL, "GPUs that a worker of the embedder reserves, parts of one too; 0: it computes on the CPU"
+    ] = 0.0
+    llm_gpus: Annotated[float, NATURAL, "GPUs that a worker of the LLM reserves, likewise"] = 0.0
+    start_seconds: Annotated[float, COUNT, "time for the first worker to be ready, loading the model included"] = 900.0
+    restarts: Annotated[int, NATURAL, "how often each worker that died is started again"] = 4
+
+    embed_batch: ClassVar[int] = 256  # texts that a worker is given at once
+    llm_window: ClassVar[int] = 0  # requests that a worker holds; 0: twice what its engine runs together

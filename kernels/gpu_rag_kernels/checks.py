@@ -1,0 +1,242 @@
+"""The compiled checks: one pass that says whether an input is sound, not what is wrong with it."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+MOST_TOPICS = 64  # of a list that is looked through pair by pair
+
+
+@numba.njit(cache=True, nogil=True)
+def are_lists(values, offsets, n):
+    """Whether offsets i64[B+1] go from 0 to T without falling, and every value is in [0, n), or anything if n < 0."""
+    if offsets[0] != 0 or offsets[offsets.shape[0] - 1] != values.shape[0]:
+        return False
+    falls = False
+    for b in range(offsets.shape[0] - 1):
+        falls |= offsets[b] > offsets[b + 1]
+    outside = False
+    if n >= 0:
+        for t in range(values.shape[0]):
+            outside |= (values[t] < 0) | (values[t] >= n)
+    return not (falls or outside)
+
+
+@numba.njit(cache=True, nogil=True)
+def are_pairs(left, n, right, m):
+    """Whether all of `left` are in [0, n), and all of `right`, as many, in [0, m)."""
+    outside = False
+    for p in range(left.shape[0]):
+        outside |= (left[p] < 0) | (left[p] >= n) | (right[p] < 0) | (right[p] >= m)
+    return not outside
+
+
+@numba.njit(cache=True, nogil=True)
+def are_within(values, most):
+    """Whether all are numbers from -most to most."""
+    outside = False
+    for p in range(values.shape[0]):
+        outside |= not (abs(values[p]) <= most)
+    return not outside
+
+
+@numba.njit(cache=True, nogil=True)
+def are_sets(values, offsets, n):
+    """`are_lists` and `are_ascending` in one pass."""
+    return are_lists(values, offsets, n) and are_ascending(values, offsets)
+
+
+@numba.njit(cache=True, nogil=True)
+def are_ascending(values, offsets):
+    """Whether each of the checked lists is strictly ascending."""
+    for b in range(offsets.shape[0] - 1):
+        falls = False
+        for t in range(offsets[b] + 1, offsets[b + 1]):
+            falls |= values[t] <= values[t - 1]
+        if falls:
+            return False
+    return True
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy", inline="always")
+def square_of(row):
+    """|row|^2, nearly."""
+    total = np.float32(0)
+    for k in range(row.shape[0]):
+        total += row[k] * row[k]
+    return total
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def are_units(rows, least, most):
+    """Whether every row of f32[N, D] has least <= |row|^2 <= most, or is all zero."""
+    for i in range(rows.shape[0]):
+        square = square_of(rows[i])
+        if not least <= square <= most:
+            for k in range(rows.shape[1]):
+                if rows[i, k] != 0:
+                    return False
+    return True
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def shares(nodes, offsets, n, mass, share):
+    """share f64[T] = mass over the sum of its list (mass None: all alike); whether `nodes` are in [0, n), and mass is
+    finite and >= 0 with a positive, finite sum in each list that is not empty. offsets: checked."""
+    sound = True
+    for b in range(offsets.shape[0] - 1):
+        total = 0.0
+        for t in range(offsets[b], offsets[b + 1]):
+            sound &= (nodes[t] >= 0) & (nodes[t] < n)
+            share[t] = 1.0 if mass is None else mass[t]
+            sound &= (share[t] >= 0) & (share[t] < np.inf)
+            total += share[t]
+        sound &= (offsets[b] == offsets[b + 1]) | ((total > 0) & (total < np.inf))
+        for t in range(offsets[b], offsets[b + 1]):
+            share[t] /= total
+    return sound
+
+
+@numba.njit(cache=True, nogil=True)
+def are_weights(weight):
+    """Whether all are finite and >= 0."""
+    broken = False
+    for e in range(weight.shape[0]):
+        broken |= not (weight[e] >= 0 and weight[e] < np.inf)
+    return not broken
+
+
+@numba.njit(cache=True, nogil=True)
+def are_rows_of_blocks(indptr, indices, offsets):
+    """Whether every row is strictly ascending and within its block. indptr, offsets: checked.
+
+    Counts over all entries, since a loop over each row costs a wrongly guessed branch at its end: the places where a
+    column is not above the one before it must be as many as rows begin at such places.
+    """
+    n_descents = 0
+    for e in range(1, indices.shape[0]):
+        n_descents += indices[e] <= indices[e - 1]
+    outside = False
+    for b in range(offsets.shape[0] - 1):
+        for i in range(offsets[b], offsets[b + 1]):
+            first, last = indptr[i], indptr[i + 1]
+            if first < last:
+                outside |= (indices[first] < offsets[b]) | (indices[last - 1] >= offsets[b + 1])
+                if first > 0:
+                    n_descents -= indices[first] <= indices[first - 1]
+    return not outside and n_descents == 0
+
+
+@numba.njit(cache=True, nogil=True)
+def is_matrix(indptr, indices, weight, offsets):
+    """Whether every row is ascending and within its block, and the weights are finite and >= 0. offsets: checked."""
+    n, m = indptr.shape[0] - 1, indices.shape[0]
+    if indptr[0] != 0 or indptr[n] != m or offsets[offsets.shape[0] - 1] != n:
+        return False
+    if weight is not None and weight.shape[0] != m:
+        return False
+    falls = False
+    for i in range(n):
+        falls |= indptr[i] > indptr[i + 1]
+    if falls or not are_rows_of_blocks(indptr, indices, offsets):
+        return False
+    return weight is None or are_weights(weight)
+
+
+@numba.njit(cache=True, nogil=True)
+def find_rows(global_ids, offsets, nodes, lists, rows):
+    """rows i64[T] = the place of each node of list b among the ascending global_ids of block b; whether all are there.
+
+    offsets: of the blocks, lists: of the nodes; checked, of equal length.
+    """
+    for b in range(lists.shape[0] - 1):
+        for t in range(lists[b], lists[b + 1]):
+            first, last = offsets[b], offsets[b + 1]
+            while first < last:
+                middle = (first + last) // 2
+                if global_ids[middle] < nodes[t]:
+                    first = middle + 1
+                else:
+                    last = middle
+            if first == offsets[b + 1] or global_ids[first] != nodes[t]:
+                return False
+            rows[t] = first
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def are_paths(group, question, batch):
+    """Whether groups never fall, and every question is in [0, batch)."""
+    sound = True
+    for p in range(group.shape[0]):
+        sound &= (question[p] >= 0) & (question[p] < batch)
+        sound &= (p == 0) | (group[p] >= group[p - 1])
+    return sound
+
+
+@numba.njit(cache=True, nogil=True)
+def are_of_kind(group, question, nodes, edges, offsets, per_topic, per_question, n, padded):
+    """`are_paths`, and whether they are of a `Kind`, whose fields follow: the group is one of the question's; nodes
+    are in [0, n) and edges >= 0, or both -1 from some place on if `padded`."""
+    if not are_paths(group, question, offsets.shape[0] - 1):
+        return False
+    sound = True
+    for p in range(group.shape[0]):
+        b = question[p]
+        sound &= group[p] >= per_topic * offsets[b] + per_question * b
+        sound &= group[p] < per_topic * offsets[b + 1] + per_question * (b + 1)
+        on = (nodes[p, 0] >= 0) & (nodes[p, 0] < n)
+        sound &= on
+        for h in range(edges.shape[1]):
+            node, edge = nodes[p, h + 1], edges[p, h]
+            on &= node >= 0
+            there = on & (node < n) & (edge >= 0)
+            sound &= there | (padded & (not on) & (node == -1) & (edge == -1))
+    return sound
+
+
+@numba.njit(cache=True, nogil=True)
+def are_chains(values, offsets, n, longest, most):
+    """`are_lists` of topics below n, and whether no path may be longer than `most` hops."""
+    long = False
+    for b in range(longest.shape[0]):
+        long |= longest[b] > most
+    return not long and are_lists(values, offsets, n)
+
+
+@numba.njit(cache=True, nogil=True)
+def are_distinct(values, offsets):
+    """Whether no value of the checked lists stands twice in its list; False also of a list that is too long to say."""
+    for b in range(offsets.shape[0] - 1):
+        if offsets[b + 1] - offsets[b] > MOST_TOPICS:
+            return False
+        for t in range(offsets[b], offsets[b + 1]):
+            for before in range(offsets[b], t):
+                if values[before] == values[t]:
+                    return False
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def count_steps(indptr, nodes):
+    """The degrees at the ends of paths, nodes i32[P, h + 1], added up; -1 where a node is none of the graph."""
+    total, sound, n = 0, True, indptr.shape[0] - 1
+    for p in range(nodes.shape[0]):
+        for h in range(nodes.shape[1]):
+            sound &= (nodes[p, h] >= 0) & (nodes[p, h] < n)
+        if not sound:
+            return -1
+        last = nodes[p, nodes.shape[1] - 1]
+        total += indptr[last + 1] - indptr[last]
+    return total
+
+
+@numba.njit(cache=True, nogil=True)
+def last_edge(edges):
+    """The largest number in i32[P, W], -1 where there is none above."""
+    most = np.int32(-1)
+    for p in range(edges.shape[0]):
+        for h in range(edges.shape[1]):
+            most = max(most, edges[p, h])
+    return most

@@ -1,0 +1,229 @@
+"""The one dispatcher: which backend runs an op or a loop, what it needs, and a record of what was chosen.
+
+An op takes its implementation by name or `auto`. `FAMILIES` says which backends a family of ops has, and in which order
+`auto` looks for one that works here; `BACKENDS` says what a backend needs. Inside `preferring`, as settings do, `auto`
+means the backend that is named there. Each choice is written into the innermost `recording`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from gpu_rag.errors import MissingBackend, UsageError
+
+if TYPE_CHECKING:
+    import torch  # the command line reads `spelled` without loading it
+
+Preferences = dict[str, str]  # backend by setting of [graph]; a setting that is missing stays auto
+
+
+@dataclass(frozen=True)
+class Backend:
+    """The needs of a backend: installed modules (`install` says how to get them), and a device, "cpu" or "cuda", if
+    only one will do."""
+
+    modules: tuple[str, ...] = ()
+    install: str = ""
+    device: str = ""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Ops with the same backends. names: those that a call may give; auto: the order in which `auto` tries them;
+    setting: the key of [graph] that stands in for auto; title: for errors."""
+
+    names: tuple[str, ...]
+    auto: tuple[str, ...]
+    setting: str = ""
+    title: str = "implementation"
+
+
+BACKENDS = {
+    "numba": Backend(("numba",), "pip install 'gpu-rag[cpu]'", "cpu"),
+    "scipy": Backend(device="cpu"),
+    "torch": Backend(),
+    "reference": Backend(),
+    "triton": Backend(("triton",), "pip install 'gpu-rag[gpu]'", "cuda"),
+    "cugraph": Backend(("pylibcugraph", "cupy"), "pip install 'gpu-rag[gpu]'", "cuda"),
+    "faiss": Backend(("faiss",), "pip install 'gpu-rag[bench]' (CPU) or 'gpu-rag[gpu]'"),
+}
+FAMILIES = {
+    "ops": Family(("numba", "torch"), ("numba", "torch"), "ops"),
+    "components": Family(("numba", "scipy", "torch"), ("numba", "scipy", "torch"), "ops"),
+    "frontier": Family(("numba", "torch", "triton"), ("triton", "numba", "torch"), "ops"),
+    "pagerank": Family(("numba", "scipy", "torch", "cugraph"), ("numba", "scipy", "torch"), "pagerank", "PageRank"),
+    "neighbours": Family(("torch", "faiss"), ("torch",), "neighbours"),
+    "loops": Family(("triton", "reference"), ("triton", "reference")),
+}
+LOOPS = {  # the folder of each loop that has a plain reference and a Triton version
+    "join_top1": "join",
+    "minplus_relax": "bubble",
+    "msbfs_or": "ego",
+    "ppr_spmm": "pagerank",
+    "ragged_gather_dot_topk": "frontier",
+}
+
+_preferred: ContextVar[Preferences | None] = ContextVar("preferred", default=None)
+_record: ContextVar[dict[str, set[str]] | None] = ContextVar("record", default=None)
+
+
+def pick_implementation(device: torch.device, implementation: str = "auto", op: str = "", family: str = "ops") -> str:
+    """The backend that runs an op of a family on tensors of `device`: `implementation`, or what `auto` means.
+
+    auto: what is preferred for the family, else the first of its `auto` list that works here. All backends of an op
+    give the same result, as its docstring says. op: its name for the record. Raises MissingBackend, or UsageError for a
+    name that does not exist or cannot take this device.
+    """
+    implementation, names = preferred(family, implementation), FAMILIES[family].names
+    if implementation == "auto":
+        implementation = _first(family, is_cpu(device), find_spec)
+    elif implementation not in names:
+        title = FAMILIES[family].title
+        raise UsageError(f"no such {title}", given=implementation, expected=", ".join((*names, "auto")))
+    else:
+        check_backend(implementation, device)
+    return chosen(op, implementation) if op else implementation
+
+
+def check_backend(name: str, device: torch.device | None = None) -> None:
+    """Raises MissingBackend where a backend is not installed, UsageError where it cannot take tensors on `device`."""
+    needed = BACKENDS[name]
+    if not all(installed(module) for module in needed.modules):
+        raise MissingBackend(f"{needed.modules[0]} is not installed", do=needed.install)
+    if device is None or needed.device in ("", device.type) or (name == "triton" and interpreted()):
+        return
+    if needed.device == "cpu":
+        raise UsageError(f"{name} works on the CPU", given=f"tensors on {device}", expected="torch or auto")
+    expected = "a GPU, or TRITON_INTERPRET=1" if name == "triton" else "a GPU"
+    raise UsageError(f"{name} works on a GPU", given=f"tensors on {device}", expected=expected)
+
+
+@cache
+def _first(family: str, on_cpu: bool, look_up: Callable[[str], object]) -> str:
+    """The meaning of `auto` without a preference. Cached by the function that looks for modules."""
+    device = "cpu" if on_cpu else "cuda"
+    for name in FAMILIES[family].auto:
+        if BACKENDS[name].device in ("", device) and all(_finds(look_up, m) for m in BACKENDS[name].modules):
+            return name
+    raise MissingBackend(f"no backend of {family} works on {device}", do="pip install gpu-rag")
+
+
+def installed(module: str) -> bool:
+    """Whether a module is installed; looked up once, as a look costs more than some of the ops that need to know."""
+    return _finds(find_spec, module)
+
+
+@cache
+def _finds(look_up: Callable[[str], object], module: str) -> bool:
+    return look_up(module) is not None
+
+
+def interpreted() -> bool:
+    """Whether Triton's own switch says that kernels are interpreted on the CPU, as tests do."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@cache
+def is_cpu(device: torch.device) -> bool:
+    """Whether a device is the CPU; cached, as asking torch for the type takes ten times as long."""
+    return device.type == "cpu"
+
+
+def loop_backends(device: str = "cpu") -> tuple[str, ...]:
+    """The backends of the loops in `LOOPS` that can take tensors on `device` here."""
+    able = installed("triton") and (device.startswith("cuda") or interpreted())
+    return FAMILIES["loops"].names if able else ("reference",)
+
+
+def kernel(loop: str, function: str, device: torch.device, implementation: str = "auto") -> Callable[..., Any]:
+    """`function` of a loop, in Triton or as the plain reference; the choice is recorded under the loop's name. Triton
+    starts kernels on the current device, so there it is made that of the tensors for the call."""
+    name = pick_implementation(device, implementation, loop, "loops")
+    found: Callable[..., Any] = getattr(import_module(f"gpu_rag_kernels.{LOOPS[loop]}.{name}"), function)
+    return partial(_on, device, found) if name == "triton" and device.type == "cuda" else found
+
+
+def _on(device: torch.device, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    import torch
+
+    with torch.cuda.device(device):
+        return function(*arguments, **options)
+
+
+@cache
+def loaded(module: str) -> Any:
+    """A module, imported by the first call: an import statement in a call of 20 us is seen."""
+    return import_module(module)
+
+
+def compiled_checks(device: torch.device) -> Any:
+    """The compiled checks of arguments; None on another device than the CPU, and where numba is not installed. Around
+    a short call the checks are most of the time: a dozen calls of torch are 30 us."""
+    return _checks(find_spec) if is_cpu(device) else None
+
+
+@cache
+def _checks(look_up: Callable[[str], object]) -> Any:
+    return loaded("gpu_rag_kernels.checks") if _finds(look_up, "numba") else None
+
+
+@contextmanager
+def preferring(preferences: Preferences) -> Iterator[None]:
+    """Inside, `auto` of the ops of a family means the backend named for its setting: pagerank, neighbours, or ops (all
+    others). An op that is given a name keeps to that name."""
+    token = _preferred.set(dict(preferences))
+    try:
+        yield
+    finally:
+        _preferred.reset(token)
+
+
+def preferred(family: str, implementation: str) -> str:
+    """`implementation`, or what is preferred for the family where it is "auto"."""
+    if implementation != "auto":
+        return implementation
+    preferences = _preferred.get()
+    return preferences.get(FAMILIES[family].setting, "auto") if preferences else "auto"
+
+
+def taken(preferences: Preferences, device: str) -> dict[str, str]:
+    """The backend of each setting on `device`: {"pagerank", "ops", "neighbours"}. Raises MissingBackend or UsageError
+    where a preferred one is not installed or cannot take the device: a check before any work."""
+    import torch
+
+    with preferring(preferences):
+        return {
+            name: pick_implementation(torch.device(device), family=name) for name in ("pagerank", "ops", "neighbours")
+        }
+
+
+@contextmanager
+def recording() -> Iterator[dict[str, set[str]]]:
+    """The backends that ops chose inside, by the name of the op: {"reachable": {"numba"}}."""
+    record: dict[str, set[str]] = {}
+    token = _record.set(record)
+    try:
+        yield record
+    finally:
+        _record.reset(token)
+
+
+def chosen(op: str, implementation: str) -> str:
+    """Records that `op` runs by `implementation`, and returns that."""
+    record = _record.get()
+    if record is not None:
+        record.setdefault(op, set()).add(implementation)
+    return implementation
+
+
+def spelled(record: Mapping[str, set[str]]) -> dict[str, str]:
+    """{op: what ran it}, by name; of several all."""
+    return {op: ", ".join(sorted(record[op])) for op in sorted(record)}

@@ -1,0 +1,84 @@
+"""Plain torch reference of `ppr_spmm` and `ppr_step`, for any device."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from gpu_rag.types import CSR
+
+# torch calls its CSR tensors a beta; only their product with a dense matrix is used here. Up to 2.12 it also says that
+# invariants are not checked where it was told not to check them.
+for _message in ("Sparse CSR tensor support is in beta state", "Sparse invariant checks are implicitly disabled"):
+    warnings.filterwarnings("ignore", message=_message)
+
+
+@dataclass(frozen=True)
+class Restart:
+    """rows: f32/f64[S, B], the restart probabilities of the nodes at which any question restarts; at: i32[N], the row
+    of each node, or -1. S is far below N where questions start from a few seeds. of_all: row v is that of node v, for
+    every node, as of a dense prior: no one need look."""
+
+    rows: torch.Tensor
+    at: torch.Tensor
+    of_all: bool = False
+
+    @cached_property
+    def nodes(self) -> torch.Tensor | None:
+        """The node of each row, i64[S]; None where row v is that of node v for every node, as `of_all` says. The host
+        waits for a device once."""
+        if self.of_all:
+            return None
+        nodes = (self.at >= 0).nonzero()[:, 0]
+        return nodes[torch.argsort(self.at[nodes])]
+
+    def add_to(self, z: torch.Tensor, factor: float) -> None:
+        """z[N, B] += factor * pi, in place; the rows of z are distinct, so no order matters."""
+        rows = self.rows.to(z)
+        if self.nodes is None:
+            z.add_(rows, alpha=factor)
+        else:
+            z.index_add_(0, self.nodes, rows, alpha=factor)
+
+
+def ppr_spmm(csr: CSR, x: torch.Tensor, source: torch.Tensor, alpha: float) -> torch.Tensor:
+    """Y = alpha A X + (1 - alpha) S. See `gpu_rag_kernels.pagerank`."""
+    return _product(csr, x).mul_(alpha).add_(source, alpha=1 - alpha)
+
+
+def ppr_step(
+    csr: CSR, x: torch.Tensor, y: torch.Tensor, restart: Restart, alpha: float, degree: torch.Tensor,
+    inverse: torch.Tensor, omega: torch.Tensor, scale: float, measured: bool,
+) -> torch.Tensor | None:  # fmt: skip
+    """See `gpu_rag_kernels.pagerank.ppr_step`."""
+    z = _product(csr, x.to(inverse.dtype))
+    return finish_step(z, x, y, restart, alpha, degree, inverse, omega, scale, measured)
+
+
+def finish_step(
+    z: torch.Tensor, x: torch.Tensor, y: torch.Tensor, restart: Restart, alpha: float, degree: torch.Tensor,
+    inverse: torch.Tensor, omega: torch.Tensor, scale: float, measured: bool,
+) -> torch.Tensor | None:  # fmt: skip
+    """The rest of a step, z = A x being there; z is overwritten."""
+    restart.add_to(z.mul_(alpha), (1 - alpha) * scale)
+    z.mul_(inverse[:, None])
+    change = None
+    if measured:
+        change = (z - x.to(z)).abs_().mul_(degree[:, None]).sum(0, dtype=torch.float64).div_(scale)
+    before = y.to(z)
+    torch.add(before, z.sub_(before).mul_(omega), out=z)
+    y.copy_(z)
+    return change
+
+
+def _product(csr: CSR, x: torch.Tensor) -> torch.Tensor:
+    """A x, summed in the dtype of x."""
+    weight = torch.ones(csr.m, dtype=x.dtype, device=x.device) if csr.weight is None else csr.weight.to(x.dtype)
+    # one integer type for both arrays: torch requires it, and the narrow one is the fast one
+    indptr = csr.indptr.int() if csr.m < 2**31 else csr.indptr
+    indices = csr.indices.to(indptr.dtype)
+    matrix = torch.sparse_csr_tensor(indptr, indices, weight, (csr.n, x.shape[0]), check_invariants=False)
+    return torch.matmul(matrix, x)

@@ -1,0 +1,44 @@
+"""Writes docs/settings.md from the declarations of the settings: python scripts/make_docs_settings.py"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gpu_rag.methods.registry import METHODS, load_method
+from gpu_rag.settings.check import SECTIONS, Declared, Setting, declared, fixed, type_in_words
+from gpu_rag.settings.ranges import in_words
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "settings.md"
+HEAD = """# Settings
+
+Made from the declarations by `python scripts/make_docs_settings.py`. Strongest first: `--set SECTION.NAME=VALUE`,
+options of a command, the profile (`--profile`), what the index has saved of how it was built, the defaults below.
+A value outside its range and a name that does not exist are errors. Fixed: once a setting, now a constant.
+"""
+
+
+def settings_page() -> str:
+    """The page."""
+    found = {name: load_method(name).Params for name in METHODS}
+    methods = {f"method.{name}": params for name, params in found.items() if issubclass(params, Declared)}
+    return "\n".join([HEAD, *(_section(name, cls) for name, cls in {**SECTIONS, **methods}.items())])
+
+
+def _section(name: str, cls: Any) -> str:
+    rows = [f"| `{s.name}` | {s.shown or 'empty'} | {_allowed(s)} | {s.help} |" for s in declared(cls).values()]
+    constants = [f"`{key}` {value:,}" for key, value in fixed(cls).items()]
+    table = [f"| `[{name}]` | default | what it may be | meaning |", "|---|---|---|---|", *rows]
+    parts = [f"## {name}", cls.__doc__, "\n".join(table), f"Fixed: {', '.join(constants)}." if constants else ""]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _allowed(setting: Setting) -> str:
+    if isinstance(setting.allowed, tuple):
+        return ", ".join(setting.allowed)
+    kind = type_in_words(setting.type).replace(" | ", " or ")
+    return f"{kind}, {in_words(setting.name, setting.allowed)}" if setting.allowed is not None else kind
+
+
+if __name__ == "__main__":
+    PAGE.write_text(settings_page(), encoding="utf-8")

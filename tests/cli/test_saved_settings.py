@@ -1,0 +1,146 @@
+"""What an index remembers of how it was built, what it refuses to lose, and --for all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpu_rag
+from gpu_rag.errors import IndexMismatch
+from gpu_rag.index import saved_settings as remembered
+from gpu_rag.index.manifest import Manifest
+from gpu_rag.methods.registry import method_names
+from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.settings import make_settings
+from gpu_rag.types import JsonSchema, Request
+
+FAST: dict[str, Any] = {"models": {"embedder": "hash", "llm": "none"}}
+
+
+def skipped(result: Any) -> set[str]:
+    assert result.status == 0, result.err
+    return {name for name, stage in result.document["stages"].items() if stage["skipped"]}
+
+
+@pytest.fixture
+def build(run: Any, cli: Any, tiny_corpus: Path, tmp_path: Path) -> Any:
+    """build("--for", "ppr"): `gpu-rag index` of the tiny corpus into tmp_path/i, as JSON."""
+    return lambda *options: run("index", tiny_corpus, "--out", tmp_path / "i", "--json", *cli.NO_LLM, *options)
+
+
+def check_found_back(build: Any) -> None:
+    small = ("--set", "index.chunk_words=8", "--set", "index.overlap_words=0")
+    assert skipped(build("--for", "dense", *small)) == set()
+    assert skipped(build("--for", "bm25")) == {"passages"}
+
+
+def test_settings_of_the_build_are_found_back(build: Any, tmp_path: Path) -> None:
+    check_found_back(build)
+    assert Manifest.read(tmp_path / "i").settings == {
+        "models": {"embedder": "hash"}, "index": {"chunk_words": 8, "overlap_words": 0},
+    }  # fmt: skip
+    assert skipped(build("--for", "bm25", "--set", "index.chunk_words=300")) == set()  # asked for: made anew
+    assert Manifest.read(tmp_path / "i").settings["index"] == {"overlap_words": 0}
+    assert skipped(build("--for", "bm25", "--fresh")) == set()
+    assert Manifest.read(tmp_path / "i").settings == {
+        "models": {"embedder": "hash"}
+    }  # the defaults are not spelled out
+
+
+def test_an_index_that_forgets_is_caught(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remembered, "saved_settings", lambda out, fresh=False: {})
+    with pytest.raises(AssertionError):
+        check_found_back(build)
+
+
+def test_the_embedder_is_found_back(run: Any, cli: Any, tiny_corpus: Path, tmp_path: Path) -> None:
+    given = ("index", tiny_corpus, "--out", tmp_path / "i", "--json", "--set", "models.llm=none")
+    assert run(*given, "--for", "dense", "--set", "models.embedder=hash").status == 0
+    assert skipped(run(*given, "--for", "dense")) == {"passages", "passage_vectors"}
+
+
+def test_from_python_settings_are_over_what_is_remembered(tiny_corpus: Path, tmp_path: Path) -> None:
+    sections = {**FAST, "index": {"chunk_words": 8, "overlap_words": 0}}
+    gpu_rag.build(tiny_corpus, tmp_path / "i", methods=["bm25"], settings=sections)
+    assert gpu_rag.build(tiny_corpus, tmp_path / "i", methods=["bm25"], settings=FAST).stages["passages"].skipped
+    whole = make_settings(FAST)  # all settings, not some: nothing is remembered
+    assert not gpu_rag.build(tiny_corpus, tmp_path / "i", methods=["bm25"], settings=whole).stages["passages"].skipped
+
+
+# --- what a language model wrote -------------------------------------------------------------------
+
+
+def write(request: Request) -> str:
+    """Extraction of a triple, or questions about it."""
+    assert isinstance(request.constraint, JsonSchema)
+    if "triples" in request.constraint.schema:
+        return '{"entities": ["Ann", "Bo"], "triples": [["Ann", "knows", "Bo"]]}'
+    return json.dumps({"questions": ["Who knows Bo?", "Whom does Ann know?"]})
+
+
+def by(name: str, out: Path, corpus: Path, *, capable: bool = True, **sections: Any) -> Any:
+    settings = {"models": {"embedder": "hash"}, **sections}
+    llm = ScriptedLLM(write, name=name, capable=capable)
+    return gpu_rag.build(corpus, out, methods=["hoprag"], settings=settings, llm=llm)
+
+
+@pytest.fixture
+def written(tiny_corpus: Path, tmp_path: Path) -> Path:
+    """An index whose triples and questions the model "a" has written."""
+    report = by("a", tmp_path / "i", tiny_corpus, index={"extractor": "llm", "min_yield": 0.0})
+    assert {n for n, r in report.manifest.stages.items() if "llm" in r.models} == {"extraction", "hop_questions"}
+    return tmp_path / "i"
+
+
+def test_the_same_model_finds_its_work_done(written: Path, tiny_corpus: Path) -> None:
+    assert all(stage.skipped for stage in by("a", written, tiny_corpus).stages.values())
+
+
+def test_another_model_does_not_write_over_it(written: Path, tiny_corpus: Path) -> None:
+    before = (written / "manifest.json").read_bytes()
+    with pytest.raises(IndexMismatch, match="stage extraction was written by another model; given b; expected a"):
+        by("b", written, tiny_corpus)
+    with pytest.raises(IndexMismatch, match="stage hop_questions was written by another model; .*not capable"):
+        by("a", written, tiny_corpus, capable=False)  # then auto would mean templates
+    assert (written / "manifest.json").read_bytes() == before
+    settings = {"models": {"embedder": "hash"}, "index": {"extractor": "llm", "min_yield": 0.0}}
+    fresh = gpu_rag.build(
+        tiny_corpus, written, methods=["hoprag"], settings=settings, llm=ScriptedLLM(write, name="b"), fresh=True
+    )
+    assert fresh.manifest.stages["extraction"].models["llm"]["name"] == "b"
+
+
+def test_rules_that_are_asked_for_by_name_take_its_place(written: Path, tiny_corpus: Path) -> None:
+    named = {"index": {"extractor": "patterns"}, "hops": {"simulate": "templates"}}
+    report = by("b", written, tiny_corpus, capable=False, **named)
+    assert not any("llm" in record.models for record in report.manifest.stages.values())
+
+
+# --- --for all -------------------------------------------------------------------------------------
+
+
+def test_for_all_builds_what_every_method_needs(
+    build: Any, run: Any, cli: Any, questions: Path, tmp_path: Path
+) -> None:
+    every = build("--for", "all")
+    assert every.status == 0, every.err
+    assert skipped(build("--for", ",".join(method_names()))) == set(every.document["stages"])
+    given = ("eval", tmp_path / "i", questions, "--method", ",".join(method_names()), "--retrieval-only", "--limit", 1)
+    assert run(*given, *cli.NO_LLM).status == 0
+
+
+def test_for_all_of_a_knowledge_base_alone_is_what_runs_over_it(run: Any, cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "facts.tsv").write_text("Bern\tcapital of\tSwitzerland\n", encoding="utf-8")
+    given = ("index", "--kg", tmp_path / "facts.tsv", "--out", tmp_path / "i", "--json", *cli.NO_LLM)
+    every = run(*given, "--for", "all")
+    assert every.status == 0, every.err
+    assert "extraction" not in every.document["stages"]
+    assert skipped(run(*given, "--for", "hybgrag,hydrarag,hydrarag-e")) == set(every.document["stages"])
+
+
+def test_a_method_that_does_not_exist_is_still_refused(build: Any) -> None:
+    result = build("--for", "al")
+    assert result.status == 2 and "unknown method; given al" in result.error

@@ -1,0 +1,97 @@
+"""explain says in words what each step of a method was; none is left to its bare name."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import gpu_rag.methods
+from gpu_rag.cli.trace_text import trace_text
+from gpu_rag.cli.trace_words import said
+
+FOLDER = Path(gpu_rag.methods.__file__).parent
+
+
+def names_in(tree: ast.AST) -> Iterator[str]:
+    """The names of steps in a method's file: first argument of a note, third of `evidence`, or name= of a request.
+    Of an f-string every part that is put in is the digit 1, of which a word is made below."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        given = [k.value for k in node.keywords if k.arg == "name" and called in ("ask", "ask_text", "choose")]
+        given += node.args[:1] if called == "note" else node.args[2:3] if called in ("evidence", "_asked") else []
+        for value in given:
+            if isinstance(value, ast.Constant) and value.value:
+                yield str(value.value)
+            elif isinstance(value, ast.JoinedStr):
+                yield "".join(str(p.value) if isinstance(p, ast.Constant) else "1" for p in value.values)
+
+
+def readings(name: str) -> list[str]:
+    """The names that an f-string may become: its part may be a number, a phase, who did it or how."""
+    parts = ("1", "initial", "rules", "first", "specialise")
+    return [name.replace("1", part) for part in parts] if "1" in name else [name]
+
+
+FILES = [*sorted(FOLDER.rglob("*.py")), FOLDER.parent / "program" / "reader.py"]
+STEPS = sorted({(path.name, name) for path in FILES for name in names_in(ast.parse(path.read_text(encoding="utf-8")))})
+
+
+def test_the_steps_are_found() -> None:
+    found = {name for _, name in STEPS}
+    assert {"expand_1_1", "trees/1", "hybgrag_action_1", "hybgrag_nodes", "1/scores", "verified_by"} <= found
+    assert {"search_dense", "rank_by_graph", "seed_facts", "hop_entry/1", "hop_1", "seeds", "seeker/1", "read"} <= found
+
+
+@pytest.mark.parametrize(("file", "name"), STEPS)
+def test_every_step_has_words(file: str, name: str) -> None:
+    assert any(said(reading, 1) for reading in readings(name)), f"{name} of {file}"
+
+
+@pytest.mark.parametrize(
+    ("verb", "n", "words"),
+    [
+        ("expand_2_3/similarity", 40, "evidence graph 2, hop 3: relations that lead on, of 40, by similarity"),
+        ("expand_1_1/llm", 4, "evidence graph 1, hop 1: relations that lead on, of 4, by the model"),
+        ("rank_by_graph", 1890, "passages reached in the graph from facts near the question, of 1,890"),
+        ("hop_2/similarity", 3, "hop 2: where it leads, of 3, by similarity"),
+        ("hop_prune", 9, "passages visited on the walk, and near, of 9"),
+        ("read/malformed", 0, "the model reads the evidence and answers, the reply could not be read"),
+        ("trees/alone", 1200, "no bubbles met: anchors alone, of 1,200"),
+        ("hybgrag_action_2", 7, "iteration 2: the router's action, 7 nodes"),
+        ("hybgrag_feedback_1", 0, "iteration 1 is rejected"),
+        ("refined/paths/fallback", 20, "refined phase: paths, of 20 by cross-score, by similarity, since the model's "
+         "replies could not be read"),
+        ("topics/model/malformed", 0, "the model lists topics, the reply could not be read"),
+    ],
+)  # fmt: skip
+def test_words(verb: str, n: int, words: str) -> None:
+    assert said(verb, n) == words
+
+
+def test_a_step_without_words_keeps_its_name() -> None:
+    assert said("search_new", 75) is None and said("own/similarity", 3) is None and said("expand_1_x!", 1) is None
+    step = {"step": 0, "verb": "own/similarity", "n_candidates": 1200, "chosen": ["A"], "reply_hash": "", "s": 0.0}
+    usage = dict.fromkeys(("llm_calls", "prompt_tokens", "generated_tokens", "cut"), 0)
+    usage.update(dict.fromkeys(("llm_s", "embed_s", "graph_s"), 0.0))
+    row = {"question": "q", "method": "m", "status": "answered", "answer": "a", "trace": [step], "paths": []}
+    text = trace_text({**row, "evidence": [], "usage": usage})
+    assert "  1. own/similarity among 1,200, 0.0 ms\n       - A" in text
+    told = trace_text({**row, "trace": [{**step, "verb": "trees/score"}], "evidence": [], "usage": usage})
+    assert "  1. evidence graphs: of 1,200 trees those of highest score, 0.0 ms" in told
+
+
+def test_paths_are_shown_where_they_are_all_the_support() -> None:
+    usage = dict.fromkeys(("llm_calls", "prompt_tokens", "generated_tokens", "cut", "llm_s", "embed_s", "graph_s"), 0)
+    edge = ["Halden Bridge", "designed by", "Marta Orlo", "facts.tsv:1"]
+    path = {"text": "Halden Bridge - designed by -> Marta Orlo", "edges": [edge]}
+    row = {"question": "q", "method": "hydrarag", "status": "answered", "answer": "Marta Orlo", "trace": []}
+    row.update(paths=[path], evidence=[], usage=usage)
+    alone = trace_text(row, decisions=False)
+    assert "Halden Bridge - designed by -> Marta Orlo   [facts.tsv:1]" in alone and "evidence  no passages" in alone
+    held = {"title": "T", "passage_id": "p", "start": 0, "end": 1, "score": 1.0, "why": "near", "text": "x"}
+    assert "designed by" not in trace_text({**row, "evidence": [held]}, decisions=False)

@@ -1,0 +1,3 @@
+"""Fixtures of the stages of this method."""
+
+from stage_bench import bench, plant  # noqa: F401

@@ -1,0 +1,125 @@
+"""Small clusters of near names, and joining groups under forbidden pairs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.cluster import DBSCAN
+
+from gpu_rag.methods.higra.stages import clusters as higra_clusters
+from gpu_rag.methods.higra.stages.clusters import SMALLEST_EPS, entity_clusters, near_clusters
+from gpu_rag.methods.higra.stages.merge import Joined
+from gpu_rag.settings import make_settings
+
+Clusters = list[list[int]]
+
+
+def around(*angles: float) -> torch.Tensor:
+    """Unit vectors at angles of a plane, in degrees."""
+    radians = np.radians(angles)
+    return torch.from_numpy(np.stack([np.cos(radians), np.sin(radians)], 1).astype(np.float32))
+
+
+def by_scikit_learn(vectors: torch.Tensor, eps: float, most: int, rows: list[int] | None = None) -> Clusters:
+    """The spec once more, with scikit-learn's DBSCAN."""
+    rows = list(range(len(vectors))) if rows is None else rows
+    distance = np.clip(1 - vectors[rows].double().numpy() @ vectors[rows].double().numpy().T, 0, 2)
+    label = DBSCAN(eps=eps, min_samples=2, metric="precomputed").fit(distance).labels_
+    found: Clusters = []
+    for of in sorted(set(label.tolist()) - {-1}):
+        part = [row for row, own in zip(rows, label.tolist()) if own == of]
+        found += [part] if len(part) <= most else by_scikit_learn(vectors, eps / 2, most, part)
+    return sorted(found)
+
+
+@pytest.mark.parametrize("most", [2, 5, 100])
+def test_against_scikit_learn(most: int) -> None:
+    rng = np.random.default_rng(7)
+    for seed in range(8):
+        vectors = torch.from_numpy(rng.normal(size=(60, 3)).astype(np.float32))
+        vectors = vectors / vectors.norm(dim=1, keepdim=True)
+        assert near_clusters(vectors, 0.1, 2, most) == by_scikit_learn(vectors, 0.1, most), seed
+
+
+def test_clusters_are_made_on_the_device_of_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors, asked = around(0, 1, 90, 91, 92), []
+    monkeypatch.setattr(higra_clusters, "pick_device", lambda device: asked.append(device) or "cpu")
+    work: Any = SimpleNamespace(settings=make_settings({"models": {"device": "cpu"}, "alignment": {"max_cluster": 2}}))
+    assert entity_clusters(work, vectors, 0.1) == near_clusters(vectors, 0.1, 2, 2) and asked == ["cpu"]
+    monkeypatch.setattr(higra_clusters, "pick_device", lambda device: "meta")
+    with pytest.raises(RuntimeError, match="meta"):  # what holds no numbers: it did go there
+        entity_clusters(work, vectors, 0.1)
+
+
+def never_split(vectors: torch.Tensor, eps: float, most: int) -> Clusters:
+    return near_clusters(vectors, eps, 2, len(vectors))
+
+
+def cut_at_the_limit(vectors: torch.Tensor, eps: float, most: int) -> Clusters:
+    whole = never_split(vectors, eps, most)
+    return [rows[i : i + most] for rows in whole for i in range(0, len(rows), most)]
+
+
+def clustered_anew(vectors: torch.Tensor, eps: float, most: int) -> Clusters:
+    """Halving eps for all clusters where one is too large."""
+    found = near_clusters(vectors, eps, 2, len(vectors))
+    return found if max(map(len, found)) <= most else clustered_anew(vectors, eps / 2, most)
+
+
+@pytest.mark.parametrize("wrong", [never_split, cut_at_the_limit, clustered_anew])
+def test_wrong_splits_are_told_apart(wrong: Callable[[torch.Tensor, float, int], Clusters]) -> None:
+    # a chain of steps of 20 degrees with two close pairs in it, and far away a pair at 20 degrees
+    vectors = around(0, 2, 22, 42, 44, 180, 200)
+    expected = [[0, 1], [3, 4], [5, 6]]
+    assert near_clusters(vectors, 0.07, 2, 2) == expected == by_scikit_learn(vectors, 0.07, 2)
+    assert wrong(vectors, 0.07, 2) != expected
+
+
+def test_equal_rows_are_cut_into_runs() -> None:
+    vectors = around(*[0.0] * 7, 90.0)
+    assert near_clusters(vectors, 0.15, 2, 3) == [[0, 1, 2], [3, 4, 5]]  # the seventh is left alone
+    assert near_clusters(vectors, SMALLEST_EPS / 4, 2, 4) == [[0, 1, 2, 3], [4, 5, 6]]
+    assert near_clusters(torch.zeros(0, 2), 0.15, 2, 3) == []
+
+
+# --- joining ---------------------------------------------------------------------------------------
+
+PAIRS = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=12)
+
+
+@given(PAIRS, PAIRS)
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_joins_are_components_unless_forbidden(joins: list[tuple[int, int]], apart: list[tuple[int, int]]) -> None:
+    free, bound = Joined(9), Joined(9, apart)
+    graph = nx.empty_graph(9)
+    graph.add_edges_from(joins)
+    for a, b in joins:
+        assert free.join(a, b)
+    expected = {row: min(part) for part in nx.connected_components(graph) for row in part}
+    assert free.groups() == [expected[row] for row in range(9)]
+
+    groups = [{row} for row in range(9)]  # the rule written plainly: refuse what would hold a forbidden pair
+    for a, b in joins:
+        one, other = next(g for g in groups if a in g), next(g for g in groups if b in g)
+        refused = one is not other and any(x != y and {x, y} <= one | other for x, y in apart)
+        assert bound.join(a, b) is not refused
+        if one is not other and not refused:
+            groups = [g for g in groups if g is not one and g is not other] + [one | other]
+    assert bound.groups() == [min(next(g for g in groups if row in g)) for row in range(9)]
+
+
+def test_a_forbidden_pair_holds_through_others() -> None:
+    for order in itertools.permutations([(0, 1), (1, 2), (2, 3)]):
+        joined = Joined(4, [(0, 3)])
+        done = [joined.join(a, b) for a, b in order]
+        assert done == [True, True, False]  # whichever join would close the chain is refused
+        assert joined.find(0) != joined.find(3)

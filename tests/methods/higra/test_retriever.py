@@ -1,0 +1,259 @@
+"""HiGraRetriever and HiGraAgent on six articles and on the sample corpus: seeds, switches, reading order, traces."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from answer_notes import noted, timeless
+
+import gpu_rag
+from gpu_rag.cli.trace_text import trace_text
+from gpu_rag.errors import MissingLayer, UsageError
+from gpu_rag.evaluation.verify_answers import AnswerChecker
+from gpu_rag.jobs import row_of
+from gpu_rag.methods.higra.librarian import short_answer
+from gpu_rag.models.llm import load_llm
+from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.sample import corpus_path, questions_path
+from gpu_rag.settings import merge
+from gpu_rag.types import Answer, JsonSchema, Question, Rank, Request
+
+BORN = "Where was the designer of the Halden Bridge born?"
+METHODS = ("higra-retriever", "dual-agent", "higra-agent")
+
+
+@pytest.fixture
+def index(build: Any, facts: Any) -> gpu_rag.Index:
+    found: gpu_rag.Index = build(facts, methods=METHODS)
+    return found
+
+
+def retrieve(index: gpu_rag.Index, fast: Any, text: str = BORN, limit: int = 6, **params: Any) -> Answer:
+    settings = merge(fast, {"method": {"higra-retriever": params}})
+    (answer,) = index.answer(text, method="higra-retriever", settings=settings, retrieval_only=True, limit=limit)
+    return answer
+
+
+def ranking(answer: Answer) -> list[str]:
+    return [evidence.passage_id for evidence in answer.evidence]
+
+
+def chosen(answer: Answer, step: str) -> tuple[str, ...]:
+    (found,) = noted(answer, step)
+    return found
+
+
+def test_the_named_entity_is_the_seed_and_the_graph_takes_the_hop(index: gpu_rag.Index, fast: Any) -> None:
+    """Marta Orlo's article shares no word with the question but "born"; only the bridge's relation leads there."""
+    answer = retrieve(index, fast)
+    assert chosen(answer, "seeds/similarity") == ("Halden Bridge",)
+    assert ranking(answer)[0] == "d0"
+    off = retrieve(index, fast, graph_context=False)
+    assert ranking(answer).index("d1") < ranking(off).index("d1")
+    hybrid = index.answer(BORN, method="hybrid", settings=fast, retrieval_only=True, limit=6)[0]
+    assert ranking(off) == ranking(hybrid)
+    edges = [edge for path in answer.paths for edge in path.edges]
+    assert ("Halden Bridge", "designed by", "Marta Orlo", "d0") in edges[:4]
+
+
+def test_the_switches_do_what_they_say(index: gpu_rag.Index, fast: Any) -> None:
+    assert retrieve(index, fast, n_relations=0).paths == ()  # passages only
+    assert len(retrieve(index, fast, n_relations=2).paths) == 2
+    assert chosen(retrieve(index, fast, seed_threshold=9.0), "seeds/similarity") == ()  # then the first three
+    nobody = retrieve(index, fast, seed_threshold=9.0, fallback_seeds=1, radius=0)
+    assert {edge[0] for path in nobody.paths for edge in path.edges}
+    assert retrieve(index, fast, radius=0) != retrieve(index, fast, radius=2)
+    assert ranking(retrieve(index, fast, limit=2)) == ranking(retrieve(index, fast))[:2]
+
+
+def test_reading_order_is_fused_then_similar_then_the_rest(index: gpu_rag.Index, fast: Any) -> None:
+    fused = ranking(retrieve(index, fast, n_passages=6, n_similar=0))
+    similar = ranking(retrieve(index, fast, graph_context=False))
+    for n, m in ((1, 2), (2, 3), (3, 0)):
+        order = fused[:n] + [p for p in similar[:m] if p not in fused[:n]]
+        order += [p for p in fused if p not in order]
+        assert ranking(retrieve(index, fast, n_passages=n, n_similar=m)) == order
+        llm = ScriptedLLM(lambda _: json.dumps({"answers": ["x"], "evidence": "", "passages": []}))
+        settings = merge(fast, {"method": {"higra-retriever": {"n_passages": n, "n_similar": m}}})
+        (read,) = index.answer(BORN, method="higra-retriever", settings=settings, llm=llm)
+        assert ranking(read) == order[: len(read.evidence)] and n <= len(read.evidence) <= n + m
+
+
+def by_model(request: Request, labels: Sequence[str]) -> str:
+    if isinstance(request.constraint, JsonSchema) and "chosen" in request.constraint.schema:
+        return json.dumps({"chosen": list(labels)})
+    return json.dumps({"answers": ["Tamsin"], "evidence": "it says so", "passages": [2, 1, 99]})
+
+
+def test_a_capable_model_picks_seeds_or_none(index: gpu_rag.Index, fast: Any) -> None:
+    llm = ScriptedLLM(lambda request: by_model(request, ["B", "A"]))
+    (answer,) = index.answer(BORN, method="higra-retriever", settings=fast, llm=llm)
+    assert len(chosen(answer, "seeds/llm")) == 2 and (answer.status, answer.text) == ("answered", "Tamsin")
+    listed = llm.calls[0].prompt.split("Entities\n")[1].splitlines()
+    assert listed[0] == "A. Halden Bridge" and len([line for line in listed if line[1:2] == "."]) == len(listed) - 1
+    assert "Facts\n- Halden Bridge - " in llm.calls[1].prompt and "[1] " in llm.calls[1].prompt
+    first = llm.calls[1].prompt.split("[1] ")[1].splitlines()[0]
+    assert [e.title for e in answer.evidence[:2]][1] == first  # passage 2 was cited first, then 1; 99 is none
+    (none,) = index.answer(
+        BORN, method="higra-retriever", settings=fast, llm=ScriptedLLM(lambda request: by_model(request, []))
+    )
+    assert chosen(none, "seeds/llm") == () and none.status == "answered" and none.paths  # the first three seed
+
+
+def test_a_small_model_may_rank_seeds(index: gpu_rag.Index, fast: Any) -> None:
+    def answer(request: Request) -> str:
+        if isinstance(request.constraint, Rank):
+            return request.constraint.options[0]
+        return "Tamsin"
+
+    settings = merge(fast, {"models": {"decider": "llm"}})
+    llm = ScriptedLLM(answer, capable=False)
+    (found,) = index.answer(BORN, method="higra-retriever", settings=settings, llm=llm)
+    assert chosen(found, "seeds/rank") == ("Halden Bridge",) and found.text == "Tamsin"
+
+
+@pytest.mark.parametrize("method", ["higra-retriever", "higra-agent"])
+def test_a_question_alone_is_that_question_in_any_batch(index: gpu_rag.Index, fast: Any, method: str) -> None:
+    asked = [
+        Question(f"q{i}", text)
+        for i, text in enumerate([BORN, "Who taught Marta Orlo?", "xyzzy", "Who founded the University of Loss?", BORN])
+    ]
+
+    def answers(questions: Sequence[Question], max_live: int, threads: int = 1) -> list[Answer]:
+        settings = merge(fast, {"runtime": {"max_live": max_live}, "models": {"threads": threads}})
+        llm = ScriptedLLM(lambda request: f"A{len(request.prompt) % 7}", capable=False)
+        return list(map(timeless, index.answer(list(questions), method=method, settings=settings, llm=llm)))
+
+    together = answers(asked, 100)
+    assert all(answer.status == "answered" for answer in together)
+    assert answers(asked, 1, 2) == together and answers(asked[::-1], 100)[::-1] == together
+    assert answers(asked[1:2], 100) == together[1:2]
+
+
+def test_a_graph_without_entities_is_hybrid_search(build: Any, fast: Any) -> None:
+    index = build({"d0": []}, methods=METHODS)
+    answer = retrieve(index, fast)
+    assert answer.status == "unsupported" and answer.error is None and answer.paths == ()
+    hybrid = index.answer(BORN, method="hybrid", settings=fast, retrieval_only=True, limit=6)[0]
+    assert ranking(answer) == ranking(hybrid)
+
+
+def test_an_index_without_the_layers_keeps_working_and_says_what_is_missing(build: Any, facts: Any, fast: Any) -> None:
+    index = build(facts, methods=("hybrid",))
+    assert index.answer(BORN, method="hybrid", settings=fast, retrieval_only=True)[0].evidence
+    assert index.answer(BORN, method="dual-agent", settings=fast, retrieval_only=True)[0].evidence
+    with pytest.raises(MissingLayer, match="higra_graph"):
+        index.answer(BORN, method="higra-agent", settings=fast, retrieval_only=True)
+
+
+@pytest.mark.parametrize(
+    "bad", [{"similarity": "psychic"}, {"n_entities": 0}, {"radius": -1}, {"damping": 1.5}], ids=str
+)
+def test_bad_parameters_are_refused(index: gpu_rag.Index, fast: Any, bad: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        retrieve(index, fast, **bad)
+
+
+@pytest.mark.parametrize(
+    ("answer", "question", "short"),
+    [
+        ("The designer of the Halden Bridge was Marta Orlo", "Who is the designer of the Halden Bridge?", "Marta Orlo"),
+        ("Marta Orlo", "Who is the designer of the Halden Bridge?", "Marta Orlo"),
+        ("Marta Orlo was born in Tamsin", "Where did she live?", "Marta Orlo was born in Tamsin"),
+        ("The answer is: Milan", "In which town was Antonio Salieri born?", "Milan"),
+        ("Anna Stroud, the mayor of Kerling, who died", "Who led the town?", "Anna Stroud"),
+        ("Tamsin, Loss. It is a port. It is old.", "Where did she live?", "Tamsin, Loss"),
+        ("St. Mary of the Ves", "Which church is it?", "St. Mary of the Ves"),
+        ("the", "Who?", "the"),
+        ("It was", "What was it?", "It was"),
+        ("is Tamsin", "Where?", "is Tamsin"),
+    ],
+)
+def test_a_whole_sentence_is_cut_to_its_answer(answer: str, question: str, short: str) -> None:
+    assert short_answer(answer, question) == short
+
+
+# --- the sample corpus -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> gpu_rag.Index:
+    folder = tmp_path_factory.mktemp("higra") / "ix"
+    gpu_rag.build(corpus_path(), folder, methods=METHODS, settings={"models": {"embedder": "hash", "llm": "none"}})
+    return gpu_rag.Index.open(folder)
+
+
+def sample_questions() -> list[Question]:
+    rows = [json.loads(line) for line in questions_path().read_text(encoding="utf-8").splitlines()]
+    return [Question(row["id"], row["question"]) for row in rows]
+
+
+def check_readable(answer: Answer) -> str:
+    """The story of an answer; every part of the dialogue is told."""
+    text = trace_text(row_of(answer))
+    for words in ("plan, by", "- #1 ", "the Seeker asks the Librarian", "- turn 1 of 8", "the Librarian says"):
+        assert words in text
+    assert "- question: " in text and "- evidence: " in text
+    assert "the Seeker answers" in text or "the Seeker must answer" in text
+    return text
+
+
+def scripted_sample(request: Request) -> str:
+    """A capable model that names the title of the first passage, and plans, asks and answers in turn."""
+    if "chosen" in str(request.constraint):
+        return '{"chosen": ["A"]}'
+    if "You plan how" in request.system:
+        steps = [{"id": 1, "subquestion": "Who is it?", "depends_on": []}]
+        return json.dumps(
+            {"subject": "it", "plan": [*steps, {"id": 2, "subquestion": "When was #1?", "depends_on": [1]}]}
+        )
+    if "You are a librarian" in request.system:
+        title = request.prompt.split("[1] ")[1].splitlines()[0]
+        return json.dumps({"answers": [title], "evidence": f"It is about {title}.", "passages": [1]})
+    if "rewrite requests" in request.system:
+        return '{"question": "Who is it?"}'
+    begun = "[2]" not in request.prompt
+    action = {"action": "ask_librarian", "subquestions": ["When was it?"], "answer": "", "evidence": []}
+    return json.dumps(action if begun else {"action": "answer", "subquestions": [], "answer": "1902", "evidence": [2]})
+
+
+def test_a_scripted_model_goes_through_the_whole_dialogue(sample: gpu_rag.Index) -> None:
+    llm = ScriptedLLM(scripted_sample)
+    engine = sample.engine({"models": {"embedder": "hash"}}, llm=llm)
+    result = engine.run("higra-agent", sample_questions())
+    assert {a.status for a in result.answers} == {"answered"} and {a.text for a in result.answers} == {"1902"}
+    assert all(a.usage.malformed == 0 for a in result.answers)
+    for answer in result.answers:
+        told = check_readable(answer)
+        assert "plan, by the model" in told and "- rests on: When was it?" in told
+    # one sub-question of each question, all at once; three questions were rewritten first and come one reply later
+    assert result.stats.steps["higra_rank"].batch_sizes == {27: 2, 3: 2}
+    assert max(llm.batches) == 30
+
+
+def test_paths_over_aligned_entities_pass_verify_answers(sample: gpu_rag.Index) -> None:
+    llm = ScriptedLLM(scripted_sample)
+    settings = {"models": {"embedder": "hash"}}
+    answers = sample.answer(sample_questions()[:5], method="higra-agent", settings=settings, llm=llm)
+    rows = [row_of(answer) for answer in answers]
+    checker = AnswerChecker(sample)
+    assert [difference for row in rows for difference in checker.check(row, row)] == []
+    assert checker.n_edges >= 20
+    edge = rows[0]["paths"][0]["edges"][0]
+    edge[0] = "Nobody"
+    checker = AnswerChecker(sample)
+    assert "no relation of the index is 'Nobody'" in next(checker.check(rows[0], rows[0])).what
+
+
+@pytest.mark.slow
+def test_the_packaged_model_goes_through_the_whole_dialogue(sample: gpu_rag.Index) -> None:
+    llm = load_llm("smollm2", device="cpu")
+    asked = [q for q in sample_questions() if q.id in ("q07", "q13")]
+    answers = sample.answer(asked, method="higra-agent", settings={"models": {"embedder": "hash"}}, llm=llm)
+    for answer in answers:
+        assert answer.status in ("answered", "unsupported") and answer.usage.llm_calls >= 2
+        assert "plan, by rules" in check_readable(answer)
+    llm.close()

@@ -1,0 +1,146 @@
+"""Triples, edges and nodes read row by row: the plain reference of the readers of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from gpu_rag.sources.formats import LINES_SUFFIXES, NT_SUFFIXES, TABLE_SUFFIXES, TSV_SUFFIXES, has_suffix
+from gpu_rag.sources.json_rows import Row, read_rows
+from gpu_rag.sources.knowledge_base import parquet as node_tables
+from gpu_rag.sources.knowledge_base import read_edge_blocks, read_node_blocks, skb_files, stark, tsv
+from gpu_rag.sources.knowledge_base.nodes import NodeBlock, node_of
+from gpu_rag.sources.knowledge_base.types import NODE_KEYS, SkbNode
+from gpu_rag.sources.knowledge_graph import ntriples, read_kg_blocks
+from gpu_rag.sources.knowledge_graph import parquet as triple_tables
+from gpu_rag.sources.knowledge_graph import tsv as triple_lines
+from gpu_rag.sources.knowledge_graph.triples import Triple, TripleBlock, triple_of_row
+from gpu_rag.sources.lines import read_lines
+from gpu_rag.sources.parquet import read_parquet
+from gpu_rag.sources.rows import MAX_DOCUMENT_CHARS, MAX_LINE_BYTES, Limits, RowError, shown
+from gpu_rag.types import Reject
+
+
+def _each(path: Path, rows: Iterable[Any], read: Callable[[Any], Any]) -> Iterator[Any]:
+    """read(row) of each row, a Reject where it raises, nothing for None."""
+    for row in rows:
+        if isinstance(row, Reject):
+            yield row
+            continue
+        try:
+            found = read(row)
+        except RowError as error:
+            yield Reject(shown(path), getattr(row, "line", 0) or row.number, str(error))
+            continue
+        if found is not None:
+            yield found
+
+
+def read_kg(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[Triple | Reject]:
+    """The triples of a file. Raises BadInput as `read_kg_blocks`."""
+    read_kg_blocks(path)
+    limits = Limits(max_line_bytes=max_line_bytes)
+    if has_suffix(path, TABLE_SUFFIXES):
+        return _each(path, read_parquet(path, triple_tables.COLUMNS), triple_of_row)
+    read = ntriples.statement_of if has_suffix(path, NT_SUFFIXES) else triple_lines.triple_of
+    return _each(path, read_lines(path, limits), read)
+
+
+def read_edges(folder: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[Triple | Reject]:
+    """The edges of a knowledge base."""
+    read_edge_blocks(folder)
+    files, limits = skb_files(folder), Limits(max_line_bytes=max_line_bytes)
+    if files.stark:
+        return _stark_edges(folder, limits)
+    if has_suffix(files.edges, LINES_SUFFIXES):
+        return _each(files.edges, read_rows(files.edges, limits), triple_of_row)
+    return read_kg(files.edges, max_line_bytes=max_line_bytes)
+
+
+def _stark_edges(folder: Path, limits: Limits) -> Iterator[Triple | Reject]:
+    path = folder / stark.NEEDED[1]
+    try:
+        edges = stark.stark_edges(folder, limits)
+    except RowError as error:
+        yield Reject(shown(path), 0, str(error))
+        return
+    for number, given in enumerate(edges.kinds, 1):
+        relation = edges.names.get(str(given))
+        if relation is None:
+            yield Reject(shown(path), number, f"edge_type_dict.json has no type {given}")
+        else:
+            yield Triple(str(edges.ends[0, number - 1]), relation, str(edges.ends[1, number - 1]), number)
+
+
+def read_nodes(
+    folder: Path, *, max_document_chars: int = MAX_DOCUMENT_CHARS, max_line_bytes: int = MAX_LINE_BYTES
+) -> Iterator[SkbNode | Reject]:
+    """The nodes of a knowledge base, each id once."""
+    read_node_blocks(folder)
+    files, limits = skb_files(folder), Limits(max_document_chars, max_line_bytes)
+    return _unique(files.nodes, stark._nodes(folder, limits) if files.stark else _nodes(files.nodes, limits))
+
+
+def _unique(path: Path, rows: Iterator[SkbNode | Reject]) -> Iterator[SkbNode | Reject]:
+    lines: dict[str, int] = {}
+    for row in rows:
+        if isinstance(row, SkbNode) and (before := lines.setdefault(row.id, row.line)) != row.line:
+            yield Reject(shown(path), row.line, f"duplicate of {row.id!r} in line {before}", row.id)
+        else:
+            yield row
+
+
+def _nodes(path: Path, limits: Limits) -> Iterator[SkbNode | Reject]:
+    if has_suffix(path, TSV_SUFFIXES):
+        rows = _tsv_rows(path, limits)
+    else:
+        rows = read_parquet(path, node_tables.COLUMNS) if has_suffix(path, TABLE_SUFFIXES) else read_rows(path, limits)
+    return _each(path, rows, lambda row: node_of(row, limits))
+
+
+def _tsv_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
+    keys: tuple[str, ...] = NODE_KEYS
+    for line in read_lines(path, limits):
+        if isinstance(line, Reject):
+            yield line
+        elif (named := tsv._named_columns(line)) is not None:
+            keys = named
+        else:
+            yield tsv._row(path, line, keys)
+
+
+def nodes_of(block: NodeBlock) -> Iterator[SkbNode | Reject]:
+    """The rows of a block one by one, rejects in their places."""
+    columns = (column.to_pylist() for column in (block.ids, block.names, block.types, block.texts, block.aliases))
+    nodes = [SkbNode(*row[:4], tuple(row[4]), row[5]) for row in zip(*columns, block.line.tolist())]
+    return iter(sorted([*block.rejects, *nodes], key=lambda row: row.line))
+
+
+def triples_of(block: TripleBlock) -> Iterator[Triple | Reject]:
+    """The rows of a block one by one, rejects in their places."""
+    notes = [""] * block.n if block.note is None else block.note.to_pylist()
+    columns = (column.to_pylist() for column in (block.head, block.relation, block.tail))
+    triples = [Triple(*row) for row in zip(*columns, block.line.tolist(), notes)]
+    return iter(sorted([*block.rejects, *triples], key=lambda row: row.line))
+
+
+def same_triples(path: Path, **limits: int) -> list[Triple | Reject]:
+    """The triples of a file read both ways, found equal."""
+    found = [row for block in read_kg_blocks(path, **limits) for row in triples_of(block)]
+    assert found == list(read_kg(path, **limits))
+    return found
+
+
+def same_edges(folder: Path, **limits: int) -> list[Triple | Reject]:
+    """The edges of a folder read both ways, found equal."""
+    found = [row for block in read_edge_blocks(folder, **limits) for row in triples_of(block)]
+    assert found == list(read_edges(folder, **limits))
+    return found
+
+
+def same_nodes(folder: Path, **limits: int) -> list[SkbNode | Reject]:
+    """The nodes of a folder read both ways, found equal."""
+    found = [row for block in read_node_blocks(folder, **limits) for row in nodes_of(block)]
+    assert found == list(read_nodes(folder, **limits))
+    return found
