@@ -45,7 +45,7 @@ class Handle:
         self.end(Outcome(self.question, None, error, (), Usage()))
 
     def cancelled(self) -> BaseException:
-        """What a cancelled question fails with."""
+        """The error that a cancelled question fails with."""
         return self.reason or Cancelled("the question was cancelled", do="ask it again if it is still wanted")
 
     def wait(self, timeout_s: float | None = None) -> Outcome | None:

@@ -108,7 +108,7 @@ def is_word_boundary(text: str, position: int) -> bool:
     """Whether a word may begin or end before character `position` of `text` (0 <= position <= len(text)).
 
     It may not only between two word characters: letters, digits, combining marks and "_". Han and kana characters
-    are not held together, because these scripts write no spaces.
+    do not join, because these scripts write no spaces.
     """
     if position <= 0 or position >= len(text):
         return True
@@ -124,7 +124,7 @@ def _is_word_character(character: str, *, joined: bool = False) -> bool:
 
 @cache
 def _joined_table(limit: int) -> np.ndarray:
-    """bool[limit]: whether a code point holds a word together."""
+    """bool[limit]: whether a code point joins a word."""
     return np.fromiter((_is_word_character(chr(code), joined=True) for code in range(limit)), dtype=bool, count=limit)
 
 

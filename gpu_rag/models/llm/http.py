@@ -192,7 +192,7 @@ class Exchanger:
 
     Tried again, after backoff_s * 2^attempt seconds or what Retry-After says (60 s at most): refused and broken
     connections, 429, and 5xx. Not tried again: other 4xx, and an answer that takes longer than the timeout, since the
-    server would only be asked to do the same work twice. When a request is given up, a look at /models tells a server
+    server would only do the same work twice. When a request is given up, a look at /models tells a server
     that is gone (ModelError) from one that failed this request alone (RequestFailed).
     """
 

@@ -38,7 +38,7 @@ class PlanStep:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a question is about, and its steps in an order in which they can be asked.
+    """The plan of a question: what it is about, and its steps in an order in which they can be answered.
 
     compared: how the answers of the last steps make the answer, for a comparison that the rules read; else None.
     """

@@ -213,7 +213,7 @@ class _Reader:
         return kind, self._apposed() if kind == POSSESSIVE else self.first, last, noun
 
     def _apposed(self) -> int:
-        """Where an owner begins: "Anna Vole, Duchess of Lorn's mother", "the Rovers' captain"."""
+        """The first unit of an owner: "Anna Vole, Duchess of Lorn's mother", "the Rovers' captain"."""
         first = self.first
         if first >= 2 and self._within_name(first - 1):
             first -= 2

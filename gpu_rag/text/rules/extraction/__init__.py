@@ -89,7 +89,7 @@ class _Names:
         self._normal: dict[str, str] = {}
 
     def normal(self, name: str) -> str:
-        """`normalise_name(name)`, remembered."""
+        """`normalise_name(name)`, cached."""
         known = self._normal.get(name)
         if known is None:
             known = self._normal[name] = normalise_name(name)

@@ -114,7 +114,7 @@ def _quoted(text: str, tokens: Sequence[Token], i: int, closer: int) -> Mention 
 
 
 def _title_end(tokens: Sequence[Token], i: int, words: PassageWords) -> int:
-    """Where the document's title ends if it stands at token i, in any case; else 0. A single word needs a capital."""
+    """The end of the document's title if it stands at token i, in any case; else 0. A single word needs a capital."""
     title = words.title
     if not title or tokens[i].low != title[0] or (len(title) == 1 and tokens[i].kind == WORD):
         return 0

@@ -42,7 +42,7 @@ _RANGE_DASHES = frozenset({"-", "--", "–", "—", "/"})
 
 
 def date_end(tokens: Sequence[Token], i: int) -> int:
-    """Where a date that starts at token i ends, else 0: 3 May 1999, May 3, 1999, May 1999, 3 May, 1990s, 44 BC."""
+    """The end of a date that starts at token i, else 0: 3 May 1999, May 3, 1999, May 1999, 3 May, 1990s, 44 BC."""
     low, n = tokens[i].low, len(tokens)
     if tokens[i].kind == NUMBER:
         if i + 1 < n and tokens[i + 1].low in MONTHS and tokens[i + 1].kind == NAME and _DAY.fullmatch(low):
@@ -63,7 +63,7 @@ def date_end(tokens: Sequence[Token], i: int) -> int:
 
 
 def _year_end(tokens: Sequence[Token], i: int) -> int:
-    """Where [of | ,] year ends if it starts at token i, else 0."""
+    """The end of [of | ,] year if it starts at token i, else 0."""
     if i < len(tokens) and tokens[i].text in (",", "of"):
         i += 1
     return i + 1 if i < len(tokens) and YEAR.fullmatch(tokens[i].low) else 0
@@ -164,7 +164,7 @@ def _joins_possessive(tokens: Sequence[Token], first: int, last: int) -> bool:
 
 
 def _extension(tokens: Sequence[Token], first: int, last: int) -> int:
-    """How many tokens from `last` on continue the name tokens[first:last]; 0 when it ends."""
+    """The number of tokens from `last` on that continue the name tokens[first:last]; 0 when it ends."""
     token, n = tokens[last], len(tokens)
     if token.kind == NAME:
         return 0 if token.low in MONTHS and date_end(tokens, last) else 1
@@ -212,7 +212,7 @@ def _number_joins(tokens: Sequence[Token], first: int, last: int) -> bool:
 
 
 def _inner_words(tokens: Sequence[Token], first: int, last: int) -> int:
-    """How many small words and the capital behind them continue a name; 0 when they do not."""
+    """The number of small words, and the capital behind them, that continue a name; 0 when they do not."""
     n, low = len(tokens), tokens[last].low
     if low in ("for", "on"):
         if not any(tokens[k].low in HEADS for k in range(first, last)):

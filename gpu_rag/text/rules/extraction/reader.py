@@ -93,7 +93,7 @@ def abbreviates(abbreviation: str, name: str) -> bool:
 
 
 def classes(text: str, tokens: Sequence[Token], copula: int) -> list[str]:
-    """What "is a" says that the subject is: ["Dutch painter"] of "was a Dutch painter and poet from".
+    """The classes that "is a" gives the subject: ["Dutch painter"] of "was a Dutch painter and poet from".
 
     copula: index of is/was/are/were in `tokens`. Only behind "a" or "an"; a class ends with a word in small letters and
     has 2 to 6 words (a single one, "city", is shared by too many to tell anything); at most 6 classes.
@@ -143,7 +143,7 @@ def opens_clause(words: Sequence[str]) -> bool:
 
 
 def last_clause(words: Sequence[str]) -> int:
-    """Where the last clause of a gap starts, as far as a pronoun with a verb behind it tells; else 0."""
+    """The start of the last clause of a gap, as far as a pronoun with a verb behind it tells; else 0."""
     for i in range(len(words) - 2, 0, -1):
         if words[i] in SUBJECT_PRONOUNS and first_verb(words[i + 1 :]) >= 0:
             return i + 1
@@ -161,7 +161,7 @@ _DASHES = frozenset({"-", "--", "–", "—"})
 
 @dataclass
 class Clause:
-    """What has been read of a clause.
+    """A clause as far as it has been read.
 
     subjects: who the clause is about; local: who the last verb was about (of "who married ...", the name before it).
     verb: the last verb group. head: the noun before a name in subject position ("capital" of "the capital of").

@@ -48,7 +48,7 @@ _ARTICLES = frozenset({"a", "an", "the", "one"})
 
 
 def sentence_triples(text: str, tokens: Sequence[Token], mentions: Sequence[Mention], title: str) -> list[Triple]:
-    """(subject, relation, object) of one sentence of one sentence, in text order; may repeat.
+    """(subject, relation, object) of one sentence, in text order; may repeat.
 
     text: the passage. mentions: of `tokens`, left to right, with the names that they stand for. title: subject of
     sentences that begin with a pronoun or "The film", and of others whose subject is no mention; "" for none. Linear
@@ -221,8 +221,11 @@ class _Walk(Reader):
         clause.verb, clause.listed = "", None
 
     def _antecedent(self, words: list[str]) -> list[str]:
-        """Whom who, which or that means: the name before it. A name takes no "that" or "which" without a comma, so
-        there a noun before it is meant ("a game for Amiga that ..."), which tells of the clause's subject."""
+        """The antecedent of who, which or that: the name before it.
+
+        A name takes no "that" or "which" without a comma, so there a noun before it is meant ("a game for Amiga that
+        ..."), which tells of the clause's subject.
+        """
         return self.clause.subjects if words[0] in ("that", "which") else [self.left]
 
     def _emit_verb(self, subjects: list[str], head: list[str], words: list[str], mention: Mention) -> None:

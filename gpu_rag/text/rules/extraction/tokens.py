@@ -88,7 +88,7 @@ class Mention:
 
 @dataclass(frozen=True)
 class PassageWords:
-    """What the whole passage tells about its words (lower case).
+    """Facts about the words (lower case) of a whole passage.
 
     title: the title's words. inside: seen with a capital where no sentence starts. small: seen without a capital.
     """
