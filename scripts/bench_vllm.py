@@ -105,7 +105,7 @@ def main() -> None:
     options = parser.parse_args()
     device, folder = pick_device(options.device), model_folder(options.model)
     settings = VllmSettings(max_model_len=2048, gpu_memory_utilization=0.4)
-    backend = VllmLLM.load(folder, name=options.model, device=device, settings=settings)
+    backend = VllmLLM(folder, name=options.model, device=device, settings=settings)
     from vllm import LLM, SamplingParams
 
     offline = LLM(**engine_arguments(folder, settings, device))

@@ -52,39 +52,6 @@ class TransformersLLM:
 
     def __init__(
         self,
-        model: Any,
-        tokenizer: Any,
-        *,
-        name: str,
-        content_hash: str,
-        capable: bool | None,
-        context_tokens: int,
-        max_batch: int,
-        max_batch_tokens: int,
-    ):
-        """For a model that is loaded already; `load` does both."""
-        from gpu_rag.models.llm.decode import Decoder
-        from gpu_rag.models.llm.kv_cache import shares_prefixes
-
-        self.name, self.content_hash = name, content_hash
-        self.n_parameters = sum(p.numel() for p in model.parameters())
-        self.capable = is_capable(name, self.n_parameters) if capable is None else capable
-        self.dtype, self.device = model.dtype, str(model.device)
-        pack_linear_layers(model)
-        self._chat, self._tokenizer, self._model = ChatFormat(tokenizer), tokenizer, model
-        self._limit, self._max_batch, self._max_batch_tokens = context_tokens, max_batch, max_batch_tokens
-        self.context_tokens = self._chat.context_tokens(self._limit)
-        self._eos = _eos_ids(model, tokenizer)
-        pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else self._eos[0]
-        self._decoder = Decoder(model, self._eos, pad)
-        self._grammars: Grammars | None = None
-        self._shares_prefixes = shares_prefixes(model.config)
-        self._prefixes: OrderedDict[tuple[int, ...], Any] = OrderedDict()
-        self._lock = threading.Lock()
-
-    @classmethod
-    def load(
-        cls,
         folder: Path,
         *,
         name: str = "",
@@ -94,7 +61,7 @@ class TransformersLLM:
         dtype: str = "auto",
         max_batch: int | None = None,
         context_tokens: int | None = None,
-    ) -> TransformersLLM:
+    ):
         """Load the model in `folder`; nothing is downloaded, no code of the folder is run.
 
         dtype: auto (bfloat16 where the processor has it), bfloat16, float16, float32. max_batch: 16 on CPU, 64 on a
@@ -104,19 +71,28 @@ class TransformersLLM:
         where = check_device(device)
         use_threads(where, threads)
         options = {"dtype": choose_dtype(where, dtype), "attn_implementation": _attention(where)}
-        tokenizer = load_tokenizer(folder)
-        model = load_model("language", "AutoModelForCausalLM", folder, where, NO_ROOM, **options)
-        own = int(model.config.get_text_config().max_position_embeddings)
-        return cls(
-            model,
-            tokenizer,
-            name=name or str(folder),
-            content_hash=folder_hash(folder, CODE_VERSION),
-            capable=capable,
-            context_tokens=min(own, context_tokens or own),
-            max_batch=max_batch or MAX_BATCH[where.type],
-            max_batch_tokens=MAX_BATCH_TOKENS[where.type],
-        )
+        self._tokenizer = load_tokenizer(folder)
+        self._model: Any = load_model("language", "AutoModelForCausalLM", folder, where, NO_ROOM, **options)
+        from gpu_rag.models.llm.decode import Decoder  # imports transformers, as the next
+        from gpu_rag.models.llm.kv_cache import shares_prefixes
+
+        self.name, self.content_hash = name or str(folder), folder_hash(folder, CODE_VERSION)
+        self.n_parameters = sum(p.numel() for p in self._model.parameters())
+        self.capable = is_capable(self.name, self.n_parameters) if capable is None else capable
+        self.dtype, self.device = self._model.dtype, str(self._model.device)
+        pack_linear_layers(self._model)
+        self._chat = ChatFormat(self._tokenizer)
+        own = int(self._model.config.get_text_config().max_position_embeddings)
+        self._limit = min(own, context_tokens or own)
+        self._max_batch, self._max_batch_tokens = max_batch or MAX_BATCH[where.type], MAX_BATCH_TOKENS[where.type]
+        self.context_tokens = self._chat.context_tokens(self._limit)
+        self._eos = _eos_ids(self._model, self._tokenizer)
+        pad = self._tokenizer.pad_token_id
+        self._decoder = Decoder(self._model, self._eos, self._eos[0] if pad is None else pad)
+        self._grammars: Grammars | None = None
+        self._shares_prefixes = shares_prefixes(self._model.config)
+        self._prefixes: OrderedDict[tuple[int, ...], Any] = OrderedDict()
+        self._lock = threading.Lock()
 
     def count_tokens(self, text: str) -> int:
         """Tokens of `text` as a prompt."""

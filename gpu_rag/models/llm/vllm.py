@@ -6,7 +6,6 @@ import queue
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from gpu_rag.errors import GpuRagError, ModelError, RequestFailed
 from gpu_rag.models.fingerprint import folder_hash
@@ -43,27 +42,6 @@ class VllmLLM:
 
     def __init__(
         self,
-        service: EngineService,
-        tokenizer: Any,
-        *,
-        name: str,
-        content_hash: str,
-        capable: bool,
-        max_model_len: int,
-    ):
-        """For an engine that runs already; `load` does both."""
-        self.name, self.content_hash, self.capable = name, content_hash, capable
-        self._service, self._tokenizer = service, tokenizer
-        self._chat, self._limit = ChatFormat(tokenizer), max_model_len
-        self.context_tokens = self._chat.context_tokens(max_model_len)
-        self._finished: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
-        self._open: dict[int, Ticket | None] = {}
-        self._dead: GpuRagError | None = None
-        self._lock = threading.Lock()  # a fast tokenizer is not safe to share
-
-    @classmethod
-    def load(
-        cls,
         folder: Path,
         *,
         name: str = "",
@@ -71,7 +49,7 @@ class VllmLLM:
         threads: int = 1,
         capable: bool | None = None,
         settings: VllmSettings | None = None,
-    ) -> VllmLLM:
+    ):
         """Start an engine for the model in `folder`; nothing is downloaded, no code of the folder is run.
 
         device: cpu, or cuda for all the GPUs that tensor_parallel asks for; the engine takes the first ones that it
@@ -79,26 +57,27 @@ class VllmLLM:
         in this process.
         Raises MissingBackend (no vllm), UsageError, ModelError (the engine does not start).
         """
-        chosen = settings or VllmSettings()
-        kind = device.partition(":")[0]
-        tokenizer, n_parameters = load_tokenizer(folder), parameters_in_name(folder.name) or stored_parameters(folder)
+        chosen, kind = settings or VllmSettings(), device.partition(":")[0]
+        self._tokenizer = load_tokenizer(folder)
+        n_parameters = parameters_in_name(folder.name) or stored_parameters(folder)
         engines: list[VllmEngine] = []
 
         def build() -> VllmEngine:
             engines[:] = [VllmEngine(folder, chosen, device=kind, threads=threads)]
             return engines[0]
 
-        service = EngineService(build, window=window(chosen, kind), restarts=chosen.restarts)
-        running, is_dummy = engines[0], chosen.load_format == "dummy"
-        about = {"engine": "vllm", "dtype": running.dtype, "random_weights": [chosen.seed] if is_dummy else []}
-        return cls(
-            service,
-            tokenizer,
-            name=name or str(folder),
-            content_hash=folder_hash(folder, CODE_VERSION, about, need_weights=not is_dummy),
-            capable=is_capable(folder.name, n_parameters) if capable is None else capable,
-            max_model_len=running.max_model_len,
-        )
+        self._service = EngineService(build, window=window(chosen, kind), restarts=chosen.restarts)
+        is_dummy = chosen.load_format == "dummy"
+        about = {"engine": "vllm", "dtype": engines[0].dtype, "random_weights": [chosen.seed] if is_dummy else []}
+        self.name = name or str(folder)
+        self.content_hash = folder_hash(folder, CODE_VERSION, about, need_weights=not is_dummy)
+        self.capable = is_capable(folder.name, n_parameters) if capable is None else capable
+        self._chat, self._limit = ChatFormat(self._tokenizer), engines[0].max_model_len
+        self.context_tokens = self._chat.context_tokens(self._limit)
+        self._finished: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
+        self._open: dict[int, Ticket | None] = {}
+        self._dead: GpuRagError | None = None
+        self._lock = threading.Lock()  # a fast tokenizer is not safe to share
 
     def count_tokens(self, text: str) -> int:
         """Tokens of `text` as a prompt."""

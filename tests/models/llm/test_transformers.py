@@ -77,7 +77,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def llm(folder) -> TransformersLLM:
-    return TransformersLLM.load(folder, dtype="float32")
+    return TransformersLLM(folder, dtype="float32")
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +213,7 @@ _LOADED: dict[Path, TransformersLLM] = {}
 def _loaded(folder: Path) -> TransformersLLM:
     """One engine for all hypothesis examples."""
     if folder not in _LOADED:
-        _LOADED[folder] = TransformersLLM.load(folder, dtype="float32")
+        _LOADED[folder] = TransformersLLM(folder, dtype="float32")
     return _LOADED[folder]
 
 
@@ -336,13 +336,13 @@ def test_model_without_template_and_template_without_system_role(folder, tmp_pat
     bare, strict = tmp_path / "bare", tmp_path / "strict"
     shutil.copytree(folder, bare)
     (bare / "chat_template.jinja").unlink()
-    llm = TransformersLLM.load(bare, dtype="float32")
+    llm = TransformersLLM(bare, dtype="float32")
     head, ids, tail = llm._chat.head_ids(SYSTEM), llm._chat.prompt_ids(["red"])[0], llm._chat.tail_ids
     assert llm._tokenizer.decode([*head, *ids, *tail]) == f"{SYSTEM}\n\nred\n"
     shutil.copytree(folder, strict)
     refuses = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + TEMPLATE
     (strict / "chat_template.jinja").write_text(refuses)
-    llm = TransformersLLM.load(strict, dtype="float32")
+    llm = TransformersLLM(strict, dtype="float32")
     head, tail = llm._chat.head_ids(SYSTEM), llm._chat.tail_ids
     text = llm._tokenizer.decode([*head, *llm._chat.prompt_ids(["red"])[0], *tail])
     assert text == f"<|s|>user\n{SYSTEM}\n\nred<|e|>\n<|s|>assistant\n"
@@ -359,7 +359,7 @@ def test_sliding_window_model_agrees_with_plain_generate(folder, tmp_path):
         num_key_value_heads=2, max_position_embeddings=256, sliding_window=8, eos_token_id=0, initializer_range=0.6,
     )  # fmt: skip
     MistralForCausalLM(config).save_pretrained(tmp_path)
-    llm = TransformersLLM.load(tmp_path, dtype="float32")
+    llm = TransformersLLM(tmp_path, dtype="float32")
     plain = (AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval(), tokenizer)
     requests = [Request(SYSTEM, p, max_tokens=12) for p in PROMPTS]
     replies = llm.complete(requests)
