@@ -21,7 +21,6 @@ from gpu_rag.program.models import Models
 from gpu_rag.program.run import Run
 from gpu_rag.program.steps import LLMCalls
 from gpu_rag.program.steps import llm as llm_step
-from gpu_rag.program.verbs import Verbs
 from gpu_rag.runtime.accounts import Budget, RunStats
 from gpu_rag.runtime.core import Program as Bound
 from gpu_rag.runtime.rounds import Outcome, run_rounds
@@ -154,7 +153,7 @@ class Engine:
         program_of = program or (_retrieval(module) if retrieval_only else module.program)
 
         def bind(question: Question) -> Bound:
-            return lambda ctx: program_of(question, Verbs(ctx, self.index, models, reader, k), chosen)
+            return lambda ctx: program_of(question, Run(ctx, self.index, models, reader, k), chosen)
 
         return Prepared(method, config_hash, bind)
 

@@ -24,13 +24,45 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gpu_rag.runtime import Call, Context, Executor, Metered, RunStats, run_rounds, run_streaming
+from gpu_rag.runtime import (
+    RANK_GRAPH,
+    RANK_LLM,
+    Context,
+    Kind,
+    Metered,
+    RunStats,
+    batched,
+    run_rounds,
+    run_streaming,
+)
 from gpu_rag.types import Draft, Question
 
 DRIVERS = ("rounds", "streaming")
+LLM: Kind[None] = Kind("nothing", "llm", RANK_LLM, 8192)
+ENGINE: Kind[Slow] = Kind("engine", "llm", RANK_LLM, 8192)
+GRAPH: Kind[Slow] = Kind("engine", "graph", RANK_GRAPH)
+
+
+@batched(LLM)
+def instant(nothing: None, queries: list[int]) -> Sequence[int | Metered[int]]:
+    """Replies at once."""
+    return [Metered(query, 100, 0, 10) for query in queries]
+
+
+@batched(ENGINE)
+def slow(engine: Slow, queries: list[float]) -> Sequence[str | Metered[str]]:
+    """Replies of a slow engine to a batch: when the last of it has ended."""
+    return engine.complete(queries)
+
+
+@batched(GRAPH)
+def walk(engine: Slow, queries: list[int]) -> list[int]:
+    """A graph op of 2 ms and 20 us a call."""
+    time.sleep(0.002 + 2e-5 * len(queries))
+    return queries
 
 
 class Instant:
@@ -39,8 +71,8 @@ class Instant:
     def __init__(self) -> None:
         self.done: list[tuple[int, Any]] = []
 
-    def submit(self, key: int, args: Any) -> None:
-        self.done.append((key, Metered(args, 100, 0, 10)))
+    def submit(self, key: int, query: Any) -> None:
+        self.done.append((key, Metered(query, 100, 0, 10)))
 
     def poll(self, timeout_s: float) -> list[tuple[int, Any]]:
         done, self.done = self.done, []
@@ -55,16 +87,16 @@ class Instant:
 
 
 class Slow:
-    """A service that works on `width` requests at once; the time of each is its args."""
+    """A service that works on `width` requests at once; the time of each is its query."""
 
     def __init__(self, width: int):
         self.free = [0.0] * width  # when each place is free again
         self.open: list[tuple[float, int]] = []  # (when it ends, key)
 
-    def submit(self, key: int, args: float) -> None:
+    def submit(self, key: int, query: float) -> None:
         begins = max(heapq.heappop(self.free), time.perf_counter())
-        heapq.heappush(self.free, begins + args)
-        heapq.heappush(self.open, (begins + args, key))
+        heapq.heappush(self.free, begins + query)
+        heapq.heappush(self.open, (begins + query, key))
 
     def poll(self, timeout_s: float) -> list[tuple[int, Any]]:
         if self.open and timeout_s > 0:
@@ -81,12 +113,12 @@ class Slow:
     def n_open(self) -> int:
         return len(self.open)
 
-    def complete(self, static: tuple[Any, ...], args: list[float]) -> list[Any]:
-        """The same as an executor: a batch, answered when its last request is."""
-        for key, seconds in enumerate(args):
+    def complete(self, queries: list[float]) -> list[Metered[str]]:
+        """A whole batch, answered when its last request is."""
+        for key, seconds in enumerate(queries):
             self.submit(key, seconds)
         answered: list[Any] = []
-        while len(answered) < len(args):
+        while len(answered) < len(queries):
             answered += self.poll(1.0)
         return [reply for _, reply in answered]
 
@@ -97,7 +129,7 @@ class Slow:
 def instant_programs(n: int, calls: int) -> Iterator[tuple[Question, Any]]:
     async def program(ctx: Context) -> Draft:
         for i in range(calls):
-            await Call("llm", (), i)
+            await instant(i)
         ctx.note("answer", 0)
         return Draft("done")
 
@@ -106,13 +138,11 @@ def instant_programs(n: int, calls: int) -> Iterator[tuple[Question, Any]]:
 
 def drive_instant(driver: str, n: int, calls: int, max_live: int) -> float:
     """Seconds of one run."""
-    executor = Executor(lambda static, args: [Metered(a, 100, 0, 10) for a in args], "llm", 3, 8192)
-    started = time.perf_counter()
+    started, programs = time.perf_counter(), instant_programs(n, calls)
     if driver == "rounds":
-        run_rounds(instant_programs(n, calls), {"llm": executor}, max_live=max_live, keep=False)
+        run_rounds(programs, {"nothing": None}, max_live=max_live, keep=False)
     else:
-        services = {"llm": Instant()}
-        run_streaming(instant_programs(n, calls), {"llm": executor}, services, max_live=max_live, keep=False)
+        run_streaming(programs, {"nothing": None}, {instant: Instant()}, max_live=max_live, keep=False)
     return time.perf_counter() - started
 
 
@@ -163,22 +193,17 @@ def slow_run(driver: str, n: int, width: int, mean_s: float, max_live: int) -> d
     moods, stats, engine = random.Random(0), RunStats(), Slow(width)
     times = [[mean_s * math.exp(moods.gauss(-0.32, 0.8)) for _ in range(5)] for _ in range(n)]
 
-    def graph(static: tuple[Any, ...], args: list[Any]) -> list[Any]:
-        time.sleep(0.002 + 2e-5 * len(args))
-        return args
-
     async def program(ctx: Context) -> Draft:
         for seconds in times[int(ctx.question.id)]:
-            await Call("graph", (), 1)
-            await Call("llm", (), seconds)
+            await walk(1)
+            await slow(seconds)
         return Draft("done")
 
-    executors = {"graph": Executor(graph, "graph", 1), "llm": Executor(engine.complete, "llm", 3, 8192)}
     programs = [(Question(str(i), "?"), program) for i in range(n)]
     if driver == "rounds":
-        run_rounds(programs, executors, max_live=max_live, stats=stats)
+        run_rounds(programs, {"engine": engine}, max_live=max_live, stats=stats)
     else:
-        run_streaming(programs, executors, {"llm": engine}, max_live=max_live, low_water=2 * width, stats=stats)
+        run_streaming(programs, {"engine": engine}, {slow: engine}, max_live=max_live, low_water=2 * width, stats=stats)
     least = sum(map(sum, times)) / width
     return {
         "driver": driver,

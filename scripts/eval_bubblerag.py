@@ -4,7 +4,7 @@ usage: python scripts/eval_bubblerag.py INDEX=QUESTIONS [...] [--part scores|abl
 
 scores: all questions pooled, each set, and the two halves by the parity of sha1(question id): the rules without a model
 were chosen on the first ("development"). ablations: one parameter changed at a time, all questions. cost: milliseconds
-of processor time a question in each verb, all questions as one batch and one by one. No model takes part.
+of processor time a question in each step, all questions as one batch and one by one. No model takes part.
 Prints Markdown and, as the last line, one JSON document.
 """
 
@@ -25,6 +25,8 @@ import numpy as np
 from gpu_rag.api import Index, load_questions
 from gpu_rag.engine import failures
 from gpu_rag.evaluation.metrics import ranked_documents, recall_at
+from gpu_rag.runtime.service import AnyStep
+from gpu_rag.runtime.step import Step
 
 AT = (5, 10, 15)
 AGAINST = ["dense", "hybrid", "ppr"]
@@ -106,28 +108,18 @@ def ablations(pooled: Any, sets: list[tuple[Index, list[Any]]]) -> dict[str, Any
 
 
 def cost(sets: list[tuple[Index, list[Any]]], rounds: int = 5) -> dict[str, Any]:
-    """Milliseconds of processor time a question in each verb, median of rounds: {set: {verb: [batch, alone]}}."""
-    from gpu_rag.runtime.call import Executor
-
-    from gpu_rag.methods.bubblerag import batched as bubble
-
+    """Milliseconds of processor time a question in each step, median of rounds: {set: {step: [batch, alone]}}."""
     seconds: dict[str, list[float]] = {}
+    run = Step.run
 
-    def timed(index: Any, threads: int = 1) -> dict[str, Executor]:
-        def wrap(name: str, executor: Executor) -> Executor:
-            def run(static: Any, args: Any) -> Any:
-                began = time.process_time()
-                found = executor.run(static, args)
-                seconds.setdefault(name, []).append(time.process_time() - began)
-                return found
+    def timed(step: AnyStep, *given: Any) -> list[Any]:
+        began = time.process_time()
+        found = run(step, *given)
+        if step.name.startswith("bubble"):
+            seconds.setdefault(step.name, []).append(time.process_time() - began)
+        return found
 
-            return Executor(run, executor.service, executor.rank, executor.max_batch)
-
-        return {name: wrap(name, executor) for name, executor in bubble.bubble_executors(index, threads).items()}
-
-    import gpu_rag.engine as engine_module
-
-    kept, engine_module.bubble_executors = engine_module.bubble_executors, timed  # type: ignore[attr-defined]
+    Step.run = timed  # type: ignore[method-assign, assignment]
     document: dict[str, Any] = {}
     for index, rows in sets:
         found: dict[str, list[float]] = {}
@@ -142,11 +134,11 @@ def cost(sets: list[tuple[Index, list[Any]]], rounds: int = 5) -> dict[str, Any]
             for name, values in each.items():
                 found.setdefault(name, []).append(median(values))
             engine.models.close()
-        print(f"\n{index.path.name} ({len(rows)} questions)\n\n| verb | one batch | one by one |\n|---|---|---|")
+        print(f"\n{index.path.name} ({len(rows)} questions)\n\n| step | one batch | one by one |\n|---|---|---|")
         found["all"] = [sum(values[i] for values in found.values()) for i in (0, 1)]
         print("\n".join(f"| {name} | {a:.2f} | {b:.2f} |" for name, (a, b) in found.items()))
         document[str(index.path.name)] = found
-    engine_module.bubble_executors = kept
+    Step.run = run  # type: ignore[method-assign]
     return document
 
 

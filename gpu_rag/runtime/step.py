@@ -41,6 +41,8 @@ class Kind(Generic[R]):
     def __post_init__(self) -> None:
         if self.service not in SERVICES:
             raise UsageError("unknown service of a step", given=self.service, expected=" | ".join(SERVICES))
+        if self.max_batch < 1:
+            raise UsageError("a batch has room for a call", given=f"max_batch={self.max_batch}", expected=">= 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,11 @@ class Step(Generic[R, Q, P, A]):
         name: str | None = None,
     ):
         key = list(inspect.signature(function).parameters.values())[2:]
-        if any(p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in key):
-            raise UsageError("a step takes named parameters only", given=str(inspect.signature(function)))
+        if any(p.kind is not p.POSITIONAL_OR_KEYWORD for p in key):
+            given = str(inspect.signature(function))
+            raise UsageError("the parameters of a step have no star and no slash", given=given)
+        if tile is not None and tile < 1:
+            raise UsageError("a tile has room for a query", given=f"tile={tile}", expected=">= 1")
         self.function, self.kind, self.tile = function, kind, tile
         self.name: str = name or function.__name__  # type: ignore[attr-defined]
         self.__doc__ = function.__doc__
@@ -96,7 +101,7 @@ class Step(Generic[R, Q, P, A]):
         names = self._names[len(args) :]
         key = (*args, *(kwargs.get(name, value) for name, value in zip(names, self._values[len(args) :])))
         unknown = [name for name in kwargs if name not in names]
-        if len(args) > len(self._names) or unknown or inspect.Parameter.empty in key:
+        if len(args) > len(self._names) or unknown or any(value is inspect.Parameter.empty for value in key):
             takes = f"{self.name}({', '.join(('query', *self._names))})"
             raise TypeError(f"{takes} does not take {1 + len(args)} values and {sorted(kwargs)}")
         return key
@@ -121,7 +126,7 @@ class Step(Generic[R, Q, P, A]):
         return answers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)  # not frozen: one is made for every await
 class Call(Generic[A]):
     """One query to a step: `answer = await step(query, ...)`. key: hashable; query: this call's own, any object."""
 
@@ -141,6 +146,7 @@ def batched(
     The function gives one item a query, in their order: an answer, a `Metered`, or a GpuRagError VALUE for a query that
     failed alone. An exception that it raises fails every call of the batch, except ModelError, Cancelled and
     KeyboardInterrupt, which stop the run. Answers must not depend on which queries share a batch.
+    A function that meters says so as `-> Sequence[A | Metered[A]]`: type checkers cannot find A in `Metered[A]` alone.
     tile: cuts what the function sees, never the driver's batch. name: in statistics, else that of the function.
     """
 

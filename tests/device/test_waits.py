@@ -1,23 +1,20 @@
 """How often the host waits for the device: each wait costs 10 to 20 us and drains the queue of launches.
 
-A call of an executor waits as often for many questions as for a few, and no more often than is written here.
+A batch of a step waits as often for many questions as for a few, and no more often than is written here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from gpu_rag.runtime.call import Executor
 from stand_in import CUDA, Device, stand_in
 from test_methods import GPU, corpus, folder, questions
 
 import gpu_rag
-from gpu_rag import engine
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.ego import checked, ego_balls, induced_subgraphs
 from gpu_rag.graph.ego.words import balls_by_words
@@ -27,11 +24,11 @@ from gpu_rag.graph.pagerank import personalized_pagerank, prepare
 from gpu_rag.graph.paths.sets import PathSet, check_paths
 from gpu_rag.graph.ragged import check_ragged, expand
 from gpu_rag.graph.reach import EITHER, intersect, reachable, typed_graph
+from gpu_rag.runtime import Step
 from gpu_rag.types import Question, Ragged
 
 __all__ = ["corpus", "folder"]  # fixtures
-FAMILIES = ("retrieve", "higra", "hop", "kb", "path", "bubble")
-MOST = {  # a call, by verb; what is loaded and held is not counted
+MOST = {  # a batch, by step; what is loaded is not counted
     "dense": {"search_dense": 2},
     "ppr": {"rank_by_graph": 28},
     "hoprag": {"enter_hops": 12, "out_edges": 7, "near_vertices": 5},
@@ -51,21 +48,22 @@ MORE = (
 )
 
 
+RUN = Step.run
+
+
 class Waits:
-    """The waits of each call of an executor, by verb; `elsewhere`: those outside all calls."""
+    """The waits of each batch, by step; `elsewhere`: those outside all batches."""
 
     def __init__(self, device: Device):
         self.device = device
         self.of: dict[str, list[int]] = {}
 
-    def counted(self, verb: str, executor: Executor) -> Executor:
-        def run(static: tuple[Any, ...], args: list[Any]) -> Any:
-            before = len(self.device.syncs)
-            found = executor.run(static, args)
-            self.of.setdefault(verb, []).append(len(self.device.syncs) - before)
-            return found
-
-        return replace(executor, run=run)
+    def counted(self, step: Step[Any, Any, ..., Any], *given: Any) -> Any:
+        """What the step gives."""
+        before = len(self.device.syncs)
+        found = RUN(step, *given)
+        self.of.setdefault(step.name, []).append(len(self.device.syncs) - before)
+        return found
 
     def forget(self) -> None:
         self.device.forget()
@@ -80,14 +78,8 @@ class Waits:
 def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waits]:
     with stand_in() as device:
         found = Waits(device)
-        for family in FAMILIES:
-            make: Callable[..., dict[str, Executor]] = getattr(engine, f"{family}_executors")
-            monkeypatch.setattr(engine, f"{family}_executors", _counting(found, make))
+        monkeypatch.setattr(Step, "run", lambda step, *given: found.counted(step, *given))
         yield found
-
-
-def _counting(waits: Waits, make: Callable[..., dict[str, Executor]]) -> Callable[..., dict[str, Executor]]:
-    return lambda *given: {verb: waits.counted(verb, executor) for verb, executor in make(*given).items()}
 
 
 def asked(index: gpu_rag.Index, method: str, asking: list[Question]) -> None:
@@ -101,20 +93,20 @@ def times(n: int) -> list[Question]:
 
 
 @pytest.mark.parametrize("method", MOST)
-def test_waits_of_a_call_do_not_grow_with_its_questions(waits: Waits, folder: Path, method: str) -> None:
-    """Of the same questions, once and four times: the calls are alike, but for their size."""
+def test_waits_of_a_batch_do_not_grow_with_its_questions(waits: Waits, folder: Path, method: str) -> None:
+    """Of the same questions, once and four times: the batches are alike, but for their size."""
     index = gpu_rag.Index.open(folder)
     asked(index, method, questions())  # what is loaded and held stays
     found = []
     for n in (1, 4):
         waits.forget()
         asked(index, method, times(n))
-        assert waits.elsewhere == 0, "a wait outside the executors is one for each question"
-        found.append({verb: counts for verb, counts in waits.of.items() if any(counts)})
-        most = {verb: max(counts) for verb, counts in found[-1].items()}
+        assert waits.elsewhere == 0, "a wait outside of steps is one for each question"
+        found.append({step: counts for step, counts in waits.of.items() if any(counts)})
+        most = {step: max(counts) for step, counts in found[-1].items()}
         assert most.keys() == MOST[method].keys()
-        assert not {verb: count for verb, count in most.items() if count > MOST[method][verb]}
-    few, many = ({verb: len(counts) for verb, counts in calls.items()} for calls in found)
+        assert not {step: count for step, count in most.items() if count > MOST[method][step]}
+    few, many = ({step: len(counts) for step, counts in batches.items()} for batches in found)
     assert few == many
     assert sum(map(sum, found[1].values())) <= MORE * sum(map(sum, found[0].values()))
 

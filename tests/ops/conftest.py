@@ -1,4 +1,4 @@
-"""Fixtures for tests of stages and of drivers: a bench for one stage, an index with hops, a clock, planted damage."""
+"""Fixtures for tests of stages: a bench for one stage, an index with hops, planted damage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from gpu_rag.index.work import Sources
 from gpu_rag.methods.registry import all_layers
 from gpu_rag.models.llm.interface import LLM
 from gpu_rag.models.set import ModelSet
-from gpu_rag.runtime import batches, core, rounds, service, streaming
 from gpu_rag.settings import make_settings
 
 
@@ -37,23 +36,3 @@ def build_hops() -> Callable[..., BuildReport]:
             model_set.close()
 
     return build
-
-
-class Clock:
-    """Seconds that pass when the test says so."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def sleep(self, seconds: float) -> None:
-        """Let seconds pass."""
-        self.now += seconds
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The clock of the drivers, in place of that of a machine which may be busy."""
-    made = Clock()
-    for module in (batches, core, rounds, service, streaming):
-        monkeypatch.setattr(module, "perf_counter", lambda: made.now)
-    return made

@@ -1,4 +1,4 @@
-"""The path verbs of HydraRAG against networkx and brute force on random multigraphs with several sources."""
+"""The path steps of HydraRAG against networkx and brute force on random multigraphs with several sources."""
 
 from __future__ import annotations
 
@@ -11,24 +11,28 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from gpu_rag.index.knowledge_base.memory import knowledge_base
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kb_in_memory import knowledge_base
+from memory_index import MemoryIndex, run
 
 from gpu_rag.index.knowledge_base import KnowledgeBase
-from gpu_rag.methods.hydrarag.base import FactGraph, fact_graph, facts_of_kb, one_relation
-from gpu_rag.methods.hydrarag.cluster import equal_nodes
-from gpu_rag.methods.hydrarag.search import (
+from gpu_rag.methods.hydrarag.batched.facts import FactChoice, FactGraph, fact_graph, facts_of
+from gpu_rag.methods.hydrarag.batched.search import (
+    HOP,
+    PART,
+    WHOLE,
     Walks,
-    chained,
-    expanded,
-    graph_paths,
-    joined_parts,
-    scored,
-    started,
-    steps_of,
+    best_paths,
+    chain_paths,
+    expand_paths,
+    join_paths,
+    n_chain_steps,
+    score_paths,
+    start_paths,
 )
-from gpu_rag.methods.hydrarag.subgraphs import GraphWanted, Order, QuestionGraph, question_graphs
+from gpu_rag.methods.hydrarag.batched.subgraphs import GraphWanted, Order, QuestionGraph, equal_nodes, question_graph
+from gpu_rag.methods.hydrarag.state import FoundPath
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.types import Ragged
 
@@ -42,9 +46,42 @@ def base(n: int, edges: Sequence[Edge]) -> KnowledgeBase:
     return knowledge_base(nodes, rows, embed=HashEmbedder().embed, sources=SOURCES)
 
 
-def graph_of(kb: KnowledgeBase, sources: tuple[int, ...] = (0, 1)) -> FactGraph:
-    paths = kb.paths(sources)
-    return fact_graph(facts_of_kb(kb), paths.graph, paths.edges)
+BOTH = FactChoice((0, 1))
+
+
+def index_of(n: int, edges: Sequence[Edge]) -> MemoryIndex:
+    return MemoryIndex(base(n, edges))
+
+
+def subgraphs(
+    index: MemoryIndex, wanted: Sequence[GraphWanted], depth: int, cluster: bool = True, choice: FactChoice = BOTH
+) -> list[QuestionGraph]:
+    found: list[QuestionGraph] = run(question_graph, index, wanted, choice, depth, cluster)
+    return found
+
+
+def expanded(index: MemoryIndex, graphs: list[QuestionGraph], walks: list[Walks]) -> list[Walks]:
+    found: list[Walks] = run(expand_paths, index, zip(graphs, walks), walks[0].paths.edges.shape[1])
+    return found
+
+
+def scored(
+    index: MemoryIndex,
+    graphs: list[QuestionGraph],
+    walks: list[Walks],
+    queries: Sequence[np.ndarray],
+    beam: int | None,
+    choice: FactChoice = BOTH,
+) -> list[Walks]:
+    found: list[Walks] = run(score_paths, index, zip(graphs, walks, queries), choice, walks[0].kind, beam)
+    return found
+
+
+def best(
+    index: MemoryIndex, graphs: list[QuestionGraph], walks: list[Walks], choice: FactChoice = BOTH
+) -> list[list[FoundPath]]:
+    found: list[list[FoundPath]] = run(best_paths, index, zip(graphs, walks), choice, None)
+    return found
 
 
 def random_edges(rng: random.Random, n: int, m: int, relations: int = 3) -> list[Edge]:
@@ -53,29 +90,33 @@ def random_edges(rng: random.Random, n: int, m: int, relations: int = 3) -> list
 
 
 def search(
-    facts: FactGraph,
+    index: MemoryIndex,
     graphs: list[QuestionGraph],
     depth: int,
     window: tuple[int, int],
     beam: int | None = None,
     queries: Sequence[np.ndarray] | None = None,
+    choice: FactChoice = BOTH,
 ) -> list[set[tuple[int, ...]]]:
     """The loop of a program, for several questions at once; the node lists of all whole paths of each question."""
 
-    def kept(walks: list[Walks]) -> list[Walks]:
-        asked = queries or [np.zeros(facts.vectors.shape[1], np.float32)] * len(graphs)
-        return scored(facts, graphs, walks, asked, beam, (0.7, 0.3))
+    vectors = queries or [np.zeros(HashEmbedder().dim, np.float32)] * len(graphs)
 
-    hops = [started(graphs)]
+    def kept(walks: list[Walks], kind: str) -> list[Walks]:
+        assert {one.kind for one in walks} == {kind}
+        return scored(index, graphs, walks, vectors, beam, choice)
+
+    hops = [run(start_paths, index, graphs)]
     for _ in range(depth):
-        hops.append(kept(expanded(graphs, hops[-1])))
-    parts = kept(joined_parts(graphs, list(zip(*hops))))
-    whole: list[Walks | None] = [None] * len(graphs)
-    windows = [[window] * len(g.orders) for g in graphs]
-    for step in range(max(map(steps_of, graphs))):
-        whole = [*kept(chained(graphs, whole, parts, windows, step))]
-    walks = [walk for walk in whole if walk is not None]
-    return [{path.nodes for path in paths} for paths in graph_paths(facts, graphs, walks, None)] if walks else []
+        hops.append(kept(expanded(index, graphs, hops[-1]), HOP))
+    parts = kept(run(join_paths, index, zip(graphs, zip(*hops)), len(hops)), PART)
+    whole: list[Any] = [None] * len(graphs)
+    windows = [(window,) * len(graph.orders) for graph in graphs]
+    for step in range(max(map(n_chain_steps, graphs))):
+        whole = kept(run(chain_paths, index, zip(graphs, whole, parts, windows), step), WHOLE)
+    if whole[0] is None:
+        return []
+    return [{path.nodes for path in paths} for paths in best(index, graphs, whole, choice)]
 
 
 def simple_paths(graph: nx.Graph, order: Order, depth: int, window: tuple[int, int]) -> set[tuple[int, ...]]:
@@ -108,15 +149,15 @@ def undirected(edges: Sequence[Edge], n: int, sources: Sequence[str] = SOURCES) 
 
 def clusters(edges: Sequence[Edge], inside: Sequence[int], alone: Sequence[int]) -> dict[int, int]:
     """Node -> the smallest node of its cluster, from the definition."""
-    held = set(inside)
+    own = set(inside)
     says: dict[int, set[Any]] = {v: set() for v in inside}
     for s, r, o, source in edges:
-        if s in held and o in held and s != o:
+        if s in own and o in own and s != o:
             says[s].add(("out", r, o, source))
             says[o].add(("in", r, s, source))
     groups: dict[Any, int] = {}
     found = {}
-    for v in sorted(held):
+    for v in sorted(own):
         multiset = tuple(sorted((d, r, u, c) for d, r, u, c in says[v]))
         key = ("topic", v) if v in alone else tuple(sorted((d, r, u) for d, r, u, _ in multiset))
         found[v] = groups.setdefault(key, v)
@@ -139,14 +180,14 @@ def test_unbounded_search_finds_what_networkx_finds(seed: int, depth: int) -> No
     rng = random.Random(seed)
     n = 11
     edges = random_edges(rng, n, 20)
-    facts = graph_of(base(n, edges))
+    index = index_of(n, edges)
     plain = undirected(edges, n)
     for order in ORDERS:
         k = len(order.topics)
         for window in ((k * (depth - 1), k * depth), (0, k * depth)):
             wanted = [GraphWanted(order.topics, (order,))]
-            (graph,) = question_graphs(facts, wanted, depth, cluster=False)
-            (found,) = search(facts, [graph], depth, window) if graph.orders else ([set()],)
+            (graph,) = subgraphs(index, wanted, depth, cluster=False)
+            (found,) = search(index, [graph], depth, window) if graph.orders else ([set()],)
             expected = simple_paths(plain, order, depth, window)
             assert found == expected, (order, window)
 
@@ -156,10 +197,10 @@ def test_clustered_search_is_search_on_the_graph_of_representatives(seed: int) -
     rng = random.Random(100 + seed)
     n, depth = 14, 2
     edges = [*random_edges(rng, 8, 10, 1), *((v, "leaf", rng.randrange(4), "left") for v in range(8, n))]
-    facts = graph_of(base(n, edges))
+    index = index_of(n, edges)
     plain = undirected(edges, n)
     for order in (Order((0, 1)), Order((0,))):
-        (graph,) = question_graphs(facts, [GraphWanted(order.topics, (order,))], depth)
+        (graph,) = subgraphs(index, [GraphWanted(order.topics, (order,))], depth)
         ball = set().union(*(nx.single_source_shortest_path_length(plain, t, depth) for t in order.topics))
         assert graph.ball.tolist() == sorted(ball) and graph.taken.nodes == len(ball)
         of = clusters(edges, sorted(ball), order.topics)
@@ -168,7 +209,7 @@ def test_clustered_search_is_search_on_the_graph_of_representatives(seed: int) -
         small = plain.subgraph(set(of.values()))
         assert graph.clustered.edges == small.number_of_edges()
         window = (0, len(order.topics) * depth)
-        (found,) = search(facts, [graph], depth, window) if graph.orders else ([set()],)
+        (found,) = search(index, [graph], depth, window) if graph.orders else ([set()],)
         assert found == simple_paths(small, order, depth, window)
         for path in found:  # every choice of members is a path of the whole graph
             for nodes in itertools.islice(itertools.product(*(graph.members(v) for v in path)), 50):
@@ -180,12 +221,12 @@ def test_reduction_keeps_the_nodes_of_the_rule(seed: int) -> None:
     rng = random.Random(200 + seed)
     n, depth = 16, 2
     edges = random_edges(rng, n, 22)
-    facts = graph_of(base(n, edges))
+    index = index_of(n, edges)
     plain = undirected(edges, n)
     away = dict(nx.all_pairs_shortest_path_length(plain))
     far = 99
     for order in (Order((0, 1)), Order((0, 1), closes=True), Order((0, 1, 2), opens=True)):
-        (graph,) = question_graphs(facts, [GraphWanted(order.topics, (order,))], depth, cluster=False)
+        (graph,) = subgraphs(index, [GraphWanted(order.topics, (order,))], depth, cluster=False)
         inside = plain.subgraph(graph.ball.tolist())
         near = dict(nx.all_pairs_shortest_path_length(inside))
         expected = set(order.topics)
@@ -202,7 +243,7 @@ def test_reduction_keeps_the_nodes_of_the_rule(seed: int) -> None:
 def test_a_question_alone_is_that_question_in_a_batch() -> None:
     rng = random.Random(5)
     n, depth = 20, 2
-    facts = graph_of(base(n, random_edges(rng, n, 45)))
+    index = index_of(n, random_edges(rng, n, 45))
     embedder = HashEmbedder()
     wanted = [
         GraphWanted((0, 1), (Order((0, 1)), Order((1,)))),
@@ -210,27 +251,28 @@ def test_a_question_alone_is_that_question_in_a_batch() -> None:
         GraphWanted((4, 5, 6), (Order((4, 5, 6)), Order((5, 4), closes=True))),
     ]
     queries = [*embedder.embed(["one", "two", "three"])]
-    together = question_graphs(facts, wanted, depth)
-    found = search(facts, together, depth, (0, 4), beam=3, queries=queries)
+    together = subgraphs(index, wanted, depth)
+    found = search(index, together, depth, (0, 4), beam=3, queries=queries)
     for b, one in enumerate(wanted):
-        (alone,) = question_graphs(facts, [one], depth)
+        (alone,) = subgraphs(index, [one], depth)
         assert torch.equal(alone.nodes, together[b].nodes) and torch.equal(alone.csr.indices, together[b].csr.indices)
-        assert search(facts, [alone], depth, (0, 4), beam=3, queries=[queries[b]]) == [found[b]]
+        assert search(index, [alone], depth, (0, 4), beam=3, queries=[queries[b]]) == [found[b]]
 
 
 def test_questions_at_different_hops_can_be_scored_together() -> None:
-    facts = graph_of(base(8, random_edges(random.Random(1), 8, 16)))
-    graphs = question_graphs(facts, [GraphWanted((v,), (Order((v,)),)) for v in (0, 1, 2)], 3)
-    none = [np.zeros(facts.vectors.shape[1], np.float32)] * 3
-    ways = [started([graph]) for graph in graphs]
+    index = index_of(8, random_edges(random.Random(1), 8, 16))
+    graphs = subgraphs(index, [GraphWanted((v,), (Order((v,)),)) for v in (0, 1, 2)], 3)
+    none = [np.zeros(HashEmbedder().dim, np.float32)] * 3
+    ways = [run(start_paths, index, [graph]) for graph in graphs]
     for b in range(3):
         for _ in range(b + 1):
-            ways[b] = expanded([graphs[b]], ways[b])
-    mixed = scored(facts, graphs, [way[0] for way in ways], none, 4, (0.7, 0.3))
+            ways[b] = expanded(index, [graphs[b]], ways[b])
+    mixed = scored(index, graphs, [way[0] for way in ways], none, 4)
     for b, walks in enumerate(mixed):
-        (alone,) = scored(facts, [graphs[b]], ways[b], none[:1], 4, (0.7, 0.3))
+        (alone,) = scored(index, [graphs[b]], ways[b], none[:1], 4)
         assert torch.equal(walks.paths.nodes, alone.paths.nodes) and walks.paths.edges.shape[1] == b + 1
-        assert torch.equal(expanded([graphs[b]], [walks])[0].paths.nodes, expanded([graphs[b]], [alone])[0].paths.nodes)
+        longer = [expanded(index, [graphs[b]], [one])[0].paths.nodes for one in (walks, alone)]
+        assert torch.equal(*longer)
 
 
 @settings(max_examples=8, deadline=None)
@@ -239,23 +281,22 @@ def test_removing_a_source_leaves_the_paths_of_the_other(seed: int) -> None:
     rng = random.Random(seed)
     n, depth = 10, 2
     edges = random_edges(rng, n, 18)
-    kb = base(n, edges)
-    order = Order((0, 1))
+    index, order = index_of(n, edges), Order((0, 1))
     found = []
-    for facts in (graph_of(kb), graph_of(kb, (0,))):
-        (graph,) = question_graphs(facts, [GraphWanted((0, 1), (order,))], depth, cluster=False)
-        found.append(search(facts, [graph], depth, (0, 4))[0] if graph.orders else set())
+    for choice in (BOTH, FactChoice((0,))):
+        (graph,) = subgraphs(index, [GraphWanted((0, 1), (order,))], depth, False, choice)
+        found.append(search(index, [graph], depth, (0, 4), choice=choice)[0] if graph.orders else set())
     plain = undirected(edges, n, ["left"])
     assert found[1] == {p for p in found[0] if all(plain.has_edge(a, b) for a, b in zip(p, p[1:]))}
 
 
 def test_the_beam_keeps_the_best_by_the_formula() -> None:
     kb = base(5, [(0, "likes", 1, "left"), (0, "hates", 2, "left"), (1, "likes", 3, "left"), (2, "hates", 4, "left")])
-    facts = graph_of(kb)
+    index = MemoryIndex(kb)
     (query,) = HashEmbedder().embed(["node 0 likes node 1"])
-    (graph,) = question_graphs(facts, [GraphWanted((0,), (Order((0,)),))], 2, cluster=False)
-    assert search(facts, [graph], 2, (0, 2), beam=1, queries=[query])[0] == {(0, 1)}
-    (walks,) = scored(facts, [graph], expanded([graph], started([graph])), [query], None, (0.7, 0.3))
+    (graph,) = subgraphs(index, [GraphWanted((0,), (Order((0,)),))], 2, cluster=False)
+    assert search(index, [graph], 2, (0, 2), beam=1, queries=[query])[0] == {(0, 1)}
+    (walks,) = scored(index, [graph], expanded(index, [graph], run(start_paths, index, [graph])), [query], None)
     vectors = kb.vectors("kb_edge_vectors").double()
     rows = [kb.edge_text(e) for e in range(kb.n_edges)]
     expected = [
@@ -266,33 +307,32 @@ def test_the_beam_keeps_the_best_by_the_formula() -> None:
 
 
 def test_a_path_says_for_which_order_it_was_found() -> None:
-    kb = base(4, [(0, "a", 1, "left"), (1, "b", 2, "left"), (2, "c", 3, "left")])
-    facts = graph_of(kb)
+    index = index_of(4, [(0, "a", 1, "left"), (1, "b", 2, "left"), (2, "c", 3, "left")])
     orders = (Order((0,)), Order((3,)), Order((0, 2)))
-    (graph,) = question_graphs(facts, [GraphWanted((0, 2, 3), orders)], 2, cluster=False)
-    hops = [started([graph])]
+    (graph,) = subgraphs(index, [GraphWanted((0, 2, 3), orders)], 2, cluster=False)
+    hops = [run(start_paths, index, [graph])]
     for _ in range(2):
-        hops.append(expanded([graph], hops[-1]))
-    parts = joined_parts([graph], list(zip(*hops)))
-    whole: list[Walks | None] = [None]
-    for step in range(steps_of(graph)):
-        whole = [*chained([graph], whole, parts, [[(0, 2)] * 3], step)]
-    (walks,) = (one for one in whole if one is not None)
-    found = {path.nodes: path.topics for path in graph_paths(facts, [graph], [walks], None)[0]}
+        hops.append(expanded(index, [graph], hops[-1]))
+    (parts,) = run(join_paths, index, [(graph, tuple(walks for (walks,) in hops))], len(hops))
+    whole = None
+    for step in range(n_chain_steps(graph)):
+        (whole,) = run(chain_paths, index, [(graph, whole, parts, ((0, 2),) * 3)], step)
+    walks = scored(index, [graph], [whole], [np.zeros(HashEmbedder().dim, np.float32)], None)
+    found = {path.nodes: path.topics for path in best(index, [graph], walks)[0]}
     assert found[(0, 1)] == (0,) and found[(3, 2)] == found[(3, 2, 1)] == (3,)
     assert found[(0, 1, 2)] in ((0,), (0, 2)) and set(found.values()) <= {order.topics for order in orders}
 
 
 def test_parallel_relations_are_one_edge_and_hydra_e_keeps_one_of_them() -> None:
     edges = [(0, "a", 1, "left"), (1, "b", 0, "left"), (0, "c", 1, "right"), (1, "d", 2, "left")]
-    kb = base(3, edges)
-    facts = graph_of(kb)
-    assert facts.triples.offsets.diff().tolist() == [3, 1]
-    drawn = {tuple(one_relation(facts, facts_of_kb(kb), seed).triples.values.tolist()) for seed in range(40)}
+    index: Any = index_of(3, edges)
+    assert facts_of(index, BOTH).triples.offsets.diff().tolist() == [3, 1]
+    drawn = {tuple(facts_of(index, FactChoice((0, 1), True, seed)).triples.values.tolist()) for seed in range(40)}
     assert len(drawn) == 3 and all(len(rows) == 2 for rows in drawn)
-    again = [one_relation(facts, facts_of_kb(kb), 7).triples.values.tolist() for _ in range(2)]
-    assert again[0] == again[1]
-    (graph,) = question_graphs(facts, [GraphWanted((0,), (Order((0,)),))], 2)
+    again: list[Any] = [index_of(3, edges) for _ in range(2)]
+    rows = [facts_of(one, FactChoice((0, 1), True, 7)).triples.values for one in again]
+    assert torch.equal(*rows)
+    (graph,) = subgraphs(index, [GraphWanted((0,), (Order((0,)),))], 2)
     assert (graph.taken.edges, graph.taken.triples, graph.taken.nodes) == (2, 4, 3)
 
 
@@ -309,7 +349,7 @@ def by_neighbours_alone(graph: FactGraph, nodes: Ragged, alone: Ragged) -> Any:
 @pytest.mark.parametrize("cluster", [equal_nodes, by_neighbours_alone])
 def test_nodes_with_other_relations_or_directions_stay_apart(cluster: Callable[..., Any]) -> None:
     edges = [(0, "a", 1, "left"), (0, "a", 2, "left"), (0, "b", 3, "left"), (4, "a", 0, "left"), (0, "a", 5, "left")]
-    facts = graph_of(base(6, edges))
+    facts = fact_graph(base(6, edges), (0, 1))
     nodes = Ragged(torch.arange(6), torch.tensor([0, 6]))
     alone = Ragged(torch.tensor([0, 5]), torch.tensor([0, 2]))
     representative, n_edges, n_triples = cluster(facts, nodes, alone)

@@ -6,13 +6,15 @@ import random
 
 import numpy as np
 import pytest
+from gpu_rag.index.knowledge_base.memory import knowledge_base
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kb_in_memory import knowledge_base
+from memory_index import MemoryIndex, run
 
 from gpu_rag.errors import BadInput
 from gpu_rag.index.knowledge_base import KnowledgeBase
-from gpu_rag.methods.hydrarag.topics import NameSearch
+from gpu_rag.methods.hydrarag.batched.names import Named, match_mentions
+from gpu_rag.methods.hydrarag.state import Match
 from gpu_rag.models.embed.hashing import HashEmbedder
 
 EMBED = HashEmbedder().embed
@@ -26,14 +28,24 @@ def base(
     """Nodes of these names, each with a loop in the sources that have it."""
     nodes = [(f"n{i:02d}", name, "film", (aliases or {}).get(i, [])) for i, name in enumerate(names)]
     edges = [
-        (f"n{i:02d}", "is", f"n{i:02d}", source) for source, held in (("left", left), ("right", right)) for i in held
+        (f"n{i:02d}", "is", f"n{i:02d}", source)
+        for source, nodes_of in (("left", left), ("right", right))
+        for i in nodes_of
     ]
     return knowledge_base(nodes, edges, embed=EMBED, sources=("left", "right"))
 
 
+def matches(
+    kb: KnowledgeBase, mentions: list[str], sources: tuple[int, ...], threshold: float, most: int
+) -> list[list[Match]]:
+    query = Named(tuple(mentions), EMBED(mentions))
+    first, again = run(match_mentions, MemoryIndex(kb), [query, query], sources, threshold, most)
+    assert first == again
+    return first  # type: ignore[no-any-return]
+
+
 def match(kb: KnowledgeBase, mentions: list[str], threshold: float = 0.3, most: int = 3) -> Found:
-    found = NameSearch(kb).match(mentions, EMBED(mentions), (0, 1), threshold, most)
-    return [[(m.node, m.sources) for m in some] for some in found]
+    return [[(m.node, m.sources) for m in some] for some in matches(kb, mentions, (0, 1), threshold, most)]
 
 
 def test_a_source_that_has_the_name_gives_all_nodes_of_it_and_no_near_ones() -> None:
@@ -48,7 +60,7 @@ def test_a_source_that_has_the_name_gives_all_nodes_of_it_and_no_near_ones() -> 
 
 def test_an_alias_is_a_name() -> None:
     kb = base(["Peter Benchley's Jaws", "Jaws 2"], {0, 1}, set(), {0: ["Jaws"]})
-    (one,) = NameSearch(kb).match(["jaws"], EMBED(["jaws"]), (0,), 0.3, 3)
+    (one,) = matches(kb, ["jaws"], (0,), 0.3, 3)
     assert [(m.node, m.cosine) for m in one] == [(0, 1.0)]
 
 
@@ -57,9 +69,9 @@ def plainly(kb: KnowledgeBase, mention: str, threshold: float, most: int) -> lis
     (query,), names = EMBED([mention]).astype(np.float64), EMBED(kb.node_names).astype(np.float64)
     best: dict[int, float] = {}
     for source in (0, 1):
-        held = [node for node in range(kb.n) if kb.node_sources[node, source]]
-        same = [node for node in held if kb.node_names[node].casefold() == mention.casefold()]
-        near = sorted((-round(float(names[node] @ query), 6), node) for node in held)
+        own = [node for node in range(kb.n) if kb.node_sources[node, source]]
+        same = [node for node in own if kb.node_names[node].casefold() == mention.casefold()]
+        near = sorted((-round(float(names[node] @ query), 6), node) for node in own)
         rows = [(1.0, node) for node in same] or [(-minus, node) for minus, node in near if -minus >= threshold]
         best.update({node: cosine for cosine, node in rows[:most]})
     return sorted(best, key=lambda node: (-best[node], node))
@@ -85,6 +97,6 @@ def test_a_search_by_nearness_alone_is_caught(monkeypatch: pytest.MonkeyPatch) -
     assert [node for node, _ in match(kb, ["Jaws"])[0]] == [0, 1, 2]
 
 
-def test_mentions_need_a_vector_each() -> None:
-    with pytest.raises(BadInput, match="mentions and vectors do not fit"):
-        NameSearch(base(["Jaws"], {0}, set())).match(["Jaws", "Orca"], EMBED(["Jaws"]), (0,), 0.3, 3)
+def test_names_need_a_vector_each() -> None:
+    with pytest.raises(BadInput, match="names and vectors do not fit"):
+        Named(("Jaws", "Orca"), EMBED(["Jaws"]))

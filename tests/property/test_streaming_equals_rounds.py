@@ -7,85 +7,31 @@ reply, or as aborted. Plausible wrong drivers run through the same check and mus
 from __future__ import annotations
 
 import random
-from dataclasses import asdict, replace
 from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from toy_steps import Toys, cost, embed, graph, grown, interpret, llm, metered, pairs, said, text, trees, visible, walk
 
 from gpu_rag.errors import BudgetExceeded, RequestFailed
-from gpu_rag.runtime import Budget, Call, Executor, Metered, RunStats, gather, run_rounds, run_streaming, streaming
+from gpu_rag.runtime import Budget, RunStats, run_rounds, run_streaming, streaming
 from gpu_rag.runtime.core import Core
 from gpu_rag.runtime.service import Flights
 from gpu_rag.runtime.trace import Context
-from gpu_rag.types import Question
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning", "error::pytest.PytestUnraisableExceptionWarning")
 
-VERBS = {"text": ("text", 0), "graph": ("graph", 1), "embed": ("embed", 2), "llm": ("llm", 3)}
-
-# --- programs as trees -----------------------------------------------------------------------------
-# ("call", verb, k, arg) | ("seq", [tree]) | ("gather", [tree]) | ("fail", tag) | ("try", tree)
-# ("finally", tree, call); an argument below 0 is refused by who answers
+STEPS = {"text": text, "graph": graph, "walk": walk, "embed": embed, "llm": llm}
 
 
-def trees(bad=True):
-    arg = st.sampled_from([*range(10), *([-1] if bad else [])])
-    verb = st.sampled_from([*sorted(VERBS), "llm", "llm"])
-    call = st.tuples(st.just("call"), verb, st.integers(1, 2), arg)
-    leaf = st.one_of(*[call] * 9, st.tuples(st.just("fail"), st.integers(0, 3))) if bad else call
-
-    def inner(part):
-        parts = st.lists(part, min_size=2, max_size=5)
-        shapes = [st.tuples(st.just("seq"), parts), st.tuples(st.just("gather"), parts)]
-        shapes += [st.tuples(st.just("try"), part), st.tuples(st.just("finally"), part, call)]
-        return st.one_of(*shapes)
-
-    return st.recursive(leaf, inner, max_leaves=20)
+def answered(name, queries):
+    values = [said(name, *query) for query in queries]
+    return [metered(value) for value in values] if name == "llm" else values
 
 
-def reply(verb, k, arg):
-    return f"{verb}/{k}/{arg}"
-
-
-async def interpret(tree, ctx):
-    match tree:
-        case ("call", verb, k, arg):
-            result = await Call(verb, (k,) if verb != "llm" else (), (k, arg))
-            ctx.note(f"{verb}-step", k, (result,))
-            return result
-        case ("seq", parts):
-            return [await interpret(part, ctx) for part in parts]
-        case ("gather", parts):
-            return await gather(*(interpret(part, ctx) for part in parts))
-        case ("fail", tag):
-            raise ValueError(f"bug {tag}")
-        case ("try", part):
-            try:
-                return await interpret(part, ctx)
-            except Exception as error:  # noqa: BLE001 - Cancelled too
-                return ("caught", type(error).__name__, str(error))
-        case ("finally", part, call):
-            try:
-                return await interpret(part, ctx)
-            finally:
-                await interpret(call, ctx)
-
-
-# --- running and comparing -------------------------------------------------------------------------
-
-
-def answer(verb, args):
-    values = [RequestFailed(f"refused {verb}") if arg < 0 else reply(verb, k, arg) for k, arg in args]
-    return [Metered(v, n_prompt=10, n_generated=1) for v in values] if verb == "llm" else values
-
-
-def executors():
-    def make(verb, service, rank):
-        return Executor(lambda static, args: answer(verb, args), service, rank, 7)
-
-    return {verb: make(verb, *spec) for verb, spec in VERBS.items()}
+def toys():
+    return Toys({name: lambda queries, k, name=name: answered(name, queries) for name in STEPS}).resources
 
 
 class Moody:
@@ -94,9 +40,9 @@ class Moody:
     def __init__(self, seed):
         self.random, self.open, self.lost, self.seen = random.Random(seed), {}, set(), 0
 
-    def submit(self, key, args):
+    def submit(self, key, query):
         assert key not in self.open
-        self.open[key] = args
+        self.open[key] = query
         self.seen += 1
 
     def poll(self, timeout_s):
@@ -106,7 +52,7 @@ class Moody:
         return [(key, self._answer(key)) for key in keys]
 
     def _answer(self, key):
-        (result,) = answer("llm", [self.open.pop(key)])
+        (result,) = answered("llm", [self.open.pop(key)])
         return RequestFailed("the request was aborted") if key in self.lost else result
 
     def abort(self, key):
@@ -118,33 +64,25 @@ class Moody:
         return len(self.open)
 
 
+def call(name, k, query, slot):
+    return STEPS[name]((k, query), 0 if name == "llm" else k)  # a service is given the query alone
+
+
 def programs(forest):
-    return [(Question(f"q{i}", "?"), lambda ctx, tree=tree: interpret(tree, ctx)) for i, tree in enumerate(forest)]
-
-
-def visible(outcome):
-    """All of an outcome but seconds, the text of the traceback, and what cancelled siblings happened to cost."""
-    trace = tuple(replace(step, s=0.0) for step in outcome.trace)
-    error = outcome.error and (type(outcome.error), str(outcome.error))
-    return outcome.question.id, outcome.draft, error, trace
-
-
-def cost(outcome):
-    return {name: value for name, value in asdict(outcome.usage).items() if not name.endswith("_s")}
+    return pairs(lambda ctx, tree=tree: interpret(tree, ctx, call) for tree in forest)
 
 
 def both(forest, seed=0, max_live=1024, low_water=4, budget=None, driver=run_streaming):
     """(outcomes of rounds, outcomes of streaming), the accounts of the latter checked."""
-    expected = run_rounds(programs(forest), executors(), budget=budget)
+    expected = run_rounds(programs(forest), toys(), budget=budget)
     stats, service = RunStats(), Moody(seed)
     found = driver(
-        programs(forest), executors(), {"llm": service}, max_live=max_live, low_water=low_water, budget=budget,
-        stats=stats,
-    )  # fmt: skip
+        programs(forest), toys(), {llm: service}, max_live=max_live, low_water=low_water, budget=budget, stats=stats
+    )
     assert service.n_open == 0, "every key is taken, those of cancelled calls too"
     assert stats.n_questions == len(forest) and stats.n_failed == sum(o.error is not None for o in found)
-    answered = stats.steps["llm"].n_calls if service.seen else 0
-    assert sum(o.usage.llm_calls for o in found) <= answered == service.seen
+    n_answered = stats.steps["llm"].n_calls if service.seen else 0
+    assert sum(o.usage.llm_calls for o in found) <= n_answered == service.seen
     for name in ("llm_s", "embed_s", "graph_s"):
         asked = sum(getattr(o.usage, name) for o in found)
         assert asked == pytest.approx(sum(getattr(c, name) for c in stats.stages.values()), abs=1e-9)
@@ -184,14 +122,6 @@ def test_a_budget_met_among_siblings_is_the_only_difference(forest, n, seed):
     for one, other in zip(expected, found):
         if BudgetExceeded not in (type(one.error), type(other.error)):
             assert visible(one) == visible(other)
-
-
-def grown(rng, depth):
-    if depth == 0 or rng.random() < 0.1:
-        return ("fail", 1) if rng.random() < 0.02 else ("call", rng.choice(["llm", *VERBS]), 1, rng.randint(0, 99))
-    if rng.random() < 0.1:
-        return ("try", ("finally", grown(rng, depth - 1), ("call", "text", 1, 5)))
-    return (rng.choice(["seq", "gather"]), [grown(rng, depth - 1) for _ in range(rng.randint(1, 4))])
 
 
 def test_many_large_programs():

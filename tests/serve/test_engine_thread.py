@@ -8,10 +8,11 @@ import time
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from toy_steps import Toys, graph
 
 from gpu_rag.errors import BudgetExceeded, Cancelled, ModelError
 from gpu_rag.models.llm.scripted import ScriptedLLM
-from gpu_rag.runtime import Call, Executor, StreamingDriver
+from gpu_rag.runtime import StreamingDriver
 from gpu_rag.runtime.handle import Handle, Turns
 from gpu_rag.serve.metrics import SIZES, Histogram
 from gpu_rag.serve.refusal import Refusal
@@ -35,15 +36,15 @@ def asked(n: int, method: str = "ppr") -> dict:
 
 @pytest.fixture
 def driver():
-    """A driver whose verb `wait` is answered when `gate` is set."""
+    """A driver whose step is answered when `gate` is set."""
     gate, begun = threading.Event(), threading.Event()
 
-    def answer(static, args):
+    def answer(queries, k):
         begun.set()
         gate.wait(PATIENCE_S)
-        return list(args)
+        return queries
 
-    made = StreamingDriver({"wait": Executor(answer, "graph", 1)}, {}, max_live=1)
+    made = StreamingDriver(Toys({"graph": answer}).resources, {}, max_live=1)
     thread = threading.Thread(target=made.run, daemon=True)
     thread.start()
     yield made, gate, begun
@@ -53,18 +54,18 @@ def driver():
 
 
 async def waits(ctx):
-    return await Call("wait", (), ctx.question.id)
+    return await graph(ctx.question.id)
 
 
 def test_the_submitter_is_told_of_the_end_once(driver):
     made, gate, _ = driver
     gate.set()
-    told = []
-    handle = made.submit(Question("a", "?"), waits, told.append)
+    ended = []
+    handle = made.submit(Question("a", "?"), waits, ended.append)
     assert handle.wait(PATIENCE_S).draft == "a"
     made.cancel(handle)
-    assert made.submit(Question("b", "?"), waits, told.append).wait(PATIENCE_S).draft == "b"
-    assert [outcome.draft for outcome in told] == ["a", "b"]
+    assert made.submit(Question("b", "?"), waits, ended.append).wait(PATIENCE_S).draft == "b"
+    assert [outcome.draft for outcome in ended] == ["a", "b"]
 
 
 def test_a_question_is_cancelled_with_a_reason(driver):
@@ -98,10 +99,10 @@ def test_a_handle_of_another_driver_cancels_nobody(driver):
 def test_what_stopped_a_run_is_told_to_all_that_were_open():
     died = ModelError("the engine died")
 
-    def answer(static, args):
+    def answer(queries, k):
         raise died
 
-    driver = StreamingDriver({"wait": Executor(answer, "graph", 1)}, {}, max_live=1)
+    driver = StreamingDriver(Toys({"graph": answer}).resources, {}, max_live=1)
     handles = [driver.submit(Question(str(i), "?"), waits) for i in range(3)]
     with pytest.raises(ModelError):
         driver.run()
@@ -149,15 +150,15 @@ def test_turns_hold_and_lose_handles():
 
 def test_questions_of_clients_and_methods_share_batches(here):
     server = here(llm=lambda: ScriptedLLM(lambda request: "x"))
-    gate, held = threading.Event(), threading.Event()
+    gate, reached = threading.Event(), threading.Event()
 
     def hold(outcome):  # the engine's thread, so that all questions are there when it goes on
-        held.set()
+        reached.set()
         gate.wait(PATIENCE_S)
 
     async def clients():
         server.live.submit(server.live.prepare("bm25", True), Question("first", "Which town?"), hold)
-        assert held.wait(PATIENCE_S)
+        assert reached.wait(PATIENCE_S)
         async with server.client() as client:
             one = [
                 client.post("/v1/answer", json={"question": f"Which town is number {i}?", "method": method})
@@ -172,16 +173,16 @@ def test_questions_of_clients_and_methods_share_batches(here):
 
     rows = [got.json() for got in asyncio.run(clients())]
     assert not [row for row in rows if row["status"] == "failed"] and len(rows) == 64
-    verbs = server.live.stats.steps
-    for verb, n in (("embed", 48), ("rank_by_graph", 16), ("search_dense", 16)):
-        assert (verbs[verb].n_calls, verbs[verb].batch_sizes) == (n, {n: 1}), verb
-    assert verbs["llm"].n_calls == 64 and verbs["llm"].n_batches < 64
+    steps = server.live.stats.steps
+    for step, n in (("embed", 48), ("rank_by_graph", 16), ("search_dense", 16)):
+        assert (steps[step].n_calls, steps[step].batch_sizes) == (n, {n: 1}), step
+    assert steps["llm"].n_calls == 64 and steps["llm"].n_batches < 64
 
 
 # --- clients that go away --------------------------------------------------------------------------
 
 
-class Held:
+class Gated:
     """A model that answers when it is let go."""
 
     def __init__(self):
@@ -202,8 +203,8 @@ def until(reached, limit_s: float = PATIENCE_S) -> None:
 
 @pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson"])
 def test_a_client_that_goes_away_gives_up_its_questions(here, accept):
-    held = Held()
-    server = here(llm=lambda: ScriptedLLM(held))
+    gated = Gated()
+    server = here(llm=lambda: ScriptedLLM(gated))
     sent, gone = [], threading.Event()
     scope = {
         "type": "http", "method": "POST", "path": "/v1/answer", "query_string": b"", "raw_path": b"/v1/answer",
@@ -224,7 +225,7 @@ def test_a_client_that_goes_away_gives_up_its_questions(here, accept):
 
     async def client():
         task = asyncio.ensure_future(server.app(scope, receive, send))
-        while not held.begun.is_set() or server.live._driver._flights.n_open < 2:  # both wait for the model
+        while not gated.begun.is_set() or server.live._driver._flights.n_open < 2:  # both wait for the model
             await asyncio.sleep(0.005)
         assert server.admission.n_open == 2
         gone.set()
@@ -234,7 +235,7 @@ def test_a_client_that_goes_away_gives_up_its_questions(here, accept):
 
     asyncio.run(client())
     assert server.admission.batches == set() and server.live.n_running == 0
-    held.gate.set()
+    gated.gate.set()
     until(lambda: server.live.stats.n_late_calls == 2)  # taken though nobody asks: a reply cache below keeps them
     assert b"".join(message.get("body", b"") for message in sent) == b""
     assert server.counts.refused["client gone"] == 1 and not [m for m in sent if m.get("status", 200) != 200]
@@ -264,9 +265,9 @@ def test_a_client_that_does_not_read_is_taken_to_be_gone(here):
 
 
 def test_more_questions_than_there_is_room_for_are_refused(here):
-    held = Held()
+    gated = Gated()
     settings = {"runtime": {"max_live": 2}, "serve": {"max_queue": 3}}
-    server = here(settings, llm=lambda: ScriptedLLM(held))
+    server = here(settings, llm=lambda: ScriptedLLM(gated))
 
     async def clients():
         async with server.client() as client:
@@ -277,7 +278,7 @@ def test_more_questions_than_there_is_room_for_are_refused(here):
             text = (await client.get("/metrics")).text
             assert "gpu_rag_questions_running 2.0\n" in text and "gpu_rag_questions_queued 2.0\n" in text
             over = await client.post("/v1/answer", json=asked(2, "bm25"))
-            held.gate.set()
+            gated.gate.set()
             fits = await client.post("/v1/answer", json=asked(1, "bm25"))
             return over, fits, await first
 
@@ -290,10 +291,10 @@ def test_more_questions_than_there_is_room_for_are_refused(here):
 
 
 def test_a_single_question_does_not_wait_for_all_of_another_request(here):
-    held, order = Held(), []
+    gated, order = Gated(), []
 
     def say(request):
-        held(request)
+        gated(request)
         order.append(request.prompt.count("number"))
         return "x"
 
@@ -302,13 +303,13 @@ def test_a_single_question_does_not_wait_for_all_of_another_request(here):
     async def clients():
         async with server.client() as client:
             many = asyncio.ensure_future(client.post("/v1/answer", json=asked(8, "bm25")))
-            while not held.begun.is_set():
+            while not gated.begun.is_set():
                 await asyncio.sleep(0.005)
             body = {"question": "Which town is alone?", "method": "bm25"}
             single = asyncio.ensure_future(client.post("/v1/answer", json=body))
             while server.admission.n_open < 9:
                 await asyncio.sleep(0.005)
-            held.gate.set()
+            gated.gate.set()
             return await many, await single
 
     many, single = asyncio.run(clients())
@@ -390,20 +391,20 @@ def test_an_engine_that_is_not_revived_makes_the_process_worthless(here, monkeyp
 
 @pytest.mark.parametrize("grace_s", [0.05, PATIENCE_S])
 def test_the_end_waits_for_a_while_and_fails_the_rest(here, grace_s):
-    held = Held()
-    server = here(llm=lambda: ScriptedLLM(held))
+    gated = Gated()
+    server = here(llm=lambda: ScriptedLLM(gated))
 
     async def clients():
         async with server.client() as client:
             first = asyncio.ensure_future(client.post("/v1/answer", json=asked(2, "bm25")))
-            while not held.begun.is_set():
+            while not gated.begun.is_set():
                 await asyncio.sleep(0.005)
             ending = asyncio.ensure_future(server.admission.close(grace_s))
             await asyncio.sleep(0)
             refused = await client.post("/v1/answer", json=asked(1))
             ready = await client.get("/ready")
             if grace_s > 1:
-                held.gate.set()
+                gated.gate.set()
             await ending
             return refused, ready, await first
 
@@ -415,7 +416,7 @@ def test_the_end_waits_for_a_while_and_fails_the_rest(here, grace_s):
     else:
         assert [row["error"]["type"] for row in rows] == ["Cancelled"] * 2
         assert rows[0]["error"]["message"] == "the server was stopped; ask again when it is back"
-    held.gate.set()
+    gated.gate.set()
 
 
 def test_a_live_engine_that_was_stopped_takes_nothing(here):

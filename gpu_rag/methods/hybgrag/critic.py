@@ -1,4 +1,4 @@
-"""HybGRAG's critic: a validator that accepts or rejects what was retrieved, and a commentor that says what was wrong.
+"""HybGRAG's critic: a validator that accepts or rejects what was retrieved, and a commentor that says the fault.
 
 Without a language model that decides, the validator accepts whatever has no fault that code can see (an entity was
 found, and the entities have nodes in common), and the commentor takes a missing entity for the fault of a single one,
@@ -9,55 +9,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from gpu_rag.methods.hybgrag.examples import chosen_examples, read_examples
-from gpu_rag.methods.hybgrag.params import Params
+from gpu_rag.index.knowledge_base.scores import node_text
+from gpu_rag.methods.hybgrag.examples import Experience, chosen_examples, read_examples
 from gpu_rag.methods.hybgrag.retrieve import reasoning_paths
-from gpu_rag.methods.hybgrag.state import (
-    INCORRECT,
-    MISSING,
-    NO_ENTITY,
-    NO_INTERSECTION,
-    REJECTED,
-    TEXT,
-    WRONG_INTERSECTION,
-    WRONG_MODULE,
-    Action,
-    Feedback,
-    Retrieved,
-    Topic,
-)
-from gpu_rag.program.verbs import Verbs
+from gpu_rag.methods.hybgrag.state import TEXT, Action, Fault, Feedback, Params, Retrieved, Topic
+from gpu_rag.program.choose import choose
+from gpu_rag.program.knowledge_base.views import kb_of
+from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import Prompt
 
 PROMPTS = "gpu_rag.methods.hybgrag.prompts"
 REFERENCE_WORDS = 200  # of a document that the validator is shown
 MOST_FAULTS = 4  # that the commentor names
+_WORDS = {
+    Fault.MISSING: "an entity is missing: the question speaks of one more",
+    Fault.WRONG_INTERSECTION: "each entity is right, but the answer does not belong to all of them",
+    Fault.WRONG_MODULE: "the source: documents alone would narrow the search better than the graph",
+}
+_LIKELY = (Fault.MISSING, Fault.WRONG_INTERSECTION)  # without a model that judges
 _VERDICTS = (
     "yes, one of the references meets every requirement of the question",
     "no, none of the references does",
 )
 
 
-class Critic(Protocol):
-    """What refines the routing of one question."""
-
-    async def accepts(self, question: str, action: Action, result: Retrieved) -> bool:
-        """Whether the result is the answer."""
-        ...
-
-    async def comment(self, question: str, action: Action, result: Retrieved) -> Feedback:
-        """What was wrong with an action whose result was rejected."""
-        ...
-
-
 def seen_by_code(action: Action, result: Retrieved) -> Feedback | None:
     """The faults that need no judgement: no entity, then no intersection."""
     if not action.topics or (action.module != TEXT and not result.n_found()):
-        return Feedback(NO_ENTITY)
+        return Feedback(Fault.NO_ENTITY)
     if action.module != TEXT and result.n_found() > 1 and not result.met:
-        return Feedback(NO_INTERSECTION)
+        return Feedback(Fault.NO_INTERSECTION)
     return None
 
 
@@ -67,10 +49,10 @@ def unknown_entities(action: Action, result: Retrieved) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class ModelCritic:
-    """The critic of an answer: by the decider."""
+class Critic:
+    """The critic of one question, by the decider."""
 
-    verbs: Verbs
+    run: Run
     params: Params
 
     async def accepts(self, question: str, action: Action, result: Retrieved) -> bool:
@@ -79,92 +61,93 @@ class ModelCritic:
         if not references:
             return False
         clean = action.module == TEXT or seen_by_code(action, result) is None
-        chosen = await self.verbs.choose(
+        chosen = await choose(
+            self.run,
             Prompt.read(PROMPTS, "validate"),
             {"references": "\n\n".join(references), "question": question},
             _VERDICTS,
             query=question,
-            similarity=[float(clean), float(not clean)],
+            scores=[float(clean), float(not clean)],
             name="hybgrag_validator",
         )
         return chosen == [0]
 
     def _references(self, action: Action, result: Retrieved) -> list[str]:
-        kb, blocks = self.verbs.kb, []
+        kb, blocks = kb_of(self.run.index), []
         for place, row in enumerate(result.ranking.rows[: self.params.n_references]):
-            text = " ".join(self.verbs.node_text(row).split()[:REFERENCE_WORDS])
-            paths = reasoning_paths(action, result, place, self.verbs) if self.params.paths else []
+            text = " ".join(node_text(kb, self.run.index, row).split()[:REFERENCE_WORDS])
+            paths = reasoning_paths(action, result, place, kb) if self.params.paths else []
             block = f"[{place + 1}] {kb.node_names[row]} ({kb.type_names[kb.node_type[row]]})\n{text}"
             blocks.append("\n".join((block, *(f"path: {path}" for path in paths))))
         return blocks
 
     async def comment(self, question: str, action: Action, result: Retrieved) -> Feedback:
-        """The commentor: the first that holds, in the order of the module `hybgrag_state`."""
+        """The commentor: the first that holds, in the order of `first_of`."""
         if self.params.feedback == "simple":
-            return Feedback(REJECTED)
+            return Feedback(Fault.REJECTED)
         plain = seen_by_code(action, result)
         if plain is not None:
             return plain
         if action.module == TEXT:
-            return Feedback(WRONG_MODULE)
-        faults = _faults(action, result)
+            return Feedback(Fault.WRONG_MODULE)
+        options = _options(action, result)
         examples = await self._examples(question)
-        chosen = await self.verbs.choose(
+        chosen = await choose(
+            self.run,
             Prompt.read(PROMPTS, "comment"),
             {
                 "examples": "\n\n".join(example.comment() for example in examples),
                 "question": question,
-                "action": "\n".join(action.told()),
+                "action": "\n".join(action.lines()),
             },
-            [fault.text for fault in faults],
+            [option.text for option in options],
             query=question,
-            k=min(MOST_FAULTS, len(faults)),
+            k=min(MOST_FAULTS, len(options)),
             allow_none=True,
             threshold=0.5,
-            similarity=[float(fault.kind in (MISSING, WRONG_INTERSECTION)) for fault in faults],
+            scores=[float(option.kind in _LIKELY) for option in options],
             name="hybgrag_commentor",
         )
-        return first_of([faults[i] for i in chosen], unknown_entities(action, result))
+        return first_of([options[i] for i in chosen], unknown_entities(action, result))
 
-    async def _examples(self, question: str) -> Sequence:
-        if self.verbs.settings.decides_by != "llm":
+    async def _examples(self, question: str) -> Sequence[Experience]:
+        if self.run.models.decides_by != "llm":
             return ()
         examples = read_examples(self.params.experiences, "experiences", True)
-        return await chosen_examples(question, examples, self.params.n_examples, self.params.examples, self.verbs)
+        return await chosen_examples(question, examples, self.params.n_examples, self.params.examples, self.run)
 
 
 @dataclass(frozen=True)
-class Fault:
+class _Option:
     """Something that may be wrong with an action, as an option. relation: empty where the entity itself is meant."""
 
-    kind: str
+    kind: Fault
     text: str
     entity: str = ""
     relation: str = ""
 
 
-def _faults(action: Action, result: Retrieved) -> list[Fault]:
-    found = [topic for topic, nodes in zip(action.topics, result.found) if nodes]
-    faults = [fault for topic in found for fault in _of_topic(topic)]
-    if len(action.topics) == 1:
-        faults.append(Fault(MISSING, "an entity is missing: the question speaks of one more"))
-    else:
-        faults.append(Fault(WRONG_INTERSECTION, "each entity is right, but the answer does not belong to all of them"))
-    return [*faults, Fault(WRONG_MODULE, "the source: documents alone would narrow the search better than the graph")]
+def _options(action: Action, result: Retrieved) -> list[_Option]:
+    found = (topic for topic, nodes in zip(action.topics, result.found) if nodes)
+    whole = (Fault.MISSING if len(action.topics) == 1 else Fault.WRONG_INTERSECTION, Fault.WRONG_MODULE)
+    options = [option for topic in found for option in _of_topic(topic)]
+    return [*options, *(_Option(kind, _WORDS[kind]) for kind in whole)]
 
 
-def _of_topic(topic: Topic) -> list[Fault]:
+def _of_topic(topic: Topic) -> list[_Option]:
     name = f'"{topic.entity}"'
-    relations = (Fault(INCORRECT, f'the relation "{r}" of {name} is wrong', topic.entity, r) for r in topic.relations)
-    return [Fault(INCORRECT, f"the entity {name} ({topic.type}) is wrong", topic.entity), *relations]
+    relations = (
+        _Option(Fault.INCORRECT, f'the relation "{r}" of {name} is wrong', topic.entity, r) for r in topic.relations
+    )
+    return [_Option(Fault.INCORRECT, f"the entity {name} ({topic.type}) is wrong", topic.entity), *relations]
 
 
-def first_of(faults: Sequence[Fault], unknown: Sequence[str]) -> Feedback:
+def first_of(faults: Sequence[_Option], unknown: Sequence[str]) -> Feedback:
     """The feedback for what was found wrong: incorrect ones as one list, else the one other, else the module."""
-    wrong = [fault for fault in faults if fault.kind == INCORRECT]
+    wrong = [fault for fault in faults if fault.kind == Fault.INCORRECT]
     entities = tuple(dict.fromkeys((*unknown, *(fault.entity for fault in wrong if not fault.relation))))
     relations = tuple((f.entity, f.relation) for f in wrong if f.relation and f.entity not in entities)
     if entities or relations:
-        return Feedback(INCORRECT, entities, relations)
+        return Feedback(Fault.INCORRECT, entities, relations)
     kinds = {fault.kind for fault in faults}
-    return Feedback(next((kind for kind in (MISSING, WRONG_INTERSECTION) if kind in kinds), WRONG_MODULE))
+    return Feedback(next((kind for kind in _LIKELY if kind in kinds), Fault.WRONG_MODULE))

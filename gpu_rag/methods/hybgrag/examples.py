@@ -5,28 +5,17 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 
 from gpu_rag.errors import BadInput
-from gpu_rag.methods.hybgrag.state import (
-    HYBRID,
-    INCORRECT,
-    MISSING,
-    MODULES,
-    NO_ENTITY,
-    NO_INTERSECTION,
-    WRONG_INTERSECTION,
-    WRONG_MODULE,
-    Action,
-    Feedback,
-    Topic,
-)
-from gpu_rag.program.verbs import Verbs
+from gpu_rag.methods.hybgrag.state import HYBRID, MODULES, Action, Fault, Feedback, Topic
+from gpu_rag.program.ask import embed
+from gpu_rag.program.run import Run
 
-KINDS = (NO_ENTITY, NO_INTERSECTION, INCORRECT, MISSING, WRONG_INTERSECTION, WRONG_MODULE)
 _PACKAGE = "gpu_rag.methods.hybgrag.prompts"
 
 
@@ -49,21 +38,7 @@ class Experience:
     def comment(self) -> str:
         """As an example for the commentor."""
         assert self.feedback is not None
-        return f"Question: {self.question}\n{'; '.join(self.action.told())}\nVerdict: {self.feedback.told()}"
-
-
-def experience_row(experience: Experience) -> str:
-    """One line of an experience file."""
-    action, feedback = experience.action, experience.feedback
-    row: dict[str, object] = {
-        "question": experience.question,
-        "module": action.module,
-        "entities": [{"name": t.entity, "type": t.type, "relations": list(t.relations)} for t in action.topics],
-    }
-    if feedback is not None:
-        said = {"kind": feedback.kind, "entities": list(feedback.entities), "relations": list(feedback.relations)}
-        row["feedback"] = said
-    return json.dumps(row, ensure_ascii=False)
+        return f"Question: {self.question}\n{'; '.join(self.action.lines())}\nVerdict: {self.feedback.text()}"
 
 
 def read_examples(file: str | None, packaged: str, needs_feedback: bool) -> tuple[Experience, ...]:
@@ -71,22 +46,20 @@ def read_examples(file: str | None, packaged: str, needs_feedback: bool) -> tupl
 
     Raises BadInput with file and line.
     """
-    try:
-        state = Path(file).stat() if file else None
-    except OSError as error:
-        raise BadInput("the examples cannot be read", given=f"{file}: {error}", expected="a JSONL file") from error
-    return _examples(file, packaged, needs_feedback, (state.st_mtime_ns, state.st_size) if state else (0, 0))
+    state = (0, 0)
+    if file:
+        with suppress(OSError):
+            found = Path(file).stat()
+            state = found.st_mtime_ns, found.st_size
+    return _examples(file, packaged, needs_feedback, state)
 
 
 @lru_cache(16)
 def _examples(file: str | None, packaged: str, needs_feedback: bool, state: tuple[int, int]) -> tuple[Experience, ...]:
     """The examples of a file in one state of it."""
+    path = Path(file) if file else resources.files(_PACKAGE).joinpath(f"{packaged}.jsonl")
     try:
-        text = (
-            Path(file).read_text(encoding="utf-8")
-            if file
-            else resources.files(_PACKAGE).joinpath(f"{packaged}.jsonl").read_text(encoding="utf-8")
-        )
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput("the examples cannot be read", given=f"{file}: {error}", expected="a JSONL file") from error
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
@@ -101,8 +74,8 @@ def _read(line: str, where: str, needs_feedback: bool) -> Experience:
         if needs_feedback:
             said = row["feedback"]
             pairs = tuple((str(entity), str(relation)) for entity, relation in said.get("relations", ()))
-            feedback = Feedback(said["kind"], tuple(map(str, said.get("entities", ()))), pairs)
-        if action.module not in MODULES or (feedback is not None and feedback.kind not in KINDS):
+            feedback = Feedback(Fault(said["kind"]), tuple(map(str, said.get("entities", ()))), pairs)
+        if action.module not in MODULES or (feedback is not None and feedback.kind == Fault.REJECTED):
             raise ValueError(f"module {action.module}, feedback {feedback}")
         return Experience(str(row["question"]), action, feedback)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -112,16 +85,16 @@ def _read(line: str, where: str, needs_feedback: bool) -> Experience:
 
 
 async def chosen_examples(
-    question: str, examples: Sequence[Experience], k: int, how: str, verbs: Verbs
+    question: str, examples: Sequence[Experience], k: int, how: str, run: Run
 ) -> list[Experience]:
     """k of the examples. nearest: of highest cosine between the questions, the nearest last; random: the same k for all
     questions, in the order of the file."""
     if k >= len(examples):
         return list(examples)
     if how == "random":
-        picked = random.Random(f"{verbs.ctx.run_seed}").sample(range(len(examples)), k)
+        picked = random.Random(f"{run.ctx.run_seed}").sample(range(len(examples)), k)
         return [examples[i] for i in sorted(picked)]
-    vectors = await verbs.embed([question, *(example.question for example in examples)])
+    vectors = await embed([question, *(example.question for example in examples)])
     cosines = (vectors[1:] @ vectors[0]).tolist()
     order = sorted(range(len(examples)), key=lambda i: (-cosines[i], i))[:k]
     return [examples[i] for i in reversed(order)]

@@ -1,7 +1,7 @@
 """HybGRAG's router: what the question speaks of, along which relations, and which retrieval module is to use it.
 
 A capable model that decides makes both choices of an iteration, in two calls; any other leaves them to the rules of
-`hybgrag_rules`. No action is taken twice: where the model repeats one, the rules answer the feedback in its place.
+`rules`. No action is taken twice: where the model repeats one, the rules answer the feedback in its place.
 Of a knowledge base with many types and relations the model is shown those that the question most likely needs.
 """
 
@@ -16,12 +16,14 @@ from typing import Any
 import numpy as np
 
 from gpu_rag.methods.hybgrag.examples import read_examples
-from gpu_rag.methods.hybgrag.params import Params
 from gpu_rag.methods.hybgrag.rules import Candidate, candidates, first_action, next_action
-from gpu_rag.methods.hybgrag.state import HYBRID, TEXT, Action, History, Topic
-from gpu_rag.program.knowledge_base.shown import Shown
+from gpu_rag.methods.hybgrag.state import HYBRID, TEXT, Action, History, Params, Topic
+from gpu_rag.program.ask import ask
+from gpu_rag.program.choose import choose
+from gpu_rag.program.knowledge_base.relations import Shown, relations_of, shown_names
+from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.pack import fits
-from gpu_rag.program.verbs import Verbs
+from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema
 from gpu_rag.types import Malformed
@@ -34,52 +36,46 @@ _MODULE_TEXTS = {
 }
 
 
-def model_decides(verbs: Verbs) -> bool:
-    """Whether routing is the model's: it is capable, and the decider is not similarity."""
-    return verbs.settings.decides_by == "llm" and verbs.llm.capable
-
-
 @dataclass
 class Router:
     """The router of one question. vector: of the question; ranked: candidates of the rules, found when first needed."""
 
-    verbs: Verbs
+    run: Run
     params: Params
     vector: np.ndarray
     ranked: list[Candidate] | None = None
 
     async def route(self, history: History) -> Action | None:
         """The next action, one that was not taken before; None where the rules know none."""
-        if model_decides(self.verbs):
+        if self.run.models.model_decides:
             topics = await self._topics(history)
             action = None if topics is None else await self._module(topics, history)
             if action is not None and not history.seen(action):
                 return action
             why = "the reply could not be read" if topics is None else "the model repeats an action"
-            self.verbs.ctx.note("hybgrag_router/rules", 0, (why,))
+            self.run.note("hybgrag_router/rules", 0, (why,))
         return await self._by_rules(history)
 
     async def _by_rules(self, history: History) -> Action | None:
         if self.ranked is None:
-            self.ranked = await candidates(history.question, self.verbs, self.params)
-            told = tuple(f"{c.linked.name} ({c.linked.type}) {c.linked.score:.2f}" for c in self.ranked)
-            self.verbs.ctx.note("hybgrag_candidates", len(told), told)
+            self.ranked = await candidates(history.question, self.run, self.params)
+            linked = tuple(f"{c.linked.name} ({c.linked.type}) {c.linked.score:.2f}" for c in self.ranked)
+            self.run.note("hybgrag_candidates", len(linked), linked)
         if history.actions:
             return next_action(history, self.ranked, self.params)
         return first_action(self.ranked, self.params)
 
     async def _topics(self, history: History) -> tuple[Topic, ...] | None:
         """The model's first call: entities with types and relations out of the knowledge base's own lists."""
-        kb = self.verbs.kb
-        shown = await self.verbs.shown_names(
-            history.question, self.vector, n_types=self.params.n_types, n_relations=self.params.n_shown
-        )
+        kb = kb_of(self.run.index)
+        shown = await shown_names((history.question, self.vector), self.params.n_types, self.params.n_shown)
         if not shown.relations:
             return ()
         prompt = Prompt.read(PROMPTS, "route")
         shown = self._fitted(prompt, shown, history)
         types, relations = [kb.type_names[row] for row in shown.types], [kb.relation_names[r] for r in shown.relations]
-        reply = await self.verbs.ask(
+        reply = await ask(
+            self.run,
             prompt,
             self._fields(shown, history),
             schema=topics_schema(types, relations, self.params.max_topics),
@@ -90,9 +86,10 @@ class Router:
 
     def _fields(self, shown: Shown, history: History) -> dict[str, str]:
         """The slots of the prompt. A list that is not whole says so."""
-        kb, schema = self.verbs.kb, self.verbs.kb_schema
+        known = relations_of(self.run.index)
+        kb = known.kb
         types = ", ".join(kb.type_names[row] for row in shown.types)
-        relations = [f"- {schema.told(row)}" for row in shown.relations]
+        relations = [f"- {known.text(row)}" for row in shown.relations]
         if len(shown.types) < kb.n_types:
             types += f" (of {kb.n_types} types those that the question most likely needs)"
         if len(relations) < kb.n_relations:
@@ -101,7 +98,7 @@ class Router:
             "examples": "\n\n".join(e.route() for e in read_examples(self.params.routes, "routes", False)),
             "types": types,
             "relations": "\n".join(relations),
-            "history": history.told(),
+            "history": history.text(),
             "question": history.question,
         }
 
@@ -111,16 +108,16 @@ class Router:
 
         def overflows(share: int) -> bool:
             text = prompt.render(**self._fields(_share(shown, share, longest), history))
-            return not fits(self.verbs.llm, prompt.system, text, MAX_TOKENS)
+            return not fits(self.run.models.language_model, prompt.system, text, MAX_TOKENS)
 
         share = longest
         if overflows(longest):
             share = max(1, bisect_left(range(1, longest), True, key=overflows))
-        part, kb = _share(shown, share, longest), self.verbs.kb
+        part, kb = _share(shown, share, longest), kb_of(self.run.index)
         if len(part.types) < kb.n_types or len(part.relations) < kb.n_relations:
             counts = ("types", part.types, kb.n_types), ("relations", part.relations, kb.n_relations)
-            told = tuple(f"{what}: {len(rows)} of {n}" for what, rows, n in counts)
-            self.verbs.ctx.note("hybgrag_shown", kb.n_types + kb.n_relations, told)
+            lines = tuple(f"{what}: {len(rows)} of {n}" for what, rows, n in counts)
+            self.run.note("hybgrag_shown", kb.n_types + kb.n_relations, lines)
         return part
 
     async def _module(self, topics: tuple[Topic, ...], history: History) -> Action | None:
@@ -130,12 +127,13 @@ class Router:
         actions = [action for action in (Action(HYBRID, topics), Action(TEXT, topics)) if not history.seen(action)]
         if not actions:
             return None
-        chosen = await self.verbs.choose(
+        chosen = await choose(
+            self.run,
             Prompt.read(PROMPTS, "module"),
-            {"topics": "\n".join(f"- {topic.told()}" for topic in topics), "question": history.question},
+            {"topics": "\n".join(f"- {topic.text()}" for topic in topics), "question": history.question},
             [_MODULE_TEXTS[action.module] for action in actions],
             query=history.question,
-            similarity=[float(action.module == HYBRID) for action in actions],
+            scores=[float(action.module == HYBRID) for action in actions],
             name="hybgrag_module",
         )
         return actions[chosen[0]]

@@ -18,23 +18,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 
-from gpu_rag.methods.hybgrag.params import Params
-from gpu_rag.methods.hybgrag.state import (
-    HYBRID,
-    INCORRECT,
-    MISSING,
-    NO_ENTITY,
-    NO_INTERSECTION,
-    TEXT,
-    WRONG_INTERSECTION,
-    WRONG_MODULE,
-    Action,
-    Feedback,
-    History,
-    Topic,
-)
-from gpu_rag.program.knowledge_base.link import Linked, masked
-from gpu_rag.program.verbs import Verbs
+from gpu_rag.methods.hybgrag.state import HYBRID, TEXT, Action, Fault, Feedback, History, Params, Topic
+from gpu_rag.program.ask import embed
+from gpu_rag.program.knowledge_base.names import Linked, link_names, masked
+from gpu_rag.program.knowledge_base.relations import near_relations
+from gpu_rag.program.knowledge_base.views import kb_of
+from gpu_rag.program.run import Run
 from gpu_rag.runtime.gather import gather
 from gpu_rag.text.keywords import keywords
 
@@ -71,20 +60,21 @@ class Candidate:
         return mine.start < its.end and its.start < mine.end
 
 
-async def candidates(question: str, verbs: Verbs, params: Params) -> list[Candidate]:
-    """What the question may speak of, best first; of one place the type whose relation is nearest comes first.
+async def candidates(question: str, run: Run, params: Params) -> list[Candidate]:
+    """The entities that a question may speak of, best first; of one place that type first whose relation is nearest.
 
     Relations are ranked by the cosine of their words and the question with the name replaced by its type.
     """
     phrases = sorted(keywords(question), key=lambda phrase: (-len(phrase), phrase))[:N_CANDIDATES]
-    linked = await verbs.link_names(question, phrases, N_CANDIDATES, params.name_threshold)
+    kb = kb_of(run.index)
+    linked = await link_names(kb, question, phrases, N_CANDIDATES, params.name_threshold)
     if not linked:
         return []
-    vectors = await verbs.embed([masked(question, e.start, e.end, e.type) for e in linked])
+    vectors = await embed([masked(question, e.start, e.end, e.type) for e in linked])
     ranked = await gather(
-        *(verbs.near_relations(e.nodes, vector, radius=params.radius, k=N_RANKED) for e, vector in zip(linked, vectors))
+        *(near_relations((e.nodes, vector), params.radius, N_RANKED) for e, vector in zip(linked, vectors))
     )
-    names = verbs.kb.relation_names
+    names = kb.relation_names
     found = [
         (Candidate(e, tuple((names[r], first) for r, first in zip(near.rows, near.first))), max(near.scores))
         for e, near in zip(linked, ranked)
@@ -107,7 +97,7 @@ def first_action(ranked: Sequence[Candidate], params: Params) -> Action:
 
 
 def next_action(history: History, ranked: Sequence[Candidate], params: Params) -> Action | None:
-    """What to do after the last feedback; None where nothing is left that was not taken."""
+    """The action after the last feedback; None where nothing is left that was not taken."""
     proposed = _Reactions(history, ranked, params).proposals()
     return next((action for action in proposed if not history.seen(action)), None)
 
@@ -126,15 +116,15 @@ class _Reactions:
 
     def proposals(self) -> Iterator[Action]:
         action, feedback = self.history.actions[-1], self.history.feedback[-1]
-        if action.module == HYBRID and feedback.kind == INCORRECT:
+        if action.module == HYBRID and feedback.kind == Fault.INCORRECT:
             yield from self._mended(action, feedback)
-        elif action.module == HYBRID and feedback.kind == MISSING:
+        elif action.module == HYBRID and feedback.kind == Fault.MISSING:
             yield from self._extended(action)
-        elif action.module == HYBRID and feedback.kind in (NO_INTERSECTION, WRONG_INTERSECTION):
+        elif action.module == HYBRID and feedback.kind in (Fault.NO_INTERSECTION, Fault.WRONG_INTERSECTION):
             yield from self._one_changed(action)
-        elif feedback.kind == NO_ENTITY:
+        elif feedback.kind == Fault.NO_ENTITY:
             yield from self._single()
-        elif feedback.kind == WRONG_MODULE:
+        elif feedback.kind == Fault.WRONG_MODULE:
             yield from self._switched(action)
         if action.module == HYBRID:
             yield from self._one_changed(action)
@@ -152,7 +142,7 @@ class _Reactions:
             yield Action(HYBRID, tuple(topics)) if topics else Action(TEXT)
 
     def _choices(self, action: Action, topic: Topic, feedback: Feedback) -> list[Topic | None]:
-        """What a topic may become; None is to leave it out."""
+        """The topics that one may become; None is to leave it out."""
         wrong = {relation for entity, relation in feedback.relations if entity == topic.entity}
         if topic.entity in feedback.entities:
             return [*(c.topics(self.params.n_relations)[0] for c in self._spare(action, topic)), None]

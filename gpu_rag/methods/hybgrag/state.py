@@ -1,19 +1,74 @@
-"""The nouns of HybGRAG: what the router does, what comes of it, and what the critic says to that."""
+"""The nouns of HybGRAG: its settings, actions of the router, results, and the feedback of the critic."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
-from gpu_rag.program.knowledge_base.reach import Chain
 from gpu_rag.program.search import Ranking
+from gpu_rag.settings.ranges import COSINE, COUNT, NATURAL, Range, check_fields
 
 HYBRID, TEXT = "hybrid", "text"
 MODULES = (HYBRID, TEXT)
 
-INCORRECT, MISSING = "incorrect", "missing entity"
-NO_ENTITY, NO_INTERSECTION = "no entity", "no intersection"
-WRONG_INTERSECTION, WRONG_MODULE = "incorrect intersection", "wrong module"
-REJECTED = "rejected"  # simple feedback: that it was wrong, not what
+FEEDBACKS = ("corrective", "simple")
+EXAMPLES = ("nearest", "random")
+ORDERS = ("distance", "cosine")
+MOST_RADIUS = 3
+
+
+@dataclass(frozen=True)
+class Params:
+    """iterations: of route and retrieve at most; 1 has no critic. n_nodes: ranked nodes that an answer has. radius:
+    edges of a walk from a topic entity, at most. order: distance (nodes where all relations that were named for a topic
+    lead, each once, then nearer ones, and by cosine among these) | cosine (alone). name_threshold: least cosine of a
+    name that is not in the knowledge base and the nearest one that is. max_topics: topic entities of an action.
+    n_relations: by rules, relations of a topic at most. n_types, n_shown: types and relations of the knowledge base
+    that the router is shown at most: those that the question says, then by similarity. n_references: ranked nodes that
+    the validator is shown. paths: whether it is shown reasoning paths. feedback: corrective | simple (that it was
+    wrong, not what). examples: nearest | random, which experiences the commentor is shown; n_examples: how many.
+    experiences, routes: files of examples, empty for the packaged ones."""
+
+    iterations: int = 4
+    n_nodes: int = 20
+    radius: int = 2
+    order: str = "distance"
+    name_threshold: float = 0.85
+    max_topics: int = 4
+    n_relations: int = 2
+    n_types: int = 100
+    n_shown: int = 100
+    n_references: int = 3
+    paths: bool = True
+    feedback: str = "corrective"
+    examples: str = "nearest"
+    n_examples: int = 30
+    experiences: str | None = None
+    routes: str | None = None
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files whose content the answers depend on."""
+        return tuple(file for file in (self.experiences, self.routes) if file)
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self, iterations=COUNT, n_nodes=COUNT, radius=Range(1, MOST_RADIUS), order=ORDERS, name_threshold=COSINE,
+            max_topics=COUNT, n_relations=COUNT, n_types=COUNT, n_shown=COUNT, n_references=COUNT, feedback=FEEDBACKS,
+            examples=EXAMPLES, n_examples=NATURAL,
+        )  # fmt: skip
+
+
+class Fault(StrEnum):
+    """The kinds of feedback."""
+
+    INCORRECT = "incorrect"
+    MISSING = "missing entity"
+    NO_ENTITY = "no entity"
+    NO_INTERSECTION = "no intersection"
+    WRONG_INTERSECTION = "incorrect intersection"
+    WRONG_MODULE = "wrong module"
+    REJECTED = "rejected"  # simple feedback: that it was wrong, not what
 
 
 @dataclass(frozen=True)
@@ -24,7 +79,7 @@ class Topic:
     type: str
     relations: tuple[str, ...]
 
-    def told(self) -> str:
+    def text(self) -> str:
         """ "entity (type) along relation, relation"."""
         return f"{self.entity} ({self.type}) along {', '.join(self.relations)}"
 
@@ -46,25 +101,25 @@ class Action:
         """Equal for actions that retrieve the same: the text module does not look at topics."""
         return TEXT if self.module == TEXT else frozenset(topic.key for topic in self.topics)
 
-    def told(self) -> tuple[str, ...]:
+    def lines(self) -> tuple[str, ...]:
         """The module, then the topics."""
-        return (f"module: {self.module}", *(f"entity: {topic.told()}" for topic in self.topics))
+        return (f"module: {self.module}", *(f"entity: {topic.text()}" for topic in self.topics))
 
 
 @dataclass(frozen=True)
 class Feedback:
-    """What the critic says to a rejected action. kind: one of the constants; entities: names that are wrong.
+    """The critic's words to a rejected action. entities: names that are wrong.
 
     relations: (entity, relation) pairs that are wrong, of entities that are not.
     """
 
-    kind: str
+    kind: Fault
     entities: tuple[str, ...] = ()
     relations: tuple[tuple[str, str], ...] = ()
 
-    def told(self) -> str:
+    def text(self) -> str:
         """The feedback as the router reads it."""
-        if self.kind != INCORRECT:
+        if self.kind != Fault.INCORRECT:
             return _WORDS[self.kind]
         parts = [f'Wrong entity: "{name}". Leave it out or take another one.' for name in self.entities]
         parts += [
@@ -75,21 +130,23 @@ class Feedback:
 
 
 _WORDS = {
-    NO_ENTITY: "No entity of the knowledge graph was found. Name at least one entity and one relation.",
-    NO_INTERSECTION: "No node is reached from all of the entities. Leave out or replace one entity with its relations.",
-    MISSING: "There is only one entity, and the question speaks of more. Add one more entity and its relation.",
-    WRONG_INTERSECTION: (
+    Fault.NO_ENTITY: "No entity of the knowledge graph was found. Name at least one entity and one relation.",
+    Fault.NO_INTERSECTION: (
+        "No node is reached from all of the entities. Leave out or replace one entity with its relations."
+    ),
+    Fault.MISSING: "There is only one entity, and the question speaks of more. Add one more entity and its relation.",
+    Fault.WRONG_INTERSECTION: (
         "The entities lead to common nodes, but the answer is not among them. Leave out or replace one entity with its "
         "relations."
     ),
-    WRONG_MODULE: "What was retrieved is wrong. The other source may narrow the search better.",
-    REJECTED: "What was retrieved is wrong. Try again.",
+    Fault.WRONG_MODULE: "What was retrieved is wrong. The other source may narrow the search better.",
+    Fault.REJECTED: "What was retrieved is wrong. Try again.",
 }
 
 
 @dataclass(frozen=True)
 class Retrieved:
-    """What an action brought. ranking: nodes, best first. found: for each topic of the action the nodes of its name.
+    """The result of an action. ranking: nodes, best first. found: for each topic of the action the nodes of its name.
 
     Of the hybrid module, chains: for each ranked node and each FOUND topic the relations that lead to it; met: whether
     the ranked nodes are reached by all found topics (else by some).
@@ -97,7 +154,7 @@ class Retrieved:
 
     ranking: Ranking
     found: tuple[tuple[int, ...], ...] = ()
-    chains: tuple[tuple[Chain, ...], ...] = ()
+    chains: tuple[tuple[tuple[int, ...], ...], ...] = ()
     met: bool = True
 
     def n_found(self) -> int:
@@ -117,11 +174,11 @@ class History:
         """Whether an action that retrieves the same was taken before."""
         return action.key in {earlier.key for earlier in self.actions}
 
-    def told(self) -> str:
+    def text(self) -> str:
         """All earlier actions and what the critic said, for the router."""
         if not self.actions:
             return ""
         lines = ["Tries so far, all of them wrong"]
         for number, (action, feedback) in enumerate(zip(self.actions, self.feedback), 1):
-            lines += [f"{number}. {'; '.join(action.told())}", f"   {feedback.told()}"]
+            lines += [f"{number}. {'; '.join(action.lines())}", f"   {feedback.text()}"]
         return "\n".join((*lines, "Do not repeat one of them.", ""))

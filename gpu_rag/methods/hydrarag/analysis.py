@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from gpu_rag.errors import UsageError
 from gpu_rag.index.knowledge_base import KnowledgeBase
-from gpu_rag.methods.hydrarag.params import MOST_TOPICS, Params
-from gpu_rag.methods.hydrarag.rules import (
-    chain_by_rules,
-    mentions_by_rules,
-    relation_words,
-    subquestions_by_rules,
-)
-from gpu_rag.methods.hydrarag.schemas import CHAIN, NAME, PROMPTS, SENTENCE, json_list, json_object
-from gpu_rag.methods.hydrarag.state import ANSWER, Analysis, Chain, Mention, Sources
-from gpu_rag.program.verbs import Verbs
-from gpu_rag.text.prompts import Prompt
+from gpu_rag.methods.hydrarag.batched.names import Named, match_mentions, names_in
+from gpu_rag.methods.hydrarag.batched.web import has_web
+from gpu_rag.methods.hydrarag.rules import chain_by_rules, mentions_by_rules, relation_words
+from gpu_rag.methods.hydrarag.state import ANSWER, MOST_TOPICS, Analysis, Chain, Match, Mention, Params, Search, Sources
+from gpu_rag.program.ask import embed
 from gpu_rag.text.replies import canonical_schema
+from gpu_rag.text.rules.decomposition import plan_by_rules
+
+MOST_STEPS = 9  # entities of a chain
+NAME: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 200}
+SENTENCE: dict[str, Any] = {**NAME, "maxLength": 500}
+
+
+def json_object(**properties: Any) -> dict[str, Any]:
+    """An object with exactly these properties."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def json_list(items: dict[str, Any], most: int, least: int = 0) -> dict[str, Any]:
+    """A list of `least` to `most` items."""
+    return {"type": "array", "items": items, "minItems": least, "maxItems": most}
+
 
 GRAPH_KINDS = ("kg", "skb", "extraction")
+CHAIN = {"entities": json_list(NAME, MOST_STEPS, 1), "relations": json_list(NAME, MOST_STEPS - 1)}
 TOPICS_SCHEMA = canonical_schema(json_object(topics=json_list(NAME, MOST_TOPICS)))
 ANALYSIS_SCHEMA = canonical_schema(json_object(subquestions=json_list(SENTENCE, MOST_TOPICS), **CHAIN))
 SOURCE_WORDS = {
@@ -31,18 +46,10 @@ SOURCE_WORDS = {
 }
 
 
-def warmer(verbs: Verbs, temperature: float) -> Verbs:
-    """The same verbs with another temperature of requests: exploration samples, pruning and answers do not."""
-    settings = replace(verbs.settings, temperature=temperature)
-    return Verbs(verbs.ctx, verbs.index, settings, verbs.reader, verbs.limit)
-
-
-def graph_sources(verbs: Verbs, params: Params) -> tuple[int, ...]:
+def graph_sources(search: Search) -> tuple[int, ...]:
     """The numbers of the knowledge graphs that `sources` allows. Raises UsageError for an unknown name."""
-    allowed = allowed_sources(verbs.kb, params)
-    return tuple(
-        row for row, source in enumerate(verbs.kb.sources) if source.kind in GRAPH_KINDS and source.name in allowed
-    )
+    allowed, sources = allowed_sources(search.kb, search.params), enumerate(search.kb.sources)
+    return tuple(row for row, source in sources if source.kind in GRAPH_KINDS and source.name in allowed)
 
 
 def allowed_sources(kb: KnowledgeBase, params: Params) -> list[str]:
@@ -57,37 +64,46 @@ def allowed_sources(kb: KnowledgeBase, params: Params) -> list[str]:
     return wanted
 
 
-async def analysed(question: str, verbs: Verbs, params: Params) -> tuple[Analysis, Sources]:
+async def analysed(question: str, search: Search) -> tuple[Analysis, Sources]:
     """Step I but for the selector: the analysis, and S_t, all sources that know a topic."""
-    mentions = await linked(await _topics(question, verbs, params), verbs, params)
-    analysis = await _analysis(question, mentions, verbs, params)
-    sources = available(analysis, verbs, params)
-    told = (f"{m.text} -> {', '.join(verbs.kb.node_names[n] for n in m.nodes)}" for m in mentions)
-    verbs.ctx.note("topics", len(mentions), tuple(told))
+    mentions = await linked(await _topics(question, search), search)
+    analysis = await _analysis(question, mentions, search)
+    sources, note = available(analysis, search), search.run.note
+    note("topics", len(mentions), tuple(f"{m.text} -> {_names(m, search.kb)}" for m in mentions))
     indicator = f"indicator: {analysis.indicator}", f"predicted depth: {analysis.depth}"
-    verbs.ctx.note("analysis", 0, (*indicator, *(f"sub-question: {text}" for text in analysis.subquestions)))
-    verbs.ctx.note("sources", len(SOURCE_WORDS), sources.kinds)
+    note("analysis", 0, (*indicator, *(f"sub-question: {text}" for text in analysis.subquestions)))
+    note("sources", len(SOURCE_WORDS), sources.kinds)
     return analysis, sources
 
 
-def available(analysis: Analysis, verbs: Verbs, params: Params) -> Sources:
+def _names(mention: Mention, kb: KnowledgeBase) -> str:
+    return ", ".join(kb.node_names[node] for node in mention.nodes)
+
+
+def available(analysis: Analysis, search: Search) -> Sources:
     """S_t of an analysis."""
-    allowed = allowed_sources(verbs.kb, params)
+    allowed, index = allowed_sources(search.kb, search.params), search.run.index
     known = {source for mention in analysis.mentions for match in mention.matches for source in match.sources}
-    graphs = tuple(row for row in graph_sources(verbs, params) if row in known)
-    documents = "documents" in allowed and params.documents > 0 and verbs.index.n_passages > 0
-    return Sources(graphs, documents, "web" in allowed and verbs.has_web(params.web))
+    graphs = tuple(row for row in graph_sources(search) if row in known)
+    documents = "documents" in allowed and search.params.documents > 0 and index.n_passages > 0
+    return Sources(graphs, documents, "web" in allowed and has_web(index, search.params.web))
 
 
-async def linked(names: Sequence[str], verbs: Verbs, params: Params) -> tuple[Mention, ...]:
+async def matches_of(names: Sequence[str], most: int, search: Search) -> list[list[Match]]:
+    """The nodes that each of at least one name may be, at most `most` of each source, best first."""
+    vectors, sources = await embed(names), graph_sources(search)
+    if not sources:
+        return [[] for _ in names]
+    return await match_mentions(Named(tuple(names), vectors), sources, search.params.threshold, most)
+
+
+async def linked(names: Sequence[str], search: Search) -> tuple[Mention, ...]:
     """Mentions with the nodes that they may be. Those without are dropped, and those that are an earlier one."""
     if not names:
         return ()
-    vectors = await verbs.embed(list(names))
-    found = await verbs.match_mentions(names, vectors, graph_sources(verbs, params), params.threshold, params.matches)
     mentions: list[Mention] = []
     taken: set[int] = set()
-    for name, matches in zip(names, found):
+    for name, matches in zip(names, await matches_of(names, search.params.matches, search)):
         if matches and matches[0].node not in taken:
             kept = tuple(match for match in matches if match.node not in taken)
             taken.update(match.node for match in kept)
@@ -95,39 +111,31 @@ async def linked(names: Sequence[str], verbs: Verbs, params: Params) -> tuple[Me
     return tuple(mentions[:MOST_TOPICS])
 
 
-async def _topics(question: str, verbs: Verbs, params: Params) -> list[str]:
-    if verbs.models.model_decides:
-        prompt = Prompt.read(PROMPTS, "topics")
-        reply = await warmer(verbs, params.temperature).ask(
-            prompt, {"question": question}, schema=TOPICS_SCHEMA, max_tokens=params.max_tokens, name="topics/model"
-        )
+async def _topics(question: str, search: Search) -> list[str]:
+    if search.run.models.model_decides:
+        reply = await search.ask("topics", {"question": question}, TOPICS_SCHEMA, "topics/model")
         if isinstance(reply, dict) and reply["topics"]:
             return list(dict.fromkeys(" ".join(topic.split()) for topic in reply["topics"]))
-    known = await verbs.names_in(question.replace("_", " "))
-    return mentions_by_rules(question, known, _relation_words(verbs))
+    known = await names_in(question.replace("_", " "))
+    return mentions_by_rules(question, known, _relation_words(search))
 
 
-def _relation_words(verbs: Verbs) -> frozenset[str]:
-    return verbs.index.loaded("words of relations", lambda _: relation_words(verbs.kb.relation_texts))
+def _relation_words(search: Search) -> frozenset[str]:
+    return search.run.index.loaded("words of relations", lambda _: relation_words(search.kb.relation_texts))
 
 
-async def _analysis(question: str, mentions: tuple[Mention, ...], verbs: Verbs, params: Params) -> Analysis:
+async def _analysis(question: str, mentions: tuple[Mention, ...], search: Search) -> Analysis:
     topics = [mention.text for mention in mentions]
-    if verbs.models.model_decides:
-        prompt = Prompt.read(PROMPTS, "analysis")
-        reply = await warmer(verbs, params.temperature).ask(
-            prompt,
-            {"question": question, "topics": "; ".join(topics) or "none"},
-            schema=ANALYSIS_SCHEMA,
-            max_tokens=params.max_tokens,
-            name="analysis/model",
-        )
+    if search.run.models.model_decides:
+        fields = {"question": question, "topics": "; ".join(topics) or "none"}
+        reply = await search.ask("analysis", fields, ANALYSIS_SCHEMA, "analysis/model")
         chain = read_chain(reply, topics) if isinstance(reply, dict) else None
         if chain is not None and isinstance(reply, dict):
             return by_chain(question, mentions, chain, tuple(reply["subquestions"]), chain.text)
-        verbs.ctx.note("analysis/refused", 0, ("the model's chain could not be used: rules take its place",))
-    chain = chain_by_rules(question, topics, params.d_max, _relation_words(verbs))
-    return by_chain(question, mentions, chain, subquestions_by_rules(question), question.rstrip("? "))
+        search.run.note("analysis/refused", 0, ("the model's chain could not be used: rules take its place",))
+    chain = chain_by_rules(question, topics, search.params.d_max, _relation_words(search))
+    steps = tuple(step.question for step in plan_by_rules(question).steps)
+    return by_chain(question, mentions, chain, steps, question.rstrip("? "))
 
 
 def read_chain(reply: dict[str, Any], topics: Sequence[str]) -> Chain | None:
@@ -154,18 +162,11 @@ def by_chain(
     return Analysis(question, ordered, subquestions, indicator, depth, opens, closes)
 
 
-async def selected(analysis: Analysis, sources: Sources, verbs: Verbs, params: Params) -> Sources:
+async def selected(analysis: Analysis, sources: Sources, search: Search) -> Sources:
     """S_a: the sources of the first phase. By similarity, and without the selector: all of them."""
     kinds = sources.kinds
-    if not params.selector or len(kinds) < 2 or not verbs.models.model_decides:
+    if not search.params.selector or len(kinds) < 2 or not search.run.models.model_decides:
         return sources
-    chosen = await verbs.choose(
-        Prompt.read(PROMPTS, "sources"),
-        {"question": analysis.question, "indicator": analysis.indicator},
-        [SOURCE_WORDS[kind] for kind in kinds],
-        query=analysis.question,
-        k=len(kinds),
-        similarity=[1.0] * len(kinds),
-        name="source_selector",
-    )
+    options, scores = [SOURCE_WORDS[kind] for kind in kinds], [1.0] * len(kinds)
+    chosen = await search.choose("sources", analysis, options, len(kinds), "source_selector", scores)
     return sources.only([kinds[i] for i in chosen])

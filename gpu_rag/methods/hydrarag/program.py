@@ -1,34 +1,60 @@
 """HydraRAG (Tan et al. 2025): paths through all topics of a question out of knowledge graphs, documents and the web,
 explored in three phases, pruned by relevance and by what other kinds of sources say.
 
-Step I names topics, sub-questions and the skyline indicator, and picks sources (`hydrarag_analysis`). Step II explores:
-first at the predicted depth in the picked sources, then at the greatest depth in all of them with a follow-up question,
-then with predicted answers as further topics (`hydrarag_phases`, `hydrarag_graph`, `hydrarag_texts`). Step III prunes
-(`hydrarag_prune`), step IV tries to answer (`hydrarag_answer`); the first accepted answer ends the search. Rules stand
-in for a model that is not capable (`hydrarag_rules`).
+Step I (`analysis`) names topics, sub-questions and the skyline indicator, and picks sources. Step II (`graphs`,
+`texts`) explores: first at the predicted depth in the picked sources, then at the greatest depth in all of them with a
+follow-up question, then with predicted answers as further topics. Step III (`pruning`) prunes, step IV (`answer`) tries
+to answer; the first accepted answer ends the search. Rules (`rules`) stand in for a model that is not capable.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from gpu_rag.index.index import Index
-from gpu_rag.index.knowledge_base.load import load_kb
-from gpu_rag.methods.hydrarag.analysis import allowed_sources
-from gpu_rag.methods.hydrarag.answer import evidence_of
-from gpu_rag.methods.hydrarag.params import Params
-from gpu_rag.methods.hydrarag.phases import Outcome, explored
-from gpu_rag.methods.hydrarag.wording import ShownPath
-from gpu_rag.program.verbs import Verbs
+from gpu_rag.methods.hydrarag.analysis import (
+    CHAIN,
+    NAME,
+    SENTENCE,
+    allowed_sources,
+    analysed,
+    available,
+    by_chain,
+    json_list,
+    json_object,
+    linked,
+    read_chain,
+    selected,
+)
+from gpu_rag.methods.hydrarag.answer import Attempt, attempt, evidence_of, ranked_nodes
+from gpu_rag.methods.hydrarag.graphs import Depth, explore_graphs
+from gpu_rag.methods.hydrarag.pruning import pruned
+from gpu_rag.methods.hydrarag.state import ANSWER, Analysis, Chain, FoundPath, Mention, Params, Search, Sources
+from gpu_rag.methods.hydrarag.texts import explore_texts
+from gpu_rag.program.ask import embed
+from gpu_rag.program.knowledge_base.views import kb_of
+from gpu_rag.program.run import Run
+from gpu_rag.runtime.gather import gather
+from gpu_rag.text.replies import canonical_schema
 from gpu_rag.types import Draft, Evidence, Path, Pool, Question, RankedNode
 
 __all__ = ["Params", "check", "program", "retrieve"]
 
+INITIAL, REFINED, PREDICTED, TOGETHER = "initial", "refined", "predicted", "together"
+MOST_PREDICTIONS = 3
+_PREDICTION = json_object(answer=NAME, **CHAIN)
+REFINE_SCHEMA = canonical_schema(json_object(question=SENTENCE, **CHAIN))
+PREDICT_SCHEMA = canonical_schema(json_object(predictions=json_list(_PREDICTION, MOST_PREDICTIONS, 1)))
+
 
 @dataclass(frozen=True)
 class Found:
-    """What was retrieved: passages, paths, answer nodes best first, and the entities of each pool of paths."""
+    """The end of a search: text of the answer, passages, paths, answer nodes best first, entities of each pool."""
 
+    text: str | None
     evidence: tuple[Evidence, ...]
     paths: tuple[Path, ...]
     nodes: tuple[RankedNode, ...]
@@ -37,31 +63,152 @@ class Found:
 
 def check(index: Index, params: Params) -> None:
     """Raises UsageError for a source that the index does not have: once before a run, not for each question."""
-    allowed_sources(index.loaded("kb", load_kb), params)
+    allowed_sources(kb_of(index), params)
 
 
-async def retrieve(question: Question, verbs: Verbs, params: Params) -> Found:
-    """The paths that are left and the passages they are from, at most verbs.limit, by rules and similarity."""
-    return _found(await explored(question.text, verbs, params), verbs)
+async def retrieve(question: Question, run: Run, params: Params) -> Found:
+    """The paths that are left and the passages they are from, at most run.limit, by rules and similarity."""
+    return await explored(question.text, Search(run, params))
 
 
-def _found(outcome: Outcome, verbs: Verbs) -> Found:
-    paths = tuple(_path(c.candidate.shown) for c in outcome.chosen)
-    evidence = evidence_of(outcome.chosen, outcome.progress, verbs, verbs.limit)
-    return Found(evidence, paths, outcome.attempt.nodes, tuple(outcome.progress.pools))
-
-
-def _path(shown: ShownPath) -> Path:
-    """A path as it is recorded: edges that the index states, else none, and where the text stands that says it."""
-    if shown.stated:
-        return Path(shown.text, shown.edges, shown.sources)
-    where = ", ".join(dict.fromkeys(edge[3] for edge in shown.edges))
-    return Path(f"{shown.text} [{where}]", (), shown.sources)
-
-
-async def program(question: Question, verbs: Verbs, params: Params) -> Draft:
+async def program(question: Question, run: Run, params: Params) -> Draft:
     """Explore until an answer is accepted; `unsupported` where there is none."""
-    outcome = await explored(question.text, verbs, params)
-    found, text = _found(outcome, verbs), outcome.attempt.text
-    status = "answered" if text is not None else "unsupported"
-    return Draft(text, found.evidence, found.paths, status, nodes=found.nodes, pools=found.pools)
+    found = await explored(question.text, Search(run, params))
+    status = "answered" if found.text is not None else "unsupported"
+    return Draft(found.text, found.evidence, found.paths, status, nodes=found.nodes, pools=found.pools)
+
+
+async def explored(question: str, search: Search) -> Found:
+    """Steps I to IV of one question."""
+    analysis, sources = await analysed(question, search)
+    phases = ((INITIAL, _initial), (REFINED, _refined), (PREDICTED, _predicted))[: search.params.phases]
+    for name, phase in phases:
+        (query,) = await embed([analysis.indicator])
+        found = await phase(analysis, sources, query, search)
+        search.found.extend(found)
+        chosen = await pruned(analysis, found, query, name, search)
+        search.chosen.extend(chosen)
+        tried = await attempt(analysis, chosen, False, search)
+        if tried.accepted and (tried.text is not None or search.run.models.llm is None):
+            return _ended(tried, chosen, name, search)
+    (query,) = await embed([analysis.indicator])
+    chosen = await pruned(analysis, search.found, query, TOGETHER, search)
+    return _ended(await attempt(analysis, chosen, True, search), chosen, TOGETHER, search)
+
+
+def _ended(tried: Attempt, chosen: list[FoundPath], phase: str, search: Search) -> Found:
+    kinds = dict.fromkeys(kind for path in chosen for kind in (path.kind, *path.scores.support))
+    search.run.note("phase", 0, (f"{phase}: {'accepted' if tried.accepted else 'answered with what there is'}",))
+    search.run.note("verified_by", len(chosen), tuple(kinds))
+    evidence = evidence_of(chosen, search, search.run.limit)
+    return Found(tried.text, evidence, tuple(map(_path, chosen)), tried.nodes, tuple(search.pools))
+
+
+def _path(found: FoundPath) -> Path:
+    """A path as it is recorded: edges that the index states, else none, and where the text stands that says it."""
+    if found.stated:
+        return Path(found.text, found.edges, found.sources)
+    where = ", ".join(dict.fromkeys(edge[3] for edge in found.edges))
+    return Path(f"{found.text} [{where}]", (), found.sources)
+
+
+# --- the phases -------------------------------------------------------------------------------------
+
+
+async def _initial(analysis: Analysis, sources: Sources, query: np.ndarray, search: Search) -> list[FoundPath]:
+    """At the predicted depth in the picked sources."""
+    chosen = await selected(analysis, sources, search)
+    depth = Depth(min(analysis.depth, search.params.d_max), True)
+    return await _both(analysis, analysis, chosen, depth, query, search)
+
+
+async def _both(
+    analysis: Analysis, texts: Analysis, sources: Sources, depth: Depth, query: np.ndarray, search: Search
+) -> list[FoundPath]:
+    """The graphs by one analysis, documents and the web by another."""
+    paths, graph = await explore_graphs(analysis, sources, depth, query, search)
+    return [*paths, *await explore_texts(texts, sources, query, graph, search)]
+
+
+async def _refined(analysis: Analysis, sources: Sources, query: np.ndarray, search: Search) -> list[FoundPath]:
+    """A follow-up question drives documents and web, its indicator also the graphs; by rule both stay."""
+    texts, indicator = analysis, query
+    if search.run.models.model_decides:
+        texts = await _follow_up(analysis, search)
+        (indicator,) = await embed([texts.indicator])
+        sources = _joined(sources, available(texts, search))
+    return await _both(analysis, texts, sources, Depth(search.params.d_max, False), indicator, search)
+
+
+def _joined(one: Sources, other: Sources) -> Sources:
+    graphs = tuple(sorted({*one.graphs, *other.graphs}))
+    return Sources(graphs, one.documents or other.documents, one.web or other.web)
+
+
+async def _follow_up(analysis: Analysis, search: Search) -> Analysis:
+    """The follow-up question with its own topics and indicator; the old ones where the reply cannot be used."""
+    reply = await _ask("refined", REFINE_SCHEMA, "follow_up", analysis, search)
+    chain = read_chain(reply, [mention.text for mention in analysis.mentions]) if reply else None
+    if reply is None or chain is None:
+        return analysis
+    mentions = await linked([entity for entity in chain.entities if entity != ANSWER], search)
+    question = " ".join(reply["question"].split())
+    search.run.note("follow_up/question", 0, (question, chain.text))
+    return by_chain(question, mentions or analysis.mentions, chain, analysis.subquestions, chain.text)
+
+
+async def _ask(prompt: str, schema: str, name: str, analysis: Analysis, search: Search) -> dict[str, Any] | None:
+    """A request that shows what was found so far."""
+    fields = {"question": analysis.question, "indicator": analysis.indicator}
+    facts = [f"- {path.text}" for path in search.chosen] or ["nothing"]
+    reply = await search.ask(prompt, fields, schema, name, facts)
+    return reply if isinstance(reply, dict) else None
+
+
+async def _predicted(analysis: Analysis, sources: Sources, query: np.ndarray, search: Search) -> list[FoundPath]:
+    """Paths through the topics and each predicted answer, which counts as one more topic."""
+    made = await _by_model(analysis, search) if search.run.models.model_decides else None
+    predictions = await _by_rule(analysis, search) if made is None else made
+    names = tuple(one.predicted.text for one in predictions if one.predicted is not None)
+    search.run.note("predictions", len(predictions), names)
+    found = await gather(*(_explore(one, sources, search) for one in predictions))
+    return [path for some in found for path in some]
+
+
+async def _explore(analysis: Analysis, sources: Sources, search: Search) -> list[FoundPath]:
+    (query,) = await embed([analysis.indicator])
+    own = replace(search, documents=dict(search.documents))  # siblings run side by side: none may see another's
+    return await _both(analysis, analysis, sources, Depth(search.params.d_max, False), query, own)
+
+
+async def _by_model(analysis: Analysis, search: Search) -> list[Analysis] | None:
+    reply = await _ask("predict", PREDICT_SCHEMA, "predict", analysis, search)
+    if reply is None:
+        return None
+    names = list(dict.fromkeys(" ".join(one["answer"].split()) for one in reply["predictions"]))
+    mentions = {mention.text: mention for mention in await linked(names, search)}
+    topics = [mention.text for mention in analysis.mentions]
+    found = []
+    for one in reply["predictions"]:
+        name = " ".join(one["answer"].split())
+        chain = read_chain(one, [*topics, name])
+        if name in mentions and chain is not None:
+            placed = tuple(name if entity == ANSWER else entity for entity in chain.entities)
+            found.append(_prediction(analysis, mentions[name], Chain(placed, chain.relations)))
+    return found
+
+
+async def _by_rule(analysis: Analysis, search: Search) -> list[Analysis]:
+    """The first answers of what was kept so far."""
+    names = [node.name for node in ranked_nodes(search.chosen, search)][:MOST_PREDICTIONS]
+    chain = Chain(tuple(mention.text for mention in analysis.mentions), ())
+    found = (_prediction(analysis, mention, chain) for mention in await linked(names, search))
+    return [replace(one, indicator=analysis.indicator) for one in found]
+
+
+def _prediction(analysis: Analysis, answer: Mention, chain: Chain) -> Analysis:
+    """The analysis with a predicted answer as a topic, in the order of its own indicator; both ends closed."""
+    known = {mention.text for mention in analysis.mentions}
+    mentions = [*analysis.mentions, *([answer] if answer.text not in known else [])]
+    made = by_chain(analysis.question, mentions, chain, analysis.subquestions, chain.text or analysis.indicator)
+    return replace(made, opens=False, closes=len(mentions) == 1, predicted=answer)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu_rag.methods.hydrarag.params import Params as HydraParams
 from gpu_rag.methods.hydrarag.program import check, program, retrieve
+from gpu_rag.methods.hydrarag.state import Params as HydraParams
 
 __all__ = ["Params", "check", "program", "retrieve"]
 
 
 @dataclass(frozen=True)
 class Params(HydraParams):
-    """Those of `hydrarag`; `seed` draws the relations, the same ones for every question."""
+    """The settings of `hydrarag`; `seed` draws the relations, the same ones for every question."""
 
     @property
     def one_relation(self) -> bool:

@@ -1,4 +1,4 @@
-"""What stands in for a capable model in HydraRAG: topics, depth and order by rules over the question's words.
+"""Rules in place of a capable model in HydraRAG: topics, depth and order by rules over the question's words.
 
 Topics are names of nodes that stand in the question, and its names by capitals, quotes and "_". A name of common words
 alone in small letters ("director", "film genre") is dropped: words of the graph's own relations, nouns of roles, verbs,
@@ -14,11 +14,9 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from gpu_rag.methods.hydrarag.params import MOST_TOPICS
-from gpu_rag.methods.hydrarag.state import ANSWER, Chain
+from gpu_rag.methods.hydrarag.state import ANSWER, MOST_TOPICS, Chain
 from gpu_rag.text.keywords import names
 from gpu_rag.text.normalise import normalise_name
-from gpu_rag.text.rules.decomposition import plan_by_rules
 from gpu_rag.text.rules.decomposition.units import (
     AUX,
     BASE_VERBS,
@@ -169,8 +167,3 @@ def _is_asked(words: Sequence[str], i: int, common: frozenset[str]) -> bool:
     if word.endswith("s") and words[i + 1] in ("are", "were") and words[i + 2] == "the":
         return True
     return word in common and words[i + 1] in COPULAS and tuple(words[i + 2 : i + 4]) == ("#", "'s")
-
-
-def subquestions_by_rules(question: str) -> tuple[str, ...]:
-    """The steps of the plan."""
-    return tuple(step.question for step in plan_by_rules(question).steps)

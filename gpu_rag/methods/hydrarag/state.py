@@ -1,16 +1,129 @@
-"""What HydraRAG knows of one question: its topics, its analysis, the candidate paths and the outcome of each phase."""
+"""The nouns of HydraRAG: its settings, topics and analysis of a question, paths, and what its search has found so far.
+
+A path is three things: `batched.search.Walks` while it is searched (tensors, of many paths), `FoundPath` once it has
+words, and `types.Path` in the answer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
-from gpu_rag.methods.hydrarag.scores import Judged
-from gpu_rag.methods.hydrarag.topics import Match
-from gpu_rag.methods.hydrarag.wording import ShownPath
-from gpu_rag.types import Pool
+from gpu_rag.errors import UsageError
+from gpu_rag.index.knowledge_base import KnowledgeBase
+from gpu_rag.program.ask import ask
+from gpu_rag.program.choose import choose
+from gpu_rag.program.knowledge_base.views import kb_of
+from gpu_rag.program.run import Run
+from gpu_rag.settings.ranges import COSINE, COUNT, NATURAL, SEED, SHARE, Range, check_fields, check_filled, check_value
+from gpu_rag.sources.web import is_server
+from gpu_rag.text.prompts import Prompt
+from gpu_rag.types import Malformed, Pool
 
+PROMPTS = "gpu_rag.methods.hydrarag.prompts"
+KINDS = ("kg", "document", "web")
 ANSWER = "ANSWER"  # where the answer stands in a chain
+SEMANTIC, OVERLAP = 0.7, 0.3  # rel(p): weights of the cosine and of the shared topics
+CROSS = 0.7  # weight of rel(p) in cross(p), beside ver(p)
+PRUNINGS = ("verified", "relevance")
+PHASES = 3
+MOST_DEPTH = 4
+MOST_TOPICS = 5  # of one order: with d_max = 4 a path has at most 20 hops
+
+
+# --- settings ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """Parameters of one pruning, see `batched.pruning`. gamma: least cosine of support. rho: reliability of each of
+    KINDS. verified: False ranks by rel alone."""
+
+    w1: int = 100
+    w2: int = 20
+    w_max: int = 3
+    gamma: float = 0.8
+    rho: tuple[float, ...] = (1.0, 0.8, 0.7)
+    verified: bool = True
+
+    def __post_init__(self) -> None:
+        check_fields(self, w1=COUNT, w2=COUNT, w_max=COUNT, gamma=COSINE)
+        if len(self.rho) != len(KINDS):
+            raise UsageError("a kind of source has a reliability", given=self.rho, expected=f"{len(KINDS)} numbers")
+        for value in self.rho:
+            check_value("rho", value, SHARE)
+
+
+@dataclass(frozen=True)
+class Params:
+    """d_max: hops around a topic. phases: 1 initial, 2 and refined, 3 and predicted. selector: whether the model takes
+    sources for the first phase. refinement: whether paths are summed up for the answer. pruning: verified | relevance.
+    w1, w2, w_max: paths kept by relevance, by cross-score, by the decider; w_max sentences a document, web results.
+    threshold: least cosine of a mention and a name; matches: nodes a mention in each source. gamma: least cosine of
+    paths that support each other. rho_kg, rho_document, rho_web: reliability. documents: passages read a topic.
+    enough: by rule, least relevance of a path that settles a question. sources: all, or names with commas between.
+    web: index (snapshots in it) | none | the address of a SearXNG server. temperature: of exploration. max_tokens: of a
+    reply. seed: of the relations that `hydrarag-e` draws."""
+
+    d_max: int = 3
+    phases: int = 3
+    selector: bool = True
+    refinement: bool = True
+    pruning: str = "verified"
+    w1: int = 100
+    w2: int = 20
+    w_max: int = 3
+    threshold: float = 0.75
+    matches: int = 3
+    gamma: float = 0.8
+    rho_kg: float = 1.0
+    rho_document: float = 0.8
+    rho_web: float = 0.7
+    documents: int = 3
+    enough: float = 0.45
+    sources: str = "all"
+    web: str = "index"
+    temperature: float = 0.4
+    max_tokens: int = 256
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self, d_max=Range(1, MOST_DEPTH), phases=Range(1, PHASES), pruning=PRUNINGS, w1=COUNT, w2=COUNT,
+            w_max=COUNT, threshold=COSINE, matches=COUNT, gamma=COSINE, rho_kg=SHARE, rho_document=SHARE,
+            rho_web=SHARE, documents=NATURAL, temperature=NATURAL, max_tokens=COUNT, seed=SEED,
+        )  # fmt: skip
+        check_filled(self, "sources", "web")
+
+    @property
+    def one_relation(self) -> bool:
+        """Whether one of parallel relations alone is kept (HydraRAG-E)."""
+        return False
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The snapshot whose pages the answers depend on, where it is not in the index."""
+        return () if self.web in ("index", "none") or is_server(self.web) else (self.web,)
+
+    def prune(self) -> Pruning:
+        """The pruning part."""
+        rho = (self.rho_kg, self.rho_document, self.rho_web)
+        return Pruning(self.w1, self.w2, self.w_max, self.gamma, rho, self.pruning == "verified")
+
+
+# --- a question --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Match:
+    """A node that a mention may be. cosine: of the two names, 1 where they are one; sources: numbers of those that have
+    the node."""
+
+    node: int
+    cosine: float
+    sources: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -78,7 +191,7 @@ class Analysis:
 
 @dataclass(frozen=True)
 class Sources:
-    """Which sources a question has: numbers of knowledge graphs with a topic; whether documents and the web join."""
+    """The sources of a question: numbers of knowledge graphs with a topic; whether documents and the web join."""
 
     graphs: tuple[int, ...]
     documents: bool
@@ -91,40 +204,111 @@ class Sources:
         return tuple(kind for kind, has in had if has)
 
     def only(self, kinds: Sequence[str]) -> Sources:
-        """Those of some kinds."""
+        """The sources of some kinds."""
         graphs = self.graphs if "kg" in kinds else ()
         return Sources(graphs, self.documents and "document" in kinds, self.web and "web" in kinds)
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A path that may hold the answer. entities: fused nodes, < 0 for names that no graph has; known: the share of
-    entities in the evidence subgraph; answers: nodes where the answer stands, by the order that the path was found for;
-    names: of text paths, whose entities the graphs may not have."""
+# --- paths -------------------------------------------------------------------------------------------
 
-    shown: ShownPath
-    entities: tuple[int, ...]
-    known: float
+
+@dataclass(frozen=True)
+class Scores:
+    """The scores of a path that was kept, see `batched.pruning`, and the other kinds of sources that support it."""
+
+    rel: float = 0.0
+    f1: float = 0.0
+    f2: float = 0.0
+    f3: float = 0.0
+    ver: float = 0.0
+    cross: float = 0.0
+    support: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FoundPath:
+    """A path out of a source, which may hold the answer.
+
+    text: in words; edges: (subject, relation, object, where it stands) of real triples; kind: of its weakest hop, one
+    of KINDS; also: other kinds that state every hop; sources: names, "+" between; nodes: fused, the representative of
+    each place, < 0 for a name that no graph has; places: for each place all fused nodes of the cluster; passages: rows
+    that state an edge; relations: of each hop, in words, with direction; stated: whether all edges stand in the index
+    (a text may say what nobody extracted); topics: of the order that it was found for; known: share of its entities in
+    the evidence subgraph; answers: nodes where the answer stands; names: of a text path, whose entities the graphs may
+    not have; scores: since it was pruned.
+    """
+
+    text: str
+    edges: tuple[tuple[str, str, str, str], ...]
+    kind: str
+    sources: str
+    nodes: tuple[int, ...]
+    places: tuple[tuple[int, ...], ...]
+    passages: tuple[int, ...] = ()
+    relations: tuple[str, ...] = ()
+    stated: bool = True
+    also: tuple[str, ...] = ()
+    topics: tuple[int, ...] = ()
+    known: float = 1.0
     answers: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
+    scores: Scores = Scores()
 
-
-@dataclass(frozen=True)
-class Chosen:
-    """A path that survived: with its scores, and the phase that found it."""
-
-    candidate: Candidate
-    judged: Judged
-    phase: str
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of sources that state the whole path, its own first."""
+        return (self.kind, *self.also)
 
 
 @dataclass
-class Progress:
-    """One question's run. candidates: what each phase found, paths of earlier phases first; chosen: what its pruning
-    left; documents: passage rows that were read, with their cosines; pools: for `answer_on_path`."""
+class Search:
+    """One question's search. found: the paths of all phases so far; chosen: what each pruning left; kept: the W2 of the
+    last one, the chosen first; documents: passage rows that were read, with their cosines; pools: for
+    `answer_on_path`."""
 
-    candidates: list[Candidate] = field(default_factory=list)
-    chosen: list[Chosen] = field(default_factory=list)
-    kept: list[Chosen] = field(default_factory=list)
+    run: Run
+    params: Params
+    found: list[FoundPath] = field(default_factory=list)
+    chosen: list[FoundPath] = field(default_factory=list)
+    kept: list[FoundPath] = field(default_factory=list)
     documents: dict[int, float] = field(default_factory=dict)
     pools: list[Pool] = field(default_factory=list)
+
+    @cached_property
+    def kb(self) -> KnowledgeBase:
+        """The knowledge base of the index."""
+        return kb_of(self.run.index)
+
+    @property
+    def warm(self) -> Run:
+        """The run at the temperature of exploration; pruning and answers do not sample."""
+        return replace(self.run, models=replace(self.run.models, temperature=self.params.temperature))
+
+    async def ask(
+        self,
+        prompt: str,
+        fields: Mapping[str, str],
+        schema: str | None,
+        name: str,
+        paths: Sequence[str] | None = None,
+        warm: bool = True,
+    ) -> str | dict[str, Any] | Malformed:
+        """The reply to a prompt of this method. paths: facts, best first, for its slot; warm: whether it explores."""
+        run, text, max_tokens = self.warm if warm else self.run, Prompt.read(PROMPTS, prompt), self.params.max_tokens
+        return await ask(
+            run, text, fields, schema=schema, max_tokens=max_tokens, evidence=paths, slot="paths", name=name
+        )
+
+    async def choose(
+        self,
+        prompt: str,
+        analysis: Analysis,
+        options: Sequence[str],
+        k: int,
+        name: str,
+        scores: Sequence[float] | None = None,
+    ) -> list[int]:
+        """Positions of the k best options for a question. scores: else by similarity to the indicator."""
+        fields = {"question": analysis.question, "indicator": analysis.indicator}
+        text, query = Prompt.read(PROMPTS, prompt), analysis.indicator
+        return await choose(self.run, text, fields, options, query=query, k=k, scores=scores, name=name)

@@ -1,7 +1,7 @@
 """HydraRAG, step II in texts: documents of the topics and web pages, their best sentences, and paths out of these.
 
-By a capable model the sentences of all documents become paths in one request. By rule a path is one triple: what the
-index's own extraction found in the passage, else what the patterns find, where both ends stand in a chosen sentence;
+By a capable model the sentences of all documents become paths in one request. By rule a path is one triple: one that
+the index's own extraction found in the passage, else one of the patterns, where both ends stand in a chosen sentence;
 the title counts as said. Entities of text paths are linked to nodes as topics are.
 """
 
@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from gpu_rag.methods.hydrarag.analysis import graph_sources, warmer
-from gpu_rag.methods.hydrarag.params import Params
-from gpu_rag.methods.hydrarag.schemas import NAME, PROMPTS, json_list, json_object
-from gpu_rag.methods.hydrarag.state import Analysis, Candidate, Progress, Sources
-from gpu_rag.methods.hydrarag.subgraphs import QuestionGraph
-from gpu_rag.methods.hydrarag.wording import ShownPath
-from gpu_rag.program.verbs import Verbs
+from gpu_rag.methods.hydrarag.analysis import NAME, json_list, json_object, matches_of
+from gpu_rag.methods.hydrarag.batched.names import passages_of, stated_triples
+from gpu_rag.methods.hydrarag.batched.subgraphs import QuestionGraph
+from gpu_rag.methods.hydrarag.batched.web import web_read, web_search
+from gpu_rag.methods.hydrarag.state import PROMPTS, Analysis, FoundPath, Search, Sources
+from gpu_rag.program.ask import ask_text, embed, packed
+from gpu_rag.program.search import search_dense
 from gpu_rag.runtime.gather import gather
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.prompts import Prompt
@@ -28,6 +28,7 @@ from gpu_rag.text.rules.extraction import extract_patterns
 from gpu_rag.text.sentences import split_sentences
 
 MOST_SENTENCES = 200  # of a document that are compared
+MOST_RESULTS = 10  # of a web search
 MOST_PATHS, MOST_HOPS = 12, 4  # of a reply
 _STEP = json_object(subject=NAME, relation=NAME, object=NAME)
 _PATH = json_object(sentence={"type": "integer", "minimum": 1}, steps=json_list(_STEP, MOST_HOPS, 1))
@@ -57,77 +58,63 @@ class Sentence:
     document: Document
 
 
+Said = tuple[Document, tuple[Triple, ...]]  # a path, and the document that says it
+
+
 async def explore_texts(
-    analysis: Analysis,
-    sources: Sources,
-    query: np.ndarray,
-    graph: QuestionGraph | None,
-    progress: Progress,
-    verbs: Verbs,
-    params: Params,
-) -> tuple[Candidate, ...]:
+    analysis: Analysis, sources: Sources, query: np.ndarray, graph: QuestionGraph | None, search: Search
+) -> tuple[FoundPath, ...]:
     """Paths out of the documents of the topics, those read before included, and out of the web."""
     documents: list[Document] = []
     if sources.documents:
-        documents += await _passages(analysis, query, progress, verbs, params)
+        documents += await _passages(analysis, query, search)
     if sources.web:
-        documents += await _pages(analysis, verbs, params)
+        documents += await _pages(analysis, search)
     if not documents:
         return ()
-    sentences = await _sentences(documents, query, verbs, params)
-    verbs.ctx.note("sentences", len(documents), tuple(sentence.text for sentence in sentences))
-    paths = await _paths(analysis, sentences, verbs, params)
-    return await _linked(paths, graph, verbs, params)
+    sentences = await _sentences(documents, query, search.params.w_max)
+    search.run.note("sentences", len(documents), tuple(sentence.text for sentence in sentences))
+    return await _linked(await _paths(analysis, sentences, search), graph, search)
 
 
-async def _passages(
-    analysis: Analysis, query: np.ndarray, progress: Progress, verbs: Verbs, params: Params
-) -> list[Document]:
+async def _passages(analysis: Analysis, query: np.ndarray, search: Search) -> list[Document]:
     """`documents` passages of each topic by cosine, then those of earlier phases; by dense search without a topic."""
+    k, read, index = search.params.documents, search.documents, search.run.index
     if analysis.mentions:
-        asked = (verbs.passages_of(mention.nodes, query, params.documents) for mention in analysis.mentions)
-        found = [pair for pairs in await gather(*asked) for pair in pairs]
+        near = await gather(*(passages_of((mention.nodes, query), k) for mention in analysis.mentions))
+        found = [pair for pairs in near for pair in pairs]
     else:
-        ranking = await verbs.search_dense(query, params.documents)
+        ranking = await search_dense(query, k)
         found = list(zip(ranking.rows, ranking.scores))
-    progress.documents.update((row, score) for row, score in found if row not in progress.documents)
-    evidence = verbs.index.evidence(list(progress.documents), list(progress.documents.values()), "")
+    read.update((row, score) for row, score in found if row not in read)
     return [
-        Document(e.passage_id, e.title, e.text, "document", "documents", row, tuple(verbs.stated_triples(row)))
-        for row, e in zip(progress.documents, evidence)
+        Document(e.passage_id, e.title, e.text, "document", "documents", row, tuple(stated_triples(index, row)))
+        for row, e in zip(read, index.evidence(list(read), list(read.values()), ""))
     ]
 
 
-async def _pages(analysis: Analysis, verbs: Verbs, params: Params) -> list[Document]:
+async def _pages(analysis: Analysis, search: Search) -> list[Document]:
     """The web pages that the decider takes among the results, by title and snippet."""
-    results = await verbs.web_search(params.web, analysis.question, 10)
+    results = await web_search(analysis.question, search.params.web, MOST_RESULTS)
     if not results:
         return []
     options = [f"{result.title}: {result.snippet}" for result in results]
-    chosen = await verbs.choose(
-        Prompt.read(PROMPTS, "web"),
-        {"question": analysis.question, "indicator": analysis.indicator},
-        options,
-        query=analysis.indicator,
-        k=params.w_max,
-        name="web_results",
-    )
-    pages = await verbs.web_read(params.web, [results[i].url for i in chosen])
-    read = tuple(f"{page.url} {page.problem}".strip() for page in pages)
-    verbs.ctx.note("web_pages", len(results), read)
+    chosen = await search.choose("web", analysis, options, search.params.w_max, "web_results")
+    pages = await web_read(tuple(results[i].url for i in chosen), search.params.web)
+    search.run.note("web_pages", len(results), tuple(f"{page.url} {page.problem}".strip() for page in pages))
     return [Document(page.url, page.title, page.text, "web", "web") for page in pages if page.text]
 
 
-async def _sentences(documents: Sequence[Document], query: np.ndarray, verbs: Verbs, params: Params) -> list[Sentence]:
-    """The w_max sentences of each document of highest cosine to the indicator, in the order of the text."""
+async def _sentences(documents: Sequence[Document], query: np.ndarray, k: int) -> list[Sentence]:
+    """The k sentences of each document of highest cosine to the indicator, in the order of the text."""
     texts = [_split(document.text) for document in documents]
-    vectors = await verbs.embed([text for some in texts for text in some])
+    vectors = await embed([text for some in texts for text in some])
     cosine = (vectors.astype(np.float64) * query.astype(np.float64)).sum(1)
     found, at = [], 0
     for document, some in zip(documents, texts):
         near = cosine[at : at + len(some)]
         at += len(some)
-        best = sorted(range(len(some)), key=lambda i: (-near[i], i))[: params.w_max]
+        best = sorted(range(len(some)), key=lambda i: (-near[i], i))[:k]
         found += [Sentence(some[i], document) for i in sorted(best)]
     return found
 
@@ -137,11 +124,9 @@ def _split(text: str) -> list[str]:
     return [sentence for lo, hi in spans if (sentence := " ".join(text[lo:hi].split()))]
 
 
-async def _paths(
-    analysis: Analysis, sentences: Sequence[Sentence], verbs: Verbs, params: Params
-) -> list[tuple[Document, tuple[Triple, ...]]]:
-    """The paths in some sentences, each once, with the document that says it."""
-    made = await _paths_by_model(analysis, sentences, verbs, params) if verbs.models.model_decides else None
+async def _paths(analysis: Analysis, sentences: Sequence[Sentence], search: Search) -> list[Said]:
+    """The paths in some sentences, each once."""
+    made = await _paths_by_model(analysis, sentences, search) if search.run.models.model_decides else None
     if made is None:
         made = [(s.document, (triple,)) for s in sentences for triple in triples_in(s)]
     once = {(document.where, steps): (document, steps) for document, steps in made}
@@ -166,18 +151,13 @@ def triples_in(sentence: Sentence) -> list[Triple]:
     ]  # fmt: skip
 
 
-async def _paths_by_model(
-    analysis: Analysis, sentences: Sequence[Sentence], verbs: Verbs, params: Params
-) -> list[tuple[Document, tuple[Triple, ...]]] | None:
-    warm = warmer(verbs, params.temperature)
-    prompt = Prompt.read(PROMPTS, "text_paths")
+async def _paths_by_model(analysis: Analysis, sentences: Sequence[Sentence], search: Search) -> list[Said] | None:
+    run, prompt, max_tokens = search.warm, Prompt.read(PROMPTS, "text_paths"), search.params.max_tokens
     topics = "; ".join(mention.text for mention in analysis.mentions) or "none"
     fields = {"question": analysis.question, "indicator": analysis.indicator, "topics": topics}
     lines = [f"[{i}] {s.document.title}: {s.text}" for i, s in enumerate(sentences, 1)]
-    text, n_shown, _ = warm.pack(prompt, fields, "sentences", lines, max_tokens=params.max_tokens, separator="\n")
-    reply = await warm.ask_text(
-        prompt, text, schema=PATHS_SCHEMA, max_tokens=params.max_tokens, name="text_paths/model"
-    )
+    text, n_shown, _ = packed(run, prompt, fields, "sentences", lines, max_tokens=max_tokens, separator="\n")
+    reply = await ask_text(run, prompt, text, schema=PATHS_SCHEMA, max_tokens=max_tokens, name="text_paths/model")
     if not isinstance(reply, dict):
         return None
     return [
@@ -192,36 +172,30 @@ def _triple(step: dict[str, Any]) -> Triple:
     return subject, relation, object_
 
 
-async def _linked(
-    paths: Sequence[tuple[Document, tuple[Triple, ...]]], graph: QuestionGraph | None, verbs: Verbs, params: Params
-) -> tuple[Candidate, ...]:
-    """Paths as candidates, every entity as the node of its name, or as a number below 0 of its own."""
+async def _linked(paths: Sequence[Said], graph: QuestionGraph | None, search: Search) -> tuple[FoundPath, ...]:
+    """Paths with every entity as the node of its name, or as a number below 0 of its own."""
     lists = [tuple(dict.fromkeys(end for s, _, o in steps for end in (s, o))) for _, steps in paths]
     names = list(dict.fromkeys(name for some in lists for name in some))
     if not names:
         return ()
-    vectors = await verbs.embed(names)
-    found = await verbs.match_mentions(names, vectors, graph_sources(verbs, params), params.threshold, 1)
+    found = await matches_of(names, 1, search)
     node = {name: matches[0].node if matches else -1 - i for i, (name, matches) in enumerate(zip(names, found))}
-    held = dict(zip(node, graph.holds(list(node.values())))) if graph is not None else {}
-    return tuple(_candidate(document, steps, some, node, held, verbs) for (document, steps), some in zip(paths, lists))
+    known = dict(zip(node, graph.holds(list(node.values())))) if graph is not None else {}
+    return tuple(_found_path(said, some, node, known) for said, some in zip(paths, lists))
 
 
-def _candidate(
-    document: Document,
-    steps: tuple[Triple, ...],
-    names: tuple[str, ...],
-    node: dict[str, int],
-    held: dict[str, bool],
-    verbs: Verbs,
-) -> Candidate:
-    edges = tuple((s, r, o, document.where) for s, r, o in steps)
-    text = "; ".join(f"{s} - {r} -> {o}" for s, r, o in steps)
-    entities = tuple(dict.fromkeys(node[name] for name in names))
-    places = tuple((node[name],) for name in names)
-    passages = (document.row,) if document.row >= 0 else ()
-    relations = tuple(r for _, r, _ in steps)
-    stated = set(steps) <= set(document.triples)
-    shown = ShownPath(text, edges, document.kind, document.source, entities, places, passages, relations, stated)
-    known = sum(held.get(name, False) for name in names) / len(names)
-    return Candidate(shown, entities, known, (), names)
+def _found_path(said: Said, names: tuple[str, ...], node: dict[str, int], known: dict[str, bool]) -> FoundPath:
+    document, steps = said
+    return FoundPath(
+        "; ".join(f"{s} - {r} -> {o}" for s, r, o in steps),
+        tuple((s, r, o, document.where) for s, r, o in steps),
+        document.kind,
+        document.source,
+        nodes=tuple(dict.fromkeys(node[name] for name in names)),
+        places=tuple((node[name],) for name in names),
+        passages=(document.row,) if document.row >= 0 else (),
+        relations=tuple(r for _, r, _ in steps),
+        stated=set(steps) <= set(document.triples),
+        known=sum(known.get(name, False) for name in names) / len(names),
+        names=names,
+    )

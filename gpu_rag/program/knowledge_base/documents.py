@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from gpu_rag.graph.nearest.index import NearestRows
+from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.index.knowledge_base.scores import shown_passages
+from gpu_rag.program.kinds import GRAPH
+from gpu_rag.program.knowledge_base.views import kb_of
+from gpu_rag.program.search import Ranking, rankings, stacked
+from gpu_rag.runtime.step import batched
 from gpu_rag.types import TopK
 
 
 class DocumentSearch:
     """Nodes by the cosine of a query and their document, exactly.
 
-    What stands for a node is what `score_nodes` compares: its own passages, else the first three that mention it, else
-    its text in words; a node has the score of its best one. Searched are texts, passages first; `owner` lists the nodes
-    of each text.
+    A node is searched by the texts that `score_nodes` compares: its own passages, else the first three that mention it,
+    else its text in words; it has the score of its best one. Passages come before texts in words; `_nodes` lists the
+    nodes of each text, from `_offsets`.
     """
 
     def __init__(self, kb: KnowledgeBase):
-        held, shown = kb.node_passages, shown_passages(kb)
-        counts = held.offsets.diff()
+        passages, shown = kb.node_passages, shown_passages(kb)
+        counts = passages.offsets.diff()
         node = torch.repeat_interleave(torch.arange(kb.n, device=kb.device), counts)
-        place = torch.arange(held.values.shape[0], device=kb.device) - held.offsets[:-1][node]
+        place = torch.arange(passages.values.shape[0], device=kb.device) - passages.offsets[:-1][node]
         kept = place < shown[node]
         standin = torch.from_numpy(kb.text_row).to(kb.device).long()
         alone = (standin >= 0).nonzero()[:, 0]
@@ -31,7 +37,9 @@ class DocumentSearch:
         base += [kb.vectors("kb_text_vectors")] if alone.numel() else []
         self._base = torch.cat([part.to(base[0].dtype) for part in base]) if base else torch.zeros(0, 1)
         self._rows, self._n = NearestRows(self._base), kb.n
-        pairs = torch.cat([held.values[kept].long() * kb.n + node[kept], (n_passages + standin[alone]) * kb.n + alone])
+        pairs = torch.cat(
+            [passages.values[kept].long() * kb.n + node[kept], (n_passages + standin[alone]) * kb.n + alone]
+        )
         pairs = pairs.sort().values
         self._nodes = pairs % max(kb.n, 1)
         self._offsets = torch.searchsorted(pairs, torch.arange(self._base.shape[0] + 1, device=kb.device) * kb.n)
@@ -78,3 +86,10 @@ class DocumentSearch:
         ids[of[inside], rank[inside]] = (keys[order][inside] % self._n).int()
         scores[of[inside], rank[inside]] = best[order][inside]
         return ids, scores, scores[:, -1] > texts.scores[:, -1]
+
+
+@batched(GRAPH)
+def search_documents(index: Index, queries: list[np.ndarray], k: int) -> list[Ranking]:
+    """The k nodes whose document, or what stands for it, has the highest cosine to each unit vector."""
+    search = index.loaded("documents of nodes", lambda index: DocumentSearch(kb_of(index)))
+    return rankings(search.best(stacked(queries, index.device), k))

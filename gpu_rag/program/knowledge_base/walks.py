@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from gpu_rag.graph.ragged import expand, ragged_of_lists
 from gpu_rag.graph.reach import EITHER, intersect, reachable
+from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
-from gpu_rag.types import Ragged
-
-__all__ = ["Walk", "walk_nodes"]
+from gpu_rag.program.kinds import GRAPH
+from gpu_rag.program.knowledge_base.views import kb_of
+from gpu_rag.runtime.step import batched
+from gpu_rag.types import Path, Ragged
 
 
 @dataclass(frozen=True)
@@ -24,12 +27,14 @@ class Walk:
     end: int
 
 
-def walk_nodes(kb: KnowledgeBase, walks: Sequence[Walk], threads: int = 1) -> list[tuple[int, ...]]:
+@batched(GRAPH, name="kb_walks")
+def walk_nodes(index: Index, walks: list[Walk]) -> list[tuple[int, ...]]:
     """The nodes of one way for each walk, of the lowest row at every step from the start; () where there is none.
 
     Backward sets B_L = {end}, B_(i-1) = nodes one step of relation i from B_i; then forward, the lowest node that is
     both a neighbour and in B_i. Batched over the walks, step by step.
     """
+    kb, threads = kb_of(index), index.threads
     longest = max((len(walk.chain) for walk in walks), default=0)
     back = [ragged_of_lists([[walk.end] for walk in walks], kb.device)]
     for step in range(longest):  # aligned at the end: a shorter chain has no relation left and stays
@@ -75,6 +80,29 @@ def _picked(lists: Sequence[Ragged], which: Sequence[int], device: str | torch.d
 def _lowest(lists: Ragged) -> list[int]:
     """The first value of each ascending list, -1 of an empty one."""
     lowest = torch.full((lists.batch,), -1, dtype=torch.int64, device=lists.offsets.device)
-    held = lists.offsets.diff() > 0
-    lowest[held] = lists.values[lists.offsets[:-1][held]].long()
+    filled = lists.offsets.diff() > 0
+    lowest[filled] = lists.values[lists.offsets[:-1][filled]].long()
     return [int(node) for node in lowest.tolist()]
+
+
+async def path_along(kb: KnowledgeBase, walk: Walk) -> Path | None:
+    """The way of a walk as a path of edges; None where there is none."""
+    nodes = await walk_nodes(walk)
+    if not nodes:
+        return None
+    edges = [_edge_row(kb, a, r, b) for a, r, b in zip(nodes, walk.chain, nodes[1:])]
+    labels = (kb.relation_names[r] for r in walk.chain)
+    text = " -> ".join((kb.node_names[nodes[0]], *labels, kb.node_names[walk.end]))
+    source = "+".join(dict.fromkeys(kb.sources[kb.source[e]].name for e in edges))
+    return Path(text, tuple(kb.triple(e) for e in edges), source)
+
+
+def _edge_row(kb: KnowledgeBase, a: int, relation: int, b: int) -> int:
+    """The first edge of a relation between two nodes, from `a` to `b` if there is one; edges are sorted."""
+    for head, tail in ((a, b), (b, a)):
+        low, high = np.searchsorted(kb.head, [head, head + 1])
+        first, last = low + np.searchsorted(kb.relation[low:high], [relation, relation + 1])
+        at = first + np.searchsorted(kb.tail[first:last], tail)
+        if at < last and kb.tail[at] == tail:
+            return int(at)
+    raise AssertionError("a walk follows edges of the knowledge base")

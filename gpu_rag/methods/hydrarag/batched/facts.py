@@ -1,0 +1,156 @@
+"""The knowledge graphs of an index as path search reads them: one undirected graph over fused nodes.
+
+Parallel relations between two nodes are one edge with a list of triples (relation clustering). The vector of an edge is
+the mean of its triples' vectors, made a unit vector. `one_relation` keeps a single triple of every edge, drawn by a
+seed (HydraRAG-E).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from gpu_rag.errors import UsageError
+from gpu_rag.graph.csr import row_of_entry
+from gpu_rag.graph.ego import CheckedGraph, checked
+from gpu_rag.graph.paths import PathGraph
+from gpu_rag.graph.ragged import row_of_value
+from gpu_rag.index.index import Index
+from gpu_rag.index.knowledge_base import KnowledgeBase
+from gpu_rag.program.knowledge_base.views import kb_of
+from gpu_rag.types import Ragged
+
+_ROWS = 1 << 14  # edges whose vectors are averaged at a time
+_GOLDEN = -7046029254386353131  # 2^64 / golden ratio, as i64: the step of splitmix64
+_MIX = (-4658895280553007687, -7723592293110705685)
+_SEEDS = (0x1F83D9AB, 0x5BE0CD19)
+
+
+@dataclass(frozen=True)
+class FactChoice:
+    """Which facts a search may use. sources: their numbers in `KnowledgeBase.sources`, ascending. one_relation: one of
+    parallel relations alone is kept, drawn by `seed`."""
+
+    sources: tuple[int, ...]
+    one_relation: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class FactGraph:
+    """Some of the facts as a graph of P edges. graph: for path ops; checked: for neighbourhoods.
+
+    keys: i64[P], low * N + high of each edge, ascending: edge numbers are those of `graph`. triples: for each edge the
+    rows of its facts. n_triples: i64[P], how many there were before `one_relation`. vectors: f16[P, D]. signatures:
+    i64[E, 2], for each stored entry u -> v a fingerprint of v and of the (direction, relation) of every fact between.
+    """
+
+    graph: PathGraph
+    checked: CheckedGraph
+    keys: torch.Tensor
+    triples: Ragged
+    n_triples: torch.Tensor
+    vectors: torch.Tensor
+    signatures: torch.Tensor
+
+    @property
+    def n(self) -> int:
+        """Number of fused nodes."""
+        return self.graph.n
+
+    @cached_property
+    def _on_host(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """keys and triples where words are made of paths, an edge at a time; on the CPU no copy."""
+        keys, rows, offsets = (part.cpu().numpy() for part in (self.keys, self.triples.values, self.triples.offsets))
+        return keys, rows, offsets
+
+    def facts_of(self, edge: int) -> list[int]:
+        """The rows of the facts of an edge, looked up on the host."""
+        _, rows, offsets = self._on_host
+        found: list[int] = rows[offsets[edge] : offsets[edge + 1]].tolist()
+        return found
+
+    def facts_between(self, one: int, other: int) -> list[int]:
+        """The rows of the facts of the edge between two nodes, looked up on the host. The edge must exist."""
+        low, high = min(one, other), max(one, other)
+        return self.facts_of(int(np.searchsorted(self._on_host[0], low * self.n + high)))
+
+    def edges_of(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """i32[..]: the edge between two nodes each, -1 where either is -1. The edges must exist."""
+        low, high = torch.minimum(one, other).long(), torch.maximum(one, other).long()
+        at = torch.searchsorted(self.keys, (low * self.n + high).contiguous())
+        return torch.where(low < 0, -1, at).int()
+
+
+def facts_of(index: Index, choice: FactChoice) -> FactGraph:
+    """The graph of the chosen facts, made once for each choice. Raises UsageError for an unknown source."""
+    kb = kb_of(index)
+    if choice.one_relation:
+        whole = facts_of(index, FactChoice(choice.sources))
+        return index.loaded(f"facts {choice}", lambda _: one_relation(whole, kb, choice.seed))
+    unknown = [source for source in choice.sources if not 0 <= source < len(kb.sources)]
+    if unknown:
+        raise UsageError("there is no such source", given=unknown, expected=f"0 to {len(kb.sources) - 1}")
+    return index.loaded(f"facts {choice}", lambda _: fact_graph(kb, choice.sources))
+
+
+def fact_graph(kb: KnowledgeBase, sources: tuple[int, ...]) -> FactGraph:
+    """The graph of the facts of some sources. O(E log E)."""
+    paths, n = kb.paths(sources), max(kb.n, 1)
+    csr = paths.graph.csr
+    row, column = row_of_entry(csr), csr.indices.long()
+    keys = torch.unique((row * n + column)[row < column])  # ascending, as edges are numbered
+    triples = Ragged(paths.edges.values.long(), paths.edges.offsets)
+    vectors = _means(kb.vectors("kb_edge_vectors"), triples)
+    signatures = _signatures(kb, paths.graph, keys, triples)
+    return FactGraph(paths.graph, checked(csr), keys, triples, triples.offsets.diff(), vectors, signatures)
+
+
+def one_relation(graph: FactGraph, kb: KnowledgeBase, seed: int) -> FactGraph:
+    """The same graph with one fact an edge: number mix(seed, edge) modulo their count, of its facts in order."""
+    draw = _mixed(graph.keys + _mixed(torch.full_like(graph.keys, seed))) & (2**62 - 1)
+    taken = graph.triples.values[graph.triples.offsets[:-1] + draw % graph.n_triples.clamp_min(1)]
+    triples = Ragged(taken, torch.arange(taken.shape[0] + 1, device=taken.device))
+    return replace(graph, triples=triples, vectors=_means(kb.vectors("kb_edge_vectors"), triples))
+
+
+def _means(vectors: torch.Tensor, lists: Ragged) -> torch.Tensor:
+    """f16[B, D]: the mean of the rows of each list as a unit row; zero where it vanishes. Every list has a row."""
+    means = vectors.new_zeros(lists.batch, vectors.shape[1], dtype=torch.float16)
+    for first in range(0, lists.batch, _ROWS):
+        last = min(first + _ROWS, lists.batch)
+        start, end = int(lists.offsets[first]), int(lists.offsets[last])
+        rows = vectors[lists.values[start:end]].double()
+        sums = torch.segment_reduce(rows, "sum", lengths=lists.offsets[first : last + 1].diff(), axis=0)
+        length = torch.linalg.vector_norm(sums, dim=1, keepdim=True)
+        means[first:last] = torch.where(length > 1e-6, sums / length.clamp_min(1e-6), 0.0).half()
+    return means
+
+
+def _mixed(x: torch.Tensor) -> torch.Tensor:
+    """splitmix64 of i64 values, as i64 (Steele, Lea and Flood 2014)."""
+    x = x + _GOLDEN
+    x = (x ^ ((x >> 30) & (2**34 - 1))) * _MIX[0]
+    x = (x ^ ((x >> 27) & (2**37 - 1))) * _MIX[1]
+    return x ^ ((x >> 31) & (2**33 - 1))
+
+
+def _signatures(kb: KnowledgeBase, graph: PathGraph, keys: torch.Tensor, triples: Ragged) -> torch.Tensor:
+    """i64[E, 2] of `FactGraph`. keys, triples: of each edge, its ends and its facts."""
+    edge, facts = row_of_value(triples), triples.values.cpu().numpy()
+    subject, relation = (torch.from_numpy(c[facts].astype(np.int64)).to(keys.device) for c in (kb.head, kb.relation))
+    forward = subject == keys[edge] // max(kb.n, 1)  # the subject is the lower end
+    csr = graph.csr
+    row, column, of = row_of_entry(csr), csr.indices.long(), graph.edge.long()
+    signatures = torch.zeros(csr.m, len(_SEEDS), dtype=torch.int64, device=row.device)
+    for k, seed in enumerate(_SEEDS):
+        sums = []
+        for outward in (forward, ~forward):  # as seen from the lower end, then from the higher
+            said = _mixed(_mixed(2 * relation + outward.long() + (seed << 20)))
+            sums.append(torch.zeros_like(keys).index_add_(0, edge, said))
+        between = torch.where(row < column, sums[0][of], sums[1][of])
+        signatures[:, k] = _mixed(between + _mixed(column + (seed << 24)))
+    return signatures

@@ -1,0 +1,146 @@
+"""Which nodes of the knowledge graphs a mention is, and which passages speak of nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from gpu_rag.errors import BadInput
+from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
+from gpu_rag.index.index import Index
+from gpu_rag.index.knowledge_base import KnowledgeBase, name_key
+from gpu_rag.methods.hydrarag.batched.pruning import GRID, on_grid
+from gpu_rag.methods.hydrarag.state import Match
+from gpu_rag.program.kinds import GRAPH, TEXT
+from gpu_rag.program.knowledge_base.names import node_names
+from gpu_rag.program.knowledge_base.views import kb_of
+from gpu_rag.runtime.step import batched
+from gpu_rag.sources.knowledge_base.types import LITERAL
+from gpu_rag.text.mentions import mentioned_names
+
+_PART = 1 << 22  # components that are multiplied at a time
+
+
+@batched(TEXT, name="name_nodes")
+def names_in(index: Index, texts: list[str]) -> list[list[str]]:
+    """The names and aliases of nodes that stand in each text, under `name_key`, the longest first at each word: see
+    `text.mentions`."""
+    known, keys = index.loaded("keys of names", _keys)
+    return [[keys[row] for row in mentioned_names(text, known)] for text in texts]
+
+
+def _keys(index: Index) -> tuple[dict[str, int], list[str]]:
+    """All names under `name_key`: their rows, and in order."""
+    kb = kb_of(index)
+    names = (name for of in zip(kb.node_names, kb.node_aliases) for name in (of[0], *of[1]))
+    keys = list(dict.fromkeys(map(name_key, names)))
+    return {key: row for row, key in enumerate(keys)}, keys
+
+
+@dataclass(frozen=True, eq=False)
+class Named:
+    """Names of one question. vectors: f32[M, D], unit rows, of the names."""
+
+    names: tuple[str, ...]
+    vectors: np.ndarray
+
+    def __post_init__(self) -> None:
+        if len(self.names) != len(self.vectors):
+            given = f"{len(self.names)} and {len(self.vectors)}"
+            raise BadInput("names and vectors do not fit", given=given, expected="a vector for each name")
+
+
+@batched(GRAPH)
+def match_mentions(
+    index: Index, queries: list[Named], sources: tuple[int, ...], threshold: float, most: int
+) -> list[list[list[Match]]]:
+    """For each name of each question the nodes that it may be, of every source at most `most`, by (-cosine, node).
+
+    Where a source has nodes of that very name or alias (`KnowledgeBase.named`), these, at cosine 1; else the
+    nearest of cosine >= threshold. Values that are no nearer than the nearest thing are left out.
+    """
+    kb, search = kb_of(index), node_names(index)
+    vectors = np.concatenate([one.vectors for one in queries])
+    matrix = torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32)).to(kb.device)
+    best: list[dict[int, float]] = [{} for _ in range(len(vectors))]
+    same = [kb.named(name) for one in queries for name in one.names]
+    for source in sources:
+        nodes, names = search.of_source(source)
+        top = names.search(matrix, min(most, max(len(nodes), 1)))
+        for found, exact, ids, scores in zip(best, same, top.ids.tolist(), top.scores.tolist()):
+            own = [node for node in exact if kb.node_sources[node, source]][:most]
+            found.update(dict.fromkeys(own, 1.0))
+            for row, score in zip(ids, scores):
+                if not own and row >= 0 and score >= threshold:
+                    found.setdefault(int(nodes[row]), score)
+    matches = iter([_matches(kb, found) for found in best])
+    return [[next(matches) for _ in one.names] for one in queries]
+
+
+def _matches(kb: KnowledgeBase, found: dict[int, float]) -> list[Match]:
+    """Nodes and their cosines, best first, without values that are no nearer than the nearest thing."""
+    values = {node for node in found if kb.type_names[kb.node_type[node]] == LITERAL}
+    nearest_thing = max((score for node, score in found.items() if node not in values), default=-2.0)
+    return [
+        Match(node, score, tuple(np.flatnonzero(kb.node_sources[node]).tolist()))
+        for node, score in sorted(found.items(), key=lambda item: (-item[1], item[0]))
+        if score > nearest_thing or node not in values
+    ]
+
+
+@batched(GRAPH)
+def passages_of(
+    index: Index, queries: list[tuple[tuple[int, ...], np.ndarray]], k: int
+) -> list[list[tuple[int, float]]]:
+    """For each (nodes, unit vector) the k passages of the nodes of highest cosine: (row, cosine), ties to the lower.
+
+    Vectors of passages are on the grid of 2^-22 as they are multiplied, so that bits do not depend on the batch.
+    Passages of nodes are `KnowledgeBase.node_passages`. Memory: bounded beside the rows of the batch.
+    """
+    kb, passages = kb_of(index), index.vectors("passage_vectors")
+    device, width = passages.device, max(passages.shape[0], 1)
+    listed = ragged_of_lists([nodes for nodes, _ in queries], device)
+    values, offsets = kb.node_passages.values, kb.node_passages.offsets
+    owner, node = row_of_value(listed), listed.values
+    keys = [owner[:0], *(owner[at] * width + values[place] for at, place in expand(offsets[node], offsets[node + 1]))]
+    pairs = torch.unique(torch.cat(keys))  # question * P + passage, ascending
+    question, row = pairs // width, pairs % width
+    vectors = torch.from_numpy(np.stack([vector for _, vector in queries])).to(device)
+    scores = _cosines(vectors, question, passages, row)
+    order = torch.sort(scores, descending=True, stable=True).indices
+    order = order[torch.argsort(question[order], stable=True)]
+    starts = torch.searchsorted(question, torch.arange(len(queries), device=device))
+    order = order[torch.arange(len(order), device=device) - starts[question[order]] < k]
+    found: list[list[tuple[int, float]]] = [[] for _ in queries]
+    of, rows = torch.stack([question[order], row[order]]).tolist()
+    for q, best, score in zip(of, rows, scores[order].tolist()):
+        found[q].append((best, score))
+    return found
+
+
+def _cosines(queries: torch.Tensor, question: torch.Tensor, passages: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+    """f64[T]: the product of each question and its passage, in parts of bounded size."""
+    exact = on_grid(queries)
+    scores = exact.new_zeros(row.shape[0])
+    step = max(1, _PART // max(passages.shape[1], 1))
+    for first in range(0, row.shape[0], step):
+        part = slice(first, first + step)
+        scores[part] = (on_grid(passages[row[part]]) * exact[question[part]]).sum(1) / GRID**2
+    return scores
+
+
+def stated_triples(index: Index, passage: int) -> list[tuple[str, str, str]]:
+    """The triples that the own extraction found in a passage: (subject, relation, object)."""
+    kb = kb_of(index)
+    edges, offsets = index.loaded("edges of passages", _edges_of_passages)
+    return [kb.triple(edge)[:3] for edge in edges[offsets[passage] : offsets[passage + 1]].tolist()]
+
+
+def _edges_of_passages(index: Index) -> tuple[np.ndarray, np.ndarray]:
+    """(edge rows by passage, where those of each passage begin)."""
+    kb = kb_of(index)
+    edge, passage = row_of_value(kb.edge_passages).cpu().numpy(), kb.edge_passages.values.cpu().numpy()
+    order = np.argsort(passage, kind="stable")
+    return edge[order], np.searchsorted(passage[order], np.arange(index.n_passages + 1))

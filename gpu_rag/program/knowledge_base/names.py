@@ -1,0 +1,217 @@
+"""The nodes that a name or a question may mean: names that stand in the text, then names that are near."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from gpu_rag.graph.nearest.index import NearestRows
+from gpu_rag.index.index import Index
+from gpu_rag.index.knowledge_base import KnowledgeBase
+from gpu_rag.program.kinds import GRAPH, TEXT
+from gpu_rag.program.knowledge_base.views import kb_of
+from gpu_rag.program.search import Ranking, rankings, stacked
+from gpu_rag.program.steps import embed_texts
+from gpu_rag.runtime.gather import gather
+from gpu_rag.runtime.step import batched
+from gpu_rag.sources.knowledge_base.types import LITERAL
+from gpu_rag.text.tokens import STOP_WORDS
+
+MAX_WORDS = 12
+MAX_HOMONYMS = 64  # nodes of one name and type that are kept
+_WORD = re.compile(r"[^\W_]+(?:['’.\-&/+,][^\W_]+)*")
+_POSSESSIVE = re.compile(r"['’]s$")
+_CLEAR, _PLAIN, _INSIDE = 3.0, 2.0, 1.0  # tiers of a mention; below 1 it is a cosine
+
+
+@dataclass(frozen=True)
+class Mention:
+    """Characters start:end of a question that are a name. score: its tier, and within it the longer one first."""
+
+    start: int
+    end: int
+    score: float
+
+
+@dataclass(frozen=True)
+class Linked:
+    """An entity that a question may speak of. name, type: as the knowledge base has them; nodes: all that bear both.
+
+    start, end: where the question names it; 0, 0 where it is only near a phrase of it. score, from 3: the name stands
+    there, in several words or with a capital or digit; from 2: one plain word; from 1: inside a longer name; below: the
+    cosine of name and phrase. Longer names score higher.
+    """
+
+    name: str
+    type: str
+    nodes: tuple[int, ...]
+    score: float
+    start: int = 0
+    end: int = 0
+
+
+def mentions(text: str, known: Callable[[str], bool]) -> list[Mention]:
+    """The runs of at most MAX_WORDS words of `text` that are known names, best first, ties to the earlier.
+
+    `known` gets a run as it stands, then without a possessive 's at its end. Names of stop words only, and of a single
+    character, never count.
+    """
+    words = [match.span() for match in _WORD.finditer(text)]
+    runs = [(first, last) for i, (first, _) in enumerate(words) for _, last in words[i : i + MAX_WORDS]]
+    ends = ((first, last, last - len(_ending(text[first:last]))) for first, last in runs)
+    found = [(first, end) for first, last, bare in ends if (end := _known_end(text, first, last, bare, known))]
+    ranked = [Mention(start, end, _tier(text, start, end, found)) for start, end in found]
+    return sorted(ranked, key=lambda m: (-m.score, m.start))
+
+
+def _ending(run: str) -> str:
+    possessive = _POSSESSIVE.search(run)
+    return possessive[0] if possessive else ""
+
+
+def _known_end(text: str, first: int, last: int, bare: int, known: Callable[[str], bool]) -> int:
+    """Where the name that begins at `first` ends: at `last`, at `bare`, or 0 where neither is a name."""
+    for end in dict.fromkeys((last, bare)):
+        if _says_something(text[first:end]) and known(text[first:end]):
+            return end
+    return 0
+
+
+def _says_something(name: str) -> bool:
+    return len(name) > 1 and any(word.casefold() not in STOP_WORDS for word in _WORD.findall(name))
+
+
+def _tier(text: str, start: int, end: int, found: Sequence[tuple[int, int]]) -> float:
+    length = (end - start) / (end - start + 1000)  # below 1, and growing
+    if any(a <= start and end <= b and (a, b) != (start, end) for a, b in found):
+        return _INSIDE + length
+    name = text[start:end]
+    clear = " " in name or any(char.isdigit() for char in name) or (start > 0 and name != name.lower())
+    return (_CLEAR if clear else _PLAIN) + length
+
+
+def masked(text: str, start: int, end: int, word: str) -> str:
+    """The question with a mention replaced by a word for its type: what it asks of that entity."""
+    return " ".join(f"{text[:start]} {word} {text[end:]}".split())
+
+
+# --- steps ------------------------------------------------------------------------------------------
+
+
+class NodeNames:
+    """The names of groups of nodes, ready for search; a group is prepared when it is first searched."""
+
+    def __init__(self, kb: KnowledgeBase):
+        self.kb = kb
+        self._groups: dict[str | int | None, tuple[np.ndarray, NearestRows]] = {}
+
+    def of_type(self, type: str | None) -> tuple[np.ndarray, NearestRows]:
+        """(nodes i64 of a type, None: of all, ascending; their names)."""
+        return self._of(type, lambda: np.arange(self.kb.n) if type is None else self.kb.nodes_of_type(type))
+
+    def of_source(self, source: int) -> tuple[np.ndarray, NearestRows]:
+        """(nodes i64 that a source has a record of, ascending; their names)."""
+        return self._of(source, lambda: np.flatnonzero(self.kb.node_sources[:, source]))
+
+    def _of(self, group: str | int | None, nodes: Callable[[], np.ndarray]) -> tuple[np.ndarray, NearestRows]:
+        if group not in self._groups:
+            rows, vectors = nodes(), self.kb.vectors("kb_name_vectors")
+            whole = len(rows) == self.kb.n  # then no copy is made
+            names = vectors if whole else vectors[torch.from_numpy(rows).to(vectors.device)]
+            self._groups[group] = rows, NearestRows(names)
+        return self._groups[group]
+
+
+def node_names(index: Index) -> NodeNames:
+    """The names of an index's nodes."""
+    return index.loaded("names of nodes", lambda index: NodeNames(kb_of(index)))
+
+
+@batched(TEXT, name="kb_named")
+def named(index: Index, queries: list[tuple[str, str | None]]) -> list[tuple[int, ...]]:
+    """All nodes that bear a name or alias, of a type (None: of any); ascending, at most MAX_HOMONYMS."""
+    kb = kb_of(index)
+    return [tuple(kb.named(name, type)[:MAX_HOMONYMS]) for name, type in queries]
+
+
+@batched(TEXT, name="kb_mentioned")
+def mentioned(index: Index, queries: list[str], k: int) -> list[list[tuple[Mention, tuple[int, ...]]]]:
+    """The k best mentions in each text, with the nodes that bear the name."""
+    kb = kb_of(index)
+    return [
+        [(m, tuple(kb.named(text[m.start : m.end])[:MAX_HOMONYMS])) for m in mentions_in(kb, text)[:k]]
+        for text in queries
+    ]
+
+
+@batched(GRAPH, name="kb_near_names")
+def near_names(index: Index, queries: list[tuple[str | None, np.ndarray]], k: int, threshold: float) -> list[Ranking]:
+    """Of each (type, unit vector) the k nearest names of the type, of cosine >= threshold; one product a type."""
+    names = node_names(index)
+    found: list[Ranking] = [Ranking((), ())] * len(queries)
+    for type in dict.fromkeys(type for type, _ in queries):
+        places = [i for i, (of, _) in enumerate(queries) if of == type]
+        rows, vectors = names.of_type(type)
+        top = rankings(vectors.search(stacked([queries[i][1] for i in places], index.device), min(k, len(rows))))
+        for i, one in zip(places, top):
+            kept = [(int(rows[r]), s) for r, s in zip(one.rows, one.scores) if s >= threshold]
+            found[i] = Ranking(tuple(r for r, _ in kept), tuple(s for _, s in kept))
+    return found
+
+
+def mentions_in(kb: KnowledgeBase, text: str) -> list[Mention]:
+    """The names of nodes that stand in a text, best first."""
+    return mentions(text, lambda name: bool(kb.named(name)))
+
+
+# --- of one question --------------------------------------------------------------------------------
+
+
+async def match_names(kb: KnowledgeBase, name: str, type: str | None, threshold: float) -> tuple[int, ...]:
+    """All nodes of a type (None: of any) that bear this name or alias; else those of the nearest name.
+
+    Exact under `name_key`; else by the cosine of the names, if it is at least `threshold`. Homonyms are all kept;
+    ascending; () where there is none.
+    """
+    found = await named((name, type))
+    if found:
+        return found
+    vector = await embed_texts((name.replace("_", " "),))
+    near = await near_names((type, vector[0]), 1, threshold)
+    if not near.rows:
+        return ()
+    return await named((kb.node_names[near.rows[0]], type)) or near.rows
+
+
+async def link_names(kb: KnowledgeBase, text: str, phrases: Sequence[str], k: int, threshold: float) -> list[Linked]:
+    """At most k entities that a question may speak of: names in it, then the names nearest to `phrases`.
+
+    See `Linked` for the order. Nodes of one name and different types are different entities; values count only
+    where nothing else has their name. A phrase whose nearest name has a cosine below `threshold` gives none.
+    """
+    found = [entity for mention, nodes in await mentioned(text, k) for entity in _linked(kb, nodes, mention)]
+    if phrases:
+        vectors = await embed_texts(tuple(phrases))
+        near = await gather(*(near_names((None, vector), 1, threshold) for vector in vectors))
+        pairs = [pair for one in near for pair in zip(one.rows, one.scores)]
+        alike = await gather(*(named((kb.node_names[row], None)) for row, _ in pairs))
+        for (row, score), nodes in zip(pairs, alike):
+            found += _linked(kb, nodes or (row,), Mention(0, 0, min(score, 1.0 - 1e-6)))
+    best: dict[tuple[str, str], Linked] = {}
+    for entity in sorted(found, key=lambda e: -e.score):
+        best.setdefault((entity.name, entity.type), entity)
+    return list(best.values())[:k]
+
+
+def _linked(kb: KnowledgeBase, nodes: Sequence[int], mention: Mention) -> list[Linked]:
+    by_type: dict[str, list[int]] = {}
+    for node in nodes:
+        by_type.setdefault(kb.type_names[kb.node_type[node]], []).append(node)
+    if len(by_type) > 1:
+        by_type.pop(LITERAL, None)  # a value that says the name of a thing is not what the question speaks of
+    place = (mention.score, mention.start, mention.end)
+    return [Linked(kb.node_names[rows[0]], type, tuple(rows), *place) for type, rows in by_type.items()]

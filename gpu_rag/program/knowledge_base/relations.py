@@ -1,0 +1,196 @@
+"""The relations of a knowledge base: the types that they join, those at nodes, and those that a question needs.
+
+Where a knowledge base has more types and relations than a prompt holds, `shown_names` picks. Relations: those that the
+question says, the earlier first, then by the cosine of their words and the question. Types: those that the question
+says and those of the names in it, then what the relations join, in their order. A relation or type is said where its
+words stand in the question, or those of the last part of its name ("directed by" of "film.film.directed_by").
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, islice
+
+import numpy as np
+import torch
+
+from gpu_rag.graph.common.dots import on_grid
+from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
+from gpu_rag.index.index import Index
+from gpu_rag.index.knowledge_base import KnowledgeBase, name_key
+from gpu_rag.index.knowledge_base.words import relation_text
+from gpu_rag.program.kinds import GRAPH
+from gpu_rag.program.knowledge_base.names import MAX_HOMONYMS, mentions, mentions_in
+from gpu_rag.program.knowledge_base.views import kb_of
+from gpu_rag.program.search import Ranking, stacked
+from gpu_rag.runtime.step import batched
+
+MOST_PAIRS = 3  # pairs of types of one relation, in words
+_LAST_PART = re.compile(r"[^./#:]+$")
+
+
+@dataclass(frozen=True)
+class NearRelations(Ranking):
+    """Relations, best first. first: whether each is that of an edge at the nodes: a walk may begin so."""
+
+    first: tuple[bool, ...] = ()
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Rows of types and of relations, the likeliest first."""
+
+    types: tuple[int, ...]
+    relations: tuple[int, ...]
+
+
+class Relations:
+    """The relations of a knowledge base. pairs: for each the (head type, tail type) pairs of its edges, the commonest
+    first."""
+
+    def __init__(self, kb: KnowledgeBase):
+        self.kb = kb
+        n = max(kb.n_types, 1)
+        heads, tails = kb.node_type[kb.head].astype(np.int64), kb.node_type[kb.tail].astype(np.int64)
+        keys, counts = np.unique((kb.relation.astype(np.int64) * n + heads) * n + tails, return_counts=True)
+        self.pairs: list[list[tuple[int, int]]] = [[] for _ in range(kb.n_relations)]
+        for i in np.lexsort((keys, -counts)):
+            relation, pair = divmod(int(keys[i]), n * n)
+            self.pairs[relation].append((pair // n, pair % n))
+
+    @cached_property
+    def _types(self) -> list[set[int]]:
+        """The types at both ends of each relation."""
+        return [{type for pair in pairs for type in pair} for pairs in self.pairs]
+
+    @cached_property
+    def _grid(self) -> torch.Tensor:
+        """f64[R, D] on the device: the relations' vectors `on_grid`, so that products are exact in any batch."""
+        return on_grid(self.kb.vectors("kb_relation_vectors"))
+
+    @cached_property
+    def _words(self) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+        """The types and the relations by the words that say them."""
+        return _by_words(self.kb.type_names), _by_words(self.kb.relation_names)
+
+    def said_in(self, text: str) -> tuple[list[int], list[int]]:
+        """(types, relations) that a question says, by their place in it, then by row."""
+        types, relations = self._words
+        return _said(text, types), _said(text, relations)
+
+    def text(self, relation: int) -> str:
+        """ "name: type to type; ..." of a relation."""
+        names = self.kb.type_names
+        pairs = (f"{names[head]} to {names[tail]}" for head, tail in self.pairs[relation][:MOST_PAIRS])
+        return f"{self.kb.relation_names[relation]}: {'; '.join(pairs)}"
+
+    def within(self, first: Iterable[int], radius: int) -> list[int]:
+        """The relations that a walk of `radius` steps may follow when its first is one of `first`, ascending.
+
+        One may follow another where both touch a node type.
+        """
+        found = set(first)
+        for _ in range(radius - 1):
+            types = set().union(*(self._types[r] for r in found))
+            found |= {r for r, touched in enumerate(self._types) if touched & types}
+        return sorted(found)
+
+    def at(self, groups: Sequence[Sequence[int]]) -> list[list[int]]:
+        """The relations of the edges at each group of nodes, ascending."""
+        typed, nodes = self.kb.typed, ragged_of_lists(groups, self.kb.device)
+        n_relations = max(typed.n_relations, 1)
+        group = row_of_value(nodes)
+        found = [group[:0]]
+        for indptr, relation in ((typed.out_indptr, typed.out_relation), (typed.in_indptr, typed.in_relation)):
+            for owner, edge in expand(indptr[nodes.values], indptr[nodes.values + 1]):
+                found.append(torch.unique(group[owner] * n_relations + relation[edge]))
+        keys = torch.unique(torch.cat(found))
+        bounds = torch.searchsorted(keys, torch.arange(nodes.batch + 1, device=keys.device) * n_relations).tolist()
+        relations = (keys % n_relations).tolist()
+        return [relations[a:b] for a, b in zip(bounds, bounds[1:])]
+
+    def ranked(
+        self, groups: Sequence[Sequence[int]], vectors: Sequence[np.ndarray], radius: int, k: int
+    ) -> list[NearRelations]:
+        """See `near_relations`."""
+        scores = on_grid(stacked(vectors, self.kb.device)) @ self._grid.T
+        found = []
+        for line, nodes, there in zip(scores.float().tolist(), groups, self.at(groups)):
+            reachable = self.within(there, radius) if nodes else range(self.kb.n_relations)
+            first, ranked = set(there), sorted(reachable, key=lambda r: (-line[r], r))
+            begin = next((r for r in ranked if r in first), None)
+            if begin is not None and begin not in ranked[:k]:
+                ranked = [*ranked[: k - 1], begin]  # without it no walk could begin
+            rows = tuple(ranked[:k])
+            found.append(NearRelations(rows, tuple(line[r] for r in rows), tuple(r in first for r in rows)))
+        return found
+
+
+def _by_words(names: Sequence[str]) -> dict[str, list[int]]:
+    """The rows of each wording; one of a single character or of stop words is never looked up."""
+    rows: dict[str, list[int]] = defaultdict(list)
+    for row, name in enumerate(names):
+        last = _LAST_PART.search(name)
+        for key in {name_key(relation_text(text)) for text in (name, last[0] if last else name)}:
+            rows[key].append(row)
+    return dict(rows)
+
+
+def _said(text: str, rows: dict[str, list[int]]) -> list[int]:
+    found = mentions(text, lambda words: name_key(words) in rows)
+    places = sorted(found, key=lambda mention: (mention.start, -mention.end))
+    return [row for m in places for row in rows[name_key(text[m.start : m.end])]]
+
+
+def relations_of(index: Index) -> Relations:
+    """The relations of an index's knowledge base."""
+    return index.loaded("relations", lambda index: Relations(kb_of(index)))
+
+
+@batched(GRAPH, name="kb_relations")
+def near_relations(
+    index: Index, queries: list[tuple[Sequence[int], np.ndarray]], radius: int, k: int
+) -> list[NearRelations]:
+    """Of each (nodes, unit vector) the k relations that walks of `radius` steps from the nodes may follow, by
+    (-cosine, row).
+
+    Which relations may follow which is seen by the types of their ends; without nodes all relations are ranked.
+    Where none of the k can be the first step, the best that can takes the last place.
+    """
+    return relations_of(index).ranked([nodes for nodes, _ in queries], [vector for _, vector in queries], radius, k)
+
+
+@batched(GRAPH, name="kb_shown")
+def shown_names(index: Index, queries: list[tuple[str, np.ndarray]], n_types: int, n_relations: int) -> list[Shown]:
+    """At most so many types and relations for each (question, its unit vector), see the module."""
+    relations = relations_of(index)
+    kb = relations.kb
+    near = relations.ranked([()] * len(queries), [vector for _, vector in queries], 1, kb.n_relations)
+    found = []
+    for (text, _), ranked in zip(queries, near):
+        types, said = relations.said_in(text)
+        rows = list(dict.fromkeys((*said, *ranked.rows)))
+        joined = (type for row in rows for pair in relations.pairs[row] for type in pair)
+        likely = chain(types, _types_in(kb, text), joined, range(kb.n_types))
+        shown = tuple(islice(_once(likely), n_types))
+        found.append(Shown(shown, tuple(rows[:n_relations])))
+    return found
+
+
+def _types_in(kb: KnowledgeBase, text: str) -> list[int]:
+    """The types of the nodes whose names stand in the question, best mentions first."""
+    nodes = (node for m in mentions_in(kb, text) for node in kb.named(text[m.start : m.end])[:MAX_HOMONYMS])
+    return [int(kb.node_type[node]) for node in nodes]
+
+
+def _once(rows: Iterable[int]) -> Iterable[int]:
+    """Each different one as it first comes."""
+    seen: set[int] = set()
+    for row in rows:
+        if row not in seen:
+            seen.add(row)
+            yield row

@@ -1,0 +1,228 @@
+"""HydraRAG over six articles, a small knowledge graph and a web snapshot: by rules, and by scripted models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from answer_notes import found, noted
+from hydrarag_case import ask, build, scripted
+
+import gpu_rag
+from gpu_rag.errors import UsageError
+from gpu_rag.evaluation.verify_answers import AnswerChecker
+from gpu_rag.jobs import row_of
+from gpu_rag.methods.hydrarag.analysis import by_chain, read_chain
+from gpu_rag.methods.hydrarag.batched.subgraphs import Order
+from gpu_rag.methods.hydrarag.graphs import answer_place, orders_of
+from gpu_rag.methods.hydrarag.rules import mentions_by_rules, relation_words
+from gpu_rag.methods.hydrarag.state import Chain, Match, Mention, Params
+from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.settings import merge
+from gpu_rag.types import Answer, Question
+
+BORN = "Where was the designer of the Halden Bridge born?"
+GRAPH = [
+    ("Halden Bridge", "designed by", "Marta Orlo"),
+    ("Halden Bridge", "planned by", "Marta Orlo"),
+    ("Marta Orlo", "born in", "Tamsin"),
+    ("Marta Orlo", "studied under", "Piet Ruyven"),
+    ("Tamsin", "twin town of", "Kerling"),
+    ("Kerling", "lies on", "Ves"),
+    ("Halden Bridge", "crosses", "Ves"),
+]
+PAGE = "Tamsin is a port. Marta Orlo was born in Tamsin. The Halden Bridge was designed by Marta Orlo."
+
+
+@pytest.fixture
+def index(tiny_corpus: Path, tmp_path: Path, fast: Any, facts: Any) -> gpu_rag.Index:
+    return build(tiny_corpus, tmp_path, facts, GRAPH, {"Tamsin": PAGE}, fast)
+
+
+def retrieve(index: gpu_rag.Index, fast: Any, **params: Any) -> Answer:
+    return ask(index, fast, BORN, **params)
+
+
+def differences(index: gpu_rag.Index, answer: Answer) -> list[str]:
+    row = json.loads(json.dumps(row_of(answer)))
+    return [f"{d.where}: {d.what}" for d in AnswerChecker(index).check(row, row)]
+
+
+# --- rules -----------------------------------------------------------------------------------------
+
+
+def test_topics_by_rule_are_names_and_no_words_of_relations() -> None:
+    common = relation_words(["directed_by", "has genre", "starred actors"])
+    known = ["director", "some mother's son", "movies", "son"]
+    asked = "who acted in the movies directed by the director of Some Mother's Son"
+    assert mentions_by_rules(asked, known, common) == ["some mother's son"]
+    assert mentions_by_rules("the director of drama", ["director", "drama"], common) == ["drama"]
+    assert mentions_by_rules("who is the director", ["director"], common) == ["director"]  # nothing else is left
+    assert mentions_by_rules("what is the gender of john_smith 's father ?", ["john smith"], common) == ["john smith"]
+
+
+def test_a_chain_gives_order_depth_and_ends() -> None:
+    mentions = [Mention("a", (Match(1, 1.0, (0,)),)), Mention("b", (Match(2, 1.0, (0,)),))]
+    reply = {"entities": ["B", "x", "answer", "A"], "relations": ["r", "s", "t"]}
+    chain = read_chain(reply, ["a", "b"])
+    assert chain == Chain(("b", "x", "ANSWER", "a"), ("r", "s", "t")) and chain.text == "b - r - x - s - ANSWER - t - a"
+    made = by_chain("?", mentions, chain, (), chain.text)
+    assert ([m.text for m in made.mentions], made.depth, made.opens, made.closes) == (["b", "a"], 2, False, False)
+    behind = by_chain("?", mentions, Chain(("a", "b", "ANSWER"), ("r", "s")), (), "")
+    assert (behind.depth, behind.opens, behind.closes) == (2, False, True)
+    before = by_chain("?", mentions, Chain(("ANSWER", "a", "b"), ("r", "s")), (), "")
+    assert (before.depth, before.opens, before.closes) == (2, True, False)
+    for entities, relations in ((["a"], []), (["a", "ANSWER", "ANSWER"], ["r", "s"]), (["a", "ANSWER"], [])):
+        assert read_chain({"entities": entities, "relations": relations}, ["a"]) is None
+
+
+def test_orders_take_every_choice_of_nodes_best_first_and_no_node_twice() -> None:
+    orders = orders_of([[1, 2], [3, 1]], False, True)
+    assert orders == tuple(Order(topics, False, True) for topics in ((1, 3), (2, 3), (2, 1)))
+    assert [answer_place(nodes, {1, 9}) for nodes in ((1, 2, 3), (3, 1, 9), (1, 5, 6, 9), (1, 9))] == [2, 0, 1, None]
+
+
+@pytest.mark.parametrize("wrong", [{"d_max": 5}, {"phases": 0}, {"pruning": "none"}, {"w1": 0}, {"rho_web": 2.0}])
+def test_settings_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        Params(**wrong)
+
+
+# --- without a model -------------------------------------------------------------------------------
+
+
+def test_by_rules_the_answer_stands_on_a_path_and_says_which_kinds_verify_it(index: Any, fast: Any) -> None:
+    answer = retrieve(index, fast)
+    assert answer.paths and "Tamsin" in found(answer, "initial w2") | found(answer, "refined w2")
+    assert {"kg", "document", "web"} == set(noted(answer, "sources")[0])
+    assert set(noted(answer, "verified_by")[0]) <= {"kg", "document", "web"} and noted(answer, "verified_by")[0]
+    (size,) = noted(answer, "evidence_subgraph")[:1]
+    assert size[0].startswith("neighbourhood: ") and size[1].startswith("clustered: ")
+    assert answer.evidence and all(e.why for e in answer.evidence)
+    assert differences(index, answer) == []
+
+
+def test_a_question_alone_is_that_question_in_a_batch(index: Any, fast: Any) -> None:
+    texts = [BORN, "Which town lies on the Ves and is a twin town of Tamsin?", "?", "Who taught Marta Orlo?"]
+    questions = [Question(f"q{i}", text) for i, text in enumerate(texts)]
+    together = index.engine(fast).run("hydrarag", questions, retrieval_only=True).answers
+    for question, row in zip(questions, together):
+        (alone,) = index.engine(fast).run("hydrarag", [question], retrieval_only=True).answers
+        assert row.error is None and (alone.paths, alone.nodes, alone.pools, alone.evidence) == (
+            row.paths, row.nodes, row.pools, row.evidence,
+        )  # fmt: skip
+
+
+def test_sources_can_be_left_out_and_the_others_find_the_same(index: Any, fast: Any) -> None:
+    whole = retrieve(index, fast, w1=10_000)
+    alone = retrieve(index, fast, w1=10_000, sources="facts")
+    assert noted(alone, "sources") == [("kg",)] and all(path.source == "facts" for path in alone.paths)
+    assert found(alone, "initial found") <= found(whole, "initial found")
+    texts = retrieve(index, fast, sources="documents,web")
+    assert not noted(texts, "evidence_subgraph") and {p.source for p in texts.paths} <= {"documents", "web"}
+    assert noted(retrieve(index, fast, web="none"), "sources")[0] == ("kg", "document")
+    for method in ("hydrarag", "hydrarag-e"):  # refused before the run, not in every question
+        settings = merge(fast, {"method": {method: {"sources": "facts,moon"}}})
+        with pytest.raises(UsageError, match="unknown source of hydrarag; given moon; expected facts"):
+            index.answer(BORN, method=method, settings=settings, retrieval_only=True)
+
+
+def test_hydrarag_e_keeps_one_of_parallel_relations(index: Any, fast: Any) -> None:
+    def between(method: str, seed: int) -> set[str]:
+        answer = retrieve(index, fast, method=method, sources="facts", seed=seed, w_max=20)
+        return {r for p in answer.paths for s, r, o, _ in p.edges if (s, o) == ("Halden Bridge", "Marta Orlo")}
+
+    assert between("hydrarag", 0) == {"designed by", "planned by"}
+    drawn = [between("hydrarag-e", seed) for seed in range(5)]
+    assert all(len(one) == 1 for one in drawn) and set.union(*drawn) == {"designed by", "planned by"}
+
+
+# --- with a model ----------------------------------------------------------------------------------
+
+CHAIN = {"entities": ["Halden Bridge", "designer", "ANSWER"], "relations": ["designed by", "born in"]}
+REPLIES: dict[str, Any] = {
+    "topics": {"topics": ["Halden Bridge"]},
+    "analysis": {"subquestions": ["Who designed it?", "Where was that person born?"], **CHAIN},
+    "text_paths": {
+        "paths": [{"sentence": 1, "steps": [{"subject": "Marta Orlo", "relation": "born in", "object": "Tamsin"}]}]
+    },
+    "refine": "Marta Orlo designed the bridge; she was born in Tamsin.",
+    "refined": {
+        "question": "Where was Marta Orlo born?", "entities": ["Marta Orlo", "ANSWER"], "relations": ["born in"],
+    },
+    "predict": {
+        "predictions": [
+            {"answer": "Tamsin", **CHAIN},
+            {"answer": "Nowhere at all", "entities": ["Halden Bridge", "ANSWER"], "relations": ["is"]},
+        ]
+    },
+    "answer": {"settled": [True, True], "sufficient": True, "answer": "Tamsin"},
+    "answer_last": {"settled": [True, False], "sufficient": False, "answer": "Tamsin"},
+}  # fmt: skip
+NO = {"settled": [False, False], "sufficient": False, "answer": ""}
+
+
+def tried(index: gpu_rag.Index, fast: Any, changed: dict[str, Any] | None = None, **params: Any) -> Any:
+    """(answer, requests, names of their prompts) of a model that says REPLIES, with changes."""
+    llm, names = scripted({**REPLIES, **(changed or {})})
+    return ask(index, fast, BORN, llm, **params), llm.calls, names
+
+
+def test_an_accepted_answer_ends_the_search_in_the_first_phase(index: Any, fast: Any) -> None:
+    answer, calls, names = tried(index, fast)
+    assert (answer.text, answer.status) == ("Tamsin", "answered") and noted(answer, "phase") == [("initial: accepted",)]
+    assert names.count("answer") == 1 and "refined" not in names
+    assert answer.nodes[0].name == "Tamsin"
+    for name, request in zip(names, calls):
+        assert request.temperature == (0.4 if name in ("topics", "analysis", "text_paths") else 0.0), name
+    assert differences(index, answer) == []
+
+
+def test_three_phases_follow_one_another_until_an_answer_is_accepted(index: Any, fast: Any) -> None:
+    answer, _, _ = tried(index, fast, {"answer": [NO, REPLIES["answer"]]})
+    assert noted(answer, "phase") == [("refined: accepted",)]
+    assert noted(answer, "follow_up/question")[0][0] == "Where was Marta Orlo born?"
+    answer, _, names = tried(index, fast, {"answer": [NO, NO, REPLIES["answer"]]})
+    assert noted(answer, "phase") == [("predicted: accepted",)] and noted(answer, "predictions") == [("Tamsin",)]
+    assert "Tamsin" in found(answer, "predicted w1")
+    assert [name for name in names if name in ("refined", "predict")] == ["refined", "predict"]
+
+
+def test_without_an_accepted_answer_all_paths_are_pruned_together(index: Any, fast: Any) -> None:
+    answer, _, names = tried(index, fast, {"answer": NO})
+    assert noted(answer, "phase") == [("together: answered with what there is",)] and answer.text == "Tamsin"
+    assert names.count("answer") == 3 and names.count("answer_last") == 1
+    assert found(answer, "together found") >= found(answer, "initial found")
+    answer, _, names = tried(index, fast, {"answer": NO, "answer_last": NO}, phases=1)
+    assert (answer.text, answer.status) == (None, "unsupported") and names.count("answer") == 1
+
+
+def test_replies_that_cannot_be_read_are_replaced_by_rules(index: Any, fast: Any) -> None:
+    answer, _, _ = tried(index, fast, {name: "no json" for name in REPLIES if name != "refine"})
+    assert answer.status == "unsupported" and answer.usage.malformed >= 2 * 6
+    assert noted(answer, "topics")[0] == ("halden bridge -> Halden Bridge",) and noted(answer, "analysis/refused")
+    assert answer.paths and "Tamsin" in found(answer, "refined w1")
+    twice = {**REPLIES["analysis"], "entities": ["ANSWER", "ANSWER"], "relations": ["r"]}
+    assert tried(index, fast, {"analysis": twice})[0].text == "Tamsin"
+
+
+def test_switches_of_the_paper_reach_the_requests(index: Any, fast: Any) -> None:
+    _, _, names = tried(index, fast, refinement=False, selector=False)
+    assert "refine" not in names and "sources" not in names
+    answer, _, names = tried(index, fast, {"sources": {"chosen": ["A"]}})
+    assert "refine" in names and names.count("sources") == 1
+    assert {p.source for p in answer.paths} <= {"facts", "extraction", "facts+extraction", "extraction+facts"}
+
+
+def test_a_model_that_is_not_capable_only_reads(index: Any, fast: Any) -> None:
+    llm = ScriptedLLM(lambda request: "Tamsin", capable=False)
+    answer = ask(index, fast, BORN, llm)
+    assert answer.status == "answered" and len(llm.calls) <= 1
+
+
+def test_a_search_server_that_does_not_answer_fails_the_question_and_says_so(index: Any, fast: Any) -> None:
+    settings = merge(fast, {"method": {"hydrarag": {"web": "http://127.0.0.1:9"}}})
+    (answer,) = index.answer(BORN, method="hydrarag", settings=settings, retrieval_only=True)
+    assert answer.status == "failed" and answer.error is not None and answer.error["type"] == "RequestFailed"

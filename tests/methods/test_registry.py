@@ -1,0 +1,204 @@
+"""The registry: methods of other packages by entry points, and what is imported for a name, a list and a question."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from installed import install, python
+
+import gpu_rag
+from gpu_rag.errors import UsageError
+from gpu_rag.methods import registry
+from gpu_rag.methods.method import Method
+
+SETTINGS = {"models": {"embedder": "hash", "llm": "none"}}
+LONGEST = {
+    "longest/__init__.py": """
+from gpu_rag.methods.method import Method
+METHODS = (Method("longest", ("lengths",)),)
+""",
+    "longest/stages.py": """
+import json
+from gpu_rag.index import tables
+from gpu_rag.index.stage import stage
+
+@stage("lengths", needs=("passages",))
+def lengths_stage(work):
+    table = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
+    (work.out / "lengths.json").write_text(json.dumps([len(text) for text in table["text"].to_pylist()]))
+    return {"lengths": table.num_rows}
+
+def stages():
+    return [lengths_stage]
+""",
+    "longest/program.py": """
+import json
+from dataclasses import dataclass
+from gpu_rag.program.kinds import TEXT
+from gpu_rag.program.reader import Support
+from gpu_rag.program.search import Ranking
+from gpu_rag.runtime import batched
+
+@dataclass(frozen=True)
+class Params:
+    shortest: bool = False
+
+@batched(TEXT)
+def by_length(index, queries, k, shortest):
+    lengths = json.loads((index.folder("lengths") / "lengths.json").read_text())
+    rows = sorted(range(len(lengths)), key=lambda row: (lengths[row] if shortest else -lengths[row], row))[:k]
+    return [Ranking(tuple(rows), tuple(float(lengths[row]) for row in rows)) for _ in queries]
+
+async def retrieve(question, run, params):
+    return Support(run.evidence(await by_length(question.text, run.limit, params.shortest), "is long"))
+""",
+}
+# Build, list and ask in a process that has the package on its path.
+RUN = """
+import json, sys
+import gpu_rag
+from gpu_rag.methods.registry import all_layers, method_names
+from gpu_rag.types import Question
+
+corpus, out, settings = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+gpu_rag.build(corpus, out, methods=["longest"], settings=settings)
+found = []
+for shortest in (False, True):
+    engine = gpu_rag.Index.open(out).engine({**settings, "method": {"longest": {"shortest": shortest}}})
+    result = engine.run("longest", [Question(str(i), "Which?") for i in range(3)], limit=2, retrieval_only=True)
+    found.append([[evidence.passage_id for evidence in answer.evidence] for answer in result.answers])
+steps = {name: stats.batch_sizes for name, stats in result.stats.steps.items()}
+texts = dict(zip(engine.index.passage_ids, engine.index.passages["text"].to_pylist()))
+print(json.dumps([method_names(), [*all_layers()], found, texts, [*engine.index.manifest.stages], str(steps)]))
+"""
+
+
+def test_a_method_of_another_package_is_built_and_asked(tiny_corpus: Path, tmp_path: Path) -> None:
+    install(tmp_path / "site", "longest", LONGEST, {"longest": "longest"})
+    printed = python(RUN, tiny_corpus, tmp_path / "ix", json.dumps(SETTINGS), site=tmp_path / "site")
+    names, stages, found, texts, built, steps = json.loads(printed.splitlines()[-1])
+    assert names == [*registry.method_names(), "longest"] and {*stages} == {*registry.all_layers(), "lengths"}
+    assert sorted(built) == ["lengths", "passages"], "what it needs, and no more"
+    by_length = sorted(texts, key=lambda passage: -len(texts[passage]))
+    assert found == [[by_length[:2]] * 3, [by_length[:-3:-1]] * 3]
+    assert steps == "{'by_length': {3: 1}}"
+
+
+# --- packages that are no methods --------------------------------------------------------------------
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """installed(files, entries): a package in this process, until the end of the test."""
+    caches = (registry._packages, registry._found, registry.all_layers)
+
+    def put(files: dict[str, str], entries: dict[str, str]) -> None:
+        install(tmp_path, "other", files, entries)
+        monkeypatch.syspath_prepend(tmp_path)
+        for cache in caches:
+            cache.cache_clear()
+
+    yield put
+    for name in [name for name in sys.modules if name.partition(".")[0] == "other"]:
+        del sys.modules[name]
+    for cache in caches:
+        cache.cache_clear()
+
+
+def methods(*names: str) -> str:
+    made = ", ".join(f"Method({name!r}, ('bm25',))" for name in names)
+    return f"from gpu_rag.methods.method import Method\nMETHODS = ({made},)\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "entries", "message"),
+    [
+        (
+            {},
+            {"lost": "nowhere"},
+            "cannot be loaded; given nowhere, by the entry point lost: No module named 'nowhere'",
+        ),
+        ({"other/__init__.py": ""}, {"empty": "other"}, "given other, by the entry point empty: module 'other' has no"),
+        ({"other/__init__.py": "import absent_x"}, {"o": "other"}, "the entry point o: No module named 'absent_x'"),
+        ({"other/__init__.py": methods("dense")}, {"o": "other"}, "two methods have one name; given dense; expected"),
+        (
+            {"other/__init__.py": methods("one", "one")},
+            {"o": "other"},
+            "two methods have one name; given one; expected",
+        ),
+    ],
+)
+def test_a_broken_entry_point_is_named(installed, files, entries, message) -> None:  # type: ignore[no-untyped-def]
+    installed(files, entries)
+    with pytest.raises(UsageError) as caught:
+        registry.method_names()
+    assert message in str(caught.value)
+
+
+def test_an_unknown_name_lists_those_that_exist(installed: Callable[..., None]) -> None:
+    installed({"other/__init__.py": methods("longer", "longest")}, {"o": "other", "twice": "other"})
+    assert registry.method_names()[-2:] == ["longer", "longest"] and registry.needs("longest") == ("bm25",)
+    with pytest.raises(UsageError, match=r"unknown method; given longes; expected dense \| .*longest; .*longest"):
+        registry.needs("longes")
+    with pytest.raises(ModuleNotFoundError, match=r"other\.program"):  # a name without a program
+        registry.load_method("longest")
+
+
+def test_every_built_in_method_is_whole() -> None:
+    for name in registry.method_names():
+        module = registry.load_method(name)
+        assert callable(module.retrieve) and callable(module.program) and isinstance(module.Params, type), name
+        assert {*registry.needs(name)} <= {*registry.all_layers()}, name
+    assert Method("x", ()).program == "program"
+
+
+# --- what is imported --------------------------------------------------------------------------------
+
+LOADED = "\nprint(json.dumps([name for name in sys.modules if name.startswith(('torch', 'gpu_rag.methods.'))]))"
+
+
+def loaded(code: str, *words: object) -> set[str]:
+    """The modules of torch and of methods that are imported after `code`."""
+    return set(json.loads(python(f"import json, sys\n{code}{LOADED}", *words).splitlines()[-1]))
+
+
+def files_of_methods(modules: set[str]) -> set[str]:
+    """Modules inside the folders of methods, their `__init__` left out."""
+    return {name for name in modules if name.startswith("gpu_rag") and name.count(".") > 2}
+
+
+def test_the_package_imports_no_torch() -> None:
+    assert loaded("import gpu_rag; gpu_rag.__version__") == set()
+
+
+def test_help_imports_no_method() -> None:
+    code = "from gpu_rag.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass"
+    modules = loaded(code)
+    assert files_of_methods(modules) == set() and "torch" not in modules
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("registry")
+    text = "Marta Orlo designed the Halden Bridge at Kerling. It crosses the river Ves."
+    (out / "corpus.jsonl").write_text(json.dumps({"id": "d", "title": "Halden Bridge", "text": text}) + "\n")
+    gpu_rag.build(out / "corpus.jsonl", out / "ix", methods=["ppr", "hybrid"], settings=SETTINGS)
+    return out / "ix"
+
+
+@pytest.mark.parametrize("method", ["ppr", "hybrid"])
+def test_asking_by_a_method_imports_no_file_of_another(folder: Path, method: str) -> None:
+    code = f"""
+import gpu_rag
+from gpu_rag.types import Question
+engine = gpu_rag.Index.open(sys.argv[1]).engine({SETTINGS})
+(answer,) = engine.run({method!r}, [Question("q", "Who designed the Halden Bridge?")], retrieval_only=True).answers
+assert answer.evidence and not answer.error
+"""
+    files = files_of_methods(loaded(code, folder))
+    assert f"gpu_rag.methods.{method}.program" in files
+    assert {name for name in files if not name.startswith(f"gpu_rag.methods.{method}.")} == set()

@@ -1,0 +1,712 @@
+"""The rounds driver by hand: gathers, cancellation, budgets, failures, stops, order of work, sizes."""
+
+from __future__ import annotations
+
+import gc
+import textwrap
+import tracemalloc
+import weakref
+
+import pytest
+from toy_steps import Toys, ask, embed, graph, llm, pairs, toy
+
+import gpu_rag.runtime
+from gpu_rag.errors import BudgetExceeded, Cancelled, GpuRagError, ModelError, RequestFailed, StorageError, UsageError
+from gpu_rag.runtime import Budget, Context, Kind, Metered, RunStats, batched, gather, request_seed, run_rounds
+from gpu_rag.runtime.core import Core
+from gpu_rag.types import Question
+
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning", "error::pytest.PytestUnraisableExceptionWarning")
+
+
+def run(*programs, toys=None, **options):
+    return run_rounds(pairs(programs), (toys or Toys()).resources, **options)
+
+
+def one(program, toys=None, **options):
+    return run(program, toys=toys, **options)[0]
+
+
+def test_the_example_of_the_package_runs():
+    doc = gpu_rag.runtime.__doc__
+    code = textwrap.dedent("\n".join(line for line in doc.splitlines() if line.startswith("    ")))
+    names = {}
+    exec(code, names)
+    (outcome,) = names["outcomes"]
+    assert outcome.draft.text == "one for two for who?"
+    assert [step.verb for step in outcome.trace] == ["search"]
+
+
+# --- order of work ---------------------------------------------------------------------------------
+
+
+def test_cheap_calls_are_drained_before_one_large_dear_batch():
+    def program(n_cheap):
+        async def run(ctx):
+            for i in range(n_cheap):
+                await graph(i)
+            return await llm(n_cheap)
+
+        return run
+
+    toys, stats = Toys(), RunStats()
+    run(*(program(n) for n in (0, 3, 1)), toys=toys, stats=stats)
+    assert toys.log == [("graph", [0, 0]), ("graph", [1]), ("graph", [2]), ("llm", [0, 3, 1])]
+    assert stats.n_rounds == 4 and stats.n_questions == 3 and stats.n_failed == 0
+    dear, cheap = stats.steps["llm"], stats.steps["graph"]
+    assert (dear.n_calls, dear.n_batches, dear.batch_sizes, dear.largest_batch) == (3, 1, {3: 1}, 3)
+    assert (cheap.n_calls, cheap.n_batches, cheap.batch_sizes) == (4, 3, {2: 1, 1: 2})
+    assert 0 <= stats.overhead_s <= stats.wall_s
+
+
+@pytest.mark.parametrize(("max_batch", "sizes"), [(1000, [4, 1]), (3, [3, 1, 1])])
+def test_batches_are_ordered_by_question_and_slot_and_split_by_key(max_batch, sizes):
+    step = toy("step", max_batch=max_batch)
+
+    async def late(ctx):  # its calls are queued after those of the next question, yet come first
+        return await gather(ask(step, 1), ask(step, 2))
+
+    async def early(ctx):
+        return [await step(3), await step(4, k=9)]
+
+    async def third(ctx):
+        return await step(5)
+
+    toys = Toys()
+    assert [o.draft for o in run(late, early, third, toys=toys)] == [[1, 2], [3, 4], 5]
+    assert [len(queries) for _, queries in toys.log] == sizes
+    assert [query for _, queries in toys.log for query in queries] == [1, 2, 3, 5, 4]
+
+
+def test_max_live_bounds_the_open_questions_and_a_finished_one_admits_the_next():
+    live, most, drawn = [0], [0], []
+
+    async def program(ctx):
+        live[0] += 1
+        most[0] = max(most[0], live[0])
+        for _ in range(int(ctx.question.id) % 3):
+            await graph(0)
+        live[0] -= 1
+        return ctx.question.id
+
+    def source():
+        for i in range(20):
+            drawn.append(live[0])
+            yield Question(str(i), "?"), program
+
+    done = []
+    outcomes = run_rounds(source(), Toys().resources, max_live=4, on_done=lambda o: done.append(o.question.id))
+    assert [o.draft for o in outcomes] == [str(i) for i in range(20)]
+    assert most[0] <= 4 and max(drawn) <= 3
+    assert sorted(done, key=int) == [str(i) for i in range(20)] and done != sorted(done, key=int)
+    with pytest.raises(UsageError, match="max_live=0"):
+        run_rounds([], {}, max_live=0)
+    assert run_rounds([], {}) == []
+
+
+def test_slots_are_paths_and_seeds_follow_them():
+    seen = {}
+
+    async def strand(ctx, name):
+        seen[name, 0] = ctx.slot
+        await graph(0)
+        seen[name, 1] = ctx.slot
+        await gather(ask(graph), graph(0))
+        seen[name, 2] = ctx.slot
+
+    async def program(ctx):
+        seen["root", 0] = ctx.slot
+        await graph(0)
+        await gather(strand(ctx, "a"), graph(0), strand(ctx, "b"))
+        seen["root", 2] = ctx.slot
+        return ctx.request_seed((1, 2), 1)
+
+    outcome = one(program, run_seed=7)
+    assert seen == {
+        ("root", 0): (0,),
+        ("a", 0): (1, 0, 0),
+        ("a", 1): (1, 0, 1),
+        ("a", 2): (1, 0, 2),
+        ("b", 0): (1, 2, 0),
+        ("b", 1): (1, 2, 1),
+        ("b", 2): (1, 2, 2),
+        ("root", 2): (2,),
+    }
+    assert outcome.draft == request_seed(7, "q0", (1, 2), 1)
+    # A recorded value: replies are kept under seeds, so the formula must never change by accident.
+    assert request_seed(0, "q", (0,), 0) == 725422461
+    seeds = {request_seed(s, q, slot, a) for s in (0, 1) for q in "pq" for slot in ((0,), (0, 0), (1,)) for a in (0, 1)}
+    assert len(seeds) == 24 and all(0 <= seed < 2**31 for seed in seeds)
+
+
+def test_the_trace_follows_the_program_text_not_the_time():
+    async def slow(ctx):
+        await llm(1)
+        ctx.note("slow", 5, ("x",), "abc")
+
+    async def quick(ctx):
+        await graph(1)
+        ctx.note("quick", 2)
+
+    async def program(ctx):
+        ctx.note("begin", 0)
+        await gather(slow(ctx), quick(ctx))
+        ctx.note("end", 1)
+
+    steps = one(program).trace
+    assert [(s.step, s.verb, s.n_candidates, s.chosen, s.reply_hash) for s in steps] == [
+        (0, "begin", 0, (), ""),
+        (1, "slow", 5, ("x",), "abc"),
+        (2, "quick", 2, (), ""),
+        (3, "end", 1, (), ""),
+    ]
+    assert steps[0].s == 0.0 and steps[1].s > 0 and steps[2].s > 0 and steps[3].s == 0.0
+
+
+def test_a_context_works_without_a_driver():
+    ctx = Context(Question("q", "?"), 3)
+    ctx.note("by hand", 1)
+    assert ctx.slot == () and ctx.steps()[0].verb == "by hand"
+    assert ctx.request_seed((0,)) == request_seed(3, "q", (0,), 0)
+
+
+# --- gather and cancellation -----------------------------------------------------------------------
+
+
+def test_failure_by_position_cancels_later_siblings_and_lets_earlier_ones_end():
+    ended = []
+
+    async def sibling(name, *steps, fail=False):
+        try:
+            for step in steps:
+                await step(1)
+            if fail:
+                raise ValueError(name)
+            ended.append(name)
+        except Cancelled:
+            ended.append(f"{name} cancelled")
+            raise
+
+    async def program(ctx):
+        with pytest.raises(ValueError, match="second"):
+            await gather(sibling("first", llm), sibling("second", graph, fail=True), sibling("third", llm))
+        return "went on"
+
+    toys = Toys()
+    assert one(program, toys=toys).draft == "went on"
+    assert ended == ["third cancelled", "first"]
+    assert toys.log == [("graph", [1]), ("llm", [1])], "the cancelled call never ran"
+
+
+def test_an_earlier_sibling_that_fails_later_takes_over():
+    async def fail(name, step):
+        await step(1)
+        raise ValueError(name)
+
+    async def program(ctx):
+        await gather(fail("first", llm), fail("second", graph))
+
+    assert str(one(program).error) == "first"
+
+
+def test_await_while_unwinding_is_refused():
+    log = []
+
+    async def inner():
+        try:
+            await llm(1)
+        finally:
+            log.append("inner")
+            await graph(99)
+
+    async def sibling():
+        try:
+            await gather(inner(), inner())
+        finally:
+            try:
+                await gather(ask(graph, 99), graph(99))
+            except Cancelled as error:
+                log.append(str(error))
+            await graph(99)
+            log.append("never")
+
+    async def fails():
+        await graph(1)
+        raise KeyError("k")
+
+    async def program(ctx):
+        try:
+            await gather(fails(), sibling(), ask(graph, 2))
+        finally:
+            log.append(await graph(3))  # not cancelled itself: its own cleanup works
+
+    toys = Toys()
+    outcome = one(program, toys=toys)
+    assert isinstance(outcome.error, KeyError)
+    assert log == ["inner", "inner", "the work was cancelled; a sibling failed or the run stopped", 3]
+    assert all(99 not in args for _, args in toys.log)
+
+
+def test_a_sibling_that_never_gives_up_is_left_behind():
+    tries = []
+
+    async def stubborn():
+        while len(tries) < 500:
+            try:
+                await graph(1)
+            except Cancelled:
+                tries.append(1)
+
+    async def bad():
+        await graph(0)
+        raise ValueError("now")
+
+    async def program(ctx):
+        await gather(bad(), stubborn(), llm(1))
+
+    toys = Toys()
+    assert str(one(program, toys).error) == "now"
+    assert toys.log == [("graph", [0, 1])] and 0 < len(tries) < 100
+
+
+def test_a_sibling_that_swallows_its_cancellation_is_just_ended():
+    async def swallow():
+        try:
+            return await llm(1)
+        except Exception:  # noqa: BLE001
+            return "fallback"
+
+    async def program(ctx):
+        try:
+            await gather(graph(-1), swallow())
+        except RequestFailed as error:
+            return str(error)
+
+    assert one(program).draft == "refused -1"
+
+
+def test_the_cost_of_a_cancelled_call_counts_when_it_ran():
+    async def sibling(arg):
+        return await llm(arg)
+
+    async def program(ctx):
+        await gather(sibling(-1), sibling(2))
+
+    usage = one(program).usage
+    assert (usage.llm_calls, usage.prompt_tokens, usage.cached_tokens, usage.generated_tokens) == (2, 20, 8, 2)
+
+
+def test_a_late_reply_is_charged_after_the_end():
+    outcomes = []
+    core = Core(Toys().resources, lambda order, outcome: outcomes.append(outcome))
+
+    async def program(ctx):
+        await gather(ask(graph, 1), ask(llm, 2))
+
+    order = core.open(Question("q", "?"), program)
+    core.resume()
+    (cheap,), (dear,) = core.waiting[1][graph, (0,)], core.waiting[3][llm, (0,)]
+    assert (cheap.slot, dear.slot) == ((0, 0, 0), (0, 1, 0))
+    core.settle(cheap, RequestFailed("no"), 0.25)
+    core.resume()
+    assert isinstance(outcomes[0].error, RequestFailed) and not core.live
+    core.settle(dear, Metered(5, 7, 0, 2), 0.5)
+    core.resume()
+    usage = outcomes[0].usage
+    assert (usage.llm_calls, usage.prompt_tokens, usage.llm_s, usage.graph_s) == (1, 7, 0.5, 0.25)
+    assert core.stats.n_late_calls == 1 and len(outcomes) == 1 and order == 0
+
+
+def test_a_question_can_be_cancelled_from_outside():
+    outcomes, closed = [], []
+    core = Core(Toys().resources, lambda order, outcome: outcomes.append(outcome))
+
+    async def program(ctx):
+        try:
+            await graph(1)
+        finally:
+            closed.append(1)
+
+    order = core.open(Question("q", "?"), program)
+    core.resume()
+    core.cancel_question(order, Cancelled("the client went away"))
+    assert closed == [1] and str(outcomes[0].error) == "the client went away" and not core.live
+
+
+def test_what_gather_takes():
+    async def program(ctx):
+        nested = await gather(gather(graph(1), ask(graph, 2)), gather(), ask(graph, 3))
+        return nested, await gather()
+
+    assert one(program).draft == ([[1, 2], [], 3], [])
+    strand = ask(graph, 1)
+    with pytest.raises(UsageError, match="twice"):
+        gather(strand, strand)
+    with pytest.raises(UsageError, match="gather takes coroutines and calls; given int"):
+        gather(ask(graph, 1), gather(ask(graph)), 5)
+
+
+# --- failures of programs --------------------------------------------------------------------------
+
+
+class Foreign:
+    def __await__(self):
+        yield "something else"
+
+
+def raises_when_called(ctx):
+    raise ZeroDivisionError("early")
+
+
+async def awaits_foreign(ctx):
+    await Foreign()
+
+
+async def lacks_a_resource(ctx):
+    await batched(Kind("cellar", "graph", 1), name="dig")(lambda cellar, queries: queries)(1)
+
+
+async def misses_a_parameter(ctx):
+    await batched(Kind("toys", "graph", 1), name="dig")(lambda toys, queries, k: queries)(1)
+
+
+async def has_one_too_many(ctx):
+    await graph(1, 2, 3)
+
+
+async def has_an_unknown_one(ctx):
+    await graph(1, depth=2)
+
+
+async def gives_one_twice(ctx):
+    await graph(1, 2, k=2)
+
+
+async def unhashable(ctx):
+    await graph(1, [])
+
+
+async def bug(ctx):
+    await graph(0)
+    {}["missing"]
+
+
+async def stops_iteration(ctx):
+    raise StopIteration("odd")
+
+
+async def exits_generator(ctx):
+    raise GeneratorExit
+
+
+@pytest.mark.parametrize(
+    ("program", "kind", "message"),
+    [
+        (raises_when_called, ZeroDivisionError, "early"),
+        (lambda ctx: 5, UsageError, "a program is an async function; given int"),
+        (awaits_foreign, UsageError, "can await calls of steps and gathers only; given str"),
+        (lacks_a_resource, UsageError, "has not what a step needs; given dig, which needs cellar; expected toys"),
+        (unhashable, UsageError, "the parameters of a step must be hashable; given graph ([],)"),
+        (misses_a_parameter, TypeError, "dig(query, k) does not take 1 values and []"),
+        (has_one_too_many, TypeError, "graph(query, k) does not take 3 values and []"),
+        (has_an_unknown_one, TypeError, "graph(query, k) does not take 1 values and ['depth']"),
+        (gives_one_twice, TypeError, "graph(query, k) does not take 2 values and ['k']"),
+        (bug, KeyError, "missing"),
+        (stops_iteration, RuntimeError, "StopIteration"),
+        (exits_generator, GeneratorExit, ""),
+    ],
+)
+def test_a_broken_program_is_its_own_failure(program, kind, message):
+    async def good(ctx):
+        return await graph(1) + await llm(1)
+
+    before, broken, after = run(good, program, good)
+    assert (before.draft, after.draft, before.error, after.error) == (2, 2, None, None)
+    assert type(broken.error) is kind and message in str(broken.error) and broken.draft is None
+
+
+def test_errors_can_be_caught_and_the_program_goes_on():
+    async def program(ctx):
+        caught = []
+        for attempt in (lambda: Foreign(), lambda: graph([], []), lambda: graph(-1)):
+            try:
+                await attempt()
+            except GpuRagError as error:
+                caught.append(type(error).__name__)
+        return caught, await graph(4)
+
+    assert one(program).draft == (["UsageError", "UsageError", "RequestFailed"], 4)
+
+
+def test_a_failure_keeps_its_traceback_as_text_and_no_frames():
+    class Big:
+        pass
+
+    watched = []
+
+    async def program(ctx):
+        big = Big()
+        watched.append(weakref.ref(big))
+        try:
+            await graph(1)
+            raise KeyError("inner")
+        except KeyError as error:
+            raise ValueError("outer") from error
+
+    outcome = one(program)
+    assert "KeyError: 'inner'" in outcome.traceback and "in program" in outcome.traceback
+    assert outcome.error.__traceback__ is None and outcome.error.__cause__.__traceback__ is None
+    gc.collect()
+    assert watched[0]() is None
+
+
+def test_one_error_value_for_many_calls_is_not_shared():
+    shared = RequestFailed("the same")
+
+    async def program(ctx):
+        await graph(1)
+
+    outcomes = run(*[program] * 3, toys=Toys({"graph": lambda queries, k: [shared] * len(queries)}))
+    assert len({id(o.error) for o in outcomes}) == 3 and shared.__traceback__ is None
+    assert len({o.traceback for o in outcomes}) == 1
+    assert all((type(o.error), str(o.error), o.error.what) == (RequestFailed, "the same", "the same") for o in outcomes)
+
+
+# --- failures of steps -----------------------------------------------------------------------------
+
+
+def failing(error):
+    def answers(queries, k):
+        if k == 9:
+            raise error
+        return queries
+
+    return Toys({"graph": answers})
+
+
+async def good_then_bad(ctx):
+    first = await graph(1)
+    if ctx.question.id in ("q1", "q3"):
+        await graph(1, k=9)
+    return first
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "message"),
+    [
+        (GpuRagError("out of memory"), GpuRagError, "out of memory"),
+        (ValueError("shapes"), GpuRagError, "the step graph failed; given ValueError: shapes"),
+        (StopIteration(3), GpuRagError, "the step graph failed"),
+    ],
+)
+def test_an_exception_of_a_step_fails_its_batch_alone(raised, kind, message):
+    outcomes = run(*[good_then_bad] * 5, toys=failing(raised))
+    assert [o.draft for o in outcomes] == [1, None, 1, None, 1]
+    for outcome in (outcomes[1], outcomes[3]):
+        assert type(outcome.error) is kind and message in str(outcome.error)
+        if not isinstance(raised, StopIteration):
+            assert "raise error" in outcome.traceback, "the step's own frames are in the text"
+    assert outcomes[1].error is not outcomes[3].error
+
+
+@pytest.mark.parametrize(
+    ("answers", "given"), [([1], "1 answers"), ([1, 2, 3], "3 answers"), (None, "NoneType"), ({1: 2, 2: 3}, "dict")]
+)
+def test_a_wrong_number_of_answers_is_named(answers, given):
+    for outcome in run(*[lambda ctx: ask(graph)] * 2, toys=Toys({"graph": lambda queries, k: answers})):
+        assert str(outcome.error) == f"the step graph broke its contract; given {given}; expected 2 answers"
+
+
+@pytest.mark.parametrize("stop", [ModelError("engine down"), Cancelled("stop"), KeyboardInterrupt()])
+def test_what_stops_the_run_stops_it_cleanly(stop):
+    closed, done = [], []
+
+    async def program(ctx):
+        try:
+            if ctx.question.id == "q0":
+                return "early"
+            await graph(0)
+            if ctx.question.id == "q1":
+                return "first round"
+            await gather(ask(llm), ask(llm))
+        finally:
+            closed.append(ctx.question.id)
+
+    def down(queries, k):
+        raise stop
+
+    stats = RunStats()
+    with pytest.raises(type(stop)):
+        run(*[program] * 4, toys=Toys({"llm": down}), on_done=done.append, stats=stats)
+    assert [(o.question.id, o.draft) for o in done] == [("q0", "early"), ("q1", "first round")]
+    assert sorted(closed) == ["q0", "q1", "q2", "q3"]
+    assert stats.wall_s > 0 and stats.n_questions == 4 and stats.n_failed == 0
+
+
+def test_a_model_error_inside_a_program_stops_the_run_unless_caught():
+    async def down(ctx):
+        raise ModelError("tokenizer service is down")
+
+    async def caught(ctx):
+        try:
+            await down(ctx)
+        except ModelError:
+            return await graph(1)
+
+    assert one(caught).draft == 1
+    with pytest.raises(ModelError, match="tokenizer"):
+        run(caught, down)
+
+
+def test_errors_of_the_caller_stop_the_run_and_close_the_rest():
+    closed = []
+
+    async def program(ctx):
+        try:
+            for _ in range(int(ctx.question.id)):
+                await graph(0)
+        finally:
+            closed.append(ctx.question.id)
+
+    def full(outcome):
+        if outcome.question.id == "1":
+            raise StorageError("the disk is full")
+
+    pairs = [(Question(str(i), "?"), program) for i in range(4)]
+    with pytest.raises(StorageError):
+        run_rounds(pairs, Toys().resources, on_done=full)
+    assert closed[:2] == ["0", "1"] and sorted(closed) == ["0", "1", "2", "3"]
+
+    def source():
+        yield pairs[3]
+        raise StorageError("cannot read")
+
+    closed.clear()
+    with pytest.raises(StorageError):
+        run_rounds(source(), Toys().resources, max_live=1)
+    assert closed == ["3"]
+
+
+# --- budgets ---------------------------------------------------------------------------------------
+
+
+async def five_asks(ctx):
+    for i in range(5):
+        try:
+            await llm(i)
+        except Exception:  # noqa: BLE001 - a budget is no error that a program can catch
+            return "caught"
+    return "all"
+
+
+@pytest.mark.parametrize(
+    ("budget", "n_calls", "message"),
+    [
+        (Budget(max_calls=5, max_tokens=1000), 5, None),
+        (Budget(max_calls=3), 3, "the question has no calls left; given 4; expected <= 3"),
+        (Budget(max_tokens=22), 2, "the question has no tokens left; given 22; expected < 22"),
+        (Budget(max_tokens=23), 3, "the question has no tokens left; given 33; expected < 23"),
+        (Budget(max_tokens=55), 5, None),
+    ],
+)
+def test_budgets_of_calls_and_tokens(budget, n_calls, message):
+    async def small(ctx):
+        return await llm(9)
+
+    first, other = run(five_asks, small, budget=budget)
+    assert first.usage.llm_calls == n_calls and other.draft == 9
+    if message is None:
+        assert first.draft == "all"
+    else:
+        assert type(first.error) is BudgetExceeded and str(first.error) == message
+
+
+def test_a_budget_of_seconds_counts_the_question_s_own_share(clock):
+    def slow(queries, k):
+        clock.sleep(0.02)
+        return queries
+
+    async def program(ctx):
+        for _ in range(int(ctx.question.id)):
+            await embed(1)
+        return "done"
+
+    programs = [(Question(str(n), "?"), program) for n in (1, 1, 5)]
+    outcomes = run_rounds(programs, Toys({"embed": slow}).resources, budget=Budget(max_s=0.019))
+    assert [o.draft for o in outcomes] == ["done", "done", None]
+    # a third of one batch; of the third question also all of the next one, with which its budget is used up
+    assert [o.usage.embed_s for o in outcomes] == pytest.approx([0.02 / 3, 0.02 / 3, 0.02 / 3 + 0.02])
+    assert [o.usage.wall_s for o in outcomes] == pytest.approx([0.02, 0.02, 0.04])
+
+
+def test_a_budget_met_in_a_gather_ends_the_whole_question():
+    closed = []
+
+    async def strand(i):
+        try:
+            return await graph(i)
+        finally:
+            closed.append(i)
+
+    async def program(ctx):
+        await gather(*(strand(i) for i in range(4)))
+
+    toys = Toys()
+    outcome = one(program, toys=toys, budget=Budget(max_calls=2))
+    assert type(outcome.error) is BudgetExceeded and toys.log == []
+    assert sorted(closed) == [0, 1, 2], "the fourth had not begun"
+    with pytest.raises(UsageError, match="max_calls=0"):
+        Budget(max_calls=0)
+    with pytest.raises(UsageError, match="max_s=nan"):
+        Budget(max_s=float("nan"))
+
+
+# --- size ------------------------------------------------------------------------------------------
+
+
+def test_wide_long_and_deep_programs_need_no_recursion():
+    step = toy("step", max_batch=4096)
+
+    async def wide(ctx):
+        calls = await gather(*(step(i) for i in range(10_000)))
+        return sum(calls) + sum(await gather(*(ask(step, i) for i in range(10_000))))
+
+    async def long(ctx):
+        return sum([await step(1) for _ in range(5_000)])
+
+    async def deep(ctx, n=1_500):
+        return await step(1) if n == 0 else (await gather(deep(ctx, n - 1)))[0] + 1
+
+    async def deep_and_cancelled(ctx):
+        await gather(step(-1), deep(ctx))
+
+    outcomes = run(wide, long, deep, deep_and_cancelled)
+
+    assert [o.draft for o in outcomes] == [99_990_000, 5_000, 1_501, None]
+    assert str(outcomes[3].error) == "refused -1"
+    nested = ask(step, 7)
+    for _ in range(3_000):
+        nested = gather(nested)
+    nested.discard()
+
+
+def test_what_an_open_question_weighs():
+    """At most 4 kB a question that waits, with its context, task, coroutine, call and place in the queue."""
+    n, sizes, step = 2_000, [], toy("step", max_batch=2_000)
+
+    async def program(ctx):
+        for i in range(5):
+            await step(i)
+
+    def answers(queries, k):
+        sizes.append(tracemalloc.get_traced_memory()[0])
+        return queries
+
+    programs = [(Question(str(i), "?"), program) for i in range(n)]
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        run_rounds(programs, Toys({"step": answers}).resources, max_live=n)
+    finally:
+        tracemalloc.stop()
+    assert (max(sizes) - before) / n < 4_000

@@ -1,0 +1,237 @@
+"""A batched step: one key however it is called, its tile, its answers, and what a type checker refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from toy_steps import Toys, graph, llm, pairs, toy
+
+import gpu_rag
+from gpu_rag.errors import RequestFailed, UsageError
+from gpu_rag.runtime import Kind, Metered, RunStats, Step, batched, gather, run_rounds
+
+TOYS: Kind[Toys] = Kind("toys", "graph", 1)
+
+
+@batched(TOYS)
+def search(toys, queries, k=5, depth=3):
+    """The k best."""
+    toys.log.append(((k, depth), queries))
+    return [(query, k) for query in queries]
+
+
+def run(*programs, toys=None, **options):
+    return run_rounds(pairs(programs), (toys or Toys()).resources, **options)
+
+
+# --- one key, one batch ------------------------------------------------------------------------------
+
+
+def calls():
+    return [search(1), search(1, 5), search(1, k=5), search(1, 5, 3), search(1, depth=3), search(1, depth=3, k=5)]
+
+
+def batches(made):
+    toys = Toys()
+
+    async def program(ctx):
+        return await gather(*made)
+
+    (outcome,) = run(program, toys=toys)
+    assert outcome.error is None
+    return toys.log
+
+
+def test_a_default_a_position_and_a_name_are_one_batch():
+    assert batches(calls()) == [((5, 3), [1] * 6)]
+    assert {call.key for call in calls()} == {(5, 3)}
+    assert batches([search(1), search(2, 4), search(3, depth=4)]) == [((5, 3), [1]), ((4, 3), [2]), ((5, 4), [3])]
+
+
+def key_as_written(self, args, kwargs):
+    return (*args, *kwargs.values())
+
+
+def key_of_defaults(self, args, kwargs):
+    return self._values
+
+
+@pytest.mark.parametrize("wrong", [key_as_written, key_of_defaults])
+def test_wrong_keys_are_caught(wrong, monkeypatch):
+    monkeypatch.setattr(Step, "_key", wrong)
+    assert {call.key for call in [*calls(), search(1, 4), search(1, k=4)]} != {(5, 3), (4, 3)}
+
+
+def test_two_steps_of_one_name_and_key_share_no_batch():
+    twin, toys = toy("graph"), Toys()
+
+    async def program(ctx):
+        return await gather(graph(1), twin(2), graph(3))
+
+    assert run(program, toys=toys)[0].draft == [1, 2, 3]
+    assert toys.log == [("graph", [1, 3]), ("graph", [2])]
+
+
+def test_a_step_has_the_name_and_the_docstring_of_its_function():
+    assert (search.name, repr(search), search.__doc__) == ("search", "<step search>", "The k best.")
+    assert batched(TOYS, name="find")(lambda toys, queries: queries).name == "find"
+
+
+# --- tiles -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tile", [None, 1, 3, 7, 100])
+def test_a_tile_cuts_what_the_function_sees_alone(tile):
+    step, toys, stats = toy("step", max_batch=5, tile=tile), Toys(), RunStats()
+
+    async def program(ctx):
+        return await gather(*(step(int(ctx.question.id[1]) * 10 + i) for i in range(2)))
+
+    outcomes = run(*[program] * 4, toys=toys, stats=stats)
+    assert [o.draft for o in outcomes] == [[10 * q, 10 * q + 1] for q in range(4)]
+    assert stats.steps["step"].batch_sizes == {5: 1, 3: 1}, "the driver's batches"
+    size = tile or 5
+    assert [len(seen) for _, seen in toys.log] == [min(size, n - at) for n in (5, 3) for at in range(0, n, size)]
+    assert [query for _, seen in toys.log for query in seen] == [0, 1, 10, 11, 20, 21, 30, 31]
+
+
+def test_a_step_runs_without_a_driver():
+    step, toys = toy("step", tile=2), Toys()
+    assert step.run(toys, (1, 2, 3), (4,)) == [1, 2, 3] and toys.log == [("step", [1, 2]), ("step", [3])]
+    assert step.run(toys, []) == []
+
+
+def test_a_tile_with_a_wrong_number_of_answers_fails_the_batch():
+    def loses_one(queries, k):
+        return queries if len(queries) == 2 else []
+
+    step = toy("step", tile=2)
+    outcomes = run(*[_asks(step)] * 3, toys=Toys({"step": loses_one}))
+    assert {str(o.error) for o in outcomes} == {"the step step broke its contract; given 0 answers; expected 1 answers"}
+
+
+def _asks(step, query=1):
+    async def program(ctx):
+        return await step(query)
+
+    return program
+
+
+# --- answers -----------------------------------------------------------------------------------------
+
+
+def test_a_query_whose_answer_is_an_error_fails_alone():
+    outcomes = run(_asks(graph, 1), _asks(graph, -2), _asks(graph, 3))
+    assert [o.draft for o in outcomes] == [1, None, 3]
+    assert type(outcomes[1].error) is RequestFailed and str(outcomes[1].error) == "refused -2"
+
+
+def test_a_metered_answer_is_unwrapped_and_its_tokens_are_booked():
+    def answers(queries, k):
+        return [
+            Metered(q, 7, 3, 2, malformed=1, llm_calls=2) if q else Metered(RequestFailed("no"), 5) for q in queries
+        ]
+
+    stats = RunStats()
+    good, bad = run(_asks(llm, 1), _asks(llm, 0), toys=Toys({"llm": answers}), stats=stats)
+    assert good.draft == 1 and type(bad.error) is RequestFailed
+    usage = good.usage
+    assert (usage.llm_calls, usage.prompt_tokens, usage.cached_tokens, usage.generated_tokens) == (2, 7, 3, 2)
+    assert (usage.malformed, bad.usage.llm_calls, bad.usage.prompt_tokens) == (1, 1, 5), "a failed request has a cost"
+
+
+# --- what cannot be a step ---------------------------------------------------------------------------
+
+
+def only_named(toys, queries, *, k):
+    return queries
+
+
+def any_number(toys, queries, *keys):
+    return queries
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lambda: batched(TOYS)(only_named), "no star and no slash; given (toys, queries, *, k)"),
+        (lambda: batched(TOYS)(any_number), "no star and no slash; given (toys, queries, *keys)"),
+        (lambda: toy("step", tile=0), "a tile has room for a query; given tile=0"),
+        (lambda: Kind("toys", "disk", 1), "unknown service of a step; given disk; expected text | graph | embed | llm"),
+        (lambda: Kind("toys", "graph", 1, 0), "a batch has room for a call; given max_batch=0"),
+    ],
+)
+def test_what_cannot_be_a_step(made, message):
+    with pytest.raises(UsageError) as caught:
+        made()
+    assert message in str(caught.value)
+
+
+# --- types -------------------------------------------------------------------------------------------
+
+TYPED = """
+from collections.abc import Sequence
+from gpu_rag.runtime import RANK_GRAPH, Kind, Metered, batched
+
+
+class Shelf: ...
+
+
+class Cellar: ...
+
+
+SHELF: Kind[Shelf] = Kind("shelf", "graph", RANK_GRAPH)
+
+
+@batched(SHELF, tile=8)
+def search(shelf: Shelf, queries: list[str], k: int = 5) -> list[float]:
+    return [0.5 for _ in queries]
+
+
+@batched(SHELF)
+def metered(shelf: Shelf, queries: list[str]) -> Sequence[int | Metered[int]]:
+    return [Metered(1) for _ in queries]
+
+
+async def program() -> None:
+    score: float = await search("who?") + await search("who?", 3) + await search("who?", k=3)
+    number: int = await metered("who?")
+    search.run(Shelf(), ["who?"], (5,))
+    LINE
+"""
+WRONG = {
+    "await search(5)": "arg-type",
+    "await search('who?', 'five')": "arg-type",
+    "await search('who?', depth=5)": "call-arg",
+    "await search()": "call-arg",
+    "text: str = await search('who?')": "assignment",
+    "search.run(Cellar(), ['who?'], (5,))": "arg-type",
+    "batched(SHELF)(lambda_over_cellar)": "arg-type",
+}
+
+
+@pytest.mark.slow
+def test_a_type_checker_refuses_wrong_queries_keys_and_resources(tmp_path):
+    """One run of mypy over a package with a module for each line."""
+    cellar = (
+        "def lambda_over_cellar(cellar: Cellar, queries: list[str]) -> list[int]:\n    return [1 for _ in queries]\n"
+    )
+    typed = TYPED.replace("async def program", f"{cellar}\n\nasync def program")
+    for i, line in enumerate(["pass", *WRONG]):
+        (tmp_path / f"snippet{i}.py").write_text(typed.replace("LINE", line), encoding="utf-8")
+    root = Path(gpu_rag.__file__).parents[1]
+    words = ["--config-file=", "--check-untyped-defs", "--follow-imports=silent", "--ignore-missing-imports"]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *words, f"--cache-dir={tmp_path / 'cache'}", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env={"MYPYPATH": f"{root}:{root / 'kernels'}", "PATH": ""},
+        cwd=tmp_path,
+        check=False,
+    )
+    errors = [line for line in done.stdout.splitlines() if " error: " in line]
+    found = {line.partition(".py")[0][-1]: line.rpartition("[")[2].rstrip("]") for line in errors}
+    assert found == {str(i): code for i, code in enumerate(WRONG.values(), 1)}, done.stdout + done.stderr

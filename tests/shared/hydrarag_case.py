@@ -1,0 +1,74 @@
+"""HydraRAG over the six invented articles: the index, and a capable model that says what it is given to say."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gpu_rag
+from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.settings import merge
+from gpu_rag.text.prompts import Prompt
+from gpu_rag.types import Answer, Choice, Request
+
+FIRST = re.compile(r"^([A-Z]|\d+)\. ", re.MULTILINE)
+PROMPTS = Path(gpu_rag.__file__).parent / "methods" / "hydrarag" / "prompts"
+
+
+def build(
+    corpus: Path,
+    folder: Path,
+    facts: Mapping[str, Any],
+    graph: list[tuple[str, str, str]],
+    pages: dict[str, str],
+    settings: Any,
+) -> gpu_rag.Index:
+    """An index of the articles with their facts, a graph beside, and web pages: title -> text."""
+    openie, lines, web = folder / "openie.jsonl", folder / "facts.tsv", folder / "pages"
+    rows = [{"id": name, "entities": [], "triples": triples} for name, triples in facts.items()]
+    openie.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines.write_text("".join("\t".join(triple) + "\n" for triple in graph))
+    web.mkdir()
+    for title, text in pages.items():
+        (web / f"{title}.html").write_text(f"<html><title>{title}</title><body><p>{text}</p></body></html>")
+    gpu_rag.build(
+        corpus, folder / "ix", methods=["hydrarag"], openie=openie, kg=[lines], sources=[f"pages=web:{web}"],
+        settings=settings,
+    )  # fmt: skip
+    return gpu_rag.Index.open(folder / "ix")
+
+
+def scripted(replies: Mapping[str, Any]) -> tuple[ScriptedLLM, list[str]]:
+    """A capable model, and the prompts it was given, by name. replies: to each prompt a text, an object, a list of
+    them in turn, or a function of the request; a choice without one takes the first option, or the first two."""
+    names: list[str] = []
+    systems = {Prompt.read("gpu_rag.methods.hydrarag.prompts", p.stem).system: p.stem for p in PROMPTS.glob("*.txt")}
+
+    def answer(request: Request) -> str:
+        name = systems[request.system]
+        names.append(name)
+        said = replies.get(name)
+        if callable(said):
+            said = said(request)
+        elif isinstance(request.constraint, Choice):
+            return request.constraint.options[0]
+        if isinstance(said, list):
+            said = said[min(names.count(name), len(said)) - 1]
+        if said is None:
+            said = {"chosen": FIRST.findall(request.prompt)[:2]}
+        return said if isinstance(said, str) else json.dumps(said)
+
+    return ScriptedLLM(answer, context_tokens=100_000), names
+
+
+def ask(
+    index: gpu_rag.Index, settings: Any, text: str, llm: Any = None, method: str = "hydrarag", **params: Any
+) -> Answer:
+    """One answer; without a model by retrieval alone."""
+    settings = merge(settings, {"method": {method: {"threshold": 0.9, **params}}})
+    (answer,) = index.answer(text, method=method, settings=settings, llm=llm, retrieval_only=llm is None)
+    assert answer.error is None, answer.error
+    return answer
