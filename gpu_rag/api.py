@@ -94,9 +94,9 @@ def workers_of(settings: Settings) -> OpenWorkers | None:
     """The function that opens the workers that the settings ask for; None where models run in this process."""
     if settings.scale.address == "none":
         return None
-    from gpu_rag.cluster import open_workers
+    from gpu_rag.cluster import RayWorkers
 
-    return partial(open_workers, settings.scale)
+    return partial(RayWorkers, settings.scale)
 
 
 def sources_of(

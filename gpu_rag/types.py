@@ -90,7 +90,7 @@ class Document:
     """One document of a corpus. `file` and `line` (1-based, 0 for a whole file) say where it came from.
 
     pages: where each page begins, as ascending character offsets into `text`, the first 0; empty when the source has
-    no pages. `text.pages.page_of` turns an offset into a page number.
+    no pages. `index.index.page_of` turns an offset into a page number.
     """
 
     id: str

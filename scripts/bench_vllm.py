@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from gpu_rag.models.llm.cache import CachedLLM
-from gpu_rag.models.llm.vllm import VllmLLM, load_tokenizer
+from gpu_rag.models.llm.vllm import VllmLLM
 from gpu_rag.models.llm.vllm_engine import engine_arguments
+from gpu_rag.models.pretrained import load_tokenizer
 from gpu_rag.models.set import pick_device
 from gpu_rag.models.stored import model_folder
 from gpu_rag.settings.sections import VllmSettings
@@ -104,7 +105,7 @@ def main() -> None:
     options = parser.parse_args()
     device, folder = pick_device(options.device), model_folder(options.model)
     settings = VllmSettings(max_model_len=2048, gpu_memory_utilization=0.4)
-    backend = VllmLLM.load(folder, name=options.model, device=device, settings=settings)
+    backend = VllmLLM(folder, name=options.model, device=device, settings=settings)
     from vllm import LLM, SamplingParams
 
     offline = LLM(**engine_arguments(folder, settings, device))

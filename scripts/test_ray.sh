@@ -19,4 +19,4 @@ fi
 export PYTHONSAFEPATH=1 OMP_WAIT_POLICY=PASSIVE HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 export RAY_worker_niceness=${RAY_worker_niceness:-0} # Ray would let workers wait behind all else on a busy machine
-exec "$own/bin/python" -m pytest tests/scale --durations=10 "$@"
+exec "$own/bin/python" -m pytest tests/cluster --durations=10 "$@"

@@ -4,12 +4,12 @@ An embedder and a language model whose work is done by processes on any node, be
 and below the same caches: an index built so is, given the same replies, the index built without. Graph ops, BM25 and
 programs stay in the process that runs the command. This package alone imports ray.
 
-worker.py what runs on a worker; build.py how it loads a model; ledger.py who holds what, and what a death means;
-crew.py workers as Ray actors; pool.py the tasks that they do; cluster.py the Ray that is started or
-joined; embedder.py and llm.py the two faces; workers.py the workers of a run.
+worker.py a model in a worker's process; actors.py workers as Ray actors; task_queue.py the tasks that each worker has,
+and what follows from a death; pool.py workers at their tasks; ray.py the Ray that is started or joined; models.py the
+embedder and the language model over a pool; workers.py the workers of a run.
 """
 
 from gpu_rag.cluster.ray import look_at
-from gpu_rag.cluster.workers import RayWorkers, check_scale, open_workers
+from gpu_rag.cluster.workers import RayWorkers, check_scale
 
-__all__ = ["RayWorkers", "check_scale", "look_at", "open_workers"]
+__all__ = ["RayWorkers", "check_scale", "look_at"]

@@ -1,4 +1,4 @@
-"""The workers of one model as Ray actors: started, agreed with one another, started again when they die."""
+"""An actor pool: the workers of one model, started, compared with one another, started again when they die."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from gpu_rag.errors import ModelError
 
 @dataclass(frozen=True)
 class Plan:
-    """Which workers a pool has. role: embedder or llm; actor: their class; build: its argument, which loads the model.
+    """The workers that a pool shall have. role: embedder or llm; actor: their class; build: its argument.
 
-    streams: a call gives a worker all that is new and brings what is finished; else each task is a call of its own.
-    window: tasks that a worker holds at once; 0: what it says itself.
+    build loads the model. streams: a call gives a worker all that is new and brings what is finished; else each task is
+    a call of its own.
+    window: tasks that a worker has at once; 0: as many as it says itself.
     """
 
     role: str
@@ -33,9 +34,9 @@ class Plan:
 
 @dataclass(eq=False)
 class Worker:
-    """One place for a worker. handle: its actor; loading, calls: what it was told and has not answered.
+    """One place for a worker. handle: its actor; loading, calls: calls that it has not answered.
 
-    facts: what it said when it was ready; joined: it was ready once; deaths: how often it died; gone: it is not started
+    facts: its answer when it was ready; joined: it was ready once; deaths: how often it died; gone: it is not started
     again.
     """
 
@@ -50,8 +51,8 @@ class Worker:
     gone: bool = False
 
 
-class Crew:
-    """`plan.n_workers` workers. about: what the first said that was ready; all others have to say the same."""
+class ActorPool:
+    """`plan.n_workers` workers. about: the facts of the first that was ready; all others must have the same."""
 
     def __init__(self, ray: Any, plan: Plan, *, restarts: int, start_seconds: float):
         """Nothing runs before `start`."""
@@ -68,18 +69,18 @@ class Crew:
             self._start(worker)
 
     def ready(self) -> list[Worker]:
-        """Those that have loaded the model."""
+        """The workers that have loaded the model."""
         return [worker for worker in self.workers if worker.facts is not None]
 
     def _start(self, worker: Worker) -> None:
         plan = self._plan
         needs: dict[str, Any] = {"num_cpus": plan.cpus, "num_gpus": plan.gpus, "max_restarts": 0}
-        # One a node first: Ray would pack embedders with parts of GPUs into few, and leave an LLM no room beside them.
+        # One a node first: Ray would pack embedders with parts of GPUs into few, and leave no GPU for an LLM.
         needs["scheduling_strategy"] = "SPREAD"
         worker.handle = self._ray.remote(plan.actor).options(**needs).remote(plan.build)
         worker.loading, worker.since = worker.handle.load.remote(), time.monotonic()
 
-    def welcome(self, worker: Worker, facts: Facts) -> None:
+    def join(self, worker: Worker, facts: Facts) -> None:
         """A worker has loaded the model. Raises ModelError for one that differs from the others or this process."""
         worker.loading = None
         said = {"gpu-rag": facts.version, **facts.about}
@@ -94,7 +95,7 @@ class Crew:
         self.about, worker.facts, worker.joined = said, facts, True
         self.nodes.add(facts.node)
 
-    def bury(self, worker: Worker, reason: object) -> None:
+    def restart(self, worker: Worker, reason: object) -> None:
         """A worker died: it starts again while it may."""
         self.n_deaths += 1
         worker.deaths += 1
@@ -106,7 +107,7 @@ class Crew:
             worker.gone = True
 
     def kill(self, worker: Worker) -> None:
-        """End its process; what it was told is forgotten."""
+        """End its process and drop its calls."""
         worker.loading, worker.facts = None, None
         worker.calls.clear()
         if worker.handle is not None:

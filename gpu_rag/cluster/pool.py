@@ -1,4 +1,4 @@
-"""Tasks that the workers of one model do.
+"""The workers of one model at their tasks.
 
 All of it happens in `pump`, in the caller's thread: nothing runs beside it here, so Ctrl-C is always heard.
 """
@@ -11,9 +11,9 @@ from collections.abc import Generator, Sequence
 from functools import partial
 from typing import Any
 
-from gpu_rag.cluster.actors import Crew, Plan, Worker
+from gpu_rag.cluster.actors import ActorPool, Plan, Worker
 from gpu_rag.cluster.ray import attach, detach, first_line
-from gpu_rag.cluster.task_queue import Ledger, Task
+from gpu_rag.cluster.task_queue import Task, TaskQueue
 from gpu_rag.errors import Cancelled, GpuRagError, ModelError
 from gpu_rag.settings.sections import ScaleSettings
 
@@ -27,22 +27,22 @@ class Pool:
 
     It works from the first worker that is ready on; those that come later join, if they hold the same model and compute
     the same bits; one that differs stops the run, since the result would depend on who did what. A worker that dies is
-    started again, at most `scale.restarts` times each; what it held goes to others, see `Ledger`. When none is left
+    started again, at most `scale.restarts` times each; its tasks go to others, see `TaskQueue`. When none is left
     every task ends with the error that `pump` raises.
     """
 
     def __init__(self, settings: ScaleSettings, plan: Plan):
         """Starts the workers and waits for the first. Raises MissingBackend, ModelError, and what loading raises."""
         self.plan = plan
-        self.ledger = Ledger()
+        self.queue = TaskQueue()
         self._lock = threading.RLock()
         self._dead: GpuRagError | None = None
         self._ray = attach(settings)
         limits: dict[str, Any] = {"restarts": settings.restarts, "start_seconds": settings.start_seconds}
-        self.crew = Crew(self._ray, plan, **limits)
+        self.actors = ActorPool(self._ray, plan, **limits)
         try:
-            self.crew.start()
-            while not self.crew.about:
+            self.actors.start()
+            while not self.actors.about:
                 self.pump(WAIT_S)
         except BaseException:
             self.close()
@@ -50,24 +50,24 @@ class Pool:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What all workers say of the model."""
-        return self.crew.about
+        """The facts of the model, on which all workers agree."""
+        return self.actors.about
 
     def describe(self) -> dict[str, Any]:
         """{"workers", "joined", "cpus", "gpus", "nodes", "deaths"}: for the record of a run.
 
-        joined: how many were ever ready; fewer than workers where the cluster had no room for all.
+        joined: how many were ever ready; fewer than workers where the cluster was too small for all.
         """
-        plan, crew = self.plan, self.crew
-        joined = sum(worker.joined for worker in crew.workers)
+        plan, actors = self.plan, self.actors
+        joined = sum(worker.joined for worker in actors.workers)
         kind = {"workers": plan.n_workers, "joined": joined, "cpus": plan.cpus, "gpus": plan.gpus}
-        return {**kind, "nodes": sorted(crew.nodes), "deaths": crew.n_deaths}
+        return {**kind, "nodes": sorted(actors.nodes), "deaths": actors.n_deaths}
 
     def add(self, tasks: Sequence[Task]) -> None:
         """Have tasks done; nothing is sent before the next `pump`."""
         with self._lock:
             if self._dead is None:
-                self.ledger.add(tasks)
+                self.queue.add(tasks)
                 return
         for task in tasks:
             task.end(self._dead)
@@ -99,10 +99,10 @@ class Pool:
         """Give a task up; it ends now, or with what its worker says."""
         with self._lock:
             if not task.over:
-                self.ledger.abort(task)
+                self.queue.abort(task)
 
     def pump(self, timeout_s: float) -> None:
-        """Give workers what they have room for, and take what they have done; waits up to timeout_s for the first.
+        """Give workers new tasks, and take what they have done; waits up to timeout_s for the first.
 
         Raises ModelError, and what loading a model raises, when the pool cannot go on; then every task has ended so.
         """
@@ -110,7 +110,7 @@ class Pool:
             if self._dead is not None:
                 raise self._dead
             try:
-                self.crew.check()
+                self.actors.check()
                 self._send()
                 self._take(timeout_s)
                 self._send()
@@ -127,10 +127,10 @@ class Pool:
         return None
 
     def ask(self, method: str, *arguments: Any) -> Any:
-        """What a worker replies to a method of its own. Raises as `pump`."""
+        """A worker's reply to a method of its own. Raises as `pump`."""
         with self._lock:
             while True:
-                ready = self.crew.ready()
+                ready = self.actors.ready()
                 if not ready:
                     self.pump(WAIT_S)
                     continue
@@ -139,7 +139,7 @@ class Pool:
                 except self._ray.exceptions.RayTaskError as raised:
                     self._failed(ready[0], raised, loading=False)
                 except self._ray.exceptions.RayError as death:
-                    self._bury(ready[0], first_line(death))
+                    self._restart(ready[0], first_line(death))
 
     def close(self) -> None:
         """End the workers; tasks that are open end with Cancelled."""
@@ -147,8 +147,8 @@ class Pool:
             if self._ray is None:
                 return
             self._die(Cancelled("the workers were ended"))
-            for worker in self.crew.workers:
-                self.crew.kill(worker)
+            for worker in self.actors.workers:
+                self.actors.kill(worker)
             self._ray = None
             detach()
 
@@ -156,15 +156,15 @@ class Pool:
 
     def _send(self) -> None:
         """Give out what waits, a call each or one call for all."""
-        free = {worker.number: worker for worker in self.crew.ready() if len(worker.calls) < CALLS}
-        for number, given in self.ledger.shares(free):
+        free = {worker.number: worker for worker in self.actors.ready() if len(worker.calls) < CALLS}
+        for number, given in self.queue.shares(free):
             items = [(key, task.item) for key, task in given]
             if not self.plan.streams:
                 for item in items:
                     self._call(free[number], [item], [])
                 continue
-            unwanted = self.ledger.to_abort(number)
-            if items or unwanted or (not free[number].calls and self.ledger.n_held(number)):
+            unwanted = self.queue.to_abort(number)
+            if items or unwanted or (not free[number].calls and self.queue.n_running(number)):
                 self._call(free[number], items, unwanted)
 
     def _call(self, worker: Worker, new: list[tuple[int, Any]], unwanted: list[int]) -> None:
@@ -172,8 +172,8 @@ class Pool:
 
     def _take(self, timeout_s: float) -> None:
         """Hear what has ended: calls, starts, and workers."""
-        owner = {call: worker for worker in self.crew.workers for call in worker.calls}
-        owner.update((worker.loading, worker) for worker in self.crew.workers if worker.loading is not None)
+        owner = {call: worker for worker in self.actors.workers for call in worker.calls}
+        owner.update((worker.loading, worker) for worker in self.actors.workers if worker.loading is not None)
         if not owner:
             return
         first, _ = self._ray.wait(list(owner), timeout=timeout_s)
@@ -191,14 +191,14 @@ class Pool:
         except self._ray.exceptions.RayTaskError as raised:
             self._failed(worker, raised, loading)
         except self._ray.exceptions.RayError as death:
-            self._bury(worker, first_line(death))
+            self._restart(worker, first_line(death))
         else:
             if loading:
-                self.crew.welcome(worker, said)
-                self.ledger.join(worker.number, self.plan.window or said.window)
+                self.actors.join(worker, said)
+                self.queue.join(worker.number, self.plan.window or said.window)
                 return
             for number, result in said:
-                self.ledger.finish(worker.number, number, result)
+                self.queue.finish(worker.number, number, result)
             worker.calls.discard(call)  # last: a call that Ctrl-C cut short here is heard again
 
     def _failed(self, worker: Worker, raised: Any, loading: bool) -> None:
@@ -209,21 +209,21 @@ class Pool:
         """
         cause = raised.cause
         if isinstance(cause, ModelError) and (not loading or self.about):
-            self._bury(worker, cause)
+            self._restart(worker, cause)
         elif isinstance(cause, GpuRagError):
             raise cause
         else:
             given = f"{type(cause).__name__}: {first_line(cause)}"
             raise ModelError(f"a worker of the {self.plan.role} failed", given=given) from raised
 
-    def _bury(self, worker: Worker, reason: object) -> None:
-        self.crew.bury(worker, reason)
-        self.ledger.leave(worker.number, reason)
+    def _restart(self, worker: Worker, reason: object) -> None:
+        self.actors.restart(worker, reason)
+        self.queue.leave(worker.number, reason)
 
     def _die(self, error: GpuRagError) -> None:
         if self._dead is None:
             self._dead = error
-            self.ledger.give_up(error)
+            self.queue.give_up(error)
 
 
 def _keep(finished: deque[tuple[int, Any]], place: int, result: Any) -> None:

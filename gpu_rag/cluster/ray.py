@@ -70,7 +70,7 @@ def detach() -> None:
 
 
 def look_at(settings: ScaleSettings) -> str:
-    """What the cluster has, in words; a local Ray is started for it. Raises as `attach`."""
+    """A line about what the cluster has; a local Ray is started for it. Raises as `attach`."""
     ray = attach(settings)
     try:
         return resources(ray)
@@ -79,7 +79,7 @@ def look_at(settings: ScaleSettings) -> str:
 
 
 def resources(ray: Any) -> str:
-    """What the cluster has, in words."""
+    """A line about what the cluster has."""
     found = ray.cluster_resources()
     n_nodes = sum(bool(node["Alive"]) for node in ray.nodes())
     return f"{n_nodes} node{'' if n_nodes == 1 else 's'}, {found.get('CPU', 0):g} CPUs and {found.get('GPU', 0):g} GPUs"
@@ -110,7 +110,7 @@ def _check_answers(address: str) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """What went wrong, of a message that goes on with addresses and ids, or ends with the error behind it."""
+    """The reason in a message that goes on with addresses and ids, or ends with the error behind it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     behind = lines and "creation task" in lines[0]
     return lines[-1 if behind else 0][:300] if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""Which worker holds which tasks, and what becomes of them when it dies. Bookkeeping only: no Ray, no model."""
+"""A task queue for workers that may die. Bookkeeping only: no Ray, no model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from gpu_rag.errors import GpuRagError, RequestFailed
 from gpu_rag.models.llm.interface import aborted
 
-# After a death the tasks that the worker held are tried again in about this many groups, one after the other.
+# After a death the tasks that the worker had are tried again in about this many groups, one after the other.
 GROUPS = 16
 
 
@@ -19,13 +19,13 @@ GROUPS = 16
 class Task:
     """One piece of work. done(result) is called once; the result is what the worker gave, or an error.
 
-    deaths: workers that died while they held it; held: (worker, number) while one does.
+    deaths: workers that died while they had it; at: (worker, number) while one has it.
     """
 
     item: Any
     done: Callable[[Any], None]
     deaths: int = 0
-    held: tuple[int, int] | None = None
+    at: tuple[int, int] | None = None
     over: bool = False
     unwanted: bool = False
 
@@ -36,22 +36,22 @@ class Task:
             self.done(result)
 
 
-class Ledger:
-    """Tasks in order of arrival, given to workers that have room.
+class TaskQueue:
+    """Tasks in order of arrival, given to workers up to their windows.
 
-    A worker that dies puts what it held under suspicion, since one of these tasks may have killed it. Suspects are
-    tried again before anything new, a sixteenth of them at a time, on a worker that has nothing else; the suspects of
-    another death are split again. So a task is given up only when a worker died that held it alone, after it had been
-    at a death before: whoever was merely near loses time and nothing else.
+    The tasks of a worker that dies are suspects, since one of them may have killed it. Suspects are tried again before
+    anything new, a sixteenth of them at a time, on a worker that has nothing else; the suspects of another death are
+    split again. So a task is given up only when a worker died that had it alone, after another death before: one that
+    was merely near loses time and nothing else.
     """
 
     def __init__(self) -> None:
         self._waiting: deque[Task] = deque()
         self._groups: deque[list[Task]] = deque()
-        self._held: dict[int, dict[int, Task]] = {}
+        self._running: dict[int, dict[int, Task]] = {}
         self._windows: dict[int, int] = {}
-        self._trials: set[int] = set()  # workers that hold suspects
-        self._abort: dict[int, list[int]] = {}  # by worker: numbers that it is still to be told of
+        self._trials: set[int] = set()  # workers that have suspects
+        self._abort: dict[int, list[int]] = {}  # by worker: numbers that it does not know of yet
         self._n_given = 0
 
     def add(self, tasks: Iterable[Task]) -> None:
@@ -60,35 +60,35 @@ class Ledger:
 
     def join(self, worker: int, window: int) -> None:
         """A worker is ready for up to `window` tasks at once."""
-        self._held[worker], self._windows[worker], self._abort[worker] = {}, window, []
+        self._running[worker], self._windows[worker], self._abort[worker] = {}, window, []
 
-    def n_held(self, worker: int) -> int:
-        """Tasks that this worker holds."""
-        return len(self._held[worker])
+    def n_running(self, worker: int) -> int:
+        """Tasks that this worker has."""
+        return len(self._running[worker])
 
     def shares(self, reachable: Iterable[int]) -> list[tuple[int, list[tuple[int, Task]]]]:
-        """What each worker of `reachable` is to be given now, the emptiest first: (worker, [(number, task)]).
+        """The tasks to give to each worker of `reachable` now, the emptiest first: (worker, [(number, task)]).
 
         Numbers are new for each giving. What waits is spread over the workers, so that none idles behind a full one.
         """
-        workers = sorted(set(reachable) & self._held.keys(), key=lambda worker: (len(self._held[worker]), worker))
+        workers = sorted(set(reachable) & self._running.keys(), key=lambda worker: (len(self._running[worker]), worker))
         return [(w, self._give(w, math.ceil(len(self._waiting) / (len(workers) - i)))) for i, w in enumerate(workers)]
 
     def _give(self, worker: int, most: int) -> list[tuple[int, Task]]:
-        held = self._held[worker]
+        running = self._running[worker]
         if worker in self._trials:
-            if held:
+            if running:
                 return []
             self._trials.discard(worker)
-        group = self._next_group() if not held else []
+        group = self._next_group() if not running else []
         if group:
             self._trials.add(worker)
             return self._numbered(worker, group)
         if self._groups and worker == self._next_free():
             return []  # let it run empty: nobody else will soon
         chosen: list[Task] = []
-        room = min(most, self._windows[worker] - len(held))
-        while self._waiting and len(chosen) < room:
+        limit = min(most, self._windows[worker] - len(running))
+        while self._waiting and len(chosen) < limit:
             task = self._waiting.popleft()
             if not task.over:
                 chosen.append(task)
@@ -105,47 +105,47 @@ class Ledger:
         """The worker that suspects wait for; None while one is on trial, which takes the next group itself."""
         if self._trials:
             return None
-        return min(self._held, key=lambda worker: (len(self._held[worker]), worker))
+        return min(self._running, key=lambda worker: (len(self._running[worker]), worker))
 
     def _numbered(self, worker: int, tasks: list[Task]) -> list[tuple[int, Task]]:
         numbered = list(enumerate(tasks, self._n_given + 1))
         self._n_given += len(tasks)
-        self._held[worker].update(numbered)
+        self._running[worker].update(numbered)
         for number, task in numbered:
-            task.held = (worker, number)
+            task.at = (worker, number)
         return numbered
 
     def finish(self, worker: int, number: int, result: Any) -> None:
         """A worker has done a task. One that it had done before is left as it is: a call may be heard twice."""
-        task = self._held[worker].pop(number, None)
+        task = self._running[worker].pop(number, None)
         if task is not None:
             task.end(result)
 
     def abort(self, task: Task) -> None:
-        """A task is wanted no more: it ends now where no worker holds it; else its worker is told, and may end it."""
+        """A task is wanted no more: it ends now where no worker has it; else its worker may end it."""
         task.unwanted = True
-        if task.held is None:
+        if task.at is None:
             task.end(aborted())
         else:
-            worker, number = task.held
+            worker, number = task.at
             self._abort[worker].append(number)
 
     def to_abort(self, worker: int) -> list[int]:
-        """The numbers that this worker is to be told to abort; each once."""
+        """The numbers that this worker shall abort; each once."""
         numbers, self._abort[worker] = self._abort[worker], []
-        return [number for number in numbers if number in self._held[worker]]
+        return [number for number in numbers if number in self._running[worker]]
 
     def leave(self, worker: int, why: object) -> None:
         """A worker died. Tasks given up end with a RequestFailed that says why."""
-        held = self._held.pop(worker, {})
+        running = self._running.pop(worker, {})
         self._windows.pop(worker, None)
         self._abort.pop(worker, None)
         self._trials.discard(worker)
-        for task in held.values():
-            task.held = None
+        for task in running.values():
+            task.at = None
             if task.unwanted:
                 task.end(aborted())
-        suspects = [task for task in held.values() if not task.over]
+        suspects = [task for task in running.values() if not task.over]
         if len(suspects) == 1 and suspects[0].deaths:
             suspects.pop().end(RequestFailed("workers died while this request ran, the last time alone", given=why))
         for task in suspects:
@@ -157,10 +157,10 @@ class Ledger:
     def give_up(self, error: GpuRagError) -> None:
         """End every task with `error`."""
         tasks = [*self._waiting, *(task for group in self._groups for task in group)]
-        tasks += [task for held in self._held.values() for task in held.values()]
+        tasks += [task for running in self._running.values() for task in running.values()]
         self._waiting.clear()
         self._groups.clear()
-        self._held.clear()
+        self._running.clear()
         for task in tasks:
-            task.held = None
+            task.at = None
             task.end(error)

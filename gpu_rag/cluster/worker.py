@@ -1,4 +1,4 @@
-"""What runs on a worker: a model behind `load` and `work`. Plain classes, which `pool` turns into Ray actors.
+"""A model in a worker's process, behind `load` and `work`: plain classes, which `actors` turns into Ray actors.
 
 Models are loaded in `load`, not when a worker is made: so an error of loading comes back as itself, and nothing heavy
 is imported before the environment is set.
@@ -12,13 +12,17 @@ import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from gpu_rag.models.embed.interface import Embedder
 from gpu_rag.models.library_environment import prepare_environment
-
-if TYPE_CHECKING:
-    from gpu_rag.models.embed.interface import Embedder
-    from gpu_rag.models.llm.interface import LLM
+from gpu_rag.models.llm.interface import LLM
+from gpu_rag.models.packaged import packaged_llm_folder, set_cache_dir
+from gpu_rag.models.set import plain_embedder, plain_llm
+from gpu_rag.models.stored import model_folder
+from gpu_rag.settings import ModelSettings
+from gpu_rag.settings.sections import VllmSettings
 
 # Texts of several lengths whose vectors tell whether two workers compute the same bits.
 PROBE = ("bits", "The river crosses the town below the old stone bridge.", "one two three four five six seven " * 12)
@@ -26,7 +30,7 @@ PROBE = ("bits", "The river crosses the town below the old stone bridge.", "one 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a worker says of itself. about: name, content hash and whatever else all workers must agree on."""
+    """A worker's description of itself. about: name, content hash and whatever else all workers must agree on."""
 
     node: str
     pid: int
@@ -40,7 +44,7 @@ def _facts(window: int, about: dict[str, Any]) -> Facts:
 
 
 def installed_version() -> str:
-    """Of gpu-rag in this process."""
+    """The version of gpu-rag in this process."""
     try:
         return metadata.version("gpu-rag")
     except metadata.PackageNotFoundError:
@@ -114,3 +118,36 @@ class LLMWorker:
     def count_tokens(self, text: str) -> int:
         """Tokens of `text`, as the engine counts."""
         return self._llm.count_tokens(text)
+
+
+TOKENIZER_SUFFIXES = frozenset({".json", ".txt", ".model", ".jinja"})
+LARGEST_FILE = 64 * 2**20
+WINDOW = 64  # requests that an engine without batches of its own is given at once
+
+
+def build_embedder(settings: ModelSettings, device: str, cache: str) -> Embedder:
+    """The embedder that `settings` name. cache: where the packaged models of this node are kept."""
+    set_cache_dir(cache)
+    return plain_embedder(settings, device)
+
+
+def build_llm(settings: ModelSettings, vllm: VllmSettings, device: str, cache: str) -> Loaded:
+    """The language model that `settings` name, with its tokenizer's files and how much it takes at once."""
+    set_cache_dir(cache)
+    spec = settings.llm
+    llm = plain_llm(settings, vllm, device)
+    if spec.startswith("replay:"):
+        return Loaded(llm, WINDOW)
+    if spec.startswith("vllm:"):
+        from gpu_rag.models.llm.vllm_engine import window
+
+        folder = model_folder(spec.removeprefix("vllm:"))
+        return Loaded(llm, window(vllm, device.partition(":")[0]), tokenizer_files(folder))
+    folder = packaged_llm_folder() if spec == "smollm2" else Path(spec)
+    return Loaded(llm, 2 * settings.max_batch, tokenizer_files(folder))
+
+
+def tokenizer_files(folder: Path) -> dict[str, bytes]:
+    """The files in a model folder that make up its tokenizer, and what it is found by: all but the weights."""
+    files = (path for path in sorted(folder.iterdir()) if path.suffix in TOKENIZER_SUFFIXES and path.is_file())
+    return {path.name: path.read_bytes() for path in files if path.stat().st_size <= LARGEST_FILE}

@@ -8,12 +8,10 @@ from functools import partial
 from typing import Any
 
 from gpu_rag.cluster.actors import Plan
-from gpu_rag.cluster.build import build_embedder, build_llm
-from gpu_rag.cluster.embedder import RayEmbedder
-from gpu_rag.cluster.llm import RayLLM
+from gpu_rag.cluster.models import RayEmbedder, RayLLM
 from gpu_rag.cluster.pool import Pool
 from gpu_rag.cluster.ray import check_installed
-from gpu_rag.cluster.worker import EmbedWorker, LLMWorker
+from gpu_rag.cluster.worker import EmbedWorker, LLMWorker, build_embedder, build_llm
 from gpu_rag.errors import UsageError
 from gpu_rag.models.packaged import cache_dir
 from gpu_rag.settings import ModelSettings
@@ -24,7 +22,7 @@ _HEAD = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):\d{1,5}")
 
 
 class RayWorkers:
-    """Models on workers, as `model_set.Workers`. A role with 0 workers is None: it stays in this process."""
+    """Models on workers, as `models.set.Workers`. A role with 0 workers is None: it stays in this process."""
 
     def __init__(self, scale: ScaleSettings, models: ModelSettings, vllm: VllmSettings):
         """Checks the settings; Ray is touched when a model is asked for. Raises UsageError, MissingBackend."""
@@ -69,11 +67,6 @@ class RayWorkers:
                 stack.callback(pool.close)
 
 
-def open_workers(scale: ScaleSettings, models: ModelSettings, vllm: VllmSettings) -> RayWorkers:
-    """The workers of a run; none of them starts before its model is asked for."""
-    return RayWorkers(scale, models, vllm)
-
-
 def check_scale(scale: ScaleSettings, models: ModelSettings) -> None:
     """Raises UsageError for settings that contradict each other, MissingBackend without ray."""
     if scale.address not in ("local", "auto") and not _HEAD.fullmatch(scale.address):
@@ -94,7 +87,7 @@ def check_scale(scale: ScaleSettings, models: ModelSettings) -> None:
 
 
 def _device(role: str, wanted: str, gpus: float) -> str:
-    """Where a worker computes: on the GPUs that it reserves, else on the CPU. Raises UsageError."""
+    """The device of a worker: the GPUs that it reserves, else the CPU. Raises UsageError."""
     if (wanted == "cpu" and gpus) or (wanted.startswith("cuda") and not gpus):
         given = f"models.device={wanted}, scale.{role}_gpus={gpus:g}"
         do = "leave models.device at auto, or change the other"

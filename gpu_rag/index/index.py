@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +18,6 @@ from gpu_rag.index import tables
 from gpu_rag.index.finished import stage_folder
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.text.bm25 import Bm25
-from gpu_rag.text.pages import page_of
 from gpu_rag.types import CSR, Evidence
 
 T = TypeVar("T")
@@ -226,6 +226,18 @@ class Index:
             for name, n in record.counts.items():
                 merged[name] = merged.get(name, 0) + n
         return merged
+
+
+def page_of(pages: Sequence[int], offset: int) -> int:
+    """The page, counted from 1, on which the character at `offset` of a document stands.
+
+    pages: ascending offsets where each page begins, the first 0 (`Document.pages`, column `pages` of the documents).
+    The line break that joins two pages belongs to the page before it; an offset past the end is on the last page.
+
+    >>> page_of((0, 120, 250), 119), page_of((0, 120, 250), 120)
+    (1, 2)
+    """
+    return bisect_right(pages, offset)
 
 
 def place_of(file: str, row: int, pages: Sequence[int], line: int, start: int, text: str) -> str:

@@ -1,4 +1,4 @@
-"""What the libraries of models read from the environment at their import."""
+"""The environment variables that the libraries of models read at their import."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def set_cache_dir(folder: Path | str | None) -> None:
 
 
 def cache_dir() -> Path:
-    """Where converted models are kept: what `set_cache_dir` was given, or ~/.cache/gpu-rag."""
+    """The folder of converted models: the one given to `set_cache_dir`, or ~/.cache/gpu-rag."""
     return _cache_dir if _cache_dir is not None else Path.home() / ".cache" / "gpu-rag"
 
 
@@ -83,6 +83,11 @@ def convert_packaged(out: Path) -> None:
 
 
 def _convert(source: Path, folder: Path) -> None:
+    from gpu_rag.models.pretrained import (  # imports torch, which commands do without
+        missing_transformers,
+        quiet_progress,
+    )
+
     try:
         import accelerate  # noqa: F401  transformers needs both to read GGUF, and says so less plainly
         import gguf  # noqa: F401
@@ -107,25 +112,6 @@ def _convert(source: Path, folder: Path) -> None:
     for path in folder.iterdir():  # a rename must not become durable before the bytes it names
         with path.open("rb") as file:
             os.fsync(file.fileno())
-
-
-def missing_transformers(error: ImportError) -> MissingBackend:
-    """The error for a machine without the transformers extra; names the module that is missing."""
-    return MissingBackend("running a model needs the cpu extra", given=str(error), do="pip install 'gpu-rag[cpu]'")
-
-
-@contextmanager
-def quiet_progress() -> Iterator[None]:
-    """Without the progress bars that transformers draws while it loads or saves weights."""
-    from transformers.utils import logging
-
-    was_on = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if was_on:
-            logging.enable_progress_bar()
 
 
 @contextmanager

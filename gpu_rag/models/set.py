@@ -149,10 +149,10 @@ class ModelSet:
 
     def close(self) -> None:
         """Closes the LLM and its cache, and ends the workers."""
-        held = self._streaming or self._cached
+        opened = self._streaming or self._cached
         try:
-            if held is not None:
-                held.close()
+            if opened is not None:
+                opened.close()
                 self._cached = self._streaming = None
         finally:
             if self._workers is not None:

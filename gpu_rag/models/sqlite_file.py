@@ -1,4 +1,4 @@
-"""What the SQLite files that keep replies and vectors have in common: waiting, look-ups by key, and errors."""
+"""An SQLite file that keeps replies or vectors: waiting, look-ups by key, and errors."""
 
 from __future__ import annotations
 

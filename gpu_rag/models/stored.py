@@ -19,7 +19,7 @@ _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def fetched_folder(name: str) -> Path:
-    """Where `gpu-rag models fetch` puts a repository: below the cache folder, "a/b" as a--b."""
+    """The folder in which `gpu-rag models fetch` puts a repository: below the cache folder, "a/b" as a--b."""
     return cache_dir() / "models" / name.replace("/", "--")
 
 

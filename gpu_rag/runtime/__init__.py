@@ -23,8 +23,8 @@ with the calls of all other open questions:
 
 step.py what a program awaits, gather.py siblings; trace.py what it is given; tasks.py its strands; accounts.py budgets
 and totals; core.py what all drivers share; batches.py calls run together; rounds.py the deterministic driver;
-streaming.py the one that keeps a slow service busy, handle.py a question submitted to it while it runs, turns.py those
-that wait, service.py what it knows of the service; occupancy.py the LLM's queue over time.
+streaming.py the one that keeps a slow service busy, handle.py questions submitted to it while it runs, service.py what
+it knows of the service; occupancy.py the LLM's queue over time.
 """
 
 from gpu_rag.runtime.accounts import Budget, RunStats, StepStats

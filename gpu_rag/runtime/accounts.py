@@ -11,13 +11,13 @@ from gpu_rag.runtime.occupancy import PROGRAMS, Occupancy
 from gpu_rag.runtime.step import Metered
 from gpu_rag.types import Usage
 
-# Stages of calls that no note tells of: made after the last note of a program, or by a strand that was cancelled.
+# Stages of calls that no note stands for: made after the last note of a program, or by a strand that was cancelled.
 UNNOTED, CANCELLED = "(after the last note)", "(cancelled)"
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What ONE question may use; None is no limit. It fails with BudgetExceeded at the call that finds it used up.
+    """The budget of ONE question; None is no limit. It fails with BudgetExceeded at the call that finds it used up.
 
     max_calls: calls of any step, counted when they are made. max_tokens: prompt + generated tokens. max_s: seconds
     charged to the question, its shares of the batches (not the time it waited for other questions).
@@ -34,7 +34,7 @@ class Budget:
                 raise UsageError("a budget must be positive", given=f"{name}={limit}", expected="> 0, or none")
 
     def check(self, n_calls: int, usage: Usage) -> BudgetExceeded | None:
-        """What is used up, for a question that is about to make its call number `n_calls`; None if nothing is."""
+        """The error for a question about to make its call number `n_calls`, if something is used up; else None."""
         tokens = usage.prompt_tokens + usage.generated_tokens
         seconds = usage.llm_s + usage.graph_s + usage.embed_s
         if self.max_calls is not None and n_calls > self.max_calls:
@@ -50,7 +50,7 @@ class Budget:
 
 @dataclass(slots=True)
 class Cost:
-    """What some calls cost: of a strand since its last note, or of all notes of one name in a run.
+    """The cost of some calls: of a strand since its last note, or of all notes of one name in a run.
 
     n_notes: notes of the name; n_calls: calls of any step. Seconds are the calls' shares of their batches (or of a
     service that works on several at once); wait_s: what they waited beyond that, for a place in a batch or for others.
@@ -73,7 +73,7 @@ class Cost:
         return self.llm_s + self.embed_s + self.graph_s
 
     def add(self, other: Cost) -> None:
-        """Take over what another holds."""
+        """Add another cost to this one."""
         self.n_notes += other.n_notes
         self.n_calls += other.n_calls
         self.llm_calls += other.llm_calls
@@ -182,5 +182,5 @@ class RunStats:
 
     @property
     def overhead_s(self) -> float:
-        """Seconds outside of steps and of waiting for slow services: programs, the runtime, what is told of."""
+        """Seconds outside of steps and of waiting for slow services: programs, the runtime, statistics."""
         return self.llm.doing_s.get(PROGRAMS, 0.0)

@@ -1,4 +1,4 @@
-"""How many LLM requests were open over time, and why there were none: in memory that does not grow."""
+"""The occupancy of the LLM: open requests over time and why there were none, in memory that does not grow."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ class Occupancy:
         self._queue = [0.0] * N_BINS  # request-seconds
         self._idle = [0.0] * N_BINS  # seconds
         self._unexplained: dict[str, float] = {}  # idle since the last reply
-        self._at, self._elapsed, self._doing, self._asked = 0.0, 0.0, PROGRAMS, False
+        self._at, self._elapsed, self._doing, self._began = 0.0, 0.0, PROGRAMS, False
 
     def begin(self, now: float) -> None:
         """A run begins; the time since an earlier one is not counted."""
-        self._at, self._doing, self._asked, self.level = now, PROGRAMS, False, 0
+        self._at, self._doing, self._began, self.level = now, PROGRAMS, False, 0
 
     def end(self, now: float) -> None:
         """The run ends."""
         self.mark(now, 0, PROGRAMS)
-        self._explain(NOTHING_LEFT if self._asked else RAMP_UP)
+        self._explain(NOTHING_LEFT if self._began else RAMP_UP)
 
     def mark(self, now: float, level: int, doing: str | None = None) -> None:
         """From `now` on `level` requests are open, and the driver does something else where `doing` says so."""
@@ -55,8 +55,8 @@ class Occupancy:
             self._at = now
             self._add(seconds)
         if level and not self.level:
-            self._explain(None if self._asked else RAMP_UP)
-            self._asked = True
+            self._explain(None if self._began else RAMP_UP)
+            self._began = True
         self.level = level
         if doing is not None:
             self._doing = doing
@@ -75,7 +75,7 @@ class Occupancy:
 
     @property
     def share(self) -> float | None:
-        """The share of the time without an open request; None where nothing was ever asked."""
+        """The share of the time without an open request; None where there was no request."""
         total = self.busy_s + sum(self.idle_s.values())
         return sum(self.idle_s.values()) / total if self.busy_s else None
 

@@ -19,11 +19,10 @@ from gpu_rag.errors import Cancelled, ModelError, UsageError
 from gpu_rag.runtime.accounts import Budget, RunStats
 from gpu_rag.runtime.batches import oldest_batch, run_batch
 from gpu_rag.runtime.core import Core, Program
-from gpu_rag.runtime.handle import Handle
+from gpu_rag.runtime.handle import Handle, Turns
 from gpu_rag.runtime.occupancy import DOING, PROGRAMS, QUESTIONS, WAITING
 from gpu_rag.runtime.service import AnyStep, Flights, SlowService
 from gpu_rag.runtime.tasks import Outcome, Task
-from gpu_rag.runtime.turns import Turns
 from gpu_rag.types import Question
 
 LOW_WATER = 64

@@ -76,10 +76,10 @@ def _pack(units: list[_Unit], max_words: int, overlap_words: int) -> list[tuple[
         first = _overlap_start(units, first, last, min(overlap_words, max_words - units[last][2]))
 
 
-def _overlap_start(units: list[_Unit], first: int, last: int, room: int) -> int:
-    """Where the next piece starts: the earliest unit after `first` from which at most `room` words precede `last`."""
+def _overlap_start(units: list[_Unit], first: int, last: int, limit: int) -> int:
+    """The start of the next piece: the earliest unit after `first` from which at most `limit` words precede `last`."""
     start, n_words = last, 0
-    while start - 1 > first and n_words + units[start - 1][2] <= room:
+    while start - 1 > first and n_words + units[start - 1][2] <= limit:
         start -= 1
         n_words += units[start][2]
     return start

@@ -1,17 +1,30 @@
-"""Keywords of a text: names, dates, numbers and content words, for comparing texts by what they speak of."""
+"""Names and keywords of a text, for comparing texts by what they speak of: named entity recognition without a model."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
 
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.rules.extraction.entities import find_mentions_in
 from gpu_rag.text.rules.extraction.lexicon import ADVERBS
-from gpu_rag.text.rules.extraction.mentions import passage_words
-from gpu_rag.text.rules.extraction.tokens import MARK, NUMBER, tokenise
+from gpu_rag.text.rules.extraction.tokens import MARK, NUMBER, Mention, Token, passage_words, tokenise
 from gpu_rag.text.sentences import split_sentences
 from gpu_rag.text.tokens import STOP_WORDS
 
 _SILENT = STOP_WORDS | ADVERBS
 _MAX_WORD_CHARS = 64
+
+
+def names(text: str) -> frozenset[str]:
+    """Names, quoted titles, dates, amounts and numbers of `text` as whole phrases, under `normalise_name`.
+
+    The part of `keywords` that is no single content word. Deterministic, linear; may be empty.
+
+    >>> sorted(names("Which river crosses Port Maru since 3 May 1904?"))
+    ['3 may 1904', 'port maru']
+    """
+    found = {normalise_name(mention.name) for _, mentions in _sentences(text) for mention in mentions}
+    return frozenset(found - {""} - STOP_WORDS)
 
 
 def keywords(text: str) -> frozenset[str]:
@@ -25,12 +38,10 @@ def keywords(text: str) -> frozenset[str]:
     >>> sorted(keywords("Which river crosses Port Maru since 3 May 1904?"))
     ['3 may 1904', 'crosses', 'port maru', 'river']
     """
-    sentences = [tokenise(text, start, end) for start, end in split_sentences(text)]
-    words = passage_words("", [], sentences)
     found: set[str] = set()
-    for tokens in sentences:
+    for tokens, mentions in _sentences(text):
         covered: set[int] = set()
-        for mention in find_mentions_in(text, tokens, words):
+        for mention in mentions:
             covered.update(range(mention.first, mention.last))
             found.add(normalise_name(mention.name))
         for i, token in enumerate(tokens):
@@ -39,3 +50,10 @@ def keywords(text: str) -> frozenset[str]:
             if token.kind == NUMBER or 2 <= len(token.text) <= _MAX_WORD_CHARS:
                 found.add(normalise_name(token.text[:_MAX_WORD_CHARS]))
     return frozenset(found - {""} - _SILENT)
+
+
+def _sentences(text: str) -> Iterator[tuple[Sequence[Token], list[Mention]]]:
+    """The tokens and the mentions of each sentence."""
+    sentences = [tokenise(text, start, end) for start, end in split_sentences(text)]
+    words = passage_words("", [], sentences)
+    return ((tokens, find_mentions_in(text, tokens, words)) for tokens in sentences)

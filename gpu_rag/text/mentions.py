@@ -1,15 +1,21 @@
-"""Where known names occur in texts: one Aho-Corasick pass, whole words, any case, offsets into the original."""
+"""Known names in texts: all of them by one Aho-Corasick pass, with offsets; or the longest in a question.
+
+Whole words, any case.
+"""
 
 from __future__ import annotations
 
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
 import numpy as np
+
+from gpu_rag.text.normalise import normalise_name
+from gpu_rag.text.tokens import STOP_WORDS
 
 _BLOCK_CHARS = 1 << 20
 _NOT_ASCII = re.compile(r"[\x00-\x7f]?[^\x00-\x7f]+")  # with the character before it, which may carry a mark
@@ -102,7 +108,7 @@ def is_word_boundary(text: str, position: int) -> bool:
     """Whether a word may begin or end before character `position` of `text` (0 <= position <= len(text)).
 
     It may not only between two word characters: letters, digits, combining marks and "_". Han and kana characters
-    are not held together, because these scripts write no spaces.
+    do not join, because these scripts write no spaces.
     """
     if position <= 0 or position >= len(text):
         return True
@@ -118,7 +124,7 @@ def _is_word_character(character: str, *, joined: bool = False) -> bool:
 
 @cache
 def _joined_table(limit: int) -> np.ndarray:
-    """bool[limit]: whether a code point holds a word together."""
+    """bool[limit]: whether a code point joins a word."""
     return np.fromiter((_is_word_character(chr(code), joined=True) for code in range(limit)), dtype=bool, count=limit)
 
 
@@ -248,3 +254,41 @@ def _blocks(texts: Sequence[str]) -> Iterator[tuple[int, Sequence[str]]]:
             first, n_chars = i + 1, 0
     if first < len(texts):
         yield first, texts[first:]
+
+
+MAX_WORDS = 8
+_WORD = re.compile(r"\w+(?:['’.\-&]\w+)*")
+_POSSESSIVE = re.compile(r"['’]s$")
+
+
+def mentioned_names(text: str, known: Mapping[str, int]) -> list[int]:
+    """The values of `known` (normalised name -> row) whose names stand in `text`, ascending, each once.
+
+    At each word the longest name of at most MAX_WORDS words is taken and the words inside it are passed over; a
+    possessive 's at its end is ignored. Names of stop words only, of digits only or of one or two letters never count.
+    """
+    flat = normalise_name(text)
+    words = [match.span() for match in _WORD.finditer(flat)]
+    found: set[int] = set()
+    first = 0
+    while first < len(words):
+        length = _longest(flat, words, first, known, found)
+        first += max(length, 1)
+    return sorted(found)
+
+
+def _longest(flat: str, words: list[tuple[int, int]], first: int, known: Mapping[str, int], found: set[int]) -> int:
+    """Adds the longest name that begins at word `first`; returns its number of words, 0 for none."""
+    for last in range(min(len(words), first + MAX_WORDS) - 1, first - 1, -1):
+        span = flat[words[first][0] : words[last][1]]
+        for name in (span, _POSSESSIVE.sub("", span)):
+            if name in known and _says_something(name):
+                found.add(known[name])
+                return last - first + 1
+    return 0
+
+
+def _says_something(name: str) -> bool:
+    if len(name) < 3 or name.replace(" ", "").isdigit():
+        return False
+    return any(word not in STOP_WORDS for word in _WORD.findall(name))

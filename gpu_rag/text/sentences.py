@@ -1,4 +1,4 @@
-"""Where sentences begin and end: rules for English prose, safe on anything else."""
+"""Sentences, from their first character to their last: rules for English prose, safe on anything else."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 
 from gpu_rag.evaluation import compare as compare_module
 from gpu_rag.evaluation.bootstrap import intervals, paired_difference
-from gpu_rag.models.llm import http_retry
+from gpu_rag.models.llm import http
 
 KEYS = {
     "judge", "judge_exact", "judge_unanswered", "judge_malformed", "judge_failed", "judge_llm_calls",
@@ -155,7 +155,7 @@ def test_a_judge_that_says_yes_to_all_is_named_so(judged: Any, chat_server: Any,
 def test_a_judge_that_cannot_be_reached_is_an_error_before_any_method_runs(
     judged: Any, chat_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_retry, "MAX_WAIT_S", 0.01)
+    monkeypatch.setattr(http, "MAX_WAIT_S", 0.01)
     server = chat_server(grade)
     server.close()
     result = judged(server, "--json")

@@ -22,7 +22,7 @@ PATIENCE_S = 300.0  # only a bug takes so long
 
 FORGETFUL = """
 import sys
-from gpu_rag.models.llm.reply_file import ReplyFile
+from gpu_rag.models.llm.cache import ReplyFile
 ReplyFile.write = lambda self, replies: None
 from gpu_rag.cli.main import main
 sys.exit(main(sys.argv[1:]))

@@ -17,23 +17,8 @@ from gpu_rag.text.sentences import split_sentences
 
 QUICK = settings(max_examples=50, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
 Spans = list[tuple[int, int]]
-PARTS = [
-    "One two.",
-    "Who? ",
-    "A.",
-    "\n\n",
-    "3.14 ",
-    "\u00a0",
-    " ",
-    "Über",
-    "Dr. No",
-    "...",
-    "!?",
-    '"Yes."',
-    "e.g. x",
-    "\t",
-]
-PARTS += ["\n# Port Maru", "## 2. Dr. No\n", "   ###", "\n----\n", "=", "#"]
+PARTS = ["One two.", "Who? ", "A.", "\n\n", "3.14 ", "\u00a0", " ", "Über", "Dr. No", "...", "!?", '"Yes."', "\t"]
+PARTS += ["\n# Port Maru", "## 2. Dr. No\n", "   ###", "\n----\n", "=", "#", "e.g. x"]
 PARTS += ["漢字。", "İ", "e\u0301", "word ", "Ann ", "(end.)", "U.S. ", "\u2028", "\u200b", "\x1c"]
 TEXTS = st.one_of(st.lists(st.sampled_from(PARTS), max_size=12).map("".join), st.text(max_size=40))
 

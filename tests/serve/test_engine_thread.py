@@ -13,8 +13,7 @@ from toy_steps import Toys, graph
 from gpu_rag.errors import BudgetExceeded, Cancelled, ModelError
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.runtime import StreamingDriver
-from gpu_rag.runtime.handle import Handle
-from gpu_rag.runtime.turns import Turns
+from gpu_rag.runtime.handle import Handle, Turns
 from gpu_rag.serve.metrics import SIZES, Histogram
 from gpu_rag.serve.refusal import Refusal
 from gpu_rag.settings.sections import ServeSettings

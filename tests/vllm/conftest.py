@@ -74,7 +74,7 @@ DUMMY = VllmSettings(load_format="dummy", max_model_len=4096, kv_cache_gib=0.25,
 @pytest.fixture(scope="session")
 def dummy(tiny_folder) -> Iterator[VllmLLM]:
     """Random weights, the engine in a process of its own."""
-    llm = VllmLLM.load(tiny_folder, name="tiny", settings=replace_child(DUMMY))
+    llm = VllmLLM(tiny_folder, name="tiny", settings=replace_child(DUMMY))
     yield llm
     llm.close()
 

@@ -195,7 +195,7 @@ def test_the_hash_covers_what_determines_replies(dummy, tiny_folder, monkeypatch
 
     def hash_of(**changes) -> str:
         base = {"load_format": "dummy", "dtype": "float32", "max_model_len": 4096}
-        llm = VllmLLM.load(tiny_folder, settings=VllmSettings(**{**base, **changes}))
+        llm = VllmLLM(tiny_folder, settings=VllmSettings(**{**base, **changes}))
         llm.close()
         return llm.content_hash
 
@@ -213,7 +213,7 @@ def test_models_and_options_that_do_not_exist(tiny_folder, tmp_path):
         load_llm(f"vllm:{tiny_folder}", tensor=2)
     with pytest.raises(ModelError, match="did not start"):
         settings = VllmSettings(load_format="dummy", max_model_len=100_000, kv_cache_gib=0.001)
-        VllmLLM.load(tiny_folder, settings=settings)
+        VllmLLM(tiny_folder, settings=settings)
 
 
 # --- death: last, since it replaces the engine -------------------------------------------------------

@@ -25,7 +25,7 @@ OPTIONS = [
 
 @pytest.fixture(scope="module")
 def plain() -> TransformersLLM:
-    return TransformersLLM.load(packaged_llm_folder(), dtype="float32")
+    return TransformersLLM(packaged_llm_folder(), dtype="float32")
 
 
 def requests(n_tokens: int = 16) -> list[Request]:

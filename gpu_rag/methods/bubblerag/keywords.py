@@ -20,8 +20,7 @@ from typing import Any
 from gpu_rag.methods.bubblerag.views import named_entities
 from gpu_rag.program.ask import ask
 from gpu_rag.program.run import Run
-from gpu_rag.text.keywords import keywords
-from gpu_rag.text.names import names
+from gpu_rag.text.keywords import keywords, names
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpu_rag.index.index import Index
 from gpu_rag.methods.bubblerag.graph import bubble_graph
-from gpu_rag.text.linking import mentioned_names
+from gpu_rag.text.mentions import mentioned_names
 
 
 def named_entities(index: Index, text: str) -> list[str]:

@@ -23,7 +23,7 @@ from gpu_rag.program.search import Ranking, nearest_rows, rankings, stacked
 from gpu_rag.runtime.step import batched
 from gpu_rag.settings.ranges import COUNT, DAMPING, NATURAL, TOLERANCE, check_fields
 from gpu_rag.text.bm25 import Bm25
-from gpu_rag.text.linking import mentioned_names
+from gpu_rag.text.mentions import mentioned_names
 from gpu_rag.types import TopK
 
 TILE = 64

@@ -35,8 +35,7 @@ from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking
 from gpu_rag.runtime.gather import gather
 from gpu_rag.settings.ranges import COUNT, NATURAL, check_fields
-from gpu_rag.text.keywords import keywords
-from gpu_rag.text.names import names
+from gpu_rag.text.keywords import keywords, names
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Draft, Question
 

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from gpu_rag.methods.hydrarag.state import ANSWER, MOST_TOPICS, Chain
-from gpu_rag.text.names import names
+from gpu_rag.text.keywords import names
 from gpu_rag.text.normalise import normalise_name
-from gpu_rag.text.rules.decomposition.words import (
+from gpu_rag.text.rules.decomposition.units import (
     AUX,
     BASE_VERBS,
     COPULAS,
@@ -26,7 +26,7 @@ from gpu_rag.text.rules.decomposition.words import (
     is_person,
     is_relational,
 )
-from gpu_rag.text.rules.extraction.verbs import is_verb
+from gpu_rag.text.rules.extraction.lexicon import is_verb
 from gpu_rag.text.tokens import STOP_WORDS
 
 _WORD = re.compile(r"\w+")

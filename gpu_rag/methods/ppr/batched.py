@@ -29,7 +29,7 @@ from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.search import Ranking, nearest_rows, rankings, stacked
 from gpu_rag.runtime.step import batched
 from gpu_rag.settings.ranges import COUNT, DAMPING, NATURAL, SHARE, TOLERANCE, check_fields
-from gpu_rag.text.linking import mentioned_names
+from gpu_rag.text.mentions import mentioned_names
 
 TILE = 64
 _ROWS = 1 << 16  # of f16 vectors that are in f32 at a time

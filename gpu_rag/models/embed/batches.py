@@ -1,4 +1,4 @@
-"""Fixed batches: what makes a row bit-equal alone or in any company.
+"""Fixed batches: a row is bit-equal alone or in any company.
 
 A matrix product rounds differently for another shape. So the shape a text is computed in must depend on that text
 alone: texts are grouped by their own padded length, and each group is cut into batches of one fixed size, the last
@@ -7,7 +7,14 @@ one filled up with dummy rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from gpu_rag.models.device import room_for
+from gpu_rag.models.embed.interface import OnBatch
+
+NO_ROOM = "leave the GPU more room (vllm.gpu_memory_utilization), or --set models.device=cpu"
 
 
 def fixed_batches(lengths: Sequence[int], size: int) -> Iterator[tuple[int, list[int]]]:
@@ -24,8 +31,23 @@ def fixed_batches(lengths: Sequence[int], size: int) -> Iterator[tuple[int, list
             yield length, rows[start : start + size]
 
 
-def distinct(texts: Sequence[str]) -> tuple[list[str], list[int]]:
-    """The distinct texts in order of first appearance, and for each text its place among them."""
-    place: dict[str, int] = {}
-    index = [place.setdefault(text, len(place)) for text in texts]
-    return list(place), index
+def embed_batches(
+    lengths: Sequence[int],
+    size: int,
+    dim: int,
+    compute: Callable[[list[int], int], np.ndarray],
+    on_batch: OnBatch | None,
+) -> np.ndarray:
+    """f32[n, dim] of n texts, by batches of at most `size` texts of one length. compute(rows, length): those of one.
+
+    on_batch(n_done) is called after each batch. Raises ModelError when the device has no memory left for one.
+    """
+    out = np.zeros((len(lengths), dim), dtype=np.float32)
+    n_done = 0
+    for length, rows in fixed_batches(lengths, size):
+        with room_for(f"{size} texts of {length} tokens", NO_ROOM):
+            out[rows] = compute(rows, length)
+        n_done += len(rows)
+        if on_batch is not None:
+            on_batch(n_done)
+    return out

@@ -25,7 +25,7 @@ def _key(text: str) -> bytes:
 
 
 class CachedEmbedder:
-    """An embedder with a memory on disk: a text is embedded once, whichever index or question asks for it.
+    """An embedder with a cache on disk: a text is embedded once, whichever index or question needs it.
 
     The file belongs to one model by content hash, so another model never meets these vectors. Vectors are stored as
     float32, so what comes from the file has the bits that the model gave. Once the file holds `limit_bytes`, new texts

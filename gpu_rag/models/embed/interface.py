@@ -1,4 +1,4 @@
-"""What every embedder offers."""
+"""The face of an embedder."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import Protocol
 import numpy as np
 
 OnBatch = Callable[[int], None]
-NO_ROOM = "leave the GPU more room (vllm.gpu_memory_utilization), or --set models.device=cpu"
 
 
 class Embedder(Protocol):
     """Texts to unit vectors.
 
-    name: what was asked for; content_hash: sha256 of what determines the vectors (weights, tokenizer, pooling, code
-    version); dim: D; device: torch's name of it; n_truncated: texts cut so far at the model's length;
+    name: the spec that it was loaded by; content_hash: sha256 of what determines the vectors (weights, tokenizer,
+    pooling, code version); dim: D; device: torch's name of it; n_truncated: texts cut so far at the model's length;
     row_identical: a row is bit-equal alone or in any batch, on one machine and device.
     """
 
@@ -29,3 +28,10 @@ class Embedder(Protocol):
     def embed(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> np.ndarray:
         """f32[n, D], row i the unit vector of texts[i]. `on_batch(n_done)` is called as rows are finished."""
         ...
+
+
+def distinct(texts: Sequence[str]) -> tuple[list[str], list[int]]:
+    """The distinct texts in order of first appearance, and for each text its place among them."""
+    place: dict[str, int] = {}
+    index = [place.setdefault(text, len(place)) for text in texts]
+    return list(place), index

@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from gpu_rag.errors import BadInput, ModelError
-from gpu_rag.models.device import check_device, choose_dtype, room_for, use_threads
-from gpu_rag.models.embed.batches import distinct, fixed_batches
-from gpu_rag.models.embed.interface import NO_ROOM, OnBatch
+from gpu_rag.models.device import check_device, choose_dtype, pack_linear_layers, use_threads
+from gpu_rag.models.embed.batches import NO_ROOM, embed_batches
+from gpu_rag.models.embed.interface import OnBatch, distinct
 from gpu_rag.models.fingerprint import folder_hash
-from gpu_rag.models.packaged import missing_transformers, quiet_progress
-from gpu_rag.models.packed_linear import pack_linear_layers
+from gpu_rag.models.pretrained import load_model, load_tokenizer
 
 CODE_VERSION = 1
 LENGTH_STEP = 16
@@ -40,7 +38,8 @@ class MeanPoolingEmbedder:
         self.max_tokens = _max_tokens(folder)
         self.content_hash = folder_hash(folder, CODE_VERSION, {"pooling": "mean", "max_tokens": self.max_tokens})
         use_threads(self._torch_device, threads)
-        self._tokenizer, self._model = _load(folder, self.dtype, self._torch_device)
+        self._tokenizer = load_tokenizer(folder)
+        self._model = load_model("embedding", "AutoModel", folder, self._torch_device, NO_ROOM, dtype=self.dtype)
         self._cls, self._sep, self._pad = (
             int(self._tokenizer.convert_tokens_to_ids(t))
             for t in (self._tokenizer.cls_token, self._tokenizer.sep_token, self._tokenizer.pad_token)
@@ -55,27 +54,22 @@ class MeanPoolingEmbedder:
         the device has no memory left for a batch.
         """
         once, index = distinct(texts)
-        out = np.zeros((len(once), self.dim), dtype=np.float32)
         ids = self._token_ids(once)
         # one pad at least: a batch without any would be computed without a mask, by another kernel
         padded = [(len(row) // LENGTH_STEP + 1) * LENGTH_STEP for row in ids]
-        size, n_done = BATCH[self._torch_device.type], 0
-        for length, rows in fixed_batches(padded, size):
-            with room_for(f"{size} texts of {length} tokens", NO_ROOM):
-                out[rows] = self._forward([ids[r] for r in rows], length, size)
-            n_done += len(rows)
-            if on_batch is not None:
-                on_batch(n_done)
-        return out[index]
+        size = BATCH[self._torch_device.type]
+        return embed_batches(
+            padded, size, self.dim, lambda rows, length: self._forward([ids[r] for r in rows], length, size), on_batch
+        )[index]
 
     def _token_ids(self, texts: list[str]) -> list[list[int]]:
         if not texts:
             return []
         plain = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]  # a lone surrogate has no bytes
         encoded = self._tokenizer(plain, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
-        room = self.max_tokens - 2
-        self.n_truncated += sum(len(row) > room for row in encoded)
-        return [[self._cls, *row[:room], self._sep] for row in encoded]
+        limit = self.max_tokens - 2
+        self.n_truncated += sum(len(row) > limit for row in encoded)
+        return [[self._cls, *row[:limit], self._sep] for row in encoded]
 
     def _forward(self, ids: list[list[int]], length: int, size: int) -> np.ndarray:
         tokens = torch.full((size, length), self._pad, dtype=torch.long)
@@ -91,21 +85,6 @@ class MeanPoolingEmbedder:
             mean = (hidden * keep).sum(1) / keep.sum(1)
             unit = torch.nn.functional.normalize(mean, dim=1)
         return unit[: len(ids)].cpu().numpy()
-
-
-def _load(folder: Path, dtype: torch.dtype, device: torch.device) -> tuple[Any, Any]:
-    try:
-        from transformers import AutoModel, AutoTokenizer
-    except ImportError as error:
-        raise missing_transformers(error) from error
-    try:
-        with quiet_progress():
-            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-            model = AutoModel.from_pretrained(folder, dtype=dtype, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise ModelError("the embedding model could not be loaded", given=f"{folder}: {error}") from error
-    with room_for(str(folder), NO_ROOM):
-        return tokenizer, model.to(device).eval()
 
 
 def _max_tokens(folder: Path) -> int:

@@ -10,10 +10,10 @@ import numpy as np
 
 from gpu_rag.errors import MissingBackend, ModelError
 from gpu_rag.models.device import check_device, room_for, use_threads
-from gpu_rag.models.embed.batches import distinct, fixed_batches
-from gpu_rag.models.embed.interface import NO_ROOM, OnBatch
+from gpu_rag.models.embed.batches import NO_ROOM, embed_batches
+from gpu_rag.models.embed.interface import OnBatch, distinct
 from gpu_rag.models.fingerprint import folder_hash
-from gpu_rag.models.packaged import quiet_progress
+from gpu_rag.models.pretrained import quiet_progress
 
 CODE_VERSION = 1
 BATCH = {"cpu": 8, "cuda": 64}
@@ -53,15 +53,10 @@ class SentenceTransformerEmbedder:
         the device has no memory left for a batch.
         """
         once, index = distinct(texts)
-        out = np.zeros((len(once), self.dim), dtype=np.float32)
-        n_done = 0
-        for length, rows in fixed_batches(self._token_counts(once), self._size):
-            with room_for(f"{self._size} texts of {length} tokens", NO_ROOM):
-                out[rows] = self._encode([once[r] for r in rows])
-            n_done += len(rows)
-            if on_batch is not None:
-                on_batch(n_done)
-        return out[index]
+        counts = self._token_counts(once)
+        return embed_batches(
+            counts, self._size, self.dim, lambda rows, _: self._encode([once[r] for r in rows]), on_batch
+        )[index]
 
     def _encode(self, texts: list[str]) -> np.ndarray:
         filled = texts + texts[:1] * (self._size - len(texts))

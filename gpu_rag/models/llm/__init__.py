@@ -19,43 +19,36 @@ def load_llm(spec: str, *, device: str = "cpu", threads: int = 1, capable: bool 
     the name of a model that `gpu-rag models fetch` or the Hugging Face cache keeps: the same through vLLM; "http://HOST:PORT/v1#MODEL":
     an OpenAI-compatible server (without #MODEL the only model it serves); "replay:FILE.jsonl": recorded replies.
     device, threads: for models in this process. capable: whether the model may extract and judge; None lets its size
-    decide. options: keyword arguments of the engine's class (TransformersLLM.load, VllmLLM.load, HttpLLM, ReplayLLM).
+    decide. options: keyword arguments of the engine's class (TransformersLLM, VllmLLM, HttpLLM, ReplayLLM).
     Raises UsageError (unknown spec or option), MissingBackend, ModelError.
     """
+    engine: Any
+    target: tuple[Any, ...]
+    placed: dict[str, Any] = {"name": spec, "device": device, "threads": threads}
     if spec.startswith(("http://", "https://")):
         from gpu_rag.models.llm.http import HttpLLM
 
         url, _, model = spec.partition("#")
-        _check_options(HttpLLM, options, spec)
-        return HttpLLM(url, model, capable=capable, **options)
-    if spec.startswith("replay:"):
+        engine, target, placed = HttpLLM, (url, model), {}
+    elif spec.startswith("replay:"):
         from gpu_rag.models.llm.replay import ReplayLLM
 
-        _check_options(ReplayLLM, options, spec)
-        return ReplayLLM(Path(spec.removeprefix("replay:")), capable=capable, **options)
-    if spec.startswith("vllm:"):
+        engine, target, placed = ReplayLLM, (Path(spec.removeprefix("replay:")),), {}
+    elif spec.startswith("vllm:"):
         from gpu_rag.models.llm.vllm import VllmLLM
         from gpu_rag.models.stored import model_folder
 
-        _check_options(VllmLLM.load, options, spec)
-        folder = model_folder(spec.removeprefix("vllm:"))
-        return VllmLLM.load(folder, name=spec, device=device, threads=threads, capable=capable, **options)
-    if spec != "smollm2" and not Path(spec).is_dir():
-        raise UsageError("no such language model", given=spec, expected=SPECS)
-    from gpu_rag.models.llm.transformers import TransformersLLM
-
-    _check_options(TransformersLLM.load, options, spec)
-    if spec == "smollm2":
+        engine, target = VllmLLM, (model_folder(spec.removeprefix("vllm:")),)
+    elif spec == "smollm2" or Path(spec).is_dir():
+        from gpu_rag.models.llm.transformers import TransformersLLM
         from gpu_rag.models.packaged import packaged_llm_folder
 
-        folder = packaged_llm_folder()
+        engine, target = TransformersLLM, (packaged_llm_folder() if spec == "smollm2" else Path(spec),)
     else:
-        folder = Path(spec)
-    return TransformersLLM.load(folder, name=spec, device=device, threads=threads, capable=capable, **options)
-
-
-def _check_options(target: Any, options: dict[str, Any], spec: str) -> None:
-    known = set(inspect.signature(target).parameters) - {"self", "cls"}
-    unknown = sorted(set(options) - known)
+        raise UsageError("no such language model", given=spec, expected=SPECS)
+    unknown = sorted(options.keys() - inspect.signature(engine).parameters.keys())
     if unknown:
-        raise UsageError(f"unknown options of {spec}", given=", ".join(unknown), expected=", ".join(sorted(known)))
+        known = ", ".join(sorted(inspect.signature(engine).parameters))
+        raise UsageError(f"unknown options of {spec}", given=", ".join(unknown), expected=known)
+    loaded: LLM = engine(*target, capable=capable, **placed, **options)
+    return loaded

@@ -1,7 +1,9 @@
-"""Replies kept in one SQLite file, so that nothing is asked twice and a killed run loses at most its last batch."""
+"""Replies kept in one SQLite file: no request is computed twice, and a killed run loses at most its last batch."""
 
 from __future__ import annotations
 
+import json
+import sqlite3
 import threading
 import time
 from collections.abc import Sequence
@@ -9,22 +11,98 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpu_rag.errors import IndexCorrupt, ModelError, RequestFailed, StorageError
-from gpu_rag.models.llm.interface import LLM, OnReply, StreamingLLM, aborted, check_key, reply_key
-from gpu_rag.models.llm.reply_file import ReplyFile
+from gpu_rag.errors import IndexCorrupt, IndexMismatch, ModelError, RequestFailed, StorageError
+from gpu_rag.models.llm.interface import (
+    LLM,
+    OnReply,
+    StreamingLLM,
+    aborted,
+    check_key,
+    reply_from_record,
+    reply_key,
+    reply_record,
+)
 from gpu_rag.models.llm.service import as_streaming
+from gpu_rag.models.sqlite_file import SqliteFile, rows_of_keys
 from gpu_rag.types import Reply, Request
+
+FORMAT = 1
+
+
+class ReplyFile:
+    """Replies by key, for several threads and processes.
+
+    A write is one commit (synchronous=FULL, rollback journal: one plain file, no shared memory, so it also works on
+    network disks and can be copied): killed at any time, the file holds every reply written before and opens as usual.
+    Readers and writers wait up to 60 s for each other.
+    """
+
+    def __init__(self, path: Path):
+        """Open or create `path`. Raises IndexCorrupt (not such a file), IndexMismatch (newer), StorageError."""
+        self.path = Path(path)
+        self._lock = threading.Lock()  # one connection may serve a caller's thread and a driver's
+        self._file = SqliteFile(self.path, "reply cache", "move it away: replies are asked again")
+        self.db = _open(self._file)
+
+    def read(self, keys: Sequence[str]) -> dict[str, Reply]:
+        """The replies that are there, with from_cache=True. Raises IndexCorrupt naming a row."""
+        found: dict[str, Reply] = {}
+        with self._lock, self._file.errors():
+            for key, text in rows_of_keys(self.db, "SELECT key, reply FROM replies WHERE key", keys):
+                try:
+                    found[key] = reply_from_record(json.loads(text), from_cache=True)
+                except (ValueError, KeyError, TypeError) as error:
+                    raise IndexCorrupt("a cached reply cannot be read", given=f"{self.path}, key {key}") from error
+        return found
+
+    def write(self, replies: Sequence[tuple[str, Reply]]) -> None:
+        """Add replies, durably; a key that is there keeps its reply."""
+        if not replies:
+            return
+        rows = [(key, json.dumps(reply_record(reply), ensure_ascii=True)) for key, reply in replies]
+        with self._lock, self._file.errors(), self.db:
+            self.db.executemany("INSERT OR IGNORE INTO replies (key, reply) VALUES (?, ?)", rows)
+
+    def __len__(self) -> int:
+        """The number of replies."""
+        with self._lock, self._file.errors():
+            return int(self.db.execute("SELECT count(*) FROM replies").fetchone()[0])
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self.db.close()
+
+
+def _open(file: SqliteFile) -> sqlite3.Connection:
+    db = file.connect()
+    try:
+        with file.errors():
+            found = int(db.execute("PRAGMA user_version").fetchone()[0])
+            if found > FORMAT:
+                given = f"{file.path}: format {found}"
+                raise IndexMismatch("a newer reply cache", given=given, expected=f"<= {FORMAT}")
+            db.execute("PRAGMA synchronous = FULL")
+            if found < FORMAT:
+                with db:
+                    db.execute("CREATE TABLE IF NOT EXISTS replies (key TEXT PRIMARY KEY, reply TEXT) WITHOUT ROWID")
+                    db.execute(f"PRAGMA user_version = {FORMAT}")
+    except (IndexMismatch, IndexCorrupt, StorageError):
+        db.close()
+        raise
+    return db
+
 
 COMMIT_EVERY = 32
 COMMIT_S = 0.05
 
 
 class CachedLLM:
-    """An engine with a memory: it is asked only what `path` does not hold yet, by `complete` and by `submit` alike.
+    """An engine with a cache: it computes only what `path` does not have yet, by `complete` and by `submit` alike.
 
     Keys are `reply_key`: the same request to another model, or another attempt at it, is another key. Requests that are
-    equal within a batch, or open at the same time, are asked once. A reply from the file, and the second and later of
-    equal requests, has from_cache=True. Failures are not kept. In `complete` a reply is committed within 50 ms, with
+    equal within a batch, or open at the same time, are computed once. A reply from the file, and the second and later
+    of equal requests, has from_cache=True. Failures are not kept. In `complete` a reply is committed within 50 ms, with
     those that came meanwhile, 32 at most, however long the engine is at the next one; `poll` commits what it gives out
     before it returns.
     """
@@ -37,10 +115,10 @@ class CachedLLM:
         self.file = ReplyFile(self.path)
         self._stream: StreamingLLM | None = None
         self._ready: dict[int, Reply | RequestFailed] = {}  # for the next `poll`
-        self._waits: dict[int, _Asked] = {}  # by the caller's key; each is in here until `poll` gives it out
-        self._asked: dict[str, _Asked] = {}  # by reply key: what an equal request may join
-        self._running: dict[int, _Asked] = {}  # by the number under which the engine knows it
-        self._n_asked = 0
+        self._waits: dict[int, _Sent] = {}  # by the caller's key; each is in here until `poll` gives it out
+        self._sent: dict[str, _Sent] = {}  # by reply key: what an equal request may join
+        self._running: dict[int, _Sent] = {}  # by the number under which the engine knows it
+        self._n_sent = 0
 
     def count_tokens(self, text: str) -> int:
         """Tokens of `text`, as the engine counts."""
@@ -73,7 +151,7 @@ class CachedLLM:
 
     @property
     def n_open(self) -> int:
-        """How many keys were submitted and not yet given out by `poll`."""
+        """The number of keys that were submitted and not yet given out by `poll`."""
         return len(self._waits) + len(self._ready)
 
     def submit(self, key: int, request: Request) -> None:
@@ -84,16 +162,16 @@ class CachedLLM:
         if known:
             self._ready[key] = known[name]
             return
-        asked = self._asked.get(name)
-        if asked is None:
-            self._n_asked += 1
-            asked = self._asked[name] = self._running[self._n_asked] = _Asked(name, self._n_asked, [])
-            self._streaming().submit(asked.number, request)
-        asked.keys.append(key)
-        self._waits[key] = asked
+        sent = self._sent.get(name)
+        if sent is None:
+            self._n_sent += 1
+            sent = self._sent[name] = self._running[self._n_sent] = _Sent(name, self._n_sent, [])
+            self._streaming().submit(sent.number, request)
+        sent.keys.append(key)
+        self._waits[key] = sent
 
     def poll(self, timeout_s: float) -> list[tuple[int, Reply | RequestFailed]]:
-        """What has finished; see `StreamingLLM.poll`. Replies are in the file before they are given out."""
+        """Finished requests; see `StreamingLLM.poll`. Replies are in the file before they are given out."""
         found, self._ready = list(self._ready.items()), {}
         finished: list[tuple[int, Reply | RequestFailed]] = []
         if self._running:
@@ -103,28 +181,28 @@ class CachedLLM:
                 if not found:
                     raise  # otherwise the next poll meets it again
         done = [(self._running.pop(number), reply) for number, reply in finished]
-        self.file.write([(asked.name, reply) for asked, reply in done if isinstance(reply, Reply)])
-        for asked, reply in done:
-            if self._asked.get(asked.name) is asked:
-                del self._asked[asked.name]
-            for i, key in enumerate(asked.keys):
+        self.file.write([(sent.name, reply) for sent, reply in done if isinstance(reply, Reply)])
+        for sent, reply in done:
+            if self._sent.get(sent.name) is sent:
+                del self._sent[sent.name]
+            for i, key in enumerate(sent.keys):
                 found.append((key, _again(reply) if i else reply))
                 del self._waits[key]
         return found
 
     def abort(self, key: int) -> None:
         """Give up a request; the engine is told when no equal one waits for the same reply."""
-        asked = self._waits.get(key)
-        if asked is None:
+        sent = self._waits.get(key)
+        if sent is None:
             return
-        if len(asked.keys) > 1:
-            asked.keys.remove(key)
+        if len(sent.keys) > 1:
+            sent.keys.remove(key)
             del self._waits[key]
             self._ready[key] = aborted()
             return
-        if self._asked.get(asked.name) is asked:  # an equal request from here on is asked anew
-            del self._asked[asked.name]
-        self._streaming().abort(asked.number)
+        if self._sent.get(sent.name) is sent:  # an equal request from here on is computed anew
+            del self._sent[sent.name]
+        self._streaming().abort(sent.number)
 
     def close(self) -> None:
         """Close the file and the engine."""
@@ -132,7 +210,7 @@ class CachedLLM:
         (self._stream or self.llm).close()
 
     def __len__(self) -> int:
-        """How many replies the file holds."""
+        """The number of replies in the file."""
         return len(self.file)
 
     def _streaming(self) -> StreamingLLM:
@@ -203,7 +281,7 @@ class _Commits:
 
 
 @dataclass(eq=False)
-class _Asked:
+class _Sent:
     """One request at the engine. name: its reply key; number: the engine's key; keys: the callers that wait for it."""
 
     name: str
@@ -212,5 +290,5 @@ class _Asked:
 
 
 def _again(reply: Reply | RequestFailed) -> Reply | RequestFailed:
-    """What a second request for the same reply gets."""
+    """The reply that a second request for it gets."""
     return replace(reply, from_cache=True) if isinstance(reply, Reply) else reply

@@ -1,4 +1,4 @@
-"""Which models are trusted to extract and to judge.
+"""The capability of a model: whether it is trusted to extract and to judge.
 
 Models well below a billion parameters keep to a schema but invent entities and validate at random; they may write
 short answers and carry plumbing. The rule is by size alone, and whoever knows better says so with `capable=`.
@@ -39,7 +39,7 @@ def is_capable(name: str, n_parameters: float | None = None) -> bool:
 
 
 def stored_parameters(folder: Path) -> int | None:
-    """How many numbers the .safetensors files of a model folder hold; None where there is none."""
+    """The number of parameters in the .safetensors files of a model folder; None where there is none."""
     total = 0
     for path in sorted(folder.glob("*.safetensors")):
         try:

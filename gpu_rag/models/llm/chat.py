@@ -3,13 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from gpu_rag.errors import ModelError
+from gpu_rag.errors import ContextOverflow, ModelError, RequestFailed
+from gpu_rag.types import Rank, Request
+
+# Two texts tokenized apart may need a token more than the two together.
+CONTEXT_MARGIN = 8
 
 # Stands for the prompt while the template is rendered; private-use characters, so no template text contains it.
 _SLOT = "\ue000prompt\ue001"
+
+
+@dataclass
+class Prompted:
+    """A request as token ids. ids: prompt and tail; the head is shared and comes before them; options: of a Rank."""
+
+    request: Request
+    head: tuple[int, ...]
+    ids: list[int]
+    options: list[list[int]] = field(default_factory=list)
+
+    @property
+    def n_prompt(self) -> int:
+        """Tokens before the reply."""
+        return len(self.head) + len(self.ids)
+
+    @property
+    def n_more(self) -> int:
+        """Tokens that the reply may have."""
+        return max(map(len, self.options)) if self.options else self.request.max_tokens
 
 
 class ChatFormat:
@@ -35,10 +60,30 @@ class ChatFormat:
         encoded = self._tokenizer(plain, add_special_tokens=False, split_special_tokens=True, verbose=False)
         return [list(ids) for ids in encoded["input_ids"]]
 
-    def overhead(self) -> int:
-        """The most tokens that the template adds, with a system text or without one."""
+    def prompted(self, requests: Sequence[Request], limit: int) -> list[Prompted | RequestFailed]:
+        """The requests as token ids; of one without a prompt or with more than `limit` tokens in all, the failure."""
+        prompts = self.prompt_ids([request.prompt for request in requests])
+        return [self._prompted(request, ids, limit) for request, ids in zip(requests, prompts, strict=True)]
+
+    def _prompted(self, request: Request, prompt: list[int], limit: int) -> Prompted | RequestFailed:
+        found = Prompted(request, self.head_ids(request.system), [*prompt, *self.tail_ids])
+        if not found.ids:
+            return RequestFailed("an empty prompt", expected="some text")
+        if isinstance(request.constraint, Rank):
+            options = request.constraint.options
+            found.options = self.prompt_ids(options)
+            if not all(found.options):
+                return RequestFailed("an option without tokens", given=options, expected="some text in each")
+        if found.n_prompt + found.n_more > limit:
+            given = f"{found.n_prompt} prompt and {found.n_more} reply tokens"
+            do = "shorten the prompt or lower max_tokens"
+            return ContextOverflow("the prompt does not fit", given=given, expected=f"<= {limit} in all", do=do)
+        return found
+
+    def context_tokens(self, limit: int) -> int:
+        """The tokens that a context of `limit` has for system text, prompt and reply, beside those of the template."""
         with_system = len(self.head_ids("system")) - len(self.prompt_ids(["system"])[0])
-        return max(len(self.head_ids("")), with_system) + len(self.tail_ids)
+        return limit - max(len(self.head_ids("")), with_system) - len(self.tail_ids) - CONTEXT_MARGIN
 
     def _head_ids(self, system: str) -> tuple[int, ...]:
         head, _ = self._rendered(system)
@@ -51,7 +96,7 @@ class ChatFormat:
         return list(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
     def _rendered(self, system: str) -> tuple[str, str]:
-        """What the template puts before and after the prompt."""
+        """The template's text before and after the prompt."""
         if not self._tokenizer.chat_template:
             return (system + "\n\n" if system else ""), "\n"
         from jinja2 import TemplateError

@@ -13,7 +13,7 @@ from gpu_rag.errors import MissingBackend, RequestFailed
 from gpu_rag.types import Choice, JsonSchema
 
 # JSON on one line: a small model left free to choose white space writes nothing else. Separators as in json.dumps and
-# in the examples of the prompts: held to "[" where it would write " [", a model closes the list and replies nothing.
+# in the examples of the prompts: bound to "[" where it would write " [", a model closes the list and replies nothing.
 JSON_LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
@@ -71,7 +71,7 @@ class Matcher:
         return bool(self._matcher.is_stopped())
 
     def error(self) -> str:
-        """Why the matcher gave up, or ""."""
+        """The reason why the matcher gave up, or ""."""
         return str(self._matcher.get_error()) if self._matcher.is_error() else ""
 
 

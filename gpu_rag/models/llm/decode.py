@@ -12,7 +12,7 @@ from gpu_rag.models.llm.constrain import Matcher
 from gpu_rag.models.llm.interface import sampling_seed
 from gpu_rag.models.llm.kv_cache import Prefix, as_prefix, new_cache, select_rows
 
-# Logits of more option tokens than this are not held at once (512 x 50,000 floats are 100 MB).
+# Logits of more option tokens than this are not in memory at once (512 x 50,000 floats are 100 MB).
 RANK_TILE_TOKENS = 512
 
 

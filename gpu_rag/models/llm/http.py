@@ -1,10 +1,16 @@
-"""The engine behind an address: any server that speaks the OpenAI chat completions protocol."""
+"""The engine behind an address: any server that speaks the OpenAI chat completions protocol.
+
+`Exchanger` makes one HTTP exchange with patience: it tries again what may pass, waits, and gives up.
+"""
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +19,8 @@ import httpx
 from gpu_rag.errors import BadInput, Cancelled, GpuRagError, ModelError, RequestFailed
 from gpu_rag.models.fingerprint import text_hash
 from gpu_rag.models.llm.capability import is_capable
-from gpu_rag.models.llm.http_retry import Exchanger
-from gpu_rag.models.llm.http_wire import body, check_constraint, read_reply
-from gpu_rag.models.llm.interface import OnReply, estimate_tokens
+from gpu_rag.models.llm.http_wire import body, check_constraint, read_reply, refusal
+from gpu_rag.models.llm.interface import OnReply, estimate_tokens, in_order
 from gpu_rag.types import Reply, Request
 
 CODE_VERSION = 1
@@ -83,22 +88,14 @@ class HttpLLM:
         arrived: queue.SimpleQueue[tuple[int, Reply | GpuRagError]] = queue.SimpleQueue()
         for i in range(len(requests)):
             work.put(i)
-        replies: list[Reply | RequestFailed | None] = [None] * len(requests)
         stop = threading.Event()
         try:  # from here on: Ctrl-C between two starts must stop the threads that run already
-            # daemon threads: a process that is told to end does not wait for answers that may take minutes
+            # daemon threads: a process that has to end does not wait for answers that may take minutes
             for _ in range(min(self.max_connections, len(requests))):
                 threading.Thread(target=self._work, args=(requests, work, arrived, stop), daemon=True).start()
-            for _ in requests:
-                i, reply = arrived.get()
-                if not isinstance(reply, (Reply, RequestFailed)):
-                    raise reply
-                replies[i] = reply
-                if on_reply is not None:
-                    on_reply(i, reply)
+            return in_order(len(requests), (_unless_fatal(*arrived.get()) for _ in requests), on_reply)
         finally:
             stop.set()
-        return [reply for reply in replies if reply is not None]
 
     def close(self) -> None:
         """Close all connections."""
@@ -172,15 +169,129 @@ def _check_settings(url: str, max_connections: int, retries: int, choice_style: 
         raise BadInput("unknown choice_style", given=choice_style, expected=" or ".join(CHOICE_STYLES))
 
 
-def _token_counter(folder: str) -> Any:
-    from gpu_rag.models.packaged import missing_transformers
+def _token_counter(folder: str) -> Callable[[str], int]:
+    from gpu_rag.models.pretrained import load_tokenizer
 
-    try:
-        from transformers import AutoTokenizer
-    except ImportError as error:
-        raise missing_transformers(error) from error
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise ModelError("the tokenizer could not be loaded", given=f"{folder}: {error}") from error
+    tokenizer = load_tokenizer(Path(folder))
     return lambda text: len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+
+def _unless_fatal(i: int, outcome: Reply | GpuRagError) -> tuple[int, Reply | RequestFailed]:
+    """The outcome of request i. Raises the one that concerns the engine as a whole."""
+    if isinstance(outcome, (Reply, RequestFailed)):
+        return i, outcome
+    raise outcome
+
+
+MAX_WAIT_S = 60.0
+PROBE_S = 10.0
+
+
+class Exchanger:
+    """Sends JSON to one server; safe to share among threads.
+
+    Tried again, after backoff_s * 2^attempt seconds or what Retry-After says (60 s at most): refused and broken
+    connections, 429, and 5xx. Not tried again: other 4xx, and an answer that takes longer than the timeout, since the
+    server would only do the same work twice. When a request is given up, a look at /models tells a server
+    that is gone (ModelError) from one that failed this request alone (RequestFailed).
+    """
+
+    def __init__(self, url: str, client: httpx.Client, *, retries: int, backoff_s: float):
+        self.url, self._client = url.rstrip("/"), client
+        self._retries, self._backoff_s = retries, backoff_s
+
+    def get(self, path: str) -> Any:
+        """The JSON reply. Raises RequestFailed, ModelError."""
+        return self._send("GET", path, None, threading.Event())
+
+    def post(self, path: str, body: dict[str, Any], stop: threading.Event) -> Any:
+        """The JSON reply. Raises RequestFailed, ModelError, and Cancelled instead of another try once `stop` is set."""
+        return self._send("POST", path, body, stop)
+
+    def _send(self, method: str, path: str, body: dict[str, Any] | None, stop: threading.Event) -> Any:
+        failure = _Failure("not tried")
+        attempt = 0
+        for attempt in range(self._retries + 1):
+            if stop.is_set():
+                raise Cancelled("the request was not sent: the batch was given up")
+            outcome = self._try_once(method, path, body)
+            if not isinstance(outcome, _Failure):
+                return _json(outcome)
+            failure = outcome
+            if not failure.again:
+                break
+            if attempt < self._retries:
+                backoff_s = min(self._backoff_s * 2**attempt, MAX_WAIT_S)
+                stop.wait(backoff_s if failure.wait_s is None else failure.wait_s)
+        given = f"{failure.why}, {attempt + 1} times" if attempt else failure.why
+        if failure.unreachable or not self._is_alive(path):
+            do = "start it, then run again"
+            raise ModelError("the model server does not answer", given=f"{self.url}: {given}", do=do)
+        raise RequestFailed("the server did not complete the request", given=given)
+
+    def _try_once(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response | _Failure:
+        """The answer below 400, or why there is none. Raises what trying again cannot mend."""
+        try:
+            response = self._client.request(method, self.url + path, json=body)
+        except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
+            return _Failure(f"no answer in time ({type(error).__name__})", again=False)
+        except httpx.TransportError as error:
+            return _Failure(f"{type(error).__name__}: {error}", unreachable=True)
+        if response.status_code < 400:
+            return response
+        if response.status_code == 429 or response.status_code >= 500:
+            return _Failure(f"HTTP {response.status_code}: {response.text[:200]}", wait_s=_retry_after_s(response))
+        raise _refused(response, self.url + path)
+
+    def _is_alive(self, path: str) -> bool:
+        if path == "/models":
+            return False
+        try:
+            return self._client.get(f"{self.url}/models", timeout=PROBE_S).status_code < 500
+        except httpx.TransportError:
+            return False
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """One try that failed. unreachable: no answer at all; again: whether another try makes sense; wait_s: as told."""
+
+    why: str
+    unreachable: bool = False
+    again: bool = True
+    wait_s: float | None = None
+
+
+def _json(response: httpx.Response) -> Any:
+    try:
+        return response.json()
+    except ValueError as error:  # also a body that is not text
+        given = f"{response.text[:100]!r}"
+        raise RequestFailed("the server's reply is not JSON", given=given) from error
+
+
+def _refused(response: httpx.Response, url: str) -> RequestFailed | ModelError:
+    status = response.status_code
+    if status in (401, 403):
+        return ModelError("the server refuses the API key", given=f"{url}: HTTP {status}", do="give the right api_key")
+    if status in (404, 405):
+        do = "the address must end where /chat/completions begins, most often in /v1"
+        return ModelError(
+            "no such service at this address", given=f"{url}: HTTP {status}: {response.text[:200]}", do=do
+        )
+    return refusal(status, response.text)
+
+
+def _retry_after_s(response: httpx.Response) -> float | None:
+    """Seconds that the server asks to wait, bounded; None when it does not say."""
+    text = response.headers.get("retry-after", "").strip()
+    if not text:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            seconds = (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds()
+        except (ValueError, TypeError):
+            return None
+    return min(max(seconds, 0.0), MAX_WAIT_S)

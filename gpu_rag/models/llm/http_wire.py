@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from gpu_rag.errors import ContextOverflow, RequestFailed
+from gpu_rag.models.llm.interface import ranked
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
 
 LABELS = "ABCDEFGHIJKLMNOPQRST"  # as many as top_logprobs can show
@@ -53,8 +54,12 @@ def read_reply(request: Request, answer: Any, choice_style: str) -> Reply | Requ
             raise TypeError("content is not text")
         if isinstance(request.constraint, Rank):
             alternatives = choice["logprobs"]["content"][0]["top_logprobs"]
-            scores = _label_scores(request.constraint.options, alternatives)
-            return _ranked(request.constraint.options, scores, n_prompt, n_cached)
+            options = request.constraint.options
+            scores = _label_scores(options, alternatives)
+            if scores is not None:
+                return ranked(options, scores, n_prompt, n_cached, 1)
+            given = "none among its 20 likeliest tokens"
+            return RequestFailed("the model considered no option's letter", given=given)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         expected = "a chat completion with message, finish_reason and usage, and logprobs where asked"
         return RequestFailed("the server's reply cannot be read", given=repr(error), expected=expected)
@@ -95,15 +100,6 @@ def _label_scores(options: tuple[str, ...], alternatives: list[dict[str, Any]]) 
         return None
     floor = min(min(values) for values in found.values()) - 1.0
     return tuple(_log_sum(found[label]) if label in found else floor for label in labels)
-
-
-def _ranked(
-    options: tuple[str, ...], scores: tuple[float, ...] | None, n_prompt: int, n_cached: int
-) -> Reply | RequestFailed:
-    if scores is None:
-        return RequestFailed("the model considered no option's letter", given="none among its 20 likeliest tokens")
-    best = max(range(len(scores)), key=scores.__getitem__)
-    return Reply(options[best], "rank", n_prompt, n_cached, 1, scores)
 
 
 def _log_sum(values: list[float]) -> float:
@@ -168,7 +164,7 @@ def _message(text: str) -> str:
 
 
 def check_constraint(request: Request) -> RequestFailed | None:
-    """Why a request cannot be sent at all, or None: a schema that is not JSON, too many options to rank."""
+    """The reason why a request cannot be sent at all, or None: a schema that is not JSON, too many options to rank."""
     match request.constraint:
         case JsonSchema(schema):
             try:

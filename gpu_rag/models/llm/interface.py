@@ -1,9 +1,9 @@
-"""What every engine offers, and the keys under which replies are kept."""
+"""The two faces of an engine, and the keys under which replies are kept."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from gpu_rag.errors import RequestFailed, UsageError
@@ -13,12 +13,12 @@ from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
 OnReply = Callable[[int, "Reply | RequestFailed"], None]
 
 
-class LLM(Protocol):
-    """An engine that answers requests.
+class Model(Protocol):
+    """A language model behind either face.
 
-    name: what was asked for; content_hash: sha256 of what determines its replies; context_tokens: room for system,
-    prompt and reply together, the chat template's own tokens already taken off; capable: whether the model may
-    extract and judge, or only carry plumbing.
+    name: the spec that it was loaded by; content_hash: sha256 of what determines its replies; context_tokens: the most
+    tokens of system, prompt and reply together, the chat template's own already taken off; capable: whether the model
+    may extract and judge, or only carry plumbing.
     """
 
     name: str
@@ -30,6 +30,14 @@ class LLM(Protocol):
         """Tokens of `text`; a cautious estimate where the engine's tokenizer is not at hand."""
         ...
 
+    def close(self) -> None:
+        """Give up what is open and free all memory. It is not used afterwards."""
+        ...
+
+
+class LLM(Model, Protocol):
+    """An engine that answers requests."""
+
     def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
         """One reply per request, in their order; a request that failed has its RequestFailed in that place.
 
@@ -38,13 +46,9 @@ class LLM(Protocol):
         """
         ...
 
-    def close(self) -> None:
-        """Free what the engine holds. It is not used afterwards."""
-        ...
-
 
 @runtime_checkable
-class StreamingLLM(Protocol):
+class StreamingLLM(Model, Protocol):
     """The asynchronous face of an engine: requests go in while others run, replies come out as they finish.
 
     One thread at a time uses it. A key is the caller's number for a request, unique among the open ones. Every key
@@ -52,21 +56,12 @@ class StreamingLLM(Protocol):
     face beside `LLM.complete`; `service.as_streaming` gives it to one that does not.
     """
 
-    name: str
-    content_hash: str
-    context_tokens: int
-    capable: bool
-
-    def count_tokens(self, text: str) -> int:
-        """As `LLM.count_tokens`."""
-        ...
-
     def submit(self, key: int, request: Request) -> None:
         """Hand over a request; never waits for the engine. Raises UsageError for a key that is open."""
         ...
 
     def poll(self, timeout_s: float) -> list[tuple[int, Reply | RequestFailed]]:
-        """What has finished, as (key, reply); waits up to `timeout_s` for the first, [] when none came or none is open.
+        """Finished requests, as (key, reply); waits up to `timeout_s` for the first, [] when none came or none is open.
 
         Raises ModelError when the engine is dead and all that finished before was handed out.
         """
@@ -82,12 +77,28 @@ class StreamingLLM(Protocol):
 
     @property
     def n_open(self) -> int:
-        """How many keys were submitted and not yet given out by `poll`."""
+        """The number of keys that were submitted and not yet given out by `poll`."""
         ...
 
-    def close(self) -> None:
-        """Give up what is open and free what the engine holds. It is not used afterwards."""
-        ...
+
+def in_order(
+    n: int, finished: Iterable[tuple[int, Reply | RequestFailed]], on_reply: OnReply | None
+) -> list[Reply | RequestFailed]:
+    """The n replies in the order of their numbers, out of (number, reply) as each is finished."""
+    replies: list[Reply | RequestFailed | None] = [None] * n
+    for i, reply in finished:
+        replies[i] = reply
+        if on_reply is not None:
+            on_reply(i, reply)
+    return [reply for reply in replies if reply is not None]
+
+
+def ranked(
+    options: Sequence[str], scores: Sequence[float], n_prompt: int, n_cached: int, n_generated: int = 0
+) -> Reply:
+    """The reply to a Rank: the option of the highest score, of equals the first."""
+    best = max(range(len(scores)), key=scores.__getitem__)
+    return Reply(options[best], "rank", n_prompt, n_cached, n_generated, tuple(scores))
 
 
 def check_key(key: int, *open_keys: Container[int]) -> None:
@@ -97,7 +108,7 @@ def check_key(key: int, *open_keys: Container[int]) -> None:
 
 
 def aborted() -> RequestFailed:
-    """What an aborted request comes back as."""
+    """The reply to an aborted request."""
     return RequestFailed("the request was aborted")
 
 

@@ -97,7 +97,7 @@ def new_cache(config: Any, rows: int, length: int, prefix: Prefix | None = None)
 
     prefix: per layer keys and values [1, heads, P, D], or None. Layers with full attention get a buffer; layers with
     a sliding window keep their own kind, and then no prefix can be given. Raises ModelError for a model whose layers
-    remember in another way (recurrent ones): left padding would change what they remember.
+    have another kind of state (recurrent ones): left padding would change it.
     """
     cache: Any = DynamicCache(config=config)
     kinds = {type(layer) for layer in cache.layers}

@@ -14,6 +14,7 @@ from gpu_rag.models.llm.interface import (
     OnReply,
     constraint_record,
     estimate_tokens,
+    in_order,
     reply_from_record,
     reply_record,
     request_key,
@@ -59,19 +60,16 @@ class ReplayLLM:
 
     def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
         """The recorded replies, in order."""
-        replies: list[Reply | RequestFailed] = []
-        for i, request in enumerate(requests):
-            reply = self._replies.get(request_key(request)) or self._not_on_record(request)
-            replies.append(reply)
-            if on_reply is not None:
-                on_reply(i, reply)
-        return replies
+        return in_order(len(requests), enumerate(map(self._reply, requests)), on_reply)
 
     def close(self) -> None:
         """Nothing to free."""
 
-    def _not_on_record(self, request: Request) -> RequestFailed:
-        given = f"key {request_key(request)[:12]}, attempt {request.attempt}, prompt {request.prompt[:80]!r}"
+    def _reply(self, request: Request) -> Reply | RequestFailed:
+        key = request_key(request)
+        if key in self._replies:
+            return self._replies[key]
+        given = f"key {key[:12]}, attempt {request.attempt}, prompt {request.prompt[:80]!r}"
         return RequestFailed("the request is not on record", given=given, expected=f"one of those in {self.path}")
 
 
@@ -104,7 +102,7 @@ class RecordingLLM:
         return n
 
     def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
-        """What the engine replies, in order."""
+        """The engine's replies, in order."""
 
         def record(i: int, reply: Reply | RequestFailed) -> None:
             if isinstance(reply, Reply):

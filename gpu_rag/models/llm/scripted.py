@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from gpu_rag.errors import BadInput, RequestFailed
 from gpu_rag.models.fingerprint import text_hash
-from gpu_rag.models.llm.interface import OnReply, estimate_tokens
+from gpu_rag.models.llm.interface import OnReply, estimate_tokens, in_order
 from gpu_rag.types import Choice, Rank, Reply, Request
 
 
@@ -15,7 +15,7 @@ class ScriptedLLM:
 
     A text becomes a Reply with estimated token counts. Under Choice and Rank it must be one of the options; under
     Rank that option scores 0.0 and the others -1.0. To imitate an engine that breaks a constraint return a Reply.
-    calls: every request in the order asked. batches: the size of each `complete` call.
+    calls: every request, in order. batches: the size of each `complete` call.
     """
 
     def __init__(
@@ -39,19 +39,13 @@ class ScriptedLLM:
     def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
         """The scripted replies, in order."""
         self.batches.append(len(requests))
-        replies = []
-        for i, request in enumerate(requests):
-            self.calls.append(request)
-            reply = self._reply(request)
-            replies.append(reply)
-            if on_reply is not None:
-                on_reply(i, reply)
-        return replies
+        return in_order(len(requests), enumerate(map(self._reply, requests)), on_reply)
 
     def close(self) -> None:
         """Nothing to free."""
 
     def _reply(self, request: Request) -> Reply | RequestFailed:
+        self.calls.append(request)
         said = self._answer(request)
         if not isinstance(said, str):
             return said

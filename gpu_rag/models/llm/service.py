@@ -36,8 +36,6 @@ class LLMService:
     """
 
     def __init__(self, llm: LLM, *, workers: int = 1, max_batch: int | None = None):
-        if workers < 1 or (max_batch is not None and max_batch < 1):
-            raise UsageError("a service needs room", given=f"workers={workers}, max_batch={max_batch}", expected=">= 1")
         self.llm = llm
         self.name, self.content_hash = llm.name, llm.content_hash
         self.context_tokens, self.capable = llm.context_tokens, llm.capable
@@ -56,7 +54,7 @@ class LLMService:
 
     @property
     def n_open(self) -> int:
-        """How many keys were submitted and not yet given out by `poll`."""
+        """The number of keys that were submitted and not yet given out by `poll`."""
         return len(self._open)
 
     def submit(self, key: int, request: Request) -> None:
@@ -73,7 +71,7 @@ class LLMService:
             thread.start()
 
     def poll(self, timeout_s: float) -> list[tuple[int, Reply | RequestFailed]]:
-        """What has finished; see `StreamingLLM.poll`. Raises the error that ended a worker."""
+        """Finished requests; see `StreamingLLM.poll`. Raises the error that ended a worker."""
         if not self._open:
             return []
         found: list[tuple[int, Reply | RequestFailed]] = []
@@ -127,7 +125,7 @@ class LLMService:
             self._finished.put(None)
 
     def _next_batch(self) -> list[tuple[int, Request]]:
-        """What has arrived, up to max_batch; waits for the first. [] when the service is closed or dead."""
+        """Requests that have arrived, up to max_batch; waits for the first. [] when the service is closed or dead."""
         with self._change:
             self._change.wait_for(lambda: self._waiting or self._closed or self._dead)
             if self._closed or self._dead:

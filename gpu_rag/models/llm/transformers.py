@@ -5,22 +5,20 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from gpu_rag.errors import BadInput, ContextOverflow, ModelError, RequestFailed
-from gpu_rag.models.device import check_device, choose_dtype, use_threads
+from gpu_rag.errors import ModelError, RequestFailed
+from gpu_rag.models.device import check_device, choose_dtype, pack_linear_layers, room_for, use_threads
 from gpu_rag.models.fingerprint import folder_hash
 from gpu_rag.models.llm.capability import is_capable
-from gpu_rag.models.llm.chat import ChatFormat
+from gpu_rag.models.llm.chat import ChatFormat, Prompted
 from gpu_rag.models.llm.constrain import Grammars, Matcher
-from gpu_rag.models.llm.interface import OnReply
-from gpu_rag.models.packaged import missing_transformers, quiet_progress
-from gpu_rag.models.packed_linear import pack_linear_layers
-from gpu_rag.types import Rank, Reply, Request
+from gpu_rag.models.llm.interface import OnReply, in_order, ranked
+from gpu_rag.models.pretrained import load_model, load_tokenizer, missing_transformers
+from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
 
 CODE_VERSION = 1
 # On a CPU a step of 16 rows costs hardly more than one of 8: reading the weights dominates.
@@ -28,28 +26,15 @@ MAX_BATCH = {"cpu": 16, "cuda": 64}
 MAX_BATCH_TOKENS = {"cpu": 16384, "cuda": 131072}
 MAX_PREPARED = 1024  # requests sorted into batches at once; each holds its prompt's tokens and its grammar
 PREFIX_TOKENS = 8192
-# Two texts tokenized apart may need a token more than the two together.
-CONTEXT_MARGIN = 8
+NO_ROOM = "use a smaller model, or --set models.device=cpu"
 
 
-@dataclass
-class _Job:
-    """One request on its way. ids: prompt and tail; the head is shared and comes before them."""
+class _Job(NamedTuple):
+    """One request on its way."""
 
-    index: int
-    request: Request
-    head: tuple[int, ...]
-    ids: list[int]
-    options: list[list[int]] = field(default_factory=list)
-    matcher: Matcher | None = None
-
-    @property
-    def n_prompt(self) -> int:
-        return len(self.head) + len(self.ids)
-
-    @property
-    def n_more(self) -> int:
-        return max(map(len, self.options)) if self.options else self.request.max_tokens
+    place: int
+    prompted: Prompted
+    matcher: Matcher | None
 
 
 class TransformersLLM:
@@ -67,39 +52,6 @@ class TransformersLLM:
 
     def __init__(
         self,
-        model: Any,
-        tokenizer: Any,
-        *,
-        name: str,
-        content_hash: str,
-        capable: bool | None,
-        context_tokens: int,
-        max_batch: int,
-        max_batch_tokens: int,
-    ):
-        """For a model that is loaded already; `load` does both."""
-        from gpu_rag.models.llm.decode import Decoder
-        from gpu_rag.models.llm.kv_cache import shares_prefixes
-
-        self.name, self.content_hash = name, content_hash
-        self.n_parameters = sum(p.numel() for p in model.parameters())
-        self.capable = is_capable(name, self.n_parameters) if capable is None else capable
-        self.dtype, self.device = model.dtype, str(model.device)
-        pack_linear_layers(model)
-        self._chat, self._tokenizer, self._model = ChatFormat(tokenizer), tokenizer, model
-        self._limit, self._max_batch, self._max_batch_tokens = context_tokens, max_batch, max_batch_tokens
-        self.context_tokens = self._limit - self._chat.overhead() - CONTEXT_MARGIN
-        self._eos = _eos_ids(model, tokenizer)
-        pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else self._eos[0]
-        self._decoder = Decoder(model, self._eos, pad)
-        self._grammars: Grammars | None = None
-        self._shares_prefixes = shares_prefixes(model.config)
-        self._prefixes: OrderedDict[tuple[int, ...], Any] = OrderedDict()
-        self._lock = threading.Lock()
-
-    @classmethod
-    def load(
-        cls,
         folder: Path,
         *,
         name: str = "",
@@ -108,9 +60,8 @@ class TransformersLLM:
         capable: bool | None = None,
         dtype: str = "auto",
         max_batch: int | None = None,
-        max_batch_tokens: int | None = None,
         context_tokens: int | None = None,
-    ) -> TransformersLLM:
+    ):
         """Load the model in `folder`; nothing is downloaded, no code of the folder is run.
 
         dtype: auto (bfloat16 where the processor has it), bfloat16, float16, float32. max_batch: 16 on CPU, 64 on a
@@ -118,22 +69,30 @@ class TransformersLLM:
         Raises MissingBackend, ModelError, BadInput.
         """
         where = check_device(device)
-        for what, value in (("max_batch", max_batch), ("max_batch_tokens", max_batch_tokens)):
-            if value is not None and value < 1:
-                raise BadInput("a batch needs room", given=f"{what}={value}", expected=">= 1")
         use_threads(where, threads)
-        model, tokenizer = _load(folder, choose_dtype(where, dtype), where)
-        own = int(model.config.get_text_config().max_position_embeddings)
-        return cls(
-            model,
-            tokenizer,
-            name=name or str(folder),
-            content_hash=folder_hash(folder, CODE_VERSION),
-            capable=capable,
-            context_tokens=min(own, context_tokens or own),
-            max_batch=max_batch or MAX_BATCH[where.type],
-            max_batch_tokens=max_batch_tokens or MAX_BATCH_TOKENS[where.type],
-        )
+        options = {"dtype": choose_dtype(where, dtype), "attn_implementation": _attention(where)}
+        self._tokenizer = load_tokenizer(folder)
+        self._model: Any = load_model("language", "AutoModelForCausalLM", folder, where, NO_ROOM, **options)
+        from gpu_rag.models.llm.decode import Decoder  # imports transformers, as the next
+        from gpu_rag.models.llm.kv_cache import shares_prefixes
+
+        self.name, self.content_hash = name or str(folder), folder_hash(folder, CODE_VERSION)
+        self.n_parameters = sum(p.numel() for p in self._model.parameters())
+        self.capable = is_capable(self.name, self.n_parameters) if capable is None else capable
+        self.dtype, self.device = self._model.dtype, str(self._model.device)
+        pack_linear_layers(self._model)
+        self._chat = ChatFormat(self._tokenizer)
+        own = int(self._model.config.get_text_config().max_position_embeddings)
+        self._limit = min(own, context_tokens or own)
+        self._max_batch, self._max_batch_tokens = max_batch or MAX_BATCH[where.type], MAX_BATCH_TOKENS[where.type]
+        self.context_tokens = self._chat.context_tokens(self._limit)
+        self._eos = _eos_ids(self._model, self._tokenizer)
+        pad = self._tokenizer.pad_token_id
+        self._decoder = Decoder(self._model, self._eos, self._eos[0] if pad is None else pad)
+        self._grammars: Grammars | None = None
+        self._shares_prefixes = shares_prefixes(self._model.config)
+        self._prefixes: OrderedDict[tuple[int, ...], Any] = OrderedDict()
+        self._lock = threading.Lock()
 
     def count_tokens(self, text: str) -> int:
         """Tokens of `text` as a prompt."""
@@ -141,71 +100,46 @@ class TransformersLLM:
 
     def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
         """One reply per request, in order. Raises ModelError when the device has no memory left for a batch."""
-        replies: list[Reply | RequestFailed | None] = [None] * len(requests)
-
-        def done(i: int, reply: Reply | RequestFailed) -> None:
-            replies[i] = reply
-            if on_reply is not None:
-                on_reply(i, reply)
-
         with self._lock:
-            for start in range(0, len(requests), MAX_PREPARED):
-                self._complete(start, requests[start : start + MAX_PREPARED], done)
-        return [reply for reply in replies if reply is not None]
+            return in_order(len(requests), self._replies(requests), on_reply)
 
-    def _complete(self, start: int, requests: Sequence[Request], done: OnReply) -> None:
-        jobs = []
-        for i, job in enumerate(self._jobs(start, requests), start):
-            if isinstance(job, _Job):
-                jobs.append(job)
-            else:
-                done(i, job)
-        for batch in self._batches(jobs):
-            for job, reply in zip(batch, self._run(batch), strict=True):
-                done(job.index, reply)
+    def _replies(self, requests: Sequence[Request]) -> Iterator[tuple[int, Reply | RequestFailed]]:
+        for start in range(0, len(requests), MAX_PREPARED):
+            jobs = []
+            prompts = self._chat.prompted(requests[start : start + MAX_PREPARED], self._limit)
+            for i, prompted in enumerate(prompts, start):
+                matcher = self._matcher(prompted)
+                if isinstance(prompted, RequestFailed):
+                    yield i, prompted
+                elif isinstance(matcher, RequestFailed):
+                    yield i, matcher
+                else:
+                    jobs.append(_Job(i, prompted, matcher))
+            for batch in self._batches(jobs):
+                yield from zip([job.place for job in batch], self._run(batch), strict=True)
 
     def close(self) -> None:
         """Drop the model and all that was kept of prompts."""
         self._prefixes.clear()
         self._model = self._decoder = self._grammars = None  # type: ignore[assignment]
 
-    def _jobs(self, start: int, requests: Sequence[Request]) -> Iterator[_Job | RequestFailed]:
-        prompts = self._chat.prompt_ids([request.prompt for request in requests])
-        for i, (request, ids) in enumerate(zip(requests, prompts, strict=True), start):
-            job = _Job(i, request, self._chat.head_ids(request.system), [*ids, *self._chat.tail_ids])
-            yield self._refusal(job) or job
-
-    def _refusal(self, job: _Job) -> RequestFailed | None:
-        """Complete the job with its options or matcher; why it cannot run, or None."""
-        constraint = job.request.constraint
-        if not job.ids:
-            return RequestFailed("an empty prompt", expected="some text")
-        if isinstance(constraint, Rank):
-            job.options = self._chat.prompt_ids(constraint.options)
-            if not all(job.options):
-                return RequestFailed("an option without tokens", given=constraint.options, expected="some text in each")
-        if job.n_prompt + job.n_more > self._limit:
-            given = f"{job.n_prompt} prompt and {job.n_more} reply tokens"
-            do = "shorten the prompt or lower max_tokens"
-            return ContextOverflow("the prompt does not fit", given=given, expected=f"<= {self._limit} in all", do=do)
-        if constraint is not None and not isinstance(constraint, Rank):
-            if self._grammars is None:
-                self._grammars = Grammars(self._tokenizer, int(self._model.config.vocab_size), self._eos)
-            matcher = self._grammars.matcher(constraint)
-            if isinstance(matcher, RequestFailed):
-                return matcher
-            job.matcher = matcher
-        return None
+    def _matcher(self, prompted: Prompted | RequestFailed) -> Matcher | RequestFailed | None:
+        """The matcher of a request under a schema or a choice, or why there is none; None without them."""
+        if isinstance(prompted, RequestFailed) or not isinstance(prompted.request.constraint, (JsonSchema, Choice)):
+            return None
+        if self._grammars is None:
+            self._grammars = Grammars(self._tokenizer, int(self._model.config.vocab_size), self._eos)
+        return self._grammars.matcher(prompted.request.constraint)
 
     def _batches(self, jobs: list[_Job]) -> Iterator[list[_Job]]:
         """Jobs of one head and one kind, shortest first, within both limits; a job too large for them runs alone."""
         groups: dict[tuple[tuple[int, ...], bool], list[_Job]] = {}
         for job in jobs:
-            groups.setdefault((job.head, bool(job.options)), []).append(job)
+            groups.setdefault((job.prompted.head, bool(job.prompted.options)), []).append(job)
         for group in groups.values():
             batch: list[_Job] = []
-            for job in sorted(group, key=lambda j: (len(j.ids), j.index)):
-                tokens = job.n_prompt + max(j.n_more for j in [*batch, job])
+            for job in sorted(group, key=lambda j: (len(j.prompted.ids), j.place)):
+                tokens = job.prompted.n_prompt + max(j.prompted.n_more for j in [*batch, job])
                 if batch and (len(batch) >= self._max_batch or (len(batch) + 1) * tokens > self._max_batch_tokens):
                     yield batch
                     batch = []
@@ -213,16 +147,14 @@ class TransformersLLM:
             yield batch
 
     def _run(self, batch: list[_Job]) -> list[Reply | RequestFailed]:
-        try:
-            n_prefix, prefix, n_known = self._prefix(batch[0].head)
-            ids = [job.ids if n_prefix else [*job.head, *job.ids] for job in batch]
-            cached = [n_known if k == 0 else n_prefix for k in range(len(batch))]
-            if batch[0].options:
-                return self._rank(batch, ids, cached, n_prefix, prefix)
+        prompts = [job.prompted for job in batch]
+        with room_for(f"a batch of {len(batch)} requests", "lower models.max_batch"):
+            n_prefix, prefix, n_known = self._prefix(prompts[0].head)
+            ids = [one.ids if n_prefix else [*one.head, *one.ids] for one in prompts]
+            cached = [n_known, *[n_prefix] * (len(batch) - 1)]
+            if prompts[0].options:
+                return self._rank(prompts, ids, cached, n_prefix, prefix)
             return self._generate(batch, ids, cached, n_prefix, prefix)
-        except torch.OutOfMemoryError as error:
-            given = f"a batch of {len(batch)} requests"
-            raise ModelError("the device ran out of memory", given=given, do="lower max_batch_tokens") from error
 
     def _generate(
         self, batch: list[_Job], ids: list[list[int]], cached: list[int], n_prefix: int, prefix: Any
@@ -231,7 +163,7 @@ class TransformersLLM:
 
         rows = []
         for job, row_ids in zip(batch, ids, strict=True):
-            r = job.request
+            r = job.prompted.request
             rows.append(Row(row_ids, r.max_tokens, r.temperature, r.seed, r.attempt, job.matcher))
         self._decoder.generate(rows, n_prefix, prefix)
         replies: list[Reply | RequestFailed] = []
@@ -240,19 +172,18 @@ class TransformersLLM:
                 replies.append(RequestFailed("the constraint stopped the reply", given=row.error))
                 continue
             text = self._tokenizer.decode(row.out, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-            replies.append(Reply(text, row.finish, job.n_prompt, n_cached, len(row.out)))
+            replies.append(Reply(text, row.finish, job.prompted.n_prompt, n_cached, len(row.out)))
         return replies
 
     def _rank(
-        self, batch: list[_Job], ids: list[list[int]], cached: list[int], n_prefix: int, prefix: Any
+        self, prompts: list[Prompted], ids: list[list[int]], cached: list[int], n_prefix: int, prefix: Any
     ) -> list[Reply | RequestFailed]:
-        all_scores = self._decoder.rank(ids, [job.options for job in batch], self._max_batch, n_prefix, prefix)
+        all_scores = self._decoder.rank(ids, [one.options for one in prompts], self._max_batch, n_prefix, prefix)
         replies: list[Reply | RequestFailed] = []
-        for job, scores, n_cached in zip(batch, all_scores, cached, strict=True):
-            best = max(range(len(scores)), key=scores.__getitem__)
-            text = job.request.constraint.options[best]  # type: ignore[union-attr]
-            n_prompt = job.n_prompt + sum(map(len, job.options))
-            replies.append(Reply(text, "rank", n_prompt, n_cached, 0, tuple(scores)))
+        for one, scores, n_cached in zip(prompts, all_scores, cached, strict=True):
+            assert isinstance(one.request.constraint, Rank)
+            n_prompt = one.n_prompt + sum(map(len, one.options))
+            replies.append(ranked(one.request.constraint.options, scores, n_prompt, n_cached))
         return replies
 
     def _prefix(self, head: tuple[int, ...]) -> tuple[int, Any, int]:
@@ -268,23 +199,15 @@ class TransformersLLM:
         return len(head), self._prefixes[head], len(head) if known else 0
 
 
-def _load(folder: Path, dtype: torch.dtype, device: torch.device) -> tuple[Any, Any]:
+def _attention(device: torch.device) -> str:
+    """The name of the attention that the model computes with. Raises MissingBackend."""
+    if device.type != "cpu":
+        return "sdpa"
     try:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
         from gpu_rag.models.llm.kv_cache import register_cpu_attention
     except ImportError as error:
         raise missing_transformers(error) from error
-    attention = register_cpu_attention() if device.type == "cpu" else "sdpa"
-    try:
-        with quiet_progress():
-            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-            model: Any = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=dtype, attn_implementation=attention, local_files_only=True
-            )
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError("the language model could not be loaded", given=f"{folder}: {error}") from error
-    return model.to(device).eval(), tokenizer
+    return register_cpu_attention()
 
 
 def _eos_ids(model: Any, tokenizer: Any) -> list[int]:

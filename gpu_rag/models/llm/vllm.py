@@ -6,23 +6,20 @@ import queue
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from gpu_rag.errors import ContextOverflow, GpuRagError, ModelError, RequestFailed
+from gpu_rag.errors import GpuRagError, ModelError, RequestFailed
 from gpu_rag.models.fingerprint import folder_hash
 from gpu_rag.models.llm.capability import is_capable, parameters_in_name, stored_parameters
-from gpu_rag.models.llm.chat import ChatFormat
-from gpu_rag.models.llm.interface import OnReply, check_key, sampling_seed
+from gpu_rag.models.llm.chat import ChatFormat, Prompted
+from gpu_rag.models.llm.interface import OnReply, check_key, in_order, ranked, sampling_seed
 from gpu_rag.models.llm.vllm_engine import VllmEngine, window
 from gpu_rag.models.llm.vllm_jobs import Generation, Job, Piece, Ranking
 from gpu_rag.models.llm.vllm_service import EngineService, Ticket
+from gpu_rag.models.pretrained import load_tokenizer
 from gpu_rag.settings.sections import VllmSettings
 from gpu_rag.types import Rank, Reply, Request
 
 CODE_VERSION = 2
-# Two texts tokenized apart may need a token more than the two together.
-CONTEXT_MARGIN = 8
-
 # Prompts tokenized at once: the engine begins with the first while the next are tokenized.
 TOKENIZE = 64
 
@@ -45,27 +42,6 @@ class VllmLLM:
 
     def __init__(
         self,
-        service: EngineService,
-        tokenizer: Any,
-        *,
-        name: str,
-        content_hash: str,
-        capable: bool,
-        max_model_len: int,
-    ):
-        """For an engine that runs already; `load` does both."""
-        self.name, self.content_hash, self.capable = name, content_hash, capable
-        self._service, self._tokenizer = service, tokenizer
-        self._chat, self._limit = ChatFormat(tokenizer), max_model_len
-        self.context_tokens = max_model_len - self._chat.overhead() - CONTEXT_MARGIN
-        self._finished: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
-        self._open: dict[int, Ticket | None] = {}
-        self._dead: GpuRagError | None = None
-        self._lock = threading.Lock()  # a fast tokenizer is not safe to share
-
-    @classmethod
-    def load(
-        cls,
         folder: Path,
         *,
         name: str = "",
@@ -73,7 +49,7 @@ class VllmLLM:
         threads: int = 1,
         capable: bool | None = None,
         settings: VllmSettings | None = None,
-    ) -> VllmLLM:
+    ):
         """Start an engine for the model in `folder`; nothing is downloaded, no code of the folder is run.
 
         device: cpu, or cuda for all the GPUs that tensor_parallel asks for; the engine takes the first ones that it
@@ -81,26 +57,27 @@ class VllmLLM:
         in this process.
         Raises MissingBackend (no vllm), UsageError, ModelError (the engine does not start).
         """
-        chosen = settings or VllmSettings()
-        kind = device.partition(":")[0]
-        tokenizer, n_parameters = load_tokenizer(folder), parameters_in_name(folder.name) or stored_parameters(folder)
+        chosen, kind = settings or VllmSettings(), device.partition(":")[0]
+        self._tokenizer = load_tokenizer(folder)
+        n_parameters = parameters_in_name(folder.name) or stored_parameters(folder)
         engines: list[VllmEngine] = []
 
         def build() -> VllmEngine:
             engines[:] = [VllmEngine(folder, chosen, device=kind, threads=threads)]
             return engines[0]
 
-        service = EngineService(build, window=window(chosen, kind), restarts=chosen.restarts)
-        running, is_dummy = engines[0], chosen.load_format == "dummy"
-        about = {"engine": "vllm", "dtype": running.dtype, "random_weights": [chosen.seed] if is_dummy else []}
-        return cls(
-            service,
-            tokenizer,
-            name=name or str(folder),
-            content_hash=folder_hash(folder, CODE_VERSION, about, need_weights=not is_dummy),
-            capable=is_capable(folder.name, n_parameters) if capable is None else capable,
-            max_model_len=running.max_model_len,
-        )
+        self._service = EngineService(build, window=window(chosen, kind), restarts=chosen.restarts)
+        is_dummy = chosen.load_format == "dummy"
+        about = {"engine": "vllm", "dtype": engines[0].dtype, "random_weights": [chosen.seed] if is_dummy else []}
+        self.name = name or str(folder)
+        self.content_hash = folder_hash(folder, CODE_VERSION, about, need_weights=not is_dummy)
+        self.capable = is_capable(folder.name, n_parameters) if capable is None else capable
+        self._chat, self._limit = ChatFormat(self._tokenizer), engines[0].max_model_len
+        self.context_tokens = self._chat.context_tokens(self._limit)
+        self._finished: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
+        self._open: dict[int, Ticket | None] = {}
+        self._dead: GpuRagError | None = None
+        self._lock = threading.Lock()  # a fast tokenizer is not safe to share
 
     def count_tokens(self, text: str) -> int:
         """Tokens of `text` as a prompt."""
@@ -109,7 +86,6 @@ class VllmLLM:
 
     def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
         """One reply per request, in order. Raises ModelError when the engine is dead for good."""
-        replies: list[Reply | RequestFailed | None] = [None] * len(requests)
         finished: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
         tickets: list[Ticket] = []
         try:
@@ -117,22 +93,17 @@ class VllmLLM:
                 some = requests[start : start + TOKENIZE]
                 for i, (request, job) in enumerate(zip(some, self._jobs(some), strict=True), start):
                     tickets += self._hand_over(i, request, job, finished)
-            for _ in requests:
-                i, reply = self._outcome(finished.get())
-                replies[i] = reply
-                if on_reply is not None:
-                    on_reply(i, reply)
+            return in_order(len(requests), (self._outcome(finished.get()) for _ in requests), on_reply)
         finally:  # a caller that was interrupted leaves nothing behind in the engine
             for ticket in tickets:
                 if not ticket.over:
                     self._service.abort(ticket)
-        return [reply for reply in replies if reply is not None]
 
     # --- the streaming face ---
 
     @property
     def n_open(self) -> int:
-        """How many keys were submitted and not yet given out by `poll`."""
+        """The number of keys that were submitted and not yet given out by `poll`."""
         return len(self._open)
 
     def submit(self, key: int, request: Request) -> None:
@@ -143,7 +114,7 @@ class VllmLLM:
         self._open[key] = tickets[0] if tickets else None
 
     def poll(self, timeout_s: float) -> list[tuple[int, Reply | RequestFailed]]:
-        """What has finished; see `StreamingLLM.poll`."""
+        """Finished requests; see `StreamingLLM.poll`."""
         found: list[tuple[int, Reply | RequestFailed]] = []
         try:
             while self._open and self._dead is None:
@@ -182,30 +153,17 @@ class VllmLLM:
 
     def _jobs(self, requests: Sequence[Request]) -> list[Job | RequestFailed]:
         with self._lock:
-            prompts = self._chat.prompt_ids([request.prompt for request in requests])
-            return [self._job(request, ids) for request, ids in zip(requests, prompts, strict=True)]
+            return [self._job(prompted) for prompted in self._chat.prompted(requests, self._limit)]
 
-    def _job(self, request: Request, prompt: list[int]) -> Job | RequestFailed:
-        """The job of a request, or why it cannot run: sizes are checked before the engine sees it."""
-        ids = (*self._chat.head_ids(request.system), *prompt, *self._chat.tail_ids)
-        constraint = request.constraint
-        if not ids:
-            return RequestFailed("an empty prompt", expected="some text")
-        if isinstance(constraint, Rank):
-            options = self._chat.prompt_ids(constraint.options)
-            if not all(options):
-                return RequestFailed("an option without tokens", given=constraint.options, expected="some text in each")
-            n_more = max(map(len, options))
-        else:
-            n_more = request.max_tokens
-        if len(ids) + n_more > self._limit:
-            given = f"{len(ids)} prompt and {n_more} reply tokens"
-            do = "shorten the prompt or lower max_tokens"
-            return ContextOverflow("the prompt does not fit", given=given, expected=f"<= {self._limit} in all", do=do)
-        if isinstance(constraint, Rank):
-            return Ranking(ids, options)
+    def _job(self, prompted: Prompted | RequestFailed) -> Job | RequestFailed:
+        if isinstance(prompted, RequestFailed):
+            return prompted
+        request, ids = prompted.request, (*prompted.head, *prompted.ids)
+        if prompted.options:
+            return Ranking(ids, prompted.options)
+        assert not isinstance(request.constraint, Rank)
         seed = sampling_seed(request.seed, request.attempt)
-        return Generation(Piece(ids, request.max_tokens, request.temperature, seed, constraint))
+        return Generation(Piece(ids, request.max_tokens, request.temperature, seed, request.constraint))
 
     def _outcome(self, item: _Outcome) -> tuple[int, Reply | RequestFailed]:
         """The reply of a job that ended. Raises ModelError for one that ended with its engine."""
@@ -215,7 +173,9 @@ class VllmLLM:
         if error is not None:
             raise error
         if isinstance(job, Ranking):
-            return key, _ranked(request, job)
+            assert isinstance(request.constraint, Rank)
+            n_prompt = len(job.prompt) + sum(map(len, job.options))
+            return key, ranked(request.constraint.options, job.scores(), n_prompt, job.n_cached)
         assert isinstance(job, Generation)
         return key, self._generated(job)
 
@@ -231,21 +191,3 @@ class VllmLLM:
                 ids.pop()
             text = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return Reply(text, finished.finish_reason, len(job.piece.ids), finished.n_cached, len(ids))
-
-
-def _ranked(request: Request, job: Ranking) -> Reply:
-    assert isinstance(request.constraint, Rank)
-    scores = job.scores()
-    best = max(range(len(scores)), key=scores.__getitem__)
-    n_prompt = len(job.prompt) + sum(map(len, job.options))
-    return Reply(request.constraint.options[best], "rank", n_prompt, job.n_cached, 0, scores)
-
-
-def load_tokenizer(folder: Path) -> Any:
-    """The fast tokenizer in `folder`. Raises ModelError."""
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError("the tokenizer could not be loaded", given=f"{folder}: {error}") from error

@@ -38,7 +38,7 @@ def require_vllm() -> None:
 
 
 def set_environment(settings: VllmSettings, device: str, threads: int) -> None:
-    """What vLLM reads from the environment only; what a user has set stays, but for the kind of process."""
+    """Set what vLLM reads from the environment only; a variable that is set stays, but for the kind of process."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if settings.child_process else "0"
     if runs_eagerly(settings, device) and device == "cpu":
         # the sampler would compile a small function, which takes 20 s and a C++ compiler
@@ -85,7 +85,7 @@ def engine_arguments(folder: Path, settings: VllmSettings, device: str) -> dict[
 
 
 def window(settings: VllmSettings, device: str) -> int:
-    """How many pieces the engine is given at once: those that run, and as many that wait for a free place."""
+    """The number of pieces that the engine is given at once: those that run, and as many that wait for a free place."""
     return 2 * (settings.max_num_seqs or MAX_NUM_SEQS[device])
 
 

@@ -14,7 +14,7 @@ SCORES_A_PIECE = 128
 
 @dataclass(frozen=True)
 class Piece:
-    """What the engine is asked: continue `ids`. scored: token ids whose log-probability as the next one is wanted."""
+    """A piece of work: continue `ids`. scored: token ids whose log-probability as the next one is wanted."""
 
     ids: tuple[int, ...]
     max_tokens: int
@@ -26,8 +26,8 @@ class Piece:
 
 @dataclass(frozen=True)
 class Finished:
-    """What comes back: the generated ids, why they ended (stop, length, or what the engine says), how many prompt
-    tokens were cached, and the log-probabilities asked for."""
+    """A finished piece: the generated ids, why they ended (stop, length, or what the engine says), how many prompt
+    tokens were cached, and the log-probabilities that were wanted."""
 
     ids: tuple[int, ...]
     finish_reason: str

@@ -27,7 +27,7 @@ class EngineDied(Exception):
 
 
 class Engine(Protocol):
-    """What the thread needs of an engine. Every method may raise EngineDied."""
+    """An engine as the thread needs it. Every method may raise EngineDied."""
 
     def add(self, number: int, piece: Piece) -> None:
         """Take a piece. Raises RequestFailed for one that cannot be taken."""

@@ -1,8 +1,8 @@
-"""What a model can do, on a tiny test of our own: a first look, not a benchmark.
+"""A probe of what a model can do, on a tiny test of our own: a first look, not a benchmark.
 
-Six invented passages. Each is asked for its names under a JSON schema, about a true and a false statement (yes or no,
-constrained), for a short answer, and, among the titles of all six, for the one that holds the answer: once as a
-constrained choice and once ranked by log-probability.
+Six invented passages. Of each the model lists the names under a JSON schema, judges a true and a false statement (yes
+or no, constrained), gives a short answer, and picks, among the titles of all six, the one that holds the answer: once
+as a constrained choice and once ranked by log-probability.
 """
 
 from __future__ import annotations
@@ -64,16 +64,16 @@ def requests() -> list[Request]:
     """Six requests an item, item by item."""
     names, judge, answer, choose = (Prompt.read(__name__, name) for name in ("names", "judge", "answer", "choose"))
     titles = tuple(item.title for item in passages())
-    listed, asked = "\n".join(titles), []
+    listed, made = "\n".join(titles), []
     for item in passages():
-        asked.append(Request(names.system, names.render(text=item.text), JsonSchema(NAMES), 160))
+        made.append(Request(names.system, names.render(text=item.text), JsonSchema(NAMES), 160))
         for statement in (item.true, item.false):
             text = judge.render(text=item.text, statement=statement)
-            asked.append(Request(judge.system, text, Choice(("yes", "no")), 8))
-        asked.append(Request(answer.system, answer.render(text=item.text, question=item.question), None, 24))
+            made.append(Request(judge.system, text, Choice(("yes", "no")), 8))
+        made.append(Request(answer.system, answer.render(text=item.text, question=item.question), None, 24))
         text = choose.render(question=item.question, titles=listed)
-        asked += [Request(choose.system, text, Choice(titles), 24), Request(choose.system, text, Rank(titles), 24)]
-    return asked
+        made += [Request(choose.system, text, Choice(titles), 24), Request(choose.system, text, Rank(titles), 24)]
+    return made
 
 
 def probe(llm: LLM) -> dict[str, Any]:
@@ -110,7 +110,7 @@ _SIMPLE = {"judged": (1, 3), "answered": (3, 4), "chosen": (4, 5), "ranked": (5,
 
 
 def good_for(tests: dict[str, list[int]]) -> list[str]:
-    """What the shares are enough for."""
+    """The uses that the shares are enough for."""
     needs = {"extraction": EXTRACTS, "judging": JUDGES, "answers": ANSWERS}
     return [
         use for use, least in needs.items() if all(tests[t][0] >= share * tests[t][1] > 0 for t, share in least.items())

@@ -1,4 +1,4 @@
-"""When two names are taken as one without a model: rules of spelling that leave no room for another reading.
+"""Rules of spelling by which two names are one without a model, with no other reading left.
 
 Written for precision: a pair that one could read as two things is left apart. Numbers, Roman numerals and the words
 that tell parts of a thing apart (north, upper, new, ...) are never changed by a rule. A rule that shortens a name
@@ -192,7 +192,7 @@ def _without_articles(name: _Name) -> list[str]:
 
 
 def _is_plural(one: _Name, other: _Name) -> bool:
-    """Of common nouns alone: "river boat", "river boats"."""
+    """Whether as "river boat" and "river boats": of common nouns alone."""
     return (
         one.written == one.written.lower()
         and other.written == other.written.lower()

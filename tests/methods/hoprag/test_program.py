@@ -20,8 +20,7 @@ from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.report.evaluation import is_graph_method
 from gpu_rag.sample import corpus_path, questions_path
-from gpu_rag.text.keywords import keywords
-from gpu_rag.text.names import names
+from gpu_rag.text.keywords import keywords, names
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.types import Answer, Choice, Question, Rank, Request
 

@@ -38,7 +38,7 @@ from gpu_rag.methods.higra.stages.clusters import (
 from gpu_rag.methods.higra.tables import HIGRA_SOURCES, Row, by_id, read_rows, relation_rows, write
 from gpu_rag.settings import Settings
 from gpu_rag.text.normalise import normalise_name
-from gpu_rag.text.rules.extraction.aliases import title_name
+from gpu_rag.text.rules.extraction import title_name
 
 BY_HAND = "by hand"
 

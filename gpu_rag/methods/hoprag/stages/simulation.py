@@ -11,7 +11,7 @@ from gpu_rag.errors import GpuRagError
 from gpu_rag.index.stages.requests import ask, text_requests, windows
 from gpu_rag.index.work import Work
 from gpu_rag.settings import Settings
-from gpu_rag.text.names import names
+from gpu_rag.text.keywords import names
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema
 from gpu_rag.types import Request

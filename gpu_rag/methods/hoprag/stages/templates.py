@@ -6,9 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping
 
 from gpu_rag.text.normalise import normalise_name
-from gpu_rag.text.rules.extraction.lexicon import ADVERBS, COPULAS, DETERMINERS, MONTHS, PREPOSITIONS
+from gpu_rag.text.rules.extraction.lexicon import ADVERBS, COPULAS, DETERMINERS, MONTHS, PREPOSITIONS, is_verb
 from gpu_rag.text.rules.extraction.tokens import MARK, NAME, NUMBER, tokenise
-from gpu_rag.text.rules.extraction.verbs import is_verb
 from gpu_rag.text.tokens import STOP_WORDS
 
 TEMPLATES_VERSION = 1  # raised when equal triples would give other questions: a stage made of them is then stale

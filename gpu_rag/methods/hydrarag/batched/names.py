@@ -18,7 +18,7 @@ from gpu_rag.program.knowledge_base.names import node_names
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.runtime.step import batched
 from gpu_rag.sources.knowledge_base.types import LITERAL
-from gpu_rag.text.linking import mentioned_names
+from gpu_rag.text.mentions import mentioned_names
 
 _PART = 1 << 22  # components that are multiplied at a time
 
@@ -26,7 +26,7 @@ _PART = 1 << 22  # components that are multiplied at a time
 @batched(TEXT, name="name_nodes")
 def names_in(index: Index, texts: list[str]) -> list[list[str]]:
     """The names and aliases of nodes that stand in each text, under `name_key`, the longest first at each word: see
-    `text.linking`."""
+    `text.mentions`."""
     known, keys = index.loaded("keys of names", _keys)
     return [[keys[row] for row in mentioned_names(text, known)] for text in texts]
 

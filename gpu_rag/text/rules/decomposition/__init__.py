@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 from gpu_rag.text.rules.decomposition.compare import Compared, compared
 from gpu_rag.text.rules.decomposition.phrases import RELATIVE, Described, innermost
-from gpu_rag.text.rules.decomposition.units import units_of
-from gpu_rag.text.rules.decomposition.words import PLURALS, RELATIVES, is_person
+from gpu_rag.text.rules.decomposition.units import PLURALS, RELATIVES, is_person, units_of
 from gpu_rag.text.sentences import split_sentences
 
 MAX_STEPS = 8
@@ -39,7 +38,7 @@ class PlanStep:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a question is about, and its steps in an order in which they can be asked.
+    """The plan of a question: what it is about, and its steps in an order in which they can be answered.
 
     compared: how the answers of the last steps make the answer, for a comparison that the rules read; else None.
     """

@@ -102,8 +102,8 @@ def _same_as(text: str) -> Compared | None:
     if found is None:
         return None
     options = (found["a"].strip(), found["b"].strip())
-    asked = [f"{_prep(found)} which {found['noun']} was {option} {found['verb']}?" for option in options]
-    return Compared(SAME, options, (asked[0], asked[1]))
+    questions = [f"{_prep(found)} which {found['noun']} was {option} {found['verb']}?" for option in options]
+    return Compared(SAME, options, (questions[0], questions[1]))
 
 
 def _both_same(text: str) -> Compared | None:
@@ -117,14 +117,14 @@ def _both_same(text: str) -> Compared | None:
     maker = role["role"] if role else have["role"] if have else ""
     things = [f"the {maker.lower().removesuffix('s')} of {option}" if maker else option for option in options]
     if noun == "nationality":
-        asked = [f"What is the nationality of {thing}?" for thing in things]
+        questions = [f"What is the nationality of {thing}?" for thing in things]
     elif found["verb"]:
-        asked = [f"{_prep(found)} which {noun} was {thing} {found['verb'].lower()}?" for thing in things]
+        questions = [f"{_prep(found)} which {noun} was {thing} {found['verb'].lower()}?" for thing in things]
     elif (found["prep"] or "").lower() == "from" or noun == "country":
-        asked = [f"Which {noun} is {thing} from?" for thing in things]
+        questions = [f"Which {noun} is {thing} from?" for thing in things]
     else:
         return None
-    return Compared(SAME, options, (asked[0], asked[1]))
+    return Compared(SAME, options, (questions[0], questions[1]))
 
 
 def _prep(found: re.Match[str]) -> str:

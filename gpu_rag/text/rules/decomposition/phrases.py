@@ -10,16 +10,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu_rag.text.rules.decomposition.units import MARK_UNIT, WORD_UNIT, Unit, base_verb_at, is_aux, units_of, verb_at
-from gpu_rag.text.rules.decomposition.words import (
+from gpu_rag.text.rules.decomposition.units import (
     APPOSITIVE,
     COMPOUND_HEAD,
     COMPOUND_TAIL,
     COPULAS,
     FUNCTION_WORDS,
+    MARK_UNIT,
     REDUCED_AFTER,
     RELATIVES,
+    WORD_UNIT,
+    Unit,
+    base_verb_at,
+    is_aux,
     is_relational,
+    units_of,
+    verb_at,
 )
 from gpu_rag.text.rules.extraction.lexicon import ADVERBS, PREPOSITIONS
 
@@ -207,7 +213,7 @@ class _Reader:
         return kind, self._apposed() if kind == POSSESSIVE else self.first, last, noun
 
     def _apposed(self) -> int:
-        """Where an owner begins: "Anna Vole, Duchess of Lorn's mother", "the Rovers' captain"."""
+        """The first unit of an owner: "Anna Vole, Duchess of Lorn's mother", "the Rovers' captain"."""
         first = self.first
         if first >= 2 and self._within_name(first - 1):
             first -= 2

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpu_rag.text.rules.extraction.dates import ORDINAL, date_end
 from gpu_rag.text.rules.extraction.lexicon import (
     OPENERS,
     SCALES,
     UNITS,
 )
-from gpu_rag.text.rules.extraction.mentions import AMOUNT, DATE, NAMED, QUOTED, TITLE, Mention, PassageWords
-from gpu_rag.text.rules.extraction.names import name_span
-from gpu_rag.text.rules.extraction.tokens import MARK, NAME, NUMBER, WORD, Token
+from gpu_rag.text.rules.extraction.names import ORDINAL, date_end, name_span
+from gpu_rag.text.rules.extraction.tokens import (
+    AMOUNT,
+    DATE,
+    MARK,
+    NAME,
+    NAMED,
+    NUMBER,
+    QUOTED,
+    TITLE,
+    WORD,
+    Mention,
+    PassageWords,
+    Token,
+)
 
 MAX_NAME_TOKENS = 12
 MAX_NAME_CHARS = 120
@@ -103,7 +114,7 @@ def _quoted(text: str, tokens: Sequence[Token], i: int, closer: int) -> Mention 
 
 
 def _title_end(tokens: Sequence[Token], i: int, words: PassageWords) -> int:
-    """Where the document's title ends if it stands at token i, in any case; else 0. A single word needs a capital."""
+    """The end of the document's title if it stands at token i, in any case; else 0. A single word needs a capital."""
     title = words.title
     if not title or tokens[i].low != title[0] or (len(title) == 1 and tokens[i].kind == WORD):
         return 0

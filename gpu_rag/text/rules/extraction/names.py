@@ -1,16 +1,17 @@
-"""Where names begin and end: capitalised words with the small words and numbers inside them."""
+"""Dates and names, from their first token to their last: capitalised words with small words and numbers inside."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
-from gpu_rag.text.rules.extraction.dates import ORDINAL, YEAR, date_end
 from gpu_rag.text.rules.extraction.lexicon import (
     ADVERBS,
     ANAPHORS,
     COMMON,
     CONJUNCTIONS,
     DATED_HEADS,
+    ERAS,
     FIELD_HEADS,
     HEADS,
     INNER,
@@ -26,11 +27,53 @@ from gpu_rag.text.rules.extraction.lexicon import (
     PREPOSITIONS,
     RANKS,
     RELATIVES,
+    SCALES,
     SUFFIXES,
+    UNITS,
+    is_verb,
 )
-from gpu_rag.text.rules.extraction.mentions import PassageWords, opens
-from gpu_rag.text.rules.extraction.tokens import NAME, NUMBER, WORD, Token
-from gpu_rag.text.rules.extraction.verbs import is_verb
+from gpu_rag.text.rules.extraction.tokens import NAME, NUMBER, WORD, PassageWords, Token, opens
+
+YEAR = re.compile(r"(?:1\d|20)\d\d(?:s|[-/]\d{2,4})?")
+ORDINAL = re.compile(r"\d+(?:st|nd|rd|th)")
+_DAY = re.compile(r"(?:[12]?\d|3[01])(?:st|nd|rd|th)?")
+_SHORT_YEAR = re.compile(r"\d\d")
+_RANGE_DASHES = frozenset({"-", "--", "–", "—", "/"})
+
+
+def date_end(tokens: Sequence[Token], i: int) -> int:
+    """The end of a date that starts at token i, else 0: 3 May 1999, May 3, 1999, May 1999, 3 May, 1990s, 44 BC."""
+    low, n = tokens[i].low, len(tokens)
+    if tokens[i].kind == NUMBER:
+        if i + 1 < n and tokens[i + 1].low in MONTHS and tokens[i + 1].kind == NAME and _DAY.fullmatch(low):
+            return _year_end(tokens, i + 2) or i + 2
+        if i + 1 < n and tokens[i + 1].low in ERAS and tokens[i + 1].text.isupper():
+            return i + 2
+        if i + 1 < n and tokens[i + 1].low in ("century", "centuries", "millennium") and ORDINAL.fullmatch(low):
+            return i + 2
+        if not _is_year(tokens, i):
+            return 0
+        season = i + 2 < n and tokens[i + 1].text in _RANGE_DASHES and _SHORT_YEAR.fullmatch(tokens[i + 2].low)
+        return i + 3 if season else i + 1
+    if low not in MONTHS or i + 1 >= n:
+        return 0
+    if _DAY.fullmatch(tokens[i + 1].low):
+        return _year_end(tokens, i + 2) or i + 2
+    return _year_end(tokens, i + 1)
+
+
+def _year_end(tokens: Sequence[Token], i: int) -> int:
+    """The end of [of | ,] year if it starts at token i, else 0."""
+    if i < len(tokens) and tokens[i].text in (",", "of"):
+        i += 1
+    return i + 1 if i < len(tokens) and YEAR.fullmatch(tokens[i].low) else 0
+
+
+def _is_year(tokens: Sequence[Token], i: int) -> bool:
+    if not YEAR.fullmatch(tokens[i].low):
+        return False
+    return i + 1 == len(tokens) or (tokens[i + 1].low not in UNITS and tokens[i + 1].low not in SCALES)
+
 
 _JOINING_DASHES = frozenset("–—‑‐-")
 _AFTER_NAME = PREPOSITIONS | CONJUNCTIONS | RELATIVES | ADVERBS
@@ -121,7 +164,7 @@ def _joins_possessive(tokens: Sequence[Token], first: int, last: int) -> bool:
 
 
 def _extension(tokens: Sequence[Token], first: int, last: int) -> int:
-    """How many tokens from `last` on continue the name tokens[first:last]; 0 when it ends."""
+    """The number of tokens from `last` on that continue the name tokens[first:last]; 0 when it ends."""
     token, n = tokens[last], len(tokens)
     if token.kind == NAME:
         return 0 if token.low in MONTHS and date_end(tokens, last) else 1
@@ -169,7 +212,7 @@ def _number_joins(tokens: Sequence[Token], first: int, last: int) -> bool:
 
 
 def _inner_words(tokens: Sequence[Token], first: int, last: int) -> int:
-    """How many small words and the capital behind them continue a name; 0 when they do not."""
+    """The number of small words, and the capital behind them, that continue a name; 0 when they do not."""
     n, low = len(tokens), tokens[last].low
     if low in ("for", "on"):
         if not any(tokens[k].low in HEADS for k in range(first, last)):

@@ -22,9 +22,12 @@ from gpu_rag.text.rules.extraction.lexicon import (
     RELATIVES,
     SUBJECT_PRONOUNS,
     SUBORDINATORS,
+    first_verb,
 )
-from gpu_rag.text.rules.extraction.mentions import AMOUNT, DATE, NAMED, Mention
-from gpu_rag.text.rules.extraction.phrases import (
+from gpu_rag.text.rules.extraction.reader import (
+    MAX_SUBJECTS,
+    Reader,
+    Triple,
     content_words,
     last_clause,
     opens_clause,
@@ -34,9 +37,7 @@ from gpu_rag.text.rules.extraction.phrases import (
     verb_group,
     verb_phrase,
 )
-from gpu_rag.text.rules.extraction.reader import MAX_SUBJECTS, Reader, Triple
-from gpu_rag.text.rules.extraction.tokens import NAME, NUMBER, Token
-from gpu_rag.text.rules.extraction.verbs import first_verb
+from gpu_rag.text.rules.extraction.tokens import AMOUNT, DATE, NAME, NAMED, NUMBER, Mention, Token
 
 _MAX_LIST_TOKENS = 32
 _LIST_WORDS = frozenset({"and", "or", "&", "nor"})
@@ -47,7 +48,7 @@ _ARTICLES = frozenset({"a", "an", "the", "one"})
 
 
 def sentence_triples(text: str, tokens: Sequence[Token], mentions: Sequence[Mention], title: str) -> list[Triple]:
-    """(subject, relation, object) of one sentence of one sentence, in text order; may repeat.
+    """(subject, relation, object) of one sentence, in text order; may repeat.
 
     text: the passage. mentions: of `tokens`, left to right, with the names that they stand for. title: subject of
     sentences that begin with a pronoun or "The film", and of others whose subject is no mention; "" for none. Linear
@@ -220,8 +221,11 @@ class _Walk(Reader):
         clause.verb, clause.listed = "", None
 
     def _antecedent(self, words: list[str]) -> list[str]:
-        """Whom who, which or that means: the name before it. A name takes no "that" or "which" without a comma, so
-        there a noun before it is meant ("a game for Amiga that ..."), which tells of the clause's subject."""
+        """The antecedent of who, which or that: the name before it.
+
+        A name takes no "that" or "which" without a comma, so there a noun before it is meant ("a game for Amiga that
+        ..."), which tells of the clause's subject.
+        """
         return self.clause.subjects if words[0] in ("that", "which") else [self.left]
 
     def _emit_verb(self, subjects: list[str], head: list[str], words: list[str], mention: Mention) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import gpu_rag
-from gpu_rag.cluster.llm import RayLLM
+from gpu_rag.cluster.models import RayLLM
 from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.models.llm.replay import RecordingLLM
 from gpu_rag.models.llm.scripted import ScriptedLLM
@@ -127,7 +127,7 @@ import sys, time
 from pathlib import Path
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.cluster.actors import Plan
-from gpu_rag.cluster.llm import RayLLM
+from gpu_rag.cluster.models import RayLLM
 from gpu_rag.cluster.pool import Pool
 from gpu_rag.cluster.worker import Loaded, LLMWorker
 from gpu_rag.settings.sections import ScaleSettings

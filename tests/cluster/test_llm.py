@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpu_rag.cluster.llm import RayLLM
+from gpu_rag.cluster.models import RayLLM
 from gpu_rag.cluster.worker import LLMWorker
 from gpu_rag.errors import BadInput, Cancelled, ModelError, RequestFailed, UsageError
 from gpu_rag.models.llm.cache import CachedLLM

@@ -93,7 +93,7 @@ def until() -> Callable[..., Any]:
 @pytest.fixture
 def all_ready() -> Callable[[Pool], None]:
     """all_ready(pool): every worker has loaded its model."""
-    return lambda pool: _until(lambda: len(pool.crew.ready()) == pool.plan.n_workers, lambda: pool.pump(0.2)) and None
+    return lambda pool: _until(lambda: len(pool.actors.ready()) == pool.plan.n_workers, lambda: pool.pump(0.2)) and None
 
 
 @pytest.fixture

@@ -1,9 +1,8 @@
-"""Normal forms, sentence spans and keywords."""
+"""Clean text, sentences by hand, keywords; laws and wrong versions: tests/oracle/test_{normalise,spans}.py."""
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable
 
 import pytest
@@ -15,64 +14,6 @@ from gpu_rag.text.normalise import clean_text, normalise_name
 from gpu_rag.text.sentences import split_sentences
 
 SETTINGS = settings(max_examples=50, deadline=None, derandomize=True)
-SAME_NAMES = [
-    ("Ada Holm", "  ada\u00a0 HOLM "),
-    ("O'Hara", "O’HARA"),
-    ("Bras-Loup", "bras–loup"),
-    ("“The Loft”", "the loft,"),
-    ("Straße", "STRASSE"),
-    ("\ufb01eld", "Field"),
-    ("Ｏrle", "orle"),
-    ("e\u0301cole", "école"),
-    ("(Orle)", "orle"),
-]
-NORMAL_FORMS = [
-    ("Java (island)", "java (island)"),
-    ("Java (island).", "java (island)"),
-    ("(New) Orle (Town)", "(new) orle (town)"),
-    ("C#", "c#"),
-    ("AT&T", "at&t"),
-    ("100%", "100%"),
-    ("$40", "$40"),
-    ("...", ""),
-    ("", ""),
-    ("\t \n", ""),
-    ("Ély", "ély"),
-]
-
-
-def check_names(normalise: Callable[[str], str]) -> None:
-    for a, b in SAME_NAMES:
-        assert normalise(a) == normalise(b), (a, b)
-    for given_name, expected in NORMAL_FORMS:
-        assert normalise(given_name) == expected
-
-
-def test_names_that_are_the_same() -> None:
-    check_names(normalise_name)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda s: s.strip().lower(),
-        lambda s: " ".join(unicodedata.normalize("NFKC", s).lower().split()).strip(".,\"'“”()"),
-        lambda s: re.sub(r"[^\w ]", "", unicodedata.normalize("NFKC", s).casefold()).strip(),
-    ],
-    ids=["lower", "no casefold", "all punctuation out"],
-)
-def test_wrong_normal_forms_are_caught(wrong: Callable[[str], str]) -> None:
-    with pytest.raises(AssertionError):
-        check_names(wrong)
-
-
-@SETTINGS
-@given(st.text())
-def test_normal_form_is_stable(s: str) -> None:
-    once = normalise_name(s)
-    assert normalise_name(once) == once
-    assert once == once.strip()
-    assert "  " not in once
 
 
 @SETTINGS
@@ -104,34 +45,9 @@ SENTENCES = [
 ]
 
 
-def check_sentences(split: Callable[[str], list[tuple[int, int]]]) -> None:
-    for text, expected in SENTENCES:
-        assert [text[a:b] for a, b in split(text)] == expected
-
-
-def test_sentences_by_hand() -> None:
-    check_sentences(split_sentences)
-
-
-def test_naive_splitting_is_caught() -> None:
-    def naive(text: str) -> list[tuple[int, int]]:
-        return [m.span() for m in re.finditer(r"[^\s.][^.]*\.?", text)]
-
-    with pytest.raises(AssertionError):
-        check_sentences(naive)
-
-
-@SETTINGS
-@given(st.text(alphabet="aB .!?…\n\"')(3é。\u00a0\x1c"))
-def test_sentences_cover_all_text(text: str) -> None:
-    spans = split_sentences(text)
-    last = 0
-    for start, end in spans:
-        assert last <= start < end
-        assert text[last:start].strip() == ""
-        assert text[start:end] == text[start:end].strip() != ""
-        last = end
-    assert text[last:].strip() == ""
+@pytest.mark.parametrize(("text", "expected"), SENTENCES)
+def test_sentences_by_hand(text: str, expected: list[str]) -> None:
+    assert [text[a:b] for a, b in split_sentences(text)] == expected
 
 
 @pytest.mark.parametrize("unit", [". ", ".", ".'", "A. ", "\n", " ", "\n ", "a", "( "])

@@ -13,11 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.text.normalise import normalise_name
-from gpu_rag.text.rules.extraction import RELATED_TO, extract_patterns
+from gpu_rag.text.rules.extraction import RELATED_TO, extract_patterns, title_name
 from gpu_rag.text.rules.extraction import names as patterns_names
 from gpu_rag.text.rules.extraction import reader as patterns_reader
 from gpu_rag.text.rules.extraction import relations as patterns_relations
-from gpu_rag.text.rules.extraction.aliases import title_name
 from gpu_rag.types import Extraction
 
 SETTINGS = settings(max_examples=50, deadline=None, derandomize=True)
@@ -226,48 +225,26 @@ def test_only_neighbours_related_is_caught() -> None:
         check_relations(neighbours)
 
 
-def test_lists_that_are_not_expanded_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patterns_relations._Walk, "_same_place", lambda self, before, mention: None)
-    with pytest.raises(AssertionError, match="Orle United"):
-        check_relations(triples_of)
-
-
-def test_brackets_that_are_ignored_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patterns_reader.Reader, "life", lambda self, words, mention, following: False)
-    with pytest.raises(AssertionError, match="April 1801"):
-        check_relations(triples_of)
-
-
-def test_every_capital_an_entity_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patterns_names, "OPENERS", frozenset())
-    monkeypatch.setattr(patterns_names, "COMMON", frozenset())
-    with pytest.raises(AssertionError):
-        check_entities()
-
-
-def test_names_without_inner_words_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patterns_names, "_inner_words", lambda tokens, first, last: 0)
-    with pytest.raises(AssertionError):
-        check_entities()
+@pytest.mark.parametrize(
+    ("owner", "name", "wrong", "check", "said"),
+    [
+        (patterns_relations._Walk, "_same_place", lambda *_: None, lambda: check_relations(triples_of), "Orle United"),
+        (patterns_reader.Reader, "life", lambda *_: False, lambda: check_relations(triples_of), "April 1801"),
+        (patterns_names, "OPENERS", frozenset(), check_entities, None),
+        (patterns_names, "_inner_words", lambda *_: 0, check_entities, None),
+    ],
+    ids=["lists are not expanded", "brackets are ignored", "every capital opens a name", "no inner words"],
+)
+def test_a_part_that_is_missing_is_caught(monkeypatch, owner, name, wrong, check, said) -> None:
+    monkeypatch.setattr(owner, name, wrong)
+    with pytest.raises(AssertionError, match=said):
+        check()
 
 
 # --- properties ---
 
-PIECES = [
-    "Ada Holm",
-    "Lund",
-    "the",
-    "of",
-    "was born in",
-    "who",
-    "and",
-    ",",
-    "(",
-    ")",
-    '"',
-    "3 May 1999",
-    "–",
-    "He",
+PIECES = ["Ada Holm", "Lund", "the", "of", "was born in", "who", "and", ",", "(", ")", '"', "3 May 1999", "–", "He"]
+PIECES += [
     "The film",
     "is a",
     "painter",

@@ -1,4 +1,4 @@
-"""Mentions against a search written with nothing but `str.find`, and offsets that point into the original."""
+"""Mentions: offsets into the original, and texts in blocks; by definition: tests/oracle/test_mentions.py."""
 
 from __future__ import annotations
 
@@ -18,62 +18,8 @@ def rows(found: Mentions):
     return list(zip(*(column.tolist() for column in columns)))
 
 
-def brute_force(names, texts, boundary=is_word_boundary):
-    """(text, start, end, name) of all whole-word occurrences, for texts that fold character by character."""
-    found = []
-    for t, text in enumerate(texts):
-        folded = text.casefold()
-        assert len(folded) == len(text)
-        for n, name in enumerate(names):
-            key = name.casefold()
-            at = folded.find(key) if any(c.isalnum() for c in key) else -1
-            while at >= 0:
-                if boundary(folded, at) and boundary(folded, at + len(key)):
-                    found.append((t, at, at + len(key), n))
-                at = folded.find(key, at + 1)
-    return sorted(found)
-
-
-def check(search):
-    names = ["Orn", "orn river", "Vell", "river", "VELL", "a", "é", "#3", "vell-orn"]
-    texts = ["The Orn River, born in Vell.", "", "vell-orn; Orn3 #3 é a", "VELLORN", "ORN"]
-    assert rows(find_mentions(names, texts)) == search(names, texts)
-
-
-def test_small_case_by_brute_force():
-    check(brute_force)
-
-
-def test_the_check_catches_a_search_that_forgets_word_boundaries():
-    with pytest.raises(AssertionError):
-        check(lambda names, texts: brute_force(names, texts, boundary=lambda text, position: True))
-
-
-NAME = st.text(alphabet="abAB é_-3", min_size=1, max_size=5).map(lambda s: " ".join(s.split()))
-
-
-@settings(max_examples=50, deadline=None, derandomize=True)
-@given(st.lists(NAME, max_size=8), st.lists(st.text(alphabet="abAB é_-3", max_size=40), max_size=6))
-def test_same_as_brute_force(names, texts):
-    texts = [" ".join(text.split()) for text in texts]
-    assert rows(find_mentions(names, texts)) == brute_force(names, texts)
-
-
 def found_texts(names, text):
     return [(names[n], text[start:end]) for _, start, end, n in rows(find_mentions(names, [text]))]
-
-
-def test_overlapping_matches_are_all_kept():
-    assert found_texts(["new york", "york", "new york city", "city"], "New York City") == [
-        ("new york", "New York"),
-        ("new york city", "New York City"),
-        ("york", "York"),
-        ("city", "City"),
-    ]
-
-
-def test_names_that_fold_alike_are_each_reported():
-    assert rows(find_mentions(["Vell", "VELL", "vell "], ["vell"])) == [(0, 0, 4, 0), (0, 0, 4, 1), (0, 0, 4, 2)]
 
 
 def test_names_without_a_letter_or_digit_have_no_mention():

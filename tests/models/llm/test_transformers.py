@@ -14,11 +14,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.errors import BadInput, ContextOverflow, ModelError, RequestFailed, UsageError
+from gpu_rag.errors import ContextOverflow, ModelError, RequestFailed, UsageError
 from gpu_rag.models.llm import decode, load_llm
 from gpu_rag.models.llm.capability import is_capable, parameters_in_name
 from gpu_rag.models.llm.decode import Decoder, Row, _choose
-from gpu_rag.models.llm.transformers import TransformersLLM
+from gpu_rag.models.llm.transformers import TransformersLLM, _Job
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
 
 SYSTEM = "You answer shortly."
@@ -77,7 +77,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def llm(folder) -> TransformersLLM:
-    return TransformersLLM.load(folder, dtype="float32")
+    return TransformersLLM(folder, dtype="float32")
 
 
 @pytest.fixture(scope="module")
@@ -198,13 +198,13 @@ def test_batches_respect_both_limits_and_lose_nothing(folder, lengths, max_batch
     llm = _loaded(folder)
     llm._max_batch, llm._max_batch_tokens = max_batch, room
     requests = [Request(SYSTEM if n % 2 else "", "a " * n, max_tokens=1 + n % 7) for n in lengths]
-    jobs = list(llm._jobs(0, requests))
+    jobs = [_Job(i, one, None) for i, one in enumerate(llm._chat.prompted(requests, llm._limit))]
     batches = list(llm._batches(jobs))
-    assert sorted(j.index for batch in batches for j in batch) == list(range(len(lengths)))
+    assert sorted(j.place for batch in batches for j in batch) == list(range(len(lengths)))
     for batch in batches:
-        tokens = max(j.n_prompt for j in batch) + max(j.n_more for j in batch)
+        tokens = max(j.prompted.n_prompt for j in batch) + max(j.prompted.n_more for j in batch)
         assert len(batch) == 1 or (len(batch) <= max_batch and len(batch) * tokens <= room)
-        assert len({j.head for j in batch}) == 1
+        assert len({j.prompted.head for j in batch}) == 1
 
 
 _LOADED: dict[Path, TransformersLLM] = {}
@@ -213,7 +213,7 @@ _LOADED: dict[Path, TransformersLLM] = {}
 def _loaded(folder: Path) -> TransformersLLM:
     """One engine for all hypothesis examples."""
     if folder not in _LOADED:
-        _LOADED[folder] = TransformersLLM.load(folder, dtype="float32")
+        _LOADED[folder] = TransformersLLM(folder, dtype="float32")
     return _LOADED[folder]
 
 
@@ -336,13 +336,13 @@ def test_model_without_template_and_template_without_system_role(folder, tmp_pat
     bare, strict = tmp_path / "bare", tmp_path / "strict"
     shutil.copytree(folder, bare)
     (bare / "chat_template.jinja").unlink()
-    llm = TransformersLLM.load(bare, dtype="float32")
+    llm = TransformersLLM(bare, dtype="float32")
     head, ids, tail = llm._chat.head_ids(SYSTEM), llm._chat.prompt_ids(["red"])[0], llm._chat.tail_ids
     assert llm._tokenizer.decode([*head, *ids, *tail]) == f"{SYSTEM}\n\nred\n"
     shutil.copytree(folder, strict)
     refuses = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + TEMPLATE
     (strict / "chat_template.jinja").write_text(refuses)
-    llm = TransformersLLM.load(strict, dtype="float32")
+    llm = TransformersLLM(strict, dtype="float32")
     head, tail = llm._chat.head_ids(SYSTEM), llm._chat.tail_ids
     text = llm._tokenizer.decode([*head, *llm._chat.prompt_ids(["red"])[0], *tail])
     assert text == f"<|s|>user\n{SYSTEM}\n\nred<|e|>\n<|s|>assistant\n"
@@ -359,7 +359,7 @@ def test_sliding_window_model_agrees_with_plain_generate(folder, tmp_path):
         num_key_value_heads=2, max_position_embeddings=256, sliding_window=8, eos_token_id=0, initializer_range=0.6,
     )  # fmt: skip
     MistralForCausalLM(config).save_pretrained(tmp_path)
-    llm = TransformersLLM.load(tmp_path, dtype="float32")
+    llm = TransformersLLM(tmp_path, dtype="float32")
     plain = (AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval(), tokenizer)
     requests = [Request(SYSTEM, p, max_tokens=12) for p in PROMPTS]
     replies = llm.complete(requests)
@@ -370,7 +370,7 @@ def test_sliding_window_model_agrees_with_plain_generate(folder, tmp_path):
 
 
 def test_packed_bfloat16_layers_change_nothing():
-    from gpu_rag.models.packed_linear import pack_linear_layers
+    from gpu_rag.models.device import pack_linear_layers
 
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(48, 64), torch.nn.Linear(64, 32, bias=False)).bfloat16()
@@ -392,8 +392,6 @@ def test_load_llm_specs_and_options(folder):
         load_llm("no-such-model")
     with pytest.raises(UsageError, match="unknown options.*max_bach"):
         load_llm(str(folder), max_bach=3)
-    with pytest.raises(BadInput, match="max_batch"):
-        load_llm(str(folder), max_batch=0)
 
 
 def test_folder_that_is_no_model(tmp_path):

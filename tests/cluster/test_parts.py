@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu_rag.cluster import build, check_scale
+from gpu_rag.cluster import check_scale, worker
 from gpu_rag.cluster.worker import EmbedWorker, LLMWorker, Loaded
 from gpu_rag.errors import MissingBackend, ModelError, UsageError
 from gpu_rag.models.embed.cache import CachedEmbedder
@@ -138,8 +138,8 @@ def test_the_tokenizer_travels_without_the_weights(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(name.encode())
     (tmp_path / "1_Pooling").mkdir()
     with (tmp_path / "large.json").open("wb") as file:
-        file.truncate(build.LARGEST_FILE + 1)
-    assert build.tokenizer_files(tmp_path) == {
+        file.truncate(worker.LARGEST_FILE + 1)
+    assert worker.tokenizer_files(tmp_path) == {
         name: name.encode() for name in ("chat_template.jinja", "config.json", "tokenizer.json")
     }
 
@@ -151,15 +151,15 @@ class Workers:
     """Workers that hold nothing; what they are asked for is in `log`."""
 
     def __init__(self, embedder: Any, llm: Any):
-        self.held, self.log = {"embedder": embedder, "llm": llm}, list[str]()
+        self.roles, self.log = {"embedder": embedder, "llm": llm}, list[str]()
 
     def embedder(self) -> Any:
         self.log.append("embedder")
-        return self.held["embedder"]
+        return self.roles["embedder"]
 
     def llm(self) -> Any:
         self.log.append("llm")
-        return self.held["llm"]
+        return self.roles["llm"]
 
     def describe(self) -> dict[str, Any]:
         return {"embedder": {"workers": 3}}

@@ -1,4 +1,4 @@
-"""Replies: valid under the schema or Malformed, and no text that crashes the reader."""
+"""Replies: the reasons of malformed ones, and no text that crashes; wrong versions: tests/oracle/test_replies.py."""
 
 from __future__ import annotations
 
@@ -23,22 +23,6 @@ SCHEMA_DICT = {
 SCHEMA = canonical_schema(SCHEMA_DICT)
 ANY = "{}"
 GOOD = '{"answer": "Vell", "ids": [1, 2]}'
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        GOOD,
-        f"\n  {GOOD}\t\n",
-        f"```json\n{GOOD}\n```",
-        f"```\n{GOOD}\n```\n",
-        f"```JSON\r\n{GOOD}\r\n```",
-        f"<think>The town {{is}} ```Vell```.</think>\n{GOOD}",
-        f"<think></think><think>\nmore\n</think>\n\n```json\n{GOOD}\n```",
-    ],
-)
-def test_the_forms_that_are_read(text):
-    assert parse_json(text, SCHEMA) == {"answer": "Vell", "ids": [1, 2]}
 
 
 @pytest.mark.parametrize(
@@ -164,41 +148,7 @@ def test_any_text_is_valid_or_malformed(text):
         assert loads(json.dumps(found)) == found
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
-@given(ANSWERS)
-def test_a_valid_answer_is_read_as_it_is(answer):
-    found = parse_json(json.dumps(answer), SCHEMA)
-    if all(-(2**63) <= i < 2**63 for i in answer.get("ids", [])):
-        assert found == answer
-    else:
-        assert isinstance(found, Malformed)
-
-
-def lenient(text, schema):
-    """A plausible slip: the standard library's reader, which takes NaN and keeps the last of two equal keys."""
-    try:
-        return json.loads(text[text.index("{") : text.rindex("}") + 1])
-    except ValueError as error:
-        return Malformed(str(error), text)
-
-
-def check_strict(read):
-    for text in ('{"answer": "x", "answer": "y"}', '{"answer": NaN}', f"Sure! {GOOD}", '{"answer": 3}'):
-        assert isinstance(read(text, SCHEMA), Malformed)
-
-
-def test_the_checks_catch_a_lenient_reader():
-    check_strict(parse_json)
-    with pytest.raises(AssertionError):
-        check_strict(lenient)
-
-
 # --- schemas and arrays --------------------------------------------------------------------------------
-
-
-def test_canonical_schema_is_compact_and_keeps_the_order_of_properties():
-    first = canonical_schema({"type": "object", "properties": {"reason": {"type": "string"}, "answer": {}}})
-    assert first == '{"type":"object","properties":{"reason":{"type":"string"},"answer":{}}}'
 
 
 @pytest.mark.parametrize(

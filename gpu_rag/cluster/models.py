@@ -1,30 +1,84 @@
-"""A language model whose requests are answered by workers."""
+"""An embedder and a language model over a pool of workers."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+
 from gpu_rag.cluster.pool import Pool
 from gpu_rag.cluster.task_queue import Task
-from gpu_rag.errors import RequestFailed
+from gpu_rag.errors import GpuRagError, ModelError, RequestFailed
+from gpu_rag.models.embed.interface import OnBatch, distinct
 from gpu_rag.models.llm.chat import ChatFormat
-from gpu_rag.models.llm.interface import OnReply, check_key
+from gpu_rag.models.llm.interface import OnReply, check_key, in_order
 from gpu_rag.types import Reply, Request
+
+Parts = Generator[tuple[list[int], np.ndarray], None, None]
+
+
+class RayEmbedder:
+    """Unit vectors by the embedder of the workers of `pool`, with its name, content hash and bits.
+
+    Texts are sorted by length, so that those of one padded length meet, and cut into lists of `batch`, each the task of
+    one worker. The shape in which a text is computed depends on that text alone (see `embed.batches`), so its vector
+    does not depend on the lists or on who embeds it; that workers compute the same bits is checked when they join.
+    At most two lists a worker are on their way.
+    """
+
+    def __init__(self, pool: Pool, batch: int):
+        """For a pool that runs already."""
+        about = pool.about
+        self.name, self.content_hash, self.dim = about["name"], about["content_hash"], about["dim"]
+        self.device, self.row_identical = about["device"], about["row_identical"]
+        self.n_truncated = 0
+        self._pool, self._batch = pool, batch
+
+    def embed(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> np.ndarray:
+        """f32[n, D], row i the unit vector of texts[i]. Equal texts are computed once. Raises ModelError."""
+        once, index = distinct(texts)
+        out = np.zeros((len(once), self.dim), dtype=np.float32)
+        with closing(self.parts(once, on_batch)) as parts:
+            for rows, vectors in parts:
+                out[rows] = vectors
+        return out[index]
+
+    def parts(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> Parts:
+        """(rows, f32[len(rows), D]) of distinct texts, a list as each is finished, in any order. Raises ModelError."""
+        order = sorted(range(len(texts)), key=lambda row: (len(texts[row]), row))
+        lists = [order[start : start + self._batch] for start in range(0, len(order), self._batch)]
+        n_done = 0
+        with closing(self._pool.run([[texts[row] for row in rows] for rows in lists])) as results:
+            for place, result in results:
+                vectors = self._vectors(lists[place], result, texts)
+                n_done += len(lists[place])
+                yield lists[place], vectors
+                if on_batch is not None:
+                    on_batch(n_done)
+
+    def _vectors(self, rows: list[int], result: Any, texts: Sequence[str]) -> np.ndarray:
+        if isinstance(result, GpuRagError):
+            given = f"{len(rows)} texts, the first {texts[rows[0]][:80]!r}: {result}"
+            raise ModelError("texts could not be embedded", given=given) from result
+        vectors, n_truncated = result
+        self.n_truncated += n_truncated
+        return np.asarray(vectors)
+
 
 N_COUNTS = 4096  # token counts that are kept of a model without a tokenizer's files
 
 
 class RayLLM:
-    """Replies by the engine that each worker of `pool` holds, with its name and content hash: both faces of an engine.
+    """Replies by the engine of the workers of `pool`, with its name and content hash: both faces of an engine.
 
-    A worker holds about twice what its engine runs together; the rest waits here. Requests of one system text, and of
+    A worker has about twice what its engine runs together; the rest waits here. Requests of one system text, and of
     like length, are given out together, so that a worker's batches and its prefix cache are used. Which worker answers
     depends on time; where an engine's reply depends on its batch, keep replies (CachedLLM) or replay them. A request at
     whose side workers died twice, the last time alone, is a RequestFailed. Tokens are counted here, by the tokenizer
@@ -50,21 +104,15 @@ class RayLLM:
 
     def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
         """One reply per request, in order. Raises ModelError when no worker is left; what came before is handed out."""
-        replies: list[Reply | RequestFailed | None] = [None] * len(requests)
         order = sorted(range(len(requests)), key=lambda i: (requests[i].system, -len(requests[i].prompt), i))
         with closing(self._pool.run([requests[i] for i in order])) as results:
-            for place, reply in results:
-                i = order[place]
-                replies[i] = reply
-                if on_reply is not None:
-                    on_reply(i, reply)
-        return [reply for reply in replies if reply is not None]
+            return in_order(len(requests), ((order[place], reply) for place, reply in results), on_reply)
 
     # --- the streaming face ---
 
     @property
     def n_open(self) -> int:
-        """How many keys were submitted and not yet given out by `poll`."""
+        """The number of keys that were submitted and not yet given out by `poll`."""
         return len(self._open)
 
     def submit(self, key: int, request: Request) -> None:
@@ -74,7 +122,7 @@ class RayLLM:
         self._pool.add([task])
 
     def poll(self, timeout_s: float) -> list[tuple[int, Reply | RequestFailed]]:
-        """What has finished; see `StreamingLLM.poll`."""
+        """Finished requests; see `StreamingLLM.poll`."""
         if not self._open:
             return []
         until, error = time.monotonic() + timeout_s, self._pool.pumped(0.0)
@@ -106,8 +154,8 @@ class RayLLM:
 
 
 def _chat_format(files: dict[str, bytes]) -> ChatFormat:
-    """What tells how many tokens a text has, from a tokenizer's files. Raises ModelError."""
-    from gpu_rag.models.llm.vllm import load_tokenizer
+    """The chat format of a tokenizer, from its files. Raises ModelError."""
+    from gpu_rag.models.pretrained import load_tokenizer
 
     with TemporaryDirectory(prefix="gpu-rag-tokenizer-") as folder:
         for name, data in files.items():

@@ -108,7 +108,7 @@ def llm(folder, monkeypatch):
     Imitation.pieces, Imitation.gate = [], threading.Event()
     Imitation.gate.set()
     monkeypatch.setattr(VllmSettings, "restarts", 1)
-    engine = VllmLLM.load(folder, settings=VllmSettings(load_format="dummy"))
+    engine = VllmLLM(folder, settings=VllmSettings(load_format="dummy"))
     yield engine
     Imitation.gate.set()
     engine.close()

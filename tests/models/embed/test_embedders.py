@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from gpu_rag.errors import BadInput, MissingBackend, ModelError
 from gpu_rag.models import packaged
 from gpu_rag.models.embed import load_embedder
-from gpu_rag.models.embed.batches import distinct, fixed_batches
+from gpu_rag.models.embed.batches import fixed_batches
 from gpu_rag.models.embed.hashing import HashEmbedder
+from gpu_rag.models.embed.interface import distinct
 from gpu_rag.models.embed.mean_pooling import MeanPoolingEmbedder
 from gpu_rag.models.fingerprint import folder_hash
 
@@ -253,10 +254,16 @@ class FakeSentenceTransformer:
         return v / np.linalg.norm(v, axis=1, keepdims=True)
 
 
-def test_sentence_transformer_rows_are_identical_in_any_batch(monkeypatch, tmp_path):
-    fake = types.ModuleType("sentence_transformers")
-    fake.SentenceTransformer = FakeSentenceTransformer  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "sentence_transformers", fake)
+@pytest.fixture
+def fake(monkeypatch):
+    """The module sentence_transformers, imitated."""
+    module = types.ModuleType("sentence_transformers")
+    module.SentenceTransformer = FakeSentenceTransformer  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "sentence_transformers", module)
+    return module
+
+
+def test_sentence_transformer_rows_are_identical_in_any_batch(fake, tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     embedder = load_embedder(str(tmp_path))
     texts = varied_texts(40)
@@ -271,14 +278,11 @@ def out_of_memory(*args, **kwargs):
     raise torch.OutOfMemoryError("CUDA out of memory")
 
 
-def test_a_device_without_room_for_a_batch_is_a_model_error(monkeypatch, minilm, tmp_path):
+def test_a_device_without_room_for_a_batch_is_a_model_error(monkeypatch, minilm, fake, tmp_path):
     """What torch raises is a RuntimeError that nothing above would take for a failure of the model."""
     monkeypatch.setattr(minilm, "_model", out_of_memory)
     with pytest.raises(ModelError, match=r"out of memory; given 8 texts of 16 tokens; leave the GPU more room"):
         minilm.embed(["a river"])
-    fake = types.ModuleType("sentence_transformers")
-    fake.SentenceTransformer = FakeSentenceTransformer  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "sentence_transformers", fake)
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     embedder = load_embedder(str(tmp_path))
     monkeypatch.setattr(FakeSentenceTransformer, "encode", out_of_memory)
@@ -295,9 +299,6 @@ def test_sentence_transformer_missing(monkeypatch, tmp_path):
         load_embedder(str(tmp_path))
 
 
-def test_sentence_transformer_is_never_downloaded(monkeypatch):
-    fake = types.ModuleType("sentence_transformers")
-    fake.SentenceTransformer = FakeSentenceTransformer  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "sentence_transformers", fake)
+def test_sentence_transformer_is_never_downloaded(fake):
     with pytest.raises(ModelError, match="no such embedding model"):
         load_embedder("nobody/no-such-model")

@@ -18,8 +18,7 @@ import pytest
 from gpu_rag.errors import BadInput, ContextOverflow, ModelError, RequestFailed, UsageError
 from gpu_rag.models.llm import http_wire, load_llm
 from gpu_rag.models.llm.cache import CachedLLM
-from gpu_rag.models.llm.http import HttpLLM
-from gpu_rag.models.llm.http_retry import MAX_WAIT_S
+from gpu_rag.models.llm.http import MAX_WAIT_S, HttpLLM
 from gpu_rag.models.llm.interface import estimate_tokens
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
 
@@ -269,7 +268,7 @@ def test_waits_grow_and_retry_after_is_obeyed(server):
 def test_retry_after_may_be_a_date_and_is_bounded():
     import httpx
 
-    from gpu_rag.models.llm.http_retry import _retry_after_s
+    from gpu_rag.models.llm.http import _retry_after_s
 
     def told(text: str) -> float | None:
         return _retry_after_s(httpx.Response(429, headers={"retry-after": text} if text else {}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpu_rag.cluster.embedder import RayEmbedder
+from gpu_rag.cluster.models import RayEmbedder
 from gpu_rag.errors import ModelError
 from gpu_rag.models.embed.cache import CachedEmbedder
 from gpu_rag.models.embed.hashing import HashEmbedder

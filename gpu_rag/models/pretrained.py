@@ -1,0 +1,64 @@
+"""Model folders loaded by transformers: nothing is downloaded, no code of the folder is run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpu_rag.errors import MissingBackend, ModelError
+from gpu_rag.models.device import room_for
+
+
+def missing_transformers(error: ImportError) -> MissingBackend:
+    """The error for a machine without the transformers extra; names the module that is missing."""
+    return MissingBackend("running a model needs the cpu extra", given=str(error), do="pip install 'gpu-rag[cpu]'")
+
+
+@contextmanager
+def quiet_progress() -> Iterator[None]:
+    """Without the progress bars that transformers draws while it loads or saves weights."""
+    from transformers.utils import logging
+
+    was_on = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_on:
+            logging.enable_progress_bar()
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The fast tokenizer in `folder`. Raises MissingBackend, ModelError."""
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise missing_transformers(error) from error
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError("the tokenizer could not be loaded", given=f"{folder}: {error}") from error
+
+
+def load_model(kind: str, auto_class: str, folder: Path, device: torch.device, no_room: str, **options: Any) -> Any:
+    """The model in `folder` on `device`, for inference. kind: for messages; auto_class: transformers' class for it.
+
+    no_room: the way out where the device has too little memory. options: of from_pretrained. Raises MissingBackend,
+    ModelError.
+    """
+    try:
+        import transformers
+    except ImportError as error:
+        raise missing_transformers(error) from error
+    try:
+        with quiet_progress():
+            load = getattr(transformers, auto_class).from_pretrained
+            model = load(folder, local_files_only=True, **options)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"the {kind} model could not be loaded", given=f"{folder}: {error}") from error
+    with room_for(str(folder), no_room):
+        return model.to(device).eval()
