@@ -50,8 +50,9 @@ def plan_index(options: argparse.Namespace, settings: Settings, sources: Mapping
     from gpu_rag.api import default_methods, open_models, sources_of
     from gpu_rag.index.saved_settings import check_same_models
     from gpu_rag.methods.registry import layers_for
-    from gpu_rag.plan.index_plan import DEFAULT_SAMPLE, BuildJob
+    from gpu_rag.plan.index_plan import DEFAULT_SAMPLE
     from gpu_rag.plan.index_plan import plan_index as plan_build
+    from gpu_rag.plan.trial import BuildJob
 
     given = sources_of(out=options.out, **sources)
     methods = default_methods(given) if options.methods is None else names(options.methods)
