@@ -42,7 +42,7 @@ def page() -> str:
     return PAGE.read_text(encoding="utf-8")
 
 
-def test_the_page_is_what_the_script_makes(page: str) -> None:
+def test_the_page_is_what_the_script_makes(page):
     made = make_docs.page()
     assert page == made, "run scripts/make_docs.py"
     assert set(made.splitlines()) >= {f"## gpu-rag {name}" for name in COMMANDS}
@@ -53,7 +53,7 @@ def test_the_page_is_what_the_script_makes(page: str) -> None:
     assert kept == {file.stem for file in EXAMPLES.glob("*.json")}
 
 
-def test_an_option_that_the_program_lacks_is_caught(monkeypatch: pytest.MonkeyPatch, page: str) -> None:
+def test_an_option_that_the_program_lacks_is_caught(monkeypatch, page):
     found = make_docs.commands()
     found["ask"].add_argument("--imaginary", metavar="N", help="nothing")
     monkeypatch.setattr(make_docs, "commands", lambda: found)

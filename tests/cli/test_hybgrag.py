@@ -64,7 +64,7 @@ def check(kb: Path, tmp_path: Path, *settings: str) -> list[dict[str, Any]]:
     return held
 
 
-def test_from_nodes_and_edges_to_scores(kb: Path, tmp_path: Path) -> None:
+def test_from_nodes_and_edges_to_scores(kb, tmp_path):
     settings = ("--set", "models.embedder=hash", "--set", "models.llm=none")
     index, questions = tmp_path / "ix", rows(tmp_path / "questions.jsonl", QUESTIONS)
     call("index", "--skb", kb, "--out", index, "--for", "hybgrag", *settings)
@@ -75,7 +75,7 @@ def test_from_nodes_and_edges_to_scores(kb: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_with_the_packaged_models(kb: Path, tmp_path: Path) -> None:
+def test_with_the_packaged_models(kb, tmp_path):
     held = check(kb, tmp_path, "--set", "models.decider=llm", "--set", "models.vector_cache_gib=0")
     for row in held:
         verbs = [step["verb"] for step in row["trace"]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ def command(*arguments: object) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.shared
-def test_the_graph_helps_on_2wiki_with_ready_openie(shared_data: Path, tmp_path: Path) -> None:
+def test_the_graph_helps_on_2wiki_with_ready_openie(shared_data, tmp_path):
     data = shared_data / "2wiki_openie"
     given = ["--openie", data / "openie.jsonl", "--for", "dense,bm25,hybrid,ppr"]
     built = command("index", data / "corpus.jsonl", "--out", tmp_path / "index", *given)

@@ -4,7 +4,6 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -87,19 +86,19 @@ def questions() -> list[Row]:
     return read_rows(questions_path())
 
 
-def test_articles(corpus: list[Row]) -> None:
+def test_articles(corpus):
     check_articles(corpus)
 
 
-def test_links(corpus: list[Row]) -> None:
+def test_links(corpus):
     check_links(corpus)
 
 
-def test_questions(corpus: list[Row], questions: list[Row]) -> None:
+def test_questions(corpus, questions):
     check_questions(corpus, questions)
 
 
-def test_same_surname_distractors(corpus: list[Row]) -> None:
+def test_same_surname_distractors(corpus):
     last = Counter(row["title"].split()[-1] for row in corpus)
     assert sum(n >= 2 for n in last.values()) >= 5
 
@@ -155,20 +154,20 @@ ABOUT_QUESTIONS = (
 
 
 @pytest.mark.parametrize("damage", ABOUT_ARTICLES)
-def test_damaged_articles_fail(damage: Callable, corpus: list[Row], questions: list[Row]) -> None:
+def test_damaged_articles_fail(damage, corpus, questions):
     damage(corpus, questions)
     with pytest.raises(AssertionError):
         check_articles(corpus)
 
 
-def test_unlinked_article_fails(corpus: list[Row], questions: list[Row]) -> None:
+def test_unlinked_article_fails(corpus, questions):
     unlinked_article(corpus, questions)
     with pytest.raises(AssertionError):
         check_links(corpus)
 
 
 @pytest.mark.parametrize("damage", ABOUT_QUESTIONS)
-def test_damaged_questions_fail(damage: Callable, corpus: list[Row], questions: list[Row]) -> None:
+def test_damaged_questions_fail(damage, corpus, questions):
     damage(corpus, questions)
     with pytest.raises(AssertionError):
         check_questions(corpus, questions)
