@@ -20,21 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE, TEXTS, EXAMPLES = ROOT / "docs" / "cli.md", ROOT / "docs" / "data" / "cli", ROOT / "docs" / "data" / "json"
 make_docs = script("make_docs")
 # Maps whose keys are names (of stages, methods, ...): an example may show some of them.
-OPEN = {
-    "graph_ops",
-    "stages",
-    "methods",
-    "paired",
-    "batches",
-    "extraction",
-    "counts",
-    "libraries",
-    "plan",
-    "identity",
-    "on_path",
-    "by_hops",
-    "params",
-}
+OPEN = {*["graph_ops", "stages", "methods", "paired", "batches", "extraction", "counts", "libraries", "plan"]}
+OPEN |= {*["identity", "on_path", "by_hops", "params"]}
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from gpu_rag.cli.main import main
 from gpu_rag.methods.registry import method_names
 from gpu_rag.report.evaluation import verdict
 from gpu_rag.report.page import intervals, stacked_bars
@@ -62,13 +61,13 @@ def outline(path: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory: pytest.TempPathFactory, cli: Any) -> Path:
     folder = tmp_path_factory.mktemp("report")
     corpus = folder / "corpus.jsonl"
     hostile = json.dumps({"id": "bad", "title": HOSTILE, "text": f"Marie Curie met {HOSTILE} in Paris."})
     corpus.write_text(corpus_path().read_text(encoding="utf-8") + hostile + "\n" + "not json\n", encoding="utf-8")
-    options = ["--for", ",".join(method_names()), "--report", str(folder / "index.html"), *HASH]
-    assert main(["index", str(corpus), "--out", str(folder / "index"), *options]) == 0
+    options = ("--for", "all", "--report", folder / "index.html", *HASH)
+    assert cli.run("index", corpus, "--out", folder / "index", *options).status == 0
     return folder
 
 
@@ -101,11 +100,11 @@ def test_the_eval_report_has_the_numbers_of_the_document(evaluated):
 
 
 @pytest.fixture(scope="module")
-def eight(built: Path) -> Path:
+def eight(built: Path, cli: Any) -> Path:
     """The page of all methods."""
     page = built / "eight.html"
-    options = ["--method", ",".join(method_names()), "--retrieval-only", "--report", str(page), *HASH]
-    assert main(["eval", str(built / "index"), str(questions_path()), *options]) == 0
+    options = ("--method", ",".join(method_names()), "--retrieval-only", "--report", page, *HASH)
+    assert cli.run("eval", built / "index", questions_path(), *options).status == 0
     return page
 
 
@@ -148,12 +147,11 @@ def test_the_answer_report_tells_batches(answer, tmp_path):
     assert "Batches of this run" in words and "Stages of this run" in words and "answered" in words
 
 
-def test_hostile_text_is_shown_and_never_run(built):
+def test_hostile_text_is_shown_and_never_run(run, built):
     questions = built / "hostile.jsonl"
     questions.write_text(json.dumps({"id": "h", "question": HOSTILE, "gold_ids": ["bad"], "type": HOSTILE}) + "\n")
     page = built / "hostile.html"
-    options = ["--retrieval-only", "--report", str(page), *HASH]
-    assert main(["eval", str(built / "index"), str(questions), *options]) == 0
+    assert run("eval", built / "index", questions, "--retrieval-only", "--report", page, *HASH).status == 0
     assert 'alert("x")' in outline(page)
 
 

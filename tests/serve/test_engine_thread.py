@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpu_rag.errors import BudgetExceeded, Cancelled, ModelError
 from gpu_rag.models.llm.scripted import ScriptedLLM
-from gpu_rag.runtime import Call, Executor, StreamingDriver
+from gpu_rag.runtime import RANK_GRAPH, Kind, StreamingDriver, batched
 from gpu_rag.runtime.handle import Handle
 from gpu_rag.runtime.turns import Turns
 from gpu_rag.serve.metrics import SIZES, Histogram
@@ -34,17 +34,22 @@ def asked(n: int, method: str = "ppr") -> dict:
 # --- the live driver -------------------------------------------------------------------------------
 
 
+@batched(Kind("answer", service="graph", rank=RANK_GRAPH))
+def wait(answer, queries):
+    return answer(queries)
+
+
 @pytest.fixture
 def driver():
-    """A driver whose verb `wait` is answered when `gate` is set."""
+    """A driver whose step `wait` is answered when `gate` is set."""
     gate, begun = threading.Event(), threading.Event()
 
-    def answer(static, args):
+    def answer(queries):
         begun.set()
         gate.wait(PATIENCE_S)
-        return list(args)
+        return queries
 
-    made = StreamingDriver({"wait": Executor(answer, "graph", 1)}, {}, max_live=1)
+    made = StreamingDriver({"answer": answer}, {}, max_live=1)
     thread = threading.Thread(target=made.run, daemon=True)
     thread.start()
     yield made, gate, begun
@@ -54,7 +59,7 @@ def driver():
 
 
 async def waits(ctx):
-    return await Call("wait", (), ctx.question.id)
+    return await wait(ctx.question.id)
 
 
 def test_the_submitter_is_told_of_the_end_once(driver):
@@ -99,10 +104,10 @@ def test_a_handle_of_another_driver_cancels_nobody(driver):
 def test_what_stopped_a_run_is_told_to_all_that_were_open():
     died = ModelError("the engine died")
 
-    def answer(static, args):
+    def answer(queries):
         raise died
 
-    driver = StreamingDriver({"wait": Executor(answer, "graph", 1)}, {}, max_live=1)
+    driver = StreamingDriver({"answer": answer}, {}, max_live=1)
     handles = [driver.submit(Question(str(i), "?"), waits) for i in range(3)]
     with pytest.raises(ModelError):
         driver.run()
