@@ -105,9 +105,8 @@ class TrialModels:
             self.llm()
 
     def n_cached(self) -> int:
-        """Replies in the index's cache, where the LLM was opened: no build asks for them."""
-        inner = vars(self)["_counted"].inner if "_counted" in vars(self) else None
-        return len(inner) if isinstance(inner, CachedLLM) else 0
+        """Replies in the index's cache: no build asks for them."""
+        return len(self._counted.inner) if isinstance(self._counted.inner, CachedLLM) else 0
 
 
 @dataclass(frozen=True)
