@@ -61,8 +61,8 @@ def build(
     if isinstance(settings, Settings):
         chosen = settings
     else:
-        given_settings = _with_import(settings or {}, openie)
-        chosen = make_settings(given_settings, saved_settings(target, fresh))
+        imported = {"index": {"extractor": "import"}} if _paths(openie) else {}
+        chosen = make_settings(merge(imported, settings or {}), saved_settings(target, fresh))
     given = sources_of(corpus, target, openie=openie, kg=kg, skb=skb, sources=sources, strict=strict)
     layers = layers_for(default_methods(given) if methods is None else methods, given)
     models = open_models(chosen, target / "replies.sqlite", llm=llm, api_key=api_key)
@@ -120,12 +120,6 @@ def default_methods(sources: Sources) -> tuple[str, ...]:
     return ("ppr",) if sources.corpus or not sources.named else ()
 
 
-def _with_import(settings: Mapping[str, Any], openie: PathLike | Sequence[PathLike]) -> dict[str, Any]:
-    if not _paths(openie):
-        return dict(settings)
-    return merge({"index": {"extractor": "import"}}, settings)
-
-
 class Index(opened.Index):
     """An index that answers. `Index.open(dir)`, then `index.answer(questions, method=...)`."""
 
@@ -138,10 +132,8 @@ class Index(opened.Index):
         api_key: str | None = None,
     ) -> Engine:
         """An engine over this index. Settings that are not given come from the index, then from the defaults."""
-        if isinstance(settings, Settings):
-            chosen = settings
-        else:
-            chosen = make_settings(settings or {}, self.manifest.settings)
+        saved = self.manifest.settings
+        chosen = settings if isinstance(settings, Settings) else make_settings(settings or {}, saved)
         models = open_models(chosen, replies, llm=llm, api_key=api_key)
         self.device = models.device
         return Engine(self, chosen, models)

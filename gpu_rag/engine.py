@@ -161,9 +161,15 @@ class Engine:
         """A streaming driver for questions that come one by one: submit `prepare(method).bind(question)` to it, and
         have a thread `drive` it. With a language model where the settings name one."""
         with_llm = self.models.has_llm()
-        runtime, services = self.settings.runtime, self._services() if with_llm else {}
-        limits: dict[str, Any] = {"max_live": runtime.max_live, "budget": budget_of(runtime), "run_seed": runtime.seed}
-        return StreamingDriver(self._resources(with_llm), services, low_water=runtime.low_water, stats=stats, **limits)
+        services, low_water = self._services() if with_llm else {}, self.settings.runtime.low_water
+        return StreamingDriver(
+            self._resources(with_llm), services, low_water=low_water, stats=stats, **self._limits(None)
+        )
+
+    def _limits(self, max_live: int | None) -> dict[str, Any]:
+        """The limits of a driver."""
+        runtime = self.settings.runtime
+        return {"max_live": max_live or runtime.max_live, "budget": budget_of(runtime), "run_seed": runtime.seed}
 
     def drive(self, driver: StreamingDriver, stats: RunStats) -> None:
         """Runs a live driver until it is closed and drained, in the calling thread. Raises as `StreamingDriver.run`."""
@@ -221,26 +227,16 @@ class Engine:
 
         asked = list(questions) if keep else []
         began = time.perf_counter()
-        options: dict[str, Any] = {
-            "max_live": max_live or self.settings.runtime.max_live,
-            "budget": budget_of(self.settings.runtime),
-            "run_seed": self.settings.runtime.seed,
-            "on_done": done,
-            "stats": stats,
-            "keep": False,
-        }
+        options = {**self._limits(max_live), "on_done": done, "stats": stats, "keep": False}
         programs = map(start, asked if keep else questions)
         with preferring(self.settings.graph.preferences()), recording() as used:
-            self._drive(programs, resources, llm, options)
+            if self.settings.runtime.driver == "streaming" and llm is not None:
+                low_water = self.settings.runtime.low_water
+                run_streaming(programs, resources, self._services(), low_water=low_water, **options)
+            else:
+                run_rounds(programs, resources, **options)
         stats.add_implementations(used)
         return RunResult([answers[q.id] for q in asked], stats, time.perf_counter() - began)
-
-    def _drive(self, programs: Any, resources: dict[str, Any], llm: Any, options: dict[str, Any]) -> None:
-        """Runs the programs by the driver that the settings name."""
-        if self.settings.runtime.driver == "streaming" and llm is not None:
-            run_streaming(programs, resources, self._services(), low_water=self.settings.runtime.low_water, **options)
-        else:
-            run_rounds(programs, resources, **options)
 
 
 def _content_of(path: Path) -> str:

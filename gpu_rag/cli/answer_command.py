@@ -21,7 +21,7 @@ from gpu_rag.cli.options import (
     say,
     settings_of,
 )
-from gpu_rag.cli.plan_view import PlannedAnswers, add_plan, check_plan, comparison, plan_answers, without_vector_cache
+from gpu_rag.cli.plan_view import PLANNED, PlannedAnswers, add_plan, check_plan, comparison, plan_answers
 from gpu_rag.cli.progress import Bars
 from gpu_rag.errors import ModelError
 from gpu_rag.jobs import AnswersFile, Tally, read_rows
@@ -78,9 +78,9 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     )  # before a model is loaded or a file written
     replies = _beside(options.out, ".replies.sqlite")
     planned = PlannedAnswers(options.out, replies)
-    engine = index.engine(
-        without_vector_cache(settings) if options.plan else settings, replies=replies, api_key=api_key()
-    )
+    if options.plan:
+        settings = settings.changed("models", **PLANNED)
+    engine = index.engine(settings, replies=replies, api_key=api_key())
     with closing(engine.models):
         if options.plan:
             return 0, plan_answers(options, engine, questions)

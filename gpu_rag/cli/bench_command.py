@@ -11,7 +11,7 @@ from typing import Any
 
 from gpu_rag.bench import OPS
 from gpu_rag.cli.options import names, numbers, say, table
-from gpu_rag.errors import StorageError, UsageError
+from gpu_rag.errors import UsageError
 
 HELP = "Time the graph ops, each checked before, against other libraries."
 EXAMPLE = "gpu-rag bench pagerank --peers --sizes 100000 --batch 1,64"
@@ -49,6 +49,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     from gpu_rag.bench.case import Config
     from gpu_rag.bench.run import run_bench
     from gpu_rag.models.device import check_device
+    from gpu_rag.report.page import write
 
     usual = QUICK if options.quick else USUAL
     chosen = {name: usual[name] if getattr(options, name) is None else getattr(options, name) for name in usual}
@@ -77,7 +78,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         "rounds": config.rounds,
     }
     if options.out is not None:
-        _write(options.out, report.markdown(result.rows, document))
+        write(options.out, report.markdown(result.rows, document))
     if not options.json:
         lines = [report.cells(row) for row in result.rows]
         kept = report.kept_columns(lines)
@@ -109,23 +110,12 @@ def _check_target(path: Path | None) -> None:
         raise UsageError("--out has no folder", given=path, expected="a file in a folder that exists")
 
 
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise StorageError("cannot write the page", given=f"{path}: {error.strerror}") from error
-
-
 def command_line(options: argparse.Namespace) -> str:
     """The command that measures the same again, without --out and --json."""
     words = ["gpu-rag", "bench", *options.ops]
     words += ["--peers"] if options.peers else []
     words += ["--quick"] if options.quick else []
-    given = {
-        "index": options.index, "sizes": options.sizes, "batch": options.batch, "damping": options.damping,
-        "hops": options.hops, "graph": options.graph, "device": options.device, "threads": options.threads,
-        "rounds": options.rounds,
-    }  # fmt: skip
-    for name, value in given.items():
+    for name in ("index", "sizes", "batch", "damping", "hops", "graph", "device", "threads", "rounds"):
+        value = getattr(options, name)
         words += [] if value is None else [f"--{name}", str(value)]
     return shlex.join(words)

@@ -62,6 +62,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """Builds and reports."""
     from gpu_rag.api import build
     from gpu_rag.errors import UsageError
+    from gpu_rag.index.manifest import Manifest
     from gpu_rag.index.saved_settings import saved_settings
     from gpu_rag.plan.compare import INDEX_KEYS, read_plan
 
@@ -84,7 +85,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     if options.plan:
         return 0, plan_index(options, settings, sources)
     plan = read_plan(options.out / "plan.json", INDEX_KEYS)
-    before = {} if options.fresh else _stages(options.out)
+    stands = not options.fresh and (options.out / "manifest.json").is_file()
+    before = Manifest.read(options.out).stages if stands else {}
     _warn_of_another_extractor(before, settings.index.extractor)
     with Bars() as bars:
         report = build(
@@ -116,13 +118,6 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         say(f"gpu-rag: {n_failures} extractions failed, above --max-failures {options.max_failures}")
         return 3, document
     return 0, document
-
-
-def _stages(folder: Path) -> dict[str, StageRecord]:
-    """The stages of the index that stands there, if one does."""
-    from gpu_rag.index.manifest import Manifest
-
-    return Manifest.read(folder).stages if (folder / "manifest.json").is_file() else {}
 
 
 def _warn_of_another_extractor(before: dict[str, StageRecord], extractor: str) -> None:
@@ -164,38 +159,18 @@ def _document(report: BuildReport) -> dict[str, Any]:
     return document
 
 
-def _idle(stages: dict[str, dict[str, Any]]) -> list[str]:
-    """The share of time without an LLM request, of each stage that sends some."""
-    shares = [
-        f"{name} {100 * (1 - s['llm_s'] / s['s']):.1f} % of {s['s']:.1f} s" for name, s in stages.items() if s["llm_s"]
-    ]
-    return [f"LLM idle: {', '.join(shares)}"] if shares else []
-
-
-def _ran(stages: dict[str, dict[str, Any]]) -> list[str]:
-    """The implementations of the graph ops of this run, where there were any."""
-    ops = joined_ops(stage["graph_ops"] for stage in stages.values())
-    return [f"graph ops: {graph_ops_line(ops)}"] if ops else []
-
-
 def _summary(document: dict[str, Any]) -> str:
     from gpu_rag.methods.registry import parts
+    from gpu_rag.report.runs import STAGE_HEADER, stage_rows
 
-    per_thousand = max(document["passages"], 1) / 1000
-    rows = []
-    for name, stage in document["stages"].items():
-        spent = "up to date" if stage["skipped"] else f"{stage['s']:.2f}"
-        rate = "" if stage["skipped"] else f"{stage['s'] / per_thousand:.2f}"
-        memory = "" if stage["skipped"] else f"{stage['peak_memory_bytes'] / 2**20:,.0f}"
-        rows.append([name, spent, rate, memory, f"{stage['llm_calls']:,}", f"{stage['generated_tokens']:,}"])
+    ops = joined_ops(stage["graph_ops"] for stage in document["stages"].values())
     counts = ", ".join(f"{document[name]:,} {name}" for name in COUNTS)
     extraction = ", ".join(f"{n:,} {name}" for name, n in document["extraction"].items())
     lines = [
-        table(rows, ["stage", "s", "s/1,000 passages", "peak MiB", "LLM calls", "tokens out"]),
+        table(stage_rows(document), STAGE_HEADER),
         counts,
         *([f"extraction: {extraction}"] if extraction else []),
-        *_idle(document["stages"]),
-        *_ran(document["stages"]),
+        *([f"graph ops: {graph_ops_line(ops)}"] if ops else []),
         *workers_lines(document.get("workers", {})),
         f"index: {document['out']} ({document['wall_s']:.1f} s)",
     ]

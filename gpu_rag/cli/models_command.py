@@ -29,11 +29,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """One of the three."""
+    if options.action == "fetch":
+        os.environ["HF_HUB_OFFLINE"] = "0"  # the one command that may use the network
+    from gpu_rag.models.stored import describe_folder
+
     if options.action == "probe":
         return _probe(options)
     if options.fresh:
         raise UsageError("--fresh is for probe", given=options.action)
-    document = _convert(options) if options.action == "convert" else _fetch(options)
+    began = time.perf_counter()
+    folder, written = _convert(options) if options.action == "convert" else _fetch(options)
+    document = {**describe_folder(folder), "written": written, "s": time.perf_counter() - began}
     if not options.json:
         size = f"{document['bytes'] / 2**20:,.1f} MiB in {len(document['files'])} files"
         did = f"in {document['s']:.1f} s" if document["written"] else "was there already"
@@ -41,35 +47,31 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     return 0, document
 
 
-def _convert(options: argparse.Namespace) -> dict[str, Any]:
+def _convert(options: argparse.Namespace) -> tuple[Path, bool]:
+    """(model folder, whether it was written now)."""
     from gpu_rag.models.packaged import convert_packaged, packaged_llm_folder
-    from gpu_rag.models.stored import describe_folder
 
     if options.name:
         raise UsageError("convert knows the packaged model only", given=options.name, expected="no NAME")
-    began = time.perf_counter()
     if options.out is None:
-        existed, folder = False, packaged_llm_folder()
-    else:
-        existed, folder = options.out.exists(), options.out
-        if not existed:
-            say("converting; this takes about 20 s and 270 MB")
-            convert_packaged(folder)
-    return {**describe_folder(folder), "written": not existed, "s": time.perf_counter() - began}
+        return packaged_llm_folder(), True
+    if options.out.exists():
+        return options.out, False
+    say("converting; this takes about 20 s and 270 MB")
+    convert_packaged(options.out)
+    return options.out, True
 
 
-def _fetch(options: argparse.Namespace) -> dict[str, Any]:
-    os.environ["HF_HUB_OFFLINE"] = "0"  # the one command that may use the network
-    from gpu_rag.models.stored import describe_folder, fetch, fetched_folder
+def _fetch(options: argparse.Namespace) -> tuple[Path, bool]:
+    from gpu_rag.models.stored import fetch, fetched_folder
 
     if not options.name:
         raise UsageError("fetch needs a repository", given="no NAME", expected="OWNER/NAME")
-    began = time.perf_counter()
     folder = options.out or fetched_folder(options.name)
-    existed = folder.exists()
-    if not existed:
-        fetch(options.name, folder, say)
-    return {**describe_folder(folder), "written": not existed, "s": time.perf_counter() - began}
+    if folder.exists():
+        return folder, False
+    fetch(options.name, folder, say)
+    return folder, True
 
 
 def _probe(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from gpu_rag.index.build import BuildReport
     from gpu_rag.types import Question
 
+PLANNED = {"vector_cache_gib": 0.0}  # of [models]: with vectors from the cache, embedding would look free
 TOKENS = ("llm_calls", "prompt_tokens", "generated_tokens")
 
 
@@ -37,11 +37,6 @@ def check_plan(options: argparse.Namespace) -> None:
         raise UsageError("--plan writes no report", given=f"--report {options.report}", do="leave one of the two out")
 
 
-def without_vector_cache(settings: Settings) -> Settings:
-    """The settings of a plan: with vectors from the cache, embedding would look free."""
-    return replace(settings, models=replace(settings.models, vector_cache_gib=0.0))
-
-
 # --- index -----------------------------------------------------------------------------------------
 
 
@@ -50,12 +45,13 @@ def plan_index(options: argparse.Namespace, settings: Settings, sources: Mapping
     from gpu_rag.api import default_methods, open_models, sources_of
     from gpu_rag.index.saved_settings import check_same_models
     from gpu_rag.methods.registry import layers_for
-    from gpu_rag.plan.index_plan import DEFAULT_SAMPLE, BuildJob
+    from gpu_rag.plan.index_plan import DEFAULT_SAMPLE
     from gpu_rag.plan.index_plan import plan_index as plan_build
+    from gpu_rag.plan.trial import BuildJob
 
     given = sources_of(out=options.out, **sources)
     methods = default_methods(given) if options.methods is None else names(options.methods)
-    settings, layers = without_vector_cache(settings), layers_for(methods, given)
+    layers, settings = layers_for(methods, given), settings.changed("models", **PLANNED)
     models = open_models(settings, options.out / "replies.sqlite", api_key=api_key())
     with closing(models):
         if not options.fresh:

@@ -82,24 +82,21 @@ def compare(
         )
         scores = score(engine, result.answers, rows, at, retrieval_only, gold)
         comparison.answers[method], comparison.scores[method] = result.answers, scores
-        document["methods"][method] = _entry(result.answers, scores, result.wall_s, at, retrieval_only)
-        document["methods"][method].update(_details(result.answers, rows, gold, retrieval_only))
         stats = result.stats
-        document["methods"][method].update(
-            llm_idle_share=stats.llm.share, graph_ops=spelled(stats.implementations), stages=stats.stage_costs()
-        )
+        document["methods"][method] = {
+            **_entry(result.answers, scores, result.wall_s, retrieval_only),
+            **_details(result.answers, rows, gold, retrieval_only),
+            "llm_idle_share": stats.llm.share,
+            "graph_ops": spelled(stats.implementations),
+            "stages": stats.stage_costs(),
+        }
     if judge is not None:
-        _judge(judge, comparison, rows)
+        judged, entries, document["judge"] = judge_answers(judge, comparison.answers, rows)
+        for method, entry in entries.items():
+            comparison.scores[method]["judge"] = judged[method]
+            document["methods"][method].update(judge=_mean(judged[method]), **entry)
     _resample(comparison)
     return comparison
-
-
-def _judge(judge: Judge, comparison: Comparison, rows: Sequence[QuestionRow]) -> None:
-    """Adds what a judge says of the answers."""
-    scores, entries, comparison.document["judge"] = judge_answers(judge, comparison.answers, rows)
-    for method, entry in entries.items():
-        comparison.scores[method]["judge"] = scores[method]
-        comparison.document["methods"][method].update(judge=_mean(scores[method]), **entry)
 
 
 def _resample(comparison: Comparison) -> None:
@@ -183,7 +180,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _entry(
-    answers: Sequence[Answer], scores: dict[str, list[float]], wall_s: float, at: Sequence[int], retrieval_only: bool
+    answers: Sequence[Answer], scores: dict[str, list[float]], wall_s: float, retrieval_only: bool
 ) -> dict[str, Any]:
     entry: dict[str, Any] = {name: _mean(values) for name, values in scores.items()}
     if retrieval_only:

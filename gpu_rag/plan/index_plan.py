@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +27,14 @@ from gpu_rag.index.knowledge_base.tables import KB_EDGES
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.memory import memory_bytes
 from gpu_rag.index.stage import Stage, settle
-from gpu_rag.index.work import Models, Progress, Silent, Sources
+from gpu_rag.index.work import Progress, Silent
 from gpu_rag.plan.compare import identity_of, write_plan
 from gpu_rag.plan.sample import CorpusCount, count_corpus, sample_sources
-from gpu_rag.plan.trial import Lab, Sizes, Trial, TrialModels, run_trial
-from gpu_rag.settings import Settings
+from gpu_rag.plan.trial import BuildJob, Cost, Sizes, TrialModels, run_stages, sizes_of
 
 DEFAULT_SAMPLE = 64
 N_TRIPLES = 100_000  # of each source of a knowledge base, that are really read, linked and written
-N_ASKED = 8  # passages of the sample that an LLM is really asked about
+N_ASKED = 8  # passages of the sample where an LLM works for the build
 N_FRESH = 4  # replies that must be new, to tell how long one takes
 MIN_SHARE = 0.2  # of a cost that is taken to grow, however flat two noisy measurements look
 FOUND = {"entities": "entities", "relations": "entities", "mentions": "mentions"}  # and the stages that find them
@@ -46,10 +44,11 @@ _DRIVERS = {  # sizes that the cost of a stage is proportional to; other stages:
     **dict.fromkeys(("extraction", "entities"), "extracted"),  # passages that are extracted from
     **dict.fromkeys(("entity_vectors", "synonyms", "higra_exact_vectors", "higra_merge"), "entities"),
     **dict.fromkeys(("higra_links", "higra_entity_vectors"), "entities"),
-    **dict.fromkeys(("relation_vectors", "higra_relation_vectors", "higra_search", "kb_relation_vectors"), "relations"),
+    **dict.fromkeys(("relation_vectors", "higra_relation_vectors", "higra_search"), "relations"),
     **dict.fromkeys(("mentions", "higra_mentions"), "mentions"),
     **dict.fromkeys(("graph", "higra_graph"), "links"),
     **dict.fromkeys(("kb", "kb_texts", "kb_edge_vectors"), "triples"),
+    "kb_relation_vectors": "kinds of relation",
     "kb_name_vectors": "nodes",
     "kb_text_vectors": "stand-ins",
 }
@@ -57,6 +56,8 @@ _GROWTH: dict[str, tuple[str, float, float]] = {  # (what it grows with, smalles
     "entities": ("extracted", 0.0, 1.0),
     "relations": ("extracted", 0.0, 1.0),
     "mentions": ("passages", 1.0, 1.5),
+    "nodes": ("triples", 0.0, 1.0),
+    "kinds of relation": ("triples", 0.0, 1.0),
 }
 _TOKENS = ("llm_calls", "prompt_tokens", "generated_tokens")
 _QUERIES, _BASE = 128, 65536  # vectors that the rate of pairs is measured on
@@ -85,55 +86,13 @@ def growth(n_a: float, count_a: float, n_b: float, count_b: float, low: float, h
     return {"k": count_b / max(n_b, 1) ** beta, "beta": beta}
 
 
-# --- the job ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class BuildJob:
-    """Everything that `build_index` takes."""
-
-    out: Path
-    layers: Sequence[Stage]
-    settings: Settings
-    sources: Sources
-    models: Models
-    fresh: bool = False
-
-    @cached_property
-    def made_of(self) -> dict[str, tuple[int, dict[str, Any], dict[str, Any]]]:
-        """(version, parameters, models) of each stage."""
-        return {
-            layer.name: (
-                layer.version,
-                layer.params(self.settings, self.sources),
-                {role: self.models.describe(role) for role in layer.roles(self.settings)},
-            )
-            for layer in self.layers
-        }
-
-    def up_to_date(self) -> set[str]:
-        """The stages that the build will skip."""
-        names: set[str] = set()
-        resumes = not self.fresh and (self.out / "manifest.json").exists()
-        manifest = Manifest.read(self.out) if resumes else Manifest()
-        for layer in self.layers:
-            record, needs = manifest.stages.get(layer.name), layer.needs_of(self.sources)
-            if record is None or not names.issuperset(needs):
-                continue
-            inputs = {need: manifest.stages[need].output_hash for need in needs}
-            _, params, described = self.made_of[layer.name]
-            if is_up_to_date(self.out, layer, record, fingerprint_of(layer, inputs, params, described)):
-                names.add(layer.name)
-        return names
-
-
 def plan_index(job: BuildJob, *, n_sample: int = DEFAULT_SAMPLE, progress: Progress | None = None) -> dict[str, Any]:
     """The plan of a build, also written to `out`/plan.json; beside it only the reply cache is written.
 
     The whole corpus is read and cut, so documents, passages and rejects are exact. The stages run on n_sample passages
-    of it and on half of these, those of a knowledge base on the first 100,000 triples of each source and half of these.
-    An LLM is asked about 8 passages through the index's reply cache, so the build does not ask these again. Pages of
-    the web are left out, and a note says so. Raises everything that the build raises before and in its first stage.
+    of it and on half of these, and on the first 100,000 triples of each source and half of these. Where an LLM works
+    they run on 8 passages, through the index's reply cache, so the build does not ask these again. Pages of the web
+    are left out, and a note says so. Raises everything that the build raises before and in its first stage.
     """
     progress = progress or Silent()
     started = time.perf_counter()
@@ -143,15 +102,17 @@ def plan_index(job: BuildJob, *, n_sample: int = DEFAULT_SAMPLE, progress: Progr
     count = count_corpus(job.sources, job.settings, n_sample, progress)
     with storage_errors(job.out):
         job.out.mkdir(parents=True, exist_ok=True)
-    job = replace(job, settings=settle(job.layers, job.settings, job.models))
     models = TrialModels(job.models)
-    load_s, plan = _load(job, models), _Plan(job, models, count)
+    job = replace(job, settings=settle(job.layers, job.settings, job.models), models=models)
+    loading = time.perf_counter()
+    models.load({role for layer in job.layers for role in layer.roles(job.settings)})
+    load_s = time.perf_counter() - loading
     progress.start("trying", None, "passages")
     with tempfile.TemporaryDirectory(prefix="gpu-rag-plan-") as folder:
-        _tried(plan, Path(folder))
+        trial = _tried(job, count, Path(folder))
     progress.advance(len(count.sample.rows()))
     progress.finish("trying", skipped=False)
-    document = plan.document(load_s)
+    document = _Plan(job, models, count, trial).document(load_s)
     if unplanned:
         document["notes"].append(f"not predicted: {', '.join(unplanned)}; they grow with the pages")
     document["plan_s"] = time.perf_counter() - started
@@ -159,77 +120,52 @@ def plan_index(job: BuildJob, *, n_sample: int = DEFAULT_SAMPLE, progress: Progr
     return document
 
 
-def _load(job: BuildJob, models: TrialModels) -> float:
-    """Seconds to load the models that the build needs."""
-    started = time.perf_counter()
-    roles = {role for layer in job.layers for role in layer.roles(job.settings)}
-    if "embedder" in roles:
-        models.embedder().embed(["one text, so that what is loaded on first use is loaded"])
-    if "llm" in roles:
-        models.llm()
-    return time.perf_counter() - started
+@dataclass(frozen=True)
+class _Trial:
+    """The costs of all stages on two samples, of these sizes, in five runs.
+
+    first: of the larger, as the first run in this process, with the LLM really asked; small, full: of both, warm;
+    small_traced, full_traced: their memory. n_triples: predicted triples of the knowledge base.
+    """
+
+    runs: Mapping[str, Mapping[str, Cost]]
+    small: Sizes
+    full: Sizes
+    n_triples: float
+
+    def points(self, by: str, name: str) -> tuple[float, float, float, float]:
+        """What was found by name, in the smaller and in the larger sample."""
+        return self.small[by], self.small[name], self.full[by], self.full[name]
 
 
-# --- trials ----------------------------------------------------------------------------------------
-
-
-def _tried(plan: _Plan, folder: Path) -> None:
-    """Stages that an LLM works for, and those after them, are tried on a handful of passages, the others on all."""
-    job, sample = plan.job, plan.count.sample
-    settings = replace(job.settings, index=replace(job.settings.index, min_yield=0.0))  # a bad yield is reported
-    layers = [layer for layer in job.layers if not layer.name.startswith("kb")]
-    asking: set[str] = set()
-    for layer in layers:  # in building order
-        if "llm" in layer.roles(settings) or asking & set(layer.needs):
-            asking.add(layer.name)
-    lab = Lab(layers, settings, job.sources, plan.models)
-    if sample.rows():
-        plain = replace(lab, layers=[layer for layer in layers if layer.name not in asking])
-        plan.found = run_trial(folder / "sample", (plain, sample.half()), (plain, sample))
-        plan.trials = dict.fromkeys((layer.name for layer in plain.layers), plan.found)
-        for number in range(math.ceil(len(sample.rows()) / N_ASKED) if asking else 0):
-            handful = sample.part(number, N_ASKED)
-            plan.found = run_trial(folder / f"asked-{number}", (lab, handful.half()), (lab, handful))
-            plan.trials |= dict.fromkeys(asking, plan.found)
-            plan.n_asked = len(handful.extracted)
-            if sum(cost.fresh for cost in plan.found.runs["first"].values()) >= min(N_FRESH, plan.n_asked):
-                break
-    if len(layers) < len(job.layers):
-        base = [job.layers[0], *(layer for layer in job.layers if layer.name.startswith("kb"))]
-        _try_base(plan, replace(lab, layers=base), folder / "kb")
-
-
-def _try_base(plan: _Plan, lab: Lab, folder: Path) -> None:
-    """The stages of a knowledge base, on the first triples of its sources."""
-    labs = []
-    for part, n in (("half", N_TRIPLES // 2), ("whole", N_TRIPLES)):
-        samples = sample_sources(lab.sources.of_kind("kg", "skb"), folder / f"sources-{part}", n)
+def _tried(job: BuildJob, count: CorpusCount, folder: Path) -> _Trial:
+    """The trial of a build. Where an LLM works, `count.sample` becomes 8 passages that were not asked about before."""
+    job = replace(job, settings=job.settings.changed("index", min_yield=0.0))  # a bad yield is reported
+    jobs, samples = [], []
+    for part, n in (("small", N_TRIPLES // 2), ("full", N_TRIPLES)):
+        samples = sample_sources(job.sources.of_kind("kg", "skb"), folder / f"sources-{part}", n)
         named = tuple(sample.source for sample in samples)
-        labs.append(replace(lab, sources=replace(lab.sources, named=named, corpus=())))
-    trial = run_trial(folder, (labs[0], plan.count.sample), (labs[1], plan.count.sample))
-    plan.trials |= dict.fromkeys((layer.name for layer in lab.layers[1:]), trial)
-    source = tables.read_table(folder / "full" / "kb" / "kb_edges.parquet", KB_EDGES)["source"].to_numpy()
-    n = np.bincount(source, minlength=len(samples)) @ np.asarray([sample.times for sample in samples], float)
-    for sizes in (trial.small, trial.full):
-        sizes["stand-ins"] = max(sizes["nodes"] - plan.count.documents, 0)
-        sizes["relations"] = sizes["kinds"]
-    plan.n_triples = int(trial.full["triples"])
-    plan.kb = {"triples": round(n)}
-    for name in ("nodes", "relations"):
-        plan.kb[name] = round(_count(growth(*_points(trial, "triples", name), 0.0, 1.0), n))
-    plan.kb["stand-ins"] = max(plan.kb["nodes"] - plan.count.documents, 0)
-
-
-def _points(trial: Trial, by: str, name: str) -> tuple[float, float, float, float]:
-    small, full = trial.small, trial.full
-    return small[by], small[name], full[by], full[name]
-
-
-def _count(law: Mapping[str, float], n: float) -> float:
-    return law["k"] * n ** law["beta"]
-
-
-# --- extrapolation ---------------------------------------------------------------------------------
+        jobs.append(replace(job, sources=replace(job.sources, named=named)))
+    asks = any("llm" in layer.roles(job.settings) for layer in job.layers)
+    drawn, size = count.sample, N_ASKED if asks else len(count.sample.rows())
+    for number in range(max(math.ceil(len(drawn.rows()) / max(size, 1)), 1)):
+        count.sample = drawn.part(number, size)
+        first = run_stages(jobs[1], folder / f"first-{number}", count.sample)
+        if sum(cost.fresh for cost in first.values()) >= min(N_FRESH, len(count.sample.extracted)):
+            break
+    parts = {"small": (jobs[0], count.sample.half()), "full": (jobs[1], count.sample)}
+    runs = {"first": first}
+    for ending in ("", "_traced"):
+        for name, (part_job, passages) in parts.items():
+            runs[name + ending] = run_stages(part_job, folder / (name + ending), passages, traced=bool(ending))
+    small, full = (sizes_of(folder / name, passages) for name, (_, passages) in parts.items())
+    for sizes in (small, full):
+        sizes["stand-ins"] = max(sizes["nodes"] - count.documents, 0)
+    n_triples = 0.0
+    if "kb" in first:
+        source = tables.read_table(folder / "full" / "kb" / "kb_edges.parquet", KB_EDGES)["source"].to_numpy()
+        n_triples = float(np.bincount(source, minlength=len(samples)) @ [sample.times for sample in samples])
+    return _Trial(runs, small, full, n_triples)
 
 
 @dataclass
@@ -251,39 +187,35 @@ class StagePlan:
 
 @dataclass
 class _Plan:
-    """Trials by stage, and the plan that they add up to.
-
-    found: the trial of the stages that find entities; n_asked: passages that the LLM was asked about; kb: predicted
-    sizes of the knowledge base; n_triples: those of it that were tried.
-    """
+    """The plan that a trial adds up to."""
 
     job: BuildJob
     models: TrialModels
     count: CorpusCount
-    trials: dict[str, Trial] = field(default_factory=dict)
-    found: Trial | None = None
-    n_asked: int = 0
-    kb: dict[str, int] | None = None
-    n_triples: int = 0
+    trial: _Trial
 
     def document(self, load_s: float) -> dict[str, Any]:
         """The plan as JSON."""
-        job, count = self.job, self.count
-        laws = self._laws()
+        count = self.count
+        laws = {name: growth(*self.trial.points(by, name), *ends) for name, (by, *ends) in _GROWTH.items()}
         sizes: Sizes = {name: vars(count)[name] for name in ("passages", "characters", "extracted")}
-        sizes |= {name: round(_count(law, sizes[_GROWTH[name][0]])) for name, law in laws.items()}
-        sizes["links"] = sizes.get("mentions", 0) + sizes.get("relations", 0)
+        sizes["triples"] = round(self.trial.n_triples)
+        sizes |= {name: round(law["k"] * sizes[_GROWTH[name][0]] ** law["beta"]) for name, law in laws.items()}
+        sizes["links"] = sizes["mentions"] + sizes["relations"]
+        sizes["stand-ins"] = max(sizes["nodes"] - count.documents, 0)
         stages = self._stages(sizes)
         running = [stage for stage in stages.values() if not stage.skipped]
+        kb = {name: sizes[name] for name in ("triples", "nodes")}
+        kb.update({"relations": sizes["kinds of relation"], "stand-ins": sizes["stand-ins"]})
         return {
             **{name: vars(count)[name] for name in ("documents", "passages", "characters")},
             "extracted": count.extracted if "extraction" in stages else None,
             "rejects": count.rejects,
             "sample": len(count.sample.rows()),
-            **{name: sizes.get(name, 0) if stage in stages else None for name, stage in FOUND.items()},
-            "growth": {name: law for name, law in laws.items() if name != "mentions"},
+            **{name: sizes[name] if stage in stages else None for name, stage in FOUND.items()},
+            "growth": {name: laws[name] for name in ("entities", "relations") if count.passages},
             "extraction": self._statuses(),
-            "kb": self.kb,
+            "kb": kb if "kb" in stages else None,
             "stages": {name: dict(vars(stage)) for name, stage in stages.items()},
             **{key: sum(getattr(stage, key) for stage in running) for key in _TOKENS},
             "load_s": load_s,
@@ -292,40 +224,52 @@ class _Plan:
             "disk_bytes": sum(stage.disk_bytes for stage in stages.values()),
             "work_bytes": sum(stage.work_bytes for stage in running),
             "notes": self._notes(sizes, stages),
-            "out": str(job.out),
-            "identity": {name: identity_of(*made_of) for name, made_of in job.made_of.items()},
+            "out": str(self.job.out),
+            "identity": {layer.name: identity_of(layer.version, *self._made_of(layer)) for layer in self.job.layers},
         }
 
-    def _laws(self) -> dict[str, dict[str, float]]:
-        """The laws by which names, relations and mentions grow."""
-        if self.found is None:
-            return {}
-        return {name: growth(*_points(self.found, by, name), *exponent) for name, (by, *exponent) in _GROWTH.items()}
+    def _made_of(self, layer: Stage) -> tuple[dict[str, Any], dict[str, Any]]:
+        settings = self.job.settings
+        described = {role: self.models.describe(role) for role in layer.roles(settings)}
+        return layer.params(settings, self.job.sources), described
+
+    def _skipped(self) -> set[str]:
+        """The stages that the build will skip."""
+        names: set[str] = set()
+        out = self.job.out
+        resumes = not self.job.fresh and (out / "manifest.json").exists()
+        manifest = Manifest.read(out) if resumes else Manifest()
+        for layer in self.job.layers:
+            record, needs = manifest.stages.get(layer.name), layer.needs_of(self.job.sources)
+            if record is None or not names.issuperset(needs):
+                continue
+            inputs = {need: manifest.stages[need].output_hash for need in needs}
+            if is_up_to_date(out, layer, record, fingerprint_of(layer, inputs, *self._made_of(layer))):
+                names.add(layer.name)
+        return names
 
     def _stages(self, sizes: Sizes) -> dict[str, StagePlan]:
-        skipped, before = self.job.up_to_date(), memory_bytes()
-        known = self.models.n_cached() if self.n_asked and not self.job.fresh else 0
+        skipped, before = self._skipped(), memory_bytes()
+        asked = any(cost.requests for cost in self.trial.runs["first"].values())
+        known = self.models.n_cached() if asked and not self.job.fresh else 0
         stages: dict[str, StagePlan] = {}
         for layer in self.job.layers:
-            stage = StagePlan("characters")
-            if trial := self.trials.get(layer.name):
-                stage = self._stage(layer, trial, sizes | (self.kb or {}) if layer.name.startswith("kb") else sizes)
-                fresh = max(stage.llm_calls - known, 0)
-                known -= stage.llm_calls - fresh
-                first = trial.runs["first"][layer.name]
-                stage.s += fresh * first.report.llm_s / max(first.fresh, 1)
-                stage.llm_calls = fresh
+            stage, first = self._stage(layer, self.trial, sizes), self.trial.runs["first"][layer.name]
+            fresh = max(stage.llm_calls - known, 0)
+            known -= stage.llm_calls - fresh
+            stage.s += fresh * first.report.llm_s / max(first.fresh, 1)
+            stage.llm_calls = fresh
             stage.s += self.count.s if layer.name == "passages" else 0.0
             stage.peak_memory_bytes += before
             stage.skipped = layer.name in skipped
             stages[layer.name] = stage
         return stages
 
-    def _stage(self, layer: Stage, trial: Trial, sizes: Sizes) -> StagePlan:
+    def _stage(self, layer: Stage, trial: _Trial, sizes: Sizes) -> StagePlan:
         """One stage of an index of these sizes. Its memory is that of Python objects and NumPy's arrays alone."""
         name, settings = layer.name, self.job.settings
         stage = StagePlan(_DRIVERS.get(name, "passages"))
-        n_small, n_full, n = (s.get(stage.grows_with, 0) for s in (trial.small, trial.full, sizes))
+        n_small, n_full, n = (s[stage.grows_with] for s in (trial.small, trial.full, sizes))
         first, small, full, *traced = (run[name] for run in trial.runs.values())
         stage.s = on_line(n_small, small.s, n_full, full.s, n)
         if name == "extraction" and settings.index.extractor == "import":
@@ -336,7 +280,7 @@ class _Plan:
             stage.work_bytes = stage.disk_bytes  # blocks of vectors, beside the finished file
         grown = traced[1].memory_bytes - traced[0].memory_bytes
         stage.peak_memory_bytes = round(max(grown, 0) / max(n_full - n_small, 1) * n)
-        if (pairs := self._pairs(name, trial, sizes)) is not None:
+        if (pairs := self._pairs(name, sizes)) is not None:
             stage.grows_with = "entities squared" if name == "synonyms" else "questions squared"
             stage.s += pairs / pairs_per_second(self.models.embedder().dim, settings.index.synonym_k + 1)
         by = "extracted" if name == "extraction" else "passages"
@@ -346,20 +290,21 @@ class _Plan:
             setattr(stage, key, round(getattr(full.report, key) * ratio))
         return stage
 
-    def _pairs(self, name: str, trial: Trial, sizes: Sizes) -> float | None:
+    def _pairs(self, name: str, sizes: Sizes) -> float | None:
         """Pairs of names or questions that a stage compares; None of stages that grow along a line."""
         if name == "synonyms":
             return sizes["entities"] ** 2
         if name != "hop_edges":
             return None
-        ratio, counts = sizes["passages"] / trial.full["passages"], trial.runs["full"]["hop_questions"].counts
+        counts = self.trial.runs["full"]["hop_questions"].counts
+        ratio = sizes["passages"] / max(self.trial.full["passages"], 1)
         n_in, n_out = (counts[f"hop_{side}_questions"] * ratio for side in ("in", "out"))
         return 0.0 if max(n_in, n_out) > self.job.settings.hops.exact_limit else n_in * n_out
 
     def _statuses(self) -> dict[str, int]:
         """Passages of the trial by the status of their extraction."""
-        trial = self.trials.get("extraction")
-        counts = trial.runs["full"]["extraction"].counts if trial is not None else {}
+        extraction = self.trial.runs["full"].get("extraction")
+        counts = extraction.counts if extraction is not None else {}
         return {name.removeprefix("extraction_"): n for name, n in counts.items()}
 
     def _notes(self, sizes: Sizes, stages: Mapping[str, StagePlan]) -> list[str]:
@@ -371,16 +316,15 @@ class _Plan:
             notes.append(
                 f"synonyms: every name is compared with every other, {n} x {n} pairs, so its time is quadratic"
             )
-        trial = self.trials.get("extraction")
-        if trial is not None and trial.runs["full"]["extraction"].requests:
-            least, ok = self.job.settings.index.min_yield, self._statuses().get("ok", 0)
-            asked = f"{self.n_asked} passages"
+        if "extraction" in stages and self.trial.runs["full"]["extraction"].requests:
+            least, n_asked = self.job.settings.index.min_yield, len(self.count.sample.extracted)
+            ok, asked = self._statuses().get("ok", 0), f"{n_asked} passages"
             notes.append(f"the LLM was asked about {asked}; a server that takes more at once is faster than this")
-            if ok < least * self.n_asked:
+            if ok < least * n_asked:
                 said = f"the LLM found entities in {ok} of {asked}"
                 notes.append(f"{said}: below index.min_yield = {least:g} the build fails")
-        if self.kb and self.n_triples < self.kb["triples"]:
-            part = f"{self.n_triples:,} of about {self.kb['triples']:,} triples"
+        if (n_tried := int(self.trial.full["triples"])) < sizes["triples"]:
+            part = f"{n_tried:,} of about {sizes['triples']:,} triples"
             doubt = "where few nodes have most edges, there may be far fewer nodes"
             notes.append(f"knowledge base: extrapolated from {part}; {doubt}")
         return notes

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 import tracemalloc
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -33,7 +33,7 @@ COUNTED = {  # where what a cost may grow with is counted
     "mentions": "mentions/mentions.parquet",
     "triples": "kb/kb_edges.parquet",
     "nodes": "kb/kb_nodes.parquet",
-    "kinds": "kb/kb_relations.parquet",
+    "kinds of relation": "kb/kb_relations.parquet",
 }
 
 
@@ -97,9 +97,28 @@ class TrialModels:
         """The language model."""
         return self._counted
 
+    def load(self, roles: Collection[str]) -> None:
+        """Loads the models of these roles."""
+        if "embedder" in roles:
+            self.embedder().embed(["one text, so that what is loaded on first use is loaded"])
+        if "llm" in roles:
+            self.llm()
+
     def n_cached(self) -> int:
         """Replies in the index's cache: no build asks for them."""
         return len(self._counted.inner) if isinstance(self._counted.inner, CachedLLM) else 0
+
+
+@dataclass(frozen=True)
+class BuildJob:
+    """Everything that `build_index` takes."""
+
+    out: Path
+    layers: Sequence[Stage]
+    settings: Settings
+    sources: Sources
+    models: Models
+    fresh: bool = False
 
 
 @dataclass(frozen=True)
@@ -115,51 +134,45 @@ class Cost:
     report: StageReport
 
 
-@dataclass(frozen=True)
-class Lab:
-    """Everything that stages are run with, but passages."""
+def run_stages(job: BuildJob, folder: Path, passages: Passages, *, traced: bool = False) -> dict[str, Cost]:
+    """Runs every stage of a job on these passages, in order, below `folder`. Its models are `TrialModels`.
 
-    layers: Sequence[Stage]
-    settings: Settings
-    sources: Sources
-    models: TrialModels
+    traced: measures the peak of Python's memory, NumPy's arrays included; its seconds are not true.
+    """
+    return {layer.name: _run_stage(job, folder, layer, passages.rows(), traced) for layer in job.layers}
 
-    def run(self, folder: Path, rows: Sequence[Sampled], *, traced: bool = False) -> dict[str, Cost]:
-        """Runs every stage on the passages `rows`, in order, below `folder`.
 
-        traced: measures the peak of Python's memory, NumPy's arrays included; its seconds are not true.
-        """
-        return {layer.name: self._run_layer(folder, layer, rows, traced) for layer in self.layers}
-
-    def _run_layer(self, folder: Path, layer: Stage, rows: Sequence[Sampled], traced: bool) -> Cost:
-        out, report, roles = folder / layer.name, StageReport(), layer.roles(self.settings)
-        out.mkdir(parents=True)
-        embedder = self.models.embedder() if "embedder" in roles else None
-        if embedder is not None:
-            embedder.left, embedder.owed_s = MAX_TEXTS, 0.0
-        llm = self.models.llm() if "llm" in roles else None
-        if llm is not None:
-            llm.n_requests = llm.n_fresh = 0
-        inputs, partial = {need: folder / need for need in layer.needs}, folder / "work" / layer.name
-        work = Work(out, partial, inputs, self.settings, self.sources, self.models, Silent(), report)
-        if traced:
-            tracemalloc.start()
-        started = time.perf_counter()
-        try:
-            counts = _write_passages(out, rows) if layer.name == "passages" else layer.run(work)
-            seconds = time.perf_counter() - started
-            peak = tracemalloc.get_traced_memory()[1] if traced else 0
-        finally:
-            tracemalloc.stop()
-        return Cost(
-            max(seconds - report.llm_s, 0.0) + (embedder.owed_s if embedder is not None else 0.0),
-            sum(path.stat().st_size for path in out.rglob("*") if path.is_file()),
-            peak,
-            llm.n_requests if llm is not None else 0,
-            llm.n_fresh if llm is not None else 0,
-            counts,
-            report,
-        )
+def _run_stage(job: BuildJob, folder: Path, layer: Stage, rows: Sequence[Sampled], traced: bool) -> Cost:
+    out, report, roles = folder / layer.name, StageReport(), layer.roles(job.settings)
+    out.mkdir(parents=True)
+    embedder = job.models.embedder() if "embedder" in roles else None
+    if isinstance(embedder, CappedEmbedder):
+        embedder.left, embedder.owed_s = MAX_TEXTS, 0.0
+    llm = job.models.llm() if "llm" in roles else None
+    if isinstance(llm, CountedLLM):
+        llm.n_requests = llm.n_fresh = 0
+    # a base is tried without the triples of the corpus
+    sources = replace(job.sources, corpus=()) if layer.name.startswith("kb") else job.sources
+    inputs, partial = {need: folder / need for need in layer.needs_of(sources)}, folder / "work" / layer.name
+    work = Work(out, partial, inputs, job.settings, sources, job.models, Silent(), report)
+    if traced:
+        tracemalloc.start()
+    started = time.perf_counter()
+    try:
+        counts = _write_passages(out, rows) if layer.name == "passages" else layer.run(work)
+        seconds = time.perf_counter() - started
+        peak = tracemalloc.get_traced_memory()[1] if traced else 0
+    finally:
+        tracemalloc.stop()
+    return Cost(
+        max(seconds - report.llm_s, 0.0) + (embedder.owed_s if isinstance(embedder, CappedEmbedder) else 0.0),
+        sum(path.stat().st_size for path in out.rglob("*") if path.is_file()),
+        peak,
+        llm.n_requests if isinstance(llm, CountedLLM) else 0,
+        llm.n_fresh if isinstance(llm, CountedLLM) else 0,
+        counts,
+        report,
+    )
 
 
 def _write_passages(out: Path, rows: Sequence[Sampled]) -> dict[str, int]:
@@ -172,29 +185,6 @@ def _write_passages(out: Path, rows: Sequence[Sampled]) -> dict[str, int]:
         columns = {"document": list(origins), **dict(zip(("source", "node"), zip(*origins.values())))}
         tables.write_table(out / "origins.parquet", ORIGINS, columns)
     return {"documents": len(documents), "passages": len(passages)}
-
-
-@dataclass(frozen=True)
-class Trial:
-    """The costs of stages on two samples, of these sizes, in five runs.
-
-    first: of the larger, as the first run in this process, with the LLM really asked; small, full: of both, warm;
-    small_traced, full_traced: their memory.
-    """
-
-    runs: Mapping[str, Mapping[str, Cost]]
-    small: Sizes
-    full: Sizes
-
-
-def run_trial(folder: Path, small: tuple[Lab, Passages], full: tuple[Lab, Passages]) -> Trial:
-    """Runs the stages of two labs below `folder`."""
-    chosen = {"first": full, "small": small, "full": full, "small_traced": small, "full_traced": full}
-    runs = {
-        name: lab.run(folder / name, passages.rows(), traced=name.endswith("_traced"))
-        for name, (lab, passages) in chosen.items()
-    }
-    return Trial(runs, sizes_of(folder / "small", small[1]), sizes_of(folder / "full", full[1]))
 
 
 def sizes_of(folder: Path, passages: Passages) -> Sizes:

@@ -11,21 +11,13 @@ from gpu_rag.report.page import COLOURS, figure, heading, paragraph, table, text
 from gpu_rag.runtime.accounts import RunStats
 from gpu_rag.runtime.occupancy import NOTHING_LEFT, QUESTIONS, RAMP_UP, Occupancy
 
-CAUSES = {
-    "ramp_up": RAMP_UP,
-    "graph": "graph",
-    "embedding": "embedding",
-    "programs": "programs",
-    "questions": QUESTIONS,
-    "nothing_left": NOTHING_LEFT,
-}
-SAID = {
-    "ramp_up": "ramp-up",
-    "graph": "waiting for graph and search",
-    "embedding": "waiting for embedding",
-    "programs": "waiting for programs",
-    "questions": "no question open",
-    "nothing_left": "nothing left to ask",
+CAUSES = {  # (cause of idle time, in words)
+    "ramp_up": (RAMP_UP, "ramp-up"),
+    "graph": ("graph", "waiting for graph and search"),
+    "embedding": ("embedding", "waiting for embedding"),
+    "programs": ("programs", "waiting for programs"),
+    "questions": (QUESTIONS, "no question open"),
+    "nothing_left": (NOTHING_LEFT, "nothing left to ask"),
 }
 
 
@@ -66,7 +58,7 @@ def llm_account(stats: RunStats) -> dict[str, Any]:
     return {
         "idle_share": llm.share,
         "busy_s": llm.busy_s,
-        "idle_s": {name: llm.idle_s.get(cause, 0.0) for name, cause in CAUSES.items()},
+        "idle_s": {name: llm.idle_s.get(cause, 0.0) for name, (cause, _) in CAUSES.items()},
         "prefix_hit_rate": hit_rate(prompt, cached),
         "mean_open": sum(b.queue for b in bins) / len(bins) if bins else 0.0,
         "queue": {
@@ -82,7 +74,7 @@ def idle_line(account: Mapping[str, Any]) -> str:
     if account["idle_share"] is None:
         return "LLM: nothing was asked in this run"
     wall = account["busy_s"] + sum(account["idle_s"].values())
-    shares = {SAID[name]: 100 * s / wall for name, s in account["idle_s"].items()}
+    shares = {CAUSES[name][1]: 100 * s / wall for name, s in account["idle_s"].items()}
     reasons = [f"{name} {p:.1f} %" for name, p in sorted(shares.items(), key=lambda item: -item[1]) if p >= 0.1]
     because = f", because: {', '.join(reasons)}" if reasons else ""
     rate = account["prefix_hit_rate"]

@@ -152,18 +152,8 @@ def _differences(document: dict[str, Any], measures: Sequence[str], measure: str
 
 
 def _costs(document: dict[str, Any], measure: str) -> str:
-    header = [
-        "method",
-        "LLM calls",
-        "prompt tokens",
-        "cached",
-        "generated",
-        "LLM s",
-        "embedding s",
-        "graph s",
-        "wall s",
-    ]
-    header += ["questions / s", "seconds per correct answer"]
+    header = ["method", "LLM calls", "prompt tokens", "cached", "generated", "LLM s", "embedding s", "graph s"]
+    header += ["wall s", "questions / s", "seconds per correct answer"]
     rows, bars = [], []
     for name, entry in document["methods"].items():
         correct = (entry["em"] or 0) * document["n"]

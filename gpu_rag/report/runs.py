@@ -12,25 +12,13 @@ from gpu_rag.report.accounts import account_sections
 from gpu_rag.report.page import heading, page, paragraph, stacked_bars, table
 
 SIDES = ("predicted", "actual")
+STAGE_HEADER = ("stage", "s", "s/1,000 passages", "peak MiB", "LLM calls", "prompt", "generated", "failed", "LLM idle")
 OTHERS = ("wall", "tokens", "memory", "disk")  # of a comparison; its other keys are stages or services
 
 
 def index_page(document: dict[str, Any], rejects: Sequence[dict[str, Any]]) -> str:
     """The report of `gpu-rag index`, from its --json document and the rejected rows."""
-    stages = document["stages"]
-    thousands = max(document["passages"], 1) / 1000
-    header = ["stage", "s", "s / 1,000 passages", "peak memory MiB", "LLM calls", "prompt", "generated", "failures"]
-    header.append("LLM idle")
-    rows = []
-    for name, stage in stages.items():
-        if stage["skipped"]:
-            rows.append([name, "up to date", *["-"] * 7])
-            continue
-        numbers = [f"{stage[key]:,}" for key in ("llm_calls", "prompt_tokens", "generated_tokens", "failures")]
-        memory = f"{stage['peak_memory_bytes'] / 2**20:,.0f}"
-        idle = f"{100 * (1 - stage['llm_s'] / stage['s']):.1f} %" if stage["llm_s"] else "-"
-        rows.append([name, f"{stage['s']:.2f}", f"{stage['s'] / thousands:.2f}", memory, *numbers, idle])
-    ran = {name: stage for name, stage in stages.items() if not stage["skipped"]}
+    ran = {name: stage for name, stage in document["stages"].items() if not stage["skipped"]}
     counts = [
         [name, f"{document[name]:,}"]
         for name in ("documents", "passages", "entities", "relations", "mentions", "rejects")
@@ -39,7 +27,7 @@ def index_page(document: dict[str, Any], rejects: Sequence[dict[str, Any]]) -> s
         heading("What is in it"),
         table(["", "count"], counts),
         heading("Stages"),
-        table(header, rows),
+        table(STAGE_HEADER, stage_rows(document)),
         stacked_bars("seconds by stage", [(name, {"s": stage["s"]}) for name, stage in ran.items()], "s"),
         stacked_bars(
             "peak memory by stage", [(n, {"MiB": s["peak_memory_bytes"] / 2**20}) for n, s in ran.items()], "MiB"
@@ -52,6 +40,20 @@ def index_page(document: dict[str, Any], rejects: Sequence[dict[str, Any]]) -> s
         _rejects(rejects),
     ]
     return page(f"Index {document['out']}", f"built in {document['wall_s']:.1f} s", sections)
+
+
+def stage_rows(document: Mapping[str, Any]) -> list[list[str]]:
+    """A line for each stage of a build, under STAGE_HEADER."""
+    thousands, rows = max(document["passages"], 1) / 1000, []
+    for name, stage in document["stages"].items():
+        if stage["skipped"]:
+            rows.append([name, "up to date", *["-"] * (len(STAGE_HEADER) - 2)])
+            continue
+        numbers = [f"{stage[key]:,}" for key in ("llm_calls", "prompt_tokens", "generated_tokens", "failures")]
+        memory = f"{stage['peak_memory_bytes'] / 2**20:,.0f}"
+        idle = f"{100 * (1 - stage['llm_s'] / stage['s']):.1f} %" if stage["llm_s"] else "-"
+        rows.append([name, f"{stage['s']:.2f}", f"{stage['s'] / thousands:.2f}", memory, *numbers, idle])
+    return rows
 
 
 def _extraction(counts: dict[str, int]) -> str:

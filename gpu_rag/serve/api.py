@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial, wraps
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
@@ -43,9 +43,9 @@ class Api:
 
     def routes(self) -> list[Route]:
         """All routes."""
-        served = {
-            ("POST", "/v1/answer"): self.answer,
-            ("POST", "/v1/retrieve"): self.retrieve,
+        served: dict[tuple[str, str], Endpoint] = {
+            ("POST", "/v1/answer"): self.ask,
+            ("POST", "/v1/retrieve"): partial(self.ask, retrieval=True),
             ("POST", "/v1/chat/completions"): self.chat,
             ("GET", "/v1/models"): self.models,
             ("GET", "/v1/models/{name:path}"): self.model,
@@ -59,15 +59,8 @@ class Api:
         }
         return [Route(path, _named(path, call), methods=[verb]) for (verb, path), call in served.items()]
 
-    async def answer(self, request: Request) -> Response:
-        """Rows as `gpu-rag answer` writes them."""
-        return await self._ask(request, retrieval=False)
-
-    async def retrieve(self, request: Request) -> Response:
-        """Evidence alone: no reader runs."""
-        return await self._ask(request, retrieval=True)
-
-    async def _ask(self, request: Request, *, retrieval: bool) -> Response:
+    async def ask(self, request: Request, *, retrieval: bool = False) -> Response:
+        """Rows as `gpu-rag answer` writes them. retrieval: evidence alone; no reader runs."""
         raw = await read_body(request, self.settings)
         body, questions, single = read_ask(raw, self.settings.params, retrieval=retrieval)
         prepared = await self.admission.prepare(body.method, retrieval, body.passages, body.params)
@@ -160,7 +153,6 @@ def make_app(admission: Admission, step_words: StepWords, host: str, key: str | 
 def _named(path: str, call: Endpoint) -> Endpoint:
     """An endpoint that says its path in the scope, for the counts."""
 
-    @wraps(call)
     async def endpoint(request: Request) -> Response:
         request.scope[ROUTE] = path
         return await call(request)

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from gpu_rag.errors import MissingLayer, UsageError
+from gpu_rag.errors import MissingLayer
 from gpu_rag.index.index import Index
 from gpu_rag.serve.live import Live
 from gpu_rag.serve.refusal import Refusal
@@ -18,22 +18,16 @@ _NO_LLM = "a language model that can take part: start the server with --set mode
 def methods(live: Live) -> list[dict[str, Any]]:
     """Every method: whether it retrieves and answers here, why not, the line that builds what it lacks, and its
     parameters as they are set."""
-    return [_method(live, name, lack) for name, lack in live.lacking.items()]
-
-
-def _method(live: Live, name: str, lack: UsageError | None) -> dict[str, Any]:
-    answers, line = name in live.answering, None
-    missing = str(lack) if lack is not None else None if answers else _NO_LLM
-    if isinstance(lack, MissingLayer):
-        missing, line = f"{lack.what}: {lack.given}", _LINE.search(lack.do or "")
-    return {
-        "method": name,
-        "retrieves": lack is None,
-        "answers": answers,
-        "missing": missing,
-        "run": line[0] if line else None,
-        "params": vars(live.engine.params(name)) if lack is None else {},
-    }
+    found: list[dict[str, Any]] = []
+    for name, lack in live.lacking.items():
+        answers, line = name in live.answering, None
+        missing = str(lack) if lack is not None else None if answers else _NO_LLM
+        if isinstance(lack, MissingLayer):
+            missing, line = f"{lack.what}: {lack.given}", _LINE.search(lack.do or "")
+        params = vars(live.engine.params(name)) if lack is None else {}
+        found.append({"method": name, "retrieves": lack is None, "answers": answers, "missing": missing})
+        found[-1].update(run=line[0] if line else None, params=params)
+    return found
 
 
 def index(live: Live) -> dict[str, Any]:

@@ -79,8 +79,10 @@ class Guard:
                     401, "the API key is missing or wrong", kind="Unauthorized",
                     expected="Authorization: Bearer KEY", headers={"WWW-Authenticate": "Bearer"},
                 )  # fmt: skip
-        if scope["method"] == "POST":
-            _check_body(headers, self._settings.max_body_kib)
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if scope["method"] == "POST" and kind != "application/json":  # what a page can post without asking is no JSON
+            do = "Content-Type: application/json"
+            raise Refusal(415, "a body is JSON here", given=kind[:80] or "none", expected=do)
 
     def _counted(self, scope: Scope, send: Send) -> Send:
         """`send` with our headers and counts; a client that does not read for too long is taken to be gone."""
@@ -128,27 +130,14 @@ async def read_body(request: Request, settings: ServeSettings) -> bytes:
                 parts.append(part)
                 n += len(part)
                 if n > most:
-                    raise _too_large(settings.max_body_kib)
+                    expected = f"at most {settings.max_body_kib} KiB"
+                    raise Refusal(413, "the body is too large", expected=expected, headers={"Connection": "close"})
     except TimeoutError as error:
         expected = f"all of it within serve.client_seconds = {settings.client_seconds:g}"
         raise Refusal(408, "the body came too slowly", expected=expected, headers={"Connection": "close"}) from error
     except ClientDisconnect as error:
         raise ClientGone from error
     return b"".join(parts)
-
-
-def _check_body(headers: Headers, max_kib: int) -> None:
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":  # what a page of another site can post without asking is none of it
-        raise Refusal(415, "a body is JSON here", given=kind[:80] or "none", expected="Content-Type: application/json")
-    length = headers.get("content-length", "0")
-    if not length.isdecimal() or int(length[:20]) > max_kib * 1024:
-        raise _too_large(max_kib)
-
-
-def _too_large(max_kib: int) -> Refusal:
-    expected = f"at most {max_kib} KiB"
-    return Refusal(413, "the body is too large", expected=expected, headers={"Connection": "close"})
 
 
 def _digest(text: str) -> bytes:

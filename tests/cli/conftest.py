@@ -148,6 +148,15 @@ def index(tiny_corpus: Path, tmp_path: Path, templates: Path) -> Path:
 
 
 @pytest.fixture
+def tables(index: Path) -> dict[str, list[dict[str, Any]]]:
+    """The rows of all tables of the index, by name."""
+    from pyarrow import parquet
+
+    found = sorted((index / "stages").rglob("*.parquet"))
+    return {path.stem: parquet.read_table(path).to_pylist() for path in found}
+
+
+@pytest.fixture
 def questions(tmp_path: Path) -> Path:
     """QUESTIONS as a file."""
     return write_rows(tmp_path / "questions.jsonl", QUESTIONS)

@@ -38,8 +38,8 @@ def recorded(index: Path, tmp_path: Path, cli: Any) -> str:
 
 
 def test_an_index_for_ppr_serves_and_answers_hold_against_corpus_and_index(
-    run: Run, cli: Any, index: Path, questions: Path, recorded: str, tiny_corpus: Path, tmp_path: Path
-) -> None:
+    run, cli, index, questions, recorded, tiny_corpus, tmp_path
+):
     out = tmp_path / "answers.jsonl"
     options = [*cli.HASH, "--set", recorded]
     done = run("answer", index, questions, "--method", "bubblerag", "--out", out, *options)
@@ -66,7 +66,7 @@ def test_an_index_for_ppr_serves_and_answers_hold_against_corpus_and_index(
     assert run("verify-answers", cli.write_rows(tmp_path / "damaged.jsonl", damaged), index).status != 0
 
 
-def test_ask_and_eval(run: Run, cli: Any, index: Path, questions: Path, recorded: str) -> None:
+def test_ask_and_eval(run, cli, index, questions, recorded):
     asked = run("ask", index, cli.QUESTIONS[0]["question"], "--method", "bubblerag", "--explain", *cli.HASH, "--set",
                 recorded)  # fmt: skip
     assert asked.status == 0, asked.err

@@ -95,9 +95,7 @@ DAMAGES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_manifest_is_a_broken_index(
-    run: Any, cli: Any, broken: Path, questions: Path, tiny_corpus: Path, tmp_path: Path, damage: str
-) -> None:
+def test_a_damaged_manifest_is_a_broken_index(run, cli, broken, questions, tiny_corpus, tmp_path, damage):
     text = (broken / "manifest.json").read_text()
     (broken / "manifest.json").write_text(DAMAGES[damage](text))
     assert (broken / "manifest.json").read_text() != text
@@ -107,15 +105,13 @@ def test_a_damaged_manifest_is_a_broken_index(
         assert run("index", tiny_corpus, "--out", broken, "--fresh", "--for", "bm25", *cli.NO_LLM).status == 0
 
 
-def test_bytes_that_are_no_text(broken: Path) -> None:
+def test_bytes_that_are_no_text(broken):
     (broken / "manifest.json").write_bytes(b"\xff" + (broken / "manifest.json").read_bytes())
     with pytest.raises(IndexCorrupt, match="the manifest of the index is damaged"):
         Manifest.read(broken)
 
 
-def test_another_format_version_and_no_index_are_bad_input(
-    run: Any, cli: Any, broken: Path, questions: Path, tiny_corpus: Path, tmp_path: Path
-) -> None:
+def test_another_format_version_and_no_index_are_bad_input(run, cli, broken, questions, tiny_corpus, tmp_path):
     text = (broken / "manifest.json").read_text()
     (broken / "manifest.json").write_text(text.replace('"format":1', '"format":99'))
     given = commands(cli, broken, questions, tiny_corpus, tmp_path / "out")
@@ -162,17 +158,17 @@ def check_any_manifest(folder: Path) -> None:
     assert refused > 300
 
 
-def test_no_change_of_a_manifest_escapes(broken: Path) -> None:
+def test_no_change_of_a_manifest_escapes(broken):
     check_any_manifest(broken)
 
 
-def test_a_manifest_that_is_not_looked_at_is_caught(broken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_manifest_that_is_not_looked_at_is_caught(broken, monkeypatch):
     monkeypatch.setattr(manifests, "_record", lambda path, name, record: manifests.StageRecord(**record))
     with pytest.raises((TypeError, AttributeError, KeyError)):
         check_any_manifest(broken)
 
 
-def test_a_check_that_finds_what_no_build_writes_names_it(broken: Path) -> None:
+def test_a_check_that_finds_what_no_build_writes_names_it(broken):
     """Of the right types, but without what the check of vectors reads: a line, and the other checks go on."""
     document = json.loads((broken / "manifest.json").read_text())
     del document["stages"]["passage_vectors"]["models"]["embedder"]["dim"]
@@ -187,7 +183,7 @@ def files_of(folder: Path) -> list[Path]:
     return sorted(path for path in (folder / "stages").rglob("*") if path.is_file() and path.stat().st_size)
 
 
-def test_a_file_that_is_missing_cut_or_another_is_named(broken: Path) -> None:
+def test_a_file_that_is_missing_cut_or_another_is_named(broken):
     files, refused = files_of(broken), 0
     for number, file in enumerate(files):
         data, name = file.read_bytes(), file.parent.name.rpartition("-")[0]
@@ -206,7 +202,7 @@ def test_a_file_that_is_missing_cut_or_another_is_named(broken: Path) -> None:
     assert verify(broken, stage_checks()) == [] and refused > 8
 
 
-def test_bytes_that_are_altered_are_named_by_their_checksums(broken: Path) -> None:
+def test_bytes_that_are_altered_are_named_by_their_checksums(broken):
     chance = random.Random(0)
     for file in files_of(broken):
         data = bytearray(file.read_bytes())
@@ -223,9 +219,7 @@ def test_bytes_that_are_altered_are_named_by_their_checksums(broken: Path) -> No
     [("edges", "head", 99), ("edges", "tail", -1), ("edges", "relation", 7), ("records", "node", 99),
      ("nodes", "type", 9), ("nodes", "passages", [99]), ("edges", "source", 5), ("passages", "source", 8)],
 )  # fmt: skip
-def test_row_numbers_that_no_table_has_are_refused_before_they_are_used(
-    broken: Path, table: str, column: str, value: Any
-) -> None:
+def test_row_numbers_that_no_table_has_are_refused_before_they_are_used(broken, table, column, value):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -247,9 +241,7 @@ def test_row_numbers_that_no_table_has_are_refused_before_they_are_used(
 # --- what is missing of a knowledge base alone -----------------------------------------------------------
 
 
-def test_the_line_to_run_names_what_the_index_was_built_from(
-    run: Any, cli: Any, questions: Path, tmp_path: Path
-) -> None:
+def test_the_line_to_run_names_what_the_index_was_built_from(run, cli, questions, tmp_path):
     (tmp_path / "kg.tsv").write_text("a\tr\tb\n")
     ix = tmp_path / "ix"
     assert run("index", "--kg", tmp_path / "kg.tsv", "--out", ix, *cli.NO_LLM).status == 0

@@ -7,16 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from pyarrow import parquet
 
 import gpu_rag
 from gpu_rag.errors import BadInput, IndexCorrupt, MissingBackend, UsageError
 from gpu_rag.graph import interop
-
-
-def tables_of(index: Path) -> dict[str, list[dict]]:
-    found = sorted((index / "stages").rglob("*.parquet"))
-    return {path.stem: parquet.read_table(path).to_pylist() for path in found}
 
 
 @pytest.fixture
@@ -30,8 +24,7 @@ def exported(run, index, tmp_path):
     return out
 
 
-def check(data, index: Path) -> None:
-    tables = tables_of(index)
+def check(data, index: Path, tables) -> None:
     assert data.validate() and data.node_types == ["passage", "entity"]
     assert data["passage"].id == [row["id"] for row in tables["passages"]]
     assert data["passage"].title == [row["title"] for row in tables["passages"]]
@@ -51,18 +44,14 @@ def check(data, index: Path) -> None:
     assert data["passage"].x.dtype == torch.float32 and torch.equal(data["passage"].x, held)
 
 
-def test_files_and_memory_hold_the_tables(exported, index):
-    pytest.importorskip("torch_geometric")
-    check(gpu_rag.load_pyg(exported), index)
-    check(gpu_rag.Index.open(index).to_pyg(), index)
-
-
-def test_checks_see_a_lost_direction(exported, index):
+def test_files_and_memory_hold_the_tables(exported, index, tables):
     pytest.importorskip("torch_geometric")
     data = gpu_rag.load_pyg(exported)
+    check(data, index, tables)
+    check(gpu_rag.Index.open(index).to_pyg(), index, tables)
     data["entity", "relation", "entity"].edge_index = data["entity", "relation", "entity"].edge_index.flip(0)
-    with pytest.raises(AssertionError):
-        check(data, index)
+    with pytest.raises(AssertionError):  # a lost direction
+        check(data, index, tables)
 
 
 def test_writing_needs_no_pyg_and_reading_says_what_is_missing(exported, monkeypatch):

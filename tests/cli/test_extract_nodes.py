@@ -19,7 +19,8 @@ from gpu_rag.methods.registry import layers_for
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.models.set import ModelSet
 from gpu_rag.plan import index_plan
-from gpu_rag.plan.index_plan import BuildJob, plan_index
+from gpu_rag.plan.index_plan import plan_index
+from gpu_rag.plan.trial import BuildJob
 from gpu_rag.settings import make_settings
 from gpu_rag.types import Request
 
@@ -49,7 +50,7 @@ def extractions(folder: Path) -> dict[str, Any]:
     return dict(zip(index.passage_ids, table.to_pylist(), strict=True))
 
 
-def test_texts_of_nodes_are_passages_without_extraction(tiny_corpus: Path, base: Path, tmp_path: Path) -> None:
+def test_texts_of_nodes_are_passages_without_extraction(tiny_corpus, base, tmp_path):
     settings = {**FAST, "index": {"extract_nodes": False}}
     gpu_rag.build(tiny_corpus, tmp_path / "i", methods=["ppr", "hybgrag"], skb=base, settings=settings)
     assert verify(tmp_path / "i") == []
@@ -74,7 +75,7 @@ def test_texts_of_nodes_are_passages_without_extraction(tiny_corpus: Path, base:
         assert answer.evidence or answer.nodes
 
 
-def test_without_the_setting_nothing_changes(tiny_corpus: Path, base: Path, tmp_path: Path) -> None:
+def test_without_the_setting_nothing_changes(tiny_corpus, base, tmp_path):
     gpu_rag.build(tiny_corpus, tmp_path / "a", skb=base, settings=FAST)
     gpu_rag.build(tiny_corpus, tmp_path / "b", skb=base, settings={**FAST, "index": {"extract_nodes": True}})
     one, two = (Manifest.read(tmp_path / name) for name in ("a", "b"))
@@ -84,7 +85,7 @@ def test_without_the_setting_nothing_changes(tiny_corpus: Path, base: Path, tmp_
     assert all(stage.skipped for stage in again.stages.values()), "without knowledge bases it is no other build"
 
 
-def test_it_is_remembered_and_undone(run: Any, cli: Any, tiny_corpus: Path, base: Path, tmp_path: Path) -> None:
+def test_it_is_remembered_and_undone(run, cli, tiny_corpus, base, tmp_path):
     given = ("index", tiny_corpus, "--skb", base, "--out", tmp_path / "i", "--json", *cli.NO_LLM)
     first = run(*given, *LEFT_OUT).document["extraction"]
     assert first["ok"] == 6 and first["skipped"] > 20
@@ -96,7 +97,7 @@ def test_it_is_remembered_and_undone(run: Any, cli: Any, tiny_corpus: Path, base
     assert undone["stages"]["passages"]["skipped"]
 
 
-def test_a_base_alone_has_nothing_to_extract_from(base: Path, tmp_path: Path) -> None:
+def test_a_base_alone_has_nothing_to_extract_from(base, tmp_path):
     settings = {**FAST, "index": {"extract_nodes": False}}
     report = gpu_rag.build((), tmp_path / "i", methods=["ppr", "hoprag", "bubblerag"], skb=base, settings=settings)
     assert verify(tmp_path / "i") == []
@@ -106,7 +107,7 @@ def test_a_base_alone_has_nothing_to_extract_from(base: Path, tmp_path: Path) ->
     assert answer.evidence
 
 
-def test_rows_of_openie_for_texts_of_nodes_are_rejects(tiny_corpus: Path, base: Path, tmp_path: Path) -> None:
+def test_rows_of_openie_for_texts_of_nodes_are_rejects(tiny_corpus, base, tmp_path):
     rows = [{"id": id, "entities": ["Tamsin"], "triples": []} for id in ("d0", "n1")]
     (tmp_path / "o.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     settings = {**FAST, "index": {"extract_nodes": False}}
@@ -117,7 +118,7 @@ def test_rows_of_openie_for_texts_of_nodes_are_rejects(tiny_corpus: Path, base: 
     assert reject["id"] == "n1" and "index.extract_nodes is false" in reject["reason"]
 
 
-def test_pronouns_are_replaced_where_something_is_extracted(tiny_corpus: Path, base: Path, tmp_path: Path) -> None:
+def test_pronouns_are_replaced_where_something_is_extracted(tiny_corpus, base, tmp_path):
     asked: list[str] = []
 
     def reply(request: Request) -> str:
@@ -160,19 +161,15 @@ def server(chat_server: Any) -> Any:
     return chat_server(lambda prompt: (200, said(prompt)))
 
 
-def test_calls_and_tokens_of_a_plan_are_exact(
-    run: Any, cli: Any, server: Any, tiny_corpus: Path, tmp_path: Path
-) -> None:
+def test_calls_and_tokens_of_a_plan_are_exact(run, cli, server, tiny_corpus, tmp_path):
     check_plan(run, cli, server, (tiny_corpus, "--skb", skb(tmp_path / "b", 240)), tmp_path / "i", 6)
 
 
-def test_of_a_base_alone_nothing_is_asked(run: Any, cli: Any, server: Any, base: Path, tmp_path: Path) -> None:
+def test_of_a_base_alone_nothing_is_asked(run, cli, server, base, tmp_path):
     check_plan(run, cli, server, ("--skb", base), tmp_path / "i", 0)
 
 
-def test_documents_of_several_passages_are_counted_each(
-    run: Any, cli: Any, server: Any, tiny_corpus: Path, base: Path, tmp_path: Path
-) -> None:
+def test_documents_of_several_passages_are_counted_each(run, cli, server, tiny_corpus, base, tmp_path):
     rows = [{"id": f"n{k}", "text": f"Kerling is a town of {k} houses. " * 40} for k in range(3)]  # ids of nodes too
     more = cli.write_rows(tmp_path / "more.jsonl", rows)
     given = (tiny_corpus, more, "--skb", base)
@@ -181,9 +178,7 @@ def test_documents_of_several_passages_are_counted_each(
 
 
 @pytest.mark.parametrize("n_nodes", [3, 60, 400])
-def test_tokens_are_exact_where_all_extracted_passages_are_in_the_sample(
-    tiny_corpus: Path, tmp_path: Path, n_nodes: int
-) -> None:
+def test_tokens_are_exact_where_all_extracted_passages_are_in_the_sample(tiny_corpus, tmp_path, n_nodes):
     """By a model that counts as its replies do: the prompts of the six passages, and of no other."""
     settings = make_settings({"models": {"embedder": "hash"}, "index": {"extractor": "llm", "extract_nodes": False}})
     llm, out = ScriptedLLM(lambda request: said(request.prompt)), tmp_path / "i"
@@ -198,9 +193,7 @@ def test_tokens_are_exact_where_all_extracted_passages_are_in_the_sample(
     assert not any("Node number" in request.prompt for request in asked)
 
 
-def test_a_plan_that_scales_by_all_passages_is_caught(
-    run: Any, cli: Any, server: Any, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_that_scales_by_all_passages_is_caught(run, cli, server, tiny_corpus, tmp_path, monkeypatch):
     real = index_plan._Plan._stage
 
     def scaled(plan: Any, layer: Any, trial: Any, sizes: Any) -> Any:
@@ -211,15 +204,13 @@ def test_a_plan_that_scales_by_all_passages_is_caught(
         check_plan(run, cli, server, (tiny_corpus, "--skb", skb(tmp_path / "b", 60)), tmp_path / "i", 6)
 
 
-def test_a_build_that_extracts_from_all_is_caught(
-    run: Any, cli: Any, server: Any, tiny_corpus: Path, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_build_that_extracts_from_all_is_caught(run, cli, server, tiny_corpus, base, tmp_path, monkeypatch):
     monkeypatch.setattr(extraction, "_chosen", lambda work, passages: extraction.np.arange(passages.num_rows))
     with pytest.raises(AssertionError):
         check_plan(run, cli, server, (tiny_corpus, "--skb", base), tmp_path / "i", 6)
 
 
-def test_a_reader_of_the_plan_is_told(run: Any, cli: Any, tiny_corpus: Path, base: Path, tmp_path: Path) -> None:
+def test_a_reader_of_the_plan_is_told(run, cli, tiny_corpus, base, tmp_path):
     given = ("index", tiny_corpus, "--skb", base, "--out", tmp_path / "i", *cli.NO_LLM, "--plan")
     assert "; 6 passages are extracted from" in run(*given, *LEFT_OUT).out
     assert "extracted from\n" not in run(*given).out

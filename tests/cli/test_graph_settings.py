@@ -15,22 +15,25 @@ def ops(result: Any) -> dict[str, str]:
     return recorded
 
 
-def test_answer_records_and_prints_what_ran_the_ops(answer: Any) -> None:
+def check_searched(ran: dict[str, str], by: str) -> None:
+    """faiss searches whole tables of vectors where it is asked for, and never `nearest` in its place."""
+    found = {name: ran.get(name) for name in ("nearest", "nearest_index")}
+    assert found == {"nearest": None if by == "faiss" else "numba", "nearest_index": "faiss" if by == "faiss" else None}
+
+
+def test_answer_records_and_prints_what_ran_the_ops(answer):
+    assert "graph ops: nearest by numba, personalized_pagerank by numba" in answer("--limit", 2).out
     assert ops(answer("--json")) == {"nearest": "numba", "personalized_pagerank": "numba"}
 
 
-def test_the_summary_names_them(answer: Any) -> None:
-    assert "graph ops: nearest by numba, personalized_pagerank by numba" in answer().out
-
-
 @pytest.mark.parametrize("pagerank", ["scipy", "torch", "numba"])
-def test_settings_choose(answer: Any, pagerank: str) -> None:
+def test_settings_choose(answer, pagerank):
     found = ops(answer("--json", "--set", f"graph.pagerank={pagerank}", "--set", "graph.ops=torch"))
     kernels = {"ppr_spmm": "reference"} if pagerank == "torch" else {}
     assert found == {"nearest": "torch", "personalized_pagerank": pagerank, **kernels}
 
 
-def test_rankings_are_those_of_every_implementation(run: Any, cli: Any, index: Any, questions: Any) -> None:
+def test_rankings_are_those_of_every_implementation(run, cli, index, questions):
     means = []
     for chosen in (
         (),
@@ -47,8 +50,7 @@ def test_rankings_are_those_of_every_implementation(run: Any, cli: Any, index: A
     assert means[0] == means[1]
 
 
-def test_faiss_searches_the_vectors_of_every_text_method(run: Any, cli: Any, tiny_corpus: Any, tmp_path: Any) -> None:
-    """Where whole tables of vectors are searched faiss is used when it is asked for, never `nearest` in its place."""
+def test_faiss_searches_the_vectors_of_every_text_method(run, cli, tiny_corpus, tmp_path):
     questions, methods = tmp_path / "q.jsonl", "dense,ppr,bubblerag,higra-retriever"
     questions.write_text(
         '{"id": "q", "question": "Where was Marta Orlo born?", "gold_ids": ["d1"]}\n', encoding="utf-8"
@@ -64,17 +66,12 @@ def test_faiss_searches_the_vectors_of_every_text_method(run: Any, cli: Any, tin
         assert result.status == 0, result.err
         entries = result.document["methods"]
         for entry in entries.values():
-            by = {name: entry["graph_ops"].get(name) for name in ("nearest", "nearest_index")}
-            assert by == (
-                {"nearest": "numba", "nearest_index": None}
-                if chosen == "torch"
-                else {"nearest": None, "nearest_index": "faiss"}
-            )
+            check_searched(entry["graph_ops"], chosen)
         found.append({method: [entry[f"recall@{k}"] for k in (2, 5, 10)] for method, entry in entries.items()})
     assert found[0] == found[1]
 
 
-def test_faiss_searches_the_names_and_documents_of_a_knowledge_base(run: Any, cli: Any, tmp_path: Any) -> None:
+def test_faiss_searches_the_names_and_documents_of_a_knowledge_base(run, cli, tmp_path):
     (tmp_path / "towns").mkdir()
     names = ["Bern", "Thun", "Kerling", "Halden"]
     rows = [
@@ -94,23 +91,18 @@ def test_faiss_searches_the_names_and_documents_of_a_knowledge_base(run: Any, cl
         assert result.status == 0, result.err
         entries = result.document["methods"]
         for entry in entries.values():  # the last one too, which searches what was made ready for another
-            searched = {name: entry["graph_ops"].get(name) for name in ("nearest", "nearest_index")}
-            expected = {"nearest": "numba", "nearest_index": None}
-            assert searched == (expected if by == "torch" else {"nearest": None, "nearest_index": "faiss"})
+            check_searched(entry["graph_ops"], by)
         found.append({method: [entry[name] for name in ("hit@1", "hit@5", "mrr")] for method, entry in entries.items()})
     assert found[0] == found[1]
 
 
-def test_faiss_finds_the_synonyms_where_it_is_asked_for(run: Any, cli: Any, tiny_corpus: Any, tmp_path: Any) -> None:
+def test_faiss_finds_the_synonyms_where_it_is_asked_for(run, cli, tiny_corpus, tmp_path):
     tables = []
     for by in ("torch", "faiss"):
         given = ("--for", "ppr", "--json", *cli.NO_LLM, "--set", f"graph.neighbours={by}")
         result = run("index", tiny_corpus, "--out", tmp_path / by, *given, "--set", "index.synonym_threshold=0.01")
         assert result.status == 0, result.err
-        ran = result.document["stages"]["synonyms"]["graph_ops"]
-        searched = {name: ran.get(name) for name in ("nearest", "nearest_index")}
-        expected = {"nearest": "numba", "nearest_index": None}
-        assert searched == (expected if by == "torch" else {"nearest": None, "nearest_index": "faiss"})
+        check_searched(result.document["stages"]["synonyms"]["graph_ops"], by)
         (file,) = (tmp_path / by / "stages").glob("synonyms-*/synonyms.parquet")
         tables.append(pq.read_table(file))
     assert tables[0].num_rows > 3
@@ -120,23 +112,18 @@ def test_faiss_finds_the_synonyms_where_it_is_asked_for(run: Any, cli: Any, tiny
     assert not skipped["synonyms"] and skipped["entity_vectors"]  # other bits: made anew, and nothing before it
 
 
-def test_faiss_that_is_missing_is_an_error(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_had_is_an_error(answer, monkeypatch):
     monkeypatch.setattr(dispatch, "find_spec", lambda name: None)
-    result = answer("--set", "graph.neighbours=faiss")
-    assert result.status == 2 and "faiss is not installed" in result.err
+    for chosen, said in {
+        "neighbours=faiss": "faiss is not installed",
+        "pagerank=cugraph": "pylibcugraph",  # without a GPU
+        "pagerank=fast": "auto | numba | scipy | torch | cugraph",
+    }.items():
+        result = answer("--set", f"graph.{chosen}")
+        assert result.status == 2 and said in result.err
 
 
-def test_cugraph_without_a_gpu_is_an_error(answer: Any) -> None:
-    result = answer("--set", "graph.pagerank=cugraph")
-    assert result.status == 2 and "pylibcugraph" in result.err
-
-
-def test_a_name_that_does_not_exist_is_refused(answer: Any) -> None:
-    result = answer("--set", "graph.pagerank=fast")
-    assert result.status == 2 and "auto | numba | scipy | torch | cugraph" in result.err
-
-
-def test_index_records_the_ops_of_each_stage(run: Any, cli: Any, tiny_corpus: Any, tmp_path: Any) -> None:
+def test_index_records_the_ops_of_each_stage(run, cli, tiny_corpus, tmp_path):
     result = run("index", tiny_corpus, "--out", tmp_path / "ix", "--for", "ppr,hoprag", "--json", *cli.NO_LLM)
     assert result.status == 0, result.err
     stages = result.document["stages"]

@@ -34,7 +34,7 @@ def folder(build: Callable[..., Any], tmp_path: Path) -> Path:
     return tmp_path / "ix"
 
 
-def test_merges_are_listed_and_filtered(run: Any, folder: Path) -> None:
+def test_merges_are_listed_and_filtered(run, folder):
     result = run("merges", folder)
     assert result.status == 0 and result.out.splitlines()[-1] == "2 of 2 merges"
     assert re.search(r"^m_[0-9a-f]{10}  semantic  0\.\d{3}  (the )?ves = (the )?ves  \(article\)$", result.out, re.M)
@@ -50,7 +50,7 @@ def test_merges_are_listed_and_filtered(run: Any, folder: Path) -> None:
     assert (limited["n"], len(limited["merges"])) == (2, 1)
 
 
-def test_an_example_of_the_page_has_the_keys(run: Any, folder: Path) -> None:
+def test_an_example_of_the_page_has_the_keys(run, folder):
     page = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"^## gpu-rag merges\n.*?```json\n(.*?)```", page, re.M | re.S)
     real = run("merges", folder, "--json").document
@@ -59,7 +59,7 @@ def test_an_example_of_the_page_has_the_keys(run: Any, folder: Path) -> None:
     assert [list(row) for row in json.loads(shown)["edits"]] == [list(edited["edits"][0])]
 
 
-def test_edits_are_applied_by_the_next_run_and_taken_back(run: Any, build: Any, folder: Path) -> None:
+def test_edits_are_applied_by_the_next_run_and_taken_back(run, build, folder):
     before = Manifest.read(folder).digest()
     ves = next(r["id"] for r in run("merges", folder, "--json").document["merges"] if "ves" in r["members"])
     result = run("merges", folder, "--reject", ves, "--force", "Kerling", "Marta Orlo")
@@ -90,19 +90,19 @@ def test_edits_are_applied_by_the_next_run_and_taken_back(run: Any, build: Any, 
         (("--limit", "0"), "not a number of merges"),
     ],
 )
-def test_bad_edits_are_refused_and_nothing_is_written(run: Any, folder: Path, words: Any, error: str) -> None:
+def test_bad_edits_are_refused_and_nothing_is_written(run, folder, words, error):
     result = run("merges", folder, *words)
     assert result.status == 2 and error in result.error
     assert not (folder / "merges.jsonl").exists()
 
 
-def test_an_index_without_alignment_says_so(run: Any, cli: Any, tiny_corpus: Path, tmp_path: Path) -> None:
+def test_an_index_without_alignment_says_so(run, cli, tiny_corpus, tmp_path):
     run("index", tiny_corpus, "--out", tmp_path / "plain", "--for", "bm25", *cli.NO_LLM)
     result = run("merges", tmp_path / "plain")
     assert result.status == 2 and "higra_merge" in result.error and "--method" not in result.error
 
 
-def test_the_report_shows_what_alignment_did(build: Any, folder: Path, tmp_path: Path) -> None:
+def test_the_report_shows_what_alignment_did(build, folder, tmp_path):
     result = build("--report", tmp_path / "r.html", "--json")
     found = result.document["alignment"]
     page = re.sub(r"<[^>]+>", " ", (tmp_path / "r.html").read_text(encoding="utf-8"))
@@ -119,9 +119,7 @@ def test_the_report_shows_what_alignment_did(build: Any, folder: Path, tmp_path:
     assert "alignment: 6 entities became 4" in build().out
 
 
-def test_an_index_without_alignment_names_the_command_to_run(
-    run: Any, cli: Any, tiny_corpus: Path, tmp_path: Path
-) -> None:
+def test_an_index_without_alignment_names_the_command_to_run(run, cli, tiny_corpus, tmp_path):
     folder = tmp_path / "words"
     assert run("index", tiny_corpus, "--out", folder, "--for", "bm25", *cli.NO_LLM).status == 0
     result = run("merges", folder)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -146,36 +144,40 @@ def hub() -> Iterator[Hub]:
     server.httpd.server_close()
 
 
-def fetch(url: str, *words: Any) -> subprocess.CompletedProcess:
-    """In a process of its own: huggingface_hub reads its address when it is imported."""
-    environment = {**os.environ, "HF_ENDPOINT": url, "NO_PROXY": "127.0.0.1", "HF_HUB_DISABLE_XET": "1"}
-    command = [sys.executable, "-m", "gpu_rag", "models", "fetch", *map(str, words)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+@pytest.fixture
+def fetch(cli):
+    """fetch(url, "a/tiny"): in a process of its own, since huggingface_hub reads its address when it is imported."""
+
+    def fetch(url, *words):
+        environment = {**os.environ, "HF_ENDPOINT": url, "NO_PROXY": "127.0.0.1", "HF_HUB_DISABLE_XET": "1"}
+        return cli.run_process("models", "fetch", *words, env=environment)
+
+    return fetch
 
 
-def test_fetch_takes_weights_and_settings_and_no_code(hub, cache):
+def test_fetch_takes_weights_and_settings_and_no_code(fetch, hub, cache):
     done = fetch(hub.url, "a/tiny", "--json")
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+    assert done.status == 0, done.err
+    document = done.document
     assert {f["path"] for f in document["files"]} == {"config.json", "model.safetensors", "tokenizer.json"}
     assert Path(document["folder"]) == cache / "models" / "a--tiny"
     assert (cache / "models" / "a--tiny" / "model.safetensors").read_bytes() == FILES["model.safetensors"]
-    assert f"a/tiny, revision {Hub.REVISION}: 3 files" in done.stderr
+    assert f"a/tiny, revision {Hub.REVISION}: 3 files" in done.err
     assert not any(name in path for _, path in hub.asked for name in ("modeling_tiny.py", "pytorch_model.bin"))
     assert [p.name for p in (cache / "models").iterdir()] == ["a--tiny"]
     assert stored.model_folder("a/tiny") == cache / "models" / "a--tiny"
     n_asked = len(hub.asked)
-    assert not json.loads(fetch(hub.url, "a/tiny", "--json").stdout)["written"] and len(hub.asked) == n_asked
+    assert not fetch(hub.url, "a/tiny", "--json").document["written"] and len(hub.asked) == n_asked
 
 
-def test_fetch_of_what_cannot_be_had(hub, cache, tmp_path):
+def test_fetch_of_what_cannot_be_had(fetch, hub, cache, tmp_path):
     del hub.files["model.safetensors"]
     pickled = fetch(hub.url, "a/tiny", "--out", tmp_path / "m")
-    assert pickled.returncode == 2 and "no weights as safetensors" in pickled.stderr
+    assert pickled.status == 2 and "no weights as safetensors" in pickled.err
     missing = fetch(hub.url, "b/none", "--out", tmp_path / "m")
-    assert missing.returncode == 2 and "no such repository" in missing.stderr
+    assert missing.status == 2 and "no such repository" in missing.err
     offline = fetch("http://127.0.0.1:9", "a/tiny", "--out", tmp_path / "m")
-    assert offline.returncode == 1 and "cannot be reached" in offline.stderr and "Traceback" not in offline.stderr
+    assert offline.status == 1 and "cannot be reached" in offline.err and "Traceback" not in offline.err
     assert not (tmp_path / "m").exists()
 
 

@@ -17,7 +17,7 @@ from gpu_rag.settings import make_settings, read_profile
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_kernels_is_no_package() -> None:
+def test_kernels_is_no_package():
     """An importable `kernels` would shadow the Hugging Face package of that name, which transformers looks for."""
     assert not (ROOT / "kernels" / "__init__.py").exists()
     code = "import importlib.util as u; s = u.find_spec('kernels'); print(s and s.submodule_search_locations)"
@@ -26,7 +26,7 @@ def test_kernels_is_no_package() -> None:
     assert importlib.util.find_spec("gpu_rag_kernels") is not None
 
 
-def test_importing_the_package_loads_no_torch() -> None:
+def test_importing_the_package_loads_no_torch():
     code = "import sys, gpu_rag, gpu_rag.types, gpu_rag.errors, gpu_rag.runtime; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
@@ -36,7 +36,7 @@ def pins(lines: list[str]) -> dict[str, str]:
     return {match[1].lower(): match[2] for match in found if match}
 
 
-def test_environment_yml_agrees_with_the_gpu_extra() -> None:
+def test_environment_yml_agrees_with_the_gpu_extra():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extra = pins(project["optional-dependencies"]["gpu"])
     environment = pins((ROOT / "environment.yml").read_text().splitlines())
@@ -47,15 +47,15 @@ def test_environment_yml_agrees_with_the_gpu_extra() -> None:
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_every_profile_is_valid(name: str) -> None:
+def test_every_profile_is_valid(name):
     make_settings(read_profile(ROOT / "configs" / f"{name}.toml"))
 
 
-def test_every_file_in_configs_is_a_profile() -> None:
+def test_every_file_in_configs_is_a_profile():
     assert {path.stem for path in (ROOT / "configs").glob("*.toml")} == set(PROFILES)
 
 
-def test_package_data_covers_prompts_and_the_sample() -> None:
+def test_package_data_covers_prompts_and_the_sample():
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["gpu_rag"]
     suffixes = {Path(pattern).suffix for pattern in patterns}
     files = [p for p in (ROOT / "gpu_rag").rglob("*") if p.is_file() and "__pycache__" not in p.parts]
@@ -64,7 +64,7 @@ def test_package_data_covers_prompts_and_the_sample() -> None:
     assert data and {p.suffix for p in data} <= suffixes | {".typed"}
 
 
-def test_the_project_speaks_of_itself_alone() -> None:
+def test_the_project_speaks_of_itself_alone():
     """No absolute path of a developer's machine in code, docs or configuration."""
     listed = subprocess.run(["git", "ls-files"], capture_output=True, text=True, cwd=ROOT)
     names = listed.stdout.split() if listed.returncode == 0 else []

@@ -29,7 +29,7 @@ def run(arguments: list[str], launcher: list[str]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_two_ranks_give_the_bits_of_one(tmp_path: Path) -> None:
+def test_two_ranks_give_the_bits_of_one(tmp_path):
     alone = run([*SMALL, "--out", str(tmp_path / "out.json")], [])
     assert json.loads((tmp_path / "out.json").read_text()) == alone
     assert alone["ok"] and alone["run_to_run_equal"] and alone["error"] < 2e-6 and alone["n"] == 700
@@ -43,7 +43,7 @@ def test_two_ranks_give_the_bits_of_one(tmp_path: Path) -> None:
     assert kept == ["indices.npy", "indptr.npy"], "what the user gave a folder for stays"
 
 
-def test_parts_of_a_graph_are_drawn_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_a_graph_are_drawn_apart(monkeypatch):
     monkeypatch.syspath_prepend(str(SCRIPT.parent))
     draw = importlib.import_module("device_graphs").rmat_edges
     one, again, other = (draw(500, 4000, 7, torch.device("cpu"), part)[0] for part in (0, 0, 1))
@@ -52,7 +52,7 @@ def test_parts_of_a_graph_are_drawn_apart(monkeypatch: pytest.MonkeyPatch) -> No
     assert float(torch.corrcoef(counts)[0, 1]) > 0.5, "the same nodes are the hubs of both parts"
 
 
-def test_ranks_take_their_gpu_and_wait_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_take_their_gpu_and_wait_long_enough(monkeypatch):
     """Rank 0 may draw for more than the ten minutes that nccl waits; barriers work on the current device."""
     monkeypatch.syspath_prepend(str(SCRIPT.parent))
     module, calls = importlib.import_module("pagerank_multi_gpu"), []
@@ -71,7 +71,7 @@ def test_ranks_take_their_gpu_and_wait_long_enough(monkeypatch: pytest.MonkeyPat
     assert (calls[3]["backend"], calls[3]["device_id"]) == ("gloo", None)
 
 
-def test_the_script_starts_without_what_reads_texts() -> None:
+def test_the_script_starts_without_what_reads_texts():
     """On a machine with torch alone: the index is opened only where it is asked for."""
     code = "import sys; sys.modules.update(dict.fromkeys(('Stemmer', 'bm25s', 'ahocorasick', 'jsonschema')))"
     code += f"; sys.path.insert(0, {str(SCRIPT.parent)!r}); import pagerank_multi_gpu, device_check"
@@ -79,7 +79,7 @@ def test_the_script_starts_without_what_reads_texts() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_wrong_result_is_a_failure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_result_is_a_failure(monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(SCRIPT.parent))
     module = importlib.import_module("pagerank_multi_gpu")
     solve = module.personalized_pagerank_sharded

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
-
 import pytest
-
-
-def command(*arguments: object) -> dict[str, Any]:
-    """The --json document of one command run as a process of its own."""
-    line = [sys.executable, "-m", "gpu_rag", *map(str, arguments), "--json"]
-    run = subprocess.run(line, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    document: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
-    return document
 
 
 @pytest.mark.slow
 @pytest.mark.shared
-def test_the_graph_helps_on_2wiki_with_ready_openie(shared_data: Path, tmp_path: Path) -> None:
+def test_the_graph_helps_on_2wiki_with_ready_openie(cli, shared_data, tmp_path):
+    def command(*arguments):
+        result = cli.run_process(*arguments, "--json")
+        assert result.status == 0, result.err
+        return result.document
+
     data = shared_data / "2wiki_openie"
     given = ["--openie", data / "openie.jsonl", "--for", "dense,bm25,hybrid,ppr"]
     built = command("index", data / "corpus.jsonl", "--out", tmp_path / "index", *given)

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from gpu_rag.cli.main import main
 from gpu_rag.methods.registry import method_names
 from gpu_rag.report.evaluation import verdict
 from gpu_rag.report.page import intervals, stacked_bars
@@ -62,13 +61,13 @@ def outline(path: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory: pytest.TempPathFactory, cli: Any) -> Path:
     folder = tmp_path_factory.mktemp("report")
     corpus = folder / "corpus.jsonl"
     hostile = json.dumps({"id": "bad", "title": HOSTILE, "text": f"Marie Curie met {HOSTILE} in Paris."})
     corpus.write_text(corpus_path().read_text(encoding="utf-8") + hostile + "\n" + "not json\n", encoding="utf-8")
-    options = ["--for", ",".join(method_names()), "--report", str(folder / "index.html"), *HASH]
-    assert main(["index", str(corpus), "--out", str(folder / "index"), *options]) == 0
+    options = ("--for", "all", "--report", folder / "index.html", *HASH)
+    assert cli.run("index", corpus, "--out", folder / "index", *options).status == 0
     return folder
 
 
@@ -80,7 +79,7 @@ def evaluated(built: Path, cli: Any) -> tuple[Path, dict[str, Any]]:
     return page, run.document
 
 
-def test_the_index_report_tells_stages_and_rejects(built: Path) -> None:
+def test_the_index_report_tells_stages_and_rejects(built):
     words = outline(built / "index.html")
     for stage in ("passages", "bm25", "extraction", "synonyms", "graph"):
         assert stage in words
@@ -88,7 +87,7 @@ def test_the_index_report_tells_stages_and_rejects(built: Path) -> None:
     assert "76" in words  # 75 sample articles and the hostile one
 
 
-def test_the_eval_report_has_the_numbers_of_the_document(evaluated: tuple[Path, dict[str, Any]]) -> None:
+def test_the_eval_report_has_the_numbers_of_the_document(evaluated):
     page, document = evaluated
     words = outline(page)
     for name, entry in document["methods"].items():
@@ -101,15 +100,15 @@ def test_the_eval_report_has_the_numbers_of_the_document(evaluated: tuple[Path, 
 
 
 @pytest.fixture(scope="module")
-def eight(built: Path) -> Path:
+def eight(built: Path, cli: Any) -> Path:
     """The page of all methods."""
     page = built / "eight.html"
-    options = ["--method", ",".join(method_names()), "--retrieval-only", "--report", str(page), *HASH]
-    assert main(["eval", str(built / "index"), str(questions_path()), *options]) == 0
+    options = ("--method", ",".join(method_names()), "--retrieval-only", "--report", page, *HASH)
+    assert cli.run("eval", built / "index", questions_path(), *options).status == 0
     return page
 
 
-def test_many_methods_are_compared_with_the_first_only(eight: Path, evaluated: tuple[Path, dict[str, Any]]) -> None:
+def test_many_methods_are_compared_with_the_first_only(eight, evaluated):
     first, *others = method_names()
     words = outline(eight)
     shown = {f"{a} - {b}" for a in method_names() for b in method_names() if f"{a} - {b}" in words}
@@ -130,7 +129,7 @@ def cropped(svg: str, glyph: float = 7.0) -> list[str]:
     return lost
 
 
-def test_labels_and_amounts_have_room() -> None:
+def test_labels_and_amounts_have_room():
     pair = "higra-agent - higra-retriever"
     assert cropped(intervals("d", [(pair, -0.1, -0.2, 0.0), ("bm25", 0.3, 0.1, 0.4)], -0.4, 0.4)) == []
     rows = [("exact", {"entities": 1_234_639}), (pair, {"entities": 7})]
@@ -142,18 +141,17 @@ def test_labels_and_amounts_have_room() -> None:
     assert cropped(fixed.format(pair, "639.00 entities")) == [pair, "639.00 entities"]  # margins of a fixed width
 
 
-def test_the_answer_report_tells_batches(answer: Any, tmp_path: Path) -> None:
+def test_the_answer_report_tells_batches(answer, tmp_path):
     assert answer("--report", tmp_path / "answer.html").status == 0
     words = outline(tmp_path / "answer.html")
     assert "Batches of this run" in words and "Stages of this run" in words and "answered" in words
 
 
-def test_hostile_text_is_shown_and_never_run(built: Path) -> None:
+def test_hostile_text_is_shown_and_never_run(run, built):
     questions = built / "hostile.jsonl"
     questions.write_text(json.dumps({"id": "h", "question": HOSTILE, "gold_ids": ["bad"], "type": HOSTILE}) + "\n")
     page = built / "hostile.html"
-    options = ["--retrieval-only", "--report", str(page), *HASH]
-    assert main(["eval", str(built / "index"), str(questions), *options]) == 0
+    assert run("eval", built / "index", questions, "--retrieval-only", "--report", page, *HASH).status == 0
     assert 'alert("x")' in outline(page)
 
 
@@ -164,7 +162,7 @@ DOCUMENT = {
 }
 
 
-def test_the_verdict_is_plain() -> None:
+def test_the_verdict_is_plain():
     def with_interval(diff: float, low: float, high: float, pair: str = "ppr - bm25") -> str:
         return verdict(
             {**DOCUMENT, "paired": {pair: {"recall@5": {"diff": diff, "low": low, "high": high}}}}, "recall@5"
@@ -215,7 +213,7 @@ MEASURE = """<script>for (const t of document.querySelectorAll("svg text")) {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["index", "eight"])
-def test_a_browser_crops_no_text_of_a_plot(built: Path, eight: Path, name: str, tmp_path: Path) -> None:
+def test_a_browser_crops_no_text_of_a_plot(built, eight, name, tmp_path):
     def crops(document: str) -> list[str]:
         page = tmp_path / "measured.html"
         page.write_text(document + MEASURE, encoding="utf-8")
@@ -231,9 +229,7 @@ def test_a_browser_crops_no_text_of_a_plot(built: Path, eight: Path, name: str, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["index", "eval"])
-def test_a_browser_draws_the_page(
-    built: Path, evaluated: tuple[Path, dict[str, Any]], name: str, tmp_path: Path
-) -> None:
+def test_a_browser_draws_the_page(built, evaluated, name, tmp_path):
     shot, page = tmp_path / "page.png", built / f"{name}.html"
     command = [chromium(), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", f"--screenshot={shot}", page.as_uri()]
     subprocess.run(command, check=True, capture_output=True, timeout=600)

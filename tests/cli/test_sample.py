@@ -4,7 +4,6 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ def linked(one: Row, other: Row) -> bool:
     return any(mentions(a["text"], b["title"]) or mentions(a["text"], b["title"].split()[-1]) for a, b in pairs)
 
 
-def check_articles(corpus: list[Row]) -> None:
+def check_articles(corpus: list[Row], questions: list[Row]) -> None:
     assert 60 <= len(corpus) <= 75
     for row in corpus:
         assert set(row) == {"id", "title", "text"}
@@ -41,7 +40,7 @@ def check_articles(corpus: list[Row]) -> None:
         assert len({row[field] for row in corpus}) == len(corpus), field
 
 
-def check_links(corpus: list[Row]) -> None:
+def check_links(corpus: list[Row], questions: list[Row]) -> None:
     titles = [row["title"] for row in corpus]
     out = {r["title"]: {t for t in titles if t != r["title"] and mentions(r["text"], t)} for r in corpus}
     incoming = set().union(*out.values())
@@ -87,19 +86,12 @@ def questions() -> list[Row]:
     return read_rows(questions_path())
 
 
-def test_articles(corpus: list[Row]) -> None:
-    check_articles(corpus)
+def test_the_sample(corpus, questions):
+    for check in (check_articles, check_links, check_questions):
+        check(corpus, questions)
 
 
-def test_links(corpus: list[Row]) -> None:
-    check_links(corpus)
-
-
-def test_questions(corpus: list[Row], questions: list[Row]) -> None:
-    check_questions(corpus, questions)
-
-
-def test_same_surname_distractors(corpus: list[Row]) -> None:
+def test_same_surname_distractors(corpus):
     last = Counter(row["title"].split()[-1] for row in corpus)
     assert sum(n >= 2 for n in last.values()) >= 5
 
@@ -143,32 +135,16 @@ def repeated_question_id(corpus: list[Row], questions: list[Row]) -> None:
     questions[1]["id"] = questions[0]["id"]
 
 
-ABOUT_ARTICLES = (wrong_id, repeated_article)
-ABOUT_QUESTIONS = (
-    missing_gold,
-    unlinked_gold,
-    reversed_gold,
-    answer_elsewhere,
-    named_intermediate,
-    repeated_question_id,
-)
+DAMAGES = {
+    **dict.fromkeys((wrong_id, repeated_article), check_articles),
+    unlinked_article: check_links,
+    **dict.fromkeys((missing_gold, unlinked_gold, reversed_gold, answer_elsewhere), check_questions),
+    **dict.fromkeys((named_intermediate, repeated_question_id), check_questions),
+}
 
 
-@pytest.mark.parametrize("damage", ABOUT_ARTICLES)
-def test_damaged_articles_fail(damage: Callable, corpus: list[Row], questions: list[Row]) -> None:
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_found(damage, corpus, questions):
     damage(corpus, questions)
     with pytest.raises(AssertionError):
-        check_articles(corpus)
-
-
-def test_unlinked_article_fails(corpus: list[Row], questions: list[Row]) -> None:
-    unlinked_article(corpus, questions)
-    with pytest.raises(AssertionError):
-        check_links(corpus)
-
-
-@pytest.mark.parametrize("damage", ABOUT_QUESTIONS)
-def test_damaged_questions_fail(damage: Callable, corpus: list[Row], questions: list[Row]) -> None:
-    damage(corpus, questions)
-    with pytest.raises(AssertionError):
-        check_questions(corpus, questions)
+        DAMAGES[damage](corpus, questions)

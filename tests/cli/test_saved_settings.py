@@ -37,7 +37,7 @@ def check_found_back(build: Any) -> None:
     assert skipped(build("--for", "bm25")) == {"passages"}
 
 
-def test_settings_of_the_build_are_found_back(build: Any, tmp_path: Path) -> None:
+def test_settings_of_the_build_are_found_back(build, tmp_path):
     check_found_back(build)
     assert Manifest.read(tmp_path / "i").settings == {
         "models": {"embedder": "hash"}, "index": {"chunk_words": 8, "overlap_words": 0},
@@ -50,19 +50,19 @@ def test_settings_of_the_build_are_found_back(build: Any, tmp_path: Path) -> Non
     }  # the defaults are not spelled out
 
 
-def test_an_index_that_forgets_is_caught(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_that_forgets_is_caught(build, monkeypatch):
     monkeypatch.setattr(remembered, "saved_settings", lambda out, fresh=False: {})
     with pytest.raises(AssertionError):
         check_found_back(build)
 
 
-def test_the_embedder_is_found_back(run: Any, cli: Any, tiny_corpus: Path, tmp_path: Path) -> None:
+def test_the_embedder_is_found_back(run, cli, tiny_corpus, tmp_path):
     given = ("index", tiny_corpus, "--out", tmp_path / "i", "--json", "--set", "models.llm=none")
     assert run(*given, "--for", "dense", "--set", "models.embedder=hash").status == 0
     assert skipped(run(*given, "--for", "dense")) == {"passages", "passage_vectors"}
 
 
-def test_from_python_settings_are_over_what_is_remembered(tiny_corpus: Path, tmp_path: Path) -> None:
+def test_from_python_settings_are_over_what_is_remembered(tiny_corpus, tmp_path):
     sections = {**FAST, "index": {"chunk_words": 8, "overlap_words": 0}}
     gpu_rag.build(tiny_corpus, tmp_path / "i", methods=["bm25"], settings=sections)
     assert gpu_rag.build(tiny_corpus, tmp_path / "i", methods=["bm25"], settings=FAST).stages["passages"].skipped
@@ -95,11 +95,11 @@ def written(tiny_corpus: Path, tmp_path: Path) -> Path:
     return tmp_path / "i"
 
 
-def test_the_same_model_finds_its_work_done(written: Path, tiny_corpus: Path) -> None:
+def test_the_same_model_finds_its_work_done(written, tiny_corpus):
     assert all(stage.skipped for stage in by("a", written, tiny_corpus).stages.values())
 
 
-def test_another_model_does_not_write_over_it(written: Path, tiny_corpus: Path) -> None:
+def test_another_model_does_not_write_over_it(written, tiny_corpus):
     before = (written / "manifest.json").read_bytes()
     with pytest.raises(IndexMismatch, match="stage extraction was written by another model; given b; expected a"):
         by("b", written, tiny_corpus)
@@ -113,7 +113,7 @@ def test_another_model_does_not_write_over_it(written: Path, tiny_corpus: Path) 
     assert fresh.manifest.stages["extraction"].models["llm"]["name"] == "b"
 
 
-def test_rules_that_are_asked_for_by_name_take_its_place(written: Path, tiny_corpus: Path) -> None:
+def test_rules_that_are_asked_for_by_name_take_its_place(written, tiny_corpus):
     named = {"index": {"extractor": "patterns"}, "hops": {"simulate": "templates"}}
     report = by("b", written, tiny_corpus, capable=False, **named)
     assert not any("llm" in record.models for record in report.manifest.stages.values())
@@ -122,9 +122,7 @@ def test_rules_that_are_asked_for_by_name_take_its_place(written: Path, tiny_cor
 # --- --for all -------------------------------------------------------------------------------------
 
 
-def test_for_all_builds_what_every_method_needs(
-    build: Any, run: Any, cli: Any, questions: Path, tmp_path: Path
-) -> None:
+def test_for_all_builds_what_every_method_needs(build, run, cli, questions, tmp_path):
     every = build("--for", "all")
     assert every.status == 0, every.err
     assert skipped(build("--for", ",".join(method_names()))) == set(every.document["stages"])
@@ -132,7 +130,7 @@ def test_for_all_builds_what_every_method_needs(
     assert run(*given, *cli.NO_LLM).status == 0
 
 
-def test_for_all_of_a_knowledge_base_alone_is_what_runs_over_it(run: Any, cli: Any, tmp_path: Path) -> None:
+def test_for_all_of_a_knowledge_base_alone_is_what_runs_over_it(run, cli, tmp_path):
     (tmp_path / "facts.tsv").write_text("Bern\tcapital of\tSwitzerland\n", encoding="utf-8")
     given = ("index", "--kg", tmp_path / "facts.tsv", "--out", tmp_path / "i", "--json", *cli.NO_LLM)
     every = run(*given, "--for", "all")
@@ -141,6 +139,6 @@ def test_for_all_of_a_knowledge_base_alone_is_what_runs_over_it(run: Any, cli: A
     assert skipped(run(*given, "--for", "hybgrag,hydrarag,hydrarag-e")) == set(every.document["stages"])
 
 
-def test_a_method_that_does_not_exist_is_still_refused(build: Any) -> None:
+def test_a_method_that_does_not_exist_is_still_refused(build):
     result = build("--for", "al")
     assert result.status == 2 and "unknown method; given al" in result.error

@@ -71,11 +71,6 @@ def test_tables_that_contradict_each_other(run, index):
 # --- export ----------------------------------------------------------------------------------------
 
 
-def tables_of(index: Path) -> dict[str, list[dict]]:
-    found = sorted((index / "stages").rglob("*.parquet"))
-    return {path.stem: parquet.read_table(path).to_pylist() for path in found}
-
-
 def expected_graph(tables) -> tuple[set, dict]:
     """(node names by kind, {frozenset of two names: sorted kinds of edges}) from the tables alone."""
     entity = [row["name"] for row in tables["entities"]]
@@ -93,14 +88,13 @@ def expected_graph(tables) -> tuple[set, dict]:
     return nodes, {pair: sorted(kinds) for pair, kinds in edges.items()}
 
 
-def test_graphml_read_by_networkx_is_the_graph_of_the_tables(run, index, tmp_path):
+def test_graphml_read_by_networkx_is_the_graph_of_the_tables(run, index, tables, tmp_path):
     out = tmp_path / "graph.graphml"
     result = run("export", index, "--format", "graphml", "--out", out, "--json")
     assert result.status == 0
     document = {"format": "graphml", "files": [{"path": str(out), "bytes": out.stat().st_size}]}
     assert result.document == document
     graph = nx.read_graphml(out)
-    tables = tables_of(index)
     nodes, edges = expected_graph(tables)
     assert not graph.is_directed()
     assert graph.number_of_nodes() == len(nodes) == len(tables["entities"]) + len(tables["passages"])
@@ -126,12 +120,12 @@ def test_graphml_escapes_what_xml_cannot_hold(run, cli, tmp_path):
     assert "\U0001f600 Ünïcode" in passage["text"]
 
 
-def test_parquet_tables_read_back(run, index, tmp_path):
+def test_parquet_tables_read_back(run, index, tables, tmp_path):
     out = tmp_path / "tables"
     result = run("export", index, "--format", "parquet", "--out", out, "--json")
     assert result.status == 0
     read = {path.stem: parquet.read_table(path).to_pylist() for path in out.iterdir()}
-    assert read == tables_of(index)
+    assert read == tables
     assert len(read["passages"]) == 6
     files = result.document["files"]
     assert {Path(file["path"]).name: file["bytes"] for file in files} == {

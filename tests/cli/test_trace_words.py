@@ -41,14 +41,14 @@ FILES = [*sorted(FOLDER.rglob("*.py")), FOLDER.parent / "program" / "reader.py"]
 STEPS = sorted({(path.name, name) for path in FILES for name in names_in(ast.parse(path.read_text(encoding="utf-8")))})
 
 
-def test_the_steps_are_found() -> None:
+def test_the_steps_are_found():
     found = {name for _, name in STEPS}
     assert {"expand_1_1", "trees/1", "hybgrag_action_1", "hybgrag_nodes", "1/scores", "verified_by"} <= found
     assert {"search_dense", "rank_by_graph", "seed_facts", "hop_entry/1", "hop_1", "seeds", "seeker/1", "read"} <= found
 
 
 @pytest.mark.parametrize(("file", "name"), STEPS)
-def test_every_step_has_words(file: str, name: str) -> None:
+def test_every_step_has_words(file, name):
     assert any(said(reading, 1) for reading in readings(name)), f"{name} of {file}"
 
 
@@ -69,29 +69,29 @@ def test_every_step_has_words(file: str, name: str) -> None:
         ("topics/model/malformed", 0, "the model lists topics, the reply could not be read"),
     ],
 )  # fmt: skip
-def test_words(verb: str, n: int, words: str) -> None:
+def test_words(verb, n, words):
     assert said(verb, n) == words
 
 
-def test_a_step_without_words_keeps_its_name() -> None:
+def row_of(**values):
+    usage = dict.fromkeys(("llm_calls", "prompt_tokens", "generated_tokens", "cut", "llm_s", "embed_s", "graph_s"), 0)
+    row = {"question": "q", "method": "m", "status": "answered", "answer": "a", "usage": usage}
+    return {**row, "trace": [], "paths": [], "evidence": [], **values}
+
+
+def test_a_step_without_words_keeps_its_name():
     assert said("search_new", 75) is None and said("own/similarity", 3) is None and said("expand_1_x!", 1) is None
     step = {"step": 0, "verb": "own/similarity", "n_candidates": 1200, "chosen": ["A"], "reply_hash": "", "s": 0.0}
-    usage = dict.fromkeys(("llm_calls", "prompt_tokens", "generated_tokens", "cut"), 0)
-    usage.update(dict.fromkeys(("llm_s", "embed_s", "graph_s"), 0.0))
-    row = {"question": "q", "method": "m", "status": "answered", "answer": "a", "trace": [step], "paths": []}
-    text = trace_text({**row, "evidence": [], "usage": usage})
+    text = trace_text(row_of(trace=[step]))
     assert "  1. own/similarity among 1,200, 0.0 ms\n       - A" in text
-    told = trace_text({**row, "trace": [{**step, "verb": "trees/score"}], "evidence": [], "usage": usage})
+    told = trace_text(row_of(trace=[{**step, "verb": "trees/score"}]))
     assert "  1. evidence graphs: of 1,200 trees those of highest score, 0.0 ms" in told
 
 
-def test_paths_are_shown_where_they_are_all_the_support() -> None:
-    usage = dict.fromkeys(("llm_calls", "prompt_tokens", "generated_tokens", "cut", "llm_s", "embed_s", "graph_s"), 0)
+def test_paths_are_shown_where_they_are_all_the_support():
     edge = ["Halden Bridge", "designed by", "Marta Orlo", "facts.tsv:1"]
     path = {"text": "Halden Bridge - designed by -> Marta Orlo", "edges": [edge]}
-    row = {"question": "q", "method": "hydrarag", "status": "answered", "answer": "Marta Orlo", "trace": []}
-    row.update(paths=[path], evidence=[], usage=usage)
-    alone = trace_text(row, decisions=False)
+    alone = trace_text(row_of(paths=[path]), decisions=False)
     assert "Halden Bridge - designed by -> Marta Orlo   [facts.tsv:1]" in alone and "evidence  no passages" in alone
     held = {"title": "T", "passage_id": "p", "start": 0, "end": 1, "score": 1.0, "why": "near", "text": "x"}
-    assert "designed by" not in trace_text({**row, "evidence": [held]}, decisions=False)
+    assert "designed by" not in trace_text(row_of(paths=[path], evidence=[held]), decisions=False)

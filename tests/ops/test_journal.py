@@ -7,7 +7,7 @@ import random
 import pytest
 
 from gpu_rag.errors import BadInput, ModelError
-from gpu_rag.runtime.journal import TRIES, Journal
+from gpu_rag.jobs import TRIES, Journal
 from gpu_rag.types import Question
 
 

@@ -15,8 +15,9 @@ from gpu_rag.index.work import Sources
 from gpu_rag.methods.registry import all_layers
 from gpu_rag.models.set import ModelSet
 from gpu_rag.plan import index_plan
-from gpu_rag.plan.index_plan import MIN_SHARE, BuildJob, growth, on_line, plan_index
+from gpu_rag.plan.index_plan import MIN_SHARE, growth, on_line, plan_index
 from gpu_rag.plan.sample import Draw
+from gpu_rag.plan.trial import BuildJob
 from gpu_rag.settings import make_settings
 
 SETTINGS = settings(max_examples=40, deadline=None, derandomize=True)

@@ -93,11 +93,11 @@ class Process:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Callable[..., Process]]:
-    """served(index, "--set", ...): a server process, which ends with the test."""
+    """served(index, "--set", ...): a server process, which ends with the test; by the hash embedder, or `settings`."""
     started: list[Process] = []
 
-    def start(*words: object) -> Process:
-        started.append(Process((*words, *shared.HASH), tmp_path / f"err{len(started)}.txt"))
+    def start(*words: object, settings: tuple[str, ...] = shared.HASH) -> Process:
+        started.append(Process((*words, *settings), tmp_path / f"err{len(started)}.txt"))
         return started[-1]
 
     yield start

@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -229,48 +228,22 @@ def test_a_key_and_another_interface(served, index, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_packaged_model_answers_and_is_stopped_in_the_middle_of_a_reply(tmp_path, run):
+def test_the_packaged_model_answers_and_is_stopped_in_the_middle_of_a_reply(served, tmp_path, run):
     from gpu_rag.sample import corpus_path
 
     assert run("index", corpus_path(), "--out", tmp_path / "sample").status == 0
-    process = Real(tmp_path / "sample", tmp_path / "err.txt")
-    try:
-        row = process.post("In which year was the nucleus of uranium split?")
-        assert row["status"] == "answered" and row["usage"]["generated_tokens"] > 0 and row["evidence"]
-        many = [{"question": f"Who was born in {1800 + i}?"} for i in range(32)]  # not answered in a moment anywhere
-        with ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(process.post_all, many)
-            process.until_some_are_open()
-            process.process.send_signal(signal.SIGTERM)
-            rows = asked.result()["answers"]
-        assert len(rows) == 32 and {row["status"] for row in rows} <= {"answered", "unsupported", "failed"}
-        assert process.process.wait(timeout=300) == 0, process.err.read_text()
-        assert "terminate" not in process.err.read_text()
-    finally:
-        process.process.kill()
-
-
-class Real:
-    """A server over the packaged models."""
-
-    def __init__(self, index, err):
-        self.err = err
-        command = [sys.executable, "-m", "gpu_rag", "serve", str(index), "--port", "0", "--json"]
-        command += ["--set", "serve.grace_seconds=0.5"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err.open("w"), text=True)
-        self.url = json.loads(self.process.stdout.readline())["url"]
-
-    def until_some_are_open(self):
-        end = time.monotonic() + 300
-        while "gpu_rag_questions_open 0.0\n" in httpx.get(f"{self.url}/metrics", timeout=300).text:
-            assert time.monotonic() < end
-            time.sleep(0.01)
-
-    def post(self, question):
-        return httpx.post(f"{self.url}/v1/answer", json={"question": question}, timeout=600).json()
-
-    def post_all(self, questions):
-        return httpx.post(f"{self.url}/v1/answer", json={"questions": questions}, timeout=600).json()
+    process = served(tmp_path / "sample", "--set", "serve.grace_seconds=0.5", settings=())
+    row = process.ask(question="In which year was the nucleus of uranium split?").json()
+    assert row["status"] == "answered" and row["usage"]["generated_tokens"] > 0 and row["evidence"]
+    many = [{"question": f"Who was born in {1800 + i}?"} for i in range(32)]  # not answered in a moment anywhere
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(process.ask, questions=many)
+        process.until(lambda: process.metric("questions_open") > 0)
+        process.process.send_signal(signal.SIGTERM)
+        rows = asked.result().json()["answers"]
+    assert len(rows) == 32 and {row["status"] for row in rows} <= {"answered", "unsupported", "failed"}
+    assert process.process.wait(timeout=300) == 0, process.err
+    assert "terminate" not in process.err
 
 
 HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</script>'

@@ -21,6 +21,12 @@ EXPECTED = {
 }
 
 
+@pytest.fixture(params=["rounds", "streaming"])
+def driver(request):
+    """Each driver in its turn."""
+    return request.param
+
+
 @pytest.fixture
 def out(tmp_path):
     return tmp_path / "answers.jsonl"

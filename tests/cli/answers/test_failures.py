@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 
-def test_a_question_that_fails_is_a_row_with_its_reason(answer, out, cli, forget, run, expected):
+def test_a_question_that_fails_is_a_row_with_its_reason(answer, driver, out, cli, forget, run, expected):
     forget("Who was mayor")
-    result = answer("--json")
+    result = answer("--driver", driver, "--json")
     assert result.status == 3
     assert "1 questions failed" in result.err and "above 5%" in result.err
     rows = {row["id"]: row for row in cli.read_rows(out)}
@@ -18,6 +18,8 @@ def test_a_question_that_fails_is_a_row_with_its_reason(answer, out, cli, forget
     }
     story = run("explain", out, "q4")
     assert story.status == 0 and "failed    RequestFailed" in story.out
+    assert answer("--driver", driver, "--json").document["asked"] == 1
+    assert not out.with_name("answers.jsonl.inflight").exists()
 
 
 @pytest.mark.parametrize(("limit", "status"), [("0", 3), ("1", 0), ("19%", 3), ("20%", 0)])
@@ -46,11 +48,12 @@ def test_failed_questions_are_asked_again_when_the_model_has_recovered(
     assert sum(server.begun.values()) == 5 + 1 + 1
 
 
-def test_a_model_server_that_is_gone_ends_the_run_with_status_1(run, index, questions, out, cli, chat_server):
+def test_a_model_server_that_is_gone_ends_the_run(run, driver, index, questions, out, cli, chat_server):
     server = chat_server(lambda prompt: (401, "wrong key"))
-    llm = (*cli.HASH, "--set", f"models.llm={server.spec}")
+    llm = (*cli.HASH, "--set", f"models.llm={server.spec}", "--driver", driver)
     result = run("answer", index, questions, "--method", "ppr", "--out", out, *llm)
     assert result.status == 1 and "refuses the API key" in result.error
+    assert not out.with_name("answers.jsonl.inflight").exists(), "no question is a suspect"
 
 
 def test_bad_rows_of_the_questions_are_written_down(answer, out, questions, cli):

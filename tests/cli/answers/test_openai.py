@@ -22,9 +22,9 @@ def batch(questions, cli):
     return cli.write_rows(questions, rows)
 
 
-def test_an_openai_batch_comes_out_in_the_same_style(answer, out, batch, index, cli, forget, expected, keys):
+def test_an_openai_batch_comes_out_in_the_same_style(answer, driver, out, batch, cli, forget, expected, keys):
     forget("Who was mayor")
-    assert answer("--max-failures", 1).status == 0
+    assert answer("--driver", driver, "--max-failures", 1).status == 0
     rows = {row["custom_id"]: row for row in cli.read_rows(out)}
     assert set(rows) == set(expected)
     for id, row in rows.items():
@@ -53,8 +53,8 @@ def test_the_row_inside_is_the_row_of_the_plain_style(answer, out, questions, cl
     assert [cli.settled(row) for row in inside] == [cli.settled(row) for row in plain]
 
 
-def test_an_openai_batch_resumes_and_can_be_explained(answer, out, batch, run):
-    answer("--limit", 2)
+def test_an_openai_batch_resumes_and_can_be_explained(answer, driver, out, batch, run):
+    answer("--limit", 2, "--driver", driver)
     out.write_bytes(out.read_bytes()[:-30])
-    assert answer("--json").document["kept"] == 1
+    assert answer("--driver", driver, "--json").document["kept"] == 1
     assert [row["id"] for row in map(json.loads, run("explain", out, "q1", "--json").out.splitlines())] == ["q1"]

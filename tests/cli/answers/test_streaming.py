@@ -52,45 +52,6 @@ def test_no_reply_is_asked_for_twice(run, index, questions, out, cli, chat_serve
     assert sum(server.begun.values()) == len(cli.QUESTIONS)
 
 
-def test_an_openai_batch_comes_out_in_its_style(stream, out, questions, cli, expected, forget):
-    forget("Who was mayor")
-    rows = [
-        {"custom_id": row["id"], "method": "POST", "url": "/v1/chat/completions",
-         "body": {"messages": [{"role": "user", "content": row["question"]}]}}
-        for row in cli.QUESTIONS
-    ]  # fmt: skip
-    cli.write_rows(questions, rows)
-    assert stream("--limit", 2).status == 0
-    out.write_bytes(out.read_bytes()[:-30])
-    result = stream("--max-failures", 1, "--json")
-    assert (result.status, result.document["kept"], result.document["failed"]) == (0, 1, 1)
-    found = {row["custom_id"]: row for row in cli.read_rows(out)}
-    assert found.keys() == expected.keys()
-    for id, row in found.items():
-        inner = row["response"]["body"]["gpu_rag"]
-        if id == "q4":
-            assert (row["response"]["status_code"], inner["error"]["type"]) == (500, "RequestFailed")
-        else:
-            assert (row["error"], (inner["status"], inner["answer"])) == (None, expected[id])
-
-
-def test_a_failed_question_is_asked_again(stream, out, cli, forget):
-    forget("Who was mayor")
-    assert stream().status == 3
-    assert {row["id"] for row in cli.read_rows(out) if row["status"] == "failed"} == {"q4"}
-    assert stream("--json").document["asked"] == 5 - 4
-    assert not out.with_name("answers.jsonl.inflight").exists()
-
-
-def test_a_model_server_that_is_gone_ends_the_run_and_makes_no_suspects(run, index, questions, out, cli, chat_server):
-    server = chat_server(lambda prompt: (401, "wrong key"))
-    llm = (*cli.HASH, "--set", f"models.llm={server.spec}", "--driver", "streaming")
-    result = run("answer", index, questions, "--method", "ppr", "--out", out, *llm)
-    assert result.status == 1 and "refuses the API key" in result.error
-    assert not out.with_name("answers.jsonl.inflight").exists()
-
-
-@pytest.mark.parametrize("driver", ["rounds", "streaming"])
 def test_a_question_that_the_engine_names_as_its_killer_is_set_aside(driver, answer, out, cli, monkeypatch):
     from gpu_rag.errors import ModelError
     from gpu_rag.models.llm.replay import ReplayLLM
@@ -118,7 +79,6 @@ def test_a_question_that_the_engine_names_as_its_killer_is_set_aside(driver, ans
 # --- accounts --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("driver", ["rounds", "streaming"])
 def test_the_accounts_of_a_run_add_up(driver, answer):
     document = answer("--driver", driver, "--json").document
     stages, llm, usage = document["stages"], document["llm"], document["usage"]
@@ -144,7 +104,6 @@ def test_a_run_without_requests_has_no_idle_share(answer, stream):
     assert "LLM: nothing was asked in this run" in stream().out
 
 
-@pytest.mark.parametrize("driver", ["rounds", "streaming"])
 def test_the_summary_and_the_page_say_when_the_llm_was_idle(driver, answer, tmp_path):
     page = tmp_path / "r.html"
     said = answer("--driver", driver, "--report", page).out
@@ -169,7 +128,6 @@ def test_memory_holds_ids_and_no_rows(answer, out, cli):
     assert not tally.failures
 
 
-@pytest.mark.parametrize("driver", ["rounds", "streaming"])
 def test_an_engine_that_keeps_no_answers_draws_questions_one_by_one(driver, index, replay, cli):
     from gpu_rag import Index
     from gpu_rag.types import Question

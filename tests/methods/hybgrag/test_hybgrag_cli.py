@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import json
-from pathlib import Path
-from typing import Any
-
 import pytest
-
-from gpu_rag.cli.main import main
 
 NODES = [
     {"id": "f1", "type": "film", "name": "Harbour of Glass", "text": "A glassblower leaves the harbour at night."},
@@ -26,58 +18,52 @@ QUESTIONS = [
 ]
 
 
-def rows(path: Path, held: list[dict[str, Any]]) -> Path:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in held))
-    return path
+@pytest.fixture
+def call(run):
+    """call("index", ...): the JSON document of a command that must succeed."""
 
+    def call(*arguments):
+        result = run(*arguments, "--json")
+        assert result.status == 0, result.err
+        return result.document
 
-def call(*arguments: object) -> Any:
-    """The JSON document of a command that must succeed."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(io.StringIO()):
-        status = main([*map(str, arguments), "--json"])
-    assert status == 0, said.getvalue()
-    return json.loads(said.getvalue())
+    return call
 
 
 @pytest.fixture
-def kb(tmp_path: Path) -> Path:
-    rows(tmp_path / "kb" / "nodes.jsonl", NODES)
-    rows(tmp_path / "kb" / "edges.jsonl", [{"src": a, "relation": r, "dst": b} for a, r, b in EDGES])
-    return tmp_path / "kb"
+def made(call, cli, tmp_path):
+    """made("--set", ...): (index, questions), of the base, with these settings."""
+    (tmp_path / "kb").mkdir()
+    cli.write_rows(tmp_path / "kb" / "nodes.jsonl", NODES)
+    cli.write_rows(tmp_path / "kb" / "edges.jsonl", [{"src": a, "relation": r, "dst": b} for a, r, b in EDGES])
+
+    def made(*settings):
+        call("index", "--skb", tmp_path / "kb", "--out", tmp_path / "ix", "--for", "hybgrag", *settings)
+        return tmp_path / "ix", cli.write_rows(tmp_path / "questions.jsonl", QUESTIONS)
+
+    return made
 
 
-def check(kb: Path, tmp_path: Path, *settings: str) -> list[dict[str, Any]]:
-    """Index, answer, verify and score; the rows of answers."""
-    index, answers = tmp_path / "ix", tmp_path / "answers.jsonl"
-    questions = rows(tmp_path / "questions.jsonl", QUESTIONS)
-    call("index", "--skb", kb, "--out", index, "--for", "hybgrag", *settings)
-    found = call("answer", index, questions, "--method", "hybgrag", "--out", answers, *settings)
-    assert (found["n"], found["failed"]) == (2, 0)
-    checked = call("verify-answers", answers, index)
-    assert not checked["differences"]
-    scored = call("eval", index, questions, "--method", "hybgrag", "--retrieval-only", *settings)
-    assert scored["methods"]["hybgrag"]["hit@1"] == scored["methods"]["hybgrag"]["mrr"] == 1.0
-    held = [json.loads(line) for line in answers.read_text().splitlines()]
-    assert [row["nodes"][0]["id"] for row in held] == ["f2", "f3"]
-    return held
-
-
-def test_from_nodes_and_edges_to_scores(kb: Path, tmp_path: Path) -> None:
-    settings = ("--set", "models.embedder=hash", "--set", "models.llm=none")
-    index, questions = tmp_path / "ix", rows(tmp_path / "questions.jsonl", QUESTIONS)
-    call("index", "--skb", kb, "--out", index, "--for", "hybgrag", *settings)
-    scored = call("eval", index, questions, "--method", "dense,hybgrag", "--retrieval-only", *settings)
+def test_from_nodes_and_edges_to_scores(made, call, cli):
+    index, questions = made(*cli.NO_LLM)
+    scored = call("eval", index, questions, "--method", "dense,hybgrag", "--retrieval-only", *cli.NO_LLM)
     entry = scored["methods"]["hybgrag"]
     assert entry["failed"] == 0 and entry["hit@5"] == 1.0 and entry["recall@20"] == 1.0
     assert set(scored["paired"]["hybgrag - dense"]) >= {"hit@1", "hit@5", "recall@20", "mrr"}
 
 
 @pytest.mark.slow
-def test_with_the_packaged_models(kb: Path, tmp_path: Path) -> None:
-    held = check(kb, tmp_path, "--set", "models.decider=llm", "--set", "models.vector_cache_gib=0")
-    for row in held:
+def test_with_the_packaged_models(made, call, cli, tmp_path):
+    settings = ("--set", "models.decider=llm", "--set", "models.vector_cache_gib=0")
+    (index, questions), answers = made(*settings), tmp_path / "answers.jsonl"
+    found = call("answer", index, questions, "--method", "hybgrag", "--out", answers, *settings)
+    assert (found["n"], found["failed"]) == (2, 0)
+    assert not call("verify-answers", answers, index)["differences"]
+    scored = call("eval", index, questions, "--method", "hybgrag", "--retrieval-only", *settings)
+    assert scored["methods"]["hybgrag"]["hit@1"] == scored["methods"]["hybgrag"]["mrr"] == 1.0
+    rows = cli.read_rows(answers)
+    assert [row["nodes"][0]["id"] for row in rows] == ["f2", "f3"]
+    for row in rows:
         verbs = [step["verb"] for step in row["trace"]]
         assert "hybgrag_validator/rank" in verbs and row["usage"]["llm_calls"] >= 2
         assert row["paths"] and row["evidence"]
