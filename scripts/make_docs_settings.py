@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gpu_rag.methods.registry import METHODS, load_method
+from gpu_rag.methods.registry import load_method, method_names
 from gpu_rag.settings.check import SECTIONS, Declared, Setting, declared, fixed, type_in_words
 from gpu_rag.settings.ranges import in_words
 
@@ -20,7 +20,7 @@ A value outside its range and a name that does not exist are errors. Fixed: once
 
 def settings_page() -> str:
     """The page."""
-    found = {name: load_method(name).Params for name in METHODS}
+    found = {name: load_method(name).Params for name in method_names()}
     methods = {f"method.{name}": params for name, params in found.items() if issubclass(params, Declared)}
     return "\n".join([HEAD, *(_section(name, cls) for name, cls in {**SECTIONS, **methods}.items())])
 
