@@ -19,9 +19,8 @@ import torch
 
 from gpu_rag.api import Index, load_questions
 from gpu_rag.graph.pagerank import pick_implementation
-from gpu_rag.methods.ppr.batched import GraphRank
+from gpu_rag.methods.ppr.batched import rank_by_graph
 from gpu_rag.methods.registry import load_method
-from gpu_rag.program.search import retrieve_executors
 
 
 def main() -> None:
@@ -39,12 +38,11 @@ def main() -> None:
     engine = index.engine({})
     vectors = engine.models.embedder().embed(texts)
     asked = [(texts[i % len(texts)], vectors[i % len(texts)]) for i in range(options.batch)]
-    params = GraphRank(options.k, **vars(load_method("ppr").Params()))
-    run = retrieve_executors(index, threads=1)["rank_by_graph"].run
+    params = load_method("ppr").Params()
     seconds = []
     for _ in range(options.repeats + 1):
         started = time.perf_counter()
-        run((params,), asked)
+        rank_by_graph.run(index, asked, (params, options.k))
         seconds.append(time.perf_counter() - started)
     median = statistics.median(seconds[1:])
     graph = index.graph

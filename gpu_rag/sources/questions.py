@@ -13,9 +13,7 @@ from gpu_rag.sources.corpus.multihop import contexts_of, gold_of, is_multihop
 from gpu_rag.sources.formats import ARRAY_SUFFIXES, LINES_SUFFIXES, has_suffix
 from gpu_rag.sources.json_rows import read_rows
 from gpu_rag.sources.rows import (
-    MAX_DOCUMENT_CHARS,
-    MAX_JSON_BYTES,
-    MAX_LINE_BYTES,
+    LIMITS,
     Limits,
     RowError,
     SeenIds,
@@ -55,13 +53,7 @@ class QuestionRow:
     style: Style
 
 
-def read_questions(
-    path: Path,
-    *,
-    max_document_chars: int = MAX_DOCUMENT_CHARS,
-    max_line_bytes: int = MAX_LINE_BYTES,
-    max_json_bytes: int = MAX_JSON_BYTES,
-) -> Iterator[QuestionRow | Reject]:
+def read_questions(path: Path, limits: Limits = LIMITS) -> Iterator[QuestionRow | Reject]:
     """The questions of `path` in its order, and a Reject for each row that cannot be used.
 
     Rows, each recognised by its keys, in JSON Lines or in a JSON array:
@@ -75,10 +67,9 @@ def read_questions(
       judgements, and only the judged queries are questions of the test set.
     Of rows with one id the first is kept; the others are Rejects.
 
-    max_document_chars, max_line_bytes, max_json_bytes: see `rows.Limits`; what is larger is a Reject.
+    What is larger than the limits is a Reject.
     Raises BadInput at once for a missing path or an unknown type. Memory: one row (one file for .json).
     """
-    limits = Limits(max_document_chars, max_line_bytes, max_json_bytes)
     if path.is_dir():
         return _unique(_folder(path, limits))
     if not path.exists():

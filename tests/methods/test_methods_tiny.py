@@ -188,10 +188,10 @@ def test_a_missing_layer_and_an_unknown_method_are_named(build: Callable[..., gp
 
 def test_a_count_without_bound_is_all_there_is(build: Any, fast: Settings, facts: Any) -> None:
     """The largest count a setting takes needs no more room, and gives the same, as the size of the tiny corpus."""
-    methods = ("hybrid", "hoprag", "bubblerag", "higra-retriever")
+    methods = ("hoprag", "bubblerag", "higra-retriever")
     index = build(facts, methods=methods)
     counts = {
-        "hybrid": ("depth",), "hoprag": ("top_k", "n_options"), "bubblerag": ("n_anchors", "n_neighbours", "n_before"),
+        "hoprag": ("top_k",), "bubblerag": ("budget", "n_trees", "n_passages"),
         "higra-retriever": ("depth", "n_entities", "n_passages", "n_relations"),
     }  # fmt: skip
     for method, names in counts.items():

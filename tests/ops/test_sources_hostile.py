@@ -21,7 +21,7 @@ from gpu_rag.types import Document, Reject
 
 def read(*paths, **limits):
     """(documents, rejects) of some paths."""
-    found = list(read_corpus(paths, **limits))
+    found = list(read_corpus(paths, Limits(**limits)))
     return [x for x in found if isinstance(x, Document)], [x for x in found if isinstance(x, Reject)]
 
 

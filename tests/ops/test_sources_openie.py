@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from gpu_rag.errors import BadInput
 from gpu_rag.sources.corpus import read_corpus
 from gpu_rag.sources.corpus.openie import OpenIERow, read_openie
+from gpu_rag.sources.rows import Limits
 from gpu_rag.types import Reject
 
 
 def read(path, **limits):
     """(rows, rejects) of a path."""
-    found = list(read_openie(path, **limits))
+    found = list(read_openie(path, Limits(**limits)))
     return [x for x in found if isinstance(x, OpenIERow)], [x for x in found if isinstance(x, Reject)]
 
 

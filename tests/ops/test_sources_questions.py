@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from gpu_rag.errors import BadInput
 from gpu_rag.sources.corpus import read_corpus
 from gpu_rag.sources.questions import QuestionRow, read_questions
+from gpu_rag.sources.rows import Limits
 from gpu_rag.types import Document, Reject
 
 
 def read(path, **limits):
     """(questions, rejects) of a path."""
-    found = list(read_questions(path, **limits))
+    found = list(read_questions(path, Limits(**limits)))
     return [x for x in found if isinstance(x, QuestionRow)], [x for x in found if isinstance(x, Reject)]
 
 

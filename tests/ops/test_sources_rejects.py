@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from gpu_rag.errors import BadInput
 from gpu_rag.sources.corpus import read_corpus
+from gpu_rag.sources.rows import Limits
 from gpu_rag.types import Document, Reject
 
 DOCS = [
@@ -26,7 +27,7 @@ DOCS = [
 
 def read(*paths, **limits):
     """(documents, rejects) of some paths."""
-    found = list(read_corpus(paths, **limits))
+    found = list(read_corpus(paths, Limits(**limits)))
     return [x for x in found if isinstance(x, Document)], [x for x in found if isinstance(x, Reject)]
 
 

@@ -18,7 +18,7 @@ from gpu_rag.sources.knowledge_graph import tsv as triple_lines
 from gpu_rag.sources.knowledge_graph.triples import Triple, TripleBlock, triple_of_row
 from gpu_rag.sources.lines import read_lines
 from gpu_rag.sources.parquet import read_parquet
-from gpu_rag.sources.rows import MAX_DOCUMENT_CHARS, MAX_LINE_BYTES, Limits, RowError, shown
+from gpu_rag.sources.rows import LIMITS, Limits, RowError, shown
 from gpu_rag.types import Reject
 
 
@@ -37,25 +37,24 @@ def _each(path: Path, rows: Iterable[Any], read: Callable[[Any], Any]) -> Iterat
             yield found
 
 
-def read_kg(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[Triple | Reject]:
+def read_kg(path: Path, limits: Limits = LIMITS) -> Iterator[Triple | Reject]:
     """The triples of a file. Raises BadInput as `read_kg_blocks`."""
     read_kg_blocks(path)
-    limits = Limits(max_line_bytes=max_line_bytes)
     if has_suffix(path, TABLE_SUFFIXES):
         return _each(path, read_parquet(path, triple_tables.COLUMNS), triple_of_row)
     read = ntriples.statement_of if has_suffix(path, NT_SUFFIXES) else triple_lines.triple_of
     return _each(path, read_lines(path, limits), read)
 
 
-def read_edges(folder: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[Triple | Reject]:
+def read_edges(folder: Path, limits: Limits = LIMITS) -> Iterator[Triple | Reject]:
     """The edges of a knowledge base."""
     read_edge_blocks(folder)
-    files, limits = skb_files(folder), Limits(max_line_bytes=max_line_bytes)
+    files = skb_files(folder)
     if files.stark:
         return _stark_edges(folder, limits)
     if has_suffix(files.edges, LINES_SUFFIXES):
         return _each(files.edges, read_rows(files.edges, limits), triple_of_row)
-    return read_kg(files.edges, max_line_bytes=max_line_bytes)
+    return read_kg(files.edges, limits)
 
 
 def _stark_edges(folder: Path, limits: Limits) -> Iterator[Triple | Reject]:
@@ -73,12 +72,10 @@ def _stark_edges(folder: Path, limits: Limits) -> Iterator[Triple | Reject]:
             yield Triple(str(edges.ends[0, number - 1]), relation, str(edges.ends[1, number - 1]), number)
 
 
-def read_nodes(
-    folder: Path, *, max_document_chars: int = MAX_DOCUMENT_CHARS, max_line_bytes: int = MAX_LINE_BYTES
-) -> Iterator[SkbNode | Reject]:
+def read_nodes(folder: Path, limits: Limits = LIMITS) -> Iterator[SkbNode | Reject]:
     """The nodes of a knowledge base, each id once."""
     read_node_blocks(folder)
-    files, limits = skb_files(folder), Limits(max_document_chars, max_line_bytes)
+    files = skb_files(folder)
     return _unique(files.nodes, stark._nodes(folder, limits) if files.stark else _nodes(files.nodes, limits))
 
 
@@ -127,20 +124,20 @@ def triples_of(block: TripleBlock) -> Iterator[Triple | Reject]:
 
 def same_triples(path: Path, **limits: int) -> list[Triple | Reject]:
     """The triples of a file read both ways, found equal."""
-    found = [row for block in read_kg_blocks(path, **limits) for row in triples_of(block)]
-    assert found == list(read_kg(path, **limits))
+    found = [row for block in read_kg_blocks(path, Limits(**limits)) for row in triples_of(block)]
+    assert found == list(read_kg(path, Limits(**limits)))
     return found
 
 
 def same_edges(folder: Path, **limits: int) -> list[Triple | Reject]:
     """The edges of a folder read both ways, found equal."""
-    found = [row for block in read_edge_blocks(folder, **limits) for row in triples_of(block)]
-    assert found == list(read_edges(folder, **limits))
+    found = [row for block in read_edge_blocks(folder, Limits(**limits)) for row in triples_of(block)]
+    assert found == list(read_edges(folder, Limits(**limits)))
     return found
 
 
 def same_nodes(folder: Path, **limits: int) -> list[SkbNode | Reject]:
     """The nodes of a folder read both ways, found equal."""
-    found = [row for block in read_node_blocks(folder, **limits) for row in nodes_of(block)]
-    assert found == list(read_nodes(folder, **limits))
+    found = [row for block in read_node_blocks(folder, Limits(**limits)) for row in nodes_of(block)]
+    assert found == list(read_nodes(folder, Limits(**limits)))
     return found

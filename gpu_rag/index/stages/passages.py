@@ -25,7 +25,7 @@ from gpu_rag.index.work import Sources, Work
 from gpu_rag.models.fingerprint import file_sha256
 from gpu_rag.settings import Settings
 from gpu_rag.sources.corpus import read_corpus, reader_versions
-from gpu_rag.sources.rows import shown
+from gpu_rag.sources.rows import Limits, shown
 from gpu_rag.text.chunk import chunk_spans
 from gpu_rag.types import Document, Reject
 
@@ -82,9 +82,7 @@ def read_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterat
         raise BadInput("no corpus given", expected="one or more files or folders, or --kg, --skb, --source")
     passages: set[str] = set()
     documents: list[str] = []
-    for row in (
-        read_corpus(sources.corpus, max_document_chars=settings.index.max_document_chars) if sources.corpus else ()
-    ):
+    for row in read_corpus(sources.corpus, Limits(settings.index.max_document_chars)) if sources.corpus else ():
         if isinstance(row, Document):
             parts = _split(row, settings)
             twice = next((part["id"] for part in parts if part["id"] in passages), None)

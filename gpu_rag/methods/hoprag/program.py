@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
 
 from gpu_rag.methods.hoprag.batched import (
-    ENTRIES,
     AtVertices,
     HopQuestion,
     OutEdge,
@@ -34,29 +34,27 @@ from gpu_rag.program.reader import Support, read
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking
 from gpu_rag.runtime.gather import gather
-from gpu_rag.settings.ranges import COUNT, NATURAL, check_fields
+from gpu_rag.settings.check import Declared
+from gpu_rag.settings.ranges import COUNT, NATURAL
 from gpu_rag.text.keywords import keywords
 from gpu_rag.text.names import names
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Draft, Question
 
-KEYWORDS = ("names", "all")
-
 
 @dataclass(frozen=True)
-class Params:
-    """top_k: vertices to start from, and passages kept. n_hop: rounds. n_options: out-edges that a language model is
-    shown, the nearest to the question. entry: vertices | edges, what the start is searched among. keywords: names (of
-    the question; what a passage is about) | all (of the question; of a passage's text)."""
+class Params(Declared):
+    """The walk over passages."""
 
-    top_k: int = 20
-    n_hop: int = 4
-    n_options: int = 20
-    entry: str = "vertices"
-    keywords: str = "names"
+    top_k: Annotated[int, COUNT, "vertices to start from, and passages kept at most"] = 20
+    n_hop: Annotated[int, NATURAL, "rounds of hops; 0: none"] = 4
+    entry: Annotated[Literal["vertices", "edges"], "what the start is searched among"] = "vertices"
+    keywords: Annotated[
+        Literal["names", "all"],
+        "names (of the question; what a passage is about) or all (of the question; of a passage's text)",
+    ] = "names"
 
-    def __post_init__(self) -> None:
-        check_fields(self, top_k=COUNT, n_hop=NATURAL, n_options=COUNT, entry=ENTRIES, keywords=KEYWORDS)
+    n_options: ClassVar[int] = 20  # out-edges that a language model is shown, the nearest to the question
 
     @property
     def about(self) -> str:

@@ -254,7 +254,6 @@ def test_nothing_to_start_from_finds_nothing() -> None:
     [
         ({"top_k": 0}, "top_k is out of range; given 0; expected >= 1"),
         ({"n_hop": -1}, "n_hop is out of range; given -1; expected >= 0"),
-        ({"n_options": 0}, "n_options is out of range; given 0"),
         ({"entry": "nodes"}, "entry has no such value; given 'nodes'; expected vertices | edges"),
         ({"keywords": "some"}, "keywords has no such value; given 'some'; expected names | all"),
     ],

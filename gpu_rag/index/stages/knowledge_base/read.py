@@ -30,7 +30,7 @@ from gpu_rag.sources.knowledge_base import read_edge_blocks, read_node_blocks, s
 from gpu_rag.sources.knowledge_base.types import UNTYPED
 from gpu_rag.sources.knowledge_graph import read_kg_blocks
 from gpu_rag.sources.knowledge_graph.triples import TripleBlock, together
-from gpu_rag.sources.rows import shown
+from gpu_rag.sources.rows import Limits, shown
 from gpu_rag.types import Reject
 
 MOST_ALIASES = 50
@@ -134,7 +134,7 @@ def _nodes(
 ) -> tuple[pa.LargeStringArray, pa.LargeStringArray, pa.LargeListArray, pa.LargeListArray]:
     """(ids, names, aliases, types), by id."""
     parts: list[tuple[pa.Array, ...]] = []
-    for block in read_node_blocks(source.path, max_document_chars=max_document_chars):
+    for block in read_node_blocks(source.path, Limits(max_document_chars)):
         for reject in block.rejects:
             on_reject(reject)
         on_rows(block.n)

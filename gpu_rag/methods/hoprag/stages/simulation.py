@@ -13,7 +13,7 @@ from gpu_rag.index.work import Work
 from gpu_rag.settings import Settings
 from gpu_rag.text.names import names
 from gpu_rag.text.prompts import Prompt
-from gpu_rag.text.replies import canonical_schema
+from gpu_rag.text.replies import canonical_schema, json_object
 from gpu_rag.types import Request
 
 LEAST = {"in": 2, "out": 4}  # questions a request, as in HopRAG
@@ -29,14 +29,7 @@ def _schema(side: str) -> str:
         "minItems": LEAST[side],
         "maxItems": MOST,
     }
-    return canonical_schema(
-        {
-            "type": "object",
-            "properties": {"questions": questions},
-            "required": ["questions"],
-            "additionalProperties": False,
-        }
-    )
+    return canonical_schema(json_object(questions=questions))
 
 
 SCHEMAS = {side: _schema(side) for side in LEAST}

@@ -1,4 +1,4 @@
-"""The check that every stage of vectors has: a row for each thing, of the embedder's dimension, each of length 1."""
+"""Checks that several stages have: row numbers in range, texts in order, vectors for all rows."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from gpu_rag.index import tables
 from gpu_rag.index.index import Index
 
 ROWS = 1 << 16  # whose lengths are computed at a time
+
+
+def outside(values: np.ndarray, limit: int) -> int:
+    """The number of values that are no row below `limit`."""
+    return int(((values < 0) | (values >= limit)).sum())
 
 
 def wrong_vectors(index: Index, stage: str, n: int, what: str = "") -> Iterator[str]:
