@@ -68,22 +68,28 @@ def test_bm25_is_the_formula_and_only_shared_words_count(index: gpu_rag.Index, f
     assert [e.score for e in answer.evidence] == pytest.approx(sorted(scores, reverse=True)[:2], rel=1e-5)
 
 
-def test_hybrid_is_reciprocal_rank_fusion(index: gpu_rag.Index, fast: Settings) -> None:
+def test_hybrid_is_reciprocal_rank_fusion(
+    index: gpu_rag.Index, fast: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dense, words = ordered(cosines(index).tolist()), ["d0", "d2"]
     for constant in (60.0, 0.0):
         expected = {name: 1 / (constant + place) for place, name in enumerate(dense, 1)}
         for place, name in enumerate(words, 1):
             expected[name] += 1 / (constant + place)
-        answer = retrieve(index, "hybrid", {**fast, "method": {"hybrid": {"constant": constant}}})
+        monkeypatch.setattr("gpu_rag.methods.hybrid.program.Params.constant", constant)
+        answer = retrieve(index, "hybrid", fast)
         assert ranking(answer) == sorted(expected, key=lambda name: (-expected[name], name))
         assert [e.score for e in answer.evidence] == pytest.approx(sorted(expected.values(), reverse=True), rel=1e-5)
 
 
-def test_hybrid_fuses_at_least_as_deep_as_it_returns(index: gpu_rag.Index, fast: Settings) -> None:
-    shallow = {**fast, "method": {"hybrid": {"depth": 1}}}
-    assert ranking(retrieve(index, "hybrid", shallow, limit=6)) == ranking(retrieve(index, "hybrid", fast, limit=6))
+def test_hybrid_fuses_at_least_as_deep_as_it_returns(
+    index: gpu_rag.Index, fast: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = ranking(retrieve(index, "hybrid", fast, limit=6))
+    monkeypatch.setattr("gpu_rag.methods.hybrid.program.Params.depth", 1)
+    assert ranking(retrieve(index, "hybrid", fast, limit=6)) == whole
     # the three best are fused from the three best of each: d5 is 2nd of dense, d2 is 3rd and 2nd of the words
-    assert ranking(retrieve(index, "hybrid", shallow, limit=3)) == ["d0", "d2", "d5"]
+    assert ranking(retrieve(index, "hybrid", fast, limit=3)) == ["d0", "d2", "d5"]
 
 
 def test_ppr_takes_the_hop_that_no_word_and_no_vector_takes(index: gpu_rag.Index, fast: Settings) -> None:

@@ -13,7 +13,7 @@ from gpu_rag.errors import GpuRagError, RequestFailed
 from gpu_rag.index.index import Index
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.verify import verify
-from gpu_rag.methods.hoprag.stages.simulation import SCHEMAS, is_question
+from gpu_rag.methods.hoprag.stages.questions import SCHEMAS, is_question
 from gpu_rag.methods.hoprag.tables import read_questions
 from gpu_rag.methods.registry import stage_checks
 from gpu_rag.models.llm.scripted import ScriptedLLM

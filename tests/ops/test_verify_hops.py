@@ -85,7 +85,7 @@ DAMAGE: dict[str, tuple[str, str, Callable[[Any], Any], str]] = {
     "lists too short": ("hop_keywords", "out.safetensors", put_array("offsets", -1, 1), "lists for"),
     "long vector": ("hop_in_vectors", "vectors.safetensors", put_array("vectors", 0, 1.0), "length 1"),
     "vectors lost": (
-        "hop_vertex_vectors", "vectors.safetensors", lambda a: a.update(vectors=a["vectors"][1:]), "for 6 rows"
+        "hop_vertex_vectors", "vectors.safetensors", lambda a: a.update(vectors=a["vectors"][1:]), "5 rows for 6"
     ),
     "another vector": ("hop_out_vectors", "vectors.safetensors", lambda a: a.update(vectors=-a["vectors"]), "a SIM"),
     "match lost": ("hop_edges", "matches.parquet", drop(0), "matches:"),
@@ -117,7 +117,7 @@ def test_a_missing_file_is_named(index: Path) -> None:
 
 def test_an_index_of_a_method_that_is_not_installed(index: Path, monkeypatch: Any, capsys: Any) -> None:
     """Its checksums are verified, and the command says that nothing else is."""
-    monkeypatch.setattr(registry, "METHODS", {"ppr": "gpu_rag.methods.ppr.program"})
+    monkeypatch.setattr(registry, "stage_checks", dict)
     options = Namespace(index=index, json=False, digest=False)
     assert verify_command.run(options)[0] == 0
     said = capsys.readouterr()

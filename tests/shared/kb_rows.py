@@ -8,13 +8,11 @@ from typing import Any
 
 from gpu_rag.sources.formats import LINES_SUFFIXES, NT_SUFFIXES, TABLE_SUFFIXES, TSV_SUFFIXES, has_suffix
 from gpu_rag.sources.json_rows import Row, read_rows
-from gpu_rag.sources.knowledge_base import parquet as node_tables
-from gpu_rag.sources.knowledge_base import read_edge_blocks, read_node_blocks, skb_files, stark, tsv
-from gpu_rag.sources.knowledge_base.nodes import NodeBlock, node_of
-from gpu_rag.sources.knowledge_base.types import NODE_KEYS, SkbNode
+from gpu_rag.sources.knowledge_base import read_edge_blocks, read_node_blocks, skb_files, stark
+from gpu_rag.sources.knowledge_base import tables as node_tables
+from gpu_rag.sources.knowledge_base.nodes import NODE_KEYS, NodeBlock, SkbNode, node_of
 from gpu_rag.sources.knowledge_graph import ntriples, read_kg_blocks
-from gpu_rag.sources.knowledge_graph import parquet as triple_tables
-from gpu_rag.sources.knowledge_graph import tsv as triple_lines
+from gpu_rag.sources.knowledge_graph import tables as triple_tables
 from gpu_rag.sources.knowledge_graph.triples import Triple, TripleBlock, triple_of_row
 from gpu_rag.sources.lines import read_lines
 from gpu_rag.sources.parquet import read_parquet
@@ -42,7 +40,7 @@ def read_kg(path: Path, limits: Limits = LIMITS) -> Iterator[Triple | Reject]:
     read_kg_blocks(path)
     if has_suffix(path, TABLE_SUFFIXES):
         return _each(path, read_parquet(path, triple_tables.COLUMNS), triple_of_row)
-    read = ntriples.statement_of if has_suffix(path, NT_SUFFIXES) else triple_lines.triple_of
+    read = ntriples.statement_of if has_suffix(path, NT_SUFFIXES) else triple_tables.triple_of
     return _each(path, read_lines(path, limits), read)
 
 
@@ -101,10 +99,10 @@ def _tsv_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
     for line in read_lines(path, limits):
         if isinstance(line, Reject):
             yield line
-        elif (named := tsv._named_columns(line)) is not None:
+        elif (named := node_tables._named_columns(line)) is not None:
             keys = named
         else:
-            yield tsv._row(path, line, keys)
+            yield node_tables._row(path, line, keys)
 
 
 def nodes_of(block: NodeBlock) -> Iterator[SkbNode | Reject]:

@@ -12,7 +12,7 @@ from gpu_rag.errors import BadInput
 from gpu_rag.graph.nearest.index import NearestRows
 from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.index.knowledge_base import KnowledgeBase, name_key
-from gpu_rag.sources.knowledge_base.types import LITERAL
+from gpu_rag.sources.knowledge_base.nodes import LITERAL
 from gpu_rag.text.linking import mentioned_names
 
 GRID = float(2**22)

@@ -27,7 +27,7 @@ from gpu_rag.program.legacy import RANK_GRAPH, RANK_TEXT, Call, Executor
 from gpu_rag.program.search import Ranking, rankings
 from gpu_rag.program.steps import embed_texts
 from gpu_rag.runtime.gather import gather
-from gpu_rag.sources.knowledge_base.types import LITERAL
+from gpu_rag.sources.knowledge_base.nodes import LITERAL
 from gpu_rag.types import Path, RankedNode
 
 __all__ = ["Held", "KbVerbs", "Linked", "NearRelations", "Reached", "TopicNodes", "kb_executors"]

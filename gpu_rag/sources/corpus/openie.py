@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_rag.errors import BadInput
-from gpu_rag.sources.formats import ARRAY_SUFFIXES, LINES_SUFFIXES, has_suffix
+from gpu_rag.sources.formats import ARRAY_SUFFIXES, LINES_SUFFIXES, Format, reader_of
 from gpu_rag.sources.json_rows import Row, read_rows
 from gpu_rag.sources.lines import read_whole
 from gpu_rag.sources.rows import LIMITS, Limits, RowError, clean_string, kind, row_id, shown
@@ -41,12 +40,8 @@ def read_openie(path: Path, limits: Limits = LIMITS) -> Iterator[OpenIERow | Rej
     What is larger than the limits is a Reject.
     Raises BadInput at once for a missing path or an unknown type. Memory: one row; the whole file for .json.
     """
-    if not path.exists():
-        raise BadInput("the file of extractions does not exist", given=path, expected=ACCEPTED)
-    if not has_suffix(path, LINES_SUFFIXES + ARRAY_SUFFIXES):
-        raise BadInput("the type of the file of extractions is not known", given=path, expected=ACCEPTED)
-    rows = read_rows(path, limits) if has_suffix(path, LINES_SUFFIXES) else _hipporag_rows(path, limits)
-    return _extractions(path, rows)
+    formats = (Format(LINES_SUFFIXES, read_rows), Format(ARRAY_SUFFIXES, _hipporag_rows))
+    return _extractions(path, reader_of(path, formats, "the file of extractions", ACCEPTED)(path, limits))
 
 
 def _hipporag_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:

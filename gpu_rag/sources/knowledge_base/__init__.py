@@ -14,9 +14,8 @@ from gpu_rag.sources import knowledge_graph
 from gpu_rag.sources.formats import LINES_SUFFIXES, TABLE_SUFFIXES, TSV_SUFFIXES, Format, reader_of
 from gpu_rag.sources.knowledge_base.jsonl import read_json_edges, read_json_nodes
 from gpu_rag.sources.knowledge_base.nodes import NodeBlock
-from gpu_rag.sources.knowledge_base.parquet import read_table_nodes
 from gpu_rag.sources.knowledge_base.stark import is_stark, read_stark_edges, read_stark_nodes
-from gpu_rag.sources.knowledge_base.tsv import read_tsv_nodes
+from gpu_rag.sources.knowledge_base.tables import read_table_nodes, read_tsv_nodes
 from gpu_rag.sources.knowledge_graph.triples import TripleBlock
 from gpu_rag.sources.rows import LIMITS, Limits, shown
 from gpu_rag.sources.seen import Seen, repeats

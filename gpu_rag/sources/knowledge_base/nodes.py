@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpu_rag.sources.json_rows import Row
-from gpu_rag.sources.knowledge_base.types import UNTYPED, SkbNode
 from gpu_rag.sources.knowledge_graph.lines import LineBlock
 from gpu_rag.sources.knowledge_graph.triples import may_be_blank
 from gpu_rag.sources.lines import Line
@@ -29,6 +28,23 @@ from gpu_rag.sources.rows import (
     string_list,
 )
 from gpu_rag.types import Reject
+
+UNTYPED = "entity"  # the type of a node that has none
+NODE_KEYS = ("id", "type", "name", "text")
+LITERAL = "literal"  # of a value: a number, a date, a text
+
+
+@dataclass(frozen=True)
+class SkbNode:
+    """text: the node's own document, "" where it has none. line: of the file that it stands in, from 1."""
+
+    id: str
+    name: str
+    type: str
+    text: str
+    aliases: tuple[str, ...]
+    line: int
+
 
 ROWS = 1 << 14  # of a block that is read row by row
 Single = Callable[[Line], Row | Reject]

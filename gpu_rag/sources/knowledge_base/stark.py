@@ -24,8 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpu_rag.errors import BadInput
-from gpu_rag.sources.knowledge_base.nodes import NodeBlock, node_blocks
-from gpu_rag.sources.knowledge_base.types import UNTYPED, SkbNode
+from gpu_rag.sources.knowledge_base.nodes import UNTYPED, NodeBlock, SkbNode, node_blocks
 from gpu_rag.sources.knowledge_graph.triples import TripleBlock, block_of, part_of
 from gpu_rag.sources.lines import read_problem, read_whole
 from gpu_rag.sources.rows import Limits, RowError, clean_string, document_text, id_text, kind, shown

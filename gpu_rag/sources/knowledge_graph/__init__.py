@@ -7,9 +7,8 @@ from pathlib import Path
 
 from gpu_rag.sources.formats import NT_SUFFIXES, TABLE_SUFFIXES, TSV_SUFFIXES, Format, reader_of
 from gpu_rag.sources.knowledge_graph.ntriples import read_ntriples
-from gpu_rag.sources.knowledge_graph.parquet import read_table
+from gpu_rag.sources.knowledge_graph.tables import read_table, read_tsv
 from gpu_rag.sources.knowledge_graph.triples import TripleBlock
-from gpu_rag.sources.knowledge_graph.tsv import read_tsv
 from gpu_rag.sources.rows import LIMITS, Limits
 
 ACCEPTED = ".tsv / .tsv.gz of head, relation, tail; .nt / .nt.gz (N-Triples); .parquet of head, relation, tail"

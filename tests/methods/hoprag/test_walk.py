@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from gpu_rag.errors import UsageError
 from gpu_rag.methods.hoprag import program as hoprag
 from gpu_rag.methods.hoprag.batched import AtVertices, OutEdge
-from gpu_rag.methods.hoprag.program import Params
-from gpu_rag.methods.hoprag.walk import Walk, helpfulness, pruned
+from gpu_rag.methods.hoprag.program import Params, Walk, helpfulness, pruned
 from gpu_rag.program.search import Ranking
 from gpu_rag.runtime.rounds import run_rounds
 from gpu_rag.types import Question
