@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from gpu_rag.types import Document
+from gpu_rag.types import Document, Reject
+
+T = TypeVar("T")
 
 MAX_ID_CHARS = 1000
 REASON_CHARS = 300
@@ -41,6 +43,14 @@ LIMITS = Limits()
 
 class RowError(ValueError):
     """One row cannot be used; the message is the reason. Becomes a Reject."""
+
+
+def attempted(path: Path, line: int, make: Callable[..., T], *args: Any) -> T | Reject:
+    """make(*args), or why the row of this line cannot be used."""
+    try:
+        return make(*args)
+    except RowError as error:
+        return Reject(shown(path), line, str(error))
 
 
 def shown(path: Path) -> str:

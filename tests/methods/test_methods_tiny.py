@@ -161,10 +161,13 @@ def test_retrieval_alone_asks_no_model_and_says_what_it_did(index: gpu_rag.Index
         assert (e.title, e.text, e.start, e.end) == (row["title"], row["text"], row["start"], row["end"])
 
 
-def test_a_corpus_without_any_entity_still_answers(build: Callable[..., gpu_rag.Index], fast: Settings) -> None:
+def test_a_corpus_without_any_entity_still_answers(
+    build: Callable[..., gpu_rag.Index], fast: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpu_rag.methods.ppr.batched.Params.word_share", 0.0)
     index = build({})
     assert index.n_entities == 0 and index.relations.num_rows == 0
-    answer = retrieve(index, "ppr", {**fast, "method": {"ppr": {"word_share": 0.0}}})
+    answer = retrieve(index, "ppr", fast)
     assert answer.paths == ()
     assert ranking(answer) == ranking(retrieve(index, "dense", fast))
 

@@ -181,7 +181,7 @@ def read_stark_edges(folder: Path, limits: Limits) -> Iterator[TripleBlock]:
     try:
         edges = stark_edges(folder, limits)
     except RowError as error:
-        yield block_of([], [Reject(shown(path), 0, str(error))])
+        yield block_of([Reject(shown(path), 0, str(error))])
         return
     for start in range(0, len(edges.kinds), _EDGES):
         yield _part(edges, slice(start, start + _EDGES), shown(path))

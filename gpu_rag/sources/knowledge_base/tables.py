@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,17 +13,15 @@ from gpu_rag.sources.knowledge_base.nodes import (
     NODE_KEYS,
     NodeBlock,
     Single,
-    SkbNode,
     checked,
     joined,
     node_block,
     nodes_of_lines,
     plain_nodes,
-    sorted_out,
 )
 from gpu_rag.sources.knowledge_graph.lines import LineBlock, cut_out, read_line_blocks
 from gpu_rag.sources.lines import Line
-from gpu_rag.sources.parquet import Columns, TableBlock, decoded, read_table_blocks
+from gpu_rag.sources.parquet import Columns, TableBlock, read_table_blocks, rows_at
 from gpu_rag.sources.rows import Limits, shown
 from gpu_rag.types import Reject
 
@@ -42,7 +39,7 @@ def read_table_nodes(path: Path, limits: Limits) -> Iterator[NodeBlock]:
         if block.batches:
             yield _rows(path, block, limits)
         if block.problem is not None:
-            yield node_block([], [block.problem])
+            yield node_block([block.problem])
 
 
 def _rows(path: Path, block: TableBlock, limits: Limits) -> NodeBlock:
@@ -50,10 +47,11 @@ def _rows(path: Path, block: TableBlock, limits: Limits) -> NodeBlock:
     line = before + 1 + np.arange(block.n_rows)
     texts = {name: _utf8(column) for name, column in columns.items()}
     if any(column is None for column in texts.values()):
-        found, others = node_block([], []), np.arange(len(line))
+        found, others = node_block([]), np.arange(len(line))
     else:
         found, others = plain_nodes(texts, line, limits)
-    return joined(found, sorted_out(_taken(path, columns, others, before, limits), []))
+    single = (checked(path, row, limits) for row in rows_at(path, columns, others, before))
+    return joined(found, node_block(single))
 
 
 def _utf8(column: pa.Array) -> pa.Array | None:
@@ -66,23 +64,12 @@ def _utf8(column: pa.Array) -> pa.Array | None:
         return None
 
 
-def _taken(
-    path: Path, columns: dict[str, pa.Array], rows: np.ndarray, before: int, limits: Limits
-) -> Iterator[SkbNode | Reject]:
-    """Some rows of a table, one by one."""
-    at = pa.array(rows)
-    values: list[list[Any]] = [column.take(at).to_pylist() for column in columns.values()]
-    for row, *given in zip(rows.tolist(), *values):
-        found = decoded(path, before + row + 1, dict(zip(columns, given)))
-        yield checked(path, found, limits) if isinstance(found, Row) else found
-
-
 def read_tsv_nodes(path: Path, limits: Limits) -> Iterator[NodeBlock]:
     """The nodes of a file of id, type, name and perhaps text, or of columns that its first line names, in blocks."""
     keys: tuple[str, ...] = NODE_KEYS
     for block in read_line_blocks(path, limits):
         if isinstance(block, Reject):
-            yield node_block([], [block])
+            yield node_block([block])
             continue
         head = block.line(0) if len(block.number) and block.number[0] == 1 else None
         named = _named_columns(head) if isinstance(head, Line) else None
@@ -98,7 +85,7 @@ def _by_keys(path: Path, keys: tuple[str, ...]) -> Single:
 def _plain_lines(block: LineBlock, keys: tuple[str, ...], limits: Limits) -> tuple[NodeBlock, np.ndarray]:
     """(nodes, other rows); of columns that have one name the last counts, and aliases are no text: read row by row."""
     if len(set(keys)) < len(keys) or "aliases" in keys:
-        return node_block([], []), np.arange(len(block.start))
+        return node_block([]), np.arange(len(block.start))
     tabs = np.flatnonzero(np.frombuffer(block.data, np.uint8) == 9)
     first, last = np.searchsorted(tabs, block.start), np.searchsorted(tabs, block.end)
     rows = np.flatnonzero(~block.alone & (last - first < len(keys)))

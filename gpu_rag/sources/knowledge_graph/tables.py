@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,16 +16,15 @@ from gpu_rag.sources.knowledge_graph.triples import (
     Triple,
     TripleBlock,
     block_of,
+    checked,
     joined,
     may_be_blank,
     part_of,
-    triple_of_row,
     triples_of_lines,
 )
 from gpu_rag.sources.lines import Line
-from gpu_rag.sources.parquet import Columns, TableBlock, decoded, read_table_blocks
-from gpu_rag.sources.rows import MAX_ID_CHARS, Limits, RowError, clean_string, shown
-from gpu_rag.types import Reject
+from gpu_rag.sources.parquet import Columns, TableBlock, read_table_blocks, rows_at
+from gpu_rag.sources.rows import MAX_ID_CHARS, Limits, RowError, clean_string
 
 _ROWS = 1 << 16
 _BYTES = 16 << 20  # of one block, where its rows are long
@@ -44,7 +42,7 @@ def read_table(path: Path, limits: Limits) -> Iterator[TripleBlock]:
         if block.batches:
             yield _block(path, block)
         if block.problem is not None:
-            yield block_of([], [block.problem])
+            yield block_of([block.problem])
 
 
 def _block(path: Path, block: TableBlock) -> TripleBlock:
@@ -57,12 +55,12 @@ def _block(path: Path, block: TableBlock) -> TripleBlock:
         note, is_plain = _plain_note(columns["provenance"], n)
         good &= is_plain
     others = np.flatnonzero(~good)
-    triples, rejects = _one_by_one(path, columns, others, before)
+    single = block_of(checked(path, row) for row in rows_at(path, columns, others, before))
     line = before + 1 + np.arange(n)
     if not len(others):
-        return TripleBlock(head, relation, tail, line, note, rejects)
+        return TripleBlock(head, relation, tail, line, note)
     plain = TripleBlock(head, relation, tail, line, note).take(np.flatnonzero(good), [])
-    return joined(plain, block_of(triples, rejects))
+    return joined(plain, single)
 
 
 def _plain(column: pa.Array | None, n: int) -> tuple[pa.LargeStringArray, np.ndarray]:
@@ -111,25 +109,6 @@ def _octets(text: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
     _, offsets, data = text.buffers()
     start = np.frombuffer(offsets, np.int64)[text.offset : text.offset + len(text)]
     return np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8), start
-
-
-def _one_by_one(
-    path: Path, columns: dict[str, pa.Array], rows: np.ndarray, before: int
-) -> tuple[list[Triple], list[Reject]]:
-    triples: list[Triple] = []
-    rejects: list[Reject] = []
-    at = pa.array(rows)
-    values: list[list[Any]] = [column.take(at).to_pylist() for column in columns.values()]
-    for row, *given in zip(rows.tolist(), *values):
-        found = decoded(path, before + row + 1, dict(zip(columns, given)))
-        if isinstance(found, Reject):
-            rejects.append(found)
-            continue
-        try:
-            triples.append(triple_of_row(found))
-        except RowError as error:
-            rejects.append(Reject(shown(path), found.line, str(error)))
-    return triples, rejects
 
 
 def read_tsv(path: Path, limits: Limits) -> Iterator[TripleBlock]:
