@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from damage import Columns, drop, put
 
 from gpu_rag.cli import verify_command
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.verify import verify
 from gpu_rag.methods import registry
 from gpu_rag.methods.registry import stage_checks
-
-Columns = dict[str, list[Any]]
 
 
 @pytest.fixture(scope="module")
@@ -37,21 +36,6 @@ def sound(build_hops: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def index(sound: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(sound, tmp_path / "ix"))
-
-
-def put(column: str, row: int, value: Any) -> Callable[[Columns], None]:
-    def change(columns: Columns) -> None:
-        columns[column][row] = value(columns[column][row]) if callable(value) else value
-
-    return change
-
-
-def drop(row: int) -> Callable[[Columns], None]:
-    def change(columns: Columns) -> None:
-        for column in columns.values():
-            del column[row]
-
-    return change
 
 
 def turn_first_list(arrays: dict[str, np.ndarray]) -> None:

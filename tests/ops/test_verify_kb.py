@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from damage import drop, put, repeat, swap
 
 import gpu_rag
 import gpu_rag.api  # before `load_method` is replaced
 from gpu_rag.index.verify import verify
 
-Columns = dict[str, list[Any]]
 LAYERS = ("kb_name_vectors", "kb_edge_vectors", "kb_relation_vectors", "kb_text_vectors")
 
 
@@ -47,36 +45,6 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def index(sound: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(sound, tmp_path / "ix"))
-
-
-def put(column: str, row: int, value: Any) -> Callable[[Columns], None]:
-    def change(columns: Columns) -> None:
-        columns[column][row] = value
-
-    return change
-
-
-def drop(row: int) -> Callable[[Columns], None]:
-    def change(columns: Columns) -> None:
-        for values in columns.values():
-            del values[row]
-
-    return change
-
-
-def repeat(row: int) -> Callable[[Columns], None]:
-    def change(columns: Columns) -> None:
-        for values in columns.values():
-            values.insert(row, values[row])
-
-    return change
-
-
-def swap(column: str) -> Callable[[Columns], None]:
-    def change(columns: Columns) -> None:
-        columns[column][:2] = columns[column][1::-1]
-
-    return change
 
 
 KB_DAMAGE = {
