@@ -11,7 +11,8 @@ import torch
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.nearest.index import NearestRows
 from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
-from gpu_rag.index.knowledge_base import KnowledgeBase, name_key
+from gpu_rag.index.knowledge_base import KnowledgeBase
+from gpu_rag.index.knowledge_base.names import name_key
 from gpu_rag.sources.knowledge_base.nodes import LITERAL
 from gpu_rag.text.linking import mentioned_names
 

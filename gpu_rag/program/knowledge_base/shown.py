@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpu_rag.index.index import Index
-from gpu_rag.index.knowledge_base import KnowledgeBase, name_key
+from gpu_rag.index.knowledge_base import KnowledgeBase
+from gpu_rag.index.knowledge_base.names import name_key
 from gpu_rag.index.knowledge_base.words import relation_text
 from gpu_rag.program.knowledge_base.link import mentions
 from gpu_rag.program.knowledge_base.search import KbSearch, ranked_relations
