@@ -19,7 +19,7 @@ import torch
 
 from gpu_rag.api import Index, load_questions
 from gpu_rag.graph.pagerank import pick_implementation
-from gpu_rag.methods.ppr.batched import GraphRank, rank_by_graph
+from gpu_rag.methods.ppr.batched import rank_by_graph
 from gpu_rag.methods.registry import load_method
 
 
@@ -38,12 +38,12 @@ def main() -> None:
     engine = index.engine({})
     vectors = engine.models.embedder().embed(texts)
     asked = [(texts[i % len(texts)], vectors[i % len(texts)]) for i in range(options.batch)]
-    params = GraphRank(options.k, **vars(load_method("ppr").Params()))
+    params = load_method("ppr").Params()
     index.threads = 1
     seconds = []
     for _ in range(options.repeats + 1):
         started = time.perf_counter()
-        rank_by_graph.run(index, asked, (params,))
+        rank_by_graph.run(index, asked, (params, options.k))
         seconds.append(time.perf_counter() - started)
     median = statistics.median(seconds[1:])
     graph = index.graph

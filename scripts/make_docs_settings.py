@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from gpu_rag.methods.registry import load_method, method_names
+from gpu_rag.settings import Settings
 from gpu_rag.settings.check import SECTIONS, Declared, Setting, declared, fixed, type_in_words
 from gpu_rag.settings.ranges import in_words
 
@@ -22,13 +24,15 @@ def settings_page() -> str:
     """The page."""
     found = {name: load_method(name).Params for name in method_names()}
     methods = {f"method.{name}": params for name, params in found.items() if issubclass(params, Declared)}
-    return "\n".join([HEAD, *(_section(name, cls) for name, cls in {**SECTIONS, **methods}.items())])
+    own = sorted(SECTIONS.keys() - {f.name for f in fields(Settings)})  # whatever was imported first
+    sections = {name: cls for name, cls in SECTIONS.items() if name not in own} | {name: SECTIONS[name] for name in own}
+    return "\n".join([HEAD, *(_section(name, cls) for name, cls in {**sections, **methods}.items())])
 
 
 def _section(name: str, cls: Any) -> str:
     rows = [f"| `{s.name}` | {s.shown or 'empty'} | {_allowed(s)} | {s.help} |" for s in declared(cls).values()]
-    constants = [f"`{key}` {value:,}" for key, value in fixed(cls).items()]
-    table = [f"| `[{name}]` | default | what it may be | meaning |", "|---|---|---|---|", *rows]
+    constants = [f"`{key}` {value if isinstance(value, str) else f'{value:,}'}" for key, value in fixed(cls).items()]
+    table = [f"| `[{name}]` | default | what it may be | meaning |", "|---|---|---|---|", *rows] if rows else []
     parts = [f"## {name}", cls.__doc__, "\n".join(table), f"Fixed: {', '.join(constants)}." if constants else ""]
     return "\n\n".join(part for part in parts if part) + "\n"
 

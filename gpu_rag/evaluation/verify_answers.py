@@ -17,6 +17,7 @@ from gpu_rag.index.knowledge_base.tables import ORIGINS
 from gpu_rag.jobs import openai_row
 from gpu_rag.methods.registry import parts
 from gpu_rag.sources.corpus import read_corpus
+from gpu_rag.sources.rows import Limits
 from gpu_rag.types import Document
 
 Row = dict[str, Any]
@@ -180,7 +181,7 @@ class AnswerChecker:
         limit = self._index.manifest.stages["passages"].params["max_document_chars"]
         of_nodes = self._node_documents()  # a knowledge base is no corpus
         waiting = {name: spans for name, spans in self._spans.items() if name not in of_nodes}
-        for document in read_corpus(paths, max_document_chars=limit):
+        for document in read_corpus(paths, Limits(limit)):
             if isinstance(document, Document) and document.id in waiting:
                 for (start, end, text), cited in waiting.pop(document.id).items():
                     if start < 0 or document.text[start:end] != text:

@@ -12,10 +12,10 @@ import torch
 from gpu_rag.errors import GpuRagError
 from gpu_rag.graph.csr import check_csr, is_symmetric
 from gpu_rag.index import tables
+from gpu_rag.index.checks import outside, wrong_vectors
 from gpu_rag.index.folder import checksums
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base.verify import KB_PARTS, check_kb
-from gpu_rag.index.verify_vectors import wrong_vectors
 from gpu_rag.types import CSR
 
 Check = Callable[[Index], Iterator[str]]
@@ -139,15 +139,10 @@ def _extractions(index: Index) -> Iterator[str]:
         yield f"profiles: {bad} of an entity that was not extracted there"
 
 
-def _out_of_range(column: pa.ChunkedArray, limit: int) -> int:
-    values = column.to_numpy()
-    return int(((values < 0) | (values >= limit)).sum())
-
-
 def _entities(index: Index) -> Iterator[str]:
     yield from _sorted_unique(index.entities["id"].to_pylist(), "entities")
     for end in ("subject", "object"):
-        if bad := _out_of_range(index.relations[end], index.n_entities):
+        if bad := outside(index.relations[end].to_numpy(), index.n_entities):
             yield f"relations: {bad} with a row number as {end} that no entity has"
     where = index.relations["passages"].to_pylist()
     if bad := sum(not rows or min(rows) < 0 or max(rows) >= index.n_passages for rows in where):
@@ -156,7 +151,7 @@ def _entities(index: Index) -> Iterator[str]:
 
 def _mentions(index: Index) -> Iterator[str]:
     for name, limit in (("entity", index.n_entities), ("passage", index.n_passages)):
-        if bad := _out_of_range(index.mentions[name], limit):
+        if bad := outside(index.mentions[name].to_numpy(), limit):
             yield f"mentions: {bad} with a row number that no {name} has"
             return
     lengths = np.asarray([len(text) for text in index.passages["text"].to_pylist()])

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_rag.sources.json_rows import Row
-from gpu_rag.sources.rows import RowError, decode_utf8, shown
+from gpu_rag.sources.rows import RowError, attempted, decode_utf8, shown
 from gpu_rag.types import Reject
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
 
 BATCH_ROWS = 1024
@@ -103,7 +104,7 @@ def read_parquet(path: Path, wanted: Columns = DOCUMENTS) -> Iterator[Row | Reje
         for batch in block.batches:
             values = [as_bytes(batch.column(name)).to_pylist() for name in block.columns]
             for number, row in enumerate(zip(*values), block.before + 1):
-                yield decoded(path, number, dict(zip(block.columns, row)))
+                yield attempted(path, number, _decoded, number, dict(zip(block.columns, row)))
         if block.problem is not None:
             yield block.problem
 
@@ -164,9 +165,16 @@ def as_bytes(column: pa.Array) -> pa.Array:
     return column
 
 
-def decoded(path: Path, number: int, row: dict[str, Any]) -> Row | Reject:
-    """Row `number` with its bytes as text; a Reject where they are not UTF-8."""
-    try:
-        return Row(number, {key: decode_utf8(v) if isinstance(v, bytes) else v for key, v in row.items()})
-    except RowError as error:
-        return Reject(shown(path), number, str(error))
+def rows_at(path: Path, columns: dict[str, pa.Array], rows: np.ndarray, before: int) -> Iterator[Row | Reject]:
+    """Some rows of a block of columns, `before` rows of the file being before it."""
+    import pyarrow as pa
+
+    values: list[list[Any]] = [column.take(pa.array(rows)).to_pylist() for column in columns.values()]
+    for row, *given in zip(rows.tolist(), *values):
+        number = before + row + 1
+        yield attempted(path, number, _decoded, number, dict(zip(columns, given)))
+
+
+def _decoded(number: int, row: dict[str, Any]) -> Row:
+    """A row with its bytes as text. Raises RowError where they are not UTF-8."""
+    return Row(number, {key: decode_utf8(v) if isinstance(v, bytes) else v for key, v in row.items()})

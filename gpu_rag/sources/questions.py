@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gpu_rag.errors import BadInput
-from gpu_rag.sources.corpus.beir import Qrels, read_qrels
 from gpu_rag.sources.corpus.multihop import contexts_of, gold_of, is_multihop
-from gpu_rag.sources.formats import ARRAY_SUFFIXES, LINES_SUFFIXES, has_suffix
+from gpu_rag.sources.formats import ARRAY_SUFFIXES, LINES_SUFFIXES, Format, reader_of
 from gpu_rag.sources.json_rows import read_rows
+from gpu_rag.sources.lines import read_lines
 from gpu_rag.sources.rows import (
-    MAX_DOCUMENT_CHARS,
-    MAX_JSON_BYTES,
-    MAX_LINE_BYTES,
+    LIMITS,
     Limits,
     RowError,
     SeenIds,
@@ -29,6 +27,53 @@ from gpu_rag.sources.rows import (
     string_list,
 )
 from gpu_rag.types import Question, Reject
+
+_HEADER = ["query-id", "corpus-id", "score"]
+
+
+class Qrels:
+    """Judgements of one qrels file: query id -> {document id: score}, in the order of the file."""
+
+    def __init__(self) -> None:
+        self.scores: dict[str, dict[str, int]] = {}
+        self.lines: dict[str, int] = {}
+
+    def gold_ids(self, query: str) -> tuple[str, ...]:
+        """The documents with a score above 0, in the order of the file."""
+        return tuple(document for document, score in self.scores.get(query, {}).items() if score > 0)
+
+
+def read_qrels(path: Path, limits: Limits, into: Qrels) -> Iterator[Reject]:
+    """Read lines "query-id TAB corpus-id TAB score" of `path` into `into`; a line that is not so is a Reject.
+
+    A first line with BEIR's header is passed over. A pair judged twice keeps the first score; the second is a Reject.
+    """
+    for line in read_lines(path, limits):
+        if isinstance(line, Reject):
+            yield line
+            continue
+        fields = line.text.rstrip("\t").split("\t")
+        if line.number == 1 and fields == _HEADER:
+            continue
+        problem = _judgement(fields, line.number, into)
+        if problem:
+            yield Reject(shown(path), line.number, problem)
+
+
+def _judgement(fields: list[str], number: int, into: Qrels) -> str:
+    """Take one line; returns what is wrong with it, or ""."""
+    if len(fields) != 3 or not all(fields):
+        return f"{len(fields)} fields; expected query-id, corpus-id and score between tabs"
+    query, document, score = fields
+    if not (score.lstrip("-").isdecimal() and len(score) < 10):
+        return f"the score {score[:40]!r} is not an integer"
+    judged = into.scores.setdefault(query, {})
+    if document in judged:
+        return f"{document!r} was already judged for {query!r}"
+    judged[document] = int(score)
+    into.lines.setdefault(query, number)
+    return ""
+
 
 ACCEPTED = (
     ".jsonl / .jsonl.gz of {id, question}, an OpenAI batch file, .json / .jsonl of HotpotQA, 2Wiki or MuSiQue, "
@@ -55,13 +100,7 @@ class QuestionRow:
     style: Style
 
 
-def read_questions(
-    path: Path,
-    *,
-    max_document_chars: int = MAX_DOCUMENT_CHARS,
-    max_line_bytes: int = MAX_LINE_BYTES,
-    max_json_bytes: int = MAX_JSON_BYTES,
-) -> Iterator[QuestionRow | Reject]:
+def read_questions(path: Path, limits: Limits = LIMITS) -> Iterator[QuestionRow | Reject]:
     """The questions of `path` in its order, and a Reject for each row that cannot be used.
 
     Rows, each recognised by its keys, in JSON Lines or in a JSON array:
@@ -75,17 +114,13 @@ def read_questions(
       judgements, and only the judged queries are questions of the test set.
     Of rows with one id the first is kept; the others are Rejects.
 
-    max_document_chars, max_line_bytes, max_json_bytes: see `rows.Limits`; what is larger is a Reject.
+    What is larger than the limits is a Reject.
     Raises BadInput at once for a missing path or an unknown type. Memory: one row (one file for .json).
     """
-    limits = Limits(max_document_chars, max_line_bytes, max_json_bytes)
     if path.is_dir():
         return _unique(_folder(path, limits))
-    if not path.exists():
-        raise BadInput("the question file does not exist", given=path, expected=ACCEPTED)
-    if not has_suffix(path, LINES_SUFFIXES + ARRAY_SUFFIXES):
-        raise BadInput("the type of the question file is not known", given=path, expected=ACCEPTED)
-    return _unique(_file(path, limits))
+    formats = (Format(LINES_SUFFIXES + ARRAY_SUFFIXES, _file),)
+    return _unique(reader_of(path, formats, "the question file", ACCEPTED)(path, limits))
 
 
 _Found = tuple[int, str, QuestionRow] | Reject

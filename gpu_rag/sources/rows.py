@@ -5,21 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from gpu_rag.types import Document
+from gpu_rag.types import Document, Reject
+
+T = TypeVar("T")
 
 MAX_ID_CHARS = 1000
-MAX_DOCUMENT_CHARS = 10_000_000
-MAX_LINE_BYTES = 64 << 20
-MAX_JSON_BYTES = 2 << 30
-MAX_FILE_BYTES = 256 << 20
-MAX_PAGES = 20_000
-MAX_PARSE_BYTES = 1 << 30
-MAX_PARSE_S = 120
 REASON_CHARS = 300
 
 
@@ -34,17 +29,28 @@ class Limits:
     processor time, and 4 times as many on the clock. A file near max_parse_s may pass on one machine only.
     """
 
-    max_document_chars: int = MAX_DOCUMENT_CHARS
-    max_line_bytes: int = MAX_LINE_BYTES
-    max_json_bytes: int = MAX_JSON_BYTES
-    max_file_bytes: int = MAX_FILE_BYTES
-    max_pages: int = MAX_PAGES
-    max_parse_bytes: int = MAX_PARSE_BYTES
-    max_parse_s: int = MAX_PARSE_S
+    max_document_chars: int = 10_000_000
+    max_line_bytes: int = 64 << 20
+    max_json_bytes: int = 2 << 30
+    max_file_bytes: int = 256 << 20
+    max_pages: int = 20_000
+    max_parse_bytes: int = 1 << 30
+    max_parse_s: int = 120
+
+
+LIMITS = Limits()
 
 
 class RowError(ValueError):
     """One row cannot be used; the message is the reason. Becomes a Reject."""
+
+
+def attempted(path: Path, line: int, make: Callable[..., T], *args: Any) -> T | Reject:
+    """make(*args), or why the row of this line cannot be used."""
+    try:
+        return make(*args)
+    except RowError as error:
+        return Reject(shown(path), line, str(error))
 
 
 def shown(path: Path) -> str:

@@ -29,7 +29,8 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     "llm": {
         "models": {"decider": "llm"},
-        "method": {"bubblerag": {"n_before": 2, "n_trees": 1, "depth": 2, "n_neighbours": 5, "max_picks": 2}},
+        "method": {"bubblerag": {"n_trees": 1, "depth": 2}},
+        "constants": {"n_before": 2, "n_neighbours": 5, "max_picks": 2},
         "reader": {"passages": 2},
     },
 }

@@ -25,7 +25,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "similarity": {"models": {"decider": "similarity"}},
     "llm": {
         "models": {"decider": "llm"},
-        "method": {"hoprag": {"top_k": 3, "n_hop": 2, "n_options": 4}},
+        "method": {"hoprag": {"top_k": 3, "n_hop": 2}},
+        "constants": {"n_options": 4},
         "reader": {"passages": 2},
     },
 }

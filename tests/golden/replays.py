@@ -6,15 +6,18 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 
 import gpu_rag
 from gpu_rag.engine import Engine
+from gpu_rag.methods.registry import load_method
 from gpu_rag.models.llm import load_llm
 from gpu_rag.models.llm.interface import LLM
 from gpu_rag.models.llm.replay import RecordingLLM
@@ -31,7 +34,8 @@ Found = dict[str, dict[str, Any]]  # {run: {question id: brief answer}}
 
 @dataclass(frozen=True)
 class Recording:
-    """Golden runs of one method. layers: whose vectors get noise. runs: settings by name, beside `record.SETTINGS`.
+    """Golden runs of one method. layers: whose vectors get noise. runs: settings by name, beside `record.SETTINGS`, and
+    under "constants" what of the method's parameters is fixed, to be something else.
     candidates: questions that are asked; of those that noise does not change the first `n_answered` are kept, by
     `order` of what was found and the question where it is given. brief: what is kept of an answer."""
 
@@ -55,7 +59,11 @@ class Recording:
 
     def settings(self, run: str) -> dict[str, Any]:
         """The settings of one run."""
-        return merge(record.SETTINGS, self.runs[run])
+        return merge(record.SETTINGS, {name: part for name, part in self.runs[run].items() if name != "constants"})
+
+    def _with_constants(self, run: str) -> AbstractContextManager[Any]:
+        constants = self.runs[run].get("constants")
+        return mock.patch.multiple(load_method(self.method).Params, **constants) if constants else nullcontext()
 
     def build(self, folder: Path) -> gpu_rag.Index:
         """The index of the sample corpus for the method."""
@@ -64,11 +72,12 @@ class Recording:
 
     def answered(self, index: gpu_rag.Index, names: Sequence[str], llm: LLM) -> Found:
         """Every run over the questions named."""
-        return {run: self._briefs(index.engine(self.settings(run), llm=llm), names) for run in self.runs}
+        return {run: self._briefs(index.engine(self.settings(run), llm=llm), names, run) for run in self.runs}
 
-    def _briefs(self, engine: Engine, names: Sequence[str]) -> dict[str, Any]:
+    def _briefs(self, engine: Engine, names: Sequence[str], run: str) -> dict[str, Any]:
         asked = [question for question in record.questions() if question.id in names]
-        return {answer.question_id: self.brief(answer) for answer in engine.run(self.method, asked).answers}
+        with self._with_constants(run):
+            return {answer.question_id: self.brief(answer) for answer in engine.run(self.method, asked).answers}
 
     def _noisy(self, folder: Path, seed: int) -> Found:
         """The same by replay, over vectors with noise and an embedder with noise."""
@@ -81,7 +90,7 @@ class Recording:
         for run in self.runs:
             models = record.NoisyModels(index.engine(self.settings(run)).models, generator)
             models.llm = lambda: load_llm(f"replay:{self.replies}")
-            found[run] = self._briefs(Engine(index, make_settings(self.settings(run)), models), self.candidates)
+            found[run] = self._briefs(Engine(index, make_settings(self.settings(run)), models), self.candidates, run)
         return found
 
     def _recorded(self, index: gpu_rag.Index, names: Sequence[str]) -> Found:

@@ -33,7 +33,7 @@ def test_answers_by_replay_are_those_on_record(bubblerag: ModuleType, bubble_ind
 def test_other_trees_are_not_on_record(bubblerag: ModuleType, bubble_index: Index) -> None:
     expected = json.loads(bubblerag.RECORDING.answers.read_text(encoding="utf-8"))
     kept = bubblerag.RUNS["llm"]["method"]["bubblerag"]
-    bubblerag.RUNS["llm"]["method"]["bubblerag"] = {**kept, "n_neighbours": 3, "alpha": 0.0, "near": 0}
+    bubblerag.RUNS["llm"]["method"]["bubblerag"] = {**kept, "alpha": 0.0, "depth": 1}
     found = bubblerag.RECORDING.answered(
         bubble_index, list(expected["llm"]), load_llm(f"replay:{bubblerag.RECORDING.replies}")
     )

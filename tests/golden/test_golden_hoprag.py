@@ -33,7 +33,7 @@ def test_walks_by_replay_are_those_on_record(hoprag: ModuleType, hop_index: Inde
 
 def test_a_walk_that_takes_other_ways_is_not_on_record(hoprag: ModuleType, hop_index: Index) -> None:
     expected = json.loads(hoprag.RECORDING.answers.read_text(encoding="utf-8"))
-    hoprag.RUNS["llm"]["method"]["hoprag"]["n_options"] = 3
+    hoprag.RUNS["llm"]["constants"]["n_options"] = 3
     found = hoprag.RECORDING.answered(hop_index, list(expected["llm"]), load_llm(f"replay:{hoprag.RECORDING.replies}"))
-    hoprag.RUNS["llm"]["method"]["hoprag"]["n_options"] = 4
+    hoprag.RUNS["llm"]["constants"]["n_options"] = 4
     assert found["similarity"] == expected["similarity"] and found["llm"] != expected["llm"]

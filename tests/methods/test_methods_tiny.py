@@ -68,22 +68,28 @@ def test_bm25_is_the_formula_and_only_shared_words_count(index: gpu_rag.Index, f
     assert [e.score for e in answer.evidence] == pytest.approx(sorted(scores, reverse=True)[:2], rel=1e-5)
 
 
-def test_hybrid_is_reciprocal_rank_fusion(index: gpu_rag.Index, fast: Settings) -> None:
+def test_hybrid_is_reciprocal_rank_fusion(
+    index: gpu_rag.Index, fast: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dense, words = ordered(cosines(index).tolist()), ["d0", "d2"]
     for constant in (60.0, 0.0):
         expected = {name: 1 / (constant + place) for place, name in enumerate(dense, 1)}
         for place, name in enumerate(words, 1):
             expected[name] += 1 / (constant + place)
-        answer = retrieve(index, "hybrid", {**fast, "method": {"hybrid": {"constant": constant}}})
+        monkeypatch.setattr("gpu_rag.methods.hybrid.program.Params.constant", constant)
+        answer = retrieve(index, "hybrid", fast)
         assert ranking(answer) == sorted(expected, key=lambda name: (-expected[name], name))
         assert [e.score for e in answer.evidence] == pytest.approx(sorted(expected.values(), reverse=True), rel=1e-5)
 
 
-def test_hybrid_fuses_at_least_as_deep_as_it_returns(index: gpu_rag.Index, fast: Settings) -> None:
-    shallow = {**fast, "method": {"hybrid": {"depth": 1}}}
-    assert ranking(retrieve(index, "hybrid", shallow, limit=6)) == ranking(retrieve(index, "hybrid", fast, limit=6))
+def test_hybrid_fuses_at_least_as_deep_as_it_returns(
+    index: gpu_rag.Index, fast: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = ranking(retrieve(index, "hybrid", fast, limit=6))
+    monkeypatch.setattr("gpu_rag.methods.hybrid.program.Params.depth", 1)
+    assert ranking(retrieve(index, "hybrid", fast, limit=6)) == whole
     # the three best are fused from the three best of each: d5 is 2nd of dense, d2 is 3rd and 2nd of the words
-    assert ranking(retrieve(index, "hybrid", shallow, limit=3)) == ["d0", "d2", "d5"]
+    assert ranking(retrieve(index, "hybrid", fast, limit=3)) == ["d0", "d2", "d5"]
 
 
 def test_ppr_takes_the_hop_that_no_word_and_no_vector_takes(index: gpu_rag.Index, fast: Settings) -> None:
@@ -155,10 +161,13 @@ def test_retrieval_alone_asks_no_model_and_says_what_it_did(index: gpu_rag.Index
         assert (e.title, e.text, e.start, e.end) == (row["title"], row["text"], row["start"], row["end"])
 
 
-def test_a_corpus_without_any_entity_still_answers(build: Callable[..., gpu_rag.Index], fast: Settings) -> None:
+def test_a_corpus_without_any_entity_still_answers(
+    build: Callable[..., gpu_rag.Index], fast: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpu_rag.methods.ppr.batched.Params.word_share", 0.0)
     index = build({})
     assert index.n_entities == 0 and index.relations.num_rows == 0
-    answer = retrieve(index, "ppr", {**fast, "method": {"ppr": {"word_share": 0.0}}})
+    answer = retrieve(index, "ppr", fast)
     assert answer.paths == ()
     assert ranking(answer) == ranking(retrieve(index, "dense", fast))
 
@@ -188,10 +197,10 @@ def test_a_missing_layer_and_an_unknown_method_are_named(build: Callable[..., gp
 
 def test_a_count_without_bound_is_all_there_is(build: Any, fast: Settings, facts: Any) -> None:
     """The largest count a setting takes needs no more room, and gives the same, as the size of the tiny corpus."""
-    methods = ("hybrid", "hoprag", "bubblerag", "higra-retriever")
+    methods = ("hoprag", "bubblerag", "higra-retriever")
     index = build(facts, methods=methods)
     counts = {
-        "hybrid": ("depth",), "hoprag": ("top_k", "n_options"), "bubblerag": ("n_anchors", "n_neighbours", "n_before"),
+        "hoprag": ("top_k",), "bubblerag": ("budget", "n_trees", "n_passages"),
         "higra-retriever": ("depth", "n_entities", "n_passages", "n_relations"),
     }  # fmt: skip
     for method, names in counts.items():

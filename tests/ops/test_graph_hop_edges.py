@@ -119,16 +119,6 @@ def test_the_budget_is_n_log_n() -> None:
     assert edge_budget(1000, 0.5) == math.floor(500 * math.log2(1000)) and edge_budget(9, 0.0) == 0
 
 
-def test_edges_with_broken_parts_are_refused() -> None:
-    one = np.zeros(1)
-    with pytest.raises(BadInput, match="lengths"):
-        strongest_parallel(one, one, np.zeros(2))
-    with pytest.raises(BadInput, match="not a number"):
-        cut_to_budget(one, one, one * np.nan, 1)
-    with pytest.raises(BadInput, match="negative"):
-        cut_to_budget(one, one, one, -1)
-
-
 # --- from matches to edges ----------------------------------------------------------------------------
 
 

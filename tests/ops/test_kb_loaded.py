@@ -18,8 +18,9 @@ import gpu_rag
 import gpu_rag.api  # before `load_method` is replaced
 from gpu_rag.errors import BadInput, MissingLayer
 from gpu_rag.graph.reach import EITHER, reachable
-from gpu_rag.index.knowledge_base import KnowledgeBase, name_key
+from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.index.knowledge_base.load import load_kb
+from gpu_rag.index.knowledge_base.names import name_key
 from gpu_rag.index.knowledge_base.scores import node_text, score_nodes
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.types import Ragged

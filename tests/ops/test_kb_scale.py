@@ -17,18 +17,17 @@ from hypothesis import strategies as st
 import gpu_rag
 from gpu_rag.index import tables
 from gpu_rag.index.export import export
-from gpu_rag.index.knowledge_base import name_key
 from gpu_rag.index.knowledge_base.load import load_kb
-from gpu_rag.index.knowledge_base.names import NameTable
+from gpu_rag.index.knowledge_base.names import NameTable, name_key
 from gpu_rag.index.knowledge_base.tables import KB_TEXTS
 from gpu_rag.index.knowledge_base.words import standin_text
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.stages.knowledge_base import columns as kb_columns
 from gpu_rag.index.stages.knowledge_base import edges as kb_edges
-from gpu_rag.index.stages.knowledge_base.around import Surroundings, _side
 from gpu_rag.index.stages.knowledge_base.columns import Interner, lists_of, single_spaced
 from gpu_rag.index.stages.knowledge_base.nodes import _own_ids
-from gpu_rag.index.write import TableWriter
+from gpu_rag.index.stages.knowledge_base.texts import Surroundings, _side
+from gpu_rag.index.tables import TableWriter
 from gpu_rag.sources.knowledge_graph.lines import LineBlock, read_line_blocks
 from gpu_rag.sources.lines import Line, read_lines
 from gpu_rag.sources.rows import Limits

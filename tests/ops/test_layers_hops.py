@@ -18,9 +18,8 @@ from gpu_rag.index.work import Sources
 from gpu_rag.methods.hoprag.settings import HopSettings
 from gpu_rag.methods.hoprag.stages import matching as hop_matching
 from gpu_rag.methods.hoprag.stages.edges import edges_stage
-from gpu_rag.methods.hoprag.stages.keywords import keywords_stage
 from gpu_rag.methods.hoprag.stages.questions import questions_stage
-from gpu_rag.methods.hoprag.stages.vertices import vertices_stage
+from gpu_rag.methods.hoprag.stages.vertices import keywords_stage, vertices_stage
 from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, MATCHES, QUESTIONS, VERTICES, read_lists, write_lists
 from gpu_rag.models.set import ModelSet
 from gpu_rag.settings import make_settings

@@ -13,7 +13,8 @@ from gpu_rag.errors import GpuRagError, RequestFailed
 from gpu_rag.index.index import Index
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.verify import verify
-from gpu_rag.methods.hoprag.stages.simulation import SCHEMAS, is_question
+from gpu_rag.methods.hoprag.settings import HopSettings
+from gpu_rag.methods.hoprag.stages.questions import SCHEMAS, is_question
 from gpu_rag.methods.hoprag.tables import read_questions
 from gpu_rag.methods.registry import stage_checks
 from gpu_rag.models.llm.scripted import ScriptedLLM
@@ -92,9 +93,10 @@ def test_every_kind_of_reply_is_counted(build_llm: Any, tmp_path: Path) -> None:
     assert verify(tmp_path / "ix", stage_checks()) == []
 
 
-def test_what_is_asked(build_llm: Any, tmp_path: Path) -> None:
+def test_what_is_asked(build_llm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HopSettings, "tokens", 77)
     llm = ScriptedLLM(by_case)
-    build_llm(write(tmp_path / "c.jsonl", list(CASES)), tmp_path / "ix", llm, tokens=77)
+    build_llm(write(tmp_path / "c.jsonl", list(CASES)), tmp_path / "ix", llm)
     first, second = ([r for r in llm.calls if r.attempt == k] for k in (0, 1))
     assert {(title_of(r), side_of(r)) for r in first} == {(name, side) for name in CASES for side in ("in", "out")}
     assert len(first) == 2 * len(CASES) and len({r.system for r in llm.calls}) == 2  # one shared prefix a side
@@ -161,13 +163,16 @@ def test_auto_asks_a_capable_model_and_the_manifest_says_so(build_llm: Any, tmp_
         assert record.params["simulate"] == simulate and bool(record.models) == bool(llm.calls) == capable
 
 
-def test_another_prompt_or_model_makes_the_questions_stale(build_llm: Any, tmp_path: Path) -> None:
+def test_another_prompt_or_model_makes_the_questions_stale(
+    build_llm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     corpus = write(tmp_path / "c.jsonl", ["valid"])
     build_llm(corpus, tmp_path / "ix", ScriptedLLM(by_case))
     assert build_llm(corpus, tmp_path / "ix", ScriptedLLM(by_case)).stages["hop_questions"].skipped
-    assert not build_llm(corpus, tmp_path / "ix", ScriptedLLM(by_case), tokens=99).stages["hop_questions"].skipped
+    monkeypatch.setattr(HopSettings, "tokens", 99)
+    assert not build_llm(corpus, tmp_path / "ix", ScriptedLLM(by_case)).stages["hop_questions"].skipped
     other = ScriptedLLM(by_case, name="another")
-    assert not build_llm(corpus, tmp_path / "ix", other, tokens=99).stages["hop_questions"].skipped
+    assert not build_llm(corpus, tmp_path / "ix", other).stages["hop_questions"].skipped
 
 
 @pytest.mark.parametrize(

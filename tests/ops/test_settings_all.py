@@ -107,19 +107,14 @@ def annotation_ends_earlier(where: str, name: str, most: int) -> bool:
         ),
         (
             "method.bubblerag", "intra_penalty", 0,
-            "setting method.bubblerag.intra_penalty is out of range; given 0.0; expected 0 < intra_penalty <= 1; "
-            "or leave it out: the default is 0.9",
+            "setting method.bubblerag.intra_penalty is fixed now; given 0; expected 0.9; leave it out",
         ),
         (
             "method.hydrarag", "rho_web", 2,
             "setting method.hydrarag.rho_web is out of range; given 2.0; expected 0 <= rho_web <= 1; "
             "or leave it out: the default is 0.7",
         ),
-        (
-            "method.hybrid", "constant", -1,
-            "setting method.hybrid.constant is out of range; given -1.0; expected > -1; "
-            "or leave it out: the default is 60.0",
-        ),
+        ("method.ppr", "tol", 0, "setting method.ppr.tol is fixed now; given 0; expected 1e-06; leave it out"),
         ("vllm", "seed", 1, "setting vllm.seed is fixed now; given 1; expected 0; leave it out"),
         ("hops", "tokens", "many", "setting hops.tokens is fixed now; given 'many'; expected 256; leave it out"),
         (

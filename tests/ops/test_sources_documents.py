@@ -10,6 +10,7 @@ import zlib
 from pathlib import Path
 
 import pytest
+from source_files import documents_of as read
 
 import gpu_rag
 from gpu_rag.errors import MissingBackend, UsageError
@@ -18,13 +19,7 @@ from gpu_rag.index.stages.passages import passages_stage
 from gpu_rag.index.verify import verify
 from gpu_rag.index.work import Sources
 from gpu_rag.sources.corpus import read_corpus, reader_versions
-from gpu_rag.types import Document, Reject
-
-
-def read(*paths, **limits):
-    """(documents, rejects) of some paths."""
-    found = list(read_corpus(paths, **limits))
-    return [x for x in found if isinstance(x, Document)], [x for x in found if isinstance(x, Reject)]
+from gpu_rag.types import Document
 
 
 def pdf(pages, title="", packed=False):

@@ -11,18 +11,12 @@ from functools import partial
 
 import pytest
 from pypdf import PdfReader, PdfWriter
+from source_files import documents_of as read
 
 from gpu_rag.sources.corpus import parser as parser_module
 from gpu_rag.sources.corpus import read_corpus
 from gpu_rag.sources.corpus.parser import Parser
 from gpu_rag.sources.rows import Limits, RowError
-from gpu_rag.types import Document, Reject
-
-
-def read(*paths, **limits):
-    """(documents, rejects) of some paths."""
-    found = list(read_corpus(paths, **limits))
-    return [x for x in found if isinstance(x, Document)], [x for x in found if isinstance(x, Reject)]
 
 
 def pdf(*objects, trailer=b""):

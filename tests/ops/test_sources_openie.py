@@ -7,22 +7,12 @@ import json
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from source_files import extractions_of as read
+from source_files import lines
 
 from gpu_rag.errors import BadInput
 from gpu_rag.sources.corpus import read_corpus
 from gpu_rag.sources.corpus.openie import OpenIERow, read_openie
-from gpu_rag.types import Reject
-
-
-def read(path, **limits):
-    """(rows, rejects) of a path."""
-    found = list(read_openie(path, **limits))
-    return [x for x in found if isinstance(x, OpenIERow)], [x for x in found if isinstance(x, Reject)]
-
-
-def lines(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 def test_our_rows(tmp_path):

@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from source_files import lines
+from source_files import questions_of as read
 
 from gpu_rag.errors import BadInput
 from gpu_rag.sources.corpus import read_corpus
-from gpu_rag.sources.questions import QuestionRow, read_questions
-from gpu_rag.types import Document, Reject
-
-
-def read(path, **limits):
-    """(questions, rejects) of a path."""
-    found = list(read_questions(path, **limits))
-    return [x for x in found if isinstance(x, QuestionRow)], [x for x in found if isinstance(x, Reject)]
-
-
-def lines(path, rows):
-    raw = "".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows).encode()
-    path.write_bytes(gzip.compress(raw) if path.suffix == ".gz" else raw)
-    return path
-
-
-def id_of(path, title):
-    """The id that the corpus of the same file gives the passage of this title."""
-    (found,) = [d.id for d in read_corpus([path]) if isinstance(d, Document) and d.title == title]
-    return found
-
+from gpu_rag.sources.questions import read_questions
+from gpu_rag.types import Document
 
 # --- our own rows ------------------------------------------------------------------------------------
 

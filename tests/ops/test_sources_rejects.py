@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import random
 
@@ -12,38 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from source_files import DOCS, lines, plain, sha
+from source_files import documents_of as read
 
 from gpu_rag.errors import BadInput
 from gpu_rag.sources.corpus import read_corpus
-from gpu_rag.types import Document, Reject
-
-DOCS = [
-    {"id": "a", "title": "Vell", "text": "Vell lies on the Orn."},
-    {"id": "b", "title": "Orn", "text": "The Orn is a river.\nIt is long."},
-    {"id": "c", "title": "", "text": "Ünïcode 🌊"},
-]
-
-
-def read(*paths, **limits):
-    """(documents, rejects) of some paths."""
-    found = list(read_corpus(paths, **limits))
-    return [x for x in found if isinstance(x, Document)], [x for x in found if isinstance(x, Reject)]
-
-
-def lines(path, rows):
-    text = "".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows)
-    raw = text.encode("utf-8", "surrogatepass")
-    path.write_bytes(gzip.compress(raw) if path.suffix == ".gz" else raw)
-    return path
-
-
-def plain(documents):
-    return [(d.id, d.title, d.text) for d in documents]
-
-
-def sha(title, text):
-    return "p_" + hashlib.sha1((title + "\n" + text).encode()).hexdigest()[:12]
-
 
 # --- what is refused at once, and what is a reject -----------------------------------------------------
 

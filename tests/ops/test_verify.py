@@ -63,7 +63,7 @@ def index(sound: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpu_rag.index.verify_vectors.ROWS", 2)
+    monkeypatch.setattr("gpu_rag.index.checks.ROWS", 2)
 
 
 def plant(folder: Path, stage: str, damage: Damage) -> None:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from damage import drop, put, repeat, swap
 
 import gpu_rag
 import gpu_rag.api  # before `load_method` is replaced
 from gpu_rag.index.verify import verify
 
-Columns = dict[str, list[Any]]
 LAYERS = ("kb_name_vectors", "kb_edge_vectors", "kb_relation_vectors", "kb_text_vectors")
 
 
@@ -49,36 +47,6 @@ def index(sound: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(sound, tmp_path / "ix"))
 
 
-def put(column: str, row: int, value: Any) -> Callable[[Columns], None]:
-    def change(columns: Columns) -> None:
-        columns[column][row] = value
-
-    return change
-
-
-def drop(row: int) -> Callable[[Columns], None]:
-    def change(columns: Columns) -> None:
-        for values in columns.values():
-            del values[row]
-
-    return change
-
-
-def repeat(row: int) -> Callable[[Columns], None]:
-    def change(columns: Columns) -> None:
-        for values in columns.values():
-            values.insert(row, values[row])
-
-    return change
-
-
-def swap(column: str) -> Callable[[Columns], None]:
-    def change(columns: Columns) -> None:
-        columns[column][:2] = columns[column][1::-1]
-
-    return change
-
-
 KB_DAMAGE = {
     "a type out of order": ("types", swap("name"), "kb types: not sorted"),
     "two relations of one name": ("relations", put("name", 1, "born in"), "kb relations: not sorted and unique"),
@@ -86,8 +54,12 @@ KB_DAMAGE = {
     "two sources of one name": ("sources", put("name", 1, "one"), "one name stands twice"),
     "a kind that does not exist": ("sources", put("kind", 0, "rdf"), "no kind is called rdf"),
     "nodes out of order": ("nodes", swap("id"), "kb nodes: not sorted"),
-    "a type that does not exist": ("nodes", put("type", 0, 9), "type that does not exist"),
-    "a passage that does not exist": ("nodes", put("passages", 0, [7]), "1 name a passage that does not exist"),
+    "a type that does not exist": (
+        "nodes",
+        put("type", 0, 9),
+        "1 with a row number as type that none of the types has",
+    ),
+    "a passage that does not exist": ("nodes", put("passages", 0, [7]), "1 with a row number as passages"),
     "a passage twice": ("nodes", put("passages", 0, [0, 0]), "1 name a passage twice"),
     "more own passages than passages": ("nodes", put("n_own", 0, 5), "more passages of their own"),
     "an edge from nowhere": ("edges", put("head", 0, -1), "as head that none of the nodes has"),
@@ -97,13 +69,13 @@ KB_DAMAGE = {
     "an edge twice": ("edges", repeat(1), "1 are not behind the one before"),
     "edges out of order": ("edges", swap("relation"), "not behind the one before"),
     "an edge from nowhere known": ("edges", put("provenance", 0, ""), "neither a file nor a passage"),
-    "a record of no node": ("records", put("node", 0, 99), "row numbers of records or links"),
+    "a record of no node": ("records", put("node", 0, 99), "kb records: 1 with a row number as node"),
     "a record of another node": ("records", put("node", 0, 2), "kb links"),
     "records out of order": ("records", swap("id"), "kb records: not sorted"),
     "a link between two nodes": ("links", put("right", 0, 3), "join records of different nodes"),
     "a link that is gone": ("links", drop(0), "kb links"),
     "a passage without a source": ("passages", drop(0), "0 rows for 1 passages"),
-    "a passage of no source": ("passages", put("source", 0, 9), "kb passages: 1 have a source that does not exist"),
+    "a passage of no source": ("passages", put("source", 0, 9), "kb passages: 1 with a row number as source"),
     "a link by no rule": ("links", put("rule", 0, "guess"), "kb links: no rule is called guess"),
 }
 

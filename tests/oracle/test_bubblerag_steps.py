@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,12 +22,22 @@ from gpu_rag.graph.ego import checked, induced_subgraphs
 from gpu_rag.graph.nearest import nearest
 from gpu_rag.graph.ragged import ragged_of_keys
 from gpu_rag.methods.bubblerag import batched as steps
-from gpu_rag.methods.bubblerag.batched import BubbleGrowth, Tree, TreePassage
+from gpu_rag.methods.bubblerag.batched import Tree, TreePassage
 from gpu_rag.methods.bubblerag.graph import BubbleGraph, Cosines
+from gpu_rag.methods.bubblerag.params import Params
 from gpu_rag.program.search import Ranking
 from gpu_rag.types import Ragged, TopK
 
 D, P = 8, 9
+
+
+@dataclass(frozen=True)
+class Growth(Params):
+    """The parameters of an expansion, its constants as fields."""
+
+    cover_first: bool = False
+    hops: int = 6
+    max_local: int = 20_000
 
 
 def held_by(graph: BubbleGraph, threads: int = 1, vectors: torch.Tensor | None = None) -> Any:
@@ -37,7 +47,7 @@ def held_by(graph: BubbleGraph, threads: int = 1, vectors: torch.Tensor | None =
     )
 
 
-def grow(graph: BubbleGraph, params: BubbleGrowth, asked: Any, threads: int = 1) -> list[tuple[Tree, ...]]:
+def grow(graph: BubbleGraph, params: Growth, asked: Any, threads: int = 1) -> list[tuple[Tree, ...]]:
     return steps.bubble_trees.run(held_by(graph, threads), [steps.Growing(*one) for one in asked], (params,))
 
 
@@ -145,7 +155,7 @@ def test_a_question_that_is_no_unit_vector_is_refused() -> None:
 # --- trees -----------------------------------------------------------------------------------------
 
 
-def by_hand(made: Made, params: BubbleGrowth, q: np.ndarray, groups: tuple[tuple[int, ...], ...]) -> list[Tree]:
+def by_hand(made: Made, params: Growth, q: np.ndarray, groups: tuple[tuple[int, ...], ...]) -> list[Tree]:
     """One question: the local graph by breadth-first search, costs by integers, the op, and means by fractions."""
     anchors = [v for group in groups for v in group]
     held = sorted(set(anchors))
@@ -159,12 +169,12 @@ def by_hand(made: Made, params: BubbleGrowth, q: np.ndarray, groups: tuple[tuple
     kinds = torch.tensor([g for g, group in enumerate(groups) for _ in group])
     found = bubble_expansion(
         blocks, torch.tensor([made.cost(q, v) for v in held]), Ragged(torch.tensor(anchors), offsets),
-        Ragged(kinds, offsets), limit=params.limit, cover_first=params.cover_first, implementation="torch",
+        Ragged(kinds, offsets), limit=params.budget, cover_first=params.cover_first, implementation="torch",
     )  # fmt: skip
     trees, at = [], found.nodes.offsets.tolist()
     for i, (a, b) in enumerate(zip(at, at[1:])):
         nodes = found.nodes.values[a:b].tolist()
-        counted = [v for v in nodes if params.cost_on == "nodes+edges" or v < made.n] or nodes
+        counted = [v for v in nodes if v < made.n] or nodes
         cost = math.fsum(1 - made.cosine(q, v) for v in counted) / len(counted)
         trees.append(Tree(tuple(nodes), int(found.groups[i]), cost, int(found.distance[i]), int(found.kind[i])))
     return trees
@@ -181,13 +191,13 @@ def check_trees(found: Any, expected: list[Tree]) -> None:
 @pytest.mark.parametrize(
     "params",
     [
-        BubbleGrowth(),
-        BubbleGrowth(hops=2, max_local=9),
-        BubbleGrowth(limit=3, cover_first=True, cost_on="nodes+edges"),
-        BubbleGrowth(hops=0),
+        Growth(),
+        Growth(hops=2, max_local=9),
+        Growth(budget=3, cover_first=True),
+        Growth(hops=0),
     ],
 )
-def test_trees_are_those_of_the_steps_one_by_one(params: BubbleGrowth, coarse: bool) -> None:
+def test_trees_are_those_of_the_steps_one_by_one(params: Growth, coarse: bool) -> None:
     kinds = set()
     for seed in range(5):
         made = Made(seed, coarse=coarse)
@@ -206,10 +216,10 @@ def test_trees_are_those_of_the_steps_one_by_one(params: BubbleGrowth, coarse: b
 @given(st.integers(0, 10_000), st.integers(1, 6) | st.just(70))
 def test_a_question_alone_has_the_trees_of_any_batch(seed: int, batch: int) -> None:
     made = Made(seed, batch=batch, coarse=seed % 2 == 0)
-    together = grow(made.graph, BubbleGrowth(), made.asked)
+    together = grow(made.graph, Growth(), made.asked)
     some = sorted({0, batch // 2, batch - 1})
-    assert [grow(made.graph, BubbleGrowth(), [made.asked[i]])[0] for i in some] == [together[i] for i in some]
-    assert grow(made.graph, BubbleGrowth(), made.asked[::-1], threads=2)[::-1] == together
+    assert [grow(made.graph, Growth(), [made.asked[i]])[0] for i in some] == [together[i] for i in some]
+    assert grow(made.graph, Growth(), made.asked[::-1], threads=2)[::-1] == together
 
 
 def small(ends: list[tuple[int, int]], vectors: list[list[float]]) -> BubbleGraph:
@@ -223,7 +233,7 @@ def small(ends: list[tuple[int, int]], vectors: list[list[float]]) -> BubbleGrap
 
 def check_first(ends: list[tuple[int, int]], vectors: list[list[float]], nodes: tuple[int, ...], cost: float) -> None:
     query = np.array([1.0, 0.0], np.float32)
-    ((first, *_),) = grow(small(ends, vectors), BubbleGrowth(), [(query, ((0,), (1,)))])
+    ((first, *_),) = grow(small(ends, vectors), Growth(), [(query, ((0,), (1,)))])
     assert (first.nodes, first.groups) == (nodes, 0b11) and first.cost == pytest.approx(cost)
 
 
@@ -248,20 +258,17 @@ def test_vectors_of_half_precision_give_the_same_trees() -> None:
     made = Made(5, batch=20)
     graph = made.graph
     half = replace(graph, entity_vectors=graph.entity_vectors.half(), relation_vectors=graph.relation_vectors.half())
-    assert grow(half, BubbleGrowth(), made.asked) == grow(graph, BubbleGrowth(), made.asked)
+    assert grow(half, Growth(), made.asked) == grow(graph, Growth(), made.asked)
     asked = [(q, tuple(range(made.n)), ()) for q in made.queries]
     assert neighbours(half, asked, 9) == neighbours(graph, asked, 9)
 
 
 def test_without_anchors_there_are_no_trees_and_too_many_groups_are_refused() -> None:
     made = Made(1)
-    assert grow(made.graph, BubbleGrowth(), [(made.queries[0], ()), (made.queries[1], ((), (3,)))])[0] == ()
-    assert grow(made.graph, BubbleGrowth(), []) == []
+    assert grow(made.graph, Growth(), [(made.queries[0], ()), (made.queries[1], ((), (3,)))])[0] == ()
+    assert grow(made.graph, Growth(), []) == []
     with pytest.raises(UsageError, match="too many groups"):
-        grow(made.graph, BubbleGrowth(), [(made.queries[0], ((1,),) * 17)])
-    for wrong in ({"cost_on": "edges"}, {"hops": -1}, {"limit": 0}, {"max_local": 0}):
-        with pytest.raises(UsageError):
-            BubbleGrowth(**wrong)  # type: ignore[arg-type]
+        grow(made.graph, Growth(), [(made.queries[0], ((1,),) * 17)])
 
 
 # --- look-ups --------------------------------------------------------------------------------------

@@ -406,7 +406,7 @@ def test_folders(tmp_path, mutator, ending):
     others = [seed, pdf(True)] if ending == "pdf" else [seed, TEXT]
     for i in range(n):
         put(tmp_path / f"{i}.{ending}", mutator.raw(others[i % 2] if ending == "pdf" else seed, others))
-    found = list(read_corpus([tmp_path], max_parse_s=10))
+    found = list(read_corpus([tmp_path], Limits(max_parse_s=10)))
     given = Counter(os.path.basename(item.file) for item in found)
     assert given.keys() == {f"{i}.{ending}" for i in range(n)}
     documents = [item for item in found if not isinstance(item, Reject)]

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kb_rows import same_nodes
 
-from gpu_rag.sources.knowledge_base import jsonl, nodes, parquet, tsv
+from gpu_rag.sources.knowledge_base import jsonl, nodes, tables
 from gpu_rag.sources.knowledge_graph import lines as kg_lines
 from gpu_rag.sources.seen import Seen, repeats
 
@@ -31,10 +31,10 @@ LIMITS: dict[str, int] = {"max_document_chars": 12, "max_line_bytes": 300}
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jsonl, "_LEAST", 1)
     monkeypatch.setattr(nodes, "ROWS", 2)
-    monkeypatch.setattr(parquet, "_ROWS", 2)
+    monkeypatch.setattr(tables, "_ROWS", 2)
     monkeypatch.setattr("gpu_rag.sources.parquet.BATCH_ROWS", 2)
     real = kg_lines.read_line_blocks
-    for format in (jsonl, tsv):
+    for format in (jsonl, tables):
         monkeypatch.setattr(format, "read_line_blocks", lambda path, limits: real(path, limits, 64, 3))
 
 

@@ -99,10 +99,10 @@ def test_a_question_that_takes_too_long_is_a_failed_row(here):
 
 
 def test_parameters_are_set_only_where_the_server_allows_it(here, cli):
-    server = here({"serve": {"params": ["ppr.damping", "hybrid.*", "hydrarag.*"]}})
+    server = here({"serve": {"params": ["ppr.damping", "bubblerag.*", "hydrarag.*"]}})
     plain, other = post(server, question=QUESTION), post(server, question=QUESTION, params={"damping": 0.5})
     assert other.status_code == 200 and other.json()["config_hash"] != plain.json()["config_hash"]
-    assert post(server, question=QUESTION, method="hybrid", params={"depth": 7}).status_code == 200
+    assert post(server, question=QUESTION, method="bubblerag", params={"depth": 1}).status_code == 200
     refused = {
         ("ppr", "n_facts"): "a client may not set this parameter; given ppr.n_facts",
         ("ppr", "nonsense"): "a client may not set this parameter",
@@ -113,7 +113,7 @@ def test_parameters_are_set_only_where_the_server_allows_it(here, cli):
         assert got.status_code == 400 and said in message(got)
     wrong = post(server, question=QUESTION, params={"damping": "high"})
     assert wrong.status_code == 400 and "setting method.ppr.damping has the wrong type" in message(wrong)
-    unknown = post(server, question=QUESTION, method="hybrid", params={"depht": 7})
+    unknown = post(server, question=QUESTION, method="bubblerag", params={"depht": 7})
     assert "did you mean depth?" in message(unknown)
 
 

@@ -8,17 +8,15 @@ from typing import Any
 
 from gpu_rag.sources.formats import LINES_SUFFIXES, NT_SUFFIXES, TABLE_SUFFIXES, TSV_SUFFIXES, has_suffix
 from gpu_rag.sources.json_rows import Row, read_rows
-from gpu_rag.sources.knowledge_base import parquet as node_tables
-from gpu_rag.sources.knowledge_base import read_edge_blocks, read_node_blocks, skb_files, stark, tsv
-from gpu_rag.sources.knowledge_base.nodes import NodeBlock, node_of
-from gpu_rag.sources.knowledge_base.types import NODE_KEYS, SkbNode
+from gpu_rag.sources.knowledge_base import read_edge_blocks, read_node_blocks, skb_files, stark
+from gpu_rag.sources.knowledge_base import tables as node_tables
+from gpu_rag.sources.knowledge_base.nodes import NODE_KEYS, NodeBlock, SkbNode, node_of
 from gpu_rag.sources.knowledge_graph import ntriples, read_kg_blocks
-from gpu_rag.sources.knowledge_graph import parquet as triple_tables
-from gpu_rag.sources.knowledge_graph import tsv as triple_lines
+from gpu_rag.sources.knowledge_graph import tables as triple_tables
 from gpu_rag.sources.knowledge_graph.triples import Triple, TripleBlock, triple_of_row
 from gpu_rag.sources.lines import read_lines
 from gpu_rag.sources.parquet import read_parquet
-from gpu_rag.sources.rows import MAX_DOCUMENT_CHARS, MAX_LINE_BYTES, Limits, RowError, shown
+from gpu_rag.sources.rows import LIMITS, Limits, RowError, shown
 from gpu_rag.types import Reject
 
 
@@ -37,25 +35,24 @@ def _each(path: Path, rows: Iterable[Any], read: Callable[[Any], Any]) -> Iterat
             yield found
 
 
-def read_kg(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[Triple | Reject]:
+def read_kg(path: Path, limits: Limits = LIMITS) -> Iterator[Triple | Reject]:
     """The triples of a file. Raises BadInput as `read_kg_blocks`."""
     read_kg_blocks(path)
-    limits = Limits(max_line_bytes=max_line_bytes)
     if has_suffix(path, TABLE_SUFFIXES):
         return _each(path, read_parquet(path, triple_tables.COLUMNS), triple_of_row)
-    read = ntriples.statement_of if has_suffix(path, NT_SUFFIXES) else triple_lines.triple_of
+    read = ntriples.statement_of if has_suffix(path, NT_SUFFIXES) else triple_tables.triple_of
     return _each(path, read_lines(path, limits), read)
 
 
-def read_edges(folder: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[Triple | Reject]:
+def read_edges(folder: Path, limits: Limits = LIMITS) -> Iterator[Triple | Reject]:
     """The edges of a knowledge base."""
     read_edge_blocks(folder)
-    files, limits = skb_files(folder), Limits(max_line_bytes=max_line_bytes)
+    files = skb_files(folder)
     if files.stark:
         return _stark_edges(folder, limits)
     if has_suffix(files.edges, LINES_SUFFIXES):
         return _each(files.edges, read_rows(files.edges, limits), triple_of_row)
-    return read_kg(files.edges, max_line_bytes=max_line_bytes)
+    return read_kg(files.edges, limits)
 
 
 def _stark_edges(folder: Path, limits: Limits) -> Iterator[Triple | Reject]:
@@ -73,12 +70,10 @@ def _stark_edges(folder: Path, limits: Limits) -> Iterator[Triple | Reject]:
             yield Triple(str(edges.ends[0, number - 1]), relation, str(edges.ends[1, number - 1]), number)
 
 
-def read_nodes(
-    folder: Path, *, max_document_chars: int = MAX_DOCUMENT_CHARS, max_line_bytes: int = MAX_LINE_BYTES
-) -> Iterator[SkbNode | Reject]:
+def read_nodes(folder: Path, limits: Limits = LIMITS) -> Iterator[SkbNode | Reject]:
     """The nodes of a knowledge base, each id once."""
     read_node_blocks(folder)
-    files, limits = skb_files(folder), Limits(max_document_chars, max_line_bytes)
+    files = skb_files(folder)
     return _unique(files.nodes, stark._nodes(folder, limits) if files.stark else _nodes(files.nodes, limits))
 
 
@@ -104,10 +99,10 @@ def _tsv_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
     for line in read_lines(path, limits):
         if isinstance(line, Reject):
             yield line
-        elif (named := tsv._named_columns(line)) is not None:
+        elif (named := node_tables._named_columns(line)) is not None:
             keys = named
         else:
-            yield tsv._row(path, line, keys)
+            yield node_tables._row(path, line, keys)
 
 
 def nodes_of(block: NodeBlock) -> Iterator[SkbNode | Reject]:
@@ -127,20 +122,20 @@ def triples_of(block: TripleBlock) -> Iterator[Triple | Reject]:
 
 def same_triples(path: Path, **limits: int) -> list[Triple | Reject]:
     """The triples of a file read both ways, found equal."""
-    found = [row for block in read_kg_blocks(path, **limits) for row in triples_of(block)]
-    assert found == list(read_kg(path, **limits))
+    found = [row for block in read_kg_blocks(path, Limits(**limits)) for row in triples_of(block)]
+    assert found == list(read_kg(path, Limits(**limits)))
     return found
 
 
 def same_edges(folder: Path, **limits: int) -> list[Triple | Reject]:
     """The edges of a folder read both ways, found equal."""
-    found = [row for block in read_edge_blocks(folder, **limits) for row in triples_of(block)]
-    assert found == list(read_edges(folder, **limits))
+    found = [row for block in read_edge_blocks(folder, Limits(**limits)) for row in triples_of(block)]
+    assert found == list(read_edges(folder, Limits(**limits)))
     return found
 
 
 def same_nodes(folder: Path, **limits: int) -> list[SkbNode | Reject]:
     """The nodes of a folder read both ways, found equal."""
-    found = [row for block in read_node_blocks(folder, **limits) for row in nodes_of(block)]
-    assert found == list(read_nodes(folder, **limits))
+    found = [row for block in read_node_blocks(folder, Limits(**limits)) for row in nodes_of(block)]
+    assert found == list(read_nodes(folder, Limits(**limits)))
     return found

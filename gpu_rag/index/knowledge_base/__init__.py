@@ -17,8 +17,6 @@ from gpu_rag.index.knowledge_base.names import NameTable, name_key
 from gpu_rag.index.knowledge_base.words import edge_text
 from gpu_rag.types import Ragged
 
-__all__ = ["KINDS", "KbPaths", "KbSource", "KnowledgeBase", "name_key"]
-
 KINDS = ("kg", "skb", "extraction", "documents", "web")
 
 

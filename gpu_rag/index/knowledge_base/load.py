@@ -17,25 +17,14 @@ from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KbSource, KnowledgeBase
 from gpu_rag.index.knowledge_base.names import TextColumn
 from gpu_rag.index.knowledge_base.tables import (
-    KB_EDGES,
-    KB_NODES,
-    KB_PASSAGES,
-    KB_RECORDS,
-    KB_RELATIONS,
-    KB_SOURCES,
+    KB_ROWS,
+    KB_TABLES,
     KB_TEXTS,
-    KB_TYPES,
     WEB_PAGES,
+    read_kb_tables,
 )
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import Ragged
-
-_ROWS = (  # (table, column of row numbers, table that they are of)
-    ("nodes", "type", "types"), ("nodes", "passages", "passages"), ("records", "node", "nodes"),
-    ("records", "source", "sources"), ("edges", "head", "nodes"), ("edges", "relation", "relations"),
-    ("edges", "tail", "nodes"), ("edges", "source", "sources"), ("edges", "passages", "passages"),
-    ("passages", "source", "sources"),
-)  # fmt: skip
 
 
 def load_kb(index: Index) -> KnowledgeBase:
@@ -44,13 +33,7 @@ def load_kb(index: Index) -> KnowledgeBase:
     Needs the stage `kb`; texts are empty without `kb_texts`, and vectors are read on first use. No Python
     object is made for an edge: about 60 bytes an edge, most of it where it is from, and 200 a node beside its names.
     """
-    loaded = {
-        name: tables.read_table(index.folder("kb") / f"kb_{name}.parquet", schema)
-        for name, schema in (
-            ("sources", KB_SOURCES), ("types", KB_TYPES), ("relations", KB_RELATIONS), ("nodes", KB_NODES),
-            ("records", KB_RECORDS), ("edges", KB_EDGES), ("passages", KB_PASSAGES),
-        )
-    }  # fmt: skip
+    loaded = read_kb_tables(index.folder("kb"), KB_TABLES.keys() - {"links"})
     _check_rows(loaded, index.n_passages)
     nodes, edges, records = loaded["nodes"], loaded["edges"], loaded["records"]
     node_sources = np.zeros((nodes.num_rows, loaded["sources"].num_rows), bool)
@@ -72,7 +55,7 @@ def load_kb(index: Index) -> KnowledgeBase:
 
 def _check_rows(loaded: Mapping[str, pa.Table], n_passages: int) -> None:
     """Raises IndexCorrupt for a row number that no table has: compiled code would read beside its arrays."""
-    for table, column, of in _ROWS:
+    for table, column, of in KB_ROWS:
         limit = n_passages if of == "passages" else loaded[of].num_rows
         values = loaded[table][column]
         given = values.combine_chunks().flatten() if pa.types.is_list(values.type) else values

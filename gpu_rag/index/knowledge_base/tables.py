@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
+
 import pyarrow as pa
+
+from gpu_rag.index import tables
 
 ORIGINS = pa.schema(  # a row a document, in the order of DOCUMENTS; only where sources of documents have names
     [
@@ -64,3 +69,18 @@ WEB_PAGES = pa.schema(
         ("source", pa.string()),
     ]
 )
+KB_TABLES = {  # of the stage `kb`, by name
+    "sources": KB_SOURCES, "types": KB_TYPES, "relations": KB_RELATIONS, "nodes": KB_NODES, "records": KB_RECORDS,
+    "links": KB_LINKS, "edges": KB_EDGES, "passages": KB_PASSAGES,
+}  # fmt: skip
+KB_ROWS = (  # (table, column of row numbers, table that they are of)
+    ("nodes", "type", "types"), ("nodes", "passages", "passages"), ("records", "node", "nodes"),
+    ("records", "source", "sources"), ("edges", "head", "nodes"), ("edges", "relation", "relations"),
+    ("edges", "tail", "nodes"), ("edges", "source", "sources"), ("edges", "passages", "passages"),
+    ("passages", "source", "sources"),
+)  # fmt: skip
+
+
+def read_kb_tables(folder: Path, names: Iterable[str]) -> dict[str, pa.Table]:
+    """Some of KB_TABLES. folder: of the stage `kb`."""
+    return {name: tables.read_table(folder / f"kb_{name}.parquet", KB_TABLES[name]) for name in names}

@@ -9,51 +9,38 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpu_rag.index import tables
+from gpu_rag.index.checks import outside, wrong_vectors
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KINDS
-from gpu_rag.index.knowledge_base.tables import (
-    KB_EDGES,
-    KB_LINKS,
-    KB_NODES,
-    KB_PASSAGES,
-    KB_RECORDS,
-    KB_RELATIONS,
-    KB_SOURCES,
-    KB_TEXTS,
-    KB_TYPES,
-    WEB_PAGES,
-)
-from gpu_rag.index.verify_vectors import wrong_vectors
+from gpu_rag.index.knowledge_base.tables import KB_ROWS, KB_TABLES, KB_TEXTS, WEB_PAGES, read_kb_tables
 from gpu_rag.text.bm25 import Bm25
 
-_SCHEMAS = {
-    "sources": KB_SOURCES, "types": KB_TYPES, "relations": KB_RELATIONS, "nodes": KB_NODES, "records": KB_RECORDS,
-    "links": KB_LINKS, "edges": KB_EDGES, "passages": KB_PASSAGES,
-}  # fmt: skip
-
-
 KB_PARTS = ("kb_texts", "kb_name_vectors", "kb_edge_vectors", "kb_relation_vectors", "kb_text_vectors")
+_LINK_ROWS = (("links", "left", "records"), ("links", "right", "records"))
 
 
 def check_kb(index: Index) -> Iterator[str]:
     """The faults in the stages of the knowledge base, one line each."""
     if "kb" in index.layers:
-        loaded = {
-            name: tables.read_table(index.folder("kb") / f"kb_{name}.parquet", schema)
-            for name, schema in _SCHEMAS.items()
-        }
+        loaded = read_kb_tables(index.folder("kb"), KB_TABLES)
         yield from _names(loaded)
-        yield from _nodes(loaded, index.n_passages)
-        yield from _edges(loaded, index.n_passages)
-        yield from _records(loaded)
+        strange = list(_strange_rows(loaded, index.n_passages))
+        yield from strange
+        yield from _passages_of(loaded["nodes"], "kb nodes")
+        yield from _edges(loaded["edges"])
+        if not strange:
+            yield from _records(loaded)
+        n_own = loaded["nodes"]["n_own"].to_numpy()
+        if bad := int(((n_own < 0) | (n_own > _sizes(loaded["nodes"]))).sum()):
+            yield f"kb nodes: {bad} have more passages of their own than passages"
         if loaded["passages"].num_rows != index.n_passages:
             yield f"kb passages: {loaded['passages'].num_rows} rows for {index.n_passages} passages"
-        if bad := _outside(loaded["passages"], "source", loaded["sources"].num_rows):
-            yield f"kb passages: {bad} have a source that does not exist"
-        yield from _texts(index, loaded["nodes"])
-        yield from _vectors(index, loaded)
+        yield from _texts_and_vectors(index, loaded)
     if "kb_web" in index.layers:
-        yield from _web(index)
+        pages = tables.read_table(index.folder("kb_web") / "web_pages.parquet", WEB_PAGES)
+        yield from _ascending(pages["id"], "kb_web pages")
+        if (n := Bm25.load(index.folder("kb_web")).n) != pages.num_rows:
+            yield f"kb_web: a search over {n} pages for {pages.num_rows}"
 
 
 def _ascending(column: pa.ChunkedArray, what: str) -> Iterator[str]:
@@ -65,30 +52,19 @@ def _names(loaded: dict[str, pa.Table]) -> Iterator[str]:
     for table, column in (("types", "name"), ("relations", "name"), ("nodes", "id")):
         yield from _ascending(loaded[table][column], f"kb {table}")
     for table, column in (("relations", "id"), ("sources", "name")):
-        values = loaded[table][column].to_pylist()
-        if len(set(values)) < len(values):
+        if pc.count_distinct(loaded[table][column]).as_py() < loaded[table].num_rows:
             yield f"kb {table}: one {column} stands twice"
     for table, column, known in (("sources", "kind", KINDS), ("links", "rule", ("id", "name"))):
         if strange := sorted(set(pc.unique(loaded[table][column]).to_pylist()) - set(known)):
             yield f"kb {table}: no {column} is called {strange[0]}"
 
 
-def _outside(table: pa.Table, column: str, limit: int) -> int:
-    """The number of values of a column that are no row below `limit`."""
-    values = table[column].to_numpy()
-    return int(((values < 0) | (values >= limit)).sum())
-
-
-def _lists(table: pa.Table, limit: int) -> Iterator[str]:
-    """The faults of the column of lists of passages."""
-    sizes, values = _sizes(table), table["passages"].combine_chunks().flatten().to_numpy().astype(np.int64)
-    owner = np.repeat(np.arange(len(sizes)), sizes)
-    if bad := len(np.unique(owner[(values < 0) | (values >= limit)])):
-        yield f"{bad} name a passage that does not exist"
-    order = np.lexsort((values, owner))
-    owner, values = owner[order], values[order]
-    if bad := len(np.unique(owner[1:][(np.diff(owner) == 0) & (np.diff(values) == 0)])):
-        yield f"{bad} name a passage twice"
+def _strange_rows(loaded: dict[str, pa.Table], n_passages: int) -> Iterator[str]:
+    for table, column, of in (*KB_ROWS, *_LINK_ROWS):
+        values = loaded[table][column].combine_chunks()
+        values = values.flatten() if pa.types.is_list(values.type) else values
+        if bad := outside(values.to_numpy(), n_passages if of == "passages" else loaded[of].num_rows):
+            yield f"kb {table}: {bad} with a row number as {column} that none of the {of} has"
 
 
 def _sizes(table: pa.Table) -> np.ndarray:
@@ -97,25 +73,19 @@ def _sizes(table: pa.Table) -> np.ndarray:
     return sizes
 
 
-def _nodes(loaded: dict[str, pa.Table], n_passages: int) -> Iterator[str]:
-    nodes = loaded["nodes"]
-    if bad := _outside(nodes, "type", loaded["types"].num_rows):
-        yield f"kb nodes: {bad} have a type that does not exist"
-    yield from (f"kb nodes: {what}" for what in _lists(nodes, n_passages))
-    n_own = nodes["n_own"].to_numpy()
-    if bad := int(((n_own < 0) | (n_own > _sizes(nodes))).sum()):
-        yield f"kb nodes: {bad} have more passages of their own than passages"
+def _passages_of(table: pa.Table, what: str) -> Iterator[str]:
+    sizes, values = _sizes(table), table["passages"].combine_chunks().flatten().to_numpy()
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    order = np.lexsort((values, owner))
+    owner, values = owner[order], values[order]
+    if bad := len(np.unique(owner[1:][(np.diff(owner) == 0) & (np.diff(values) == 0)])):
+        yield f"{what}: {bad} name a passage twice"
 
 
-def _edges(loaded: dict[str, pa.Table], n_passages: int) -> Iterator[str]:
-    edges = loaded["edges"]
-    ends = (("head", "nodes"), ("tail", "nodes"), ("relation", "relations"), ("source", "sources"))
-    for column, table in ends:
-        if bad := _outside(edges, column, loaded[table].num_rows):
-            yield f"kb edges: {bad} with a row number as {column} that none of the {table} has"
+def _edges(edges: pa.Table) -> Iterator[str]:
     if bad := int((~_rising([edges[column].to_numpy() for column in ("head", "relation", "tail", "source")])).sum()):
         yield f"kb edges: {bad} are not behind the one before them"
-    yield from (f"kb edges: {what}" for what in _lists(edges, n_passages))
+    yield from _passages_of(edges, "kb edges")
     if bad := int((pc.equal(edges["provenance"], "").to_numpy() & (_sizes(edges) == 0)).sum()):
         yield f"kb edges: {bad} say neither a file nor a passage"
 
@@ -132,11 +102,6 @@ def _rising(columns: list[np.ndarray]) -> np.ndarray:
 def _records(loaded: dict[str, pa.Table]) -> Iterator[str]:
     """Every node has records, never two of one source, and its records are those that the links join."""
     records, links, n = loaded["records"], loaded["links"], loaded["nodes"].num_rows
-    wrong = _outside(records, "node", n) + _outside(records, "source", loaded["sources"].num_rows)
-    wrong += _outside(links, "left", records.num_rows) + _outside(links, "right", records.num_rows)
-    if wrong:
-        yield f"kb records: {wrong} row numbers of records or links that no table has"
-        return
     node, source = records["node"].to_numpy().astype(np.int64), records["source"].to_numpy()
     rising = pc.less(records["id"][:-1], records["id"][1:]).to_numpy()
     if not np.all((source[:-1] < source[1:]) | ((source[:-1] == source[1:]) & rising)):
@@ -152,30 +117,14 @@ def _records(loaded: dict[str, pa.Table]) -> Iterator[str]:
         yield f"kb links: {len(left)} for {len(node)} records of {n} nodes"
 
 
-def _texts(index: Index, nodes: pa.Table) -> Iterator[str]:
-    if "kb_texts" not in index.layers:
-        return
-    table = tables.read_table(index.folder("kb_texts") / "kb_texts.parquet", KB_TEXTS)
-    if not np.array_equal(table["node"].to_numpy(), np.flatnonzero(_sizes(nodes) == 0)):
-        yield "kb_texts: not one text for each node without passages, in order"
-
-
-def _vectors(index: Index, loaded: dict[str, pa.Table]) -> Iterator[str]:
-    sizes = {
-        "kb_name_vectors": loaded["nodes"].num_rows,
-        "kb_edge_vectors": loaded["edges"].num_rows,
-        "kb_relation_vectors": loaded["relations"].num_rows,
-    }
+def _texts_and_vectors(index: Index, loaded: dict[str, pa.Table]) -> Iterator[str]:
+    sizes = {f"kb_{one}_vectors": loaded[f"{one}s"].num_rows for one in ("edge", "relation")}
+    sizes["kb_name_vectors"] = loaded["nodes"].num_rows
     if "kb_texts" in index.layers:
+        table = tables.read_table(index.folder("kb_texts") / "kb_texts.parquet", KB_TEXTS)
+        if not np.array_equal(table["node"].to_numpy(), np.flatnonzero(_sizes(loaded["nodes"]) == 0)):
+            yield "kb_texts: not one text for each node without passages, in order"
         sizes["kb_text_vectors"] = index.manifest.stages["kb_texts"].counts["kb_texts"]
     for stage, n in sizes.items():
         if stage in index.layers:
             yield from wrong_vectors(index, stage, n)
-
-
-def _web(index: Index) -> Iterator[str]:
-    folder = index.folder("kb_web")
-    pages = tables.read_table(folder / "web_pages.parquet", WEB_PAGES)
-    yield from _ascending(pages["id"], "kb_web pages")
-    if (n := Bm25.load(folder).n) != pages.num_rows:
-        yield f"kb_web: a search over {n} pages for {pages.num_rows}"

@@ -16,7 +16,7 @@ from gpu_rag.settings import IndexSettings, Settings
 from gpu_rag.sources.knowledge_base import read_node_blocks, skb_files
 from gpu_rag.sources.knowledge_base.nodes import NodeBlock, may_have_edges, octets_of
 from gpu_rag.sources.knowledge_graph.lines import count_between
-from gpu_rag.sources.rows import shown
+from gpu_rag.sources.rows import Limits, shown
 from gpu_rag.sources.seen import Seen, repeats
 from gpu_rag.text.chunk import MAX_WORD_CHARS, chunk_spans
 from gpu_rag.types import Reject
@@ -73,7 +73,7 @@ def node_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterat
     """
     for source in sources.of_kind("skb"):
         file = shown(skb_files(source.path).nodes)
-        for block in read_node_blocks(source.path, max_document_chars=settings.index.max_document_chars):
+        for block in read_node_blocks(source.path, Limits(settings.index.max_document_chars)):
             found, lost = _documents(source, _with_text(block), settings.index, taken)
             for node, line in lost:
                 reject = Reject(file, line, "its ids as a document are taken by other documents", node)

@@ -3,9 +3,9 @@
 For a question with unit vector q and groups of anchors, over the nodes [entities | relations] of `graph`:
   G'        = the nodes within `hops` steps of an anchor, at most `max_local`, see `graph.bubble.local.localise`
   w(v)      = 1 + floor((1 - cos(q, v)) * 2^14), from one table of cosines a batch
-  T_1, ...  = the first `limit` candidate trees of `graph.bubble.bubble_expansion` in G' with w
-  Cost_sem  = the mean of 1 - cos(q, v) over the entities of T (over all its nodes, where `cost_on` says so or T is a
-              relation by itself); BubbleRAG's semantic dissonance
+  T_1, ...  = the first `budget` candidate trees of `graph.bubble.bubble_expansion` in G' with w
+  Cost_sem  = the mean of 1 - cos(q, v) over the entities of T (of T itself where it is one relation); BubbleRAG's
+              semantic dissonance
 All local graphs of a batch are blocks of one block-diagonal graph. Nodes that have to be ranked are ranked by w, ties
 to the lower node, so that the order is the same on every machine and in any batch; scores are the exact cosines.
 """
@@ -27,31 +27,14 @@ from gpu_rag.graph.ego import ego_balls, induced_subgraphs
 from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.index.index import Index
 from gpu_rag.methods.bubblerag.graph import BubbleGraph, Cosines, bubble_graph
+from gpu_rag.methods.bubblerag.params import Params
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.search import Ranking, nearest_rows, rankings, stacked
 from gpu_rag.runtime.step import batched
-from gpu_rag.settings.ranges import COUNT, NATURAL, check_fields
 from gpu_rag.types import Ragged, TopK
 
 TILE = 64  # questions whose local graphs, balls and passages are in memory at once
-ORDERS = ("rarity", "count")
 PARTS = 1 << 40  # that a weight is counted in
-COSTS_ON = ("nodes", "nodes+edges")
-
-
-@dataclass(frozen=True)
-class BubbleGrowth:
-    """Parameters of one expansion, see the module; calls with equal parameters share a batch. cover_first: trees that
-    miss fewer groups come first. cost_on: nodes (the entities) | nodes+edges."""
-
-    hops: int = 6
-    max_local: int = 20_000
-    limit: int = 10
-    cover_first: bool = False
-    cost_on: str = "nodes"
-
-    def __post_init__(self) -> None:
-        check_fields(self, hops=NATURAL, max_local=COUNT, limit=COUNT, cost_on=COSTS_ON)
 
 
 @dataclass(frozen=True)
@@ -155,7 +138,7 @@ def bubble_anchors_near(index: Index, queries: list[Around], radius: int, limit:
 
 
 @batched(GRAPH, tile=TILE)
-def bubble_trees(index: Index, queries: list[Growing], params: BubbleGrowth) -> list[tuple[Tree, ...]]:
+def bubble_trees(index: Index, queries: list[Growing], params: Params) -> list[tuple[Tree, ...]]:
     """The candidate trees that join the groups of anchors, in the order of `bubble_expansion`; none without anchors."""
     graph = bubble_graph(index)
     cosines = Cosines(graph, stacked([query.vector for query in queries], index.device))
@@ -167,9 +150,9 @@ def bubble_trees(index: Index, queries: list[Growing], params: BubbleGrowth) -> 
     blocks = induced_subgraphs(graph.graph, nodes)
     costs = cosines.costs(row_of_value(nodes), nodes.values.long())
     found = bubble_expansion(
-        blocks, costs, anchors, kinds, limit=params.limit, cover_first=params.cover_first, threads=index.threads
+        blocks, costs, anchors, kinds, limit=params.budget, cover_first=params.cover_first, threads=index.threads
     )
-    return _described(graph, found, cosines, params.cost_on)
+    return _described(graph, found, cosines)
 
 
 @batched(GRAPH, tile=TILE)
@@ -227,14 +210,14 @@ def _merged(entities: TopK, relations: TopK, n_entities: int) -> TopK:
     return TopK(torch.cat([entities.ids, nodes], 1).gather(1, order), scores)
 
 
-def _described(graph: BubbleGraph, found: Bubbles, cosines: Cosines, cost_on: str) -> list[tuple[Tree, ...]]:
+def _described(graph: BubbleGraph, found: Bubbles, cosines: Cosines) -> list[tuple[Tree, ...]]:
     """The trees of each question. A sum of cosines has no rounding (see `graph.dots`), so no order matters."""
     of, n_trees = row_of_value(found.nodes), found.kind.shape[0]
     question = row_of_value(Ragged(found.distance, found.offsets))[of].to(graph.ends.device)
     node = found.nodes.values.long().to(graph.ends.device)
     paid = 1 - cosines.of(question, node).cpu().numpy()
     tree = of.numpy()
-    counted = np.ones(len(tree), bool) if cost_on == "nodes+edges" else (node < graph.n_entities).cpu().numpy()
+    counted = (node < graph.n_entities).cpu().numpy()
     counted |= np.bincount(tree[counted], minlength=n_trees)[tree] == 0
     n_counted = np.bincount(tree[counted], minlength=n_trees)
     cost = np.bincount(tree[counted], paid[counted], minlength=n_trees) / np.maximum(n_counted, 1)

@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpu_rag.methods.bubblerag.batched import OfTrees, TreePassage, bubble_passages
+from gpu_rag.methods.bubblerag.params import Params
 from gpu_rag.methods.bubblerag.trees import EvidenceGraph
 from gpu_rag.methods.bubblerag.views import node_text
 from gpu_rag.program.run import Run
@@ -26,9 +27,8 @@ DEPTH = 100  # of each ranking that is fused
 
 
 async def read_passages(
-    run: Run, vector: np.ndarray, graphs: Sequence[EvidenceGraph], before: Ranking, *, order: str, constant: float,
-    limit: int,
-) -> tuple[Evidence, ...]:  # fmt: skip
+    run: Run, vector: np.ndarray, graphs: Sequence[EvidenceGraph], before: Ranking, order: str, limit: int
+) -> tuple[Evidence, ...]:
     """The first `limit` passages of evidence graphs (best first) and of the pre-retrieval, noted in the trace."""
     tree_of: dict[int, int] = {}
     for number, graph in enumerate(graphs):
@@ -36,7 +36,7 @@ async def read_passages(
             tree_of.setdefault(v, number)
     k = DEPTH if order == "fused" else limit
     found = await bubble_passages(OfTrees(vector, tree_of), PASSAGE_ORDERS[order], k)
-    rows = fused(found, before, constant, limit) if order == "fused" else appended(found, before, limit)
+    rows = fused(found, before, Params.fusion_constant, limit) if order == "fused" else appended(found, before, limit)
     of_graphs = {passage.row: passage for passage in found}
     plain = run.index.evidence([row for row, _ in rows], [value for _, value in rows], "")
     evidence = tuple(replace(e, why=_why(of_graphs.get(row), len(graphs))) for (row, _), e in zip(rows, plain))

@@ -21,39 +21,23 @@ from gpu_rag.graph.bubble import MOST_GROUPS
 from gpu_rag.index.index import Index
 from gpu_rag.methods.bubblerag.batched import Around, bubble_anchors, bubble_anchors_near
 from gpu_rag.methods.bubblerag.keywords import BOUND, CONCEPT, OPEN, Keyword
+from gpu_rag.methods.bubblerag.params import Params
 from gpu_rag.methods.bubblerag.views import is_relation, node_text, rarity
 from gpu_rag.program.ask import ask_text, embed, packed
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking
 from gpu_rag.text.prompts import Prompt
-from gpu_rag.text.replies import canonical_schema
+from gpu_rag.text.replies import canonical_schema, json_object
 from gpu_rag.types import Malformed
 
 N_OPEN = 2  # anchors of an open keyword
 MAX_TOKENS = 512
-SCHEMA = canonical_schema(
-    {
-        "type": "object",
-        "properties": {
-            "groups": {
-                "type": "array",
-                "maxItems": MOST_GROUPS,
-                "items": {
-                    "type": "object",
-                    "properties": {
-                        "concept": {"type": "string", "maxLength": 120},
-                        "weight": {"type": "number", "minimum": 0, "maximum": 1},
-                        "candidates": {"type": "array", "items": {"type": "integer", "minimum": 1}, "maxItems": 40},
-                    },
-                    "required": ["concept", "weight", "candidates"],
-                    "additionalProperties": False,
-                },
-            }
-        },
-        "required": ["groups"],
-        "additionalProperties": False,
-    }
+_GROUP = json_object(
+    concept={"type": "string", "maxLength": 120},
+    weight={"type": "number", "minimum": 0, "maximum": 1},
+    candidates={"type": "array", "items": {"type": "integer", "minimum": 1}, "maxItems": 40},
 )
+SCHEMA = canonical_schema(json_object(groups={"type": "array", "maxItems": MOST_GROUPS, "items": _GROUP}))
 
 
 @dataclass(frozen=True)
@@ -65,20 +49,16 @@ class Group:
     weight: float
 
 
-async def find_groups(
-    run: Run, question: str, keywords: Sequence[Keyword], *, k: int, near: int, max_local: int
-) -> tuple[list[Group], bool]:
-    """At most 16 groups, heaviest first, noted in the trace; and whether the model made them.
-
-    near: steps around the others' anchors within which an OPEN keyword is looked for; 0: everywhere.
-    """
+async def find_groups(run: Run, question: str, keywords: Sequence[Keyword], params: Params) -> tuple[list[Group], bool]:
+    """At most 16 groups, heaviest first, noted in the trace; and whether the model made them."""
+    k = params.n_anchors
     vectors = await embed([keyword.text for keyword in keywords])
     pools = await bubble_anchors(vectors, k)
     is_open = [i for i, keyword in enumerate(keywords) if keyword.kind == OPEN]
     settled = (anchors_of(run.index, keywords[i], pool) for i, pool in enumerate(pools) if i not in is_open)
     around = sorted({v for anchors in settled for v in anchors})
-    if near and is_open and around:
-        local = await bubble_anchors_near(Around(vectors[is_open], tuple(around)), near, max_local, k)
+    if params.relax and is_open and around:
+        local = await bubble_anchors_near(Around(vectors[is_open], tuple(around)), params.near, params.max_local, k)
         for i, pool in zip(is_open, local):
             pools[i] = pool if pool.rows else pools[i]
     groups = await _by_model(run, question, pools, k) if run.models.model_decides else []

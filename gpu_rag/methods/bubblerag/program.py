@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpu_rag.methods.bubblerag.batched import COSTS_ON, BubbleGrowth, Growing, Tree, bubble_trees
-from gpu_rag.methods.bubblerag.evidence import DEPTH, PASSAGE_ORDERS, facts, paths, read_passages
+from gpu_rag.methods.bubblerag.batched import Growing, Tree, bubble_trees
+from gpu_rag.methods.bubblerag.evidence import DEPTH, facts, paths, read_passages
 from gpu_rag.methods.bubblerag.groups import Group, find_groups
 from gpu_rag.methods.bubblerag.keywords import find_keywords
-from gpu_rag.methods.bubblerag.trees import RANKS, EvidenceGraph, Expansion, best_trees, expanded, missing
+from gpu_rag.methods.bubblerag.params import Params
+from gpu_rag.methods.bubblerag.trees import EvidenceGraph, best_trees, expanded, missing
 from gpu_rag.methods.bubblerag.views import node_text
 from gpu_rag.program.ask import ask, embed, packed
 from gpu_rag.program.choose import choose
@@ -26,61 +27,11 @@ from gpu_rag.program.reader import Support, clean_answer, is_answer, passage_blo
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking, search_dense
 from gpu_rag.runtime.gather import gather
-from gpu_rag.settings.ranges import COSINE, COUNT, NATURAL, RANK_CONSTANT, Range, check_fields
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Draft, Evidence, Question
 
 ENOUGH = ("no, more has to be found", "yes, they tell the answer")
-MOST_ALPHA = 100  # its exponential is a number
 ROOM = 128  # tokens kept free beside the passages that are judged
-
-
-@dataclass(frozen=True)
-class Params:
-    """n_before: pre-retrieved passages that a model checks and words keywords by. specialise, relax: those two steps.
-    n_anchors: candidates of a keyword. near: steps around the other anchors within which an open sub-question is looked
-    for. hops, max_local: of the local graph. budget: candidate trees. cover_first: those that miss fewer groups come
-    first. cost_on: nodes | nodes+edges, what a tree's cost is the mean over. alpha, intra_penalty: of the score. rank:
-    auto | score | first, see `trees`. n_trees: kept. depth, n_neighbours, max_picks, pick_threshold: of their
-    growth. passages: fused | trees, their order; fusion_constant: of the former. n_passages: read."""
-
-    n_before: int = 5
-    specialise: bool = True
-    relax: bool = True
-    n_anchors: int = 10
-    near: int = 4
-    hops: int = 6
-    max_local: int = 20_000
-    budget: int = 10
-    cover_first: bool = True
-    cost_on: str = "nodes"
-    alpha: float = 1.0
-    intra_penalty: float = 0.9
-    rank: str = "auto"
-    n_trees: int = 3
-    depth: int = 6
-    n_neighbours: int = 40
-    max_picks: int = 5
-    pick_threshold: float = 0.45
-    passages: str = "fused"
-    fusion_constant: float = 3.0
-    n_passages: int = 15
-
-    def __post_init__(self) -> None:
-        check_fields(
-            self, n_before=NATURAL, n_anchors=COUNT, near=NATURAL, hops=NATURAL, max_local=COUNT, budget=COUNT,
-            cost_on=COSTS_ON, alpha=Range(0, MOST_ALPHA), intra_penalty=Range(0, 1, above=True), rank=RANKS,
-            n_trees=COUNT, depth=NATURAL, n_neighbours=COUNT, max_picks=COUNT, pick_threshold=COSINE,
-            passages=tuple(PASSAGE_ORDERS), fusion_constant=RANK_CONSTANT, n_passages=COUNT,
-        )  # fmt: skip
-
-    def growth(self) -> BubbleGrowth:
-        """The part of the bubbles."""
-        return BubbleGrowth(self.hops, self.max_local, self.budget, self.cover_first, self.cost_on)
-
-    def expansion(self) -> Expansion:
-        """The part of the growth by hops."""
-        return Expansion(self.depth, self.n_neighbours, self.max_picks, self.pick_threshold)
 
 
 @dataclass(frozen=True)
@@ -103,19 +54,14 @@ async def _evidence_graphs(run: Run, question: str, before: Before, params: Para
     """Steps 2 to 6: the best evidence graphs, best first."""
     blocks = [passage_block(i, e) for i, e in enumerate(before.shown, 1)]
     keywords = await find_keywords(run, question, blocks, specialise=params.specialise, relax=params.relax)
-    near = params.near if params.relax else 0
-    limits = {"k": params.n_anchors, "near": near, "max_local": params.max_local}
-    groups, weighed = await find_groups(run, question, keywords, **limits)
-    trees = await bubble_trees(Growing(before.vector, tuple(g.anchors for g in groups)), params.growth())
+    groups, weighed = await find_groups(run, question, keywords, params)
+    trees = await bubble_trees(Growing(before.vector, tuple(g.anchors for g in groups)), params)
     rank = params.rank == "score" or (params.rank == "auto" and weighed)
     best = best_trees(trees, groups, params.n_trees, alpha=params.alpha, intra_penalty=params.intra_penalty, rank=rank)
     lines = (_in_words(run, tree, value, groups) for tree, value in best)
     how = "alone" if trees and trees[0].is_alone else "score" if rank else "first"
     run.note(f"trees/{how}", len(trees), tuple(lines))
-    grown = (
-        expanded(run, question, before.vector, number, tree, params.expansion())
-        for number, (tree, _) in enumerate(best, 1)
-    )
+    grown = (expanded(run, question, before.vector, number, tree, params) for number, (tree, _) in enumerate(best, 1))
     return list(await gather(*grown))
 
 
@@ -129,10 +75,7 @@ def _in_words(run: Run, tree: Tree, value: float, groups: Sequence[Group]) -> st
 async def _found(run: Run, question: Question, before: Before, params: Params, limit: int) -> tuple[Support, list[str]]:
     """Evidence and paths, and the facts of the evidence graphs."""
     graphs = await _evidence_graphs(run, question.text, before, params)
-    order, constant = params.passages, params.fusion_constant
-    evidence = await read_passages(
-        run, before.vector, graphs, before.ranking, order=order, constant=constant, limit=limit
-    )
+    evidence = await read_passages(run, before.vector, graphs, before.ranking, params.passages, limit)
     return Support(evidence, paths(run, graphs, evidence)), facts(run, graphs)
 
 

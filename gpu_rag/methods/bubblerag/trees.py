@@ -22,13 +22,13 @@ import numpy as np
 from gpu_rag.index.index import Index
 from gpu_rag.methods.bubblerag.batched import Frontier, Tree, bubble_neighbours
 from gpu_rag.methods.bubblerag.groups import Group
+from gpu_rag.methods.bubblerag.params import Params
 from gpu_rag.methods.bubblerag.views import ends, is_relation, node_text
 from gpu_rag.program.choose import choose
 from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import Prompt
 
 EPSILON = 1e-6
-RANKS = ("auto", "score", "first")
 
 
 def missing(tree: Tree, groups: Sequence[Group]) -> float:
@@ -81,18 +81,8 @@ class EvidenceGraph:
         return [node_text(index, v) for v in (self.relations or self.entities)]
 
 
-@dataclass(frozen=True)
-class Expansion:
-    """How evidence graphs are grown, see the module."""
-
-    depth: int
-    n_neighbours: int
-    max_picks: int
-    pick_threshold: float
-
-
 async def expanded(
-    run: Run, question: str, vector: np.ndarray, number: int, tree: Tree, params: Expansion
+    run: Run, question: str, vector: np.ndarray, number: int, tree: Tree, params: Params
 ) -> EvidenceGraph:
     """The evidence graph of the tree of rank `number` (from 1)."""
     graph = EvidenceGraph.of(tree, run.index)

@@ -13,9 +13,9 @@ import torch
 
 from gpu_rag.graph.csr import check_csr, is_symmetric
 from gpu_rag.index import tables
+from gpu_rag.index.checks import wrong_vectors
 from gpu_rag.index.index import Index
 from gpu_rag.index.verify import Check
-from gpu_rag.index.verify_vectors import wrong_vectors
 from gpu_rag.methods.higra.merges import EXACT, FORCED, SEMANTIC
 from gpu_rag.methods.higra.tables import ints, pairs, read, read_rows
 from gpu_rag.text.bm25 import Bm25

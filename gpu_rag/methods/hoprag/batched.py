@@ -39,8 +39,6 @@ from gpu_rag.types import Ragged
 
 T = TypeVar("T")
 
-ENTRIES = ("vertices", "edges")
-
 
 @dataclass(frozen=True)
 class HopQuestion:

@@ -6,8 +6,6 @@ import math
 
 import numpy as np
 
-from gpu_rag.errors import BadInput
-
 Array = np.ndarray
 
 
@@ -23,7 +21,6 @@ def strongest_parallel(source: Array, target: Array, strength: Array) -> Array:
 
     Edges 0->1 of strengths .5 and .7 and 0->2 of .6: rows 1 and 2.
     """
-    _check(source, target, strength)
     order = np.lexsort((np.arange(len(source)), -strength, target, source))
     s, t = source[order], target[order]
     first = np.ones(len(order), bool)
@@ -40,9 +37,6 @@ def cut_to_budget(source: Array, target: Array, strength: Array, budget: int) ->
 
     Edges 0->1 (.9), 0->2 (.8), 1->2 (.1) with budget 1: 0->1 by strength and 1->2, the last of vertex 1.
     """
-    _check(source, target, strength)
-    if budget < 0:
-        raise BadInput("the edge budget is negative", given=budget, expected=">= 0")
     order = np.lexsort((target, source, -strength))
     kept = np.zeros(len(order), bool)
     kept[order[:budget]] = True
@@ -74,11 +68,3 @@ def edges_of_matches(
     columns = {name: column[merged] for name, column in columns.items()}
     kept = cut_to_budget(columns["source"], columns["target"], columns["sim"], edge_budget(n, factor))
     return {name: column[kept] for name, column in columns.items()}, len(merged)
-
-
-def _check(source: Array, target: Array, strength: Array) -> None:
-    if not source.shape == target.shape == strength.shape or source.ndim != 1:
-        given = f"{source.shape}, {target.shape}, {strength.shape}"
-        raise BadInput("edges have parts of different lengths", given=given, expected="[M] each")
-    if np.isnan(strength).any():
-        raise BadInput("the strength of an edge is not a number", given=f"row {int(np.isnan(strength).argmax())}")

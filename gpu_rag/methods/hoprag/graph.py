@@ -10,7 +10,7 @@ import torch
 from gpu_rag.graph.ragged import ragged_of_keys, row_of_value
 from gpu_rag.index import tables
 from gpu_rag.index.index import Index
-from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, VERTICES, read_lists, read_questions
+from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, VERTICES, lists_at, read_lists, read_questions
 from gpu_rag.types import Ragged
 
 
@@ -69,8 +69,8 @@ def load_hop_graph(index: Index) -> HopGraph:
         target=target.to(place),
         question=question.to(place),
         sim=torch.from_numpy(edges["sim"].to_numpy().astype(np.float32)).to(place),
-        edge_keywords=_moved(edge_keywords, place),
-        vertex_keywords=_moved(read_lists(keywords / "vertex.safetensors"), place),
+        edge_keywords=Ragged(edge_keywords.values.to(place), edge_keywords.offsets.to(place)),
+        vertex_keywords=read_lists(keywords / "vertex.safetensors", place),
         keyword_ids={word: number for number, word in enumerate(vocabulary)},
         question_texts=read_questions(index.folder("hop_questions"), "in")["text"].to_pylist(),
         question_vectors=index.vectors("hop_in_vectors"),
@@ -79,23 +79,10 @@ def load_hop_graph(index: Index) -> HopGraph:
     )
 
 
-def _moved(lists: Ragged, device: str) -> Ragged:
-    return Ragged(lists.values.to(device), lists.offsets.to(device))
-
-
 def union_of_rows(left: Ragged, left_rows: torch.Tensor, right: Ragged, right_rows: torch.Tensor, n: int) -> Ragged:
     """List e: the values, all below n, of left[left_rows[e]] or right[right_rows[e]], ascending, each once."""
     keys = []
     for lists, rows in ((left, left_rows.long()), (right, right_rows.long())):
-        picked = _taken(lists, rows)
+        picked = lists_at(lists, rows)
         keys.append(row_of_value(picked) * max(n, 1) + picked.values)
     return ragged_of_keys(torch.unique(torch.cat(keys)), int(left_rows.shape[0]), n)
-
-
-def _taken(lists: Ragged, rows: torch.Tensor) -> Ragged:
-    """The lists of some rows, in the order given."""
-    sizes = lists.offsets.diff()[rows]
-    offsets = torch.zeros(rows.shape[0] + 1, dtype=torch.int64)
-    offsets[1:] = sizes.cumsum(0)
-    shift = torch.repeat_interleave(lists.offsets[:-1][rows] - offsets[:-1], sizes)
-    return Ragged(lists.values[torch.arange(int(offsets[-1])) + shift], offsets)

@@ -13,11 +13,11 @@ all its words has next to no Jaccard index with any question.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
 
 from gpu_rag.methods.hoprag.batched import (
-    ENTRIES,
     AtVertices,
     HopQuestion,
     OutEdge,
@@ -27,35 +27,74 @@ from gpu_rag.methods.hoprag.batched import (
     out_edges,
     vertex_passage,
 )
-from gpu_rag.methods.hoprag.walk import Walk, helpfulness, pruned
 from gpu_rag.program.ask import embed
 from gpu_rag.program.choose import choose
 from gpu_rag.program.reader import Support, read
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking
 from gpu_rag.runtime.gather import gather
-from gpu_rag.settings.ranges import COUNT, NATURAL, check_fields
+from gpu_rag.settings.check import Declared
+from gpu_rag.settings.ranges import COUNT, NATURAL
 from gpu_rag.text.keywords import keywords, names
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Draft, Question
 
-KEYWORDS = ("names", "all")
+
+@dataclass
+class Walk:
+    """One question's traversal. queue: vertices to hop from in this round, in order; counts: visits of each vertex,
+    in the order of first visits."""
+
+    queue: list[int]
+    counts: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.counts = dict.fromkeys(self.queue, 1)
+
+    def hop(self, targets: Sequence[int | None]) -> None:
+        """One round: vertex i of the queue hops to targets[i], or (None) nowhere.
+
+        A target's count grows by one for each hop; it enters the next round's queue only if it was never counted
+        before, so once.
+        """
+        following = []
+        for target in targets:
+            if target is None:
+                continue
+            if target not in self.counts:
+                following.append(target)
+            self.counts[target] = self.counts.get(target, 0) + 1
+        self.queue = following
+
+
+def helpfulness(counts: Mapping[int, int], similarity: Mapping[int, float]) -> dict[int, float]:
+    """H(v) = (SIM(v, q) + counts[v] / sum of all counts) / 2 of every counted vertex; HopRAG's equation 2."""
+    total = sum(counts.values())
+    return {v: (similarity[v] + n / total) / 2 for v, n in counts.items()}
+
+
+def pruned(scores: Mapping[int, float], passage_of: Mapping[int, int], k: int) -> list[tuple[int, float]]:
+    """The k best (passage, H), best first, equal ones by lower passage; a passage counts as its best vertex does."""
+    best: dict[int, float] = {}
+    for vertex, score in scores.items():
+        passage = passage_of[vertex]
+        best[passage] = max(score, best.get(passage, score))
+    return sorted(best.items(), key=lambda item: (-item[1], item[0]))[:k]
 
 
 @dataclass(frozen=True)
-class Params:
-    """top_k: vertices to start from, and passages kept. n_hop: rounds. n_options: out-edges that a language model is
-    shown, the nearest to the question. entry: vertices | edges, what the start is searched among. keywords: names (of
-    the question; what a passage is about) | all (of the question; of a passage's text)."""
+class Params(Declared):
+    """The walk over passages."""
 
-    top_k: int = 20
-    n_hop: int = 4
-    n_options: int = 20
-    entry: str = "vertices"
-    keywords: str = "names"
+    top_k: Annotated[int, COUNT, "vertices to start from, and passages kept at most"] = 20
+    n_hop: Annotated[int, NATURAL, "rounds of hops; 0: none"] = 4
+    entry: Annotated[Literal["vertices", "edges"], "what the start is searched among"] = "vertices"
+    keywords: Annotated[
+        Literal["names", "all"],
+        "names (of the question; what a passage is about) or all (of the question; of a passage's text)",
+    ] = "names"
 
-    def __post_init__(self) -> None:
-        check_fields(self, top_k=COUNT, n_hop=NATURAL, n_options=COUNT, entry=ENTRIES, keywords=KEYWORDS)
+    n_options: ClassVar[int] = 20  # out-edges that a language model is shown, the nearest to the question
 
     @property
     def about(self) -> str:

@@ -10,6 +10,7 @@ import torch
 
 from gpu_rag.graph.join.pairs import hybrid_scores
 from gpu_rag.index import tables
+from gpu_rag.index.checks import outside, wrong_vectors
 from gpu_rag.index.index import Index
 from gpu_rag.methods.hoprag.edges import edges_of_matches
 from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, MATCHES, SIDES, VERTICES, read_lists, read_questions
@@ -43,7 +44,7 @@ def _questions(index: Index, layer: str) -> Iterator[str]:
     for side in ("in", "out"):
         table = read_questions(index.folder(layer), side)
         vertex = table["vertex"].to_numpy()
-        if ((vertex < 0) | (vertex >= _n_rows(index, "vertex"))).any():
+        if outside(vertex, _n_rows(index, "vertex")):
             yield f"{side}_questions: a row number that no vertex has"
         rows = list(zip(vertex.tolist(), table["text"].to_pylist()))
         if any(a >= b for a, b in zip(rows, rows[1:])):
@@ -62,19 +63,13 @@ def _keywords(index: Index, layer: str) -> Iterator[str]:
             continue
         inner = np.ones(max(len(values) - 1, 0), bool)
         inner[offsets[(offsets > 0) & (offsets < len(values))] - 1] = False  # from the last of a list to the next
-        if ((values < 0) | (values >= len(words))).any() or (np.diff(values)[inner] <= 0).any():
+        if outside(values, len(words)) or (np.diff(values)[inner] <= 0).any():
             yield f"keywords of {side}: a list is not ascending rows of the vocabulary"
 
 
 def _vectors(index: Index, layer: str) -> Iterator[str]:
     side = layer.removeprefix("hop_").removesuffix("_vectors")
-    vectors = _arrays(index, side)
-    dim = index.manifest.stages[layer].models["embedder"]["dim"]
-    if vectors.shape != (_n_rows(index, side), dim):
-        yield f"{layer}: {list(vectors.shape)} for {_n_rows(index, side)} rows of {dim}"
-    lengths = np.linalg.norm(vectors.astype(np.float32), axis=1)
-    if not (np.isclose(lengths, 1, atol=5e-3) | (lengths == 0)).all():
-        yield f"{layer}: not all vectors have length 1"
+    yield from wrong_vectors(index, layer, _n_rows(index, side), "rows", zeros=True)
 
 
 def _arrays(index: Index, side: str) -> np.ndarray:
@@ -88,7 +83,7 @@ def _edges(index: Index, layer: str) -> Iterator[str]:
     if len(question) != len(vertex["out"]):
         yield f"matches: {len(question)} for {len(vertex['out'])} out-questions"
         return
-    if bad := int(((question < -1) | (question >= len(vertex["in"]))).sum()):
+    if bad := outside(question + 1, len(vertex["in"]) + 1):
         yield f"matches: {bad} with a row number that no in-question has"
         return
     found = np.flatnonzero(question >= 0)

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from gpu_rag.program.ask import embed
 from gpu_rag.program.reader import Support, read
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import search_hybrid
-from gpu_rag.settings.ranges import COUNT, RANK_CONSTANT, check_fields
+from gpu_rag.settings.check import Declared
 from gpu_rag.types import Draft, Question
 
 
 @dataclass(frozen=True)
-class Params:
-    """depth: how many of each ranking are fused. constant: of reciprocal rank fusion, 1 / (constant + rank)."""
+class Params(Declared):
+    """Retrieval by two rankings."""
 
-    depth: int = 100
-    constant: float = 60.0
-
-    def __post_init__(self) -> None:
-        check_fields(self, depth=COUNT, constant=RANK_CONSTANT)
+    depth: ClassVar[int] = 100  # of each ranking that is fused
+    constant: ClassVar[float] = 60.0  # of reciprocal rank fusion, 1 / (constant + rank)
 
 
 async def retrieve(question: Question, run: Run, params: Params) -> Support:

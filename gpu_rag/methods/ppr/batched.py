@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -28,7 +29,8 @@ from gpu_rag.index.index import Index
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.search import Ranking, nearest_rows, rankings, stacked
 from gpu_rag.runtime.step import batched
-from gpu_rag.settings.ranges import COUNT, DAMPING, NATURAL, SHARE, TOLERANCE, check_fields
+from gpu_rag.settings.check import Declared
+from gpu_rag.settings.ranges import DAMPING, NATURAL
 from gpu_rag.text.mentions import mentioned_names
 
 TILE = 64
@@ -37,25 +39,19 @@ _FLOOR = 1e-12  # of a probability, before its logarithm
 
 
 @dataclass(frozen=True)
-class GraphRank:
-    """Parameters of one graph ranking, see the module; calls with equal parameters share a batch."""
+class Params(Declared):
+    """Seeds, and the walk from them."""
 
-    k: int
-    n_facts: int
-    n_words: int
-    entity_mass: float
-    mention_share: float
-    word_share: float
-    prior_temperature: float
-    damping: float
-    fusion: float
-    tol: float = 1e-6
+    n_facts: Annotated[int, NATURAL, "nearest facts whose ends are seeds"] = 5
+    damping: Annotated[float, DAMPING, "chance to follow an edge"] = 0.85
 
-    def __post_init__(self) -> None:
-        check_fields(
-            self, k=COUNT, n_facts=NATURAL, n_words=NATURAL, entity_mass=SHARE, mention_share=SHARE, word_share=SHARE,
-            prior_temperature=NATURAL, damping=DAMPING, fusion=NATURAL, tol=TOLERANCE,
-        )  # fmt: skip
+    n_words: ClassVar[int] = 20
+    entity_mass: ClassVar[float] = 0.5
+    mention_share: ClassVar[float] = 0.5
+    word_share: ClassVar[float] = 0.2
+    prior_temperature: ClassVar[float] = 30.0
+    fusion: ClassVar[float] = 0.1
+    tol: ClassVar[float] = 1e-6  # L1 error of PageRank, proved
 
 
 Query = tuple[str, np.ndarray]  # a question's text and its unit vector
@@ -69,8 +65,8 @@ class GraphRanking(Ranking):
 
 
 @batched(GRAPH, tile=TILE)
-def rank_by_graph(index: Index, queries: list[Query], params: GraphRank) -> list[GraphRanking]:
-    """The params.k passages of highest score for each question, see the module."""
+def rank_by_graph(index: Index, queries: list[Query], params: Params, k: int) -> list[GraphRanking]:
+    """The k passages of highest score for each question, see the module."""
     n, texts = len(queries), [text for text, _ in queries]
     vectors = torch.zeros((TILE, len(queries[0][1])), dtype=torch.float32, device=index.device)
     vectors[:n] = stacked([vector for _, vector in queries], index.device)
@@ -83,7 +79,7 @@ def rank_by_graph(index: Index, queries: list[Query], params: GraphRank) -> list
     )
     structural = minmax_rows(ranks[:, index.n_entities :].clamp_min(_FLOOR).log())
     scores = structural + params.fusion * minmax_rows(cosine)
-    found = rankings(topk_rows(scores, min(params.k, index.n_passages)))
+    found = rankings(topk_rows(scores, min(k, index.n_passages)))
     return [GraphRanking(ranking.rows, ranking.scores, tuple(seeds)) for ranking, seeds in zip(found, facts)]
 
 
@@ -103,7 +99,7 @@ def _mixed(first: np.ndarray, second: np.ndarray, share: float) -> np.ndarray:
     return _scaled((1 - share) * first + share * second)
 
 
-def _fact_weights(index: Index, params: GraphRank, queries: torch.Tensor) -> tuple[np.ndarray, list[list[int]]]:
+def _fact_weights(index: Index, params: Params, queries: torch.Tensor) -> tuple[np.ndarray, list[list[int]]]:
     """(f f64[b, n_entities], seed facts of each question). Sums in a fixed order, so they repeat to the bit."""
     total, count = np.zeros((len(queries), index.n_entities)), np.zeros((len(queries), index.n_entities))
     n_facts = min(params.n_facts, index.relations.num_rows)
@@ -129,7 +125,7 @@ def _mention_weights(index: Index, texts: Sequence[str]) -> np.ndarray:
     return _scaled(weights)
 
 
-def _word_prior(index: Index, params: GraphRank, texts: Sequence[str]) -> np.ndarray:
+def _word_prior(index: Index, params: Params, texts: Sequence[str]) -> np.ndarray:
     """l f64[b, n_passages]."""
     prior = np.zeros((len(texts), index.n_passages))
     if params.n_words and params.word_share:
@@ -139,7 +135,7 @@ def _word_prior(index: Index, params: GraphRank, texts: Sequence[str]) -> np.nda
     return _scaled(prior)
 
 
-def _prior(params: GraphRank, weights: np.ndarray, cosine: torch.Tensor, words: np.ndarray) -> torch.Tensor:
+def _prior(params: Params, weights: np.ndarray, cosine: torch.Tensor, words: np.ndarray) -> torch.Tensor:
     """pi f32[b, n_entities + n_passages], rows sum to 1."""
     share = np.where(words.sum(1, keepdims=True) > 0, params.word_share, 0.0)
     mass = np.where(weights.sum(1, keepdims=True) > 0, params.entity_mass, 0.0)

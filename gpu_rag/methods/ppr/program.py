@@ -6,40 +6,17 @@ the passage prior and the final fusion are our own, see `batched`.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-
-from gpu_rag.methods.ppr.batched import GraphRank, rank_by_graph
+from gpu_rag.methods.ppr.batched import Params, rank_by_graph
 from gpu_rag.program.ask import embed
 from gpu_rag.program.reader import Support, read
 from gpu_rag.program.run import Run
 from gpu_rag.types import Draft, Evidence, Path, Question
 
 
-@dataclass(frozen=True)
-class Params:
-    """n_facts: nearest facts that seed. entity_mass: share of the restart on entities, mention_share of it on those
-    that the question names. The rest is on passages: by softmax(prior_temperature * cosine), and word_share of it by
-    the n_words best of BM25. damping: chance to follow an edge. fusion: weight of the cosine beside the log-PageRank
-    in the final score. tol: L1 error of PageRank."""
-
-    n_facts: int = 5
-    n_words: int = 20
-    entity_mass: float = 0.5
-    mention_share: float = 0.5
-    word_share: float = 0.2
-    prior_temperature: float = 30.0
-    damping: float = 0.85
-    fusion: float = 0.1
-    tol: float = 1e-6
-
-    def __post_init__(self) -> None:
-        GraphRank(1, **asdict(self))  # refuses bad values before the run
-
-
 async def retrieve(question: Question, run: Run, params: Params) -> Support:
     """The run.limit passages of highest fused score, and the seed facts as paths."""
     (vector,) = await embed([question.text])
-    ranking = await rank_by_graph((question.text, vector), GraphRank(run.limit, **asdict(params)))
+    ranking = await rank_by_graph((question.text, vector), params, run.limit)
     evidence = run.evidence(ranking, "reached in the graph from facts near the question", "rank_by_graph")
     paths = seed_paths(run, ranking.facts, evidence)
     run.note("seed_facts", run.index.relations.num_rows, tuple(path.text for path in paths))

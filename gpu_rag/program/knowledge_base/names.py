@@ -18,7 +18,7 @@ from gpu_rag.program.search import Ranking, rankings, stacked
 from gpu_rag.program.steps import embed_texts
 from gpu_rag.runtime.gather import gather
 from gpu_rag.runtime.step import batched
-from gpu_rag.sources.knowledge_base.types import LITERAL
+from gpu_rag.sources.knowledge_base.nodes import LITERAL
 from gpu_rag.text.tokens import STOP_WORDS
 
 MAX_WORDS = 12

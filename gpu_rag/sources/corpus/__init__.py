@@ -16,13 +16,7 @@ from gpu_rag.sources.formats import ARRAY_SUFFIXES, LINES_SUFFIXES, TABLE_SUFFIX
 from gpu_rag.sources.json_rows import Row, read_rows
 from gpu_rag.sources.parquet import read_parquet
 from gpu_rag.sources.rows import (
-    MAX_DOCUMENT_CHARS,
-    MAX_FILE_BYTES,
-    MAX_JSON_BYTES,
-    MAX_LINE_BYTES,
-    MAX_PAGES,
-    MAX_PARSE_BYTES,
-    MAX_PARSE_S,
+    LIMITS,
     Limits,
     RowError,
     SeenIds,
@@ -43,17 +37,7 @@ _Found = tuple[Document, bool] | Reject
 _Reader = Callable[[Limits, Parser], Iterator[_Found]]
 
 
-def read_corpus(
-    paths: Sequence[Path],
-    *,
-    max_document_chars: int = MAX_DOCUMENT_CHARS,
-    max_line_bytes: int = MAX_LINE_BYTES,
-    max_json_bytes: int = MAX_JSON_BYTES,
-    max_file_bytes: int = MAX_FILE_BYTES,
-    max_pages: int = MAX_PAGES,
-    max_parse_bytes: int = MAX_PARSE_BYTES,
-    max_parse_s: int = MAX_PARSE_S,
-) -> Iterator[Document | Reject]:
+def read_corpus(paths: Sequence[Path], limits: Limits = LIMITS) -> Iterator[Document | Reject]:
     """The documents of all `paths`, sorted by path, and a Reject for each row that cannot be used.
 
     Formats and ids:
@@ -67,7 +51,7 @@ def read_corpus(
     paths, files and ids does not depend on the locale. `Document.text` is the source's text, unchanged (but of .pdf and
     .html, see `pdf` and `html`).
 
-    max_...: see `rows.Limits`; what is larger is a Reject.
+    What is larger than the limits is a Reject.
     Raises at once BadInput for a missing path or an unknown type, and MissingBackend for a .pdf or .html file without
     the documents extra (in a folder it is a Reject); whatever is wrong inside a file is a Reject.
     Memory: one row (one file for .json), and about 150 bytes for each id seen.
@@ -75,9 +59,6 @@ def read_corpus(
     if not paths:
         raise BadInput("there is no corpus to read", given="no path", expected=ACCEPTED)
     readers = [_reader(path) for path in sorted(map(Path, paths), key=os.fsencode)]
-    limits = Limits(
-        max_document_chars, max_line_bytes, max_json_bytes, max_file_bytes, max_pages, max_parse_bytes, max_parse_s
-    )
     return _unique(readers, limits)
 
 

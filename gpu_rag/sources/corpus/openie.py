@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_rag.errors import BadInput
-from gpu_rag.sources.formats import ARRAY_SUFFIXES, LINES_SUFFIXES, has_suffix
+from gpu_rag.sources.formats import ARRAY_SUFFIXES, LINES_SUFFIXES, Format, reader_of
 from gpu_rag.sources.json_rows import Row, read_rows
 from gpu_rag.sources.lines import read_whole
-from gpu_rag.sources.rows import MAX_JSON_BYTES, MAX_LINE_BYTES, Limits, RowError, clean_string, kind, row_id, shown
+from gpu_rag.sources.rows import LIMITS, Limits, RowError, clean_string, kind, row_id, shown
 from gpu_rag.text.strict_json import JsonError, loads
 from gpu_rag.types import Reject
 
@@ -29,12 +28,7 @@ class OpenIERow:
     triples: tuple[_Triple, ...]
 
 
-def read_openie(
-    path: Path,
-    *,
-    max_line_bytes: int = MAX_LINE_BYTES,
-    max_json_bytes: int = MAX_JSON_BYTES,
-) -> Iterator[OpenIERow | Reject]:
+def read_openie(path: Path, limits: Limits = LIMITS) -> Iterator[OpenIERow | Reject]:
     """The extractions of `path` in its order, and a Reject for what cannot be used.
 
     Rows: {id, entities: [name], triples: [[subject, relation, object]]}; of HippoRAG's {"docs": [{passage,
@@ -43,16 +37,11 @@ def read_openie(
     is left out, with a Reject of its own whose reason begins "entity" or "triple"; the row is kept. Of rows with one id
     the first is kept.
 
-    max_line_bytes, max_json_bytes: see `rows.Limits`; what is larger is a Reject.
+    What is larger than the limits is a Reject.
     Raises BadInput at once for a missing path or an unknown type. Memory: one row; the whole file for .json.
     """
-    if not path.exists():
-        raise BadInput("the file of extractions does not exist", given=path, expected=ACCEPTED)
-    if not has_suffix(path, LINES_SUFFIXES + ARRAY_SUFFIXES):
-        raise BadInput("the type of the file of extractions is not known", given=path, expected=ACCEPTED)
-    limits = Limits(max_line_bytes=max_line_bytes, max_json_bytes=max_json_bytes)
-    rows = read_rows(path, limits) if has_suffix(path, LINES_SUFFIXES) else _hipporag_rows(path, limits)
-    return _extractions(path, rows)
+    formats = (Format(LINES_SUFFIXES, read_rows), Format(ARRAY_SUFFIXES, _hipporag_rows))
+    return _extractions(path, reader_of(path, formats, "the file of extractions", ACCEPTED)(path, limits))
 
 
 def _hipporag_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:

@@ -14,11 +14,10 @@ from gpu_rag.sources import knowledge_graph
 from gpu_rag.sources.formats import LINES_SUFFIXES, TABLE_SUFFIXES, TSV_SUFFIXES, Format, reader_of
 from gpu_rag.sources.knowledge_base.jsonl import read_json_edges, read_json_nodes
 from gpu_rag.sources.knowledge_base.nodes import NodeBlock
-from gpu_rag.sources.knowledge_base.parquet import read_table_nodes
 from gpu_rag.sources.knowledge_base.stark import is_stark, read_stark_edges, read_stark_nodes
-from gpu_rag.sources.knowledge_base.tsv import read_tsv_nodes
+from gpu_rag.sources.knowledge_base.tables import read_table_nodes, read_tsv_nodes
 from gpu_rag.sources.knowledge_graph.triples import TripleBlock
-from gpu_rag.sources.rows import MAX_DOCUMENT_CHARS, MAX_LINE_BYTES, Limits, shown
+from gpu_rag.sources.rows import LIMITS, Limits, shown
 from gpu_rag.sources.seen import Seen, repeats
 from gpu_rag.types import Reject
 
@@ -68,9 +67,7 @@ def _one(folder: Path, names: tuple[str, ...]) -> Path | None:
     return found[0] if found else None
 
 
-def read_node_blocks(
-    folder: Path, *, max_document_chars: int = MAX_DOCUMENT_CHARS, max_line_bytes: int = MAX_LINE_BYTES
-) -> Iterator[NodeBlock]:
+def read_node_blocks(folder: Path, limits: Limits = LIMITS) -> Iterator[NodeBlock]:
     """The nodes of a knowledge base in the order of its file, in blocks, with a Reject for each row that has no use.
 
     Rows {id, type, name, text, aliases}: all but the id may be missing; other keys are not read. Without a name the id
@@ -78,10 +75,10 @@ def read_node_blocks(
     first line that names its columns. Of rows with one id the first is kept. STaRK's layout: see `stark`. Rows in the
     usual form are read by array operations, all others one by one.
 
-    max_...: see `rows.Limits`. Raises BadInput at once where files are missing. Memory: some 100 MB for blocks of 4 MiB
+    Raises BadInput at once where files are missing. Memory: some 100 MB for blocks of 4 MiB
     of text, and about 45 bytes an id, to find those that are given twice.
     """
-    files, limits = skb_files(folder), Limits(max_document_chars, max_line_bytes)
+    files = skb_files(folder)
     if files.stark:
         return _unique(files.nodes, read_stark_nodes(folder, limits))
     read = reader_of(files.nodes, NODE_FORMATS, "the file of nodes", ACCEPTED)
@@ -105,13 +102,13 @@ def _unique(path: Path, blocks: Iterator[NodeBlock]) -> Iterator[NodeBlock]:
         yield block.take(new, sorted(block.rejects + rejects, key=lambda reject: reject.line))
 
 
-def read_edge_blocks(folder: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[TripleBlock]:
+def read_edge_blocks(folder: Path, limits: Limits = LIMITS) -> Iterator[TripleBlock]:
     """The edges of a knowledge base in the order of its file, in blocks, with a Reject for each row that has no use.
 
     Rows {src, relation, dst}, or with the names that `read_kg_blocks` knows; .tsv and .parquet as there. Whether the
     ends are nodes is not looked at here. Raises BadInput at once where files are missing. Memory: a block.
     """
-    files, limits = skb_files(folder), Limits(max_line_bytes=max_line_bytes)
+    files = skb_files(folder)
     if files.stark:
         return read_stark_edges(folder, limits)
     return reader_of(files.edges, EDGE_FORMATS, "the file of edges", ACCEPTED)(files.edges, limits)

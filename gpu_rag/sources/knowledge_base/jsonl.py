@@ -14,8 +14,8 @@ import pyarrow.json as pj
 from gpu_rag.sources.json_rows import read_rows, row_of
 from gpu_rag.sources.knowledge_base.nodes import NodeBlock, joined, node_block, nodes_of_lines, plain_nodes
 from gpu_rag.sources.knowledge_graph.lines import LineBlock, count_between, read_line_blocks
-from gpu_rag.sources.knowledge_graph.triples import Triple, TripleBlock, blocks_of, triple_of_row
-from gpu_rag.sources.rows import Limits, RowError, shown
+from gpu_rag.sources.knowledge_graph.triples import TripleBlock, blocks_of, checked
+from gpu_rag.sources.rows import Limits
 from gpu_rag.text.strict_json import MAX_DEPTH
 from gpu_rag.types import Reject
 
@@ -31,10 +31,10 @@ def read_json_nodes(path: Path, limits: Limits) -> Iterator[NodeBlock]:
     reader = NodeLines()
     for block in read_line_blocks(path, limits):
         if isinstance(block, Reject):
-            yield node_block([], [block])
+            yield node_block([block])
             continue
         read, others = reader.read(block)
-        found = node_block([], [])
+        found = node_block([])
         for rows, columns in read:
             plain, odd = plain_nodes(columns, block.number[rows], limits)
             found, others = joined(found, plain), np.concatenate([others, rows[odd]])
@@ -43,18 +43,7 @@ def read_json_nodes(path: Path, limits: Limits) -> Iterator[NodeBlock]:
 
 def read_json_edges(path: Path, limits: Limits) -> Iterator[TripleBlock]:
     """The edges {src, relation, dst} of a file of JSON Lines, in blocks that are read row by row."""
-    return blocks_of(_edges(path, limits))
-
-
-def _edges(path: Path, limits: Limits) -> Iterator[Triple | Reject]:
-    for row in read_rows(path, limits):
-        if isinstance(row, Reject):
-            yield row
-            continue
-        try:
-            yield triple_of_row(row)
-        except RowError as error:
-            yield Reject(shown(path), row.line, str(error))
+    return blocks_of(checked(path, row) for row in read_rows(path, limits))
 
 
 class NodeLines:

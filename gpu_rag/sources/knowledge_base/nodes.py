@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpu_rag.sources.json_rows import Row
-from gpu_rag.sources.knowledge_base.types import UNTYPED, SkbNode
 from gpu_rag.sources.knowledge_graph.lines import LineBlock
 from gpu_rag.sources.knowledge_graph.triples import may_be_blank
 from gpu_rag.sources.lines import Line
@@ -21,14 +20,31 @@ from gpu_rag.sources.rows import (
     MAX_ID_CHARS,
     Limits,
     RowError,
+    attempted,
     clean_string,
     document_text,
     id_text,
     optional_string,
-    shown,
     string_list,
 )
 from gpu_rag.types import Reject
+
+UNTYPED = "entity"  # the type of a node that has none
+NODE_KEYS = ("id", "type", "name", "text")
+LITERAL = "literal"  # of a value: a number, a date, a text
+
+
+@dataclass(frozen=True)
+class SkbNode:
+    """text: the node's own document, "" where it has none. line: of the file that it stands in, from 1."""
+
+    id: str
+    name: str
+    type: str
+    text: str
+    aliases: tuple[str, ...]
+    line: int
+
 
 ROWS = 1 << 14  # of a block that is read row by row
 Single = Callable[[Line], Row | Reject]
@@ -66,8 +82,11 @@ def _columns(block: NodeBlock) -> tuple[pa.Array, pa.Array, pa.Array, pa.Array, 
     return block.ids, block.names, block.types, block.texts, block.aliases
 
 
-def node_block(nodes: Sequence[SkbNode], rejects: list[Reject]) -> NodeBlock:
-    """The block of nodes that are at hand."""
+def node_block(rows: Iterable[SkbNode | Reject]) -> NodeBlock:
+    """The block of rows that are at hand, its nodes by line."""
+    rows = list(rows)
+    nodes = [row for row in rows if isinstance(row, SkbNode)]
+    rejects = [row for row in rows if isinstance(row, Reject)]
     ids, names, types, texts = (
         pa.array([getattr(node, key) for node in nodes], pa.large_string()) for key in ("id", "name", "type", "text")
     )
@@ -78,9 +97,8 @@ def node_block(nodes: Sequence[SkbNode], rejects: list[Reject]) -> NodeBlock:
 def node_blocks(rows: Iterable[SkbNode | Reject]) -> Iterator[NodeBlock]:
     """Rows that are read one by one, as blocks."""
     rows = iter(rows)
-    while columns := list(islice(rows, ROWS)):
-        nodes = [row for row in columns if isinstance(row, SkbNode)]
-        yield node_block(nodes, [row for row in columns if isinstance(row, Reject)])
+    while some := list(islice(rows, ROWS)):
+        yield node_block(some)
 
 
 def joined(left: NodeBlock, right: NodeBlock) -> NodeBlock:
@@ -213,25 +231,11 @@ def node_of(row: Row, limits: Limits) -> SkbNode:
 
 def nodes_of_lines(block: LineBlock, rows: np.ndarray, single: Single, limits: Limits) -> NodeBlock:
     """Some lines of a block one by one, and its rejects."""
-    found = (_node(block.path, single, block.line(row), limits) for row in rows.tolist())
-    return sorted_out(found, block.rejects)
+    lines = (block.line(row) for row in rows.tolist())
+    found = (line if isinstance(line, Reject) else single(line) for line in lines)
+    return node_block([*block.rejects, *(checked(block.path, row, limits) for row in found)])
 
 
-def _node(path: Path, single: Single, line: Line | Reject, limits: Limits) -> SkbNode | Reject:
-    row = line if isinstance(line, Reject) else single(line)
-    return checked(path, row, limits) if isinstance(row, Row) else row
-
-
-def checked(path: Path, row: Row, limits: Limits) -> SkbNode | Reject:
+def checked(path: Path, row: Row | Reject, limits: Limits) -> SkbNode | Reject:
     """The node of a row, or why it cannot be used."""
-    try:
-        return node_of(row, limits)
-    except RowError as error:
-        return Reject(shown(path), row.line, str(error))
-
-
-def sorted_out(found: Iterator[SkbNode | Reject], rejects: list[Reject]) -> NodeBlock:
-    """Rows that were read one by one, and other rejects, as a block."""
-    rows = list(found)
-    rejects = [*rejects, *(row for row in rows if isinstance(row, Reject))]
-    return node_block([row for row in rows if isinstance(row, SkbNode)], rejects)
+    return row if isinstance(row, Reject) else attempted(path, row.line, node_of, row, limits)

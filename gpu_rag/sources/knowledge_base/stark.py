@@ -24,8 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpu_rag.errors import BadInput
-from gpu_rag.sources.knowledge_base.nodes import NodeBlock, node_blocks
-from gpu_rag.sources.knowledge_base.types import UNTYPED, SkbNode
+from gpu_rag.sources.knowledge_base.nodes import UNTYPED, NodeBlock, SkbNode, node_blocks
 from gpu_rag.sources.knowledge_graph.triples import TripleBlock, block_of, part_of
 from gpu_rag.sources.lines import read_problem, read_whole
 from gpu_rag.sources.rows import Limits, RowError, clean_string, document_text, id_text, kind, shown
@@ -182,7 +181,7 @@ def read_stark_edges(folder: Path, limits: Limits) -> Iterator[TripleBlock]:
     try:
         edges = stark_edges(folder, limits)
     except RowError as error:
-        yield block_of([], [Reject(shown(path), 0, str(error))])
+        yield block_of([Reject(shown(path), 0, str(error))])
         return
     for start in range(0, len(edges.kinds), _EDGES):
         yield _part(edges, slice(start, start + _EDGES), shown(path))

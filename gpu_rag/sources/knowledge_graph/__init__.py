@@ -7,16 +7,15 @@ from pathlib import Path
 
 from gpu_rag.sources.formats import NT_SUFFIXES, TABLE_SUFFIXES, TSV_SUFFIXES, Format, reader_of
 from gpu_rag.sources.knowledge_graph.ntriples import read_ntriples
-from gpu_rag.sources.knowledge_graph.parquet import read_table
+from gpu_rag.sources.knowledge_graph.tables import read_table, read_tsv
 from gpu_rag.sources.knowledge_graph.triples import TripleBlock
-from gpu_rag.sources.knowledge_graph.tsv import read_tsv
-from gpu_rag.sources.rows import MAX_LINE_BYTES, Limits
+from gpu_rag.sources.rows import LIMITS, Limits
 
 ACCEPTED = ".tsv / .tsv.gz of head, relation, tail; .nt / .nt.gz (N-Triples); .parquet of head, relation, tail"
 FORMATS = (Format(TSV_SUFFIXES, read_tsv), Format(NT_SUFFIXES, read_ntriples), Format(TABLE_SUFFIXES, read_table))
 
 
-def read_kg_blocks(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[TripleBlock]:
+def read_kg_blocks(path: Path, limits: Limits = LIMITS) -> Iterator[TripleBlock]:
     """The triples of `path` in its order, in blocks of columns, with a Reject for each row that cannot be used.
 
     - .tsv, .tsv.gz: head, relation, tail and, where known, provenance between tabs; a first line that names the
@@ -27,8 +26,8 @@ def read_kg_blocks(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Itera
     An id has 1 to 1,000 characters, not only white space. A triple given twice is given twice. Rows in the usual form
     are checked and cut by array operations, all others one by one.
 
-    max_line_bytes: see `rows.Limits`; what is larger is a Reject.
+    What is larger than the limits is a Reject.
     Raises BadInput at once for a missing path or an unknown type. Memory: some 20 MB for blocks of 4 MiB of text, or
     65,536 rows or 16 MiB of a table.
     """
-    return reader_of(path, FORMATS, "the file of triples", ACCEPTED)(path, Limits(max_line_bytes=max_line_bytes))
+    return reader_of(path, FORMATS, "the file of triples", ACCEPTED)(path, limits)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -14,7 +14,7 @@ import pyarrow as pa
 from gpu_rag.sources.json_rows import Row
 from gpu_rag.sources.knowledge_graph.lines import LineBlock, read_line_blocks
 from gpu_rag.sources.lines import Line
-from gpu_rag.sources.rows import Limits, RowError, id_text, optional_string, shown
+from gpu_rag.sources.rows import Limits, RowError, attempted, id_text, optional_string
 from gpu_rag.types import Reject
 
 HEADERS = (("head", "relation", "tail"), ("subject", "predicate", "object"), ("src", "relation", "dst"))
@@ -82,8 +82,16 @@ class TripleBlock:
         return TripleBlock(head, relation, tail, self.line[rows], note, rejects)
 
 
-def block_of(triples: Sequence[Triple], rejects: list[Reject]) -> TripleBlock:
-    """The block of triples that are at hand."""
+def checked(path: Path, row: Row | Reject) -> Triple | Reject:
+    """The triple of a row, or why it cannot be used."""
+    return row if isinstance(row, Reject) else attempted(path, row.line, triple_of_row, row)
+
+
+def block_of(rows: Iterable[Triple | Reject]) -> TripleBlock:
+    """The block of rows that are at hand, by line."""
+    rows = list(rows)
+    triples = [row for row in rows if isinstance(row, Triple)]
+    rejects = sorted((row for row in rows if isinstance(row, Reject)), key=lambda reject: reject.line)
     head, relation, tail = (
         pa.array([getattr(triple, name) for triple in triples], pa.large_string())
         for name in ("head", "relation", "tail")
@@ -97,8 +105,7 @@ def blocks_of(rows: Iterable[Triple | Reject]) -> Iterator[TripleBlock]:
     """Rows that are read one by one, as blocks."""
     rows = iter(rows)
     while some := list(islice(rows, _ROWS)):
-        rejects = [row for row in some if isinstance(row, Reject)]
-        yield block_of([row for row in some if isinstance(row, Triple)], rejects)
+        yield block_of(some)
 
 
 def joined(left: TripleBlock, right: TripleBlock) -> TripleBlock:
@@ -149,25 +156,13 @@ def triples_of_lines(path: Path, limits: Limits, plain: Plain, single: Single) -
     """The triples of a file of lines: plain lines by array operations, all others one by one."""
     for block in read_line_blocks(path, limits):
         if isinstance(block, Reject):
-            yield block_of([], [block])
+            yield block_of([block])
             continue
         found, others = plain(block)
-        triples, rejects = _one_by_one(block, others, single)
-        rejects = sorted(block.rejects + rejects, key=lambda reject: reject.line)
-        yield joined(found, block_of(triples, rejects))
+        rows = (_read(block, row, single) for row in others.tolist())
+        yield joined(found, block_of([*block.rejects, *(row for row in rows if row is not None)]))
 
 
-def _one_by_one(block: LineBlock, rows: np.ndarray, single: Single) -> tuple[list[Triple], list[Reject]]:
-    triples: list[Triple] = []
-    rejects: list[Reject] = []
-    for row in rows.tolist():
-        line = block.line(row)
-        if isinstance(line, Reject):
-            rejects.append(line)
-            continue
-        try:
-            if (triple := single(line)) is not None:
-                triples.append(triple)
-        except RowError as error:
-            rejects.append(Reject(shown(block.path), line.number, str(error)))
-    return triples, rejects
+def _read(block: LineBlock, row: int, single: Single) -> Triple | Reject | None:
+    line = block.line(row)
+    return line if isinstance(line, Reject) else attempted(block.path, line.number, single, line)

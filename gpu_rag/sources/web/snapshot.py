@@ -14,7 +14,7 @@ from gpu_rag.sources.corpus.parser import Parser
 from gpu_rag.sources.formats import LINES_SUFFIXES, has_suffix
 from gpu_rag.sources.json_rows import read_rows
 from gpu_rag.sources.parquet import Columns, read_parquet
-from gpu_rag.sources.rows import Limits, RowError, document_text, optional_string, shown
+from gpu_rag.sources.rows import LIMITS, Limits, RowError, document_text, optional_string, shown
 from gpu_rag.sources.web.types import WebPage, WebResult
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.text.sentences import split_sentences
@@ -69,14 +69,13 @@ def beginning(text: str) -> str:
     return " ".join(text[: min(end, SNIPPET_CHARS)].split())
 
 
-def read_pages(path: Path, limits: Limits | None = None) -> tuple[list[WebPage], list[Reject]]:
+def read_pages(path: Path, limits: Limits = LIMITS) -> tuple[list[WebPage], list[Reject]]:
     """The pages of a snapshot, each url once (the first), and what could not be read.
 
     path: a folder (the url of a file is its relative path), or rows {url, title, text or html} as .parquet, .jsonl or
     .jsonl.gz. HTML is read in the process of `parser`, so a hostile page costs one Reject. Raises BadInput where there
     is nothing to read.
     """
-    limits = limits or Limits()
     pages: dict[str, WebPage] = {}
     rejects: list[Reject] = []
     for found in _found(path, limits):
@@ -93,7 +92,7 @@ def _found(path: Path, limits: Limits) -> Iterator[WebPage | Reject]:
     if path.is_dir():
         if not list_files(path):
             raise BadInput("the snapshot has no page", given=path, expected=_EXPECTED)
-        for found in read_corpus([path], max_document_chars=limits.max_document_chars):
+        for found in read_corpus([path], Limits(limits.max_document_chars)):
             yield found if isinstance(found, Reject) else WebPage(found.id, found.title, found.text)
         return
     if not path.exists() or not has_suffix(path, (*LINES_SUFFIXES, ".parquet")):

@@ -15,7 +15,7 @@ import gpu_rag
 from gpu_rag.api import load_questions
 from gpu_rag.errors import MissingLayer
 from gpu_rag.methods.hoprag.graph import HopGraph, load_hop_graph
-from gpu_rag.methods.hoprag.program import question_words
+from gpu_rag.methods.hoprag.program import Params, question_words
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.report.evaluation import is_graph_method
@@ -237,12 +237,16 @@ def test_none_is_no_hop_and_counts_stay(hops: gpu_rag.Index, fast: Settings) -> 
     assert [s.verb for s in answer.trace if re.fullmatch(r"hop_\d", s.verb)] == ["hop_1"]
 
 
-def test_a_small_model_ranks_and_n_options_bounds_what_it_sees(hops: gpu_rag.Index, fast: Settings) -> None:
+def test_a_small_model_ranks_and_n_options_bounds_what_it_sees(
+    hops: gpu_rag.Index, fast: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Params, "n_options", 1)
+
     def say(request: Request) -> str:
         return request.constraint.options[0] if isinstance(request.constraint, Rank) else "unknown"
 
     llm = ScriptedLLM(say, capable=False)
-    settings = with_params({**fast, "models": {**fast["models"], "decider": "llm"}}, top_k=6, n_hop=1, n_options=1)
+    settings = with_params({**fast, "models": {**fast["models"], "decider": "llm"}}, top_k=6, n_hop=1)
     (answer,) = hops.answer(QUESTION, method="hoprag", settings=settings, llm=llm)
     ranked = [request for request in llm.calls if isinstance(request.constraint, Rank)]
     assert ranked and all(len(request.constraint.options) == 2 for request in ranked)  # type: ignore[union-attr]
@@ -293,7 +297,7 @@ def test_the_packaged_model_walks_the_sample_corpus(tmp_path: Any) -> None:
     gpu_rag.build(corpus_path(), tmp_path / "ix", methods=["hoprag"], settings=settings)
     index = gpu_rag.Index.open(tmp_path / "ix")
     questions = [row.question for row in load_questions(questions_path(), 2)[0]]
-    params = with_params({"models": {**settings["models"], "decider": "llm"}}, top_k=4, n_hop=2, n_options=6)
+    params = with_params({"models": {**settings["models"], "decider": "llm"}}, top_k=4, n_hop=2)
     for answer in index.answer(questions, method="hoprag", settings=params):
         assert answer.status in ("answered", "unsupported"), answer.error
         ranked = [s for s in answer.trace if re.fullmatch(r"hop_\d/rank", s.verb)]

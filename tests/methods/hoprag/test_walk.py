@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from gpu_rag.errors import UsageError
 from gpu_rag.methods.hoprag import program as hoprag
 from gpu_rag.methods.hoprag.batched import AtVertices, OutEdge
-from gpu_rag.methods.hoprag.program import Params
-from gpu_rag.methods.hoprag.walk import Walk, helpfulness, pruned
+from gpu_rag.methods.hoprag.program import Params, Walk, helpfulness, pruned
 from gpu_rag.program.search import Ranking
 from gpu_rag.runtime.rounds import run_rounds
 from gpu_rag.types import Question
@@ -254,7 +253,6 @@ def test_nothing_to_start_from_finds_nothing() -> None:
     [
         ({"top_k": 0}, "top_k is out of range; given 0; expected >= 1"),
         ({"n_hop": -1}, "n_hop is out of range; given -1; expected >= 0"),
-        ({"n_options": 0}, "n_options is out of range; given 0"),
         ({"entry": "nodes"}, "entry has no such value; given 'nodes'; expected vertices | edges"),
         ({"keywords": "some"}, "keywords has no such value; given 'some'; expected names | all"),
     ],

@@ -182,6 +182,11 @@ def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.zeros(0, np.int32), *parts])
 
 
+def two_halves(parts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The first halves of all parts as one column, and the second halves."""
+    return joined([part[: len(part) // 2] for part in parts]), joined([part[len(part) // 2 :] for part in parts])
+
+
 def spaced_relations(strings: pa.LargeStringArray) -> tuple[list[tuple[str, str]], np.ndarray]:
     """(relations by (id, name), both single-spaced; i32: the relation of each string)."""
     numbers: dict[str, int] = {}

@@ -13,8 +13,8 @@ from gpu_rag.index.knowledge_base.tables import KB_EDGES, KB_RELATIONS
 from gpu_rag.index.knowledge_base.words import relation_text
 from gpu_rag.index.stages.knowledge_base.columns import SourceColumns, joined
 from gpu_rag.index.stages.knowledge_base.nodes import Nodes
+from gpu_rag.index.tables import TableWriter, write_columns
 from gpu_rag.index.work import Work
-from gpu_rag.index.write import TableWriter, write_columns
 
 _AT_ONCE = 1 << 19  # edges that are sorted at a time; the edges of one head stay together
 _KEY_BITS = 63

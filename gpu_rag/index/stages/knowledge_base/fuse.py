@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpu_rag.index.knowledge_base.names import name_keys
-from gpu_rag.sources.knowledge_base.types import LITERAL
+from gpu_rag.sources.knowledge_base.nodes import LITERAL
 
 _WIKIDATA = re.compile(r"(?:https?://www\.wikidata\.org/(?:entity|wiki)/)?([QP][1-9][0-9]*)")
 _IRI = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://\S+")

@@ -20,8 +20,9 @@ from gpu_rag.index.stages.knowledge_base.columns import (
     replaced,
     rest_of,
     single_spaced,
+    two_halves,
 )
-from gpu_rag.sources.knowledge_base.types import LITERAL
+from gpu_rag.sources.knowledge_base.nodes import LITERAL
 from gpu_rag.sources.knowledge_graph.ntriples import RDF
 from gpu_rag.sources.knowledge_graph.triples import TripleBlock
 
@@ -76,8 +77,8 @@ class RdfStatements:
         own = self._ids.add(relations)
         strings, codes = self._ids.finish()
         n = len(strings)
-        head, tail = _two_halves([codes[number] for number in self._ends])
-        subject, type = _two_halves([codes[number] for number in self._typed])
+        head, tail = two_halves([codes[number] for number in self._ends])
+        subject, type = two_halves([codes[number] for number in self._typed])
         labelled = joined([codes[number] for number in self._labelled])
         is_node, aside = np.zeros(n, bool), np.zeros(n, bool)
         is_node[head] = is_node[tail] = is_node[subject] = True
@@ -115,10 +116,6 @@ class RdfStatements:
         texts = pa.concat_arrays([default, *self._texts])
         order = np.argsort(row * 4 + ranks, kind="stable")
         return lists_of(row[order], texts.take(pa.array(order)), len(strings), MOST_NAMES)
-
-
-def _two_halves(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    return joined([part[: len(part) // 2] for part in parts]), joined([part[len(part) // 2 :] for part in parts])
 
 
 def _type_names(

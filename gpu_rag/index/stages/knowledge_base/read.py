@@ -21,16 +21,17 @@ from gpu_rag.index.stages.knowledge_base.columns import (
     no_lists,
     single_spaced,
     spaced_relations,
+    two_halves,
 )
 from gpu_rag.index.stages.knowledge_base.rdf import RdfStatements
 from gpu_rag.index.stages.rejected import short_name
 from gpu_rag.index.work import NamedSource
 from gpu_rag.sources.formats import NT_SUFFIXES, has_suffix
 from gpu_rag.sources.knowledge_base import read_edge_blocks, read_node_blocks, skb_files
-from gpu_rag.sources.knowledge_base.types import UNTYPED
+from gpu_rag.sources.knowledge_base.nodes import UNTYPED
 from gpu_rag.sources.knowledge_graph import read_kg_blocks
 from gpu_rag.sources.knowledge_graph.triples import TripleBlock, together
-from gpu_rag.sources.rows import shown
+from gpu_rag.sources.rows import Limits, shown
 from gpu_rag.types import Reject
 
 MOST_ALIASES = 50
@@ -77,18 +78,13 @@ def _triples(source: NamedSource, blocks: Iterator[TripleBlock]) -> SourceColumn
     strings, codes = ends.finish()
     ids, rank = ascending(strings)
     del strings
-    head, tail = (joined([rank[half] for half in halves]) for halves in _halves(codes))
+    head, tail = (rank[half] for half in two_halves(codes))
     texts, relation = columns.relations.finish()
     relations, row = spaced_relations(texts)
     return SourceColumns(
         source.name, "kg", [source.path.name], ids, single_spaced(ids), no_lists(len(ids)), no_lists(len(ids)),
         columns.edges(head, tail, row, relation), relations, source.path.name,
     )  # fmt: skip
-
-
-def _halves(codes: list[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """The codes of heads and of tails of blocks that were given one behind the other."""
-    return [part[: len(part) // 2] for part in codes], [part[len(part) // 2 :] for part in codes]
 
 
 # --- knowledge bases of nodes and edges ------------------------------------------------------------
@@ -134,7 +130,7 @@ def _nodes(
 ) -> tuple[pa.LargeStringArray, pa.LargeStringArray, pa.LargeListArray, pa.LargeListArray]:
     """(ids, names, aliases, types), by id."""
     parts: list[tuple[pa.Array, ...]] = []
-    for block in read_node_blocks(source.path, max_document_chars=max_document_chars):
+    for block in read_node_blocks(source.path, Limits(max_document_chars)):
         for reject in block.rejects:
             on_reject(reject)
         on_rows(block.n)

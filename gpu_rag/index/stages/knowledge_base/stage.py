@@ -19,8 +19,8 @@ from gpu_rag.index.stages.knowledge_base.passages import EXTRACTION, PassageRows
 from gpu_rag.index.stages.knowledge_base.read import read_source
 from gpu_rag.index.stages.passages import content_hash
 from gpu_rag.index.stages.rejected import Rejects
+from gpu_rag.index.tables import write_columns
 from gpu_rag.index.work import Sources, Work
-from gpu_rag.index.write import write_columns
 from gpu_rag.settings import Settings
 from gpu_rag.text.normalise import normalise_name
 

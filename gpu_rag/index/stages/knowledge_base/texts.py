@@ -1,27 +1,176 @@
-"""The texts of a knowledge base that are embedded, and the stand-ins of nodes without passages."""
+"""The texts of a knowledge base that are embedded, the stand-ins of nodes without passages, and pages of the web."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from operator import index as as_index
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpu_rag.index import tables
-from gpu_rag.index.knowledge_base.tables import KB_EDGES, KB_NODES, KB_TEXTS, KB_TYPES
-from gpu_rag.index.knowledge_base.words import in_words, standin_text
+from gpu_rag.index.knowledge_base.tables import KB_EDGES, KB_NODES, KB_RELATIONS, KB_TEXTS, KB_TYPES, WEB_PAGES
+from gpu_rag.index.knowledge_base.words import MOST_NEIGHBOURS, MOST_RELATIONS, in_words, standin_text
 from gpu_rag.index.stage import Stage, stage
-from gpu_rag.index.stages.knowledge_base.around import NODES_AT_ONCE, Surroundings, relation_texts
 from gpu_rag.index.stages.knowledge_base.columns import single_spaced
 from gpu_rag.index.stages.knowledge_base.stage import kb_stage
-from gpu_rag.index.stages.knowledge_base.web import kb_web_stage
+from gpu_rag.index.stages.passages import content_hash
+from gpu_rag.index.stages.rejected import Rejects
 from gpu_rag.index.stages.search import vector_stage
-from gpu_rag.index.work import Work
-from gpu_rag.index.write import TableWriter
+from gpu_rag.index.tables import TableWriter
+from gpu_rag.index.work import NamedSource, Sources, Work
+from gpu_rag.settings import Settings
+from gpu_rag.sources.corpus.parsed import versions_for
+from gpu_rag.sources.rows import Limits
+from gpu_rag.sources.web.snapshot import read_pages
+from gpu_rag.text.bm25 import Bm25
+from gpu_rag.types import Reject
+
+
+def _web_params(settings: Settings, sources: Sources) -> dict[str, Any]:
+    """The snapshots, and how they are searched."""
+    named = sources.of_kind("web")
+    return {
+        "web": [[source.name, content_hash((source.path,))] for source in named],
+        "readers": versions_for(["page.html"] if named else []),
+        "k1": settings.index.bm25_k1,
+        "b": settings.index.bm25_b,
+        "max_document_chars": settings.index.max_document_chars,
+    }
+
+
+@stage("kb_web", params=_web_params)
+def kb_web_stage(work: Work) -> dict[str, int]:
+    """The pages of web snapshots (see `sources.web.snapshot`): table `web_pages`, and a BM25 index over title and text.
+
+    Pages are no passages: only who asks the web sees them.
+    A page whose id another snapshot has too is called "SOURCE:ID".
+    """
+    rows: dict[str, dict[str, Any]] = {}
+    with Rejects(work, tuple(source.path for source in work.sources.of_kind("web"))) as rejects:
+        for source in work.sources.of_kind("web"):
+            for found in _pages(source, work.settings.index.max_document_chars):
+                if isinstance(found, Reject):
+                    rejects.add(found)
+                    continue
+                if found["id"] in rows:
+                    found["id"] = f"{source.name}:{found['id']}"
+                rows[found["id"]] = found
+                work.progress.advance(1)
+    pages = [rows[id] for id in sorted(rows)]
+    tables.write_rows(work.out / "web_pages.parquet", WEB_PAGES, pages)
+    index = work.settings.index
+    Bm25.build([f"{p['title']}\n{p['text']}" for p in pages], k1=index.bm25_k1, b=index.bm25_b).save(work.out)
+    return {"web_pages": len(pages), "rejects": rejects.n}
+
+
+def _pages(source: NamedSource, max_document_chars: int) -> Iterator[dict[str, Any] | Reject]:
+    pages, rejects = read_pages(source.path, Limits(max_document_chars))
+    yield from rejects
+    for page in pages:
+        yield {"id": page.url, "title": page.title, "text": page.text, "url": page.url, "source": source.name}
+
+
+NODES_AT_ONCE = 1 << 14
+Pairs = list[tuple[str, str]]  # (relation in words, name of the neighbour)
+
+
+def relation_texts(folder: Path) -> list[str]:
+    """Each relation, in words."""
+    texts: list[str] = tables.read_table(folder / "kb_relations.parquet", KB_RELATIONS)["text"].to_pylist()
+    return texts
+
+
+@dataclass(frozen=True)
+class _Side:
+    """Edges sorted by the node at one end, in their order. first: i64[N + 1], where those of each node begin."""
+
+    first: np.ndarray
+    relation: np.ndarray
+    other: np.ndarray
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """names: of the nodes; words: i32, the same number for two nodes that are one name in words; texts: of relations,
+    in words, each once; out, into: the edges that leave and that reach nodes."""
+
+    names: pa.ChunkedArray
+    words: np.ndarray
+    texts: list[str]
+    out: _Side
+    into: _Side
+
+    @classmethod
+    def read(cls, folder: Path) -> Surroundings:
+        """The surroundings in the knowledge base that the stage `kb` wrote."""
+        names = tables.whole_text(tables.read_table(folder / "kb_nodes.parquet", KB_NODES)["name"])
+        words = [pa.array([in_words(name) for name in part.to_pylist()], pa.large_string()) for part in _parts(names)]
+        number = pa.concat_arrays(words).dictionary_encode().indices.to_numpy()
+        given = relation_texts(folder)
+        texts = list(dict.fromkeys(given))
+        row = {text: row for row, text in enumerate(texts)}
+        kind = np.array([row[text] for text in given], np.int32)
+        edges = tables.read_table(folder / "kb_edges.parquet", KB_EDGES)
+        head, relation, tail = (edges[name].to_numpy() for name in ("head", "relation", "tail"))
+        relation = kind[relation] if len(relation) else relation
+        sides = (_side(head, relation, tail, len(names)), _side(tail, relation, head, len(names)))
+        return cls(names, number, texts, *sides)
+
+    def of(self, rows: np.ndarray) -> Callable[[int], tuple[Pairs, Pairs]]:
+        """For each of these nodes (ascending) what `standin_text` shows of its edges: (out, into)."""
+        out, into = self._shown(self.out, rows), self._shown(self.into, rows)
+        return lambda row: (out.get(row, []), into.get(row, []))
+
+    def _shown(self, side: _Side, rows: np.ndarray) -> dict[int, Pairs]:
+        sizes = side.first[rows + 1] - side.first[rows]
+        owner = np.repeat(np.arange(len(rows)), sizes)
+        at = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + np.repeat(side.first[rows], sizes)
+        chosen = _first_named(owner, side.relation[at], self.words[side.other[at]])
+        owner, at = owner[chosen], at[chosen]
+        found: dict[int, Pairs] = {}
+        names = self.names.take(pa.array(side.other[at])).to_pylist()
+        for row, relation, name in zip(rows[owner].tolist(), side.relation[at].tolist(), names):
+            found.setdefault(row, []).append((self.texts[relation], name))
+        return found
+
+
+def _parts(names: pa.ChunkedArray) -> list[pa.ChunkedArray]:
+    return [names.slice(start, 1 << 16) for start in range(0, max(len(names), 1), 1 << 16)]
+
+
+def _side(end: np.ndarray, relation: np.ndarray, other: np.ndarray, n: int) -> _Side:
+    order = np.argsort(end, kind="stable")
+    first = np.concatenate([[0], np.cumsum(np.bincount(end, minlength=n))]) if len(end) else np.zeros(n + 1, np.int64)
+    return _Side(first, relation[order], other[order])
+
+
+def _first_named(owner: np.ndarray, relation: np.ndarray, word: np.ndarray) -> np.ndarray:
+    """The edges that are shown: of each node the first 12 relations, of each relation the first 3 names.
+
+    owner: ascending. An edge whose name its relation has shown already says nothing new.
+    """
+    place = np.arange(len(owner))
+    if not len(owner):
+        return place
+    group = owner * (int(relation.max()) + 1) + relation
+    _, first, group = np.unique(group, return_index=True, return_inverse=True)
+    nth = np.empty(len(first), np.int64)  # of a relation among those of its node, by its first edge
+    order = np.argsort(first)
+    start = np.searchsorted(owner[first[order]], owner[first[order]])
+    nth[order] = np.arange(len(order)) - start
+    _, new = np.unique(group * (int(word.max()) + 1) + word, return_index=True)
+    new = np.sort(new[nth[group[new]] < MOST_RELATIONS])
+    order = np.argsort(group[new], kind="stable")
+    sorted_groups = group[new][order]
+    among = np.empty(len(new), np.int64)
+    among[order] = np.arange(len(new)) - np.searchsorted(sorted_groups, sorted_groups)
+    shown: np.ndarray = new[among < MOST_NEIGHBOURS]
+    return shown
 
 
 def node_names(folder: Path) -> list[str]:

@@ -8,9 +8,8 @@ from pathlib import Path
 from gpu_rag.index.stage import Stage
 from gpu_rag.index.stages.search import vector_stage
 from gpu_rag.methods.hoprag.stages.edges import edges_stage
-from gpu_rag.methods.hoprag.stages.keywords import keywords_stage
 from gpu_rag.methods.hoprag.stages.questions import questions_stage
-from gpu_rag.methods.hoprag.stages.vertices import vertex_vectors_stage, vertices_stage
+from gpu_rag.methods.hoprag.stages.vertices import keywords_stage, vertex_vectors_stage, vertices_stage
 from gpu_rag.methods.hoprag.tables import read_questions
 
 

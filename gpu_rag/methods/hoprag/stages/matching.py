@@ -13,6 +13,7 @@ from gpu_rag.graph.join import JoinIndex, join_index
 from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores, rare_word_pairs
 from gpu_rag.graph.nearest.index import Proposer
 from gpu_rag.index.work import Work
+from gpu_rag.methods.hoprag.tables import lists_at
 from gpu_rag.types import Ragged
 
 EXACT_ROWS = 16_384  # out-questions of one unit of resumable work
@@ -38,11 +39,7 @@ class Side:
     def part(self, rows: torch.Tensor) -> Side:
         """Some rows i64[B], without keys."""
         rows = rows.to(self.vertex.device)
-        sizes = self.keywords.offsets.diff()[rows]
-        offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
-        shift = torch.repeat_interleave(self.keywords.offsets[rows] - offsets[:-1], sizes)
-        values = self.keywords.values[shift + torch.arange(len(shift), device=shift.device)]
-        return Side(self.vectors[rows], Ragged(values, offsets), self.vertex[rows], self.keys[:0])
+        return Side(self.vectors[rows], lists_at(self.keywords, rows), self.vertex[rows], self.keys[:0])
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from gpu_rag.program.kinds import GRAPH, TEXT
 from gpu_rag.program.knowledge_base.names import node_names
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.runtime.step import batched
-from gpu_rag.sources.knowledge_base.types import LITERAL
+from gpu_rag.sources.knowledge_base.nodes import LITERAL
 from gpu_rag.text.mentions import mentioned_names
 
 _PART = 1 << 22  # components that are multiplied at a time

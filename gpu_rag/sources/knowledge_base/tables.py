@@ -1,4 +1,4 @@
-"""Tab-separated files of nodes."""
+"""Tables of nodes: Parquet, and lines of fields with tabs between."""
 
 from __future__ import annotations
 
@@ -6,14 +6,62 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from gpu_rag.sources.json_rows import Row
-from gpu_rag.sources.knowledge_base.nodes import NodeBlock, Single, joined, node_block, nodes_of_lines, plain_nodes
-from gpu_rag.sources.knowledge_base.types import NODE_KEYS
+from gpu_rag.sources.knowledge_base.nodes import (
+    NODE_KEYS,
+    NodeBlock,
+    Single,
+    checked,
+    joined,
+    node_block,
+    nodes_of_lines,
+    plain_nodes,
+)
 from gpu_rag.sources.knowledge_graph.lines import LineBlock, cut_out, read_line_blocks
 from gpu_rag.sources.lines import Line
+from gpu_rag.sources.parquet import Columns, TableBlock, read_table_blocks, rows_at
 from gpu_rag.sources.rows import Limits, shown
 from gpu_rag.types import Reject
+
+COLUMNS = Columns(
+    (*NODE_KEYS, "aliases"), (("id", "name"), ("id", "type"), ("id", "text")), ("id",),
+    "id, type, name and perhaps text and aliases", ("aliases",),
+)  # fmt: skip
+_ROWS = 1 << 16
+_BYTES = 4 << 20  # of one block
+
+
+def read_table_nodes(path: Path, limits: Limits) -> Iterator[NodeBlock]:
+    """The nodes of a Parquet file, in blocks."""
+    for block in read_table_blocks(path, COLUMNS, _ROWS, _BYTES):
+        if block.batches:
+            yield _rows(path, block, limits)
+        if block.problem is not None:
+            yield node_block([block.problem])
+
+
+def _rows(path: Path, block: TableBlock, limits: Limits) -> NodeBlock:
+    columns, before = block.by_name(), block.before
+    line = before + 1 + np.arange(block.n_rows)
+    texts = {name: _utf8(column) for name, column in columns.items()}
+    if any(column is None for column in texts.values()):
+        found, others = node_block([]), np.arange(len(line))
+    else:
+        found, others = plain_nodes(texts, line, limits)
+    single = (checked(path, row, limits) for row in rows_at(path, columns, others, before))
+    return joined(found, node_block(single))
+
+
+def _utf8(column: pa.Array) -> pa.Array | None:
+    """Bytes as text, None where one is not UTF-8; other types as they are."""
+    if not pa.types.is_large_binary(column.type):
+        return column
+    try:
+        return column.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        return None
 
 
 def read_tsv_nodes(path: Path, limits: Limits) -> Iterator[NodeBlock]:
@@ -21,7 +69,7 @@ def read_tsv_nodes(path: Path, limits: Limits) -> Iterator[NodeBlock]:
     keys: tuple[str, ...] = NODE_KEYS
     for block in read_line_blocks(path, limits):
         if isinstance(block, Reject):
-            yield node_block([], [block])
+            yield node_block([block])
             continue
         head = block.line(0) if len(block.number) and block.number[0] == 1 else None
         named = _named_columns(head) if isinstance(head, Line) else None
@@ -37,7 +85,7 @@ def _by_keys(path: Path, keys: tuple[str, ...]) -> Single:
 def _plain_lines(block: LineBlock, keys: tuple[str, ...], limits: Limits) -> tuple[NodeBlock, np.ndarray]:
     """(nodes, other rows); of columns that have one name the last counts, and aliases are no text: read row by row."""
     if len(set(keys)) < len(keys) or "aliases" in keys:
-        return node_block([], []), np.arange(len(block.start))
+        return node_block([]), np.arange(len(block.start))
     tabs = np.flatnonzero(np.frombuffer(block.data, np.uint8) == 9)
     first, last = np.searchsorted(tabs, block.start), np.searchsorted(tabs, block.end)
     rows = np.flatnonzero(~block.alone & (last - first < len(keys)))

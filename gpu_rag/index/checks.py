@@ -1,4 +1,4 @@
-"""The check that every stage of vectors has: a row for each thing, of the embedder's dimension, each of length 1."""
+"""Checks that several stages have: row numbers in range, texts in order, vectors for all rows."""
 
 from __future__ import annotations
 
@@ -12,13 +12,22 @@ from gpu_rag.index.index import Index
 ROWS = 1 << 16  # whose lengths are computed at a time
 
 
-def wrong_vectors(index: Index, stage: str, n: int, what: str = "") -> Iterator[str]:
-    """The faults of a stage's vectors, which are to be of n things, `what` in words. Memory: the file, a block."""
+def outside(values: np.ndarray, limit: int) -> int:
+    """The number of values that are no row below `limit`."""
+    return int(((values < 0) | (values >= limit)).sum())
+
+
+def wrong_vectors(index: Index, stage: str, n: int, what: str = "", zeros: bool = False) -> Iterator[str]:
+    """The faults of a stage's vectors, which are to be of n things, `what` in words. zeros: some may be 0.
+
+    Memory: the file, a block.
+    """
     vectors = tables.read_arrays(index.folder(stage) / "vectors.safetensors")["vectors"]
     if len(vectors) != n:
         yield f"{stage}: {len(vectors)} rows for {n} {what}".rstrip()
     blocks = (vectors[first : first + ROWS].astype(np.float32) for first in range(0, len(vectors), ROWS))
-    if not all(np.allclose(np.linalg.norm(block, axis=1), 1, atol=5e-3) for block in blocks):
+    lengths = (np.linalg.norm(block, axis=1) for block in blocks)
+    if not all((np.isclose(length, 1, atol=5e-3) | (zeros & (length == 0))).all() for length in lengths):
         yield f"{stage}: not all vectors have length 1"
     dim = index.manifest.stages[stage].models["embedder"]["dim"]
     if vectors.shape[1:] != (dim,):

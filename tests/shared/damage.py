@@ -1,0 +1,43 @@
+"""Damage to columns of tables of an index, for `plant`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+Columns = dict[str, list[Any]]
+Change = Callable[[Columns], None]
+
+
+def put(column: str, row: int, value: Any) -> Change:
+    """Another value; a function is given the old one."""
+
+    def change(columns: Columns) -> None:
+        columns[column][row] = value(columns[column][row]) if callable(value) else value
+
+    return change
+
+
+def drop(row: int) -> Change:
+    def change(columns: Columns) -> None:
+        for column in columns.values():
+            del column[row]
+
+    return change
+
+
+def repeat(row: int) -> Change:
+    def change(columns: Columns) -> None:
+        for values in columns.values():
+            values.insert(row, values[row])
+
+    return change
+
+
+def swap(column: str) -> Change:
+    """The first two values of a column in the other order."""
+
+    def change(columns: Columns) -> None:
+        columns[column][:2] = columns[column][1::-1]
+
+    return change
