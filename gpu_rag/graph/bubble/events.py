@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from gpu_rag_kernels.bubble import UNREACHED, minplus_relax
 
+from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.csr import row_of_entry, transpose
 from gpu_rag.graph.ragged import row_of_value
 from gpu_rag.types import Blocks, Ragged
@@ -120,7 +121,7 @@ def _inside(
     g, entry = touch.nonzero(as_tuple=True)
     v, u = v[entry], u[entry]
     low, high = torch.minimum(root[g, u], root[g, v]), torch.maximum(root[g, u], root[g, v])
-    order = _lexsort(key[g, u], key[g, v], low, (g << 32) | high)
+    order = lexsort(key[g, u], key[g, v], low, (g << 32) | high)
     pair = torch.stack([g, low, high])[:, order]
     fresh = torch.ones(order.shape[0], dtype=torch.bool, device=order.device)
     fresh[1:] = (pair[:, 1:] != pair[:, :-1]).any(0)
@@ -141,15 +142,7 @@ def _order(events: _Events, cover_first: bool) -> torch.Tensor:
         for g in range(MOST_GROUPS):
             missing += 1 - ((events.covered >> g) & 1)
     inner = ((events.du + 1) << 32) | (events.u + 1)
-    return _lexsort(inner, (events.v << 5) | events.g, events.d, (events.question << 6) | missing)
-
-
-def _lexsort(*keys: torch.Tensor) -> torch.Tensor:
-    """The order by the last key, then the one before it, and so on."""
-    order = torch.arange(keys[0].shape[0], device=keys[0].device)
-    for key in keys:
-        order = order[torch.sort(key[order], stable=True).indices]
-    return order
+    return lexsort(inner, (events.v << 5) | events.g, events.d, (events.question << 6) | missing)
 
 
 def _candidates(events: list[np.ndarray], pred: np.ndarray, limit: int) -> Found:

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from gpu_rag_kernels.dispatch import compiled_checks
 
 from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.arrays import form_of
 from gpu_rag.graph.common.dots import LONGEST, check_unit_rows, exact_dots
+from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.csr import check_range
 from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, without
 from gpu_rag.graph.ragged import check_ragged, ragged_of_keys, row_of_value
@@ -38,23 +39,16 @@ def node_costs(
         or vectors.dim() != 2
         or vectors.shape[1] != queries.shape[1]
     ):
-        given = f"{vectors.dtype} {tuple(vectors.shape)}"
+        given = form_of(vectors)
         raise BadInput("vectors do not fit the queries", given=given, expected=f"f16 or f32 [N, {queries.shape[1]}]")
     _check_pairs(queries, vectors, question, node)
     cosine = exact_dots(queries, question, vectors, node)
-    checks = compiled_checks(cosine.device)
-    if checks is None or not checks.are_within(cosine.numpy(), LONGEST * LONGEST):
-        _refuse_long(cosine, node)
-    return (((1 - cosine.clamp(-1, 1)) * STEPS).floor() + 1).int()
-
-
-def _refuse_long(cosine: torch.Tensor, node: torch.Tensor) -> None:
-    """Raises BadInput for the first product that unit rows cannot have."""
-    bad = ~(cosine.abs() <= LONGEST * LONGEST)
+    bad = ~(cosine.abs() <= LONGEST * LONGEST)  # also where it is not a number
     if bool(bad.any()):
         at = int(bad.nonzero()[0, 0])
         given = f"product {float(cosine[at]):.6g} with node {int(node[at])}"
         raise BadInput("vectors are not unit rows", given=given, expected="length 1, or a row of zeros")
+    return (((1 - cosine.clamp(-1, 1)) * STEPS).floor() + 1).int()
 
 
 def _check_pairs(queries: torch.Tensor, vectors: torch.Tensor, question: torch.Tensor, node: torch.Tensor) -> None:
@@ -67,13 +61,7 @@ def _check_pairs(queries: torch.Tensor, vectors: torch.Tensor, question: torch.T
         devices = {str(part.device) for part in (queries, vectors, question, node)}
         raise BadInput("pairs are on several devices", given=", ".join(sorted(devices)), expected="one")
     ends = (question, queries.shape[0], "the question of a pair"), (node, vectors.shape[0], "the node of a pair")
-    checks = compiled_checks(node.device)
-    if checks is not None:
-        sound = checks.are_pairs(*(part for ids, n, _ in ends for part in (ids.contiguous().numpy(), n)))
-    else:
-        outside = [((ids < 0) | (ids.long() >= n)).any() for ids, n, _ in ends]
-        sound = not bool(torch.stack(outside).any())
-    if not sound:
+    if bool(torch.stack([((ids < 0) | (ids.long() >= n)).any() for ids, n, _ in ends]).any()):
         for ids, n, what in ends:
             check_range(ids, n, what)
 
@@ -151,10 +139,9 @@ def _cheapest(keys: torch.Tensor, space: torch.Tensor, costs: Costs, n: int) -> 
     question, node = keys // n, keys % n
     cost = costs(question, node)
     if cost.dtype not in (torch.int32, torch.int64) or cost.shape != keys.shape:
-        given = f"{cost.dtype} {tuple(cost.shape)}"
+        given = form_of(cost)
         raise BadInput("costs are no integers of the pairs", given=given, expected=f"i32 or i64 [{keys.shape[0]}]")
-    order = torch.sort(cost.long(), stable=True).indices
-    order = order[torch.sort(question[order], stable=True).indices]
+    order = lexsort(cost.long(), question)
     first = torch.searchsorted(question, question[order])  # where the question of each place begins
     place = torch.arange(keys.shape[0], device=keys.device) - first
     return keys[order[place < space[question[order]]]]

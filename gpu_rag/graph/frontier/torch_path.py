@@ -8,7 +8,7 @@ import torch
 from gpu_rag_kernels.frontier import gather_dots, ragged_gather_dot_topk
 
 from gpu_rag.graph.common.dots import exact_dots, filter_for
-from gpu_rag.graph.common.segments import offsets_of
+from gpu_rag.graph.common.segments import lexsort, offsets_of
 from gpu_rag.graph.frontier.edges import QUESTION_TILE, Described, FrontierQuery, HopEdges, tiles
 from gpu_rag.graph.ragged import expand, row_of_value
 from gpu_rag.types import Ragged, TopK
@@ -64,13 +64,6 @@ def frontier_by_torch(query: FrontierQuery, edges: HopEdges, frontier: Ragged, k
         ids = torch.where(found.ids < 0, ids, (first[:, None] + found.ids).int())
         scores = torch.where(found.ids < 0, scores, found.scores / 2)  # halving is exact: the sum was rounded once
     return TopK(ids, scores)
-
-
-def _sorted(row: torch.Tensor, score: torch.Tensor, edge: torch.Tensor) -> torch.Tensor:
-    """The order by (row, -score, edge)."""
-    order = torch.argsort(edge, stable=True)
-    order = order[torch.argsort(score[order], descending=True, stable=True)]
-    return order[torch.argsort(row[order], stable=True)]
 
 
 def _fill(ids: torch.Tensor, scores: torch.Tensor, row: torch.Tensor, edge: torch.Tensor, score: torch.Tensor) -> None:
@@ -178,9 +171,9 @@ def _merge(
     score = torch.cat([scores.flatten(), score])
     target = torch.where(edge >= 0, edges.target[edge.clamp(min=0)].long(), edges.n)
     key = row * (edges.n + 1) + target
-    best = _sorted(key, score, edge)  # each target's best edge first
+    best = lexsort(edge, -score, key)  # each target's best edge first
     leads = torch.ones_like(key, dtype=torch.bool)
     leads[1:] = key[best][1:] != key[best][:-1]
     best = best[leads]
-    best = best[_sorted(row[best], score[best], edge[best])]
+    best = best[lexsort(edge[best], -score[best], row[best])]
     _fill(ids, scores, row[best], edge[best], score[best])
