@@ -154,6 +154,20 @@ def _stop_of_piece(ends: torch.Tensor, start: int, done: int) -> tuple[int, int]
     return piece
 
 
+def part_of(lists: Ragged, first: int, last: int) -> Ragged:
+    """Lists first..last."""
+    offsets = lists.offsets[first : last + 1]
+    return Ragged(lists.values[int(offsets[0]) : int(offsets[-1])], offsets - offsets[0])
+
+
+def pieces_of(lists: Ragged, size: int) -> Iterator[tuple[int, Ragged]]:
+    """The lists, `size` at a time, each piece with the number of its first list. The host waits once."""
+    bounds = [*range(0, lists.batch, size), lists.batch]
+    ends = lists.offsets[torch.tensor(bounds)].tolist()
+    for first, last, lo, hi in zip(bounds, bounds[1:], ends, ends[1:]):
+        yield first, Ragged(lists.values[lo:hi], lists.offsets[first : last + 1] - lo)
+
+
 def some_lists(lists: Ragged, rows: torch.Tensor) -> Ragged:
     """Some of the lists, in the order of `rows` i64."""
     first, last = lists.offsets[rows], lists.offsets[rows + 1]

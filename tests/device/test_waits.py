@@ -6,18 +6,15 @@ A call of an executor waits as often for many questions as for a few, and no mor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from gpu_rag.runtime.call import Executor
 from stand_in import CUDA, Device, stand_in
 from test_methods import GPU, corpus, folder, questions
 
 import gpu_rag
-from gpu_rag import engine
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.ego import checked, ego_balls, induced_subgraphs
 from gpu_rag.graph.ego.words import balls_by_words
@@ -27,10 +24,10 @@ from gpu_rag.graph.pagerank import personalized_pagerank, prepare
 from gpu_rag.graph.paths.sets import PathSet, check_paths
 from gpu_rag.graph.ragged import check_ragged, expand
 from gpu_rag.graph.reach import EITHER, intersect, reachable, typed_graph
+from gpu_rag.runtime.step import Step
 from gpu_rag.types import Question, Ragged
 
 __all__ = ["corpus", "folder"]  # fixtures
-FAMILIES = ("retrieve", "higra", "hop", "kb", "path", "bubble")
 MOST = {  # a call, by verb; what is loaded and held is not counted
     "dense": {"search_dense": 2},
     "ppr": {"rank_by_graph": 28},
@@ -52,20 +49,20 @@ MORE = (
 
 
 class Waits:
-    """The waits of each call of an executor, by verb; `elsewhere`: those outside all calls."""
+    """The waits of each call of a step, by its name; `elsewhere`: those outside all calls."""
 
     def __init__(self, device: Device):
         self.device = device
         self.of: dict[str, list[int]] = {}
 
-    def counted(self, verb: str, executor: Executor) -> Executor:
-        def run(static: tuple[Any, ...], args: list[Any]) -> Any:
+    def counted(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        def counting(step: Step[Any, Any, Any, Any], *given: Any) -> Any:
             before = len(self.device.syncs)
-            found = executor.run(static, args)
-            self.of.setdefault(verb, []).append(len(self.device.syncs) - before)
+            found = run(step, *given)
+            self.of.setdefault(step.name, []).append(len(self.device.syncs) - before)
             return found
 
-        return replace(executor, run=run)
+        return counting
 
     def forget(self) -> None:
         self.device.forget()
@@ -80,14 +77,8 @@ class Waits:
 def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waits]:
     with stand_in() as device:
         found = Waits(device)
-        for family in FAMILIES:
-            make: Callable[..., dict[str, Executor]] = getattr(engine, f"{family}_executors")
-            monkeypatch.setattr(engine, f"{family}_executors", _counting(found, make))
+        monkeypatch.setattr(Step, "run", found.counted(Step.run))
         yield found
-
-
-def _counting(waits: Waits, make: Callable[..., dict[str, Executor]]) -> Callable[..., dict[str, Executor]]:
-    return lambda *given: {verb: waits.counted(verb, executor) for verb, executor in make(*given).items()}
 
 
 def asked(index: gpu_rag.Index, method: str, asking: list[Question]) -> None:

@@ -17,7 +17,7 @@ from gpu_rag.graph.common.dots import GRID, Filter, filter_for, on_grid
 from gpu_rag.graph.join import hybrid_argmax, join_index
 from gpu_rag.graph.join import numba_path as join_numba
 from gpu_rag.graph.join import torch_path as join_torch
-from gpu_rag.graph.join.torch_path import part_of
+from gpu_rag.graph.ragged import part_of
 from gpu_rag.types import Ragged
 
 Groups = tuple[torch.Tensor, torch.Tensor] | None

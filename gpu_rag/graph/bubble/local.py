@@ -13,7 +13,7 @@ from gpu_rag.graph.common.dots import LONGEST, check_unit_rows, exact_dots
 from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.csr import check_range
 from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, without
-from gpu_rag.graph.ragged import check_ragged, ragged_of_keys, row_of_value
+from gpu_rag.graph.ragged import check_ragged, pieces_of, ragged_of_keys, row_of_value
 from gpu_rag.types import CSR, Ragged
 
 TOGETHER = 16  # questions whose balls are alive at once
@@ -95,9 +95,7 @@ def localise(
     def with_neighbours(starts: Ragged) -> Ragged:
         return ego_balls(graph, starts, 1, implementation=implementation, threads=threads)
 
-    for first in range(0, anchors.batch, TOGETHER):
-        offsets = anchors.offsets[first : first + TOGETHER + 1]
-        own = Ragged(anchors.values[offsets[0] : offsets[-1]], offsets - offsets[0])
+    for first, own in pieces_of(anchors, TOGETHER):
         parts.append(_grown(own, with_neighbours, hops, limit, partial(_shifted, costs, first), n) + first * n)
     return ragged_of_keys(torch.cat(parts), anchors.batch, n)
 

@@ -10,7 +10,7 @@ from gpu_rag_kernels.frontier import gather_dots, ragged_gather_dot_topk
 from gpu_rag.graph.common.dots import exact_dots, filter_for
 from gpu_rag.graph.common.segments import lexsort, offsets_of
 from gpu_rag.graph.frontier.edges import QUESTION_TILE, Described, FrontierQuery, HopEdges, tiles
-from gpu_rag.graph.ragged import expand, row_of_value
+from gpu_rag.graph.ragged import expand, pieces_of, row_of_value
 from gpu_rag.types import Ragged, TopK
 
 
@@ -79,26 +79,17 @@ def top_edges_by_torch(query: FrontierQuery, edges: HopEdges, k: int) -> TopK:
     batch = query.keywords.batch
     ids = torch.full((batch, k), -1, dtype=torch.int32, device=edges.indptr.device)
     scores = torch.full((batch, k), -torch.inf, device=edges.indptr.device)
-    parts = _parts(query)
+    vectors = query.vectors.detach()
+    parts = [
+        (first, FrontierQuery(vectors[first : first + words.batch], words))
+        for first, words in pieces_of(query.keywords, QUESTION_TILE)
+    ]
     for tile in tiles(edges):
         part_of_edges = _Tile.of(edges, *tile)
         for first, part in parts:
             last = first + part.keywords.batch
             _search(part, edges, part_of_edges, ids[first:last], scores[first:last])
     return TopK(ids, scores)
-
-
-def _parts(query: FrontierQuery) -> list[tuple[int, FrontierQuery]]:
-    """The questions, QUESTION_TILE at a time, with the first one's number."""
-    bounds = [*range(0, query.keywords.batch, QUESTION_TILE), query.keywords.batch]
-    ends = query.keywords.offsets[torch.tensor(bounds)].tolist()
-    return [
-        (first, FrontierQuery(
-            query.vectors[first:last].detach(),
-            Ragged(query.keywords.values[lo:hi], query.keywords.offsets[first : last + 1] - lo),
-        ))
-        for first, last, lo, hi in zip(bounds, bounds[1:], ends, ends[1:])
-    ]  # fmt: skip
 
 
 @dataclass(frozen=True)

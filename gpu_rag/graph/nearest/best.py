@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from gpu_rag_kernels.dispatch import is_cpu
 
@@ -78,6 +80,20 @@ def refuse_infinite(vectors: torch.Tensor, name: str, first: int = 0) -> None:
         row = int(bad.nonzero()[0, 0])
         what = "NaN" if bool(vectors[row].isnan().any()) else "infinity"
         raise BadInput(f"{name} are no finite numbers", given=f"{what} in row {first + row}", expected="finite numbers")
+
+
+def by_exact_scores(
+    ids: torch.Tensor, score: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(scores f32[B, C], ids i64[B, C]) of candidates i64[B, C], by (-score, id); -1 gets -inf.
+
+    score(query i64[P], row i64[P]): f64[P]; of row 0 for what is no row: no wait to tell.
+    """
+    ids = ids.sort(dim=1).values
+    rows = torch.arange(ids.shape[0], device=ids.device)[:, None].expand_as(ids)
+    scores = score(rows.flatten(), ids.flatten().clamp(min=0)).float().view(ids.shape)
+    scores, order = torch.where(ids >= 0, scores, -torch.inf).sort(dim=1, descending=True, stable=True)
+    return scores, ids.gather(1, order)
 
 
 def topk_of(scores: torch.Tensor, ids: torch.Tensor, k: int) -> TopK:

@@ -157,9 +157,7 @@ def _extended_by_numba(graph: PathGraph, paths: PathSet, topics: Ragged, threads
     from gpu_rag_kernels.checks import count_steps
     from gpu_rag_kernels.paths.numba import extend
 
-    indptr, indices, number = (
-        a.contiguous().numpy() for a in (graph.csr.indptr, graph.csr.indices, graph.edge)
-    )  # fmt: skip
+    indptr, indices, number = (a.contiguous().numpy() for a in (graph.csr.indptr, graph.csr.indices, graph.edge))
     shorter = paths.columns
     wanted, offsets = arrays_of(topics, wide=True)
     hops, step = paths.edges.shape[1], max(paths.size, 1) if threads == 1 else _PATHS

@@ -24,15 +24,9 @@ from gpu_rag.graph.pagerank.teleport import Teleport, teleport_of_seeds
 from gpu_rag.types import Ragged, TopK
 
 __all__ = [
-    "IMPLEMENTATIONS",
-    "Shard",
-    "gather_rows",
-    "pagerank_residual_sharded",
-    "pagerank_topk_sharded",
-    "personalized_pagerank_sharded",
-    "shard_edges",
-    "shard_graph",
-]
+    "IMPLEMENTATIONS", "Shard", "gather_rows", "pagerank_residual_sharded", "pagerank_topk_sharded",
+    "personalized_pagerank_sharded", "shard_edges", "shard_graph",
+]  # fmt: skip
 
 IMPLEMENTATIONS = ("torch", "cugraph")
 
