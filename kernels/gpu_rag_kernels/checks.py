@@ -24,6 +24,24 @@ def are_lists(values, offsets, n):
 
 
 @numba.njit(cache=True, nogil=True)
+def are_pairs(left, n, right, m):
+    """Whether all of `left` are in [0, n), and all of `right`, as many, in [0, m)."""
+    outside = False
+    for p in range(left.shape[0]):
+        outside |= (left[p] < 0) | (left[p] >= n) | (right[p] < 0) | (right[p] >= m)
+    return not outside
+
+
+@numba.njit(cache=True, nogil=True)
+def are_within(values, most):
+    """Whether all are numbers from -most to most."""
+    outside = False
+    for p in range(values.shape[0]):
+        outside |= not (abs(values[p]) <= most)
+    return not outside
+
+
+@numba.njit(cache=True, nogil=True)
 def are_sets(values, offsets, n):
     """`are_lists` and `are_ascending` in one pass."""
     return are_lists(values, offsets, n) and are_ascending(values, offsets)

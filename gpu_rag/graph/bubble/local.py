@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+from gpu_rag_kernels.dispatch import compiled_checks
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import form_of
@@ -43,12 +44,19 @@ def node_costs(
         raise BadInput("vectors do not fit the queries", given=given, expected=f"f16 or f32 [N, {queries.shape[1]}]")
     _check_pairs(queries, vectors, question, node)
     cosine = exact_dots(queries, question, vectors, node)
-    bad = ~(cosine.abs() <= LONGEST * LONGEST)  # also where it is not a number
+    checks = compiled_checks(cosine.device)
+    if checks is None or not checks.are_within(cosine.numpy(), LONGEST * LONGEST):
+        _refuse_long(cosine, node)
+    return (((1 - cosine.clamp(-1, 1)) * STEPS).floor() + 1).int()
+
+
+def _refuse_long(cosine: torch.Tensor, node: torch.Tensor) -> None:
+    """Raises BadInput for the first product that unit rows cannot have."""
+    bad = ~(cosine.abs() <= LONGEST * LONGEST)
     if bool(bad.any()):
         at = int(bad.nonzero()[0, 0])
         given = f"product {float(cosine[at]):.6g} with node {int(node[at])}"
         raise BadInput("vectors are not unit rows", given=given, expected="length 1, or a row of zeros")
-    return (((1 - cosine.clamp(-1, 1)) * STEPS).floor() + 1).int()
 
 
 def _check_pairs(queries: torch.Tensor, vectors: torch.Tensor, question: torch.Tensor, node: torch.Tensor) -> None:
@@ -61,7 +69,13 @@ def _check_pairs(queries: torch.Tensor, vectors: torch.Tensor, question: torch.T
         devices = {str(part.device) for part in (queries, vectors, question, node)}
         raise BadInput("pairs are on several devices", given=", ".join(sorted(devices)), expected="one")
     ends = (question, queries.shape[0], "the question of a pair"), (node, vectors.shape[0], "the node of a pair")
-    if bool(torch.stack([((ids < 0) | (ids.long() >= n)).any() for ids, n, _ in ends]).any()):
+    checks = compiled_checks(node.device)
+    if checks is not None:
+        sound = checks.are_pairs(*(part for ids, n, _ in ends for part in (ids.contiguous().numpy(), n)))
+    else:
+        outside = [((ids < 0) | (ids.long() >= n)).any() for ids, n, _ in ends]
+        sound = not bool(torch.stack(outside).any())
+    if not sound:
         for ids, n, what in ends:
             check_range(ids, n, what)
 
