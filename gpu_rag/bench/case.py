@@ -37,17 +37,16 @@ class Config:
     hops: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("threads", "rounds"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"--{name} is out of range", given=getattr(self, name), expected=">= 1")
-        if not self.batches or min(self.batches) < 1:
-            raise UsageError("--batch is out of range", given=self.batches, expected="numbers above 0")
-        if self.sizes and min(self.sizes) < 16:
-            raise UsageError("--sizes is out of range", given=self.sizes, expected="16 or more")
-        if self.hops and min(self.hops) < 1:
-            raise UsageError("--hops is out of range", given=self.hops, expected="numbers above 0")
-        if not all(0 <= d < 1 for d in self.dampings):
-            raise UsageError("--damping is out of range", given=self.dampings, expected="0 <= damping < 1")
+        for name, given, sound, expected in (
+            ("threads", self.threads, self.threads >= 1, ">= 1"),
+            ("rounds", self.rounds, self.rounds >= 1, ">= 1"),
+            ("batch", self.batches, min(self.batches, default=0) >= 1, "numbers above 0"),
+            ("sizes", self.sizes, min(self.sizes, default=16) >= 16, "16 or more"),
+            ("hops", self.hops, min(self.hops, default=1) >= 1, "numbers above 0"),
+            ("damping", self.dampings, all(0 <= d < 1 for d in self.dampings), "0 <= damping < 1"),
+        ):
+            if not sound:
+                raise UsageError(f"--{name} is out of range", given=given, expected=expected)
 
     @property
     def pool(self) -> int:

@@ -55,12 +55,8 @@ def bipartite(n: int, seed: int) -> CSR:
     drawn = torch.rand(n_passages * MENTIONS, generator=generator, dtype=torch.float64)
     rank = (n_entities * drawn ** (1 / (1 - SKEW))).long().clamp_max(n_entities - 1)
     entity = torch.cat([torch.arange(n_entities), torch.randperm(n_entities, generator=generator)[rank]])
-    passage = torch.cat(
-        [
-            torch.randint(n_passages, (n_entities,), generator=generator),
-            torch.arange(n_passages).repeat_interleave(MENTIONS),
-        ]
-    )
+    first = torch.randint(n_passages, (n_entities,), generator=generator)
+    passage = torch.cat([first, torch.arange(n_passages).repeat_interleave(MENTIONS)])
     return csr_from_edges(entity, passage + n_entities, n)
 
 

@@ -12,6 +12,7 @@ from gpu_rag.bench.graphs import graph_of
 from gpu_rag.errors import UsageError
 from gpu_rag.graph.csr import transpose
 from gpu_rag.graph.memory import free_bytes
+from gpu_rag.graph.ragged import part_of
 from gpu_rag.types import CSR, Ragged
 
 Rows = TypeVar("Rows", torch.Tensor, Ragged)
@@ -59,8 +60,7 @@ def part(rows: Rows, start: int, count: int) -> Rows:
     """Rows or lists start..start+count."""
     if not isinstance(rows, Ragged):
         return rows[start : start + count]
-    offsets = rows.offsets[start : start + count + 1]
-    return Ragged(rows.values[offsets[0] : offsets[-1]], offsets - offsets[0])
+    return part_of(rows, start, start + count)
 
 
 def moved(lists: Ragged, device: torch.device) -> Ragged:

@@ -19,10 +19,14 @@ LIBRARIES = (
     "torch-geometric",
 )  # fmt: skip
 
-HEADER = (
-    "op", "graph", "n", "m", "damping", "hops", "B", "ms", "ms a question", "asked", "peer", "peer ms a question",
-    "ratio", "CPU ratio", "sampled", "L1 error", "peer's L1 error", "% of copy bandwidth", "note",
-)  # fmt: skip
+COLUMNS = {  # by title: the field of a row
+    "op": "op", "graph": "graph", "n": "n", "m": "m", "damping": "damping", "hops": "hops", "B": "B", "ms": "ms",
+    "ms a question": "ms", "asked": "asked", "peer": "peer", "peer ms a question": "peer_ms", "ratio": "ratio",
+    "CPU ratio": "cpu_ratio", "sampled": "sampled", "L1 error": "l1_error", "peer's L1 error": "peer_l1_error",
+    "% of copy bandwidth": "pct_of_copy_bandwidth", "note": "note",
+}  # fmt: skip
+HEADER = tuple(COLUMNS)
+SHORT = ("damping", "l1_error", "peer_l1_error")
 
 READING = """\
 Medians of interleaved rounds: in every round each batch size, each peer and a plain memory copy take their turn, on
@@ -75,16 +79,12 @@ def now() -> str:
 
 def cells(row: Row) -> list[str]:
     """A row in the order of HEADER; what was not measured is empty."""
-    each = None if row.ms is None else row.ms / row.B
-    peer_each = None if row.peer_ms is None else row.peer_ms / row.B
-    values: list[Any] = [
-        row.op, row.graph, row.n, row.m, row.damping, row.hops, row.B, row.ms, each, row.asked, row.peer,
-        peer_each, row.ratio, row.cpu_ratio, row.sampled, row.l1_error, row.peer_l1_error,
-        row.pct_of_copy_bandwidth, row.note,
-    ]  # fmt: skip
-    texts = [_shown(value) for value in values]
-    for column, value in ((4, row.damping), (15, row.l1_error), (16, row.peer_l1_error)):
-        texts[column] = "" if value is None else f"{value:.2g}"
+    texts = []
+    for title, field in COLUMNS.items():
+        value = getattr(row, field)
+        if value is not None and title.endswith("a question"):
+            value /= row.B
+        texts.append(f"{value:.2g}" if field in SHORT and value is not None else _shown(value))
     return texts
 
 

@@ -6,6 +6,7 @@ import torch
 from gpu_rag_kernels.dispatch import compiled_checks, is_cpu
 
 from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.arrays import form_of
 from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.types import CSR
@@ -68,9 +69,7 @@ def _check_edges(src: torch.Tensor, dst: torch.Tensor, n: int, weight: torch.Ten
         raise BadInput("the number of nodes is out of range", given=f"n={n}", expected="0 <= n < 2^31")
     for name, ends in (("src", src), ("dst", dst)):
         if ends.dtype not in _INTEGERS or ends.dim() != 1:
-            raise BadInput(
-                f"{name} is no list of nodes", given=f"{ends.dtype} {tuple(ends.shape)}", expected="i32/i64 [M]"
-            )
+            raise BadInput(f"{name} is no list of nodes", given=form_of(ends), expected="i32/i64 [M]")
     if src.shape != dst.shape:
         raise BadInput(
             "src and dst differ in length", given=f"{src.shape[0]} and {dst.shape[0]}", expected="one dst an src"
@@ -98,9 +97,7 @@ def check_range(nodes: torch.Tensor, n: int, what: str, kind: str = "node") -> N
 
 def _check_weights(weight: torch.Tensor, m: int) -> None:
     if not weight.is_floating_point() or weight.dim() != 1 or weight.shape[0] != m:
-        raise BadInput(
-            "weights do not match the edges", given=f"{weight.dtype} {tuple(weight.shape)}", expected=f"float [{m}]"
-        )
+        raise BadInput("weights do not match the edges", given=form_of(weight), expected=f"float [{m}]")
     bad = ~(torch.isfinite(weight) & (weight >= 0))
     if bool(bad.any()):
         at = int(bad.nonzero()[0, 0])
@@ -210,11 +207,7 @@ def _leaves_blocks(csr: CSR, blocks: torch.Tensor) -> torch.Tensor:
 def _check_arrays(csr: CSR) -> None:
     for name, array, dtype in (("indptr", csr.indptr, torch.int64), ("indices", csr.indices, torch.int32)):
         if array.dim() != 1 or array.dtype != dtype:
-            raise BadInput(
-                f"{name} of a CSR has the wrong type",
-                given=f"{array.dtype} {tuple(array.shape)}",
-                expected=f"{dtype} [:]",
-            )
+            raise BadInput(f"{name} of a CSR has the wrong type", given=form_of(array), expected=f"{dtype} [:]")
     if csr.indptr.shape[0] == 0 or int(csr.indptr[0]) != 0 or int(csr.indptr[-1]) != csr.m:
         ends = "empty" if csr.indptr.shape[0] == 0 else f"{int(csr.indptr[0])} to {int(csr.indptr[-1])}"
         raise BadInput("indptr of a CSR has wrong ends", given=ends, expected=f"0 to {csr.m}")

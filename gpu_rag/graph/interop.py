@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import csr_array
 
 from gpu_rag.errors import BadInput, MissingBackend
 from gpu_rag.graph.common.typed import TypedGraph, typed_graph
@@ -24,6 +25,7 @@ _EXTRAS = {
     "cupy": ("CuPy", "pip install 'gpu-rag[gpu]'"),
     "networkx": ("networkx", "pip install 'gpu-rag[bench]'"),
 }
+
 
 EdgeType = tuple[str, str, str]
 
@@ -79,10 +81,8 @@ def csr_to_cupy(csr: CSR) -> Any:
 
 def current_in(cupy: Any, device: torch.device) -> AbstractContextManager[Any]:
     """Inside, CuPy allocates and computes on `device`: it has a current device of its own, at first GPU 0."""
-    stored: AbstractContextManager[Any] = (
-        cupy.cuda.Device(device.index or 0) if device.type == "cuda" else nullcontext()
-    )
-    return stored
+    current: AbstractContextManager[Any] = nullcontext()
+    return cupy.cuda.Device(device.index or 0) if device.type == "cuda" else current
 
 
 def csr_from_cupy(matrix: Any) -> CSR:
@@ -110,8 +110,6 @@ def _checked_square(indptr: torch.Tensor, indices: torch.Tensor, data: torch.Ten
 
 def csr_to_scipy(csr: CSR) -> Any:
     """scipy.sparse.csr_array [N, N] f32, weights of 1 where there are none."""
-    from scipy.sparse import csr_array
-
     weight = torch.ones(csr.m) if csr.weight is None else csr.weight
     arrays = tuple(part.cpu().numpy() for part in (weight, csr.indices, csr.indptr))
     return csr_array(arrays, shape=(csr.n, csr.n))
@@ -146,10 +144,10 @@ def csr_from_networkx(graph: Any, *, weight: str | None = "weight") -> tuple[CSR
     lacks it), or None for a CSR without weights. Parallel edges are summed. Raises BadInput, MissingBackend."""
     nx = library("networkx")
     names = list(graph)
-    if not names:
-        none = None if weight is None else torch.zeros(0)
-        return CSR(torch.zeros(1, dtype=torch.int64), torch.zeros(0, dtype=torch.int32), none), names
-    csr = csr_from_scipy(nx.to_scipy_sparse_array(graph, nodelist=names, weight=weight, dtype=np.float64, format="csr"))
+    matrix = csr_array((0, 0))  # networkx makes none of an empty graph
+    if names:
+        matrix = nx.to_scipy_sparse_array(graph, nodelist=names, weight=weight, dtype=np.float64, format="csr")
+    csr = csr_from_scipy(matrix)
     return (csr if weight is not None else CSR(csr.indptr, csr.indices)), names
 
 
@@ -250,28 +248,29 @@ def csr_from_hetero(data: Any) -> tuple[CSR, dict[str, tuple[int, int]]]:
     Weights are the edge_weight of its edge types, which have one all or none; parallel edges are one entry, their
     weights summed. Edges stay directed. Raises BadInput.
     """
-    ranges = _side_by_side(data)
-    ends, weights = [torch.zeros(2, 0, dtype=torch.int64)], []
-    for left, name, right in data.edge_types:
-        store = data[left, name, right]
-        shift = torch.tensor([[ranges[left][0]], [ranges[right][0]]], device=store.edge_index.device)
-        ends.append(_plain(store.edge_index).long() + shift)
-        weights += [store.edge_weight] if "edge_weight" in store else []
+    ranges, edges, _ = _side_by_side(data)
+    weights = [data[kind].edge_weight for kind in data.edge_types if "edge_weight" in data[kind]]
     if len(weights) not in (0, len(data.edge_types)):
         given = f"{len(weights)} of {len(data.edge_types)} edge types"
         raise BadInput("only some edge types have weights", given=given, expected="all or none")
-    edges = torch.cat([part.to(ends[-1].device) for part in ends], 1)
-    n = max((hi for _, hi in ranges.values()), default=0)
-    return csr_from_edge_index(edges, n, torch.cat(weights) if weights else None), ranges
+    return csr_from_edge_index(edges, _size(ranges), torch.cat(weights) if weights else None), ranges
 
 
-def _side_by_side(data: Any) -> dict[str, tuple[int, int]]:
-    """The range of nodes of each node type of a HeteroData."""
-    ranges, n = {}, 0
+def _side_by_side(data: Any) -> tuple[dict[str, tuple[int, int]], torch.Tensor, list[int]]:
+    """The range of nodes of each node type of a HeteroData, its edges i64[2, E], and how many each edge type has."""
+    ranges: dict[str, tuple[int, int]] = {}
     for kind in data.node_types:
-        ranges[kind] = (n, n + data[kind].num_nodes)
-        n = ranges[kind][1]
-    return ranges
+        ranges[kind] = (_size(ranges), _size(ranges) + data[kind].num_nodes)
+    ends = [torch.zeros(2, 0, dtype=torch.int64)]
+    for left, name, right in data.edge_types:
+        edges = _plain(data[left, name, right].edge_index).long()
+        ends.append(edges + torch.tensor([[ranges[left][0]], [ranges[right][0]]], device=edges.device))
+    whole = torch.cat([part.to(ends[-1].device) for part in ends], 1)
+    return ranges, whole, [part.shape[1] for part in ends[1:]]
+
+
+def _size(ranges: Mapping[str, tuple[int, int]]) -> int:
+    return max((hi for _, hi in ranges.values()), default=0)
 
 
 def typed_from_hetero(data: Any) -> tuple[TypedGraph, dict[str, tuple[int, int]], list[str]]:
@@ -279,16 +278,9 @@ def typed_from_hetero(data: Any) -> tuple[TypedGraph, dict[str, tuple[int, int]]
 
     Edge types with one relation name between different kinds of nodes share that relation. Raises BadInput.
     """
-    ranges = _side_by_side(data)
-    n = max((hi for _, hi in ranges.values()), default=0)
-    types: list[EdgeType] = list(data.edge_types)
-    relations = sorted({name for _, name, _ in types})
-    tails, kinds, heads = ([torch.zeros(0, dtype=torch.int64)] for _ in range(3))
-    for left, name, right in types:
-        ends = _plain(data[left, name, right].edge_index).long()
-        tails.append(ends[0] + ranges[left][0])
-        heads.append(ends[1] + ranges[right][0])
-        kinds.append(torch.full_like(ends[0], relations.index(name)))
-    device = tails[-1].device
-    tail, kind_of, head = (torch.cat([part.to(device) for part in column]) for column in (tails, kinds, heads))
-    return typed_graph(tail, kind_of, head, n, len(relations)), ranges, relations
+    ranges, (tail, head), counts = _side_by_side(data)
+    names = [name for _, name, _ in data.edge_types]
+    relations = sorted(set(names))
+    kinds = torch.tensor([relations.index(name) for name in names], dtype=torch.int64, device=tail.device)
+    kind_of = torch.repeat_interleave(kinds, torch.tensor(counts, dtype=torch.int64, device=tail.device))
+    return typed_graph(tail, kind_of, head, _size(ranges), len(relations)), ranges, relations

@@ -18,16 +18,19 @@ EXPAND_AT_ONCE = 1 << 24  # entries that `expand` makes at a time
 
 def check_ragged(
     lists: Ragged, name: str, *, n: int | None = None, device: torch.device | None = None, ascending: bool = False,
-    kind: str = "node",
+    kind: str = "node", batch: int | None = None, of: str = "questions",
 ) -> None:  # fmt: skip
     """Raises BadInput unless `lists` is B lists of integers: values i32/i64[T], offsets i64[B+1] from 0 to T.
 
     n: every value must be in [0, n); kind: what the values are. device: where both tensors must be. ascending: each
-    list must, without repeats.
+    list must, without repeats. batch: how many lists there must be, a list for each `of`.
     One compiled pass on the CPU where numba is installed, elsewhere one wait for the device; the slow checks behind it
     say what is wrong.
     """
     check_tensors(lists, name, device)
+    if batch is not None and lists.batch != batch:
+        given = f"{lists.batch} lists for {batch} {of}"
+        raise BadInput(f"{name} do not match the {of}", given=given, expected="one list for each")
     values, offsets, size = lists.values, lists.offsets, lists.values.shape[0]
     checks = compiled_checks(values.device)
     if checks is None:
@@ -71,9 +74,10 @@ def are_broken(lists: Ragged, n: int | None) -> torch.Tensor:
     return broken
 
 
-def arrays_of(lists: Ragged) -> tuple[np.ndarray, np.ndarray]:
-    """The tensors of lists on the CPU, as the kernels take them."""
-    return lists.values.contiguous().numpy(), lists.offsets.contiguous().numpy()
+def arrays_of(lists: Ragged, *, wide: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """The tensors of lists on the CPU, as the kernels take them; wide: values in i64."""
+    values = lists.values.long() if wide else lists.values
+    return values.contiguous().numpy(), lists.offsets.contiguous().numpy()
 
 
 def _is_unordered(lists: Ragged) -> torch.Tensor:
@@ -148,6 +152,20 @@ def _stop_of_piece(ends: torch.Tensor, start: int, done: int) -> tuple[int, int]
     stop = torch.searchsorted(ends, limit, right=True).clamp_(min=start + 1)
     piece: tuple[int, int] = tuple(torch.stack([stop, ends[stop - 1]]).view(2).tolist())
     return piece
+
+
+def part_of(lists: Ragged, first: int, last: int) -> Ragged:
+    """Lists first..last."""
+    offsets = lists.offsets[first : last + 1]
+    return Ragged(lists.values[int(offsets[0]) : int(offsets[-1])], offsets - offsets[0])
+
+
+def pieces_of(lists: Ragged, size: int) -> Iterator[tuple[int, Ragged]]:
+    """The lists, `size` at a time, each piece with the number of its first list. The host waits once."""
+    bounds = [*range(0, lists.batch, size), lists.batch]
+    ends = lists.offsets[torch.tensor(bounds)].tolist()
+    for first, last, lo, hi in zip(bounds, bounds[1:], ends, ends[1:]):
+        yield first, Ragged(lists.values[lo:hi], lists.offsets[first : last + 1] - lo)
 
 
 def some_lists(lists: Ragged, rows: torch.Tensor) -> Ragged:

@@ -99,15 +99,6 @@ def shares(nodes, offsets, n, mass, share):
 
 
 @numba.njit(cache=True, nogil=True)
-def are_weights(weight):
-    """Whether all are finite and >= 0."""
-    broken = False
-    for e in range(weight.shape[0]):
-        broken |= not (weight[e] >= 0 and weight[e] < np.inf)
-    return not broken
-
-
-@numba.njit(cache=True, nogil=True)
 def are_rows_of_blocks(indptr, indices, offsets):
     """Whether every row is strictly ascending and within its block. indptr, offsets: checked.
 
@@ -141,7 +132,11 @@ def is_matrix(indptr, indices, weight, offsets):
         falls |= indptr[i] > indptr[i + 1]
     if falls or not are_rows_of_blocks(indptr, indices, offsets):
         return False
-    return weight is None or are_weights(weight)
+    broken = False
+    if weight is not None:
+        for e in range(m):
+            broken |= not (weight[e] >= 0 and weight[e] < np.inf)
+    return not broken
 
 
 @numba.njit(cache=True, nogil=True)
@@ -197,15 +192,6 @@ def are_of_kind(group, question, nodes, edges, offsets, per_topic, per_question,
 
 
 @numba.njit(cache=True, nogil=True)
-def are_chains(values, offsets, n, longest, most):
-    """`are_lists` of topics below n, and whether no path may be longer than `most` hops."""
-    long = False
-    for b in range(longest.shape[0]):
-        long |= longest[b] > most
-    return not long and are_lists(values, offsets, n)
-
-
-@numba.njit(cache=True, nogil=True)
 def are_distinct(values, offsets):
     """Whether no value of the checked lists stands twice in its list; False also of a list that is too long to say."""
     for b in range(offsets.shape[0] - 1):
@@ -230,13 +216,3 @@ def count_steps(indptr, nodes):
         last = nodes[p, nodes.shape[1] - 1]
         total += indptr[last + 1] - indptr[last]
     return total
-
-
-@numba.njit(cache=True, nogil=True)
-def last_edge(edges):
-    """The largest number in i32[P, W], -1 where there is none above."""
-    most = np.int32(-1)
-    for p in range(edges.shape[0]):
-        for h in range(edges.shape[1]):
-            most = max(most, edges[p, h])
-    return most

@@ -18,7 +18,7 @@ from gpu_rag.graph.bubble import bench as bubble
 from gpu_rag.graph.cluster import bench as cluster
 from gpu_rag.graph.components import bench as components
 from gpu_rag.graph.ego import bench as ego
-from gpu_rag.graph.frontier import Asked
+from gpu_rag.graph.frontier import FrontierQuery
 from gpu_rag.graph.frontier import bench as frontier
 from gpu_rag.graph.fuse import bench as rrf
 from gpu_rag.graph.join import bench as join
@@ -232,7 +232,7 @@ def without_keywords(vectors, words):
 
 def without_words(asked):
     n = asked.keywords.batch
-    return Asked(asked.vectors, Ragged(asked.keywords.values[:0], torch.zeros(n + 1, dtype=torch.int64)))
+    return FrontierQuery(asked.vectors, Ragged(asked.keywords.values[:0], torch.zeros(n + 1, dtype=torch.int64)))
 
 
 def step_by_meaning(asked, edges, lists, k, **options):

@@ -274,15 +274,6 @@ def test_block_checks_catch(wrong: Induce) -> None:
         check_blocks(wrong, PATH, nodes)
 
 
-def test_tensors_are_made_where_the_input_is() -> None:
-    csr, seeds = graph_of(5, [(0, 1), (1, 2), (2, 3), (3, 4)], weighted=True), ragged([[0], [4, 2]])
-    with torch.device("meta"):  # a tensor made without naming its device would be on this one
-        balls = ego_balls(csr, seeds, 1, limit=4, include=[(0, 4)], implementation="torch")
-        blocks = induced_subgraphs(csr, balls, exclude=[(0, 1)], implementation="torch")
-    assert listed(balls) == [[0, 1], [1, 2, 3, 4]]
-    assert blocks.global_ids.tolist() == [1, 1, 2, 3, 4] and blocks.csr.m == 6
-
-
 BROKEN = CSR(torch.tensor([0, 1]), torch.tensor([5], dtype=torch.int32))
 
 
@@ -299,13 +290,9 @@ BROKEN = CSR(torch.tensor([0, 1]), torch.tensor([5], dtype=torch.int32))
         ("threads is out of range", lambda: ego_balls(PATH, ragged([[0]]), 1, threads=0)),
         ("nodes are not in order; given 3 before 1 in row 1", lambda: induced_subgraphs(PATH, ragged([[4], [3, 1]]))),
         ("nodes are not in order", lambda: induced_subgraphs(PATH, ragged([[1, 1]]))),
+        ("no such implementation", lambda: ego_balls(PATH, ragged([[0]]), 1, implementation="scipy")),
     ],
 )
 def test_bad_input_says_what(match: str, call: Callable[[], object]) -> None:
-    with pytest.raises(BadInput, match=match):
+    with pytest.raises((BadInput, UsageError), match=match):
         call()
-
-
-def test_an_unknown_implementation_is_refused() -> None:
-    with pytest.raises(UsageError, match="no such implementation"):
-        ego_balls(PATH, ragged([[0]]), 1, implementation="scipy")

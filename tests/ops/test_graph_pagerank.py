@@ -267,9 +267,12 @@ ONE = ragged([[0]])
 @pytest.mark.parametrize(
     ("match", "call"),
     [
-        ("a seed is no node", lambda: personalized_pagerank(PATH, ragged([[4]]))),
-        ("a seed is no node", lambda: personalized_pagerank(PATH, ragged([[-1]]))),
-        ("seeds are no nodes", lambda: personalized_pagerank(PATH, Ragged(torch.tensor([0.0]), torch.tensor([0, 1])))),
+        ("one of the seeds is no node", lambda: personalized_pagerank(PATH, ragged([[4]]))),
+        ("one of the seeds is no node", lambda: personalized_pagerank(PATH, ragged([[-1]]))),
+        (
+            "seeds are no integers",
+            lambda: personalized_pagerank(PATH, Ragged(torch.tensor([0.0]), torch.tensor([0, 1]))),
+        ),
         ("offsets of seeds", lambda: personalized_pagerank(PATH, Ragged(torch.tensor([0]), torch.tensor([0, 2])))),
         ("rows of weights", lambda: personalized_pagerank(PATH, ONE, Ragged(torch.ones(1), torch.tensor([0, 0, 1])))),
         ("seed weight is neg", lambda: personalized_pagerank(PATH, ONE, Ragged(-torch.ones(1), torch.tensor([0, 1])))),

@@ -16,7 +16,7 @@ from gpu_rag.graph.pagerank import personalized_pagerank
 from gpu_rag.graph.pagerank.graph import PageRankGraph, prepare
 from gpu_rag.graph.pagerank.job import Job, Options
 from gpu_rag.graph.pagerank.plan import Plan
-from gpu_rag.graph.pagerank.solve import Tile, solve_tile
+from gpu_rag.graph.pagerank.solve import Tile, least_mass, solve_tile
 from gpu_rag.graph.pagerank.teleport import teleport_of
 from gpu_rag.types import Ragged
 
@@ -49,7 +49,7 @@ def check_bound(bound: Bound, seed: int, damping: float, tol: float, undirected:
     state = exact.double().T.numpy() * graph.scale.numpy()[:, None] ** -1
     tile.x[:, :3] = state * (1 + r.choice([1e-4, 0.3]) * r.standard_normal(state.shape))  # type: ignore[attr-defined]
     gap, mass = tile.check(np.where(np.arange(tile.width) < 3, np.arange(tile.width), -1))
-    least = job.least_mass(np.arange(3), tile.width)
+    least = least_mass(job.plan, job.teleport, job.graph.dangling, np.arange(3), tile.width)
     proved = bound(job.plan, gap, mass, least)[:3]
     scaled = found.double().numpy() * job.plan.scale(mass, least)[:3, None]
     error = np.abs(scaled - exact.double().numpy()).sum(1)
@@ -90,7 +90,9 @@ def steps_of(graph: PageRankGraph, solver: str, damping: float) -> int:
     result = torch.zeros(3, graph.n)
     tile: Tile = job.new_tile(torch.float32, np.arange(3), result, 0)
     rows = np.where(np.arange(tile.width) < 3, np.arange(tile.width), -1)
-    solved = solve_tile(tile, job.plan, rows, job.least_mass(np.arange(3), tile.width))
+    solved = solve_tile(
+        tile, job.plan, rows, least_mass(job.plan, job.teleport, job.graph.dangling, np.arange(3), tile.width)
+    )
     assert not len(solved.unsolved)
     return int(solved.steps.max())
 

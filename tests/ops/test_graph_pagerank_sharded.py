@@ -382,7 +382,10 @@ SEED = Ragged(torch.tensor([1]), torch.tensor([0, 1]))
         ("needs a symmetric graph", lambda s, d: personalized_pagerank_sharded(d, SEED, solver="chebyshev")),
         ("no such PageRank of shards", lambda s, d: personalized_pagerank_sharded(s, SEED, implementation="numba")),
         ("start does not fit", lambda s, d: personalized_pagerank_sharded(s, SEED, start=torch.ones(2, 1024))),
-        ("a seed is no node", lambda s, d: personalized_pagerank_sharded(s, Ragged(SEED.values + 1024, SEED.offsets))),
+        (
+            "one of the seeds is no node",
+            lambda s, d: personalized_pagerank_sharded(s, Ragged(SEED.values + 1024, SEED.offsets)),
+        ),
         ("tol is out of range", lambda s, d: personalized_pagerank_sharded(s, SEED, tol=0.0)),
         ("negative number of results", lambda s, d: pagerank_topk_sharded(s, SEED, k=-1)),
         ("range of nodes", lambda s, d: pagerank_topk_sharded(s, SEED, k=1, ids=(0, 1025))),

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from gpu_rag_kernels.bubble import UNREACHED, minplus_relax
 
+from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.csr import row_of_entry, transpose
 from gpu_rag.graph.ragged import row_of_value
 from gpu_rag.types import Blocks, Ragged
@@ -65,7 +66,8 @@ def trees_by_torch(
     pred = torch.where(state == UNREACHED, torch.arange(blocks.csr.n, device=state.device), state & LOW)
     root, on_path = _followed(pred, anchor_bits)
     meetings = _meetings(state, pred, on_path, anchor_bits, block)
-    events = _joined(meetings, _inside(blocks, state, root, on_path, block))
+    touches = _inside(blocks, state, root, on_path, block)
+    events = _Events(*map(torch.cat, zip(vars(meetings).values(), vars(touches).values(), strict=True)))
     order = _order(events, cover_first)
     columns = list(torch.stack([*vars(events).values()])[:, order].cpu().numpy())
     first = np.searchsorted(columns[0], np.arange(anchors.batch + 1))
@@ -120,7 +122,7 @@ def _inside(
     g, entry = touch.nonzero(as_tuple=True)
     v, u = v[entry], u[entry]
     low, high = torch.minimum(root[g, u], root[g, v]), torch.maximum(root[g, u], root[g, v])
-    order = _lexsort(key[g, u], key[g, v], low, (g << 32) | high)
+    order = lexsort(key[g, u], key[g, v], low, (g << 32) | high)
     pair = torch.stack([g, low, high])[:, order]
     fresh = torch.ones(order.shape[0], dtype=torch.bool, device=order.device)
     fresh[1:] = (pair[:, 1:] != pair[:, :-1]).any(0)
@@ -130,10 +132,6 @@ def _inside(
     return _Events(block[v], key[g, v] >> 32, v, g, key[g, u] >> 32, u, 1 << g, covered)
 
 
-def _joined(a: _Events, b: _Events) -> _Events:
-    return _Events(*(torch.cat([x, y]) for x, y in zip(vars(a).values(), vars(b).values())))
-
-
 def _order(events: _Events, cover_first: bool) -> torch.Tensor:
     """By (question, [groups that are not covered,] distance, node, group, du, u); a meeting has du = -1."""
     missing = torch.zeros_like(events.g)
@@ -141,22 +139,15 @@ def _order(events: _Events, cover_first: bool) -> torch.Tensor:
         for g in range(MOST_GROUPS):
             missing += 1 - ((events.covered >> g) & 1)
     inner = ((events.du + 1) << 32) | (events.u + 1)
-    return _lexsort(inner, (events.v << 5) | events.g, events.d, (events.question << 6) | missing)
-
-
-def _lexsort(*keys: torch.Tensor) -> torch.Tensor:
-    """The order by the last key, then the one before it, and so on."""
-    order = torch.arange(keys[0].shape[0], device=keys[0].device)
-    for key in keys:
-        order = order[torch.sort(key[order], stable=True).indices]
-    return order
+    return lexsort(inner, (events.v << 5) | events.g, events.d, (events.question << 6) | missing)
 
 
 def _candidates(events: list[np.ndarray], pred: np.ndarray, limit: int) -> Found:
     """The first `limit` distinct trees of one question's events, in order."""
     trees: dict[tuple[int, ...], int] = {}
     for i, (_, v, g, _, u, arrived, _) in enumerate(zip(*events)):
-        paths = [(int(g), int(v)), (int(g), int(u))] if u >= 0 else [(k, int(v)) for k in _bits(int(arrived))]
+        groups = [k for k in range(MOST_GROUPS) if int(arrived) >> k & 1]
+        paths = [(int(g), int(v)), (int(g), int(u))] if u >= 0 else [(k, int(v)) for k in groups]
         nodes: set[int] = set()
         for k, node in paths:
             nodes.add(node)
@@ -171,10 +162,6 @@ def _candidates(events: list[np.ndarray], pred: np.ndarray, limit: int) -> Found
     sizes = np.array([len(tree) for tree in trees], np.int64)
     kind = np.where(events[4][at] >= 0, INSIDE, MEETING)
     return Found(np.array([len(trees)]), rows, sizes, events[6][at], events[0][at], kind)
-
-
-def _bits(word: int) -> list[int]:
-    return [k for k in range(MOST_GROUPS) if word >> k & 1]
 
 
 def _alone(anchors: np.ndarray, anchor_bits: np.ndarray) -> Found:

@@ -9,10 +9,12 @@ import torch
 from gpu_rag_kernels.dispatch import compiled_checks
 
 from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.arrays import form_of
 from gpu_rag.graph.common.dots import LONGEST, check_unit_rows, exact_dots
+from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.csr import check_range
 from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, without
-from gpu_rag.graph.ragged import check_ragged, ragged_of_keys, row_of_value
+from gpu_rag.graph.ragged import check_ragged, pieces_of, ragged_of_keys, row_of_value
 from gpu_rag.types import CSR, Ragged
 
 TOGETHER = 16  # questions whose balls are alive at once
@@ -38,7 +40,7 @@ def node_costs(
         or vectors.dim() != 2
         or vectors.shape[1] != queries.shape[1]
     ):
-        given = f"{vectors.dtype} {tuple(vectors.shape)}"
+        given = form_of(vectors)
         raise BadInput("vectors do not fit the queries", given=given, expected=f"f16 or f32 [N, {queries.shape[1]}]")
     _check_pairs(queries, vectors, question, node)
     cosine = exact_dots(queries, question, vectors, node)
@@ -107,9 +109,7 @@ def localise(
     def with_neighbours(starts: Ragged) -> Ragged:
         return ego_balls(graph, starts, 1, implementation=implementation, threads=threads)
 
-    for first in range(0, anchors.batch, TOGETHER):
-        offsets = anchors.offsets[first : first + TOGETHER + 1]
-        own = Ragged(anchors.values[offsets[0] : offsets[-1]], offsets - offsets[0])
+    for first, own in pieces_of(anchors, TOGETHER):
         parts.append(_grown(own, with_neighbours, hops, limit, partial(_shifted, costs, first), n) + first * n)
     return ragged_of_keys(torch.cat(parts), anchors.batch, n)
 
@@ -151,10 +151,9 @@ def _cheapest(keys: torch.Tensor, space: torch.Tensor, costs: Costs, n: int) -> 
     question, node = keys // n, keys % n
     cost = costs(question, node)
     if cost.dtype not in (torch.int32, torch.int64) or cost.shape != keys.shape:
-        given = f"{cost.dtype} {tuple(cost.shape)}"
+        given = form_of(cost)
         raise BadInput("costs are no integers of the pairs", given=given, expected=f"i32 or i64 [{keys.shape[0]}]")
-    order = torch.sort(cost.long(), stable=True).indices
-    order = order[torch.sort(question[order], stable=True).indices]
+    order = lexsort(cost.long(), question)
     first = torch.searchsorted(question, question[order])  # where the question of each place begins
     place = torch.arange(keys.shape[0], device=keys.device) - first
     return keys[order[place < space[question[order]]]]

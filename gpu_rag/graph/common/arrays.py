@@ -23,6 +23,11 @@ def score_bits(scores: torch.Tensor) -> Array:
     return bits
 
 
+def form_of(tensor: torch.Tensor) -> str:
+    """The dtype and the shape of a tensor, for errors."""
+    return f"{tensor.dtype} {tuple(tensor.shape)}"
+
+
 def shortened(array: Array, size: int) -> Array:
     """The first `size` rows of an array of its own, in place: memory behind them was never written and goes back."""
     array.resize((size, *array.shape[1:]), refcheck=False)

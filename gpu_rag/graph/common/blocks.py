@@ -46,10 +46,7 @@ def local_nodes(blocks: Blocks, lists: Ragged, name: str) -> Ragged:
 
     Raises BadInput where a node is not in its block, or where there are more or fewer lists than blocks.
     """
-    check_ragged(lists, name, device=blocks.offsets.device)
-    n_blocks = blocks.offsets.shape[0] - 1
-    if lists.batch != n_blocks:
-        raise BadInput(f"{name} do not match the blocks", given=f"{lists.batch} lists", expected=n_blocks)
+    check_ragged(lists, name, device=blocks.offsets.device, batch=blocks.offsets.shape[0] - 1, of="blocks")
     checks = compiled_checks(lists.values.device)
     if checks is not None:
         rows = torch.empty_like(lists.values, dtype=torch.int64)
@@ -63,11 +60,7 @@ def local_nodes(blocks: Blocks, lists: Ragged, name: str) -> Ragged:
     known = row_of_value(Ragged(blocks.global_ids, blocks.offsets)) * width + blocks.global_ids
     wanted = row * width + node
     at = torch.searchsorted(known, wanted)
-    missing = (node < 0) | (node >= width)
-    if known.numel():
-        missing |= known[at.clamp(max=known.shape[0] - 1)] != wanted
-    else:
-        missing |= True
+    missing = (node < 0) | (node >= width) | (torch.searchsorted(known, wanted, right=True) == at)
     if bool(missing.any()):
         first = int(missing.nonzero()[0, 0])
         given = f"node {int(node[first])} in list {int(row[first])}"

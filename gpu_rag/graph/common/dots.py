@@ -19,6 +19,7 @@ from gpu_rag_kernels.dispatch import compiled_checks
 from gpu_rag_kernels.frontier import gather_dots
 
 from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.arrays import form_of
 
 GRID = float(2**24)
 LONGEST = 1.01  # a row may be so long: f16 rounding moves a unit row by at most 5e-4
@@ -29,8 +30,7 @@ _PART = 1 << 22  # components that are converted at a time
 def check_unit_rows(vectors: torch.Tensor, name: str) -> None:
     """Raises BadInput unless `vectors` is f16/f32[N, D], D >= 1, every row of length 1 (to 1 %), or all zero."""
     if vectors.dim() != 2 or vectors.dtype not in (torch.float16, torch.float32) or vectors.shape[1] < 1:
-        given = f"{vectors.dtype} {tuple(vectors.shape)}"
-        raise BadInput(f"{name} are no matrix", given=given, expected="f16 or f32 [N, D], D >= 1")
+        raise BadInput(f"{name} are no matrix", given=form_of(vectors), expected="f16 or f32 [N, D], D >= 1")
     if _are_units(vectors):
         return  # one compiled pass; the slow checks below say what is wrong
     wrong = [_are_no_units(rows).any() for _, rows in _parts(vectors)]
@@ -104,7 +104,7 @@ def filter_for(*vectors: torch.Tensor, dtype: torch.dtype | None = None) -> Filt
     """
     if dtype is None:
         on_cpu = all(v.device.type == "cpu" for v in vectors)
-        dtype = torch.bfloat16 if on_cpu and _has_matrix_units() else torch.float32
+        dtype = torch.bfloat16 if on_cpu and has_instructions("amx_bf16") else torch.float32
     slack = unit_of(vectors[0].shape[1])
     if dtype == torch.bfloat16:
         slack += 2.1 * max(_rounding(v) for v in vectors) + 2.0**-8
@@ -127,10 +127,10 @@ def _rounding(vectors: torch.Tensor) -> float:
     return worst
 
 
-def _has_matrix_units() -> bool:
-    """Whether products in bf16 are done by matrix units of the processor, about 7 times as fast as f32."""
+def has_instructions(*names: str) -> bool:
+    """Whether the processor has any of the instructions; products by amx_bf16 are about 7 times as fast as f32."""
     ask = getattr(torch.cpu, "get_capabilities", None)
-    return ask is not None and bool(ask().get("amx_bf16", False))
+    return ask is not None and any(ask().get(name, False) for name in names)
 
 
 def _rounds_f32() -> bool:

@@ -14,7 +14,7 @@ import torch
 from gpu_rag_kernels.nearest.numba import TINY, largest, slacks, to_bf16
 
 from gpu_rag.graph.common.arrays import component_bits, score_bits
-from gpu_rag.graph.common.dots import filter_for
+from gpu_rag.graph.common.dots import filter_for, has_instructions
 
 Array = np.ndarray[Any, Any]
 
@@ -23,9 +23,7 @@ MOST = 2.0**120  # |x| |y|: above, sums in f32 may overflow
 
 def fastest_dtype() -> torch.dtype:
     """The dtype that this processor multiplies fastest: bf16 where it has instructions for it (2 to 7 times) or f32."""
-    ask = getattr(torch.cpu, "get_capabilities", None)
-    has_bf16 = ask is not None and any(ask().get(name, False) for name in ("amx_bf16", "avx512_bf16"))
-    return torch.bfloat16 if has_bf16 else torch.float32
+    return torch.bfloat16 if has_instructions("amx_bf16", "avx512_bf16") else torch.float32
 
 
 def rounding_of(dtype: torch.dtype) -> float:

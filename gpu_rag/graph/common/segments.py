@@ -1,4 +1,4 @@
-"""Sums of the segments of a list in one fixed order, whatever stands beside them."""
+"""Segments of a list: where they begin, orders by several keys, and sums in one fixed order."""
 
 from __future__ import annotations
 
@@ -12,6 +12,14 @@ def offsets_of(lengths: torch.Tensor) -> torch.Tensor:
     offsets = torch.zeros(lengths.shape[0] + 1, dtype=torch.int64, device=lengths.device)
     torch.cumsum(lengths, 0, out=offsets[1:])
     return offsets
+
+
+def lexsort(*keys: torch.Tensor) -> torch.Tensor:
+    """The order by the last key, then by the one before it, and so on: i64[N]; equal ones stay in place."""
+    order = torch.argsort(keys[0], stable=True)
+    for key in keys[1:]:
+        order = order[torch.argsort(key[order], stable=True)]
+    return order
 
 
 class SegmentSum:

@@ -10,15 +10,12 @@ import numpy as np
 import torch
 
 from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.csr import check_csr, check_range, row_of_entry
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.types import CSR
 
-Side = tuple[np.ndarray, np.ndarray, np.ndarray]  # indptr, relations, nodes
-
-
-def _as_arrays(indptr: torch.Tensor, relations: torch.Tensor, nodes: torch.Tensor) -> Side:
-    return indptr.contiguous().numpy(), relations.contiguous().numpy(), nodes.contiguous().numpy()
+Side = tuple[np.ndarray, ...]  # indptr, relations, nodes
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,8 @@ class TypedGraph:
         """The out and the in side as arrays, for a graph on the CPU: made once, as a call on a few nodes is short."""
         out_side = self.out_indptr, self.out_relation, self.out_node
         in_side = self.in_indptr, self.in_relation, self.in_node
-        return _as_arrays(*out_side), _as_arrays(*in_side)
+        out_arrays, in_arrays = (tuple(a.contiguous().numpy() for a in side) for side in (out_side, in_side))
+        return out_arrays, in_arrays
 
     @cached_property
     def keys(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -82,8 +80,7 @@ def typed_graph(tail: torch.Tensor, relation: torch.Tensor, head: torch.Tensor, 
         check_range(ids, size, f"the {name} of an edge", "relation" if name == "relation" else "node")
     check_memory(24 * (n + tail.shape[0]), tail.device, f"a graph of {n:,} nodes", "split it by relations")
     tail, relation, head = _distinct(tail.long(), relation.long(), head.long(), n)
-    order = torch.argsort(relation, stable=True)
-    order = order[torch.argsort(head[order], stable=True)]  # by (head, relation, tail): the tails were ascending
+    order = lexsort(relation, head)  # by (head, relation, tail): the tails were ascending
     return TypedGraph(
         _indptr(tail, n), relation.int(), head.int(),
         _indptr(head[order], n), relation[order].int(), tail[order].int(), n_relations,
@@ -93,10 +90,8 @@ def typed_graph(tail: torch.Tensor, relation: torch.Tensor, head: torch.Tensor, 
 def _distinct(
     tail: torch.Tensor, relation: torch.Tensor, head: torch.Tensor, n: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Edges by (tail, relation, head), each once. Sorted in two steps: three ids need not fit one i64."""
-    order = torch.argsort(head, stable=True)
-    order = order[torch.argsort(relation[order], stable=True)]
-    order = order[torch.argsort(tail[order], stable=True)]
+    """Edges by (tail, relation, head), each once."""
+    order = lexsort(head, relation, tail)
     tail, relation, head = tail[order], relation[order], head[order]
     new = torch.ones(tail.shape[0], dtype=torch.bool, device=tail.device)
     new[1:] = (tail[1:] != tail[:-1]) | (relation[1:] != relation[:-1]) | (head[1:] != head[:-1])

@@ -113,7 +113,7 @@ def _balls_by_numba(
 
     n = graph.n
     indptr, indices = graph.indptr.contiguous().numpy(), graph.indices.contiguous().numpy()
-    sources, offsets = seeds.values.long().contiguous().numpy(), seeds.offsets.contiguous().numpy()
+    sources, offsets = arrays_of(seeds, wide=True)
     most = -1 if limit is None else limit
     may = np.zeros(0, np.bool_) if allowed is None else allowed.numpy()
 

@@ -10,7 +10,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.csr import transpose
-from gpu_rag.graph.ragged import places_of, row_of_value
+from gpu_rag.graph.ragged import pieces_of, places_of, row_of_value
 from gpu_rag.types import CSR, Ragged
 
 WORD = 64  # questions
@@ -36,16 +36,11 @@ def balls_by_words(
     Memory: 96 N bytes, and 128 for each node that 64 questions reach. The host waits once, and five times a tile.
     """
     pull = pull_of(graph)
-    parts = []
-    bounds = [*range(0, seeds.batch, TILE), seeds.batch]
-    ends = seeds.offsets[torch.tensor(bounds)].tolist()
-    for first, last, lo, hi in zip(bounds, bounds[1:], ends, ends[1:]):
-        tile = Ragged(seeds.values[lo:hi], seeds.offsets[first : last + 1] - lo)
-        parts.append(_listed(_search(pull, tile, radius, allowed, implementation), last - first))
+    tiles = [tile for _, tile in pieces_of(seeds, TILE)]
+    parts = [_listed(_search(pull, tile, radius, allowed, implementation), tile.batch) for tile in tiles]
     values = torch.cat([seeds.values[:0].int(), *(part.values for part in parts)])
     sizes = torch.cat([seeds.offsets[:0], *(part.offsets.diff() for part in parts)])
-    offsets = offsets_of(sizes)
-    return Ragged(values, offsets)
+    return Ragged(values, offsets_of(sizes))
 
 
 def _search(pull: CSR, seeds: Ragged, radius: int, allowed: torch.Tensor | None, implementation: str) -> torch.Tensor:
@@ -81,5 +76,4 @@ def _listed(seen: torch.Tensor, batch: int) -> Ragged:
         inside = ((eighths[:, None] >> bits[:, None]) & 1).flatten(0, 1)[: min(WORD, batch - first)]
         values.append(touched[inside.nonzero()[:, 1]].int())
         sizes.append(inside.sum(1, dtype=torch.int64))
-    ends = offsets_of(torch.cat(sizes))
-    return Ragged(torch.cat(values), ends)
+    return Ragged(torch.cat(values), offsets_of(torch.cat(sizes)))

@@ -43,20 +43,10 @@ def _check_query(query: FrontierQuery, vectors: torch.Tensor) -> None:
     if query.vectors.dtype != torch.float32:
         raise BadInput("questions are no f32 rows", given=query.vectors.dtype, expected="f32 [B, D]")
     check_unit_rows(query.vectors, "questions")
-    check_keywords(query.keywords, query.vectors, ANY_KEYWORD)
-    if query.keywords.batch != query.vectors.shape[0]:
-        given = f"{query.keywords.batch} lists for {query.vectors.shape[0]} questions"
-        raise BadInput("keywords do not match the questions", given=given, expected="a list a question")
+    check_keywords(query.keywords, query.vectors, ANY_KEYWORD, batch=query.vectors.shape[0], of="questions")
     if query.vectors.shape[1] != vectors.shape[1] or query.vectors.device != vectors.device:
         given = f"{query.vectors.shape[1]} on {query.vectors.device} and {vectors.shape[1]} on {vectors.device}"
         raise BadInput("questions and edges differ in dimension or device", given=given, expected="one of each")
-
-
-def _check_lists(lists: Ragged, query: FrontierQuery, n: int, name: str) -> None:
-    check_ragged(lists, name, n=n, device=query.vectors.device)
-    if lists.batch != query.keywords.batch:
-        given = f"{lists.batch} lists for {query.keywords.batch} questions"
-        raise BadInput(f"{name} do not match the questions", given=given, expected="a list a question")
 
 
 def pick_search(device: torch.device, implementation: str = "auto", op: str = "frontier_topk") -> str:
@@ -77,7 +67,7 @@ def score_lists(
     q = [1, 0] with words {1, 2}; things [1, 0] with {3} and [0.6, 0.8] with {1}: scores 0.5 and 0.55.
     """
     _check_query(query, things.vectors)
-    _check_lists(lists, query, things.n, "rows")
+    check_ragged(lists, "rows", n=things.n, device=query.vectors.device, batch=query.keywords.batch)
     check_threads(threads)
     picked = pick_search(query.vectors.device, implementation, "score_lists")
     if picked == "numba":
@@ -103,7 +93,7 @@ def frontier_topk(
     [[0, 1]], k = 1: ids [[1], [-1]], scores [[0.55], [-inf]].
     """
     _check_query(query, edges.vectors)
-    _check_lists(frontier, query, edges.n, "vertices")
+    check_ragged(frontier, "vertices", n=edges.n, device=query.vectors.device, batch=query.keywords.batch)
     _check_k(k)
     check_threads(threads)
     check_memory(

@@ -10,7 +10,7 @@ import torch
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.dots import check_unit_rows
-from gpu_rag.graph.common.segments import offsets_of
+from gpu_rag.graph.common.segments import lexsort, offsets_of
 from gpu_rag.graph.csr import check_range
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.ragged import check_ragged, row_of_value
@@ -84,10 +84,7 @@ class HopEdges:
 def described(vectors: torch.Tensor, keywords: Ragged, n_keywords: int) -> Described:
     """Checks what `score_lists` compares questions with. Raises BadInput."""
     check_unit_rows(vectors, "vectors")
-    check_keywords(keywords, vectors, n_keywords)
-    if keywords.batch != vectors.shape[0]:
-        given = f"{keywords.batch} lists for {vectors.shape[0]} vectors"
-        raise BadInput("keywords do not match the vectors", given=given, expected="a list a vector")
+    check_keywords(keywords, vectors, n_keywords, batch=vectors.shape[0], of="vectors")
     return Described(_stored(vectors), keywords, n_keywords)
 
 
@@ -115,8 +112,7 @@ def hop_edges(
     place = torch.empty_like(order)
     place[order] = torch.arange(order.shape[0], device=order.device)
     words, edge = keywords.values.long(), row_of_value(keywords)
-    by_place = torch.argsort(place[edge], stable=True)
-    by_word = by_place[torch.argsort(words[by_place], stable=True)]
+    by_word = lexsort(place[edge], words)
     list_offsets = offsets_of(torch.bincount(words, minlength=n_keywords))
     return HopEdges(
         indptr, target, vector_of, _stored(vectors), keywords, n_keywords, used, order, starts, columns[order],
@@ -124,11 +120,14 @@ def hop_edges(
     )  # fmt: skip
 
 
-def check_keywords(keywords: Ragged, vectors: torch.Tensor, n_keywords: int) -> None:
-    """Raises BadInput unless each list ascends, with numbers in [0, n_keywords)."""
+def check_keywords(
+    keywords: Ragged, vectors: torch.Tensor, n_keywords: int, batch: int | None = None, of: str = ""
+) -> None:
+    """Raises BadInput unless each list ascends, with numbers in [0, n_keywords); batch, of: as in `check_ragged`."""
     if n_keywords < 0:
         raise BadInput("a negative number of keywords", given=n_keywords, expected=">= 0")
-    check_ragged(keywords, "keywords", n=n_keywords, device=vectors.device, ascending=True, kind="keyword")
+    device = vectors.device
+    check_ragged(keywords, "keywords", n=n_keywords, device=device, ascending=True, kind="keyword", batch=batch, of=of)
 
 
 def tiles(edges: HopEdges) -> list[tuple[int, int, int, int]]:

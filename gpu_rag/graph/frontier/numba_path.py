@@ -19,8 +19,8 @@ Array = np.ndarray[Any, Any]
 
 def _of_questions(query: FrontierQuery) -> tuple[Array, Array, Array]:
     """Questions as kernels read them: vectors, offsets and values of their keywords."""
-    keywords = query.keywords
-    return _rows(query.vectors), keywords.offsets.contiguous().numpy(), keywords.values.long().contiguous().numpy()
+    words, offsets = arrays_of(query.keywords, wide=True)
+    return _rows(query.vectors), offsets, words
 
 
 def _rows(vectors: torch.Tensor) -> Array:
@@ -31,7 +31,7 @@ def _rows(vectors: torch.Tensor) -> Array:
 def lists_by_numba(query: FrontierQuery, things: Described, lists: Ragged, threads: int) -> torch.Tensor:
     """`score_lists` of checked inputs."""
     questions, out = _of_questions(query), np.empty(lists.values.shape[0], np.float32)
-    listed, offsets = arrays_of(Ragged(lists.values.long(), lists.offsets))
+    listed, offsets = arrays_of(lists, wide=True)
     thing_words, thing_offsets = arrays_of(things.keywords)
     vectors = _rows(things.vectors)
 
@@ -48,7 +48,7 @@ def frontier_by_numba(query: FrontierQuery, edges: HopEdges, frontier: Ragged, k
     questions, n = _of_questions(query), frontier.values.shape[0]
     ids, scores = np.empty((n, k), np.int32), np.empty((n, k), np.float32)
     indptr, vector_of, vectors, edge_offsets, edge_words = edges.arrays
-    vertices, offsets = arrays_of(Ragged(frontier.values.long(), frontier.offsets))
+    vertices, offsets = arrays_of(frontier, wide=True)
 
     def search(first: int) -> None:
         last = min(first + QUESTION_TILE, frontier.batch)

@@ -8,9 +8,9 @@ import torch
 from gpu_rag_kernels.frontier import gather_dots, ragged_gather_dot_topk
 
 from gpu_rag.graph.common.dots import exact_dots, filter_for
-from gpu_rag.graph.common.segments import offsets_of
+from gpu_rag.graph.common.segments import lexsort, offsets_of
 from gpu_rag.graph.frontier.edges import QUESTION_TILE, Described, FrontierQuery, HopEdges, tiles
-from gpu_rag.graph.ragged import expand, row_of_value
+from gpu_rag.graph.ragged import expand, pieces_of, row_of_value
 from gpu_rag.types import Ragged, TopK
 
 
@@ -66,13 +66,6 @@ def frontier_by_torch(query: FrontierQuery, edges: HopEdges, frontier: Ragged, k
     return TopK(ids, scores)
 
 
-def _sorted(row: torch.Tensor, score: torch.Tensor, edge: torch.Tensor) -> torch.Tensor:
-    """The order by (row, -score, edge)."""
-    order = torch.argsort(edge, stable=True)
-    order = order[torch.argsort(score[order], descending=True, stable=True)]
-    return order[torch.argsort(row[order], stable=True)]
-
-
 def _fill(ids: torch.Tensor, scores: torch.Tensor, row: torch.Tensor, edge: torch.Tensor, score: torch.Tensor) -> None:
     """Writes the first entries of each row, which come sorted by row."""
     place = torch.arange(row.shape[0], device=row.device) - torch.searchsorted(row, row)
@@ -86,26 +79,17 @@ def top_edges_by_torch(query: FrontierQuery, edges: HopEdges, k: int) -> TopK:
     batch = query.keywords.batch
     ids = torch.full((batch, k), -1, dtype=torch.int32, device=edges.indptr.device)
     scores = torch.full((batch, k), -torch.inf, device=edges.indptr.device)
-    parts = _parts(query)
+    vectors = query.vectors.detach()
+    parts = [
+        (first, FrontierQuery(vectors[first : first + words.batch], words))
+        for first, words in pieces_of(query.keywords, QUESTION_TILE)
+    ]
     for tile in tiles(edges):
         part_of_edges = _Tile.of(edges, *tile)
         for first, part in parts:
             last = first + part.keywords.batch
             _search(part, edges, part_of_edges, ids[first:last], scores[first:last])
     return TopK(ids, scores)
-
-
-def _parts(query: FrontierQuery) -> list[tuple[int, FrontierQuery]]:
-    """The questions, QUESTION_TILE at a time, with the first one's number."""
-    bounds = [*range(0, query.keywords.batch, QUESTION_TILE), query.keywords.batch]
-    ends = query.keywords.offsets[torch.tensor(bounds)].tolist()
-    return [
-        (first, FrontierQuery(
-            query.vectors[first:last].detach(),
-            Ragged(query.keywords.values[lo:hi], query.keywords.offsets[first : last + 1] - lo),
-        ))
-        for first, last, lo, hi in zip(bounds, bounds[1:], ends, ends[1:])
-    ]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -178,9 +162,9 @@ def _merge(
     score = torch.cat([scores.flatten(), score])
     target = torch.where(edge >= 0, edges.target[edge.clamp(min=0)].long(), edges.n)
     key = row * (edges.n + 1) + target
-    best = _sorted(key, score, edge)  # each target's best edge first
+    best = lexsort(edge, -score, key)  # each target's best edge first
     leads = torch.ones_like(key, dtype=torch.bool)
     leads[1:] = key[best][1:] != key[best][:-1]
     best = best[leads]
-    best = best[_sorted(row[best], score[best], edge[best])]
+    best = best[lexsort(edge[best], -score[best], row[best])]
     _fill(ids, scores, row[best], edge[best], score[best])

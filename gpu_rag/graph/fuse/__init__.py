@@ -9,8 +9,10 @@ import torch
 from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.arrays import form_of
 from gpu_rag.graph.common.threads import run_parts
 from gpu_rag.graph.memory import check_memory
+from gpu_rag.graph.nearest.best import topk_of
 from gpu_rag.types import TopK
 
 PART = 128  # questions that are worth a thread
@@ -79,7 +81,7 @@ def _rrf_by_torch(rankings: Sequence[TopK], k: int, constants: Sequence[float]) 
     leads[:, 1:] &= ids[:, 1:] != ids[:, :-1]
     score = torch.where(leads, total, -torch.inf).float()
     score, order = score.sort(dim=1, descending=True, stable=True)
-    return _padded(torch.where(score > -torch.inf, ids.gather(1, order), -1), score, k)
+    return topk_of(score, torch.where(score > -torch.inf, ids.gather(1, order), -1), k)
 
 
 def _check_rankings(rankings: Sequence[TopK], k: int, constants: Sequence[float]) -> None:
@@ -117,22 +119,13 @@ def _terms(ids: torch.Tensor, constant: float) -> torch.Tensor:
     return (1.0 / (constant + rank)).expand(ids.shape).clone()
 
 
-def _padded(ids: torch.Tensor, scores: torch.Tensor, k: int) -> TopK:
-    """The first k columns, filled up with (-1, -inf)."""
-    out_ids = torch.full((ids.shape[0], k), -1, dtype=torch.int32, device=ids.device)
-    out_scores = torch.full((ids.shape[0], k), -torch.inf, dtype=torch.float32, device=ids.device)
-    width = min(k, ids.shape[1])
-    out_ids[:, :width], out_scores[:, :width] = ids[:, :width].int(), scores[:, :width]
-    return TopK(out_ids, out_scores)
-
-
 def minmax_rows(x: torch.Tensor) -> torch.Tensor:
     """(x - min) / (max - min) of each row: f32[B, N] in [0, 1]; a constant row becomes zeros.
 
     x: f32[B, N], finite. Computed in f64, so that a row of the widest range does not overflow. Raises BadInput.
     """
     if x.dim() != 2 or x.dtype != torch.float32:
-        raise BadInput("scores are no matrix", given=f"{x.dtype} {tuple(x.shape)}", expected="f32 [B, N]")
+        raise BadInput("scores are no matrix", given=form_of(x), expected="f32 [B, N]")
     if not bool(torch.isfinite(x).all()):
         raise BadInput("a score is not finite", expected="finite numbers")
     if x.numel() == 0:

@@ -88,11 +88,8 @@ def check(result: Any, count: int, left: Side, right: Side) -> Checked:
         exact = _scores(*own, vectors, words)[0]
         if not 0 <= index[row] < len(exact) or exact[index[row]] < exact.max() - ERROR:
             return f"row {row} has a better match"
-        return (
-            ""
-            if abs(float(score[row]) - exact.max()) <= ERROR
-            else f"the score of row {row} is off by more than {ERROR}"
-        )
+        right = abs(float(score[row]) - exact.max()) <= ERROR
+        return "" if right else f"the score of row {row} is off by more than {ERROR}"
 
     return check_sample(count, reason)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 
 from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.arrays import form_of
 from gpu_rag.graph.common.dots import exact_dots, filter_for
+from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.ragged import check_ragged, expand, row_of_value, small_values
 from gpu_rag.types import Ragged
 
@@ -62,9 +64,7 @@ def jaccard_of_pairs(left: Ragged, right: Ragged, i: torch.Tensor, j: torch.Tens
     """f64[P]: shared / united keywords of left list i[p] and right list j[p]; 0 for two empty lists."""
     left, right = small_values(left, right)
     n = 1 + max((int(side.values.max()) for side in (left, right) if side.values.numel()), default=0)
-    sizes = right.offsets.diff()
-    rows = torch.repeat_interleave(torch.arange(right.batch, device=sizes.device), sizes)
-    keys = rows * n + right.values
+    keys = row_of_value(right) * n + right.values
     parts = [_jaccard(left, right, keys, n, i[p : p + _PAIRS], j[p : p + _PAIRS]) for p in range(0, len(i), _PAIRS)]
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=i.device)
 
@@ -86,12 +86,10 @@ def _check_pairs(
     i: torch.Tensor, j: torch.Tensor,
 ) -> None:  # fmt: skip
     for vectors, lists, rows, name in ((left, left_keywords, i, "left"), (right, right_keywords, j, "right")):
-        check_ragged(lists, f"{name} keywords", device=vectors.device, ascending=True)
-        if lists.batch != vectors.shape[0]:
-            given = f"{lists.batch} lists for {vectors.shape[0]} vectors"
-            raise BadInput(f"{name} keywords do not match the vectors", given=given, expected="a list a vector")
+        batch = vectors.shape[0]
+        check_ragged(lists, f"{name} keywords", device=vectors.device, ascending=True, batch=batch, of="vectors")
         if rows.dtype != torch.int64 or rows.shape != i.shape:
-            raise BadInput("pairs are no rows", given=f"{rows.dtype} {tuple(rows.shape)}", expected="i64 [P] each")
+            raise BadInput("pairs are no rows", given=form_of(rows), expected="i64 [P] each")
         if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < lists.batch:
             given = f"{int(rows.min())} to {int(rows.max())} of {lists.batch} {name} rows"
             raise BadInput("a row of a pair is out of range", given=given)
@@ -109,7 +107,7 @@ def rare_word_pairs(left: Ragged, right: Ragged, words: int, longest: int) -> tu
     left, right = small_values(left, right)
     n = 1 + max((int(side.values.max()) for side in (left, right) if side.values.numel()), default=0)
     counts = torch.bincount(right.values.long(), minlength=n)
-    starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    starts = offsets_of(counts)
     holders = row_of_value(right)[torch.argsort(right.values, stable=True)]
     word, row = left.values.long(), row_of_value(left)
     usable = (counts[word] > 0) & (counts[word] <= longest)

@@ -13,7 +13,7 @@ import torch
 
 from gpu_rag.graph.common.dots import exact_dots, filter_for
 from gpu_rag.graph.common.segments import offsets_of
-from gpu_rag.graph.ragged import expand, ragged_of_keys, row_of_value
+from gpu_rag.graph.ragged import expand, part_of, ragged_of_keys, row_of_value
 from gpu_rag.types import Ragged
 
 ROWS, COLUMNS = 1024, 4096  # of a tile
@@ -106,13 +106,6 @@ def _side(keys: torch.Tensor, size: torch.Tensor, place: torch.Tensor, n_common:
         ragged_of_keys(_distinct(row[common] * max(n_common, 1) + at[common]), n_rows, n_common),
         ragged_of_keys(_distinct(row[rare] * n_rare + at[rare] - n_common), n_rows, n_rare),
     )
-
-
-def part_of(lists: Ragged, first: int, last: int) -> Ragged:
-    """Lists first..last."""
-    offsets = lists.offsets[first : last + 1]
-    values = lists.values[int(offsets[0]) : int(offsets[-1])]
-    return Ragged(values, offsets - offsets[0])
 
 
 def join_by_torch(

@@ -16,8 +16,8 @@ import torch
 from gpu_rag_kernels.join import STRIP, Side, error_of, join_top1
 
 from gpu_rag.graph.join.pairs import hybrid_best_of
-from gpu_rag.graph.join.torch_path import KeywordSide, part_of, split_keywords
-from gpu_rag.graph.ragged import expand, ragged_of_keys, row_of_value, some_lists
+from gpu_rag.graph.join.torch_path import KeywordSide, split_keywords
+from gpu_rag.graph.ragged import expand, part_of, ragged_of_keys, row_of_value, some_lists
 from gpu_rag.types import Ragged
 
 Groups = tuple[torch.Tensor, torch.Tensor] | None

@@ -6,6 +6,7 @@ import torch
 from gpu_rag_kernels.dispatch import loaded, pick_implementation
 
 from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.arrays import form_of
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.nearest.best import MOST_BEST, QUERY_TILE, on_host, topk_rows
 from gpu_rag.types import TopK
@@ -52,9 +53,9 @@ def nearest(
 
 def _check_vectors(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int) -> None:
     if queries.dim() != 2 or queries.dtype != torch.float32:
-        raise BadInput("queries are no matrix", given=f"{queries.dtype} {tuple(queries.shape)}", expected="f32 [B, D]")
+        raise BadInput("queries are no matrix", given=form_of(queries), expected="f32 [B, D]")
     if base.dim() != 2 or base.dtype not in (torch.float16, torch.float32):
-        raise BadInput("base is no matrix", given=f"{base.dtype} {tuple(base.shape)}", expected="f16 or f32 [N, D]")
+        raise BadInput("base is no matrix", given=form_of(base), expected="f16 or f32 [N, D]")
     if queries.shape[1] != base.shape[1]:
         raise BadInput("queries and base differ in dimension", given=queries.shape[1], expected=base.shape[1])
     if queries.device != base.device:

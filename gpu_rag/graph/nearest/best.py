@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from gpu_rag_kernels.dispatch import is_cpu
 
 from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.arrays import form_of
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.types import TopK
 
@@ -25,23 +28,18 @@ def topk_rows(scores: torch.Tensor, k: int, *, lo: int = 0) -> TopK:
     Scores [1, 3, 3, 2] with k = 2 give ids [1, 2]; with k = 1 id 1.
     """
     if scores.dim() != 2 or scores.dtype != torch.float32:
-        raise BadInput("scores are no matrix", given=f"{scores.dtype} {tuple(scores.shape)}", expected="f32 [B, N]")
+        raise BadInput("scores are no matrix", given=form_of(scores), expected="f32 [B, N]")
     if not 0 <= k <= MOST_BEST or lo < 0 or lo + scores.shape[1] > 2**31 - 1:
         raise BadInput("k or lo is out of range", given=f"k={k}, lo={lo}", expected=">= 0, k and ids below 2^31")
     check_memory(8 * k * scores.shape[0], scores.device, "the result", "ask for fewer or for fewer rows at a time")
     width = min(k, scores.shape[1])
-    ids = torch.full((scores.shape[0], k), -1, dtype=torch.int32, device=scores.device)
-    best = torch.full((scores.shape[0], k), -torch.inf, dtype=torch.float32, device=scores.device)
-    if scores.numel():
-        if bool(scores.sum().isnan()) and bool(scores.isnan().any()):  # a sum is cheap; inf - inf is NaN too
-            row = int(scores.isnan().any(1).nonzero()[0, 0])
-            raise BadInput("a score is not a number", given=f"NaN in row {row}", expected="numbers")
-        if width:
-            columns, values = selected(scores, width)
-            real = values > -torch.inf
-            ids[:, :width] = torch.where(real, columns + lo, -1).int()
-            best[:, :width] = values
-    return TopK(ids, best)
+    if scores.numel() and bool(scores.sum().isnan()) and bool(scores.isnan().any()):  # a sum is cheap; inf - inf is NaN
+        row = int(scores.isnan().any(1).nonzero()[0, 0])
+        raise BadInput("a score is not a number", given=f"NaN in row {row}", expected="numbers")
+    if not scores.numel() or not width:
+        return topk_of(scores[:, :0], torch.zeros_like(scores[:, :0], dtype=torch.int32), k)
+    columns, values = selected(scores, width)
+    return topk_of(values, torch.where(values > -torch.inf, columns + lo, -1), k)
 
 
 def selected(scores: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -82,6 +80,20 @@ def refuse_infinite(vectors: torch.Tensor, name: str, first: int = 0) -> None:
         row = int(bad.nonzero()[0, 0])
         what = "NaN" if bool(vectors[row].isnan().any()) else "infinity"
         raise BadInput(f"{name} are no finite numbers", given=f"{what} in row {first + row}", expected="finite numbers")
+
+
+def by_exact_scores(
+    ids: torch.Tensor, score: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(scores f32[B, C], ids i64[B, C]) of candidates i64[B, C], by (-score, id); -1 gets -inf.
+
+    score(query i64[P], row i64[P]): f64[P]; of row 0 for what is no row: no wait to tell.
+    """
+    ids = ids.sort(dim=1).values
+    rows = torch.arange(ids.shape[0], device=ids.device)[:, None].expand_as(ids)
+    scores = score(rows.flatten(), ids.flatten().clamp(min=0)).float().view(ids.shape)
+    scores, order = torch.where(ids >= 0, scores, -torch.inf).sort(dim=1, descending=True, stable=True)
+    return scores, ids.gather(1, order)
 
 
 def topk_of(scores: torch.Tensor, ids: torch.Tensor, k: int) -> TopK:

@@ -18,7 +18,7 @@ from gpu_rag.graph.common.dots import check_unit_rows, exact_dots, filter_for
 from gpu_rag.graph.common.threads import check_threads
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.nearest import nearest
-from gpu_rag.graph.nearest.best import MOST_BEST, topk_of
+from gpu_rag.graph.nearest.best import MOST_BEST, by_exact_scores, topk_of
 from gpu_rag.types import TopK
 
 MODES = ("exact", "ivf", "hnsw")
@@ -91,23 +91,13 @@ class NearestIndex:
         while True:
             found = self.proposer.propose(padded, wide)
             ids, approx = found.ids[:count].long(), found.scores[:count]
-            scores, ids = _rescored(queries, self.base, ids)
+            scores, ids = by_exact_scores(ids, lambda b, j: exact_dots(queries, b, self.base, j))
             if self.mode != "exact" or wide == n or k == 0:
                 return topk_of(scores, ids, k)
             beyond = (approx[:, -1].double() + slack).float()  # no row that was not proposed has more
             if bool((scores[:, k - 1] > beyond).all()):
                 return topk_of(scores, ids, k)
             wide = min(n, 4 * wide)
-
-
-def _rescored(queries: torch.Tensor, base: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(scores f32[B, C], ids i64[B, C]) of candidates, by (-score, id); -1 gets -inf."""
-    ids = ids.sort(dim=1).values
-    rows = torch.arange(ids.shape[0], device=ids.device)[:, None].expand_as(ids)
-    dots = exact_dots(queries, rows.flatten(), base, ids.flatten().clamp(min=0))
-    scores = torch.where(ids >= 0, dots.float().view(ids.shape), -torch.inf)  # of what is no row too: no wait to tell
-    scores, order = scores.sort(dim=1, descending=True, stable=True)
-    return scores, ids.gather(1, order)
 
 
 @dataclass(frozen=True)

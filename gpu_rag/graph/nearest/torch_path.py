@@ -9,7 +9,15 @@ from __future__ import annotations
 import torch
 
 from gpu_rag.graph.common.dots import filter_for
-from gpu_rag.graph.nearest.best import QUERY_TILE, best_of_two, refuse_infinite, selected, topk_of, topk_rows
+from gpu_rag.graph.nearest.best import (
+    QUERY_TILE,
+    best_of_two,
+    by_exact_scores,
+    refuse_infinite,
+    selected,
+    topk_of,
+    topk_rows,
+)
 from gpu_rag.types import TopK
 
 SUMS = 32  # see `nearest`
@@ -26,7 +34,7 @@ def nearest_by_torch(queries: torch.Tensor, base: torch.Tensor, k: int, tile: in
     ids, approx, longest = _proposed(queries, base, wide, tile)
     length = torch.linalg.vector_norm(queries.double(), dim=1)
     sure = length * longest < MOST  # false where a vector is not finite
-    scores, ids = _exact(queries, base, ids)
+    scores, ids = by_exact_scores(ids, lambda b, j: scores_of(queries, b, base, j))
     if wide < base.shape[0]:
         beyond = (approx[:, -1].double() + _slack(queries, length, longest)).float()  # no row left out has more
         sure &= scores[:, k - 1] > beyond
@@ -64,15 +72,6 @@ def _proposed(
                 columns = ids.gather(1, picked)
             best[place] = columns, values
     return torch.cat([ids for ids, _ in best]), torch.cat([scores for _, scores in best]), longest
-
-
-def _exact(queries: torch.Tensor, base: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(scores f32[B, C], rows i64[B, C]) of candidates, by (-score, row)."""
-    ids = ids.sort(dim=1).values
-    b = torch.arange(ids.shape[0], device=ids.device)[:, None].expand_as(ids)
-    scores = scores_of(queries, b.flatten(), base, ids.flatten()).float().view(ids.shape)
-    scores, order = scores.sort(dim=1, descending=True, stable=True)
-    return scores, ids.gather(1, order)
 
 
 def scores_of(queries: torch.Tensor, b: torch.Tensor, base: torch.Tensor, j: torch.Tensor) -> torch.Tensor:

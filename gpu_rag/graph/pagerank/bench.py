@@ -104,7 +104,7 @@ class Buffer:
             shape, self.memory = (
                 (count, self.memory.shape[1]),
                 self.memory[:0].clone(),
-            )  # freed before the next is taken
+            )  # freed before the next
             self.memory = torch.empty(shape, dtype=torch.float32, device=self.memory.device)
         return self.memory[:count].fill_(torch.nan)
 

@@ -18,7 +18,7 @@ from gpu_rag.graph.nearest import topk_rows
 from gpu_rag.graph.pagerank.cugraph import tile_maker
 from gpu_rag.graph.pagerank.graph import PageRankGraph
 from gpu_rag.graph.pagerank.plan import Array, plan_of
-from gpu_rag.graph.pagerank.solve import Gaps, Tile, Unsolved, least_mass, solve_columns, solve_questions
+from gpu_rag.graph.pagerank.solve import Gaps, Tile, solve_questions
 from gpu_rag.graph.pagerank.teleport import Teleport
 from gpu_rag.types import CSR
 
@@ -67,12 +67,18 @@ def pick_implementation(csr: CSR | PageRankGraph, implementation: str = "auto") 
     return dispatch.pick_implementation(device, implementation, family="pagerank")
 
 
-def _pick_solver(solver: str, implementation: str, graph: PageRankGraph) -> str:
+def tiles_of(batch: int, width: int) -> list[tuple[int, int]]:
+    """(first, last) of each tile of questions."""
+    return [(i, min(i + width, batch)) for i in range(0, batch, width)]
+
+
+def pick_solver(solver: str, implementation: str, symmetric: bool) -> str:
+    """The solver that `auto` means, or the one that is named. Raises UsageError, BadInput."""
     if solver == "auto":
-        return "sor" if implementation == "numba" else "chebyshev" if graph.symmetric else "power"
+        return "sor" if implementation == "numba" else "chebyshev" if symmetric else "power"
     if solver == "sor" and implementation != "numba":
         raise UsageError("sor works row by row", given=f"implementation={implementation}", expected="numba")
-    if solver == "chebyshev" and not graph.symmetric:
+    if solver == "chebyshev" and not symmetric:
         raise BadInput("chebyshev needs a symmetric graph", given="a directed one", expected="power, sor or auto")
     return solver
 
@@ -85,8 +91,9 @@ class Job:
 
     def __init__(self, graph: PageRankGraph, teleport: Teleport, implementation: str, options: Options):
         self.graph, self.teleport, self.implementation, self.threads = graph, teleport, implementation, options.threads
+        solver = pick_solver(options.solver, implementation, graph.symmetric)
         self.plan = plan_of(
-            _pick_solver(options.solver, implementation, graph), options.damping, options.tol, options.max_iter,
+            solver, options.damping, options.tol, options.max_iter,
             symmetric=graph.symmetric, known_mass=graph.symmetric or not graph.has_dangling,
         )  # fmt: skip
         fits_f32 = self.plan.fits_f32 and graph.in_range
@@ -107,7 +114,7 @@ class Job:
 
     def run(self, solve: Callable[[int, int], None]) -> None:
         """Calls solve(first, last) for the questions of each tile, on `threads` threads; the first error is raised."""
-        tiles = [(i, min(i + self.width, self.teleport.batch)) for i in range(0, self.teleport.batch, self.width)]
+        tiles = tiles_of(self.teleport.batch, self.width)
         if self.threads == 1 or len(tiles) < 2:
             for first, last in tiles:
                 solve(first, last)
@@ -120,21 +127,11 @@ class Job:
     def solve(self, first: int, last: int, result: torch.Tensor, lo: int, settle: int | None = None) -> None:
         """Writes the PageRank of questions first..last, nodes lo.., into `result`; columns that f32 cannot bring
         within the tolerance are solved again in f64. settle: a question may stop when its best `settle` are known."""
-
-        def solve_in(dtype: torch.dtype, questions: Array, rows: Array) -> Unsolved:
-            tile = self.new_tile(dtype, questions, result, lo)
-            taken = self.f16_steps if dtype == self.dtypes[0] else 0
-            plan = self.plan.for_f32(taken) if dtype == torch.float32 else self.plan
-            gaps = None if settle is None else gaps_of(result, settle)
-            least = self.least_mass(questions, tile.width)
-            return solve_columns(tile, plan, questions, rows, least, result, gaps, taken)
-
-        solve_questions(self.teleport, self.plan, self.dtypes, first, last, result, solve_in)
-
-    def least_mass(self, questions: Array, width: int) -> Array:
-        """See `solve.least_mass`."""
-        dangling = self.graph.dangling if self.graph.has_dangling else None
-        return least_mass(self.plan, self.teleport, dangling, questions, width)
+        solve_questions(
+            lambda dtype, questions: self.new_tile(dtype, questions, result, lo), self.teleport, self.plan,
+            self.graph.dangling if self.graph.has_dangling else None, self.dtypes, first, last, result,
+            None if settle is None else gaps_of(result, settle), self.f16_steps,
+        )  # fmt: skip
 
     def _tile_maker(self, block: int) -> tuple[int, TileMaker]:
         """Width of a tile, and what makes one of (dtype, questions, result, lo), its steps in f16 done."""

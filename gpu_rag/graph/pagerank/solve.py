@@ -26,8 +26,6 @@ BLIND = 1e-3  # of the gap that a check finds: a step that changed less did not 
 Gaps = Callable[[Array, Array], Array]
 """(rows i64[P] of the result, factors that they must be multiplied with) -> f64[P]: the gap between the last score that
 is wanted and the next one, less what rounding can change."""
-Unsolved = tuple[Array, Array, Array]  # questions that are not within the tolerance, their bounds and their steps
-SolveIn = Callable[[torch.dtype, Array, Array], Unsolved]  # of (precision, questions, their rows of the result)
 
 
 class Tile(Protocol):
@@ -133,11 +131,16 @@ def _steps_from(gap: Array, allowed: Array, plan: Plan) -> Array:
 
 
 def solve_questions(
-    teleport: Teleport, plan: Plan, dtypes: Sequence[torch.dtype], first: int, last: int, result: torch.Tensor,
-    solve_in: SolveIn,
+    new_tile: Callable[[torch.dtype, Array], Tile], teleport: Teleport, plan: Plan, dangling: torch.Tensor | None,
+    dtypes: Sequence[torch.dtype], first: int, last: int, result: torch.Tensor, gaps: Gaps | None = None,
+    taken: int = 0,
 ) -> None:  # fmt: skip
     """Solves questions first..last into the rows of `result`, in each precision those that the one before could not
-    bring within the tolerance. The row of a question without seeds is 0. Raises GpuRagError for one that none can."""
+    bring within the tolerance. The row of a question without seeds is 0. Raises GpuRagError for one that none can.
+
+    new_tile(precision, questions): a tile that writes into `result`, in the first precision after `taken` steps.
+    dangling: as in `least_mass`; gaps: as in `solve_tile`.
+    """
     questions = np.arange(first, last)
     empty = teleport.is_empty(questions)
     if empty.any():
@@ -146,7 +149,12 @@ def solve_questions(
     bound, steps = np.zeros(0), np.zeros(0)
     for dtype in dtypes:
         if len(questions):
-            questions, bound, steps = solve_in(dtype, questions, questions - first)
+            tile, done = new_tile(dtype, questions), taken if dtype == dtypes[0] else 0
+            limited = plan.for_f32(done) if dtype == torch.float32 else plan
+            least = least_mass(plan, teleport, dangling, questions, tile.width)
+            solved = solve_columns(tile, limited, questions - first, least, result, gaps, done)
+            failed = solved.unsolved
+            questions, bound, steps = questions[failed], solved.bound[failed], solved.steps[failed]
     if len(questions):
         raise GpuRagError(
             "PageRank did not converge",
@@ -166,10 +174,9 @@ def way_out(bound: float, damping: float) -> str:
 
 
 def solve_columns(
-    tile: Tile, plan: Plan, questions: Array, rows: Array, least_mass: Array, result: torch.Tensor,
-    gaps: Gaps | None = None, taken: int = 0,
-) -> Unsolved:  # fmt: skip
-    """`solve_tile` of questions that are the first columns of `tile`, whose rows of `result` then sum to 1."""
+    tile: Tile, plan: Plan, rows: Array, least_mass: Array, result: torch.Tensor, gaps: Gaps | None, taken: int
+) -> Solved:
+    """`solve_tile` of the first columns of `tile`, whose rows of `result` then sum to 1."""
     to = np.full(tile.width, -1, np.int64)
     to[: len(rows)] = rows
     solved = solve_tile(tile, plan, to, least_mass, gaps, taken)
@@ -177,8 +184,7 @@ def solve_columns(
     scale[rows] = solved.scale[: len(rows)]
     if (scale != 1).any():
         result.mul_(torch.from_numpy(scale).to(result)[:, None])
-    failed = solved.unsolved
-    return questions[failed], solved.bound[failed], solved.steps[failed]
+    return solved
 
 
 def least_mass(plan: Plan, teleport: Teleport, dangling: torch.Tensor | None, questions: Array, width: int) -> Array:

@@ -10,8 +10,9 @@ import torch
 from gpu_rag_kernels.dispatch import compiled_checks
 
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.graph.csr import check_range
+from gpu_rag.graph.common.arrays import form_of
 from gpu_rag.graph.pagerank.graph import PageRankGraph
+from gpu_rag.graph.ragged import check_ragged
 from gpu_rag.types import Ragged
 
 Array = np.ndarray[Any, Any]
@@ -78,15 +79,13 @@ def teleport_of_seeds(n: int, seeds: Ragged, weights: Ragged | None) -> Teleport
     found = _compiled_teleport(n, seeds, weights)
     if found is not None:
         return found  # one compiled pass; the slow checks below say what is wrong
-    offsets = _checked_offsets(seeds, "seeds")
-    if seeds.values.dtype not in (torch.int32, torch.int64):
-        raise BadInput("seeds are no nodes", given=seeds.values.dtype, expected="i32 or i64")
-    check_range(seeds.values, n, "a seed")
+    check_ragged(seeds, "seeds", n=n)
+    offsets = seeds.offsets.detach().cpu().numpy()
     lengths = np.diff(offsets)
     if weights is None:
         mass = np.ones(len(seeds.values))
     else:
-        if not np.array_equal(_checked_offsets(weights, "weights"), offsets):
+        if weights.values.shape != seeds.values.shape or not torch.equal(weights.offsets, seeds.offsets):
             raise BadInput("rows of weights do not match rows of seeds", expected="equal offsets")
         if not weights.values.is_floating_point():
             raise BadInput("seed weights are no floats", given=weights.values.dtype, expected="f32 or f64")
@@ -130,23 +129,10 @@ def _check_sums(total: Array, what: str) -> None:
         raise BadInput(f"the {what} of a row are too large", given=f"row {at}", expected="a sum below 1.8e308")
 
 
-def _checked_offsets(lists: Ragged, name: str) -> Array:
-    offsets, values = lists.offsets, lists.values
-    if offsets.dtype != torch.int64 or offsets.dim() != 1 or offsets.shape[0] < 1 or values.dim() != 1:
-        given = f"{offsets.dtype} {tuple(offsets.shape)}, values {tuple(values.shape)}"
-        raise BadInput(f"{name} are no ragged lists", given=given, expected="offsets i64[B+1], values [T]")
-    array = offsets.detach().cpu().numpy()
-    if array[0] != 0 or array[-1] != values.shape[0] or np.any(np.diff(array) < 0):
-        given = f"{array[0]} to {array[-1]} over {values.shape[0]} values"
-        raise BadInput(f"offsets of {name} are broken", given=given, expected="0 to T, never falling")
-    return array
-
-
 def teleport_of_prior(graph: PageRankGraph, prior: torch.Tensor) -> Teleport:
     """Checks a dense prior [B, N]. Each row is summed by itself, so its bits do not depend on the batch."""
     if not prior.is_floating_point() or prior.dim() != 2 or prior.shape[1] != graph.n:
-        given = f"{prior.dtype} {tuple(prior.shape)}"
-        raise BadInput("the prior does not fit the graph", given=given, expected=f"f32 [B, {graph.n}]")
+        raise BadInput("the prior does not fit the graph", given=form_of(prior), expected=f"f32 [B, {graph.n}]")
     if prior.device != graph.device:
         raise BadInput("prior and graph are on different devices", given=prior.device, expected=graph.device)
     if not bool((torch.isfinite(prior) & (prior >= 0)).all()):

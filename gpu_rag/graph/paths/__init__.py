@@ -45,7 +45,7 @@ from gpu_rag.graph.paths.sets import (
     check_paths,
     check_topics,
 )
-from gpu_rag.graph.ragged import expand, row_of_value
+from gpu_rag.graph.ragged import arrays_of, expand, row_of_value
 from gpu_rag.types import CSR, Ragged
 
 __all__ = [
@@ -157,11 +157,9 @@ def _extended_by_numba(graph: PathGraph, paths: PathSet, topics: Ragged, threads
     from gpu_rag_kernels.checks import count_steps
     from gpu_rag_kernels.paths.numba import extend
 
-    indptr, indices, number = (
-        a.contiguous().numpy() for a in (graph.csr.indptr, graph.csr.indices, graph.edge)
-    )  # fmt: skip
+    indptr, indices, number = (a.contiguous().numpy() for a in (graph.csr.indptr, graph.csr.indices, graph.edge))
     shorter = paths.columns
-    wanted, offsets = topics.values.long().contiguous().numpy(), topics.offsets.contiguous().numpy()
+    wanted, offsets = arrays_of(topics, wide=True)
     hops, step = paths.edges.shape[1], max(paths.size, 1) if threads == 1 else _PATHS
 
     def part(first: int) -> list[np.ndarray]:

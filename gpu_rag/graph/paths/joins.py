@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -87,8 +87,9 @@ def path_parts(
     closes = (place + 1 == topics.offsets[question + 1]) & last[question]
     found = [_direct(graph, topics, slot)]
     for h in range(1, len(hops)):
-        found.append(_with_group(_reversed(hops[h].rows(opens[hops[h].group])), slot))
-        found.append(_with_group(hops[h].rows(closes[hops[h].group]), slot + 1))
+        before, behind = hops[h].rows(opens[hops[h].group]), hops[h].rows(closes[hops[h].group])
+        found.append(PathSet(slot[before.group], before.question, before.nodes.flip(1), before.edges.flip(1)))
+        found.append(replace(behind, group=slot[behind.group] + 1))
         for back in {max(h - 1, 1), h}:
             found.append(_met(hops[h], hops[back], topics, slot, graph.n, most))
     return in_order(_narrow(_together(found)))
@@ -153,15 +154,6 @@ def _disjoint_pairs(
         ones.append(one[free])
         others.append(other[free])
     return torch.cat(ones), torch.cat(others)
-
-
-def _with_group(paths: PathSet, slot: torch.Tensor) -> PathSet:
-    return PathSet(slot[paths.group], paths.question, paths.nodes, paths.edges)
-
-
-def _reversed(paths: PathSet) -> PathSet:
-    """Paths without padding, walked backwards."""
-    return PathSet(paths.group, paths.question, paths.nodes.flip(1), paths.edges.flip(1))
 
 
 def _together(sets: Sequence[PathSet]) -> PathSet:
@@ -230,9 +222,9 @@ def _check_window(window: Window, topics: Ragged) -> None:
             given = f"{side.dtype} {tuple(side.shape)} on {side.device}"
             raise BadInput(f"window.{name} does not fit", given=given, expected=f"i64 [{topics.batch}]")
     if compiled_checks(topics.offsets.device) is not None:
-        from gpu_rag_kernels.checks import are_chains
+        from gpu_rag_kernels.checks import are_lists
 
-        if are_chains(*arrays_of(topics), NO_END, window.longest.contiguous().numpy(), MOST_HOPS):
+        if are_lists(*arrays_of(topics), NO_END) and window.longest.numpy().max(initial=0) <= MOST_HOPS:
             return  # the slow check below says what is wrong
     elif not bool((window.longest > MOST_HOPS).any() | are_broken(topics, NO_END)):
         return
@@ -264,7 +256,7 @@ def _parts_by_numba(
     """`path_parts` of checked inputs by compiled loops. opens, last: bool[B], the two flags of `Ends`."""
     from gpu_rag_kernels.paths import joins as kernels
 
-    csr, (values, offsets) = graph.csr, _topics_of(topics)
+    csr, (values, offsets) = graph.csr, arrays_of(topics, wide=True)
     closes = _open_behind(opens, last, np.diff(offsets))
     arrays, width = [paths.columns for paths in hops], max(2 * (len(hops) - 1), 1)
     number = graph.edge.contiguous().numpy()
@@ -288,7 +280,7 @@ def _chain_by_numba(
     """`chain_paths` of checked inputs. opens, last: bool[B], the two flags of `Ends`; window: (least, longest)."""
     from gpu_rag_kernels.paths import joins as kernels
 
-    values, offsets = _topics_of(topics)
+    values, offsets = arrays_of(topics, wide=True)
     least, longest = window
     added, size = parts.columns, np.diff(offsets)
     space = max(int(longest.max(initial=0)), 0)
@@ -307,10 +299,6 @@ def _chain_by_numba(
 def _open_behind(opens: Array, last: Array, size: Array) -> Array:
     """bool[B]: whether the path goes on after the last topic; see `checked_ends`."""
     return last | (~opens & (size == 1))
-
-
-def _topics_of(topics: Ragged) -> tuple[Array, Array]:
-    return topics.values.long().contiguous().numpy(), topics.offsets.contiguous().numpy()
 
 
 def _sorted_by_numpy(group: Array, question: Array, nodes: Array, edges: Array) -> PathSet:

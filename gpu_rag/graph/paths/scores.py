@@ -7,6 +7,8 @@ import torch
 from gpu_rag_kernels.dispatch import compiled_checks, pick_implementation
 
 from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.arrays import form_of
+from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.paths.sets import MOST_HOPS, PathSet, check_paths
 from gpu_rag.graph.ragged import arrays_of, check_ragged, row_of_value
@@ -65,12 +67,9 @@ def score_paths(
 
 def _check_vectors(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor, batch: int) -> None:
     if queries.dim() != 2 or queries.dtype != torch.float32 or queries.shape[0] != batch:
-        given = f"{queries.dtype} {tuple(queries.shape)}"
-        raise BadInput("queries do not fit", given=given, expected=f"f32 [{batch}, D]")
+        raise BadInput("queries do not fit", given=form_of(queries), expected=f"f32 [{batch}, D]")
     if vectors.dim() != 2 or vectors.dtype not in (torch.float16, torch.float32):
-        raise BadInput(
-            "vectors are no matrix", given=f"{vectors.dtype} {tuple(vectors.shape)}", expected="f16/f32 [M, D]"
-        )
+        raise BadInput("vectors are no matrix", given=form_of(vectors), expected="f16/f32 [M, D]")
     if queries.shape[1] != vectors.shape[1] or queries.device != vectors.device:
         given = f"{queries.shape[1]} on {queries.device}, {vectors.shape[1]} on {vectors.device}"
         raise BadInput("queries and vectors differ", given=given, expected="one dimension, one device")
@@ -95,11 +94,9 @@ def _are_sound(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor) -> 
     checks = compiled_checks(queries.device)
     if checks is None or paths.edges.device != queries.device:
         return False
-    from gpu_rag_kernels.checks import last_edge
-
     nearly = LONGEST - 1 - 1e-4
     units = checks.are_units(queries.detach().contiguous().numpy(), (1 - nearly) ** 2, (1 + nearly) ** 2)
-    return bool(units) and int(last_edge(paths.edges.contiguous().numpy())) < vectors.shape[0]
+    return bool(units) and int(paths.edges.numpy().max(initial=-1)) < vectors.shape[0]
 
 
 def _by_torch(
@@ -165,21 +162,16 @@ def _by_numba(
 
 def _in_f32(edges: torch.Tensor, vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The edges numbered by rank among those that are there, and the f32 vectors of these."""
-    from gpu_rag_kernels.paths.numba import number_edges
-
-    if edges.numel() < _FEW * vectors.shape[0]:
-        return _few_in_f32(edges, vectors)
-    number, numbered = np.zeros(vectors.shape[0], np.int64), np.empty(tuple(edges.shape), np.int64)
-    number_edges(edges.contiguous().numpy(), number, numbered)
-    return torch.from_numpy(numbered), vectors[torch.from_numpy(np.flatnonzero(number))].float()
-
-
-def _few_in_f32(edges: torch.Tensor, vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """`_in_f32` without a look at edges that are not there."""
     stored = edges.numpy()
-    there = np.unique(stored)
-    there = there[np.searchsorted(there, 0) :]
-    numbered = np.where(stored >= 0, np.searchsorted(there, stored), -1)
+    if edges.numel() < _FEW * vectors.shape[0]:
+        there = np.unique(stored)
+        there = there[np.searchsorted(there, 0) :]
+        numbered = np.where(stored >= 0, np.searchsorted(there, stored), -1)
+    else:
+        used = np.zeros(vectors.shape[0] + 1, np.bool_)  # padding, -1, is the last place
+        used[stored] = True
+        there = np.flatnonzero(used[:-1])
+        numbered = np.where(stored >= 0, (np.cumsum(used) - 1)[stored], -1)
     return torch.from_numpy(numbered), vectors[torch.from_numpy(there).long()].float()
 
 
@@ -203,8 +195,7 @@ def best_of_groups(group: torch.Tensor, scores: torch.Tensor, beam: int | None) 
     """bool[P]: the `beam` best rows of each group by (-score, row); None where every row is. group: ascending."""
     if beam is None or scores.shape[0] <= beam:
         return None
-    order = torch.sort(scores, descending=True, stable=True).indices
-    order = order[torch.argsort(group[order], stable=True)]
+    order = lexsort(-scores, group)
     place = torch.arange(group.shape[0], device=group.device)
     rank = place - torch.searchsorted(group, group)  # `group` ascends: sorted by it, the rows of a group stay in place
     kept = torch.zeros_like(group, dtype=torch.bool)

@@ -11,6 +11,7 @@ import torch
 from gpu_rag_kernels.dispatch import compiled_checks
 
 from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.ragged import arrays_of, check_ragged, row_of_value
 from gpu_rag.types import CSR, Ragged
 
@@ -198,10 +199,7 @@ def check_count(count: int, most: int, what: str) -> None:
 
 def in_order(paths: PathSet) -> PathSet:
     """The same paths, ascending by (group, nodes)."""
-    order = torch.arange(paths.size, device=paths.nodes.device)
-    for column in (*paths.nodes.T.flip(0), paths.group):
-        order = order[torch.argsort(column[order], stable=True)]
-    return paths.rows(order)
+    return paths.rows(lexsort(*paths.nodes.T.flip(0), paths.group))
 
 
 def padded(paths: PathSet, hops: int) -> PathSet:

@@ -186,12 +186,10 @@ def intersect(a: Ragged, b: Ragged, *, implementation: str = "auto") -> Ragged:
     [[1, 3, 5], [2]] and [[3, 4, 5], []] give [[3, 5], []].
     """
     for lists, name in ((a, "lists of a"), (b, "lists of b")):
-        check_ragged(lists, name, device=a.values.device, ascending=True)
-    if a.batch != b.batch:
-        raise BadInput("a and b have different numbers of lists", given=f"{a.batch} and {b.batch}", expected="one")
+        check_ragged(lists, name, device=a.values.device, ascending=True, batch=a.batch, of="lists of a")
     if pick_implementation(a.values.device, implementation, "intersect") == "torch":
         return _intersect_by_torch(a, b)
-    ours, theirs = (arrays_of(Ragged(lists.values.long(), lists.offsets)) for lists in (a, b))
+    ours, theirs = (arrays_of(lists, wide=True) for lists in (a, b))
     out, ends = np.empty(min(len(ours[0]), len(theirs[0])), np.int64), np.zeros(a.batch + 1, np.int64)
     loaded(COMPILED).intersect_lists(*ours, *theirs, out, ends)
     return Ragged(torch.from_numpy(out[: ends[-1]].copy()).to(a.values.dtype), torch.from_numpy(ends))

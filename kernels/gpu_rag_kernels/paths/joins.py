@@ -33,15 +33,9 @@ def direct(indptr, indices, number, topics, offsets, width):
     for b in range(offsets.shape[0] - 1):
         for t in range(offsets[b], offsets[b + 1] - 1):
             first, last, wanted = indptr[topics[t]], indptr[topics[t] + 1], topics[t + 1]
-            end = last
-            while first < last:
-                middle = (first + last) >> 1
-                if indices[middle] < wanted:
-                    first = middle + 1
-                else:
-                    last = middle
-            if first < end and indices[first] == wanted:
-                found[0][at], found[1][at], found[3][at, 0] = t + b + 1, b, number[first]
+            entry = first + np.searchsorted(indices[first:last], wanted)
+            if entry < last and indices[entry] == wanted:
+                found[0][at], found[1][at], found[3][at, 0] = t + b + 1, b, number[entry]
                 found[2][at, 0], found[2][at, 1] = topics[t], wanted
                 at += 1
     return found[0][:at], found[1][:at], found[2][:at], found[3][:at]

@@ -198,22 +198,3 @@ def best_rows(group, scores, beam, rows):
                     kept += 1
         first = last
     return kept
-
-
-@numba.njit(cache=True, nogil=True)
-def number_edges(edges, number, numbered):
-    """numbered i64[P, W] = edges[P, W] (-1: padding, stays) by rank among the edges that are there; returns how many.
-    number: i64[M], zeros before; 1 + the rank of each edge that is there after."""
-    for p in range(edges.shape[0]):
-        for h in range(edges.shape[1]):
-            if edges[p, h] >= 0:
-                number[edges[p, h]] = 1
-    count = 0
-    for e in range(number.shape[0]):
-        if number[e]:
-            count += 1
-            number[e] = count
-    for p in range(edges.shape[0]):
-        for h in range(edges.shape[1]):
-            numbered[p, h] = number[edges[p, h]] - 1 if edges[p, h] >= 0 else -1
-    return count

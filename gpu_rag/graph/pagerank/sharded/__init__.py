@@ -15,24 +15,18 @@ from gpu_rag_kernels.dispatch import chosen
 
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph.nearest import topk_rows
-from gpu_rag.graph.pagerank.job import Options
+from gpu_rag.graph.pagerank.job import Options, pick_solver, tiles_of
 from gpu_rag.graph.pagerank.plan import Array, plan_of
 from gpu_rag.graph.pagerank.sharded.graph import Shard, shard_edges, shard_graph
 from gpu_rag.graph.pagerank.sharded.tile import ShardedTile, residual
-from gpu_rag.graph.pagerank.solve import Unsolved, least_mass, solve_columns, solve_questions
+from gpu_rag.graph.pagerank.solve import solve_questions
 from gpu_rag.graph.pagerank.teleport import Teleport, teleport_of_seeds
 from gpu_rag.types import Ragged, TopK
 
 __all__ = [
-    "IMPLEMENTATIONS",
-    "Shard",
-    "gather_rows",
-    "pagerank_residual_sharded",
-    "pagerank_topk_sharded",
-    "personalized_pagerank_sharded",
-    "shard_edges",
-    "shard_graph",
-]
+    "IMPLEMENTATIONS", "Shard", "gather_rows", "pagerank_residual_sharded", "pagerank_topk_sharded",
+    "personalized_pagerank_sharded", "shard_edges", "shard_graph",
+]  # fmt: skip
 
 IMPLEMENTATIONS = ("torch", "cugraph")
 
@@ -68,7 +62,7 @@ def personalized_pagerank_sharded(
     """
     run = _Run(shard, seeds, weights, Options(damping, tol, max_iter, solver, block, 1), implementation, start)
     result = torch.empty(seeds.batch, shard.rows, dtype=torch.float32, device=shard.device)
-    for first, last in run.tiles():
+    for first, last in tiles_of(seeds.batch, block):
         run.solve(first, last, result[first:last])
     return result
 
@@ -105,7 +99,7 @@ def pagerank_topk_sharded(
         torch.empty(seeds.batch, k, dtype=torch.int32, device=shard.device),
         torch.empty(seeds.batch, k, dtype=torch.float32, device=shard.device),
     )
-    for first, last in run.tiles():
+    for first, last in tiles_of(seeds.batch, block):
         rows = torch.empty(last - first, shard.rows, dtype=torch.float32, device=shard.device)
         run.solve(first, last, rows)
         rows[torch.from_numpy(run.teleport.is_empty(np.arange(first, last))).to(rows.device)] = -torch.inf
@@ -148,7 +142,10 @@ class _Run:
     ):  # fmt: skip
         self.shard, self.block = shard, options.block
         self.teleport = teleport_of_seeds(shard.n, seeds, weights)
-        solver = _pick_solver(options.solver, shard)
+        if options.solver == "sor":
+            given, expected = "solver=sor on shards", "power, chebyshev or auto"
+            raise UsageError("sor works row by row", given=given, expected=expected)
+        solver = pick_solver(options.solver, "torch", shard.symmetric)
         known = shard.symmetric or not shard.has_dangling
         self.plan = plan_of(
             solver, options.damping, options.tol, options.max_iter, symmetric=shard.symmetric, known_mass=known
@@ -172,31 +169,15 @@ class _Run:
             return estimates(self.shard, self.teleport, self.plan)
         return start
 
-    def tiles(self) -> list[tuple[int, int]]:
-        """(first, last) of each tile of questions."""
-        count = self.teleport.batch
-        return [(i, min(i + self.block, count)) for i in range(0, count, self.block)]
-
     def solve(self, first: int, last: int, result: torch.Tensor) -> None:
         """Writes own rows of questions first..last; columns that f32 cannot bring within the tolerance go on in f64."""
 
-        def solve_in(dtype: torch.dtype, questions: Array, rows: Array) -> Unsolved:
+        def new_tile(dtype: torch.dtype, questions: Array) -> ShardedTile:
             start = None if self.start is None else self.start[torch.from_numpy(questions).to(result.device)]
-            tile = ShardedTile(self.shard, self.plan, self.teleport, questions, result, self.block, dtype, start)
-            plan = self.plan.for_f32() if dtype == torch.float32 else self.plan
-            dangling = self.shard.dangling if self.shard.has_dangling else None
-            least = least_mass(self.plan, self.teleport, dangling, questions, self.block)
-            return solve_columns(tile, plan, questions, rows, least, result)
+            return ShardedTile(self.shard, self.plan, self.teleport, questions, result, self.block, dtype, start)
 
-        solve_questions(self.teleport, self.plan, self.dtypes, first, last, result, solve_in)
-
-
-def _pick_solver(solver: str, shard: Shard) -> str:
-    if solver == "sor":
-        raise UsageError("sor works row by row", given="solver=sor on shards", expected="power, chebyshev or auto")
-    if solver == "chebyshev" and not shard.symmetric:
-        raise BadInput("chebyshev needs a symmetric graph", given="a directed one", expected="power or auto")
-    return ("chebyshev" if shard.symmetric else "power") if solver == "auto" else solver
+        dangling = self.shard.dangling if self.shard.has_dangling else None
+        solve_questions(new_tile, self.teleport, self.plan, dangling, self.dtypes, first, last, result)
 
 
 def _digest(teleport: Teleport, options: object) -> int:
