@@ -8,7 +8,7 @@ from typing import Any
 
 from gpu_rag.methods.registry import load_method, method_names
 from gpu_rag.settings import Settings
-from gpu_rag.settings.check import SECTIONS, Declared, Setting, declared, fixed, type_in_words
+from gpu_rag.settings.check import SECTIONS, Declared, Setting, declared, fixed, section_class, type_in_words
 from gpu_rag.settings.ranges import in_words
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "settings.md"
@@ -25,7 +25,7 @@ def settings_page() -> str:
     found = {name: load_method(name).Params for name in method_names()}
     methods = {f"method.{name}": params for name, params in found.items() if issubclass(params, Declared)}
     own = sorted(SECTIONS.keys() - {f.name for f in fields(Settings)})  # whatever was imported first
-    sections = {name: cls for name, cls in SECTIONS.items() if name not in own} | {name: SECTIONS[name] for name in own}
+    sections = {name: section_class(name) for name in [*(name for name in SECTIONS if name not in own), *own]}
     return "\n".join([HEAD, *(_section(name, cls) for name, cls in {**sections, **methods}.items())])
 
 

@@ -25,7 +25,7 @@ from gpu_rag.errors import MissingLayer, UsageError
 from gpu_rag.index.stage import Stage, ordered
 from gpu_rag.index.work import Sources
 from gpu_rag.methods.method import Method
-from gpu_rag.settings.check import unknown_name
+from gpu_rag.settings.check import SECTIONS, unknown_name
 
 FOLDERS = ("dense", "bm25", "hybrid", "ppr", "hoprag", "bubblerag", "higra", "hybgrag", "hydrarag")
 BUILT_IN = tuple(f"gpu_rag.methods.{name}" for name in FOLDERS)
@@ -56,7 +56,7 @@ def _found() -> dict[str, tuple[str, Method]]:
     found: dict[str, tuple[str, Method]] = {}
     for package, whose in _packages().items():
         try:
-            methods: tuple[Method, ...] = importlib.import_module(package).METHODS
+            methods = _declare(package)
         except (ImportError, AttributeError) as error:
             raise UsageError(
                 "an installed method cannot be loaded",
@@ -64,8 +64,6 @@ def _found() -> dict[str, tuple[str, Method]]:
                 expected="a package with METHODS = (Method(...), ...)",
                 do="install it again, or remove it",
             ) from error
-        if package not in BUILT_IN and importlib.util.find_spec(f"{package}.settings"):
-            importlib.import_module(f"{package}.settings")
         for method in methods:
             if method.name in found:
                 raise UsageError("two methods have one name", given=method.name, expected="a name of its own")
@@ -214,6 +212,13 @@ def check_passages(method: str, n_passages: int, folder: str) -> None:
         )
 
 
-for _name in BUILT_IN:  # sections are known as soon as methods are
-    if importlib.util.find_spec(f"{_name}.settings"):
-        importlib.import_module(f"{_name}.settings")
+def _declare(package: str) -> tuple[Method, ...]:
+    """The methods of a package; the sections of their settings become known, and are imported when they are wanted."""
+    methods: tuple[Method, ...] = importlib.import_module(package).METHODS
+    for name in (name for method in methods for name in method.sections):
+        SECTIONS.setdefault(name, f"{package}.settings")
+    return methods
+
+
+for _package in BUILT_IN:  # a profile may name these sections before any method is asked for
+    _declare(_package)

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.settings.check import SECTIONS, Declared, checked, fixed, unknown_name
+from gpu_rag.settings.check import SECTIONS, Declared, checked, fixed, section_class, unknown_name
 from gpu_rag.settings.ranges import shortened
 from gpu_rag.settings.sections import (
     EvalSettings,
@@ -62,7 +62,7 @@ class Settings:
         """A section of a method, such as `settings.hops`."""
         if name not in SECTIONS:
             raise AttributeError(name)
-        return self.own.get(name) or SECTIONS[name]()
+        return self.own.get(name) or section_class(name)()
 
     def changed(self, section: str, **values: Any) -> Settings:
         """The same settings but for `values` of a section."""
@@ -136,8 +136,8 @@ def make_settings(values: Mapping[str, Any], saved: Mapping[str, Any] | None = N
         if name == "method":
             built[name] = {inner: _checked_section(f"method.{inner}", params) for inner, params in given.items()}
         elif name in _SHARED:
-            built[name] = checked(SECTIONS[name], given, name)
-        elif (made := checked(SECTIONS[name], given, name)) != SECTIONS[name]():
+            built[name] = checked(section_class(name), given, name)
+        elif (made := checked(section_class(name), given, name)) != section_class(name)():
             built["own"][name] = made
     return Settings(**built)
 
@@ -145,7 +145,7 @@ def make_settings(values: Mapping[str, Any], saved: Mapping[str, Any] | None = N
 def _without_fixed(saved: Mapping[str, Any]) -> dict[str, Any]:
     out = dict(saved)
     for name in SECTIONS.keys() & saved.keys():
-        gone = fixed(SECTIONS[name])
+        gone = fixed(section_class(name))
         out[name] = {key: value for key, value in _checked_section(name, saved[name]).items() if key not in gone}
     return out
 

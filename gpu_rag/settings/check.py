@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import importlib
 import math
 import types
 import typing
@@ -21,7 +22,7 @@ from gpu_rag.errors import UsageError
 from gpu_rag.settings.ranges import MOST_INTEGER, MOST_SEED, Allowed, OutOfRange, Range, check_value, shortened
 
 T = TypeVar("T")
-SECTIONS: dict[str, type[Declared]] = {}  # by name; a method's package adds its own when it is registered
+SECTIONS: dict[str, type[Declared] | str] = {}  # by name; of a method, until it is wanted, the module that declares it
 _WORDS = {bool: "true | false", int: "a whole number", float: "a number", str: "text"}
 
 
@@ -71,6 +72,16 @@ class Declared:
         for setting in declared(type(self)).values():  # type: ignore[arg-type]
             if setting.allowed is not None:
                 check_value(setting.name, getattr(self, setting.name), setting.allowed)
+
+
+def section_class(name: str) -> type[Declared]:
+    """The class of a section; the module of a method that declares it is imported when it is first wanted."""
+    found = SECTIONS[name]
+    if isinstance(found, str):
+        importlib.import_module(found)
+        found = SECTIONS[name]
+    assert not isinstance(found, str)
+    return found
 
 
 def section(name: str) -> Callable[[type[T]], type[T]]:

@@ -23,7 +23,8 @@ def names_in(tree: ast.AST) -> Iterator[str]:
             continue
         called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         given = [k.value for k in node.keywords if k.arg == "name" and called in ("ask", "ask_text", "choose")]
-        given += node.args[:1] if called == "note" else node.args[2:3] if called in ("evidence", "_asked") else []
+        noted = ast.unparse(node.func) == "run.evidence" or called == "_asked"  # `index.evidence` notes nothing
+        given += node.args[:1] if called == "note" else node.args[2:3] if noted else []
         for value in given:
             if isinstance(value, ast.Constant) and value.value:
                 yield str(value.value)

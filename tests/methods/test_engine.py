@@ -31,13 +31,6 @@ def config_hash(index: gpu_rag.Index, settings: Any, method: str = "ppr", *, llm
 MATTERS = [
     {"method": {"ppr": {"damping": 0.5}}},
     {"method": {"ppr": {"n_facts": 6}}},
-    {"method": {"ppr": {"n_words": 21}}},
-    {"method": {"ppr": {"entity_mass": 0.4}}},
-    {"method": {"ppr": {"mention_share": 0.4}}},
-    {"method": {"ppr": {"word_share": 0.4}}},
-    {"method": {"ppr": {"prior_temperature": 3.0}}},
-    {"method": {"ppr": {"fusion": 0.2}}},
-    {"method": {"ppr": {"tol": 1e-5}}},
     {"reader": {"passages": 4}},
     {"reader": {"max_tokens": 40}},
     {"runtime": {"seed": 1}},
@@ -53,7 +46,7 @@ MATTERS_NOT = [
     {"models": {"threads": 2}},
     {"models": {"max_batch": 2}},
     {"index": {"chunk_words": 100}},  # belongs to the index, which is in the hash by its digest
-    {"method": {"hybrid": {"depth": 7}}},
+    {"method": {"bubblerag": {"depth": 7}}},
     {"method": {"ppr": {"damping": 0.85}}},  # the default, spelled out
     {"runtime": {"max_seconds": 0}},
     {"graph": {"ops": "torch"}},  # equal bits by every implementation of what ppr runs

@@ -118,7 +118,7 @@ def test_costs_are_those_of_the_replies(cases: Path, tmp_path: Path) -> None:
     assert stage.llm_calls == len(llm.calls) - n_failed
     n_cut = sum(isinstance(by_case(request), Reply) for request in llm.calls)
     assert stage.cached_tokens == 4 * n_cut
-    said = [llm._reply(request) for request in llm.calls]
+    said = [llm._reply(request) for request in list(llm.calls)]
     assert stage.generated_tokens == sum(r.n_generated for r in said if isinstance(r, Reply))
     assert stage.prompt_tokens == sum(r.n_prompt for r in said if isinstance(r, Reply))
 

@@ -20,7 +20,7 @@ from msgspec import Meta
 from gpu_rag.errors import UsageError
 from gpu_rag.methods.registry import load_method, method_names
 from gpu_rag.settings import make_settings
-from gpu_rag.settings.check import SECTIONS, checked, declared, fixed
+from gpu_rag.settings.check import SECTIONS, checked, declared, fixed, section_class
 from gpu_rag.settings.ranges import (
     MOST_INTEGER,
     MOST_SEED,
@@ -33,7 +33,10 @@ from gpu_rag.settings.ranges import (
     shortened,
 )
 
-CLASSES = {**SECTIONS, **{f"method.{name}": load_method(name).Params for name in method_names()}}
+CLASSES = {
+    **{name: section_class(name) for name in SECTIONS},
+    **{f"method.{name}": load_method(name).Params for name in method_names()},
+}
 KEYS = [(where, f.name) for where, cls in CLASSES.items() for f in dataclasses.fields(cls)]
 NO_TYPE = ({}, [[]], {"a": 1}, object())
 NO_NUMBER = (*NO_TYPE, "", "many", [], True, False)
@@ -151,7 +154,7 @@ def test_an_empty_name_is_not_the_working_folder(key: str, empty: str) -> None:
 
 
 def test_settings_that_are_fixed_now_are_left_out_of_what_an_index_has_saved() -> None:
-    for name, cls in SECTIONS.items():
+    for name, cls in ((name, section_class(name)) for name in SECTIONS):
         assert not set(fixed(cls)) & set(declared(cls))
         saved = {name: dict.fromkeys(fixed(cls), "anything")}
         assert make_settings({}, saved) == make_settings({})
@@ -161,7 +164,7 @@ def test_settings_that_are_fixed_now_are_left_out_of_what_an_index_has_saved() -
 
 
 def test_every_setting_of_a_section_has_its_help() -> None:
-    for name, cls in SECTIONS.items():
+    for name, cls in ((name, section_class(name)) for name in SECTIONS):
         for setting in declared(cls).values():
             assert setting.help and setting.help[-1] != "." and setting.type is not None, f"{name}.{setting.name}"
 
@@ -175,7 +178,7 @@ def test_the_page_of_settings_is_what_the_declarations_say() -> None:
 
 def test_a_section_of_a_method_is_read_and_changed_like_the_others() -> None:
     made = make_settings({"hops": {"simulate": "llm"}})
-    assert made.hops.simulate == "llm" and made.alignment == SECTIONS["alignment"]()
+    assert made.hops.simulate == "llm" and made.alignment == section_class("alignment")()
     changed = made.changed("hops", edge_budget=2.0).changed("models", threads=3)
     assert (changed.hops.simulate, changed.hops.edge_budget, changed.models.threads) == ("llm", 2.0, 3)
     assert copy.deepcopy(changed) == copy.copy(changed) == changed != made

@@ -12,6 +12,7 @@ import pytest
 
 import gpu_rag
 from gpu_rag.index.verify import verify
+from gpu_rag.methods.ppr.batched import Params
 from gpu_rag.methods.registry import stage_checks
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.sample import corpus_path, questions_path
@@ -21,10 +22,16 @@ METHODS = ("dense", "bm25", "hybrid", "ppr")
 SETTINGS: dict[str, Any] = {
     "models": {"embedder": "hash", "llm": "none"},
     "index": {"chunk_words": 40, "overlap_words": 10},  # articles of two or three passages
-    "method": {"ppr": {"tol": 1e-9, "n_words": 500}},  # BM25 has ties, and 20 words would cut between them
 }
 Row = dict[str, Any]
 Layout = Callable[[Path, list[Row]], list[Path]]
+
+
+@pytest.fixture(autouse=True)
+def finer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """BM25 has ties, and 20 words would cut between them."""
+    monkeypatch.setattr(Params, "tol", 1e-9)
+    monkeypatch.setattr(Params, "n_words", 500)
 
 
 def rows() -> list[Row]:

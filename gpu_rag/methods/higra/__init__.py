@@ -12,7 +12,7 @@ NEEDS = (
     "higra_relation_vectors",
 )
 METHODS = (
-    Method("higra-retriever", NEEDS, program="retriever"),
+    Method("higra-retriever", NEEDS, program="retriever", sections=("alignment",)),
     Method("dual-agent", ("passage_vectors", "bm25"), program="dual_agent"),
     Method("higra-agent", NEEDS, program="agent"),
 )

@@ -2,4 +2,4 @@
 
 from gpu_rag.methods.method import Method
 
-METHODS = (Method("hoprag", ("passage_vectors", "entities", "hop_edges", "hop_vertex_vectors")),)
+METHODS = (Method("hoprag", ("passage_vectors", "entities", "hop_edges", "hop_vertex_vectors"), sections=("hops",)),)
