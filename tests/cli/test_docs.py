@@ -169,7 +169,7 @@ def served(command: list[str], question: str) -> list[Any]:
             passage = rows[0]["evidence"][0]["passage_id"]
             told = [client.get(path).json() for path in ("/v1/methods", "/v1/index", f"/v1/passages/{passage}")]
             methods = {row["method"]: row for row in told[0]["methods"]}
-            told[0]["methods"] = [methods["hybrid"], methods["hoprag"]]
+            told[0]["methods"] = [methods["ppr"], methods["hoprag"]]
             chat = [client.post("/v1/chat/completions", json=said).json(), client.get("/v1/models").json()]
             return [ready, *rows, *told, *chat, client.post("/v1/answer", json={"question": 5}).json()]
     finally:

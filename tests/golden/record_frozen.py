@@ -350,7 +350,11 @@ def served(work: Work) -> Any:
     finally:
         process.terminate()
         process.wait(60)
-    samples = {re.sub(r',?le="[^"]*"', "", line.rpartition(" ")[0]) for line in text.splitlines() if line[0] != "#"}
+    named = [line.rpartition(" ")[0].partition("{") for line in text.splitlines() if line[0] != "#"]
+    labels = [
+        sorted(part for part in rest.rstrip("}").split(",") if part and part[:3] != "le=") for _, _, rest in named
+    ]
+    samples = {f"{name}{{{','.join(of)}}}" if of else name for (name, _, _), of in zip(named, labels)}
     return {"metrics": sorted(samples), **{name: keys(value) for name, value in found.items()}}
 
 

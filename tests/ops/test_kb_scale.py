@@ -123,8 +123,7 @@ def number_of(line: Line | Reject) -> int:
 def test_a_table_in_parts_has_the_bytes_of_the_whole(tmp_path_factory, sizes):
     folder = tmp_path_factory.mktemp("t")
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("tables", "write"):
-            patch.setattr(f"gpu_rag.index.{module}.ROWS_A_GROUP", 4)
+        patch.setattr("gpu_rag.index.tables.ROWS_A_GROUP", 4)
         with TableWriter(folder / "parts", KB_TEXTS) as writer:
             for size in sizes:
                 writer.add([np.arange(size, dtype=np.int32), [f"text {row % 3}" for row in range(size)]])
