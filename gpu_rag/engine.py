@@ -13,7 +13,7 @@ from gpu_rag_kernels.dispatch import preferring, recording, taken
 from gpu_rag.errors import BadInput, GpuRagError, RequestFailed
 from gpu_rag.index.folder import canonical_json, checksums, sha256_text
 from gpu_rag.index.index import Index
-from gpu_rag.methods.registry import Program as Method
+from gpu_rag.methods.registry import Program as ProgramModule
 from gpu_rag.methods.registry import check_layers, check_passages, inexact_ops, load_method, needs
 from gpu_rag.models.fingerprint import file_sha256
 from gpu_rag.models.set import ModelSet
@@ -247,7 +247,7 @@ def _content_of(path: Path) -> str:
         raise BadInput("a file of the settings cannot be read", given=f"{path}: {error.strerror}") from error
 
 
-def _retrieval(module: Method) -> Callable[[Question, Run, Any], Any]:
+def _retrieval(module: ProgramModule) -> Callable[[Question, Run, Any], Any]:
     async def program(question: Question, run: Run, params: Any) -> Draft:
         support = await module.retrieve(question, run, params)
         nodes, pools = getattr(support, "nodes", ()), getattr(support, "pools", ())  # of methods over knowledge bases

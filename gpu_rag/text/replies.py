@@ -72,16 +72,6 @@ def canonical_schema(schema: dict[str, Any]) -> str:
     return text
 
 
-def json_object(**properties: Any) -> dict[str, Any]:
-    """The schema of an object with exactly these properties."""
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-
-
 @lru_cache(maxsize=256)
 def _validator(schema: str) -> Draft202012Validator:
     from jsonschema import Draft202012Validator

@@ -13,9 +13,9 @@ from gpu_rag.settings import Settings
 from gpu_rag.text.coreference import keeps_text, replace_pronouns
 from gpu_rag.text.normalise import clean_text
 from gpu_rag.text.prompts import Prompt
-from gpu_rag.text.replies import canonical_schema, json_object
+from gpu_rag.text.replies import canonical_schema, object_of
 
-COREF_SCHEMA = canonical_schema(json_object(text={"type": "string"}))
+COREF_SCHEMA = canonical_schema(object_of({"text": {"type": "string"}}))
 Texts = Sequence[str]
 Rewrite = tuple[str, str]  # why there is none, or "" and the text
 

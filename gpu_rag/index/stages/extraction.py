@@ -22,7 +22,7 @@ from gpu_rag.index.work import Sources, Work
 from gpu_rag.settings import Settings
 from gpu_rag.sources.corpus.openie import OpenIERow, read_openie
 from gpu_rag.text.prompts import Prompt
-from gpu_rag.text.replies import canonical_schema, json_object
+from gpu_rag.text.replies import canonical_schema, object_of
 from gpu_rag.text.rules.extraction import extract_patterns
 from gpu_rag.text.rules.extraction.reader import ALSO_CALLED
 from gpu_rag.types import Extraction, Profile, Reject, Request
@@ -35,17 +35,21 @@ _NOTHING = Extraction((), ())
 _MOST = 30
 _NAME = {"type": "string", "maxLength": 200}
 
-_ENTITY = json_object(
-    name=_NAME,
-    aliases={"type": "array", "items": _NAME, "maxItems": 8},
-    types={"type": "array", "items": {"type": "string", "maxLength": 60}, "maxItems": 4},
-    description={"type": "string", "maxLength": 300},
+_ENTITY = object_of(
+    {
+        "name": _NAME,
+        "aliases": {"type": "array", "items": _NAME, "maxItems": 8},
+        "types": {"type": "array", "items": {"type": "string", "maxLength": 60}, "maxItems": 4},
+        "description": {"type": "string", "maxLength": 300},
+    }
 )
 _TRIPLE = {"type": "array", "items": _NAME, "minItems": 3, "maxItems": 3}
 SCHEMA = canonical_schema(
-    json_object(
-        entities={"type": "array", "items": _ENTITY, "maxItems": _MOST},
-        triples={"type": "array", "items": _TRIPLE, "maxItems": _MOST},
+    object_of(
+        {
+            "entities": {"type": "array", "items": _ENTITY, "maxItems": _MOST},
+            "triples": {"type": "array", "items": _TRIPLE, "maxItems": _MOST},
+        }
     )
 )
 

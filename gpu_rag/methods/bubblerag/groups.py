@@ -27,17 +27,19 @@ from gpu_rag.program.ask import ask_text, embed, packed
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking
 from gpu_rag.text.prompts import Prompt
-from gpu_rag.text.replies import canonical_schema, json_object
+from gpu_rag.text.replies import canonical_schema, object_of
 from gpu_rag.types import Malformed
 
 N_OPEN = 2  # anchors of an open keyword
 MAX_TOKENS = 512
-_GROUP = json_object(
-    concept={"type": "string", "maxLength": 120},
-    weight={"type": "number", "minimum": 0, "maximum": 1},
-    candidates={"type": "array", "items": {"type": "integer", "minimum": 1}, "maxItems": 40},
+_GROUP = object_of(
+    {
+        "concept": {"type": "string", "maxLength": 120},
+        "weight": {"type": "number", "minimum": 0, "maximum": 1},
+        "candidates": {"type": "array", "items": {"type": "integer", "minimum": 1}, "maxItems": 40},
+    }
 )
-SCHEMA = canonical_schema(json_object(groups={"type": "array", "maxItems": MOST_GROUPS, "items": _GROUP}))
+SCHEMA = canonical_schema(object_of({"groups": {"type": "array", "maxItems": MOST_GROUPS, "items": _GROUP}}))
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from gpu_rag.program.run import Run
 from gpu_rag.text.keywords import keywords, names
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.prompts import Prompt
-from gpu_rag.text.replies import canonical_schema, json_object
+from gpu_rag.text.replies import canonical_schema, object_of
 from gpu_rag.text.rules.decomposition import plan_by_rules
 from gpu_rag.types import Malformed
 
@@ -33,9 +33,9 @@ MAX_TOKENS = 256
 NOTED = {"specialise": "specialised", "relax": "relaxed"}
 _REFERENCE = re.compile(r"#\d{1,3}(?!\w)")
 _TEXT = {"type": "string", "minLength": 1, "maxLength": 200}
-LISTED = canonical_schema(json_object(keywords={"type": "array", "items": _TEXT, "maxItems": MOST}))
-_CHANGE = json_object(number={"type": "integer", "minimum": 1, "maximum": MOST}, keyword=_TEXT)
-REWRITTEN = canonical_schema(json_object(changes={"type": "array", "maxItems": MOST, "items": _CHANGE}))
+LISTED = canonical_schema(object_of({"keywords": {"type": "array", "items": _TEXT, "maxItems": MOST}}))
+_CHANGE = object_of({"number": {"type": "integer", "minimum": 1, "maximum": MOST}, "keyword": _TEXT})
+REWRITTEN = canonical_schema(object_of({"changes": {"type": "array", "maxItems": MOST, "items": _CHANGE}}))
 
 
 @dataclass(frozen=True)

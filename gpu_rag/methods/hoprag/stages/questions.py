@@ -27,7 +27,7 @@ from gpu_rag.methods.hoprag.tables import QUESTIONS
 from gpu_rag.settings import Settings
 from gpu_rag.text.keywords import names
 from gpu_rag.text.prompts import Prompt
-from gpu_rag.text.replies import canonical_schema, json_object
+from gpu_rag.text.replies import canonical_schema, object_of
 from gpu_rag.types import Request
 
 LEAST = {"in": 2, "out": 4}  # questions a request, as in HopRAG
@@ -43,7 +43,7 @@ def _schema(side: str) -> str:
         "minItems": LEAST[side],
         "maxItems": MOST,
     }
-    return canonical_schema(json_object(questions=questions))
+    return canonical_schema(object_of({"questions": questions}))
 
 
 SCHEMAS = {side: _schema(side) for side in LEAST}
