@@ -78,7 +78,6 @@ ABLATIONS: list[tuple[str, dict[str, Any]]] = [
     ("radius 1", {"radius": 1}),
     ("one relation a topic", {"n_relations": 1}),
     ("three relations a topic", {"n_relations": 3}),
-    ("one topic", {"max_topics": 1}),
     ("simple feedback", {"feedback": "simple"}),
 ]
 

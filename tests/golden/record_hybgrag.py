@@ -25,7 +25,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "similarity": {"models": {"decider": "similarity"}, "reader": {"passages": 2}},
     "llm": {
         "models": {"decider": "llm"},
-        "method": {"hybgrag": {"iterations": 3, "n_references": 1, "n_examples": 2}},
+        "method": {"hybgrag": {"iterations": 3, "n_examples": 2}},
+        "constants": {"n_references": 1},
         "reader": {"passages": 2},
     },
 }

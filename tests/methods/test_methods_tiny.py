@@ -201,7 +201,7 @@ def test_a_count_without_bound_is_all_there_is(build: Any, fast: Settings, facts
     index = build(facts, methods=methods)
     counts = {
         "hoprag": ("top_k",), "bubblerag": ("budget", "n_trees", "n_passages"),
-        "higra-retriever": ("depth", "n_entities", "n_passages", "n_relations"),
+        "higra-retriever": ("n_passages", "n_relations"),
     }  # fmt: skip
     for method, names in counts.items():
         for name in names:

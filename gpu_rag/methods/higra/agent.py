@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 
 from gpu_rag.methods.higra import retriever
 from gpu_rag.methods.higra.dual_agent import converse
 from gpu_rag.methods.higra.retriever import retrieve
 from gpu_rag.program.run import Run
-from gpu_rag.settings.ranges import COUNT, check_fields
+from gpu_rag.settings.ranges import COUNT
 from gpu_rag.types import Draft, Question
 
 __all__ = ["Params", "program", "retrieve"]  # without a model there is no dialogue: HiGraRetriever on the question
@@ -17,14 +18,9 @@ __all__ = ["Params", "program", "retrieve"]  # without a model there is no dialo
 
 @dataclass(frozen=True)
 class Params(retriever.Params):
-    """Parameters of `higra-retriever`, for each sub-question; max_turns: calls to the Librarian before the forced
-    answer."""
+    """All of `higra-retriever`, for each sub-question, and the length of the dialogue."""
 
-    max_turns: int = 8
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_fields(self, max_turns=COUNT)
+    max_turns: Annotated[int, COUNT, "calls to the Librarian before the forced answer"] = 8
 
 
 async def program(question: Question, run: Run, params: Params) -> Draft:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated, ClassVar
 
 from gpu_rag.methods.higra.dialogue import Answered, Dialogue
 from gpu_rag.methods.higra.librarian import Find, Finding, Retrieval, consult
@@ -19,22 +20,20 @@ from gpu_rag.program.reader import Support
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import search_hybrid
 from gpu_rag.runtime.gather import gather
-from gpu_rag.settings.ranges import COUNT, RANK_CONSTANT, check_fields
+from gpu_rag.settings.check import Declared
+from gpu_rag.settings.ranges import COUNT
 from gpu_rag.types import Draft, Question
 
 
 @dataclass(frozen=True)
-class Params:
-    """n_passages: read for each sub-question. depth, constant: of the rank fusion, see `hybrid`. max_turns: calls to
-    the Librarian before the forced answer."""
+class Params(Declared):
+    """The length of the dialogue, and what each sub-question reads."""
 
-    n_passages: int = 20
-    depth: int = 100
-    constant: float = 60.0
-    max_turns: int = 8
+    n_passages: Annotated[int, COUNT, "read for each sub-question"] = 20
+    max_turns: Annotated[int, COUNT, "calls to the Librarian before the forced answer"] = 8
 
-    def __post_init__(self) -> None:
-        check_fields(self, n_passages=COUNT, depth=COUNT, constant=RANK_CONSTANT, max_turns=COUNT)
+    depth: ClassVar[int] = 100  # of each ranking that is fused
+    constant: ClassVar[float] = 60.0  # of reciprocal rank fusion
 
 
 async def retrieve(question: Question, run: Run, params: Params) -> Support:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from typing import Annotated, ClassVar, Literal
 
 from gpu_rag.methods.higra.batched import (
-    SIMILARITIES,
     HigraFound,
     HigraRank,
     HigraRanking,
@@ -24,44 +24,36 @@ from gpu_rag.program.ask import embed
 from gpu_rag.program.choose import choose
 from gpu_rag.program.reader import Support
 from gpu_rag.program.run import Run
-from gpu_rag.settings.ranges import COUNT, NATURAL, RANK_CONSTANT, check_fields
+from gpu_rag.settings.check import Declared
+from gpu_rag.settings.ranges import DAMPING, NATURAL
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Draft, Evidence, Path, Question
 
 
 @dataclass(frozen=True)
-class Params:
-    """n_entities: candidates for seeds. max_seeds: most that the decider takes. seed_threshold: with the decider
-    "similarity", least score of a seed: 1 is first in the vector and in the word ranking. named_bonus: added to the
-    score of an entity that the question names. fallback_seeds: taken when none is chosen. radius: hops around them.
-    damping, tol: of PageRank. structure_constant, similarity_constant: of the fusion. n_relations (0: passages only),
-    n_passages, n_similar: what is read: the best by fused rank, then of the n_similar best by similarity those not yet
-    there. similarity: hybrid | dense; depth, constant: of its fusion. graph_context: False is similarity alone."""
+class Params(Declared):
+    """Seeds, the subgraph around them, and what is read of it."""
 
-    n_entities: int = 20
-    max_seeds: int = 5
-    seed_threshold: float = 0.95
-    named_bonus: float = 1.0
-    fallback_seeds: int = 3
-    radius: int = 1
-    damping: float = 0.85
-    structure_constant: float = 10.0
-    similarity_constant: float = 10.0
-    n_relations: int = 10
-    n_passages: int = 10
-    n_similar: int = 5
-    similarity: str = "hybrid"
-    depth: int = 100
-    constant: float = 60.0
-    graph_context: bool = True
-    tol: float = 1e-6
+    seed_threshold: Annotated[
+        float, "by similarity: least score of a seed; 1 is first in the vector and in the word ranking"
+    ] = 0.95
+    radius: Annotated[int, NATURAL, "hops around the seeds"] = 1
+    damping: Annotated[float, DAMPING, "of PageRank"] = 0.85
+    n_relations: Annotated[int, NATURAL, "relations read; 0: passages only"] = 10
+    n_passages: Annotated[int, NATURAL, "passages read, best by fused rank"] = 10
+    similarity: Annotated[Literal["hybrid", "dense"], "hybrid (BM25 and cosine) or dense (cosine)"] = "hybrid"
+    graph_context: Annotated[bool, "false: similarity alone"] = True
 
-    def __post_init__(self) -> None:
-        check_fields(
-            self, n_entities=COUNT, max_seeds=COUNT, fallback_seeds=NATURAL, n_relations=NATURAL, n_passages=NATURAL,
-            n_similar=NATURAL, similarity=SIMILARITIES, constant=RANK_CONSTANT,
-        )  # fmt: skip
-        self.rank()  # checks the others
+    n_entities: ClassVar[int] = 20  # candidates for seeds
+    max_seeds: ClassVar[int] = 5  # of these taken by the decider
+    named_bonus: ClassVar[float] = 1.0  # added to the score of an entity that the question names
+    fallback_seeds: ClassVar[int] = 3  # first entities by rank, taken when none is chosen
+    n_similar: ClassVar[int] = 5  # passages best by similarity, of which those not yet there are read too
+    structure_constant: ClassVar[float] = 10.0  # of the fusion, for the rank in the subgraph
+    similarity_constant: ClassVar[float] = 10.0  # of the fusion, for the rank by similarity
+    depth: ClassVar[int] = 100  # of each ranking that is fused
+    constant: ClassVar[float] = 60.0  # of the fusion of BM25 and cosine
+    tol: ClassVar[float] = 1e-6  # L1 error of PageRank
 
     def rank(self) -> HigraRank:
         """The parameters of the fused ranking."""

@@ -15,6 +15,7 @@ from gpu_rag.errors import MissingLayer, UsageError
 from gpu_rag.evaluation.verify_answers import AnswerChecker
 from gpu_rag.jobs import row_of
 from gpu_rag.methods.higra.librarian import short_answer
+from gpu_rag.methods.higra.retriever import Params
 from gpu_rag.models.llm import load_llm
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.sample import corpus_path, questions_path
@@ -59,25 +60,30 @@ def test_the_named_entity_is_the_seed_and_the_graph_takes_the_hop(index: gpu_rag
     assert ("Halden Bridge", "designed by", "Marta Orlo", "d0") in edges[:4]
 
 
-def test_the_switches_do_what_they_say(index: gpu_rag.Index, fast: Any) -> None:
+def test_the_switches_do_what_they_say(index: gpu_rag.Index, fast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert retrieve(index, fast, n_relations=0).paths == ()  # passages only
     assert len(retrieve(index, fast, n_relations=2).paths) == 2
     assert chosen(retrieve(index, fast, seed_threshold=9.0), "seeds/similarity") == ()  # then the first three
-    nobody = retrieve(index, fast, seed_threshold=9.0, fallback_seeds=1, radius=0)
-    assert {edge[0] for path in nobody.paths for edge in path.edges}
     assert retrieve(index, fast, radius=0) != retrieve(index, fast, radius=2)
     assert ranking(retrieve(index, fast, limit=2)) == ranking(retrieve(index, fast))[:2]
+    monkeypatch.setattr(Params, "fallback_seeds", 1)
+    nobody = retrieve(index, fast, seed_threshold=9.0, radius=0)
+    assert {edge[0] for path in nobody.paths for edge in path.edges}
 
 
-def test_reading_order_is_fused_then_similar_then_the_rest(index: gpu_rag.Index, fast: Any) -> None:
-    fused = ranking(retrieve(index, fast, n_passages=6, n_similar=0))
+def test_reading_order_is_fused_then_similar_then_the_rest(
+    index: gpu_rag.Index, fast: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Params, "n_similar", 0)
+    fused = ranking(retrieve(index, fast, n_passages=6))
     similar = ranking(retrieve(index, fast, graph_context=False))
     for n, m in ((1, 2), (2, 3), (3, 0)):
+        monkeypatch.setattr(Params, "n_similar", m)
         order = fused[:n] + [p for p in similar[:m] if p not in fused[:n]]
         order += [p for p in fused if p not in order]
-        assert ranking(retrieve(index, fast, n_passages=n, n_similar=m)) == order
+        assert ranking(retrieve(index, fast, n_passages=n)) == order
         llm = ScriptedLLM(lambda _: json.dumps({"answers": ["x"], "evidence": "", "passages": []}))
-        settings = merge(fast, {"method": {"higra-retriever": {"n_passages": n, "n_similar": m}}})
+        settings = merge(fast, {"method": {"higra-retriever": {"n_passages": n}}})
         (read,) = index.answer(BORN, method="higra-retriever", settings=settings, llm=llm)
         assert ranking(read) == order[: len(read.evidence)] and n <= len(read.evidence) <= n + m
 
@@ -150,7 +156,7 @@ def test_an_index_without_the_layers_keeps_working_and_says_what_is_missing(buil
 
 
 @pytest.mark.parametrize(
-    "bad", [{"similarity": "psychic"}, {"n_entities": 0}, {"radius": -1}, {"damping": 1.5}], ids=str
+    "bad", [{"similarity": "psychic"}, {"n_relations": -1}, {"radius": -1}, {"damping": 1.5}], ids=str
 )
 def test_bad_parameters_are_refused(index: gpu_rag.Index, fast: Any, bad: dict[str, Any]) -> None:
     with pytest.raises(UsageError):

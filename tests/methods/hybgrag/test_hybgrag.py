@@ -18,7 +18,7 @@ from gpu_rag.methods.hybgrag import critic as hybgrag_critic
 from gpu_rag.methods.hybgrag import program as hybgrag
 from gpu_rag.methods.hybgrag.examples import Experience, chosen_examples, read_examples
 from gpu_rag.methods.hybgrag.retrieve import retrieve_by
-from gpu_rag.methods.hybgrag.state import Action, Fault, Feedback, Topic
+from gpu_rag.methods.hybgrag.state import Action, Fault, Feedback, Params, Topic
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.program.ask import embed
 from gpu_rag.program.knowledge_base.views import kb_of
@@ -254,9 +254,12 @@ def test_a_source_that_was_tried_is_not_offered_again(index: gpu_rag.Index) -> N
         (route(MARTA), [], WRONG_MODULE, "The other source"),
     ],
 )
-def test_each_feedback(index: gpu_rag.Index, first: str, comment: Any, kind: str, words: str) -> None:
+def test_each_feedback(
+    index: gpu_rag.Index, first: str, comment: Any, kind: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Params, "name_threshold", 0.99)
     script = Script(first, route(COMEDY), valid=["no", "yes"], comment=comment)
-    answer = run(index, script, name_threshold=0.99)
+    answer = run(index, script)
     assert feedback(answer) == [kind]
     assert words in script.prompts("route")[1]
     by_code = kind in (NO_ENTITY, NO_INTERSECTION)
@@ -327,11 +330,13 @@ def test_homonyms_are_all_kept_and_types_are_kept_apart(index: gpu_rag.Index) ->
     assert ([n.id for n in town.nodes], [n.id for n in film.nodes]) == (["f3"], ["t1"])
 
 
-def test_a_name_that_is_almost_right_finds_the_nearest(index: gpu_rag.Index) -> None:
+def test_a_name_that_is_almost_right_finds_the_nearest(index: gpu_rag.Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Params, "name_threshold", 0.5)
     almost = route(entity("Marta Orloo", "person", "directed_by"))
-    answer = run(index, Script(almost, valid="yes"), radius=1, name_threshold=0.5)
+    answer = run(index, Script(almost, valid="yes"), radius=1)
     assert set(names(answer)) == {"Harbour of Glass", "Night Ferry"}
-    strict = run(index, Script(almost, valid="yes"), radius=1, name_threshold=0.999)
+    monkeypatch.setattr(Params, "name_threshold", 0.999)
+    strict = run(index, Script(almost, valid="yes"), radius=1)
     assert len(names(strict)) > 2  # no entity: all documents
 
 
@@ -353,8 +358,9 @@ def test_rules_alone(index: gpu_rag.Index) -> None:
     assert any(told.startswith("entity: Marta Orlo (person)") for told in actions(answer)[0])
 
 
-def test_a_question_without_names_searches_documents(index: gpu_rag.Index) -> None:
-    answer = retrieve(index, "ghost bell ringer steps", name_threshold=1.0)
+def test_a_question_without_names_searches_documents(index: gpu_rag.Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Params, "name_threshold", 1.0)
+    answer = retrieve(index, "ghost bell ringer steps")
     assert actions(answer)[0] == ["module: text"] and names(answer)[0] == "The Quiet Tower"
     assert len(names(answer)) == len(NODES)
 
@@ -564,8 +570,7 @@ def test_few_examples_reach_the_commentor(index: gpu_rag.Index) -> None:
         {"feedback": "kind"},
         {"examples": "all"},
         {"order": "score"},
-        {"n_types": 0},
-        {"n_shown": 0},
+        {"n_nodes": 0},
     ],
 )
 def test_parameters_are_checked(params: dict[str, Any]) -> None:

@@ -47,9 +47,10 @@ BOTH = hybrid(topic("Marta", "directed"), topic("Piet", "starred"))
 # --- the first action ------------------------------------------------------------------------------
 
 
-def test_first_every_plain_name_along_its_nearest_relation() -> None:
+def test_first_every_plain_name_along_its_nearest_relation(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first_action(RANKED, ONE) == BOTH  # not the town, which is read out of the same words
-    assert first_action(RANKED, Params(max_topics=1)).topics == (topic("Marta", "directed"),)
+    monkeypatch.setattr(Params, "max_topics", 1)
+    assert first_action(RANKED, ONE).topics == (topic("Marta", "directed"),)
 
 
 def test_first_the_best_candidate_where_no_name_is_plain_and_documents_without_any() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from kb_in_memory import knowledge_base
 
 import gpu_rag
+from gpu_rag.methods.hybgrag.state import Params
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.program.knowledge_base.relations import Relations
 from gpu_rag.settings import merge
@@ -39,7 +41,21 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> gpu_rag.Index:
     return gpu_rag.Index.open(folder / "ix")
 
 
-def routed(index: gpu_rag.Index, context_tokens: int, **params: Any) -> tuple[Answer, Request]:
+Shown = Callable[[int, int], None]
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
+    """How many types and relations the router is shown at most."""
+
+    def at_most(types: int, relations: int) -> None:
+        monkeypatch.setattr(Params, "n_types", types)
+        monkeypatch.setattr(Params, "n_shown", relations)
+
+    return at_most
+
+
+def routed(index: gpu_rag.Index, context_tokens: int) -> tuple[Answer, Request]:
     """The answer, and the first request of the router."""
     routes: list[Request] = []
 
@@ -53,7 +69,7 @@ def routed(index: gpu_rag.Index, context_tokens: int, **params: Any) -> tuple[An
         return request.constraint.options[0]
 
     llm = ScriptedLLM(say, context_tokens=context_tokens)
-    settings = merge(FAST, {"method": {"hybgrag": {"iterations": 1, **params}}})
+    settings = merge(FAST, {"method": {"hybgrag": {"iterations": 1}}})
     (answer,) = index.answer(QUESTION, method="hybgrag", settings=settings, llm=llm)
     assert answer.error is None, answer.error
     text = routes[0].system + routes[0].prompt
@@ -88,24 +104,27 @@ def test_what_the_question_says_is_shown(index: gpu_rag.Index) -> None:
 
 
 @pytest.mark.parametrize("context_tokens", [2200, 3000, 5000])
-def test_no_more_is_shown_than_the_context_takes(index: gpu_rag.Index, context_tokens: int) -> None:
-    answer, request = routed(index, context_tokens, n_types=1000, n_shown=1000)
+def test_no_more_is_shown_than_the_context_takes(index: gpu_rag.Index, shown: Shown, context_tokens: int) -> None:
+    shown(1000, 1000)
+    answer, request = routed(index, context_tokens)
     types, relations = lists(request)
     assert len(types) < 602 and len(relations) < 601
     assert told(answer) == [(f"types: {len(types)} of 602", f"relations: {len(relations)} of 601")]
     assert "zone.wharf.repaired_for" in relations and {"zone.wharf", "zone.boats"} <= set(types)
-    more = routed(index, context_tokens + 400, n_types=1000, n_shown=1000)[1]
+    more = routed(index, context_tokens + 400)[1]
     assert len(lists(more)[1]) > len(relations)
 
 
-def test_few_are_the_likeliest(index: gpu_rag.Index) -> None:
+def test_few_are_the_likeliest(index: gpu_rag.Index, shown: Shown) -> None:
     """A version that takes the first rows of the lists would show kind 000 and link 000."""
-    _, request = routed(index, 100_000, n_types=2, n_shown=1)
+    shown(2, 1)
+    _, request = routed(index, 100_000)
     assert lists(request) == (["zone.boats", "zone.wharf"], ["zone.wharf.repaired_for"])
 
 
-def test_whole_lists_say_nothing(index: gpu_rag.Index) -> None:
-    answer, request = routed(index, 1_000_000, n_types=602, n_shown=601)
+def test_whole_lists_say_nothing(index: gpu_rag.Index, shown: Shown) -> None:
+    shown(602, 601)
+    answer, request = routed(index, 1_000_000)
     types, relations = lists(request)
     assert (len(types), len(relations)) == (602, 601)
     assert "most likely needs" not in request.prompt and told(answer) == []
