@@ -14,11 +14,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.errors import UsageError
 from gpu_rag.graph.csr import csr_from_edges
-from gpu_rag.methods.higra.batched import HigraRank, HigraRanking, Seeded, higra_rank
+from gpu_rag.methods.higra.batched import HigraRanking, Params, Seeded, SubgraphScores, higra_rank, subgraph_scores
 from gpu_rag.methods.higra.graph import HigraGraph
-from gpu_rag.methods.higra.rank import SubgraphScores, subgraph_scores
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR
 
@@ -88,7 +86,7 @@ class Oracle:
         found: dict[int, float] = nx.pagerank(graph, damping, restart, max_iter=2000, tol=1e-12, dangling=restart)
         return found
 
-    def rankings(self, seeds: Sequence[int], params: HigraRank) -> tuple[list[int], list[int]]:
+    def rankings(self, seeds: Sequence[int], params: Params) -> tuple[list[int], list[int]]:
         """Relations and passages by the graph, best first; scores nearer than 1e-9 count as equal."""
         if not seeds:
             return [], []
@@ -105,7 +103,7 @@ def _sorted(scores: dict[int, float]) -> list[int]:
     return sorted(scores, key=lambda item: (-round(scores[item], 7), item))
 
 
-def fused(structure: Sequence[int], similarity: Sequence[int], params: HigraRank) -> dict[int, float]:
+def fused(structure: Sequence[int], similarity: Sequence[int], params: Params) -> dict[int, float]:
     total: dict[int, float] = defaultdict(float)
     for place, item in enumerate(structure, 1):
         total[item] += 1 / (params.structure_constant + place)
@@ -120,14 +118,12 @@ def random_case(rng: np.random.Generator, n: int = 40, n_passages: int = 25) -> 
     return graph_of(n, n_passages, relations, links), links  # type: ignore[arg-type]
 
 
-def run(graph: HigraGraph, params: HigraRank, asked: Sequence[Seeded]) -> list[HigraRanking]:
-    return higra_rank.run(Part(graph), asked, (params,))  # type: ignore[arg-type, return-value]
+def run(graph: HigraGraph, params: Params, asked: Sequence[Seeded]) -> list[HigraRanking]:
+    return higra_rank.run(Part(graph), asked, (params.radius, params.damping))  # type: ignore[arg-type, return-value]
 
 
-def scored(graph: HigraGraph, params: HigraRank, seeds: Sequence[Sequence[int]]) -> SubgraphScores:
-    return subgraph_scores(
-        graph, seeds, radius=params.radius, damping=params.damping, tol=params.tol, depth=params.depth
-    )
+def scored(graph: HigraGraph, params: Params, seeds: Sequence[Sequence[int]]) -> SubgraphScores:
+    return subgraph_scores(graph, seeds, params.radius, params.damping, params.depth)
 
 
 @pytest.mark.parametrize("damping", [0.5, 0.85])
@@ -137,7 +133,7 @@ def test_each_subgraph_of_a_batch_has_networkx_pagerank(radius: int, damping: fl
     graph, links = random_case(rng)
     oracle = Oracle(graph, links)
     seeds = [sorted({int(v) for v in rng.integers(0, 40, 1 + b % 5)}) for b in range(30)]
-    params = HigraRank(radius=radius, damping=damping)
+    params = Params(radius=radius, damping=damping)
     scores = scored(graph, params, seeds)
     for (blocks, values), augment in ((scores.entities, False), (scores.nodes, True)):
         bounds = blocks.offsets.tolist()
@@ -151,10 +147,12 @@ def test_each_subgraph_of_a_batch_has_networkx_pagerank(radius: int, damping: fl
             assert max(abs(got[v] - expected[v]) for v in got) <= 1e-6
 
 
-def test_the_fused_ranking_is_that_of_the_specification() -> None:
+def test_the_fused_ranking_is_that_of_the_specification(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"structure_constant": 3.0, "similarity_constant": 20.0, "tol": 1e-10}.items():
+        monkeypatch.setattr(Params, name, value)
     rng = np.random.default_rng(7)
     graph, links = random_case(rng)
-    oracle, params = Oracle(graph, links), HigraRank(structure_constant=3, similarity_constant=20, tol=1e-10)
+    oracle, params = Oracle(graph, links), Params()
     asked = [
         Seeded(
             tuple(sorted({int(v) for v in rng.integers(0, 40, 3)})),
@@ -182,7 +180,7 @@ def test_worked_by_hand() -> None:
     G_S is 0 - 1: p = [2/3, 1/3], so relation 0 has 1/2. G_S+ is the path 0 - 1 - passage 0: [7/12, 4/12, 1/12].
     """
     graph = graph_of(3, 2, [(0, 1), (1, 2)], [(1, 0), (2, 1)])
-    params = HigraRank(damping=0.5)
+    params = Params(damping=0.5)
     scores = scored(graph, params, [[0]])
     assert scores.entities[1].tolist() == pytest.approx([2 / 3, 1 / 3], abs=1e-6)
     assert scores.nodes[1].tolist() == pytest.approx([7 / 12, 4 / 12, 1 / 12], abs=1e-6)
@@ -205,30 +203,28 @@ def test_a_question_alone_is_that_question_in_any_batch(seed: int, size: int) ->
         )
         for _ in range(size)
     ]
-    together = run(graph, HigraRank(), asked)
+    together = run(graph, Params(), asked)
     at = int(rng.integers(size))
-    assert run(graph, HigraRank(), [asked[at]]) == [together[at]]
-    assert run(graph, HigraRank(), asked[::-1])[::-1] == together
+    assert run(graph, Params(), [asked[at]]) == [together[at]]
+    assert run(graph, Params(), asked[::-1])[::-1] == together
 
 
-def test_without_seeds_or_without_the_graph_similarity_alone_ranks() -> None:
+def test_without_seeds_similarity_alone_ranks() -> None:
     graph, _ = random_case(np.random.default_rng(1))
     one = Seeded((), (4, 2), (9, 1, 3))
-    (ranking,) = run(graph, HigraRank(), [one])
+    (ranking,) = run(graph, Params(), [one])
     assert ranking.passages.rows == (9, 1, 3) and ranking.relations.rows == (4, 2)
     assert (ranking.n_entities, ranking.n_passages) == (0, 0)
     seeded = Seeded((3, 5), one.relations, one.passages)
-    (off,) = run(graph, HigraRank(graph=False), [seeded])
-    assert off == ranking
-    assert run(graph, HigraRank(), [seeded])[0].passages.rows != off.passages.rows
+    assert run(graph, Params(), [seeded])[0].passages.rows != ranking.passages.rows
 
 
-def wrong_whole_graph(oracle: Oracle, seeds: Sequence[int], params: HigraRank) -> dict[int, float]:
+def wrong_whole_graph(oracle: Oracle, seeds: Sequence[int], params: Params) -> dict[int, float]:
     """PageRank on all entities instead of on the subgraph."""
     return oracle.pagerank(oracle.entities, seeds, params.damping)
 
 
-def wrong_directed(oracle: Oracle, seeds: Sequence[int], params: HigraRank) -> dict[int, float]:
+def wrong_directed(oracle: Oracle, seeds: Sequence[int], params: Params) -> dict[int, float]:
     """Edges taken in their direction only."""
     graph = nx.DiGraph((s, o) for s, o in oracle.ends if s != o)
     inner = oracle.subgraph(seeds, params.radius)
@@ -237,7 +233,7 @@ def wrong_directed(oracle: Oracle, seeds: Sequence[int], params: HigraRank) -> d
     return oracle.pagerank(graph, seeds, params.damping)
 
 
-def wrong_parallel(oracle: Oracle, seeds: Sequence[int], params: HigraRank) -> dict[int, float]:
+def wrong_parallel(oracle: Oracle, seeds: Sequence[int], params: Params) -> dict[int, float]:
     """Parallel relations counted as often as they stand there."""
     graph = oracle.subgraph(seeds, params.radius)
     for s, o in graph.edges:
@@ -249,17 +245,9 @@ def wrong_parallel(oracle: Oracle, seeds: Sequence[int], params: HigraRank) -> d
 def test_plausible_wrong_versions_are_told_apart(wrong: Callable[..., dict[int, float]]) -> None:
     graph = graph_of(6, 1, [(0, 1), (1, 0), (0, 2), (2, 3), (3, 4), (5, 0)], [(1, 0)])
     oracle = Oracle(graph, [(1, 0)])
-    scores = scored(graph, HigraRank(), [[0]])
+    scores = scored(graph, Params(), [[0]])
     blocks, values = scores.entities
-    other = wrong(oracle, [0], HigraRank())
+    other = wrong(oracle, [0], Params())
     got = dict(zip(blocks.global_ids.tolist(), values.tolist()))
     assert set(got) == {0, 1, 2, 5}
     assert max(abs(got[v] - other.get(v, 0.0)) for v in got) > 1e-3
-
-
-@pytest.mark.parametrize(
-    "bad", [{"radius": -1}, {"damping": 1.0}, {"structure_constant": -1.0}, {"depth": 0}, {"tol": 0.0}], ids=str
-)
-def test_bad_parameters_are_refused(bad: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=f"^{next(iter(bad))} is out of range; given "):
-        HigraRank(**bad)

@@ -1,33 +1,69 @@
 """The steps of HiGraRetriever, for a batch of questions: search over the graph's three tables, and the fused ranking.
 
 similarity  = rank by cosine, or by 1 / (constant + rank) over cosine and BM25
+For a question with seed entities S, over the entity layer and the passage layer of `HigraGraph`:
+  G_S       = the entities within `radius` hops of S, and the relations with both ends among them
+  p         = PageRank on G_S, restart uniform on S: p = damping P^T p + (1 - damping) pi, see graph.local_pagerank
+  relation  = the mean of p at its two ends
+  G_S+      = G_S with every passage that is linked to one of its entities
+  passage   = PageRank on G_S+ at the passage, same restart
 fused       = 1 / (structure_constant + rank by the graph) + 1 / (similarity_constant + rank by similarity); a rank
-              that is missing gives no term. Both rankings end at `depth`. By the graph: see `rank`.
+              that is missing gives no term. Both rankings end at `depth`.
+All subgraphs of a batch are blocks of one block-diagonal graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
 
+from gpu_rag.graph.ego import ego_balls, induced_subgraphs
 from gpu_rag.graph.fuse import rrf
+from gpu_rag.graph.local_pagerank import blocks_pagerank
 from gpu_rag.graph.nearest import on_host
+from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.index.index import Index
-from gpu_rag.methods.higra.graph import higra_graph
-from gpu_rag.methods.higra.rank import subgraph_scores
+from gpu_rag.methods.higra.graph import HigraGraph, higra_graph
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.search import Ranking, nearest_rows, rankings, stacked
 from gpu_rag.runtime.step import batched
-from gpu_rag.settings.ranges import COUNT, DAMPING, NATURAL, TOLERANCE, check_fields
+from gpu_rag.settings.check import Declared
+from gpu_rag.settings.ranges import DAMPING, NATURAL
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.text.mentions import mentioned_names
-from gpu_rag.types import TopK
+from gpu_rag.types import Blocks, Ragged, TopK
 
 TILE = 64
-SIMILARITIES = ("hybrid", "dense")
+
+
+@dataclass(frozen=True)
+class Params(Declared):
+    """Seeds, the subgraph around them, and what is read of it."""
+
+    seed_threshold: Annotated[
+        float, "by similarity: least score of a seed; 1 is first in the vector and in the word ranking"
+    ] = 0.95
+    radius: Annotated[int, NATURAL, "hops around the seeds"] = 1
+    damping: Annotated[float, DAMPING, "of PageRank"] = 0.85
+    n_relations: Annotated[int, NATURAL, "relations read; 0: passages only"] = 10
+    n_passages: Annotated[int, NATURAL, "passages read, best by fused rank"] = 10
+    similarity: Annotated[Literal["hybrid", "dense"], "hybrid (BM25 and cosine) or dense (cosine)"] = "hybrid"
+    graph_context: Annotated[bool, "false: similarity alone"] = True
+
+    n_entities: ClassVar[int] = 20  # candidates for seeds
+    max_seeds: ClassVar[int] = 5  # of these taken by the decider
+    named_bonus: ClassVar[float] = 1.0  # added to the score of an entity that the question names
+    fallback_seeds: ClassVar[int] = 3  # first entities by rank, taken when none is chosen
+    n_similar: ClassVar[int] = 5  # passages best by similarity, of which those not yet there are read too
+    structure_constant: ClassVar[float] = 10.0  # of the fusion, for the rank in the subgraph
+    similarity_constant: ClassVar[float] = 10.0  # of the fusion, for the rank by similarity
+    depth: ClassVar[int] = 100  # of each ranking that is fused
+    constant: ClassVar[float] = 60.0  # of the fusion of BM25 and cosine
+    tol: ClassVar[float] = 1e-6  # L1 error of PageRank
 
 
 @dataclass(frozen=True)
@@ -44,57 +80,28 @@ class HigraFound:
 
 
 @batched(GRAPH)
-def higra_search(
-    index: Index,
-    queries: list[tuple[str, np.ndarray]],
-    similarity: str,
-    n_entities: int,
-    depth: int,
-    constant: float,
-) -> list[HigraFound]:
-    """Entities, relations and passages by similarity to each text and its unit vector f32[D].
-
-    similarity: hybrid | dense. depth: how many of each ranking are fused and returned, of relations and passages;
-    n_entities: of entities.
-    """
+def higra_search(index: Index, queries: list[tuple[str, np.ndarray]], similarity: str) -> list[HigraFound]:
+    """Entities, relations and passages by similarity (hybrid | dense) to each text and its unit vector f32[D]."""
     graph, texts = higra_graph(index), [text for text, _ in queries]
     vectors = stacked([vector for _, vector in queries], index.device)
 
     def search(stage: str, words: Bm25, k: int) -> list[Ranking]:
         n = max(1, index.vectors(stage).shape[0])
-        k, width = min(k, n), min(max(k, depth), n)
+        k, width = min(k, n), min(max(k, Params.depth), n)
         found = on_host(nearest_rows(index, stage, vectors, k if similarity == "dense" else width))
         if similarity == "hybrid":
             ids, scores = words.search(texts, width)
             by_words = TopK(torch.from_numpy(ids), torch.from_numpy(scores))
-            found = rrf([found, by_words], k, constants=[constant, constant])
+            found = rrf([found, by_words], k, constants=[Params.constant, Params.constant])
         return rankings(found)
 
-    entities = search("higra_entity_vectors", graph.entity_bm25, n_entities)
-    relations = search("higra_relation_vectors", graph.relation_bm25, depth)
-    passages = search("passage_vectors", index.bm25, depth)
-    best = 2 / (constant + 1) if similarity == "hybrid" else 1.0
+    entities = search("higra_entity_vectors", graph.entity_bm25, Params.n_entities)
+    relations = search("higra_relation_vectors", graph.relation_bm25, Params.depth)
+    passages = search("passage_vectors", index.bm25, Params.depth)
+    best = 2 / (Params.constant + 1) if similarity == "hybrid" else 1.0
     scaled = [Ranking(e.rows, tuple(score / best for score in e.scores)) for e in entities]
     named = [tuple(mentioned_names(text, graph.rows_by_name)) for text in texts]
     return [HigraFound(*row) for row in zip(scaled, relations, passages, named)]
-
-
-@dataclass(frozen=True)
-class HigraRank:
-    """Parameters of one fused ranking, see the module. graph: False leaves the rank by the graph out (the ablation
-    "similarity alone"); radius, damping, tol: see `rank`."""
-
-    radius: int = 1
-    damping: float = 0.85
-    structure_constant: float = 10.0
-    similarity_constant: float = 10.0
-    depth: int = 100
-    graph: bool = True
-    tol: float = 1e-6
-
-    def __post_init__(self) -> None:
-        constants = {"structure_constant": NATURAL, "similarity_constant": NATURAL}
-        check_fields(self, radius=NATURAL, damping=DAMPING, **constants, depth=COUNT, tol=TOLERANCE)
 
 
 @dataclass(frozen=True)
@@ -117,27 +124,20 @@ class HigraRanking:
 
 
 @batched(GRAPH, tile=TILE)
-def higra_rank(index: Index, queries: list[Seeded], params: HigraRank) -> list[HigraRanking]:
-    """Relations and passages of the subgraph around each question's seeds, fused with their ranks by similarity."""
+def higra_rank(index: Index, queries: list[Seeded], radius: int, damping: float) -> list[HigraRanking]:
+    """Relations and passages of the subgraph around each question's seeds, fused with their ranks by similarity.
+
+    Without seeds that is similarity alone.
+    """
     graph = higra_graph(index)
-    n_rows = max(1, len(graph.relation_ends[0]), graph.full_graph.n)
-    depth = min(params.depth, n_rows)  # rankings are as wide as depth
-    found = [[_given([q.relations for q in queries], depth)], [_given([q.passages for q in queries], depth)]]
-    constants, sizes = [params.similarity_constant], [(0, 0)] * len(queries)
-    if params.graph:
-        scores = subgraph_scores(
-            graph,
-            [query.seeds for query in queries],
-            radius=params.radius,
-            damping=params.damping,
-            tol=params.tol,
-            depth=depth,
-            threads=index.threads,
-        )
-        found = [[scores.relations, *found[0]], [scores.passages, *found[1]]]
-        constants, sizes = [params.structure_constant, *constants], scores.sizes()
-    relations, passages = (rankings(rrf(both, depth, constants=constants)) for both in found)
-    return [HigraRanking(r, p, *size) for r, p, size in zip(relations, passages, sizes)]
+    depth = min(Params.depth, max(1, len(graph.relation_ends[0]), graph.full_graph.n))  # rankings are as wide as depth
+    scores = subgraph_scores(graph, [q.seeds for q in queries], radius, damping, depth, index.threads)
+    constants = [Params.structure_constant, Params.similarity_constant]
+    relations = rrf([scores.relations, _given([q.relations for q in queries], depth)], depth, constants=constants)
+    passages = rrf([scores.passages, _given([q.passages for q in queries], depth)], depth, constants=constants)
+    n_entities, n_nodes = (blocks.offsets.diff().tolist() for blocks, _ in (scores.entities, scores.nodes))
+    n_passages = (n - inner for n, inner in zip(n_nodes, n_entities))
+    return [HigraRanking(*row) for row in zip(rankings(relations), rankings(passages), n_entities, n_passages)]
 
 
 def _given(lists: Sequence[Sequence[int]], depth: int) -> TopK:
@@ -147,3 +147,68 @@ def _given(lists: Sequence[Sequence[int]], depth: int) -> TopK:
         kept = list(ranked)[:depth]
         ids[row, : len(kept)] = torch.tensor(kept, dtype=torch.int32)
     return TopK(ids, torch.where(ids >= 0, 0.0, -torch.inf))
+
+
+@dataclass(frozen=True)
+class SubgraphScores:
+    """The subgraphs of a batch: the entity scores of G_S, those of all nodes of G_S+, and rankings by these alone.
+
+    entities, nodes: (blocks, f32 values beside their global_ids)."""
+
+    entities: tuple[Blocks, torch.Tensor]
+    nodes: tuple[Blocks, torch.Tensor]
+    relations: TopK
+    passages: TopK
+
+
+def subgraph_scores(
+    graph: HigraGraph, seeds: Sequence[Sequence[int]], radius: int, damping: float, depth: int, threads: int = 1
+) -> SubgraphScores:
+    """PageRank on G_S and G_S+ of each seed set (rows of the entity table), and the `depth` best by it."""
+    starts = ragged_of_lists([sorted(set(rows)) for rows in seeds], graph.entity_graph.indptr.device)
+    entity, full = graph.checked
+    ball = ego_balls(entity, starts, radius, threads=threads)
+    inner = induced_subgraphs(entity, ball)
+    p = blocks_pagerank(inner, starts, damping=damping, tol=Params.tol, threads=threads).values
+    passages = (graph.n_entities, full.csr.n)
+    outer = induced_subgraphs(full, ego_balls(full, ball, 1, include=[passages], threads=threads))
+    q = blocks_pagerank(outer, starts, damping=damping, tol=Params.tol, threads=threads).values
+    block, node = row_of_value(Ragged(outer.global_ids, outer.offsets)), outer.global_ids.long() - graph.n_entities
+    linked = node >= 0
+    by_passage = _ranked(block[linked], node[linked], q[linked], starts.batch, depth)
+    by_relation = _ranked(*_relations_inside(graph, inner, p), starts.batch, depth)
+    return SubgraphScores((inner, p), (outer, q), by_relation, by_passage)
+
+
+def _relations_inside(
+    graph: HigraGraph, inner: Blocks, p: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(block, relation row, score) of every relation with both ends in a block."""
+    first, objects = graph.relations_by_subject
+    n = max(graph.n_entities, 1)
+    node = inner.global_ids.long()
+    base = row_of_value(Ragged(inner.global_ids, inner.offsets)) * n
+    keys = base + node  # ascending: blocks in order, nodes ascending in each
+    found: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = [(node[:0], node[:0], p[:0])]
+    for owner, row in expand(first[node], first[node + 1]):
+        wanted = base[owner] + objects[row]
+        at = torch.searchsorted(keys, wanted).clamp(max=keys.shape[0] - 1)
+        hit = keys[at] == wanted
+        score = ((p[owner[hit]].double() + p[at[hit]].double()) / 2).float()
+        found.append((base[owner[hit]] // n, row[hit], score))
+    block, rows, scores = (torch.cat(parts) for parts in zip(*found))
+    return block, rows, scores
+
+
+def _ranked(block: torch.Tensor, ids: torch.Tensor, scores: torch.Tensor, batch: int, depth: int) -> TopK:
+    """The best `depth` of each block, by (-score, id), padded."""
+    of, key = torch.stack([block, ids]).cpu().numpy()
+    value = scores.cpu().numpy()
+    order = np.lexsort((key, -value, of))
+    of, key, value = of[order], key[order], value[order]
+    place = np.arange(len(of)) - np.searchsorted(of, of)
+    kept = place < depth
+    out_ids = np.full((batch, depth), -1, np.int32)
+    out_scores = np.full((batch, depth), -np.inf, np.float32)
+    out_ids[of[kept], place[kept]], out_scores[of[kept], place[kept]] = key[kept], value[kept]
+    return TopK(torch.from_numpy(out_ids), torch.from_numpy(out_scores))

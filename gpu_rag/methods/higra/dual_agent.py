@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar
 
-from gpu_rag.methods.higra.dialogue import Answered, Dialogue
-from gpu_rag.methods.higra.librarian import Find, Finding, Retrieval, consult
-from gpu_rag.methods.higra.seeker import first_asks, last_answer, next_action
+from gpu_rag.methods.higra.librarian import Find, consult
+from gpu_rag.methods.higra.seeker import Answered, Dialogue, first_asks, last_answer, next_action
 from gpu_rag.program.ask import embed
 from gpu_rag.program.questions import clarified, planned
 from gpu_rag.program.reader import Support
@@ -38,7 +37,7 @@ class Params(Declared):
 
 async def retrieve(question: Question, run: Run, params: Params) -> Support:
     """Without a model there is no dialogue: hybrid search on the question, run.limit passages."""
-    return Support((await _find(run, question.text, params, run.limit)).passages)
+    return await _find(run, question.text, params, run.limit)
 
 
 async def program(question: Question, run: Run, params: Params) -> Draft:
@@ -47,10 +46,10 @@ async def program(question: Question, run: Run, params: Params) -> Draft:
     return await converse(run, question.text, find, params.max_turns)
 
 
-async def _find(run: Run, text: str, params: Params, k: int) -> Retrieval:
+async def _find(run: Run, text: str, params: Params, k: int) -> Support:
     (vector,) = await embed([text])
     found = await search_hybrid((text, vector), k, depth=max(params.depth, k), constant=params.constant)
-    return Retrieval(run.evidence(found, "high in both the vector and the word ranking", "search_hybrid"))
+    return Support(run.evidence(found, "high in both the vector and the word ranking", "search_hybrid"))
 
 
 async def converse(run: Run, question: str, find: Find, max_turns: int) -> Draft:
@@ -61,8 +60,7 @@ async def converse(run: Run, question: str, find: Find, max_turns: int) -> Draft
     answer: Answered | None = None
     for turn in range(1, max_turns + 1):
         run.note("ask_librarian", len(asks), (f"turn {turn} of {max_turns}", *(ask.question for ask in asks)))
-        findings: list[Finding] = await gather(*(consult(run, ask.question, find) for ask in asks))
-        dialogue.add(asks, findings)
+        dialogue.findings += await gather(*(consult(run, ask.question, find, ask.step) for ask in asks))
         action = await next_action(run, dialogue) if turn < max_turns else None
         if action is None or isinstance(action, Answered):
             answer = action
@@ -71,13 +69,8 @@ async def converse(run: Run, question: str, find: Find, max_turns: int) -> Draft
     how = "answer"
     if answer is None:
         how, answer = "forced_answer", await last_answer(run, dialogue)
-    return _draft(run, how, answer, dialogue)
-
-
-def _draft(run: Run, how: str, answer: Answered | None, dialogue: Dialogue) -> Draft:
-    cited = answer.cited if answer is not None else ()
+    text, cited = (None, ()) if answer is None else (answer.text, answer.cited)
     rests_on = tuple(f"rests on: {dialogue.findings[n - 1].question}" for n in cited)
-    text = None if answer is None else answer.text
     run.note(f"seeker/{how}", len(dialogue.findings), (f"answer: {'none' if text is None else text}", *rests_on))
-    evidence, paths = dialogue.evidence(cited), dialogue.paths(cited)
-    return Draft(text, evidence, paths, "unsupported") if text is None else Draft(text, evidence, paths)
+    status = "unsupported" if text is None else "answered"
+    return Draft(text, dialogue.evidence(cited), dialogue.paths(cited), status)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,7 +16,7 @@ from gpu_rag.index.index import Index
 from gpu_rag.methods.higra.tables import ints, read
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.text.normalise import normalise_name
-from gpu_rag.types import CSR
+from gpu_rag.types import CSR, Path
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,9 @@ class HigraGraph:
         return int(self.entities.num_rows)
 
     @cached_property
-    def checked_entity_graph(self) -> CheckedGraph:
-        """The entity graph as the ops take it."""
-        return checked(self.entity_graph)
-
-    @cached_property
-    def checked_full_graph(self) -> CheckedGraph:
-        """The full graph as the ops take it."""
-        return checked(self.full_graph)
+    def checked(self) -> tuple[CheckedGraph, CheckedGraph]:
+        """Entity graph and full graph as the ops take them."""
+        return checked(self.entity_graph), checked(self.full_graph)
 
     @cached_property
     def relations_by_subject(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -106,30 +101,19 @@ def _load(index: Index) -> HigraGraph:
 # --- look-ups --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class HigraFact:
-    """A relation in words, with the ids of the passages that state it; an inferred one has none."""
+def relation_paths(index: Index, rows: Sequence[int], shown: Collection[str]) -> tuple[Path, ...]:
+    """Relations as paths of one edge; of the passages that state one, the first that is shown where there is one.
 
-    subject: str
-    label: str
-    object: str
-    passages: tuple[str, ...]
-
-    @property
-    def text(self) -> str:
-        """ "subject - label - object"."""
-        return f"{self.subject} - {self.label} - {self.object}"
-
-
-def facts(index: Index, rows: Sequence[int]) -> tuple[HigraFact, ...]:
-    """Relations in words."""
+    shown: ids of passages. An inferred relation has no passage.
+    """
     graph = higra_graph(index)
     part = graph.relations.select(("subject", "label", "object", "passages")).take(pa.array(list(rows), pa.int64()))
-    names, ids = graph.entities["name"], index.passage_ids
-    return tuple(
-        HigraFact(names[s].as_py(), label, names[o].as_py(), tuple(ids[p] for p in passages))
-        for s, label, o, passages in zip(*(column.to_pylist() for column in part.columns))
-    )
+    names, paths = graph.entities["name"], []
+    for subject, label, object_, passages in zip(*(column.to_pylist() for column in part.columns)):
+        ends, ids = (names[subject].as_py(), names[object_].as_py()), [index.passage_ids[p] for p in passages]
+        passage = next((id for id in ids if id in shown), ids[0] if ids else "")
+        paths.append(Path(f"{ends[0]} - {label} - {ends[1]}", ((ends[0], label, ends[1], passage),), "graph"))
+    return tuple(paths)
 
 
 def entity_options(index: Index, rows: Sequence[int]) -> list[str]:

@@ -10,14 +10,13 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from gpu_rag.methods.higra.graph import HigraFact
 from gpu_rag.program.ask import ask_text, packed
 from gpu_rag.program.reader import Support, is_answer, passage_block, read
 from gpu_rag.program.run import Run
 from gpu_rag.text.keywords import keywords
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema, object_of
-from gpu_rag.types import Evidence, Malformed, Path
+from gpu_rag.types import Evidence, Malformed
 
 MAX_TOKENS = 256
 MAX_ANSWERS = 5
@@ -36,73 +35,65 @@ SCHEMA = canonical_schema(
 )
 
 
-@dataclass(frozen=True)
-class Retrieval:
-    """Everything retrieved for one question: passages best first, facts best first, and the facts as paths."""
-
-    passages: tuple[Evidence, ...]
-    facts: tuple[HigraFact, ...] = ()
-    paths: tuple[Path, ...] = ()
-
-
-Find = Callable[[str], Awaitable[Retrieval]]
+Find = Callable[[str], Awaitable[Support]]
+Said = tuple[tuple[str, ...], str, tuple[Evidence, ...]]  # answers, evidence in words, the passages that it rests on
 
 
 @dataclass(frozen=True)
 class Finding:
     """The Librarian's reply to one sub-question. answers: all that are supported, () for none. evidence: in words.
 
-    cited: the passages that it rests on; retrieved: everything that was retrieved.
+    cited: the passages that it rests on; retrieved: everything that was retrieved. step: that of the plan which it
+    answers, None for a free question.
     """
 
     question: str
     answers: tuple[str, ...]
     evidence: str
     cited: tuple[Evidence, ...]
-    retrieved: Retrieval
+    retrieved: Support
+    step: int | None = None
 
 
-async def consult(run: Run, question: str, find: Find) -> Finding:
+async def consult(run: Run, question: str, find: Find, step: int | None = None) -> Finding:
     """Retrieve for one sub-question and answer it."""
     retrieved = await find(question)
-    if not retrieved.passages:
-        found = Finding(question, (), "nothing was retrieved", (), retrieved)
-    elif run.models.language_model.capable:
-        found = await _by_schema(run, question, retrieved)
-    else:
-        found = await _by_reader(run, question, retrieved)
+    said: Said = (), "nothing was retrieved", ()
+    if retrieved.evidence:
+        by = _by_schema if run.models.language_model.capable else _by_reader
+        said = await by(run, question, retrieved)
+    found = Finding(question, *said, retrieved, step)
     answers = "; ".join(found.answers) or "none"
     cited = tuple(f"passage: {e.passage_id} {e.title}" for e in found.cited)
     lines = (f"question: {question}", f"answer: {answers}", f"evidence: {found.evidence}", *cited)
-    run.note("librarian", len(retrieved.passages), lines)
+    run.note("librarian", len(retrieved.evidence), lines)
     return found
 
 
-async def _by_schema(run: Run, question: str, retrieved: Retrieval) -> Finding:
+async def _by_schema(run: Run, question: str, retrieved: Support) -> Said:
     prompt = Prompt.read("gpu_rag.methods.higra.prompts", "librarian")
-    facts = ["Facts\n" + "\n".join(f"- {fact.text}" for fact in retrieved.facts)] if retrieved.facts else []
-    blocks = [*facts, *(passage_block(i, e) for i, e in enumerate(retrieved.passages, 1))]
+    facts = ["Facts\n" + "\n".join(f"- {path.text}" for path in retrieved.paths)] if retrieved.paths else []
+    blocks = [*facts, *(passage_block(i, e) for i, e in enumerate(retrieved.evidence, 1))]
     text, n_shown, _ = packed(run, prompt, {"question": question}, "library", blocks, max_tokens=MAX_TOKENS)
     reply = await ask_text(run, prompt, text, schema=SCHEMA, max_tokens=MAX_TOKENS, name="librarian/reply")
     if isinstance(reply, Malformed):
-        return Finding(question, (), f"the reply could not be read: {reply.reason}", (), retrieved)
+        return (), f"the reply could not be read: {reply.reason}", ()
     assert isinstance(reply, dict)
-    shown = retrieved.passages[: max(0, n_shown - len(facts))]
+    shown = retrieved.evidence[: max(0, n_shown - len(facts))]
     cited = tuple(shown[n - 1] for n in dict.fromkeys(reply["passages"]) if n <= len(shown))
     cleaned = (" ".join(answer.split()) for answer in reply["answers"])
     answers = tuple(dict.fromkeys(answer for answer in cleaned if is_answer(answer)))
-    return Finding(question, answers, " ".join(reply["evidence"].split()), cited, retrieved)
+    return answers, " ".join(reply["evidence"].split()), cited
 
 
-async def _by_reader(run: Run, question: str, retrieved: Retrieval) -> Finding:
-    draft = await read(run, question, Support(retrieved.passages))
+async def _by_reader(run: Run, question: str, retrieved: Support) -> Said:
+    draft = await read(run, question, retrieved)
     if draft.text is None:
-        return Finding(question, (), "the reader found no support", (), retrieved)
+        return (), "the reader found no support", ()
     answer = short_answer(draft.text, question)
-    shown = retrieved.passages[: run.reader.passages]
+    shown = retrieved.evidence[: run.reader.passages]
     cited = tuple(e for e in shown if answer.casefold() in f"{e.title}\n{e.text}".casefold())
-    evidence = "its words stand in the passages" if cited else "its words stand in no passage that was read"
-    return Finding(question, (answer,), evidence, cited, retrieved)
+    return (answer,), f"its words stand in {'the passages' if cited else 'no passage that was read'}", cited
 
 
 def short_answer(answer: str, question: str) -> str:

@@ -14,8 +14,8 @@ from gpu_rag.cli.trace_text import trace_text
 from gpu_rag.errors import MissingLayer, UsageError
 from gpu_rag.evaluation.verify_answers import AnswerChecker
 from gpu_rag.jobs import row_of
+from gpu_rag.methods.higra.batched import Params
 from gpu_rag.methods.higra.librarian import short_answer
-from gpu_rag.methods.higra.retriever import Params
 from gpu_rag.models.llm import load_llm
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.sample import corpus_path, questions_path
