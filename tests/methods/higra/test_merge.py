@@ -16,9 +16,9 @@ from gpu_rag.errors import RequestFailed
 from gpu_rag.index import tables
 from gpu_rag.index.work import Sources
 from gpu_rag.methods.higra.merges import FORCE, REJECT, Edit, merge_id, write_edits
-from gpu_rag.methods.higra.stages.clusters import BY_LLM, decider_of, entity_text, listed
+from gpu_rag.methods.higra.stages.clusters import decider_of, entity_text, listed
 from gpu_rag.methods.higra.stages.links import links_stage
-from gpu_rag.methods.higra.stages.merge import merge_stage
+from gpu_rag.methods.higra.stages.merge import BY_LLM, merge_stage
 from gpu_rag.methods.higra.tables import (
     EXACT_ENTITIES,
     HIGRA_ENTITIES,

@@ -1,14 +1,9 @@
-"""Clusters of near names, small enough to be looked at one by one, and what is decided about each.
-
-Which names of a cluster are one entity is decided by a language model, or by rules of spelling and cosine.
-"""
+"""Clusters of near names, small enough to be looked at one by one, and what a language model says about each."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import combinations
 
 import torch
 
@@ -20,13 +15,10 @@ from gpu_rag.models.llm.capability import is_capable
 from gpu_rag.models.set import pick_device
 from gpu_rag.settings import Settings
 from gpu_rag.text.prompts import Prompt
-from gpu_rag.text.replies import canonical_schema, object_of
-from gpu_rag.text.rules.same_name import NameRules, numbers_differ
 from gpu_rag.types import JsonSchema, Request
 
 SMALLEST_EPS = 1e-4  # stored vectors are rounded: below it distances say nothing
 PACKAGED = "smollm2"  # too small to judge
-BY_LLM = "the model's group"
 _N_ALIASES, _LINE_CHARS = 8, 300  # of an entity in a prompt: 20 of them fit any context
 Clusters = list[list[int]]  # rows of entities
 
@@ -46,38 +38,24 @@ def near_clusters(vectors: torch.Tensor, eps: float, min_samples: int, most: int
     of `most` rows. vectors: f16|f32[N, D], unit rows.
     """
     done: Clusters = []
-    todo = [(rows, eps / 2) for rows in _clusters(vectors, torch.arange(len(vectors)), eps, min_samples)]
+    todo = [(torch.arange(len(vectors)), eps)]
     while todo:
-        rows, smaller = todo.pop()
-        if len(rows) <= most:
-            done.append(rows.tolist())
-        elif smaller < SMALLEST_EPS:
-            done += [part.tolist() for part in rows.split(most) if len(part) > 1]
-        else:
-            todo += [(part, smaller / 2) for part in _clusters(vectors, rows, smaller, min_samples)]
+        rows, radius = todo.pop()
+        label = radius_clusters(vectors[rows.to(vectors.device)], radius, min_samples).tolist()
+        members: dict[int, list[int]] = defaultdict(list)
+        for row, of in zip(rows.tolist(), label):
+            members[of].append(row)
+        for found in (found for of, found in members.items() if of >= 0 and len(found) > 1):
+            if len(found) <= most:
+                done.append(found)
+            elif radius / 2 < SMALLEST_EPS:
+                done += [part for at in range(0, len(found), most) if len(part := found[at : at + most]) > 1]
+            else:
+                todo.append((torch.tensor(found), radius / 2))
     return sorted(done)
 
 
-def _clusters(vectors: torch.Tensor, rows: torch.Tensor, eps: float, min_samples: int) -> list[torch.Tensor]:
-    """The rows of each cluster of two or more among `rows`, ascending."""
-    label = radius_clusters(vectors[rows.to(vectors.device)], eps, min_samples).cpu()
-    members: dict[int, list[int]] = defaultdict(list)
-    for at, of in zip(rows.tolist(), label.tolist()):
-        if of >= 0:
-            members[of].append(at)
-    return [torch.tensor(found) for found in members.values() if len(found) > 1]
-
-
-# --- one entity or several -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class SameEntity:
-    """Rows that are one entity, by which rule, and how near they are: the least cosine among them."""
-
-    rows: tuple[int, ...]
-    rule: str
-    score: float
+# --- who decides about a cluster -------------------------------------------------------------------
 
 
 def decider_of(settings: Settings) -> str:
@@ -104,99 +82,36 @@ def roles_of(settings: Settings) -> tuple[str, ...]:
     return ("llm",) if settings.alignment.refine and decider_of(settings) == "llm" else ()
 
 
-def by_similarity(
-    entities: Sequence[Row], vectors: torch.Tensor, clusters: Clusters, titled: Sequence[set[int]],
-    min_cosine: float,
-) -> list[SameEntity]:  # fmt: skip
-    """Pairs of a cluster that agree by name and by vector: a rule of `NameRules` holds, the cosine is at least
-    `min_cosine`, and their types, where both have some, are not all different.
-
-    titled: for each entity the passages that name it, as extracted or as their title.
-    """
-    rules = NameRules([[row["name"], *row["aliases"]] for row in entities])
-    types = [{kind.casefold() for kind in row["types"]} for row in entities]
-    found = []
-    for cluster in clusters:
-        for a, b in combinations(cluster, 2):
-            if types[a] and types[b] and not types[a] & types[b]:
-                continue
-            rule = rules.rule(a, b, bool(titled[a] & titled[b]))
-            if rule and (score := _cosine(vectors, a, b)) >= min_cosine:
-                found.append(SameEntity((a, b), rule, score))
-    return found
-
-
-def _cosine(vectors: torch.Tensor, a: int, b: int) -> float:
-    return round(float(vectors[a].double() @ vectors[b].double()), 6)
-
-
 # --- by an LLM -------------------------------------------------------------------------------------
 
 
-def merge_prompt() -> Prompt:
-    """The question to a model about a cluster."""
-    return Prompt.read("gpu_rag.methods.higra.prompts", "merge")
-
-
-def by_llm(
-    work: Work, entities: Sequence[Row], vectors: torch.Tensor, clusters: Clusters
-) -> tuple[list[SameEntity], dict[str, int]]:
-    """The groups that a model finds in each cluster, one request a cluster, and counts of replies that say nothing.
-
-    An entity that a reply puts in two groups makes them one. A reply that cannot be read merges nothing; neither does a
-    group with two names whose numbers differ, which is counted.
-    """
-    work.progress.start("higra_merge", len(clusters), "clusters")
-    max_tokens = work.settings.alignment.merge_tokens
-    replies, unread = ask_clusters(work, entities, clusters, merge_prompt(), groups_schema, max_tokens)
-    decisions: list[SameEntity] = []
-    n_numbers = 0
-    for cluster, reply in replies:
-        for group in reply["groups"]:
-            rows = tuple(sorted({cluster[number - 1] for number in group}))
-            if any(numbers_differ(entities[a]["name"], entities[b]["name"]) for a, b in combinations(rows, 2)):
-                n_numbers += 1
-            elif len(rows) > 1:
-                score = min(_cosine(vectors, a, b) for a, b in combinations(rows, 2))
-                decisions.append(SameEntity(rows, BY_LLM, score))
-    counts = {"higra_merge_numbers_differ": n_numbers} if n_numbers else {}
-    return decisions, counts | {f"higra_merge_{status}": n for status, n in unread.items()}
+def prompt_of(what: str) -> Prompt:
+    """The question to a model about a cluster: merge | link."""
+    return Prompt.read("gpu_rag.methods.higra.prompts", what)
 
 
 def ask_clusters(
-    work: Work,
-    entities: Sequence[Row],
-    clusters: Clusters,
-    prompt: Prompt,
-    schema: Callable[[int], str],
-    max_tokens: int,
+    work: Work, entities: Sequence[Row], clusters: Clusters, what: str, schema: Callable[[int], str], max_tokens: int
 ) -> tuple[list[tuple[list[int], Row]], dict[str, int]]:
-    """(cluster, reply) for every reply that could be read, and how many others were malformed, truncated or failed.
+    """(cluster, reply) for every reply that could be read, and counts of the others by why not, under names of `what`.
 
-    schema: of the reply, for a number of entities.
+    One request a cluster. schema: of the reply, for a number of entities.
     """
+    prompt, seed = prompt_of(what), work.settings.runtime.seed
 
     def request(cluster: list[int]) -> Request:
         text, constraint = prompt.render(entities=listed(entities, cluster)), JsonSchema(schema(len(cluster)))
-        return Request(prompt.system, text, constraint, max_tokens=max_tokens, seed=work.settings.runtime.seed)
+        return Request(prompt.system, text, constraint, max_tokens=max_tokens, seed=seed)
 
     read: list[tuple[list[int], Row]] = []
     unread: Counter[str] = Counter()
     for block in windows(len(clusters)):
-        part = clusters[block]
-        for cluster, reply in zip(part, ask(work, [request(cluster) for cluster in part])):
+        for cluster, reply in zip(clusters[block], ask(work, [request(cluster) for cluster in clusters[block]])):
             if isinstance(reply, str):
-                unread[reply] += 1
+                unread[f"higra_{what}_{reply}"] += 1
             else:
                 read.append((cluster, reply))
     return read, dict(sorted(unread.items()))
-
-
-def groups_schema(n: int) -> str:
-    """Groups of two or more of the numbers 1 to n."""
-    number = {"type": "integer", "minimum": 1, "maximum": n}
-    group = {"type": "array", "items": number, "minItems": 2, "maxItems": n}
-    return canonical_schema(object_of({"groups": {"type": "array", "items": group, "maxItems": n}}))
 
 
 def listed(entities: Sequence[Row], cluster: Sequence[int]) -> str:
@@ -204,9 +119,6 @@ def listed(entities: Sequence[Row], cluster: Sequence[int]) -> str:
     rows = (entities[row] for row in cluster)
     shown = [entity_text({**row, "aliases": row["aliases"][:_N_ALIASES]})[:_LINE_CHARS] for row in rows]
     return "\n".join(f"{number}. {' '.join(text.split())}" for number, text in enumerate(shown, 1))
-
-
-# --- texts -----------------------------------------------------------------------------------------
 
 
 def entity_text(row: Row, descriptions: bool = True) -> str:

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+import pyarrow as pa
 import torch
 
 from gpu_rag.graph.cluster import exact_groups
 from gpu_rag.index import tables
 from gpu_rag.index.stage import stage
+from gpu_rag.index.stages.entities import MAX_NAME_CHARS
 from gpu_rag.index.work import Work
 from gpu_rag.methods.higra.merges import EXACT, REJECT, edited, edits_params, merge_row, name_pairs, read_edits
-from gpu_rag.methods.higra.stages.items import Item, Key, commonest, read_items
 from gpu_rag.methods.higra.tables import Row, by_id, relation_rows, write
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.types import Ragged
+
+Key = tuple[str, frozenset[str], frozenset[str]]  # name, types, aliases, normalised
 
 
 @stage("higra_exact", needs=("extraction", "entities"), params=lambda settings, sources: edits_params(sources))
 def exact_stage(work: Work) -> dict[str, int]:
     """Tables `entities` (EXACT_ENTITIES), `relations` between them, and `merges`: names that became one by an alias."""
     folder = work.stage_folders["extraction"]
-    items = read_items(
+    items = Items()
+    items.read(
         tables.read_table(folder / "extractions.parquet", tables.EXTRACTIONS),
         tables.read_table(folder / "profiles.parquet", tables.PROFILES),
     )
@@ -32,7 +37,7 @@ def exact_stage(work: Work) -> dict[str, int]:
     members: dict[int, list[Item]] = defaultdict(list)
     for item, group in zip(items.items, group_of):
         members[group].append(item)
-    made = entities_of(members, {name: row for row, name in enumerate(names)})
+    made = _entities(members, {name: row for row, name in enumerate(names)})
     rows, row_of = by_id(made, group_of)
     write(work.out, "higra_exact_entities", rows)
     n_relations = write(work.out, "higra_exact_relations", relation_rows(rows, items.triples.items(), row_of))
@@ -49,6 +54,118 @@ def exact_stage(work: Work) -> dict[str, int]:
         "higra_exact_merges": len(merges),
         "higra_dropped_names": items.dropped,
     }
+
+
+# --- what is merged --------------------------------------------------------------------------------
+
+
+@dataclass
+class Item:
+    """All passages' entities that have one normalised name, one set of types and one set of aliases.
+
+    names, aliases, types: how they are written, with counts.
+    """
+
+    key: Key
+    names: Counter[str] = field(default_factory=Counter)
+    aliases: Counter[str] = field(default_factory=Counter)
+    types: Counter[str] = field(default_factory=Counter)
+    descriptions: list[str] = field(default_factory=list)
+    passages: set[int] = field(default_factory=set)
+
+
+class Items:
+    """The items of a corpus, and its triples: {(subject item, normalised label, object item): passages}.
+
+    dropped: names that normalise to nothing or are too long; their triples are left out with them.
+    """
+
+    def __init__(self) -> None:
+        self.items: list[Item] = []
+        self.triples: dict[tuple[int, str, int], set[int]] = defaultdict(set)
+        self.dropped = 0
+        self._rows: dict[Key, int] = {}
+
+    def read(self, extractions: pa.Table, profiles: pa.Table) -> None:
+        """Takes in EXTRACTIONS and PROFILES, passage by passage.
+
+        An end of a triple is the entity of its passage with that name, else the first that has it as an alias, else an
+        entity of its own, of which nothing else is known.
+        """
+        profiles_of: dict[int, list[Row]] = defaultdict(list)
+        for profile in profiles.to_pylist():
+            profiles_of[profile["passage"]].append(profile)
+        columns = (extractions[name].to_pylist() for name in ("passage", "entities", "triples"))
+        for passage, names, triples in zip(*columns):
+            known = self._known(passage, names, profiles_of.get(passage, []))
+            for subject, label, object_ in triples:
+                ends = self._end(passage, subject, known), self._end(passage, object_, known)
+                if ends[0] is not None and ends[1] is not None:
+                    self.triples[ends[0], normalise_name(label), ends[1]].add(passage)
+
+    def _known(self, passage: int, names: Sequence[str], profiles: Sequence[Row]) -> dict[str, int]:
+        """The items of a passage's entities, by normalised name and, where none has that name, by alias."""
+        by_name: dict[str, int] = {}
+        by_alias: dict[str, int] = {}
+        profiled = {profile["name"] for profile in profiles}
+        for profile in [*profiles, *(_plain(name) for name in names if name not in profiled)]:
+            if (row := self._add(passage, profile)) is not None:
+                name, _, aliases = self.items[row].key
+                by_name.setdefault(name, row)
+                for alias in aliases:
+                    by_alias.setdefault(alias, row)
+        return by_alias | by_name
+
+    def _add(self, passage: int, profile: Row) -> int | None:
+        """Takes in one entity of a passage; its item, or None where its name is none."""
+        name = _usable(profile["name"])
+        if not name:
+            self.dropped += 1
+            return None
+        aliases = {a: normal for a in profile["aliases"] if (normal := _usable(a))}
+        types = [normal for kind in dict.fromkeys(profile["types"]) if (normal := normalise_name(kind))]
+        key = name, frozenset(types), frozenset(aliases.values()) - {name}
+        row = self._rows.setdefault(key, len(self.items))
+        if row == len(self.items):
+            self.items.append(Item(key))
+        item = self.items[row]
+        item.names[_spaced(profile["name"])] += 1
+        item.aliases.update(map(_spaced, aliases))
+        item.types.update(types)
+        description = _spaced(profile["description"])
+        if description and description not in item.descriptions:
+            item.descriptions.append(description)
+        item.passages.add(passage)
+        return row
+
+    def _end(self, passage: int, name: str, known: dict[str, int]) -> int | None:
+        normal = _usable(name)
+        if normal not in known:
+            row = self._add(passage, _plain(name))
+            if row is not None:
+                known[normal] = row
+            return row
+        item = self.items[known[normal]]
+        written = item.names if normal == item.key[0] else item.aliases
+        written[_spaced(name)] += 1
+        return known[normal]
+
+
+def _plain(name: str) -> Row:
+    return {"name": name, "aliases": [], "types": [], "description": ""}
+
+
+def _usable(name: str) -> str:
+    """The normalised name, or "" where it is nothing, or a sentence that an extractor returned whole."""
+    normal = normalise_name(name)
+    return normal if len(normal) <= MAX_NAME_CHARS else ""
+
+
+def _spaced(text: str) -> str:
+    return " ".join(text.split())
+
+
+# --- what becomes one ------------------------------------------------------------------------------
 
 
 def exact_merge(keys: Sequence[Key], apart: frozenset[frozenset[str]] = frozenset()) -> list[int]:
@@ -85,41 +202,40 @@ def exact_merge(keys: Sequence[Key], apart: frozenset[frozenset[str]] = frozense
     return [first[joins.get(g, g)] for g in group]
 
 
-def entities_of(members: Mapping[int, Sequence[Item]], entity_row: Mapping[str, int]) -> dict[int, Row]:
-    """A row of EXACT_ENTITIES for each group, each with an id of its own.
+def _entities(members: Mapping[int, Sequence[Item]], entity_row: Mapping[str, int]) -> dict[int, Row]:
+    """A row of EXACT_ENTITIES for each group. entity_row: the rows of ENTITIES by normalised name.
 
-    entity_row: the rows of ENTITIES by normalised name.
+    Entities of one name have their types in their ids, and a number where these are equal too. The two spaces before
+    them stand in no normalised name, so no other id is like them.
     """
     made = {group: _entity(parts, entity_row) for group, parts in members.items()}
-    by_name: dict[str, list[Row]] = defaultdict(list)
+    n_named, taken = Counter(entity["id"] for entity in made.values()), Counter[str]()
     for entity in made.values():
-        by_name[entity["id"]].append(entity)
-    for entities in by_name.values():
-        if len(entities) > 1:
-            _with_types(entities)
+        if n_named[entity["id"]] > 1:
+            entity["id"] += f"  [{', '.join(entity['types'])}]"
+            taken[entity["id"]] += 1
+            if taken[entity["id"]] > 1:
+                entity["id"] += f"  #{taken[entity['id']]}"
     return made
 
 
-def _with_types(entities: Sequence[Row]) -> None:
-    """Adds the types to the ids of entities of one name, and a number where these are equal too. The two spaces before
-    them stand in no normalised name, so no other id is like them."""
-    taken: Counter[str] = Counter()
-    for entity in entities:
-        entity["id"] += f"  [{', '.join(entity['types'])}]"
-        taken[entity["id"]] += 1
-        if taken[entity["id"]] > 1:
-            entity["id"] += f"  #{taken[entity['id']]}"
-
-
 def _entity(parts: Sequence[Item], entity_row: Mapping[str, int]) -> Row:
-    written = commonest(item.names for item in parts)
-    also = [way for way in commonest(item.aliases for item in parts) if way not in set(written)]
+    written = _commonest(item.names for item in parts)
+    also = [way for way in _commonest(item.aliases for item in parts) if way not in set(written)]
     return {
         "id": normalise_name(written[0]),
         "name": written[0],
         "aliases": [*written[1:], *also],
-        "types": commonest(item.types for item in parts),
+        "types": _commonest(item.types for item in parts),
         "descriptions": list(dict.fromkeys(text for item in parts for text in item.descriptions)),
         "members": sorted({entity_row[item.key[0]] for item in parts}),
         "passages": sorted(set().union(*(item.passages for item in parts))),
     }
+
+
+def _commonest(written: Iterable[Counter[str]]) -> list[str]:
+    """Every spelling, the commonest first, ties by the alphabet."""
+    total: Counter[str] = Counter()
+    for counts in written:
+        total.update(counts)
+    return sorted(total, key=lambda way: (-total[way], way))

@@ -16,12 +16,12 @@ from gpu_rag.methods.higra.stages.clusters import (
     entity_clusters,
     entity_text,
     is_left_to_the_model,
+    prompt_of,
     roles_of,
 )
 from gpu_rag.methods.higra.tables import Row, Triple, read_rows, relation_row, write
 from gpu_rag.settings import Settings
 from gpu_rag.text.normalise import normalise_name
-from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema, object_of
 
 
@@ -34,7 +34,7 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
         "decider": "llm",
         "clusters": [chosen.link_radius, chosen.min_samples, chosen.max_cluster],
         "confidence": chosen.confidence,
-        "prompt": _prompt().digest,
+        "prompt": prompt_of("link").digest,
         "max_tokens": chosen.link_tokens,
     }
 
@@ -55,19 +55,12 @@ def links_stage(work: Work) -> dict[str, int]:
     """
     folder = work.stage_folders["higra_merge"]
     rows, entities = read_rows(folder, "higra_extracted_relations"), read_rows(folder, "higra_entities")
-    found: dict[Triple, float] = {}
-    counts: dict[str, int] = {}
-    if roles_of(work.settings) and entities:
-        found, counts = _inferred(work, entities)
+    found, counts = _inferred(work, entities) if roles_of(work.settings) and entities else ({}, {})
     known = {(row["subject"], row["label"], row["object"]) for row in rows}
     ids = [entity["id"] for entity in entities]
     new = [relation_row(ids, key, confidence=found[key]) for key in found if key not in known]
     rows = sorted([*rows, *new], key=lambda row: (row["subject"], row["label"], row["object"]))
     return counts | {"higra_relations": write(work.out, "higra_relations", rows), "higra_inferred": len(new)}
-
-
-def _prompt() -> Prompt:
-    return Prompt.read("gpu_rag.methods.higra.prompts", "link")
 
 
 def _inferred(work: Work, entities: Sequence[Row]) -> tuple[dict[Triple, float], dict[str, int]]:
@@ -76,19 +69,17 @@ def _inferred(work: Work, entities: Sequence[Row]) -> tuple[dict[Triple, float],
     vectors = torch.from_numpy(embed_blocks(work, [entity_text(row) for row in entities]))
     clusters = entity_clusters(work, vectors, chosen.link_radius)
     work.progress.start("higra_links", len(clusters), "clusters")
-    replies, unread = ask_clusters(work, entities, clusters, _prompt(), relations_schema, chosen.link_tokens)
+    replies, unread = ask_clusters(work, entities, clusters, "link", relations_schema, chosen.link_tokens)
     found: dict[Triple, float] = {}
     n_unsure = 0
-    for cluster, reply in replies:
-        for relation in reply["relations"]:
-            source, target = cluster[relation["source"] - 1], cluster[relation["target"] - 1]
-            key, confidence = (source, normalise_name(relation["label"]), target), float(relation["confidence"])
-            if source == target or not key[1] or confidence < chosen.confidence:
-                n_unsure += 1
-            else:
-                found[key] = max(found.get(key, 0.0), confidence)
-    counts = {f"higra_link_{status}": n for status, n in unread.items()}
-    return found, {"higra_link_clusters": len(clusters), "higra_inferred_unsure": n_unsure, **counts}
+    for cluster, relation in ((cluster, relation) for cluster, reply in replies for relation in reply["relations"]):
+        source, target = cluster[relation["source"] - 1], cluster[relation["target"] - 1]
+        key, confidence = (source, normalise_name(relation["label"]), target), float(relation["confidence"])
+        if source == target or not key[1] or confidence < chosen.confidence:
+            n_unsure += 1
+        else:
+            found[key] = max(found.get(key, 0.0), confidence)
+    return found, {"higra_link_clusters": len(clusters), "higra_inferred_unsure": n_unsure, **unread}
 
 
 def relations_schema(n: int) -> str:

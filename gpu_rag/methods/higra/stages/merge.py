@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import pyarrow as pa
@@ -13,50 +14,36 @@ import torch
 from gpu_rag.index import tables
 from gpu_rag.index.stage import stage
 from gpu_rag.index.work import Sources, Work
-from gpu_rag.methods.higra.merges import (
-    FORCE,
-    FORCED,
-    REJECT,
-    SEMANTIC,
-    Edits,
-    edited,
-    edits_params,
-    merge_row,
-    name_pairs,
-    read_edits,
-)
+from gpu_rag.methods.higra import merges
 from gpu_rag.methods.higra.stages.clusters import (
-    SameEntity,
-    by_llm,
-    by_similarity,
+    Clusters,
+    ask_clusters,
     decider_of,
     entity_clusters,
     is_left_to_the_model,
-    merge_prompt,
+    prompt_of,
     roles_of,
 )
 from gpu_rag.methods.higra.tables import HIGRA_SOURCES, Row, by_id, read_rows, relation_rows, write
 from gpu_rag.settings import Settings
 from gpu_rag.text.normalise import normalise_name
+from gpu_rag.text.replies import canonical_schema, object_of
 from gpu_rag.text.rules.extraction import title_name
+from gpu_rag.text.rules.same_name import NameRules, numbers_differ
 
-BY_HAND = "by hand"
+BY_HAND, BY_LLM = "by hand", "the model's group"
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     """The clusters, the decider and what it reads, and the edits made by hand."""
-    chosen = settings.alignment
+    chosen, edits = settings.alignment, merges.edits_params(sources)
     if not chosen.refine:
-        return {"refine": False, **edits_params(sources)}
-    params: dict[str, Any] = {
-        "decider": decider_of(settings),
-        "clusters": [chosen.tau, chosen.min_samples, chosen.max_cluster],
-    }
-    if params["decider"] == "llm":
-        params["prompt"], params["max_tokens"] = merge_prompt().digest, chosen.merge_tokens
-    else:
-        params["min_cosine"] = chosen.min_cosine
-    return {**params, **edits_params(sources)}
+        return {"refine": False, **edits}
+    clusters = [chosen.tau, chosen.min_samples, chosen.max_cluster]
+    if decider_of(settings) == "similarity":
+        return {"decider": "similarity", "clusters": clusters, "min_cosine": chosen.min_cosine, **edits}
+    prompt = {"prompt": prompt_of("merge").digest, "max_tokens": chosen.merge_tokens}
+    return {"decider": "llm", "clusters": clusters, **prompt, **edits}
 
 
 @stage(
@@ -74,8 +61,8 @@ def merge_stage(work: Work) -> dict[str, int]:
     exact = work.stage_folders["higra_exact"]
     entities = read_rows(exact, "higra_exact_entities")
     decisions, counts = _decided(work, entities)
-    applied = apply_decisions(entities, decisions, read_edits(work.sources.merges))
-    merged, row_of = merged_rows(entities, applied.group_of)
+    group_of, applied, unapplied = apply_decisions(entities, decisions, merges.read_edits(work.sources.merges))
+    merged, row_of = merged_rows(entities, group_of)
     write(work.out, "higra_entities", merged)
     triples = (
         ((row["subject"], row["label"], row["object"]), row["passages"])
@@ -86,17 +73,24 @@ def merge_stage(work: Work) -> dict[str, int]:
     columns = {"entity": [entity for entity, _ in sources], "passage": [passage for _, passage in sources]}
     tables.write_table(work.out / "higra_sources.parquet", HIGRA_SOURCES, columns)
     exact_row = {entity["id"]: row for row, entity in enumerate(entities)}
-    log = [*read_rows(exact, "higra_exact_merges"), *applied.log]
+    log = [*read_rows(exact, "higra_exact_merges"), *applied]
     for row in log:
         row["entity"] = merged[row_of[exact_row[row["entity"]]]]["id"]
     write(work.out, "higra_merges", sorted(log, key=lambda row: (row["why"], -row["score"], row["id"])))
-    counts |= {f"higra_{why}_merges": n for why, n in Counter(row["why"] for row in applied.log).items()}
-    return counts | {
-        "higra_entities": len(merged),
-        "higra_extracted_relations": n_relations,
-        "higra_merges_refused": applied.n_refused,
-        "higra_edits_unused": applied.n_unused,
-    }
+    counts |= {f"higra_{why}_merges": n for why, n in Counter(row["why"] for row in applied).items()}
+    return counts | {"higra_entities": len(merged), "higra_extracted_relations": n_relations} | unapplied
+
+
+# --- deciding --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SameEntity:
+    """Rows that are one entity, by which rule, and how near they are: the least cosine among them."""
+
+    rows: tuple[int, ...]
+    rule: str
+    score: float
 
 
 def _decided(work: Work, entities: list[Row]) -> tuple[list[SameEntity], dict[str, int]]:
@@ -106,12 +100,68 @@ def _decided(work: Work, entities: list[Row]) -> tuple[list[SameEntity], dict[st
     arrays = tables.read_arrays(work.stage_folders["higra_exact_vectors"] / "vectors.safetensors")
     vectors = torch.from_numpy(arrays["vectors"])
     clusters = entity_clusters(work, vectors, chosen.tau)
-    counts = {"higra_merge_clusters": len(clusters)}
     if decider_of(work.settings) == "llm":
-        decisions, more = by_llm(work, entities, vectors, clusters)
-        return decisions, counts | more
-    passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
-    return by_similarity(entities, vectors, clusters, named_in(entities, passages), chosen.min_cosine), counts
+        decisions, counts = by_llm(work, entities, vectors, clusters)
+    else:
+        passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
+        titled, counts = named_in(entities, passages), {}
+        decisions = by_similarity(entities, vectors, clusters, titled, chosen.min_cosine)
+    return decisions, {"higra_merge_clusters": len(clusters), **counts}
+
+
+def by_similarity(
+    entities: Sequence[Row], vectors: torch.Tensor, clusters: Clusters, titled: Sequence[set[int]],
+    min_cosine: float,
+) -> list[SameEntity]:  # fmt: skip
+    """Pairs of a cluster that agree by name and by vector: a rule of `NameRules` holds, the cosine is at least
+    `min_cosine`, and their types, where both have some, are not all different.
+
+    titled: for each entity the passages that name it, as extracted or as their title.
+    """
+    rules = NameRules([[row["name"], *row["aliases"]] for row in entities])
+    types = [{kind.casefold() for kind in row["types"]} for row in entities]
+    found = []
+    for a, b in (pair for cluster in clusters for pair in combinations(cluster, 2)):
+        if types[a] and types[b] and not types[a] & types[b]:
+            continue
+        rule = rules.rule(a, b, bool(titled[a] & titled[b]))
+        if rule and (score := _cosine(vectors, a, b)) >= min_cosine:
+            found.append(SameEntity((a, b), rule, score))
+    return found
+
+
+def by_llm(
+    work: Work, entities: Sequence[Row], vectors: torch.Tensor, clusters: Clusters
+) -> tuple[list[SameEntity], dict[str, int]]:
+    """The groups that a model finds in each cluster, one request a cluster, and counts of replies that say nothing.
+
+    An entity that a reply puts in two groups makes them one. A reply that cannot be read merges nothing; neither does a
+    group with two names whose numbers differ, which is counted.
+    """
+    work.progress.start("higra_merge", len(clusters), "clusters")
+    max_tokens = work.settings.alignment.merge_tokens
+    replies, unread = ask_clusters(work, entities, clusters, "merge", groups_schema, max_tokens)
+    decisions: list[SameEntity] = []
+    n_numbers = 0
+    for cluster, group in ((cluster, group) for cluster, reply in replies for group in reply["groups"]):
+        rows = tuple(sorted({cluster[number - 1] for number in group}))
+        pairs = list(combinations(rows, 2))
+        if any(numbers_differ(entities[a]["name"], entities[b]["name"]) for a, b in pairs):
+            n_numbers += 1
+        elif pairs:
+            decisions.append(SameEntity(rows, BY_LLM, min(_cosine(vectors, a, b) for a, b in pairs)))
+    return decisions, ({"higra_merge_numbers_differ": n_numbers} if n_numbers else {}) | unread
+
+
+def groups_schema(n: int) -> str:
+    """Groups of two or more of the numbers 1 to n."""
+    number = {"type": "integer", "minimum": 1, "maximum": n}
+    group = {"type": "array", "items": number, "minItems": 2, "maxItems": n}
+    return canonical_schema(object_of({"groups": {"type": "array", "items": group, "maxItems": n}}))
+
+
+def _cosine(vectors: torch.Tensor, a: int, b: int) -> float:
+    return round(float(vectors[a].double() @ vectors[b].double()), 6)
 
 
 def named_in(entities: Sequence[Row], passages: pa.Table) -> list[set[int]]:
@@ -133,53 +183,42 @@ class Joined:
     """
 
     def __init__(self, n: int, apart: Iterable[tuple[int, int]] = ()):
-        self._parent = list(range(n))
-        self._apart: dict[int, set[int]] = defaultdict(set)  # root -> rows that may not join it
-        self._rows: dict[int, set[int]] = {}  # root -> its rows, for groups that something may not join
+        self._n = n
+        self._group: dict[int, set[int]] = {}  # row -> all rows of its group, for rows that were joined
+        self._apart: dict[int, set[int]] = defaultdict(set)
         for a, b in apart:
-            if a != b:
-                self._apart[a].add(b)
-                self._apart[b].add(a)
-
-    def find(self, row: int) -> int:
-        """The smallest row of the group."""
-        while self._parent[row] != row:
-            self._parent[row] = self._parent[self._parent[row]]
-            row = self._parent[row]
-        return row
+            self._apart[a].add(b)
+            self._apart[b].add(a)
 
     def join(self, a: int, b: int) -> bool:
         """Makes one group of two; False where a forbidden pair refuses it."""
-        a, b = sorted((self.find(a), self.find(b)))
-        if a == b:
+        few, many = sorted((self._group.setdefault(row, {row}) for row in (a, b)), key=len)
+        if few is many:
             return True
-        if self._apart:
-            rows_a, rows_b = self._rows.get(a, {a}), self._rows.get(b, {b})
-            if self._apart.get(a, set()) & rows_b or self._apart.get(b, set()) & rows_a:
-                return False
-            self._rows[a] = rows_a | rows_b
-            self._apart[a] = self._apart.get(a, set()) | self._apart.get(b, set())
-        self._parent[b] = a
+        if any(self._apart[row] & many for row in few if row in self._apart):
+            return False
+        many |= few
+        self._group.update(dict.fromkeys(few, many))
         return True
 
     def groups(self) -> list[int]:
         """The smallest row of each row's group."""
-        return [self.find(row) for row in range(len(self._parent))]
+        least = list(range(self._n))
+        for group in {id(group): group for group in self._group.values()}.values():
+            first = min(group)
+            for row in group:
+                least[row] = first
+        return least
 
 
-@dataclass(frozen=True)
-class Applied:
-    """group_of: the smallest row of each entity's group; log: rows of HIGRA_MERGES whose `entity` is the id of an
-    exact entity; n_refused: joins that a rejected pair forbade; n_unused: edits that name no entity of this index."""
+def apply_decisions(
+    entities: Sequence[Row], decisions: Iterable[SameEntity], edits: merges.Edits
+) -> tuple[list[int], list[Row], dict[str, int]]:
+    """Forced merges first, then the decisions, the nearest first; rejected pairs never become one, unless forced.
 
-    group_of: list[int]
-    log: list[Row]
-    n_refused: int
-    n_unused: int
-
-
-def apply_decisions(entities: Sequence[Row], decisions: Iterable[SameEntity], edits: Edits) -> Applied:
-    """Forced merges first, then the decisions, the nearest first; rejected pairs never become one, unless forced."""
+    Returns the smallest row of each entity's group, rows of HIGRA_MERGES whose `entity` is the id of an exact entity,
+    and counts of joins that a rejected pair forbade and of edits that name no entity of this index.
+    """
     of_name: dict[str, set[int]] = defaultdict(set)
     for row, entity in enumerate(entities):
         of_name[normalise_name(entity["name"])].add(row)
@@ -188,8 +227,8 @@ def apply_decisions(entities: Sequence[Row], decisions: Iterable[SameEntity], ed
     def rows_of(name: str) -> set[int]:
         return of_id.get(name) or of_name.get(name, set())
 
-    forced = edited(edits, FORCE)
-    apart = [tuple(pair) for pair in name_pairs(edited(edits, REJECT)) - name_pairs(forced) if len(pair) > 1]
+    forced, rejected = merges.edited(edits, merges.FORCE), merges.name_pairs(merges.edited(edits, merges.REJECT))
+    apart = [tuple(pair) for pair in rejected - merges.name_pairs(forced) if len(pair) > 1]
     joined = Joined(len(entities), {(a, b) for one, other in apart for a in rows_of(one) for b in rows_of(other)})
     todo = [SameEntity(tuple(sorted(set().union(*map(rows_of, names)))), BY_HAND, 1.0) for names in sorted(forced)]
     todo += sorted(decisions, key=lambda found: (-found.score, found.rows))
@@ -199,11 +238,13 @@ def apply_decisions(entities: Sequence[Row], decisions: Iterable[SameEntity], ed
         kept = [row for at, row in enumerate(decision.rows) if at == 0 or joined.join(decision.rows[0], row)]
         n_refused += len(decision.rows) - len(kept)
         if len(kept) > 1:
-            why, members = FORCED if decision.rule == BY_HAND else SEMANTIC, [entities[row]["id"] for row in kept]
-            found = merge_row(why, decision.rule, decision.score, members, members[0])
+            members = [entities[row]["id"] for row in kept]
+            why = merges.FORCED if decision.rule == BY_HAND else merges.SEMANTIC
+            found = merges.merge_row(why, decision.rule, decision.score, members, members[0])
             log.setdefault(found["id"], found)
     n_unused = sum(not all(map(rows_of, edit.members)) for edit in edits)
-    return Applied(joined.groups(), list(log.values()), n_refused, n_unused)
+    counts = {"higra_merges_refused": n_refused, "higra_edits_unused": n_unused}
+    return joined.groups(), list(log.values()), counts
 
 
 def merged_rows(entities: Sequence[Row], group_of: Sequence[int]) -> tuple[list[Row], list[int]]:
