@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.ego import CheckedGraph, checked
 from gpu_rag.index import tables
 from gpu_rag.index.index import Index
-from gpu_rag.methods.higra.tables import ints, read
+from gpu_rag.methods.higra.tables import ints, read_of
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.types import CSR, Path
@@ -80,22 +81,33 @@ def higra_graph(index: Index) -> HigraGraph:
 
 
 def _load(index: Index) -> HigraGraph:
-    relations = read(index.folder("higra_links"), "higra_relations")
+    relations = read_of(index, "higra_relations")
     arrays = tables.read_arrays(index.folder("higra_graph") / "graph.safetensors")
 
     def graph(name: str) -> CSR:
         return CSR(*(torch.from_numpy(arrays[f"{name}_{part}"]).to(index.device) for part in ("indptr", "indices")))
 
     return HigraGraph(
-        entities=read(index.folder("higra_merge"), "higra_entities"),
+        entities=read_of(index, "higra_entities"),
         relations=relations,
         relation_ends=(ints(relations, "subject"), ints(relations, "object")),
         entity_graph=graph("entity"),
         full_graph=graph("full"),
-        links=read(index.folder("higra_mentions"), "higra_links"),
+        links=read_of(index, "higra_links"),
         entity_bm25=Bm25.load(index.folder("higra_search") / "entities"),
         relation_bm25=Bm25.load(index.folder("higra_search") / "relations"),
     )
+
+
+def graphs_of(relations: pa.Table, links: pa.Table, n_entities: int, n_passages: int) -> dict[str, CSR]:
+    """{"entity": the entity graph, "full": the full graph} of the tables, see `HigraGraph`."""
+    subjects, objects = ints(relations, "subject"), ints(relations, "object")
+    src = np.concatenate([subjects, ints(links, "entity")])
+    dst = np.concatenate([objects, ints(links, "passage") + n_entities])
+    return {
+        "entity": csr_from_edges(torch.from_numpy(subjects), torch.from_numpy(objects), n_entities),
+        "full": csr_from_edges(torch.from_numpy(src), torch.from_numpy(dst), n_entities + n_passages),
+    }
 
 
 # --- look-ups --------------------------------------------------------------------------------------

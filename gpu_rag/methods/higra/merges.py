@@ -9,21 +9,25 @@ import difflib
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
 
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.index.folder import WriteLock, write_atomic
 from gpu_rag.index.index import Index
 from gpu_rag.index.work import Sources
-from gpu_rag.methods.higra.tables import Row, read, read_rows
+from gpu_rag.methods.higra.tables import Row, read_of
 from gpu_rag.text.normalise import normalise_name
 
 FILE = "merges.jsonl"
 EXACT, SEMANTIC, FORCED = "exact", "semantic", "forced"
-REJECT, FORCE = "reject", "force"
+REJECT: Final = "reject"
+FORCE: Final = "force"
 _N_SHOWN = 5
 
 
@@ -47,8 +51,8 @@ class Edit:
     """One edit. id: that of the merge it rejects, or of the forced merge; members: names or ids, as in HIGRA_MERGES."""
 
     id: str
-    action: str
-    members: tuple[str, ...]
+    action: Literal["reject", "force"]
+    members: Annotated[tuple[str, ...], Meta(min_length=2)]
 
 
 Edits = tuple[Edit, ...]  # in the order made
@@ -58,14 +62,19 @@ def read_edits(path: Path | None) -> Edits:
     """The edits in a file; none where there is no file. Raises BadInput naming the line that is no edit."""
     if path is None or not path.is_file():
         return ()
-    lines = enumerate(path.read_text("utf-8").splitlines(), 1)
-    return tuple(_edit(line, f"{path}:{number}") for number, line in lines if line.strip())
+    edits = []
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+        try:
+            edits += [msgspec.json.decode(line, type=Edit)] if line.strip() else []
+        except msgspec.MsgspecError as error:
+            expected = "a row made by gpu-rag merges"
+            raise BadInput("not an edit of merges", given=f"{path}:{number}: {error}", expected=expected) from error
+    return tuple(edits)
 
 
 def write_edits(path: Path, edits: Edits) -> None:
     """Replaces the file."""
-    rows = ({"id": e.id, "action": e.action, "members": list(e.members)} for e in edits)
-    write_atomic(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
+    write_atomic(path, "".join(json.dumps(asdict(edit), ensure_ascii=False) + "\n" for edit in edits).encode())
 
 
 def edited(edits: Edits, action: str) -> list[tuple[str, ...]]:
@@ -84,19 +93,6 @@ def edits_params(sources: Sources) -> dict[str, Any]:
     return {"edits": sorted([e.action, *sorted(e.members)] for e in edits)} if edits else {}
 
 
-def _edit(line: str, where: str) -> Edit:
-    expected = "a row made by gpu-rag merges"
-    try:
-        row = json.loads(line)
-        id, action, members = row["id"], row["action"], row["members"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadInput("not an edit of merges", given=f"{where}: {error}", expected=expected) from error
-    texts = isinstance(members, list) and all(isinstance(member, str) for member in members)
-    if not isinstance(id, str) or action not in (REJECT, FORCE) or not texts or len(members) < 2:
-        raise BadInput("not an edit of merges", given=f"{where}: {line[:80]}", expected=expected)
-    return Edit(id, action, tuple(members))
-
-
 # --- the log ---------------------------------------------------------------------------------------
 
 
@@ -105,7 +101,7 @@ class Merges:
 
     def __init__(self, index: Index):
         self._index, self.path = index, index.path / FILE
-        self.log: list[Row] = read_rows(index.folder("higra_merge"), "higra_merges")
+        self.log: list[Row] = read_of(index, "higra_merges").to_pylist()
         self.edits = read_edits(self.path)
 
     def found(self, text: str = "", why: str = "") -> list[Row]:
@@ -122,7 +118,7 @@ class Merges:
             if id not in by_id:
                 raise BadInput("no merge of this index has this id", given=id, do="list them with: gpu-rag merges DIR")
             if by_id[id]["why"] == FORCED:
-                edits = _without(edits, id)
+                edits = tuple(edit for edit in edits if edit.id != id)
             else:
                 edits = _with(edits, Edit(id, REJECT, tuple(by_id[id]["members"])))
         self.edits = edits
@@ -140,7 +136,7 @@ class Merges:
             if all(edit.id != id for edit in self.edits):
                 expected = ", ".join(e.id for e in self.edits) or "no edit"
                 raise BadInput("no edit has this id", given=id, expected=expected)
-            self.edits = _without(self.edits, id)
+            self.edits = tuple(edit for edit in self.edits if edit.id != id)
 
     def save(self) -> None:
         """Writes the edits beside the manifest. Raises IndexLocked while a build runs, StorageError."""
@@ -149,7 +145,7 @@ class Merges:
 
     def entity(self, name: str) -> str:
         """The id of the entity that is meant. Raises BadInput where there is none or several."""
-        table = read(self._index.folder("higra_merge"), "higra_entities")
+        table = read_of(self._index, "higra_entities")
         ids: list[str] = table["id"].to_pylist()
         if name in set(ids):
             return name
@@ -167,10 +163,6 @@ class Merges:
 
 def _with(edits: Edits, edit: Edit) -> Edits:
     return edits if edit in edits else (*edits, edit)
-
-
-def _without(edits: Edits, id: str) -> Edits:
-    return tuple(edit for edit in edits if edit.id != id)
 
 
 def open_merges(folder: Path) -> Merges:

@@ -9,33 +9,23 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gpu_rag.index import tables
+from gpu_rag.index.index import Index
 
 Row = dict[str, Any]
 Triple = tuple[int, str, int]  # (subject, label, object), rows of a table of entities
-EXACT_ENTITIES = pa.schema(  # after the exact merge; sorted by id
-    [
-        ("id", pa.string()),  # the normalised name, with its types where several entities have that name
-        ("name", pa.string()),  # the commonest way it is written
-        ("aliases", pa.list_(pa.string())),  # every other way, commonest first
-        ("types", pa.list_(pa.string())),
-        ("descriptions", pa.list_(pa.string())),
-        ("members", pa.list_(pa.int32())),  # rows of ENTITIES whose names it holds, ascending
-        ("passages", pa.list_(pa.int32())),  # where it was extracted, ascending
-    ]
-)
-HIGRA_ENTITIES = pa.schema(  # after the semantic merge; sorted by id
-    [
-        ("id", pa.string()),
-        ("name", pa.string()),
-        ("aliases", pa.list_(pa.string())),
-        ("types", pa.list_(pa.string())),
-        ("descriptions", pa.list_(pa.string())),
-        ("members", pa.list_(pa.int32())),  # rows of ENTITIES
-        ("n_passages", pa.int32()),  # in how many passages it was extracted
-    ]
-)
+_ENTITY = [
+    ("id", pa.string()),  # the normalised name, with its types where several entities have that name
+    ("name", pa.string()),  # the commonest way it is written
+    ("aliases", pa.list_(pa.string())),  # every other way, commonest first
+    ("types", pa.list_(pa.string())),
+    ("descriptions", pa.list_(pa.string())),
+    ("members", pa.list_(pa.int32())),  # rows of ENTITIES whose names it holds, ascending
+]
+EXACT_ENTITIES = pa.schema([*_ENTITY, ("passages", pa.list_(pa.int32()))])  # after the exact merge; sorted by id
+HIGRA_ENTITIES = pa.schema([*_ENTITY, ("n_passages", pa.int32())])  # after the semantic merge; sorted by id
 HIGRA_RELATIONS = pa.schema(  # sorted by (subject, label, object)
     [
         ("id", pa.string()),
@@ -47,15 +37,7 @@ HIGRA_RELATIONS = pa.schema(  # sorted by (subject, label, object)
         ("confidence", pa.float32()),  # 1 for what was extracted
     ]
 )
-HIGRA_LINKS = pa.schema(  # sorted by (passage, start, entity, end)
-    [
-        ("entity", pa.int32()),  # rows of HIGRA_ENTITIES
-        ("passage", pa.int32()),
-        ("start", pa.int32()),  # characters into the passage text; -1: extracted there, not found verbatim
-        ("end", pa.int32()),
-        ("origin", pa.string()),  # extraction | search
-    ]
-)
+HIGRA_LINKS = tables.MENTIONS  # rows of HIGRA_ENTITIES and passages; sorted by (passage, start, entity, end)
 HIGRA_MERGES = pa.schema(  # what became one and why; sorted by (why, -score, id)
     [
         ("id", pa.string()),  # for `gpu-rag merges --reject`; the same for the same names in every build
@@ -67,22 +49,27 @@ HIGRA_MERGES = pa.schema(  # what became one and why; sorted by (why, -score, id
     ]
 )
 HIGRA_SOURCES = pa.schema([("entity", pa.int32()), ("passage", pa.int32())])  # where entities were extracted; sorted
-SCHEMAS = {
-    "higra_exact_entities": EXACT_ENTITIES,
-    "higra_exact_relations": HIGRA_RELATIONS,
-    "higra_exact_merges": HIGRA_MERGES,
-    "higra_entities": HIGRA_ENTITIES,
-    "higra_extracted_relations": HIGRA_RELATIONS,
-    "higra_sources": HIGRA_SOURCES,
-    "higra_merges": HIGRA_MERGES,
-    "higra_relations": HIGRA_RELATIONS,
-    "higra_links": HIGRA_LINKS,
+TABLES = {  # name: the stage that writes it, and its schema
+    "higra_exact_entities": ("higra_exact", EXACT_ENTITIES),
+    "higra_exact_relations": ("higra_exact", HIGRA_RELATIONS),
+    "higra_exact_merges": ("higra_exact", HIGRA_MERGES),
+    "higra_entities": ("higra_merge", HIGRA_ENTITIES),
+    "higra_extracted_relations": ("higra_merge", HIGRA_RELATIONS),
+    "higra_sources": ("higra_merge", HIGRA_SOURCES),
+    "higra_merges": ("higra_merge", HIGRA_MERGES),
+    "higra_relations": ("higra_links", HIGRA_RELATIONS),
+    "higra_links": ("higra_mentions", HIGRA_LINKS),
 }
 
 
 def read(folder: Path, name: str) -> pa.Table:
     """The table `name` in the folder of its stage. Raises IndexCorrupt."""
-    return tables.read_table(folder / f"{name}.parquet", SCHEMAS[name])
+    return tables.read_table(folder / f"{name}.parquet", TABLES[name][1])
+
+
+def read_of(index: Index, name: str) -> pa.Table:
+    """The table `name` of an index. Raises MissingLayer, IndexCorrupt."""
+    return read(index.folder(TABLES[name][0]), name)
 
 
 def read_rows(folder: Path, name: str) -> list[Row]:
@@ -93,7 +80,7 @@ def read_rows(folder: Path, name: str) -> list[Row]:
 
 def write(folder: Path, name: str, rows: Iterable[Row]) -> int:
     """Writes the table `name`; returns how many rows it has."""
-    return tables.write_rows(folder / f"{name}.parquet", SCHEMAS[name], rows)
+    return tables.write_rows(folder / f"{name}.parquet", TABLES[name][1], rows)
 
 
 def ints(table: pa.Table, column: str) -> np.ndarray:
@@ -102,8 +89,9 @@ def ints(table: pa.Table, column: str) -> np.ndarray:
     return values
 
 
-def pairs(table: pa.Table) -> set[tuple[int, int]]:
-    """The (entity, passage) of each row of HIGRA_LINKS or HIGRA_SOURCES."""
+def pairs(table: pa.Table, origin: str = "") -> set[tuple[int, int]]:
+    """The (entity, passage) of each row of HIGRA_LINKS or HIGRA_SOURCES; origin: of such links alone."""
+    table = table.filter(pc.equal(table["origin"], origin)) if origin else table
     return set(zip(table["entity"].to_pylist(), table["passage"].to_pylist()))
 
 

@@ -192,9 +192,9 @@ DAMAGES: dict[str, tuple[str, str, Change, str]] = {
     "a lost link": (MENTIONS, PLACES, without_extracted, "not the sources"),
     "a link to nothing": (MENTIONS, PLACES, first(entity=66), "row numbers that nothing has"),
     "a lost edge": (
-        "higra_graph", GRAPH, lambda a: a.update(entity_indices=a["entity_indices"][::-1].copy()), "is not sorted",
+        "higra_graph", GRAPH, lambda a: a.update(entity_indices=a["entity_indices"][::-1].copy()), "is not that of",
     ),
-    "another graph": ("higra_graph", GRAPH, the_full_graph_twice, "nodes of the entity graph"),
+    "another graph": ("higra_graph", GRAPH, the_full_graph_twice, "the entity graph is not that of"),
     "other statistics": (
         "higra_graph", "statistics.json", lambda d: d["entities"].update(semantic=7), "statistics are not those",
     ),

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 
 from gpu_rag.graph.components import connected_components
@@ -17,12 +16,13 @@ from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.index import tables
 from gpu_rag.index.stage import stage
 from gpu_rag.index.work import Work
+from gpu_rag.methods.higra.graph import graphs_of
 from gpu_rag.methods.higra.stages.clusters import entity_text
 from gpu_rag.methods.higra.tables import ints, pairs, read, read_rows
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR
 
-_TOP_BIN = 64  # entities with so many, or more, are one bin
+_LOWS = (0, 1, 2, 4, 8, 16, 32, 64)  # of bins; 64 and more are one
 
 
 def exact_texts(folder: Path) -> list[str]:
@@ -65,27 +65,23 @@ def graph_stage(work: Work) -> dict[str, int]:
     n_passages = tables.read_table(folders["passages"] / "passages.parquet", tables.PASSAGES).num_rows
     n_entities = read(folders["higra_merge"], "higra_entities").num_rows
     relations, links = read(folders["higra_links"], "higra_relations"), read(folders["higra_mentions"], "higra_links")
-    subjects, objects = ints(relations, "subject"), ints(relations, "object")
-    entity = csr_from_edges(torch.from_numpy(subjects), torch.from_numpy(objects), n_entities)
-    src = np.concatenate([subjects, ints(links, "entity")])
-    dst = np.concatenate([objects, ints(links, "passage") + n_entities])
-    full = csr_from_edges(torch.from_numpy(src), torch.from_numpy(dst), n_entities + n_passages)
-    graphs = {"entity": entity, "full": full}
+    graphs = graphs_of(relations, links, n_entities, n_passages)
     arrays = {f"{name}_indptr": csr.indptr.numpy() for name, csr in graphs.items()}
     arrays |= {f"{name}_indices": csr.indices.numpy() for name, csr in graphs.items()}
     tables.write_arrays(work.out / "graph.safetensors", arrays)
-    document = statistics(folders, entity, full, n_passages)
+    document = {"passages": n_passages, **statistics(folders, relations, links, graphs["entity"])}
+    document["components_with_passages"] = _n_components(graphs["full"])
     text = json.dumps(document, sort_keys=True, indent=1, allow_nan=False) + "\n"
     (work.out / "statistics.json").write_text(text, encoding="utf-8")
-    work.progress.advance(full.n)
-    return {"higra_entity_edges": entity.m, "higra_full_edges": full.m}
+    work.progress.advance(graphs["full"].n)
+    return {"higra_entity_edges": graphs["entity"].m, "higra_full_edges": graphs["full"].m}
 
 
 # --- statistics ------------------------------------------------------------------------------------
 
 
-def statistics(folders: Mapping[str, Path], entity: CSR, full: CSR, n_passages: int) -> dict[str, Any]:
-    """Counts before and after alignment, from the tables of the stages and the finished graphs.
+def statistics(folders: Mapping[str, Path], relations: pa.Table, links: pa.Table, entity: CSR) -> dict[str, Any]:
+    """Counts before and after alignment, from the tables of the stages and the finished entity graph.
 
     before: distinct normalised names, relations between them, and their components; extracted_entities: a name counted
     again in every passage. Degree: relations at an entity, both ends of one of an entity with itself; the mean is
@@ -93,38 +89,32 @@ def statistics(folders: Mapping[str, Path], entity: CSR, full: CSR, n_passages: 
     too. Distributions: {lower bound: entities}, bins that double.
     """
     names = tables.read_table(folders["entities"] / "entities.parquet", tables.ENTITIES)
-    old = _ends(tables.read_table(folders["entities"] / "relations.parquet", tables.RELATIONS))
-    relations, links = read(folders["higra_links"], "higra_relations"), read(folders["higra_mentions"], "higra_links")
-    degree = _degree(_ends(relations), entity.n)
-    linked = np.unique(np.stack([ints(links, "entity"), ints(links, "passage")], 1), axis=0)
-    passages = np.bincount(linked[:, 0], minlength=entity.n)
+    old = tables.read_table(folders["entities"] / "relations.parquet", tables.RELATIONS)
+    exact = read(folders["higra_exact"], "higra_exact_entities").num_rows
     n_before, n_in_passages = names.num_rows, ints(names, "n_passages")
     n_extracted, origins = int(n_in_passages.sum()), relations["origin"].to_pylist()
-    exact = read(folders["higra_exact"], "higra_exact_entities").num_rows
+    degree, n_passages = _degree(relations, entity.n), np.bincount([e for e, _ in pairs(links)], minlength=entity.n)
+    old_ends = torch.from_numpy(ints(old, "subject")), torch.from_numpy(ints(old, "object"))
+    graph_before = csr_from_edges(*old_ends, n_before)
     return {
         "entities": {"before": n_before, "exact": exact, "semantic": entity.n},
         "reduction_percent": _fewer(entity.n, n_before),
         "extracted_entities": n_extracted,
         "extracted_reduction_percent": _fewer(entity.n, n_extracted),
         "relations": {
-            "before": len(old[0]),
+            "before": old.num_rows,
             "extracted": origins.count("extraction"),
             "inferred": origins.count("inferred"),
         },
         "links": {
-            "extracted": _n_pairs(links, "extraction"),
-            "searched": _n_pairs(links, "search"),
+            "extracted": len(pairs(links, "extraction")),
+            "searched": len(pairs(links, "search")),
             "mentions": links.num_rows,
         },
         "degree": {"before": _spread(_degree(old, n_before)), "after": _spread(degree)},
-        "components": {
-            "before": _n_components(csr_from_edges(torch.from_numpy(old[0]), torch.from_numpy(old[1]), n_before)),
-            "after": _n_components(entity),
-        },
-        "components_with_passages": _n_components(full),
-        "passages_an_entity": {"before": _spread(n_in_passages), "after": _spread(passages)},
-        "passages": n_passages,
-        "distributions": {"degree": _bins(degree), "passages_an_entity": _bins(passages)},
+        "components": {"before": _n_components(graph_before), "after": _n_components(entity)},
+        "passages_an_entity": {"before": _spread(n_in_passages), "after": _spread(n_passages)},
+        "distributions": {"degree": _bins(degree), "passages_an_entity": _bins(n_passages)},
     }
 
 
@@ -133,16 +123,8 @@ def _fewer(now: int, before: int) -> float:
     return round(100 * (1 - now / before), 3) if before else 0.0
 
 
-def _ends(relations: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    return ints(relations, "subject"), ints(relations, "object")
-
-
-def _degree(ends: tuple[np.ndarray, np.ndarray], n: int) -> np.ndarray:
-    return np.bincount(ends[0], minlength=n) + np.bincount(ends[1], minlength=n)
-
-
-def _n_pairs(links: pa.Table, origin: str) -> int:
-    return len(pairs(links.filter(pc.equal(links["origin"], origin))))
+def _degree(relations: pa.Table, n: int) -> np.ndarray:
+    return np.bincount(np.concatenate([ints(relations, "subject"), ints(relations, "object")]), minlength=n)
 
 
 def _n_components(csr: CSR) -> int:
@@ -157,9 +139,5 @@ def _spread(values: np.ndarray) -> dict[str, float]:
 
 def _bins(values: np.ndarray) -> dict[str, int]:
     """Entities with 0, 1, 2-3, 4-7, ... : {"0": ..., "1": ..., "2": ..., "4": ...}; the last bin is open."""
-    lows = [0]
-    while (lows[-1] * 2 or 1) <= _TOP_BIN:
-        lows.append(lows[-1] * 2 or 1)
-    at = np.searchsorted(np.asarray(lows), values, side="right") - 1
-    counts = np.bincount(at, minlength=len(lows))
-    return {str(low): int(n) for low, n in zip(lows, counts)}
+    at = np.searchsorted(_LOWS, values, side="right") - 1
+    return {str(low): int(n) for low, n in zip(_LOWS, np.bincount(at, minlength=len(_LOWS)))}
