@@ -189,7 +189,7 @@ class OracleCritic(Critic):
 
     async def accepts(self, question: str, action: Action, result: Retrieved) -> bool:
         """Whether a gold node stands at the top."""
-        return bool(set(self.gold).intersection(result.ranking.rows[: self.params.n_references]))
+        return bool(set(self.gold).intersection(result.rows[: self.params.n_references]))
 
     async def comment(self, question: str, action: Action, result: Retrieved) -> Feedback:
         """The fault, as the gold nodes show it."""
@@ -233,8 +233,8 @@ def oracle_program(gold: Mapping[str, Sequence[str]], tell: Callable[[Experience
     async def program(question: Question, run: Run, params: Params) -> Draft:
         kb = kb_of(run.index)
         rows = [row for id in gold[question.id] if (row := kb.row_of(id)) is not None]
-        found = await supported(await refined(question.text, run, params, OracleCritic(run, params, rows, tell)), run)
-        return Draft(None, found.evidence, found.paths, "unsupported", nodes=found.nodes)
+        _, result = await refined(question.text, run, params, OracleCritic(run, params, rows, tell))
+        return await supported(result, run)
 
     return program
 

@@ -17,14 +17,16 @@ from itertools import permutations, product
 import numpy as np
 import torch
 
-from gpu_rag.graph.ragged import expand, ragged_of_keys, ragged_of_lists, row_of_value
+from gpu_rag.graph.common.segments import lexsort
+from gpu_rag.graph.ragged import ragged_of_keys, ragged_of_lists, row_of_value
 from gpu_rag.graph.reach import EITHER, reachable
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.index.knowledge_base.scores import score_nodes
+from gpu_rag.methods.hybgrag.state import Retrieved
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.knowledge_base.views import kb_of
-from gpu_rag.program.search import Ranking, stacked
+from gpu_rag.program.search import stacked
 from gpu_rag.runtime.step import batched
 from gpu_rag.types import Ragged
 
@@ -42,18 +44,6 @@ class TopicNodes:
 
 
 Query = tuple[tuple[TopicNodes, ...], np.ndarray]  # the topics of a question, and its unit vector
-
-
-@dataclass(frozen=True)
-class Reached(Ranking):
-    """The nodes that one question's topics lead to, at most K, best first, with their cosines.
-
-    chains: for each node and each topic the first of `chains_of` that leads there, () where none does. met: whether the
-    nodes are an intersection (of one topic: its set); else a union.
-    """
-
-    chains: tuple[tuple[Chain, ...], ...]
-    met: bool
 
 
 @dataclass(frozen=True)
@@ -78,22 +68,37 @@ def chains_of(relations: Sequence[int], radius: int) -> list[Chain]:
 
 
 @batched(GRAPH, tile=TILE)
-def reach_nodes(index: Index, queries: list[Query], radius: int, k: int, by_distance: bool) -> list[Reached]:
-    """The k best nodes that the topics of each question reach, see the module.
+def reach_nodes(index: Index, queries: list[Query], radius: int, k: int, by_distance: bool) -> list[Retrieved]:
+    """The k best nodes that the topics of each question reach, see the module; with chains by topic.
 
     by_distance: nearer nodes first, then by cosine; else by cosine alone. Memory: the sets, summed over chains. The
     same for a question alone and in any batch.
     """
     kb, questions = kb_of(index), [topics for topics, _ in queries]
     walks = walked(kb, questions, radius, index.threads)
-    keys = walks.of_topic[row_of_value(walks.ends)] * max(kb.n, 1) + walks.ends.values.long()
-    reached, at = torch.unique(keys, return_inverse=True)
-    candidates, met = _candidates(kb, questions, walks, reached)
-    far = _distances(kb, questions, walks, (reached, at), candidates, met) if by_distance else None
-    vectors = stacked([vector for _, vector in queries], kb.device)
-    best = _best(kb, vectors, candidates, far, k)
-    first = _first_chains(kb, walks, best[2], best[0])
-    return _split(questions, walks, (*best, first), met.tolist())
+    ends = Ends(kb, questions, walks)
+    candidates, met = _candidates(kb, questions, walks, ends.keys)
+    question = row_of_value(candidates)
+    far = torch.zeros_like(question)
+    if by_distance:
+        at, there = ends.of_topics(question, candidates.values.long())
+        of_topic = ends.distances(walks, questions)[at]
+        nearest, farthest = torch.where(there, of_topic, radius + 1).amin(1), torch.where(there, of_topic, 0).amax(1)
+        far = torch.where(met[question], farthest, nearest)
+    scores = score_nodes(kb, stacked([vector for _, vector in queries], kb.device), candidates)
+    order = lexsort(-scores, far, question)  # candidates are ascending: ties to the lower node
+    order = order[torch.arange(order.shape[0], device=order.device) - candidates.offsets[:-1][question[order]] < k]
+    nodes, question = candidates.values[order].long(), question[order]
+    at, there = ends.of_topics(question, nodes)
+    first = torch.where(there, ends.first_chain[at], -1).tolist()
+    rows, values, kept = nodes.tolist(), scores[order].tolist(), met.tolist()
+    bounds = torch.searchsorted(question, torch.arange(len(questions) + 1, device=question.device)).tolist()
+    found = []
+    for q, topics in enumerate(questions):
+        part = slice(bounds[q], bounds[q + 1])
+        ways = tuple(tuple(walks.chains[c] if c >= 0 else () for c in line[: len(topics)]) for line in first[part])
+        found.append(Retrieved(tuple(rows[part]), tuple(values[part]), chains=ways, met=kept[q]))
+    return found
 
 
 def walked(kb: KnowledgeBase, questions: Sequence[Sequence[TopicNodes]], radius: int, threads: int) -> Walks:
@@ -108,6 +113,43 @@ def walked(kb: KnowledgeBase, questions: Sequence[Sequence[TopicNodes]], radius:
     of_topic = torch.tensor([t for t, one in enumerate(chains) for _ in one], dtype=torch.int64, device=kb.device)
     of_question = torch.tensor([q for q, one in enumerate(questions) for _ in one], dtype=torch.int64, device=kb.device)
     return Walks(flat, of_topic, of_question, ends)
+
+
+class Ends:
+    """The nodes that each topic reaches, once each, and the chains that lead there.
+
+    keys: ascending, topic * N + node. first_chain: i64[keys], the first chain that ends there.
+    """
+
+    def __init__(self, kb: KnowledgeBase, questions: Sequence[Sequence[TopicNodes]], walks: Walks):
+        self.n = max(kb.n, 1)
+        self._chain = row_of_value(walks.ends)
+        keys = walks.of_topic[self._chain] * self.n + walks.ends.values.long()
+        self.keys, self._place = torch.unique(keys, return_inverse=True)
+        self.first_chain = self._least(self._chain)
+        self._n_topics = torch.tensor([len(one) for one in questions], dtype=torch.int64, device=kb.device)
+
+    def _least(self, of_end: torch.Tensor) -> torch.Tensor:
+        """i64[keys]: the least of a number of each end."""
+        return torch.zeros_like(self.keys).scatter_reduce_(0, self._place, of_end, "amin", include_self=False)
+
+    def distances(self, walks: Walks, questions: Sequence[Sequence[TopicNodes]]) -> torch.Tensor:
+        """i64[keys]: 0 where a chain of every relation of the topic once leads, else edges of the shortest chain."""
+        topics = [topic for one in questions for topic in one]
+        lengths = [
+            0 if sorted(chain) == sorted(topics[topic].relations) else len(chain)
+            for chain, topic in zip(walks.chains, walks.of_topic.tolist())
+        ]
+        return self._least(torch.tensor(lengths, dtype=torch.int64, device=self.keys.device)[self._chain])
+
+    def of_topics(self, question: torch.Tensor, nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """i64[M, most topics], bool of that shape: places of (topic of the question, node) in `keys`, and whether it
+        is one of them."""
+        first, count = (self._n_topics.cumsum(0) - self._n_topics)[question], self._n_topics[question]
+        number = torch.arange(max(1, int(self._n_topics.max())), device=nodes.device)
+        wanted = (first[:, None] + number) * self.n + nodes[:, None]
+        at = torch.searchsorted(self.keys, wanted).clamp(max=max(self.keys.shape[0] - 1, 0))
+        return at, (number < count[:, None]) & (self.keys[at] == wanted)
 
 
 def _candidates(
@@ -126,85 +168,3 @@ def _candidates(
     met = torch.zeros(batch, dtype=torch.bool, device=kb.device)
     met[question[shared]] = True
     return ragged_of_keys(found[shared | ~met[question]], batch, kb.n), met
-
-
-def _distances(
-    kb: KnowledgeBase,
-    questions: Sequence[Sequence[TopicNodes]],
-    walks: Walks,
-    reached: tuple[torch.Tensor, torch.Tensor],
-    candidates: Ragged,
-    met: torch.Tensor,
-) -> torch.Tensor:
-    """i64[T], how far each candidate is (see above). reached: keys topic * N + node, and which of them each end is."""
-    n, (keys, at) = max(kb.n, 1), reached
-    topics = [topic for one in questions for topic in one]
-    lengths = [
-        0 if sorted(chain) == sorted(topics[topic].relations) else len(chain)
-        for chain, topic in zip(walks.chains, walks.of_topic.tolist())
-    ]
-    of_end = torch.tensor(lengths, dtype=torch.int64, device=kb.device)[row_of_value(walks.ends)]
-    least = torch.zeros_like(keys).scatter_reduce_(0, at, of_end, "amin", include_self=False)
-    question = row_of_value(candidates)
-    wanted = question * n + candidates.values.long()
-    ends = walks.of_question[keys // n] * n + keys % n
-    inside = torch.isin(ends, wanted)
-    place = torch.searchsorted(wanted, ends[inside])  # candidates are ascending
-    nearest = torch.zeros_like(wanted).scatter_reduce_(0, place, least[inside], "amin", include_self=False)
-    farthest = torch.zeros_like(wanted).scatter_reduce_(0, place, least[inside], "amax", include_self=False)
-    return torch.where(met[question], farthest, nearest)
-
-
-def _best(
-    kb: KnowledgeBase, vectors: torch.Tensor, candidates: Ragged, far: torch.Tensor | None, k: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(nodes, scores, their questions) of the k best candidates of each question, by (question, far, -score, node)."""
-    scores = score_nodes(kb, vectors, candidates)
-    question = row_of_value(candidates)
-    order = torch.argsort(scores, descending=True, stable=True)  # candidates are ascending: ties to the lower node
-    if far is not None:
-        order = order[torch.argsort(far[order], stable=True)]
-    order = order[torch.argsort(question[order], stable=True)]
-    place = torch.arange(order.shape[0], device=order.device) - candidates.offsets[:-1][question[order]]
-    order = order[place < k]
-    return candidates.values[order].long(), scores[order], question[order]
-
-
-def _first_chains(kb: KnowledgeBase, walks: Walks, question: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:
-    """i64[M, most topics]: for each (question, node) the first chain of the question's j-th topic that ends there.
-
-    -1 where none does.
-    """
-    n, n_topics = max(kb.n, 1), torch.bincount(walks.of_question, minlength=1)
-    first_topic = n_topics.cumsum(0) - n_topics
-    chain_question = walks.of_question[walks.of_topic]  # ascending
-    keys = row_of_value(walks.ends) * n + walks.ends.values.long()  # ascending: by chain, then node
-    found = torch.full((nodes.shape[0], int(n_topics.max())), len(walks.chains), device=nodes.device)
-    first = torch.searchsorted(chain_question, question)
-    last = torch.searchsorted(chain_question, question, right=True)
-    for owner, chain in expand(first, last):
-        wanted = chain * n + nodes[owner]
-        at = torch.searchsorted(keys, wanted)
-        there = (at < keys.shape[0]) & (keys[at.clamp(max=max(keys.shape[0] - 1, 0))] == wanted)
-        topic = walks.of_topic[chain[there]]
-        column = topic - first_topic[walks.of_question[topic]]
-        flat = owner[there] * found.shape[1] + column
-        found.view(-1).scatter_reduce_(0, flat, chain[there], "amin")
-    return torch.where(found == len(walks.chains), -1, found)
-
-
-def _split(
-    questions: Sequence[Sequence[TopicNodes]],
-    walks: Walks,
-    best: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
-    met: Sequence[bool],
-) -> list[Reached]:
-    rows, scores, question, first = best
-    bounds = torch.searchsorted(question, torch.arange(len(questions) + 1, device=question.device)).tolist()
-    nodes, values, chains = rows.tolist(), scores.tolist(), first.tolist()
-    found = []
-    for q, topics in enumerate(questions):
-        part = slice(bounds[q], bounds[q + 1])
-        ways = tuple(tuple(walks.chains[c] if c >= 0 else () for c in line[: len(topics)]) for line in chains[part])
-        found.append(Reached(tuple(nodes[part]), tuple(values[part]), ways, met[q]))
-    return found

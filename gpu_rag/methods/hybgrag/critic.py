@@ -10,17 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpu_rag.index.knowledge_base.scores import node_text
 from gpu_rag.methods.hybgrag.examples import Experience, chosen_examples, read_examples
-from gpu_rag.methods.hybgrag.retrieve import reasoning_paths
-from gpu_rag.methods.hybgrag.state import TEXT, Action, Fault, Feedback, Params, Retrieved, Topic
+from gpu_rag.methods.hybgrag.retrieve import first_nodes
+from gpu_rag.methods.hybgrag.state import TEXT, Action, Fault, Feedback, Params, Retrieved
 from gpu_rag.program.choose import choose
-from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import Prompt
 
 PROMPTS = "gpu_rag.methods.hybgrag.prompts"
-REFERENCE_WORDS = 200  # of a document that the validator is shown
 MOST_FAULTS = 4  # that the commentor names
 _WORDS = {
     Fault.MISSING: "an entity is missing: the question speaks of one more",
@@ -57,7 +54,10 @@ class Critic:
 
     async def accepts(self, question: str, action: Action, result: Retrieved) -> bool:
         """The validator: question, first references and their reasoning paths; yes or no."""
-        references = self._references(action, result)
+        references = []
+        for place, node in enumerate(first_nodes(self.run, action, result, self.params.n_references), 1):
+            paths = (f"path: {path}" for path in node.paths if self.params.paths)
+            references.append("\n".join((f"[{place}] {node.name} ({node.type})", node.text, *paths)))
         if not references:
             return False
         clean = action.module == TEXT or seen_by_code(action, result) is None
@@ -72,15 +72,6 @@ class Critic:
         )
         return chosen == [0]
 
-    def _references(self, action: Action, result: Retrieved) -> list[str]:
-        kb, blocks = kb_of(self.run.index), []
-        for place, row in enumerate(result.ranking.rows[: self.params.n_references]):
-            text = " ".join(node_text(kb, self.run.index, row).split()[:REFERENCE_WORDS])
-            paths = reasoning_paths(action, result, place, kb) if self.params.paths else []
-            block = f"[{place + 1}] {kb.node_names[row]} ({kb.type_names[kb.node_type[row]]})\n{text}"
-            blocks.append("\n".join((block, *(f"path: {path}" for path in paths))))
-        return blocks
-
     async def comment(self, question: str, action: Action, result: Retrieved) -> Feedback:
         """The commentor: the first that holds, in the order of `first_of`."""
         if self.params.feedback == "simple":
@@ -91,7 +82,10 @@ class Critic:
         if action.module == TEXT:
             return Feedback(Fault.WRONG_MODULE)
         options = _options(action, result)
-        examples = await self._examples(question)
+        examples: Sequence[Experience] = ()
+        if self.run.models.decides_by == "llm":
+            known = read_examples(self.params.experiences, "experiences", True)
+            examples = await chosen_examples(question, known, self.params.n_examples, self.params.examples, self.run)
         chosen = await choose(
             self.run,
             Prompt.read(PROMPTS, "comment"),
@@ -100,53 +94,35 @@ class Critic:
                 "question": question,
                 "action": "\n".join(action.lines()),
             },
-            [option.text for option in options],
+            [text for text, _ in options],
             query=question,
             k=min(MOST_FAULTS, len(options)),
             allow_none=True,
             threshold=0.5,
-            scores=[float(option.kind in _LIKELY) for option in options],
+            scores=[float(option.kind in _LIKELY) for _, option in options],
             name="hybgrag_commentor",
         )
-        return first_of([options[i] for i in chosen], unknown_entities(action, result))
-
-    async def _examples(self, question: str) -> Sequence[Experience]:
-        if self.run.models.decides_by != "llm":
-            return ()
-        examples = read_examples(self.params.experiences, "experiences", True)
-        return await chosen_examples(question, examples, self.params.n_examples, self.params.examples, self.run)
+        return first_of([options[i][1] for i in chosen], unknown_entities(action, result))
 
 
-@dataclass(frozen=True)
-class _Option:
-    """Something that may be wrong with an action, as an option. relation: empty where the entity itself is meant."""
-
-    kind: Fault
-    text: str
-    entity: str = ""
-    relation: str = ""
-
-
-def _options(action: Action, result: Retrieved) -> list[_Option]:
-    found = (topic for topic, nodes in zip(action.topics, result.found) if nodes)
+def _options(action: Action, result: Retrieved) -> list[tuple[str, Feedback]]:
+    """Everything that may be wrong with an action, each in words."""
+    options = []
+    for topic in (topic for topic, nodes in zip(action.topics, result.found) if nodes):
+        name = topic.entity
+        options.append((f'the entity "{name}" ({topic.type}) is wrong', Feedback(Fault.INCORRECT, (name,))))
+        for relation in topic.relations:
+            wrong = Feedback(Fault.INCORRECT, relations=((name, relation),))
+            options.append((f'the relation "{relation}" of "{name}" is wrong', wrong))
     whole = (Fault.MISSING if len(action.topics) == 1 else Fault.WRONG_INTERSECTION, Fault.WRONG_MODULE)
-    options = [option for topic in found for option in _of_topic(topic)]
-    return [*options, *(_Option(kind, _WORDS[kind]) for kind in whole)]
+    return [*options, *((_WORDS[kind], Feedback(kind)) for kind in whole)]
 
 
-def _of_topic(topic: Topic) -> list[_Option]:
-    name = f'"{topic.entity}"'
-    relations = (
-        _Option(Fault.INCORRECT, f'the relation "{r}" of {name} is wrong', topic.entity, r) for r in topic.relations
-    )
-    return [_Option(Fault.INCORRECT, f"the entity {name} ({topic.type}) is wrong", topic.entity), *relations]
-
-
-def first_of(faults: Sequence[_Option], unknown: Sequence[str]) -> Feedback:
+def first_of(faults: Sequence[Feedback], unknown: Sequence[str]) -> Feedback:
     """The feedback for what was found wrong: incorrect ones as one list, else the one other, else the module."""
-    wrong = [fault for fault in faults if fault.kind == Fault.INCORRECT]
-    entities = tuple(dict.fromkeys((*unknown, *(fault.entity for fault in wrong if not fault.relation))))
-    relations = tuple((f.entity, f.relation) for f in wrong if f.relation and f.entity not in entities)
+    entities = tuple(dict.fromkeys((*unknown, *(name for fault in faults for name in fault.entities))))
+    pairs = (pair for fault in faults for pair in fault.relations)
+    relations = tuple((entity, relation) for entity, relation in pairs if entity not in entities)
     if entities or relations:
         return Feedback(Fault.INCORRECT, entities, relations)
     kinds = {fault.kind for fault in faults}

@@ -9,12 +9,10 @@ read; then the reader once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
-from gpu_rag.index.knowledge_base import KnowledgeBase
-from gpu_rag.index.knowledge_base.scores import node_text
 from gpu_rag.methods.hybgrag.critic import Critic
-from gpu_rag.methods.hybgrag.retrieve import edge_paths, reasoning_paths, retrieve_by
+from gpu_rag.methods.hybgrag.retrieve import edge_paths, first_nodes, retrieve_by
 from gpu_rag.methods.hybgrag.router import Router
 from gpu_rag.methods.hybgrag.state import Action, History, Params, Retrieved
 from gpu_rag.program.ask import embed
@@ -22,45 +20,28 @@ from gpu_rag.program.knowledge_base.views import kb_of, node_passages, ranked_no
 from gpu_rag.program.reader import read_blocks
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking
-from gpu_rag.types import Draft, Evidence, Path, Question, RankedNode
+from gpu_rag.types import Draft, Question
 
 __all__ = ["Params", "program", "retrieve"]
 
 N_PATHS = 5  # ranked nodes whose reasoning paths stand in the answer
-NODE_WORDS = 200  # of a node's text that the reader is shown
 
 
-@dataclass(frozen=True)
-class Refined:
-    """The end of a refinement path: the last action and what it brought."""
-
-    action: Action
-    result: Retrieved
-
-
-@dataclass(frozen=True)
-class NodeSupport:
-    """The support of an answer: ranked nodes, their passages, and reasoning paths to the first ones."""
-
-    nodes: tuple[RankedNode, ...]
-    evidence: tuple[Evidence, ...]
-    paths: tuple[Path, ...]
-
-
-async def refined(question: str, run: Run, params: Params, critic: Critic) -> Refined:
-    """The loop; actions and feedback are noted in the trace."""
+async def refined(question: str, run: Run, params: Params, critic: Critic) -> tuple[Action, Retrieved]:
+    """The loop: the last action and what it brought. Actions and feedback are noted in the trace."""
     (vector,) = await embed([question])
-    router, history = Router(run, params, vector), History(question)
-    kb = kb_of(run.index)
-    last: Refined | None = None
+    router, history, kb = Router(run, params, vector), History(question), kb_of(run.index)
+    last: tuple[Action, Retrieved] | None = None
     for turn in range(1, params.iterations + 1):
         action = await router.route(history)
         if action is None:
             break
         result = await retrieve_by(action, vector, kb, params)
         history.actions.append(action)
-        last = Refined(action, result)
-        run.note(f"hybgrag_action_{turn}", len(result.ranking.rows), (*action.lines(), *_lines(result, kb)))
+        last = action, result
+        flags = () if result.met else ("no intersection: nodes of any entity",)
+        first = (f"node: {kb.node_names[row]}" for row in result.rows[:N_PATHS])
+        run.note(f"hybgrag_action_{turn}", len(result.rows), (*action.lines(), *flags, *first))
         if turn == params.iterations or await critic.accepts(question, action, result):
             break
         feedback = await critic.comment(question, action, result)
@@ -70,45 +51,31 @@ async def refined(question: str, run: Run, params: Params, critic: Critic) -> Re
     return last
 
 
-def _lines(result: Retrieved, kb: KnowledgeBase) -> tuple[str, ...]:
-    first = (f"node: {kb.node_names[row]}" for row in result.ranking.rows[:N_PATHS])
-    flags = () if result.met else ("no intersection: nodes of any entity",)
-    return (*flags, *first)
-
-
-async def supported(outcome: Refined, run: Run) -> NodeSupport:
-    """The last result as nodes, passages (run.limit of them) and paths."""
-    kb, ranking = kb_of(run.index), outcome.result.ranking
-    scores = dict(zip(ranking.rows, ranking.scores))
-    passages = [(p, scores[row]) for row in ranking.rows for p in node_passages(kb, row, run.limit)]
-    best: dict[int, float] = {}
-    for passage, score in passages:
-        best.setdefault(passage, score)
-    rows = tuple(best)[: run.limit]
-    shown = Ranking(rows, tuple(best[row] for row in rows))
+async def supported(result: Retrieved, run: Run) -> Draft:
+    """A result as nodes, their passages (run.limit of them) and reasoning paths to the first ones, without a text."""
+    kb, best = kb_of(run.index), dict[int, float]()
+    for row, score in zip(result.rows, result.scores):
+        for passage in node_passages(kb, row, run.limit):
+            best.setdefault(passage, score)
+    shown = Ranking(tuple(best)[: run.limit], tuple(best.values())[: run.limit])
     evidence = run.evidence(shown, "of a node that the question's entities lead to", "hybgrag_nodes")
-    return NodeSupport(ranked_nodes(kb, ranking), evidence, await edge_paths(outcome.result, N_PATHS, kb))
+    paths = await edge_paths(result, N_PATHS, kb)
+    return Draft(None, evidence, paths, "unsupported", nodes=ranked_nodes(kb, result))
 
 
-async def retrieve(question: Question, run: Run, params: Params) -> NodeSupport:
+async def retrieve(question: Question, run: Run, params: Params) -> Draft:
     """The ranked nodes of the loop."""
-    return await supported(await refined(question.text, run, params, Critic(run, params)), run)
+    _, result = await refined(question.text, run, params, Critic(run, params))
+    return await supported(result, run)
 
 
 async def program(question: Question, run: Run, params: Params) -> Draft:
-    """The loop, then one reading of the first nodes."""
-    outcome = await refined(question.text, run, params, Critic(run, params))
-    found = await supported(outcome, run)
-    text = await _read(question.text, outcome, run)
-    status = "answered" if text is not None and (found.evidence or found.paths) else "unsupported"
-    return Draft(text if status == "answered" else None, found.evidence, found.paths, status, nodes=found.nodes)
-
-
-async def _read(question: str, outcome: Refined, run: Run) -> str | None:
-    """The reader's short answer from the first nodes, each with its document and the paths that lead to it."""
-    kb, blocks = kb_of(run.index), []
-    for place, row in enumerate(outcome.result.ranking.rows[: run.reader.passages]):
-        text = " ".join(node_text(kb, run.index, row).split()[:NODE_WORDS])
-        lines = (text, *reasoning_paths(outcome.action, outcome.result, place, kb))
-        blocks.append("\n".join((f"[{place + 1}] {kb.node_names[row]}", *lines)))
-    return await read_blocks(run, question, blocks) if blocks else None
+    """The loop, then one reading of the first nodes, each with its document and the paths that lead to it."""
+    action, result = await refined(question.text, run, params, Critic(run, params))
+    found = await supported(result, run)
+    nodes = enumerate(first_nodes(run, action, result, run.reader.passages), 1)
+    blocks = ["\n".join((f"[{place}] {node.name}", node.text, *node.paths)) for place, node in nodes]
+    text = await read_blocks(run, question.text, blocks) if blocks else None
+    if text is None or not (found.evidence or found.paths):
+        return found
+    return replace(found, text=text, status="answered")

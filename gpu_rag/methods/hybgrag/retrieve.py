@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 
 from gpu_rag.index.knowledge_base import KnowledgeBase
+from gpu_rag.index.knowledge_base.scores import node_text
 from gpu_rag.methods.hybgrag.batched import TopicNodes, reach_nodes
 from gpu_rag.methods.hybgrag.state import TEXT, Action, Params, Retrieved
 from gpu_rag.program.knowledge_base.documents import search_documents
 from gpu_rag.program.knowledge_base.names import match_names
-from gpu_rag.program.knowledge_base.views import relation_row
+from gpu_rag.program.knowledge_base.views import kb_of, relation_row
 from gpu_rag.program.knowledge_base.walks import Walk, path_along
+from gpu_rag.program.run import Run
 from gpu_rag.runtime.gather import gather
 from gpu_rag.types import Path
+
+NODE_WORDS = 200  # of a document that a model is shown
 
 
 async def retrieve_by(action: Action, vector: np.ndarray, kb: KnowledgeBase, params: Params) -> Retrieved:
@@ -21,15 +27,17 @@ async def retrieve_by(action: Action, vector: np.ndarray, kb: KnowledgeBase, par
     A topic whose name no node bears, nor one near to it, takes no part in the intersection; `found` tells. Where that
     leaves none, documents are searched.
     """
-    if action.module == TEXT:
-        return Retrieved(await search_documents(vector, params.n_nodes))
-    relations = [relation_rows(topic.relations, kb) for topic in action.topics]
-    found = await gather(*(match_names(kb, t.entity, t.type, params.name_threshold) for t in action.topics))
-    known = tuple(TopicNodes(nodes, rows) for nodes, rows in zip(found, relations) if nodes)
-    if not known:
-        return Retrieved(await search_documents(vector, params.n_nodes), tuple(found), met=False)
-    reached = await reach_nodes((known, vector), params.radius, params.n_nodes, params.order == "distance")
-    return Retrieved(reached, tuple(found), reached.chains, reached.met)
+    found: tuple[tuple[int, ...], ...] = ()
+    if action.module != TEXT:
+        names = (match_names(kb, topic.entity, topic.type, params.name_threshold) for topic in action.topics)
+        found = tuple(await gather(*names))
+    pairs = zip(action.topics, found)
+    known = tuple(TopicNodes(nodes, relation_rows(topic.relations, kb)) for topic, nodes in pairs if nodes)
+    if known:
+        reached = await reach_nodes((known, vector), params.radius, params.n_nodes, params.order == "distance")
+        return replace(reached, found=found)
+    documents = await search_documents(vector, params.n_nodes)
+    return Retrieved(documents.rows, documents.scores, found, met=action.module == TEXT)
 
 
 def relation_rows(relations: tuple[str, ...], kb: KnowledgeBase) -> tuple[int, ...]:
@@ -38,25 +46,35 @@ def relation_rows(relations: tuple[str, ...], kb: KnowledgeBase) -> tuple[int, .
     return tuple(dict.fromkeys(row for row in rows if row is not None))
 
 
-def reasoning_paths(action: Action, result: Retrieved, place: int, kb: KnowledgeBase) -> list[str]:
-    """ "entity -> relation -> ... -> candidate" for each found topic that leads to the ranked node at `place`."""
-    if not result.chains:
-        return []
+@dataclass(frozen=True)
+class ShownNode:
+    """A ranked node for a prompt: the beginning of its document, and "entity -> relation -> ... -> node" for each found
+    topic that leads to it."""
+
+    name: str
+    type: str
+    text: str
+    paths: list[str]
+
+
+def first_nodes(run: Run, action: Action, result: Retrieved, k: int) -> list[ShownNode]:
+    """The first k nodes of a result."""
+    kb, shown = kb_of(run.index), []
     named = [topic.entity for topic, nodes in zip(action.topics, result.found) if nodes]
-    candidate = kb.node_names[result.ranking.rows[place]]
-    return [
-        " -> ".join((entity, *(kb.relation_names[r] for r in chain), candidate))
-        for entity, chain in zip(named, result.chains[place])
-        if chain
-    ]
+    for place, row in enumerate(result.rows[:k]):
+        chains = result.chains[place] if result.chains else ()
+        name, text = kb.node_names[row], " ".join(node_text(kb, run.index, row).split()[:NODE_WORDS])
+        ways = ((entity, *(kb.relation_names[r] for r in chain), name) for entity, chain in zip(named, chains) if chain)
+        shown.append(ShownNode(name, kb.type_names[kb.node_type[row]], text, [" -> ".join(way) for way in ways]))
+    return shown
 
 
 async def edge_paths(result: Retrieved, n: int, kb: KnowledgeBase) -> tuple[Path, ...]:
-    """The same for the first n ranked nodes as paths of edges, which can be checked against the knowledge base."""
+    """What leads to the first n nodes, as paths of edges, which can be checked against the knowledge base."""
     starts = [nodes for nodes in result.found if nodes]
     walks = [
         path_along(kb, Walk(nodes, chain, row))
-        for row, chains in zip(result.ranking.rows[:n], result.chains)
+        for row, chains in zip(result.rows[:n], result.chains)
         for nodes, chain in zip(starts, chains)
         if chain
     ]

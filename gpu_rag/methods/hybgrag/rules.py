@@ -14,7 +14,7 @@ and where all of that was taken: variants of every entity, one more entity, the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 
@@ -46,13 +46,18 @@ class Candidate:
         places = range(len(self.relations))
         sizes = range(1, min(size, len(places)) + 1)
         sets = [s for n in sizes for s in combinations(places, n) if any(self.relations[i][1] for i in s)]
-        return [
-            self.along(tuple(self.relations[i][0] for i in s)) for s in sorted(sets, key=lambda s: (len(s), sum(s), s))
-        ]
+        sets.sort(key=lambda s: (len(s), sum(s), s))
+        named = (tuple(self.relations[i][0] for i in s) for s in sets)
+        return [Topic(self.linked.name, self.linked.type, relations) for relations in named]
 
-    def along(self, relations: tuple[str, ...]) -> Topic:
-        """The entity as a topic."""
-        return Topic(self.linked.name, self.linked.type, relations)
+    @property
+    def first(self) -> Topic:
+        """The entity along the best relation that can begin a walk."""
+        return self.topics(1)[0]
+
+    def is_of(self, topic: Topic) -> bool:
+        """Whether the topic is this entity."""
+        return (self.linked.name, self.linked.type) == (topic.entity, topic.type)
 
     def overlaps(self, other: Candidate) -> bool:
         """Whether both are read out of the same words of the question."""
@@ -92,7 +97,7 @@ def first_action(ranked: Sequence[Candidate], params: Params) -> Action:
         plain = candidate.linked.score >= least and not any(candidate.overlaps(other) for other in taken)
         if plain and len(taken) < params.max_topics:
             taken.append(candidate)
-    topics = tuple(candidate.topics(params.n_relations)[0] for candidate in taken or ranked[:1])
+    topics = tuple(candidate.first for candidate in taken or ranked[:1])
     return Action(HYBRID, topics) if topics else Action(TEXT)
 
 
@@ -115,88 +120,80 @@ class _Reactions:
         return [candidate for candidate in self.ranked if candidate.linked.name not in wrong]
 
     def proposals(self) -> Iterator[Action]:
-        action, feedback = self.history.actions[-1], self.history.feedback[-1]
-        if action.module == HYBRID and feedback.kind == Fault.INCORRECT:
-            yield from self._mended(action, feedback)
-        elif action.module == HYBRID and feedback.kind == Fault.MISSING:
-            yield from self._extended(action)
-        elif action.module == HYBRID and feedback.kind in (Fault.NO_INTERSECTION, Fault.WRONG_INTERSECTION):
-            yield from self._one_changed(action)
-        elif feedback.kind == Fault.NO_ENTITY:
-            yield from self._single()
-        elif feedback.kind == Fault.WRONG_MODULE:
-            yield from self._switched(action)
+        action, kind = self.history.actions[-1], self.history.feedback[-1].kind
+        of_hybrid = {
+            Fault.INCORRECT: self._mended,
+            Fault.MISSING: self._extended,
+            Fault.NO_INTERSECTION: self._one_changed,
+            Fault.WRONG_INTERSECTION: self._one_changed,
+        }
+        of_any = {Fault.NO_ENTITY: self._single, Fault.WRONG_MODULE: self._switched}
+        reactions = [of_any[kind]] if kind in of_any else []
         if action.module == HYBRID:
-            yield from self._one_changed(action)
-            yield from self._extended(action)
-        yield from self._switched(action)
-        yield from self._single()
+            reactions += [*([of_hybrid[kind]] if kind in of_hybrid else []), self._one_changed, self._extended]
+        for reaction in (*reactions, self._switched, self._single):
+            yield from reaction(action)
         yield Action(TEXT)
 
-    def _mended(self, action: Action, feedback: Feedback) -> Iterator[Action]:
+    def _mended(self, action: Action) -> Iterator[Action]:
         """All wrong topics are changed at once, each to its first choice, then to its second, ..."""
-        choices = [self._choices(action, topic, feedback) for topic in action.topics]
+        choices = [self._choices(action, topic, self.history.feedback[-1]) for topic in action.topics]
         for turn in range(max(map(len, choices))):
             picked = (line[min(turn, len(line) - 1)] for line in choices)
-            topics = [topic for topic in picked if topic is not None]
-            yield Action(HYBRID, tuple(topics)) if topics else Action(TEXT)
+            topics = tuple(topic for topic in picked if topic is not None)
+            yield Action(HYBRID, topics) if topics else Action(TEXT)
 
     def _choices(self, action: Action, topic: Topic, feedback: Feedback) -> list[Topic | None]:
         """The topics that one may become; None is to leave it out."""
         wrong = {relation for entity, relation in feedback.relations if entity == topic.entity}
         if topic.entity in feedback.entities:
-            return [*(c.topics(self.params.n_relations)[0] for c in self._spare(action, topic)), None]
+            return [*(c.first for c in self._spare(action, topic)), None]
         if not wrong:
             return [topic]
         left = tuple(relation for relation in topic.relations if relation not in wrong)
-        kept: list[Topic | None] = [Topic(topic.entity, topic.type, left)] if left else []
+        kept: list[Topic | None] = [replace(topic, relations=left)] if left else []
         return [*kept, *self._variants(topic, wrong), None]
 
     def _variants(self, topic: Topic, without: set[str]) -> list[Topic]:
         """The topic along other relations, those sets first that have none of `without`."""
-        own = next((c for c in self.known if (c.linked.name, c.linked.type) == (topic.entity, topic.type)), None)
-        topics = [] if own is None else own.topics(self.params.n_relations)
         tried = {t.key for action in self.history.actions for t in action.topics}
-        left = [t for t in topics if t.key not in tried]
-        return sorted(left, key=lambda t: bool(without.intersection(t.relations)))  # stable
+        own = next((c.topics(self.params.n_relations) for c in self.known if c.is_of(topic)), [])
+        return sorted((t for t in own if t.key not in tried), key=lambda t: bool(without.intersection(t.relations)))
 
     def _spare(self, action: Action, replaced: Topic | None = None) -> list[Candidate]:
         """Candidates that are no topic; those that overlap one only where that is replaced, and then first."""
-        topics = {(t.entity, t.type) for t in action.topics}
-        used = [c for c in self.ranked if (c.linked.name, c.linked.type) in topics]
-        old = [c for c in used if replaced and (c.linked.name, c.linked.type) == (replaced.entity, replaced.type)]
+        used = [c for c in self.ranked if any(c.is_of(topic) for topic in action.topics)]
+        old = [c for c in used if replaced and c.is_of(replaced)]
         kept = [c for c in used if c not in old]
         spare = [c for c in self.known if c not in used and not any(c.overlaps(other) for other in kept)]
-        if replaced is None:
-            return [c for c in spare if not any(c.overlaps(other) for other in used)]
-        return sorted(spare, key=lambda c: not any(c.overlaps(other) for other in old))  # stable
+        return sorted(spare, key=lambda c: not any(c.overlaps(other) for other in old))
 
     def _extended(self, action: Action) -> Iterator[Action]:
         if len(action.topics) < self.params.max_topics:
             for candidate in self._spare(action):
-                yield from _hybrid([*action.topics, candidate.topics(self.params.n_relations)[0]])
+                yield from _hybrid(*action.topics, candidate.first)
 
     def _one_changed(self, action: Action) -> Iterator[Action]:
         for place in reversed(range(len(action.topics))):
             topic = action.topics[place]
             before, after = action.topics[:place], action.topics[place + 1 :]
-            spare = [c.topics(self.params.n_relations)[0] for c in self._spare(action, topic)]
-            for other in (*self._variants(topic, set())[:N_VARIANTS], *spare[:1]):
-                yield from _hybrid([*before, other, *after])
-            yield from _hybrid([*before, *after])
+            spare = (c.first for c in self._spare(action, topic)[:1])
+            for other in (*self._variants(topic, set())[:N_VARIANTS], *spare):
+                yield from _hybrid(*before, other, *after)
+            yield from _hybrid(*before, *after)
 
-    def _single(self) -> Iterator[Action]:
+    def _single(self, action: Action) -> Iterator[Action]:
         for candidate in self.known:
-            yield from _hybrid(candidate.topics(self.params.n_relations)[:1])
+            yield from _hybrid(candidate.first)
 
     def _switched(self, action: Action) -> Iterator[Action]:
         if action.module == HYBRID:
             yield Action(TEXT, action.topics)
         else:
-            yield from _hybrid(list(action.topics))
+            yield from _hybrid(*action.topics)
             yield first_action(self.known, self.params)
 
 
-def _hybrid(topics: list[Topic]) -> Iterator[Action]:
+def _hybrid(*topics: Topic) -> Iterator[Action]:
     if topics:
-        yield Action(HYBRID, tuple(topics))
+        yield Action(HYBRID, topics)

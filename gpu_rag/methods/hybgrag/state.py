@@ -132,14 +132,14 @@ _WORDS = {
 
 
 @dataclass(frozen=True)
-class Retrieved:
-    """The result of an action. ranking: nodes, best first. found: for each topic of the action the nodes of its name.
+class Retrieved(Ranking):
+    """The result of an action: nodes, best first, with their cosines.
 
-    Of the hybrid module, chains: for each ranked node and each FOUND topic the relations that lead to it; met: whether
-    the ranked nodes are reached by all found topics (else by some).
+    found: for each topic of the action the nodes of its name. Of the hybrid module, chains: for each node and each
+    topic FOUND the first chain of relations that leads there, () where none does; met: whether the nodes are reached by
+    all topics found, else by some.
     """
 
-    ranking: Ranking
     found: tuple[tuple[int, ...], ...] = ()
     chains: tuple[tuple[tuple[int, ...], ...], ...] = ()
     met: bool = True

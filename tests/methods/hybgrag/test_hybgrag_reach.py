@@ -17,7 +17,8 @@ from project_scripts import script
 
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.methods.hybgrag import batched
-from gpu_rag.methods.hybgrag.batched import Reached, TopicNodes, chains_of, reach_nodes
+from gpu_rag.methods.hybgrag.batched import TopicNodes, chains_of, reach_nodes
+from gpu_rag.methods.hybgrag.state import Retrieved
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.program.knowledge_base.documents import search_documents
 from gpu_rag.program.knowledge_base.relations import Relations
@@ -91,9 +92,9 @@ def score(kb: KnowledgeBase, node: int) -> np.ndarray:
 
 def run(
     kb: KnowledgeBase, asked: list[Asked], texts: Sequence[str], radius: int = 2, k: int = 5, by_distance: bool = True
-) -> list[Reached]:
+) -> list[Retrieved]:
     queries = zip(map(tuple, asked), EMBED.embed(list(texts)))
-    found: list[Reached] = run_step(reach_nodes, kb, list(queries), radius, k, by_distance)
+    found: list[Retrieved] = run_step(reach_nodes, kb, list(queries), radius, k, by_distance)
     return found
 
 
@@ -206,7 +207,7 @@ A, B, C, P, Q, Y = range(6)
 DIRECTED, RELEASED, STARRED = range(3)
 
 
-def one(*topics: TopicNodes, radius: int = 1, k: int = 9) -> Reached:
+def one(*topics: TopicNodes, radius: int = 1, k: int = 9) -> Retrieved:
     return run(FILMS, [list(topics)], ["which film"], radius, k)[0]
 
 
@@ -299,12 +300,13 @@ def test_a_version_that_takes_the_nearer_of_two_topics_is_caught(monkeypatch: py
     for wanted in ("v", "w"):
         (found,) = run(kb, asked, [f"{wanted} (x)"])
         assert found.rows[0] == w and v in found.rows, "w is one step from both, v two from s"
-    whole = batched._distances
+    whole = batched._candidates
 
-    def nearer(kb, asked, walks, reached, candidates, met):  # type: ignore[no-untyped-def]
-        return whole(kb, asked, walks, reached, candidates, torch.zeros_like(met))
+    def nearer(kb, asked, walks, reached):  # type: ignore[no-untyped-def]
+        candidates, met = whole(kb, asked, walks, reached)
+        return candidates, torch.zeros_like(met)
 
-    monkeypatch.setattr(batched, "_distances", nearer)
+    monkeypatch.setattr(batched, "_candidates", nearer)
     assert run(kb, asked, ["v (x)"])[0].rows[0] == v
 
 
