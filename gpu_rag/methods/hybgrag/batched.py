@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import permutations, product
 
 import numpy as np
@@ -48,12 +49,49 @@ Query = tuple[tuple[TopicNodes, ...], np.ndarray]  # the topics of a question, a
 
 @dataclass(frozen=True)
 class Walks:
-    """All chains of all topics of all questions, and where each leads."""
+    """All chains of all topics of all questions, and where each leads. n: nodes of the graph."""
 
+    n: int
+    topics: list[TopicNodes]
+    n_topics: torch.Tensor  # i64[B]: of each question
     chains: list[Chain]
     of_topic: torch.Tensor  # i64[C]: the topic of each chain
-    of_question: torch.Tensor  # i64[T]: the question of each topic
     ends: Ragged  # C lists of nodes
+
+    @cached_property
+    def of_question(self) -> torch.Tensor:
+        """i64[T]: the question of each topic."""
+        return torch.repeat_interleave(self.n_topics)
+
+    @cached_property
+    def keys(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """(topic * N + node of everything reached, ascending, once each; the place there of each end)."""
+        topic = self.of_topic[row_of_value(self.ends)]
+        return torch.unique(topic * self.n + self.ends.values.long(), return_inverse=True)
+
+    def least(self, of_chain: torch.Tensor) -> torch.Tensor:
+        """i64[keys]: the least of a number i64[C] over the chains that lead there."""
+        keys, place = self.keys
+        of_end = of_chain[row_of_value(self.ends)]
+        return torch.zeros_like(keys).scatter_reduce_(0, place, of_end, "amin", include_self=False)
+
+    def distances(self) -> torch.Tensor:
+        """i64[keys]: 0 where a chain of every relation of the topic once leads, else edges of the shortest chain."""
+        lengths = [
+            0 if sorted(chain) == sorted(self.topics[topic].relations) else len(chain)
+            for chain, topic in zip(self.chains, self.of_topic.tolist())
+        ]
+        return self.least(torch.tensor(lengths, dtype=torch.int64, device=self.of_topic.device))
+
+    def of_topics(self, question: torch.Tensor, nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """i64[M, most topics], bool of that shape: places of (topic of the question, node) in `keys`, and whether it
+        is one of them."""
+        keys, count = self.keys[0], self.n_topics[question]
+        number = torch.arange(max(1, int(self.n_topics.max())), device=nodes.device)
+        first = self.n_topics.cumsum(0)[question] - count
+        wanted = (first[:, None] + number) * self.n + nodes[:, None]
+        at = torch.searchsorted(keys, wanted).clamp(max=max(keys.shape[0] - 1, 0))
+        return at, (number < count[:, None]) & (keys[at] == wanted)
 
 
 def chains_of(relations: Sequence[int], radius: int) -> list[Chain]:
@@ -76,21 +114,20 @@ def reach_nodes(index: Index, queries: list[Query], radius: int, k: int, by_dist
     """
     kb, questions = kb_of(index), [topics for topics, _ in queries]
     walks = walked(kb, questions, radius, index.threads)
-    ends = Ends(kb, questions, walks)
-    candidates, met = _candidates(kb, questions, walks, ends.keys)
+    candidates, met = _candidates(walks)
     question = row_of_value(candidates)
     far = torch.zeros_like(question)
     if by_distance:
-        at, there = ends.of_topics(question, candidates.values.long())
-        of_topic = ends.distances(walks, questions)[at]
+        at, there = walks.of_topics(question, candidates.values.long())
+        of_topic = walks.distances()[at]
         nearest, farthest = torch.where(there, of_topic, radius + 1).amin(1), torch.where(there, of_topic, 0).amax(1)
         far = torch.where(met[question], farthest, nearest)
     scores = score_nodes(kb, stacked([vector for _, vector in queries], kb.device), candidates)
     order = lexsort(-scores, far, question)  # candidates are ascending: ties to the lower node
     order = order[torch.arange(order.shape[0], device=order.device) - candidates.offsets[:-1][question[order]] < k]
     nodes, question = candidates.values[order].long(), question[order]
-    at, there = ends.of_topics(question, nodes)
-    first = torch.where(there, ends.first_chain[at], -1).tolist()
+    at, there = walks.of_topics(question, nodes)
+    first = torch.where(there, walks.least(torch.arange(len(walks.chains), device=kb.device))[at], -1).tolist()
     rows, values, kept = nodes.tolist(), scores[order].tolist(), met.tolist()
     bounds = torch.searchsorted(question, torch.arange(len(questions) + 1, device=question.device)).tolist()
     found = []
@@ -111,60 +148,20 @@ def walked(kb: KnowledgeBase, questions: Sequence[Sequence[TopicNodes]], radius:
     either = Ragged(torch.full_like(relations.values, EITHER), relations.offsets)
     ends = reachable(kb.typed, starts, relations, either, threads=threads)
     of_topic = torch.tensor([t for t, one in enumerate(chains) for _ in one], dtype=torch.int64, device=kb.device)
-    of_question = torch.tensor([q for q, one in enumerate(questions) for _ in one], dtype=torch.int64, device=kb.device)
-    return Walks(flat, of_topic, of_question, ends)
+    n_topics = torch.tensor([len(one) for one in questions], dtype=torch.int64, device=kb.device)
+    return Walks(max(kb.n, 1), topics, n_topics, flat, of_topic, ends)
 
 
-class Ends:
-    """The nodes that each topic reaches, once each, and the chains that lead there.
-
-    keys: ascending, topic * N + node. first_chain: i64[keys], the first chain that ends there.
-    """
-
-    def __init__(self, kb: KnowledgeBase, questions: Sequence[Sequence[TopicNodes]], walks: Walks):
-        self.n = max(kb.n, 1)
-        self._chain = row_of_value(walks.ends)
-        keys = walks.of_topic[self._chain] * self.n + walks.ends.values.long()
-        self.keys, self._place = torch.unique(keys, return_inverse=True)
-        self.first_chain = self._least(self._chain)
-        self._n_topics = torch.tensor([len(one) for one in questions], dtype=torch.int64, device=kb.device)
-
-    def _least(self, of_end: torch.Tensor) -> torch.Tensor:
-        """i64[keys]: the least of a number of each end."""
-        return torch.zeros_like(self.keys).scatter_reduce_(0, self._place, of_end, "amin", include_self=False)
-
-    def distances(self, walks: Walks, questions: Sequence[Sequence[TopicNodes]]) -> torch.Tensor:
-        """i64[keys]: 0 where a chain of every relation of the topic once leads, else edges of the shortest chain."""
-        topics = [topic for one in questions for topic in one]
-        lengths = [
-            0 if sorted(chain) == sorted(topics[topic].relations) else len(chain)
-            for chain, topic in zip(walks.chains, walks.of_topic.tolist())
-        ]
-        return self._least(torch.tensor(lengths, dtype=torch.int64, device=self.keys.device)[self._chain])
-
-    def of_topics(self, question: torch.Tensor, nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """i64[M, most topics], bool of that shape: places of (topic of the question, node) in `keys`, and whether it
-        is one of them."""
-        first, count = (self._n_topics.cumsum(0) - self._n_topics)[question], self._n_topics[question]
-        number = torch.arange(max(1, int(self._n_topics.max())), device=nodes.device)
-        wanted = (first[:, None] + number) * self.n + nodes[:, None]
-        at = torch.searchsorted(self.keys, wanted).clamp(max=max(self.keys.shape[0] - 1, 0))
-        return at, (number < count[:, None]) & (self.keys[at] == wanted)
-
-
-def _candidates(
-    kb: KnowledgeBase, questions: Sequence[Sequence[TopicNodes]], walks: Walks, reached: torch.Tensor
-) -> tuple[Ragged, torch.Tensor]:
-    """Each question's candidates, and whether they are an intersection: bool[B]. reached: keys topic * N + node."""
-    n, batch = max(kb.n, 1), len(questions)
-    own = ragged_of_lists([sorted({node for topic in one for node in topic.nodes}) for one in questions], kb.device)
-    topic_keys = row_of_value(own) * n + own.values
+def _candidates(walks: Walks) -> tuple[Ragged, torch.Tensor]:
+    """Each question's candidates, and whether they are an intersection: bool[B]."""
+    n, batch, reached = walks.n, len(walks.n_topics), walks.keys[0]
+    own = ragged_of_lists([topic.nodes for topic in walks.topics], reached.device)
+    topic_keys = walks.of_question[row_of_value(own)] * n + own.values
     found, count = torch.unique(walks.of_question[reached // n] * n + reached % n, return_counts=True)
     free = ~torch.isin(found, topic_keys)
     found, count = found[free], count[free]
     question = found // n
-    wanted = torch.tensor([len(one) for one in questions], dtype=torch.int64, device=kb.device)
-    shared = count == wanted[question]
-    met = torch.zeros(batch, dtype=torch.bool, device=kb.device)
+    shared = count == walks.n_topics[question]
+    met = torch.zeros(batch, dtype=torch.bool, device=reached.device)
     met[question[shared]] = True
-    return ragged_of_keys(found[shared | ~met[question]], batch, kb.n), met
+    return ragged_of_keys(found[shared | ~met[question]], batch, n), met

@@ -33,11 +33,10 @@ _VERDICTS = (
 
 def seen_by_code(action: Action, result: Retrieved) -> Feedback | None:
     """The faults that need no judgement: no entity, then no intersection."""
-    if not action.topics or (action.module != TEXT and not result.n_found()):
+    n_found = sum(map(bool, result.found))  # topics that are nodes
+    if not action.topics or (action.module != TEXT and not n_found):
         return Feedback(Fault.NO_ENTITY)
-    if action.module != TEXT and result.n_found() > 1 and not result.met:
-        return Feedback(Fault.NO_INTERSECTION)
-    return None
+    return Feedback(Fault.NO_INTERSECTION) if n_found > 1 and not result.met else None
 
 
 def unknown_entities(action: Action, result: Retrieved) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
@@ -15,8 +14,6 @@ from gpu_rag.errors import BadInput
 from gpu_rag.methods.hybgrag.state import HYBRID, MODULES, Action, Fault, Feedback, Topic
 from gpu_rag.program.ask import embed
 from gpu_rag.program.run import Run
-
-_PACKAGE = "gpu_rag.methods.hybgrag.prompts"
 
 
 @dataclass(frozen=True)
@@ -42,28 +39,19 @@ class Experience:
 
 
 def read_examples(file: str | None, packaged: str, needs_feedback: bool) -> tuple[Experience, ...]:
-    """The examples of a file, of the packaged one where `file` is None or empty; read again once the file has changed.
-
-    Raises BadInput with file and line.
-    """
-    state = (0, 0)
-    if file:
-        with suppress(OSError):
-            found = Path(file).stat()
-            state = found.st_mtime_ns, found.st_size
-    return _examples(file, packaged, needs_feedback, state)
-
-
-@lru_cache(16)
-def _examples(file: str | None, packaged: str, needs_feedback: bool, state: tuple[int, int]) -> tuple[Experience, ...]:
-    """The examples of a file in one state of it."""
-    path = Path(file) if file else resources.files(_PACKAGE).joinpath(f"{packaged}.jsonl")
+    """The examples of a file, of the packaged one where `file` is None or empty. Raises BadInput with file and line."""
+    path = Path(file) if file else resources.files("gpu_rag.methods.hybgrag.prompts").joinpath(f"{packaged}.jsonl")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput("the examples cannot be read", given=f"{file}: {error}", expected="a JSONL file") from error
+    return _examples(text, file or packaged, needs_feedback)
+
+
+@lru_cache(16)
+def _examples(text: str, name: str, needs_feedback: bool) -> tuple[Experience, ...]:
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-    return tuple(_read(line, f"{file or packaged}:{number}", needs_feedback) for number, line in lines)
+    return tuple(_read(line, f"{name}:{number}", needs_feedback) for number, line in lines)
 
 
 def _read(line: str, where: str, needs_feedback: bool) -> Experience:

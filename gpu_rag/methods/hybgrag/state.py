@@ -144,10 +144,6 @@ class Retrieved(Ranking):
     chains: tuple[tuple[tuple[int, ...], ...], ...] = ()
     met: bool = True
 
-    def n_found(self) -> int:
-        """The number of topics that are nodes of the knowledge base."""
-        return sum(bool(nodes) for nodes in self.found)
-
 
 @dataclass
 class History:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.index import tables
-from gpu_rag.methods.higra.stages.mentions import common_words, mentions_stage, passage_links
+from gpu_rag.methods.higra.stages.links import common_words, mentions_stage, passage_links
 from gpu_rag.methods.higra.tables import HIGRA_ENTITIES, HIGRA_LINKS, HIGRA_SOURCES
 
 Link = tuple[int, int, int, int, str]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import permutations, product
 
 import networkx as nx
@@ -280,9 +281,10 @@ def test_a_version_that_intersects_over_the_batch_is_caught(monkeypatch: pytest.
     assert [set(one.rows) for one in right] == [{A, B}, {B, C}]
     wrong = batched._candidates
 
-    def over_all(kb, asked, walks, reached):  # type: ignore[no-untyped-def]
-        walks = batched.Walks(walks.chains, walks.of_topic, walks.of_question * 0, walks.ends)
-        return wrong(kb, asked, walks, reached)
+    def over_all(walks):  # type: ignore[no-untyped-def]
+        walks = replace(walks)
+        walks.__dict__["of_question"] = torch.zeros_like(walks.of_question)
+        return wrong(walks)
 
     monkeypatch.setattr(batched, "_candidates", over_all)
     assert [set(one.rows) for one in run(FILMS, asked, ["which film"] * 2, 1)] != [{A, B}, {B, C}]
@@ -302,8 +304,8 @@ def test_a_version_that_takes_the_nearer_of_two_topics_is_caught(monkeypatch: py
         assert found.rows[0] == w and v in found.rows, "w is one step from both, v two from s"
     whole = batched._candidates
 
-    def nearer(kb, asked, walks, reached):  # type: ignore[no-untyped-def]
-        candidates, met = whole(kb, asked, walks, reached)
+    def nearer(walks):  # type: ignore[no-untyped-def]
+        candidates, met = whole(walks)
         return candidates, torch.zeros_like(met)
 
     monkeypatch.setattr(batched, "_candidates", nearer)

@@ -16,8 +16,7 @@ from gpu_rag.methods.higra.stages.graph import (
     relation_texts,
     search_stage,
 )
-from gpu_rag.methods.higra.stages.links import links_stage
-from gpu_rag.methods.higra.stages.mentions import mentions_stage
+from gpu_rag.methods.higra.stages.links import links_stage, mentions_stage
 from gpu_rag.methods.higra.stages.merge import merge_stage
 
 

@@ -1,12 +1,18 @@
-"""Relations that no passage states: a language model is asked about entities whose texts are near."""
+"""Links between entities: relations that no passage states, which a language model is asked about. And links of
+entities to passages: where they were extracted, and where a search finds a name that says something."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
+from gpu_rag.index import tables
 from gpu_rag.index.stage import stage
 from gpu_rag.index.stages.search import embed_blocks
 from gpu_rag.index.work import Sources, Work
@@ -19,10 +25,13 @@ from gpu_rag.methods.higra.stages.clusters import (
     prompt_of,
     roles_of,
 )
-from gpu_rag.methods.higra.tables import Row, Triple, read_rows, relation_row, write
+from gpu_rag.methods.higra.tables import HIGRA_LINKS, Row, Triple, pairs, read, read_rows, relation_row, write
 from gpu_rag.settings import Settings
+from gpu_rag.text.mentions import find_mentions
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.replies import canonical_schema, object_of
+
+_WORD = re.compile(r"\w+")
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
@@ -94,3 +103,88 @@ def relations_schema(n: int) -> str:
         }
     )
     return canonical_schema(object_of({"relations": {"type": "array", "items": relation, "maxItems": 3 * n}}))
+
+
+# --- to passages -----------------------------------------------------------------------------------
+
+
+def _mention_params(settings: Settings, sources: Sources) -> dict[str, Any]:
+    """The two limits, and whether to search."""
+    chosen = settings.alignment
+    return {"theta": chosen.theta, "top_words": chosen.top_words} if chosen.refine else {"refine": False}
+
+
+@stage("higra_mentions", needs=("passages", "higra_merge"), params=_mention_params)
+def mentions_stage(work: Work) -> dict[str, int]:
+    """Table `links` (HIGRA_LINKS), sorted by (passage, start, entity, end); what is not found verbatim has offsets -1.
+
+    A name or alias that stands in a passage links its entity there (Aho-Corasick, whole words). Where the entity was
+    not extracted, only if its NAME occurs fewer than `alignment.theta` times in all texts and is none of the
+    `alignment.top_words` commonest words (tested on the name for aliases too, as in the paper); and not at all without
+    refinement.
+    """
+    folder, chosen = work.stage_folders["higra_merge"], work.settings.alignment
+    entities = read(folder, "higra_entities")
+    passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
+    texts: list[str] = passages["text"].to_pylist()
+    rows = passage_links(
+        list(zip(entities["name"].to_pylist(), entities["aliases"].to_pylist())),
+        texts,
+        pairs(read(folder, "higra_sources")),
+        theta=chosen.theta if chosen.refine else 0,
+        top_words=chosen.top_words,
+    )
+    names = ("passage", "start", "entity", "end", "origin")
+    columns = {name: [row[at] for row in rows] for at, name in enumerate(names)}
+    n = tables.write_table(work.out / "higra_links.parquet", HIGRA_LINKS, columns)
+    work.progress.advance(len(texts))
+    linked = {(row[2], row[0]): row[4] for row in rows}
+    searched = sum(origin == "search" for origin in linked.values())
+    return {"higra_mentions": n, "higra_links": len(linked), "higra_searched_links": searched}
+
+
+def passage_links(
+    names: Sequence[tuple[str, Sequence[str]]],
+    texts: Sequence[str],
+    extracted: set[tuple[int, int]],
+    *,
+    theta: int,
+    top_words: int,
+) -> list[tuple[int, int, int, int, str]]:
+    """(passage, start, entity, end, origin) of every link, sorted; see `mentions_stage`.
+
+    names: (name, aliases) of each entity. extracted: (entity, passage). theta: 0 for no search.
+    """
+    ways = [way for name, aliases in names for way in (name, *aliases)]
+    sizes = np.asarray([1 + len(aliases) for _, aliases in names], np.int64)
+    owner = np.repeat(np.arange(len(names)), sizes)
+    is_name = np.zeros(len(ways), bool)
+    is_name[np.cumsum(sizes) - sizes] = True
+    found = find_mentions(ways, texts)
+    entity = owner[found.name] if len(ways) else np.zeros(0, np.int64)
+    n_named = np.bincount(entity[is_name[found.name]], minlength=len(names)) if len(ways) else np.zeros(0, np.int64)
+    common = common_words(texts, top_words)
+    searchable = np.asarray([fold(name) not in common for name, _ in names], bool) & (n_named < theta)
+    rows, verbatim = [], set()
+    places = np.unique(np.stack([found.text, found.start, entity, found.end], 1).astype(np.int64), axis=0)
+    for passage, start, row, end in places.tolist():
+        if (row, passage) in extracted:
+            verbatim.add((row, passage))
+            rows.append((passage, start, row, end, "extraction"))
+        elif searchable[row]:
+            rows.append((passage, start, row, end, "search"))
+    rows += [(passage, -1, row, -1, "extraction") for row, passage in extracted - verbatim]
+    return sorted(rows)
+
+
+def common_words(texts: Iterable[str], k: int) -> frozenset[str]:
+    """The k commonest words (runs of letters, digits and "_") of the texts, after `fold`; ties by the alphabet."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(_WORD.findall(fold(text)))
+    return frozenset(sorted(counts, key=lambda word: (-counts[word], word))[:k])
+
+
+def fold(text: str) -> str:
+    """The form in which names are searched: NFKC, casefold, runs of white space one space."""
+    return " ".join(unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()).split())
