@@ -50,8 +50,7 @@ def graph_of(n: int, n_passages: int, relations: Sequence[Edge], links: Sequence
     words = Bm25.build(["x"], k1=1.2, b=0.75)
     return HigraGraph(
         entities=pa.table({"name": [f"e{i}" for i in range(n)]}),
-        relations=pa.table({"label": ["r"] * len(ends)}),
-        relation_ends=(np.array(subjects, np.int64), np.array(objects, np.int64)),
+        relations=pa.table({"subject": subjects, "object": objects, "label": ["r"] * len(ends)}),
         entity_graph=plain(subjects, objects, n),
         full_graph=plain([*subjects, *(e for e, _ in links)], [*objects, *(n + p for _, p in links)], n + n_passages),
         links=pa.table({}),
@@ -65,7 +64,7 @@ class Oracle:
 
     def __init__(self, graph: HigraGraph, links: Sequence[Edge]):
         self.n = graph.n_entities
-        self.ends = list(zip(*(ends.tolist() for ends in graph.relation_ends)))
+        self.ends = list(zip(graph.relations["subject"].to_pylist(), graph.relations["object"].to_pylist()))
         self.entities = nx.Graph()
         self.entities.add_nodes_from(range(self.n))
         self.entities.add_edges_from(pair for pair in self.ends if pair[0] != pair[1])

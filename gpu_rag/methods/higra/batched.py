@@ -130,7 +130,7 @@ def higra_rank(index: Index, queries: list[Seeded], radius: int, damping: float)
     Without seeds that is similarity alone.
     """
     graph = higra_graph(index)
-    depth = min(Params.depth, max(1, len(graph.relation_ends[0]), graph.full_graph.n))  # rankings are as wide as depth
+    depth = min(Params.depth, max(1, graph.relations.num_rows, graph.full_graph.n))  # rankings are as wide as depth
     scores = subgraph_scores(graph, [q.seeds for q in queries], radius, damping, depth, index.threads)
     constants = [Params.structure_constant, Params.similarity_constant]
     relations = rrf([scores.relations, _given([q.relations for q in queries], depth)], depth, constants=constants)

@@ -25,7 +25,7 @@ class HigraGraph:
     """The entity layer and its links to the passages. R relations, N entities, P passages.
 
     entities: HIGRA_ENTITIES, sorted by id; members are rows of the index's own entity table.
-    relations: HIGRA_RELATIONS; relation_ends: (subjects, objects), i64[R] rows of `entities`.
+    relations: HIGRA_RELATIONS.
     entity_graph: CSR over the N entities: an entry joins the two ends of a relation, both directions stored; parallel
     relations count once, relations of an entity with itself not at all; no weights.
     full_graph: CSR over the nodes [entities | passages] (passage p is node N + p): the same entries, and one for each
@@ -38,7 +38,6 @@ class HigraGraph:
 
     entities: pa.Table
     relations: pa.Table
-    relation_ends: tuple[np.ndarray, np.ndarray]
     entity_graph: CSR
     full_graph: CSR
     links: pa.Table
@@ -58,20 +57,17 @@ class HigraGraph:
     @cached_property
     def relations_by_subject(self) -> tuple[torch.Tensor, torch.Tensor]:
         """(first i64[N + 1], objects i64[R]): the relations with subject e are rows first[e] to first[e + 1]."""
-        subjects, objects = self.relation_ends
-        first = np.searchsorted(subjects, np.arange(self.n_entities + 1)).astype(np.int64)
+        first = np.searchsorted(ints(self.relations, "subject"), np.arange(self.n_entities + 1)).astype(np.int64)
         device = self.entity_graph.indptr.device
-        return torch.from_numpy(first).to(device), torch.from_numpy(objects).to(device)
+        return torch.from_numpy(first).to(device), torch.from_numpy(ints(self.relations, "object")).to(device)
 
     @cached_property
     def rows_by_name(self) -> dict[str, int]:
         """Entity rows by normalised name, then by alias; of several entities the first row counts."""
         rows: dict[str, int] = {}
-        for row, name in enumerate(self.entities["name"].to_pylist()):
-            rows.setdefault(normalise_name(name), row)
-        for row, aliases in enumerate(self.entities["aliases"].to_pylist()):
-            for alias in aliases:
-                rows.setdefault(normalise_name(alias), row)
+        for ways in ([[name] for name in self.entities["name"].to_pylist()], self.entities["aliases"].to_pylist()):
+            for row, way in ((row, way) for row, names in enumerate(ways) for way in names):
+                rows.setdefault(normalise_name(way), row)
         return rows
 
 
@@ -81,7 +77,6 @@ def higra_graph(index: Index) -> HigraGraph:
 
 
 def _load(index: Index) -> HigraGraph:
-    relations = read_of(index, "higra_relations")
     arrays = tables.read_arrays(index.folder("higra_graph") / "graph.safetensors")
 
     def graph(name: str) -> CSR:
@@ -89,8 +84,7 @@ def _load(index: Index) -> HigraGraph:
 
     return HigraGraph(
         entities=read_of(index, "higra_entities"),
-        relations=relations,
-        relation_ends=(ints(relations, "subject"), ints(relations, "object")),
+        relations=read_of(index, "higra_relations"),
         entity_graph=graph("entity"),
         full_graph=graph("full"),
         links=read_of(index, "higra_links"),

@@ -112,23 +112,22 @@ class Merges:
 
     def reject(self, ids: Iterable[str]) -> None:
         """Rejects these merges: their members stay apart; of a forced one the edit is undone. Raises BadInput."""
-        by_id = {row["id"]: row for row in self.log}
-        edits = self.edits
+        by_id, edits = {row["id"]: row for row in self.log}, self.edits
         for id in ids:
             if id not in by_id:
                 raise BadInput("no merge of this index has this id", given=id, do="list them with: gpu-rag merges DIR")
             if by_id[id]["why"] == FORCED:
                 edits = tuple(edit for edit in edits if edit.id != id)
             else:
-                edits = _with(edits, Edit(id, REJECT, tuple(by_id[id]["members"])))
+                edits = tuple(dict.fromkeys([*edits, Edit(id, REJECT, tuple(by_id[id]["members"]))]))
         self.edits = edits
 
     def force(self, one: str, other: str) -> None:
         """Makes one entity of two. one, other: a name, an alias, or an id. Raises BadInput, UsageError."""
-        members = sorted({self.entity(one), self.entity(other)})
+        members = tuple(sorted({self.entity(one), self.entity(other)}))
         if len(members) < 2:
             raise UsageError("these are one entity already", given=f"{one!r} and {other!r}: {members[0]}")
-        self.edits = _with(self.edits, Edit(merge_id(FORCED, members), FORCE, tuple(members)))
+        self.edits = tuple(dict.fromkeys([*self.edits, Edit(merge_id(FORCED, members), FORCE, members)]))
 
     def undo(self, ids: Iterable[str]) -> None:
         """Takes edits back. Raises BadInput where there is no such edit."""
@@ -159,10 +158,6 @@ class Merges:
                 return found[0]
         near = difflib.get_close_matches(wanted, ids, n=1)
         raise BadInput("no entity has this name", given=name, do=f"did you mean {near[0]}?" if near else None)
-
-
-def _with(edits: Edits, edit: Edit) -> Edits:
-    return edits if edit in edits else (*edits, edit)
 
 
 def open_merges(folder: Path) -> Merges:

@@ -13,9 +13,7 @@ def stated(index: Index) -> Iterator[tuple[str, str, str, list[int]]]:
     if "higra_graph" not in index.layers:
         return
     graph = higra_graph(index)
-    names, relations = graph.entities["name"].to_pylist(), graph.relations
-    ends = (rows.tolist() for rows in graph.relation_ends)
-    for subject, object_, label, passages in zip(
-        *ends, relations["label"].to_pylist(), relations["passages"].to_pylist()
-    ):
+    names = graph.entities["name"].to_pylist()
+    columns = (graph.relations[name].to_pylist() for name in ("subject", "label", "object", "passages"))
+    for subject, label, object_, passages in zip(*columns):
         yield names[subject], label, names[object_], passages

@@ -35,19 +35,19 @@ def section(document: dict[str, Any], page: Any) -> list[str]:
     found = document.get("alignment")
     if not found:
         return []
+    bins = found["distributions"]
+    steps = [(step, {"entities": n}) for step, n in found["entities"].items()]
+    by_degree, by_passages = (
+        "entities by degree (relations at an entity)",
+        "entities by the passages they are linked to",
+    )
     return [
         page.heading("Alignment"),
         page.table(["", "before", "after"], _rows(found)),
         page.table(["entities", "number", "fewer than names", "fewer than in passages"], _steps(found)),
-        page.stacked_bars("entities after each step", _bars(found["entities"]), "entities"),
-        page.stacked_bars(
-            "entities by degree (relations at an entity)", _binned(found["distributions"]["degree"]), "entities"
-        ),
-        page.stacked_bars(
-            "entities by the passages they are linked to",
-            _binned(found["distributions"]["passages_an_entity"]),
-            "entities",
-        ),
+        page.stacked_bars("entities after each step", steps, "entities"),
+        page.stacked_bars(by_degree, _binned(bins["degree"]), "entities"),
+        page.stacked_bars(by_passages, _binned(bins["passages_an_entity"]), "entities"),
     ]
 
 
@@ -62,25 +62,20 @@ def _rows(found: dict[str, Any]) -> list[list[str]]:
         ["entity-passage links, extracted", "-", links["extracted"]],
         ["entity-passage links, by search", "-", links["searched"]],
     ]
-    for label, key in (("degree", "degree"), ("passages an entity", "passages_an_entity")):
-        for part in ("min", "mean", "max"):
-            rows.append([f"{label}, {part}", found[key]["before"][part], found[key]["after"][part]])
+    for key in ("degree", "passages_an_entity"):
+        before, after = found[key]["before"], found[key]["after"]
+        rows += [[f"{key.replace('_', ' ')}, {part}", before[part], after[part]] for part in ("min", "mean", "max")]
     return [[label, *(f"{cell:,}" if not isinstance(cell, str) else cell for cell in cells)] for label, *cells in rows]
 
 
 def _steps(found: dict[str, Any]) -> list[list[str]]:
-    extracted, first = found["extracted_entities"], found["entities"]["before"]
+    extracted, entities = found["extracted_entities"], found["entities"]
     names = {"before": "distinct normalised names", "exact": "exact merge", "semantic": "semantic merge"}
     rows = [["in each passage by itself", f"{extracted:,}", "-", "-"]]
     for step, name in names.items():
-        n = found["entities"][step]
-        shares = [f"{100 * (1 - n / whole):.1f} %" if whole else "-" for whole in (first, extracted)]
-        rows.append([name, f"{n:,}", *shares])
+        fewer = [f"{100 * (1 - entities[step] / n):.1f} %" if n else "-" for n in (entities["before"], extracted)]
+        rows.append([name, f"{entities[step]:,}", *fewer])
     return rows
-
-
-def _bars(entities: dict[str, int]) -> list[tuple[str, dict[str, float]]]:
-    return [(step, {"entities": n}) for step, n in entities.items()]
 
 
 def _binned(bins: dict[str, int]) -> list[tuple[str, dict[str, float]]]:

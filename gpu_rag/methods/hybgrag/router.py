@@ -67,21 +67,14 @@ class Router:
 
     async def _topics(self, history: History) -> tuple[Topic, ...] | None:
         """The model's first call: entities with types and relations out of the knowledge base's own lists."""
-        kb = kb_of(self.run.index)
+        kb, prompt = kb_of(self.run.index), Prompt.read(PROMPTS, "route")
         shown = await shown_names((history.question, self.vector), self.params.n_types, self.params.n_shown)
         if not shown.relations:
             return ()
-        prompt = Prompt.read(PROMPTS, "route")
         shown = self._fitted(prompt, shown, history)
         types, relations = [kb.type_names[row] for row in shown.types], [kb.relation_names[r] for r in shown.relations]
-        reply = await ask(
-            self.run,
-            prompt,
-            self._fields(shown, history),
-            schema=topics_schema(types, relations, self.params.max_topics),
-            max_tokens=MAX_TOKENS,
-            name="hybgrag_route",
-        )
+        schema, fields = topics_schema(types, relations, self.params.max_topics), self._fields(shown, history)
+        reply = await ask(self.run, prompt, fields, schema=schema, max_tokens=MAX_TOKENS, name="hybgrag_route")
         return None if isinstance(reply, Malformed) else _read(reply)
 
     def _fields(self, shown: Shown, history: History) -> dict[str, str]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-import pyarrow as pa
 import torch
 
 from gpu_rag.index import tables
@@ -100,34 +99,34 @@ def _decided(work: Work, entities: list[Row]) -> tuple[list[SameEntity], dict[st
     arrays = tables.read_arrays(work.stage_folders["higra_exact_vectors"] / "vectors.safetensors")
     vectors = torch.from_numpy(arrays["vectors"])
     clusters = entity_clusters(work, vectors, chosen.tau)
-    if decider_of(work.settings) == "llm":
-        decisions, counts = by_llm(work, entities, vectors, clusters)
-    else:
-        passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
-        titled, counts = named_in(entities, passages), {}
-        decisions = by_similarity(entities, vectors, clusters, titled, chosen.min_cosine)
+    by = by_llm if decider_of(work.settings) == "llm" else by_similarity
+    decisions, counts = by(work, entities, vectors, clusters)
     return decisions, {"higra_merge_clusters": len(clusters), **counts}
 
 
 def by_similarity(
-    entities: Sequence[Row], vectors: torch.Tensor, clusters: Clusters, titled: Sequence[set[int]],
-    min_cosine: float,
-) -> list[SameEntity]:  # fmt: skip
+    work: Work, entities: Sequence[Row], vectors: torch.Tensor, clusters: Clusters
+) -> tuple[list[SameEntity], dict[str, int]]:
     """Pairs of a cluster that agree by name and by vector: a rule of `NameRules` holds, the cosine is at least
-    `min_cosine`, and their types, where both have some, are not all different.
+    `alignment.min_cosine`, and their types, where both have some, are not all different.
 
-    titled: for each entity the passages that name it, as extracted or as their title.
+    The rules are told whether a passage names both: it was extracted there, or the title is its name.
     """
+    passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
+    titled: dict[str, set[int]] = defaultdict(set)
+    for row, (title, text) in enumerate(zip(passages["title"].to_pylist(), passages["text"].to_pylist())):
+        titled[normalise_name(title_name(title, text))].add(row)
+    named = [titled.get(normalise_name(row["name"]), set()).union(row["passages"]) for row in entities]
     rules = NameRules([[row["name"], *row["aliases"]] for row in entities])
     types = [{kind.casefold() for kind in row["types"]} for row in entities]
     found = []
     for a, b in (pair for cluster in clusters for pair in combinations(cluster, 2)):
         if types[a] and types[b] and not types[a] & types[b]:
             continue
-        rule = rules.rule(a, b, bool(titled[a] & titled[b]))
-        if rule and (score := _cosine(vectors, a, b)) >= min_cosine:
+        rule = rules.rule(a, b, bool(named[a] & named[b]))
+        if rule and (score := _cosine(vectors, a, b)) >= work.settings.alignment.min_cosine:
             found.append(SameEntity((a, b), rule, score))
-    return found
+    return found, {}
 
 
 def by_llm(
@@ -162,14 +161,6 @@ def groups_schema(n: int) -> str:
 
 def _cosine(vectors: torch.Tensor, a: int, b: int) -> float:
     return round(float(vectors[a].double() @ vectors[b].double()), 6)
-
-
-def named_in(entities: Sequence[Row], passages: pa.Table) -> list[set[int]]:
-    """For each entity the passages that name it: where it was extracted, and those whose title is its name."""
-    titled: dict[str, set[int]] = defaultdict(set)
-    for row, (title, text) in enumerate(zip(passages["title"].to_pylist(), passages["text"].to_pylist())):
-        titled[normalise_name(title_name(title, text))].add(row)
-    return [set(row["passages"]) | titled.get(normalise_name(row["name"]), set()) for row in entities]
 
 
 # --- applying --------------------------------------------------------------------------------------
