@@ -12,7 +12,7 @@ from functools import partial
 from typing import Annotated, ClassVar
 
 from gpu_rag.methods.higra.librarian import Find, consult
-from gpu_rag.methods.higra.seeker import Answered, Dialogue, first_asks, last_answer, next_action
+from gpu_rag.methods.higra.seeker import Answered, Asks, Dialogue, last_answer, next_action
 from gpu_rag.program.ask import embed
 from gpu_rag.program.questions import clarified, planned
 from gpu_rag.program.reader import Support
@@ -56,11 +56,11 @@ async def converse(run: Run, question: str, find: Find, max_turns: int) -> Draft
     """The answer of the dialogue; `unsupported` where even the forced answer finds nothing."""
     question = await clarified(run, question)
     dialogue = Dialogue(question, await planned(run, question))
-    asks = first_asks(dialogue.plan)
+    asks: Asks = tuple(step for step in dialogue.plan.steps if not step.depends_on)
     answer: Answered | None = None
     for turn in range(1, max_turns + 1):
         run.note("ask_librarian", len(asks), (f"turn {turn} of {max_turns}", *(ask.question for ask in asks)))
-        dialogue.findings += await gather(*(consult(run, ask.question, find, ask.step) for ask in asks))
+        dialogue.findings += await gather(*(consult(run, ask.question, find, ask.id) for ask in asks))
         action = await next_action(run, dialogue) if turn < max_turns else None
         if action is None or isinstance(action, Answered):
             answer = action

@@ -44,7 +44,7 @@ class Finding:
     """The Librarian's reply to one sub-question. answers: all that are supported, () for none. evidence: in words.
 
     cited: the passages that it rests on; retrieved: everything that was retrieved. step: that of the plan which it
-    answers, None for a free question.
+    answers, 0 for a free question.
     """
 
     question: str
@@ -52,10 +52,10 @@ class Finding:
     evidence: str
     cited: tuple[Evidence, ...]
     retrieved: Support
-    step: int | None = None
+    step: int = 0
 
 
-async def consult(run: Run, question: str, find: Find, step: int | None = None) -> Finding:
+async def consult(run: Run, question: str, find: Find, step: int = 0) -> Finding:
     """Retrieve for one sub-question and answer it."""
     retrieved = await find(question)
     said: Said = (), "nothing was retrieved", ()
@@ -105,13 +105,9 @@ def short_answer(answer: str, question: str) -> str:
     """
     rest = _INTRODUCED.sub("", answer, count=1) or answer
     found = _COPULA.search(rest)
-    if found is not None and _repeats(rest[: found.start()], question):
-        rest = rest[found.end() :].strip() or rest
+    if found is not None:
+        known = {word for phrase in keywords(question) for word in phrase.split()}
+        content = [word for phrase in keywords(rest[: found.start()]) for word in phrase.split()]
+        if 2 * sum(word in known for word in content) > len(content):
+            rest = rest[found.end() :].strip() or rest
     return _AFTERTHOUGHT.split(rest, maxsplit=1)[0].strip(" .,") or answer
-
-
-def _repeats(words: str, question: str) -> bool:
-    """Whether more than half of the content words are words of the question."""
-    known = {word for phrase in keywords(question) for word in phrase.split()}
-    content = [word for phrase in keywords(words) for word in phrase.split()]
-    return 2 * sum(word in known for word in content) > len(content)

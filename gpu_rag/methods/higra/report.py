@@ -35,19 +35,15 @@ def section(document: dict[str, Any], page: Any) -> list[str]:
     found = document.get("alignment")
     if not found:
         return []
-    bins = found["distributions"]
+    degree, passages = found["distributions"]["degree"], found["distributions"]["passages_an_entity"]
     steps = [(step, {"entities": n}) for step, n in found["entities"].items()]
-    by_degree, by_passages = (
-        "entities by degree (relations at an entity)",
-        "entities by the passages they are linked to",
-    )
     return [
         page.heading("Alignment"),
         page.table(["", "before", "after"], _rows(found)),
         page.table(["entities", "number", "fewer than names", "fewer than in passages"], _steps(found)),
         page.stacked_bars("entities after each step", steps, "entities"),
-        page.stacked_bars(by_degree, _binned(bins["degree"]), "entities"),
-        page.stacked_bars(by_passages, _binned(bins["passages_an_entity"]), "entities"),
+        page.stacked_bars("entities by degree (relations at an entity)", _binned(degree), "entities"),
+        page.stacked_bars("entities by the passages they are linked to", _binned(passages), "entities"),
     ]
 
 

@@ -46,15 +46,7 @@ ACTION_SCHEMA = canonical_schema(
 FINAL_SCHEMA = canonical_schema(object_of({"answer": _ANSWER, "evidence": _EVIDENCE}))
 
 
-@dataclass(frozen=True)
-class Ask:
-    """One sub-question to the Librarian; step: that of the plan which it answers, None for a free one."""
-
-    question: str
-    step: int | None = None
-
-
-Asks = tuple[Ask, ...]  # all at the same time
+Asks = tuple[PlanStep, ...]  # sub-questions to the Librarian at the same time; id 0: no step of the plan
 
 
 @dataclass(frozen=True)
@@ -106,11 +98,6 @@ def _once(evidence: Iterable[Evidence | None]) -> tuple[Evidence, ...]:
     return tuple(first.values())
 
 
-def first_asks(plan: Plan) -> Asks:
-    """Every step that depends on no other: the first call, in parallel."""
-    return tuple(Ask(step.question, step.id) for step in plan.steps if not step.depends_on)
-
-
 async def next_action(run: Run, dialogue: Dialogue) -> Asks | Answered | None:
     """The next action; None where neither a question nor an answer is left, so that the dialogue must close."""
     if run.models.model_decides:
@@ -160,7 +147,7 @@ async def _action(run: Run, dialogue: Dialogue, notice: str) -> Asks | Answered 
     questions = dict.fromkeys(" ".join(question.split()) for question in reply["subquestions"])
     if not questions:
         return Malformed("no sub-question was given", str(reply))
-    return tuple(Ask(question) for question in questions)
+    return tuple(PlanStep(0, question) for question in questions)
 
 
 async def _say(
@@ -196,7 +183,7 @@ def by_rules(dialogue: Dialogue) -> Asks | Answered | None:
     of step k (at most MAX_VARIANTS sub-questions a step), or by the words that it stands for where k was given up. A
     step without an answer is asked once more with the whole question behind it, then given up.
     """
-    asks: list[Ask] = []
+    asks: list[PlanStep] = []
     for step in dialogue.plan.steps:
         if all(_is_through(dialogue, k) for k in step.depends_on):
             asks.extend(_asks_for(dialogue, step))
@@ -219,13 +206,13 @@ def _again(dialogue: Dialogue) -> str:
     return f" (asked for: {dialogue.question})"
 
 
-def _asks_for(dialogue: Dialogue, step: PlanStep) -> list[Ask]:
+def _asks_for(dialogue: Dialogue, step: PlanStep) -> list[PlanStep]:
     if _is_through(dialogue, step.id):
         return []
     again = _again(dialogue) if _n_tries(dialogue, step.id) else ""
     values = [dialogue.answers_of(k) or (_words_of(dialogue, k),) for k in step.depends_on]
     filled = (fill(step.question, dict(zip(step.depends_on, chosen))) for chosen in product(*values))
-    return [Ask(question + again, step.id) for question in list(dict.fromkeys(filled))[:MAX_VARIANTS]]
+    return [PlanStep(step.id, question + again) for question in list(dict.fromkeys(filled))[:MAX_VARIANTS]]
 
 
 def _words_of(dialogue: Dialogue, number: int) -> str:

@@ -72,12 +72,6 @@ def read_of(index: Index, name: str) -> pa.Table:
     return read(index.folder(TABLES[name][0]), name)
 
 
-def read_rows(folder: Path, name: str) -> list[Row]:
-    """The rows of a table."""
-    rows: list[Row] = read(folder, name).to_pylist()
-    return rows
-
-
 def write(folder: Path, name: str, rows: Iterable[Row]) -> int:
     """Writes the table `name`; returns how many rows it has."""
     return tables.write_rows(folder / f"{name}.parquet", TABLES[name][1], rows)

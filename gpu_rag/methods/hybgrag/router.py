@@ -96,17 +96,20 @@ class Router:
         }
 
     def _fitted(self, prompt: Prompt, shown: Shown, history: History) -> Shown:
-        """Equal shares of both lists, as much as the context takes, rows ascending. Noted where they are cut."""
-        longest = max(len(shown.types), len(shown.relations))
+        """Equal shares of both lists, as much as the context takes, rows ascending, so that small changes keep the
+        prompt. Noted where they are cut."""
+        kb, longest = kb_of(self.run.index), max(len(shown.types), len(shown.relations))
+
+        def part_of(share: int) -> Shown:
+            parts = (rows[: ceil(len(rows) * share / longest)] for rows in (shown.types, shown.relations))
+            return Shown(*(tuple(sorted(rows)) for rows in parts))
 
         def overflows(share: int) -> bool:
-            text = prompt.render(**self._fields(_share(shown, share, longest), history))
+            text = prompt.render(**self._fields(part_of(share), history))
             return not fits(self.run.models.language_model, prompt.system, text, MAX_TOKENS)
 
-        share = longest
-        if overflows(longest):
-            share = max(1, bisect_left(range(1, longest), True, key=overflows))
-        part, kb = _share(shown, share, longest), kb_of(self.run.index)
+        fitting = max(1, bisect_left(range(1, longest), True, key=overflows)) if overflows(longest) else longest
+        part = part_of(fitting)
         if len(part.types) < kb.n_types or len(part.relations) < kb.n_relations:
             counts = ("types", part.types, kb.n_types), ("relations", part.relations, kb.n_relations)
             lines = tuple(f"{what}: {len(rows)} of {n}" for what, rows, n in counts)
@@ -130,12 +133,6 @@ class Router:
             name="hybgrag_module",
         )
         return actions[chosen[0]]
-
-
-def _share(shown: Shown, share: int, longest: int) -> Shown:
-    """The first share / longest of both lists, rounded up, in the order of rows: small changes keep the prompt."""
-    types, relations = (rows[: ceil(len(rows) * share / longest)] for rows in (shown.types, shown.relations))
-    return Shown(tuple(sorted(types)), tuple(sorted(relations)))
 
 
 def topics_schema(types: Sequence[str], relations: Sequence[str], most: int) -> str:

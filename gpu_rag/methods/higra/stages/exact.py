@@ -19,6 +19,7 @@ from gpu_rag.methods.higra.tables import Row, by_id, relation_rows, write
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.types import Ragged
 
+_UNKNOWN: Row = {"aliases": [], "types": [], "description": ""}  # a profile of which nothing but the name is known
 Key = tuple[str, frozenset[str], frozenset[str]]  # name, types, aliases, normalised
 
 
@@ -108,7 +109,7 @@ class Items:
         by_name: dict[str, int] = {}
         by_alias: dict[str, int] = {}
         profiled = {profile["name"] for profile in profiles}
-        for profile in [*profiles, *(_plain(name) for name in names if name not in profiled)]:
+        for profile in [*profiles, *(_UNKNOWN | {"name": name} for name in names if name not in profiled)]:
             if (row := self._add(passage, profile)) is not None:
                 name, _, aliases = self.items[row].key
                 by_name.setdefault(name, row)
@@ -141,7 +142,7 @@ class Items:
     def _end(self, passage: int, name: str, known: dict[str, int]) -> int | None:
         normal = _usable(name)
         if normal not in known:
-            row = self._add(passage, _plain(name))
+            row = self._add(passage, _UNKNOWN | {"name": name})
             if row is not None:
                 known[normal] = row
             return row
@@ -149,10 +150,6 @@ class Items:
         written = item.names if normal == item.key[0] else item.aliases
         written[_spaced(name)] += 1
         return known[normal]
-
-
-def _plain(name: str) -> Row:
-    return {"name": name, "aliases": [], "types": [], "description": ""}
 
 
 def _usable(name: str) -> str:

@@ -18,7 +18,7 @@ from gpu_rag.index.stage import stage
 from gpu_rag.index.work import Work
 from gpu_rag.methods.higra.graph import graphs_of
 from gpu_rag.methods.higra.stages.clusters import entity_text
-from gpu_rag.methods.higra.tables import ints, pairs, read, read_rows
+from gpu_rag.methods.higra.tables import ints, pairs, read
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR
 
@@ -27,12 +27,12 @@ _LOWS = (0, 1, 2, 4, 8, 16, 32, 64)  # of bins; 64 and more are one
 
 def exact_texts(folder: Path) -> list[str]:
     """Each entity after the exact merge, as "name | aliases | types | descriptions"."""
-    return [entity_text(row) for row in read_rows(folder, "higra_exact_entities")]
+    return [entity_text(row) for row in read(folder, "higra_exact_entities").to_pylist()]
 
 
 def entity_texts(folder: Path) -> list[str]:
     """Each entity, as "name | aliases | types"."""
-    return [entity_text(row, descriptions=False) for row in read_rows(folder, "higra_entities")]
+    return [entity_text(row, descriptions=False) for row in read(folder, "higra_entities").to_pylist()]
 
 
 def relation_texts(merge: Path, links: Path) -> list[str]:

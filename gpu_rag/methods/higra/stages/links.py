@@ -25,7 +25,7 @@ from gpu_rag.methods.higra.stages.clusters import (
     prompt_of,
     roles_of,
 )
-from gpu_rag.methods.higra.tables import HIGRA_LINKS, Row, Triple, pairs, read, read_rows, relation_row, write
+from gpu_rag.methods.higra.tables import HIGRA_LINKS, Row, Triple, pairs, read, relation_row, write
 from gpu_rag.settings import Settings
 from gpu_rag.text.mentions import find_mentions
 from gpu_rag.text.normalise import normalise_name
@@ -63,7 +63,7 @@ def links_stage(work: Work) -> dict[str, int]:
     two things may be related, not how. A relation that was extracted too stays as extracted.
     """
     folder = work.stage_folders["higra_merge"]
-    rows, entities = read_rows(folder, "higra_extracted_relations"), read_rows(folder, "higra_entities")
+    rows, entities = read(folder, "higra_extracted_relations").to_pylist(), read(folder, "higra_entities").to_pylist()
     found, counts = _inferred(work, entities) if roles_of(work.settings) and entities else ({}, {})
     known = {(row["subject"], row["label"], row["object"]) for row in rows}
     ids = [entity["id"] for entity in entities]

@@ -23,7 +23,7 @@ from gpu_rag.methods.higra.stages.clusters import (
     prompt_of,
     roles_of,
 )
-from gpu_rag.methods.higra.tables import HIGRA_SOURCES, Row, by_id, read_rows, relation_rows, write
+from gpu_rag.methods.higra.tables import HIGRA_SOURCES, Row, by_id, read, relation_rows, write
 from gpu_rag.settings import Settings
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.replies import canonical_schema, object_of
@@ -58,21 +58,21 @@ def merge_stage(work: Work) -> dict[str, int]:
     """Tables `entities` (HIGRA_ENTITIES), `relations` between them as extracted, `sources` (where they were extracted)
     and `merges`: everything that became one, and why."""
     exact = work.stage_folders["higra_exact"]
-    entities = read_rows(exact, "higra_exact_entities")
+    entities = read(exact, "higra_exact_entities").to_pylist()
     decisions, counts = _decided(work, entities)
     group_of, applied, unapplied = apply_decisions(entities, decisions, merges.read_edits(work.sources.merges))
     merged, row_of = merged_rows(entities, group_of)
     write(work.out, "higra_entities", merged)
     triples = (
         ((row["subject"], row["label"], row["object"]), row["passages"])
-        for row in read_rows(exact, "higra_exact_relations")
+        for row in read(exact, "higra_exact_relations").to_pylist()
     )
     n_relations = write(work.out, "higra_extracted_relations", relation_rows(merged, triples, row_of))
     sources = sorted({(row_of[row], passage) for row, one in enumerate(entities) for passage in one["passages"]})
     columns = {"entity": [entity for entity, _ in sources], "passage": [passage for _, passage in sources]}
     tables.write_table(work.out / "higra_sources.parquet", HIGRA_SOURCES, columns)
     exact_row = {entity["id"]: row for row, entity in enumerate(entities)}
-    log = [*read_rows(exact, "higra_exact_merges"), *applied]
+    log = [*read(exact, "higra_exact_merges").to_pylist(), *applied]
     for row in log:
         row["entity"] = merged[row_of[exact_row[row["entity"]]]]["id"]
     write(work.out, "higra_merges", sorted(log, key=lambda row: (row["why"], -row["score"], row["id"])))
