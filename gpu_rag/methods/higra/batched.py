@@ -135,7 +135,8 @@ def higra_rank(index: Index, queries: list[Seeded], radius: int, damping: float)
     constants = [Params.structure_constant, Params.similarity_constant]
     relations = rrf([scores.relations, _given([q.relations for q in queries], depth)], depth, constants=constants)
     passages = rrf([scores.passages, _given([q.passages for q in queries], depth)], depth, constants=constants)
-    n_entities, n_nodes = (blocks.offsets.diff().tolist() for blocks, _ in (scores.entities, scores.nodes))
+    sizes = [blocks.offsets.diff() for blocks, _ in (scores.entities, scores.nodes)]
+    n_entities, n_nodes = torch.stack(sizes).tolist()  # one wait for the device
     n_passages = (n - inner for n, inner in zip(n_nodes, n_entities))
     return [HigraRanking(*row) for row in zip(rankings(relations), rankings(passages), n_entities, n_passages)]
 
