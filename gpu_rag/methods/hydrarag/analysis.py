@@ -75,7 +75,7 @@ def available(analysis: Analysis, search: Search) -> Sources:
     allowed, index = allowed_sources(search.kb, search.params), search.run.index
     known = {source for mention in analysis.mentions for match in mention.matches for source in match.sources}
     graphs = tuple(row for row in graph_sources(search) if row in known)
-    documents = "documents" in allowed and search.params.documents > 0 and index.n_passages > 0
+    documents = "documents" in allowed and index.n_passages > 0
     return Sources(graphs, documents, "web" in allowed and has_web(index, search.params.web))
 
 

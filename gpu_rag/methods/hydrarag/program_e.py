@@ -12,7 +12,7 @@ __all__ = ["Params", "check", "program", "retrieve"]
 
 @dataclass(frozen=True)
 class Params(HydraParams):
-    """The settings of `hydrarag`; `seed` draws the relations, the same ones for every question."""
+    """The settings of `hydrarag`."""
 
     @property
     def one_relation(self) -> bool:
