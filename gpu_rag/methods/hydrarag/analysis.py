@@ -7,7 +7,7 @@ from typing import Any
 
 from gpu_rag.errors import UsageError
 from gpu_rag.index.knowledge_base import KnowledgeBase
-from gpu_rag.methods.hydrarag.batched.names import Named, match_mentions, names_in
+from gpu_rag.methods.hydrarag.batched.names import match_mentions, names_in
 from gpu_rag.methods.hydrarag.batched.web import has_web
 from gpu_rag.methods.hydrarag.rules import chain_by_rules, mentions_by_rules, relation_words
 from gpu_rag.methods.hydrarag.state import ANSWER, MOST_TOPICS, Analysis, Chain, Match, Mention, Params, Search, Sources
@@ -84,7 +84,7 @@ async def matches_of(names: Sequence[str], most: int, search: Search) -> list[li
     vectors, sources = await embed(names), graph_sources(search)
     if not sources:
         return [[] for _ in names]
-    return await match_mentions(Named(tuple(names), vectors), sources, search.params.threshold, most)
+    return await match_mentions((tuple(names), vectors), sources, search.params.threshold, most)
 
 
 async def linked(names: Sequence[str], search: Search) -> tuple[Mention, ...]:

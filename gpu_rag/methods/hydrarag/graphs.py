@@ -51,11 +51,11 @@ async def explore_graphs(
     lists = [nodes for nodes in lists if nodes]
     if not lists:
         return (), None
-    choice = FactChoice(sources.graphs, search.params.one_relation, search.params.seed)
+    choice = FactChoice(sources.graphs, search.params.draw)
     seeds = tuple(dict.fromkeys(node for nodes in lists for node in nodes))
     orders = orders_of(lists, analysis.opens, analysis.closes)
     graph, walks = await _searched(choice, GraphWanted(seeds, orders), depth, query, search)
-    if not walks.size and len(lists) > 1:
+    if not walks.paths.size and len(lists) > 1:
         alone = tuple(Order((node,), closes=True) for node in seeds)
         graph, walks = await _searched(choice, GraphWanted(seeds, alone), depth, query, search)
         search.run.note("graph/topics_alone", len(alone), ("no path goes through all topics",))

@@ -15,6 +15,6 @@ class Params(HydraParams):
     """The settings of `hydrarag`."""
 
     @property
-    def one_relation(self) -> bool:
-        """One of parallel relations alone is kept."""
-        return True
+    def draw(self) -> int | None:
+        """The same relations for every question."""
+        return self.seed

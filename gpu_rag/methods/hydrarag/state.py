@@ -11,14 +11,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
-from gpu_rag.errors import UsageError
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.program.ask import ask
 from gpu_rag.program.choose import choose
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.run import Run
 from gpu_rag.settings.check import Declared
-from gpu_rag.settings.ranges import COSINE, COUNT, SHARE, Range, check_fields, check_filled, check_value
+from gpu_rag.settings.ranges import COUNT, Range, check_filled
 from gpu_rag.sources.web import is_server
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Malformed, Pool
@@ -34,26 +33,6 @@ MOST_TOPICS = 5  # of one order: with d_max = 4 a path has at most 20 hops
 
 
 # --- settings ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Pruning:
-    """Parameters of one pruning, see `batched.pruning`. gamma: least cosine of support. rho: reliability of each of
-    KINDS. verified: False ranks by rel alone."""
-
-    w1: int = 100
-    w2: int = 20
-    w_max: int = 3
-    gamma: float = 0.8
-    rho: tuple[float, ...] = (1.0, 0.8, 0.7)
-    verified: bool = True
-
-    def __post_init__(self) -> None:
-        check_fields(self, w1=COUNT, w2=COUNT, w_max=COUNT, gamma=COSINE)
-        if len(self.rho) != len(KINDS):
-            raise UsageError("a kind of source has a reliability", given=self.rho, expected=f"{len(KINDS)} numbers")
-        for value in self.rho:
-            check_value("rho", value, SHARE)
 
 
 @dataclass(frozen=True)
@@ -90,19 +69,14 @@ class Params(Declared):
         check_filled(self, "sources", "web")
 
     @property
-    def one_relation(self) -> bool:
-        """Whether one of parallel relations alone is kept (HydraRAG-E)."""
-        return False
+    def draw(self) -> int | None:
+        """The seed by which one of parallel relations alone is kept (HydraRAG-E)."""
+        return None
 
     @property
     def files(self) -> tuple[str, ...]:
         """The snapshot whose pages the answers depend on, where it is not in the index."""
         return () if self.web in ("index", "none") or is_server(self.web) else (self.web,)
-
-    def prune(self) -> Pruning:
-        """The pruning part."""
-        rho = (self.rho_kg, self.rho_document, self.rho_web)
-        return Pruning(self.w1, self.w2, self.w_max, self.gamma, rho, self.pruning == "verified")
 
 
 # --- a question --------------------------------------------------------------------------------------
