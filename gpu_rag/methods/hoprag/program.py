@@ -19,7 +19,6 @@ from typing import Annotated, ClassVar, Literal
 
 from gpu_rag.methods.hoprag.batched import (
     AtVertices,
-    HopQuestion,
     OutEdge,
     edge_question,
     enter_hops,
@@ -27,6 +26,7 @@ from gpu_rag.methods.hoprag.batched import (
     out_edges,
     vertex_passage,
 )
+from gpu_rag.methods.hoprag.graph import HopQuestion
 from gpu_rag.program.ask import embed
 from gpu_rag.program.choose import choose
 from gpu_rag.program.reader import Support, read

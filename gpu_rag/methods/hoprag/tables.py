@@ -52,11 +52,3 @@ def read_lists(path: Path, device: str | torch.device = "cpu") -> Ragged:
     """The lists that `write_lists` wrote."""
     arrays = tables.read_arrays(path)
     return Ragged(*(torch.from_numpy(arrays[name]).to(device) for name in ("values", "offsets")))
-
-
-def lists_at(lists: Ragged, rows: torch.Tensor) -> Ragged:
-    """The lists of some rows, i64[B], in the order given."""
-    sizes = lists.offsets.diff()[rows]
-    offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
-    shift = torch.repeat_interleave(lists.offsets[rows] - offsets[:-1], sizes)
-    return Ragged(lists.values[shift + torch.arange(len(shift), device=shift.device)], offsets)

@@ -116,17 +116,14 @@ async def _read(question: str, chosen: Sequence[FoundPath], search: Search) -> s
 
 def evidence_of(chosen: Sequence[FoundPath], search: Search, limit: int) -> tuple[Evidence, ...]:
     """Passages, at most `limit`: those that the paths are from, best path first, then all that was read, by cosine."""
-    scores: dict[int, float] = {}
+    found: dict[int, tuple[float, str]] = {}
     for path in [*chosen, *search.kept]:
         for row in path.passages:
-            scores.setdefault(row, path.scores.cross)
-    why = dict.fromkeys(scores, "a path that was kept is from it")
+            found.setdefault(row, (path.scores.cross, "a path that was kept is from it"))
     for row, score in sorted(search.documents.items(), key=lambda item: (-item[1], item[0])):
-        scores.setdefault(row, score)
-        why.setdefault(row, "it speaks of a topic of the question")
-    rows = list(scores)[:limit]
-    found = (search.run.index.evidence([row], [scores[row]], why[row])[0] for row in rows)
-    return tuple(found)
+        found.setdefault(row, (score, "it speaks of a topic of the question"))
+    rows = list(found.items())[:limit]
+    return tuple(search.run.index.evidence([row], [score], why)[0] for row, (score, why) in rows)
 
 
 def ranked_nodes(chosen: Sequence[FoundPath], search: Search) -> tuple[RankedNode, ...]:

@@ -157,22 +157,10 @@ class Analysis:
 
 @dataclass(frozen=True)
 class Sources:
-    """The sources of a question: numbers of knowledge graphs with a topic; whether documents and the web join."""
+    """The sources of a question: numbers of knowledge graphs with a topic, and which of KINDS there are."""
 
     graphs: tuple[int, ...]
-    documents: bool
-    web: bool
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The kinds among "kg", "document", "web"."""
-        had = (("kg", bool(self.graphs)), ("document", self.documents), ("web", self.web))
-        return tuple(kind for kind, has in had if has)
-
-    def only(self, kinds: Sequence[str]) -> Sources:
-        """The sources of some kinds."""
-        graphs = self.graphs if "kg" in kinds else ()
-        return Sources(graphs, self.documents and "document" in kinds, self.web and "web" in kinds)
+    kinds: tuple[str, ...]
 
 
 # --- paths -------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from answer_notes import found, noted
 from hydrarag_case import ask, build, scripted
 
 import gpu_rag
-from gpu_rag.methods.hydrarag.graphs import Depth, answer_place, taken_as_topics
+from gpu_rag.methods.hydrarag.graphs import answer_place, taken_as_topics, window
 from gpu_rag.methods.hydrarag.pruning import once
 from gpu_rag.methods.hydrarag.state import Analysis, FoundPath, Match, Mention, Params
 from gpu_rag.models.embed.hashing import HashEmbedder
@@ -162,11 +162,11 @@ def test_each_document_gives_its_w_max_best_sentences_in_the_order_of_the_text(i
     assert list(best) == [both[i] if near[i] >= near[i + 1] else both[i + 1] for i in range(0, len(both), 2)]
 
 
-@pytest.mark.parametrize(("depth", "bounded", "topics", "window"), [
+@pytest.mark.parametrize(("hops", "bounded", "topics", "expected"), [
     (2, True, 1, (1, 2)), (2, True, 3, (3, 6)), (1, True, 2, (0, 2)), (3, False, 2, (0, 6)), (3, False, 1, (0, 3)),
 ])  # fmt: skip
-def test_windows_of_lengths(depth: int, bounded: bool, topics: int, window: tuple[int, int]) -> None:
-    assert Depth(depth, bounded).window(topics) == window
+def test_windows_of_lengths(hops: int, bounded: bool, topics: int, expected: tuple[int, int]) -> None:
+    assert window(hops, bounded, topics) == expected
 
 
 # --- requests --------------------------------------------------------------------------------------

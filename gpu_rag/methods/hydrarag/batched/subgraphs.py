@@ -141,7 +141,7 @@ def _reduced(blocks: Blocks, wanted: Sequence[GraphWanted], depth: int, threads:
 
 
 def _places(blocks: Blocks, wanted: Sequence[GraphWanted], local: bool = False) -> list[list[tuple[int, ...]]]:
-    """For each order of each question the nodes that its topics are in the block-diagonal graph, or `local` in a block."""
+    """For each order of each question its topics as nodes of the block-diagonal graph; local: of their block."""
     lists = [list(chain.from_iterable(order.topics for order in one.orders)) for one in wanted]
     found = local_nodes(blocks, ragged_of_lists(lists, blocks.offsets.device), "topics")
     first = blocks.offsets[row_of_value(found)] if local else 0
