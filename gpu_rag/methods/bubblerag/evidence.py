@@ -14,15 +14,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpu_rag.methods.bubblerag.batched import OfTrees, TreePassage, bubble_passages
+from gpu_rag.methods.bubblerag.batched import TreePassage, bubble_passages
+from gpu_rag.methods.bubblerag.graph import node_text
 from gpu_rag.methods.bubblerag.params import Params
 from gpu_rag.methods.bubblerag.trees import EvidenceGraph
-from gpu_rag.methods.bubblerag.views import node_text
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking
 from gpu_rag.types import Evidence, Path
 
-PASSAGE_ORDERS = {"fused": "rarity", "trees": "count"}
 DEPTH = 100  # of each ranking that is fused
 
 
@@ -35,7 +34,7 @@ async def read_passages(
         for v in (*graph.entities, *graph.relations):
             tree_of.setdefault(v, number)
     k = DEPTH if order == "fused" else limit
-    found = await bubble_passages(OfTrees(vector, tree_of), PASSAGE_ORDERS[order], k)
+    found = await bubble_passages((vector, tree_of), order, k)
     rows = fused(found, before, Params.fusion_constant, limit) if order == "fused" else appended(found, before, limit)
     of_graphs = {passage.row: passage for passage in found}
     plain = run.index.evidence([row for row, _ in rows], [value for _, value in rows], "")

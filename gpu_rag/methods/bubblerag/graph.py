@@ -7,6 +7,7 @@ over all nodes and single products of the wanted pairs give the same numbers, wh
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,6 +78,24 @@ def _passages(index: Index) -> Ragged:
     passage = np.concatenate([index.mentions["passage"].to_numpy(), stated.flatten().to_numpy()]).astype(np.int64)
     keys = np.unique(node * n_passages + passage)
     return ragged_of_keys(torch.from_numpy(keys).to(index.device), n_entities + n_relations, n_passages)
+
+
+def is_relation(index: Index, node: int) -> bool:
+    """Whether a node is a relation."""
+    return node >= index.n_entities
+
+
+def node_text(index: Index, node: int) -> str:
+    """An entity's written name, or "subject - label - object"."""
+    if is_relation(index, node):
+        return " - ".join(index.relation_text(node - index.n_entities))
+    return index.entity_names[node]
+
+
+def rarity(index: Index, node: int) -> float:
+    """log(1 + passages / passages of the node): the fewer there are, the more a node says."""
+    sizes = index.loaded("bubble_sizes", lambda index: bubble_graph(index).passages.offsets.diff().cpu().numpy())
+    return math.log1p(index.n_passages / max(int(sizes[node]), 1))
 
 
 class Cosines:

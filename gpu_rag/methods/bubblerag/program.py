@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpu_rag.methods.bubblerag.batched import Growing, Tree, bubble_trees
+from gpu_rag.methods.bubblerag.batched import Tree, bubble_trees
 from gpu_rag.methods.bubblerag.evidence import DEPTH, facts, paths, read_passages
+from gpu_rag.methods.bubblerag.graph import node_text
 from gpu_rag.methods.bubblerag.groups import Group, find_groups
 from gpu_rag.methods.bubblerag.keywords import find_keywords
 from gpu_rag.methods.bubblerag.params import Params
 from gpu_rag.methods.bubblerag.trees import EvidenceGraph, best_trees, expanded, missing
-from gpu_rag.methods.bubblerag.views import node_text
 from gpu_rag.program.ask import ask, embed, packed
 from gpu_rag.program.choose import choose
 from gpu_rag.program.reader import Support, clean_answer, is_answer, passage_block, read
@@ -53,9 +53,9 @@ async def _before(run: Run, question: Question, params: Params, limit: int) -> B
 async def _evidence_graphs(run: Run, question: str, before: Before, params: Params) -> list[EvidenceGraph]:
     """Steps 2 to 6: the best evidence graphs, best first."""
     blocks = [passage_block(i, e) for i, e in enumerate(before.shown, 1)]
-    keywords = await find_keywords(run, question, blocks, specialise=params.specialise, relax=params.relax)
+    keywords = await find_keywords(run, question, blocks, params)
     groups, weighed = await find_groups(run, question, keywords, params)
-    trees = await bubble_trees(Growing(before.vector, tuple(g.anchors for g in groups)), params)
+    trees = await bubble_trees((before.vector, tuple(g.anchors for g in groups)), params)
     rank = params.rank == "score" or (params.rank == "auto" and weighed)
     best = best_trees(trees, groups, params.n_trees, alpha=params.alpha, intra_penalty=params.intra_penalty, rank=rank)
     lines = (_in_words(run, tree, value, groups) for tree, value in best)

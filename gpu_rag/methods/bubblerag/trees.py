@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpu_rag.index.index import Index
-from gpu_rag.methods.bubblerag.batched import Frontier, Tree, bubble_neighbours
+from gpu_rag.methods.bubblerag.batched import Tree, bubble_neighbours
+from gpu_rag.methods.bubblerag.graph import is_relation, node_text
 from gpu_rag.methods.bubblerag.groups import Group
 from gpu_rag.methods.bubblerag.params import Params
-from gpu_rag.methods.bubblerag.views import ends, is_relation, node_text
 from gpu_rag.program.choose import choose
 from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import Prompt
@@ -71,7 +71,8 @@ class EvidenceGraph:
 
     def add(self, relations: Sequence[int], index: Index) -> list[int]:
         """Takes relations in; returns the entities that they bring along."""
-        fresh = dict.fromkeys(v for r in relations for v in ends(index, r) if v not in self.entities)
+        ends = ((int(side[r - index.n_entities]) for side in index.relation_ends) for r in relations)
+        fresh = dict.fromkeys(v for both in ends for v in both if v not in self.entities)
         self.relations.update(dict.fromkeys(relations))
         self.entities.update(fresh)
         return list(fresh)
@@ -88,7 +89,7 @@ async def expanded(
     graph = EvidenceGraph.of(tree, run.index)
     frontier = list(graph.entities)
     for hop in range(1, params.depth + 1):
-        found = await bubble_neighbours(Frontier(vector, tuple(frontier), tuple(graph.relations)), params.n_neighbours)
+        found = await bubble_neighbours((vector, tuple(frontier), tuple(graph.relations)), params.n_neighbours)
         if not found.rows:
             break
         chosen = await choose(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase, name_key
@@ -48,13 +49,13 @@ def match_mentions(
     Where a source has nodes of that very name or alias (`KnowledgeBase.named`), these, at cosine 1; else the
     nearest of cosine >= threshold. Values that are no nearer than the nearest thing are left out.
     """
-    kb, search = kb_of(index), node_names(index)
+    kb = kb_of(index)
     vectors = np.concatenate([of for _, of in queries])
     matrix = torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32)).to(kb.device)
     best: list[dict[int, float]] = [{} for _ in range(len(vectors))]
     same = [kb.named(name) for names, _ in queries for name in names]
     for source in sources:
-        nodes, names = search.of_source(source)
+        nodes, names = node_names(index, source=source)
         top = names.search(matrix, min(most, max(len(nodes), 1)))
         for found, exact, ids, scores in zip(best, same, top.ids.tolist(), top.scores.tolist()):
             own = [node for node in exact if kb.node_sources[node, source]][:most]
@@ -96,10 +97,8 @@ def passages_of(
     question, row = pairs // width, pairs % width
     vectors = torch.from_numpy(np.stack([vector for _, vector in queries])).to(device)
     scores = _cosines(vectors, question, passages, row)
-    order = torch.sort(scores, descending=True, stable=True).indices
-    order = order[torch.argsort(question[order], stable=True)]
-    starts = torch.searchsorted(question, torch.arange(len(queries), device=device))
-    order = order[torch.arange(len(order), device=device) - starts[question[order]] < k]
+    order = lexsort(-scores, question)
+    order = order[torch.arange(len(order), device=device) - torch.searchsorted(question, question) < k]
     found: list[list[tuple[int, float]]] = [[] for _ in queries]
     of, rows = torch.stack([question[order], row[order]]).tolist()
     for q, best, score in zip(of, rows, scores[order].tolist()):
