@@ -14,12 +14,13 @@ import numpy as np
 import torch
 
 from gpu_rag.graph.csr import row_of_entry
+from gpu_rag.graph.ego import CheckedGraph
 from gpu_rag.graph.paths import PathGraph
 from gpu_rag.graph.ragged import row_of_value
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.program.knowledge_base.views import kb_of
-from gpu_rag.types import Ragged
+from gpu_rag.types import CSR, Ragged
 
 _ROWS = 1 << 14  # edges whose vectors are averaged at a time
 _GOLDEN = -7046029254386353131  # 2^64 / golden ratio, as i64: the step of splitmix64
@@ -62,6 +63,12 @@ class FactGraph:
         """keys and triples where words are made of paths, an edge at a time; on the CPU no copy."""
         keys, rows, offsets = (part.cpu().numpy() for part in (self.keys, self.triples.values, self.triples.offsets))
         return keys, rows, offsets
+
+    @cached_property
+    def numbered(self) -> CheckedGraph:
+        """The graph with the number of each stored entry as its weight."""
+        csr = self.graph.csr
+        return CheckedGraph(CSR(csr.indptr, csr.indices, torch.arange(csr.m, device=csr.indices.device)))
 
     def facts_of(self, edge: int) -> list[int]:
         """The rows of the facts of an edge, looked up on the host."""

@@ -10,18 +10,20 @@ import numpy as np
 import torch
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.blocks import local_nodes
 from gpu_rag.graph.common.segments import offsets_of
+from gpu_rag.graph.csr import row_of_entry
 from gpu_rag.graph.ego import CheckedGraph, ego_balls, induced_subgraphs
 from gpu_rag.graph.paths import Ends, PathGraph
 from gpu_rag.graph.paths.nodes import nodes_on_paths
-from gpu_rag.graph.ragged import expand, ragged_of_keys, ragged_of_lists, row_of_value
+from gpu_rag.graph.ragged import ragged_of_keys, ragged_of_lists, row_of_value
 from gpu_rag.index.index import Index
 from gpu_rag.methods.hydrarag.batched import TILE, each_alone
 from gpu_rag.methods.hydrarag.batched.facts import FactChoice, FactGraph, facts_of
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.runtime.step import batched
 from gpu_rag.types import CSR, Blocks, Ragged
+
+WIDTH = 2**31  # above every node
 
 
 @dataclass(frozen=True)
@@ -110,12 +112,13 @@ def question_graphs(facts: FactGraph, wanted: Sequence[GraphWanted], depth: int,
     taken = [Size(*counts) for counts in torch.stack([ball.offsets.diff(), edges, triples], 1).tolist()]
     sides = torch.stack([ball.values.int(), representative]).cpu().numpy()
     balls = np.split(sides, np.cumsum([size.nodes for size in taken])[:-1], 1)
+    clustered = torch.stack([blocks.offsets, blocks.csr.indptr[blocks.offsets] // 2], 1).diff(dim=0).tolist()
     found = []
-    for one, (members, leaders), size, clustered, reduced, (csr, nodes), places in zip(
-        wanted, balls, taken, _sizes(blocks), _sizes(final), _apart(final), _places(final, wanted, local=True)
+    for one, (members, leaders), size, (n, m), (csr, nodes), places in zip(
+        wanted, balls, taken, clustered, _apart(final), _places(final, wanted, local=True)
     ):
         own = csr, nodes, one.orders, tuple(places), members.copy(), leaders.copy()
-        found.append(QuestionGraph(*own, size, clustered, reduced))
+        found.append(QuestionGraph(*own, size, Size(n, m, m), Size(csr.n, csr.m // 2, csr.m // 2)))
     return found
 
 
@@ -143,16 +146,11 @@ def _reduced(blocks: Blocks, wanted: Sequence[GraphWanted], depth: int, threads:
 def _places(blocks: Blocks, wanted: Sequence[GraphWanted], local: bool = False) -> list[list[tuple[int, ...]]]:
     """For each order of each question its topics as nodes of the block-diagonal graph; local: of their block."""
     lists = [list(chain.from_iterable(order.topics for order in one.orders)) for one in wanted]
-    found = local_nodes(blocks, ragged_of_lists(lists, blocks.offsets.device), "topics")
-    first = blocks.offsets[row_of_value(found)] if local else 0
-    nodes = iter((found.values - first).tolist())
+    topics, ids = ragged_of_lists(lists, blocks.offsets.device), Ragged(blocks.global_ids, blocks.offsets)
+    block = row_of_value(topics)
+    found = torch.searchsorted(row_of_value(ids) * WIDTH + ids.values, block * WIDTH + topics.values)
+    nodes = iter((found - blocks.offsets[block] if local else found).tolist())  # seeds: each is there
     return [[tuple(next(nodes) for _ in order.topics) for order in one.orders] for one in wanted]
-
-
-def _sizes(blocks: Blocks) -> list[Size]:
-    """The size of each block."""
-    counts = torch.stack([blocks.offsets, blocks.csr.indptr[blocks.offsets] // 2]).diff(dim=1)
-    return [Size(n, m, m) for n, m in counts.T.tolist()]
 
 
 def _apart(blocks: Blocks) -> Iterator[tuple[CSR, torch.Tensor]]:
@@ -176,41 +174,19 @@ def equal_nodes(facts: FactGraph, nodes: Ragged, alone: Ragged) -> tuple[torch.T
     clustered one. edges, triples: how many lie inside each subgraph. Sets are compared by sums of 2 * 64 random bits
     of their elements, and by their size.
     """
-    batch, width = nodes.batch, max(facts.n, 1)
-    owner, entry = _entries_inside(facts, nodes)
-    subgraph = row_of_value(nodes)
-    size = nodes.values.shape[0]
+    inside = induced_subgraphs(facts.numbered, nodes).csr
+    owner, entry = row_of_entry(inside), inside.weight
+    subgraph, size = row_of_value(nodes), nodes.values.shape[0]
     degree = torch.bincount(owner, minlength=size)
     sums = torch.zeros(size, 2, dtype=torch.int64, device=owner.device).index_add_(0, owner, facts.signatures[entry])
-    key = subgraph * width + nodes.values
-    topics = torch.isin(key, row_of_value(alone) * width + alone.values)
+    topics = torch.isin(subgraph * WIDTH + nodes.values, row_of_value(alone) * WIDTH + alone.values)
     label = torch.where(topics, nodes.values.long() + 1, 0)  # a topic differs from all others
     columns = torch.stack([subgraph, label, degree, sums[:, 0], sums[:, 1]], 1)
     _, cluster = torch.unique(columns, dim=0, return_inverse=True)
     first = torch.full((size,), size, dtype=torch.int64, device=owner.device)
     place = torch.arange(size, device=owner.device)
     first = first.scatter_reduce(0, cluster, place, "amin")  # nodes ascend: the first place is the smallest node
-    links = torch.zeros(batch, dtype=torch.int64, device=owner.device)
+    links = torch.zeros(nodes.batch, dtype=torch.int64, device=owner.device)
     edges = links.index_add(0, subgraph[owner], torch.ones_like(owner)) // 2
     triples = links.index_add(0, subgraph[owner], facts.n_triples[facts.graph.edge[entry].long()]) // 2
     return nodes.values[first[cluster]].int(), edges, triples
-
-
-def _entries_inside(facts: FactGraph, nodes: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
-    """(owner, entry) i64 of every stored entry between two nodes of one list; owner: the place in nodes.values.
-
-    nodes: ascending lists, each node once. In pieces: memory of the entries at the nodes.
-    """
-    n = max(facts.n, 1)
-    node = nodes.values.long()
-    lists = row_of_value(nodes)
-    known = lists * n + node
-    csr = facts.graph.csr
-    owners, entries = [node[:0]], [node[:0]]
-    for owner, entry in expand(csr.indptr[node], csr.indptr[node + 1]):
-        wanted = lists[owner] * n + csr.indices[entry]
-        at = torch.searchsorted(known, wanted).clamp_(max=known.shape[0] - 1)
-        hit = known[at] == wanted
-        owners.append(owner[hit])
-        entries.append(entry[hit])
-    return torch.cat(owners), torch.cat(entries)
