@@ -90,7 +90,7 @@ class Made:
         csr = csr_from_edges(src, torch.from_numpy(self.ends.T.reshape(-1).copy()), n + r)
         entity, relation = torch.from_numpy(self.vectors[:n]), torch.from_numpy(self.vectors[n:])
         held = ragged_of_keys(keys, n + r, P)
-        self.graph = BubbleGraph(checked(csr), held, entity, relation, torch.from_numpy(self.ends))
+        self.graph = BubbleGraph(checked(csr), held, entity, relation)
         self.passages = torch.from_numpy(unit(rng.standard_normal((P, D))).astype(np.float16).astype(np.float32))
         self.nx = nx.Graph()
         self.nx.add_nodes_from(range(n + r))

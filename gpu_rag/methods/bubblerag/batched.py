@@ -12,14 +12,14 @@ to the lower node, so that the order is the same on every machine and in any bat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import torch
 
-from gpu_rag.graph.bubble import ALONE, INSIDE, Bubbles, bubble_expansion
+from gpu_rag.graph.bubble import Bubbles, bubble_expansion
 from gpu_rag.graph.bubble.local import localise
 from gpu_rag.graph.common.dots import exact_dots
 from gpu_rag.graph.common.segments import lexsort
@@ -40,23 +40,14 @@ PARTS = 1 << 40  # that a weight is counted in
 @dataclass(frozen=True)
 class Tree:
     """A candidate. nodes: ascending; groups: bit g is set where an anchor of group g is among them; cost: Cost_sem;
-    distance: of the event that found it; kind: MEETING, INSIDE or ALONE of `graph.bubble`."""
+    distance: of the event that found it; kind: MEETING, INSIDE (it joins two anchors of one group) or ALONE (one anchor,
+    since no bubbles met), see `graph.bubble`."""
 
     nodes: tuple[int, ...]
     groups: int
     cost: float
     distance: int
     kind: int
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether it joins two anchors of one group."""
-        return self.kind == INSIDE
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether it is one anchor by itself, since no bubbles met."""
-        return self.kind == ALONE
 
 
 Nodes = tuple[int, ...]
@@ -99,7 +90,7 @@ def bubble_anchors_near(index: Index, queries: list[Around], radius: int, limit:
     lists = [nodes for (_, nodes), m in zip(queries, each) for _ in range(m)]
     if not lists:
         return [[] for _ in queries]
-    ball = ego_balls(graph.graph, _node_lists(lists, graph), radius, limit=limit, threads=index.threads)
+    ball = ego_balls(graph.graph, ragged_of_lists(lists, index.device), radius, limit=limit, threads=index.threads)
     owner, node = row_of_value(ball), ball.values.long()
     relation = node >= graph.n_entities
     cosines = Cosines(graph, stacked([vector for vectors, _ in queries for vector in vectors], index.device))
@@ -113,8 +104,10 @@ def bubble_trees(index: Index, queries: list[Growing], params: Params) -> list[t
     none without anchors."""
     graph = bubble_graph(index)
     cosines = Cosines(graph, stacked([vector for vector, _ in queries], index.device))
-    anchors = _node_lists([[v for group in groups for v in group] for _, groups in queries], graph)
-    kinds = _node_lists([[g for g, group in enumerate(groups) for _ in group] for _, groups in queries], graph)
+    anchors = ragged_of_lists([[v for group in groups for v in group] for _, groups in queries], index.device)
+    kinds = ragged_of_lists(
+        [[g for g, group in enumerate(groups) for _ in group] for _, groups in queries], index.device
+    )
     nodes = localise(
         graph.graph, anchors, cosines.costs, hops=params.hops, limit=params.max_local, threads=index.threads
     )
@@ -130,8 +123,8 @@ def bubble_trees(index: Index, queries: list[Growing], params: Params) -> list[t
 def bubble_neighbours(index: Index, queries: list[Frontier], k: int) -> list[Ranking]:
     """The k relations nearest to each question that end at an entity of its frontier and are not its own yet."""
     graph = bubble_graph(index)
-    frontier = _node_lists([entities for _, entities, _ in queries], graph)
-    present = _node_lists([relations for _, _, relations in queries], graph)
+    frontier = ragged_of_lists([entities for _, entities, _ in queries], index.device)
+    present = ragged_of_lists([relations for _, _, relations in queries], index.device)
     owner, node = row_of_value(frontier), frontier.values
     indptr, keys = graph.graph.csr.indptr, [node[:0]]
     for at, entry in expand(indptr[node], indptr[node + 1]):
@@ -149,8 +142,8 @@ def bubble_passages(index: Index, queries: list[OfTrees], order: str, k: int) ->
     is "trees", then -cosine, then row)."""
     graph, vectors = bubble_graph(index), index.vectors("passage_vectors")
     n = max(vectors.shape[0], 1)
-    nodes = _node_lists([list(tree_of) for _, tree_of in queries], graph)
-    tree = _node_lists([list(tree_of.values()) for _, tree_of in queries], graph).values
+    nodes = ragged_of_lists([list(tree_of) for _, tree_of in queries], index.device)
+    tree = ragged_of_lists([list(tree_of.values()) for _, tree_of in queries], index.device).values
     of_node = graph.passages
     cells, places = [nodes.values[:0]], [nodes.values[:0]]
     for at, entry in expand(of_node.offsets[nodes.values], of_node.offsets[nodes.values + 1]):
@@ -169,11 +162,6 @@ def bubble_passages(index: Index, queries: list[OfTrees], order: str, k: int) ->
     return _first_passages([*whole.cpu().numpy(), *real.cpu().numpy()], order, k, len(queries))
 
 
-def _node_lists(lists: Sequence[Sequence[int]], graph: BubbleGraph) -> Ragged:
-    """Lists of nodes as Ragged i64 on the device of the graph."""
-    return ragged_of_lists(lists, graph.ends.device)
-
-
 def _merged(entities: TopK, relations: TopK, n_entities: int) -> TopK:
     """The best k entities and the best k relations of each query as one TopK of 2k nodes by (-cosine, node)."""
     nodes = torch.where(relations.ids >= 0, relations.ids + n_entities, -1)
@@ -184,8 +172,8 @@ def _merged(entities: TopK, relations: TopK, n_entities: int) -> TopK:
 def _described(graph: BubbleGraph, found: Bubbles, cosines: Cosines) -> list[tuple[Tree, ...]]:
     """The trees of each question. A sum of cosines has no rounding (see `graph.dots`), so no order matters."""
     of, n_trees = row_of_value(found.nodes), found.kind.shape[0]
-    question = row_of_value(Ragged(found.distance, found.offsets))[of].to(graph.ends.device)
-    node = found.nodes.values.long().to(graph.ends.device)
+    question = row_of_value(Ragged(found.distance, found.offsets))[of].to(graph.passages.values.device)
+    node = found.nodes.values.long().to(graph.passages.values.device)
     paid = 1 - cosines.of(question, node).cpu().numpy()
     tree = of.numpy()
     counted = (node < graph.n_entities).cpu().numpy()

@@ -33,14 +33,13 @@ class BubbleGraph:
     way from one entity to another has two steps. A relation of an entity with itself has one neighbour.
     passages: N + R lists of i32, ascending: for an entity the passages that mention it, for a relation those that
     state it. entity_vectors f32|f16[N, D], relation_vectors f32|f16[R, D]: unit rows, of the written name and of
-    "subject label object"; see `Index.vectors`. ends: i64[R, 2], subject and object. On the device of the index.
+    "subject label object"; see `Index.vectors`. On the device of the index.
     """
 
     graph: CheckedGraph
     passages: Ragged
     entity_vectors: torch.Tensor
     relation_vectors: torch.Tensor
-    ends: torch.Tensor
 
     @property
     def n_entities(self) -> int:
@@ -60,11 +59,10 @@ def bubble_graph(index: Index) -> BubbleGraph:
 
 def _load(index: Index) -> BubbleGraph:
     n_entities, n_relations = index.n_entities, int(index.relations.num_rows)
-    ends = torch.from_numpy(np.stack(index.relation_ends, 1)).to(index.device)
+    ends = torch.from_numpy(np.concatenate(index.relation_ends)).to(index.device)
     relation = torch.arange(n_relations, device=index.device) + n_entities
-    csr = csr_from_edges(relation.repeat(2), torch.cat([ends[:, 0], ends[:, 1]]), n_entities + n_relations)
-    vectors = (index.vectors("entity_vectors"), index.vectors("relation_vectors"))
-    return BubbleGraph(checked(csr), _passages(index), *vectors, ends)
+    csr = csr_from_edges(relation.repeat(2), ends, n_entities + n_relations)
+    return BubbleGraph(checked(csr), _passages(index), *map(index.vectors, ("entity_vectors", "relation_vectors")))
 
 
 def _passages(index: Index) -> Ragged:

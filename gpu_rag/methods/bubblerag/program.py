@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpu_rag.graph.bubble import ALONE, INSIDE
 from gpu_rag.methods.bubblerag.batched import Tree, bubble_trees
 from gpu_rag.methods.bubblerag.evidence import DEPTH, facts, paths, read_passages
 from gpu_rag.methods.bubblerag.graph import node_text
@@ -59,7 +60,7 @@ async def _evidence_graphs(run: Run, question: str, before: Before, params: Para
     rank = params.rank == "score" or (params.rank == "auto" and weighed)
     best = best_trees(trees, groups, params.n_trees, alpha=params.alpha, intra_penalty=params.intra_penalty, rank=rank)
     lines = (_in_words(run, tree, value, groups) for tree, value in best)
-    how = "alone" if trees and trees[0].is_alone else "score" if rank else "first"
+    how = "alone" if trees and trees[0].kind == ALONE else "score" if rank else "first"
     run.note(f"trees/{how}", len(trees), tuple(lines))
     grown = (expanded(run, question, before.vector, number, tree, params) for number, (tree, _) in enumerate(best, 1))
     return list(await gather(*grown))
@@ -68,7 +69,7 @@ async def _evidence_graphs(run: Run, question: str, before: Before, params: Para
 def _in_words(run: Run, tree: Tree, value: float, groups: Sequence[Group]) -> str:
     """A tree in words, for the trace."""
     nodes = "; ".join(node_text(run.index, v) for v in tree.nodes)
-    inside = ", inside one group" if tree.is_inside else ""
+    inside = ", inside one group" if tree.kind == INSIDE else ""
     return f"score {value:.3f} (cost {tree.cost:.3f}, missing {missing(tree, groups):.2f}{inside}): {nodes}"
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gpu_rag.graph.bubble import ALONE, INSIDE
 from gpu_rag.index.index import Index
 from gpu_rag.methods.bubblerag.batched import Tree, bubble_neighbours
 from gpu_rag.methods.bubblerag.graph import is_relation, node_text
@@ -39,7 +40,7 @@ def missing(tree: Tree, groups: Sequence[Group]) -> float:
 def score(tree: Tree, groups: Sequence[Group], *, alpha: float, intra_penalty: float) -> float:
     """Score(T), see the module."""
     plain = 1 / (tree.cost * math.exp(alpha * missing(tree, groups)) + EPSILON)
-    return plain * intra_penalty if tree.is_inside else plain
+    return plain * intra_penalty if tree.kind == INSIDE else plain
 
 
 def best_trees(
@@ -51,7 +52,7 @@ def best_trees(
     if rank:
         order = sorted(range(len(trees)), key=lambda i: (-scores[i], i))
     else:
-        order = [i for i, tree in enumerate(trees) if not tree.is_alone] or list(range(len(trees)))
+        order = [i for i, tree in enumerate(trees) if tree.kind != ALONE] or list(range(len(trees)))
     return [(trees[i], scores[i]) for i in order[:n]]
 
 

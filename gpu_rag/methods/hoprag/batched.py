@@ -24,14 +24,7 @@ from gpu_rag.runtime.step import batched
 from gpu_rag.types import Ragged
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class AtVertices:
-    """A question at some vertices of the graph."""
-
-    question: HopQuestion
-    vertices: tuple[int, ...]
+AtVertices = tuple[HopQuestion, tuple[int, ...]]  # a question at some vertices of the graph
 
 
 @dataclass(frozen=True)
@@ -63,7 +56,7 @@ def out_edges(index: Index, queries: list[AtVertices], k: int) -> list[list[list
     """For each vertex its k out-edges of highest SIM(q, edge), ties to the lower edge; none where it has none."""
     graph = hop_graph(index)
     k, targets = min(k, graph.n_vertices), graph.on_host[0]  # a vertex has at most one edge to each
-    questions, lists = graph.numbered([query.question for query in queries]), _vertices(graph, queries)
+    questions, lists = graph.numbered([question for question, _ in queries]), _vertices(graph, queries)
     found = rankings(frontier_topk(questions, graph.edges, lists, k, threads=index.threads))
     return _split([[OutEdge(e, int(targets[e]), s) for e, s in zip(r.rows, r.scores)] for r in found], queries)
 
@@ -73,18 +66,18 @@ def near_vertices(index: Index, queries: list[AtVertices], about: str) -> list[l
     """SIM(q, vertex) of each vertex, with the keywords that `about` names."""
     graph = hop_graph(index)
     vertices, lists = graph.vertices(about), _vertices(graph, queries)
-    questions = graph.numbered([query.question for query in queries])
+    questions = graph.numbered([question for question, _ in queries])
     return _split(score_lists(questions, vertices, lists, threads=index.threads).tolist(), queries)
 
 
 def _vertices(graph: HopGraph, queries: Sequence[AtVertices]) -> Ragged:
-    return ragged_of_lists([query.vertices for query in queries], graph.indptr.device)
+    return ragged_of_lists([vertices for _, vertices in queries], graph.indptr.device)
 
 
 def _split(rows: Sequence[T], queries: Sequence[AtVertices]) -> list[list[T]]:
     """Rows for all vertices of all queries as a list for each query."""
     left = iter(rows)
-    return [list(islice(left, len(query.vertices))) for query in queries]
+    return [list(islice(left, len(vertices))) for _, vertices in queries]
 
 
 def edge_question(index: Index, edge: int) -> str:

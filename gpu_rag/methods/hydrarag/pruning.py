@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from gpu_rag.errors import BadInput
 from gpu_rag.index.index import Index
 from gpu_rag.methods.hydrarag.batched import TILE
 from gpu_rag.methods.hydrarag.state import (
@@ -110,11 +109,6 @@ class Candidates:
     vectors: np.ndarray
     paths: tuple[FoundPath, ...]
     topics: tuple[tuple[int, ...], ...]
-
-    def __post_init__(self) -> None:
-        nodes = [node for mention in self.topics for node in set(mention)]
-        if len(set(nodes)) != len(nodes):
-            raise BadInput("a node belongs to two topics", given=self.topics, expected="mentions without common nodes")
 
 
 @dataclass(frozen=True)

@@ -40,11 +40,8 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     params=_params,
 )
 def edges_stage(work: Work) -> dict[str, int]:
-    """Tables `matches` (each out-question's best in-question, before any cut) and `edges`, and the questions' keys.
-
-    Of parallel edges the one of the highest SIM stays, of equal ones that of the lowest in-question, then the lowest
-    out-question. Then the cut: floor(edge_budget n log2 n) edges, and every vertex's last out-edge.
-    """
+    """Tables `matches` (each out-question's best in-question, before any cut) and `edges` (see `edges_of_matches`), and
+    the questions' keys."""
     ids = read_vertices(work)["id"].to_pylist()
     outs, ins = read_side(work, "out", ids), read_side(work, "in", ids)
     work.progress.start("hop_edges", len(outs.vertex), "questions")

@@ -35,8 +35,11 @@ _PRONOUN = re.compile(r"\b(he|him|his|she|her|hers|it|its|they|them|their|theirs
 Questions = dict[str, list[list[str]]]  # by side ("in", "out"), a list of texts a vertex
 
 
-_TEXTS = {"type": "array", "items": {"type": "string", "maxLength": 300}, "maxItems": MOST}
-SCHEMAS = {side: canonical_schema(object_of({"questions": {**_TEXTS, "minItems": n}})) for side, n in LEAST.items()}
+_TEXTS = {"type": "array", "items": {"type": "string", "maxLength": 300}}
+SCHEMAS = {
+    side: canonical_schema(object_of({"questions": {**_TEXTS, "minItems": n, "maxItems": MOST}}))
+    for side, n in LEAST.items()
+}
 
 
 def _prompt(side: str) -> Prompt:
