@@ -228,7 +228,7 @@ def small(ends: list[tuple[int, int]], vectors: list[list[float]]) -> BubbleGrap
     csr = csr_from_edges(torch.arange(len(ends)).repeat(2) + n, pairs.T.reshape(-1), n + len(ends))
     rows = torch.tensor(vectors)
     empty = Ragged(torch.zeros(0, dtype=torch.int32), torch.zeros(n + len(ends) + 1, dtype=torch.int64))
-    return BubbleGraph(checked(csr), empty, rows[:n], rows[n:], pairs)
+    return BubbleGraph(checked(csr), empty, rows[:n], rows[n:])
 
 
 def check_first(ends: list[tuple[int, int]], vectors: list[list[float]], nodes: tuple[int, ...], cost: float) -> None:

@@ -40,8 +40,8 @@ PARTS = 1 << 40  # that a weight is counted in
 @dataclass(frozen=True)
 class Tree:
     """A candidate. nodes: ascending; groups: bit g is set where an anchor of group g is among them; cost: Cost_sem;
-    distance: of the event that found it; kind: MEETING, INSIDE (it joins two anchors of one group) or ALONE (one anchor,
-    since no bubbles met), see `graph.bubble`."""
+    distance: of the event that found it; kind: MEETING, INSIDE (joins anchors of one group) or ALONE (one anchor: no bubbles
+    met), see `graph.bubble`."""
 
     nodes: tuple[int, ...]
     groups: int
@@ -105,9 +105,8 @@ def bubble_trees(index: Index, queries: list[Growing], params: Params) -> list[t
     graph = bubble_graph(index)
     cosines = Cosines(graph, stacked([vector for vector, _ in queries], index.device))
     anchors = ragged_of_lists([[v for group in groups for v in group] for _, groups in queries], index.device)
-    kinds = ragged_of_lists(
-        [[g for g, group in enumerate(groups) for _ in group] for _, groups in queries], index.device
-    )
+    numbers = [[g for g, group in enumerate(groups) for _ in group] for _, groups in queries]
+    kinds = ragged_of_lists(numbers, index.device)
     nodes = localise(
         graph.graph, anchors, cosines.costs, hops=params.hops, limit=params.max_local, threads=index.threads
     )

@@ -27,6 +27,7 @@ from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema, object_of
 from gpu_rag.text.rules.decomposition import plan_by_rules
 
+PROMPTS = "gpu_rag.methods.bubblerag.prompts"
 NAME, BOUND, OPEN, CONCEPT = "name", "bound", "open", "concept"
 MOST = 12
 MAX_TOKENS = 256
@@ -48,31 +49,25 @@ class Keyword:
 
 async def find_keywords(run: Run, question: str, passages: Sequence[str], params: Params) -> list[Keyword]:
     """The keywords of a question, at most MOST, noted in the trace with who found them."""
-    found = await _listed(run, question) if run.models.model_decides else []
+    found, index = [], run.index
+    if run.models.model_decides:
+        prompt, name = Prompt.read(PROMPTS, "keywords"), "bubblerag_keywords"
+        reply = await ask(run, prompt, {"question": question}, schema=LISTED, max_tokens=MAX_TOKENS, name=name)
+        found = _once(Keyword(" ".join(text.split())) for text in reply["keywords"]) if isinstance(reply, dict) else []
     if found and params.specialise:
         found = await _rewritten(run, "specialise", question, found)
     if found and params.relax:
         found = await _rewritten(run, "relax", question, found, evidence=list(passages), slot="passages")
-    by, index = "model" if found else "rules", run.index
+    by = "model" if found else "rules"
     named = [] if found else [index.entity_names[row] for row in mentioned_names(question, index.entity_rows)]
     found = found or by_rules(question, named, specialise=params.specialise)
     run.note(f"keywords/{by}", 0, tuple(f"{k.kind}: {k.text}" for k in found))
     return found
 
 
-async def _listed(run: Run, question: str) -> list[Keyword]:
-    prompt = Prompt.read("gpu_rag.methods.bubblerag.prompts", "keywords")
-    reply = await ask(
-        run, prompt, {"question": question}, schema=LISTED, max_tokens=MAX_TOKENS, name="bubblerag_keywords"
-    )
-    if not isinstance(reply, dict):
-        return []
-    return _once(Keyword(" ".join(text.split())) for text in reply["keywords"])
-
-
 async def _rewritten(run: Run, step: str, question: str, found: list[Keyword], **shown: Any) -> list[Keyword]:
     """The keywords with the changes that the model makes; as they were where its reply cannot be read."""
-    prompt = Prompt.read("gpu_rag.methods.bubblerag.prompts", step)
+    prompt = Prompt.read(PROMPTS, step)
     fields = {"question": question, "keywords": "\n".join(f"{i}. {k.text}" for i, k in enumerate(found, 1))}
     reply = await ask(run, prompt, fields, schema=REWRITTEN, max_tokens=MAX_TOKENS, name=f"bubblerag_{step}", **shown)
     if not isinstance(reply, dict):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import torch
 
+from gpu_rag.graph.ragged import ragged_of_lists
 from gpu_rag.index import tables
 from gpu_rag.types import Ragged
 
@@ -42,10 +42,8 @@ def read_questions(folder: Path, side: str) -> pa.Table:
 
 def write_lists(path: Path, lists: Sequence[Sequence[int]]) -> None:
     """Lists of integers as arrays `values` i32[T] and `offsets` i64[B+1]."""
-    offsets = np.zeros(len(lists) + 1, np.int64)
-    np.cumsum([len(values) for values in lists], out=offsets[1:])
-    values = np.fromiter((value for one in lists for value in one), np.int32, int(offsets[-1]))
-    tables.write_arrays(path, {"values": values, "offsets": offsets})
+    found = ragged_of_lists(lists, "cpu")
+    tables.write_arrays(path, {"values": found.values.int().numpy(), "offsets": found.offsets.numpy()})
 
 
 def read_lists(path: Path, device: str | torch.device = "cpu") -> Ragged:

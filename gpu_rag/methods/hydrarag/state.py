@@ -118,18 +118,13 @@ class Chain:
     @property
     def text(self) -> str:
         """ "A - r - ANSWER - s - B"."""
-        parts = [self.entities[0]] if self.entities else []
-        for relation, entity in zip(self.relations, self.entities[1:]):
-            parts += [relation, entity]
-        return " - ".join(parts)
+        steps = zip(self.relations, self.entities[1:])
+        return " - ".join([*self.entities[:1], *(word for step in steps for word in step)])
 
     def depth(self, topics: Sequence[str]) -> int:
         """D_predict: the greatest distance from the answer to a topic; 1 where either is missing."""
-        if ANSWER not in self.entities:
-            return 1
-        at = self.entities.index(ANSWER)
-        places = [i for i, entity in enumerate(self.entities) if entity in topics]
-        return max([abs(i - at) for i in places] or [1])
+        at = [i for i, entity in enumerate(self.entities) if entity == ANSWER][:1]
+        return max([abs(i - a) for a in at for i, entity in enumerate(self.entities) if entity in topics] or [1])
 
 
 @dataclass(frozen=True)

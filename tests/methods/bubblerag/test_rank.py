@@ -10,9 +10,9 @@ import pytest
 
 from gpu_rag.graph.bubble import ALONE, INSIDE, MEETING
 from gpu_rag.methods.bubblerag.batched import Tree, TreePassage
-from gpu_rag.methods.bubblerag.evidence import appended, fused
 from gpu_rag.methods.bubblerag.groups import Group, weighted
 from gpu_rag.methods.bubblerag.keywords import BOUND, CONCEPT, NAME, OPEN, Keyword, by_rules
+from gpu_rag.methods.bubblerag.program import appended, fused
 from gpu_rag.methods.bubblerag.trees import best_trees, missing, score
 from gpu_rag.program.search import Ranking
 
