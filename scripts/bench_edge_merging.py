@@ -31,8 +31,7 @@ from gpu_rag.graph.nearest.index import nearest_index
 from gpu_rag.index.index import Index
 from gpu_rag.index.memory import memory_bytes, peak_memory_bytes, reset_peak_memory
 from gpu_rag.index.work import Silent, Sources, StageReport, Work
-from gpu_rag.methods.hoprag.edges import edges_of_matches
-from gpu_rag.methods.hoprag.stages.edges import read_side
+from gpu_rag.methods.hoprag.stages.edges import edges_of_matches, read_side
 from gpu_rag.methods.hoprag.stages.matching import Side, match_exactly, match_nearly
 from gpu_rag.methods.hoprag.stages.vertices import read_vertices
 from gpu_rag.models.set import ModelSet

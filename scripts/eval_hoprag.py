@@ -23,7 +23,7 @@ import numpy as np
 from gpu_rag.api import Index, load_questions
 from gpu_rag.evaluation.bootstrap import interval, resample_means
 from gpu_rag.evaluation.compare import check_gold, score
-from gpu_rag.methods.hoprag.graph import HopGraph, load_hop_graph
+from gpu_rag.methods.hoprag.graph import HopGraph, hop_graph
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Answer
 
@@ -146,7 +146,7 @@ def reach(sets: Sequence[Questions]) -> None:
     """Shares of the gold passages, means over questions."""
     lines = []
     for s in sets:
-        graph = load_hop_graph(s.index)
+        graph = hop_graph(s.index)
         rows = {name: row for row, name in enumerate(s.index.passage_doc_ids)}
         gold = [{rows[g] for g in row.gold_ids} for row in s.rows]
         start = s.run("hoprag", {"n_hop": 0})[0]

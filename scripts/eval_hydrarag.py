@@ -42,7 +42,6 @@ ABLATIONS: list[tuple[str, dict[str, Any]]] = [
     ("w1 20", {"w1": 20}),
     ("w1 300", {"w1": 300}),
     ("w_max 1", {"w_max": 1}),
-    ("threshold .9", {"threshold": 0.9}),
     ("matches 1", {"matches": 1}),
 ]
 _SIZE = re.compile(r"(\w+): (\d+) nodes, (\d+) edges, (\d+) triples")

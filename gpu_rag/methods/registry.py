@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -135,26 +135,29 @@ def inexact_ops(method: str) -> list[str]:
 def layers_for(methods: Iterable[str], sources: Sources | None = None) -> list[Stage]:
     """The stages that the methods need, with all that those need, in building order.
 
-    methods: names; "all" stands for every method that can run over the sources. sources: what is to be built from; with
-    named ones the knowledge base is built whatever the methods. Without sources stages that read the corpus too, where
-    there is one, do.
+    methods: names; "all" stands for every method over a corpus, else for those over a knowledge base. sources: what
+    is to be built from; with named ones the knowledge base is built whatever the methods. Without sources stages that
+    read the corpus too, where there is one, do.
     """
     sources = Sources(corpus=(Path(),)) if sources is None else sources
-    wanted: set[str] = set()
-    stack = ["passages", *(need for name in _spelled(methods, sources) for need in needs(name))]
-    stack += [*(["kb"] if sources.named else []), *(["kb_web"] if sources.of_kind("web") else [])]
-    while stack:
-        need = stack.pop()
-        if need not in wanted:
-            wanted.add(need)
-            stack.extend(all_layers()[need].needs_of(sources))
+    able = [name for name in method_names() if sources.corpus or "kb" in needs(name)]
+    names = [name for given in methods for name in (able if given == ALL else [given])]
+    first = ["passages", *(need for name in names for need in needs(name))]
+    first += [*(["kb"] if sources.named else []), *(["kb_web"] if sources.of_kind("web") else [])]
+    wanted = _with_needs(first, lambda stage: stage.needs_of(sources))
     return [stage for name, stage in all_layers().items() if name in wanted]
 
 
-def _spelled(methods: Iterable[str], sources: Sources) -> list[str]:
-    """The methods, with those that "all" stands for: over a corpus every one, else those over a knowledge base."""
-    able = [name for name in method_names() if sources.corpus or "kb" in needs(name)]
-    return [name for given in methods for name in (able if given == ALL else [given])]
+def _with_needs(first: Iterable[str], needs_of: Callable[[Stage], Iterable[str]]) -> set[str]:
+    """Stages with all that they need, theirs included."""
+    found: set[str] = set()
+    stack = list(first)
+    while stack:
+        need = stack.pop()
+        if need not in found:
+            found.add(need)
+            stack.extend(needs_of(all_layers()[need]))
+    return found
 
 
 def check_layers(method: str, present: Sequence[str], folder: str, sources: Mapping[str, Any]) -> None:
@@ -191,14 +194,11 @@ def build_line(method: str, folder: str, sources: Mapping[str, Any]) -> str:
 
 def _missing(method: str, present: Sequence[str]) -> set[str]:
     """The stages that a method needs and that are not there, with what is missing under these."""
-    missing: set[str] = set()
-    stack = ["passages", *needs(method)]
-    while stack:
-        need = stack.pop()
-        if need not in missing and need not in present:
-            missing.add(need)
-            stack.extend(all_layers()[need].needs)
-    return missing
+
+    def absent(names: Iterable[str]) -> list[str]:
+        return [name for name in names if name not in present]
+
+    return _with_needs(absent(["passages", *needs(method)]), lambda stage: absent(stage.needs))
 
 
 def check_passages(method: str, n_passages: int, folder: str) -> None:

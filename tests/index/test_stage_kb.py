@@ -29,7 +29,7 @@ from gpu_rag.index.stages.knowledge_base.fuse import Fused, fuse, global_id
 from gpu_rag.index.stages.knowledge_base.passages import says_something
 from gpu_rag.index.stages.knowledge_base.rdf import default_names, local_name
 from gpu_rag.index.verify import verify
-from gpu_rag.methods.hydrarag.batched.names import Named, match_mentions
+from gpu_rag.methods.hydrarag.batched.names import match_mentions
 from gpu_rag.methods.hydrarag.batched.web import web_provider
 from gpu_rag.models.embed.hashing import HashEmbedder
 
@@ -386,7 +386,7 @@ def test_a_value_that_says_a_name_is_no_topic(tmp_path):
     value, ada = sorted(kb.named("ada lovelace"), key=lambda row: kb.type_names[kb.node_type[row]] != "literal")
     assert kb.node_sources[ada].all() and kb.node_ids[value] == '"Ada Lovelace"'
     mentions = ["Ada Lovelace", "1815"]
-    query = Named(tuple(mentions), HashEmbedder().embed(mentions))
+    query = (tuple(mentions), HashEmbedder().embed(mentions))
     (found,) = match_mentions.run(index, [query], ((0, 1), 0.75, 3))
     assert [[match.node for match in some] for some in found] == [[ada], kb.named("1815")]
     for method in ("hybgrag", "hydrarag"):

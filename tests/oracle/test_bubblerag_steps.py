@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.errors import BadInput, UsageError
+from gpu_rag.errors import BadInput
 from gpu_rag.graph.bubble import ALONE, INSIDE, bubble_expansion
 from gpu_rag.graph.bubble.local import node_costs
 from gpu_rag.graph.csr import csr_from_edges
@@ -48,21 +48,21 @@ def held_by(graph: BubbleGraph, threads: int = 1, vectors: torch.Tensor | None =
 
 
 def grow(graph: BubbleGraph, params: Growth, asked: Any, threads: int = 1) -> list[tuple[Tree, ...]]:
-    return steps.bubble_trees.run(held_by(graph, threads), [steps.Growing(*one) for one in asked], (params,))
+    return steps.bubble_trees.run(held_by(graph, threads), asked, (params,))
 
 
 def near_relations(graph: BubbleGraph, asked: Any, *key: int) -> list[list[Ranking]]:
-    queries = [steps.Around(vectors, tuple(nodes)) for vectors, nodes in asked]
+    queries = [(vectors, tuple(nodes)) for vectors, nodes in asked]
     return steps.bubble_anchors_near.run(held_by(graph, key[-1]), queries, key[:-1])
 
 
 def neighbours(graph: BubbleGraph, asked: Any, k: int) -> list[Ranking]:
-    return steps.bubble_neighbours.run(held_by(graph), [steps.Frontier(*one) for one in asked], (k,))
+    return steps.bubble_neighbours.run(held_by(graph), asked, (k,))
 
 
 def passages(graph: BubbleGraph, vectors: torch.Tensor, order: str, asked: Any, k: int) -> list[list[TreePassage]]:
     index = held_by(graph, vectors=vectors)
-    return steps.bubble_passages.run(index, [steps.OfTrees(*one) for one in asked], (order, k))
+    return steps.bubble_passages.run(index, asked, (order, k))
 
 
 Asked = list[tuple[np.ndarray, tuple[tuple[int, ...], ...]]]
@@ -90,7 +90,7 @@ class Made:
         csr = csr_from_edges(src, torch.from_numpy(self.ends.T.reshape(-1).copy()), n + r)
         entity, relation = torch.from_numpy(self.vectors[:n]), torch.from_numpy(self.vectors[n:])
         held = ragged_of_keys(keys, n + r, P)
-        self.graph = BubbleGraph(checked(csr), held, entity, relation, torch.from_numpy(self.ends))
+        self.graph = BubbleGraph(checked(csr), held, entity, relation)
         self.passages = torch.from_numpy(unit(rng.standard_normal((P, D))).astype(np.float16).astype(np.float32))
         self.nx = nx.Graph()
         self.nx.add_nodes_from(range(n + r))
@@ -228,7 +228,7 @@ def small(ends: list[tuple[int, int]], vectors: list[list[float]]) -> BubbleGrap
     csr = csr_from_edges(torch.arange(len(ends)).repeat(2) + n, pairs.T.reshape(-1), n + len(ends))
     rows = torch.tensor(vectors)
     empty = Ragged(torch.zeros(0, dtype=torch.int32), torch.zeros(n + len(ends) + 1, dtype=torch.int64))
-    return BubbleGraph(checked(csr), empty, rows[:n], rows[n:], pairs)
+    return BubbleGraph(checked(csr), empty, rows[:n], rows[n:])
 
 
 def check_first(ends: list[tuple[int, int]], vectors: list[list[float]], nodes: tuple[int, ...], cost: float) -> None:
@@ -267,7 +267,7 @@ def test_without_anchors_there_are_no_trees_and_too_many_groups_are_refused() ->
     made = Made(1)
     assert grow(made.graph, Growth(), [(made.queries[0], ()), (made.queries[1], ((), (3,)))])[0] == ()
     assert grow(made.graph, Growth(), []) == []
-    with pytest.raises(UsageError, match="too many groups"):
+    with pytest.raises(BadInput, match="one of the groups is no group"):
         grow(made.graph, Growth(), [(made.queries[0], ((1,),) * 17)])
 
 
@@ -324,7 +324,7 @@ def test_neighbours_are_the_relations_that_end_there_and_are_not_held(seed: int,
     assert [neighbours(made.graph, [one], 5)[0] for one in asked] == found
 
 
-@pytest.mark.parametrize("order", ["rarity", "count"])
+@pytest.mark.parametrize("order", ["fused", "trees"])
 @pytest.mark.parametrize("seed", range(8))
 def test_passages_come_by_tree_then_by_their_nodes_then_by_cosine(seed: int, order: str) -> None:
     made = Made(seed)
@@ -343,7 +343,7 @@ def test_passages_come_by_tree_then_by_their_nodes_then_by_cosine(seed: int, ord
                 weight = sum(2**40 // len(made.held[v]) for v in nodes) / 2**40
                 cosine = float(made.passages[p].double() @ torch.from_numpy(q).double())
                 all_.append(TreePassage(p, min(tree_of[v] for v in nodes), len(nodes), weight, cosine))
-        all_.sort(key=lambda t: (t.tree, -(t.weight if order == "rarity" else t.n_nodes), -t.cosine, t.row))
+        all_.sort(key=lambda t: (t.tree, -(t.weight if order == "fused" else t.n_nodes), -t.cosine, t.row))
         assert [(t.row, t.tree, t.n_nodes) for t in rows] == [(t.row, t.tree, t.n_nodes) for t in all_[:6]]
         assert [t.weight for t in rows] == [t.weight for t in all_[:6]]
         assert [t.cosine for t in rows] == pytest.approx([t.cosine for t in all_[:6]], abs=1e-6)

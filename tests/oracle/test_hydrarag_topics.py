@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from kb_in_memory import knowledge_base
 from memory_index import MemoryIndex, run
 
-from gpu_rag.errors import BadInput
 from gpu_rag.index.knowledge_base import KnowledgeBase
-from gpu_rag.methods.hydrarag.batched.names import Named, match_mentions
+from gpu_rag.methods.hydrarag.batched.names import match_mentions
 from gpu_rag.methods.hydrarag.state import Match
 from gpu_rag.models.embed.hashing import HashEmbedder
 
@@ -38,7 +37,7 @@ def base(
 def matches(
     kb: KnowledgeBase, mentions: list[str], sources: tuple[int, ...], threshold: float, most: int
 ) -> list[list[Match]]:
-    query = Named(tuple(mentions), EMBED(mentions))
+    query = (tuple(mentions), EMBED(mentions))
     first, again = run(match_mentions, MemoryIndex(kb), [query, query], sources, threshold, most)
     assert first == again
     return first  # type: ignore[no-any-return]
@@ -95,8 +94,3 @@ def test_a_search_by_nearness_alone_is_caught(monkeypatch: pytest.MonkeyPatch) -
     assert [node for node, _ in match(kb, ["Jaws"])[0]] == [0]
     monkeypatch.setattr(KnowledgeBase, "named", lambda self, name, type=None: [])  # nothing has the name itself
     assert [node for node, _ in match(kb, ["Jaws"])[0]] == [0, 1, 2]
-
-
-def test_names_need_a_vector_each() -> None:
-    with pytest.raises(BadInput, match="names and vectors do not fit"):
-        Named(("Jaws", "Orca"), EMBED(["Jaws"]))

@@ -113,9 +113,9 @@ def annotation_ends_earlier(where: str, name: str, most: int) -> bool:
             "setting method.bubblerag.intra_penalty is fixed now; given 0; expected 0.9; leave it out",
         ),
         (
-            "method.hydrarag", "rho_web", 2,
-            "setting method.hydrarag.rho_web is out of range; given 2.0; expected 0 <= rho_web <= 1; "
-            "or leave it out: the default is 0.7",
+            "method.hydrarag", "d_max", 5,
+            "setting method.hydrarag.d_max is out of range; given 5; expected 1 <= d_max <= 4; "
+            "or leave it out: the default is 3",
         ),
         ("method.ppr", "tol", 0, "setting method.ppr.tol is fixed now; given 0; expected 1e-06; leave it out"),
         ("vllm", "seed", 1, "setting vllm.seed is fixed now; given 1; expected 0; leave it out"),

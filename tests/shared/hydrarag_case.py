@@ -68,7 +68,7 @@ def ask(
     index: gpu_rag.Index, settings: Any, text: str, llm: Any = None, method: str = "hydrarag", **params: Any
 ) -> Answer:
     """One answer; without a model by retrieval alone."""
-    settings = merge(settings, {"method": {method: {"threshold": 0.9, **params}}})
+    settings = merge(settings, {"method": {method: params}})
     (answer,) = index.answer(text, method=method, settings=settings, llm=llm, retrieval_only=llm is None)
     assert answer.error is None, answer.error
     return answer

@@ -12,17 +12,17 @@ to the lower node, so that the order is the same on every machine and in any bat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import torch
 
-from gpu_rag.errors import UsageError
-from gpu_rag.graph.bubble import ALONE, INSIDE, MOST_GROUPS, Bubbles, bubble_expansion
+from gpu_rag.graph.bubble import Bubbles, bubble_expansion
 from gpu_rag.graph.bubble.local import localise
 from gpu_rag.graph.common.dots import exact_dots
+from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.ego import ego_balls, induced_subgraphs
 from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.index.index import Index
@@ -40,7 +40,8 @@ PARTS = 1 << 40  # that a weight is counted in
 @dataclass(frozen=True)
 class Tree:
     """A candidate. nodes: ascending; groups: bit g is set where an anchor of group g is among them; cost: Cost_sem;
-    distance: of the event that found it; kind: MEETING, INSIDE or ALONE of `graph.bubble`."""
+    distance: of the event that found it; kind: MEETING, INSIDE (joins anchors of one group) or ALONE (one anchor: no bubbles
+    met), see `graph.bubble`."""
 
     nodes: tuple[int, ...]
     groups: int
@@ -48,52 +49,12 @@ class Tree:
     distance: int
     kind: int
 
-    @property
-    def is_inside(self) -> bool:
-        """Whether it joins two anchors of one group."""
-        return self.kind == INSIDE
 
-    @property
-    def is_alone(self) -> bool:
-        """Whether it is one anchor by itself, since no bubbles met."""
-        return self.kind == ALONE
-
-
-@dataclass(frozen=True)
-class Growing:
-    """A question's unit vector, and the anchors of each of its groups, at most MOST_GROUPS."""
-
-    vector: np.ndarray
-    groups: tuple[tuple[int, ...], ...]
-
-    def __post_init__(self) -> None:
-        if len(self.groups) > MOST_GROUPS:
-            raise UsageError("too many groups of anchors", given=len(self.groups), expected=f"<= {MOST_GROUPS}")
-
-
-@dataclass(frozen=True)
-class Around:
-    """Unit vectors f32[m, D] of keywords, and the nodes around which relations are looked for."""
-
-    vectors: np.ndarray
-    nodes: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Frontier:
-    """A question's unit vector, the entities of its frontier, and the relations that it has already."""
-
-    vector: np.ndarray
-    entities: tuple[int, ...]
-    relations: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class OfTrees:
-    """A question's unit vector, and the number, from 0, of the first tree that has each node."""
-
-    vector: np.ndarray
-    tree_of: Mapping[int, int]
+Nodes = tuple[int, ...]
+Around = tuple[np.ndarray, Nodes]  # unit vectors f32[m, D] of keywords, and nodes around which relations are looked for
+Growing = tuple[np.ndarray, tuple[Nodes, ...]]  # a question's unit vector, and the anchors of each of its groups
+Frontier = tuple[np.ndarray, Nodes, Nodes]  # its unit vector, the entities of its frontier, and the relations it has
+OfTrees = tuple[np.ndarray, Mapping[int, int]]  # its unit vector, and the number of the first tree that has each node
 
 
 @dataclass(frozen=True)
@@ -123,27 +84,29 @@ def bubble_anchors(index: Index, queries: list[np.ndarray], k: int) -> list[list
 
 @batched(GRAPH, tile=TILE)
 def bubble_anchors_near(index: Index, queries: list[Around], radius: int, limit: int, k: int) -> list[list[Ranking]]:
-    """For each vector the k relations of highest cosine within `radius` steps of the query's nodes (of a ball with more
-    than `limit` nodes the first ones by (steps, node))."""
-    graph, each = bubble_graph(index), [len(query.vectors) for query in queries]
-    lists = [list(query.nodes) for query, m in zip(queries, each) for _ in range(m)]
+    """For each vector the k relations of highest cosine within `radius` steps of the query's nodes (of a
+    ball with more than `limit` nodes the first ones by (steps, node))."""
+    graph, each = bubble_graph(index), [len(vectors) for vectors, _ in queries]
+    lists = [nodes for (_, nodes), m in zip(queries, each) for _ in range(m)]
     if not lists:
         return [[] for _ in queries]
-    ball = ego_balls(graph.graph, _node_lists(lists, graph), radius, limit=limit, threads=index.threads)
+    ball = ego_balls(graph.graph, ragged_of_lists(lists, index.device), radius, limit=limit, threads=index.threads)
     owner, node = row_of_value(ball), ball.values.long()
     relation = node >= graph.n_entities
-    cosines = Cosines(graph, stacked([vector for query in queries for vector in query.vectors], index.device))
+    cosines = Cosines(graph, stacked([vector for vectors, _ in queries for vector in vectors], index.device))
     found = _ranked(cosines, owner[relation], node[relation], len(lists), k)
     return [found[a:b] for a, b in pairwise(np.cumsum([0, *each]).tolist())]
 
 
 @batched(GRAPH, tile=TILE)
 def bubble_trees(index: Index, queries: list[Growing], params: Params) -> list[tuple[Tree, ...]]:
-    """The candidate trees that join the groups of anchors, in the order of `bubble_expansion`; none without anchors."""
+    """The candidate trees that join the groups of anchors, at most MOST_GROUPS, in the order of `bubble_expansion`;
+    none without anchors."""
     graph = bubble_graph(index)
-    cosines = Cosines(graph, stacked([query.vector for query in queries], index.device))
-    anchors = _node_lists([[v for group in query.groups for v in group] for query in queries], graph)
-    kinds = _node_lists([[g for g, group in enumerate(query.groups) for _ in group] for query in queries], graph)
+    cosines = Cosines(graph, stacked([vector for vector, _ in queries], index.device))
+    anchors = ragged_of_lists([[v for group in groups for v in group] for _, groups in queries], index.device)
+    numbers = [[g for g, group in enumerate(groups) for _ in group] for _, groups in queries]
+    kinds = ragged_of_lists(numbers, index.device)
     nodes = localise(
         graph.graph, anchors, cosines.costs, hops=params.hops, limit=params.max_local, threads=index.threads
     )
@@ -159,8 +122,8 @@ def bubble_trees(index: Index, queries: list[Growing], params: Params) -> list[t
 def bubble_neighbours(index: Index, queries: list[Frontier], k: int) -> list[Ranking]:
     """The k relations nearest to each question that end at an entity of its frontier and are not its own yet."""
     graph = bubble_graph(index)
-    frontier = _node_lists([query.entities for query in queries], graph)
-    present = _node_lists([query.relations for query in queries], graph)
+    frontier = ragged_of_lists([entities for _, entities, _ in queries], index.device)
+    present = ragged_of_lists([relations for _, _, relations in queries], index.device)
     owner, node = row_of_value(frontier), frontier.values
     indptr, keys = graph.graph.csr.indptr, [node[:0]]
     for at, entry in expand(indptr[node], indptr[node + 1]):
@@ -168,18 +131,18 @@ def bubble_neighbours(index: Index, queries: list[Frontier], k: int) -> list[Ran
     known = row_of_value(present) * graph.n + present.values
     fresh = torch.unique(torch.cat(keys))
     fresh = fresh[~torch.isin(fresh, known)]
-    cosines = Cosines(graph, stacked([query.vector for query in queries], index.device))
+    cosines = Cosines(graph, stacked([vector for vector, _, _ in queries], index.device))
     return _ranked(cosines, fresh // graph.n, fresh % graph.n, len(queries), k)
 
 
 @batched(GRAPH, tile=TILE)
 def bubble_passages(index: Index, queries: list[OfTrees], order: str, k: int) -> list[list[TreePassage]]:
-    """The k first passages of each query's nodes, by (tree, then -weight where `order` is "rarity" and -n_nodes where
-    it is "count", then -cosine, then row)."""
+    """The k first passages of each query's nodes, by (tree, then -weight where `order` is "fused" and -n_nodes where it
+    is "trees", then -cosine, then row)."""
     graph, vectors = bubble_graph(index), index.vectors("passage_vectors")
     n = max(vectors.shape[0], 1)
-    nodes = _node_lists([list(query.tree_of) for query in queries], graph)
-    tree = _node_lists([list(query.tree_of.values()) for query in queries], graph).values
+    nodes = ragged_of_lists([list(tree_of) for _, tree_of in queries], index.device)
+    tree = ragged_of_lists([list(tree_of.values()) for _, tree_of in queries], index.device).values
     of_node = graph.passages
     cells, places = [nodes.values[:0]], [nodes.values[:0]]
     for at, entry in expand(of_node.offsets[nodes.values], of_node.offsets[nodes.values + 1]):
@@ -192,15 +155,10 @@ def bubble_passages(index: Index, queries: list[OfTrees], order: str, k: int) ->
     first = torch.full_like(cell, torch.iinfo(torch.int64).max).scatter_reduce(0, of, tree[place], "amin")
     share = PARTS // of_node.offsets.diff()[nodes.values[place]]
     weight = torch.zeros_like(cell).index_add_(0, of, share).double() / PARTS  # integers: equal sums are equal
-    rows = stacked([query.vector for query in queries], index.device)
+    rows = stacked([vector for vector, _ in queries], index.device)
     cosine = exact_dots(rows, cell // n, vectors, cell % n)
     whole, real = torch.stack([cell // n, cell % n, first, counts]), torch.stack([weight, cosine])
     return _first_passages([*whole.cpu().numpy(), *real.cpu().numpy()], order, k, len(queries))
-
-
-def _node_lists(lists: Sequence[Sequence[int]], graph: BubbleGraph) -> Ragged:
-    """Lists of nodes as Ragged i64 on the device of the graph."""
-    return ragged_of_lists(lists, graph.ends.device)
 
 
 def _merged(entities: TopK, relations: TopK, n_entities: int) -> TopK:
@@ -213,8 +171,8 @@ def _merged(entities: TopK, relations: TopK, n_entities: int) -> TopK:
 def _described(graph: BubbleGraph, found: Bubbles, cosines: Cosines) -> list[tuple[Tree, ...]]:
     """The trees of each question. A sum of cosines has no rounding (see `graph.dots`), so no order matters."""
     of, n_trees = row_of_value(found.nodes), found.kind.shape[0]
-    question = row_of_value(Ragged(found.distance, found.offsets))[of].to(graph.ends.device)
-    node = found.nodes.values.long().to(graph.ends.device)
+    question = row_of_value(Ragged(found.distance, found.offsets))[of].to(graph.passages.values.device)
+    node = found.nodes.values.long().to(graph.passages.values.device)
     paid = 1 - cosines.of(question, node).cpu().numpy()
     tree = of.numpy()
     counted = (node < graph.n_entities).cpu().numpy()
@@ -230,7 +188,7 @@ def _described(graph: BubbleGraph, found: Bubbles, cosines: Cosines) -> list[tup
 
 def _first_passages(columns: list[np.ndarray], order: str, k: int, batch: int) -> list[list[TreePassage]]:
     question, row, tree, n_nodes, weight, cosine = columns
-    by = np.lexsort((row, -cosine, -(weight if order == "rarity" else n_nodes), tree, question))
+    by = np.lexsort((row, -cosine, -(weight if order == "fused" else n_nodes), tree, question))
     ends = np.searchsorted(question[by], np.arange(batch + 1))
     found = []
     for a, b in zip(ends, ends[1:]):
@@ -242,11 +200,9 @@ def _first_passages(columns: list[np.ndarray], order: str, k: int, batch: int) -
 
 def _ranked(cosines: Cosines, owner: torch.Tensor, node: torch.Tensor, batch: int, k: int) -> list[Ranking]:
     """The k nodes of each owner that cost least, ties to the lower node. owner ascends, node within it."""
-    order = cosines.costs(owner, node).sort(stable=True).indices
-    order = order[owner[order].sort(stable=True).indices]
-    begin = torch.searchsorted(owner, torch.arange(batch + 1, device=owner.device))
-    place = torch.arange(len(order), device=order.device) - begin[owner[order]]
-    order = order[place < k]
+    order = lexsort(cosines.costs(owner, node), owner)
+    begin = torch.searchsorted(owner, owner)
+    order = order[torch.arange(len(order), device=order.device) - begin < k]
     owner, node = owner[order], node[order]
     scores = cosines.of(owner, node).tolist()
     ends = torch.searchsorted(owner, torch.arange(batch + 1, device=owner.device))

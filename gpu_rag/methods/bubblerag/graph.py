@@ -7,6 +7,7 @@ over all nodes and single products of the wanted pairs give the same numbers, wh
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,14 +33,13 @@ class BubbleGraph:
     way from one entity to another has two steps. A relation of an entity with itself has one neighbour.
     passages: N + R lists of i32, ascending: for an entity the passages that mention it, for a relation those that
     state it. entity_vectors f32|f16[N, D], relation_vectors f32|f16[R, D]: unit rows, of the written name and of
-    "subject label object"; see `Index.vectors`. ends: i64[R, 2], subject and object. On the device of the index.
+    "subject label object"; see `Index.vectors`. On the device of the index.
     """
 
     graph: CheckedGraph
     passages: Ragged
     entity_vectors: torch.Tensor
     relation_vectors: torch.Tensor
-    ends: torch.Tensor
 
     @property
     def n_entities(self) -> int:
@@ -59,11 +59,10 @@ def bubble_graph(index: Index) -> BubbleGraph:
 
 def _load(index: Index) -> BubbleGraph:
     n_entities, n_relations = index.n_entities, int(index.relations.num_rows)
-    ends = torch.from_numpy(np.stack(index.relation_ends, 1)).to(index.device)
+    ends = torch.from_numpy(np.concatenate(index.relation_ends)).to(index.device)
     relation = torch.arange(n_relations, device=index.device) + n_entities
-    csr = csr_from_edges(relation.repeat(2), torch.cat([ends[:, 0], ends[:, 1]]), n_entities + n_relations)
-    vectors = (index.vectors("entity_vectors"), index.vectors("relation_vectors"))
-    return BubbleGraph(checked(csr), _passages(index), *vectors, ends)
+    csr = csr_from_edges(relation.repeat(2), ends, n_entities + n_relations)
+    return BubbleGraph(checked(csr), _passages(index), *map(index.vectors, ("entity_vectors", "relation_vectors")))
 
 
 def _passages(index: Index) -> Ragged:
@@ -77,6 +76,24 @@ def _passages(index: Index) -> Ragged:
     passage = np.concatenate([index.mentions["passage"].to_numpy(), stated.flatten().to_numpy()]).astype(np.int64)
     keys = np.unique(node * n_passages + passage)
     return ragged_of_keys(torch.from_numpy(keys).to(index.device), n_entities + n_relations, n_passages)
+
+
+def is_relation(index: Index, node: int) -> bool:
+    """Whether a node is a relation."""
+    return node >= index.n_entities
+
+
+def node_text(index: Index, node: int) -> str:
+    """An entity's written name, or "subject - label - object"."""
+    if is_relation(index, node):
+        return " - ".join(index.relation_text(node - index.n_entities))
+    return index.entity_names[node]
+
+
+def rarity(index: Index, node: int) -> float:
+    """log(1 + passages / passages of the node): the fewer there are, the more a node says."""
+    sizes = index.loaded("bubble_sizes", lambda index: bubble_graph(index).passages.offsets.diff().cpu().numpy())
+    return math.log1p(index.n_passages / max(int(sizes[node]), 1))
 
 
 class Cosines:

@@ -19,16 +19,15 @@ from itertools import chain
 
 from gpu_rag.graph.bubble import MOST_GROUPS
 from gpu_rag.index.index import Index
-from gpu_rag.methods.bubblerag.batched import Around, bubble_anchors, bubble_anchors_near
+from gpu_rag.methods.bubblerag.batched import bubble_anchors, bubble_anchors_near
+from gpu_rag.methods.bubblerag.graph import is_relation, node_text, rarity
 from gpu_rag.methods.bubblerag.keywords import BOUND, CONCEPT, OPEN, Keyword
 from gpu_rag.methods.bubblerag.params import Params
-from gpu_rag.methods.bubblerag.views import is_relation, node_text, rarity
 from gpu_rag.program.ask import ask_text, embed, packed
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema, object_of
-from gpu_rag.types import Malformed
 
 N_OPEN = 2  # anchors of an open keyword
 MAX_TOKENS = 512
@@ -60,7 +59,7 @@ async def find_groups(run: Run, question: str, keywords: Sequence[Keyword], para
     settled = (anchors_of(run.index, keywords[i], pool) for i, pool in enumerate(pools) if i not in is_open)
     around = sorted({v for anchors in settled for v in anchors})
     if params.relax and is_open and around:
-        local = await bubble_anchors_near(Around(vectors[is_open], tuple(around)), params.near, params.max_local, k)
+        local = await bubble_anchors_near((vectors[is_open], tuple(around)), params.near, params.max_local, k)
         for i, pool in zip(is_open, local):
             pools[i] = pool if pool.rows else pools[i]
     groups = await _by_model(run, question, pools, k) if run.models.model_decides else []
@@ -114,9 +113,8 @@ async def _by_model(run: Run, question: str, pools: Sequence[Ranking], k: int) -
         run, prompt, {"question": question}, "candidates", lines, max_tokens=MAX_TOKENS, separator="\n"
     )
     reply = await ask_text(run, prompt, text, schema=SCHEMA, max_tokens=MAX_TOKENS, name="bubblerag_groups")
-    if isinstance(reply, Malformed):
+    if not isinstance(reply, dict):
         return []
-    assert isinstance(reply, dict)
     groups = []
     for group in reply["groups"]:
         anchors = tuple(listed[i - 1] for i in dict.fromkeys(group["candidates"]) if i <= n_shown)

@@ -17,16 +17,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpu_rag.methods.bubblerag.views import named_entities
+from gpu_rag.methods.bubblerag.params import Params
 from gpu_rag.program.ask import ask
 from gpu_rag.program.run import Run
 from gpu_rag.text.keywords import keywords, names
+from gpu_rag.text.mentions import mentioned_names
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema, object_of
 from gpu_rag.text.rules.decomposition import plan_by_rules
-from gpu_rag.types import Malformed
 
+PROMPTS = "gpu_rag.methods.bubblerag.prompts"
 NAME, BOUND, OPEN, CONCEPT = "name", "bound", "open", "concept"
 MOST = 12
 MAX_TOKENS = 256
@@ -46,44 +47,31 @@ class Keyword:
     kind: str = CONCEPT
 
 
-async def find_keywords(
-    run: Run, question: str, passages: Sequence[str], *, specialise: bool, relax: bool
-) -> list[Keyword]:
+async def find_keywords(run: Run, question: str, passages: Sequence[str], params: Params) -> list[Keyword]:
     """The keywords of a question, at most MOST, noted in the trace with who found them."""
-    found = await _listed(run, question) if run.models.model_decides else []
-    if found:
-        if specialise:
-            found = await _rewritten(run, "specialise", {"question": question}, found, ())
-        if relax:
-            found = await _rewritten(run, "relax", {"question": question}, found, passages)
+    found, index = [], run.index
+    if run.models.model_decides:
+        prompt, name = Prompt.read(PROMPTS, "keywords"), "bubblerag_keywords"
+        reply = await ask(run, prompt, {"question": question}, schema=LISTED, max_tokens=MAX_TOKENS, name=name)
+        found = _once(Keyword(" ".join(text.split())) for text in reply["keywords"]) if isinstance(reply, dict) else []
+    if found and params.specialise:
+        found = await _rewritten(run, "specialise", question, found)
+    if found and params.relax:
+        found = await _rewritten(run, "relax", question, found, evidence=list(passages), slot="passages")
     by = "model" if found else "rules"
-    found = found or by_rules(question, named_entities(run.index, question), specialise=specialise)
+    named = [] if found else [index.entity_names[row] for row in mentioned_names(question, index.entity_rows)]
+    found = found or by_rules(question, named, specialise=params.specialise)
     run.note(f"keywords/{by}", 0, tuple(f"{k.kind}: {k.text}" for k in found))
     return found
 
 
-async def _listed(run: Run, question: str) -> list[Keyword]:
-    prompt = Prompt.read("gpu_rag.methods.bubblerag.prompts", "keywords")
-    reply = await ask(
-        run, prompt, {"question": question}, schema=LISTED, max_tokens=MAX_TOKENS, name="bubblerag_keywords"
-    )
-    if isinstance(reply, Malformed):
-        return []
-    assert isinstance(reply, dict)  # `ask` under a schema returns an object or Malformed
-    return _once(Keyword(" ".join(text.split())) for text in reply["keywords"])
-
-
-async def _rewritten(
-    run: Run, step: str, fields: dict[str, str], found: list[Keyword], passages: Sequence[str]
-) -> list[Keyword]:
+async def _rewritten(run: Run, step: str, question: str, found: list[Keyword], **shown: Any) -> list[Keyword]:
     """The keywords with the changes that the model makes; as they were where its reply cannot be read."""
-    prompt = Prompt.read("gpu_rag.methods.bubblerag.prompts", step)
-    fields = {**fields, "keywords": "\n".join(f"{i}. {k.text}" for i, k in enumerate(found, 1))}
-    shown: dict[str, Any] = {"evidence": list(passages), "slot": "passages"} if step == "relax" else {}
+    prompt = Prompt.read(PROMPTS, step)
+    fields = {"question": question, "keywords": "\n".join(f"{i}. {k.text}" for i, k in enumerate(found, 1))}
     reply = await ask(run, prompt, fields, schema=REWRITTEN, max_tokens=MAX_TOKENS, name=f"bubblerag_{step}", **shown)
-    if isinstance(reply, Malformed):
+    if not isinstance(reply, dict):
         return found
-    assert isinstance(reply, dict)
     changed = list(found)
     for change in reply["changes"]:
         text = " ".join(change["keyword"].split())

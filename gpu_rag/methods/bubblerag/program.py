@@ -2,25 +2,31 @@
 
 Pre-retrieval by dense search, and whether it suffices; keywords (`keywords`); groups of anchors, entities and
 relations (`groups`); candidate trees by bubble expansion (`batched`); ranking and hop by hop growth
-(`trees`); passages, paths and the answer (`evidence`). Every step has a rule without a model, which
+(`trees`); passages, paths and the answer. Every step has a rule without a model, which
 stands at the head of its file. Whether the pre-retrieved passages suffice is asked by `choose`; by similarity they
 never do, since a cosine cannot tell.
+
+Passages by `order`:
+  fused   reciprocal rank fusion, 1 / (constant + rank) summed, of two rankings: the passages of the graphs by (best
+          graph, sum of 1 / (passages of a node) over the nodes that they hold, cosine), and those of the pre-retrieval.
+          A node that half of the corpus mentions says little of any one passage, so rare nodes count.
+  trees   BubbleRAG's specification: by (best graph, number of nodes, cosine), then the pre-retrieved ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpu_rag.methods.bubblerag.batched import Growing, Tree, bubble_trees
-from gpu_rag.methods.bubblerag.evidence import DEPTH, facts, paths, read_passages
+from gpu_rag.graph.bubble import ALONE, INSIDE
+from gpu_rag.methods.bubblerag.batched import Tree, TreePassage, bubble_passages, bubble_trees
+from gpu_rag.methods.bubblerag.graph import node_text
 from gpu_rag.methods.bubblerag.groups import Group, find_groups
 from gpu_rag.methods.bubblerag.keywords import find_keywords
 from gpu_rag.methods.bubblerag.params import Params
 from gpu_rag.methods.bubblerag.trees import EvidenceGraph, best_trees, expanded, missing
-from gpu_rag.methods.bubblerag.views import node_text
 from gpu_rag.program.ask import ask, embed, packed
 from gpu_rag.program.choose import choose
 from gpu_rag.program.reader import Support, clean_answer, is_answer, passage_block, read
@@ -28,9 +34,10 @@ from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking, search_dense
 from gpu_rag.runtime.gather import gather
 from gpu_rag.text.prompts import Prompt
-from gpu_rag.types import Draft, Evidence, Question
+from gpu_rag.types import Draft, Evidence, Path, Question
 
 ENOUGH = ("no, more has to be found", "yes, they tell the answer")
+DEPTH = 100  # of each ranking that is fused
 ROOM = 128  # tokens kept free beside the passages that are judged
 
 
@@ -53,13 +60,13 @@ async def _before(run: Run, question: Question, params: Params, limit: int) -> B
 async def _evidence_graphs(run: Run, question: str, before: Before, params: Params) -> list[EvidenceGraph]:
     """Steps 2 to 6: the best evidence graphs, best first."""
     blocks = [passage_block(i, e) for i, e in enumerate(before.shown, 1)]
-    keywords = await find_keywords(run, question, blocks, specialise=params.specialise, relax=params.relax)
+    keywords = await find_keywords(run, question, blocks, params)
     groups, weighed = await find_groups(run, question, keywords, params)
-    trees = await bubble_trees(Growing(before.vector, tuple(g.anchors for g in groups)), params)
+    trees = await bubble_trees((before.vector, tuple(g.anchors for g in groups)), params)
     rank = params.rank == "score" or (params.rank == "auto" and weighed)
     best = best_trees(trees, groups, params.n_trees, alpha=params.alpha, intra_penalty=params.intra_penalty, rank=rank)
     lines = (_in_words(run, tree, value, groups) for tree, value in best)
-    how = "alone" if trees and trees[0].is_alone else "score" if rank else "first"
+    how = "alone" if trees and trees[0].kind == ALONE else "score" if rank else "first"
     run.note(f"trees/{how}", len(trees), tuple(lines))
     grown = (expanded(run, question, before.vector, number, tree, params) for number, (tree, _) in enumerate(best, 1))
     return list(await gather(*grown))
@@ -68,7 +75,7 @@ async def _evidence_graphs(run: Run, question: str, before: Before, params: Para
 def _in_words(run: Run, tree: Tree, value: float, groups: Sequence[Group]) -> str:
     """A tree in words, for the trace."""
     nodes = "; ".join(node_text(run.index, v) for v in tree.nodes)
-    inside = ", inside one group" if tree.is_inside else ""
+    inside = ", inside one group" if tree.kind == INSIDE else ""
     return f"score {value:.3f} (cost {tree.cost:.3f}, missing {missing(tree, groups):.2f}{inside}): {nodes}"
 
 
@@ -140,3 +147,68 @@ async def _answered(run: Run, question: str, support: Support, lines: Sequence[s
     if not is_answer(answer):
         return Draft(None, support.evidence, support.paths, "unsupported")
     return Draft(answer, support.evidence, support.paths)
+
+
+# --- passages and paths of evidence graphs --------------------------------------------------------
+
+
+async def read_passages(
+    run: Run, vector: np.ndarray, graphs: Sequence[EvidenceGraph], before: Ranking, order: str, limit: int
+) -> tuple[Evidence, ...]:
+    """The first `limit` passages of evidence graphs (best first) and of the pre-retrieval, noted in the trace."""
+    tree_of: dict[int, int] = {}
+    for number, graph in enumerate(graphs):
+        for v in (*graph.entities, *graph.relations):
+            tree_of.setdefault(v, number)
+    k = DEPTH if order == "fused" else limit
+    found = await bubble_passages((vector, tree_of), order, k)
+    rows = fused(found, before, Params.fusion_constant, limit) if order == "fused" else appended(found, before, limit)
+    of_graphs = {passage.row: passage for passage in found}
+    plain = run.index.evidence([row for row, _ in rows], [value for _, value in rows], "")
+    evidence = tuple(replace(e, why=_why(of_graphs.get(row), len(graphs))) for (row, _), e in zip(rows, plain))
+    titles = tuple(f"{e.passage_id} {e.title}" for e in evidence)
+    run.note("bubble_passages", len({*of_graphs, *before.rows}), titles)
+    return evidence
+
+
+def fused(found: Sequence[TreePassage], before: Ranking, constant: float, limit: int) -> list[tuple[int, float]]:
+    """The first `limit` (passage row, fused score), equal scores by lower row."""
+    scores: dict[int, float] = {}
+    for ranking in ([passage.row for passage in found], before.rows):
+        for rank, row in enumerate(ranking, 1):
+            scores[row] = scores.get(row, 0.0) + 1 / (constant + rank)
+    return sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:limit]
+
+
+def appended(found: Sequence[TreePassage], before: Ranking, limit: int) -> list[tuple[int, float]]:
+    """The first `limit` (passage row, cosine): those of the graphs, then of the pre-retrieval."""
+    cosines = {passage.row: passage.cosine for passage in found}
+    for row, value in zip(before.rows, before.scores):
+        cosines.setdefault(row, value)
+    return list(cosines.items())[:limit]
+
+
+def _why(passage: TreePassage | None, n_graphs: int) -> str:
+    if passage is None:
+        return "nearest by vector, before the graph was asked"
+    nodes = f"{passage.n_nodes} node{'s' if passage.n_nodes != 1 else ''}"
+    return f"holds {nodes} of the evidence graphs, first of graph {passage.tree + 1} of {n_graphs}"
+
+
+def facts(run: Run, graphs: Sequence[EvidenceGraph]) -> list[str]:
+    """The relations of all graphs as "A - R - B", each once."""
+    return [node_text(run.index, v) for v in dict.fromkeys(v for graph in graphs for v in graph.relations)]
+
+
+def paths(run: Run, graphs: Sequence[EvidenceGraph], evidence: Sequence[Evidence]) -> tuple[Path, ...]:
+    """Each graph with relations as a path; of the passages that state a relation, one in the evidence if any is."""
+    shown = {e.passage_id for e in evidence}
+    found = []
+    for graph in graphs:
+        edges = []
+        for v in graph.relations:
+            subject, label, object_, stated = run.fact(v - run.index.n_entities)
+            edges.append((subject, label, object_, next((p for p in stated if p in shown), (*stated, "")[0])))
+        if edges:
+            found.append(Path("; ".join(" - ".join(edge[:3]) for edge in edges), tuple(edges), "graph"))
+    return tuple({path.edges: path for path in found}.values())

@@ -19,11 +19,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gpu_rag.graph.bubble import ALONE, INSIDE
 from gpu_rag.index.index import Index
-from gpu_rag.methods.bubblerag.batched import Frontier, Tree, bubble_neighbours
+from gpu_rag.methods.bubblerag.batched import Tree, bubble_neighbours
+from gpu_rag.methods.bubblerag.graph import is_relation, node_text
 from gpu_rag.methods.bubblerag.groups import Group
 from gpu_rag.methods.bubblerag.params import Params
-from gpu_rag.methods.bubblerag.views import ends, is_relation, node_text
 from gpu_rag.program.choose import choose
 from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import Prompt
@@ -39,7 +40,7 @@ def missing(tree: Tree, groups: Sequence[Group]) -> float:
 def score(tree: Tree, groups: Sequence[Group], *, alpha: float, intra_penalty: float) -> float:
     """Score(T), see the module."""
     plain = 1 / (tree.cost * math.exp(alpha * missing(tree, groups)) + EPSILON)
-    return plain * intra_penalty if tree.is_inside else plain
+    return plain * intra_penalty if tree.kind == INSIDE else plain
 
 
 def best_trees(
@@ -51,7 +52,7 @@ def best_trees(
     if rank:
         order = sorted(range(len(trees)), key=lambda i: (-scores[i], i))
     else:
-        order = [i for i, tree in enumerate(trees) if not tree.is_alone] or list(range(len(trees)))
+        order = [i for i, tree in enumerate(trees) if tree.kind != ALONE] or list(range(len(trees)))
     return [(trees[i], scores[i]) for i in order[:n]]
 
 
@@ -71,7 +72,8 @@ class EvidenceGraph:
 
     def add(self, relations: Sequence[int], index: Index) -> list[int]:
         """Takes relations in; returns the entities that they bring along."""
-        fresh = dict.fromkeys(v for r in relations for v in ends(index, r) if v not in self.entities)
+        ends = ((int(side[r - index.n_entities]) for side in index.relation_ends) for r in relations)
+        fresh = dict.fromkeys(v for both in ends for v in both if v not in self.entities)
         self.relations.update(dict.fromkeys(relations))
         self.entities.update(fresh)
         return list(fresh)
@@ -88,7 +90,7 @@ async def expanded(
     graph = EvidenceGraph.of(tree, run.index)
     frontier = list(graph.entities)
     for hop in range(1, params.depth + 1):
-        found = await bubble_neighbours(Frontier(vector, tuple(frontier), tuple(graph.relations)), params.n_neighbours)
+        found = await bubble_neighbours((vector, tuple(frontier), tuple(graph.relations)), params.n_neighbours)
         if not found.rows:
             break
         chosen = await choose(

@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from gpu_rag.methods.hoprag.batched import (
-    AtVertices,
-    HopQuestion,
     OutEdge,
     edge_question,
     enter_hops,
@@ -27,6 +25,7 @@ from gpu_rag.methods.hoprag.batched import (
     out_edges,
     vertex_passage,
 )
+from gpu_rag.methods.hoprag.graph import HopQuestion
 from gpu_rag.program.ask import embed
 from gpu_rag.program.choose import choose
 from gpu_rag.program.reader import Support, read
@@ -114,7 +113,7 @@ async def retrieve(question: Question, run: Run, params: Params) -> Support:
             break
         await _hop(run, question.text, query, walk, hop, params)
     counted = list(walk.counts)
-    near = await near_vertices(AtVertices(query, tuple(counted)), params.about) if counted else []
+    near = await near_vertices((query, tuple(counted)), params.about) if counted else []
     scores = helpfulness(walk.counts, dict(zip(counted, near)))
     kept = pruned(scores, {v: vertex_passage(run.index, v) for v in counted}, min(params.top_k, run.limit))
     ranking = Ranking(tuple(p for p, _ in kept), tuple(h for _, h in kept))
@@ -134,7 +133,7 @@ def question_words(text: str, kind: str) -> frozenset[str]:
 async def _hop(run: Run, text: str, query: HopQuestion, walk: Walk, hop: int, params: Params) -> None:
     """One round of hops from every vertex in the queue."""
     by_model = run.models.decides_by == "llm"
-    ways = await out_edges(AtVertices(query, tuple(walk.queue)), params.n_options if by_model else 1)
+    ways = await out_edges((query, tuple(walk.queue)), params.n_options if by_model else 1)
     taken: Sequence[OutEdge | None]
     if by_model:
         taken = await gather(*(_choose(run, text, v, edges, hop) for v, edges in zip(walk.queue, ways)))

@@ -24,12 +24,11 @@ def hop_statistics(stages: dict[str, Any]) -> dict[str, float] | None:
     if "hop_edges" not in counts:
         return None
     n, n_edges = counts["hop_vertices"], counts["hop_edges"]
-    n_in, n_out = counts["hop_in_questions"], counts["hop_out_questions"]
+    asked = {f"{side}_questions": counts[f"hop_{side}_questions"] for side in ("in", "out")}
     return {
         "vertices": n,
-        "in_questions": n_in,
-        "out_questions": n_out,
-        "questions": (n_in + n_out) / n,
+        **asked,
+        "questions": sum(asked.values()) / n,
         "edges": n_edges,
         "degree": n_edges / n,
         "crossing": counts["hop_edges_crossing"] / n_edges if n_edges else 0.0,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import torch
 
+from gpu_rag.graph.ragged import ragged_of_lists
 from gpu_rag.index import tables
 from gpu_rag.types import Ragged
 
@@ -42,21 +42,11 @@ def read_questions(folder: Path, side: str) -> pa.Table:
 
 def write_lists(path: Path, lists: Sequence[Sequence[int]]) -> None:
     """Lists of integers as arrays `values` i32[T] and `offsets` i64[B+1]."""
-    offsets = np.zeros(len(lists) + 1, np.int64)
-    np.cumsum([len(values) for values in lists], out=offsets[1:])
-    values = np.fromiter((value for one in lists for value in one), np.int32, int(offsets[-1]))
-    tables.write_arrays(path, {"values": values, "offsets": offsets})
+    found = ragged_of_lists(lists, "cpu")
+    tables.write_arrays(path, {"values": found.values.int().numpy(), "offsets": found.offsets.numpy()})
 
 
 def read_lists(path: Path, device: str | torch.device = "cpu") -> Ragged:
     """The lists that `write_lists` wrote."""
     arrays = tables.read_arrays(path)
     return Ragged(*(torch.from_numpy(arrays[name]).to(device) for name in ("values", "offsets")))
-
-
-def lists_at(lists: Ragged, rows: torch.Tensor) -> Ragged:
-    """The lists of some rows, i64[B], in the order given."""
-    sizes = lists.offsets.diff()[rows]
-    offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
-    shift = torch.repeat_interleave(lists.offsets[rows] - offsets[:-1], sizes)
-    return Ragged(lists.values[shift + torch.arange(len(shift), device=shift.device)], offsets)

@@ -12,7 +12,7 @@ from gpu_rag.graph.join.pairs import hybrid_scores
 from gpu_rag.index import tables
 from gpu_rag.index.checks import outside, wrong_vectors
 from gpu_rag.index.index import Index
-from gpu_rag.methods.hoprag.edges import edges_of_matches
+from gpu_rag.methods.hoprag.stages.edges import edges_of_matches
 from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, MATCHES, SIDES, VERTICES, read_lists, read_questions
 
 
@@ -72,10 +72,6 @@ def _vectors(index: Index, layer: str) -> Iterator[str]:
     yield from wrong_vectors(index, layer, _n_rows(index, side), "rows", zeros=True)
 
 
-def _arrays(index: Index, side: str) -> np.ndarray:
-    return tables.read_arrays(index.folder(f"hop_{side}_vectors") / "vectors.safetensors")["vectors"]
-
-
 def _edges(index: Index, layer: str) -> Iterator[str]:
     matches = _table(index, layer, "matches.parquet", MATCHES)
     vertex = {side: read_questions(index.folder("hop_questions"), side)["vertex"].to_numpy() for side in ("in", "out")}
@@ -100,11 +96,13 @@ def _edges(index: Index, layer: str) -> Iterator[str]:
         yield "edges: not those of the matches"
 
 
+_SIDES = ("out", "in")
+
+
 def _scores(index: Index, out_rows: np.ndarray, in_rows: np.ndarray) -> np.ndarray:
-    keywords = index.folder("hop_keywords")
-    (left, left_words), (right, right_words) = (
-        (torch.from_numpy(_arrays(index, side)), read_lists(keywords / f"{side}.safetensors")) for side in ("out", "in")
-    )
+    vectors = (tables.read_arrays(index.folder(f"hop_{side}_vectors") / "vectors.safetensors") for side in _SIDES)
+    left, right = (torch.from_numpy(arrays["vectors"]) for arrays in vectors)
+    left_words, right_words = (read_lists(index.folder("hop_keywords") / f"{side}.safetensors") for side in _SIDES)
     i, j = (torch.from_numpy(rows.astype(np.int64)) for rows in (out_rows, in_rows))
     return hybrid_scores(left, left_words, right, right_words, i, j).numpy()
 

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 from typing import Any
 
 from gpu_rag.errors import UsageError
 from gpu_rag.index.knowledge_base import KnowledgeBase
-from gpu_rag.methods.hydrarag.batched.names import Named, match_mentions, names_in
+from gpu_rag.methods.hydrarag.batched.names import match_mentions, names_in
 from gpu_rag.methods.hydrarag.batched.web import has_web
 from gpu_rag.methods.hydrarag.rules import chain_by_rules, mentions_by_rules, relation_words
-from gpu_rag.methods.hydrarag.state import ANSWER, MOST_TOPICS, Analysis, Chain, Match, Mention, Params, Search, Sources
+from gpu_rag.methods.hydrarag.state import (
+    ANSWER,
+    KINDS,
+    MOST_TOPICS,
+    Analysis,
+    Chain,
+    Match,
+    Mention,
+    Params,
+    Search,
+    Sources,
+)
 from gpu_rag.program.ask import embed
 from gpu_rag.text.replies import canonical_schema, object_of
 from gpu_rag.text.rules.decomposition import plan_by_rules
@@ -59,15 +71,12 @@ async def analysed(question: str, search: Search) -> tuple[Analysis, Sources]:
     mentions = await linked(await _topics(question, search), search)
     analysis = await _analysis(question, mentions, search)
     sources, note = available(analysis, search), search.run.note
-    note("topics", len(mentions), tuple(f"{m.text} -> {_names(m, search.kb)}" for m in mentions))
+    names = (f"{m.text} -> {', '.join(search.kb.node_names[node] for node in m.nodes)}" for m in mentions)
+    note("topics", len(mentions), tuple(names))
     indicator = f"indicator: {analysis.indicator}", f"predicted depth: {analysis.depth}"
     note("analysis", 0, (*indicator, *(f"sub-question: {text}" for text in analysis.subquestions)))
     note("sources", len(SOURCE_WORDS), sources.kinds)
     return analysis, sources
-
-
-def _names(mention: Mention, kb: KnowledgeBase) -> str:
-    return ", ".join(kb.node_names[node] for node in mention.nodes)
 
 
 def available(analysis: Analysis, search: Search) -> Sources:
@@ -75,8 +84,9 @@ def available(analysis: Analysis, search: Search) -> Sources:
     allowed, index = allowed_sources(search.kb, search.params), search.run.index
     known = {source for mention in analysis.mentions for match in mention.matches for source in match.sources}
     graphs = tuple(row for row in graph_sources(search) if row in known)
-    documents = "documents" in allowed and search.params.documents > 0 and index.n_passages > 0
-    return Sources(graphs, documents, "web" in allowed and has_web(index, search.params.web))
+    documents, web = "documents" in allowed and index.n_passages > 0, search.params.web
+    there = bool(graphs), documents, "web" in allowed and has_web(index, web)
+    return Sources(graphs, tuple(compress(KINDS, there)))
 
 
 async def matches_of(names: Sequence[str], most: int, search: Search) -> list[list[Match]]:
@@ -84,7 +94,7 @@ async def matches_of(names: Sequence[str], most: int, search: Search) -> list[li
     vectors, sources = await embed(names), graph_sources(search)
     if not sources:
         return [[] for _ in names]
-    return await match_mentions(Named(tuple(names), vectors), sources, search.params.threshold, most)
+    return await match_mentions((tuple(names), vectors), sources, search.params.threshold, most)
 
 
 async def linked(names: Sequence[str], search: Search) -> tuple[Mention, ...]:
@@ -159,4 +169,5 @@ async def selected(analysis: Analysis, sources: Sources, search: Search) -> Sour
         return sources
     options, scores = [SOURCE_WORDS[kind] for kind in kinds], [1.0] * len(kinds)
     chosen = await search.choose("sources", analysis, options, len(kinds), "source_selector", scores)
-    return sources.only([kinds[i] for i in chosen])
+    taken = tuple(kind for i, kind in enumerate(kinds) if i in chosen)
+    return Sources(sources.graphs if "kg" in taken else (), taken)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpu_rag.methods.hydrarag.analysis import json_list
-from gpu_rag.methods.hydrarag.state import Analysis, FoundPath, Search
+from gpu_rag.methods.hydrarag.state import Analysis, FoundPath, Params, Search
 from gpu_rag.program.knowledge_base.views import ranked_node
 from gpu_rag.program.reader import is_answer, passage_block, read_blocks
 from gpu_rag.text.replies import canonical_schema, object_of
@@ -20,15 +20,9 @@ from gpu_rag.types import Evidence, RankedNode
 
 MOST_ANSWERS = 20
 _SHOWN_ANSWERS = 10
-ANSWER_SCHEMA = canonical_schema(
-    object_of(
-        {
-            "settled": json_list({"type": "boolean"}, 9),
-            "sufficient": {"type": "boolean"},
-            "answer": {"type": "string", "maxLength": 500},
-        }
-    )
-)
+_YES = {"type": "boolean"}
+_FIELDS = {"settled": json_list(_YES, 9), "sufficient": _YES, "answer": {"type": "string", "maxLength": 500}}
+ANSWER_SCHEMA = canonical_schema(object_of(_FIELDS))
 
 
 @dataclass(frozen=True)
@@ -42,17 +36,18 @@ class Attempt:
 
 async def attempt(analysis: Analysis, chosen: Sequence[FoundPath], last: bool, search: Search) -> Attempt:
     """A try to answer from chosen paths. last: there is no other phase, so whatever is known is said."""
-    nodes = ranked_nodes(chosen, search)
     if not chosen:
         return Attempt(None, False)
-    if search.run.models.model_decides:
-        return await _by_model(analysis, chosen, nodes, last, search)
-    return await _by_rule(analysis, chosen, nodes, last, search)
+    nodes = ranked_nodes(chosen, search)
+    if not search.run.models.model_decides:
+        return Attempt(*await _by_rule(analysis, chosen, last, search), nodes)
+    text, accepted = await _by_model(analysis, chosen, last, search)
+    return Attempt(text, accepted, nodes if text is None else _named_first(text, nodes, search))
 
 
 async def _by_model(
-    analysis: Analysis, chosen: Sequence[FoundPath], nodes: tuple[RankedNode, ...], last: bool, search: Search
-) -> Attempt:
+    analysis: Analysis, chosen: Sequence[FoundPath], last: bool, search: Search
+) -> tuple[str | None, bool]:
     facts = [f"- {path.text} (source: {path.kind})" for path in chosen]
     numbered = "\n".join(f"{i}. {text}" for i, text in enumerate(analysis.subquestions, 1)) or "none"
     common = {"question": analysis.question, "subquestions": numbered}
@@ -62,31 +57,27 @@ async def _by_model(
     prompt = "answer_last" if last else "answer"
     reply = await search.ask(prompt, common, ANSWER_SCHEMA, "answer", facts, warm=False)
     if not isinstance(reply, dict) or not is_answer(reply["answer"]):
-        return Attempt(None, False, nodes)
-    text = " ".join(reply["answer"].split())
-    return Attempt(text, reply["sufficient"], _named_first(text, nodes, search))
+        return None, False
+    return " ".join(reply["answer"].split()), reply["sufficient"]
 
 
 async def _by_rule(
-    analysis: Analysis, chosen: Sequence[FoundPath], nodes: tuple[RankedNode, ...], last: bool, search: Search
-) -> Attempt:
-    accepted = any(suffices(path, analysis, search.params.enough) for path in chosen)
+    analysis: Analysis, chosen: Sequence[FoundPath], last: bool, search: Search
+) -> tuple[str | None, bool]:
+    accepted = any(_suffices(path, analysis) for path in chosen)
     if not (accepted or last):
-        return Attempt(None, False, nodes)
+        return None, False
     best = next((path for path in chosen if path.answers), chosen[0])
     answers = [search.kb.node_names[node] for node in alike(best, search.found)]
     if answers:
-        return Attempt("; ".join(answers[:_SHOWN_ANSWERS]), accepted, nodes)
-    if search.run.models.llm is None:
-        return Attempt(None, accepted, nodes)
-    return Attempt(await _read(analysis.question, chosen, search), accepted, nodes)
+        return "; ".join(answers[:_SHOWN_ANSWERS]), accepted
+    return None if search.run.models.llm is None else await _read(analysis.question, chosen, search), accepted
 
 
-def suffices(path: FoundPath, analysis: Analysis, enough: float) -> bool:
+def _suffices(path: FoundPath, analysis: Analysis) -> bool:
     """Whether a path settles the question, by rule."""
-    may_answer = bool(path.answers or path.names)
-    on = set(path.nodes)
-    return may_answer and path.scores.rel >= enough and all(on & set(mention.nodes) for mention in analysis.mentions)
+    may_answer = bool(path.answers or path.names) and path.scores.rel >= Params.enough
+    return may_answer and all(set(path.nodes) & set(mention.nodes) for mention in analysis.mentions)
 
 
 def alike(best: FoundPath, paths: Sequence[FoundPath]) -> list[int]:
@@ -116,17 +107,14 @@ async def _read(question: str, chosen: Sequence[FoundPath], search: Search) -> s
 
 def evidence_of(chosen: Sequence[FoundPath], search: Search, limit: int) -> tuple[Evidence, ...]:
     """Passages, at most `limit`: those that the paths are from, best path first, then all that was read, by cosine."""
-    scores: dict[int, float] = {}
+    found: dict[int, tuple[float, str]] = {}
     for path in [*chosen, *search.kept]:
         for row in path.passages:
-            scores.setdefault(row, path.scores.cross)
-    why = dict.fromkeys(scores, "a path that was kept is from it")
+            found.setdefault(row, (path.scores.cross, "a path that was kept is from it"))
     for row, score in sorted(search.documents.items(), key=lambda item: (-item[1], item[0])):
-        scores.setdefault(row, score)
-        why.setdefault(row, "it speaks of a topic of the question")
-    rows = list(scores)[:limit]
-    found = (search.run.index.evidence([row], [scores[row]], why[row])[0] for row in rows)
-    return tuple(found)
+        found.setdefault(row, (score, "it speaks of a topic of the question"))
+    rows = list(found.items())[:limit]
+    return tuple(search.run.index.evidence([row], [score], why)[0] for row, (score, why) in rows)
 
 
 def ranked_nodes(chosen: Sequence[FoundPath], search: Search) -> tuple[RankedNode, ...]:

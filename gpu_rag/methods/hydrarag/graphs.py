@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -30,32 +30,21 @@ MOST_ORDERS = 9  # of one search, where mentions may be several nodes
 _MEDIATOR = re.compile(r"[mg]\.[0-9a-z_]+")  # a Freebase node without a name: no answer
 
 
-@dataclass(frozen=True)
-class Depth:
-    """D, the hops around a topic. bounded: whether paths also have more than |T| (D - 1) hops (the initial phase)."""
-
-    hops: int
-    bounded: bool
-
-    def window(self, topics: int) -> tuple[int, int]:
-        """(least, longest) hops of a path through so many topics."""
-        return (topics * (self.hops - 1) if self.bounded else 0), topics * self.hops
-
-
 async def explore_graphs(
-    analysis: Analysis, sources: Sources, depth: Depth, query: np.ndarray, search: Search
+    analysis: Analysis, sources: Sources, hops: int, query: np.ndarray, search: Search, bounded: bool
 ) -> tuple[tuple[FoundPath, ...], QuestionGraph | None]:
     """The W1 best paths of the graphs and the evidence subgraph, None where no topic is in them. Where no path goes
-    through all topics: those from each topic alone."""
-    lists = [_nodes(mention, sources) for mention in analysis.mentions]
-    lists = [nodes for nodes in lists if nodes]
+    through all topics: those from each topic alone. hops: D, around a topic; bounded: see `window`."""
+    among = set(sources.graphs)
+    found = ([m.node for m in mention.matches if among & set(m.sources)] for mention in analysis.mentions)
+    lists = [nodes for nodes in found if nodes]
     if not lists:
         return (), None
-    choice = FactChoice(sources.graphs, search.params.one_relation, search.params.seed)
+    choice, depth = FactChoice(sources.graphs, search.params.draw), (hops, bounded)
     seeds = tuple(dict.fromkeys(node for nodes in lists for node in nodes))
     orders = orders_of(lists, analysis.opens, analysis.closes)
     graph, walks = await _searched(choice, GraphWanted(seeds, orders), depth, query, search)
-    if not walks.size and len(lists) > 1:
+    if not walks.paths.size and len(lists) > 1:
         alone = tuple(Order((node,), closes=True) for node in seeds)
         graph, walks = await _searched(choice, GraphWanted(seeds, alone), depth, query, search)
         search.run.note("graph/topics_alone", len(alone), ("no path goes through all topics",))
@@ -65,9 +54,9 @@ async def explore_graphs(
     return tuple(_with_answers(path, analysis, search) for path in paths), graph
 
 
-def _nodes(mention: Mention, sources: Sources) -> list[int]:
-    """The nodes of a mention in the chosen graphs, best first."""
-    return [match.node for match in mention.matches if set(match.sources) & set(sources.graphs)]
+def window(hops: int, bounded: bool, topics: int) -> tuple[int, int]:
+    """(least, longest) hops of a path through so many topics. bounded: it has more than |T| (D - 1) hops."""
+    return (topics * (hops - 1) if bounded else 0), topics * hops
 
 
 def orders_of(lists: Sequence[Sequence[int]], opens: bool, closes: bool) -> tuple[Order, ...]:
@@ -79,32 +68,28 @@ def orders_of(lists: Sequence[Sequence[int]], opens: bool, closes: bool) -> tupl
 
 
 async def _searched(
-    choice: FactChoice, wanted: GraphWanted, depth: Depth, query: np.ndarray, search: Search
+    choice: FactChoice, wanted: GraphWanted, depth: tuple[int, bool], query: np.ndarray, search: Search
 ) -> tuple[QuestionGraph, Walks]:
     """Algorithm 1: expand every topic hop by hop, keeping the W1 best, then put whole paths together."""
     w1 = search.params.w1
     graph = await question_graph(wanted, choice, search.params.d_max)
-    _note_sizes(graph, search)
+    steps = {"neighbourhood": graph.taken, "clustered": graph.clustered, "reduced": graph.reduced}
+    lines = (f"{name}: {size.nodes} nodes, {size.edges} edges, {size.triples} triples" for name, size in steps.items())
+    search.run.note("evidence_subgraph", len(graph.orders), tuple(lines))
     hops = [await start_paths(graph)]
     if not graph.orders:
         return graph, hops[0]
-    for hop in range(depth.hops):
+    for hop in range(depth[0]):
         longer = await expand_paths((graph, hops[-1]), hop)
         hops.append(await score_paths((graph, longer, query), choice, HOP, w1))
     joined = await join_paths((graph, tuple(hops)), len(hops))
     parts = await score_paths((graph, joined, query), choice, PART, w1)
-    windows = tuple(depth.window(len(order.topics)) for order in graph.orders)
+    windows = tuple(window(*depth, len(order.topics)) for order in graph.orders)
     whole: Walks | None = None
     for step in range(n_chain_steps(graph)):
         longer = await chain_paths((graph, whole, parts, windows), step)
         whole = await score_paths((graph, longer, query), choice, WHOLE, w1)
     return graph, hops[0] if whole is None else whole
-
-
-def _note_sizes(graph: QuestionGraph, search: Search) -> None:
-    steps = (("neighbourhood", graph.taken), ("clustered", graph.clustered), ("reduced", graph.reduced))
-    lines = (f"{name}: {size.nodes} nodes, {size.edges} edges, {size.triples} triples" for name, size in steps)
-    search.run.note("evidence_subgraph", len(graph.orders), tuple(lines))
 
 
 def _with_answers(path: FoundPath, analysis: Analysis, search: Search) -> FoundPath:

@@ -9,7 +9,7 @@ to answer; the first accepted answer ends the search. Rules (`rules`) stand in f
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,16 +29,16 @@ from gpu_rag.methods.hydrarag.analysis import (
     selected,
 )
 from gpu_rag.methods.hydrarag.answer import Attempt, attempt, evidence_of, ranked_nodes
-from gpu_rag.methods.hydrarag.graphs import Depth, explore_graphs
+from gpu_rag.methods.hydrarag.graphs import explore_graphs
 from gpu_rag.methods.hydrarag.pruning import pruned
-from gpu_rag.methods.hydrarag.state import ANSWER, Analysis, Chain, FoundPath, Mention, Params, Search, Sources
+from gpu_rag.methods.hydrarag.state import ANSWER, KINDS, Analysis, Chain, FoundPath, Mention, Params, Search, Sources
 from gpu_rag.methods.hydrarag.texts import explore_texts
 from gpu_rag.program.ask import embed
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.run import Run
 from gpu_rag.runtime.gather import gather
 from gpu_rag.text.replies import canonical_schema, object_of
-from gpu_rag.types import Draft, Evidence, Path, Pool, Question, RankedNode
+from gpu_rag.types import Draft, Path, Question
 
 __all__ = ["Params", "check", "program", "retrieve"]
 
@@ -49,37 +49,15 @@ REFINE_SCHEMA = canonical_schema(object_of({"question": SENTENCE, **CHAIN}))
 PREDICT_SCHEMA = canonical_schema(object_of({"predictions": json_list(_PREDICTION, MOST_PREDICTIONS, 1)}))
 
 
-@dataclass(frozen=True)
-class Found:
-    """The end of a search: text of the answer, passages, paths, answer nodes best first, entities of each pool."""
-
-    text: str | None
-    evidence: tuple[Evidence, ...]
-    paths: tuple[Path, ...]
-    nodes: tuple[RankedNode, ...]
-    pools: tuple[Pool, ...]
-
-
 def check(index: Index, params: Params) -> None:
     """Raises UsageError for a source that the index does not have: once before a run, not for each question."""
     allowed_sources(kb_of(index), params)
 
 
-async def retrieve(question: Question, run: Run, params: Params) -> Found:
-    """The paths that are left and the passages they are from, at most run.limit, by rules and similarity."""
-    return await explored(question.text, Search(run, params))
-
-
 async def program(question: Question, run: Run, params: Params) -> Draft:
-    """Explore until an answer is accepted; `unsupported` where there is none."""
-    found = await explored(question.text, Search(run, params))
-    status = "answered" if found.text is not None else "unsupported"
-    return Draft(found.text, found.evidence, found.paths, status, nodes=found.nodes, pools=found.pools)
-
-
-async def explored(question: str, search: Search) -> Found:
-    """Steps I to IV of one question."""
-    analysis, sources = await analysed(question, search)
+    """Steps I to IV of one question: explore until an answer is accepted; `unsupported` where there is none."""
+    search = Search(run, params)
+    analysis, sources = await analysed(question.text, search)
     phases = ((INITIAL, _initial), (REFINED, _refined), (PREDICTED, _predicted))[: search.params.phases]
     for name, phase in phases:
         (query,) = await embed([analysis.indicator])
@@ -95,12 +73,16 @@ async def explored(question: str, search: Search) -> Found:
     return _ended(await attempt(analysis, chosen, True, search), chosen, TOGETHER, search)
 
 
-def _ended(tried: Attempt, chosen: list[FoundPath], phase: str, search: Search) -> Found:
+retrieve = program  # by rules and similarity: the paths that are left, and the passages they are from
+
+
+def _ended(tried: Attempt, chosen: list[FoundPath], phase: str, search: Search) -> Draft:
     kinds = dict.fromkeys(kind for path in chosen for kind in (path.kind, *path.scores.support))
     search.run.note("phase", 0, (f"{phase}: {'accepted' if tried.accepted else 'answered with what there is'}",))
     search.run.note("verified_by", len(chosen), tuple(kinds))
     evidence = evidence_of(chosen, search, search.run.limit)
-    return Found(tried.text, evidence, tuple(map(_path, chosen)), tried.nodes, tuple(search.pools))
+    status = "answered" if tried.text is not None else "unsupported"
+    return Draft(tried.text, evidence, tuple(map(_path, chosen)), status, tried.nodes, tuple(search.pools))
 
 
 def _path(found: FoundPath) -> Path:
@@ -117,15 +99,21 @@ def _path(found: FoundPath) -> Path:
 async def _initial(analysis: Analysis, sources: Sources, query: np.ndarray, search: Search) -> list[FoundPath]:
     """At the predicted depth in the picked sources."""
     chosen = await selected(analysis, sources, search)
-    depth = Depth(min(analysis.depth, search.params.d_max), True)
-    return await _both(analysis, analysis, chosen, depth, query, search)
+    hops = min(analysis.depth, search.params.d_max)
+    return await _both(analysis, analysis, chosen, hops, query, search, bounded=True)
 
 
 async def _both(
-    analysis: Analysis, texts: Analysis, sources: Sources, depth: Depth, query: np.ndarray, search: Search
+    analysis: Analysis,
+    texts: Analysis,
+    sources: Sources,
+    hops: int,
+    query: np.ndarray,
+    search: Search,
+    bounded: bool = False,
 ) -> list[FoundPath]:
     """The graphs by one analysis, documents and the web by another."""
-    paths, graph = await explore_graphs(analysis, sources, depth, query, search)
+    paths, graph = await explore_graphs(analysis, sources, hops, query, search, bounded)
     return [*paths, *await explore_texts(texts, sources, query, graph, search)]
 
 
@@ -135,13 +123,10 @@ async def _refined(analysis: Analysis, sources: Sources, query: np.ndarray, sear
     if search.run.models.model_decides:
         texts = await _follow_up(analysis, search)
         (indicator,) = await embed([texts.indicator])
-        sources = _joined(sources, available(texts, search))
-    return await _both(analysis, texts, sources, Depth(search.params.d_max, False), indicator, search)
-
-
-def _joined(one: Sources, other: Sources) -> Sources:
-    graphs = tuple(sorted({*one.graphs, *other.graphs}))
-    return Sources(graphs, one.documents or other.documents, one.web or other.web)
+        more = available(texts, search)
+        kinds = tuple(kind for kind in KINDS if kind in sources.kinds + more.kinds)
+        sources = Sources(tuple(sorted({*sources.graphs, *more.graphs})), kinds)
+    return await _both(analysis, texts, sources, search.params.d_max, indicator, search)
 
 
 async def _follow_up(analysis: Analysis, search: Search) -> Analysis:
@@ -177,7 +162,7 @@ async def _predicted(analysis: Analysis, sources: Sources, query: np.ndarray, se
 async def _explore(analysis: Analysis, sources: Sources, search: Search) -> list[FoundPath]:
     (query,) = await embed([analysis.indicator])
     own = replace(search, documents=dict(search.documents))  # siblings run side by side: none may see another's
-    return await _both(analysis, analysis, sources, Depth(search.params.d_max, False), query, own)
+    return await _both(analysis, analysis, sources, search.params.d_max, query, own)
 
 
 async def _by_model(analysis: Analysis, search: Search) -> list[Analysis] | None:

@@ -12,9 +12,9 @@ __all__ = ["Params", "check", "program", "retrieve"]
 
 @dataclass(frozen=True)
 class Params(HydraParams):
-    """The settings of `hydrarag`; `seed` draws the relations, the same ones for every question."""
+    """The settings of `hydrarag`."""
 
     @property
-    def one_relation(self) -> bool:
-        """One of parallel relations alone is kept."""
-        return True
+    def draw(self) -> int | None:
+        """The same relations for every question."""
+        return self.seed

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
-from gpu_rag.errors import UsageError
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.program.ask import ask
 from gpu_rag.program.choose import choose
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.run import Run
-from gpu_rag.settings.ranges import COSINE, COUNT, NATURAL, SEED, SHARE, Range, check_fields, check_filled, check_value
+from gpu_rag.settings.check import Declared
+from gpu_rag.settings.ranges import COUNT, Range, check_filled
 from gpu_rag.sources.web import is_server
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Malformed, Pool
@@ -27,7 +27,6 @@ KINDS = ("kg", "document", "web")
 ANSWER = "ANSWER"  # where the answer stands in a chain
 SEMANTIC, OVERLAP = 0.7, 0.3  # rel(p): weights of the cosine and of the shared topics
 CROSS = 0.7  # weight of rel(p) in cross(p), beside ver(p)
-PRUNINGS = ("verified", "relevance")
 PHASES = 3
 MOST_DEPTH = 4
 MOST_TOPICS = 5  # of one order: with d_max = 4 a path has at most 20 hops
@@ -37,80 +36,47 @@ MOST_TOPICS = 5  # of one order: with d_max = 4 a path has at most 20 hops
 
 
 @dataclass(frozen=True)
-class Pruning:
-    """Parameters of one pruning, see `batched.pruning`. gamma: least cosine of support. rho: reliability of each of
-    KINDS. verified: False ranks by rel alone."""
+class Params(Declared):
+    """The search for paths, what is kept of them, and the sources."""
 
-    w1: int = 100
-    w2: int = 20
-    w_max: int = 3
-    gamma: float = 0.8
-    rho: tuple[float, ...] = (1.0, 0.8, 0.7)
-    verified: bool = True
+    d_max: Annotated[int, Range(1, MOST_DEPTH), "greatest distance from a topic, in hops"] = 3
+    phases: Annotated[int, Range(1, PHASES), "1: initial, 2: and refined, 3: and predicted"] = 3
+    selector: Annotated[bool, "whether the model takes sources for the first phase; false: all"] = True
+    refinement: Annotated[bool, "whether paths are summed up before the answer"] = True
+    pruning: Annotated[
+        Literal["verified", "relevance"], "relevance: paths are ranked without what other sources say of them"
+    ] = "verified"
+    w1: Annotated[int, COUNT, "paths kept in the search and by relevance"] = 100
+    w_max: Annotated[int, COUNT, "paths kept by the decider; sentences of a document; web results that are opened"] = 3
+    matches: Annotated[int, COUNT, "nodes that a mention may be, in each source"] = 3
+    sources: Annotated[str, "all, or names with commas between; documents and web are two of them"] = "all"
+    web: Annotated[str, "index: snapshots in it; none; or the address of a SearXNG server"] = "index"
 
-    def __post_init__(self) -> None:
-        check_fields(self, w1=COUNT, w2=COUNT, w_max=COUNT, gamma=COSINE)
-        if len(self.rho) != len(KINDS):
-            raise UsageError("a kind of source has a reliability", given=self.rho, expected=f"{len(KINDS)} numbers")
-        for value in self.rho:
-            check_value("rho", value, SHARE)
-
-
-@dataclass(frozen=True)
-class Params:
-    """d_max: hops around a topic. phases: 1 initial, 2 and refined, 3 and predicted. selector: whether the model takes
-    sources for the first phase. refinement: whether paths are summed up for the answer. pruning: verified | relevance.
-    w1, w2, w_max: paths kept by relevance, by cross-score, by the decider; w_max sentences a document, web results.
-    threshold: least cosine of a mention and a name; matches: nodes a mention in each source. gamma: least cosine of
-    paths that support each other. rho_kg, rho_document, rho_web: reliability. documents: passages read a topic.
-    enough: by rule, least relevance of a path that settles a question. sources: all, or names with commas between.
-    web: index (snapshots in it) | none | the address of a SearXNG server. temperature: of exploration. max_tokens: of a
-    reply. seed: of the relations that `hydrarag-e` draws."""
-
-    d_max: int = 3
-    phases: int = 3
-    selector: bool = True
-    refinement: bool = True
-    pruning: str = "verified"
-    w1: int = 100
-    w2: int = 20
-    w_max: int = 3
-    threshold: float = 0.75
-    matches: int = 3
-    gamma: float = 0.8
-    rho_kg: float = 1.0
-    rho_document: float = 0.8
-    rho_web: float = 0.7
-    documents: int = 3
-    enough: float = 0.45
-    sources: str = "all"
-    web: str = "index"
-    temperature: float = 0.4
-    max_tokens: int = 256
-    seed: int = 0
+    w2: ClassVar[int] = 20  # paths kept by the cross-score
+    threshold: ClassVar[float] = 0.75  # least cosine of a mention and a name
+    gamma: ClassVar[float] = 0.8  # least cosine of paths that support each other
+    rho_kg: ClassVar[float] = 1.0  # reliability of the kinds of sources
+    rho_document: ClassVar[float] = 0.8
+    rho_web: ClassVar[float] = 0.7
+    documents: ClassVar[int] = 3  # passages that are read of a topic
+    enough: ClassVar[float] = 0.45  # by rule, least relevance of a path that settles a question
+    temperature: ClassVar[float] = 0.4  # of requests in exploration
+    max_tokens: ClassVar[int] = 256  # of a reply
+    seed: ClassVar[int] = 0  # of the relations that `hydrarag-e` draws
 
     def __post_init__(self) -> None:
-        check_fields(
-            self, d_max=Range(1, MOST_DEPTH), phases=Range(1, PHASES), pruning=PRUNINGS, w1=COUNT, w2=COUNT,
-            w_max=COUNT, threshold=COSINE, matches=COUNT, gamma=COSINE, rho_kg=SHARE, rho_document=SHARE,
-            rho_web=SHARE, documents=NATURAL, temperature=NATURAL, max_tokens=COUNT, seed=SEED,
-        )  # fmt: skip
+        super().__post_init__()
         check_filled(self, "sources", "web")
 
     @property
-    def one_relation(self) -> bool:
-        """Whether one of parallel relations alone is kept (HydraRAG-E)."""
-        return False
+    def draw(self) -> int | None:
+        """The seed by which one of parallel relations alone is kept (HydraRAG-E)."""
+        return None
 
     @property
     def files(self) -> tuple[str, ...]:
         """The snapshot whose pages the answers depend on, where it is not in the index."""
         return () if self.web in ("index", "none") or is_server(self.web) else (self.web,)
-
-    def prune(self) -> Pruning:
-        """The pruning part."""
-        rho = (self.rho_kg, self.rho_document, self.rho_web)
-        return Pruning(self.w1, self.w2, self.w_max, self.gamma, rho, self.pruning == "verified")
 
 
 # --- a question --------------------------------------------------------------------------------------
@@ -152,18 +118,13 @@ class Chain:
     @property
     def text(self) -> str:
         """ "A - r - ANSWER - s - B"."""
-        parts = [self.entities[0]] if self.entities else []
-        for relation, entity in zip(self.relations, self.entities[1:]):
-            parts += [relation, entity]
-        return " - ".join(parts)
+        steps = zip(self.relations, self.entities[1:])
+        return " - ".join([*self.entities[:1], *(word for step in steps for word in step)])
 
     def depth(self, topics: Sequence[str]) -> int:
         """D_predict: the greatest distance from the answer to a topic; 1 where either is missing."""
-        if ANSWER not in self.entities:
-            return 1
-        at = self.entities.index(ANSWER)
-        places = [i for i, entity in enumerate(self.entities) if entity in topics]
-        return max([abs(i - at) for i in places] or [1])
+        at = [i for i, entity in enumerate(self.entities) if entity == ANSWER][:1]
+        return max([abs(i - a) for a in at for i, entity in enumerate(self.entities) if entity in topics] or [1])
 
 
 @dataclass(frozen=True)
@@ -191,22 +152,10 @@ class Analysis:
 
 @dataclass(frozen=True)
 class Sources:
-    """The sources of a question: numbers of knowledge graphs with a topic; whether documents and the web join."""
+    """The sources of a question: numbers of knowledge graphs with a topic, and which of KINDS there are."""
 
     graphs: tuple[int, ...]
-    documents: bool
-    web: bool
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The kinds among "kg", "document", "web"."""
-        had = (("kg", bool(self.graphs)), ("document", self.documents), ("web", self.web))
-        return tuple(kind for kind, has in had if has)
-
-    def only(self, kinds: Sequence[str]) -> Sources:
-        """The sources of some kinds."""
-        graphs = self.graphs if "kg" in kinds else ()
-        return Sources(graphs, self.documents and "document" in kinds, self.web and "web" in kinds)
+    kinds: tuple[str, ...]
 
 
 # --- paths -------------------------------------------------------------------------------------------

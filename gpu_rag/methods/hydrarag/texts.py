@@ -50,14 +50,7 @@ class Document:
     triples: tuple[Triple, ...] = ()
 
 
-@dataclass(frozen=True)
-class Sentence:
-    """A sentence of a document that is near the indicator."""
-
-    text: str
-    document: Document
-
-
+Sentence = tuple[str, Document]  # of it, near the indicator
 Said = tuple[Document, tuple[Triple, ...]]  # a path, and the document that says it
 
 
@@ -66,14 +59,14 @@ async def explore_texts(
 ) -> tuple[FoundPath, ...]:
     """Paths out of the documents of the topics, those read before included, and out of the web."""
     documents: list[Document] = []
-    if sources.documents:
+    if "document" in sources.kinds:
         documents += await _passages(analysis, query, search)
-    if sources.web:
+    if "web" in sources.kinds:
         documents += await _pages(analysis, search)
     if not documents:
         return ()
     sentences = await _sentences(documents, query, search.params.w_max)
-    search.run.note("sentences", len(documents), tuple(sentence.text for sentence in sentences))
+    search.run.note("sentences", len(documents), tuple(text for text, _ in sentences))
     return await _linked(await _paths(analysis, sentences, search), graph, search)
 
 
@@ -107,7 +100,8 @@ async def _pages(analysis: Analysis, search: Search) -> list[Document]:
 
 async def _sentences(documents: Sequence[Document], query: np.ndarray, k: int) -> list[Sentence]:
     """The k sentences of each document of highest cosine to the indicator, in the order of the text."""
-    texts = [_split(document.text) for document in documents]
+    spans = ((d.text[lo:hi].split() for lo, hi in split_sentences(d.text)[:MOST_SENTENCES]) for d in documents)
+    texts = [[" ".join(words) for words in of if words] for of in spans]
     vectors = await embed([text for some in texts for text in some])
     cosine = (vectors.astype(np.float64) * query.astype(np.float64)).sum(1)
     found, at = [], 0
@@ -115,61 +109,49 @@ async def _sentences(documents: Sequence[Document], query: np.ndarray, k: int) -
         near = cosine[at : at + len(some)]
         at += len(some)
         best = sorted(range(len(some)), key=lambda i: (-near[i], i))[:k]
-        found += [Sentence(some[i], document) for i in sorted(best)]
+        found += [(some[i], document) for i in sorted(best)]
     return found
-
-
-def _split(text: str) -> list[str]:
-    spans = split_sentences(text)[:MOST_SENTENCES]
-    return [sentence for lo, hi in spans if (sentence := " ".join(text[lo:hi].split()))]
 
 
 async def _paths(analysis: Analysis, sentences: Sequence[Sentence], search: Search) -> list[Said]:
     """The paths in some sentences, each once."""
     made = await _paths_by_model(analysis, sentences, search) if search.run.models.model_decides else None
     if made is None:
-        made = [(s.document, (triple,)) for s in sentences for triple in triples_in(s)]
+        made = [(of, (triple,)) for text, of in sentences for triple in triples_in(text, of)]
     once = {(document.where, steps): (document, steps) for document, steps in made}
     return list(once.values())
 
 
-def triples_in(sentence: Sentence) -> list[Triple]:
-    """The triples that a sentence states, by rule, see the module."""
-    document = sentence.document
-    known = document.triples or extract_patterns(document.title, sentence.text, connect=False).triples
-    said = f" {normalise_name(sentence.text)} "
-    title = normalise_name(document.title)
+def triples_in(sentence: str, document: Document) -> list[Triple]:
+    """The triples that a sentence of a document states, by rule, see the module."""
+    said, title = f" {normalise_name(sentence)} ", normalise_name(document.title)
 
-    def stands(name: str) -> bool:
-        key = normalise_name(name)
-        return key != "" and (key in said or key == title)
+    def stands(triple: Triple) -> bool:
+        ends = [normalise_name(end) for end in (triple[0], triple[2])]
+        return all(end and (end in said or end == title) for end in ends) and any(end in said for end in ends)
 
-    return [
-        triple for triple in known if stands(triple[0]) and stands(triple[2]) and any(
-            normalise_name(end) in said for end in (triple[0], triple[2])
-        )
-    ]  # fmt: skip
+    known = document.triples or extract_patterns(document.title, sentence, connect=False).triples
+    return [triple for triple in known if stands(triple)]
 
 
 async def _paths_by_model(analysis: Analysis, sentences: Sequence[Sentence], search: Search) -> list[Said] | None:
     run, prompt, max_tokens = search.warm, Prompt.read(PROMPTS, "text_paths"), search.params.max_tokens
     topics = "; ".join(mention.text for mention in analysis.mentions) or "none"
     fields = {"question": analysis.question, "indicator": analysis.indicator, "topics": topics}
-    lines = [f"[{i}] {s.document.title}: {s.text}" for i, s in enumerate(sentences, 1)]
+    lines = [f"[{i}] {document.title}: {text}" for i, (text, document) in enumerate(sentences, 1)]
     text, n_shown, _ = packed(run, prompt, fields, "sentences", lines, max_tokens=max_tokens, separator="\n")
     reply = await ask_text(run, prompt, text, schema=PATHS_SCHEMA, max_tokens=max_tokens, name="text_paths/model")
     if not isinstance(reply, dict):
         return None
     return [
-        (sentences[path["sentence"] - 1].document, tuple(_triple(step) for step in path["steps"]))
+        (sentences[path["sentence"] - 1][1], tuple(map(_triple, path["steps"])))
         for path in reply["paths"]
         if path["sentence"] <= n_shown
     ]
 
 
 def _triple(step: dict[str, Any]) -> Triple:
-    subject, relation, object_ = (" ".join(step[key].split()) for key in ("subject", "relation", "object"))
-    return subject, relation, object_
+    return " ".join(step["subject"].split()), " ".join(step["relation"].split()), " ".join(step["object"].split())
 
 
 async def _linked(paths: Sequence[Said], graph: QuestionGraph | None, search: Search) -> tuple[FoundPath, ...]:
@@ -181,21 +163,19 @@ async def _linked(paths: Sequence[Said], graph: QuestionGraph | None, search: Se
     found = await matches_of(names, 1, search)
     node = {name: matches[0].node if matches else -1 - i for i, (name, matches) in enumerate(zip(names, found))}
     known = dict(zip(node, graph.holds(list(node.values())))) if graph is not None else {}
-    return tuple(_found_path(said, some, node, known) for said, some in zip(paths, lists))
-
-
-def _found_path(said: Said, names: tuple[str, ...], node: dict[str, int], known: dict[str, bool]) -> FoundPath:
-    document, steps = said
-    return FoundPath(
-        "; ".join(f"{s} - {r} -> {o}" for s, r, o in steps),
-        tuple((s, r, o, document.where) for s, r, o in steps),
-        document.kind,
-        document.source,
-        nodes=tuple(dict.fromkeys(node[name] for name in names)),
-        places=tuple((node[name],) for name in names),
-        passages=(document.row,) if document.row >= 0 else (),
-        relations=tuple(r for _, r, _ in steps),
-        stated=set(steps) <= set(document.triples),
-        known=sum(known.get(name, False) for name in names) / len(names),
-        names=names,
+    return tuple(
+        FoundPath(
+            "; ".join(f"{s} - {r} -> {o}" for s, r, o in steps),
+            tuple((s, r, o, document.where) for s, r, o in steps),
+            document.kind,
+            document.source,
+            nodes=tuple(dict.fromkeys(node[name] for name in own)),
+            places=tuple((node[name],) for name in own),
+            passages=(document.row,) if document.row >= 0 else (),
+            relations=tuple(r for _, r, _ in steps),
+            stated=set(steps) <= set(document.triples),
+            known=sum(known.get(name, False) for name in own) / len(own),
+            names=own,
+        )
+        for (document, steps), own in zip(paths, lists)
     )

@@ -105,8 +105,7 @@ def _fact_weights(index: Index, params: Params, queries: torch.Tensor) -> tuple[
     n_facts = min(params.n_facts, index.relations.num_rows)
     if not n_facts:
         return total, [[] for _ in range(len(queries))]
-    top = nearest_rows(index, "relation_vectors", queries, n_facts)
-    top = on_host(top)
+    top = on_host(nearest_rows(index, "relation_vectors", queries, n_facts))
     ids, cosine = top.ids.numpy(), top.scores.numpy().clip(min=0)
     subjects, objects = (ends[ids] for ends in index.relation_ends)
     rows = np.arange(len(queries))[:, None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.nearest.index import NearestRows
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
@@ -76,8 +77,7 @@ class DocumentSearch:
         keys, place = torch.unique(query * self._n + node, return_inverse=True)
         best = torch.full((keys.shape[0],), -torch.inf, device=text.device)
         best.scatter_reduce_(0, place, score, "amax")
-        order = torch.argsort(best, descending=True, stable=True)
-        order = order[torch.argsort(keys[order] // self._n, stable=True)]
+        order = lexsort(-best, keys // self._n)
         of = keys[order] // self._n
         rank = torch.arange(order.shape[0], device=text.device) - torch.searchsorted(of, of)
         inside = rank < k

@@ -62,27 +62,19 @@ def mentions(text: str, known: Callable[[str], bool]) -> list[Mention]:
     """
     words = [match.span() for match in _WORD.finditer(text)]
     runs = [(first, last) for i, (first, _) in enumerate(words) for _, last in words[i : i + MAX_WORDS]]
-    ends = ((first, last, last - len(_ending(text[first:last]))) for first, last in runs)
-    found = [(first, end) for first, last, bare in ends if (end := _known_end(text, first, last, bare, known))]
+    found = [(first, end) for first, last in runs if (end := _known_end(text, first, last, known))]
     ranked = [Mention(start, end, _tier(text, start, end, found)) for start, end in found]
     return sorted(ranked, key=lambda m: (-m.score, m.start))
 
 
-def _ending(run: str) -> str:
-    possessive = _POSSESSIVE.search(run)
-    return possessive[0] if possessive else ""
-
-
-def _known_end(text: str, first: int, last: int, bare: int, known: Callable[[str], bool]) -> int:
-    """The end of the name that begins at `first`: at `last`, at `bare`, or 0 where neither is a name."""
-    for end in dict.fromkeys((last, bare)):
-        if _says_something(text[first:end]) and known(text[first:end]):
-            return end
+def _known_end(text: str, first: int, last: int, known: Callable[[str], bool]) -> int:
+    """The end of the name that begins at `first`: at `last`, before a possessive 's there, or 0: neither is a name."""
+    run = text[first:last]
+    for name in dict.fromkeys((run, _POSSESSIVE.sub("", run))):
+        says_something = len(name) > 1 and any(word.casefold() not in STOP_WORDS for word in _WORD.findall(name))
+        if says_something and known(name):
+            return first + len(name)
     return 0
-
-
-def _says_something(name: str) -> bool:
-    return len(name) > 1 and any(word.casefold() not in STOP_WORDS for word in _WORD.findall(name))
 
 
 def _tier(text: str, start: int, end: int, found: Sequence[tuple[int, int]]) -> float:
@@ -102,33 +94,18 @@ def masked(text: str, start: int, end: int, word: str) -> str:
 # --- steps ------------------------------------------------------------------------------------------
 
 
-class NodeNames:
-    """The names of groups of nodes, ready for search; a group is prepared when it is first searched."""
+def node_names(index: Index, type: str | None = None, source: int | None = None) -> tuple[np.ndarray, NearestRows]:
+    """(nodes i64 of a type, those that a source has a record of, or all, ascending; their names, ready for search)."""
 
-    def __init__(self, kb: KnowledgeBase):
-        self.kb = kb
-        self._groups: dict[str | int | None, tuple[np.ndarray, NearestRows]] = {}
+    def load(index: Index) -> tuple[np.ndarray, NearestRows]:
+        kb = kb_of(index)
+        rows, vectors = np.arange(kb.n), kb.vectors("kb_name_vectors")
+        if source is not None or type is not None:
+            rows = kb.nodes_of_type(type) if type is not None else np.flatnonzero(kb.node_sources[:, source])
+        whole = len(rows) == kb.n  # then no copy is made
+        return rows, NearestRows(vectors if whole else vectors[torch.from_numpy(rows).to(vectors.device)])
 
-    def of_type(self, type: str | None) -> tuple[np.ndarray, NearestRows]:
-        """(nodes i64 of a type, None: of all, ascending; their names)."""
-        return self._of(type, lambda: np.arange(self.kb.n) if type is None else self.kb.nodes_of_type(type))
-
-    def of_source(self, source: int) -> tuple[np.ndarray, NearestRows]:
-        """(nodes i64 that a source has a record of, ascending; their names)."""
-        return self._of(source, lambda: np.flatnonzero(self.kb.node_sources[:, source]))
-
-    def _of(self, group: str | int | None, nodes: Callable[[], np.ndarray]) -> tuple[np.ndarray, NearestRows]:
-        if group not in self._groups:
-            rows, vectors = nodes(), self.kb.vectors("kb_name_vectors")
-            whole = len(rows) == self.kb.n  # then no copy is made
-            names = vectors if whole else vectors[torch.from_numpy(rows).to(vectors.device)]
-            self._groups[group] = rows, NearestRows(names)
-        return self._groups[group]
-
-
-def node_names(index: Index) -> NodeNames:
-    """The names of an index's nodes."""
-    return index.loaded("names of nodes", lambda index: NodeNames(kb_of(index)))
+    return index.loaded(f"names of nodes {type!r} {source}", load)
 
 
 @batched(TEXT, name="kb_named")
@@ -151,11 +128,10 @@ def mentioned(index: Index, queries: list[str], k: int) -> list[list[tuple[Menti
 @batched(GRAPH, name="kb_near_names")
 def near_names(index: Index, queries: list[tuple[str | None, np.ndarray]], k: int, threshold: float) -> list[Ranking]:
     """The k nearest names of each type to its unit vector, of cosine >= threshold; one product a type."""
-    names = node_names(index)
     found: list[Ranking] = [Ranking((), ())] * len(queries)
     for type in dict.fromkeys(type for type, _ in queries):
         places = [i for i, (of, _) in enumerate(queries) if of == type]
-        rows, vectors = names.of_type(type)
+        rows, vectors = node_names(index, type)
         top = rankings(vectors.search(stacked([queries[i][1] for i in places], index.device), min(k, len(rows))))
         for i, one in zip(places, top):
             kept = [(int(rows[r]), s) for r, s in zip(one.rows, one.scores) if s >= threshold]

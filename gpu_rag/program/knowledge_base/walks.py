@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gpu_rag.graph.ragged import expand, ragged_of_lists
+from gpu_rag.graph.common.segments import offsets_of
+from gpu_rag.graph.ragged import ragged_of_lists, some_lists
 from gpu_rag.graph.reach import EITHER, intersect, reachable
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
@@ -66,15 +67,10 @@ def _stepped(kb: KnowledgeBase, nodes: Ragged, relations: Sequence[Sequence[int]
 
 def _picked(lists: Sequence[Ragged], which: Sequence[int], device: str | torch.device) -> Ragged:
     """List b of lists[which[b]]; none where that is negative."""
-    sizes = torch.tensor([0, *(one.values.shape[0] for one in lists)], device=device).cumsum(0)
-    offsets = torch.stack([one.offsets + size for one, size in zip(lists, sizes)])
-    values = torch.cat([one.values for one in lists])
-    chosen, row = torch.tensor(which, dtype=torch.int64, device=device), torch.arange(len(which), device=device)
-    first = offsets[chosen.clamp(min=0), row]
-    last = torch.where(chosen >= 0, offsets[chosen.clamp(min=0), row + 1], first)
-    ends = torch.zeros(len(which) + 1, dtype=torch.int64, device=device)
-    ends[1:] = (last - first).cumsum(0)
-    return Ragged(torch.cat([values[:0], *(values[place] for _, place in expand(first, last))]), ends)
+    sizes = torch.cat([*(one.offsets.diff() for one in lists), lists[0].offsets[:1]])  # at the end an empty one
+    every, n = Ragged(torch.cat([one.values for one in lists]), offsets_of(sizes)), len(which)
+    rows = [at * n + row if at >= 0 else len(lists) * n for row, at in enumerate(which)]
+    return some_lists(every, torch.tensor(rows, dtype=torch.int64, device=device))
 
 
 def _lowest(lists: Ragged) -> list[int]:

@@ -10,9 +10,9 @@ import pytest
 
 from gpu_rag.graph.bubble import ALONE, INSIDE, MEETING
 from gpu_rag.methods.bubblerag.batched import Tree, TreePassage
-from gpu_rag.methods.bubblerag.evidence import appended, fused
 from gpu_rag.methods.bubblerag.groups import Group, weighted
 from gpu_rag.methods.bubblerag.keywords import BOUND, CONCEPT, NAME, OPEN, Keyword, by_rules
+from gpu_rag.methods.bubblerag.program import appended, fused
 from gpu_rag.methods.bubblerag.trees import best_trees, missing, score
 from gpu_rag.program.search import Ranking
 
@@ -43,11 +43,11 @@ def test_the_score_is_the_formula() -> None:
 
 def test_scores_that_leave_something_out_are_caught() -> None:
     def without_missing(t: Tree, groups: Sequence[Group], *, alpha: float, intra_penalty: float) -> float:
-        return (intra_penalty if t.is_inside else 1) / (t.cost + 1e-6)
+        return (intra_penalty if t.kind == INSIDE else 1) / (t.cost + 1e-6)
 
     def counting(t: Tree, groups: Sequence[Group], *, alpha: float, intra_penalty: float) -> float:
         share = 1 - t.groups.bit_count() / len(groups)
-        return (intra_penalty if t.is_inside else 1) / (t.cost * math.exp(alpha * share) + 1e-6)
+        return (intra_penalty if t.kind == INSIDE else 1) / (t.cost * math.exp(alpha * share) + 1e-6)
 
     def without_penalty(t: Tree, groups: Sequence[Group], *, alpha: float, intra_penalty: float) -> float:
         return score(t, groups, alpha=alpha, intra_penalty=1.0)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.join import hybrid_argmax
 from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores, rare_word_pairs
-from gpu_rag.methods.hoprag.edges import cut_to_budget, edge_budget, edges_of_matches, strongest_parallel
+from gpu_rag.methods.hoprag.stages.edges import cut_to_budget, edge_budget, edges_of_matches, strongest_parallel
 from gpu_rag.types import Ragged
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)

@@ -14,7 +14,7 @@ import pytest
 import gpu_rag
 from gpu_rag.api import load_questions
 from gpu_rag.errors import MissingLayer
-from gpu_rag.methods.hoprag.graph import HopGraph, load_hop_graph
+from gpu_rag.methods.hoprag.graph import HopGraph, hop_graph
 from gpu_rag.methods.hoprag.program import Params, question_words
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.llm.scripted import ScriptedLLM
@@ -105,7 +105,7 @@ def edge_sims(index: gpu_rag.Index, graph: HopGraph, text: str, words: str) -> n
 
 def walked(index: gpu_rag.Index, text: str, top_k: int, n_hop: int, entry: str, words: str) -> list[tuple[str, float]]:
     """The whole method in a few plain lines: (passage, H) best first."""
-    graph = load_hop_graph(index)
+    graph = hop_graph(index)
     near, edge = vertex_sims(index, text, words), edge_sims(index, graph, text, words)
     target, indptr = graph.target.tolist(), graph.indptr.tolist()
     if entry == "vertices":
@@ -168,7 +168,7 @@ def test_the_trace_tells_the_walk(hops: gpu_rag.Index, fast: Settings) -> None:
     entry, *rounds, prune = answer.trace
     assert (entry.verb, prune.verb) == ("hop_entry/vertices", "hop_prune")
     titles = set(hops.passages["title"].to_pylist())
-    questions = set(load_hop_graph(hops).question_texts)
+    questions = set(hop_graph(hops).question_texts)
     assert [r.verb for r in rounds] == [f"hop_{i}" for i in range(1, len(rounds) + 1)] and rounds
     queue = list(entry.chosen)
     met = set(queue)
@@ -260,7 +260,7 @@ def test_a_small_model_ranks_and_n_options_bounds_what_it_sees(
 def test_sentences_are_vertices_and_passages_are_evidence(make: Build, fast: Settings) -> None:
     settings = {**fast, "hops": {"granularity": "sentence"}}
     index = make(settings)
-    assert load_hop_graph(index).n_vertices == 11 and index.n_passages == 6
+    assert hop_graph(index).n_vertices == 11 and index.n_passages == 6
     answer = retrieve(index, with_params(settings, top_k=4))
     assert len(ranking(answer)) == len(set(ranking(answer))) and len(answer.evidence) <= 4
     assert answer.evidence[0].passage_id == "d0"
@@ -279,7 +279,7 @@ def test_an_index_without_hops_says_so_and_serves_other_methods(build: Build, fa
 
 def test_a_corpus_without_questions_still_retrieves(build: Build, fast: Settings) -> None:
     index = build({}, methods=["hoprag"])
-    assert load_hop_graph(index).n_edges == 0
+    assert len(hop_graph(index).target) == 0
     assert len(ranking(retrieve(index, fast))) == 6
     assert ranking(retrieve(index, with_params(fast, entry="edges"))) == []
 

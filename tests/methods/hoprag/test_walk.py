@@ -72,11 +72,11 @@ class FakeRun:
         return Ranking(tuple(self.world.start[:k]), tuple(1.0 for _ in self.world.start[:k]))
 
     async def out_edges(self, query: AtVertices, k: int) -> list[list[OutEdge]]:
-        self.widths.append(len(query.vertices))
-        return [self.world.out[v][:k] for v in query.vertices]
+        self.widths.append(len(query[1]))
+        return [self.world.out[v][:k] for v in query[1]]
 
     async def near_vertices(self, query: AtVertices, about: str) -> list[float]:
-        return [self.world.near[v] for v in query.vertices]
+        return [self.world.near[v] for v in query[1]]
 
     async def choose(self, run: Any, prompt: Any, fields: Any, options: Sequence[str], **how: Any) -> list[int]:
         assert how["allow_none"] and how["scores"] == sorted(how["scores"], reverse=True)

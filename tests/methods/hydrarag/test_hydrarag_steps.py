@@ -13,9 +13,9 @@ from answer_notes import found, noted
 from hydrarag_case import ask, build, scripted
 
 import gpu_rag
-from gpu_rag.methods.hydrarag.graphs import Depth, answer_place, taken_as_topics
+from gpu_rag.methods.hydrarag.graphs import answer_place, taken_as_topics, window
 from gpu_rag.methods.hydrarag.pruning import once
-from gpu_rag.methods.hydrarag.state import Analysis, FoundPath, Match, Mention
+from gpu_rag.methods.hydrarag.state import Analysis, FoundPath, Match, Mention, Params
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.types import Answer
 
@@ -143,8 +143,8 @@ def test_where_no_path_goes_through_all_topics_each_is_searched_alone(index: Any
 
 
 def test_documents_without_a_topic_are_found_by_dense_search(index: Any, fast: Any) -> None:
-    answer = ask(index, fast, "what was founded long ago", sources="documents", documents=2)
-    assert noted(answer, "topics") == [()] and 1 <= len(answer.evidence) <= 2
+    answer = ask(index, fast, "what was founded long ago", sources="documents")
+    assert noted(answer, "topics") == [()] and 1 <= len(answer.evidence) <= 3
     assert {path.source for path in answer.paths} <= {"documents"}
 
 
@@ -162,11 +162,11 @@ def test_each_document_gives_its_w_max_best_sentences_in_the_order_of_the_text(i
     assert list(best) == [both[i] if near[i] >= near[i + 1] else both[i + 1] for i in range(0, len(both), 2)]
 
 
-@pytest.mark.parametrize(("depth", "bounded", "topics", "window"), [
+@pytest.mark.parametrize(("hops", "bounded", "topics", "expected"), [
     (2, True, 1, (1, 2)), (2, True, 3, (3, 6)), (1, True, 2, (0, 2)), (3, False, 2, (0, 6)), (3, False, 1, (0, 3)),
 ])  # fmt: skip
-def test_windows_of_lengths(depth: int, bounded: bool, topics: int, window: tuple[int, int]) -> None:
-    assert Depth(depth, bounded).window(topics) == window
+def test_windows_of_lengths(hops: int, bounded: bool, topics: int, expected: tuple[int, int]) -> None:
+    assert window(hops, bounded, topics) == expected
 
 
 # --- requests --------------------------------------------------------------------------------------
@@ -198,10 +198,11 @@ def test_the_model_picks_web_results_by_title_and_snippet(index: Any, fast: Any)
 
 
 def test_a_follow_up_brings_new_documents_beside_the_old_ones_and_keeps_the_topics_of_the_graph(
-    index: Any, fast: Any
+    index: Any, fast: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(Params, "documents", 1)
     llm, names = scripted(REPLIES)
-    answer = ask(index, fast, "Where was Marta Orlo born?", llm, phases=2, documents=1, web="none", selector=False)
+    answer = ask(index, fast, "Where was Marta Orlo born?", llm, phases=2, web="none", selector=False)
     first, second = [step for step in answer.trace if step.verb == "sentences"]
     assert first.n_candidates == 1 and second.n_candidates == 2  # hers, and Piet Ruyven's
     around = [told[0] for told in noted(answer, "evidence_subgraph")]

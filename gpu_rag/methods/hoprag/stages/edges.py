@@ -1,8 +1,9 @@
-"""Questions -> edges: each out-question leads to the vertex whose in-question answers it best."""
+"""Questions -> edges: each out-question leads to the vertex whose in-question answers it best; the strongest stay."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from gpu_rag.graph.nearest.index import nearest_index
 from gpu_rag.index import tables
 from gpu_rag.index.stage import stage
 from gpu_rag.index.work import Sources, Work
-from gpu_rag.methods.hoprag.edges import edges_of_matches
 from gpu_rag.methods.hoprag.stages.matching import Previous, Side, match_exactly, match_nearly
 from gpu_rag.methods.hoprag.stages.vertices import read_vertices
 from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, MATCHES, read_lists, read_questions
@@ -40,11 +40,8 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     params=_params,
 )
 def edges_stage(work: Work) -> dict[str, int]:
-    """Tables `matches` (each out-question's best in-question, before any cut) and `edges`, and the questions' keys.
-
-    Of parallel edges the one of the highest SIM stays, of equal ones that of the lowest in-question, then the lowest
-    out-question. Then the cut: floor(edge_budget n log2 n) edges, and every vertex's last out-edge.
-    """
+    """Tables `matches` (each out-question's best in-question, before any cut) and `edges` (see `edges_of_matches`), and
+    the questions' keys."""
     ids = read_vertices(work)["id"].to_pylist()
     outs, ins = read_side(work, "out", ids), read_side(work, "in", ids)
     work.progress.start("hop_edges", len(outs.vertex), "questions")
@@ -123,3 +120,67 @@ def _n_crossing(work: Work, edges: dict[str, np.ndarray]) -> int:
     _, document = np.unique(np.asarray(passages["doc_id"].to_pylist(), dtype=object), return_inverse=True)
     of_vertex = document[read_vertices(work)["passage"].to_numpy()]
     return int((of_vertex[edges["source"]] != of_vertex[edges["target"]]).sum())
+
+
+# --- edges of matches -------------------------------------------------------------------------------
+
+
+def edge_budget(n: int, factor: float) -> int:
+    """How many edges n vertices may keep: floor(factor n log2 n); none for n < 2."""
+    return math.floor(factor * n * math.log2(n)) if n > 1 else 0
+
+
+def strongest_parallel(source: np.ndarray, target: np.ndarray, strength: np.ndarray) -> np.ndarray:
+    """Rows i64[K] of one edge a pair (source, target), the strongest, of equal ones the first given.
+
+    source, target: integers [M]; strength: f64[M], no NaN. Returned in order of (source, target).
+
+    Edges 0->1 of strengths .5 and .7 and 0->2 of .6: rows 1 and 2.
+    """
+    order = np.lexsort((np.arange(len(source)), -strength, target, source))
+    s, t = source[order], target[order]
+    first = np.ones(len(order), bool)
+    first[1:] = (s[1:] != s[:-1]) | (t[1:] != t[:-1])
+    return order[first]
+
+
+def cut_to_budget(source: np.ndarray, target: np.ndarray, strength: np.ndarray, budget: int) -> np.ndarray:
+    """Rows i64[K], ascending, of the edges that stay: the `budget` strongest of all, and the strongest of each source.
+
+    So no vertex loses its last out-edge, and as many as the budget's edges and one a vertex may stay. Strength falls
+    from edge to edge; of equal ones the lower (source, target) comes first. Arguments as `strongest_parallel`, each
+    pair once; budget >= 0.
+
+    Edges 0->1 (.9), 0->2 (.8), 1->2 (.1) with budget 1: 0->1 by strength and 1->2, the last of vertex 1.
+    """
+    order = np.lexsort((target, source, -strength))
+    kept = np.zeros(len(order), bool)
+    kept[order[:budget]] = True
+    _, first = np.unique(source[order], return_index=True)
+    kept[order[first]] = True
+    return np.flatnonzero(kept)
+
+
+def edges_of_matches(
+    question: np.ndarray, sim: np.ndarray, out_vertex: np.ndarray, in_vertex: np.ndarray, n: int, factor: float
+) -> tuple[dict[str, np.ndarray], int]:
+    """HopRAG's edges from the best match of every out-question, and how many there were before the cut.
+
+    question: integers [Q], the in-question that each out-question matches best, -1 for none; sim: f64[Q]. out_vertex,
+    in_vertex: the vertex of each out- and in-question, of n. An edge leads from the one to the other. Of parallel ones
+    the strongest stays, of equal ones that of the lowest in-question, then the lowest out-question; then the cut to
+    `edge_budget(n, factor)`. Returns columns source, target, question, out_question, sim, by (source, target).
+    """
+    out_question = np.flatnonzero(question >= 0)
+    out_question = out_question[np.argsort(question[out_question], kind="stable")]
+    columns = {
+        "source": out_vertex[out_question],
+        "target": in_vertex[question[out_question]],
+        "question": question[out_question],
+        "out_question": out_question,
+        "sim": sim[out_question],
+    }
+    merged = strongest_parallel(columns["source"], columns["target"], columns["sim"])
+    columns = {name: column[merged] for name, column in columns.items()}
+    kept = cut_to_budget(columns["source"], columns["target"], columns["sim"], edge_budget(n, factor))
+    return {name: column[kept] for name, column in columns.items()}, len(merged)

@@ -12,8 +12,8 @@ import torch
 from gpu_rag.graph.join import JoinIndex, join_index
 from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores, rare_word_pairs
 from gpu_rag.graph.nearest.index import Proposer
+from gpu_rag.graph.ragged import some_lists
 from gpu_rag.index.work import Work
-from gpu_rag.methods.hoprag.tables import lists_at
 from gpu_rag.types import Ragged
 
 EXACT_ROWS = 16_384  # out-questions of one unit of resumable work
@@ -39,7 +39,7 @@ class Side:
     def part(self, rows: torch.Tensor) -> Side:
         """Some rows i64[B], without keys."""
         rows = rows.to(self.vertex.device)
-        return Side(self.vectors[rows], lists_at(self.keywords, rows), self.vertex[rows], self.keys[:0])
+        return Side(self.vectors[rows], some_lists(self.keywords, rows), self.vertex[rows], self.keys[:0])
 
 
 @dataclass(frozen=True)

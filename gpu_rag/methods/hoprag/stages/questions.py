@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
@@ -28,7 +28,6 @@ from gpu_rag.settings import Settings
 from gpu_rag.text.keywords import names
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema, object_of
-from gpu_rag.types import Request
 
 LEAST = {"in": 2, "out": 4}  # questions a request, as in HopRAG
 MOST = 12
@@ -36,29 +35,16 @@ _PRONOUN = re.compile(r"\b(he|him|his|she|her|hers|it|its|they|them|their|theirs
 Questions = dict[str, list[list[str]]]  # by side ("in", "out"), a list of texts a vertex
 
 
-def _schema(side: str) -> str:
-    questions = {
-        "type": "array",
-        "items": {"type": "string", "maxLength": 300},
-        "minItems": LEAST[side],
-        "maxItems": MOST,
-    }
-    return canonical_schema(object_of({"questions": questions}))
+_TEXTS = {"type": "array", "items": {"type": "string", "maxLength": 300}}
+SCHEMAS = {
+    side: canonical_schema(object_of({"questions": {**_TEXTS, "minItems": n, "maxItems": MOST}}))
+    for side, n in LEAST.items()
+}
 
 
-SCHEMAS = {side: _schema(side) for side in LEAST}
-
-
-def simulation_params(settings: Settings) -> dict[str, Any]:
-    """What the replies depend on, beside the vertices and the model."""
-    prompts = {side: Prompt.read("gpu_rag.methods.hoprag.prompts", f"hop_{side}").digest for side in LEAST}
-    return {"prompts": prompts, "schemas": SCHEMAS, "max_tokens": settings.hops.tokens, "seed": settings.runtime.seed}
-
-
-def simulation_requests(side: str, titles: Sequence[str], texts: Sequence[str], settings: Settings) -> list[Request]:
+def _prompt(side: str) -> Prompt:
     """What is asked about each vertex: the "in" or the "out" questions."""
-    prompt, tokens = Prompt.read("gpu_rag.methods.hoprag.prompts", f"hop_{side}"), settings.hops.tokens
-    return text_requests(prompt, titles, texts, schema=SCHEMAS[side], max_tokens=tokens, seed=settings.runtime.seed)
+    return Prompt.read("gpu_rag.methods.hoprag.prompts", f"hop_{side}")
 
 
 def by_llm(work: Work, titles: Sequence[str], texts: Sequence[str]) -> tuple[Questions, dict[str, int]]:
@@ -70,15 +56,24 @@ def by_llm(work: Work, titles: Sequence[str], texts: Sequence[str]) -> tuple[Que
     questions: Questions = {side: [] for side in LEAST}
     statuses: Counter[str] = Counter()
     n_written = n_kept = 0
+    seed, tokens = work.settings.runtime.seed, work.settings.hops.tokens
     for block in windows(len(texts)):
         for side, lists in questions.items():
-            replies = ask(work, simulation_requests(side, titles[block], texts[block], work.settings))
+            of, form = (titles[block], texts[block]), SCHEMAS[side]
+            replies = ask(work, text_requests(_prompt(side), *of, schema=form, max_tokens=tokens, seed=seed))
             statuses.update(reply if isinstance(reply, str) else "ok" for reply in replies)
             written = [[] if isinstance(reply, str) else reply["questions"] for reply in replies]
             kept = [[text for text in texts_of if is_question(text)] for texts_of in written]
             n_written, n_kept = n_written + sum(map(len, written)), n_kept + sum(map(len, kept))
             lists.extend(kept)
-    _check_yield(statuses, work.settings.index.min_yield)
+    total, floor = sum(statuses.values()), work.settings.index.min_yield
+    if statuses["ok"] < floor * total:
+        raise GpuRagError(
+            "the model wrote questions for too few passages",
+            given=f"{statuses['ok']} of {total} replies ({dict(statuses)})",
+            expected=f"at least {floor:.0%}",
+            do="use a stronger model, --set hops.simulate=templates, or lower index.min_yield; replies are kept",
+        )
     counts = {f"hop_replies_{status}": n for status, n in sorted(statuses.items())}
     return questions, counts | {"hop_questions_dropped": n_written - n_kept}
 
@@ -94,17 +89,6 @@ def is_question(text: str) -> bool:
     return text.rstrip().endswith("?") and (not _PRONOUN.search(text) or bool(names(text)))
 
 
-def _check_yield(statuses: Counter[str], floor: float) -> None:
-    total = sum(statuses.values())
-    if total and statuses["ok"] < floor * total:
-        raise GpuRagError(
-            "the model wrote questions for too few passages",
-            given=f"{statuses['ok']} of {total} replies ({dict(statuses)})",
-            expected=f"at least {floor:.0%}",
-            do="use a stronger model, --set hops.simulate=templates, or lower index.min_yield; replies are kept",
-        )
-
-
 Found = tuple[list[str], list[Triple]]  # names and triples of a vertex
 
 
@@ -112,8 +96,11 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     """Who writes the questions, and what they are asked."""
     if settings.hops.simulate == "auto":
         raise UsageError("hops.simulate is not settled", given="auto", expected="llm | templates")
-    by = simulation_params(settings) if settings.hops.simulate == "llm" else {"templates": TEMPLATES_VERSION}
-    return {"simulate": settings.hops.simulate, **by}
+    if settings.hops.simulate == "templates":
+        return {"simulate": "templates", "templates": TEMPLATES_VERSION}
+    prompts = {side: _prompt(side).digest for side in LEAST}
+    asked = {"schemas": SCHEMAS, "max_tokens": settings.hops.tokens, "seed": settings.runtime.seed}
+    return {"simulate": "llm", "prompts": prompts, **asked}
 
 
 def _settled(settings: Settings, models: Models) -> Settings:
@@ -147,23 +134,23 @@ def questions_stage(work: Work) -> dict[str, int]:
     else:
         questions, counts = by_templates(work, vertices, texts), {}
     for side, lists in questions.items():
-        rows = [(v, text) for v, found in enumerate(lists) for text in _distinct(found)]
+        distinct = [sorted({" ".join(text.split()) for text in found} - {""}) for found in lists]
+        rows = [(v, text) for v, found in enumerate(distinct) for text in found]
         columns = {"vertex": [v for v, _ in rows], "text": [text for _, text in rows]}
         n = tables.write_table(work.out / f"{side}_questions.parquet", QUESTIONS, columns)
         counts[f"hop_{side}_questions"] = n
     return counts
 
 
-def _distinct(texts: Sequence[str]) -> list[str]:
-    return sorted({" ".join(text.split()) for text in texts} - {""})
-
-
 def by_templates(work: Work, vertices: pa.Table, texts: Sequence[str]) -> Questions:
     """Questions from the triples of each vertex, with the types that the whole corpus knows of a name."""
     folder = work.stage_folders["extraction"]
     table = tables.read_table(folder / "extractions.parquet", tables.EXTRACTIONS)
-    triples = [[_triple(t) for t in row] for row in table["triples"].to_pylist()]
-    types = type_words((t for row in triples for t in row), _known_types(folder))
+    triples: list[list[Triple]] = [[(s, r, o) for s, r, o in row] for row in table["triples"].to_pylist()]
+    profiles = tables.read_table(folder / "profiles.parquet", tables.PROFILES)
+    written = zip(profiles["name"].to_pylist(), profiles["types"].to_pylist())
+    known = ((name, words) for name, of in written for words in of)  # that an extractor wrote down
+    types = type_words((t for row in triples for t in row), known)
     kinds = frozenset(types.values())
     rows = list(zip(table["entities"].to_pylist(), triples))
     questions: Questions = {"in": [], "out": []}
@@ -174,29 +161,10 @@ def by_templates(work: Work, vertices: pa.Table, texts: Sequence[str]) -> Questi
     return questions
 
 
-def _triple(parts: Sequence[str]) -> Triple:
-    subject, relation, object_ = parts
-    return subject, relation, object_
-
-
-def _known_types(folder: Path) -> Iterator[tuple[str, str]]:
-    """(name, type) pairs that an extractor wrote down."""
-    profiles = tables.read_table(folder / "profiles.parquet", tables.PROFILES)
-    for name, types in zip(profiles["name"].to_pylist(), profiles["types"].to_pylist()):
-        for words in types:
-            yield name, words
-
-
 def _by_vertex(rows: Sequence[Found], passages: Sequence[int], texts: Sequence[str]) -> Iterator[Found]:
     """What each vertex holds of its passage; passages: i32[V], ascending."""
-    start = 0
-    while start < len(passages):
-        stop = start + 1
-        while stop < len(passages) and passages[stop] == passages[start]:
-            stop += 1
-        names, triples = rows[passages[start]]
-        yield from _by_sentence(names, triples, texts[start:stop])
-        start = stop
+    for passage, vertices in groupby(range(len(passages)), passages.__getitem__):
+        yield from _by_sentence(*rows[passage], [texts[vertex] for vertex in vertices])
 
 
 def _by_sentence(names: list[str], triples: list[Triple], texts: Sequence[str]) -> list[Found]:

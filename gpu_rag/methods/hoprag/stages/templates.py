@@ -82,12 +82,8 @@ def raised_questions(
         if not key or key in done or key in kinds or len(written) > MAX_PART_CHARS or not _says_something(written):
             continue
         done.add(key)
-        found.append(f"What is known about {written}, the {types[key]}?" if key in types else _plain(written))
+        found.append(f"What is known about {written}{f', the {types[key]}' if key in types else ''}?")
     return found
-
-
-def _plain(name: str) -> str:
-    return f"What is known about {name}?"
 
 
 def _says_something(name: str) -> bool:

@@ -63,8 +63,7 @@ def vertex_vectors_stage(work: Work) -> dict[str, int]:
     Copies the passages' vectors, or embeds block by block.
     """
     if work.settings.hops.granularity == "passage":
-        arrays = tables.read_arrays(work.stage_folders["passage_vectors"] / "vectors.safetensors")
-        vectors = arrays["vectors"]
+        vectors = tables.read_arrays(work.stage_folders["passage_vectors"] / "vectors.safetensors")["vectors"]
         work.progress.advance(len(vectors))
     else:
         texts = vertex_texts(work.stage_folders["passages"], read_vertices(work))
@@ -83,15 +82,13 @@ def keywords_stage(work: Work) -> dict[str, int]:
     }
     texts["vertex"] = vertex_texts(folders["passages"], read_vertices(work))
     work.progress.start("hop_keywords", sum(map(len, texts.values())), "texts")
-    found = {side: [_found_keywords(work, text) for text in of_side] for side, of_side in texts.items()}
+    found: dict[str, list[frozenset[str]]] = {side: [] for side in texts}
+    for side, text in ((side, text) for side, of_side in texts.items() for text in of_side):
+        found[side].append(keywords(text))
+        work.progress.advance(1)
     vocabulary = sorted(frozenset().union(*(words for lists in found.values() for words in lists)))
     number = {word: row for row, word in enumerate(vocabulary)}
     tables.write_table(work.out / "keywords.parquet", KEYWORDS, {"keyword": vocabulary})
     for side, lists in found.items():
         write_lists(work.out / f"{side}.safetensors", [sorted(number[word] for word in words) for words in lists])
     return {"hop_keywords": len(vocabulary)}
-
-
-def _found_keywords(work: Work, text: str) -> frozenset[str]:
-    work.progress.advance(1)
-    return keywords(text)

@@ -1,15 +1,7 @@
 """The batched steps of HydraRAG: names and passages, evidence subgraphs, path search, pruning, the web.
 
-A search is a loop of the program, so that every scoring is a step of its own and is booked as one:
-
-    graph = await question_graph(wanted, choice, d_max)
-    hops = [await start_paths(graph)]
-    for _ in range(depth):
-        longer = await expand_paths((graph, hops[-1]), len(hops) - 1)
-        hops.append(await score_paths((graph, longer, query), choice, HOP, w1))
-    ...
-
-A QuestionGraph and Walks stay on the device and are only passed on. `best_paths` is where paths come out, at most k.
+A search is a loop of the program (`graphs`), so that every scoring is a step of its own and is booked as one. A
+QuestionGraph and Walks stay on the device and are only passed on. `best_paths` is where paths come out, at most k.
 """
 
 from __future__ import annotations

@@ -13,15 +13,14 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from gpu_rag.errors import UsageError
 from gpu_rag.graph.csr import row_of_entry
-from gpu_rag.graph.ego import CheckedGraph, checked
+from gpu_rag.graph.ego import CheckedGraph
 from gpu_rag.graph.paths import PathGraph
 from gpu_rag.graph.ragged import row_of_value
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.program.knowledge_base.views import kb_of
-from gpu_rag.types import Ragged
+from gpu_rag.types import CSR, Ragged
 
 _ROWS = 1 << 14  # edges whose vectors are averaged at a time
 _GOLDEN = -7046029254386353131  # 2^64 / golden ratio, as i64: the step of splitmix64
@@ -31,17 +30,16 @@ _SEEDS = (0x1F83D9AB, 0x5BE0CD19)
 
 @dataclass(frozen=True)
 class FactChoice:
-    """Which facts a search may use. sources: their numbers in `KnowledgeBase.sources`, ascending. one_relation: one of
-    parallel relations alone is kept, drawn by `seed`."""
+    """Which facts a search may use. sources: their numbers in `KnowledgeBase.sources`, ascending. draw: a seed, by
+    which one of parallel relations alone is kept; None: all are."""
 
     sources: tuple[int, ...]
-    one_relation: bool = False
-    seed: int = 0
+    draw: int | None = None
 
 
 @dataclass(frozen=True)
 class FactGraph:
-    """Some of the facts as a graph of P edges. graph: for path ops; checked: for neighbourhoods.
+    """Some of the facts as a graph of P edges.
 
     keys: i64[P], low * N + high of each edge, ascending: edge numbers are those of `graph`. triples: for each edge the
     rows of its facts. n_triples: i64[P], how many there were before `one_relation`. vectors: f16[P, D]. signatures:
@@ -49,7 +47,6 @@ class FactGraph:
     """
 
     graph: PathGraph
-    checked: CheckedGraph
     keys: torch.Tensor
     triples: Ragged
     n_triples: torch.Tensor
@@ -67,6 +64,12 @@ class FactGraph:
         keys, rows, offsets = (part.cpu().numpy() for part in (self.keys, self.triples.values, self.triples.offsets))
         return keys, rows, offsets
 
+    @cached_property
+    def numbered(self) -> CheckedGraph:
+        """The graph with the number of each stored entry as its weight."""
+        csr = self.graph.csr
+        return CheckedGraph(CSR(csr.indptr, csr.indices, torch.arange(csr.m, device=csr.indices.device)))
+
     def facts_of(self, edge: int) -> list[int]:
         """The rows of the facts of an edge, looked up on the host."""
         _, rows, offsets = self._on_host
@@ -78,23 +81,20 @@ class FactGraph:
         low, high = min(one, other), max(one, other)
         return self.facts_of(int(np.searchsorted(self._on_host[0], low * self.n + high)))
 
-    def edges_of(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        """i32[..]: the edge between two nodes each, -1 where either is -1. The edges must exist."""
-        low, high = torch.minimum(one, other).long(), torch.maximum(one, other).long()
-        at = torch.searchsorted(self.keys, (low * self.n + high).contiguous())
-        return torch.where(low < 0, -1, at).int()
+    def edges_along(self, nodes: torch.Tensor) -> torch.Tensor:
+        """i32[P, W]: the edge of every hop of paths [P, W + 1], -1 beyond a path's end. The edges must exist."""
+        one, other = nodes[:, :-1].long(), nodes[:, 1:].long()
+        keys = torch.minimum(one, other) * self.n + torch.maximum(one, other)
+        return torch.where(other < 0, -1, torch.searchsorted(self.keys, keys)).int()
 
 
 def facts_of(index: Index, choice: FactChoice) -> FactGraph:
-    """The graph of the chosen facts, made once for each choice. Raises UsageError for an unknown source."""
+    """The graph of the chosen facts, made once for each choice."""
     kb = kb_of(index)
-    if choice.one_relation:
-        whole = facts_of(index, FactChoice(choice.sources))
-        return index.loaded(f"facts {choice}", lambda _: one_relation(whole, kb, choice.seed))
-    unknown = [source for source in choice.sources if not 0 <= source < len(kb.sources)]
-    if unknown:
-        raise UsageError("there is no such source", given=unknown, expected=f"0 to {len(kb.sources) - 1}")
-    return index.loaded(f"facts {choice}", lambda _: fact_graph(kb, choice.sources))
+    if choice.draw is None:
+        return index.loaded(f"facts {choice}", lambda _: fact_graph(kb, choice.sources))
+    whole, seed = facts_of(index, FactChoice(choice.sources)), choice.draw
+    return index.loaded(f"facts {choice}", lambda _: one_relation(whole, kb, seed))
 
 
 def fact_graph(kb: KnowledgeBase, sources: tuple[int, ...]) -> FactGraph:
@@ -106,7 +106,7 @@ def fact_graph(kb: KnowledgeBase, sources: tuple[int, ...]) -> FactGraph:
     triples = Ragged(paths.edges.values.long(), paths.edges.offsets)
     vectors = _means(kb.vectors("kb_edge_vectors"), triples)
     signatures = _signatures(kb, paths.graph, keys, triples)
-    return FactGraph(paths.graph, checked(csr), keys, triples, triples.offsets.diff(), vectors, signatures)
+    return FactGraph(paths.graph, keys, triples, triples.offsets.diff(), vectors, signatures)
 
 
 def one_relation(graph: FactGraph, kb: KnowledgeBase, seed: int) -> FactGraph:

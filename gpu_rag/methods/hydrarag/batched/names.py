@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 
-from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase, name_key
-from gpu_rag.methods.hydrarag.batched.pruning import GRID, on_grid
+from gpu_rag.methods.hydrarag.pruning import GRID, on_grid
 from gpu_rag.methods.hydrarag.state import Match
 from gpu_rag.program.kinds import GRAPH, TEXT
 from gpu_rag.program.knowledge_base.names import node_names
@@ -39,17 +37,7 @@ def _keys(index: Index) -> tuple[dict[str, int], list[str]]:
     return {key: row for row, key in enumerate(keys)}, keys
 
 
-@dataclass(frozen=True, eq=False)
-class Named:
-    """Names of one question. vectors: f32[M, D], unit rows, of the names."""
-
-    names: tuple[str, ...]
-    vectors: np.ndarray
-
-    def __post_init__(self) -> None:
-        if len(self.names) != len(self.vectors):
-            given = f"{len(self.names)} and {len(self.vectors)}"
-            raise BadInput("names and vectors do not fit", given=given, expected="a vector for each name")
+Named = tuple[tuple[str, ...], np.ndarray]  # names of one question, and their unit vectors f32[M, D]
 
 
 @batched(GRAPH)
@@ -61,13 +49,13 @@ def match_mentions(
     Where a source has nodes of that very name or alias (`KnowledgeBase.named`), these, at cosine 1; else the
     nearest of cosine >= threshold. Values that are no nearer than the nearest thing are left out.
     """
-    kb, search = kb_of(index), node_names(index)
-    vectors = np.concatenate([one.vectors for one in queries])
+    kb = kb_of(index)
+    vectors = np.concatenate([of for _, of in queries])
     matrix = torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32)).to(kb.device)
     best: list[dict[int, float]] = [{} for _ in range(len(vectors))]
-    same = [kb.named(name) for one in queries for name in one.names]
+    same = [kb.named(name) for names, _ in queries for name in names]
     for source in sources:
-        nodes, names = search.of_source(source)
+        nodes, names = node_names(index, source=source)
         top = names.search(matrix, min(most, max(len(nodes), 1)))
         for found, exact, ids, scores in zip(best, same, top.ids.tolist(), top.scores.tolist()):
             own = [node for node in exact if kb.node_sources[node, source]][:most]
@@ -76,7 +64,7 @@ def match_mentions(
                 if not own and row >= 0 and score >= threshold:
                     found.setdefault(int(nodes[row]), score)
     matches = iter([_matches(kb, found) for found in best])
-    return [[next(matches) for _ in one.names] for one in queries]
+    return [[next(matches) for _ in names] for names, _ in queries]
 
 
 def _matches(kb: KnowledgeBase, found: dict[int, float]) -> list[Match]:
@@ -109,10 +97,8 @@ def passages_of(
     question, row = pairs // width, pairs % width
     vectors = torch.from_numpy(np.stack([vector for _, vector in queries])).to(device)
     scores = _cosines(vectors, question, passages, row)
-    order = torch.sort(scores, descending=True, stable=True).indices
-    order = order[torch.argsort(question[order], stable=True)]
-    starts = torch.searchsorted(question, torch.arange(len(queries), device=device))
-    order = order[torch.arange(len(order), device=device) - starts[question[order]] < k]
+    order = lexsort(-scores, question)
+    order = order[torch.arange(len(order), device=device) - torch.searchsorted(question, question) < k]
     found: list[list[tuple[int, float]]] = [[] for _ in queries]
     of, rows = torch.stack([question[order], row[order]]).tolist()
     for q, best, score in zip(of, rows, scores[order].tolist()):

@@ -3,9 +3,10 @@ them, with every question's paths in its own local nodes between two steps."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,9 +25,10 @@ from gpu_rag.methods.hydrarag.state import OVERLAP, SEMANTIC, FoundPath
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.runtime.step import batched
-from gpu_rag.types import CSR, Ragged
+from gpu_rag.types import CSR
 
 HOP, PART, WHOLE = "hop", "part", "whole"  # a beam is for each topic, each part of an order, each order
+GROUPS = {HOP: (1, 0), PART: (1, 1), WHOLE: (0, 1)}  # of each kind: how many for a topic, and for an order
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,105 +42,78 @@ class Walks:
     paths: PathSet
     scores: torch.Tensor | None = None
 
-    @property
-    def size(self) -> int:
-        """Number of paths."""
-        return self.paths.size
 
-
-@dataclass(frozen=True, eq=False)
 class Joined:
     """The subgraphs of B questions as one block-diagonal graph, and all their orders as rows.
 
-    first_node, first_topic, first_row: where those of each question begin: i64[B + 1].
+    nodes: i32[n], the fused nodes; first: the first node, topic and order of each question, B + 1 rows.
     """
 
-    graph: PathGraph
-    nodes: torch.Tensor
-    topics: Ragged
-    ends: Ends
-    first_node: list[int]
-    first_topic: list[int]
-    first_row: list[int]
-
-    @classmethod
-    def of(cls, graphs: Sequence[QuestionGraph]) -> Joined:
-        """The graphs of at least one question as one."""
+    def __init__(self, graphs: Sequence[QuestionGraph]):
         device = graphs[0].nodes.device
-        first_node = np.cumsum([0, *(g.csr.n for g in graphs)]).tolist()
-        entries = np.cumsum([0, *(g.csr.m for g in graphs)]).tolist()
-        indptr = [g.csr.indptr[:-1] + at for g, at in zip(graphs, entries)]
-        indptr.append(torch.tensor([entries[-1]], dtype=torch.int64, device=device))
-        indices = torch.cat([g.csr.indices + at for g, at in zip(graphs, first_node)])
-        csr = CSR(torch.cat(indptr), indices.int())
-        numbers = torch.arange(csr.m, dtype=torch.int32, device=device)  # the true edge is looked up from its ends
-        orders = [order for g in graphs for order in g.orders]
-        lists = [[place + at for place in one] for g, at in zip(graphs, first_node) for one in g.places]
-        sides = torch.tensor([(o.opens, o.closes) for o in orders], dtype=torch.bool, device=device).view(-1, 2)
-        return cls(
-            PathGraph(csr, numbers),
-            torch.cat([g.nodes for g in graphs]),
-            ragged_of_lists(lists, device),
-            Ends(sides[:, 0].contiguous(), sides[:, 1].contiguous()),
-            first_node,
-            np.cumsum([0, *(sum(len(o.topics) for o in g.orders) for g in graphs)]).tolist(),
-            np.cumsum([0, *(len(g.orders) for g in graphs)]).tolist(),
-        )
+        sizes = [(g.csr.n, sum(map(len, g.places)), len(g.orders), g.csr.m) for g in graphs]
+        *self.first, (_, _, _, n_entries) = (tuple(row) for row in np.cumsum([(0, 0, 0, 0), *sizes], 0).tolist())
+        indptr = [g.csr.indptr[:-1] + entry for g, (_, _, _, entry) in zip(graphs, self.first)]
+        indptr.append(torch.tensor([n_entries], dtype=torch.int64, device=device))
+        indices = torch.cat([g.csr.indices + node for g, (node, _, _, _) in zip(graphs, self.first)]).int()
+        numbers = torch.arange(n_entries, dtype=torch.int32, device=device)  # the true edge is looked up from its ends
+        self.graph = PathGraph(CSR(torch.cat(indptr), indices), numbers)
+        self.nodes = torch.cat([g.nodes for g in graphs])
+        self.orders = [order for g in graphs for order in g.orders]
+        places = [[node + place for place in one] for g, (node, *_) in zip(graphs, self.first) for one in g.places]
+        self.topics = ragged_of_lists(places, device)
+        sides = torch.tensor([(o.opens, o.closes) for o in self.orders], dtype=torch.bool, device=device).view(-1, 2)
+        self.ends = Ends(sides[:, 0].contiguous(), sides[:, 1].contiguous())
 
-    def first_group(self, kind: str) -> list[int]:
-        """The first group of each question."""
-        if kind == PART:
-            return [topic + row for topic, row in zip(self.first_topic, self.first_row)]
-        return self.first_topic if kind == HOP else self.first_row
+    def together(self, walks: Sequence[Walks], hops: int = 0) -> PathSet:
+        """The paths of all questions in one set; a walk of each question, of one kind. hops: space at least."""
+        per_topic, per_order = GROUPS[walks[0].kind]
+        hops = max(hops, *(w.paths.edges.shape[1] for w in walks))
+        parts = []
+        for paths, (node, topic, order, _) in zip((padded(w.paths, hops) for w in walks), self.first):
+            nodes = torch.where(paths.nodes < 0, -1, paths.nodes + node).int()
+            group = paths.group + per_topic * topic + per_order * order
+            parts.append((group, paths.question + order, nodes, paths.edges))
+        return PathSet(*map(torch.cat, zip(*parts)))
 
-    def together(self, walks: Sequence[Walks]) -> PathSet:
-        """The paths of all questions in one set; a walk of each question, of one kind."""
-        hops = max(w.paths.edges.shape[1] for w in walks)
-        wide = [padded(w.paths, hops) for w in walks]
-        groups = self.first_group(walks[0].kind)
-        nodes = [torch.where(p.nodes < 0, -1, p.nodes + at) for p, at in zip(wide, self.first_node)]
-        return PathSet(
-            torch.cat([p.group + at for p, at in zip(wide, groups)]),
-            torch.cat([p.question + at for p, at in zip(wide, self.first_row)]),
-            torch.cat(nodes).int(),
-            torch.cat([p.edges for p in wide]),
-        )
-
-    def apart(
-        self, paths: PathSet, kind: str, scores: torch.Tensor | None = None, hops: Sequence[int] | None = None
-    ) -> list[Walks]:
-        """The paths of each question, in its own nodes and without columns that it does not use.
-
-        hops: of kind HOP the length of each question's paths; where it is None all have the same.
-        """
-        cuts, longest = self._cuts(paths)
-        groups = self.first_group(kind)
+    def apart(self, paths: PathSet, kind: str, scores: torch.Tensor | None = None) -> list[Walks]:
+        """The paths of each question, in its own nodes and no wider than its longest path: what a question is given
+        must not depend on the others in its batch."""
+        rows = torch.tensor([order for _, _, order, _ in self.first], device=paths.question.device)
+        cuts = torch.searchsorted(paths.question, torch.cat([rows, rows.new_tensor([len(self.orders)])]))
+        owner = torch.searchsorted(cuts, torch.arange(paths.size, device=cuts.device), right=True) - 1
+        longest = torch.zeros_like(cuts).scatter_reduce_(0, owner, paths.lengths, "amax")
+        ends, widths = torch.stack([cuts, longest]).tolist()
+        per_topic, per_order = GROUPS[kind]
         found = []
-        for b, (lo, hi) in enumerate(pairwise(cuts)):
+        for (lo, hi), width, (node, topic, order, _) in zip(pairwise(ends), widths, self.first):
             part = paths.rows(slice(lo, hi))
-            width = part.edges.shape[1] if hops is None else hops[b]
-            if kind != HOP:  # what a question is given must not depend on the others in its batch
-                width = longest[b]
             nodes = part.nodes[:, : width + 1]
-            nodes = torch.where(nodes < 0, -1, nodes - self.first_node[b]).int()
-            own = PathSet(part.group - groups[b], part.question - self.first_row[b], nodes, part.edges[:, :width])
+            nodes = torch.where(nodes < 0, -1, nodes - node).int()
+            group = part.group - per_topic * topic - per_order * order
+            own = PathSet(group, part.question - order, nodes, part.edges[:, :width])
             found.append(Walks(kind, own, None if scores is None else scores[lo:hi]))
         return found
 
-    def _cuts(self, paths: PathSet) -> tuple[list[int], list[int]]:
-        """The first path of each question, B + 1 numbers, and the most hops of a path of each question."""
-        rows = torch.tensor(self.first_row, device=paths.question.device)
-        cuts = torch.searchsorted(paths.question, rows)
-        owner = torch.searchsorted(cuts, torch.arange(paths.size, device=cuts.device), right=True) - 1
-        longest = torch.zeros_like(cuts).scatter_reduce_(0, owner, paths.lengths, "amax")
-        both: list[list[int]] = torch.stack([cuts, longest]).tolist()
-        return both[0], both[1]
+    def fused(self, local: torch.Tensor) -> torch.Tensor:
+        """The fused node of each local one, -1 beyond a path's end."""
+        return torch.where(local < 0, -1, self.nodes[local.clamp_min(0).long()])
+
+
+def _of_each(run: Callable[..., list[Walks]], queries: list[Any]) -> list[Walks | BadInput]:
+    """run(the graphs as one, the other columns of the queries, ..), see `each_alone`. A query: (its graph, ..)."""
+
+    def together(some: list[Any]) -> list[Walks]:
+        graphs, *columns = zip(*some)
+        return run(Joined(graphs), *columns)
+
+    return each_alone(together, queries)
 
 
 @batched(GRAPH, tile=TILE)
 def start_paths(index: Index, graphs: list[QuestionGraph]) -> list[Walks]:
     """A path of no hop at each topic of each order."""
-    joined = Joined.of(graphs)
+    joined = Joined(graphs)
     return joined.apart(ops.start_paths(joined.graph, joined.topics), HOP)
 
 
@@ -146,12 +121,11 @@ def start_paths(index: Index, graphs: list[QuestionGraph]) -> list[Walks]:
 def expand_paths(index: Index, queries: list[tuple[QuestionGraph, Walks]], hops: int) -> list[Walks | BadInput]:
     """Every path of `hops` hops one hop longer."""
 
-    def run(some: list[tuple[QuestionGraph, Walks]]) -> list[Walks]:
-        joined = Joined.of([graph for graph, _ in some])
-        walks = joined.together([walks for _, walks in some])
-        return joined.apart(ops.expand_paths(joined.graph, walks, joined.topics, threads=index.threads), HOP)
+    def run(joined: Joined, walks: Sequence[Walks]) -> list[Walks]:
+        shorter = joined.together(walks, hops)
+        return joined.apart(ops.expand_paths(joined.graph, shorter, joined.topics, threads=index.threads), HOP)
 
-    return each_alone(run, queries)
+    return _of_each(run, queries)
 
 
 @batched(GRAPH, tile=TILE)
@@ -164,38 +138,20 @@ def score_paths(
 ) -> list[Walks | BadInput]:
     """The `beam` best paths of each topic, part or order, all where it is None, by relevance to a unit vector f32[D]
     that is the same for all orders of a question. kind: of the walks."""
-    facts = facts_of(index, choice)
+    facts, weights = facts_of(index, choice), (SEMANTIC, OVERLAP)
 
-    def run(some: list[tuple[QuestionGraph, Walks, np.ndarray]]) -> list[Walks]:
-        joined = Joined.of([graph for graph, _, _ in some])
-        local = joined.together([walks for _, walks, _ in some])
-        edges = facts.edges_of(*_ends_of(local.nodes, joined.nodes))
-        paths = PathSet(local.group, local.question, local.nodes, edges)
-        rows = [np.broadcast_to(query, (len(graph.orders), len(query))) for graph, _, query in some]
-        vectors = torch.from_numpy(np.concatenate(rows).astype(np.float32)).to(joined.nodes.device)
-        kept, scores = ops.score_paths(
-            paths,
-            vectors,
-            facts.vectors,
-            joined.topics,
-            beam=beam,
-            weights=(SEMANTIC, OVERLAP),
-            threads=index.threads,
+    def run(joined: Joined, walks: Sequence[Walks], queries: Sequence[np.ndarray]) -> list[Walks]:
+        local = joined.together(walks)
+        paths = PathSet(local.group, local.question, local.nodes, facts.edges_along(joined.fused(local.nodes)))
+        counts = np.diff([order for _, _, order, _ in joined.first], append=len(joined.orders))
+        rows = np.repeat(np.stack(queries).astype(np.float32), counts, 0)
+        vectors, threads = torch.from_numpy(rows).to(joined.nodes.device), index.threads
+        found = ops.score_paths(
+            paths, vectors, facts.vectors, joined.topics, beam=beam, weights=weights, threads=threads
         )
-        return joined.apart(kept, kind, scores, [walks.paths.edges.shape[1] for _, walks, _ in some])
+        return joined.apart(found[0], kind, found[1])
 
-    return each_alone(run, queries)
-
-
-def _ends_of(local: torch.Tensor, nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The fused nodes at both ends of every hop, -1 beyond a path's end."""
-    fused = _fused(local, nodes)
-    return torch.where(fused[:, 1:] < 0, -1, fused[:, :-1]), fused[:, 1:]
-
-
-def _fused(local: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:
-    """The fused node of each local one, -1 beyond a path's end."""
-    return torch.where(local < 0, -1, nodes[local.clamp_min(0).long()])
+    return _of_each(run, queries)
 
 
 @batched(GRAPH, tile=TILE)
@@ -204,12 +160,11 @@ def join_paths(
 ) -> list[Walks | BadInput]:
     """The parts between neighbouring topics out of walks of 0, 1, .. levels - 1 hops, see `path_parts`."""
 
-    def run(some: list[tuple[QuestionGraph, tuple[Walks, ...]]]) -> list[Walks]:
-        joined = Joined.of([graph for graph, _ in some])
-        hops = [joined.together([walks[hop] for _, walks in some]) for hop in range(levels)]
+    def run(joined: Joined, walks: Sequence[tuple[Walks, ...]]) -> list[Walks]:
+        hops = [joined.together(level, hop) for hop, level in enumerate(zip(*walks))]
         return joined.apart(ops.path_parts(joined.graph, joined.topics, hops, joined.ends), PART)
 
-    return each_alone(run, queries)
+    return _of_each(run, queries)
 
 
 def n_chain_steps(graph: QuestionGraph) -> int:
@@ -217,60 +172,45 @@ def n_chain_steps(graph: QuestionGraph) -> int:
     return 1 + max(len(order.topics) for order in graph.orders) if graph.orders else 0
 
 
-Chained = tuple[QuestionGraph, Walks | None, Walks, tuple[tuple[int, int], ...]]
-
-
 @batched(GRAPH, tile=TILE)
-def chain_paths(index: Index, queries: list[Chained], step: int) -> list[Walks | BadInput]:
+def chain_paths(
+    index: Index, queries: list[tuple[QuestionGraph, Walks | None, Walks, tuple[tuple[int, int], ...]]], step: int
+) -> list[Walks | BadInput]:
     """Part `step` joined to every whole path of each question, see `graph.paths.chain_paths`. A query: the graph, whole
     paths (None before step 0), parts, and (least, longest) hops of each order."""
 
-    def run(some: list[Chained]) -> list[Walks]:
-        joined = Joined.of([graph for graph, _, _, _ in some])
-        windows = [window for _, _, _, of in some for window in of]
-        flat = torch.tensor(windows, dtype=torch.int64, device=joined.nodes.device).view(-1, 2)
-        before = None if step == 0 else joined.together([whole for _, whole, _, _ in some if whole is not None])
-        parts = joined.together([parts for _, _, parts, _ in some])
+    def run(joined: Joined, whole: Sequence[Any], parts: Sequence[Walks], windows: Sequence[Any]) -> list[Walks]:
+        flat = torch.tensor([*chain(*windows)], dtype=torch.int64, device=joined.nodes.device).view(-1, 2)
+        before = None if step == 0 else joined.together(whole)
         window = Window(flat[:, 0].contiguous(), flat[:, 1].contiguous())
-        return joined.apart(ops.chain_paths(before, parts, joined.topics, step, joined.ends, window), WHOLE)
+        part = joined.together(parts)
+        return joined.apart(ops.chain_paths(before, part, joined.topics, step, joined.ends, window), WHOLE)
 
-    return each_alone(run, queries)
+    return _of_each(run, queries)
 
 
 @batched(GRAPH, tile=TILE)
 def best_paths(
     index: Index, queries: list[tuple[QuestionGraph, Walks]], choice: FactChoice, k: int | None
 ) -> list[list[FoundPath]]:
-    """The k best scored whole paths of each question over all orders, by (-score, nodes), each once, in words."""
+    """The k best scored whole paths of each question over all orders, by (-score, nodes), in words; a path and its
+    reverse as one."""
     kb, facts = kb_of(index), facts_of(index, choice)
-    joined = Joined.of([graph for graph, _ in queries])
+    joined = Joined([graph for graph, _ in queries])
     local = joined.together([walks for _, walks in queries])
-    along, fused = facts.edges_of(*_ends_of(local.nodes, joined.nodes)), _fused(local.nodes, joined.nodes)
-    rows = torch.cat([local.question[:, None], fused, along], 1).tolist()
+    fused = joined.fused(local.nodes)
+    width = fused.shape[1]
+    rows = torch.cat([fused, facts.edges_along(fused), local.question[:, None]], 1).tolist()
     scores = torch.cat([walks.scores for _, walks in queries if walks.scores is not None]).tolist()
-    orders = [order for graph, _ in queries for order in graph.orders]
-    found, first, width = [], 0, fused.shape[1]
+    found, first = [], 0
     for graph, walks in queries:
-        best: dict[tuple[int, ...], tuple[float, list[int]]] = {}  # nodes -> score, row
-        for row, score in zip(rows[first : first + walks.size], scores[first : first + walks.size]):
-            _keep_best(best, tuple(node for node in row[1 : width + 1] if node >= 0), (score, row))
-        ranked = sorted(best, key=lambda nodes: (-best[nodes][0], nodes))[:k]
-        found.append(
-            [
-                in_words(kb, facts, graph, nodes, row[width + 1 : width + len(nodes)], orders[row[0]].topics)
-                for nodes in ranked
-                for _, row in [best[nodes]]
-            ]
-        )
-        first += walks.size
+        best: dict[tuple[int, ...], int] = {}  # nodes -> row
+        for at in sorted(range(first, first + walks.paths.size), key=lambda at: (-scores[at], at)):
+            nodes = tuple(node for node in rows[at][:width] if node >= 0)
+            if nodes[::-1] not in best:
+                best.setdefault(nodes, at)
+        ranked = sorted(best, key=lambda nodes: (-scores[best[nodes]], nodes))[:k]
+        kept = [(nodes, rows[best[nodes]]) for nodes in ranked]
+        found.append([in_words(kb, facts, graph, n, r[width:], joined.orders[r[-1]].topics) for n, r in kept])
+        first += walks.paths.size
     return found
-
-
-def _keep_best(
-    best: dict[tuple[int, ...], tuple[float, list[int]]], nodes: tuple[int, ...], path: tuple[float, list[int]]
-) -> None:
-    """Puts a path in, unless it or its reverse is there with a score as high."""
-    known = best.get(nodes) or best.get(nodes[::-1])
-    if known is None or path[0] > known[0]:
-        best.pop(nodes[::-1], None)
-        best[nodes] = path

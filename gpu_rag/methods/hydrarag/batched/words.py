@@ -70,14 +70,11 @@ def _kind(kb: KnowledgeBase, fact: int) -> str:
 
 def _relations(kb: KnowledgeBase, between: list[int], start: int) -> str:
     """The relations of a hop with their direction as seen from `start`."""
-    onward = dict.fromkeys(kb.relation_texts[int(kb.relation[f])] for f in between if int(kb.head[f]) == start)
-    back = dict.fromkeys(kb.relation_texts[int(kb.relation[f])] for f in between if int(kb.head[f]) != start)
-    parts = []
-    if onward:
-        parts.append(f"- {' / '.join(list(onward)[:MOST_RELATIONS])} ->")
-    if back:
-        parts.append(f"<- {' / '.join(list(back)[:MOST_RELATIONS])} -")
-    return " and ".join(parts)
+    said: dict[bool, dict[str, None]] = {True: {}, False: {}}  # onward, and back
+    for fact in between:
+        said[int(kb.head[fact]) == start][kb.relation_texts[int(kb.relation[fact])]] = None
+    sides = (("- ", said[True], " ->"), ("<- ", said[False], " -"))
+    return " and ".join(f"{a}{' / '.join([*names][:MOST_RELATIONS])}{b}" for a, names, b in sides if names)
 
 
 def _place(kb: KnowledgeBase, members: tuple[int, ...]) -> str:
