@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from gpu_rag.bench.rows import Row
+from gpu_rag.bench.case import Row
 
 LIBRARIES = (
     "torch", "numpy", "scipy", "numba", "igraph", "networkx", "scikit-learn", "faiss-cpu", "faiss-gpu",

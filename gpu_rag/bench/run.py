@@ -13,9 +13,8 @@ import torch
 from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.bench import OPS
-from gpu_rag.bench.case import MOST_ALONE, STARTS, Case, Checked, Config, Peer
+from gpu_rag.bench.case import MOST_ALONE, STARTS, Case, Checked, Config, Peer, Row, pct_of_bandwidth
 from gpu_rag.bench.measure import TURN_S, Copy, Spent, Turn, interleaved, poisoned, torch_threads
-from gpu_rag.bench.rows import Row, pct_of_bandwidth
 from gpu_rag.errors import GpuRagError
 from gpu_rag.graph.memory import free_bytes
 from gpu_rag.settings.check import unknown_name

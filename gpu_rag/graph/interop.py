@@ -16,8 +16,8 @@ import torch
 from scipy.sparse import csr_array
 
 from gpu_rag.errors import BadInput, MissingBackend
-from gpu_rag.graph.common.typed import TypedGraph, typed_graph
 from gpu_rag.graph.csr import check_csr, csr_from_edges, is_symmetric, row_of_entry
+from gpu_rag.graph.reach import TypedGraph, typed_graph
 from gpu_rag.types import CSR
 
 _EXTRAS = {

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from gpu_rag.bench import measure, peers, rows
+from gpu_rag.bench import case, measure, peers
 from gpu_rag.bench import run as runner
-from gpu_rag.bench.graphs import GRAPHS, graph_of
+from gpu_rag.bench.inputs import GRAPHS, graph_of
 from gpu_rag.errors import UsageError
 from gpu_rag.graph.csr import check_csr, csr_from_edges
 from gpu_rag.graph.fuse import bench as rrf
 from gpu_rag.graph.nearest import bench as nearest
 from gpu_rag.graph.pagerank import bench as pagerank
 from gpu_rag.graph.pagerank import prepare
-from gpu_rag.graph.pagerank.bench_reference import count_passes, solve_bytes, solve_exactly
+from gpu_rag.graph.pagerank.bench import count_passes, solve_bytes, solve_exactly
 from gpu_rag.graph.pagerank.job import Options
 from gpu_rag.graph.pagerank.matrix import ScipyProduct, TorchProduct
 from gpu_rag.types import CSR, Ragged
@@ -182,7 +182,7 @@ def test_a_wrong_peer_is_marked(run, monkeypatch):
 
 
 def test_bandwidth():
-    assert rows.pct_of_bandwidth(n_bytes=1_000_000_000, ms=500.0, gb_s=4.0) == pytest.approx(50.0)
+    assert case.pct_of_bandwidth(n_bytes=1_000_000_000, ms=500.0, gb_s=4.0) == pytest.approx(50.0)
 
 
 def test_bytes_by_hand():

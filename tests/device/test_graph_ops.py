@@ -28,8 +28,7 @@ from gpu_rag.graph.memory import free_bytes
 from gpu_rag.graph.nearest import nearest, topk_rows
 from gpu_rag.graph.nearest.index import nearest_index
 from gpu_rag.graph.pagerank import pagerank_topk, personalized_pagerank, prepare
-from gpu_rag.graph.paths import Ends, Window, path_graph, score_paths, search_paths
-from gpu_rag.graph.paths.nodes import nodes_on_paths
+from gpu_rag.graph.paths import Ends, Window, nodes_on_paths, path_graph, score_paths, search_paths
 from gpu_rag.graph.reach import EITHER, intersect, reachable, typed_graph, typed_graph_of_csr
 from gpu_rag.types import CSR, Ragged, TopK
 

@@ -24,7 +24,7 @@ from gpu_rag.errors import BadInput, GpuRagError, UsageError
 from gpu_rag.graph.csr import csr_from_edges, row_of_entry
 from gpu_rag.graph.nearest import topk_rows
 from gpu_rag.graph.pagerank import personalized_pagerank
-from gpu_rag.graph.pagerank.graph import prepare
+from gpu_rag.graph.pagerank.inputs import prepare, unnormalised
 from gpu_rag.graph.pagerank.sharded import (
     gather_rows,
     pagerank_residual_sharded,
@@ -34,7 +34,6 @@ from gpu_rag.graph.pagerank.sharded import (
     shard_graph,
 )
 from gpu_rag.graph.pagerank.sharded import graph as sharding
-from gpu_rag.graph.pagerank.teleport import unnormalised
 from gpu_rag.types import CSR, Ragged
 
 QUICK = settings(max_examples=40, deadline=None, derandomize=True)

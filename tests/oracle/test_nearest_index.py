@@ -140,7 +140,7 @@ def test_recall_is_measured_and_scores_are_exact(mode: str) -> None:
 
 @needs_faiss
 def test_a_poor_index_has_a_poor_recall(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpu_rag.graph.nearest import faiss_path as nearest_faiss
+    from gpu_rag.graph.nearest import index as nearest_faiss
 
     monkeypatch.setattr(nearest_faiss, "PROBES", 1)
     assert nearest_index(units(4000, 32, 10), mode="ivf", implementation="faiss").recall < 0.7

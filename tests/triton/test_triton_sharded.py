@@ -10,7 +10,7 @@ from gpu_rag_kernels import dispatch
 
 from gpu_rag.bench.measure import poisoned
 from gpu_rag.graph.csr import csr_from_edges
-from gpu_rag.graph.pagerank.graph import prepare
+from gpu_rag.graph.pagerank.inputs import prepare
 from gpu_rag.graph.pagerank.sharded.graph import Shard, own_rows
 from gpu_rag.types import CSR
 

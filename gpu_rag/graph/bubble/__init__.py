@@ -27,7 +27,7 @@ from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.bubble.events import ALONE, INSIDE, MEETING, MOST_GROUPS, Found, trees_by_torch
-from gpu_rag.graph.common.arrays import form_of
+from gpu_rag.graph.common.arrays import INTEGERS, check_form
 from gpu_rag.graph.common.blocks import check_blocks, local_nodes
 from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.common.threads import check_threads, run_parts
@@ -108,11 +108,8 @@ def _check_groups(anchors: Ragged, groups: Ragged) -> None:
 
 def _checked_costs(blocks: Blocks, costs: torch.Tensor) -> torch.Tensor:
     """i64[T], at least 1."""
-    if costs.dtype not in (torch.int32, torch.int64) or costs.shape != (blocks.csr.n,):
-        given = form_of(costs)
-        raise BadInput("costs are no integers of the nodes", given=given, expected=f"i32 or i64 [{blocks.csr.n}]")
-    if costs.device != blocks.csr.indptr.device:
-        raise BadInput("costs are on another device", given=costs.device, expected=blocks.csr.indptr.device)
+    device = blocks.csr.indptr.device
+    check_form(costs, "costs are no integers of the nodes", INTEGERS, [blocks.csr.n], device)
     sizes = blocks.offsets.diff()
     largest, most = (int(a.max()) if a.numel() else 0 for a in (costs, sizes))
     if largest * most >= 2**31 or most >= 2**28:

@@ -9,7 +9,7 @@ import torch
 from gpu_rag_kernels.dispatch import compiled_checks
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.arrays import form_of
+from gpu_rag.graph.common.arrays import FLOATS, INTEGERS, check_form
 from gpu_rag.graph.common.dots import LONGEST, check_unit_rows, exact_dots
 from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.csr import check_range
@@ -35,13 +35,8 @@ def node_costs(
     every machine, in any batch and order. Raises BadInput.
     """
     check_unit_rows(queries, "queries")
-    if (
-        vectors.dtype not in (torch.float16, torch.float32)
-        or vectors.dim() != 2
-        or vectors.shape[1] != queries.shape[1]
-    ):
-        given = form_of(vectors)
-        raise BadInput("vectors do not fit the queries", given=given, expected=f"f16 or f32 [N, {queries.shape[1]}]")
+    device = queries.device
+    check_form(vectors, "vectors do not fit the queries", FLOATS, ["N", queries.shape[1]], device)
     _check_pairs(queries, vectors, question, node)
     cosine = exact_dots(queries, question, vectors, node)
     checks = compiled_checks(cosine.device)
@@ -61,13 +56,8 @@ def _refuse_long(cosine: torch.Tensor, node: torch.Tensor) -> None:
 
 def _check_pairs(queries: torch.Tensor, vectors: torch.Tensor, question: torch.Tensor, node: torch.Tensor) -> None:
     """Raises BadInput unless both name rows, one of each a pair. The host waits for a device once."""
-    for name, ids in (("questions", question), ("nodes", node)):
-        if ids.dtype not in (torch.int32, torch.int64) or ids.dim() != 1 or ids.shape != question.shape:
-            given = f"{name} {ids.dtype} {tuple(ids.shape)}"
-            raise BadInput("pairs are no lists", given=given, expected="i32 or i64 [P], as many of both")
-    if not queries.device == vectors.device == question.device == node.device:
-        devices = {str(part.device) for part in (queries, vectors, question, node)}
-        raise BadInput("pairs are on several devices", given=", ".join(sorted(devices)), expected="one")
+    check_form(question, "questions of pairs are no list", INTEGERS, ["P"], queries.device)
+    check_form(node, "nodes of pairs are no list", INTEGERS, question.shape, queries.device)
     ends = (question, queries.shape[0], "the question of a pair"), (node, vectors.shape[0], "the node of a pair")
     checks = compiled_checks(node.device)
     if checks is not None:
@@ -150,9 +140,7 @@ def _cheapest(keys: torch.Tensor, space: torch.Tensor, costs: Costs, n: int) -> 
         return keys
     question, node = keys // n, keys % n
     cost = costs(question, node)
-    if cost.dtype not in (torch.int32, torch.int64) or cost.shape != keys.shape:
-        given = form_of(cost)
-        raise BadInput("costs are no integers of the pairs", given=given, expected=f"i32 or i64 [{keys.shape[0]}]")
+    check_form(cost, "costs are no integers of the pairs", INTEGERS, keys.shape)
     order = lexsort(cost.long(), question)
     first = torch.searchsorted(question, question[order])  # where the question of each place begins
     place = torch.arange(keys.shape[0], device=keys.device) - first

@@ -8,7 +8,7 @@ from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.dots import Filter, check_unit_rows, exact_dots, filter_for
-from gpu_rag.graph.common.union import merge_labels
+from gpu_rag.graph.components import merge_labels
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.ragged import arrays_of, check_ragged, row_of_value
 from gpu_rag.types import Ragged

@@ -9,7 +9,7 @@ import torch
 from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.arrays import form_of
+from gpu_rag.graph.common.arrays import INTEGERS, check_form
 from gpu_rag.graph.common.threads import run_parts
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.nearest.best import topk_of
@@ -96,13 +96,8 @@ def _check_rankings(rankings: Sequence[TopK], k: int, constants: Sequence[float]
     if k < 0:
         raise BadInput("a negative number of results", given=f"k={k}", expected=">= 0")
     for r in rankings:
-        if r.ids.dim() != 2 or r.ids.shape[0] != rankings[0].ids.shape[0]:
-            given = f"{tuple(r.ids.shape)} beside {tuple(rankings[0].ids.shape)}"
-            raise BadInput("rankings are not of the same questions", given=given, expected="[B, K] with one B")
-        if r.ids.device != rankings[0].ids.device:
-            raise BadInput("rankings are on another device", given=r.ids.device, expected=rankings[0].ids.device)
-        if r.ids.dtype not in (torch.int32, torch.int64):
-            raise BadInput("ids of a ranking are no integers", given=r.ids.dtype, expected="i32, or i64 below 2^31")
+        questions = rankings[0].ids.shape[0] if rankings[0].ids.dim() else "B"
+        check_form(r.ids, "ids of a ranking are no integers", INTEGERS, [questions, "K"], rankings[0].ids.device)
 
 
 def _check_ids(rankings: Sequence[TopK]) -> None:
@@ -124,8 +119,7 @@ def minmax_rows(x: torch.Tensor) -> torch.Tensor:
 
     x: f32[B, N], finite. Computed in f64, so that a row of the widest range does not overflow. Raises BadInput.
     """
-    if x.dim() != 2 or x.dtype != torch.float32:
-        raise BadInput("scores are no matrix", given=form_of(x), expected="f32 [B, N]")
+    check_form(x, "scores are no matrix", [torch.float32], ["B", "N"])
     if not bool(torch.isfinite(x).all()):
         raise BadInput("a score is not finite", expected="finite numbers")
     if x.numel() == 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.arrays import form_of
+from gpu_rag.graph.common.arrays import check_form
 from gpu_rag.graph.common.dots import exact_dots, filter_for
 from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.ragged import check_ragged, expand, row_of_value, small_values
@@ -88,8 +88,7 @@ def _check_pairs(
     for vectors, lists, rows, name in ((left, left_keywords, i, "left"), (right, right_keywords, j, "right")):
         batch = vectors.shape[0]
         check_ragged(lists, f"{name} keywords", device=vectors.device, ascending=True, batch=batch, of="vectors")
-        if rows.dtype != torch.int64 or rows.shape != i.shape:
-            raise BadInput("pairs are no rows", given=form_of(rows), expected="i64 [P] each")
+        check_form(rows, "pairs are no rows", [torch.int64], i.shape)
         if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < lists.batch:
             given = f"{int(rows.min())} to {int(rows.max())} of {lists.batch} {name} rows"
             raise BadInput("a row of a pair is out of range", given=given)

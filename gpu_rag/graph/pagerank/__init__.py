@@ -13,10 +13,10 @@ import torch
 from gpu_rag_kernels.dispatch import chosen
 
 from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.arrays import check_form
 from gpu_rag.graph.nearest import MOST_BEST, topk_rows
-from gpu_rag.graph.pagerank.graph import PageRankGraph, prepare
+from gpu_rag.graph.pagerank.inputs import PageRankGraph, prepare, teleport_of
 from gpu_rag.graph.pagerank.job import Job, Options, pick_implementation
-from gpu_rag.graph.pagerank.teleport import teleport_of
 from gpu_rag.types import CSR, Ragged, TopK
 
 __all__ = ["PageRankGraph", "pagerank_topk", "personalized_pagerank", "pick_implementation", "prepare"]
@@ -82,11 +82,11 @@ def personalized_pagerank(
 
 
 def _check_out(out: torch.Tensor, shape: tuple[int, int], device: torch.device, prior: torch.Tensor | None) -> None:
-    given = f"{out.dtype} {tuple(out.shape)} on {out.device}, strides {out.stride()}"
-    if out.dtype != torch.float32 or out.shape != shape or out.device != device or not out.is_contiguous():
-        raise BadInput("out does not fit the result", given=given, expected=f"f32 {shape} on {device}, contiguous")
+    check_form(out, "out does not fit the result", [torch.float32], shape, device)
+    if not out.is_contiguous():
+        raise BadInput("out does not fit the result", given=f"strides {out.stride()}", expected="contiguous memory")
     if prior is not None and prior.untyped_storage().data_ptr() == out.untyped_storage().data_ptr():
-        raise BadInput("out and the prior share memory", given=given, expected="memory of its own")
+        raise BadInput("out and the prior share memory", given="one of both", expected="memory of its own")
 
 
 def pagerank_topk(

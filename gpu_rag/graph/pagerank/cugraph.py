@@ -22,10 +22,9 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gpu_rag.graph.csr import row_of_entry
-from gpu_rag.graph.pagerank.graph import PageRankGraph
+from gpu_rag.graph.pagerank.inputs import PageRankGraph, Teleport, unnormalised
 from gpu_rag.graph.pagerank.matrix import MatrixTile, TorchProduct
 from gpu_rag.graph.pagerank.plan import Array, Plan
-from gpu_rag.graph.pagerank.teleport import Teleport, unnormalised
 from gpu_rag.types import CSR
 
 F32_STEP = 1e-6  # the L1 length of a step that f32 surely comes below; less is left to our own steps

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,14 +10,12 @@ import torch
 from gpu_rag_kernels import dispatch
 
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.graph.common.threads import check_threads
+from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.nearest import topk_rows
 from gpu_rag.graph.pagerank.cugraph import tile_maker
-from gpu_rag.graph.pagerank.graph import PageRankGraph
-from gpu_rag.graph.pagerank.plan import Array, plan_of
-from gpu_rag.graph.pagerank.solve import Gaps, Tile, solve_questions
-from gpu_rag.graph.pagerank.teleport import Teleport
+from gpu_rag.graph.pagerank.inputs import PageRankGraph, Teleport
+from gpu_rag.graph.pagerank.plan import Array, Gaps, Plan, Tile, plan_of, solve_questions
 from gpu_rag.types import CSR
 
 SOLVERS = ("power", "chebyshev", "sor")
@@ -83,6 +79,17 @@ def pick_solver(solver: str, implementation: str, symmetric: bool) -> str:
     return solver
 
 
+def planned(
+    implementation: str, options: Options, *, symmetric: bool, has_dangling: bool, in_range: bool
+) -> tuple[Plan, tuple[torch.dtype, ...]]:
+    """The plan of a call, and the dtypes of a state in which its questions are solved, one after the other."""
+    plan = plan_of(
+        pick_solver(options.solver, implementation, symmetric), options.damping, options.tol, options.max_iter,
+        symmetric=symmetric, known_mass=symmetric or not has_dangling,
+    )  # fmt: skip
+    return plan, (torch.float32, torch.float64) if plan.fits_f32 and in_range else (torch.float64,)
+
+
 TileMaker = Callable[[torch.dtype, Array, torch.Tensor, int], Tile]
 
 
@@ -91,13 +98,9 @@ class Job:
 
     def __init__(self, graph: PageRankGraph, teleport: Teleport, implementation: str, options: Options):
         self.graph, self.teleport, self.implementation, self.threads = graph, teleport, implementation, options.threads
-        solver = pick_solver(options.solver, implementation, graph.symmetric)
-        self.plan = plan_of(
-            solver, options.damping, options.tol, options.max_iter,
-            symmetric=graph.symmetric, known_mass=graph.symmetric or not graph.has_dangling,
-        )  # fmt: skip
-        fits_f32 = self.plan.fits_f32 and graph.in_range
-        self.dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64) if fits_f32 else (torch.float64,)
+        self.plan, self.dtypes = planned(
+            implementation, options, symmetric=graph.symmetric, has_dangling=graph.has_dangling, in_range=graph.in_range
+        )
         if options.state == "f16" and implementation != "torch":
             raise UsageError(
                 "f16 states are torch's", given=f"implementation={implementation}", expected="torch, or f32"
@@ -114,15 +117,7 @@ class Job:
 
     def run(self, solve: Callable[[int, int], None]) -> None:
         """Calls solve(first, last) for the questions of each tile, on `threads` threads; the first error is raised."""
-        tiles = tiles_of(self.teleport.batch, self.width)
-        if self.threads == 1 or len(tiles) < 2:
-            for first, last in tiles:
-                solve(first, last)
-            return
-        with ThreadPoolExecutor(self.threads) as pool:
-            # in the caller's context, so that `recording` hears of the kernels that run in threads
-            for done in [pool.submit(copy_context().run, solve, first, last) for first, last in tiles]:
-                done.result()
+        run_parts(lambda tile: solve(*tile), tiles_of(self.teleport.batch, self.width), self.threads)
 
     def solve(self, first: int, last: int, result: torch.Tensor, lo: int, settle: int | None = None) -> None:
         """Writes the PageRank of questions first..last, nodes lo.., into `result`; columns that f32 cannot bring

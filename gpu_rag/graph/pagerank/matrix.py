@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from gpu_rag_kernels.pagerank import Restart, finish_step, ppr_step
 
-from gpu_rag.graph.pagerank.graph import PageRankGraph
+from gpu_rag.graph.pagerank.inputs import PageRankGraph, Teleport, restart_rows
 from gpu_rag.graph.pagerank.plan import COARSE_GAP, ROUNDING, Array, Plan
-from gpu_rag.graph.pagerank.teleport import Teleport
 
 F16_RANGE = 2.0**14  # f16 ends at 4 times this; an iterate stays below 3 times the largest that pi / degree can be
 
@@ -68,7 +67,7 @@ class MatrixTile:
         self.slack, self.coarsest = (ROUNDING, COARSE_GAP) if dtype == torch.float32 else (0.0, 0.0)
         self.scale = graph.scale[:, None]
         self.degrees = {t: (graph.scale.to(t), (1 / graph.scale).to(t)) for t in {dtype, torch.float64}}
-        nodes, pi = _restart_rows(teleport, questions, width, graph)
+        nodes, pi = restart_rows(teleport, questions, width, graph)
         at = torch.full((graph.n,), -1, dtype=torch.int32, device=graph.device)
         at[nodes] = torch.arange(nodes.shape[0], dtype=torch.int32, device=graph.device)
         self.restart = Restart(pi.to(dtype), at, of_all=teleport.prior is not None)
@@ -119,16 +118,3 @@ class MatrixTile:
         kept = q[self.lo : self.lo + self.result.shape[1]]
         self.result[to] = kept[:, lane].T.float()
         return self._sizes(gap), q.sum(0).cpu().numpy()
-
-
-def _restart_rows(
-    teleport: Teleport, questions: Array, width: int, graph: PageRankGraph
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The nodes at which any of the questions restarts, i64[S] ascending, and their probabilities f64[S, width]."""
-    if teleport.prior is not None:
-        return torch.arange(graph.n, device=graph.device), teleport.dense(questions, width, graph)
-    node, lane, mass = teleport.entries(questions)
-    nodes, row = np.unique(node, return_inverse=True)
-    pi = np.zeros((len(nodes), width))
-    np.add.at(pi, (row, lane), mass)
-    return torch.from_numpy(nodes).to(graph.device), torch.from_numpy(pi).to(graph.device)

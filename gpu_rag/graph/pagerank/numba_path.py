@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_rag_kernels.pagerank.numba import begin, finish, sweep, sweep_until
+from gpu_rag_kernels.pagerank.numba import finish, sweep, sweep_until
 
-from gpu_rag.graph.pagerank.graph import PageRankGraph
+from gpu_rag.graph.pagerank.inputs import PageRankGraph, Teleport, restart_rows
 from gpu_rag.graph.pagerank.plan import COARSE_GAP, ROUNDING, Array, Plan
-from gpu_rag.graph.pagerank.teleport import Teleport
 
 LANES = (1, 8, 32)  # questions that a row of the state can hold
 _CACHE_LINE = 64
@@ -56,26 +55,13 @@ class NumbaTile:
         self.lanes = (0,) * self.width
         self.x = _state(graph.n, self.width, graph.dtype)
         self.y = self.x if plan.in_place else _state(graph.n, self.width, graph.dtype)
-        self.at = np.zeros(graph.n, np.int32)
-        self.source = self._start(plan, teleport, questions)
-
-    def _start(self, plan: Plan, teleport: Teleport, questions: Array) -> Array:
-        """Sets x to pi (to its own fixpoint on dangling nodes of a symmetric graph) and returns the rows of (1-d) pi;
-        row 0 is zero, for the nodes without any."""
-        g = self.graph
-        if teleport.prior is None:
-            source: Array = begin(
-                teleport.offsets, teleport.nodes, teleport.mass, questions, plan.damping, plan.known_mass, g.dangling,
-                g.scale64, self.at, self.x,
-            )  # fmt: skip
-            return source
-        pi = teleport.dense(questions, self.width, g.graph).numpy()
-        self.at[:] = np.arange(1, g.n + 1)
-        source = np.zeros((g.n + 1, self.width), g.dtype)
-        source[1:] = (1 - plan.damping) * pi
-        first = np.where(g.dangling[:, None], 1 - plan.damping, 1.0) if plan.known_mass else 1.0
-        self.x[:] = first * pi / g.scale64[:, None]
-        return source
+        nodes, pi = (a.numpy() for a in restart_rows(teleport, questions, self.width, graph.graph))
+        self.at = np.zeros(graph.n, np.int32)  # the row of each node in `source`, whose row 0 is that of all others
+        self.at[nodes] = np.arange(1, len(nodes) + 1)
+        self.source = np.zeros((len(nodes) + 1, self.width), graph.dtype)
+        self.source[1:] = (1 - plan.damping) * pi
+        lost = graph.dangling[nodes, None] if plan.known_mass else False  # such a node starts at its own fixpoint
+        self.x[nodes] = np.where(lost, 1 - plan.damping, 1.0) * pi / graph.scale64[nodes, None]
 
     def sweep(self, omegas: Array, fine: bool) -> Array:
         """See `Tile.sweep`."""

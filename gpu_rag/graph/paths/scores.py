@@ -7,7 +7,7 @@ import torch
 from gpu_rag_kernels.dispatch import compiled_checks, pick_implementation
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.arrays import form_of
+from gpu_rag.graph.common.arrays import FLOATS, check_form
 from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.paths.sets import MOST_HOPS, PathSet, check_paths
@@ -66,13 +66,8 @@ def score_paths(
 
 
 def _check_vectors(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor, batch: int) -> None:
-    if queries.dim() != 2 or queries.dtype != torch.float32 or queries.shape[0] != batch:
-        raise BadInput("queries do not fit", given=form_of(queries), expected=f"f32 [{batch}, D]")
-    if vectors.dim() != 2 or vectors.dtype not in (torch.float16, torch.float32):
-        raise BadInput("vectors are no matrix", given=form_of(vectors), expected="f16/f32 [M, D]")
-    if queries.shape[1] != vectors.shape[1] or queries.device != vectors.device:
-        given = f"{queries.shape[1]} on {queries.device}, {vectors.shape[1]} on {vectors.device}"
-        raise BadInput("queries and vectors differ", given=given, expected="one dimension, one device")
+    check_form(queries, "queries do not fit", [torch.float32], [batch, "D"])
+    check_form(vectors, "vectors do not fit the queries", FLOATS, ["M", queries.shape[1]], queries.device)
     if paths.edges.shape[1] > MOST_HOPS:
         raise BadInput("paths are too long", given=f"{paths.edges.shape[1]} hops", expected=f"at most {MOST_HOPS}")
     if _are_sound(paths, queries, vectors):

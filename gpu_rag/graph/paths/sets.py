@@ -11,6 +11,7 @@ import torch
 from gpu_rag_kernels.dispatch import compiled_checks
 
 from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.arrays import check_form
 from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.ragged import arrays_of, check_ragged, row_of_value
 from gpu_rag.types import CSR, Ragged
@@ -117,16 +118,11 @@ def check_paths(paths: PathSet, batch: int, device: torch.device, kind: Kind | N
 
 def _check_columns(paths: PathSet, device: torch.device) -> None:
     """The part of `check_paths` that needs no look at a number: dtypes, shapes and devices."""
-    group, question, nodes, edges = paths.group, paths.question, paths.nodes, paths.edges
-    if not group.dtype == question.dtype == torch.int64 or not nodes.dtype == edges.dtype == torch.int32:
-        given = ", ".join(str(part.dtype) for part in (group, question, nodes, edges))
-        raise BadInput("paths have other dtypes", given=given, expected="i64, i64, i32, i32")
-    shapes = [tuple(part.shape) for part in (group, question, nodes, edges)]
-    size, width = shapes[2] if len(shapes[2]) == 2 else (0, 0)
-    if shapes != [(size,), (size,), (size, width), (size, width - 1)]:
-        raise BadInput("paths have no common shape", given=shapes, expected="[P], [P], [P, W + 1], [P, W]")
-    if not group.device == question.device == nodes.device == edges.device == device:
-        raise BadInput("paths are on another device", given=nodes.device, expected=device)
+    check_form(paths.nodes, "nodes of paths do not fit", [torch.int32], ["P", "W + 1"], device)
+    size, width = paths.nodes.shape
+    for column, name in ((paths.group, "groups"), (paths.question, "questions")):
+        check_form(column, f"{name} of paths do not fit", [torch.int64], [size], device)
+    check_form(paths.edges, "edges of paths do not fit", [torch.int32], [size, width - 1], device)
 
 
 def _are_paths(paths: PathSet, batch: int, kind: Kind | None) -> bool:

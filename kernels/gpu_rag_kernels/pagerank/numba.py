@@ -152,31 +152,6 @@ def finish_row(typing, x, source, p, gap, mass, indices, weight, row, at, slot, 
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def begin(offsets, nodes, mass, questions, damping, known_mass, dangling, scale, at, x):
-    """The start of questions whose seeds are lists: x = pi / scale (times 1 - d on dangling nodes, if `known_mass`), of
-    zeros; at i32[N], of zeros, the row of each seed in the result, (1-d) pi in the dtype of x; row 0 is zero."""
-    most, width = 0, x.shape[1]
-    for q in questions:
-        most += offsets[q + 1] - offsets[q]
-    node_of, pi, count = np.empty(most + 1, np.int64), np.zeros((most + 1, width)), 0
-    for lane in range(questions.shape[0]):
-        for s in range(offsets[questions[lane]], offsets[questions[lane] + 1]):
-            if at[nodes[s]] == 0:
-                count += 1
-                at[nodes[s]] = count
-                node_of[count] = nodes[s]
-            pi[at[nodes[s]], lane] += mass[s]
-    source = np.zeros((count + 1, width), x.dtype)
-    for row in range(1, count + 1):
-        node = node_of[row]
-        first = 1 - damping if known_mass and dangling[node] else 1.0
-        for c in range(width):
-            source[row, c] = (1 - damping) * pi[row, c]
-            x[node, c] = first * pi[row, c] / scale[node]
-    return source
-
-
-@numba.njit(cache=True, nogil=True, error_model="numpy")
 def sweep(indptr, indices, weight, scale, inverse, at, damping, source, omega, x, y, change, lanes):
     """y = y + omega (z - y), z = (damping A x + source[at]) / scale, rows in ascending order; in place when y is x.
 

@@ -11,8 +11,7 @@ import torch
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.ego import CheckedGraph, ego_balls, induced_subgraphs
-from gpu_rag.graph.paths import Ends, PathGraph
-from gpu_rag.graph.paths.nodes import nodes_on_paths
+from gpu_rag.graph.paths import Ends, PathGraph, nodes_on_paths
 from gpu_rag.graph.ragged import expand, ragged_of_keys, ragged_of_lists, row_of_value
 from gpu_rag.index.index import Index
 from gpu_rag.methods.hydrarag.batched import TILE, each_alone

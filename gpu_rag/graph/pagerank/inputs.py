@@ -1,8 +1,9 @@
-"""The restart of each question's walk: the seeds or the prior of B questions, checked and normalised."""
+"""The inputs of PageRank: a graph checked and turned, and the restart of each question, checked and normalised."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,10 @@ import torch
 from gpu_rag_kernels.dispatch import compiled_checks
 
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.graph.common.arrays import form_of
-from gpu_rag.graph.pagerank.graph import PageRankGraph
+from gpu_rag.graph.common.arrays import ANY_FLOAT, check_form
+from gpu_rag.graph.csr import check_csr, degrees, transpose
 from gpu_rag.graph.ragged import check_ragged
-from gpu_rag.types import Ragged
+from gpu_rag.types import CSR, Ragged
 
 Array = np.ndarray[Any, Any]
 
@@ -131,10 +132,7 @@ def _check_sums(total: Array, what: str) -> None:
 
 def teleport_of_prior(graph: PageRankGraph, prior: torch.Tensor) -> Teleport:
     """Checks a dense prior [B, N]. Each row is summed by itself, so its bits do not depend on the batch."""
-    if not prior.is_floating_point() or prior.dim() != 2 or prior.shape[1] != graph.n:
-        raise BadInput("the prior does not fit the graph", given=form_of(prior), expected=f"f32 [B, {graph.n}]")
-    if prior.device != graph.device:
-        raise BadInput("prior and graph are on different devices", given=prior.device, expected=graph.device)
+    check_form(prior, "the prior does not fit the graph", ANY_FLOAT, ["B", graph.n], graph.device)
     if not bool((torch.isfinite(prior) & (prior >= 0)).all()):
         raise BadInput("the prior has a negative value or one that is not finite", expected="finite and >= 0")
     total = _numbers([row.double().contiguous().sum() for row in prior])
@@ -156,6 +154,19 @@ def teleport_of(
     return teleport_of_prior(graph, prior)
 
 
+def restart_rows(
+    teleport: Teleport, questions: Array, width: int, graph: PageRankGraph
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The nodes at which any of the questions restarts, i64[S] ascending, and their probabilities f64[S, width]."""
+    if teleport.prior is not None:
+        return torch.arange(graph.n, device=graph.device), teleport.dense(questions, width, graph)
+    node, lane, mass = teleport.entries(questions)
+    nodes, row = np.unique(node, return_inverse=True)
+    pi = np.zeros((len(nodes), width))
+    np.add.at(pi, (row, lane), mass)
+    return torch.from_numpy(nodes).to(graph.device), torch.from_numpy(pi).to(graph.device)
+
+
 def unnormalised(ranks: torch.Tensor, total: torch.Tensor, lost: torch.Tensor, damping: float) -> torch.Tensor:
     """A state of the iteration from an estimate of PageRank: q = (1-d) pi + d P^T q in its direction, f64[N, B].
 
@@ -165,3 +176,66 @@ def unnormalised(ranks: torch.Tensor, total: torch.Tensor, lost: torch.Tensor, d
     """
     share = lost / total
     return ranks.double() * ((1 - damping) / (1 - damping + damping * share) / total)
+
+
+WIDEST = 1e30  # degrees beyond it, or below its inverse, leave the range of an f32 state
+
+
+@dataclass(frozen=True)
+class PageRankGraph:
+    """A CSR made ready by `prepare`. Make one per graph and pass it to the ops instead of the CSR.
+
+    pull: the transpose of the adjacency (the adjacency itself when symmetric); scale: f64[N], out-degree, 1 where it
+    is 0; dangling: bool[N], nodes without outgoing weight; symmetric: whether undirected methods apply.
+    """
+
+    pull: CSR
+    scale: torch.Tensor
+    dangling: torch.Tensor
+    has_dangling: bool
+    symmetric: bool
+
+    @property
+    def n(self) -> int:
+        """Number of nodes."""
+        return self.pull.n
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the graph, and so of results."""
+        return self.pull.indptr.device
+
+    @cached_property
+    def in_range(self) -> bool:
+        """Whether an f32 state can hold 1 / degree of every node; looked up once."""
+        return fits_f32(self.scale)
+
+    @cached_property
+    def views(self) -> dict[Any, Any]:
+        """The graph in the form of each implementation, made by the first call; numba: 16 bytes a node."""
+        return {}
+
+
+def fits_f32(scale: torch.Tensor) -> bool:
+    """Whether degrees, and their inverses, are in the range of an f32 state."""
+    return bool(((scale > 1 / WIDEST) & (scale < WIDEST)).all())
+
+
+def prepare(csr: CSR | PageRankGraph) -> PageRankGraph:
+    """Checks `csr` (BadInput, as `check_csr`) and computes what every PageRank on it needs. O(E log E), once."""
+    if isinstance(csr, PageRankGraph):
+        return csr
+    check_csr(csr)
+    degree = degrees(csr)
+    other = transpose(csr)
+    symmetric = torch.equal(csr.indptr, other.indptr) and torch.equal(csr.indices, other.indices)
+    if symmetric and csr.weight is not None and other.weight is not None:
+        symmetric = torch.equal(csr.weight, other.weight)
+    dangling = degree <= 0
+    return PageRankGraph(
+        pull=csr if symmetric else other,
+        scale=torch.where(dangling, 1.0, degree),
+        dangling=dangling,
+        has_dangling=bool(dangling.any()),
+        symmetric=symmetric,
+    )
