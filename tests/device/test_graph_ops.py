@@ -381,9 +381,9 @@ def test_interchange_with_pyg_stays_on_the_device(device: Device) -> None:
     pytest.importorskip("torch_geometric")
     w = World()
     graph = device.put(w.weighted)
-    data = interop.csr_to_data(graph)
-    assert data.edge_index.device == CUDA
-    assert same(device.back(interop.csr_from_data(data)), w.weighted)
+    edges, weight = interop.csr_to_edge_index(graph)
+    assert edges.device == CUDA
+    assert same(device.back(interop.csr_from_edge_index(edges, graph.n, weight)), w.weighted)
     ranges = {"passage": (0, 20), "entity": (20, N)}
     hetero = interop.csr_to_hetero(graph, ranges)
     back, found = interop.csr_from_hetero(hetero)

@@ -152,7 +152,7 @@ def test_rows_that_are_not_finite_are_refused(search: Search, value: float, name
 
 @needs_numba
 def test_every_f16_is_read_right() -> None:
-    from gpu_rag_kernels.nearest.numba import score_of
+    from gpu_rag_kernels.dots.numba import score_of
 
     rows = torch.arange(65536, dtype=torch.int32).to(torch.uint16)
     wanted = rows.view(torch.float16).double().numpy()

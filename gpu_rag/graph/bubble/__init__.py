@@ -87,7 +87,9 @@ def bubble_expansion(
     chosen = pick_implementation(blocks.csr.indptr.device, implementation, "bubble_expansion")
     check_blocks(blocks)
     rows = local_nodes(blocks, anchors, "anchors")
-    _check_groups(anchors, groups)
+    check_ragged(groups, "groups", n=MOST_GROUPS, device=anchors.values.device, kind="group")
+    if not torch.equal(anchors.offsets, groups.offsets):
+        raise BadInput("groups do not match the anchors", expected="equal offsets")
     paid = _checked_costs(blocks, costs)
     check_threads(threads)
     if limit < 1:
@@ -98,12 +100,6 @@ def bubble_expansion(
     else:
         found = trees_by_torch(blocks, paid, rows, groups, limit, cover_first)
     return _assembled(blocks, found)
-
-
-def _check_groups(anchors: Ragged, groups: Ragged) -> None:
-    check_ragged(groups, "groups", n=MOST_GROUPS, device=anchors.values.device, kind="group")
-    if not torch.equal(anchors.offsets, groups.offsets):
-        raise BadInput("groups do not match the anchors", expected="equal offsets")
 
 
 def _checked_costs(blocks: Blocks, costs: torch.Tensor) -> torch.Tensor:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
-from gpu_rag_kernels.dispatch import compiled_checks
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import FLOATS, INTEGERS, check_form
@@ -39,19 +37,12 @@ def node_costs(
     check_form(vectors, "vectors do not fit the queries", FLOATS, ["N", queries.shape[1]], device)
     _check_pairs(queries, vectors, question, node)
     cosine = exact_dots(queries, question, vectors, node)
-    checks = compiled_checks(cosine.device)
-    if checks is None or not checks.are_within(cosine.numpy(), LONGEST * LONGEST):
-        _refuse_long(cosine, node)
-    return (((1 - cosine.clamp(-1, 1)) * STEPS).floor() + 1).int()
-
-
-def _refuse_long(cosine: torch.Tensor, node: torch.Tensor) -> None:
-    """Raises BadInput for the first product that unit rows cannot have."""
-    bad = ~(cosine.abs() <= LONGEST * LONGEST)
+    bad = ~(cosine.abs() <= LONGEST * LONGEST)  # no product of unit rows
     if bool(bad.any()):
         at = int(bad.nonzero()[0, 0])
         given = f"product {float(cosine[at]):.6g} with node {int(node[at])}"
         raise BadInput("vectors are not unit rows", given=given, expected="length 1, or a row of zeros")
+    return (((1 - cosine.clamp(-1, 1)) * STEPS).floor() + 1).int()
 
 
 def _check_pairs(queries: torch.Tensor, vectors: torch.Tensor, question: torch.Tensor, node: torch.Tensor) -> None:
@@ -59,13 +50,8 @@ def _check_pairs(queries: torch.Tensor, vectors: torch.Tensor, question: torch.T
     check_form(question, "questions of pairs are no list", INTEGERS, ["P"], queries.device)
     check_form(node, "nodes of pairs are no list", INTEGERS, question.shape, queries.device)
     ends = (question, queries.shape[0], "the question of a pair"), (node, vectors.shape[0], "the node of a pair")
-    checks = compiled_checks(node.device)
-    if checks is not None:
-        sound = checks.are_pairs(*(part for ids, n, _ in ends for part in (ids.contiguous().numpy(), n)))
-    else:
-        outside = [((ids < 0) | (ids.long() >= n)).any() for ids, n, _ in ends]
-        sound = not bool(torch.stack(outside).any())
-    if not sound:
+    outside = [((ids < 0) | (ids.long() >= n)).any() for ids, n, _ in ends]
+    if bool(torch.stack(outside).any()):
         for ids, n, what in ends:
             check_range(ids, n, what)
 
@@ -100,12 +86,12 @@ def localise(
         return ego_balls(graph, starts, 1, implementation=implementation, threads=threads)
 
     for first, own in pieces_of(anchors, TOGETHER):
-        parts.append(_grown(own, with_neighbours, hops, limit, partial(_shifted, costs, first), n) + first * n)
+
+        def of_all(question: torch.Tensor, node: torch.Tensor, first: int = first) -> torch.Tensor:
+            return costs(question + first, node)
+
+        parts.append(_grown(own, with_neighbours, hops, limit, of_all, n) + first * n)
     return ragged_of_keys(torch.cat(parts), anchors.batch, n)
-
-
-def _shifted(costs: Costs, first: int, question: torch.Tensor, node: torch.Tensor) -> torch.Tensor:
-    return costs(question + first, node)
 
 
 def _grown(

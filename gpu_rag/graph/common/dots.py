@@ -66,13 +66,7 @@ def _parts(vectors: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
         yield first, vectors[first : first + step]
 
 
-def exact_dots(left: torch.Tensor, i: torch.Tensor, right: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
-    """f64[P]: the exact dot product of left[i[p]] and right[j[p]], on the grid. Memory: bounded, beside the result.
-
-    left, right: f16/f32, unit rows or zeros (unchecked); i, j: i32/i64[P]. On a GPU with triton one pass over the rows,
-    which are not gathered. Raises BadInput for shapes and dtypes.
-    """
-    return gather_dots(left, i, right, j)
+exact_dots = gather_dots  # the exact dot products of pairs of unit rows, on the grid
 
 
 def on_grid(vectors: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_rag_kernels.nearest.numba import TINY, largest, slacks, to_bf16
+from gpu_rag_kernels.dots.numba import TINY, to_bf16
 
 from gpu_rag.graph.common.arrays import component_bits, score_bits
 from gpu_rag.graph.common.dots import filter_for, has_instructions
@@ -68,5 +68,14 @@ def slack_of(left: LowPrecision, right: LowPrecision) -> Array:
     `dots` for sums in f32, which covers the rounding of an exact product to f32 and to the grid of `dots`.
     """
     unit = filter_for(left.rows[:0], dtype=torch.float32).slack
-    found: Array = slacks(left.length, left.error, largest(right.length), largest(right.error), unit, MOST)
-    return found
+    longest, farthest = largest(right.length), largest(right.error)
+    with np.errstate(invalid="ignore", over="ignore"):  # bounds may be infinite
+        reach = (left.length + left.error) * (longest + farthest)
+        slack = left.error * (longest + farthest) + left.length * farthest + unit * reach + 2.0**-100
+        return np.where(reach < MOST, slack, np.inf)
+
+
+def largest(bounds: Array) -> float:
+    """The largest of f64[N], inf where one is NaN, 0 where there is none."""
+    most = float(bounds.max(initial=0.0))
+    return most if most == most else np.inf

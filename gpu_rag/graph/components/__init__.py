@@ -29,7 +29,7 @@ def connected_components(csr: CSR | CheckedGraph, *, implementation: str = "auto
 
 def _by_unions(csr: CSR) -> torch.Tensor:
     """Every entry joins the trees of its two ends under the smaller root: a fifth of scipy's time, which transposes."""
-    from gpu_rag_kernels.components.numba import join_rows
+    from gpu_rag_kernels.dots.numba import join_rows
 
     label = np.empty(csr.n, np.int64)
     join_rows(csr.indptr.contiguous().numpy(), csr.indices.contiguous().numpy(), np.empty(csr.n, np.uint32), label)

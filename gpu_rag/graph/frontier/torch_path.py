@@ -66,14 +66,6 @@ def frontier_by_torch(query: FrontierQuery, edges: HopEdges, frontier: Ragged, k
     return TopK(ids, scores)
 
 
-def _fill(ids: torch.Tensor, scores: torch.Tensor, row: torch.Tensor, edge: torch.Tensor, score: torch.Tensor) -> None:
-    """Writes the first entries of each row, which come sorted by row."""
-    place = torch.arange(row.shape[0], device=row.device) - torch.searchsorted(row, row)
-    kept = (place < ids.shape[1]).nonzero()[:, 0]
-    ids[row[kept], place[kept]] = edge[kept].int()
-    scores[row[kept], place[kept]] = score[kept]
-
-
 def top_edges_by_torch(query: FrontierQuery, edges: HopEdges, k: int) -> TopK:
     """`top_edges` of checked inputs."""
     batch = query.keywords.batch
@@ -167,4 +159,8 @@ def _merge(
     leads[1:] = key[best][1:] != key[best][:-1]
     best = best[leads]
     best = best[lexsort(edge[best], -score[best], row[best])]
-    _fill(ids, scores, row[best], edge[best], score[best])
+    row = row[best]
+    place = torch.arange(row.shape[0], device=row.device) - torch.searchsorted(row, row)
+    kept = (place < ids.shape[1]).nonzero()[:, 0]  # the first entries of each row
+    at = row[kept], place[kept]
+    ids[at], scores[at] = edge[best[kept]].int(), score[best[kept]]

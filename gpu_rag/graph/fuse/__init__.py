@@ -64,7 +64,8 @@ def _rrf_by_numba(rankings: Sequence[TopK], k: int, constants: Sequence[float]) 
 def _rrf_by_torch(rankings: Sequence[TopK], k: int, constants: Sequence[float]) -> TopK:
     """`rrf` of checked rankings, on any device."""
     ids = torch.cat([r.ids.long() for r in rankings], 1)
-    terms = torch.cat([_terms(r.ids, c) for r, c in zip(rankings, constants, strict=True)], 1)
+    ranks = [torch.arange(1, r.ids.shape[1] + 1, dtype=torch.float64, device=ids.device) for r in rankings]
+    terms = torch.cat([1.0 / (c + rank) for c, rank in zip(constants, ranks, strict=True)]).expand(ids.shape)
     origin = torch.cat([torch.full((r.ids.shape[1],), i) for i, r in enumerate(rankings)]).to(ids.device)
     # one item side by side, by ranking, best rank first; padding sorts before the rest
     ids, order = ids.sort(dim=1, stable=True)
@@ -106,12 +107,6 @@ def _check_ids(rankings: Sequence[TopK]) -> None:
             raise BadInput("an id is negative", given=int(r.ids.min()), expected=">= 0, or -1 for padding")
         if bool((r.ids > 2**31 - 1).any()):
             raise BadInput("an id is too large", given=int(r.ids.max()), expected="below 2^31")
-
-
-def _terms(ids: torch.Tensor, constant: float) -> torch.Tensor:
-    """f64[B, K]: 1 / (constant + rank)."""
-    rank = torch.arange(1, ids.shape[1] + 1, dtype=torch.float64, device=ids.device)
-    return (1.0 / (constant + rank)).expand(ids.shape).clone()
 
 
 def minmax_rows(x: torch.Tensor) -> torch.Tensor:

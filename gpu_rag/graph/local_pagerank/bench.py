@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpu_rag.bench.case import Case, Checked, Config, Peer, sampled
+from gpu_rag.bench.case import Case, Checked, Config, Peer, adjacency, alone, igraph_of, peer, sampled
 from gpu_rag.bench.inputs import csr_on, measured_graphs, moved, part
-from gpu_rag.bench.peers import adjacency, alone, igraph_of, peer
 from gpu_rag.graph.common.blocks import local_nodes
 from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, induced_subgraphs
 from gpu_rag.graph.local_pagerank import blocks_pagerank

@@ -53,7 +53,7 @@ def nearest(
 
 def _check_vectors(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int) -> None:
     check_form(queries, "queries are no matrix", [torch.float32], ["B", "D"])
-    check_form(base, "base does not fit the queries", FLOATS, ["N", queries.shape[1]], queries.device)
+    check_form(base, "base is no matrix of that dimension", FLOATS, ["N", queries.shape[1]], queries.device)
     if tile < 1:
         raise BadInput("tile is out of range", given=tile, expected=">= 1")
     if not 0 <= k <= MOST_BEST or base.shape[0] > 2**31 - 2:

@@ -70,7 +70,11 @@ def personalized_pagerank(
     graph = job.graph
     shape = (job.teleport.batch, graph.n)
     if out is not None:
-        _check_out(out, shape, graph.device, prior)
+        check_form(out, "out does not fit the result", [torch.float32], shape, graph.device)
+        if not out.is_contiguous():
+            raise BadInput("out does not fit the result", given=f"strides {out.stride()}", expected="contiguous memory")
+        if prior is not None and prior.untyped_storage().data_ptr() == out.untyped_storage().data_ptr():
+            raise BadInput("out and the prior share memory", given="one of both", expected="memory of its own")
     job.check_memory(0 if out is not None else 4 * shape[0] * shape[1])
     result = torch.empty(shape, dtype=torch.float32, device=graph.device) if out is None else out
 
@@ -79,14 +83,6 @@ def personalized_pagerank(
 
     job.run(solve)
     return result
-
-
-def _check_out(out: torch.Tensor, shape: tuple[int, int], device: torch.device, prior: torch.Tensor | None) -> None:
-    check_form(out, "out does not fit the result", [torch.float32], shape, device)
-    if not out.is_contiguous():
-        raise BadInput("out does not fit the result", given=f"strides {out.stride()}", expected="contiguous memory")
-    if prior is not None and prior.untyped_storage().data_ptr() == out.untyped_storage().data_ptr():
-        raise BadInput("out and the prior share memory", given="one of both", expected="memory of its own")
 
 
 def pagerank_topk(

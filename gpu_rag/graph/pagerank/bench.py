@@ -18,9 +18,20 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 
-from gpu_rag.bench.case import MOST_TILED, Case, Checked, Config, Peer
+from gpu_rag.bench.case import (
+    MOST_TILED,
+    NETWORKX_NODES,
+    Case,
+    Checked,
+    Config,
+    Peer,
+    adjacency,
+    alone,
+    igraph_of,
+    peer,
+    too_large,
+)
 from gpu_rag.bench.inputs import csr_on, drawn, linked_nodes, lists_of, measured_graphs, part
-from gpu_rag.bench.peers import NETWORKX_NODES, adjacency, alone, igraph_of, peer, too_large
 from gpu_rag.graph.pagerank import personalized_pagerank, pick_implementation, prepare
 from gpu_rag.graph.pagerank.inputs import PageRankGraph, teleport_of
 from gpu_rag.graph.pagerank.job import STATES, Job, Options

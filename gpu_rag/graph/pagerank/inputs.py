@@ -17,6 +17,7 @@ from gpu_rag.graph.ragged import check_ragged
 from gpu_rag.types import CSR, Ragged
 
 Array = np.ndarray[Any, Any]
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -77,50 +78,34 @@ def _numbers(scalars: list[torch.Tensor]) -> Array:
 
 def teleport_of_seeds(n: int, seeds: Ragged, weights: Ragged | None) -> Teleport:
     """Checks `seeds`, nodes below n, and `weights`; a seed named twice in a list counts twice. Raises BadInput."""
-    found = _compiled_teleport(n, seeds, weights)
-    if found is not None:
-        return found  # one compiled pass; the slow checks below say what is wrong
     check_ragged(seeds, "seeds", n=n)
-    offsets = seeds.offsets.detach().cpu().numpy()
-    lengths = np.diff(offsets)
-    if weights is None:
-        mass = np.ones(len(seeds.values))
-    else:
+    mass = None
+    if weights is not None:
         if weights.values.shape != seeds.values.shape or not torch.equal(weights.offsets, seeds.offsets):
             raise BadInput("rows of weights do not match rows of seeds", expected="equal offsets")
         if not weights.values.is_floating_point():
             raise BadInput("seed weights are no floats", given=weights.values.dtype, expected="f32 or f64")
-        mass = weights.values.detach().cpu().double().numpy()
-        if not np.all(np.isfinite(mass) & (mass >= 0)):
-            raise BadInput("a seed weight is negative or not finite", expected="finite and >= 0")
+        mass = weights.values.detach().cpu().double().contiguous().numpy()
+    offsets, nodes = (a.detach().cpu().long().contiguous().numpy() for a in (seeds.offsets, seeds.values))
+    checks, share = compiled_checks(CPU), np.empty(len(nodes))
+    if checks is None or not checks.shares(offsets, mass, share):
+        share = _shares(offsets, mass)  # says what is wrong, if anything is
+    return Teleport(len(offsets) - 1, offsets, nodes, share, None, np.zeros(0))
+
+
+def _shares(offsets: Array, mass: Array | None) -> Array:
+    """Weights f64[T], 1 each if None, over the sum of their list. Raises BadInput."""
+    lengths = np.diff(offsets)
+    mass = np.ones(offsets[-1]) if mass is None else mass
+    if not np.all(np.isfinite(mass) & (mass >= 0)):
+        raise BadInput("a seed weight is negative or not finite", expected="finite and >= 0")
     row = np.repeat(np.arange(len(lengths)), lengths)
     total = np.bincount(row, mass, minlength=len(lengths))
     if np.any((total <= 0) & (lengths > 0)):
         at = int(np.argmax((total <= 0) & (lengths > 0)))
         raise BadInput("the seed weights of a row sum to zero", given=f"row {at}", expected="a positive sum")
     _check_sums(total, "seed weights")
-    nodes = seeds.values.detach().cpu().long().numpy()
-    return Teleport(len(lengths), offsets, nodes, mass / total[row], None, np.zeros(0))
-
-
-def _compiled_teleport(n: int, seeds: Ragged, weights: Ragged | None) -> Teleport | None:
-    """`teleport_of_seeds` in a compiled pass; None where something is wrong, or another device holds the seeds."""
-    checks, tensors = compiled_checks(seeds.values.device), [seeds.values, seeds.offsets]
-    if weights is not None:
-        tensors += [weights.values.detach(), weights.offsets]
-    if checks is None or any(not t.is_cpu or t.dim() != 1 for t in tensors):
-        return None
-    if seeds.values.dtype not in (torch.int32, torch.int64) or any(t.dtype != torch.int64 for t in tensors[1::2]):
-        return None
-    if seeds.offsets.shape[0] < 1 or not all(t.is_floating_point() for t in tensors[2::2]):
-        return None
-    nodes, offsets = seeds.values.long().contiguous().numpy(), seeds.offsets.contiguous().numpy()
-    mass, share = None if weights is None else tensors[2].double().contiguous().numpy(), np.empty(len(nodes))
-    if weights is not None and not (len(tensors[2]) == len(nodes) and torch.equal(weights.offsets, seeds.offsets)):
-        return None
-    if not checks.are_lists(nodes, offsets, -1) or not checks.shares(nodes, offsets, n, mass, share):
-        return None
-    return Teleport(len(offsets) - 1, offsets, nodes, share, None, np.zeros(0))
+    return np.asarray(mass / total[row])
 
 
 def _check_sums(total: Array, what: str) -> None:

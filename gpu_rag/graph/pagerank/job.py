@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -132,25 +133,24 @@ class Job:
         """Width of a tile, and what makes one of (dtype, questions, result, lo), its steps in f16 done."""
         graph, teleport, plan = self.graph, self.teleport, self.plan
         if self.implementation == "numba":
-            from gpu_rag.graph.pagerank.numba_path import NumbaTile, lanes_for, view_of
+            from gpu_rag.graph.pagerank.numba_path import NumbaTile, lanes_for
 
-            return lanes_for(teleport.batch), lambda dtype, questions, result, lo: NumbaTile(
-                view_of(graph, dtype), plan, teleport, questions, result.numpy(), lo
-            )
+            return lanes_for(teleport.batch), partial(NumbaTile, graph, plan, teleport)
         if self.implementation == "cugraph":
             return block, tile_maker(graph, teleport, plan, block)
-        from gpu_rag.graph.pagerank.matrix import MatrixTile, ScipyProduct, TorchProduct
+        from gpu_rag.graph.pagerank.matrix import MatrixTile, scipy_product, torch_product
 
-        product = ScipyProduct(graph) if self.implementation == "scipy" else TorchProduct(graph)
+        product = (scipy_product if self.implementation == "scipy" else torch_product)(graph)
+        make = partial(MatrixTile, graph, product, plan, teleport, block)
         f16_steps, first_dtype = self.f16_steps, self.dtypes[0]  # not self: a circle would keep memory for a while
 
-        def make(dtype: torch.dtype, questions: Array, result: torch.Tensor, lo: int) -> Tile:
-            tile = MatrixTile(graph, product, plan, teleport, questions, result, lo, block, dtype)
+        def made(dtype: torch.dtype, questions: Array, result: torch.Tensor, lo: int) -> Tile:
+            tile = make(dtype, questions, result, lo)
             if f16_steps and dtype == first_dtype:
                 tile.step_in_f16(f16_steps)
             return tile
 
-        return block, make
+        return block, made
 
 
 def gaps_of(result: torch.Tensor, k: int) -> Gaps:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -15,52 +17,41 @@ from gpu_rag.graph.pagerank.plan import COARSE_GAP, ROUNDING, Array, Plan
 F16_RANGE = 2.0**14  # f16 ends at 4 times this; an iterate stays below 3 times the largest that pi / degree can be
 
 
-class ScipyProduct:
-    """Steps (see `ppr_step`) by scipy's CSR times dense."""
-
-    def __init__(self, graph: PageRankGraph):
-        self.graph = graph
-        self.matrices: dict[torch.dtype, Any] = {}
-
-    def __call__(
-        self, x: torch.Tensor, y: torch.Tensor, restart: Restart, damping: float, degree: torch.Tensor,
-        inverse: torch.Tensor, omega: torch.Tensor, *, scale: float = 1.0, measured: bool = True,
-    ) -> torch.Tensor | None:  # fmt: skip
-        dtype = inverse.dtype
-        if dtype not in self.matrices:
-            self.matrices[dtype] = _scipy_matrix(self.graph, dtype)
-        pulled = torch.from_numpy(self.matrices[dtype] @ x.to(dtype).numpy())
-        return finish_step(pulled, x, y, restart, damping, degree, inverse, omega, scale, measured)
+Product = Callable[..., torch.Tensor | None]
+"""A step of all questions, with the arguments of `ppr_step` behind the matrix."""
 
 
-def _scipy_matrix(graph: PageRankGraph, dtype: torch.dtype) -> Any:
+def torch_product(graph: PageRankGraph) -> Product:
+    """Steps by the kernel `ppr_step`."""
+    return partial(ppr_step, graph.pull)
+
+
+def scipy_product(graph: PageRankGraph) -> Product:
+    """Steps by scipy's CSR times dense."""
     from scipy.sparse import csr_matrix
 
-    pull = graph.pull
-    weight = torch.ones(pull.m) if pull.weight is None else pull.weight
-    shape = (graph.n, graph.n)
-    return csr_matrix((weight.to(dtype).numpy(), pull.indices.numpy(), pull.indptr.numpy()), shape=shape)
+    @cache
+    def matrix(dtype: torch.dtype) -> Any:
+        weight = torch.ones(graph.pull.m) if graph.pull.weight is None else graph.pull.weight
+        arrays = (weight.to(dtype).numpy(), graph.pull.indices.numpy(), graph.pull.indptr.numpy())
+        return csr_matrix(arrays, shape=(graph.n, graph.n))
 
-
-class TorchProduct:
-    """Steps by the kernel `ppr_step`."""
-
-    def __init__(self, graph: PageRankGraph):
-        self.graph = graph
-
-    def __call__(
-        self, x: torch.Tensor, y: torch.Tensor, restart: Restart, damping: float, degree: torch.Tensor,
+    def step(
+        x: torch.Tensor, y: torch.Tensor, restart: Restart, damping: float, degree: torch.Tensor,
         inverse: torch.Tensor, omega: torch.Tensor, *, scale: float = 1.0, measured: bool = True,
     ) -> torch.Tensor | None:  # fmt: skip
-        return ppr_step(self.graph.pull, x, y, restart, damping, degree, inverse, omega, scale=scale, measured=measured)
+        pulled = torch.from_numpy(matrix(inverse.dtype) @ x.to(inverse.dtype).numpy())
+        return finish_step(pulled, x, y, restart, damping, degree, inverse, omega, scale, measured)
+
+    return step
 
 
 class MatrixTile:
     """`Tile` of `width` questions over a product. result: f32[>= questions, hi - lo] on the graph's device."""
 
     def __init__(
-        self, graph: PageRankGraph, product: ScipyProduct | TorchProduct, plan: Plan, teleport: Teleport,
-        questions: Array, result: torch.Tensor, lo: int, width: int, dtype: torch.dtype,
+        self, graph: PageRankGraph, product: Product, plan: Plan, teleport: Teleport, width: int, dtype: torch.dtype,
+        questions: Array, result: torch.Tensor, lo: int,
     ):  # fmt: skip
         self.product, self.plan, self.damping, self.result, self.lo = product, plan, plan.damping, result, lo
         self.width = width

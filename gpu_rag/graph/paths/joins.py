@@ -251,7 +251,7 @@ def _parts_by_numba(
     graph: PathGraph, topics: Ragged, hops: Sequence[PathSet], opens: Array, last: Array, most: int
 ) -> PathSet:
     """`path_parts` of checked inputs by compiled loops. opens, last: bool[B], the two flags of `Ends`."""
-    from gpu_rag_kernels.paths import joins as kernels
+    from gpu_rag_kernels.paths import numba as kernels
 
     csr, (values, offsets) = graph.csr, arrays_of(topics, wide=True)
     closes = _open_behind(opens, last, np.diff(offsets))
@@ -275,7 +275,7 @@ def _chain_by_numba(
     window: tuple[Array, Array], most: int,
 ) -> PathSet:  # fmt: skip
     """`chain_paths` of checked inputs. opens, last: bool[B], the two flags of `Ends`; window: (least, longest)."""
-    from gpu_rag_kernels.paths import joins as kernels
+    from gpu_rag_kernels.paths import numba as kernels
 
     values, offsets = arrays_of(topics, wide=True)
     least, longest = window

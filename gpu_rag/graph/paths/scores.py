@@ -67,7 +67,7 @@ def score_paths(
 
 def _check_vectors(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor, batch: int) -> None:
     check_form(queries, "queries do not fit", [torch.float32], [batch, "D"])
-    check_form(vectors, "vectors do not fit the queries", FLOATS, ["M", queries.shape[1]], queries.device)
+    check_form(vectors, "vectors are no matrix, or differ", FLOATS, ["M", queries.shape[1]], queries.device)
     if paths.edges.shape[1] > MOST_HOPS:
         raise BadInput("paths are too long", given=f"{paths.edges.shape[1]} hops", expected=f"at most {MOST_HOPS}")
     if _are_sound(paths, queries, vectors):
@@ -101,14 +101,11 @@ def _by_torch(
     dot, square = _sums(paths, queries, vectors)
     length = (paths.edges >= 0).sum(1).double()
     sound = bool((square <= (LONGEST * GRID * length) ** 2).all())
-    norm = _sqrt(square * (queries * queries).sum(1)[paths.question])
+    norm = square * (queries * queries).sum(1)[paths.question]
+    # the nearest f64: torch on the CPU may take a library's root, whose last bit is not always that
+    norm = torch.from_numpy(np.sqrt(norm.numpy())) if norm.device.type == "cpu" else norm.sqrt()
     cosine = torch.where(norm > 0, dot / norm, 0.0)
     return weights[0] * cosine + weights[1] * _jaccard(paths, topics), sound
-
-
-def _sqrt(values: torch.Tensor) -> torch.Tensor:
-    """The nearest f64 to each root: torch on the CPU may take a library's whose last bit is not always that."""
-    return torch.from_numpy(np.sqrt(values.numpy())) if values.device.type == "cpu" else values.sqrt()
 
 
 def _sums(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -100,7 +100,11 @@ class Kind(NamedTuple):
 def check_paths(paths: PathSet, batch: int, device: torch.device, kind: Kind | None = None) -> None:
     """Raises BadInput where `paths` are not of these questions, of another kind than `kind`, or not where the graph
     is."""
-    _check_columns(paths, device)
+    check_form(paths.nodes, "nodes of paths do not fit", [torch.int32], ["P", "W + 1"], device)
+    size, width = paths.nodes.shape
+    for column, name in ((paths.group, "groups"), (paths.question, "questions")):
+        check_form(column, f"{name} of paths do not fit", [torch.int64], [size], device)
+    check_form(paths.edges, "edges of paths do not fit", [torch.int32], [size, width - 1], device)
     if not paths.size or _are_paths(paths, batch, kind):
         return  # the slow check below says what is wrong
     falls = (paths.group.diff() < 0).any()
@@ -114,15 +118,6 @@ def check_paths(paths: PathSet, batch: int, device: torch.device, kind: Kind | N
         raise BadInput("a path is of no question", given=given, expected=f"0..{batch - 1}")
     if kind is not None and any(misfits):
         _refuse_misfit(paths, batch, kind)
-
-
-def _check_columns(paths: PathSet, device: torch.device) -> None:
-    """The part of `check_paths` that needs no look at a number: dtypes, shapes and devices."""
-    check_form(paths.nodes, "nodes of paths do not fit", [torch.int32], ["P", "W + 1"], device)
-    size, width = paths.nodes.shape
-    for column, name in ((paths.group, "groups"), (paths.question, "questions")):
-        check_form(column, f"{name} of paths do not fit", [torch.int64], [size], device)
-    check_form(paths.edges, "edges of paths do not fit", [torch.int32], [size, width - 1], device)
 
 
 def _are_paths(paths: PathSet, batch: int, kind: Kind | None) -> bool:

@@ -3,11 +3,8 @@
 Each row of the state holds as many questions as the argument `lanes`, a tuple, has elements: a number that is part of
 its type. numba would unroll a loop over them into scalars, or store its accumulator once an edge; here the accumulator
 of a row is one LLVM vector that stays in registers, emitted by two intrinsics. No instruction may be reassociated or
-contracted, so a column's bits do not depend on its lane, on the other columns or on how many there are. Kernels run
-without the interpreter's lock, on one thread each: threads take different tiles, so the bits do not depend on how many
-there are.
-
-Intrinsics and kernels share a file because numba's cache of a kernel is renewed when the kernel's file changes.
+contracted, so a column's bits do not depend on its lane, on the other columns or on how many there are, and threads
+take different tiles.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ It has run on CPUs with gloo; it has NOT yet run on GPUs.
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import numpy as np
 import torch
@@ -203,7 +202,9 @@ class ShardedTile:
         lost = shard.dangling[shard.lo : shard.hi].to(shard.device)
         first = pi.clone()  # in f64 self.pi is pi itself
         if start is not None:
-            first[:, : len(questions)] = _from_estimate(shard, start.T.double(), lost, plan.damping)
+            ranks = start.T.double()
+            sums = [torch.from_numpy(shard.total(a)).to(ranks) for a in (ranks, ranks * lost[:, None])]
+            first[:, : len(questions)] = unnormalised(ranks, sums[0], sums[1], plan.damping)
         elif plan.known_mass:
             first[lost] *= 1 - plan.damping
         self.x = shard.gather_state((first / self.scale).to(dtype))
@@ -258,13 +259,3 @@ def residual(shard: Shard, ranks: torch.Tensor, teleport: Teleport, questions: A
     x = shard.gather_state(p / shard.scale[:, None])
     pulled = shard.product(x, pi, damping).add_(pi * (damping * lost))
     return shard.total(pulled.sub_(p).abs_())
-
-
-def _from_estimate(shard: Shard, ranks: torch.Tensor, lost: torch.Tensor, damping: float) -> torch.Tensor:
-    """f64[rows, B] of an estimate of PageRank, own rows [rows, B]."""
-
-    def total(values: torch.Tensor) -> torch.Tensor:
-        sums: Any = shard.total(values)
-        return torch.from_numpy(sums).to(values.device)
-
-    return unnormalised(ranks, total(ranks), total(ranks * lost[:, None]), damping)
