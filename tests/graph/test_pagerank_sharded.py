@@ -91,7 +91,7 @@ def compute() -> dict[str, np.ndarray]:
         found[f"{name} spread"] = gather_rows(
             spread, personalized_pagerank_sharded(spread, seeds, weights, tol=TOLS[1], block=4)
         ).numpy()
-        assert (spread.entries, spread.wide) == (csr.m, False) and torch.equal(spread.dangling, shard.dangling)
+        assert (spread.entries, spread.in_range) == (csr.m, True) and torch.equal(spread.dangling, shard.dangling)
         first, last = int(seeds.offsets[-2]), int(seeds.offsets[-1])
         alone = Ragged(seeds.values[first:last], torch.tensor([0, last - first]))
         share = None if weights is None else Ragged(weights.values[first:last], alone.offsets)

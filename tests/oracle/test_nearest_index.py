@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gpu_rag.errors import BadInput, MissingBackend, UsageError
 from gpu_rag.graph.nearest import index as module
-from gpu_rag.graph.nearest.index import NearestIndex, TorchTiles, nearest_index, pick_index, recall_of
+from gpu_rag.graph.nearest.index import NearestIndex, nearest_index, pick_index, recall_of, torch_tiles
 from gpu_rag.types import TopK
 
 HAS_FAISS = importlib.util.find_spec("faiss") is not None
@@ -151,7 +151,7 @@ def test_a_poor_index_has_a_poor_recall(monkeypatch: pytest.MonkeyPatch) -> None
 
 def first_found(queries: torch.Tensor, base: torch.Tensor, k: int) -> TopK:
     """Candidates as the library sorts them, no second look."""
-    return TorchTiles(base).propose(queries, k)
+    return torch_tiles(base)(queries, k)
 
 
 def not_widened(queries: torch.Tensor, base: torch.Tensor, k: int) -> TopK:

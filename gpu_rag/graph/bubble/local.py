@@ -47,8 +47,8 @@ def node_costs(
 
 def _check_pairs(queries: torch.Tensor, vectors: torch.Tensor, question: torch.Tensor, node: torch.Tensor) -> None:
     """Raises BadInput unless both name rows, one of each a pair. The host waits for a device once."""
-    check_form(question, "questions of pairs are no list", INTEGERS, ["P"], queries.device)
-    check_form(node, "nodes of pairs are no list", INTEGERS, question.shape, queries.device)
+    check_form(question, "pairs are no lists", INTEGERS, ["P"], queries.device)
+    check_form(node, "pairs are no lists", INTEGERS, question.shape, queries.device)
     ends = (question, queries.shape[0], "the question of a pair"), (node, vectors.shape[0], "the node of a pair")
     outside = [((ids < 0) | (ids.long() >= n)).any() for ids, n, _ in ends]
     if bool(torch.stack(outside).any()):

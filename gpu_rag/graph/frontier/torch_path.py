@@ -10,6 +10,7 @@ from gpu_rag_kernels.frontier import gather_dots, ragged_gather_dot_topk
 from gpu_rag.graph.common.dots import exact_dots, filter_for
 from gpu_rag.graph.common.segments import lexsort, offsets_of
 from gpu_rag.graph.frontier.edges import QUESTION_TILE, Described, FrontierQuery, HopEdges, tiles
+from gpu_rag.graph.join.pairs import jaccard_by_keys
 from gpu_rag.graph.ragged import expand, pieces_of, row_of_value
 from gpu_rag.types import Ragged, TopK
 
@@ -22,23 +23,9 @@ def _scores(query: FrontierQuery, b: torch.Tensor, edges: HopEdges, edge: torch.
 
 def _shares(query: Ragged, b: torch.Tensor, things: Described | HopEdges, thing: torch.Tensor) -> torch.Tensor:
     """f64[P]: the Jaccard index of the keywords of question b[p] and thing[p]."""
-    shared = _shared(query, b, things.keywords, thing, things.n_keywords)
-    union = query.offsets.diff()[b] + things.keywords.offsets.diff()[thing] - shared
-    return shared.double() / union.clamp_(min=1).double()  # two empty sets: 0 / 1
-
-
-def _shared(query: Ragged, b: torch.Tensor, keywords: Ragged, thing: torch.Tensor, n_keywords: int) -> torch.Tensor:
-    """i64[P]: how many keywords question b[p] and thing[p] share; those of things are below n_keywords."""
-    found = torch.zeros_like(b)
-    if not query.values.numel() or not keywords.values.numel():
-        return found
-    width = n_keywords + 1  # others are in no list; a large one would not fit a key
-    known = row_of_value(query) * width + query.values.long().clamp(max=n_keywords)  # ascending
-    for pair, place in expand(keywords.offsets[thing], keywords.offsets[thing + 1]):
-        wanted = b[pair] * width + keywords.values[place]
-        at = torch.searchsorted(known, wanted).clamp_(max=known.shape[0] - 1)
-        found.index_add_(0, pair, (known[at] == wanted).long())
-    return found
+    width = things.n_keywords + 1  # other words are in no list; a large one would not fit a key
+    known = row_of_value(query) * width + query.values.long().clamp(max=things.n_keywords)  # ascending
+    return jaccard_by_keys(things.keywords, query, known, width, thing, b)
 
 
 def lists_by_torch(query: FrontierQuery, things: Described, lists: Ragged, kernel: str) -> torch.Tensor:

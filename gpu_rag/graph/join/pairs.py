@@ -65,12 +65,16 @@ def jaccard_of_pairs(left: Ragged, right: Ragged, i: torch.Tensor, j: torch.Tens
     left, right = small_values(left, right)
     n = 1 + max((int(side.values.max()) for side in (left, right) if side.values.numel()), default=0)
     keys = row_of_value(right) * n + right.values
-    parts = [_jaccard(left, right, keys, n, i[p : p + _PAIRS], j[p : p + _PAIRS]) for p in range(0, len(i), _PAIRS)]
+    parts = [
+        jaccard_by_keys(left, right, keys, n, i[p : p + _PAIRS], j[p : p + _PAIRS]) for p in range(0, len(i), _PAIRS)
+    ]
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=i.device)
 
 
-def _jaccard(left: Ragged, right: Ragged, keys: torch.Tensor, n: int, i: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
-    """`jaccard_of_pairs`; keys: i64[Tr], list * n + keyword of the right, ascending."""
+def jaccard_by_keys(
+    left: Ragged, right: Ragged, keys: torch.Tensor, n: int, i: torch.Tensor, j: torch.Tensor
+) -> torch.Tensor:
+    """`jaccard_of_pairs` of left keywords below n; keys: i64[Tr], list * n + keyword of the right, ascending."""
     shared = torch.zeros(i.shape, dtype=torch.float64, device=i.device)
     for pair, place in expand(left.offsets[i], left.offsets[i + 1]):
         wanted = j[pair] * n + left.values[place]

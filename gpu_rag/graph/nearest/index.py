@@ -8,8 +8,9 @@ row that was not proposed, `slack` included; else more candidates are taken. So 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,11 +32,9 @@ PADDED = 64  # queries of a call of faiss, padded: the candidates of an approxim
 TILE = 1024  # and of torch
 
 
-class Proposer(Protocol):
-    """The part of a library: candidates of a padded tile of queries."""
-
-    def propose(self, queries: torch.Tensor, k: int) -> TopK:
-        """The k best rows of each query by scores in f32, i32[B, k] padded with -1, best first."""
+Proposer = Callable[[torch.Tensor, int], TopK]
+"""The part of a library: the k best rows of each query of a padded tile by scores in f32, i32[B, k] padded with -1,
+best first."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ class NearestIndex:
         slack = filter_for(queries[:0], self.base[:0], dtype=torch.float32).slack
         wide = min(n, k + MORE)
         while True:
-            found = self.proposer.propose(padded, wide)
+            found = self.proposer(padded, wide)
             ids, approx = found.ids[:count].long(), found.scores[:count]
             scores, ids = by_exact_scores(ids, lambda b, j: exact_dots(queries, b, self.base, j))
             if self.mode != "exact" or wide == n or k == 0:
@@ -102,15 +101,9 @@ class NearestIndex:
             wide = min(n, 4 * wide)
 
 
-@dataclass(frozen=True)
-class TorchTiles:
+def torch_tiles(base: torch.Tensor) -> Proposer:
     """Candidates by `nearest`."""
-
-    base: torch.Tensor
-
-    def propose(self, queries: torch.Tensor, k: int) -> TopK:
-        """See `Proposer`."""
-        return nearest(queries, self.base, k)
+    return lambda queries, k: nearest(queries, base, k)
 
 
 def pick_index(n: int, mode: str = "exact", implementation: str = "auto") -> tuple[str, str]:
@@ -146,10 +139,10 @@ def nearest_index(
     implementation, mode = pick_index(base.shape[0], mode, implementation)
     chosen("nearest_index", implementation)
     if implementation == "torch":
-        return NearestIndex(base, TorchTiles(base), implementation, mode)
+        return NearestIndex(base, torch_tiles(base), implementation, mode)
     from gpu_rag.graph.nearest.index import FaissIndex
 
-    index = NearestIndex(base, FaissIndex(base, mode, seed, threads), implementation, mode)
+    index = NearestIndex(base, FaissIndex(base, mode, seed, threads).propose, implementation, mode)
     if mode == "exact" or base.shape[0] == 0:
         return index
     generator = torch.Generator().manual_seed(seed)
@@ -160,7 +153,7 @@ def nearest_index(
 
 def recall_of(index: NearestIndex, queries: torch.Tensor, k: int) -> float:
     """The mean share of the exact k best that the index finds: rows whose score reaches the exact k-th one, over k."""
-    exact = NearestIndex(index.base, TorchTiles(index.base), "torch", "exact").search(queries, k)
+    exact = NearestIndex(index.base, torch_tiles(index.base), "torch", "exact").search(queries, k)
     found = index.search(queries, k)
     return float((found.scores >= exact.scores[:, -1:]).double().mean()) if found.scores.numel() else 1.0
 
@@ -239,7 +232,7 @@ class FaissIndex:
         return index
 
     def propose(self, queries: torch.Tensor, k: int) -> TopK:
-        """See `index.Proposer`. Raises UsageError for more rows than faiss finds on a GPU."""
+        """See `Proposer`. Raises UsageError for more rows than faiss finds on a GPU."""
         if k == 0:
             return TopK(queries.new_zeros(len(queries), 0, dtype=torch.int32), queries.new_zeros(len(queries), 0))
         if self.device.type == "cuda" and k > MOST_ON_GPU:

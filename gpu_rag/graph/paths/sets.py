@@ -100,11 +100,12 @@ class Kind(NamedTuple):
 def check_paths(paths: PathSet, batch: int, device: torch.device, kind: Kind | None = None) -> None:
     """Raises BadInput where `paths` are not of these questions, of another kind than `kind`, or not where the graph
     is."""
-    check_form(paths.nodes, "nodes of paths do not fit", [torch.int32], ["P", "W + 1"], device)
+    what = "paths have other dtypes, or no common shape"
+    check_form(paths.nodes, what, [torch.int32], ["P", "W + 1"], device)
     size, width = paths.nodes.shape
-    for column, name in ((paths.group, "groups"), (paths.question, "questions")):
-        check_form(column, f"{name} of paths do not fit", [torch.int64], [size], device)
-    check_form(paths.edges, "edges of paths do not fit", [torch.int32], [size, width - 1], device)
+    check_form(paths.edges, what, [torch.int32], [size, width - 1], device)
+    for column in (paths.group, paths.question):
+        check_form(column, what, [torch.int64], [size], device)
     if not paths.size or _are_paths(paths, batch, kind):
         return  # the slow check below says what is wrong
     falls = (paths.group.diff() < 0).any()
