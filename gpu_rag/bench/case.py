@@ -92,7 +92,7 @@ class Peer:
     run(inputs): their results, in a form that the case's check can read. Both None when it cannot be timed; `note`
     then says why. missing: it is not installed. most: questions of one call at most. alone: it takes one question at
     a time, so that its cost a question does not depend on the batch, and `run` is timed on MOST_ALONE at most. threads:
-    how many it computes with; None: the library's own choice.
+    how many it computes with; None: the library's own choice. l1_error: as found by its check, as in `Checked`.
     """
 
     name: str = ""
@@ -103,6 +103,11 @@ class Peer:
     most: int | None = None
     alone: bool = False
     threads: int | None = 1
+    l1_error: float | None = None
+
+    def count(self, batch: int) -> int:
+        """The questions of a call that stand for those of a batch."""
+        return self.most or 1 if self.alone else min(batch, self.most or batch)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,10 +17,9 @@ from gpu_rag.errors import UsageError
 from gpu_rag.graph.csr import check_csr, csr_from_edges
 from gpu_rag.graph.fuse import bench as rrf
 from gpu_rag.graph.nearest import bench as nearest
+from gpu_rag.graph.pagerank import Options, matrix, prepare
 from gpu_rag.graph.pagerank import bench as pagerank
-from gpu_rag.graph.pagerank import matrix, prepare
 from gpu_rag.graph.pagerank.bench import count_passes, solve_bytes, solve_exactly
-from gpu_rag.graph.pagerank.job import Options
 from gpu_rag.types import CSR, Ragged
 
 KEYS = {

@@ -32,9 +32,8 @@ from gpu_rag.bench.case import (
     too_large,
 )
 from gpu_rag.bench.inputs import csr_on, drawn, linked_nodes, lists_of, measured_graphs, part
-from gpu_rag.graph.pagerank import personalized_pagerank, pick_implementation, prepare
+from gpu_rag.graph.pagerank import STATES, Job, Options, personalized_pagerank, pick_implementation, prepare
 from gpu_rag.graph.pagerank.inputs import PageRankGraph, teleport_of
-from gpu_rag.graph.pagerank.job import STATES, Job, Options
 from gpu_rag.graph.pagerank.plan import Array, Tile
 from gpu_rag.types import CSR, Ragged
 

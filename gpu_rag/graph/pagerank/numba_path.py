@@ -67,7 +67,7 @@ class NumbaTile:
         lost = graph.dangling[nodes, None] if plan.known_mass else False  # such a node starts at its own fixpoint
         self.x[nodes] = np.where(lost, 1 - plan.damping, 1.0) * pi / graph.scale64[nodes, None]
 
-    def _rows(self, fine: bool) -> tuple[Any, ...]:
+    def _rows(self, fine: bool) -> Any:
         """The first arguments of a sweep."""
         g = self.graph
         scale, inverse = (g.scale64, g.inverse64) if fine else (g.scale, g.inverse)

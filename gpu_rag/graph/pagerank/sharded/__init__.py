@@ -16,8 +16,8 @@ from gpu_rag_kernels.dispatch import chosen
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph.common.arrays import ANY_FLOAT, check_form
 from gpu_rag.graph.nearest import topk_rows
+from gpu_rag.graph.pagerank import Options, planned, tiles_of
 from gpu_rag.graph.pagerank.inputs import Teleport, teleport_of_seeds, unnormalised
-from gpu_rag.graph.pagerank.job import Options, planned, tiles_of
 from gpu_rag.graph.pagerank.plan import COARSE_GAP, ROUNDING, Array, Plan, solve_questions
 from gpu_rag.graph.pagerank.sharded.graph import Shard, shard_edges, shard_graph
 from gpu_rag.types import Ragged, TopK
