@@ -14,7 +14,7 @@ from ragged_lists import ragged
 from refusals import refusal
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.bubble.local import node_costs
+from gpu_rag.graph.bubble import node_costs
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.paths import Ends, Window, chain_paths, expand_paths, path_graph, path_parts, start_paths
 from gpu_rag.graph.paths import sets as path_set

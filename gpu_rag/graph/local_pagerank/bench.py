@@ -11,8 +11,7 @@ import torch
 
 from gpu_rag.bench.case import Case, Checked, Config, Peer, adjacency, alone, igraph_of, peer, sampled
 from gpu_rag.bench.inputs import csr_on, measured_graphs, moved, part
-from gpu_rag.graph.common.blocks import local_nodes
-from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, induced_subgraphs
+from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, induced_subgraphs, local_nodes
 from gpu_rag.graph.local_pagerank import blocks_pagerank
 from gpu_rag.graph.pagerank.bench import (
     TOL,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,7 +13,7 @@ from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import INTEGERS, check_form
 from gpu_rag.graph.common.segments import lexsort, offsets_of
 from gpu_rag.graph.common.threads import check_threads, run_parts
-from gpu_rag.graph.csr import check_csr, check_range, row_of_entry
+from gpu_rag.graph.csr import check_range
 from gpu_rag.graph.memory import check_memory, is_small
 from gpu_rag.graph.ragged import (
     are_broken,
@@ -25,12 +24,9 @@ from gpu_rag.graph.ragged import (
     ragged_of_keys,
     row_of_value,
 )
-from gpu_rag.types import CSR, Ragged
+from gpu_rag.types import Ragged
 
-__all__ = [
-    "ANY", "EITHER", "IN", "OUT", "TypedGraph", "intersect", "reachable", "typed_graph",
-    "typed_graph_of_csr", "typed_graph_of_csrs",
-]  # fmt: skip
+__all__ = ["ANY", "EITHER", "IN", "OUT", "TypedGraph", "intersect", "reachable", "typed_graph"]
 
 COMPILED = "gpu_rag_kernels.reach.numba"
 OUT, IN, EITHER = 1, 2, 3  # directions of a step: tail to head, head to tail, both
@@ -53,7 +49,7 @@ def reachable(
 
     S_0 = starts, S_k = {v : some u in S_(k-1) has an edge u -> v (OUT), v -> u (IN) or one of both (EITHER) of the
     k-th relation}; the result is the last S. A walk may come back to where it was. An empty chain gives the starts.
-    graph: made by `typed_graph`, `typed_graph_of_csr` or `typed_graph_of_csrs`. starts: Ragged of i32/i64 nodes.
+    graph: made by `typed_graph`. starts: Ragged of i32/i64 nodes.
     relations: Ragged of i32/i64, each question's chain, of any length; ANY follows all relations. directions: Ragged
     of i32/i64 with the same offsets, OUT, IN or EITHER. implementation: numba | torch | auto, all give the same
     integers. threads: groups of questions at once (numba).
@@ -262,7 +258,8 @@ def typed_graph(tail: torch.Tensor, relation: torch.Tensor, head: torch.Tensor, 
     """The graph of edges tail -> head of a relation; an edge given several times counts once, loops are kept.
 
     tail, head: i32/i64[M], nodes in [0, n); relation: i32/i64[M] in [0, n_relations). n, n_relations < 2^31. Several
-    relations between two nodes are several edges. O(M log M) time, O(M) memory. Raises BadInput.
+    relations between two nodes are several edges; those of a CSR are (row_of_entry(csr), its relations, csr.indices).
+    O(M log M) time, O(M) memory. Raises BadInput.
 
     Edges (0, 0, 1), (2, 0, 1) and (1, 1, 3): out along relation 0 from node 2 is node 1, in along 0 from 1 is {0, 2}.
     """
@@ -294,28 +291,3 @@ def _distinct(
 
 def _indptr(ascending: torch.Tensor, n: int) -> torch.Tensor:
     return torch.searchsorted(ascending, torch.arange(n + 1, device=ascending.device))
-
-
-def typed_graph_of_csr(csr: CSR, relation: torch.Tensor, n_relations: int) -> TypedGraph:
-    """`typed_graph` of the entries of `csr`, entry e being an edge of relation[e]. relation: i32/i64[E].
-
-    A CSR has one entry a pair of nodes; where pairs have several relations use `typed_graph_of_csrs`, or edges.
-    """
-    check_csr(csr)
-    return typed_graph(row_of_entry(csr), relation, csr.indices, csr.n, n_relations)
-
-
-def typed_graph_of_csrs(csrs: Sequence[CSR]) -> TypedGraph:
-    """`typed_graph` of one CSR a relation, all over the same nodes and on one device. Raises BadInput."""
-    if not csrs:
-        raise BadInput("no relation is given", given="no CSR", expected="one or more")
-    for csr in csrs:
-        check_csr(csr)
-        if csr.n != csrs[0].n:
-            raise BadInput("relations have different nodes", given=f"{csr.n} and {csrs[0].n}", expected="one number")
-        if csr.indptr.device != csrs[0].indptr.device:
-            raise BadInput("relations are on different devices", given=csr.indptr.device, expected="one device")
-    sizes = torch.tensor([csr.m for csr in csrs], device=csrs[0].indptr.device)
-    relation = torch.repeat_interleave(torch.arange(len(csrs), device=sizes.device), sizes)
-    tail = torch.cat([row_of_entry(csr) for csr in csrs])
-    return typed_graph(tail, relation, torch.cat([csr.indices for csr in csrs]), csrs[0].n, len(csrs))

@@ -20,8 +20,7 @@ import numpy as np
 import torch
 
 from gpu_rag.errors import UsageError
-from gpu_rag.graph.bubble import ALONE, INSIDE, MOST_GROUPS, Bubbles, bubble_expansion
-from gpu_rag.graph.bubble.local import localise
+from gpu_rag.graph.bubble import ALONE, INSIDE, MOST_GROUPS, Bubbles, bubble_expansion, localise
 from gpu_rag.graph.common.dots import exact_dots
 from gpu_rag.graph.ego import ego_balls, induced_subgraphs
 from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
