@@ -240,7 +240,6 @@ def test_checks_catch_rows_that_are_passed_over_too_soon(monkeypatch: pytest.Mon
 
 def test_checks_catch_torch_tiles_that_are_too_sure(monkeypatch: pytest.MonkeyPatch) -> None:
     """With no rows beyond k a rough score that is believed as it is loses one; the proved bound finds them."""
-    from gpu_rag.graph.common import dots
     from gpu_rag.graph.nearest import torch_path as nearest_torch
 
     def by_torch(q: torch.Tensor, b: torch.Tensor, k: int) -> TopK:
@@ -249,7 +248,7 @@ def test_checks_catch_torch_tiles_that_are_too_sure(monkeypatch: pytest.MonkeyPa
     asked, rows = across(40, 64, 4), nearly_equal(300, 64, 5)
     monkeypatch.setattr(nearest_torch, "MORE", 0)
     check(by_torch, asked, rows, 9)
-    monkeypatch.setattr(nearest_torch, "filter_for", lambda *v, dtype: dots.Filter(dtype, 0.0))
+    monkeypatch.setattr(nearest_torch, "f32_slack", lambda n_dims: 0.0)
     with pytest.raises(AssertionError):
         check(by_torch, asked, rows, 9)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from gpu_rag_kernels.frontier import gather_dots, ragged_gather_dot_topk
 
-from gpu_rag.graph.common.dots import exact_dots, filter_for
+from gpu_rag.graph.common.dots import exact_dots, f32_slack
 from gpu_rag.graph.common.segments import lexsort, offsets_of
 from gpu_rag.graph.frontier.edges import QUESTION_TILE, Described, FrontierQuery, HopEdges, tiles
 from gpu_rag.graph.join.pairs import jaccard_by_keys
@@ -94,10 +94,9 @@ class _Tile:
 
 def _search(query: FrontierQuery, edges: HopEdges, tile: _Tile, ids: torch.Tensor, scores: torch.Tensor) -> None:
     """Takes the edges of a tile into the rows of some questions."""
-    fast = filter_for(query.vectors[:0], edges.vectors[:0], dtype=torch.float32)
-    slack = fast.slack  # which covers the f32 sum with a share
+    slack = f32_slack(query.vectors.shape[1])  # which covers the f32 sum with a share
     sizes, words = edges.keywords.offsets.diff(), query.keywords.offsets.diff()
-    dots = fast.product(query.vectors, tile.vectors)
+    dots = torch.mm(query.vectors, tile.vectors.T)
     shared = _overlaps(query.keywords, edges, tile)
     approx = dots[:, tile.column] + shared / (words[:, None] + sizes[tile.edge] - shared).clamp_(min=1)
     reach = torch.maximum(2 * scores[:, -1].double(), _least(approx, tile, ids.shape[1]) - slack)

@@ -6,7 +6,7 @@ import torch
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import check_form
-from gpu_rag.graph.common.dots import exact_dots, filter_for
+from gpu_rag.graph.common.dots import exact_dots, f32_slack
 from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.ragged import check_ragged, expand, row_of_value, small_values
 from gpu_rag.types import Ragged
@@ -51,7 +51,7 @@ def hybrid_best_of(
     jaccard = jaccard_of_pairs(left_keywords, right_keywords, i, j)
     nearly = (jaccard + torch.cat(cosine)) / 2
     reach = best.scatter_reduce(0, i, nearly, "amax")[i]
-    near = nearly >= reach - filter_for(left[:0], right[:0], dtype=torch.float32).slack
+    near = nearly >= reach - f32_slack(left.shape[1])
     i, j, jaccard = i[near], j[near], jaccard[near]
     exact = (jaccard + exact_dots(left, i, right, j)) / 2
     best = best.scatter_reduce(0, i, exact, "amax")

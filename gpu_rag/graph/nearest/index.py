@@ -17,7 +17,7 @@ import torch
 from gpu_rag_kernels.dispatch import chosen, pick_implementation, preferred
 
 from gpu_rag.errors import BadInput, MissingBackend, UsageError
-from gpu_rag.graph.common.dots import check_unit_rows, exact_dots, filter_for
+from gpu_rag.graph.common.dots import check_unit_rows, exact_dots, f32_slack
 from gpu_rag.graph.common.threads import check_threads
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.nearest import nearest
@@ -87,7 +87,7 @@ class NearestIndex:
         if self.implementation == "faiss":
             padded = queries.new_zeros(PADDED, queries.shape[1])
             padded[:count] = queries
-        slack = filter_for(queries[:0], self.base[:0], dtype=torch.float32).slack
+        slack = f32_slack(queries.shape[1])
         wide = min(n, k + MORE)
         while True:
             found = self.proposer(padded, wide)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from gpu_rag.graph.common.dots import filter_for
+from gpu_rag.graph.common.dots import f32_slack
 from gpu_rag.graph.nearest.best import (
     QUERY_TILE,
     best_of_two,
@@ -51,7 +51,7 @@ def nearest_by_torch(queries: torch.Tensor, base: torch.Tensor, k: int, tile: in
 
 def _slack(queries: torch.Tensor, length: torch.Tensor, longest: torch.Tensor) -> torch.Tensor:
     """f64[B]: how far a fast score of a query may be from the exact one."""
-    unit, floor = filter_for(queries[:0], dtype=torch.float32).slack, TINY * queries.shape[1] ** 0.5
+    unit, floor = f32_slack(queries.shape[1]), TINY * queries.shape[1] ** 0.5
     return 1.001 * unit * length * (longest + floor) + 2.0**-100
 
 
