@@ -23,8 +23,9 @@ MOST = 2.0**120  # |x| |y|: above, sums in f32 may overflow
 
 def fastest_dtype() -> torch.dtype:
     """The dtype that this processor multiplies fastest: bf16 where it has instructions for it (2 to 7 times) or f32."""
-    ask = getattr(torch.cpu, "get_capabilities", dict)
-    return torch.bfloat16 if ask().get("amx_bf16") or ask().get("avx512_bf16") else torch.float32
+    ask = getattr(torch.cpu, "get_capabilities", None)
+    found: dict[str, bool] = ask() if ask else {}
+    return torch.bfloat16 if found.get("amx_bf16") or found.get("avx512_bf16") else torch.float32
 
 
 def rounding_of(dtype: torch.dtype) -> float:

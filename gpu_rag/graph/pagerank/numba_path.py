@@ -78,7 +78,7 @@ class NumbaTile:
         """See `Tile.sweep`."""
         change = np.zeros(self.width)
         for omega in omegas.astype(self.graph.dtype):
-            sweep(*self._rows(fine), omega, self.x, self.y, change, self.lanes)
+            sweep(*(*self._rows(fine), omega, self.x, self.y, change, self.lanes))
             self.x, self.y = self.y, self.x
         return change
 
@@ -86,7 +86,7 @@ class NumbaTile:
         self, omegas: Array, going: Array, steps: Array, last: Array, predicted: Array, enough: Array, fine: bool
     ) -> None:
         """See `SweepUntil`."""
-        sweep_until(*self._rows(fine), self.x, omegas, going, steps, last, predicted, enough, self.lanes)
+        sweep_until(*(*self._rows(fine), self.x, omegas, going, steps, last, predicted, enough, self.lanes))
 
     def check(self, rows: Array) -> tuple[Array, Array]:
         """See `Tile.check`."""
