@@ -158,7 +158,7 @@ def not_widened(queries: torch.Tensor, base: torch.Tensor, k: int) -> TopK:
     """Exact scores of k candidates that were taken from the end of each tie."""
 
     class Last:
-        def propose(self, queries: torch.Tensor, k: int) -> TopK:
+        def __call__(self, queries: torch.Tensor, k: int) -> TopK:
             scores = queries @ base.float().T
             ids = scores.flip(1).sort(dim=1, descending=True, stable=True).indices[:, :k]
             ids = scores.shape[1] - 1 - ids

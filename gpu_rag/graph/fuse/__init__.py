@@ -98,7 +98,13 @@ def _check_rankings(rankings: Sequence[TopK], k: int, constants: Sequence[float]
         raise BadInput("a negative number of results", given=f"k={k}", expected=">= 0")
     for r in rankings:
         questions = rankings[0].ids.shape[0] if rankings[0].ids.dim() else "B"
-        check_form(r.ids, "ids of a ranking are no integers", INTEGERS, [questions, "K"], rankings[0].ids.device)
+        check_form(
+            r.ids,
+            "ids of rankings are no integers, or not of the same questions",
+            INTEGERS,
+            [questions, "K"],
+            rankings[0].ids.device,
+        )
 
 
 def _check_ids(rankings: Sequence[TopK]) -> None:

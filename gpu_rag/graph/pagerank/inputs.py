@@ -43,9 +43,10 @@ class Teleport:
 
     def entries(self, questions: Array) -> tuple[Array, Array, Array]:
         """(node, lane, mass) of the given questions; lane = position in `questions`; seeds only."""
-        spans = [np.arange(self.offsets[q], self.offsets[q + 1]) for q in questions]
-        chosen = np.concatenate(spans) if spans else np.zeros(0, np.int64)
-        lane = np.repeat(np.arange(len(spans)), [len(s) for s in spans])
+        first = self.offsets[questions]
+        lengths = self.offsets[questions + 1] - first
+        lane = np.repeat(np.arange(len(questions)), lengths)
+        chosen = np.arange(len(lane)) + (first + lengths - lengths.cumsum())[lane]
         return self.nodes[chosen], lane, self.mass[chosen]
 
     def dense(self, questions: Array, width: int, graph: PageRankGraph) -> torch.Tensor:
