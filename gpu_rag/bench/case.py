@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import wraps
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
+
+import numpy as np
 
 from gpu_rag.errors import UsageError
+from gpu_rag.types import CSR
 
 MOST_ALONE = 16  # questions that a peer which takes one at a time is timed on, at most
 MOST_TILED = 64  # and one that works in tiles of questions
@@ -86,7 +92,7 @@ class Peer:
     run(inputs): their results, in a form that the case's check can read. Both None when it cannot be timed; `note`
     then says why. missing: it is not installed. most: questions of one call at most. alone: it takes one question at
     a time, so that its cost a question does not depend on the batch, and `run` is timed on MOST_ALONE at most. threads:
-    how many it computes with; None: the library's own choice.
+    how many it computes with; None: the library's own choice. l1_error: as found by its check, as in `Checked`.
     """
 
     name: str = ""
@@ -97,6 +103,11 @@ class Peer:
     most: int | None = None
     alone: bool = False
     threads: int | None = 1
+    l1_error: float | None = None
+
+    def count(self, batch: int) -> int:
+        """The questions of a call that stand for those of a batch."""
+        return self.most or 1 if self.alone else min(batch, self.most or batch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,3 +131,124 @@ class Case:
     peers: Callable[[], list[Peer]]
     batches: tuple[int, ...] | None = None
     implementation: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One op at one size and batch, beside one peer. None: does not apply, or was not measured; `note` says why.
+
+    graph: its kind, or "index"; n: nodes, vectors or items; m: stored entries of the graph; B: questions of a call;
+    hops: radius, or steps; ms: of a call, the mean over the `asked` questions of a round, and of that the median;
+    bytes: what a call must move; pct_of_copy_bandwidth: 100 * bytes / ms / that of a plain copy by as many threads in
+    the same rounds (copy_gb_s); peer_ms: the peer's time for B questions, scaled from `sampled` questions of a round;
+    ratio: peer_ms / ms; l1_error, peer_l1_error: largest L1 distance from an f64 solution;
+    cpu_ms, peer_cpu_ms, cpu_ratio: the same in processor time of all threads, which waits for nobody: on a shared
+    machine it is the steadier figure. None on a GPU.
+    """
+
+    op: str
+    graph: str | None = None
+    n: int
+    m: int | None = None
+    B: int
+    damping: float | None = None
+    hops: int | None = None
+    k: int | None = None
+    dims: int | None = None
+    ms: float | None = None
+    asked: int | None = None
+    peer: str | None = None
+    peer_ms: float | None = None
+    ratio: float | None = None
+    sampled: int | None = None
+    bytes: int | None = None
+    pct_of_copy_bandwidth: float | None = None
+    copy_gb_s: float | None = None
+    cpu_ms: float | None = None
+    peer_cpu_ms: float | None = None
+    cpu_ratio: float | None = None
+    l1_error: float | None = None
+    peer_l1_error: float | None = None
+    threads: int
+    peer_threads: int | None = None
+    rounds: int
+    device: str
+    implementation: str
+    note: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """The row as plain JSON, rounded to what was measured."""
+        return {name: _short(value) for name, value in asdict(self).items()}
+
+
+def _short(value: Any) -> Any:
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def pct_of_bandwidth(n_bytes: int, ms: float, gb_s: float) -> float:
+    """100 * (bytes moved a second) / (bytes that a copy moves a second)."""
+    return 100 * n_bytes / (ms * 1e-3) / (gb_s * 1e9)
+
+
+DISTRIBUTIONS = {"faiss": "faiss-cpu", "sklearn": "scikit-learn", "torch_geometric": "torch-geometric"}
+NETWORKX_NODES = 100_000  # its graphs are dictionaries: larger ones take minutes to build
+
+Given = ParamSpec("Given")
+
+
+def peer(
+    name: str, needs: str = "", one_thread: bool = False
+) -> Callable[[Callable[Given, Peer]], Callable[Given, Peer]]:
+    """Names the peer that a function makes. The function is not called where the module `needs` is not installed, or,
+    with `one_thread`, where OpenMP has more: its threads wait for one another, on shared cores igraph was five times
+    slower with two than with one."""
+
+    def named(make: Callable[Given, Peer]) -> Callable[Given, Peer]:
+        @wraps(make)
+        def made(*given: Given.args, **options: Given.kwargs) -> Peer:
+            if needs and find_spec(needs) is None:
+                distribution = DISTRIBUTIONS.get(needs, needs)
+                note = f"{name} is not installed: pip install {distribution}, or 'gpu-rag[bench]'"
+                return Peer(name, note=note, missing=True)
+            if one_thread and not single_openmp_thread():
+                threads = os.environ.get("OMP_NUM_THREADS", "not set")
+                note = (
+                    f"not timed: OMP_NUM_THREADS is {threads}, and more than one thread slows igraph down; set it to 1"
+                )
+                return Peer(name, note=note)
+            return replace(make(*given, **options), name=name)
+
+        return made
+
+    return named
+
+
+def alone(inputs: Callable[[int, int], Any], one: Callable[[Any], Any], note: str = "") -> Peer:
+    """A peer that takes one question at a time: `one` is called for each of the inputs."""
+    return Peer("", inputs, lambda given: [one(question) for question in given], note, most=MOST_ALONE, alone=True)
+
+
+def too_large(limit: int, what: str = "nodes") -> Peer:
+    """A peer that is not timed above so many nodes or rows."""
+    return Peer(note=f"not timed above {limit:,} {what}")
+
+
+def single_openmp_thread() -> bool:
+    """Whether OpenMP libraries were started with one thread."""
+    return os.environ.get("OMP_NUM_THREADS") == "1"
+
+
+def adjacency(csr: CSR) -> Any:
+    """The matrix as scipy's CSR in f64."""
+    from scipy.sparse import csr_matrix
+
+    weight = np.ones(csr.m) if csr.weight is None else csr.weight.cpu().double().numpy()
+    return csr_matrix((weight, csr.indices.cpu().numpy(), csr.indptr.cpu().numpy()), shape=(csr.n, csr.n))
+
+
+def igraph_of(matrix: Any, directed: bool = True) -> Any:
+    """igraph's graph of the entries of a sparse matrix, without their values."""
+    import igraph
+
+    entries = matrix.tocoo()
+    return igraph.Graph(matrix.shape[0], edges=np.stack([entries.row, entries.col], 1), directed=directed)

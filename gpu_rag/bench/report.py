@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from gpu_rag.bench.rows import Row
+from gpu_rag.bench.case import Row
 
 LIBRARIES = (
     "torch", "numpy", "scipy", "numba", "igraph", "networkx", "scikit-learn", "faiss-cpu", "faiss-gpu",
@@ -138,12 +138,14 @@ def _range(values: Sequence[float | None]) -> str:
 def _table(rows: Sequence[Row]) -> list[str]:
     lines = [cells(row) for row in rows]
     kept = kept_columns(lines)
-    ruler = ["---" if HEADER[i] in ("op", "graph", "peer", "note") else "---:" for i in kept]
-    return [_line([HEADER[i] for i in kept]), _line(ruler), *(_line([line[i] for i in kept]) for line in lines)]
+    return _grid([HEADER[i] for i in kept], [[line[i] for i in kept] for line in lines])
 
 
-def _line(texts: Sequence[str]) -> str:
-    return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
+def _grid(header: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
+    """A table of Markdown: numbers to the right."""
+    ruler = ["---" if title in ("op", "graph", "peer", "note") else "---:" for title in header]
+    escaped = ([text.replace("|", "\\|") for text in line] for line in (header, ruler, *lines))
+    return [f"| {' | '.join(line)} |" for line in escaped]
 
 
 def batch_costs(rows: Sequence[Row]) -> dict[tuple[Any, ...], dict[int, float]]:
@@ -159,11 +161,8 @@ def batch_costs(rows: Sequence[Row]) -> dict[tuple[Any, ...], dict[int, float]]:
 
 def _costs(costs: dict[tuple[Any, ...], dict[int, float]]) -> list[str]:
     batches = sorted({batch for by_batch in costs.values() for batch in by_batch})
-    lines = [_line(["op", "graph", "n", "damping", "hops", *(f"B = {b:,}" for b in batches)])]
-    lines.append(_line(["---", "---", "---:", "---:", "---:", *("---:" for _ in batches)]))
+    lines = []
     for (op, graph, n, damping, hops), by_batch in costs.items():
-        shown = [_shown(by_batch.get(b)) for b in batches]
-        lines.append(
-            _line([op, graph or "", f"{n:,}", "" if damping is None else f"{damping:g}", _shown(hops), *shown])
-        )
-    return lines
+        d = "" if damping is None else f"{damping:g}"
+        lines.append([op, graph or "", f"{n:,}", d, _shown(hops), *(_shown(by_batch.get(b)) for b in batches)])
+    return _grid(["op", "graph", "n", "damping", "hops", *(f"B = {b:,}" for b in batches)], lines)

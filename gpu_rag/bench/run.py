@@ -13,9 +13,8 @@ import torch
 from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.bench import OPS
-from gpu_rag.bench.case import MOST_ALONE, STARTS, Case, Checked, Config, Peer
+from gpu_rag.bench.case import MOST_ALONE, STARTS, Case, Checked, Config, Peer, Row, pct_of_bandwidth
 from gpu_rag.bench.measure import TURN_S, Copy, Spent, Turn, interleaved, poisoned, torch_threads
-from gpu_rag.bench.rows import Row, pct_of_bandwidth
 from gpu_rag.errors import GpuRagError
 from gpu_rag.graph.memory import free_bytes
 from gpu_rag.settings.check import unknown_name
@@ -54,16 +53,6 @@ def cases_of(op: str, config: Config) -> Iterator[Case]:
     """The cases of an op, from the bench file of its folder."""
     folder, _, function = OPS[op].partition(":")
     yield from getattr(import_module(f"gpu_rag.graph.{folder}.bench"), function)(config)
-
-
-@dataclass(frozen=True)
-class _Peer:
-    """A peer ready to be timed: how many questions a round takes when it works alone, and its own error."""
-
-    peer: Peer
-    alone_count: int
-    error: float | None
-    note: str
 
 
 class _Measurement:
@@ -121,10 +110,10 @@ class _Measurement:
         self.say(f"refused: B={batch}: {found.reason}")
         return self._empty(batch, f"refused: {found.reason}", found.l1_error)
 
-    def _ready(self, peer: Peer) -> _Peer:
-        """Runs one question to check the peer, and again to see how many fit a round."""
+    def _ready(self, peer: Peer) -> Peer:
+        """The peer with its own error, checked by one question; a second one says how many fit a round."""
         if peer.inputs is None or peer.run is None:
-            return _Peer(peer, 0, None, peer.note)
+            return peer
         self.say(f"checking {peer.name}")
         inputs = peer.inputs(0, 1)
         with torch_threads(peer.threads):
@@ -133,26 +122,22 @@ class _Measurement:
                 _, spent = _clocked(peer.run, inputs)
         found = self.case.check(result, 1)
         fit = max(1, math.floor(TURN_S / max(spent, 1e-9)))
+        most = min(fit, peer.most or MOST_ALONE) if peer.alone else peer.most
         note = peer.note if found.ok else f"the peer fails the check: {found.reason}"
-        return _Peer(peer, min(fit, peer.most or MOST_ALONE), found.l1_error, note)
+        return replace(peer, most=most, note=note, l1_error=found.l1_error)
 
-    def _count(self, ready: _Peer, batch: int) -> int:
-        if ready.peer.alone:
-            return ready.alone_count
-        return min(batch, ready.peer.most or batch)
-
-    def _turns(self, batches: Sequence[int], peers: Sequence[_Peer], copy: Copy) -> dict[Hashable, Turn]:
+    def _turns(self, batches: Sequence[int], peers: Sequence[Peer], copy: Copy) -> dict[Hashable, Turn]:
         turns: dict[Hashable, Turn] = {COPY: Turn(lambda round_number, call: None, copy)}
         for batch in batches:
             turns[batch] = _turn(self.case.inputs, self.case.run, batch, threads=self.config.threads)
-            for ready in peers:
-                peer, count = ready.peer, self._count(ready, batch)
+            for peer in peers:
+                count = peer.count(batch)
                 if peer.inputs is not None and peer.run is not None:
                     turns[peer.name, count] = _turn(peer.inputs, peer.run, count, peer.alone, peer.threads)
         return turns
 
     def _measured(
-        self, batch: int, found: Checked, peers: Sequence[_Peer], times: dict[Hashable, Spent], copy: Copy
+        self, batch: int, found: Checked, peers: Sequence[Peer], times: dict[Hashable, Spent], copy: Copy
     ) -> list[Row]:
         """A row for each peer, or one without."""
         ms, n_bytes, gb_s = times[batch].ms, self.case.bytes_of(batch), copy.gb_s(times[COPY].ms)
@@ -168,10 +153,10 @@ class _Measurement:
             l1_error=found.l1_error,
         )
         rows = []
-        for ready in peers:
-            peer, count = ready.peer, self._count(ready, batch)
-            beside = replace(row, peer=None if peer.missing else peer.name, note=ready.note)
+        for peer in peers:
+            beside = replace(row, peer=None if peer.missing else peer.name, note=peer.note)
             if peer.run is not None:
+                count = peer.count(batch)
                 spent = times[peer.name, count]
                 peer_ms, peer_cpu_ms = spent.ms * batch / count, spent.cpu_ms * batch / count
                 beside = replace(
@@ -181,7 +166,7 @@ class _Measurement:
                     sampled=count * spent.calls,
                     peer_cpu_ms=peer_cpu_ms,
                     cpu_ratio=peer_cpu_ms / cpu_ms if cpu_ms else None,
-                    peer_l1_error=ready.error,
+                    peer_l1_error=peer.l1_error,
                     peer_threads=peer.threads,
                 )
             rows.append(beside)

@@ -6,12 +6,10 @@ import torch
 from gpu_rag_kernels.dispatch import compiled_checks, is_cpu
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.arrays import form_of
+from gpu_rag.graph.common.arrays import ANY_FLOAT, INTEGERS, check_form
 from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.types import CSR
-
-_INTEGERS = (torch.int32, torch.int64)
 
 
 def csr_from_edges(
@@ -67,20 +65,12 @@ def _in_f32(weight: torch.Tensor) -> torch.Tensor:
 def _check_edges(src: torch.Tensor, dst: torch.Tensor, n: int, weight: torch.Tensor | None) -> None:
     if n < 0 or n > 2**31 - 1:
         raise BadInput("the number of nodes is out of range", given=f"n={n}", expected="0 <= n < 2^31")
-    for name, ends in (("src", src), ("dst", dst)):
-        if ends.dtype not in _INTEGERS or ends.dim() != 1:
-            raise BadInput(f"{name} is no list of nodes", given=form_of(ends), expected="i32/i64 [M]")
-    if src.shape != dst.shape:
-        raise BadInput(
-            "src and dst differ in length", given=f"{src.shape[0]} and {dst.shape[0]}", expected="one dst an src"
-        )
-    devices = {str(a.device) for a in (src, dst, weight) if a is not None}
-    if len(devices) > 1:
-        raise BadInput("edges are on several devices", given=", ".join(sorted(devices)), expected="one")
+    check_form(src, "src is no list of nodes", INTEGERS, ["M"])
+    check_form(dst, "src and dst differ in length or form", INTEGERS, src.shape, src.device)
     for name, ends in (("src", src), ("dst", dst)):
         check_range(ends, n, f"{name} of an edge")
     if weight is not None:
-        _check_weights(weight, src.shape[0])
+        _check_weights(weight, src)
 
 
 def check_range(nodes: torch.Tensor, n: int, what: str, kind: str = "node") -> None:
@@ -95,9 +85,8 @@ def check_range(nodes: torch.Tensor, n: int, what: str, kind: str = "node") -> N
         )
 
 
-def _check_weights(weight: torch.Tensor, m: int) -> None:
-    if not weight.is_floating_point() or weight.dim() != 1 or weight.shape[0] != m:
-        raise BadInput("weights do not match the edges", given=form_of(weight), expected=f"float [{m}]")
+def _check_weights(weight: torch.Tensor, edges: torch.Tensor) -> None:
+    check_form(weight, "weights do not match the edges", ANY_FLOAT, edges.shape, edges.device)
     bad = ~(torch.isfinite(weight) & (weight >= 0))
     if bool(bad.any()):
         at = int(bad.nonzero()[0, 0])
@@ -150,7 +139,7 @@ def check_csr(csr: CSR) -> None:
             row = int(torch.searchsorted(csr.indptr, torch.tensor(at, device=csr.indptr.device), right=True)) - 1
             raise BadInput(f"a row of a CSR {what}", given=f"row {row}", expected="ascending columns, each once")
     if csr.weight is not None:
-        _check_weights(csr.weight, csr.m)
+        _check_weights(csr.weight, csr.indices)
 
 
 def is_sound(csr: CSR, blocks: torch.Tensor | None = None) -> bool:
@@ -205,17 +194,14 @@ def _leaves_blocks(csr: CSR, blocks: torch.Tensor) -> torch.Tensor:
 
 
 def _check_arrays(csr: CSR) -> None:
-    for name, array, dtype in (("indptr", csr.indptr, torch.int64), ("indices", csr.indices, torch.int32)):
-        if array.dim() != 1 or array.dtype != dtype:
-            raise BadInput(f"{name} of a CSR has the wrong type", given=form_of(array), expected=f"{dtype} [:]")
+    device = csr.indptr.device
+    check_form(csr.indptr, "indptr of a CSR has the wrong type", [torch.int64], ["N + 1"])
+    check_form(csr.indices, "indices of a CSR have the wrong type", [torch.int32], ["E"], device)
+    if csr.weight is not None:
+        check_form(csr.weight, "weight of a CSR has the wrong type", [torch.float32], ["E"], device)
     if csr.indptr.shape[0] == 0 or int(csr.indptr[0]) != 0 or int(csr.indptr[-1]) != csr.m:
         ends = "empty" if csr.indptr.shape[0] == 0 else f"{int(csr.indptr[0])} to {int(csr.indptr[-1])}"
         raise BadInput("indptr of a CSR has wrong ends", given=ends, expected=f"0 to {csr.m}")
-    devices = {str(a.device) for a in (csr.indptr, csr.indices, csr.weight) if a is not None}
-    if len(devices) > 1:
-        raise BadInput("a CSR is spread over devices", given=", ".join(sorted(devices)), expected="one device")
-    if csr.weight is not None and csr.weight.dtype != torch.float32:
-        raise BadInput("weight of a CSR has the wrong type", given=csr.weight.dtype, expected="f32, or None")
 
 
 def row_of_entry(csr: CSR) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Graphs of other libraries: SciPy, networkx, CuPy, PyG, and any library that speaks DLPack.
+"""Graphs of other libraries: SciPy, networkx, PyG, and any library that speaks DLPack, such as CuPy.
 
 Libraries are imported when asked for; one that is missing raises MissingBackend with the extra that installs it.
 """
@@ -6,7 +6,6 @@ Libraries are imported when asked for; one that is missing raises MissingBackend
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -16,13 +15,12 @@ import torch
 from scipy.sparse import csr_array
 
 from gpu_rag.errors import BadInput, MissingBackend
-from gpu_rag.graph.common.typed import TypedGraph, typed_graph
 from gpu_rag.graph.csr import check_csr, csr_from_edges, is_symmetric, row_of_entry
+from gpu_rag.graph.reach import TypedGraph, typed_graph
 from gpu_rag.types import CSR
 
 _EXTRAS = {
     "torch_geometric": ("PyG", "pip install torch-geometric, or 'gpu-rag[gpu]'"),
-    "cupy": ("CuPy", "pip install 'gpu-rag[gpu]'"),
     "networkx": ("networkx", "pip install 'gpu-rag[bench]'"),
 }
 
@@ -39,13 +37,14 @@ def library(name: str) -> Any:
     return import_module(name)
 
 
-# --- DLPack and CuPy: the same memory --------------------------------------------------------------
+# --- DLPack: the same memory -----------------------------------------------------------------------
 
 
 def csr_arrays(csr: CSR, from_dlpack: Callable[[Any], Any] = np.from_dlpack) -> tuple[Any, Any, Any]:
     """(indptr, indices, weight or None) as arrays of another library in the same memory: writing to one writes to both.
 
-    from_dlpack: that library's, such as numpy's (CPU), cupy's or jax's; it must support the device of `csr`.
+    from_dlpack: that library's, such as numpy's (CPU), cupy's or jax's; it must support the device of `csr`. CuPy's
+    csr_matrix takes them as (weight, indices, indptr), with cupy.ones(csr.m, "f4") where there are no weights.
     """
     weight = None if csr.weight is None else from_dlpack(csr.weight)
     return from_dlpack(csr.indptr), from_dlpack(csr.indices), weight
@@ -60,47 +59,6 @@ def csr_from_arrays(indptr: Any, indices: Any, weight: Any = None) -> CSR:
     if stored[0] is None or stored[1] is None:
         raise BadInput("a CSR lacks an array", given="None", expected="indptr and indices")
     csr = CSR(stored[0], stored[1], stored[2])
-    check_csr(csr)
-    return csr
-
-
-def csr_to_cupy(csr: CSR) -> Any:
-    """cupyx.scipy.sparse.csr_matrix [N, N] f32 of a CSR on a GPU; weights of 1 where there are none.
-
-    The arrays are handed over without a copy; cupyx itself narrows indptr to i32 in one, so E must be below 2^31.
-    Raises BadInput, MissingBackend.
-    """
-    if csr.m > 2**31 - 1:
-        raise BadInput("the graph is too large for CuPy", given=f"{csr.m} entries", expected="below 2^31")
-    cupy, sparse = library("cupy"), library("cupyx.scipy.sparse")
-    with current_in(cupy, csr.indices.device):
-        indptr, indices, weight = csr_arrays(csr, cupy.from_dlpack)
-        values = cupy.ones(csr.m, dtype="float32") if weight is None else weight
-        return sparse.csr_matrix((values, indices, indptr), shape=(csr.n, csr.n))
-
-
-def current_in(cupy: Any, device: torch.device) -> AbstractContextManager[Any]:
-    """Inside, CuPy allocates and computes on `device`: it has a current device of its own, at first GPU 0."""
-    current: AbstractContextManager[Any] = nullcontext()
-    return cupy.cuda.Device(device.index or 0) if device.type == "cuda" else current
-
-
-def csr_from_cupy(matrix: Any) -> CSR:
-    """The CSR of a cupyx csr_matrix [N, N], sorted, duplicates summed. Weights and columns share its memory.
-
-    Raises BadInput, MissingBackend.
-    """
-    with current_in(library("cupy"), torch.from_dlpack(matrix.data).device):
-        stored = matrix if matrix.has_canonical_format else matrix.copy()
-        stored.sum_duplicates()
-        parts = [torch.from_dlpack(array) for array in (stored.indptr, stored.indices, stored.data)]
-    return _checked_square(parts[0], parts[1], parts[2], stored.shape)
-
-
-def _checked_square(indptr: torch.Tensor, indices: torch.Tensor, data: torch.Tensor, shape: tuple[int, int]) -> CSR:
-    if shape[0] != shape[1]:
-        raise BadInput("a graph needs a square matrix", given=shape, expected="[N, N]")
-    csr = CSR(indptr.long(), indices.int(), data.float())
     check_csr(csr)
     return csr
 
@@ -122,8 +80,12 @@ def csr_from_scipy(matrix: Any) -> CSR:
     """
     stored = matrix.tocsr(copy=True)
     stored.sum_duplicates()
+    if stored.shape[0] != stored.shape[1]:
+        raise BadInput("a graph needs a square matrix", given=stored.shape, expected="[N, N]")
     indptr, indices, data = (torch.from_numpy(array) for array in (stored.indptr, stored.indices, stored.data))
-    return _checked_square(indptr, indices, data, stored.shape)
+    csr = CSR(indptr.long(), indices.int(), data.float())
+    check_csr(csr)
+    return csr
 
 
 def csr_to_networkx(csr: CSR) -> Any:
@@ -177,20 +139,6 @@ def _plain(edge_index: torch.Tensor) -> torch.Tensor:
     """An EdgeIndex, which computes in its own way, as the tensor inside it."""
     inside: torch.Tensor = edge_index.as_tensor() if hasattr(edge_index, "as_tensor") else edge_index
     return inside
-
-
-def csr_to_data(csr: CSR, **attributes: Any) -> Any:
-    """torch_geometric.data.Data with edge_index i64[2, E], edge_weight (if any), num_nodes, and what else is given."""
-    edges, weight = csr_to_edge_index(csr)
-    stored = {"edge_weight": weight} if weight is not None else {}
-    plain = _plain(edges)
-    return library("torch_geometric.data").Data(edge_index=plain, num_nodes=csr.n, **stored, **attributes)
-
-
-def csr_from_data(data: Any) -> CSR:
-    """The CSR of a `Data`: its edge_index, num_nodes and edge_weight where it has one. Raises BadInput."""
-    weight = data.edge_weight if "edge_weight" in data else None
-    return csr_from_edge_index(data.edge_index, data.num_nodes, weight)
 
 
 def typed_to_hetero(graph: TypedGraph, ranges: Mapping[str, tuple[int, int]], relations: Sequence[str]) -> Any:

@@ -24,24 +24,6 @@ def are_lists(values, offsets, n):
 
 
 @numba.njit(cache=True, nogil=True)
-def are_pairs(left, n, right, m):
-    """Whether all of `left` are in [0, n), and all of `right`, as many, in [0, m)."""
-    outside = False
-    for p in range(left.shape[0]):
-        outside |= (left[p] < 0) | (left[p] >= n) | (right[p] < 0) | (right[p] >= m)
-    return not outside
-
-
-@numba.njit(cache=True, nogil=True)
-def are_within(values, most):
-    """Whether all are numbers from -most to most."""
-    outside = False
-    for p in range(values.shape[0]):
-        outside |= not (abs(values[p]) <= most)
-    return not outside
-
-
-@numba.njit(cache=True, nogil=True)
 def are_sets(values, offsets, n):
     """`are_lists` and `are_ascending` in one pass."""
     return are_lists(values, offsets, n) and are_ascending(values, offsets)
@@ -81,14 +63,13 @@ def are_units(rows, least, most):
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def shares(nodes, offsets, n, mass, share):
-    """share f64[T] = mass over the sum of its list (mass None: all alike); whether `nodes` are in [0, n), and mass is
-    finite and >= 0 with a positive, finite sum in each list that is not empty. offsets: checked."""
+def shares(offsets, mass, share):
+    """share f64[T] = mass over the sum of its list (mass None: all alike); whether mass is finite and >= 0 with a
+    positive, finite sum in each list that is not empty. offsets: checked."""
     sound = True
     for b in range(offsets.shape[0] - 1):
         total = 0.0
         for t in range(offsets[b], offsets[b + 1]):
-            sound &= (nodes[t] >= 0) & (nodes[t] < n)
             share[t] = 1.0 if mass is None else mass[t]
             sound &= (share[t] >= 0) & (share[t] < np.inf)
             total += share[t]

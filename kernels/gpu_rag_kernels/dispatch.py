@@ -167,12 +167,7 @@ def loaded(module: str) -> Any:
 def compiled_checks(device: torch.device) -> Any:
     """The compiled checks of arguments; None on another device than the CPU, and where numba is not installed. Around
     a short call the checks are most of the time: a dozen calls of torch are 30 us."""
-    return _checks(find_spec) if is_cpu(device) else None
-
-
-@cache
-def _checks(look_up: Callable[[str], object]) -> Any:
-    return loaded("gpu_rag_kernels.checks") if _finds(look_up, "numba") else None
+    return loaded("gpu_rag_kernels.checks") if is_cpu(device) and installed("numba") else None
 
 
 @contextmanager

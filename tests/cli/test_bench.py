@@ -10,18 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from gpu_rag.bench import measure, peers, rows
+from gpu_rag.bench import case, measure
 from gpu_rag.bench import run as runner
-from gpu_rag.bench.graphs import GRAPHS, graph_of
+from gpu_rag.bench.inputs import GRAPHS, graph_of
 from gpu_rag.errors import UsageError
 from gpu_rag.graph.csr import check_csr, csr_from_edges
 from gpu_rag.graph.fuse import bench as rrf
 from gpu_rag.graph.nearest import bench as nearest
+from gpu_rag.graph.pagerank import Options, matrix, prepare
 from gpu_rag.graph.pagerank import bench as pagerank
-from gpu_rag.graph.pagerank import prepare
-from gpu_rag.graph.pagerank.bench_reference import count_passes, solve_bytes, solve_exactly
-from gpu_rag.graph.pagerank.job import Options
-from gpu_rag.graph.pagerank.matrix import ScipyProduct, TorchProduct
+from gpu_rag.graph.pagerank.bench import count_passes, solve_bytes, solve_exactly
 from gpu_rag.types import CSR, Ragged
 
 KEYS = {
@@ -79,7 +77,7 @@ def test_without_peers_there_is_one_row_a_batch(run):
 
 
 def test_a_missing_peer_is_named(run, monkeypatch):
-    monkeypatch.setattr(peers, "find_spec", lambda name: None)
+    monkeypatch.setattr(case, "find_spec", lambda name: None)
     document = run("bench", "pagerank", "nearest", "--peers", "--damping", "0.5", *TINY).document
     missing = [row for row in document["rows"] if row["peer"] is None]
     assert {row["note"].split(" is not")[0] for row in missing} == {"igraph prpack", "networkx", "faiss flat"}
@@ -182,7 +180,7 @@ def test_a_wrong_peer_is_marked(run, monkeypatch):
 
 
 def test_bandwidth():
-    assert rows.pct_of_bandwidth(n_bytes=1_000_000_000, ms=500.0, gb_s=4.0) == pytest.approx(50.0)
+    assert case.pct_of_bandwidth(n_bytes=1_000_000_000, ms=500.0, gb_s=4.0) == pytest.approx(50.0)
 
 
 def test_bytes_by_hand():
@@ -200,8 +198,8 @@ def test_passes_are_those_of_the_run(monkeypatch):
     seeds = Ragged(torch.tensor([3, 50, 120]), torch.tensor([0, 1, 3]))
     weights = Ragged(torch.tensor([1.0, 0.5, 0.5]), seeds.offsets)
     products = []
-    whole = ScipyProduct.__call__
-    monkeypatch.setattr(ScipyProduct, "__call__", lambda *given, **more: products.append(1) or whole(*given, **more))
+    whole = matrix.finish_step
+    monkeypatch.setattr(matrix, "finish_step", lambda *given: products.append(1) or whole(*given))
     options = Options(damping=0.5, tol=1e-6, max_iter=200, solver="power", block=16, threads=1)
     width, passes = count_passes(prepare(csr), seeds, weights, "scipy", options, 2)
     assert width == 16
@@ -216,9 +214,9 @@ def test_steps_in_f16_are_passes_of_two_bytes(monkeypatch):
     seeds = Ragged(torch.tensor([3, 50, 120]), torch.tensor([0, 1, 3]))
     weights = Ragged(torch.tensor([1.0, 0.5, 0.5]), seeds.offsets)
     steps = []
-    whole = TorchProduct.__call__
+    whole = matrix.ppr_step
     monkeypatch.setattr(
-        TorchProduct, "__call__", lambda *given, **more: steps.append(given[1].itemsize) or whole(*given, **more)
+        matrix, "ppr_step", lambda *given, **more: steps.append(given[1].itemsize) or whole(*given, **more)
     )
     counts = {}
     for state in ("f32", "f16"):
@@ -289,7 +287,7 @@ def test_reference_against_networkx(undirected):
     csr = csr_from_edges(src, dst, 30, weight, undirected=undirected)
     pi = np.zeros((30, 1))
     pi[[2, 7], 0] = 0.25, 0.75
-    graph = nx.from_scipy_sparse_array(peers.adjacency(csr), create_using=nx.Graph if undirected else nx.DiGraph)
+    graph = nx.from_scipy_sparse_array(case.adjacency(csr), create_using=nx.Graph if undirected else nx.DiGraph)
     expected = nx.pagerank(graph, 0.85, {2: 0.25, 7: 0.75}, tol=1e-12, max_iter=1000, dangling={2: 0.25, 7: 0.75})
     found = solve_exactly(csr, pi, 0.85)[:, 0]
     assert np.abs(found - np.array(list(expected.values()))).sum() < 3e-9

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gpu_rag.bench.case import Config
-from gpu_rag.bench.graphs import power_law
+from gpu_rag.bench.inputs import power_law
 from gpu_rag.bench.run import run_bench
 from gpu_rag.errors import UsageError
 from gpu_rag.graph import paths as search

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from stand_in import Device, stand_in
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.blocks import check_blocks
 from gpu_rag.graph.common.dots import check_unit_rows
 from gpu_rag.graph.csr import check_csr, csr_from_edges
+from gpu_rag.graph.ego import check_blocks
 from gpu_rag.graph.nearest import on_host
 from gpu_rag.graph.ragged import check_ragged, places_of
 from gpu_rag.types import CSR, Blocks, Ragged, TopK

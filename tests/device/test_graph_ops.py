@@ -14,10 +14,9 @@ from stand_in import CUDA, Device, OnDevice, stand_in
 
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph import components, interop
-from gpu_rag.graph.bubble import bubble_expansion
-from gpu_rag.graph.bubble.local import localise, node_costs
+from gpu_rag.graph.bubble import bubble_expansion, localise, node_costs
 from gpu_rag.graph.cluster import exact_groups, radius_clusters
-from gpu_rag.graph.csr import csr_from_edges, is_symmetric, transpose
+from gpu_rag.graph.csr import csr_from_edges, is_symmetric, row_of_entry, transpose
 from gpu_rag.graph.ego import checked, ego_balls, induced_subgraphs
 from gpu_rag.graph.frontier import FrontierQuery, described, frontier_topk, hop_edges, score_lists, top_edges
 from gpu_rag.graph.fuse import minmax_rows, rrf
@@ -28,9 +27,8 @@ from gpu_rag.graph.memory import free_bytes
 from gpu_rag.graph.nearest import nearest, topk_rows
 from gpu_rag.graph.nearest.index import nearest_index
 from gpu_rag.graph.pagerank import pagerank_topk, personalized_pagerank, prepare
-from gpu_rag.graph.paths import Ends, Window, path_graph, score_paths, search_paths
-from gpu_rag.graph.paths.nodes import nodes_on_paths
-from gpu_rag.graph.reach import EITHER, intersect, reachable, typed_graph, typed_graph_of_csr
+from gpu_rag.graph.paths import Ends, Window, nodes_on_paths, path_graph, score_paths, search_paths
+from gpu_rag.graph.reach import EITHER, intersect, reachable, typed_graph
 from gpu_rag.types import CSR, Ragged, TopK
 
 N, M, DIMS, BATCH = 60, 140, 16, 5
@@ -151,7 +149,8 @@ def walks(w: World, put: Put, by: str) -> Any:
     chains = ragged([0, 1], [2], [1], [], [-1, 0])
     ways = Ragged(torch.full_like(chains.values, EITHER), chains.offsets)
     found = reachable(graph, put(w.seeds), put(chains), put(ways), implementation=by)
-    other = typed_graph_of_csr(put(w.csr), put(torch.zeros(w.csr.m, dtype=torch.int64)), 1)
+    tails, kinds = put(row_of_entry(w.csr)), put(torch.zeros(w.csr.m, dtype=torch.int64))
+    other = typed_graph(tails, kinds, put(w.csr.indices), w.csr.n, 1)
     everything = put(ragged(*([list(range(N))] * BATCH)))
     return found, intersect(found, everything, implementation=by), other
 
@@ -382,14 +381,14 @@ def test_interchange_with_pyg_stays_on_the_device(device: Device) -> None:
     pytest.importorskip("torch_geometric")
     w = World()
     graph = device.put(w.weighted)
-    data = interop.csr_to_data(graph)
-    assert data.edge_index.device == CUDA
-    assert same(device.back(interop.csr_from_data(data)), w.weighted)
+    edges, weight = interop.csr_to_edge_index(graph)
+    assert edges.device == CUDA
+    assert same(device.back(interop.csr_from_edge_index(edges, graph.n, weight)), w.weighted)
     ranges = {"passage": (0, 20), "entity": (20, N)}
     hetero = interop.csr_to_hetero(graph, ranges)
     back, found = interop.csr_from_hetero(hetero)
     assert found == ranges and back.indptr.device == CUDA and same(device.back(back), w.weighted)
-    typed = typed_graph_of_csr(graph, device.put(w.ids(2, w.weighted.m)), 2)
+    typed = typed_graph(row_of_entry(graph), device.put(w.ids(2, w.weighted.m)), graph.indices, graph.n, 2)
     again, _, names = interop.typed_from_hetero(interop.typed_to_hetero(typed, ranges, ["a", "b"]))
     assert names == ["a", "b"] and same(device.back(again), device.back(typed))
 

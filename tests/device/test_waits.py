@@ -16,8 +16,7 @@ from test_methods import GPU, corpus, folder, questions
 
 import gpu_rag
 from gpu_rag.graph.csr import csr_from_edges
-from gpu_rag.graph.ego import checked, ego_balls, induced_subgraphs
-from gpu_rag.graph.ego.words import balls_by_words
+from gpu_rag.graph.ego import balls_by_words, checked, ego_balls, induced_subgraphs
 from gpu_rag.graph.nearest import nearest, topk_rows
 from gpu_rag.graph.nearest.index import nearest_index
 from gpu_rag.graph.pagerank import personalized_pagerank, prepare

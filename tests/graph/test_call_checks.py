@@ -16,8 +16,8 @@ from gpu_rag.graph import ragged
 from gpu_rag.graph.common import dots
 from gpu_rag.graph.common.dots import check_unit_rows
 from gpu_rag.graph.frontier import FrontierQuery, described, score_lists
-from gpu_rag.graph.pagerank import teleport as pagerank_teleport
-from gpu_rag.graph.pagerank.teleport import teleport_of_seeds
+from gpu_rag.graph.pagerank import inputs as pagerank_teleport
+from gpu_rag.graph.pagerank.inputs import teleport_of_seeds
 from gpu_rag.graph.reach import reachable, typed_graph
 from gpu_rag.types import Ragged
 

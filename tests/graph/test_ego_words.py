@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from ragged_lists import ragged
 
 from gpu_rag.graph import ego
+from gpu_rag.graph import ego as ego_words
 from gpu_rag.graph.csr import csr_from_edges
-from gpu_rag.graph.ego import ego_balls
-from gpu_rag.graph.ego import words as ego_words
-from gpu_rag.graph.ego.words import balls_by_words
+from gpu_rag.graph.ego import balls_by_words, ego_balls
 from gpu_rag.types import CSR, Ragged
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)

@@ -13,7 +13,7 @@ from ragged_lists import ragged
 
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph import join as module
-from gpu_rag.graph.common.dots import GRID, Filter, filter_for, on_grid
+from gpu_rag.graph.common.dots import GRID, f32_slack, on_grid
 from gpu_rag.graph.join import hybrid_argmax, join_index
 from gpu_rag.graph.join import numba_path as join_numba
 from gpu_rag.graph.join import torch_path as join_torch
@@ -288,9 +288,9 @@ def test_the_sum_with_a_share_has_slack(name: str, rounded: bool, monkeypatch: p
 
 @pytest.mark.parametrize("dim", [1, 2, 64, 384, 1024, 4096, 1 << 16])
 def test_the_slack_of_unit_rows_has_room_for_a_sum(dim: int) -> None:
-    """What the bound takes (see `filter_for`) and 6 u for a share, a sum and a rounded cut, of rows 1.01 long."""
+    """What the bound takes (see `f32_slack`) and 6 u for a share, a sum and a rounded cut, of rows 1.01 long."""
     u = 2.0**-24
-    assert filter_for(torch.zeros(0, dim), dtype=torch.float32).slack > (1.03 * dim + 1.01 * dim**0.5 + 6) * u
+    assert f32_slack(dim) > (1.03 * dim + 1.01 * dim**0.5 + 6) * u
 
 
 def test_bit_checks_catch_a_score_that_depends_on_the_batch() -> None:
@@ -306,17 +306,17 @@ def test_bit_checks_catch_a_score_that_depends_on_the_batch() -> None:
 def test_never_the_full_matrix(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tiles(monkeypatch, 30, 40)
     sizes: list[int] = []
-    whole, scanned = Filter.product, join_numba.score_bits
+    whole, scanned = torch.mm, join_numba.score_bits
 
-    def product(self: Filter, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        sizes.append(left.shape[0] * right.shape[0])
-        return whole(self, left, right)
+    def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        sizes.append(left.shape[0] * right.shape[1])
+        return whole(left, right)
 
     def scores(matrix: torch.Tensor) -> np.ndarray:
         sizes.append(matrix.numel())
         return scanned(matrix)
 
-    monkeypatch.setattr(Filter, "product", product)
+    monkeypatch.setattr(torch, "mm", product)
     monkeypatch.setattr(join_numba, "score_bits", scores)
     JOINS[name](*larger(100, 5))
     assert max(sizes) <= 30 * 40 and sum(sizes) == 100 * 140

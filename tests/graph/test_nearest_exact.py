@@ -152,7 +152,7 @@ def test_rows_that_are_not_finite_are_refused(search: Search, value: float, name
 
 @needs_numba
 def test_every_f16_is_read_right() -> None:
-    from gpu_rag_kernels.nearest.numba import score_of
+    from gpu_rag_kernels.dots.numba import score_of
 
     rows = torch.arange(65536, dtype=torch.int32).to(torch.uint16)
     wanted = rows.view(torch.float16).double().numpy()
@@ -240,7 +240,6 @@ def test_checks_catch_rows_that_are_passed_over_too_soon(monkeypatch: pytest.Mon
 
 def test_checks_catch_torch_tiles_that_are_too_sure(monkeypatch: pytest.MonkeyPatch) -> None:
     """With no rows beyond k a rough score that is believed as it is loses one; the proved bound finds them."""
-    from gpu_rag.graph.common import dots
     from gpu_rag.graph.nearest import torch_path as nearest_torch
 
     def by_torch(q: torch.Tensor, b: torch.Tensor, k: int) -> TopK:
@@ -249,7 +248,7 @@ def test_checks_catch_torch_tiles_that_are_too_sure(monkeypatch: pytest.MonkeyPa
     asked, rows = across(40, 64, 4), nearly_equal(300, 64, 5)
     monkeypatch.setattr(nearest_torch, "MORE", 0)
     check(by_torch, asked, rows, 9)
-    monkeypatch.setattr(nearest_torch, "filter_for", lambda *v, dtype: dots.Filter(dtype, 0.0))
+    monkeypatch.setattr(nearest_torch, "f32_slack", lambda n_dims: 0.0)
     with pytest.raises(AssertionError):
         check(by_torch, asked, rows, 9)
 

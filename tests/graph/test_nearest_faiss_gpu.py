@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gpu_rag.errors import MissingBackend, UsageError
-from gpu_rag.graph.nearest.faiss_path import MOST_ON_GPU, TRAINED_ON, FaissIndex
+from gpu_rag.graph.nearest.index import MOST_ON_GPU, TRAINED_ON, FaissIndex
 
 
 class Rows:

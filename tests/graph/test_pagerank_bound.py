@@ -12,12 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.graph.csr import csr_from_edges
-from gpu_rag.graph.pagerank import personalized_pagerank
-from gpu_rag.graph.pagerank.graph import PageRankGraph, prepare
-from gpu_rag.graph.pagerank.job import Job, Options
-from gpu_rag.graph.pagerank.plan import Plan
-from gpu_rag.graph.pagerank.solve import Tile, least_mass, solve_tile
-from gpu_rag.graph.pagerank.teleport import teleport_of
+from gpu_rag.graph.pagerank import Job, Options, personalized_pagerank
+from gpu_rag.graph.pagerank.inputs import PageRankGraph, prepare, teleport_of
+from gpu_rag.graph.pagerank.plan import Plan, Tile, least_mass, solve_tile
 from gpu_rag.types import Ragged
 
 Bound = Callable[[Plan, np.ndarray, np.ndarray, np.ndarray], np.ndarray]

@@ -11,13 +11,11 @@ from ragged_lists import ragged
 
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.graph.csr import csr_from_edges
-from gpu_rag.graph.pagerank import pagerank_topk, personalized_pagerank, prepare
-from gpu_rag.graph.pagerank import solve as pagerank_questions
-from gpu_rag.graph.pagerank.job import Job, Options
+from gpu_rag.graph.pagerank import Job, Options, pagerank_topk, personalized_pagerank, prepare
+from gpu_rag.graph.pagerank import plan as pagerank_questions
+from gpu_rag.graph.pagerank.inputs import teleport_of
 from gpu_rag.graph.pagerank.matrix import MatrixTile
-from gpu_rag.graph.pagerank.plan import F16_ERROR
-from gpu_rag.graph.pagerank.solve import Solved
-from gpu_rag.graph.pagerank.teleport import teleport_of
+from gpu_rag.graph.pagerank.plan import F16_ERROR, Solved
 from gpu_rag.types import CSR, Ragged
 
 N = 300

@@ -24,7 +24,7 @@ from gpu_rag.errors import BadInput, GpuRagError, UsageError
 from gpu_rag.graph.csr import csr_from_edges, row_of_entry
 from gpu_rag.graph.nearest import topk_rows
 from gpu_rag.graph.pagerank import personalized_pagerank
-from gpu_rag.graph.pagerank.graph import prepare
+from gpu_rag.graph.pagerank.inputs import prepare, unnormalised
 from gpu_rag.graph.pagerank.sharded import (
     gather_rows,
     pagerank_residual_sharded,
@@ -34,7 +34,6 @@ from gpu_rag.graph.pagerank.sharded import (
     shard_graph,
 )
 from gpu_rag.graph.pagerank.sharded import graph as sharding
-from gpu_rag.graph.pagerank.teleport import unnormalised
 from gpu_rag.types import CSR, Ragged
 
 QUICK = settings(max_examples=40, deadline=None, derandomize=True)
@@ -92,7 +91,7 @@ def compute() -> dict[str, np.ndarray]:
         found[f"{name} spread"] = gather_rows(
             spread, personalized_pagerank_sharded(spread, seeds, weights, tol=TOLS[1], block=4)
         ).numpy()
-        assert (spread.entries, spread.wide) == (csr.m, False) and torch.equal(spread.dangling, shard.dangling)
+        assert (spread.entries, spread.in_range) == (csr.m, True) and torch.equal(spread.dangling, shard.dangling)
         first, last = int(seeds.offsets[-2]), int(seeds.offsets[-1])
         alone = Ragged(seeds.values[first:last], torch.tensor([0, last - first]))
         share = None if weights is None else Ragged(weights.values[first:last], alone.offsets)

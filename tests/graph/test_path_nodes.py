@@ -15,8 +15,7 @@ from ragged_lists import ragged
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.ego import induced_subgraphs
-from gpu_rag.graph.paths import Ends, PathGraph, Window, path_graph, search_paths
-from gpu_rag.graph.paths.nodes import nodes_on_paths
+from gpu_rag.graph.paths import Ends, PathGraph, Window, nodes_on_paths, path_graph, search_paths
 from gpu_rag.types import Ragged
 
 QUICK = settings(max_examples=25, deadline=None, derandomize=True)

@@ -25,10 +25,8 @@ from gpu_rag.graph.reach import (
     intersect,
     reachable,
     typed_graph,
-    typed_graph_of_csr,
-    typed_graph_of_csrs,
 )
-from gpu_rag.types import CSR, Ragged
+from gpu_rag.types import Ragged
 
 Edges = list[tuple[int, int, int]]
 Step = tuple[int, int]
@@ -154,23 +152,6 @@ def test_many_edges_to_few_nodes(reach: Reach) -> None:
     assert listed(found) == [[700, 800, 900], list(range(600))]
 
 
-def test_graphs_by_relation_and_by_entry_are_the_same() -> None:
-    edges, n, n_relations, _, _ = large(2)
-    one_each = sorted({(a, b): (a, r, b) for a, r, b in edges}.values())
-    whole = graph_of(one_each, n, n_relations)
-
-    def csr(chosen: Edges) -> CSR:
-        ends = torch.tensor([(a, b) for a, _, b in chosen]).reshape(-1, 2).T
-        return csr_from_edges(ends[0], ends[1], n, undirected=False, drop_self_loops=False)
-
-    by_csrs = typed_graph_of_csrs([csr([e for e in one_each if e[1] == r]) for r in range(n_relations)])
-    kinds = torch.tensor([r for _, r, _ in sorted(one_each, key=lambda e: (e[0], e[2]))])
-    for other in (by_csrs, typed_graph_of_csr(csr(one_each), kinds, n_relations)):
-        for name in ("out_indptr", "out_relation", "out_node", "in_indptr", "in_relation", "in_node"):
-            assert torch.equal(getattr(whole, name), getattr(other, name)), name
-            assert getattr(whole, name).dtype == getattr(other, name).dtype, name
-
-
 def ignores_direction(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: Ragged) -> Ragged:
     return reachable(graph, starts, relations, Ragged(torch.full_like(directions.values, EITHER), directions.offsets))
 
@@ -269,9 +250,6 @@ ARROW = csr_from_edges(torch.tensor([0]), torch.tensor([1]), 2, undirected=False
         ("the head of an edge is no node", lambda: graph_of([(0, 1, 8)], 8, 2)),
         ("size of a graph", lambda: graph_of([], -1, 2)),
         ("relation ids are no list", lambda: typed_graph(ZERO.values, torch.ones(1), ZERO.values, 8, 2)),
-        ("relation ids are no list", lambda: typed_graph_of_csr(ARROW, torch.tensor([0, 0]), 1)),
-        ("no relation is given", lambda: typed_graph_of_csrs([])),
-        ("different nodes", lambda: typed_graph_of_csrs([ARROW, csr_from_edges(ZERO.values, ZERO.values, 1)])),
         ("lists of a are not in order", lambda: intersect(ragged([[2, 1]]), ZERO)),
         ("lists of b do not match the lists of a", lambda: intersect(ZERO, ragged([[0], [1]]))),
         ("no such implementation", lambda: intersect(ZERO, ZERO, implementation="scipy")),

@@ -20,8 +20,7 @@ from gpu_rag.graph.bubble import bubble_expansion
 from gpu_rag.graph.cluster import radius_clusters
 from gpu_rag.graph.components import connected_components
 from gpu_rag.graph.csr import check_range, csr_from_edges
-from gpu_rag.graph.ego import ego_balls, induced_subgraphs
-from gpu_rag.graph.ego.words import pull_of
+from gpu_rag.graph.ego import ego_balls, induced_subgraphs, pull_of
 from gpu_rag.graph.frontier import FrontierQuery, described, frontier_topk, hop_edges, score_lists, top_edges
 from gpu_rag.graph.fuse import rrf
 from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores, jaccard_of_pairs, rare_word_pairs

@@ -19,14 +19,13 @@ from refusals import refusal
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph import csr as csr_module
+from gpu_rag.graph import ego as blocks_module
 from gpu_rag.graph import ego as ego_module
 from gpu_rag.graph import ragged as ragged_module
 from gpu_rag.graph.bubble import bubble_expansion
-from gpu_rag.graph.common import blocks as blocks_module
 from gpu_rag.graph.common.arrays import shortened
-from gpu_rag.graph.common.blocks import local_nodes
 from gpu_rag.graph.csr import check_csr, csr_from_edges
-from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, induced_subgraphs
+from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, induced_subgraphs, local_nodes
 from gpu_rag.graph.ragged import check_ragged
 from gpu_rag.graph.reach import ANY, EITHER, OUT, TypedGraph, reachable, typed_graph
 from gpu_rag.types import CSR, Blocks, Ragged

@@ -13,7 +13,7 @@ import torch
 from ragged_lists import ragged
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.bubble.local import localise, node_costs
+from gpu_rag.graph.bubble import localise, node_costs
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.ego import checked, ego_balls
 from gpu_rag.types import CSR, Ragged

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.bubble import ALONE, INSIDE, bubble_expansion
-from gpu_rag.graph.bubble.local import node_costs
+from gpu_rag.graph.bubble import ALONE, INSIDE, bubble_expansion, node_costs
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.ego import checked, induced_subgraphs
 from gpu_rag.graph.nearest import nearest

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-import types
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import networkx as nx
@@ -112,47 +109,12 @@ def test_dlpack_shares_memory_both_ways() -> None:
     same(csr, interop.csr_from_arrays(*interop.csr_arrays(csr, torch.from_dlpack)))
 
 
-class FakeCupy(types.ModuleType):
-    """As much of cupy as is called, over numpy."""
-
-    from_dlpack = staticmethod(np.from_dlpack)
-    ones = staticmethod(np.ones)
-
-
-def test_cupy_is_handed_the_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    sparse = types.ModuleType("cupyx.scipy.sparse")
-    sparse.csr_matrix = scipy.sparse.csr_matrix  # type: ignore[attr-defined]
-    modules = {"cupy": FakeCupy("cupy"), "cupyx": types.ModuleType("cupyx"), "cupyx.scipy.sparse": sparse}
-    for name, module in {**modules, "cupyx.scipy": types.ModuleType("cupyx.scipy")}.items():
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(interop, "find_spec", lambda name: object())
-    csr = weighted()
-    matrix = interop.csr_to_cupy(csr)
-    assert np.shares_memory(matrix.data, csr.weight.numpy()) and np.array_equal(matrix.toarray(), dense(csr))  # type: ignore[union-attr]
-    back = interop.csr_from_cupy(matrix)
-    same(csr, back)
-    for tensor, array in ((back.weight, matrix.data), (back.indices, matrix.indices)):
-        assert tensor is not None and tensor.data_ptr() == array.__array_interface__["data"][0]
-    assert np.shares_memory(matrix.indices, csr.indices.numpy())
-    plain = CSR(csr.indptr, csr.indices)
-    same(plain, interop.csr_from_cupy(interop.csr_to_cupy(plain)), ones=True)
-
-
-def test_cupy_works_where_the_graph_is() -> None:
-    entered: list[int] = []
-    cupy = types.SimpleNamespace(cuda=types.SimpleNamespace(Device=lambda number: nullcontext(entered.append(number))))
-    for name in ("cuda:1", "cuda", "cpu"):
-        with interop.current_in(cupy, torch.device(name)):
-            pass
-    assert entered == [1, 0], "and nothing for the CPU"
-
-
 # --- PyG -------------------------------------------------------------------------------------------
 
 
 @QUICK
 @given(graphs())
-def test_pyg_edge_index_and_data(csr: CSR) -> None:
+def test_pyg_edge_index(csr: CSR) -> None:
     pyg = pytest.importorskip("torch_geometric")
     edges, weight = interop.csr_to_edge_index(csr)
     assert isinstance(edges, pyg.EdgeIndex) and edges.is_sorted_by_row and edges.num_rows == csr.n
@@ -161,9 +123,6 @@ def test_pyg_edge_index_and_data(csr: CSR) -> None:
         (rowptr, columns), _ = edges.get_csr()
         assert rowptr.tolist() == csr.indptr.tolist() and columns.tolist() == csr.indices.tolist()
     same(csr, interop.csr_from_edge_index(edges, csr.n, weight))
-    data = interop.csr_to_data(csr, x=torch.zeros(csr.n, 2))
-    assert data.validate() and data.num_nodes == csr.n and data.num_edges == csr.m
-    same(csr, interop.csr_from_data(data))
 
 
 @st.composite
@@ -209,7 +168,10 @@ def test_pyg_hetero_of_a_csr(csr: CSR, cut: int) -> None:
     if csr.m:  # PyG's own way to one graph
         whole = hetero.to_homogeneous()
         assert whole.num_nodes == csr.n
-        same(csr, interop.csr_from_data(whole))
+        same(
+            csr,
+            interop.csr_from_edge_index(whole.edge_index, csr.n, whole.edge_weight if csr.weight is not None else None),
+        )
 
 
 def test_pyg_hetero_relations_become_one_matrix() -> None:
@@ -224,12 +186,6 @@ def test_pyg_hetero_relations_become_one_matrix() -> None:
     del hetero["a", "likes", "b"].edge_weight
     with pytest.raises(BadInput, match="only some edge types have weights; given 1 of 2"):
         interop.csr_from_hetero(hetero)
-
-
-def test_too_many_entries_for_cupy() -> None:
-    huge = CSR(torch.tensor([0, 2**31]), torch.zeros(1, dtype=torch.int32).expand(2**31))
-    with pytest.raises(BadInput, match="too large for CuPy"):
-        interop.csr_to_cupy(huge)
 
 
 def test_pyg_hetero_by_hand() -> None:
@@ -265,8 +221,7 @@ def test_pyg_would_see_nodes_that_are_not_shifted() -> None:
 def test_missing_libraries_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interop, "find_spec", lambda name: None)
     calls: list[tuple[str, Callable[[], object]]] = [
-        ("PyG is not installed; pip install torch-geometric", lambda: interop.csr_to_data(weighted())),
-        ("CuPy is not installed; pip install 'gpu-rag", lambda: interop.csr_to_cupy(weighted())),
+        ("PyG is not installed; pip install torch-geometric", lambda: interop.csr_to_edge_index(weighted())),
         ("networkx is not installed; pip install 'gpu-rag", lambda: interop.csr_to_networkx(weighted())),
     ]
     for match, call in calls:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gpu_rag.errors import BadInput, MissingBackend, UsageError
 from gpu_rag.graph.nearest import index as module
-from gpu_rag.graph.nearest.index import NearestIndex, TorchTiles, nearest_index, pick_index, recall_of
+from gpu_rag.graph.nearest.index import NearestIndex, nearest_index, pick_index, recall_of, torch_tiles
 from gpu_rag.types import TopK
 
 HAS_FAISS = importlib.util.find_spec("faiss") is not None
@@ -140,7 +140,7 @@ def test_recall_is_measured_and_scores_are_exact(mode: str) -> None:
 
 @needs_faiss
 def test_a_poor_index_has_a_poor_recall(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpu_rag.graph.nearest import faiss_path as nearest_faiss
+    from gpu_rag.graph.nearest import index as nearest_faiss
 
     monkeypatch.setattr(nearest_faiss, "PROBES", 1)
     assert nearest_index(units(4000, 32, 10), mode="ivf", implementation="faiss").recall < 0.7
@@ -151,14 +151,14 @@ def test_a_poor_index_has_a_poor_recall(monkeypatch: pytest.MonkeyPatch) -> None
 
 def first_found(queries: torch.Tensor, base: torch.Tensor, k: int) -> TopK:
     """Candidates as the library sorts them, no second look."""
-    return TorchTiles(base).propose(queries, k)
+    return torch_tiles(base)(queries, k)
 
 
 def not_widened(queries: torch.Tensor, base: torch.Tensor, k: int) -> TopK:
     """Exact scores of k candidates that were taken from the end of each tie."""
 
     class Last:
-        def propose(self, queries: torch.Tensor, k: int) -> TopK:
+        def __call__(self, queries: torch.Tensor, k: int) -> TopK:
             scores = queries @ base.float().T
             ids = scores.flip(1).sort(dim=1, descending=True, stable=True).indices[:, :k]
             ids = scores.shape[1] - 1 - ids

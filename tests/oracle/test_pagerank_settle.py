@@ -15,9 +15,8 @@ from ragged_lists import ragged
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.pagerank import pagerank_topk, personalized_pagerank
-from gpu_rag.graph.pagerank import solve as pagerank_questions
-from gpu_rag.graph.pagerank.plan import plan_of
-from gpu_rag.graph.pagerank.solve import Solved, solve_tile
+from gpu_rag.graph.pagerank import plan as pagerank_questions
+from gpu_rag.graph.pagerank.plan import Solved, plan_of, solve_tile
 from gpu_rag.types import CSR, Ragged, TopK
 
 Topk = Callable[..., TopK]

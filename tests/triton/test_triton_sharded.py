@@ -10,8 +10,8 @@ from gpu_rag_kernels import dispatch
 
 from gpu_rag.bench.measure import poisoned
 from gpu_rag.graph.csr import csr_from_edges
-from gpu_rag.graph.pagerank.graph import prepare
-from gpu_rag.graph.pagerank.sharded.graph import Shard, own_rows
+from gpu_rag.graph.pagerank.inputs import prepare
+from gpu_rag.graph.pagerank.sharded.graph import Layout, Shard, own_rows
 from gpu_rag.types import CSR
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() and not dispatch.interpreted() else "cpu")
@@ -37,8 +37,8 @@ def shard(csr: CSR, rank: int) -> Shard:
     """One of three ranks, without the other two."""
     whole, (lo, hi) = prepare(csr), BOUNDS[rank : rank + 2]
     return Shard(
-        rank, BOUNDS, STRIDE, own_rows(whole.pull, lo, hi, BOUNDS, STRIDE, DEVICE), whole.scale[lo:hi],
-        whole.dangling.cpu(), whole.symmetric, csr.m, False, None,
+        rank, BOUNDS, None, own_rows(whole.pull, Layout(rank, BOUNDS, None), DEVICE), whole.scale[lo:hi],
+        whole.dangling.cpu(), whole.symmetric, csr.m, True,
     )  # fmt: skip
 
 

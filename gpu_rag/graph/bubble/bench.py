@@ -11,14 +11,11 @@ import numpy as np
 import torch
 from gpu_rag_kernels.bubble import UNREACHED
 
-from gpu_rag.bench.case import Case, Checked, Config, Peer, check_sample
-from gpu_rag.bench.graphs import csr_on
-from gpu_rag.bench.inputs import drawn, linked_nodes, lists_of, measured_graphs, part, seeded
-from gpu_rag.bench.peers import alone, peer
+from gpu_rag.bench.case import Case, Checked, Config, Peer, alone, check_sample, peer
+from gpu_rag.bench.inputs import csr_on, drawn, linked_nodes, lists_of, measured_graphs, part, seeded
 from gpu_rag.graph.bubble import Bubbles, bubble_expansion
 from gpu_rag.graph.bubble.events import fixpoint
-from gpu_rag.graph.common.blocks import local_nodes
-from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, induced_subgraphs
+from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, induced_subgraphs, local_nodes
 from gpu_rag.graph.local_pagerank.bench import block_graph
 from gpu_rag.graph.ragged import row_of_value
 from gpu_rag.types import Blocks, Ragged

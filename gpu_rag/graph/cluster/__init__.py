@@ -7,8 +7,8 @@ import torch
 from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.dots import Filter, check_unit_rows, exact_dots, filter_for
-from gpu_rag.graph.common.union import merge_labels
+from gpu_rag.graph.common.dots import check_unit_rows, exact_dots, f32_slack
+from gpu_rag.graph.components import merge_labels
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.ragged import arrays_of, check_ragged, row_of_value
 from gpu_rag.types import Ragged
@@ -89,30 +89,38 @@ def _clusters_by_torch(vectors: torch.Tensor, threshold: float, min_samples: int
 
 
 def clusters_by_numba(
-    vectors: torch.Tensor, threshold: float, min_samples: int, tile: int, fast: Filter | None = None
+    vectors: torch.Tensor, threshold: float, min_samples: int, tile: int, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
     """`radius_clusters` of checked vectors on the CPU: products by torch, tiles scanned by numba. Rows are neighbours
-    when their dot product is >= threshold."""
+    when their dot product is >= threshold. dtype: of the products, f32 or bf16; None: the fastest."""
     from gpu_rag_kernels.dots.numba import flatten, link_tile, settle
 
+    from gpu_rag.graph.common import low_precision
     from gpu_rag.graph.common.arrays import component_bits, score_bits
-    from gpu_rag.graph.common.low_precision import fastest_dtype
 
-    n = vectors.shape[0]
-    fast = fast or filter_for(vectors, dtype=fastest_dtype())
-    low, high = np.float32(threshold - fast.slack), np.float32(threshold + fast.slack)  # slack covers this rounding
+    n, dtype = vectors.shape[0], dtype or low_precision.fastest_dtype()
+    kept = low_precision.low_precision_rows(vectors, dtype) if dtype == torch.bfloat16 else None
+
+    def rows(first: int) -> low_precision.LowPrecision:
+        if kept is None:
+            return low_precision.low_precision_rows(vectors[first : first + tile], dtype)
+        return kept.part(first, first + tile)
+
     bits = component_bits(vectors)
-    rows = vectors.to(fast.dtype) if fast.dtype == torch.bfloat16 else vectors
     parent, count, enough = np.arange(n, dtype=np.int32), np.zeros(n, np.int32), min_samples - 1
     space = min(2 * n * max(0, min_samples - 2), n * (n - 1) // 2)  # there are no more pairs
     waiting, n_waiting = np.zeros((space + 64, 2), np.int32), 0
-    buffer = torch.empty(min(n, tile) ** 2, dtype=fast.dtype)
+    buffer = torch.empty(min(n, tile) ** 2, dtype=dtype)
     for i0 in range(0, n, tile):
-        left = rows[i0 : i0 + tile].to(fast.dtype)
+        left = rows(i0)
         for j0 in range(i0, n, tile):
-            right = rows[j0 : j0 + tile].to(fast.dtype)
-            scores = buffer[: left.shape[0] * right.shape[0]].view(left.shape[0], right.shape[0])
-            fast.product(left, right, scores)
+            right = rows(j0)
+            shape = len(left.rows), len(right.rows)
+            scores = torch.mm(left.rows, right.rows.T, out=buffer[: shape[0] * shape[1]].view(shape))
+            longest = low_precision.largest(left.length) * low_precision.largest(right.length)
+            slack = low_precision.largest(low_precision.slack_of(left, right))
+            slack += low_precision.rounding_of(dtype) * longest
+            low, high = np.float32(threshold - slack), np.float32(threshold + slack)
             n_waiting = link_tile(
                 score_bits(scores), i0, j0, low, high, bits, threshold, parent, count, enough, waiting, n_waiting
             )
@@ -124,14 +132,14 @@ def clusters_by_numba(
 
 def _linked(vectors: torch.Tensor, i0: int, j0: int, size: int, threshold: float) -> torch.Tensor:
     """i64[2, P]: the pairs i < j of one tile whose dot product is >= threshold."""
-    fast = filter_for(vectors[:0], dtype=torch.float32)
-    scores = fast.product(vectors[i0 : i0 + size].float(), vectors[j0 : j0 + size].float())
+    slack = f32_slack(vectors.shape[1])
+    scores = torch.mm(vectors[i0 : i0 + size].float(), vectors[j0 : j0 + size].float().T)
     if i0 == j0:
         scores = torch.where(torch.ones_like(scores, dtype=torch.bool).triu_(1), scores, -torch.inf)
-    pairs = (scores >= threshold - fast.slack).nonzero()
+    pairs = (scores >= threshold - slack).nonzero()
     approx = scores[pairs[:, 0], pairs[:, 1]]
     i, j = pairs[:, 0] + i0, pairs[:, 1] + j0
-    unsure = (approx <= threshold + fast.slack).nonzero()[:, 0]
+    unsure = (approx <= threshold + slack).nonzero()[:, 0]
     near = torch.ones_like(i, dtype=torch.bool)
     near[unsure] = exact_dots(vectors, i[unsure], vectors, j[unsure]) >= threshold
     kept = near.nonzero()[:, 0]
@@ -175,11 +183,11 @@ def exact_groups(keys: Ragged, *, implementation: str = "auto") -> torch.Tensor:
 
 def _groups_by_numba(keys: Ragged) -> torch.Tensor:
     """`exact_groups` on the CPU: each row is united with the smallest row that has the same key."""
-    from gpu_rag_kernels.dots.numba import group_by_keys, span_of
+    from gpu_rag_kernels.dots.numba import group_by_keys
 
     label, (values, offsets) = np.arange(keys.batch), arrays_of(keys)
     if len(values):
-        low, high = span_of(values)
+        low, high = int(values.min()), int(values.max())
         if high - low >= 4 * len(values):
             values, low = np.unique(values, return_inverse=True)[1], 0
             high = int(values.max())

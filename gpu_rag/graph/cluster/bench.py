@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 
-from gpu_rag.bench.case import Case, Config, Peer
+from gpu_rag.bench.case import Case, Config, Peer, peer, too_large
 from gpu_rag.bench.inputs import lists_of, seeded, unit_rows
-from gpu_rag.bench.peers import peer, too_large
 from gpu_rag.graph.cluster import cluster_bytes, exact_groups, radius_clusters
 from gpu_rag.graph.components.bench import WHOLE, check_labels, everything, scipy_components, scipy_labels
 

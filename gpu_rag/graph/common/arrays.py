@@ -1,13 +1,41 @@
-"""Tensors as the numba kernels read them, which know no f16 and no bf16, and arrays with memory to spare."""
+"""The form of tensors, checked; tensors as the numba kernels read them, which know no f16 and no bf16."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from gpu_rag.errors import BadInput
+
 Array = np.ndarray[Any, Any]
+
+INTEGERS, FLOATS = (torch.int32, torch.int64), (torch.float16, torch.float32)
+ANY_FLOAT = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_SHORT = {
+    torch.bool: "bool", torch.int32: "i32", torch.int64: "i64", torch.float16: "f16", torch.bfloat16: "bf16",
+    torch.float32: "f32", torch.float64: "f64",
+}  # fmt: skip
+
+
+def check_form(
+    tensor: torch.Tensor, what: str, dtypes: Sequence[torch.dtype], shape: Sequence[int | str],
+    device: torch.device | None = None,
+) -> None:  # fmt: skip
+    """Raises BadInput, `what` being wrong, unless a tensor has one of the dtypes, so many axes, those of a number of
+    that size, and lies on the device, if one is given. A name in `shape` is that of an axis of any size."""
+    sized = tensor.dim() == len(shape) and all(s == n or isinstance(s, str) for s, n in zip(shape, tensor.shape))
+    if not sized or tensor.dtype not in dtypes or (device is not None and tensor.device != device):
+        expected = f"{' or '.join(_SHORT[d] for d in dtypes)} [{', '.join(map(str, shape))}]"
+        place = "" if device is None else f" on {device}"
+        raise BadInput(what, given=f"{form_of(tensor)} on {tensor.device}", expected=expected + place)
+
+
+def form_of(tensor: torch.Tensor) -> str:
+    """The dtype and the shape of a tensor, for errors."""
+    return f"{tensor.dtype} {tuple(tensor.shape)}"
 
 
 def component_bits(vectors: torch.Tensor) -> Array:
@@ -21,11 +49,6 @@ def score_bits(scores: torch.Tensor) -> Array:
     """Scores f32, or the bits of bf16 in i16."""
     bits: Array = (scores.view(torch.int16) if scores.dtype == torch.bfloat16 else scores).numpy()
     return bits
-
-
-def form_of(tensor: torch.Tensor) -> str:
-    """The dtype and the shape of a tensor, for errors."""
-    return f"{tensor.dtype} {tuple(tensor.shape)}"
 
 
 def shortened(array: Array, size: int) -> Array:

@@ -4,14 +4,13 @@ Exact: components are taken on the grid of 2^-24 (f16 values lie on it; an f32 v
 no more than the rounding of f32 itself). Products are then multiples of 2^-48 and, for unit vectors, every partial sum
 is below 2, so an f64 sum has no rounding at all: whatever the order, tile, batch, thread or device, the bits agree.
 
-Fast: a `Filter` gives scores by a matrix product in f32, or in bf16 where the processor has matrix units for it, with
-a proved bound `slack` on their distance from the exact ones. Only pairs which that leaves undecided are taken exactly.
+Fast: scores by a matrix product in f32, or in bf16 where the processor multiplies it faster (`low_precision`), with a
+proved bound on their distance from the exact ones. Only pairs which that leaves undecided are taken exactly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -66,13 +65,7 @@ def _parts(vectors: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
         yield first, vectors[first : first + step]
 
 
-def exact_dots(left: torch.Tensor, i: torch.Tensor, right: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
-    """f64[P]: the exact dot product of left[i[p]] and right[j[p]], on the grid. Memory: bounded, beside the result.
-
-    left, right: f16/f32, unit rows or zeros (unchecked); i, j: i32/i64[P]. On a GPU with triton one pass over the rows,
-    which are not gathered. Raises BadInput for shapes and dtypes.
-    """
-    return gather_dots(left, i, right, j)
+exact_dots = gather_dots  # the exact dot products of pairs of unit rows, on the grid
 
 
 def on_grid(vectors: torch.Tensor) -> torch.Tensor:
@@ -80,57 +73,20 @@ def on_grid(vectors: torch.Tensor) -> torch.Tensor:
     return vectors.double().mul_(GRID).round_().div_(GRID)
 
 
-@dataclass(frozen=True)
-class Filter:
-    """A way to make scores: by products in `dtype`, within `slack` of the exact ones."""
-
-    dtype: torch.dtype
-    slack: float
-
-    def product(self, left: torch.Tensor, right: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Scores [Nl, Nr] of rows that are in `dtype`, into `out` if given."""
-        return torch.mm(left, right.T, out=out)
-
-
-def filter_for(*vectors: torch.Tensor, dtype: torch.dtype | None = None) -> Filter:
-    """The fastest filter for these (checked) vectors: bf16 on a CPU with AMX, else f32. `dtype` asks for one of them.
-
-    slack: |x~.y~ - x.y| <= |x~ - x| |y~| + |x| |y~ - y| by Cauchy and Schwarz, the errors of bf16 rows being measured;
-    to which come D u |x||y| for f32 accumulation, the step of the grid, and half a unit of a bf16 result (2^-8).
+def f32_slack(n_dims: int) -> float:
+    """How far a score of unit rows by products in f32 may be from the exact one: D u |x||y| for the accumulation, the
+    step of the grid, and what torch may round of the inputs where it has been allowed to.
 
     It covers what follows in f32. With u = 2^-24 and rows up to 1.01 long, accumulation takes 1.03 D u and the
     grid 1.01 sqrt(D) u, so 2.2 (D + 64) u leaves 140 u: a share of at most 1, rounded (u / 2), added (2 u for sums
     below 4) and compared with a sum that was rounded (2 u), needs no slack of its own.
     """
-    if dtype is None:
-        on_cpu = all(v.device.type == "cpu" for v in vectors)
-        dtype = torch.bfloat16 if on_cpu and has_instructions("amx_bf16") else torch.float32
-    slack = unit_of(vectors[0].shape[1])
-    if dtype == torch.bfloat16:
-        slack += 2.1 * max(_rounding(v) for v in vectors) + 2.0**-8
-    elif _rounds_f32():
-        slack += 2.1 * 2.0**-8
-    return Filter(dtype, slack)
+    return unit_of(n_dims) + (2.1 * 2.0**-8 if _rounds_f32() else 0.0)
 
 
 def unit_of(n_dims: int) -> float:
     """The largest error of a product in f32, summed in any order, for rows of length 1."""
     return 2.2 * (n_dims + 64) * 2.0**-24
-
-
-def _rounding(vectors: torch.Tensor) -> float:
-    """The largest length of a row minus the same row in bf16."""
-    worst = 0.0
-    for _, rows in _parts(vectors):
-        rows = rows.float()
-        worst = max(worst, float(torch.linalg.vector_norm(rows - rows.bfloat16().float(), dim=1).max()))
-    return worst
-
-
-def has_instructions(*names: str) -> bool:
-    """Whether the processor has any of the instructions; products by amx_bf16 are about 7 times as fast as f32."""
-    ask = getattr(torch.cpu, "get_capabilities", None)
-    return ask is not None and any(ask().get(name, False) for name in names)
 
 
 def _rounds_f32() -> bool:

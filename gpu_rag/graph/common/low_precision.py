@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_rag_kernels.nearest.numba import TINY, largest, slacks, to_bf16
+from gpu_rag_kernels.dots.numba import TINY, to_bf16
 
 from gpu_rag.graph.common.arrays import component_bits, score_bits
-from gpu_rag.graph.common.dots import filter_for, has_instructions
+from gpu_rag.graph.common.dots import f32_slack
 
 Array = np.ndarray[Any, Any]
 
@@ -23,7 +23,9 @@ MOST = 2.0**120  # |x| |y|: above, sums in f32 may overflow
 
 def fastest_dtype() -> torch.dtype:
     """The dtype that this processor multiplies fastest: bf16 where it has instructions for it (2 to 7 times) or f32."""
-    return torch.bfloat16 if has_instructions("amx_bf16", "avx512_bf16") else torch.float32
+    ask = getattr(torch.cpu, "get_capabilities", None)
+    found: dict[str, bool] = ask() if ask else {}
+    return torch.bfloat16 if found.get("amx_bf16") or found.get("avx512_bf16") else torch.float32
 
 
 def rounding_of(dtype: torch.dtype) -> float:
@@ -67,6 +69,15 @@ def slack_of(left: LowPrecision, right: LowPrecision) -> Array:
     |x~.y~ - x.y| <= |x~ - x| |y~| + |x| |y~ - y| by Cauchy and Schwarz. To that comes |x~| |y~| times the bound of
     `dots` for sums in f32, which covers the rounding of an exact product to f32 and to the grid of `dots`.
     """
-    unit = filter_for(left.rows[:0], dtype=torch.float32).slack
-    found: Array = slacks(left.length, left.error, largest(right.length), largest(right.error), unit, MOST)
-    return found
+    unit = f32_slack(left.rows.shape[1])
+    longest, farthest = largest(right.length), largest(right.error)
+    with np.errstate(invalid="ignore", over="ignore"):  # bounds may be infinite
+        reach = (left.length + left.error) * (longest + farthest)
+        slack = left.error * (longest + farthest) + left.length * farthest + unit * reach + 2.0**-100
+        return np.where(reach < MOST, slack, np.inf)
+
+
+def largest(bounds: Array) -> float:
+    """The largest of f64[N], inf where one is NaN, 0 where there is none."""
+    most = float(bounds.max(initial=0.0))
+    return most if most == most else np.inf

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import TypeVar
 
 from gpu_rag.errors import BadInput
@@ -21,8 +22,12 @@ def check_threads(threads: int) -> None:
 
 
 def run_parts(work: Callable[[Part], Result], parts: Iterable[Part], threads: int) -> list[Result]:
-    """[work(part) for part in parts], up to `threads` at once; the first error by position is raised."""
-    if threads == 1:
+    """[work(part) for part in parts], up to `threads` at once; the first error by position is raised.
+
+    Each part runs in a copy of the caller's context, so that `recording` hears of what is chosen in threads.
+    """
+    parts = list(parts)
+    if threads == 1 or len(parts) < 2:
         return [work(part) for part in parts]
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(work, parts))
+        return [done.result() for done in [pool.submit(copy_context().run, work, part) for part in parts]]

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from gpu_rag_kernels.dispatch import pick_implementation
 
-from gpu_rag.graph.common.union import flattened
 from gpu_rag.graph.csr import row_of_entry
 from gpu_rag.graph.ego import CheckedGraph, checked
 from gpu_rag.graph.memory import check_memory
@@ -30,7 +29,7 @@ def connected_components(csr: CSR | CheckedGraph, *, implementation: str = "auto
 
 def _by_unions(csr: CSR) -> torch.Tensor:
     """Every entry joins the trees of its two ends under the smaller root: a fifth of scipy's time, which transposes."""
-    from gpu_rag_kernels.components.numba import join_rows
+    from gpu_rag_kernels.dots.numba import join_rows
 
     label = np.empty(csr.n, np.int64)
     join_rows(csr.indptr.contiguous().numpy(), csr.indices.contiguous().numpy(), np.empty(csr.n, np.uint32), label)
@@ -66,3 +65,35 @@ def smallest_labels(csr: CSR) -> torch.Tensor:
 
 
 BY = {"numba": _by_unions, "scipy": _by_scipy, "torch": smallest_labels}
+
+
+JUMPS = 3  # between two looks
+
+
+def merge_labels(label: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Labels after joining the groups of a[p] and b[p] for every p: i64[N], again the smallest member of each group.
+
+    label: i64[N], each row's smallest group member (label[label] = label); a, b: i64[P] rows. A root is hooked below
+    the least root beside it and chains are shortened, until no pair differs; integers, so schedules cannot matter.
+    """
+    while True:
+        a, b = label[a], label[b]  # roots, in this round and all later ones
+        differ = (a != b).nonzero()[:, 0]
+        if not differ.shape[0]:
+            return label
+        a, b = a[differ], b[differ]
+        label = label.clone()
+        label.scatter_reduce_(0, torch.maximum(a, b), torch.minimum(a, b), "amin")
+        label = flattened(label)
+
+
+def flattened(label: torch.Tensor) -> torch.Tensor:
+    """Every row's root, i64[N]: label[.. label[row] ..] to its end. label[row] <= row. A chain of up to 2^JUMPS rows is
+    shortened before the host looks, and waits."""
+    while True:
+        for _ in range(JUMPS):
+            label = label[label]
+        further = label[label]
+        if torch.equal(further, label):
+            return label
+        label = further

@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpu_rag.bench.case import Case, Checked, Config, Peer
-from gpu_rag.bench.graphs import csr_on
-from gpu_rag.bench.inputs import measured_graphs
-from gpu_rag.bench.peers import NETWORKX_NODES, adjacency, igraph_of, peer, too_large
+from gpu_rag.bench.case import NETWORKX_NODES, Case, Checked, Config, Peer, adjacency, igraph_of, peer, too_large
+from gpu_rag.bench.inputs import csr_on, measured_graphs
 from gpu_rag.graph.components import connected_components, pick_implementation
 from gpu_rag.types import CSR
 

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from gpu_rag_kernels.dispatch import pick_implementation
+from gpu_rag_kernels import ego as ego_loops
+from gpu_rag_kernels.dispatch import compiled_checks, pick_implementation
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import shortened
 from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.common.threads import check_threads, run_parts
-from gpu_rag.graph.csr import check_csr
-from gpu_rag.graph.ego.words import WORD, balls_by_words
+from gpu_rag.graph.csr import check_csr, is_sound, transpose
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.ragged import (
     EXPAND_AT_ONCE,
     arrays_of,
     check_ragged,
     expand,
+    pieces_of,
     places_of,
     ragged_of_keys,
     row_of_value,
@@ -232,18 +235,13 @@ def induced_subgraphs(
         raise BadInput("too many nodes in all blocks", given=total, expected="fewer than 2^31")
     least = 12 * total + (4 * graph.n if picked == "numba" else 12 * total)
     check_memory(least, graph.indptr.device, "the blocks", "cut out fewer questions at a time")
-    kept = nodes if allowed is None else _kept(nodes, allowed)
-    kept = Ragged(kept.values.int(), kept.offsets)
+    kept = Ragged(nodes.values.int(), nodes.offsets)
+    if allowed is not None:
+        keep = allowed[nodes.values.long()]
+        kept = Ragged(kept.values[keep], offsets_of(keep)[nodes.offsets])
     indptr, columns, entries = (_inside_by_numba if picked == "numba" else _inside_by_torch)(graph, kept)
     weight = None if graph.weight is None else graph.weight[entries]
     return Blocks(CSR(indptr, columns, weight), kept.offsets, kept.values)
-
-
-def _kept(nodes: Ragged, allowed: torch.Tensor) -> Ragged:
-    """The lists without the nodes that are not allowed."""
-    keep = allowed[nodes.values.long()]
-    before = offsets_of(keep)
-    return Ragged(nodes.values[keep], before[nodes.offsets])
 
 
 Inside = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -294,3 +292,126 @@ def _inside_by_torch(graph: CSR, nodes: Ragged) -> Inside:
         entries.append(entry[hits])
     indptr = offsets_of(counts)
     return indptr, torch.cat(columns).int(), torch.cat(entries)
+
+
+WORD = 64  # questions
+TILE = 4 * WORD  # questions searched together: four words a node, three arrays of them
+
+_pulls: Any = WeakTensorKeyDictionary()  # by indices, (indptr, pull): a graph is turned once
+
+
+def pull_of(graph: CSR) -> CSR:
+    """The pattern whose row v lists the nodes with an entry in column v."""
+    cached = _pulls.get(graph.indices)
+    if cached is None or cached[0] is not graph.indptr:  # other graphs may share the columns
+        cached = _pulls[graph.indices] = graph.indptr, transpose(CSR(graph.indptr, graph.indices))
+    pull: CSR = cached[1]
+    return pull
+
+
+def balls_by_words(
+    graph: CSR, seeds: Ragged, radius: int, allowed: torch.Tensor | None, *, implementation: str = "auto"
+) -> Ragged:
+    """The balls of `ego_balls` without a limit, for checked input. implementation: of the kernel `msbfs_or`.
+
+    Memory: 96 N bytes, and 128 for each node that 64 questions reach. The host waits once, and five times a tile.
+    """
+    pull = pull_of(graph)
+    tiles = [tile for _, tile in pieces_of(seeds, TILE)]
+    parts = [_listed(_search(pull, tile, radius, allowed, implementation), tile.batch) for tile in tiles]
+    values = torch.cat([seeds.values[:0].int(), *(part.values for part in parts)])
+    sizes = torch.cat([seeds.offsets[:0], *(part.offsets.diff() for part in parts)])
+    return Ragged(values, offsets_of(sizes))
+
+
+def _search(pull: CSR, seeds: Ragged, radius: int, allowed: torch.Tensor | None, implementation: str) -> torch.Tensor:
+    """i64[N, W]: bit q % 64 of word q // 64 of a node says that it is in ball q."""
+    width = (seeds.batch + WORD - 1) // WORD
+    question = row_of_value(seeds)
+    place = (seeds.values.long() * seeds.batch + question).sort().values
+    once = torch.ones_like(place)
+    once[1:] = place[1:] != place[:-1]  # each pair once: bits are added up
+    node, question = place // seeds.batch, place % seeds.batch
+    seen = torch.zeros(pull.n * width, dtype=torch.int64, device=node.device)
+    seen.scatter_add_(0, node * width + question // WORD, once << (question % WORD))
+    seen = seen.view(pull.n, width)
+    front = seen
+    for _ in range(radius):
+        fresh, after = ego_loops.msbfs_or(pull, front, seen, implementation=implementation)
+        if allowed is not None:
+            fresh = torch.where(allowed[:, None], fresh, 0)
+            after = seen | fresh
+        front, seen = fresh, after
+    return seen
+
+
+def _listed(seen: torch.Tensor, batch: int) -> Ragged:
+    """The nodes of each question, ascending."""
+    values, sizes = [], []
+    bits = torch.arange(8, dtype=torch.uint8, device=seen.device)
+    touched_by = (seen != 0).sum(0).tolist()
+    for first, n_touched in zip(range(0, batch, WORD), touched_by):
+        word = seen[:, first // WORD]
+        touched = places_of(word != 0, n_touched)
+        eighths = word[touched].view(torch.uint8).view(-1, 8).T  # bit q is bit q % 8 of byte q // 8
+        inside = ((eighths[:, None] >> bits[:, None]) & 1).flatten(0, 1)[: min(WORD, batch - first)]
+        values.append(touched[inside.nonzero()[:, 1]].int())
+        sizes.append(inside.sum(1, dtype=torch.int64))
+    return Ragged(torch.cat(values), offsets_of(torch.cat(sizes)))
+
+
+def check_blocks(blocks: Blocks) -> None:
+    """Raises BadInput naming what is broken in `blocks`; returns nothing when they are sound. Reads all of them once.
+
+    Sound: `csr` as `check_csr` says; offsets i64[B+1] from 0 to its number of nodes; global_ids i32/i64, < 2^31 - 1,
+    >= 0 and ascending in each block, each once; no entry leads from one block into another.
+    """
+    nodes = Ragged(blocks.global_ids, blocks.offsets)
+    check_ragged(nodes, "nodes of blocks", n=2**31 - 1, device=blocks.csr.indptr.device, ascending=True)
+    sound = is_sound(blocks.csr, blocks.offsets)  # in one pass; the slow checks below say what is wrong
+    if not sound:
+        check_csr(blocks.csr)
+    if nodes.values.shape[0] != blocks.csr.n:
+        given = f"{nodes.values.shape[0]} global ids for {blocks.csr.n} rows"
+        raise BadInput("blocks name other nodes than they have", given=given, expected="one global id a row")
+    if not sound:
+        _check_diagonal(blocks)
+
+
+def _check_diagonal(blocks: Blocks) -> None:
+    """Raises BadInput where an entry leads out of its block; rows ascend, so their first and last columns tell."""
+    indptr, indices = blocks.csr.indptr, blocks.csr.indices
+    row = indptr.diff().nonzero()[:, 0]
+    block = row_of_value(Ragged(blocks.global_ids, blocks.offsets))[row]
+    first, last = indices[indptr[row]], indices[indptr[row + 1] - 1]
+    across = (first < blocks.offsets[block]) | (last >= blocks.offsets[block + 1])
+    if bool(across.any()):
+        given = f"row {int(row[across.nonzero()[0, 0]])}"
+        raise BadInput("an entry leads out of its block", given=given, expected="a block-diagonal matrix")
+
+
+def local_nodes(blocks: Blocks, lists: Ragged, name: str) -> Ragged:
+    """Nodes of the whole graph as rows of `blocks.csr`: i64[T], list b looked up in block b of the checked `blocks`.
+
+    Raises BadInput where a node is not in its block, or where there are more or fewer lists than blocks.
+    """
+    check_ragged(lists, name, device=blocks.offsets.device, batch=blocks.offsets.shape[0] - 1, of="blocks")
+    checks = compiled_checks(lists.values.device)
+    if checks is not None:
+        rows = torch.empty_like(lists.values, dtype=torch.int64)
+        named = arrays_of(Ragged(blocks.global_ids, blocks.offsets))
+        if checks.find_rows(*named, *arrays_of(lists), rows.numpy()):
+            return Ragged(rows, lists.offsets)
+    row, node = row_of_value(lists), lists.values.long()
+    if node.numel() == 0:
+        return Ragged(node, lists.offsets)
+    width = 2**31  # above every id: `check_blocks` has seen to it
+    known = row_of_value(Ragged(blocks.global_ids, blocks.offsets)) * width + blocks.global_ids
+    wanted = row * width + node
+    at = torch.searchsorted(known, wanted)
+    missing = (node < 0) | (node >= width) | (torch.searchsorted(known, wanted, right=True) == at)
+    if bool(missing.any()):
+        first = int(missing.nonzero()[0, 0])
+        given = f"node {int(node[first])} in list {int(row[first])}"
+        raise BadInput(f"one of the {name} is not in its block", given=given, expected="a node of the block")
+    return Ragged(at, lists.offsets)

@@ -9,10 +9,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpu_rag.bench.case import Case, Checked, Config, Peer, check_sample
-from gpu_rag.bench.graphs import csr_on
-from gpu_rag.bench.inputs import drawn, lists_in, lists_of, measured_graphs, part, seeded
-from gpu_rag.bench.peers import NETWORKX_NODES, adjacency, alone, igraph_of, peer, too_large
+from gpu_rag.bench.case import (
+    NETWORKX_NODES,
+    Case,
+    Checked,
+    Config,
+    Peer,
+    adjacency,
+    alone,
+    check_sample,
+    igraph_of,
+    peer,
+    too_large,
+)
+from gpu_rag.bench.inputs import csr_on, drawn, lists_in, lists_of, measured_graphs, part, seeded
 from gpu_rag.graph.csr import row_of_entry
 from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, induced_subgraphs
 from gpu_rag.types import CSR, Blocks, Ragged

@@ -49,6 +49,12 @@ def _check_query(query: FrontierQuery, vectors: torch.Tensor) -> None:
         raise BadInput("questions and edges differ in dimension or device", given=given, expected="one of each")
 
 
+def _check_size(k: int, threads: int) -> None:
+    if k < 1:
+        raise BadInput("k is out of range", given=k, expected=">= 1")
+    check_threads(threads)
+
+
 def pick_search(device: torch.device, implementation: str = "auto", op: str = "frontier_topk") -> str:
     """Which implementation of `frontier_topk` and `score_lists` runs: numba | torch | triton; all give the same bits.
     Raises MissingBackend, or UsageError for a name that does not exist or cannot take this device."""
@@ -94,8 +100,7 @@ def frontier_topk(
     """
     _check_query(query, edges.vectors)
     check_ragged(frontier, "vertices", n=edges.n, device=query.vectors.device, batch=query.keywords.batch)
-    _check_k(k)
-    check_threads(threads)
+    _check_size(k, threads)
     check_memory(
         8 * k * frontier.values.shape[0], query.vectors.device, "the result", "ask for fewer edges or vertices"
     )
@@ -120,16 +125,10 @@ def top_edges(query: FrontierQuery, edges: HopEdges, k: int, *, implementation: 
     Raises BadInput, UsageError, MissingBackend.
     """
     _check_query(query, edges.vectors)
-    _check_k(k)
-    check_threads(threads)
+    _check_size(k, threads)
     check_memory(8 * k * query.keywords.batch, query.vectors.device, "the result", "ask for fewer edges or questions")
     if pick_implementation(query.vectors.device, implementation, "top_edges") == "numba":
         return loaded(COMPILED).top_edges_by_numba(query, edges, k, threads)
     from gpu_rag.graph.frontier.torch_path import top_edges_by_torch
 
     return top_edges_by_torch(query, edges, k)
-
-
-def _check_k(k: int) -> None:
-    if k < 1:
-        raise BadInput("k is out of range", given=k, expected=">= 1")

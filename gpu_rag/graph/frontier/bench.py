@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from gpu_rag.bench.case import MOST_ALONE, Case, Checked, Config, Peer
+from gpu_rag.bench.case import MOST_ALONE, Case, Checked, Config, Peer, peer, single_openmp_thread
 from gpu_rag.bench.inputs import check_memory, lists_of, part, seeded, unit_rows
-from gpu_rag.bench.peers import peer, single_openmp_thread
 from gpu_rag.errors import UsageError
 from gpu_rag.graph import frontier as search
 from gpu_rag.graph.frontier import (

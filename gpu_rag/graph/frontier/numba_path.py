@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from gpu_rag_kernels.frontier import numba as kernels
 
-from gpu_rag.graph.common.dots import GRID, filter_for
+from gpu_rag.graph.common.dots import GRID, f32_slack
 from gpu_rag.graph.common.threads import run_parts
 from gpu_rag.graph.frontier.edges import QUESTION_TILE, Described, FrontierQuery, HopEdges, tiles
 from gpu_rag.graph.ragged import arrays_of
@@ -67,8 +67,7 @@ def top_edges_by_numba(query: FrontierQuery, edges: HopEdges, k: int, threads: i
     on_grid = query.vectors.detach().double().mul_(GRID).round_().numpy()
     ids, scores = np.full((batch, k), -1, np.int32), np.full((batch, k), -np.inf, np.float32)
     targets = np.full((batch, k), -1, np.int64)
-    fast = filter_for(query.vectors, edges.vectors, dtype=torch.float32)
-    slack = fast.slack  # covers the rounding of kept scores
+    slack = f32_slack(query.vectors.shape[1])  # covers the rounding of kept scores
     whole = edges.used.shape[0] == edges.vectors.shape[0]
     rows, used = edges.vectors.detach(), edges.used.numpy()
     starts, column_of = edges.starts.numpy(), edges.column_of.numpy()
@@ -80,7 +79,7 @@ def top_edges_by_numba(query: FrontierQuery, edges: HopEdges, k: int, threads: i
         wanted = query.vectors[first : first + QUESTION_TILE]
         for u0, u1, _, _ in parts:
             tile = rows[u0:u1] if whole else rows[edges.used[u0:u1]]
-            dots = fast.product(wanted, tile).numpy()
+            dots = torch.mm(wanted, tile.T).numpy()
             kernels.search_tile(
                 dots, on_grid, *questions[1:], first, u0, starts, column_of, order, used, target, vectors, edge_offsets,
                 *lists, slack, ids, scores, targets,

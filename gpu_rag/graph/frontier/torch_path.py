@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 from gpu_rag_kernels.frontier import gather_dots, ragged_gather_dot_topk
 
-from gpu_rag.graph.common.dots import exact_dots, filter_for
+from gpu_rag.graph.common.dots import exact_dots, f32_slack
 from gpu_rag.graph.common.segments import lexsort, offsets_of
 from gpu_rag.graph.frontier.edges import QUESTION_TILE, Described, FrontierQuery, HopEdges, tiles
+from gpu_rag.graph.join.pairs import jaccard_by_keys
 from gpu_rag.graph.ragged import expand, pieces_of, row_of_value
 from gpu_rag.types import Ragged, TopK
 
@@ -22,23 +23,9 @@ def _scores(query: FrontierQuery, b: torch.Tensor, edges: HopEdges, edge: torch.
 
 def _shares(query: Ragged, b: torch.Tensor, things: Described | HopEdges, thing: torch.Tensor) -> torch.Tensor:
     """f64[P]: the Jaccard index of the keywords of question b[p] and thing[p]."""
-    shared = _shared(query, b, things.keywords, thing, things.n_keywords)
-    union = query.offsets.diff()[b] + things.keywords.offsets.diff()[thing] - shared
-    return shared.double() / union.clamp_(min=1).double()  # two empty sets: 0 / 1
-
-
-def _shared(query: Ragged, b: torch.Tensor, keywords: Ragged, thing: torch.Tensor, n_keywords: int) -> torch.Tensor:
-    """i64[P]: how many keywords question b[p] and thing[p] share; those of things are below n_keywords."""
-    found = torch.zeros_like(b)
-    if not query.values.numel() or not keywords.values.numel():
-        return found
-    width = n_keywords + 1  # others are in no list; a large one would not fit a key
-    known = row_of_value(query) * width + query.values.long().clamp(max=n_keywords)  # ascending
-    for pair, place in expand(keywords.offsets[thing], keywords.offsets[thing + 1]):
-        wanted = b[pair] * width + keywords.values[place]
-        at = torch.searchsorted(known, wanted).clamp_(max=known.shape[0] - 1)
-        found.index_add_(0, pair, (known[at] == wanted).long())
-    return found
+    width = things.n_keywords + 1  # other words are in no list; a large one would not fit a key
+    known = row_of_value(query) * width + query.values.long().clamp(max=things.n_keywords)  # ascending
+    return jaccard_by_keys(things.keywords, query, known, width, thing, b)
 
 
 def lists_by_torch(query: FrontierQuery, things: Described, lists: Ragged, kernel: str) -> torch.Tensor:
@@ -64,14 +51,6 @@ def frontier_by_torch(query: FrontierQuery, edges: HopEdges, frontier: Ragged, k
         ids = torch.where(found.ids < 0, ids, (first[:, None] + found.ids).int())
         scores = torch.where(found.ids < 0, scores, found.scores / 2)  # halving is exact: the sum was rounded once
     return TopK(ids, scores)
-
-
-def _fill(ids: torch.Tensor, scores: torch.Tensor, row: torch.Tensor, edge: torch.Tensor, score: torch.Tensor) -> None:
-    """Writes the first entries of each row, which come sorted by row."""
-    place = torch.arange(row.shape[0], device=row.device) - torch.searchsorted(row, row)
-    kept = (place < ids.shape[1]).nonzero()[:, 0]
-    ids[row[kept], place[kept]] = edge[kept].int()
-    scores[row[kept], place[kept]] = score[kept]
 
 
 def top_edges_by_torch(query: FrontierQuery, edges: HopEdges, k: int) -> TopK:
@@ -115,10 +94,9 @@ class _Tile:
 
 def _search(query: FrontierQuery, edges: HopEdges, tile: _Tile, ids: torch.Tensor, scores: torch.Tensor) -> None:
     """Takes the edges of a tile into the rows of some questions."""
-    fast = filter_for(query.vectors[:0], edges.vectors[:0], dtype=torch.float32)
-    slack = fast.slack  # which covers the f32 sum with a share
+    slack = f32_slack(query.vectors.shape[1])  # which covers the f32 sum with a share
     sizes, words = edges.keywords.offsets.diff(), query.keywords.offsets.diff()
-    dots = fast.product(query.vectors, tile.vectors)
+    dots = torch.mm(query.vectors, tile.vectors.T)
     shared = _overlaps(query.keywords, edges, tile)
     approx = dots[:, tile.column] + shared / (words[:, None] + sizes[tile.edge] - shared).clamp_(min=1)
     reach = torch.maximum(2 * scores[:, -1].double(), _least(approx, tile, ids.shape[1]) - slack)
@@ -167,4 +145,8 @@ def _merge(
     leads[1:] = key[best][1:] != key[best][:-1]
     best = best[leads]
     best = best[lexsort(edge[best], -score[best], row[best])]
-    _fill(ids, scores, row[best], edge[best], score[best])
+    row = row[best]
+    place = torch.arange(row.shape[0], device=row.device) - torch.searchsorted(row, row)
+    kept = (place < ids.shape[1]).nonzero()[:, 0]  # the first entries of each row
+    at = row[kept], place[kept]
+    ids[at], scores[at] = edge[best[kept]].int(), score[best[kept]]

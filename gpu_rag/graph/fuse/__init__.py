@@ -9,7 +9,7 @@ import torch
 from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.arrays import form_of
+from gpu_rag.graph.common.arrays import INTEGERS, check_form
 from gpu_rag.graph.common.threads import run_parts
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.nearest.best import topk_of
@@ -64,7 +64,8 @@ def _rrf_by_numba(rankings: Sequence[TopK], k: int, constants: Sequence[float]) 
 def _rrf_by_torch(rankings: Sequence[TopK], k: int, constants: Sequence[float]) -> TopK:
     """`rrf` of checked rankings, on any device."""
     ids = torch.cat([r.ids.long() for r in rankings], 1)
-    terms = torch.cat([_terms(r.ids, c) for r, c in zip(rankings, constants, strict=True)], 1)
+    ranks = [torch.arange(1, r.ids.shape[1] + 1, dtype=torch.float64, device=ids.device) for r in rankings]
+    terms = torch.cat([1.0 / (c + rank) for c, rank in zip(constants, ranks, strict=True)]).expand(ids.shape)
     origin = torch.cat([torch.full((r.ids.shape[1],), i) for i, r in enumerate(rankings)]).to(ids.device)
     # one item side by side, by ranking, best rank first; padding sorts before the rest
     ids, order = ids.sort(dim=1, stable=True)
@@ -96,13 +97,14 @@ def _check_rankings(rankings: Sequence[TopK], k: int, constants: Sequence[float]
     if k < 0:
         raise BadInput("a negative number of results", given=f"k={k}", expected=">= 0")
     for r in rankings:
-        if r.ids.dim() != 2 or r.ids.shape[0] != rankings[0].ids.shape[0]:
-            given = f"{tuple(r.ids.shape)} beside {tuple(rankings[0].ids.shape)}"
-            raise BadInput("rankings are not of the same questions", given=given, expected="[B, K] with one B")
-        if r.ids.device != rankings[0].ids.device:
-            raise BadInput("rankings are on another device", given=r.ids.device, expected=rankings[0].ids.device)
-        if r.ids.dtype not in (torch.int32, torch.int64):
-            raise BadInput("ids of a ranking are no integers", given=r.ids.dtype, expected="i32, or i64 below 2^31")
+        questions = rankings[0].ids.shape[0] if rankings[0].ids.dim() else "B"
+        check_form(
+            r.ids,
+            "ids of rankings are no integers, or not of the same questions",
+            INTEGERS,
+            [questions, "K"],
+            rankings[0].ids.device,
+        )
 
 
 def _check_ids(rankings: Sequence[TopK]) -> None:
@@ -113,19 +115,12 @@ def _check_ids(rankings: Sequence[TopK]) -> None:
             raise BadInput("an id is too large", given=int(r.ids.max()), expected="below 2^31")
 
 
-def _terms(ids: torch.Tensor, constant: float) -> torch.Tensor:
-    """f64[B, K]: 1 / (constant + rank)."""
-    rank = torch.arange(1, ids.shape[1] + 1, dtype=torch.float64, device=ids.device)
-    return (1.0 / (constant + rank)).expand(ids.shape).clone()
-
-
 def minmax_rows(x: torch.Tensor) -> torch.Tensor:
     """(x - min) / (max - min) of each row: f32[B, N] in [0, 1]; a constant row becomes zeros.
 
     x: f32[B, N], finite. Computed in f64, so that a row of the widest range does not overflow. Raises BadInput.
     """
-    if x.dim() != 2 or x.dtype != torch.float32:
-        raise BadInput("scores are no matrix", given=form_of(x), expected="f32 [B, N]")
+    check_form(x, "scores are no matrix", [torch.float32], ["B", "N"])
     if not bool(torch.isfinite(x).all()):
         raise BadInput("a score is not finite", expected="finite numbers")
     if x.numel() == 0:

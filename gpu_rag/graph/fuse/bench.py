@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpu_rag.bench.case import MOST_ALONE, Case, Checked, Config, Peer, check_sample
+from gpu_rag.bench.case import MOST_ALONE, Case, Checked, Config, Peer, check_sample, peer
 from gpu_rag.bench.inputs import part, seeded
-from gpu_rag.bench.peers import peer
 from gpu_rag.graph.fuse import rrf
 from gpu_rag.types import TopK
 

@@ -9,7 +9,7 @@ import torch
 from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.arrays import form_of
+from gpu_rag.graph.common.arrays import INTEGERS, check_form
 from gpu_rag.graph.common.dots import check_unit_rows
 from gpu_rag.graph.common.threads import check_threads
 from gpu_rag.graph.join.torch_path import join_by_torch
@@ -143,10 +143,6 @@ def _prepared(
 def _check_side(vectors: torch.Tensor, keywords: Ragged, groups: torch.Tensor | None, name: str) -> None:
     check_unit_rows(vectors, f"{name} vectors")
     check_ragged(keywords, f"{name} keywords", device=vectors.device, batch=vectors.shape[0], of="vectors")
-    if groups is None:
-        return
-    if groups.dtype not in (torch.int32, torch.int64) or groups.shape != vectors.shape[:1]:
-        given = form_of(groups)
-        raise BadInput(f"{name} groups do not match the vectors", given=given, expected=f"i64 [{vectors.shape[0]}]")
-    if groups.device != vectors.device:
-        raise BadInput(f"{name} groups are on another device", given=groups.device, expected=vectors.device)
+    if groups is not None:
+        what = f"{name} groups do not match the vectors"
+        check_form(groups, what, INTEGERS, vectors.shape[:1], vectors.device)

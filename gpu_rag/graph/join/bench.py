@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpu_rag.bench.case import MOST_TILED, Case, Checked, Config, Peer, check_sample
+from gpu_rag.bench.case import MOST_TILED, Case, Checked, Config, Peer, check_sample, peer
 from gpu_rag.bench.inputs import check_memory, moved, part, seeded, unit_rows
-from gpu_rag.bench.peers import peer
 from gpu_rag.graph.join import join_index
 from gpu_rag.types import Ragged
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.arrays import form_of
-from gpu_rag.graph.common.dots import exact_dots, filter_for
+from gpu_rag.graph.common.arrays import check_form
+from gpu_rag.graph.common.dots import exact_dots, f32_slack
 from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.ragged import check_ragged, expand, row_of_value, small_values
 from gpu_rag.types import Ragged
@@ -51,7 +51,7 @@ def hybrid_best_of(
     jaccard = jaccard_of_pairs(left_keywords, right_keywords, i, j)
     nearly = (jaccard + torch.cat(cosine)) / 2
     reach = best.scatter_reduce(0, i, nearly, "amax")[i]
-    near = nearly >= reach - filter_for(left[:0], right[:0], dtype=torch.float32).slack
+    near = nearly >= reach - f32_slack(left.shape[1])
     i, j, jaccard = i[near], j[near], jaccard[near]
     exact = (jaccard + exact_dots(left, i, right, j)) / 2
     best = best.scatter_reduce(0, i, exact, "amax")
@@ -65,12 +65,16 @@ def jaccard_of_pairs(left: Ragged, right: Ragged, i: torch.Tensor, j: torch.Tens
     left, right = small_values(left, right)
     n = 1 + max((int(side.values.max()) for side in (left, right) if side.values.numel()), default=0)
     keys = row_of_value(right) * n + right.values
-    parts = [_jaccard(left, right, keys, n, i[p : p + _PAIRS], j[p : p + _PAIRS]) for p in range(0, len(i), _PAIRS)]
+    parts = [
+        jaccard_by_keys(left, right, keys, n, i[p : p + _PAIRS], j[p : p + _PAIRS]) for p in range(0, len(i), _PAIRS)
+    ]
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=i.device)
 
 
-def _jaccard(left: Ragged, right: Ragged, keys: torch.Tensor, n: int, i: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
-    """`jaccard_of_pairs`; keys: i64[Tr], list * n + keyword of the right, ascending."""
+def jaccard_by_keys(
+    left: Ragged, right: Ragged, keys: torch.Tensor, n: int, i: torch.Tensor, j: torch.Tensor
+) -> torch.Tensor:
+    """`jaccard_of_pairs` of left keywords below n; keys: i64[Tr], list * n + keyword of the right, ascending."""
     shared = torch.zeros(i.shape, dtype=torch.float64, device=i.device)
     for pair, place in expand(left.offsets[i], left.offsets[i + 1]):
         wanted = j[pair] * n + left.values[place]
@@ -88,8 +92,7 @@ def _check_pairs(
     for vectors, lists, rows, name in ((left, left_keywords, i, "left"), (right, right_keywords, j, "right")):
         batch = vectors.shape[0]
         check_ragged(lists, f"{name} keywords", device=vectors.device, ascending=True, batch=batch, of="vectors")
-        if rows.dtype != torch.int64 or rows.shape != i.shape:
-            raise BadInput("pairs are no rows", given=form_of(rows), expected="i64 [P] each")
+        check_form(rows, "pairs are no rows", [torch.int64], i.shape)
         if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < lists.batch:
             given = f"{int(rows.min())} to {int(rows.max())} of {lists.batch} {name} rows"
             raise BadInput("a row of a pair is out of range", given=given)

@@ -15,14 +15,14 @@ import torch
 from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import GpuRagError
-from gpu_rag.graph.common.blocks import check_blocks, local_nodes
 from gpu_rag.graph.common.segments import SegmentSum
 from gpu_rag.graph.common.threads import run_parts
 from gpu_rag.graph.csr import row_of_entry, transpose
+from gpu_rag.graph.ego import check_blocks, local_nodes
 from gpu_rag.graph.memory import check_memory, is_small
-from gpu_rag.graph.pagerank.job import Options
-from gpu_rag.graph.pagerank.solve import way_out
-from gpu_rag.graph.pagerank.teleport import Array, Teleport, teleport_of_seeds
+from gpu_rag.graph.pagerank import Options
+from gpu_rag.graph.pagerank.inputs import Array, Teleport, teleport_of_seeds
+from gpu_rag.graph.pagerank.plan import way_out
 from gpu_rag.graph.ragged import row_of_value
 from gpu_rag.types import CSR, Blocks, Ragged
 

@@ -9,15 +9,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpu_rag.bench.case import Case, Checked, Config, Peer, sampled
-from gpu_rag.bench.graphs import csr_on
-from gpu_rag.bench.inputs import measured_graphs, moved, part
-from gpu_rag.bench.peers import adjacency, alone, igraph_of, peer
-from gpu_rag.graph.common.blocks import local_nodes
-from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, induced_subgraphs
+from gpu_rag.bench.case import Case, Checked, Config, Peer, adjacency, alone, igraph_of, peer, sampled
+from gpu_rag.bench.inputs import csr_on, measured_graphs, moved, part
+from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, induced_subgraphs, local_nodes
 from gpu_rag.graph.local_pagerank import blocks_pagerank
-from gpu_rag.graph.pagerank.bench import TOL, networkx_pagerank, power_iteration, prpack, seeded_questions
-from gpu_rag.graph.pagerank.bench_reference import dense_columns, pull_matrix, solve_exactly
+from gpu_rag.graph.pagerank.bench import (
+    TOL,
+    dense_columns,
+    networkx_pagerank,
+    power_iteration,
+    prpack,
+    pull_matrix,
+    seeded_questions,
+    solve_exactly,
+)
 from gpu_rag.types import CSR, Blocks, Ragged
 
 RADIUS = 3  # of the ball around a question's seeds that is its subgraph

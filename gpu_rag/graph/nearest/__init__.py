@@ -6,7 +6,7 @@ import torch
 from gpu_rag_kernels.dispatch import loaded, pick_implementation
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.arrays import form_of
+from gpu_rag.graph.common.arrays import FLOATS, check_form
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.nearest.best import MOST_BEST, QUERY_TILE, on_host, topk_rows
 from gpu_rag.types import TopK
@@ -52,14 +52,8 @@ def nearest(
 
 
 def _check_vectors(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int) -> None:
-    if queries.dim() != 2 or queries.dtype != torch.float32:
-        raise BadInput("queries are no matrix", given=form_of(queries), expected="f32 [B, D]")
-    if base.dim() != 2 or base.dtype not in (torch.float16, torch.float32):
-        raise BadInput("base is no matrix", given=form_of(base), expected="f16 or f32 [N, D]")
-    if queries.shape[1] != base.shape[1]:
-        raise BadInput("queries and base differ in dimension", given=queries.shape[1], expected=base.shape[1])
-    if queries.device != base.device:
-        raise BadInput("queries and base are on different devices", given=queries.device, expected=base.device)
+    check_form(queries, "queries are no matrix", [torch.float32], ["B", "D"])
+    check_form(base, "base is no matrix of that dimension", FLOATS, ["N", queries.shape[1]], queries.device)
     if tile < 1:
         raise BadInput("tile is out of range", given=tile, expected=">= 1")
     if not 0 <= k <= MOST_BEST or base.shape[0] > 2**31 - 2:

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpu_rag.bench.case import MOST_TILED, Case, Checked, Config, Peer
+from gpu_rag.bench.case import MOST_TILED, Case, Checked, Config, Peer, peer, single_openmp_thread
 from gpu_rag.bench.inputs import check_memory, part, seeded, unit_rows
-from gpu_rag.bench.peers import peer, single_openmp_thread
 from gpu_rag.graph.nearest import QUERY_TILE, nearest
 from gpu_rag.types import TopK
 

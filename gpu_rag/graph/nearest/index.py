@@ -7,14 +7,17 @@ row that was not proposed, `slack` included; else more candidates are taken. So 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
+import numpy as np
 import torch
 from gpu_rag_kernels.dispatch import chosen, pick_implementation, preferred
 
-from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.graph.common.dots import check_unit_rows, exact_dots, filter_for
+from gpu_rag.errors import BadInput, MissingBackend, UsageError
+from gpu_rag.graph.common.dots import check_unit_rows, exact_dots, f32_slack
 from gpu_rag.graph.common.threads import check_threads
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.nearest import nearest
@@ -29,11 +32,9 @@ PADDED = 64  # queries of a call of faiss, padded: the candidates of an approxim
 TILE = 1024  # and of torch
 
 
-class Proposer(Protocol):
-    """The part of a library: candidates of a padded tile of queries."""
-
-    def propose(self, queries: torch.Tensor, k: int) -> TopK:
-        """The k best rows of each query by scores in f32, i32[B, k] padded with -1, best first."""
+Proposer = Callable[[torch.Tensor, int], TopK]
+"""The part of a library: the k best rows of each query of a padded tile by scores in f32, i32[B, k] padded with -1,
+best first."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +87,10 @@ class NearestIndex:
         if self.implementation == "faiss":
             padded = queries.new_zeros(PADDED, queries.shape[1])
             padded[:count] = queries
-        slack = filter_for(queries[:0], self.base[:0], dtype=torch.float32).slack
+        slack = f32_slack(queries.shape[1])
         wide = min(n, k + MORE)
         while True:
-            found = self.proposer.propose(padded, wide)
+            found = self.proposer(padded, wide)
             ids, approx = found.ids[:count].long(), found.scores[:count]
             scores, ids = by_exact_scores(ids, lambda b, j: exact_dots(queries, b, self.base, j))
             if self.mode != "exact" or wide == n or k == 0:
@@ -100,15 +101,9 @@ class NearestIndex:
             wide = min(n, 4 * wide)
 
 
-@dataclass(frozen=True)
-class TorchTiles:
+def torch_tiles(base: torch.Tensor) -> Proposer:
     """Candidates by `nearest`."""
-
-    base: torch.Tensor
-
-    def propose(self, queries: torch.Tensor, k: int) -> TopK:
-        """See `Proposer`."""
-        return nearest(queries, self.base, k)
+    return lambda queries, k: nearest(queries, base, k)
 
 
 def pick_index(n: int, mode: str = "exact", implementation: str = "auto") -> tuple[str, str]:
@@ -144,10 +139,10 @@ def nearest_index(
     implementation, mode = pick_index(base.shape[0], mode, implementation)
     chosen("nearest_index", implementation)
     if implementation == "torch":
-        return NearestIndex(base, TorchTiles(base), implementation, mode)
-    from gpu_rag.graph.nearest.faiss_path import FaissIndex
+        return NearestIndex(base, torch_tiles(base), implementation, mode)
+    from gpu_rag.graph.nearest.index import FaissIndex
 
-    index = NearestIndex(base, FaissIndex(base, mode, seed, threads), implementation, mode)
+    index = NearestIndex(base, FaissIndex(base, mode, seed, threads).propose, implementation, mode)
     if mode == "exact" or base.shape[0] == 0:
         return index
     generator = torch.Generator().manual_seed(seed)
@@ -158,7 +153,7 @@ def nearest_index(
 
 def recall_of(index: NearestIndex, queries: torch.Tensor, k: int) -> float:
     """The mean share of the exact k best that the index finds: rows whose score reaches the exact k-th one, over k."""
-    exact = NearestIndex(index.base, TorchTiles(index.base), "torch", "exact").search(queries, k)
+    exact = NearestIndex(index.base, torch_tiles(index.base), "torch", "exact").search(queries, k)
     found = index.search(queries, k)
     return float((found.scores >= exact.scores[:, -1:]).double().mean()) if found.scores.numel() else 1.0
 
@@ -185,3 +180,70 @@ class NearestRows:
         if self._faiss is None:
             self._faiss = nearest_index(self.base, implementation="faiss")
         return self._faiss.search(queries, k)
+
+
+LISTS = 4  # times sqrt(N): the number of inverted lists
+PROBES = 32  # of them that a query looks at
+LINKS = 32  # of a row in the graph
+BREADTH = 128  # of a search in the graph, at least
+TRAINED_ON = 64  # rows a list that centroids are trained on, at most
+MOST_ON_GPU = 2048  # rows that faiss finds for a query there
+
+
+class FaissIndex:
+    """An index of faiss over the rows of `base`, on the device of `base`. Inner product."""
+
+    def __init__(self, base: torch.Tensor, mode: str, seed: int, threads: int):
+        import faiss
+
+        self.faiss: Any = faiss
+        self.threads = threads
+        self.device, self.n = base.device, int(base.shape[0])
+        if self.device.type == "cuda" and mode == "hnsw":
+            raise UsageError("hnsw works on the CPU", given=f"rows on {self.device}", expected="exact or ivf there")
+        if self.device.type == "cuda" and not hasattr(faiss, "StandardGpuResources"):
+            raise MissingBackend("this faiss has no GPU", do="pip uninstall faiss-cpu; pip install 'gpu-rag[gpu]'")
+        rows = np.ascontiguousarray(base.float().cpu().numpy())
+        before = faiss.omp_get_max_threads()
+        faiss.omp_set_num_threads(1 if mode == "hnsw" else threads)
+        try:
+            self.index: Any = self._built(rows, mode, seed)
+        finally:
+            faiss.omp_set_num_threads(before)
+
+    def _built(self, rows: np.ndarray, mode: str, seed: int) -> Any:
+        faiss, dims = self.faiss, rows.shape[1]
+        index: Any = faiss.IndexFlatIP(dims)
+        lists = max(1, min(round(LISTS * math.sqrt(len(rows))), len(rows) // 39))  # 39 rows a list to train on
+        if mode == "ivf":
+            index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dims), dims, lists, faiss.METRIC_INNER_PRODUCT)
+        if mode == "hnsw":
+            index = faiss.IndexHNSWFlat(dims, LINKS, faiss.METRIC_INNER_PRODUCT)
+            index.hnsw.rng = faiss.RandomGenerator(seed + 1)
+        if self.device.type == "cuda":
+            self.resources = faiss.StandardGpuResources()
+            index = faiss.index_cpu_to_gpu(self.resources, self.device.index or 0, index)
+        if mode == "ivf":  # after the move to a GPU, which does not take along how centroids are trained
+            index.nprobe, index.cp.seed, index.cp.max_points_per_centroid = min(PROBES, lists), seed + 1, TRAINED_ON
+        if not index.is_trained and len(rows):
+            index.train(rows)
+        if len(rows):
+            index.add(rows)
+        return index
+
+    def propose(self, queries: torch.Tensor, k: int) -> TopK:
+        """See `Proposer`. Raises UsageError for more rows than faiss finds on a GPU."""
+        if k == 0:
+            return TopK(queries.new_zeros(len(queries), 0, dtype=torch.int32), queries.new_zeros(len(queries), 0))
+        if self.device.type == "cuda" and k > MOST_ON_GPU:
+            given, expected = f"{k} for a query, spare ones included", f"at most {MOST_ON_GPU}, or implementation=torch"
+            raise UsageError("faiss finds fewer rows on a GPU", given=given, expected=expected)
+        if hasattr(self.index, "hnsw"):
+            self.index.hnsw.efSearch = max(BREADTH, k)
+        before = self.faiss.omp_get_max_threads()
+        self.faiss.omp_set_num_threads(self.threads)
+        try:
+            scores, ids = self.index.search(queries.cpu().numpy(), k)
+        finally:
+            self.faiss.omp_set_num_threads(before)
+        return TopK(torch.from_numpy(ids).int().to(self.device), torch.from_numpy(scores).to(self.device))

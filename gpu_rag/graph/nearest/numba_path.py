@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_rag_kernels.nearest.numba import NOBODY, in_order, search_rows, search_tile
+from gpu_rag_kernels.dots.numba import NOBODY, in_order, search_rows, search_tile
 
 from gpu_rag.graph.common.arrays import component_bits, score_bits
 from gpu_rag.graph.common.dots import unit_of
@@ -38,17 +38,6 @@ def nearest_by_numba(
     if queries.shape[0] <= FEW and dtype is None:
         return _alone(queries, base, k)
     return _by_products(queries, base, k, tile, dtype or fastest_dtype())
-
-
-def _wide(queries: torch.Tensor) -> Array:
-    """In f64; memory of torch starts at a cache line, so that no load of a kernel crosses one."""
-    wide: Array = queries.double().contiguous().numpy()
-    return wide
-
-
-def _empty(n_queries: int, k: int) -> tuple[Array, Array]:
-    """Scores and ids of empty heaps."""
-    return np.full((n_queries, k), -np.inf, np.float32), np.full((n_queries, k), NOBODY, np.int32)
 
 
 def _alone(queries: torch.Tensor, base: torch.Tensor, k: int) -> TopK:
@@ -99,7 +88,9 @@ class _Heaps:
 
 def _by_products(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int, dtype: torch.dtype) -> TopK:
     n_queries, n, threads = queries.shape[0], base.shape[0], torch.get_num_threads()
-    heaps = _Heaps(_wide(queries), component_bits(base), *_empty(n_queries, k), rounding_of(dtype))
+    wide = queries.double().contiguous().numpy()  # memory of torch starts at a cache line: no load crosses one
+    scores, ids = np.full((n_queries, k), -np.inf, np.float32), np.full((n_queries, k), NOBODY, np.int32)
+    heaps = _Heaps(wide, component_bits(base), scores, ids, rounding_of(dtype))
     left = low_precision_rows(queries, dtype)
     if not left.is_finite:
         refuse_infinite(queries, "queries")
@@ -112,8 +103,8 @@ def _by_products(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int, d
         slack = slack_of(left, rows)
         for first in range(0, n_queries, QUERY_TILE):
             part = left.rows[first : first + QUERY_TILE]
-            scores = buffer[: len(part) * len(rows.rows)].view(len(part), len(rows.rows))
-            torch.mm(part, rows.rows.T, out=scores)
-            heaps.update(score_bits(scores), first, j0, slack, threads)
-    in_order(heaps.scores, heaps.ids)
-    return TopK(torch.from_numpy(heaps.ids), torch.from_numpy(heaps.scores))
+            tile_scores = buffer[: len(part) * len(rows.rows)].view(len(part), len(rows.rows))
+            torch.mm(part, rows.rows.T, out=tile_scores)
+            heaps.update(score_bits(tile_scores), first, j0, slack, threads)
+    in_order(scores, ids)
+    return TopK(torch.from_numpy(ids), torch.from_numpy(scores))

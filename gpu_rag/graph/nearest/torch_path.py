@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from gpu_rag.graph.common.dots import filter_for
+from gpu_rag.graph.common.dots import f32_slack
 from gpu_rag.graph.nearest.best import (
     QUERY_TILE,
     best_of_two,
@@ -42,14 +42,16 @@ def nearest_by_torch(queries: torch.Tensor, base: torch.Tensor, k: int, tile: in
     if bool(sure.all()):
         return found
     doubt = (~sure).nonzero()[:, 0]
-    again = _row_by_row(queries[doubt], base, k, tile)
-    found.ids[doubt], found.scores[doubt] = again.ids, again.scores
+    refuse_infinite(queries[doubt], "queries")
+    for rows in doubt.split(QUERY_TILE):
+        again = _block(queries[rows], base, k, tile)
+        found.ids[rows], found.scores[rows] = again.ids, again.scores
     return found
 
 
 def _slack(queries: torch.Tensor, length: torch.Tensor, longest: torch.Tensor) -> torch.Tensor:
     """f64[B]: how far a fast score of a query may be from the exact one."""
-    unit, floor = filter_for(queries[:0], dtype=torch.float32).slack, TINY * queries.shape[1] ** 0.5
+    unit, floor = f32_slack(queries.shape[1]), TINY * queries.shape[1] ** 0.5
     return 1.001 * unit * length * (longest + floor) + 2.0**-100
 
 
@@ -96,15 +98,8 @@ def _scores(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return total
 
 
-def _row_by_row(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int) -> TopK:
-    """`nearest_by_torch` with every row scored that a fast score leaves in doubt."""
-    refuse_infinite(queries, "queries")
-    found = [_block(queries[b : b + QUERY_TILE], base, k, tile) for b in range(0, queries.shape[0], QUERY_TILE)]
-    return TopK(torch.cat([f.ids for f in found]), torch.cat([f.scores for f in found]))
-
-
 def _block(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int) -> TopK:
-    """A block of queries, tile after tile of the base in ascending rows."""
+    """`nearest_by_torch` of some queries with every row scored that a fast score leaves in doubt, tile after tile."""
     best = topk_rows(queries.new_zeros(queries.shape[0], 0), k)
     length = torch.linalg.vector_norm(queries.double(), dim=1)
     for lo in range(0, base.shape[0], tile):
@@ -127,14 +122,6 @@ def _tile_best(queries: torch.Tensor, rows: torch.Tensor, best: TopK, slack: tor
         reach = torch.full_like(slack, -torch.inf)
         approx.zero_()
     b, j = (approx >= reach[:, None]).nonzero().T
-    exact = scores_of(queries, b, rows, j).float()
-    count = torch.bincount(b, minlength=queries.shape[0])
-    place = torch.arange(b.shape[0], device=b.device) - (count.cumsum(0) - count)[b]
-    table = torch.full((queries.shape[0], int(count.max())), -torch.inf, device=b.device)
-    table[b, place] = exact
-    found = topk_rows(table, k)  # places rise with rows, so equal scores keep their order
-    ids = torch.full(table.shape, -1, dtype=torch.int64, device=b.device)
-    ids[b, place] = j + lo
-    if not ids.shape[1]:
-        return found
-    return TopK(torch.where(found.ids >= 0, ids.gather(1, found.ids.clamp(min=0).long()), -1).int(), found.scores)
+    exact = torch.full_like(approx, -torch.inf)
+    exact[b, j] = scores_of(queries, b, rows, j).float()
+    return topk_rows(exact, k, lo=lo)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from threading import Lock
 from typing import Any
@@ -22,10 +23,9 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gpu_rag.graph.csr import row_of_entry
-from gpu_rag.graph.pagerank.graph import PageRankGraph
-from gpu_rag.graph.pagerank.matrix import MatrixTile, TorchProduct
+from gpu_rag.graph.pagerank.inputs import PageRankGraph, Teleport, unnormalised
+from gpu_rag.graph.pagerank.matrix import MatrixTile, torch_product
 from gpu_rag.graph.pagerank.plan import Array, Plan
-from gpu_rag.graph.pagerank.teleport import Teleport, unnormalised
 from gpu_rag.types import CSR
 
 F32_STEP = 1e-6  # the L1 length of a step that f32 surely comes below; less is left to our own steps
@@ -141,10 +141,10 @@ class CugraphTile(MatrixTile):
     """`MatrixTile` whose state begins at what cuGraph found."""
 
     def __init__(
-        self, single: SingleGraph, graph: PageRankGraph, product: TorchProduct, plan: Plan, teleport: Teleport,
-        questions: Array, result: torch.Tensor, lo: int, width: int, dtype: torch.dtype,
+        self, single: SingleGraph, graph: PageRankGraph, plan: Plan, teleport: Teleport, width: int,
+        dtype: torch.dtype, questions: Array, result: torch.Tensor, lo: int,
     ):  # fmt: skip
-        super().__init__(graph, product, plan, teleport, questions, result, lo, width, dtype)
+        super().__init__(graph, torch_product(graph), plan, teleport, width, dtype, questions, result, lo)
         count = len(questions)
         pi = teleport.dense(questions, width, graph)
         ranks = single.ranks(pi[:, :count], plan).double()
@@ -160,10 +160,8 @@ def tile_maker(
     graph: PageRankGraph, teleport: Teleport, plan: Plan, width: int
 ) -> Callable[[torch.dtype, np.ndarray[Any, Any], torch.Tensor, int], CugraphTile]:
     """A function that makes a tile of (dtype, questions, result, lo): see `job`."""
-    pull, product = graph.pull, TorchProduct(graph)
+    pull = graph.pull
     single = _graphs.get(pull.indptr)
     if single is None or single.memory != memory_of(pull):
         single = _graphs[pull.indptr] = SingleGraph(graph)
-    return lambda dtype, questions, result, lo: CugraphTile(
-        single, graph, product, plan, teleport, questions, result, lo, width, dtype
-    )
+    return partial(CugraphTile, single, graph, plan, teleport, width)

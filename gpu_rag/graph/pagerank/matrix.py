@@ -3,72 +3,62 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import torch
 from gpu_rag_kernels.pagerank import Restart, finish_step, ppr_step
 
-from gpu_rag.graph.pagerank.graph import PageRankGraph
+from gpu_rag.graph.pagerank.inputs import PageRankGraph, Teleport, restart_rows
 from gpu_rag.graph.pagerank.plan import COARSE_GAP, ROUNDING, Array, Plan
-from gpu_rag.graph.pagerank.teleport import Teleport
 
 F16_RANGE = 2.0**14  # f16 ends at 4 times this; an iterate stays below 3 times the largest that pi / degree can be
 
 
-class ScipyProduct:
-    """Steps (see `ppr_step`) by scipy's CSR times dense."""
-
-    def __init__(self, graph: PageRankGraph):
-        self.graph = graph
-        self.matrices: dict[torch.dtype, Any] = {}
-
-    def __call__(
-        self, x: torch.Tensor, y: torch.Tensor, restart: Restart, damping: float, degree: torch.Tensor,
-        inverse: torch.Tensor, omega: torch.Tensor, *, scale: float = 1.0, measured: bool = True,
-    ) -> torch.Tensor | None:  # fmt: skip
-        dtype = inverse.dtype
-        if dtype not in self.matrices:
-            self.matrices[dtype] = _scipy_matrix(self.graph, dtype)
-        pulled = torch.from_numpy(self.matrices[dtype] @ x.to(dtype).numpy())
-        return finish_step(pulled, x, y, restart, damping, degree, inverse, omega, scale, measured)
+Product = Callable[..., torch.Tensor | None]
+"""A step of all questions, with the arguments of `ppr_step` behind the matrix."""
 
 
-def _scipy_matrix(graph: PageRankGraph, dtype: torch.dtype) -> Any:
+def torch_product(graph: PageRankGraph) -> Product:
+    """Steps by the kernel `ppr_step`."""
+    return partial(ppr_step, graph.pull)
+
+
+def scipy_product(graph: PageRankGraph) -> Product:
+    """Steps by scipy's CSR times dense."""
     from scipy.sparse import csr_matrix
 
-    pull = graph.pull
-    weight = torch.ones(pull.m) if pull.weight is None else pull.weight
-    shape = (graph.n, graph.n)
-    return csr_matrix((weight.to(dtype).numpy(), pull.indices.numpy(), pull.indptr.numpy()), shape=shape)
+    @cache
+    def matrix(dtype: torch.dtype) -> Any:
+        weight = torch.ones(graph.pull.m) if graph.pull.weight is None else graph.pull.weight
+        arrays = (weight.to(dtype).numpy(), graph.pull.indices.numpy(), graph.pull.indptr.numpy())
+        return csr_matrix(arrays, shape=(graph.n, graph.n))
 
-
-class TorchProduct:
-    """Steps by the kernel `ppr_step`."""
-
-    def __init__(self, graph: PageRankGraph):
-        self.graph = graph
-
-    def __call__(
-        self, x: torch.Tensor, y: torch.Tensor, restart: Restart, damping: float, degree: torch.Tensor,
+    def step(
+        x: torch.Tensor, y: torch.Tensor, restart: Restart, damping: float, degree: torch.Tensor,
         inverse: torch.Tensor, omega: torch.Tensor, *, scale: float = 1.0, measured: bool = True,
     ) -> torch.Tensor | None:  # fmt: skip
-        return ppr_step(self.graph.pull, x, y, restart, damping, degree, inverse, omega, scale=scale, measured=measured)
+        pulled = torch.from_numpy(matrix(inverse.dtype) @ x.to(inverse.dtype).numpy())
+        return finish_step(pulled, x, y, restart, damping, degree, inverse, omega, scale, measured)
+
+    return step
 
 
 class MatrixTile:
     """`Tile` of `width` questions over a product. result: f32[>= questions, hi - lo] on the graph's device."""
 
     def __init__(
-        self, graph: PageRankGraph, product: ScipyProduct | TorchProduct, plan: Plan, teleport: Teleport,
-        questions: Array, result: torch.Tensor, lo: int, width: int, dtype: torch.dtype,
+        self, graph: PageRankGraph, product: Product, plan: Plan, teleport: Teleport, width: int, dtype: torch.dtype,
+        questions: Array, result: torch.Tensor, lo: int,
     ):  # fmt: skip
         self.product, self.plan, self.damping, self.result, self.lo = product, plan, plan.damping, result, lo
         self.width = width
         self.slack, self.coarsest = (ROUNDING, COARSE_GAP) if dtype == torch.float32 else (0.0, 0.0)
         self.scale = graph.scale[:, None]
         self.degrees = {t: (graph.scale.to(t), (1 / graph.scale).to(t)) for t in {dtype, torch.float64}}
-        nodes, pi = _restart_rows(teleport, questions, width, graph)
+        nodes, pi = restart_rows(teleport, questions, width, graph)
         at = torch.full((graph.n,), -1, dtype=torch.int32, device=graph.device)
         at[nodes] = torch.arange(nodes.shape[0], dtype=torch.int32, device=graph.device)
         self.restart = Restart(pi.to(dtype), at, of_all=teleport.prior is not None)
@@ -119,16 +109,3 @@ class MatrixTile:
         kept = q[self.lo : self.lo + self.result.shape[1]]
         self.result[to] = kept[:, lane].T.float()
         return self._sizes(gap), q.sum(0).cpu().numpy()
-
-
-def _restart_rows(
-    teleport: Teleport, questions: Array, width: int, graph: PageRankGraph
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The nodes at which any of the questions restarts, i64[S] ascending, and their probabilities f64[S, width]."""
-    if teleport.prior is not None:
-        return torch.arange(graph.n, device=graph.device), teleport.dense(questions, width, graph)
-    node, lane, mass = teleport.entries(questions)
-    nodes, row = np.unique(node, return_inverse=True)
-    pi = np.zeros((len(nodes), width))
-    np.add.at(pi, (row, lane), mass)
-    return torch.from_numpy(nodes).to(graph.device), torch.from_numpy(pi).to(graph.device)

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_rag_kernels.pagerank.numba import begin, finish, sweep, sweep_until
+from gpu_rag_kernels.pagerank.numba import finish, sweep, sweep_until
 
-from gpu_rag.graph.pagerank.graph import PageRankGraph
+from gpu_rag.graph.pagerank.inputs import PageRankGraph, Teleport, restart_rows
 from gpu_rag.graph.pagerank.plan import COARSE_GAP, ROUNDING, Array, Plan
-from gpu_rag.graph.pagerank.teleport import Teleport
 
 LANES = (1, 8, 32)  # questions that a row of the state can hold
 _CACHE_LINE = 64
@@ -28,7 +27,7 @@ class NumbaGraph:
     """Views of a prepared graph for the kernels, in the dtype of the state. Shared by threads; read only."""
 
     def __init__(self, graph: PageRankGraph, dtype: Any):
-        self.n, self.graph, self.dtype = graph.n, graph, np.dtype(dtype)
+        self.n, self.dtype = graph.n, np.dtype(dtype)
         pull = graph.pull
         self.indptr, self.indices = pull.indptr.contiguous().numpy(), pull.indices.contiguous().numpy()
         self.weight = None if pull.weight is None else pull.weight.contiguous().numpy()
@@ -49,44 +48,37 @@ def view_of(graph: PageRankGraph, dtype: torch.dtype) -> NumbaGraph:
 class NumbaTile:
     """`Tile` of up to 32 questions. result: f32[>= questions, hi - lo], where the checks write nodes lo..hi."""
 
-    def __init__(self, graph: NumbaGraph, plan: Plan, teleport: Teleport, questions: Array, result: Array, lo: int):
-        self.graph, self.result, self.lo = graph, result, lo
+    def __init__(
+        self, whole: PageRankGraph, plan: Plan, teleport: Teleport, dtype: torch.dtype, questions: Array,
+        result: torch.Tensor, lo: int,
+    ):  # fmt: skip
+        graph = view_of(whole, dtype)
+        self.graph, self.result, self.lo = graph, result.numpy(), lo
         self.slack, self.coarsest = (ROUNDING, COARSE_GAP) if graph.dtype == np.float32 else (0.0, 0.0)
         self.damping, self.width = plan.damping, lanes_for(len(questions))
         self.lanes = (0,) * self.width
         self.x = _state(graph.n, self.width, graph.dtype)
         self.y = self.x if plan.in_place else _state(graph.n, self.width, graph.dtype)
-        self.at = np.zeros(graph.n, np.int32)
-        self.source = self._start(plan, teleport, questions)
+        nodes, pi = (a.numpy() for a in restart_rows(teleport, questions, self.width, whole))
+        self.at = np.zeros(graph.n, np.int32)  # the row of each node in `source`, whose row 0 is that of all others
+        self.at[nodes] = np.arange(1, len(nodes) + 1)
+        self.source = np.zeros((len(nodes) + 1, self.width), graph.dtype)
+        self.source[1:] = (1 - plan.damping) * pi
+        lost = graph.dangling[nodes, None] if plan.known_mass else False  # such a node starts at its own fixpoint
+        self.x[nodes] = np.where(lost, 1 - plan.damping, 1.0) * pi / graph.scale64[nodes, None]
 
-    def _start(self, plan: Plan, teleport: Teleport, questions: Array) -> Array:
-        """Sets x to pi (to its own fixpoint on dangling nodes of a symmetric graph) and returns the rows of (1-d) pi;
-        row 0 is zero, for the nodes without any."""
+    def _rows(self, fine: bool) -> Any:
+        """The first arguments of a sweep."""
         g = self.graph
-        if teleport.prior is None:
-            source: Array = begin(
-                teleport.offsets, teleport.nodes, teleport.mass, questions, plan.damping, plan.known_mass, g.dangling,
-                g.scale64, self.at, self.x,
-            )  # fmt: skip
-            return source
-        pi = teleport.dense(questions, self.width, g.graph).numpy()
-        self.at[:] = np.arange(1, g.n + 1)
-        source = np.zeros((g.n + 1, self.width), g.dtype)
-        source[1:] = (1 - plan.damping) * pi
-        first = np.where(g.dangling[:, None], 1 - plan.damping, 1.0) if plan.known_mass else 1.0
-        self.x[:] = first * pi / g.scale64[:, None]
-        return source
+        scale, inverse = (g.scale64, g.inverse64) if fine else (g.scale, g.inverse)
+        damping = scale.dtype.type(self.damping)
+        return g.indptr, g.indices, g.weight, scale, inverse, self.at, damping, self.source
 
     def sweep(self, omegas: Array, fine: bool) -> Array:
         """See `Tile.sweep`."""
-        g, change = self.graph, np.zeros(self.width)
-        scale, inverse = (g.scale64, g.inverse64) if fine else (g.scale, g.inverse)
-        for omega in omegas.astype(g.dtype):
-            change[:] = 0
-            sweep(
-                g.indptr, g.indices, g.weight, scale, inverse, self.at, scale.dtype.type(self.damping), self.source,
-                omega, self.x, self.y, change, self.lanes,
-            )  # fmt: skip
+        change = np.zeros(self.width)
+        for omega in omegas.astype(self.graph.dtype):
+            sweep(*(*self._rows(fine), omega, self.x, self.y, change, self.lanes))
             self.x, self.y = self.y, self.x
         return change
 
@@ -94,12 +86,7 @@ class NumbaTile:
         self, omegas: Array, going: Array, steps: Array, last: Array, predicted: Array, enough: Array, fine: bool
     ) -> None:
         """See `SweepUntil`."""
-        g = self.graph
-        scale, inverse = (g.scale64, g.inverse64) if fine else (g.scale, g.inverse)
-        sweep_until(
-            g.indptr, g.indices, g.weight, scale, inverse, self.at, scale.dtype.type(self.damping), self.source, self.x,
-            omegas, going, steps, last, predicted, enough, self.lanes,
-        )  # fmt: skip
+        sweep_until(*(*self._rows(fine), self.x, omegas, going, steps, last, predicted, enough, self.lanes))
 
     def check(self, rows: Array) -> tuple[Array, Array]:
         """See `Tile.check`."""

@@ -1,4 +1,5 @@
-"""The iteration of PageRank and when it may stop: coefficients by solver, and the proved bound on the error.
+"""The iteration of PageRank and when it may stop: coefficients by solver, the proved bound on the error, and the loop
+in which every column of a tile stops by its own error. PageRank on one device and that of shards share all of it.
 
 The equation, for one question: q = (1-d) pi + d P^T q, P the row-normalised adjacency, rows without weight zero.
 Returning the mass of those rows to pi only rescales: the PageRank is q / |q|_1. The state is V = q / degree, so that
@@ -20,10 +21,15 @@ Solvers, all of the form Y <- Y + omega (Z - Y) with Z = (d A^T X + (1-d) pi) / 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import torch
+
+from gpu_rag.errors import GpuRagError
+from gpu_rag.graph.pagerank.inputs import Teleport
 
 Array = np.ndarray[Any, Any]
 
@@ -138,3 +144,186 @@ def plan_of(solver: str, damping: float, tol: float, max_iter: int, *, symmetric
         # on graphs of passages and entities.
         predicted, stride = 0.25 * (relaxed - 1 + damping * relaxed), 1
     return Plan(solver, damping, tol, max_iter, omega, stride, predicted, known_mass, symmetric)
+
+
+MAX_CHECKS = 4  # a column that fails this many checks has met the rounding of its state
+UNKNOWN = 1e300  # a change that asks for another step
+FIRST_LOOK = 1e-3  # the error at which a column that may settle is first looked at
+F64_GAP = 32 * 2.0**-52  # about the L1 gap below which steps in f64 may show rounding alone
+BLIND = 1e-3  # of the gap that a check finds: a step that changed less did not see the error
+
+Gaps = Callable[[Array, Array], Array]
+"""(rows i64[P] of the result, factors that they must be multiplied with) -> f64[P]: the gap between the last score that
+is wanted and the next one, less what rounding can change."""
+
+
+class Tile(Protocol):
+    """The state of up to `width` questions on some backend."""
+
+    width: int
+    slack: float  # L1 error of the state's own inputs, by rounding
+    coarsest: float  # the gap below which steps must be fine
+
+    def sweep(self, omegas: Array, fine: bool) -> Array:
+        """The steps up to the next look, with omegas f64[plan.stride, width], a row a step; 0 leaves a column as it is
+        after every second step (every step when the solver works in place). fine: rows are summed in f64, whatever the
+        state is. Returns f64[width], the L1 size of Z - X in q, of the last step."""
+
+    def check(self, rows: Array) -> tuple[Array, Array]:
+        """Computes Z in f64 from the state; column c is written to row rows[c] of the result, unless -1.
+        Returns gap = |Z - X|_1 and mass = |Z|_1, each f64[width]."""
+
+
+SweepUntil = Callable[[Array, Array, Array, Array, Array, Array, bool], None]
+"""The method `sweep_until` of a tile that has one, for solvers that work in place: the sweeps between two checks in one
+call. (omegas f64[max_iter + 1], going, steps, last, predicted, enough, fine): going, steps and last are changed in
+place, as `solve_tile` changes them around `sweep`."""
+
+
+@dataclass
+class Solved:
+    """scale: f64[width], what the rows must be multiplied with to sum to 1; unsolved: columns without a proof;
+    bound: f64[width]; steps: i64[width]."""
+
+    scale: Array
+    unsolved: Array
+    bound: Array
+    steps: Array
+
+
+def solve_tile(
+    tile: Tile, plan: Plan, rows: Array, least_mass: Array, gaps: Gaps | None = None, taken: int = 0
+) -> Solved:
+    """Iterates the columns c of `tile` with rows[c] >= 0 until each is within plan.tol, proved by a check in f64.
+
+    rows: i64[width], the row of the result that a column goes to, or -1; least_mass: f64[width], |q|_1 where
+    plan.known_mass, else a lower bound of it. A column is frozen (omega 0) when its predicted gap is small enough,
+    first for coarse steps, then for fine ones; when all are, one pass checks them; a column that fails goes on.
+
+    gaps: a column may also stop once its gap exceeds its proved error. Two scores are off by no more than that error
+    together, so then no other node can belong among the best. A column that has not settled is looked at again when
+    its error should be half its gap. taken: steps that the tile has done before; at least `stride` follow.
+
+    Every second step of Chebyshev's iteration takes the part of an error that P^T maps to 0 away, and the next one
+    brings it back: T_k(0) = 0 for odd k. Where nothing else is left, as on a star whose centre and leaves have equal
+    mass, the steps that are looked at change nothing. A check sees it, and the rate says how many steps are needed.
+    """
+    width = tile.width
+    pending = rows >= 0
+    steps, least, checks = np.full(width, taken), np.zeros(width, np.int64), np.zeros(width, np.int64)
+    predicted, last = np.full(width, plan.predicted), np.full(width, UNKNOWN)
+    target = np.full(width, plan.tol if gaps is None else max(plan.tol, FIRST_LOOK))
+    settled = np.zeros(width, bool)
+    scale, bound, ahead_by = np.ones(width), np.full(width, np.inf), np.arange(plan.stride)
+    sweep_until: SweepUntil | None = getattr(tile, "sweep_until", None) if plan.in_place else None
+    while pending.any():
+        allowed = plan.allowed(tile.slack, least_mass, target)
+        for fine, enough in ((False, np.maximum(allowed, tile.coarsest)), (True, allowed)):
+            going = pending & (steps < plan.max_iter) & (fine | (checks == 0))
+            going &= (predicted * last > enough) | (steps < least)
+            if sweep_until is not None:
+                sweep_until(plan.omega[: plan.max_iter + 1], going, steps, last, predicted, enough, fine)
+            while going.any():
+                ahead = np.minimum(steps + ahead_by[:, None] * going, plan.max_iter)
+                change = tile.sweep(np.where(going, plan.omega[ahead], 0.0), fine)
+                steps += plan.stride * going
+                last = np.where(going, change, last)
+                going &= ((predicted * last > enough) | (steps < least)) & (steps < plan.max_iter)
+            last = np.where(allowed < enough, UNKNOWN, last)  # coarse steps leave a bias: at least one fine one
+        gap, mass = tile.check(np.where(pending, rows, -1))
+        checks += pending & (target <= plan.tol)
+        proved = plan.bound(gap, mass, least_mass) + tile.slack
+        bound = np.where(pending, proved, bound)
+        scale = np.where(pending, plan.scale(mass, least_mass), scale)
+        pending &= ~(proved <= plan.tol)
+        if gaps is not None and pending.any():
+            columns = np.flatnonzero(pending)
+            found = gaps(rows[columns], scale[columns])
+            settled[columns] = found > proved[columns]
+            target[columns] = np.clip(found / 2, plan.tol, target[columns])
+        pending &= ~settled & (steps < plan.max_iter) & (checks < MAX_CHECKS)
+        # the guess was too good: correct it, and take at least one more step
+        blind = last < BLIND * gap
+        least = np.where(pending & blind, steps + _steps_from(gap, allowed, plan), least)
+        better = np.maximum(predicted, 1.25 * gap / np.where(blind, np.inf, np.maximum(last, 1e-300)))
+        predicted = np.where(pending, better, predicted)
+        last = np.where(pending, UNKNOWN, last)
+    return Solved(scale, np.flatnonzero(~(bound <= plan.tol) & ~settled & (rows >= 0)), bound, steps)
+
+
+def _steps_from(gap: Array, allowed: Array, plan: Plan) -> Array:
+    """i64[width]: the steps in which `plan.rate` brings each gap to what is allowed; 0 where nothing is left to do."""
+    if plan.rate <= 0:
+        return np.zeros(len(gap), np.int64)
+    left = np.where(gap > allowed, gap / allowed, 1.0)  # 1 also where a state is not a number
+    return np.ceil(np.log(left) / -math.log(plan.rate)).astype(np.int64)
+
+
+def solve_questions(
+    new_tile: Callable[[torch.dtype, Array], Tile], teleport: Teleport, plan: Plan, dangling: torch.Tensor | None,
+    dtypes: Sequence[torch.dtype], first: int, last: int, result: torch.Tensor, gaps: Gaps | None = None,
+    taken: int = 0,
+) -> None:  # fmt: skip
+    """Solves questions first..last into the rows of `result`, in each precision those that the one before could not
+    bring within the tolerance. The row of a question without seeds is 0. Raises GpuRagError for one that none can.
+
+    new_tile(precision, questions): a tile that writes into `result`, in the first precision after `taken` steps.
+    dangling: as in `least_mass`; gaps: as in `solve_tile`.
+    """
+    questions = np.arange(first, last)
+    empty = teleport.is_empty(questions)
+    if empty.any():
+        result[torch.from_numpy(empty).to(result.device)] = 0.0
+    questions = questions[~empty]
+    bound, steps = np.zeros(0), np.zeros(0)
+    for dtype in dtypes:
+        if len(questions):
+            tile, done = new_tile(dtype, questions), taken if dtype == dtypes[0] else 0
+            limited = plan.for_f32(done) if dtype == torch.float32 else plan
+            least = least_mass(plan, teleport, dangling, questions, tile.width)
+            solved = solve_columns(tile, limited, questions - first, least, result, gaps, done)
+            failed = solved.unsolved
+            questions, bound, steps = questions[failed], solved.bound[failed], solved.steps[failed]
+    if len(questions):
+        raise GpuRagError(
+            "PageRank did not converge",
+            given=f"question {questions[0]}: L1 error up to {bound[0]:.2g} after {int(steps[0])} steps",
+            expected=f"<= {plan.tol:g} within {plan.max_iter}",
+            do=way_out(float(bound[0]), plan.damping),
+        )
+
+
+def way_out(bound: float, damping: float) -> str:
+    """The way out where a proved error stays above the tolerance: more steps, unless the gap is of the size of
+    rounding, which the proof takes 2 d / (1 - d) times."""
+    if bound * (1 - damping) <= 2 * damping * F64_GAP:
+        reached = f"raise tol to {1.1 * bound:.1e}, or lower damping"
+        return f"{reached}: what is left is of the size of rounding in f64, which more steps may not lower"
+    return "raise max_iter, or lower damping"
+
+
+def solve_columns(
+    tile: Tile, plan: Plan, rows: Array, least_mass: Array, result: torch.Tensor, gaps: Gaps | None, taken: int
+) -> Solved:
+    """`solve_tile` of the first columns of `tile`, whose rows of `result` then sum to 1."""
+    to = np.full(tile.width, -1, np.int64)
+    to[: len(rows)] = rows
+    solved = solve_tile(tile, plan, to, least_mass, gaps, taken)
+    scale = np.ones(result.shape[0])
+    scale[rows] = solved.scale[: len(rows)]
+    if (scale != 1).any():
+        result.mul_(torch.from_numpy(scale).to(result)[:, None])
+    return solved
+
+
+def least_mass(plan: Plan, teleport: Teleport, dangling: torch.Tensor | None, questions: Array, width: int) -> Array:
+    """f64[width]: |q|_1 where it is known, else its lower bound 1 - d; 1 for unused columns.
+
+    dangling: bool[N], nodes without outgoing weight; None where there are none.
+    """
+    least = np.ones(width)
+    if not plan.known_mass:
+        least[:] = 1 - plan.damping
+    elif dangling is not None:
+        least[: len(questions)] -= plan.damping * teleport.mass_on(dangling, questions)
+    return least

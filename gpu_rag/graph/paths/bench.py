@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpu_rag.bench.case import Case, Checked, Config, Peer, check_sample
-from gpu_rag.bench.graphs import csr_on, graph_of
-from gpu_rag.bench.inputs import check_memory, drawn, linked_nodes, lists_of, seeded, unit_rows
-from gpu_rag.bench.peers import alone, peer, too_large
+from gpu_rag.bench.case import Case, Checked, Config, Peer, alone, check_sample, peer, too_large
+from gpu_rag.bench.inputs import check_memory, csr_on, drawn, graph_of, linked_nodes, lists_of, seeded, unit_rows
 from gpu_rag.graph.paths import (
     Ends,
     PathGraph,

@@ -11,6 +11,7 @@ import torch
 from gpu_rag_kernels.dispatch import compiled_checks, pick_implementation
 
 from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.arrays import check_form
 from gpu_rag.graph.paths.sets import (
     MOST_HOPS,
     NO_END,
@@ -98,9 +99,7 @@ def path_parts(
 def check_ends(topics: Ragged, ends: Ends) -> None:
     """Raises BadInput unless `ends` are flags of these questions."""
     for name, side in (("first", ends.first), ("last", ends.last)):
-        if side.dtype != torch.bool or side.shape != (topics.batch,) or side.device != topics.offsets.device:
-            given = f"{side.dtype} {tuple(side.shape)} on {side.device}"
-            raise BadInput(f"ends.{name} does not fit", given=given, expected=f"bool [{topics.batch}]")
+        check_form(side, f"ends.{name} does not fit", [torch.bool], [topics.batch], topics.offsets.device)
 
 
 def checked_ends(topics: Ragged, ends: Ends) -> tuple[torch.Tensor, torch.Tensor]:
@@ -218,9 +217,7 @@ def chain_paths(
 def _check_window(window: Window, topics: Ragged) -> None:
     """Raises BadInput unless `window` and the lists of the topics are sound. The host waits for a device once."""
     for name, side in (("least", window.least), ("longest", window.longest)):
-        if side.dtype != torch.int64 or side.shape != (topics.batch,) or side.device != topics.offsets.device:
-            given = f"{side.dtype} {tuple(side.shape)} on {side.device}"
-            raise BadInput(f"window.{name} does not fit", given=given, expected=f"i64 [{topics.batch}]")
+        check_form(side, f"window.{name} does not fit", [torch.int64], [topics.batch], topics.offsets.device)
     if compiled_checks(topics.offsets.device) is not None:
         from gpu_rag_kernels.checks import are_lists
 
@@ -254,7 +251,7 @@ def _parts_by_numba(
     graph: PathGraph, topics: Ragged, hops: Sequence[PathSet], opens: Array, last: Array, most: int
 ) -> PathSet:
     """`path_parts` of checked inputs by compiled loops. opens, last: bool[B], the two flags of `Ends`."""
-    from gpu_rag_kernels.paths import joins as kernels
+    from gpu_rag_kernels.paths import numba as kernels
 
     csr, (values, offsets) = graph.csr, arrays_of(topics, wide=True)
     closes = _open_behind(opens, last, np.diff(offsets))
@@ -278,7 +275,7 @@ def _chain_by_numba(
     window: tuple[Array, Array], most: int,
 ) -> PathSet:  # fmt: skip
     """`chain_paths` of checked inputs. opens, last: bool[B], the two flags of `Ends`; window: (least, longest)."""
-    from gpu_rag_kernels.paths import joins as kernels
+    from gpu_rag_kernels.paths import numba as kernels
 
     values, offsets = arrays_of(topics, wide=True)
     least, longest = window

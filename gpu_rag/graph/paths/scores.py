@@ -7,7 +7,7 @@ import torch
 from gpu_rag_kernels.dispatch import compiled_checks, pick_implementation
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.arrays import form_of
+from gpu_rag.graph.common.arrays import FLOATS, check_form
 from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.paths.sets import MOST_HOPS, PathSet, check_paths
@@ -66,13 +66,8 @@ def score_paths(
 
 
 def _check_vectors(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor, batch: int) -> None:
-    if queries.dim() != 2 or queries.dtype != torch.float32 or queries.shape[0] != batch:
-        raise BadInput("queries do not fit", given=form_of(queries), expected=f"f32 [{batch}, D]")
-    if vectors.dim() != 2 or vectors.dtype not in (torch.float16, torch.float32):
-        raise BadInput("vectors are no matrix", given=form_of(vectors), expected="f16/f32 [M, D]")
-    if queries.shape[1] != vectors.shape[1] or queries.device != vectors.device:
-        given = f"{queries.shape[1]} on {queries.device}, {vectors.shape[1]} on {vectors.device}"
-        raise BadInput("queries and vectors differ", given=given, expected="one dimension, one device")
+    check_form(queries, "queries do not fit", [torch.float32], [batch, "D"])
+    check_form(vectors, "vectors are no matrix, or differ", FLOATS, ["M", queries.shape[1]], queries.device)
     if paths.edges.shape[1] > MOST_HOPS:
         raise BadInput("paths are too long", given=f"{paths.edges.shape[1]} hops", expected=f"at most {MOST_HOPS}")
     if _are_sound(paths, queries, vectors):
@@ -106,14 +101,11 @@ def _by_torch(
     dot, square = _sums(paths, queries, vectors)
     length = (paths.edges >= 0).sum(1).double()
     sound = bool((square <= (LONGEST * GRID * length) ** 2).all())
-    norm = _sqrt(square * (queries * queries).sum(1)[paths.question])
+    norm = square * (queries * queries).sum(1)[paths.question]
+    # the nearest f64: torch on the CPU may take a library's root, whose last bit is not always that
+    norm = torch.from_numpy(np.sqrt(norm.numpy())) if norm.device.type == "cpu" else norm.sqrt()
     cosine = torch.where(norm > 0, dot / norm, 0.0)
     return weights[0] * cosine + weights[1] * _jaccard(paths, topics), sound
-
-
-def _sqrt(values: torch.Tensor) -> torch.Tensor:
-    """The nearest f64 to each root: torch on the CPU may take a library's whose last bit is not always that."""
-    return torch.from_numpy(np.sqrt(values.numpy())) if values.device.type == "cpu" else values.sqrt()
 
 
 def _sums(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -11,6 +11,7 @@ import torch
 from gpu_rag_kernels.dispatch import compiled_checks
 
 from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.arrays import check_form
 from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.ragged import arrays_of, check_ragged, row_of_value
 from gpu_rag.types import CSR, Ragged
@@ -99,7 +100,12 @@ class Kind(NamedTuple):
 def check_paths(paths: PathSet, batch: int, device: torch.device, kind: Kind | None = None) -> None:
     """Raises BadInput where `paths` are not of these questions, of another kind than `kind`, or not where the graph
     is."""
-    _check_columns(paths, device)
+    what = "paths have other dtypes, or no common shape"
+    check_form(paths.nodes, what, [torch.int32], ["P", "W + 1"], device)
+    size, width = paths.nodes.shape
+    check_form(paths.edges, what, [torch.int32], [size, width - 1], device)
+    for column in (paths.group, paths.question):
+        check_form(column, what, [torch.int64], [size], device)
     if not paths.size or _are_paths(paths, batch, kind):
         return  # the slow check below says what is wrong
     falls = (paths.group.diff() < 0).any()
@@ -113,20 +119,6 @@ def check_paths(paths: PathSet, batch: int, device: torch.device, kind: Kind | N
         raise BadInput("a path is of no question", given=given, expected=f"0..{batch - 1}")
     if kind is not None and any(misfits):
         _refuse_misfit(paths, batch, kind)
-
-
-def _check_columns(paths: PathSet, device: torch.device) -> None:
-    """The part of `check_paths` that needs no look at a number: dtypes, shapes and devices."""
-    group, question, nodes, edges = paths.group, paths.question, paths.nodes, paths.edges
-    if not group.dtype == question.dtype == torch.int64 or not nodes.dtype == edges.dtype == torch.int32:
-        given = ", ".join(str(part.dtype) for part in (group, question, nodes, edges))
-        raise BadInput("paths have other dtypes", given=given, expected="i64, i64, i32, i32")
-    shapes = [tuple(part.shape) for part in (group, question, nodes, edges)]
-    size, width = shapes[2] if len(shapes[2]) == 2 else (0, 0)
-    if shapes != [(size,), (size,), (size, width), (size, width - 1)]:
-        raise BadInput("paths have no common shape", given=shapes, expected="[P], [P], [P, W + 1], [P, W]")
-    if not group.device == question.device == nodes.device == edges.device == device:
-        raise BadInput("paths are on another device", given=nodes.device, expected=device)
 
 
 def _are_paths(paths: PathSet, batch: int, kind: Kind | None) -> bool:

@@ -15,12 +15,10 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 
-from gpu_rag.bench.case import Case, Checked, Config, Peer, check_sample
+from gpu_rag.bench.case import Case, Checked, Config, Peer, alone, check_sample, peer
 from gpu_rag.bench.inputs import drawn, linked_nodes, lists_in, lists_of, measured_graphs, seeded
-from gpu_rag.bench.peers import alone, peer
-from gpu_rag.graph.common.typed import TypedGraph, typed_graph
 from gpu_rag.graph.csr import row_of_entry
-from gpu_rag.graph.reach import EITHER, intersect, reachable
+from gpu_rag.graph.reach import EITHER, TypedGraph, intersect, reachable, typed_graph
 from gpu_rag.types import CSR, Ragged
 
 RELATIONS = 20

@@ -10,9 +10,9 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from gpu_rag.graph.common.typed import TypedGraph, typed_graph
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.paths import PathGraph, path_graph
+from gpu_rag.graph.reach import TypedGraph, typed_graph
 from gpu_rag.index.knowledge_base.names import NameTable, name_key
 from gpu_rag.index.knowledge_base.words import edge_text
 from gpu_rag.types import Ragged

@@ -19,8 +19,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from gpu_rag.graph.bubble import Bubbles, bubble_expansion
-from gpu_rag.graph.bubble.local import localise
+from gpu_rag.graph.bubble import Bubbles, bubble_expansion, localise
 from gpu_rag.graph.common.dots import exact_dots
 from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.ego import ego_balls, induced_subgraphs

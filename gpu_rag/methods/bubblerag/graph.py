@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gpu_rag.graph.bubble.local import STEPS, node_costs
+from gpu_rag.graph.bubble import STEPS, node_costs
 from gpu_rag.graph.common.dots import check_unit_rows, exact_dots, on_grid
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.ego import CheckedGraph, checked

@@ -3,9 +3,6 @@
 A round reads one copy of the state and writes the other, so its result is that of the reference's round, bit by bit.
 The copies lie by node, [N, M]: the groups of a node are read together. Minima of integers have no order. The only
 atomic is that of the flags, by which the host sees every ROUNDS rounds whether anything changed.
-
-Written for triton 3.6. It ran under Triton's interpreter only (TRITON_INTERPRET=1) and compiles for sm_90; it never ran
-on a GPU yet.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""The numba kernels of clustering and of the join: scanning tiles of fast scores, exact dot products.
+"""The numba kernels over vectors: nearest rows, clusters, joins, and the unions that clusters and groups end in.
 
-A tile of scores is f32, or bf16 given as its bits in i16; vectors are f32, or f16 given as its bits in u16.
-Kernels and the functions they call share a file because numba's cache of a kernel is renewed when its file changes.
+Vectors are f32, or f16 given as its bits in u16; a tile of fast scores is f32, or bf16 given as its bits in i16. An
+exact score of `nearest` is a sum of products of two f32 numbers, each exact in f64, in SUMS partial sums: one LLVM
+vector that stays in registers, emitted by an intrinsic. Nothing is reassociated, and a product that is fused with its
+addition has the same bits, being exact; so the bits depend on the two vectors alone. Those of clusters and joins are on
+the grid of 2^-24 (see `graph.common.dots`), where any order is exact.
 """
 
 from __future__ import annotations
@@ -10,55 +13,363 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from numba.core import types
-from numba.extending import overload
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
 
-CHUNK = 64  # scores of a cluster's tile that are looked at together before any is looked at alone
-JOIN_CHUNK = 32  # and of a join's
-_F16_BIAS = np.float32(2.0**112)  # f32 exponent bias over that of f16: also right for subnormals
+SUMS = 32  # partial sums: number l holds the products l, l + 32, l + 64, ..
+NOBODY = 2**31 - 1  # the id of a free place of a heap, above every other id
+CHUNK = 32  # fast scores that are looked at together before any is looked at alone
+LINK_CHUNK = 64  # and those of a tile of clusters
+BLOCK = 4  # queries that a row is multiplied with at once: their sums fill the registers
+TINY = 2.0**-60  # of a component: below, squares vanish in f32
+
 _GRID = 2.0**24
+_I64 = ir.IntType(64)
+_F16_BIAS = 2.0**112  # f32 exponent bias over that of f16: also right for subnormals
+_F16_INF = 0x7C00 << 13
 
 
-def value(score):
+def _each(kind, number):
+    return ir.Constant(kind, [number] * kind.count if isinstance(kind, ir.VectorType) else number)
+
+
+def _single(builder, loaded):
+    """A number or a vector of f32, or of f16 as integers, in f32."""
+    many = isinstance(loaded.type, ir.VectorType)
+    if isinstance(loaded.type.element if many else loaded.type, ir.FloatType):
+        return loaded
+    word, single = (
+        ir.VectorType(kind, loaded.type.count) if many else kind for kind in (ir.IntType(32), ir.FloatType())
+    )  # fmt: skip
+    bits = builder.zext(loaded, word)
+    shifted = builder.shl(builder.and_(bits, _each(word, 0x7FFF)), _each(word, 13))
+    size = builder.bitcast(builder.fmul(builder.bitcast(shifted, single), _each(single, _F16_BIAS)), word)
+    beyond = builder.icmp_unsigned(">=", shifted, _each(word, _F16_INF))  # infinity, NaN
+    size = builder.select(beyond, builder.or_(shifted, _each(word, 0x7F800000)), size)
+    sign = builder.shl(builder.and_(bits, _each(word, 0x8000)), _each(word, 16))
+    return builder.bitcast(builder.or_(size, sign), single)
+
+
+def _halved(builder, total):
+    """The sum of all lanes: the upper half is added to the lower half until one is left."""
+    width = total.type.count
+    while width > 1:
+        width //= 2
+        masks = [ir.Constant(ir.VectorType(ir.IntType(32), width), list(range(s, s + width))) for s in (0, width)]
+        low, high = (builder.shuffle_vector(total, ir.Constant(total.type, ir.Undefined), mask) for mask in masks)
+        total = builder.fadd(low, high)
+    return builder.extract_element(total, _I64(0))
+
+
+def _looped(builder, end, kind, n_totals, grow):
+    """Totals of `kind` after grow(k, totals) for k = 0, SUMS, 2 SUMS, .. below `end`; zeros where there is none."""
+    zero, before = _each(kind, 0.0), builder.block
+    loop, after = builder.append_basic_block("sums"), builder.append_basic_block("summed")
+    builder.cbranch(builder.icmp_signed("<", _I64(0), end), loop, after)
+    builder.position_at_end(loop)
+    k, totals = builder.phi(_I64), [builder.phi(kind) for _ in range(n_totals)]
+    grown = grow(k, totals)
+    following = builder.add(k, _I64(SUMS))
+    for phi, first, later in zip([k, *totals], [_I64(0), *[zero] * n_totals], [following, *grown]):
+        phi.add_incoming(first, before)
+        phi.add_incoming(later, builder.block)
+    builder.cbranch(builder.icmp_signed("<", following, end), loop, after)
+    builder.position_at_end(after)
+    results = [builder.phi(kind) for _ in range(n_totals)]
+    for phi, later in zip(results, grown):
+        phi.add_incoming(zero, before)
+        phi.add_incoming(later, loop)
+    return results
+
+
+def _added(builder, total, left, right):
+    """total + left right; fused, or the product rounded by itself."""
+    return builder.fadd(total, builder.fmul(left, right, flags=("contract",)), flags=("contract",))
+
+
+def _reader(context, builder, signature, args, k, row):
+    """A function that loads SUMS components, from a place on, of row `row` of argument k, or of a vector (row 0)."""
+    array = cgutils.create_struct_proxy(signature.args[k])(context, builder, args[k])
+    n_dims = builder.extract_value(array.shape, signature.args[k].ndim - 1)
+    start = builder.gep(array.data, [builder.mul(row, n_dims)])
+    kind = ir.VectorType(context.get_data_type(signature.args[k].dtype), SUMS)
+    return lambda at: builder.load(builder.bitcast(builder.gep(start, [at]), kind.as_pointer()), align=1)
+
+
+@intrinsic
+def partial_sums(typing, query, rows, i, n):
+    """The dot product of `query` f64[D] and rows[i] over the first n components, a multiple of SUMS."""
+
+    def emit(context, builder, signature, args):
+        wide = ir.VectorType(ir.DoubleType(), SUMS)
+        question = _reader(context, builder, signature, args, 0, _I64(0))
+        row = _reader(context, builder, signature, args, 1, args[2])
+
+        def grow(k, totals):
+            return [_added(builder, totals[0], question(k), builder.fpext(_single(builder, row(k)), wide))]
+
+        return _halved(builder, _looped(builder, args[3], wide, 1, grow)[0])
+
+    return types.float64(query, rows, types.int64, types.int64), emit
+
+
+@intrinsic
+def approx_sums(typing, questions, first, rows, i, n, found, block):
+    """In f32, over the first n components, a multiple of SUMS: found f32[Q] = asked[first + q] . rows[i] and found[Q] =
+    |rows[i]|^2, for as many q as the tuple `block` has elements: the row is read once."""
+
+    def emit(context, builder, signature, args):
+        size, narrow = signature.args[-1].count, ir.VectorType(ir.FloatType(), SUMS)
+        places = [builder.add(args[1], _I64(q)) for q in range(size)]
+        readers = [_reader(context, builder, signature, args, 0, place) for place in places]
+        row = _reader(context, builder, signature, args, 2, args[3])
+
+        def grow(k, totals):
+            own = _single(builder, row(k))
+            return [_added(builder, t, other, own) for t, other in zip(totals, [*(read(k) for read in readers), own])]
+
+        found = cgutils.create_struct_proxy(signature.args[5])(context, builder, args[5]).data
+        for q, total in enumerate(_looped(builder, args[4], narrow, size + 1, grow)):
+            builder.store(_halved(builder, total), builder.gep(found, [_I64(q)]))
+        return context.get_dummy_value()
+
+    return types.void(questions, types.int64, rows, types.int64, types.int64, found, block), emit
+
+
+@intrinsic
+def number(typing, stored):
+    """A component of a vector as f32."""
+
+    def emit(context, builder, signature, args):
+        return _single(builder, args[0])
+
+    return types.float32(stored), emit
+
+
+@intrinsic
+def value(typing, score):
     """A score as f32."""
-    raise NotImplementedError  # compiled code only: see `_value`
+
+    def emit(context, builder, signature, args):
+        if isinstance(score, types.Float):
+            return args[0]
+        bits = builder.zext(args[0], ir.IntType(32))
+        return builder.bitcast(builder.shl(bits, ir.IntType(32)(16)), ir.FloatType())
+
+    return types.float32(score), emit
 
 
+@numba.njit(cache=True, nogil=True)
+def score_of(query, rows, i):
+    """The dot product of `query` f64[D] and rows[i] in f64: partial sums, then the last D % SUMS products in order."""
+    n_dims = rows.shape[1]
+    whole = n_dims // SUMS * SUMS
+    total = partial_sums(query, rows, i, whole)
+    for k in range(whole, n_dims):
+        total += query[k] * np.float64(number(rows[i, k]))
+    return total
+
+
+@numba.njit(cache=True, nogil=True)
+def sink(scores, ids, size, score, row):
+    """Puts (score, row) in place of the root of a heap, whose root is the worst: lowest score, then highest id."""
+    at = 0
+    while True:
+        child = 2 * at + 1
+        if child >= size:
+            break
+        other = child + 1
+        if other < size and (
+            scores[other] < scores[child] or (scores[other] == scores[child] and ids[other] > ids[child])
+        ):
+            child = other
+        if scores[child] > score or (scores[child] == score and ids[child] < row):
+            break
+        scores[at], ids[at] = scores[child], ids[child]
+        at = child
+    scores[at], ids[at] = score, row
+
+
+@numba.njit(cache=True, nogil=True)
+def in_order(scores, ids):
+    """Turns the heap of every row into its best first; a free place gets id -1."""
+    for b in range(scores.shape[0]):
+        for size in range(scores.shape[1] - 1, 0, -1):
+            score, row = scores[b, size], ids[b, size]
+            scores[b, size], ids[b, size] = scores[b, 0], ids[b, 0]
+            sink(scores[b], ids[b], size, score, row)
+        for place in range(scores.shape[1]):
+            if ids[b, place] == NOBODY:
+                ids[b, place] = -1
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def approx_scores(questions, first, rows, i, found, block):
+    """`approx_sums` over all components."""
+    n_dims, size = rows.shape[1], len(block)
+    whole = n_dims // SUMS * SUMS
+    approx_sums(questions, first, rows, i, whole, found, block)
+    for k in range(whole, n_dims):
+        x = number(rows[i, k])
+        for q in range(size):
+            found[q] += questions[first + q, k] * x
+        found[size] += x * x
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def take_row(queries, b, rows, i, scores, ids):
+    """Scores rows[i] for query b and puts it into the heap, where it belongs there; False where it is not finite."""
+    exact = score_of(queries[b], rows, i)
+    if not abs(exact) < np.inf:
+        return False
+    score = np.float32(exact)
+    if score > scores[b, 0]:  # ids rise: of equal scores the first stays
+        sink(scores[b], ids[b], scores.shape[1], score, np.int32(i))
+    return True
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def search_rows(questions, rows, first, last, k, unit):
+    """The k best of the rows first..last for each query f32[B, D], each row read once: (bad, scores, ids), best first;
+    bad: a row that is not finite, or -1.
+
+    A fast score in f32, summed in any order, is within `unit` |q| |row| of the exact one. A row is scored unless its
+    fast score is surely too low: neither NaN nor an overflow.
+    """
+    n_questions, n_dims = questions.shape
+    scores, ids = np.full((n_questions, k), -np.inf, np.float32), np.full((n_questions, k), NOBODY, np.int32)
+    queries, within, floor = questions.astype(np.float64), np.empty(n_questions), TINY * np.sqrt(n_dims)
+    for b in range(n_questions):
+        within[b] = unit * (np.sqrt((queries[b] * queries[b]).sum()) + floor)
+    found = np.empty(BLOCK + 1, np.float32)
+    fours = n_questions // BLOCK * BLOCK
+    for i in range(first, last):
+        for first_question in range(0, fours, BLOCK):
+            approx_scores(questions, first_question, rows, i, found, (0, 0, 0, 0))
+            length = 1.001 * np.sqrt(np.float64(found[BLOCK])) + floor
+            for q in range(BLOCK):
+                b = first_question + q
+                if -np.inf < found[q] + within[b] * length < scores[b, 0]:
+                    continue
+                if not take_row(queries, b, rows, i, scores, ids):
+                    return i, scores, ids
+        for b in range(fours, n_questions):
+            approx_scores(questions, b, rows, i, found, (0,))
+            length = 1.001 * np.sqrt(np.float64(found[1])) + floor
+            if -np.inf < found[0] + within[b] * length < scores[b, 0]:
+                continue
+            if not take_row(queries, b, rows, i, scores, ids):
+                return i, scores, ids
+    in_order(scores, ids)
+    return -1, scores, ids
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})
+def find_peaks(row, peaks):
+    """peaks f32[chunks] = the largest of every CHUNK fast scores, which are finite."""
+    whole = row.shape[0] // CHUNK
+    for p in range(whole):
+        chunk = row[p * CHUNK : (p + 1) * CHUNK]
+        peak = value(chunk[0])
+        for c in range(1, CHUNK):
+            peak = max(peak, value(chunk[c]))
+        peaks[p] = peak
+    if whole < peaks.shape[0]:
+        peak = value(row[whole * CHUNK])
+        for c in range(whole * CHUNK + 1, row.shape[0]):
+            peak = max(peak, value(row[c]))
+        peaks[whole] = peak
+
+
+@numba.njit(cache=True, nogil=True)
+def cut_of(worst, slack, relative):
+    """The least fast score f32 of a row whose score is `worst`: `slack` less, and for rounding `relative` of that."""
+    least = worst - slack
+    return np.float32(least - abs(least) * relative)
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def worst_of(row, peaks, k, slack, relative):
+    """A bound that k of these rows reach, from fast scores alone; -inf where there are fewer. Of many chunks the peaks
+    are enough: the k-th largest of them is hardly lower."""
+    if row.shape[0] < k:
+        return -np.inf
+    best, ids, few = np.full(k, -np.inf, np.float32), np.full(k, NOBODY, np.int32), peaks.shape[0] < 2 * k
+    for p in range(peaks.shape[0]):
+        if not peaks[p] > best[0]:
+            continue
+        if not few:
+            sink(best, ids, k, peaks[p], np.int32(p))
+            continue
+        for c in range(p * CHUNK, min((p + 1) * CHUNK, row.shape[0])):
+            if value(row[c]) > best[0]:
+                sink(best, ids, k, value(row[c]), np.int32(c))
+    least = np.float64(best[0])
+    bound = least - abs(least) * relative - slack
+    return bound if bound > -np.inf else -np.inf  # not NaN, where both are infinite
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def search_tile(tile, j0, slack, relative, queries, rows, scores, ids):
+    """Brings the heaps of queries f64[B, D] up to date with one tile of fast scores [b, j - j0].
+
+    A row is surely not among the best where its fast score is below `cut_of` the worst of the heap; others are scored.
+    Without a heap yet, the peaks of chunks tell what k rows reach.
+    """
+    k, peaks = scores.shape[1], np.empty(-(-tile.shape[1] // CHUNK), np.float32)
+    for b in range(queries.shape[0]):
+        row, worst = tile[b], np.float64(scores[b, 0])
+        if slack[b] < np.inf:
+            find_peaks(row, peaks)
+        else:
+            peaks[:] = np.inf  # a fast score may be infinite or NaN: every row is scored
+        if ids[b, 0] == NOBODY:
+            worst = worst_of(row, peaks, k, slack[b], relative)
+        cut = cut_of(worst, slack[b], relative)
+        for p in range(peaks.shape[0]):
+            if peaks[p] < cut:
+                continue
+            for c in range(p * CHUNK, min((p + 1) * CHUNK, row.shape[0])):
+                if value(row[c]) < cut:
+                    continue
+                score = np.float32(score_of(queries[b], rows, j0 + c))
+                if score > scores[b, 0]:
+                    sink(scores[b], ids[b], k, score, np.int32(j0 + c))
+                    if scores[b, 0] > worst:
+                        worst = np.float64(scores[b, 0])
+                        cut = cut_of(worst, slack[b], relative)
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy", inline="always")
+def round_row(row, rounded):
+    """Rounds a row to bf16, bits in i16; returns |row|^2 and |row - rounded|^2 in f32, nearly."""
+    squares, away = np.float32(0), np.float32(0)
+    for k in range(row.shape[0]):
+        x = np.float32(number(row[k]))
+        bits = x.view(np.uint32)
+        near = np.uint32((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000)  # to even
+        rounded[k] = np.int16(near >> 16)
+        moved = x - near.view(np.float32)
+        squares += x * x
+        away += moved * moved
+    return squares, away
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy")
+def to_bf16(rows, rounded, length, error):
+    """Rounds rows to bf16, bits in i16; length, error f64[N]: bounds on |row| and |row - rounded|."""
+    floor = TINY * np.sqrt(np.float64(rows.shape[1]))
+    for i in range(rows.shape[0]):
+        squares, away = round_row(rows[i], rounded[i])
+        length[i] = 1.001 * np.sqrt(np.float64(squares)) + floor
+        error[i] = 1.001 * np.sqrt(np.float64(away)) + floor
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 def component(stored):
     """A component of a vector on the grid of 2^-24, times 2^24: f64."""
-    raise NotImplementedError  # compiled code only: see `_component`
-
-
-@overload(value)
-def _value(score):
-    if isinstance(score, types.Integer):
-
-        def of_bf16(score):
-            return np.int32(np.int32(score) << 16).view(np.float32)
-
-        return of_bf16
-
-    def of_f32(score):
-        return score
-
-    return of_f32
-
-
-@overload(component)
-def _component(stored):
-    if isinstance(stored, types.Integer):
-
-        def of_f16(stored):
-            bits = np.uint32(stored)
-            single = np.uint32(((bits & 0x7FFF) << 13) | ((bits & 0x8000) << 16)).view(np.float32)
-            return np.float64(single * _F16_BIAS) * _GRID
-
-        return of_f16
-
-    def of_f32(stored):
-        return np.rint(np.float64(stored) * _GRID)
-
-    return of_f32
+    return np.rint(np.float64(number(stored)) * _GRID)
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc"}, error_model="numpy")
@@ -113,8 +424,8 @@ def link_tile(scores, i0, j0, low, high, vectors, threshold, parent, count, enou
     """
     for i in range(i0, i0 + scores.shape[0]):
         row = scores[i - i0]
-        for start in range(max(0, i + 1 - j0), row.shape[0], CHUNK):
-            chunk = row[start : start + CHUNK]
+        for start in range(max(0, i + 1 - j0), row.shape[0], LINK_CHUNK):
+            chunk = row[start : start + LINK_CHUNK]
             hit = False
             for c in range(chunk.shape[0]):
                 hit |= value(chunk[c]) >= low
@@ -156,15 +467,6 @@ def group_by_keys(offsets, keys, low, width, label):
             else:
                 unite(label, first[key], row)
     flatten(label)
-
-
-@numba.njit(cache=True, nogil=True)
-def span_of(keys):
-    """The least and the greatest key."""
-    low, high = keys[0], keys[0]
-    for key in keys:
-        low, high = min(low, key), max(high, key)
-    return low, high
 
 
 class JoinLeft(NamedTuple):
@@ -245,9 +547,9 @@ def join_tile(scores, i0, j0, left, right, slack, best, index):
     for i in range(i0, i0 + scores.shape[0]):
         count_overlaps(left, right, i, j0, overlap)
         row, size = scores[i - i0], max(left.size[i], np.int32(1))  # two empty sets: 0 / 1
-        for start in range(0, n_columns, JOIN_CHUNK):
-            chunk, shared = row[start : start + JOIN_CHUNK], overlap[start : start + JOIN_CHUNK]
-            other = sizes[start : start + JOIN_CHUNK]
+        for start in range(0, n_columns, CHUNK):
+            chunk, shared = row[start : start + CHUNK], overlap[start : start + CHUNK]
+            other = sizes[start : start + CHUNK]
             cut, hit = np.float32(2 * best[i] - slack), False
             for c in range(chunk.shape[0]):
                 hit |= (cut - value(chunk[c])) * np.float32(size + other[c] - shared[c]) <= np.float32(shared[c])
@@ -262,3 +564,29 @@ def join_tile(scores, i0, j0, left, right, slack, best, index):
                 score = (shared[c] / union + exact_dot(left.stored[i], right.stored[j])) / 2
                 if score > best[i]:
                     best[i], index[i] = score, j
+
+
+@numba.njit(cache=True, nogil=True)
+def join_rows(indptr, indices, parent, label):
+    """label i64[N] = the smallest node of each node's component. parent: u32[N], scratch.
+
+    Every entry joins the trees of its row and its column under the smaller root. Roots are never larger than the nodes
+    below them, so one pass from the smallest node on makes every tree flat.
+    """
+    for u in range(parent.shape[0]):
+        parent[u] = u
+    for u in range(parent.shape[0]):
+        root = root_of(parent, np.uint32(u))
+        for e in range(indptr[u], indptr[u + 1]):
+            v = np.uint32(indices[e])
+            if parent[v] == root:
+                continue
+            other = root_of(parent, v)
+            if other < root:
+                parent[root] = other
+                root = other
+            elif root < other:
+                parent[other] = root
+    for u in range(parent.shape[0]):
+        parent[u] = parent[parent[u]]
+        label[u] = parent[u]

@@ -2,9 +2,6 @@
 
 Nodes are taken in the order of their degrees, hubs in chunks whose words a second kernel puts together (see `rows`): a
 program that walked a hub alone would hold up the hop.
-
-Written for triton 3.6. It ran under Triton's interpreter only (TRITON_INTERPRET=1) and compiles for sm_90; it never ran
-on a GPU yet.
 """
 
 from __future__ import annotations

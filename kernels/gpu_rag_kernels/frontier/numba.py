@@ -1,8 +1,4 @@
-"""The numba kernels of `frontier`: exact similarities of pairs, and lists of the best edges.
-
-Kernels and the functions they call share a file because numba's cache of a kernel is renewed when its file changes;
-so the exact dot product of f32 rows stands here too (see `dots`).
-"""
+"""The numba kernels of `frontier`: exact similarities of pairs, and lists of the best edges."""
 
 from __future__ import annotations
 

@@ -4,9 +4,6 @@ The first kernel multiplies whole numbers of 32 bits and adds them in 64: exact,
 alignment of a row. It is bound by reading the rows, not by this arithmetic. The second kernel gives every candidate of
 a list a unique key of 64 bits, the score in the order of integers above, the inverted place in the list below, and
 takes the largest k times, each below the one before.
-
-Written for triton 3.6. It ran under Triton's interpreter only (TRITON_INTERPRET=1) and compiles for sm_90; it never ran
-on a GPU yet.
 """
 
 from __future__ import annotations

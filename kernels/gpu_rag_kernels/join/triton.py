@@ -3,9 +3,7 @@ row. Dot products and overlaps are accumulated in f32 in tiles; no score leaves 
 
 f16 rows are multiplied as f16 (by tensor cores), others as f32 (IEEE, no TF32). The order in which a dot product is
 summed is that of its components, whatever the other rows are.
-
-Written for triton 3.6. It ran under Triton's interpreter only (TRITON_INTERPRET=1) and compiles for sm_90; it never ran
-on a GPU yet, and its tiles are not tuned.
+Its tiles are not tuned.
 """
 
 from __future__ import annotations

@@ -3,11 +3,8 @@
 Each row of the state holds as many questions as the argument `lanes`, a tuple, has elements: a number that is part of
 its type. numba would unroll a loop over them into scalars, or store its accumulator once an edge; here the accumulator
 of a row is one LLVM vector that stays in registers, emitted by two intrinsics. No instruction may be reassociated or
-contracted, so a column's bits do not depend on its lane, on the other columns or on how many there are. Kernels run
-without the interpreter's lock, on one thread each: threads take different tiles, so the bits do not depend on how many
-there are.
-
-Intrinsics and kernels share a file because numba's cache of a kernel is renewed when the kernel's file changes.
+contracted, so a column's bits do not depend on its lane, on the other columns or on how many there are, and threads
+take different tiles.
 """
 
 from __future__ import annotations
@@ -149,31 +146,6 @@ def finish_row(typing, x, source, p, gap, mass, indices, weight, row, at, slot, 
         return context.get_dummy_value()
 
     return signature, emit
-
-
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def begin(offsets, nodes, mass, questions, damping, known_mass, dangling, scale, at, x):
-    """The start of questions whose seeds are lists: x = pi / scale (times 1 - d on dangling nodes, if `known_mass`), of
-    zeros; at i32[N], of zeros, the row of each seed in the result, (1-d) pi in the dtype of x; row 0 is zero."""
-    most, width = 0, x.shape[1]
-    for q in questions:
-        most += offsets[q + 1] - offsets[q]
-    node_of, pi, count = np.empty(most + 1, np.int64), np.zeros((most + 1, width)), 0
-    for lane in range(questions.shape[0]):
-        for s in range(offsets[questions[lane]], offsets[questions[lane] + 1]):
-            if at[nodes[s]] == 0:
-                count += 1
-                at[nodes[s]] = count
-                node_of[count] = nodes[s]
-            pi[at[nodes[s]], lane] += mass[s]
-    source = np.zeros((count + 1, width), x.dtype)
-    for row in range(1, count + 1):
-        node = node_of[row]
-        first = 1 - damping if known_mass and dangling[node] else 1.0
-        for c in range(width):
-            source[row, c] = (1 - damping) * pi[row, c]
-            x[node, c] = first * pi[row, c] / scale[node]
-    return source
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")

@@ -4,9 +4,6 @@ Rows are taken in the order of their degrees, hubs in chunks (see `rows`). A row
 other, so its bits depend neither on B nor on the run; four are read ahead of the additions, since a program that waits
 for each would leave the memory idle. The tile of columns is the slowest axis of the grid: programs that run together
 read the same columns of X. Numbers that change from call to call are not specialised, so nothing is compiled again.
-
-Written for triton 3.6. It ran under Triton's interpreter only (TRITON_INTERPRET=1) and compiles for sm_90; it never ran
-on a GPU yet.
 """
 
 from __future__ import annotations

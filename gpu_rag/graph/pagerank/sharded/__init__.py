@@ -14,13 +14,12 @@ import torch
 from gpu_rag_kernels.dispatch import chosen
 
 from gpu_rag.errors import BadInput, UsageError
+from gpu_rag.graph.common.arrays import ANY_FLOAT, check_form
 from gpu_rag.graph.nearest import topk_rows
-from gpu_rag.graph.pagerank.job import Options, pick_solver, tiles_of
-from gpu_rag.graph.pagerank.plan import Array, plan_of
+from gpu_rag.graph.pagerank import Options, planned, tiles_of
+from gpu_rag.graph.pagerank.inputs import Teleport, teleport_of_seeds, unnormalised
+from gpu_rag.graph.pagerank.plan import COARSE_GAP, ROUNDING, Array, Plan, solve_questions
 from gpu_rag.graph.pagerank.sharded.graph import Shard, shard_edges, shard_graph
-from gpu_rag.graph.pagerank.sharded.tile import ShardedTile, residual
-from gpu_rag.graph.pagerank.solve import solve_questions
-from gpu_rag.graph.pagerank.teleport import Teleport, teleport_of_seeds
 from gpu_rag.types import Ragged, TopK
 
 __all__ = [
@@ -113,12 +112,10 @@ def gather_rows(shard: Shard, rows: torch.Tensor) -> torch.Tensor:
 
     To be called by every rank, with one B and one dtype. Raises BadInput. Memory: twice the result.
     """
-    if rows.dim() != 2 or rows.shape[1] != shard.rows:
-        raise BadInput("rows do not fit the shard", given=tuple(rows.shape), expected=f"[B, {shard.rows}]")
+    check_form(rows, "rows do not fit the shard", ANY_FLOAT, ["B", shard.rows])
     state = shard.gather_state(rows.T)
-    ends = zip(shard.bounds[:-1], shard.bounds[1:])
-    parts = [state[r * shard.stride : r * shard.stride + b - a] for r, (a, b) in enumerate(ends)]
-    return torch.cat(parts).T.contiguous()
+    parts = zip(state.split(shard.stride), shard.sizes)
+    return torch.cat([part[:size] for part, size in parts]).T.contiguous()
 
 
 def pagerank_residual_sharded(
@@ -127,9 +124,7 @@ def pagerank_residual_sharded(
     """f64[B], the same on every rank: how far rows f32[B, rows of this rank] are from a PageRank, in L1, by their
     residual in f64 over 1 - d. It knows nothing of how they were computed."""
     teleport = teleport_of_seeds(shard.n, seeds, weights)
-    if tuple(ranks.shape) != (seeds.batch, shard.rows):
-        expected = f"[{seeds.batch}, {shard.rows}]"
-        raise BadInput("ranks do not fit the shard", given=tuple(ranks.shape), expected=expected)
+    check_form(ranks, "ranks do not fit the shard", ANY_FLOAT, [seeds.batch, shard.rows])
     return residual(shard, ranks, teleport, np.arange(seeds.batch), damping) / (1 - damping)
 
 
@@ -142,16 +137,9 @@ class _Run:
     ):  # fmt: skip
         self.shard, self.block = shard, options.block
         self.teleport = teleport_of_seeds(shard.n, seeds, weights)
-        if options.solver == "sor":
-            given, expected = "solver=sor on shards", "power, chebyshev or auto"
-            raise UsageError("sor works row by row", given=given, expected=expected)
-        solver = pick_solver(options.solver, "torch", shard.symmetric)
-        known = shard.symmetric or not shard.has_dangling
-        self.plan = plan_of(
-            solver, options.damping, options.tol, options.max_iter, symmetric=shard.symmetric, known_mass=known
+        self.plan, self.dtypes = planned(
+            "torch", options, symmetric=shard.symmetric, has_dangling=shard.has_dangling, in_range=shard.in_range
         )
-        in_f32 = self.plan.fits_f32 and not shard.wide
-        self.dtypes = (torch.float32, torch.float64) if in_f32 else (torch.float64,)
         shard.agree("seeds or options", _digest(self.teleport, (options, implementation)))
         self.start = self._start(implementation, start)
 
@@ -159,9 +147,8 @@ class _Run:
         if implementation not in IMPLEMENTATIONS:
             raise UsageError("no such PageRank of shards", given=implementation, expected=", ".join(IMPLEMENTATIONS))
         shape = (self.teleport.batch, self.shard.rows)
-        if start is not None and (tuple(start.shape) != shape or start.device != self.shard.device):
-            given = f"{tuple(start.shape)} on {start.device}"
-            raise BadInput("start does not fit the shard", given=given, expected=f"{shape} on {self.shard.device}")
+        if start is not None:
+            check_form(start, "start does not fit the shard", ANY_FLOAT, shape, self.shard.device)
         chosen("personalized_pagerank_sharded", implementation)
         if implementation == "cugraph":
             from gpu_rag.graph.pagerank.sharded.cugraph import estimates
@@ -193,3 +180,82 @@ def _merged(shard: Shard, best: TopK, k: int) -> tuple[torch.Tensor, torch.Tenso
     ids, scores = (shard.gather(part).transpose(0, 1).flatten(1) for part in (best.ids, best.scores))
     order = torch.sort(scores, dim=1, descending=True, stable=True).indices[:, :k]
     return ids.gather(1, order), scores.gather(1, order)
+
+
+class ShardedTile:
+    """`Tile` of up to `width` questions. Every rank makes one, and the same calls of it.
+
+    result: f32[>= questions, rows of this rank]. start: [questions, rows of this rank], an estimate to begin with, or
+    None for the restart distribution. Memory: the state of all ranks, and another in f64 while steps or checks are in
+    f64; own rows a few times.
+    """
+
+    def __init__(
+        self, shard: Shard, plan: Plan, teleport: Teleport, questions: Array, result: torch.Tensor, width: int,
+        dtype: torch.dtype, start: torch.Tensor | None,
+    ):  # fmt: skip
+        self.shard, self.damping, self.result, self.width = shard, plan.damping, result, width
+        self.slack, self.coarsest = (ROUNDING, COARSE_GAP) if dtype == torch.float32 else (0.0, 0.0)
+        self.scale = shard.scale[:, None]
+        pi = restart_rows(shard, teleport, questions, width)
+        self.pi = pi.to(dtype)
+        lost = shard.dangling[shard.lo : shard.hi].to(shard.device)
+        first = pi.clone()  # in f64 self.pi is pi itself
+        if start is not None:
+            ranks = start.T.double()
+            sums = [torch.from_numpy(shard.total(a)).to(ranks) for a in (ranks, ranks * lost[:, None])]
+            first[:, : len(questions)] = unnormalised(ranks, sums[0], sums[1], plan.damping)
+        elif plan.known_mass:
+            first[lost] *= 1 - plan.damping
+        self.x = shard.gather_state((first / self.scale).to(dtype))
+        self.y = torch.zeros_like(self.x[shard.own])
+
+    def sweep(self, omegas: Array, fine: bool) -> Array:
+        """See `Tile.sweep`."""
+        changes = [self._step(omega, fine, looked_at=step + 1 == len(omegas)) for step, omega in enumerate(omegas)]
+        return changes[-1]
+
+    def _step(self, omega: Array, fine: bool, looked_at: bool) -> Array:
+        kind = torch.float64 if fine else self.x.dtype
+        x, pi, scale = self.x.to(kind), self.pi.to(kind), self.scale.to(kind)
+        own = x[self.shard.own]
+        z = self.shard.product(x, pi, self.damping).mul_(1 / scale)
+        change = self.shard.total((z - own).abs_().mul_(scale)) if looked_at else np.full(self.width, np.inf)
+        y = self.y.to(kind)
+        moved = y + z.sub_(y).mul_(torch.from_numpy(omega).to(z))
+        self.y = self.x[self.shard.own].clone()
+        self.x = self.shard.gather_state(moved.to(self.x.dtype), self.x)
+        return change
+
+    def check(self, rows: Array) -> tuple[Array, Array]:
+        """See `Tile.check`."""
+        x = self.x.double()
+        q = self.shard.product(x, self.pi.double(), self.damping)
+        gap = self.shard.total((q - x[self.shard.own] * self.scale).abs_())
+        lanes = np.flatnonzero(rows >= 0)
+        to, lane = (torch.from_numpy(a).to(q.device) for a in (rows[lanes], lanes))
+        self.result[to] = q[:, lane].T.float()
+        return gap, self.shard.total(q)
+
+
+def restart_rows(shard: Shard, teleport: Teleport, questions: Array, width: int) -> torch.Tensor:
+    """f64[rows of this rank, width]: column c is the restart distribution of questions[c], further columns are zero."""
+    pi = torch.zeros(shard.rows, width, dtype=torch.float64)
+    node, lane, mass = teleport.entries(questions)
+    here = (node >= shard.lo) & (node < shard.hi)
+    np.add.at(pi.numpy(), (node[here] - shard.lo, lane[here]), mass[here])
+    return pi.to(shard.device)
+
+
+def residual(shard: Shard, ranks: torch.Tensor, teleport: Teleport, questions: Array, damping: float) -> Array:
+    """f64[B]: |(1-d) pi + d (P^T p + lost(p) pi) - p|_1 over all ranks, in f64, for own rows ranks [B, rows] of p.
+
+    Divided by 1 - d it bounds the L1 distance of p from the PageRank: the map contracts by d. Of results in f32 it is
+    at least their rounding, about 6e-8.
+    """
+    p = ranks.T.double()
+    lost = torch.from_numpy(shard.total(p * shard.dangling[shard.lo : shard.hi].to(p)[:, None])).to(p.device)
+    pi = restart_rows(shard, teleport, questions, p.shape[1])
+    x = shard.gather_state(p / shard.scale[:, None])
+    pulled = shard.product(x, pi, damping).add_(pi * (damping * lost))
+    return shard.total(pulled.sub_(p).abs_())

@@ -23,9 +23,9 @@ from gpu_rag_kernels.dispatch import check_backend, installed
 
 from gpu_rag.errors import MissingBackend, UsageError
 from gpu_rag.graph.pagerank.cugraph import Library, on_device, vertex_type
+from gpu_rag.graph.pagerank.inputs import Teleport
 from gpu_rag.graph.pagerank.plan import Plan
 from gpu_rag.graph.pagerank.sharded.graph import Shard, own_edges
-from gpu_rag.graph.pagerank.teleport import Teleport
 
 ID_BYTES = 256  # space for the id of NCCL, which has 127 bytes, and its length
 

@@ -14,8 +14,9 @@ import torch.distributed as dist
 from gpu_rag_kernels.dispatch import kernel
 
 from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.csr import csr_from_edges, degrees, row_of_entry
-from gpu_rag.graph.pagerank.graph import WIDEST, PageRankGraph, prepare
+from gpu_rag.graph.pagerank.inputs import PageRankGraph, fits_f32, prepare
 from gpu_rag.types import CSR
 
 Array = np.ndarray[Any, Any]
@@ -25,25 +26,15 @@ MOST_CHUNKS = 1024  # of a graph: every step sends one f64 a chunk and question
 
 
 @dataclass(frozen=True)
-class Shard:
-    """The rows lo <= v < hi of a graph, on one rank of a process group. Made by `shard_graph` or `shard_edges` on every
-    rank.
+class Layout:
+    """The rows of a graph on the ranks of a process group: those lo <= v < hi are this rank's.
 
-    bounds: the first row of each rank, and N. stride: rows of the longest rank. pull: own rows of the transposed
-    adjacency; a column is the place of its node in the state of all ranks, rank * stride + node - bounds[rank].
-    scale: f64[hi - lo], out-degree, 1 where it is 0. dangling: bool[N] on the CPU, nodes without outgoing weight.
-    entries: of all ranks. wide: whether a degree leaves the range of f32. group: None for one rank alone.
+    bounds: the first row of each rank, and N. group: None for one rank alone. A state of all ranks has `stride` places
+    for each, as many as the longest has rows: node v of rank r lies at r * stride + v - bounds[r].
     """
 
     rank: int
     bounds: tuple[int, ...]
-    stride: int
-    pull: CSR
-    scale: torch.Tensor
-    dangling: torch.Tensor
-    symmetric: bool
-    entries: int
-    wide: bool
     group: Any
 
     @property
@@ -55,6 +46,16 @@ class Shard:
     def world(self) -> int:
         """Number of ranks."""
         return len(self.bounds) - 1
+
+    @property
+    def sizes(self) -> list[int]:
+        """Number of nodes of each rank."""
+        return [b - a for a, b in zip(self.bounds[:-1], self.bounds[1:])]
+
+    @property
+    def stride(self) -> int:
+        """Places of a rank in the state of all ranks."""
+        return max(1, *self.sizes)
 
     @property
     def lo(self) -> int:
@@ -76,6 +77,42 @@ class Shard:
         """The places of this rank's nodes in the state of all ranks."""
         return slice(self.rank * self.stride, self.rank * self.stride + self.rows)
 
+    def owner_of(self, nodes: torch.Tensor) -> torch.Tensor:
+        """The rank of each node: i64."""
+        return torch.searchsorted(torch.tensor(self.bounds[1:], device=nodes.device), nodes, right=True)
+
+    def places_of(self, nodes: torch.Tensor) -> torch.Tensor:
+        """i32: the places of nodes i64 in the state of all ranks."""
+        owner = self.owner_of(nodes)
+        return (owner * self.stride + nodes - torch.tensor(self.bounds, device=nodes.device)[owner]).int()
+
+    def nodes_of(self, places: torch.Tensor) -> torch.Tensor:
+        """The nodes at places of the state: i64, the inverse of what `pull` holds."""
+        places = places.long()
+        first = torch.tensor(self.bounds, device=places.device)
+        return first[places // self.stride] + places % self.stride
+
+    def gather(self, own: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """[world, ...]: `own`, of one shape and dtype on all ranks, from every rank; in `out` if given."""
+        return gathered(own, self.group, out)
+
+
+@dataclass(frozen=True)
+class Shard(Layout):
+    """The rows of a graph on one rank. Made by `shard_graph` or `shard_edges` on every rank.
+
+    pull: own rows of the transposed adjacency; a column is the place of its node in the state of all ranks. scale:
+    f64[hi - lo], out-degree, 1 where it is 0. dangling: bool[N] on the CPU, nodes without outgoing weight. entries: of
+    all ranks. in_range: whether an f32 state can hold 1 / degree of every node.
+    """
+
+    pull: CSR
+    scale: torch.Tensor
+    dangling: torch.Tensor
+    symmetric: bool
+    entries: int
+    in_range: bool
+
     @property
     def device(self) -> torch.device:
         """The device of the rows, and so of results."""
@@ -86,22 +123,12 @@ class Shard:
         """Whether any node of the graph has no outgoing weight."""
         return bool(self.dangling.any())
 
-    def nodes_of(self, places: torch.Tensor) -> torch.Tensor:
-        """The nodes at places of the state: i64, the inverse of what `pull` holds."""
-        places = places.long()
-        first = torch.tensor(self.bounds, device=places.device)
-        return first[places // self.stride] + places % self.stride
-
     def product(self, x: torch.Tensor, source: torch.Tensor, damping: float) -> torch.Tensor:
         """damping A x + (1 - damping) source for own rows: [rows, B]. x: [world * stride, B]; source: [rows, B]."""
         if self.rows == 0:
             return torch.zeros_like(source)
         # the op itself takes square matrices only; its kernels take any
         return kernel("ppr_spmm", "ppr_spmm", x.device)(self.pull, x, source, damping)[: self.rows]
-
-    def gather(self, own: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """[world, ...]: `own`, of one shape and dtype on all ranks, from every rank; in `out` if given."""
-        return gathered(own, self.group, out)
 
     def gather_state(self, own: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """[world * stride, B]: the state of all ranks from own rows [rows, B]; places of no node are zero. out: a state
@@ -121,7 +148,7 @@ class Shard:
         mine = _chunks(self.rows, chunk)
         part = torch.zeros(mine * chunk, values.shape[1], dtype=torch.float64, device=values.device)
         part[: self.rows] = values
-        counts = [_chunks(b - a, chunk) for a, b in zip(self.bounds[:-1], self.bounds[1:])]
+        counts = [_chunks(size, chunk) for size in self.sizes]
         sums = part.new_zeros(max(1, *counts), values.shape[1])
         sums[:mine] = _halved(part.view(mine, chunk, values.shape[1]))
         everything = self.gather(sums)
@@ -150,16 +177,11 @@ def shard_graph(graph: CSR | PageRankGraph, *, group: Any = None, device: torch.
     weights of nodes tell: a rank does not read the columns of others). Memory: 2 / ranks of the graph.
     """
     graph = prepare(graph)
-    group, rank, world = place_in(group)
+    layout = layout_of(graph.pull.indptr, group)
     target = graph.device if device is None else torch.device(device)
-    bounds = bounds_of(graph.pull.indptr, world)
-    stride = stride_of(bounds)
-    lo, hi = bounds[rank], bounds[rank + 1]
-    scale = graph.scale[lo:hi].to(target)
-    wide = not bool(((graph.scale > 1 / WIDEST) & (graph.scale < WIDEST)).all())
     made = Shard(
-        rank, bounds, stride, own_rows(graph.pull, lo, hi, bounds, stride, target), scale, graph.dangling.cpu(),
-        graph.symmetric, graph.pull.m, wide, group,
+        **vars(layout), pull=own_rows(graph.pull, layout, target), scale=graph.scale[layout.lo : layout.hi].to(target),
+        dangling=graph.dangling.cpu(), symmetric=graph.symmetric, entries=graph.pull.m, in_range=graph.in_range,
     )  # fmt: skip
     flags = int(graph.pull.indptr.sum()) + int(graph.scale.double().view(torch.int64).sum())  # wraps, equally on all
     made.agree("graphs", (flags + graph.n + int(graph.symmetric)) % 2**62)
@@ -185,70 +207,54 @@ def shard_edges(
     and 8 N bytes a few times.
     """
     mine = csr_from_edges(src, dst, n, weight, undirected=undirected)
-    group, rank, world = place_in(group)
+    group = group_of(group)
     kinds = gathered(torch.tensor([n, int(undirected), int(weight is None)], device=src.device), group)
     if bool((kinds != kinds[0]).any()):
         given = f"(n, undirected, no weights) {kinds.tolist()} by rank"
         raise BadInput("ranks do not agree on their graph", given=given, expected="the same of every rank")
-    tails = torch.repeat_interleave(torch.arange(n, device=src.device), mine.indptr.diff())
-    heads = mine.indices.long()
-    counts = torch.bincount(heads, minlength=n)
-    indptr = torch.zeros(n + 1, dtype=torch.int64, device=src.device)
-    indptr[1:] = gathered(counts, group).sum(0).cumsum(0)  # an edge of several ranks counts for each
-    bounds = bounds_of(indptr, world)
-    stride, lo, hi = stride_of(bounds), bounds[rank], bounds[rank + 1]
-    pull = _rows_of(heads, tails, mine.weight, n, bounds, rank, group)
-    outgoing = pull if undirected else _rows_of(tails, heads, mine.weight, n, bounds, rank, group)
-    degree = degrees(outgoing)
+    tails, heads = row_of_entry(mine), mine.indices.long()
+    counts = gathered(torch.bincount(heads, minlength=n), group).sum(0)  # an edge of several ranks counts for each
+    layout = layout_of(offsets_of(counts), group)
+    pull = _rows_of(heads, tails, mine.weight, layout)
+    degree = degrees(pull if undirected else _rows_of(tails, heads, mine.weight, layout))
     dangling = degree <= 0
     scale = torch.where(dangling, 1.0, degree)
-    flags = torch.ones(stride, dtype=torch.uint8, device=src.device)
-    flags[: hi - lo] = dangling
-    whole = torch.cat([part[: b - a] for part, a, b in zip(gathered(flags, group), bounds[:-1], bounds[1:])])
-    wide = bool(((scale <= 1 / WIDEST) | (scale >= WIDEST)).any())
-    facts = gathered(torch.tensor([pull.m, int(wide)], device=src.device), group)
-    local = CSR(pull.indptr, places_of(pull.indices.long(), bounds, stride), pull.weight)
-    entries, any_wide = int(facts[:, 0].sum()), bool(facts[:, 1].any())
-    return Shard(rank, bounds, stride, local, scale, whole.bool().cpu(), undirected, entries, any_wide, group)
+    flags = torch.ones(layout.stride, dtype=torch.uint8, device=src.device)
+    flags[: layout.rows] = dangling
+    whole = torch.cat([part[:size] for part, size in zip(layout.gather(flags), layout.sizes)])
+    facts = layout.gather(torch.tensor([pull.m, int(fits_f32(scale))], device=src.device))
+    return Shard(
+        **vars(layout), pull=CSR(pull.indptr, layout.places_of(pull.indices.long()), pull.weight), scale=scale,
+        dangling=whole.bool().cpu(), symmetric=undirected, entries=int(facts[:, 0].sum()),
+        in_range=bool(facts[:, 1].all()),
+    )  # fmt: skip
 
 
-def _rows_of(
-    rows: torch.Tensor, columns: torch.Tensor, weight: torch.Tensor | None, n: int, bounds: tuple[int, ...],
-    rank: int, group: Any,
-) -> CSR:  # fmt: skip
+def _rows_of(rows: torch.Tensor, columns: torch.Tensor, weight: torch.Tensor | None, layout: Layout) -> CSR:
     """Own rows of the matrix of all ranks' entries (rows, columns): entries go to the rank of their row."""
-    if group is not None:
-        owner = owner_of(rows, bounds)
+    if layout.group is not None:
+        owner = layout.owner_of(rows)
         order = torch.argsort(owner, stable=True)
-        sent = torch.bincount(owner, minlength=len(bounds) - 1)
-        arriving = gathered(sent, group)[:, rank].tolist()
-        leaving = sent.tolist()
+        sent = torch.bincount(owner, minlength=layout.world)
+        arriving, leaving = layout.gather(sent)[:, layout.rank].tolist(), sent.tolist()
 
         def exchanged(values: torch.Tensor) -> torch.Tensor:
             found = values.new_empty(sum(arriving))
-            dist.all_to_all_single(found, values[order], arriving, leaving, group=group)
+            dist.all_to_all_single(found, values[order], arriving, leaving, group=layout.group)
             return found
 
         rows, columns = exchanged(rows), exchanged(columns)
         weight = None if weight is None else exchanged(weight)
-    whole = csr_from_edges(rows, columns, n, weight, undirected=False)
-    lo, hi = bounds[rank], bounds[rank + 1]
-    return CSR(whole.indptr[lo : hi + 1].clone(), whole.indices, whole.weight)
+    whole = csr_from_edges(rows, columns, layout.n, weight, undirected=False)
+    return CSR(whole.indptr[layout.lo : layout.hi + 1].clone(), whole.indices, whole.weight)
 
 
-def own_rows(pull: CSR, lo: int, hi: int, bounds: tuple[int, ...], stride: int, device: torch.device) -> CSR:
-    """Rows lo <= v < hi of `pull` on a device; a column becomes the place of its node in the state of all ranks."""
-    first, last = int(pull.indptr[lo]), int(pull.indptr[hi])
-    columns = pull.indices[first:last].to(device).long()
-    places = places_of(columns, bounds, stride)
+def own_rows(pull: CSR, layout: Layout, device: torch.device) -> CSR:
+    """The rows of this rank on a device; a column becomes the place of its node in the state of all ranks."""
+    indptr = pull.indptr[layout.lo : layout.hi + 1]
+    first, last = int(indptr[0]), int(indptr[-1])
     weight = None if pull.weight is None else pull.weight[first:last].to(device)
-    return CSR((pull.indptr[lo : hi + 1] - first).to(device), places, weight)
-
-
-def places_of(nodes: torch.Tensor, bounds: tuple[int, ...], stride: int) -> torch.Tensor:
-    """i32: the places of nodes i64 in the state of all ranks."""
-    owner = owner_of(nodes, bounds)
-    return (owner * stride + nodes - torch.tensor(bounds, device=nodes.device)[owner]).int()
+    return CSR((indptr - first).to(device), layout.places_of(pull.indices[first:last].to(device).long()), weight)
 
 
 def chunk_of(n: int) -> int:
@@ -271,24 +277,19 @@ def bounds_of(indptr: torch.Tensor, world: int) -> tuple[int, ...]:
     return (0, *(int(starts[c]) if c < len(starts) else n for c in cuts), n)
 
 
-def stride_of(bounds: tuple[int, ...]) -> int:
-    """Rows of the longest rank. Raises BadInput where the state of all ranks would have too many."""
-    stride = max(1, *(b - a for a, b in zip(bounds[:-1], bounds[1:])))
-    if (len(bounds) - 1) * stride > 2**31 - 1:
-        raise BadInput("the state has too many rows", given=f"{len(bounds) - 1} of {stride}", expected="below 2^31")
-    return stride
+def layout_of(indptr: torch.Tensor, group: Any) -> Layout:
+    """The rows of each rank of the group, see `bounds_of`. Raises BadInput where a state would have too many."""
+    group = group_of(group)
+    rank, world = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
+    layout = Layout(rank, bounds_of(indptr, world), group)
+    if world * layout.stride > 2**31 - 1:
+        raise BadInput("the state has too many rows", given=f"{world} of {layout.stride}", expected="below 2^31")
+    return layout
 
 
-def owner_of(nodes: torch.Tensor, bounds: tuple[int, ...]) -> torch.Tensor:
-    """The rank of each node: i64."""
-    return torch.searchsorted(torch.tensor(bounds[1:], device=nodes.device), nodes, right=True)
-
-
-def place_in(group: Any) -> tuple[Any, int, int]:
-    """(group, rank, world) of this process; no group is the default one, or one rank alone where there is none."""
-    if group is None and dist.is_available() and dist.is_initialized():
-        group = dist.group.WORLD
-    return (group, 0, 1) if group is None else (group, dist.get_rank(group), dist.get_world_size(group))
+def group_of(group: Any) -> Any:
+    """The process group; no group is the default one, or None where there is none."""
+    return dist.group.WORLD if group is None and dist.is_available() and dist.is_initialized() else group
 
 
 def gathered(own: torch.Tensor, group: Any, out: torch.Tensor | None = None) -> torch.Tensor:

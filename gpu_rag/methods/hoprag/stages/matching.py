@@ -144,7 +144,7 @@ def match_nearly(work: Work, outs: Side, ins: Side, near: Proposer) -> tuple[np.
 
     def block(rows: np.ndarray) -> np.ndarray:
         left = outs.part(torch.from_numpy(rows))
-        ids = near.propose(left.vectors.float(), k).ids.long()
+        ids = near(left.vectors.float(), k).ids.long()
         i, column = (ids >= 0).nonzero().T
         rare_i, rare_j = rare_word_pairs(left.keywords, ins.keywords, RARE_WORDS, RARE_HOLDERS)
         i, j = torch.cat([i, rare_i]), torch.cat([ids[i, column], rare_j])

@@ -13,8 +13,7 @@ from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.csr import row_of_entry
 from gpu_rag.graph.ego import CheckedGraph, ego_balls, induced_subgraphs
-from gpu_rag.graph.paths import Ends, PathGraph
-from gpu_rag.graph.paths.nodes import nodes_on_paths
+from gpu_rag.graph.paths import Ends, PathGraph, nodes_on_paths
 from gpu_rag.graph.ragged import ragged_of_keys, ragged_of_lists, row_of_value
 from gpu_rag.index.index import Index
 from gpu_rag.methods.hydrarag.batched import TILE, each_alone

@@ -1,8 +1,9 @@
-"""The restart of each question's walk: the seeds or the prior of B questions, checked and normalised."""
+"""The inputs of PageRank: a graph checked and turned, and the restart of each question, checked and normalised."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,13 @@ import torch
 from gpu_rag_kernels.dispatch import compiled_checks
 
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.graph.common.arrays import form_of
-from gpu_rag.graph.pagerank.graph import PageRankGraph
+from gpu_rag.graph.common.arrays import ANY_FLOAT, check_form
+from gpu_rag.graph.csr import check_csr, degrees, transpose
 from gpu_rag.graph.ragged import check_ragged
-from gpu_rag.types import Ragged
+from gpu_rag.types import CSR, Ragged
 
 Array = np.ndarray[Any, Any]
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,10 @@ class Teleport:
 
     def entries(self, questions: Array) -> tuple[Array, Array, Array]:
         """(node, lane, mass) of the given questions; lane = position in `questions`; seeds only."""
-        spans = [np.arange(self.offsets[q], self.offsets[q + 1]) for q in questions]
-        chosen = np.concatenate(spans) if spans else np.zeros(0, np.int64)
-        lane = np.repeat(np.arange(len(spans)), [len(s) for s in spans])
+        first = self.offsets[questions]
+        lengths = self.offsets[questions + 1] - first
+        lane = np.repeat(np.arange(len(questions)), lengths)
+        chosen = np.arange(len(lane)) + (first + lengths - lengths.cumsum())[lane]
         return self.nodes[chosen], lane, self.mass[chosen]
 
     def dense(self, questions: Array, width: int, graph: PageRankGraph) -> torch.Tensor:
@@ -76,50 +79,34 @@ def _numbers(scalars: list[torch.Tensor]) -> Array:
 
 def teleport_of_seeds(n: int, seeds: Ragged, weights: Ragged | None) -> Teleport:
     """Checks `seeds`, nodes below n, and `weights`; a seed named twice in a list counts twice. Raises BadInput."""
-    found = _compiled_teleport(n, seeds, weights)
-    if found is not None:
-        return found  # one compiled pass; the slow checks below say what is wrong
     check_ragged(seeds, "seeds", n=n)
-    offsets = seeds.offsets.detach().cpu().numpy()
-    lengths = np.diff(offsets)
-    if weights is None:
-        mass = np.ones(len(seeds.values))
-    else:
+    mass = None
+    if weights is not None:
         if weights.values.shape != seeds.values.shape or not torch.equal(weights.offsets, seeds.offsets):
             raise BadInput("rows of weights do not match rows of seeds", expected="equal offsets")
         if not weights.values.is_floating_point():
             raise BadInput("seed weights are no floats", given=weights.values.dtype, expected="f32 or f64")
-        mass = weights.values.detach().cpu().double().numpy()
-        if not np.all(np.isfinite(mass) & (mass >= 0)):
-            raise BadInput("a seed weight is negative or not finite", expected="finite and >= 0")
+        mass = weights.values.detach().cpu().double().contiguous().numpy()
+    offsets, nodes = (a.detach().cpu().long().contiguous().numpy() for a in (seeds.offsets, seeds.values))
+    checks, share = compiled_checks(CPU), np.empty(len(nodes))
+    if checks is None or not checks.shares(offsets, mass, share):
+        share = _shares(offsets, mass)  # says what is wrong, if anything is
+    return Teleport(len(offsets) - 1, offsets, nodes, share, None, np.zeros(0))
+
+
+def _shares(offsets: Array, mass: Array | None) -> Array:
+    """Weights f64[T], 1 each if None, over the sum of their list. Raises BadInput."""
+    lengths = np.diff(offsets)
+    mass = np.ones(offsets[-1]) if mass is None else mass
+    if not np.all(np.isfinite(mass) & (mass >= 0)):
+        raise BadInput("a seed weight is negative or not finite", expected="finite and >= 0")
     row = np.repeat(np.arange(len(lengths)), lengths)
     total = np.bincount(row, mass, minlength=len(lengths))
     if np.any((total <= 0) & (lengths > 0)):
         at = int(np.argmax((total <= 0) & (lengths > 0)))
         raise BadInput("the seed weights of a row sum to zero", given=f"row {at}", expected="a positive sum")
     _check_sums(total, "seed weights")
-    nodes = seeds.values.detach().cpu().long().numpy()
-    return Teleport(len(lengths), offsets, nodes, mass / total[row], None, np.zeros(0))
-
-
-def _compiled_teleport(n: int, seeds: Ragged, weights: Ragged | None) -> Teleport | None:
-    """`teleport_of_seeds` in a compiled pass; None where something is wrong, or another device holds the seeds."""
-    checks, tensors = compiled_checks(seeds.values.device), [seeds.values, seeds.offsets]
-    if weights is not None:
-        tensors += [weights.values.detach(), weights.offsets]
-    if checks is None or any(not t.is_cpu or t.dim() != 1 for t in tensors):
-        return None
-    if seeds.values.dtype not in (torch.int32, torch.int64) or any(t.dtype != torch.int64 for t in tensors[1::2]):
-        return None
-    if seeds.offsets.shape[0] < 1 or not all(t.is_floating_point() for t in tensors[2::2]):
-        return None
-    nodes, offsets = seeds.values.long().contiguous().numpy(), seeds.offsets.contiguous().numpy()
-    mass, share = None if weights is None else tensors[2].double().contiguous().numpy(), np.empty(len(nodes))
-    if weights is not None and not (len(tensors[2]) == len(nodes) and torch.equal(weights.offsets, seeds.offsets)):
-        return None
-    if not checks.are_lists(nodes, offsets, -1) or not checks.shares(nodes, offsets, n, mass, share):
-        return None
-    return Teleport(len(offsets) - 1, offsets, nodes, share, None, np.zeros(0))
+    return np.asarray(mass / total[row])
 
 
 def _check_sums(total: Array, what: str) -> None:
@@ -131,10 +118,7 @@ def _check_sums(total: Array, what: str) -> None:
 
 def teleport_of_prior(graph: PageRankGraph, prior: torch.Tensor) -> Teleport:
     """Checks a dense prior [B, N]. Each row is summed by itself, so its bits do not depend on the batch."""
-    if not prior.is_floating_point() or prior.dim() != 2 or prior.shape[1] != graph.n:
-        raise BadInput("the prior does not fit the graph", given=form_of(prior), expected=f"f32 [B, {graph.n}]")
-    if prior.device != graph.device:
-        raise BadInput("prior and graph are on different devices", given=prior.device, expected=graph.device)
+    check_form(prior, "the prior does not fit the graph", ANY_FLOAT, ["B", graph.n], graph.device)
     if not bool((torch.isfinite(prior) & (prior >= 0)).all()):
         raise BadInput("the prior has a negative value or one that is not finite", expected="finite and >= 0")
     total = _numbers([row.double().contiguous().sum() for row in prior])
@@ -156,6 +140,19 @@ def teleport_of(
     return teleport_of_prior(graph, prior)
 
 
+def restart_rows(
+    teleport: Teleport, questions: Array, width: int, graph: PageRankGraph
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The nodes at which any of the questions restarts, i64[S] ascending, and their probabilities f64[S, width]."""
+    if teleport.prior is not None:
+        return torch.arange(graph.n, device=graph.device), teleport.dense(questions, width, graph)
+    node, lane, mass = teleport.entries(questions)
+    nodes, row = np.unique(node, return_inverse=True)
+    pi = np.zeros((len(nodes), width))
+    np.add.at(pi, (row, lane), mass)
+    return torch.from_numpy(nodes).to(graph.device), torch.from_numpy(pi).to(graph.device)
+
+
 def unnormalised(ranks: torch.Tensor, total: torch.Tensor, lost: torch.Tensor, damping: float) -> torch.Tensor:
     """A state of the iteration from an estimate of PageRank: q = (1-d) pi + d P^T q in its direction, f64[N, B].
 
@@ -165,3 +162,66 @@ def unnormalised(ranks: torch.Tensor, total: torch.Tensor, lost: torch.Tensor, d
     """
     share = lost / total
     return ranks.double() * ((1 - damping) / (1 - damping + damping * share) / total)
+
+
+WIDEST = 1e30  # degrees beyond it, or below its inverse, leave the range of an f32 state
+
+
+@dataclass(frozen=True)
+class PageRankGraph:
+    """A CSR made ready by `prepare`. Make one per graph and pass it to the ops instead of the CSR.
+
+    pull: the transpose of the adjacency (the adjacency itself when symmetric); scale: f64[N], out-degree, 1 where it
+    is 0; dangling: bool[N], nodes without outgoing weight; symmetric: whether undirected methods apply.
+    """
+
+    pull: CSR
+    scale: torch.Tensor
+    dangling: torch.Tensor
+    has_dangling: bool
+    symmetric: bool
+
+    @property
+    def n(self) -> int:
+        """Number of nodes."""
+        return self.pull.n
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the graph, and so of results."""
+        return self.pull.indptr.device
+
+    @cached_property
+    def in_range(self) -> bool:
+        """Whether an f32 state can hold 1 / degree of every node; looked up once."""
+        return fits_f32(self.scale)
+
+    @cached_property
+    def views(self) -> dict[Any, Any]:
+        """The graph in the form of each implementation, made by the first call; numba: 16 bytes a node."""
+        return {}
+
+
+def fits_f32(scale: torch.Tensor) -> bool:
+    """Whether degrees, and their inverses, are in the range of an f32 state."""
+    return bool(((scale > 1 / WIDEST) & (scale < WIDEST)).all())
+
+
+def prepare(csr: CSR | PageRankGraph) -> PageRankGraph:
+    """Checks `csr` (BadInput, as `check_csr`) and computes what every PageRank on it needs. O(E log E), once."""
+    if isinstance(csr, PageRankGraph):
+        return csr
+    check_csr(csr)
+    degree = degrees(csr)
+    other = transpose(csr)
+    symmetric = torch.equal(csr.indptr, other.indptr) and torch.equal(csr.indices, other.indices)
+    if symmetric and csr.weight is not None and other.weight is not None:
+        symmetric = torch.equal(csr.weight, other.weight)
+    dangling = degree <= 0
+    return PageRankGraph(
+        pull=csr if symmetric else other,
+        scale=torch.where(dangling, 1.0, degree),
+        dangling=dangling,
+        has_dangling=bool(dangling.any()),
+        symmetric=symmetric,
+    )
