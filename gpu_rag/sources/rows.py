@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gpu_rag.text.strict_json import JsonError
 from gpu_rag.types import Document, Reject
 
 T = TypeVar("T")
@@ -49,7 +50,7 @@ def attempted(path: Path, line: int, make: Callable[..., T], *args: Any) -> T | 
     """make(*args), or why the row of this line cannot be used."""
     try:
         return make(*args)
-    except RowError as error:
+    except (RowError, JsonError) as error:
         return Reject(shown(path), line, str(error))
 
 

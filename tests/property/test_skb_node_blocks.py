@@ -17,7 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kb_rows import same_nodes
 
-from gpu_rag.sources.knowledge_base import jsonl, nodes, tables
+from gpu_rag.sources.knowledge_base import jsonl
+from gpu_rag.sources.knowledge_graph import blocks
 from gpu_rag.sources.knowledge_graph import lines as kg_lines
 from gpu_rag.sources.seen import Seen, repeats
 
@@ -30,12 +31,11 @@ LIMITS: dict[str, int] = {"max_document_chars": 12, "max_line_bytes": 300}
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jsonl, "_LEAST", 1)
-    monkeypatch.setattr(nodes, "ROWS", 2)
-    monkeypatch.setattr(tables, "_ROWS", 2)
+    monkeypatch.setattr(blocks, "_ROWS", 2)
+    monkeypatch.setattr(blocks, "_TABLE_ROWS", 2)
     monkeypatch.setattr("gpu_rag.sources.parquet.BATCH_ROWS", 2)
     real = kg_lines.read_line_blocks
-    for format in (jsonl, tables):
-        monkeypatch.setattr(format, "read_line_blocks", lambda path, limits: real(path, limits, 64, 3))
+    monkeypatch.setattr(blocks, "read_line_blocks", lambda path, limits: real(path, limits, 64, 3))
 
 
 def put(folder: Path, name: str, data: bytes) -> Path:
@@ -170,8 +170,8 @@ def test_most_rows_of_a_usual_file_are_not_read_one_by_one(tmp_path: Path, monke
     ]
     folder = put(tmp_path / "b", "nodes.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
     singly: list[Any] = []
-    real = nodes.checked
-    monkeypatch.setattr(nodes, "checked", lambda path, row, limits: singly.append(row) or real(path, row, limits))
+    real = blocks.attempted
+    monkeypatch.setattr(blocks, "attempted", lambda *given: singly.append(given) or real(*given))
     assert len(same_nodes(folder)) == 100 and len(singly) < 8
 
 

@@ -14,7 +14,7 @@ from gpu_rag.index.stages.rejected import short_name, short_reject, stop_if_stri
 from gpu_rag.index.work import NamedSource, Sources
 from gpu_rag.settings import IndexSettings, Settings
 from gpu_rag.sources.knowledge_base import read_node_blocks, skb_files
-from gpu_rag.sources.knowledge_base.nodes import NodeBlock, may_have_edges, octets_of
+from gpu_rag.sources.knowledge_graph.blocks import Block, may_have_edges, octets_of
 from gpu_rag.sources.knowledge_graph.lines import count_between
 from gpu_rag.sources.rows import Limits, shown
 from gpu_rag.sources.seen import Seen, repeats
@@ -82,30 +82,32 @@ def node_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterat
             yield found
 
 
-def _with_text(block: NodeBlock) -> NodeBlock:
-    said = np.asarray(pc.binary_length(block.texts)) > 0
-    return block if said.all() else block.take(np.flatnonzero(said), [])
+def _with_text(block: Block) -> Block:
+    said = np.asarray(pc.binary_length(block["text"])) > 0
+    return block if said.all() else block.take(np.flatnonzero(said))
 
 
 def _documents(
-    source: NamedSource, block: NodeBlock, settings: IndexSettings, taken: Taken
+    source: NamedSource, block: Block, settings: IndexSettings, taken: Taken
 ) -> tuple[NodeDocuments, list[tuple[str, int]]]:
     """(the documents of the nodes of a block, (id, line) of nodes whose ids are taken)."""
-    owner, texts, start, end = cut(block.texts, settings)
-    passage_ids = _passage_ids(block.ids, owner)
-    form = _forms(source.name, block.ids, passage_ids, owner, taken)
-    lost = [(block.ids[int(row)].as_py(), int(block.line[row])) for row in np.flatnonzero(form < 0)]
-    ids, passage_ids = (_under(source.name, given, of) for given, of in ((block.ids, form), (passage_ids, form[owner])))
+    owner, texts, start, end = cut(block["text"], settings)
+    passage_ids = _passage_ids(block["id"], owner)
+    form = _forms(source.name, block["id"], passage_ids, owner, taken)
+    lost = [(block["id"][int(row)].as_py(), int(block.line[row])) for row in np.flatnonzero(form < 0)]
+    ids, passage_ids = (
+        _under(source.name, given, of) for given, of in ((block["id"], form), (passage_ids, form[owner]))
+    )
     if lost:
         free, passages = np.flatnonzero(form >= 0), np.flatnonzero(form[owner] >= 0)
         number = np.cumsum(form >= 0) - 1
-        block, ids, owner = block.take(free, []), ids.take(pa.array(free)), number[owner[passages]]
+        block, ids, owner = block.take(free), ids.take(pa.array(free)), number[owner[passages]]
         passage_ids, texts = (column.take(pa.array(passages)) for column in (passage_ids, texts))
         start, end = start[passages], end[passages]
     taken.add(ids, passage_ids)
     file = short_name(shown(skb_files(source.path).nodes), (source.path,))
     found = NodeDocuments(
-        source.name, file, ids, block.ids, block.names, block.line, owner, passage_ids, texts, start, end
+        source.name, file, ids, block["id"], block["name"], block.line, owner, passage_ids, texts, start, end
     )
     return found, lost
 

@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gpu_rag.sources.knowledge_graph.blocks import Block, batch_of, read_lines_in_blocks, text_of
 from gpu_rag.sources.knowledge_graph.lines import LineBlock, count_between, cut_out
-from gpu_rag.sources.knowledge_graph.triples import Triple, TripleBlock, triples_of_lines
+from gpu_rag.sources.knowledge_graph.triples import TRIPLES, Triple
 from gpu_rag.sources.lines import Line
 from gpu_rag.sources.rows import MAX_ID_CHARS, Limits, RowError, clean_string
 
@@ -39,9 +40,9 @@ _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:")
 _NO_IRI = re.compile('[\x00-\x20<>"{}|^`\\\\]')
 
 
-def read_ntriples(path: Path, limits: Limits) -> Iterator[TripleBlock]:
+def read_ntriples(path: Path, limits: Limits) -> Iterator[Block]:
     """The statements of a file, in blocks; comments are passed over."""
-    return triples_of_lines(path, limits, _plain_statements, statement_of)
+    return read_lines_in_blocks(TRIPLES.schema, path, limits, _plain_statements, statement_of)
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ _PLAIN_LITERAL = r'^"[^"\\\r\n]*"(?:@[a-z]+(?:-[a-z0-9]+)*|\^\^<https?://[^\x00-
 _PLAIN_STRING = f'"^^<{STRING}>'
 
 
-def _plain_statements(block: LineBlock) -> tuple[TripleBlock, np.ndarray]:
+def _plain_statements(block: LineBlock) -> tuple[Block, np.ndarray]:
     """(triples of the lines `<http..> <http..> O .`, the other rows), O an IRI of http or a literal without escapes.
 
     One space between the parts and none behind the full stop; IRIs and literals of at most 1,000 bytes.
@@ -185,7 +186,8 @@ def _plain_statements(block: LineBlock) -> tuple[TripleBlock, np.ndarray]:
     chosen = np.arange(len(rows))
     if quoted.any():
         chosen = np.flatnonzero(~quoted | _are_literals(tail))
-    found = TripleBlock(head, relation, tail, block.number[rows]).take(chosen, [])
+    none = text_of(None, len(rows))
+    found = Block(batch_of(TRIPLES.schema, head, relation, tail, none, block.number[rows])).take(chosen)
     return found, np.setdiff1d(np.arange(len(block.start)), rows[chosen], assume_unique=True)
 
 

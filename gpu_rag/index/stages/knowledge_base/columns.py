@@ -160,10 +160,10 @@ class EdgeColumns:
     notes: list[pa.LargeStringArray | int] = field(default_factory=list)  # or how many rows have none
     relations: Interner = field(default_factory=Interner)
 
-    def add(self, line: np.ndarray, relation: pa.LargeStringArray, note: pa.LargeStringArray | None) -> None:
+    def add(self, line: np.ndarray, relation: pa.LargeStringArray, note: pa.LargeStringArray) -> None:
         """Takes the rows of a block."""
         self.lines.append(line)
-        self.notes.append(len(line) if note is None else note)
+        self.notes.append(note if pc.any(pc.not_equal(note, "")).as_py() else len(line))
         self.relations.add(relation)
 
     def edges(self, head: np.ndarray, tail: np.ndarray, one: np.ndarray, codes: list[np.ndarray]) -> Edges:
