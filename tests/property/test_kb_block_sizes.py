@@ -19,7 +19,7 @@ from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.stages.knowledge_base.read import read_source
 from gpu_rag.index.work import NamedSource
 from gpu_rag.sources.knowledge_graph import read_kg_blocks
-from gpu_rag.sources.knowledge_graph.lines import LineBlock, read_line_blocks
+from gpu_rag.sources.lines import LineBlock, read_line_blocks
 from gpu_rag.sources.rows import Limits
 from gpu_rag.types import Reject
 

@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kb_rows import same_nodes
 
+from gpu_rag.sources import lines as kg_lines
 from gpu_rag.sources.knowledge_base import jsonl
 from gpu_rag.sources.knowledge_graph import blocks
-from gpu_rag.sources.knowledge_graph import lines as kg_lines
 from gpu_rag.sources.seen import Seen, repeats
 
 SLOW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -24,7 +24,7 @@ from gpu_rag.sources.corpus.openie import OpenIERow, read_openie
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema, object_of
 from gpu_rag.text.rules.extraction import extract_patterns
-from gpu_rag.text.rules.extraction.reader import ALSO_CALLED
+from gpu_rag.text.rules.extraction.relations import ALSO_CALLED
 from gpu_rag.types import Extraction, Profile, Reject, Request
 
 Row = tuple[Extraction, str]  # what was found, and its status

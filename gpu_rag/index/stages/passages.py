@@ -6,7 +6,8 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from gpu_rag.errors import BadInput
 from gpu_rag.index import tables
 from gpu_rag.index.knowledge_base.tables import ORIGINS
 from gpu_rag.index.stage import stage
-from gpu_rag.index.stages.node_documents import NodeDocuments, Taken, node_documents
+from gpu_rag.index.stages.node_documents import SCHEMAS, Parts, Taken, node_documents
 from gpu_rag.index.stages.rejected import Rejects, short_name, short_reject, stop_if_strict
 from gpu_rag.index.tables import TableWriter
 from gpu_rag.index.work import Sources, Work
@@ -34,59 +35,32 @@ _STEP = 8 * tables.ROWS_A_GROUP
 Row = dict[str, Any]
 
 
-def _large(schema: pa.Schema) -> pa.Schema:
-    """The schema with texts of any total size."""
-    return pa.schema([(f.name, pa.large_string() if pa.types.is_string(f.type) else f.type) for f in schema])
-
-
-_SCHEMAS = {
-    "documents": _large(tables.DOCUMENTS),
-    "passages": _large(pa.schema([*tables.PASSAGES, *tables.LINES])),
-    "origins": _large(ORIGINS),
-}
-
-
 class PassageTables:
     """Documents, passages and origins of a build. Memory: the text once, twice while a table is written."""
 
     def __init__(self) -> None:
-        self.n_documents = self.n_passages = 0
-        self._rows: dict[str, list[Row]] = {name: [] for name in _SCHEMAS}
-        self._parts: dict[str, list[pa.RecordBatch]] = {name: [] for name in _SCHEMAS}
+        self._rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
+        self._parts: dict[str, list[pa.RecordBatch]] = {name: [] for name in SCHEMAS}
+        self.n = dict.fromkeys(SCHEMAS, 0)
 
-    def add_rows(self, documents: Sequence[Row], passages: Sequence[Row], origins: Sequence[Row] = ()) -> None:
-        """Takes rows of the three tables; those of passages have their `line` too."""
-        for name, rows in (("documents", documents), ("passages", passages), ("origins", origins)):
-            self._rows[name].extend(rows)
-        self.n_documents += len(documents)
-        self.n_passages += len(passages)
+    def add_rows(self, **rows: Sequence[Row]) -> None:
+        """Takes rows of tables by name; those of passages have their `line` too."""
+        for name, some in rows.items():
+            self._rows[name].extend(some)
+            self.n[name] += len(some)
         if len(self._rows["documents"]) >= _PYTHON_ROWS:
             self._pack()
 
     def _pack(self) -> None:
-        for name, schema in _SCHEMAS.items():
-            rows = self._rows[name]
-            columns = [pa.array([row[field.name] for row in rows], field.type) for field in schema]
-            self._parts[name].append(pa.RecordBatch.from_arrays(columns, schema=schema))
+        for name, rows in self._rows.items():
+            self._parts[name].append(pa.RecordBatch.from_pylist(rows, SCHEMAS[name]))
             rows.clear()
 
-    def add_nodes(self, found: NodeDocuments) -> None:
-        """Takes documents of nodes."""
-        n, of = found.n, pa.array(found.owner)
-        pages = pa.ListArray.from_arrays(np.zeros(n + 1, np.int32), pa.array([], pa.int64()))
-        files, sources = (pa.array([text] * n, pa.large_string()) for text in (found.file, found.source))
-        titles, line = found.titles, np.zeros(len(of), np.int32)
-        columns = {
-            "documents": [found.ids, titles, files, found.line.astype(np.int32), pages],
-            "passages": [
-                found.passage_ids, found.ids.take(of), titles.take(of), found.texts, found.start, found.end, line,
-            ],
-            "origins": [found.ids, sources, found.nodes],
-        }  # fmt: skip
-        for name, schema in _SCHEMAS.items():
-            self._parts[name].append(pa.RecordBatch.from_arrays([pa.array(c) for c in columns[name]], schema=schema))
-        self.n_documents += n
-        self.n_passages += len(of)
+    def add(self, parts: Parts) -> None:
+        """Takes rows of tables."""
+        for name, part in parts.items():
+            self._parts[name].append(part)
+            self.n[name] += part.num_rows
 
     def write(self, folder: Path) -> None:
         """Tables `documents`, `passages` and `lines`, by id. Once: what is written is let go."""
@@ -102,7 +76,7 @@ class PassageTables:
         self._pack()
         parts, self._parts[name] = self._parts[name], []
         columns = {}
-        for number, field in enumerate(_SCHEMAS[name]):
+        for number, field in enumerate(SCHEMAS[name]):
             columns[field.name] = pa.concat_arrays([part.column(number) for part in parts])
         del parts
         order = pc.sort_indices(columns[key])
@@ -170,7 +144,9 @@ def read_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterat
             if twice is None:
                 passages.update(part["id"] for part in parts)
                 documents.append(row.id)
-                yield Pieces(_row_of(row, sources.corpus), parts, source_of(row.file, sources))
+                document = {name: getattr(row, name) for name in tables.DOCUMENTS.names}
+                document["file"] = short_name(row.file, sources.corpus)
+                yield Pieces(document, parts, source_of(row.file, sources))
                 continue
             # "a" in chunks and a document "a#1"
             reason = f"its passage id {twice!r} is that of another document's passage"
@@ -181,31 +157,12 @@ def read_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterat
         taken.add(pa.array(documents, pa.large_string()), pa.array(list(passages), pa.large_string()))
 
 
-def _pieces(found: NodeDocuments) -> Iterator[Pieces]:
+def _pieces(parts: Parts) -> Iterator[Pieces]:
     """Documents of nodes one by one."""
-    columns = (found.passage_ids, found.texts, found.start, found.end)
-    rows = list(zip(*(column.tolist() for column in columns)))
-    first = np.searchsorted(found.owner, np.arange(found.n + 1)).tolist()
-    documents = zip(*(column.tolist() for column in (found.ids, found.nodes, found.titles, found.line)))
-    for number, (id, node, title, line) in enumerate(documents):
-        parts = [
-            {"id": part, "doc_id": id, "title": title, "text": text, "start": start, "end": end, "line": 0}
-            for part, text, start, end in rows[first[number] : first[number + 1]]
-        ]
-        yield Pieces(
-            {"id": id, "title": title, "file": found.file, "line": line, "pages": ()}, parts, found.source, node
-        )
-
-
-def _row_of(document: Document, paths: tuple[Path, ...]) -> Row:
-    file = short_name(document.file, paths)
-    return {
-        "id": document.id,
-        "title": document.title,
-        "file": file,
-        "line": document.line,
-        "pages": document.pages,
-    }
+    passages = iter(parts["passages"].to_pylist())
+    passages_of = {id: list(some) for id, some in groupby(passages, key=itemgetter("doc_id"))}
+    for document, origin in zip(parts["documents"].to_pylist(), parts["origins"].to_pylist()):
+        yield Pieces(document, passages_of[document["id"]], origin["source"], origin["node"])
 
 
 def source_of(file: str, sources: Sources) -> str:
@@ -254,7 +211,7 @@ def _split(document: Document, settings: Settings) -> list[Row]:
 def write_passages(folder: Path, documents: list[Row], passages: list[Row]) -> None:
     """The tables `documents`, `passages` and `lines`, sorted by id."""
     tables_of_both = PassageTables()
-    tables_of_both.add_rows(documents, passages)
+    tables_of_both.add_rows(documents=documents, passages=passages)
     tables_of_both.write(folder)
 
 
@@ -281,23 +238,23 @@ def passages_stage(work: Work) -> dict[str, int]:
     """
     rows, taken = PassageTables(), Taken()
     with Rejects(work) as rejects:
-        found: Pieces | NodeDocuments | Reject
         for found in chain(
             read_documents(work.sources, work.settings, taken),
             node_documents(work.sources, work.settings, taken),
         ):
             if isinstance(found, Reject):
                 rejects.write(found)
-            elif isinstance(found, NodeDocuments):
-                rows.add_nodes(found)
-                work.progress.advance(found.n)
-            else:
+                continue
+            before = rows.n["documents"]
+            if isinstance(found, Pieces):
                 origin = {"document": found.document["id"], "source": found.source, "node": found.node}
-                rows.add_rows([found.document], found.passages, [origin])
-                work.progress.advance(1)
-    if not rows.n_passages and (work.sources.corpus or not work.sources.named):
+                rows.add_rows(documents=[found.document], passages=found.passages, origins=[origin])
+            else:
+                rows.add(found)
+            work.progress.advance(rows.n["documents"] - before)
+    if not rows.n["passages"] and (work.sources.corpus or not work.sources.named):
         raise no_passage(rejects.n, rejects.first)
     rows.write(work.out)
     if work.sources.of_kind("skb", "documents"):
         rows.write_origins(work.out)
-    return {"documents": rows.n_documents, "passages": rows.n_passages, "rejects": rejects.n}
+    return {"documents": rows.n["documents"], "passages": rows.n["passages"], "rejects": rejects.n}

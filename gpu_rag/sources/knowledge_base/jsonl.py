@@ -14,8 +14,8 @@ import pyarrow.json as pj
 from gpu_rag.sources.json_rows import read_rows, row_of
 from gpu_rag.sources.knowledge_base.nodes import NODES, node_of
 from gpu_rag.sources.knowledge_graph.blocks import Block, block_of, blocks_of, joined, read_lines_in_blocks, singly
-from gpu_rag.sources.knowledge_graph.lines import LineBlock, count_between
 from gpu_rag.sources.knowledge_graph.triples import TRIPLES
+from gpu_rag.sources.lines import LineBlock, count_between
 from gpu_rag.sources.rows import Limits
 from gpu_rag.text.strict_json import MAX_DEPTH
 

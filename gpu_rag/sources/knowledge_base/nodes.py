@@ -25,9 +25,8 @@ from gpu_rag.sources.knowledge_graph.blocks import (
     read_lines_in_blocks,
     text_of,
 )
-from gpu_rag.sources.knowledge_graph.lines import LineBlock
 from gpu_rag.sources.knowledge_graph.triples import part_of
-from gpu_rag.sources.lines import Line
+from gpu_rag.sources.lines import Line, LineBlock
 from gpu_rag.sources.parquet import Columns
 from gpu_rag.sources.rows import (
     MAX_ID_CHARS,

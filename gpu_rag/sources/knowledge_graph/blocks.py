@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpu_rag.sources.json_rows import Row
-from gpu_rag.sources.knowledge_graph.lines import LineBlock, cut_out, read_line_blocks
-from gpu_rag.sources.lines import Line
+from gpu_rag.sources.lines import Line, LineBlock, cut_out, read_line_blocks
 from gpu_rag.sources.parquet import Columns, read_table_blocks, rows_at
 from gpu_rag.sources.rows import MAX_ID_CHARS, Limits, attempted
 from gpu_rag.types import Reject
