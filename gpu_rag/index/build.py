@@ -26,7 +26,7 @@ from gpu_rag.index.folder import (
     checksums,
     sha256_text,
     storage_errors,
-    sync_tree,
+    sync,
     write_atomic,
 )
 from gpu_rag.index.manifest import Manifest, StageRecord, is_complete
@@ -161,7 +161,7 @@ def _bring_up_to_date(
         started = time.perf_counter()
         with preferring(settings.graph.preferences()), recording() as ran:
             counts = stage.run(work)
-        sync_tree(temporary)
+        sync(*temporary.rglob("*"), temporary)
         files = checksums(temporary)
         if final.exists():
             shutil.rmtree(final)

@@ -19,7 +19,6 @@ from gpu_rag.sources.rows import (
     SeenIds,
     clean_string,
     document_text,
-    id_list,
     kind,
     question_id,
     row_id,
@@ -197,8 +196,8 @@ def _parser(row: dict[str, Any]) -> _Parser:
 
 def _own_row(id: str | None, row: dict[str, Any], limits: Limits) -> QuestionRow:
     text = document_text(row.get("question"), limits, "question")
-    gold_ids, answers = id_list(row.get("gold_ids"), "gold_ids"), _answers(row)
-    id_list(row.get("answer_ids"), "answer_ids")  # checked here, kept as it is
+    gold_ids, answers = string_list(row.get("gold_ids"), "gold_ids", ids=True), _answers(row)
+    string_list(row.get("answer_ids"), "answer_ids", ids=True)  # checked here, kept as it is
     taken = _ROLE_KEYS if row.get("answers") is not None else _ROLE_KEYS | {"answer"}
     return _row(id, text, gold_ids, answers, _without(row, taken), "jsonl")
 
@@ -234,7 +233,7 @@ def _openai_row(id: str | None, row: dict[str, Any], limits: Limits) -> Question
     meta = _without(row, _ROLE_KEYS)
     if "model" in body:
         meta["model"] = body["model"]
-    return _row(id, text, id_list(row.get("gold_ids"), "gold_ids"), _answers(row), meta, "openai")
+    return _row(id, text, string_list(row.get("gold_ids"), "gold_ids", ids=True), _answers(row), meta, "openai")
 
 
 def _content(content: object) -> str:

@@ -158,7 +158,7 @@ def test_what_stands_in_shows_is_what_all_edges_would_show(edges, names):
     for node in range(9):
         out = [(relations[r], names[t]) for h, r, t in edges if h == node]
         into = [(relations[r], names[h]) for h, r, t in edges if t == node]
-        assert standin_text("N", "t", *beside(node)) == standin_text("N", "t", out, into)
+        assert standin_text("N", "t", *beside[node]) == standin_text("N", "t", out, into)
 
 
 # --- whole builds ----------------------------------------------------------------------------------------

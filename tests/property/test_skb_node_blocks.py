@@ -20,7 +20,6 @@ from kb_rows import same_nodes
 from gpu_rag.sources import lines as kg_lines
 from gpu_rag.sources.knowledge_base import jsonl
 from gpu_rag.sources.knowledge_graph import blocks
-from gpu_rag.sources.seen import Seen, repeats
 
 SLOW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 PIECES = st.sampled_from([*"a \u00a0\u3000\x1cé\u2009\u200b\ufeff\x00\x85\t\n😀:", "b1", "“x”", "日本", "#0"])
@@ -181,33 +180,6 @@ def test_a_reader_that_lets_numbers_of_other_keys_pass_is_caught(
     monkeypatch.setattr(jsonl, "_is_tame", lambda column: True)
     with pytest.raises(AssertionError):
         same_nodes(put(tmp_path / "b", "nodes.jsonl", b'{"id": "x"}\n{"id": "a", "x": 99999999999999999999}\n'))
-
-
-# --- strings that were given before ------------------------------------------------------------------
-
-
-@given(st.lists(st.lists(WORDS, max_size=8, unique=True), max_size=6))
-def test_strings_are_found_again(parts: list[list[str]]) -> None:
-    seen, known = Seen(), dict[str, int]()
-    for part in parts:
-        column = pa.array(part, pa.large_string())
-        assert seen.numbers(column).tolist() == [known.get(text, -1) for text in part]
-        new = [text for text in part if text not in known]
-        numbers = np.arange(len(known), len(known) + len(new))
-        seen.add(pa.array(new, pa.large_string()), numbers)
-        known.update(zip(new, numbers.tolist()))
-
-
-def test_strings_of_one_key_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpu_rag.sources.seen.keys_of", lambda strings: np.zeros(len(strings), np.uint64))
-    test_strings_are_found_again()
-
-
-@given(st.lists(WORDS, max_size=8))
-def test_repeats_within_a_column(texts: list[str]) -> None:
-    again, first = repeats(pa.array(texts, pa.large_string()))
-    expected = [(row, texts.index(text)) for row, text in enumerate(texts) if texts.index(text) < row]
-    assert list(zip(again.tolist(), first.tolist())) == expected
 
 
 CHILD = """

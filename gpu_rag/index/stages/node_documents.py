@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,6 @@ from gpu_rag.sources.knowledge_base import read_node_blocks, skb_files
 from gpu_rag.sources.knowledge_graph.blocks import TEXT, Block, batch_of, may_have_edges, octets_of
 from gpu_rag.sources.lines import count_between
 from gpu_rag.sources.rows import Limits, shown
-from gpu_rag.sources.seen import Seen, repeats
 from gpu_rag.text.chunk import MAX_WORD_CHARS, chunk_spans
 from gpu_rag.types import Reject
 
@@ -39,22 +39,20 @@ SCHEMAS = {
 Parts = dict[str, pa.RecordBatch]  # rows of each of these tables
 
 
+@dataclass(frozen=True)
 class Taken:
-    """Ids of documents and of passages that are given away."""
+    """Ids of documents and of passages that are given away. About 100 bytes an id."""
 
-    def __init__(self) -> None:
-        self.documents, self.passages = Seen(), Seen()
+    documents: set[str] = field(default_factory=set)
+    passages: set[str] = field(default_factory=set)
 
-    def add(self, documents: pa.LargeStringArray, passages: pa.LargeStringArray) -> None:
-        """Gives ids away that were free."""
-        for seen, ids in ((self.documents, documents), (self.passages, passages)):
-            seen.add(ids, np.zeros(len(ids), np.int64))
-
-    def of(self, ids: pa.LargeStringArray, passage_ids: pa.LargeStringArray, owner: np.ndarray) -> np.ndarray:
-        """bool: whether the id of each document, or of one of its passages, is given away. owner: of each passage."""
-        found: np.ndarray = self.documents.numbers(ids) >= 0
-        found[owner[self.passages.numbers(passage_ids) >= 0]] = True
-        return found
+    def give(self, document: str, passages: Sequence[str]) -> bool:
+        """Gives the ids of a document and its passages away, where all of them are free."""
+        free = document not in self.documents and self.passages.isdisjoint(passages)
+        if free:
+            self.documents.add(document)
+            self.passages.update(passages)
+        return free
 
 
 def node_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterator[Parts | Reject]:
@@ -62,7 +60,7 @@ def node_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterat
 
     A document has the id of its node, "SOURCE:ID" where that is taken. What is wrong with other nodes is left to the
     stage `kb`, which reads them all. Raises BadInput for the first Reject where `sources.strict`. Memory: a block of
-    some MB of text, and about 70 bytes a document beside its id.
+    some MB of text, and about 200 bytes a document.
     """
     for source in sources.of_kind("skb"):
         file = shown(skb_files(source.path).nodes)
@@ -77,9 +75,7 @@ def node_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterat
                 reject = Reject(file, int(block.line[row]), reason, block["id"][int(row)].as_py())
                 stop_if_strict(sources.strict, reject)
                 yield short_reject(reject, (source.path,))
-            parts = _parts(source.name, short_name(file, (source.path,)), block, passage_ids, passages, form)
-            taken.add(parts["documents"]["id"], parts["passages"]["id"])
-            yield parts
+            yield _parts(source.name, short_name(file, (source.path,)), block, passage_ids, passages, form)
 
 
 def _parts(
@@ -159,21 +155,13 @@ def _forms(
     source: str, ids: pa.LargeStringArray, passage_ids: pa.LargeStringArray, owner: np.ndarray, taken: Taken
 ) -> np.ndarray:
     """i64 of each document: 0 for its node's id, 1 for "SOURCE:ID", -1 where neither it nor its passages' are free."""
-    if not (taken.of(ids, passage_ids, owner).any() or len(repeats(passage_ids)[0])):
-        return np.zeros(len(ids), np.int64)
+    names, parts = ids.to_pylist(), passage_ids.to_pylist()
     first = np.searchsorted(owner, np.arange(len(ids) + 1)).tolist()
-    choices = []
-    for number in (0, 1):
-        given = [_under(source, some, np.full(len(some), number)) for some in (ids, passage_ids)]
-        choices.append((*(some.to_pylist() for some in given), taken.of(*given, owner)))
     form = np.full(len(ids), -1, np.int64)
-    documents, passages = set[str](), set[str]()
-    for row in range(len(form)):  # in turn: an earlier one may take what a later one wants
-        for number, (names, parts, used) in enumerate(choices):
-            mine = parts[first[row] : first[row + 1]]
-            if not used[row] and names[row] not in documents and passages.isdisjoint(mine):
-                form[row] = number
-                documents.add(names[row])
-                passages.update(mine)
-                break
+    for row, name in enumerate(names):  # in turn: an earlier one may take what a later one wants
+        mine = parts[first[row] : first[row + 1]]
+        if taken.give(name, mine):
+            form[row] = 0
+        elif taken.give(f"{source}:{name}", [f"{source}:{part}" for part in mine]):
+            form[row] = 1
     return form

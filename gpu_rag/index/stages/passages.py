@@ -135,26 +135,21 @@ def read_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterat
     """The corpus alone, as `read_passages`; in the end its ids are `taken`."""
     if not sources.corpus and not sources.named:
         raise BadInput("no corpus given", expected="one or more files or folders, or --kg, --skb, --source")
-    passages: set[str] = set()
-    documents: list[str] = []
     for row in read_corpus(sources.corpus, Limits(settings.index.max_document_chars)) if sources.corpus else ():
         if isinstance(row, Document):
             parts = _split(row, settings)
-            twice = next((part["id"] for part in parts if part["id"] in passages), None)
-            if twice is None:
-                passages.update(part["id"] for part in parts)
-                documents.append(row.id)
+            ids = [part["id"] for part in parts]
+            if taken.give(row.id, ids):
                 document = {name: getattr(row, name) for name in tables.DOCUMENTS.names}
                 document["file"] = short_name(row.file, sources.corpus)
                 yield Pieces(document, parts, source_of(row.file, sources))
                 continue
             # "a" in chunks and a document "a#1"
+            twice = next(id for id in ids if id in taken.passages)
             reason = f"its passage id {twice!r} is that of another document's passage"
             row = Reject(row.file, row.line, reason, row.id)
         stop_if_strict(sources.strict, row)
         yield short_reject(row, sources.corpus)
-    if sources.of_kind("skb"):
-        taken.add(pa.array(documents, pa.large_string()), pa.array(list(passages), pa.large_string()))
 
 
 def _pieces(parts: Parts) -> Iterator[Pieces]:

@@ -38,7 +38,7 @@ class Context:
     @property
     def id(self) -> str:
         """The passage id that this paragraph has in every file."""
-        return passage_id(self.title, self.text)
+        return passage_id(f"{self.title}\n{self.text}")
 
 
 def is_multihop(row: dict[str, Any]) -> bool:

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from gpu_rag.errors import BadInput
 from gpu_rag.sources import knowledge_graph
@@ -18,7 +17,6 @@ from gpu_rag.sources.knowledge_base.nodes import NODES, read_tsv_nodes
 from gpu_rag.sources.knowledge_base.stark import is_stark, read_stark_edges, read_stark_nodes
 from gpu_rag.sources.knowledge_graph.blocks import Block, read_table
 from gpu_rag.sources.rows import LIMITS, Limits, shown
-from gpu_rag.sources.seen import Seen, repeats
 from gpu_rag.types import Reject
 
 NODE_FORMATS = (
@@ -76,7 +74,7 @@ def read_node_blocks(folder: Path, limits: Limits = LIMITS) -> Iterator[Block]:
     usual form are read by array operations, all others one by one.
 
     Raises BadInput at once where files are missing. Memory: some 100 MB for blocks of 4 MiB
-    of text, and about 45 bytes an id, to find those that are given twice.
+    of text, and about 150 bytes an id, to find those that are given twice.
     """
     files = skb_files(folder)
     if files.stark:
@@ -87,20 +85,19 @@ def read_node_blocks(folder: Path, limits: Limits = LIMITS) -> Iterator[Block]:
 
 def _unique(path: Path, blocks: Iterator[Block]) -> Iterator[Block]:
     """The first of the nodes with one id."""
-    seen = Seen()
+    lines: dict[str, int] = {}
     for block in blocks:
-        ids, lines = block["id"], block.line
-        before = seen.numbers(ids)  # lines of the first
-        again, first = repeats(ids)
-        before[again] = np.where(before[again] < 0, lines[first], before[again])
-        new, twice = np.flatnonzero(before < 0), np.flatnonzero(before >= 0)
-        seen.add(ids.take(pa.array(new)), lines[new])
-        if not len(twice):
+        ids, line = block["id"].to_pylist(), block.line
+        first = np.array([lines.setdefault(id, number) for id, number in zip(ids, line.tolist())], np.int64)
+        if (first == line).all():
             yield block
             continue
-        rows = zip(ids.take(pa.array(twice)).to_pylist(), lines[twice].tolist(), before[twice].tolist())
-        rejects = [Reject(shown(path), line, f"duplicate of {id!r} in line {of}", id) for id, line, of in rows]
-        yield block.take(new, sorted(block.rejects + rejects, key=lambda reject: reject.line))
+        rejects = [
+            Reject(shown(path), int(line[row]), f"duplicate of {ids[row]!r} in line {first[row]}", ids[row])
+            for row in np.flatnonzero(first != line).tolist()
+        ]
+        everything = sorted(block.rejects + rejects, key=lambda reject: reject.line)
+        yield block.take(np.flatnonzero(first == line), everything)
 
 
 def read_edge_blocks(folder: Path, limits: Limits = LIMITS) -> Iterator[Block]:

@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from gpu_rag.index.stages.knowledge_base.columns import SourceColumns, first_of, lists_of, replaced, rest_of
 from gpu_rag.index.stages.knowledge_base.fuse import Fused, fuse
 from gpu_rag.sources.knowledge_base.nodes import LITERAL, UNTYPED
-from gpu_rag.sources.seen import repeats
 
 
 @dataclass(frozen=True)
@@ -101,10 +100,16 @@ def _first_or_null(lists: pa.LargeListArray) -> pa.LargeStringArray:
 
 def _own_ids(ids: pa.LargeStringArray, source: np.ndarray, names: Sequence[str]) -> pa.LargeStringArray:
     """The ids, and "SOURCE:ID" for those that two sources use for two things, but for the first."""
-    while len(again := repeats(ids)[0]):  # a new id may be that of something else, which then gives way
+    while len(again := _repeats(ids)):  # a new id may be that of something else, which then gives way
         given = zip(ids.take(pa.array(again)).to_pylist(), source[again])
         ids = replaced(ids, again, [f"{names[number]}:{id}" for id, number in given])
     return ids
+
+
+def _repeats(ids: pa.LargeStringArray) -> np.ndarray:
+    """The rows, ascending, of ids that an earlier row has."""
+    code = ids.dictionary_encode().indices.to_numpy()
+    return np.delete(np.arange(len(code)), np.unique(code, return_index=True)[1])
 
 
 def _names(records: Records, node: np.ndarray, n: int) -> tuple[pa.LargeStringArray, pa.LargeListArray]:
