@@ -62,29 +62,21 @@ def resolved_texts(work: Work, titles: Texts, texts: Texts) -> tuple[list[str], 
     counts = dict.fromkeys((f"coref_{status}" for status in ("changed", "same", "rejected", "unread", "failed")), 0)
     resolved = []
     for text, (status, rewrite) in zip(texts, rewrites, strict=True):
-        status = status or _judged(text, rewrite)
+        if not status:
+            status = "same" if rewrite == text else "changed" if keeps_text(text, rewrite) else "rejected"
         counts[f"coref_{status}"] += 1
         resolved.append(rewrite if status == "changed" else text)
     return resolved, counts
-
-
-def _judged(text: str, rewrite: str) -> str:
-    if rewrite == text:
-        return "same"
-    return "changed" if keeps_text(text, rewrite) else "rejected"
 
 
 def _by_llm(work: Work, titles: Texts, texts: Texts) -> list[Rewrite]:
     prompt = Prompt.read("gpu_rag.index.stages.prompts", "coreference")
     tokens, seed = work.settings.alignment.coref_tokens, work.settings.runtime.seed
     requests = text_requests(prompt, titles, texts, schema=COREF_SCHEMA, max_tokens=tokens, seed=seed)
-    return [_read(reply) for reply in ask(work, requests)]
-
-
-def _read(said: dict[str, Any] | str) -> Rewrite:
-    if isinstance(said, str):
-        return "failed" if said == "failed" else "unread", ""
-    return "", clean_text(said["text"])
+    return [
+        ("failed" if said == "failed" else "unread", "") if isinstance(said, str) else ("", clean_text(said["text"]))
+        for said in ask(work, requests)
+    ]
 
 
 def _by_fastcoref(work: Work, titles: Texts, texts: Texts) -> list[Rewrite]:

@@ -30,61 +30,29 @@ from gpu_rag.sources.rows import Limits, shown
 from gpu_rag.text.chunk import chunk_spans
 from gpu_rag.types import Document, Reject
 
-_PYTHON_ROWS = 1 << 12  # documents as Python objects
+_PYTHON_ROWS = 1 << 10  # documents as Python objects
 _STEP = 8 * tables.ROWS_A_GROUP
 Row = dict[str, Any]
 
 
-class PassageTables:
-    """Documents, passages and origins of a build. Memory: the text once, twice while a table is written."""
+def packed(rows: Mapping[str, Sequence[Row]]) -> Parts:
+    """Rows of tables by name as columns; those of passages have their `line` too."""
+    return {name: pa.RecordBatch.from_pylist(list(rows.get(name, ())), schema) for name, schema in SCHEMAS.items()}
 
-    def __init__(self) -> None:
-        self._rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
-        self._parts: dict[str, list[pa.RecordBatch]] = {name: [] for name in SCHEMAS}
-        self.n = dict.fromkeys(SCHEMAS, 0)
 
-    def add_rows(self, **rows: Sequence[Row]) -> None:
-        """Takes rows of tables by name; those of passages have their `line` too."""
-        for name, some in rows.items():
-            self._rows[name].extend(some)
-            self.n[name] += len(some)
-        if len(self._rows["documents"]) >= _PYTHON_ROWS:
-            self._pack()
-
-    def _pack(self) -> None:
-        for name, rows in self._rows.items():
-            self._parts[name].append(pa.RecordBatch.from_pylist(rows, SCHEMAS[name]))
-            rows.clear()
-
-    def add(self, parts: Parts) -> None:
-        """Takes rows of tables."""
-        for name, part in parts.items():
-            self._parts[name].append(part)
-            self.n[name] += part.num_rows
-
-    def write(self, folder: Path) -> None:
-        """Tables `documents`, `passages` and `lines`, by id. Once: what is written is let go."""
-        self._write("documents", "id", {folder / "documents.parquet": tables.DOCUMENTS})
-        files = {folder / "passages.parquet": tables.PASSAGES, folder / "lines.parquet": tables.LINES}
-        self._write("passages", "id", files)
-
-    def write_origins(self, folder: Path) -> None:
-        """Table `origins`, by document."""
-        self._write("origins", "document", {folder / "origins.parquet": ORIGINS})
-
-    def _write(self, name: str, key: str, files: Mapping[Path, pa.Schema]) -> None:
-        self._pack()
-        parts, self._parts[name] = self._parts[name], []
-        columns = {}
-        for number, field in enumerate(SCHEMAS[name]):
-            columns[field.name] = pa.concat_arrays([part.column(number) for part in parts])
-        del parts
-        order = pc.sort_indices(columns[key])
-        for path, schema in files.items():
-            with TableWriter(path, schema) as writer:
-                for start in range(0, len(order), _STEP):
-                    at = order.slice(start, _STEP)
-                    writer.add([columns[field.name].take(at) for field in schema])
+def _write(parts: Sequence[Parts], name: str, files: Mapping[Path, pa.Schema]) -> None:
+    """Files of a table, by its first column. Once: what is written is let go, and lies in memory twice until then."""
+    batches = [part.pop(name) for part in parts]
+    columns = {}
+    for number, field in enumerate(SCHEMAS[name]):
+        columns[field.name] = pa.concat_arrays([batch.column(number) for batch in batches])
+    del batches
+    order = pc.sort_indices(columns[SCHEMAS[name].names[0]])
+    for path, schema in files.items():
+        with TableWriter(path, schema) as writer:
+            for start in range(0, len(order), _STEP):
+                at = order.slice(start, _STEP)
+                writer.add([columns[field.name].take(at) for field in schema])
 
 
 TEXT_SUFFIXES = (".txt", ".md")  # files whose lines are lines of the document
@@ -122,27 +90,38 @@ def read_passages(sources: Sources, settings: Settings) -> Iterator[Pieces | Rej
     After it the documents of the nodes of knowledge bases, see `node_documents`.
     Raises BadInput for a corpus that does not exist, and for the first reject where `sources.strict`.
     """
-    taken = Taken()
-    yield from read_documents(sources, settings, taken)
-    for found in node_documents(sources, settings, taken):
+    for found in _documents(sources, settings):
         if isinstance(found, Reject):
             yield found
-        else:
-            yield from _pieces(found)
+            continue
+        passages = groupby(found["passages"].to_pylist(), key=itemgetter("doc_id"))
+        documents = zip(found["documents"].to_pylist(), found["origins"].to_pylist(), passages)
+        for document, origin, (_, some) in documents:
+            yield Pieces(document, list(some), origin["source"], origin["node"])
 
 
-def read_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterator[Pieces | Reject]:
+def _documents(sources: Sources, settings: Settings) -> Iterator[Parts | Reject]:
+    taken = Taken()
+    return chain(read_documents(sources, settings, taken), node_documents(sources, settings, taken))
+
+
+def read_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterator[Parts | Reject]:
     """The corpus alone, as `read_passages`; in the end its ids are `taken`."""
     if not sources.corpus and not sources.named:
         raise BadInput("no corpus given", expected="one or more files or folders, or --kg, --skb, --source")
+    rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
     for row in read_corpus(sources.corpus, Limits(settings.index.max_document_chars)) if sources.corpus else ():
         if isinstance(row, Document):
-            parts = _split(row, settings)
-            ids = [part["id"] for part in parts]
+            passages = _split(row, settings)
+            ids = [passage["id"] for passage in passages]
             if taken.give(row.id, ids):
                 document = {name: getattr(row, name) for name in tables.DOCUMENTS.names}
-                document["file"] = short_name(row.file, sources.corpus)
-                yield Pieces(document, parts, source_of(row.file, sources))
+                rows["documents"].append({**document, "file": short_name(row.file, sources.corpus)})
+                rows["passages"] += passages
+                rows["origins"].append({"document": row.id, "source": source_of(row.file, sources), "node": ""})
+                if len(rows["documents"]) == _PYTHON_ROWS:
+                    yield packed(rows)
+                    rows = {name: [] for name in SCHEMAS}
                 continue
             # "a" in chunks and a document "a#1"
             twice = next(id for id in ids if id in taken.passages)
@@ -150,14 +129,7 @@ def read_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterat
             row = Reject(row.file, row.line, reason, row.id)
         stop_if_strict(sources.strict, row)
         yield short_reject(row, sources.corpus)
-
-
-def _pieces(parts: Parts) -> Iterator[Pieces]:
-    """Documents of nodes one by one."""
-    passages = iter(parts["passages"].to_pylist())
-    passages_of = {id: list(some) for id, some in groupby(passages, key=itemgetter("doc_id"))}
-    for document, origin in zip(parts["documents"].to_pylist(), parts["origins"].to_pylist()):
-        yield Pieces(document, passages_of[document["id"]], origin["source"], origin["node"])
+    yield packed(rows)
 
 
 def source_of(file: str, sources: Sources) -> str:
@@ -205,9 +177,13 @@ def _split(document: Document, settings: Settings) -> list[Row]:
 
 def write_passages(folder: Path, documents: list[Row], passages: list[Row]) -> None:
     """The tables `documents`, `passages` and `lines`, sorted by id."""
-    tables_of_both = PassageTables()
-    tables_of_both.add_rows(documents=documents, passages=passages)
-    tables_of_both.write(folder)
+    _write_all(folder, [packed({"documents": documents, "passages": passages})])
+
+
+def _write_all(folder: Path, parts: Sequence[Parts]) -> None:
+    _write(parts, "documents", {folder / "documents.parquet": tables.DOCUMENTS})
+    files = {folder / "passages.parquet": tables.PASSAGES, folder / "lines.parquet": tables.LINES}
+    _write(parts, "passages", files)
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
@@ -231,25 +207,18 @@ def passages_stage(work: Work) -> dict[str, int]:
 
     Reads the corpus. Raises BadInput when nothing in it could be used. Memory: some three times the text.
     """
-    rows, taken = PassageTables(), Taken()
+    parts: list[Parts] = []
     with Rejects(work) as rejects:
-        for found in chain(
-            read_documents(work.sources, work.settings, taken),
-            node_documents(work.sources, work.settings, taken),
-        ):
+        for found in _documents(work.sources, work.settings):
             if isinstance(found, Reject):
                 rejects.write(found)
-                continue
-            before = rows.n["documents"]
-            if isinstance(found, Pieces):
-                origin = {"document": found.document["id"], "source": found.source, "node": found.node}
-                rows.add_rows(documents=[found.document], passages=found.passages, origins=[origin])
             else:
-                rows.add(found)
-            work.progress.advance(rows.n["documents"] - before)
-    if not rows.n["passages"] and (work.sources.corpus or not work.sources.named):
+                parts.append(found)
+                work.progress.advance(found["documents"].num_rows)
+    n_documents, n_passages = (sum(part[name].num_rows for part in parts) for name in ("documents", "passages"))
+    if not n_passages and (work.sources.corpus or not work.sources.named):
         raise no_passage(rejects.n, rejects.first)
-    rows.write(work.out)
+    _write_all(work.out, parts)
     if work.sources.of_kind("skb", "documents"):
-        rows.write_origins(work.out)
-    return {"documents": rows.n["documents"], "passages": rows.n["passages"], "rejects": rejects.n}
+        _write(parts, "origins", {work.out / "origins.parquet": ORIGINS})
+    return {"documents": n_documents, "passages": n_passages, "rejects": rejects.n}
