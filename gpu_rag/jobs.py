@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpu_rag.errors import BadInput, IndexLocked, IndexMismatch
-from gpu_rag.index.folder import canonical_json, read_json, storage_errors, sync_folder, write_atomic
+from gpu_rag.index.folder import canonical_json, read_json, storage_errors, sync, write_atomic
 from gpu_rag.types import Answer, Question, Usage
 
 TRIES = 3  # deaths that a question may be part of, the last of them alone
@@ -263,7 +263,7 @@ class AnswersFile:
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, self.path)
-        sync_folder(self.path.parent)
+        sync(self.path.parent)
         return ended
 
     def close(self) -> None:

@@ -20,9 +20,16 @@ from typing import Any
 from gpu_rag_kernels.dispatch import preferring, recording, spelled
 
 from gpu_rag.errors import UsageError
-from gpu_rag.index.finished import fingerprint_of, is_up_to_date, last_state, without_stale
-from gpu_rag.index.folder import WriteLock, checksums, storage_errors, sync_tree, write_atomic
-from gpu_rag.index.manifest import Manifest, StageRecord
+from gpu_rag.index.folder import (
+    WriteLock,
+    canonical_json,
+    checksums,
+    sha256_text,
+    storage_errors,
+    sync,
+    write_atomic,
+)
+from gpu_rag.index.manifest import Manifest, StageRecord, is_complete
 from gpu_rag.index.memory import peak_memory_bytes, reset_peak_memory
 from gpu_rag.index.stage import Stage, settle
 from gpu_rag.index.work import Models, Progress, Silent, Sources, StageReport, Work
@@ -69,30 +76,6 @@ def _clean(out: Path, manifest: Manifest) -> None:
         path.unlink()
 
 
-def _run_stage(
-    out: Path, stage: Stage, fingerprint: str, work_of: Callable[[Path, Path], Work]
-) -> tuple[str, dict[str, dict[str, Any]], dict[str, int], StageReport]:
-    name = f"{stage.name}-{fingerprint[:12]}"
-    temporary, final, partial = out / "stages" / f".tmp-{name}", out / "stages" / name, out / "work" / name
-    with storage_errors(out):
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        work = work_of(temporary, partial)
-        reset_peak_memory()
-        started = time.perf_counter()
-        with preferring(work.settings.graph.preferences()), recording() as ran:
-            counts = stage.run(work)
-        sync_tree(temporary)
-        files = checksums(temporary)
-        if final.exists():
-            shutil.rmtree(final)
-        os.replace(temporary, final)
-    work.report.s = time.perf_counter() - started
-    work.report.peak_memory_bytes = peak_memory_bytes()
-    work.report.counts, work.report.graph_ops = counts, spelled(ran)
-    return f"stages/{name}", files, counts, work.report
-
-
 def build_index(
     out: Path,
     stages: Sequence[Stage],
@@ -126,7 +109,7 @@ def build_index(
         reports: dict[str, StageReport] = {}
         for stage in stages:
             manifest, reports[stage.name] = _bring_up_to_date(out, stage, manifest, settings, sources, models, progress)
-        manifest = without_stale(manifest)
+        manifest = manifest.without_stale()
         manifest.write(out)
         _clean(out, manifest)
         shutil.rmtree(out / "work", ignore_errors=True)
@@ -166,18 +149,58 @@ def _bring_up_to_date(
         progress.finish(stage.name, skipped=True)
         return manifest, StageReport(skipped=True, counts=old.counts)
     folders = {name: out / record.folder for name, record in manifest.stages.items() if name in needs}
-    before = last_state(out, stage, old)
+    before, report = _last_state(out, stage, old), StageReport()
     progress.start(stage.name, None, "rows")
-
-    def work_of(temporary: Path, partial: Path) -> Work:
-        return Work(temporary, partial, folders, settings, sources, models, progress, StageReport(), before)
-
-    folder, files, counts, report = _run_stage(out, stage, fingerprint, work_of)
+    name = f"{stage.name}-{fingerprint[:12]}"
+    temporary, final, partial = out / "stages" / f".tmp-{name}", out / "stages" / name, out / "work" / name
+    work = Work(temporary, partial, folders, settings, sources, models, progress, report, before)
+    with storage_errors(out):
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        reset_peak_memory()
+        started = time.perf_counter()
+        with preferring(settings.graph.preferences()), recording() as ran:
+            counts = stage.run(work)
+        sync(*temporary.rglob("*"), temporary)
+        files = checksums(temporary)
+        if final.exists():
+            shutil.rmtree(final)
+        os.replace(temporary, final)
+    report.s, report.peak_memory_bytes = time.perf_counter() - started, peak_memory_bytes()
+    report.counts, report.graph_ops = counts, spelled(ran)
+    folder = f"stages/{name}"
     record = StageRecord(stage.name, stage.version, fingerprint, folder, inputs, params, described, files, counts)
     manifest = manifest.with_stage(record)
     manifest.write(out)
     progress.finish(stage.name, skipped=False)
     return manifest, report
+
+
+def fingerprint_of(
+    stage: Stage, inputs: Mapping[str, str], params: Mapping[str, Any], models: Mapping[str, Mapping[str, Any]]
+) -> str:
+    """The hash of everything that a stage's output depends on: the stage is up to date while it stays the same."""
+    identity = {
+        "name": stage.name,
+        "version": stage.version,
+        "inputs": inputs,
+        "params": params,
+        "models": {role: model["content_hash"] for role, model in models.items()},
+    }
+    return sha256_text(canonical_json(identity))
+
+
+def is_up_to_date(out: Path, stage: Stage, record: StageRecord, fingerprint: str) -> bool:
+    """Whether a finished stage need not run again: made of the same, nothing to try again, all files there."""
+    to_retry = any(record.counts.get(name) for name in stage.retry)
+    return record.fingerprint == fingerprint and not to_retry and is_complete(out, record)
+
+
+def _last_state(out: Path, stage: Stage, old: StageRecord | None) -> Path | None:
+    """The folder of the stage's last state if its version is this one and every file still has its checksum."""
+    if old is None or old.version != stage.version or not is_complete(out, old):
+        return None
+    return out / old.folder if checksums(out / old.folder) == old.files else None
 
 
 def _erase(out: Path) -> None:

@@ -55,24 +55,14 @@ def checksums(folder: Path) -> dict[str, dict[str, Any]]:
     return {p.relative_to(folder).as_posix(): {"sha256": file_sha256(p), "bytes": p.stat().st_size} for p in files}
 
 
-def sync_folder(folder: Path) -> None:
-    """Makes renames inside `folder` durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def sync_tree(folder: Path) -> None:
-    """Makes every file below `folder` durable."""
-    for path in folder.rglob("*"):
+def sync(*paths: Path) -> None:
+    """Makes files, and renames inside folders, durable."""
+    for path in paths:
         handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
-    sync_folder(folder)
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -84,7 +74,7 @@ def write_atomic(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
-        sync_folder(path.parent)
+        sync(path.parent)
 
 
 def read_json(path: Path, do: str | None = None) -> Any:

@@ -78,16 +78,15 @@ def to_hetero_data(graph: HeteroGraph) -> Any:
 
 def write_hetero(graph: HeteroGraph, out: Path) -> list[Path]:
     """Writes the folder `out`, which must not exist. Returns the files written."""
-    arrays: dict[str, np.ndarray] = {}
-    nodes: dict[str, Any] = {}
-    edges: list[dict[str, Any]] = []
-    for kind, attributes in graph.nodes.items():
-        nodes[kind] = _described(attributes)
-        arrays.update({f"{kind}/{name}": a for name, a in attributes.items() if isinstance(a, np.ndarray)})
-    for parts, attributes in graph.edges.items():
-        edges.append({"type": list(parts), **_described(attributes)})
-        prefix = "/".join(parts)
-        arrays.update({f"{prefix}/{name}": a for name, a in attributes.items() if isinstance(a, np.ndarray)})
+    nodes = {kind: _described(attributes) for kind, attributes in graph.nodes.items()}
+    edges = [{"type": list(parts), **_described(attributes)} for parts, attributes in graph.edges.items()]
+    named = {**graph.nodes, **{"/".join(parts): attributes for parts, attributes in graph.edges.items()}}
+    arrays = {
+        f"{prefix}/{name}": value
+        for prefix, attributes in named.items()
+        for name, value in attributes.items()
+        if isinstance(value, np.ndarray)
+    }
     described = {"format": FORMAT, "version": VERSION, "nodes": nodes, "edges": edges}
     with storage_errors(out):
         out.mkdir(parents=True)

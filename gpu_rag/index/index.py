@@ -12,11 +12,10 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from gpu_rag.errors import IndexMismatch, MissingLayer
+from gpu_rag.errors import IndexCorrupt, IndexMismatch, MissingLayer
 from gpu_rag.graph.pagerank import PageRankGraph, prepare
 from gpu_rag.index import tables
-from gpu_rag.index.finished import stage_folder
-from gpu_rag.index.manifest import Manifest
+from gpu_rag.index.manifest import Manifest, is_complete
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR, Evidence
 
@@ -33,6 +32,8 @@ class Index:
     def __init__(self, path: Path, manifest: Manifest, device: str):
         self.path, self.manifest, self._device = path, manifest, device
         self.threads = 1
+        self._vectors: dict[str, torch.Tensor] = {}
+        self._parts: dict[str, Any] = {}
 
     @classmethod
     def open(cls, path: str | Path, *, device: str = "cpu") -> Self:
@@ -48,8 +49,8 @@ class Index:
     @device.setter
     def device(self, device: str) -> None:
         if device != self._device:
-            for name in ("_vectors", "_parts", "graph"):  # read anew on next use
-                self.__dict__.pop(name, None)
+            self._vectors, self._parts = {}, {}  # read anew on next use
+            self.__dict__.pop("graph", None)
         self._device = device
 
     def check_embedder(self, name: str, content_hash: str) -> None:
@@ -69,10 +70,15 @@ class Index:
         return tuple(self.manifest.stages)
 
     def folder(self, stage: str) -> Path:
-        """The folder of a stage. Raises MissingLayer when it was not built."""
-        if stage not in self.manifest.stages:
+        """The folder of a stage. Raises MissingLayer when it was not built, IndexCorrupt when files are missing."""
+        record = self.manifest.stages.get(stage)
+        if record is None:
             raise MissingLayer("the index lacks a layer", given=f"{self.path} without {stage}")
-        return stage_folder(self.path, self.manifest, stage)
+        folder = self.path / record.folder
+        if not is_complete(self.path, record):
+            do = "run gpu-rag verify, then gpu-rag index again"
+            raise IndexCorrupt("files of the index are missing or cut", given=f"{folder}", do=do)
+        return folder
 
     def _table(self, stage: str, file: str, schema: pa.Schema) -> pa.Table:
         return tables.read_table(self.folder(stage) / file, schema)
@@ -156,20 +162,12 @@ class Index:
             self._vectors[stage] = vectors.float() if self.device == "cpu" else vectors.to(self.device)
         return self._vectors[stage]
 
-    @cached_property
-    def _vectors(self) -> dict[str, torch.Tensor]:
-        return {}
-
     def loaded(self, part: str, load: Callable[[Index], T]) -> T:
         """load(self), once for each name `part`: what a method's stages wrote, as its steps read it."""
         if part not in self._parts:
             self._parts[part] = load(self)
         found: T = self._parts[part]
         return found
-
-    @cached_property
-    def _parts(self) -> dict[str, Any]:
-        return {}
 
     @cached_property
     def graph(self) -> PageRankGraph:

@@ -6,10 +6,11 @@ It holds no time and no host, so that equal inputs, settings and model replies g
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from gpu_rag.errors import BadInput, IndexCorrupt, IndexMismatch
 from gpu_rag.index.folder import canonical_json, sha256_text, write_atomic
@@ -58,6 +59,13 @@ class Manifest:
                 return record.models[role]
         return None
 
+    def without_stale(self) -> Manifest:
+        """The manifest without the stages whose inputs are gone or have changed."""
+        outputs = {name: record.output_hash for name, record in self.stages.items()}
+        fresh = {n: r for n, r in self.stages.items() if all(outputs.get(need) == h for need, h in r.inputs.items())}
+        left = dataclasses.replace(self, stages=fresh)
+        return self if len(fresh) == len(outputs) else left.without_stale()
+
     def digest(self) -> str:
         """One hash of the index: tables, vectors, graph and manifest (the checksums are in the manifest)."""
         return sha256_text(canonical_json(dataclasses.asdict(self)))
@@ -80,70 +88,43 @@ class Manifest:
                 expected="a folder made by gpu-rag index",
                 do="run: gpu-rag index CORPUS --out DIR",
             )
-        document = _document(path)
-        if type(document.get("format")) is not int:
-            raise _damaged(path, "it names no format version")
-        if document["format"] != FORMAT:
-            what, given = "the index has another format version", f"{document['format']} in {path}"
-            raise IndexMismatch(what, given=given, expected=FORMAT, do=_AGAIN)
-        for part in ("settings", "sources", "stages"):
-            if not isinstance(document.get(part), dict):
-                raise _damaged(path, f"{part} is no object")
-        stages = {name: _record(path, name, record) for name, record in document["stages"].items()}
-        return cls(settings=document["settings"], sources=document["sources"], stages=stages)
+        try:
+            document = msgspec.json.decode(path.read_bytes())
+            given = document.get("format") if isinstance(document, dict) else None
+            if type(given) is int and given != FORMAT:
+                what = "the index has another format version"
+                raise IndexMismatch(what, given=f"{given} in {path}", expected=FORMAT, do=_AGAIN)
+            manifest = msgspec.convert(document, cls)
+            if dataclasses.asdict(manifest) != document:
+                raise ValueError("it has other keys than a build writes")
+            for name, record in manifest.stages.items():
+                _check_record(name, record)
+        except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
+            what = "the manifest of the index is damaged"
+            raise IndexCorrupt(what, given=f"{path}: {error}", do=_AGAIN) from error
+        return manifest
 
 
-def _damaged(path: Path, reason: object) -> IndexCorrupt:
-    return IndexCorrupt("the manifest of the index is damaged", given=f"{path}: {reason}", do=_AGAIN)
-
-
-def _document(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise _damaged(path, error) from error
-    if not isinstance(document, dict):
-        raise _damaged(path, "it is no object")
-    return document
-
-
-def _record(path: Path, name: str, document: Any) -> StageRecord:
-    """One stage, with everything that is read of it later of the right type."""
-    if not isinstance(document, dict) or document.keys() != _TYPES.keys():
-        raise _damaged(path, f"stage {name} has other keys than {', '.join(_TYPES)}")
-    for key, type_ in _TYPES.items():
-        if not isinstance(document[key], type_):
-            raise _damaged(path, f"{key} of stage {name} is no {_WORDS[type_]}")
+def _check_record(name: str, record: StageRecord) -> None:
+    """Raises ValueError for a record of the right types that no build writes."""
     sound = {
-        "name": document["name"] == name,
-        "folder": document["folder"].startswith(f"stages/{name}-") and document["folder"].count("/") == 1,
-        "inputs": all(isinstance(value, str) for value in document["inputs"].values()),
-        "models": all(_is_model(model) for model in document["models"].values()),
-        "files": all(_is_file(file, entry) for file, entry in document["files"].items()),
-        "counts": all(isinstance(value, int) for value in document["counts"].values()),
+        "name": record.name == name,
+        "folder": record.folder.startswith(f"stages/{name}-") and record.folder.count("/") == 1,
+        "models": all(_has(model, name=str, content_hash=str) for model in record.models.values()),
+        "files": all(_has(entry, sha256=str, bytes=int) for entry in record.files.values())
+        and not any(file.startswith("/") or ".." in file.split("/") for file in record.files),
     }
     for key, is_sound in sound.items():
         if not is_sound:
-            raise _damaged(path, f"{key} of stage {name} is not what a build writes")
-    return StageRecord(**document)
+            raise ValueError(f"{key} of stage {name} is not what a build writes")
 
 
-def _is_model(model: Any) -> bool:
-    return isinstance(model, dict) and all(isinstance(model.get(key), str) for key in ("name", "content_hash"))
+def _has(entry: dict[str, Any], **types: type) -> bool:
+    return all(isinstance(entry.get(key), kind) for key, kind in types.items())
 
 
-def _is_file(name: str, entry: Any) -> bool:
-    inside = not name.startswith("/") and ".." not in name.split("/")
-    return (
-        inside
-        and isinstance(entry, dict)
-        and isinstance(entry.get("sha256"), str)
-        and isinstance(entry.get("bytes"), int)
-    )
-
-
-_WORDS = {str: "text", int: "number", dict: "object"}
-_TYPES: dict[str, type] = {
-    "name": str, "version": int, "fingerprint": str, "folder": str, "inputs": dict, "params": dict, "models": dict,
-    "files": dict, "counts": dict,
-}  # fmt: skip
+def is_complete(folder: Path, record: StageRecord) -> bool:
+    """Whether every file of a stage is there with its size (contents are checked by `verify`)."""
+    base = folder / record.folder
+    sizes = {name: entry["bytes"] for name, entry in record.files.items()}
+    return all((base / name).is_file() and (base / name).stat().st_size == size for name, size in sizes.items())

@@ -89,11 +89,7 @@ SYNONYMS = pa.schema([("left", pa.int32()), ("right", pa.int32()), ("score", pa.
 
 def write_table(path: Path, schema: pa.Schema, columns: Mapping[str, Any]) -> int:
     """Writes columns (lists or arrays, by name) as Parquet (zstd, fixed row groups). Returns the number of rows."""
-    arrays = [pa.array(columns[field.name], type=field.type) for field in schema]
-    table = pa.Table.from_arrays(arrays, schema=schema)
-    with storage_errors(path):
-        pq.write_table(table, path, row_group_size=ROWS_A_GROUP, compression="zstd", version="2.6")
-    return int(table.num_rows)
+    return write_columns(path, schema, [pa.array(columns[field.name], type=field.type) for field in schema])
 
 
 def write_rows(path: Path, schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> int:

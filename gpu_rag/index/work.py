@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from gpu_rag.index.folder import storage_errors
+from gpu_rag.index.folder import storage_errors, write_atomic
 from gpu_rag.settings import Settings
 
 if TYPE_CHECKING:
@@ -127,13 +127,9 @@ class Work:
         path = self.partial / f"block-{number:07d}.npy"
         if path.is_file():
             return np.load(path, allow_pickle=False)
-        array = make()
+        array, buffer = make(), BytesIO()
+        np.save(buffer, array, allow_pickle=False)
         with storage_errors(path):
             self.partial.mkdir(parents=True, exist_ok=True)
-            beside = path.with_suffix(".tmp")
-            with beside.open("wb") as file:
-                np.save(file, array, allow_pickle=False)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(beside, path)
+        write_atomic(path, buffer.getvalue())
         return array

@@ -20,8 +20,7 @@ import torch
 
 from gpu_rag.graph.nearest import nearest
 from gpu_rag.index import tables
-from gpu_rag.index.build import guard_folder
-from gpu_rag.index.finished import fingerprint_of, is_up_to_date
+from gpu_rag.index.build import fingerprint_of, guard_folder, is_up_to_date
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.knowledge_base.tables import KB_EDGES
 from gpu_rag.index.manifest import Manifest

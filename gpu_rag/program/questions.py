@@ -14,7 +14,7 @@ from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema, object_of
 from gpu_rag.text.rules.decomposition import MAX_STEPS, Plan, PlanStep, features, plan_by_rules, references
-from gpu_rag.text.rules.decomposition.units import AUX, QUESTION_WORDS
+from gpu_rag.text.rules.decomposition.phrases import AUX, QUESTION_WORDS
 from gpu_rag.text.rules.extraction.lexicon import PREPOSITIONS
 from gpu_rag.types import Malformed
 

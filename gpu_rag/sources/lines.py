@@ -1,4 +1,4 @@
-"""Files to lines and to whole texts, in bounded memory; what cannot be read becomes a Reject."""
+"""Files to lines, one by one and many at once, and to whole texts; what cannot be read becomes a Reject."""
 
 from __future__ import annotations
 
@@ -7,14 +7,22 @@ import stat
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from heapq import merge
 from pathlib import Path
 from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
 
 from gpu_rag.sources.rows import Limits, RowError, decode_utf8, shown
 from gpu_rag.types import Reject
 
-_SKIP_BYTES = 1 << 20
+_READ_BYTES = 1 << 18
 _GZIP_MAGIC = b"\x1f\x8b"
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+BLOCK_BYTES = 4 << 20
+BLOCK_LINES = 1 << 16  # of very short lines 4 MiB would be millions of rejects at once
+_BLANKS = np.isin(np.arange(256), list(b" \t\n\r\x0b\x0c"))
 
 
 @dataclass(frozen=True)
@@ -25,31 +33,175 @@ class Line:
     text: str
 
 
+@dataclass(frozen=True)
+class LineBlock:
+    """Lines of a file that are not blank.
+
+    data: the bytes of all of them; start, end: i64[n], where each line lies there, without its line end; number:
+    i64[n], from 1; alone: bool[n], lines that must be read one by one: the first of the file, and those that may not be
+    UTF-8 or hold NUL. rejects: lines that are too long, ascending.
+    """
+
+    path: Path
+    data: bytes
+    start: np.ndarray
+    end: np.ndarray
+    number: np.ndarray
+    alone: np.ndarray
+    rejects: list[Reject]
+
+    def line(self, row: int) -> Line | Reject:
+        """One line by itself, as `read_lines` gives it."""
+        return _decoded(self.path, int(self.number[row]), self.data[self.start[row] : self.end[row]])
+
+
 def read_lines(path: Path, limits: Limits) -> Iterator[Line | Reject]:
     """The lines of a UTF-8 file, gzip when the name ends in .gz; blank lines are left out.
 
     A line that is too long or not UTF-8 is a Reject and reading goes on; a file that cannot be read further (broken
-    gzip, a disk error, UTF-16) is a Reject after the lines before it. Memory: one line.
+    gzip, a disk error, UTF-16) is a Reject after the lines before it. Memory: a few lines.
+    """
+    for block in read_line_blocks(path, limits, _READ_BYTES):
+        if isinstance(block, Reject):
+            yield block
+        else:
+            yield from merge(map(block.line, range(len(block.start))), block.rejects, key=_number)
+
+
+def _number(line: Line | Reject) -> int:
+    return line.number if isinstance(line, Line) else line.line
+
+
+def read_line_blocks(
+    path: Path, limits: Limits, block_bytes: int = BLOCK_BYTES, block_lines: int = BLOCK_LINES
+) -> Iterator[LineBlock | Reject]:
+    """The lines that `read_lines` gives, many at a time, with Rejects between and behind them.
+
+    Memory: some 4 blocks, whatever the file holds; a line that is longer is held whole up to its limit.
     """
     number = 0
     try:
         with open_binary(path) as stream:
-            while True:
-                data = _next_line(stream, limits.max_line_bytes)
-                if data == b"":
-                    return
-                number += 1
-                if data is None:
-                    reason = f"the line is longer than max_line_bytes = {limits.max_line_bytes}"
-                    yield Reject(shown(path), number, reason)
-                    continue
-                if number == 1 and data.startswith((b"\xff\xfe", b"\xfe\xff")):
-                    yield Reject(shown(path), 0, "not UTF-8: the byte order mark is that of UTF-16 or UTF-32")
-                    return
-                if not data.isspace():
-                    yield decoded(path, number, data)
+            for whole, error in _whole_lines(stream, block_bytes, limits.max_line_bytes):
+                for data in _cut(whole, block_lines):
+                    block = _block(path, data, number, limits.max_line_bytes)
+                    if block is None:
+                        yield Reject(shown(path), 0, "not UTF-8: the byte order mark is that of UTF-16 or UTF-32")
+                        return
+                    number += data.count(b"\n") + (not data.endswith(b"\n"))
+                    yield block
+                if error is not None:
+                    raise error
     except (OSError, EOFError, zlib.error, RowError) as error:
         yield Reject(shown(path), number + 1 if number else 0, read_problem(error))
+
+
+def _whole_lines(stream: BinaryIO, size: int, limit: int) -> Iterator[tuple[bytes, Exception | None]]:
+    """(bytes of whole lines, None), and last what stopped reading. A line over `limit` is cut, and stays over it."""
+    rest = bytearray()
+    while True:
+        chunk, error = _read(stream, size)
+        cut = chunk.rfind(b"\n") + 1
+        if cut:
+            yield bytes(rest) + chunk[:cut], None
+            rest = bytearray(chunk[cut:])
+        elif len(rest) <= limit:
+            rest += chunk
+        if error is not None or not chunk:
+            yield (b"", error) if error is not None else (bytes(rest), None)  # what no line end follows is lost
+            return
+
+
+def _cut(data: bytes, lines: int) -> Iterator[bytes]:
+    """Whole lines, at most so many at a time; nothing of nothing."""
+    if data.count(b"\n") <= lines:
+        yield from (data,) if data else ()
+        return
+    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)[lines - 1 :: lines] + 1
+    for start, end in zip([0, *ends.tolist()], [*ends.tolist(), len(data)]):
+        if end > start:
+            yield data[start:end]
+
+
+def _read(stream: BinaryIO, size: int) -> tuple[bytes, Exception | None]:
+    """About `size` bytes, fewer at the end, and what stopped reading: what was read before it is not lost."""
+    parts: list[bytes] = []
+    n = 0
+    try:
+        while n < size and (part := stream.read1(size - n)):  # type: ignore[attr-defined]
+            parts.append(part)
+            n += len(part)
+    except (OSError, EOFError, zlib.error) as error:
+        return b"".join(parts), error
+    return b"".join(parts), None
+
+
+def _block(path: Path, data: bytes, before: int, limit: int) -> LineBlock | None:
+    """The lines of `data`, the first being line before + 1; None where the file begins as UTF-16 does."""
+    octets = np.frombuffer(data, np.uint8)
+    end = np.flatnonzero(octets == 10)
+    if not data.endswith(b"\n"):
+        end = np.append(end, len(octets))
+    start = np.append(0, end[:-1] + 1)
+    number = before + 1 + np.arange(len(end))
+    long = end - start > limit
+    if not before and not long[0] and data.startswith(_UTF16_MARKS):
+        return None
+    reason = f"the line is longer than max_line_bytes = {limit}"
+    rejects = [Reject(shown(path), int(line), reason) for line in number[long]]
+    end = _without_returns(data, octets, start, end)
+    rows = np.flatnonzero(~long & (end > start))
+    blank = [row for row in rows[_BLANKS[octets[start[rows]]]].tolist() if data[start[row] : end[row]].isspace()]
+    rows = np.setdiff1d(rows, blank, assume_unique=True) if blank else rows
+    start, end, number = start[rows], end[rows], number[rows]
+    return LineBlock(path, data, start, end, number, _alone(data, octets, start, end, number), rejects)
+
+
+def _without_returns(data: bytes, octets: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """The ends of lines before all carriage returns that stand there."""
+    rows = np.flatnonzero((end > start) & (octets[end - 1] == 13))
+    end = end.copy()
+    end[rows] -= 1
+    for row in rows[(end[rows] > start[rows]) & (octets[end[rows] - 1] == 13)].tolist():  # several: rare, or hostile
+        end[row] = start[row] + len(data[start[row] : end[row]].rstrip(b"\r"))
+    return end
+
+
+def _alone(data: bytes, octets: np.ndarray, start: np.ndarray, end: np.ndarray, number: np.ndarray) -> np.ndarray:
+    alone = number == 1
+    if b"\0" in data:
+        alone |= count_between(octets == 0, start, end) > 0
+    try:
+        pa.scalar(data, pa.large_binary()).cast(pa.large_string())
+    except pa.ArrowInvalid:
+        alone |= count_between(octets >= 0x80, start, end) > 0
+    return alone
+
+
+def count_between(mask: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """i64[n]: how many positions of a mask of bytes lie in each range."""
+    places = np.flatnonzero(mask)
+    found: np.ndarray = np.searchsorted(places, end) - np.searchsorted(places, start)
+    return found
+
+
+def cut_out(data: bytes, bounds: np.ndarray, columns: tuple[int, ...]) -> list[pa.LargeStringArray]:
+    """Parts of valid UTF-8 as columns. bounds: i64[n, k], ascending row by row; part c ends where c + 1 begins."""
+    n, k = bounds.shape
+    offsets = np.append(bounds.ravel(), bounds[-1, -1] if n else 0).astype(np.int64)
+    whole = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), n * k, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
+    first = np.arange(n, dtype=np.int64) * k
+    return [_as_text(whole.take(pa.array(first + column))) for column in columns]
+
+
+def _as_text(array: pa.LargeBinaryArray) -> pa.LargeStringArray:
+    """Bytes that are known to be UTF-8 as text, without looking."""
+    return pa.Array.from_buffers(pa.large_string(), len(array), array.buffers(), offset=array.offset)
+
+
+# --- whole files ---------------------------------------------------------------------------------------
 
 
 def read_whole(path: Path, limit: int, limit_name: str) -> str:
@@ -58,7 +210,7 @@ def read_whole(path: Path, limit: int, limit_name: str) -> str:
     size = 0
     try:
         with open_binary(path) as stream:
-            while chunk := stream.read(_SKIP_BYTES):
+            while chunk := stream.read(_READ_BYTES):
                 size += len(chunk)
                 if size > limit:
                     raise RowError(f"the file has more than {limit_name} = {limit} bytes")
@@ -90,18 +242,7 @@ def read_problem(error: Exception) -> str:
     return f"the file cannot be read: {getattr(error, 'strerror', None) or error}"
 
 
-def _next_line(stream: BinaryIO, limit: int) -> bytes | None:
-    """The next line with its end; b"" at the end of the file; None for one longer than `limit`, which is skipped."""
-    data = stream.readline(limit + 1)
-    if len(data) <= limit or data.endswith(b"\n"):
-        return data
-    while True:
-        rest = stream.readline(_SKIP_BYTES)
-        if not rest or rest.endswith(b"\n"):
-            return None
-
-
-def decoded(path: Path, number: int, data: bytes) -> Line | Reject:
+def _decoded(path: Path, number: int, data: bytes) -> Line | Reject:
     """Line `number` of its bytes; a Reject where they are not UTF-8."""
     body = data.rstrip(b"\r\n")
     try:

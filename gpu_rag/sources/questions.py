@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,6 @@ from gpu_rag.sources.rows import (
     SeenIds,
     clean_string,
     document_text,
-    id_list,
     kind,
     question_id,
     row_id,
@@ -31,19 +30,15 @@ from gpu_rag.types import Question, Reject
 _HEADER = ["query-id", "corpus-id", "score"]
 
 
-class Qrels:
-    """Judgements of one qrels file: query id -> {document id: score}, in the order of the file."""
+@dataclass(frozen=True)
+class _Judged:
+    """The judgements of a query, {document id: score} in the order of the file, and the line of the first."""
 
-    def __init__(self) -> None:
-        self.scores: dict[str, dict[str, int]] = {}
-        self.lines: dict[str, int] = {}
-
-    def gold_ids(self, query: str) -> tuple[str, ...]:
-        """The documents with a score above 0, in the order of the file."""
-        return tuple(document for document, score in self.scores.get(query, {}).items() if score > 0)
+    line: int
+    scores: dict[str, int] = field(default_factory=dict)
 
 
-def read_qrels(path: Path, limits: Limits, into: Qrels) -> Iterator[Reject]:
+def _read_qrels(path: Path, limits: Limits, into: dict[str, _Judged]) -> Iterator[Reject]:
     """Read lines "query-id TAB corpus-id TAB score" of `path` into `into`; a line that is not so is a Reject.
 
     A first line with BEIR's header is passed over. A pair judged twice keeps the first score; the second is a Reject.
@@ -52,27 +47,20 @@ def read_qrels(path: Path, limits: Limits, into: Qrels) -> Iterator[Reject]:
         if isinstance(line, Reject):
             yield line
             continue
-        fields = line.text.rstrip("\t").split("\t")
+        fields, problem = line.text.rstrip("\t").split("\t"), ""
         if line.number == 1 and fields == _HEADER:
             continue
-        problem = _judgement(fields, line.number, into)
+        query, document, score = fields if len(fields) == 3 else ("", "", "")
+        if not (query and document and score):
+            problem = f"{len(fields)} fields; expected query-id, corpus-id and score between tabs"
+        elif not (score.lstrip("-").isdecimal() and len(score) < 10):
+            problem = f"the score {score[:40]!r} is not an integer"
+        elif document in into.setdefault(query, _Judged(line.number)).scores:
+            problem = f"{document!r} was already judged for {query!r}"
         if problem:
             yield Reject(shown(path), line.number, problem)
-
-
-def _judgement(fields: list[str], number: int, into: Qrels) -> str:
-    """Take one line; returns what is wrong with it, or ""."""
-    if len(fields) != 3 or not all(fields):
-        return f"{len(fields)} fields; expected query-id, corpus-id and score between tabs"
-    query, document, score = fields
-    if not (score.lstrip("-").isdecimal() and len(score) < 10):
-        return f"the score {score[:40]!r} is not an integer"
-    judged = into.scores.setdefault(query, {})
-    if document in judged:
-        return f"{document!r} was already judged for {query!r}"
-    judged[document] = int(score)
-    into.lines.setdefault(query, number)
-    return ""
+        else:
+            into[query].scores[document] = int(score)
 
 
 ACCEPTED = (
@@ -163,21 +151,21 @@ def _folder(folder: Path, limits: Limits) -> Iterator[_Found]:
 
 
 def _beir(queries: Path, path: Path, limits: Limits) -> Iterator[_Found]:
-    qrels = Qrels()
-    yield from read_qrels(path, limits, qrels)
-    unread = dict(qrels.lines)
+    qrels: dict[str, _Judged] = {}
+    yield from _read_qrels(path, limits, qrels)
+    unread = dict(qrels)
     for found in _file(queries, limits):
         if isinstance(found, Reject):
             yield found
             continue
         line, file, row = found
-        id = row.question.id
-        unread.pop(id, None)
-        if id in qrels.scores:
-            meta = {**row.meta, "qrels": qrels.scores[id]}
-            yield line, file, QuestionRow(row.question, qrels.gold_ids(id), row.answers, meta, row.style)
-    for id, line in unread.items():
-        yield Reject(shown(path), line, f"the query {id!r} is not in {queries.name}", id)
+        unread.pop(row.question.id, None)
+        if row.question.id in qrels:
+            scores = qrels[row.question.id].scores
+            gold_ids = tuple(document for document, score in scores.items() if score > 0)
+            yield line, file, replace(row, gold_ids=gold_ids, meta={**row.meta, "qrels": scores})
+    for id, judged in unread.items():
+        yield Reject(shown(path), judged.line, f"the query {id!r} is not in {queries.name}", id)
 
 
 # --- one row -----------------------------------------------------------------------------------------
@@ -197,8 +185,8 @@ def _parser(row: dict[str, Any]) -> _Parser:
 
 def _own_row(id: str | None, row: dict[str, Any], limits: Limits) -> QuestionRow:
     text = document_text(row.get("question"), limits, "question")
-    gold_ids, answers = id_list(row.get("gold_ids"), "gold_ids"), _answers(row)
-    id_list(row.get("answer_ids"), "answer_ids")  # checked here, kept as it is
+    gold_ids, answers = string_list(row.get("gold_ids"), "gold_ids", ids=True), _answers(row)
+    string_list(row.get("answer_ids"), "answer_ids", ids=True)  # checked here, kept as it is
     taken = _ROLE_KEYS if row.get("answers") is not None else _ROLE_KEYS | {"answer"}
     return _row(id, text, gold_ids, answers, _without(row, taken), "jsonl")
 
@@ -234,7 +222,7 @@ def _openai_row(id: str | None, row: dict[str, Any], limits: Limits) -> Question
     meta = _without(row, _ROLE_KEYS)
     if "model" in body:
         meta["model"] = body["model"]
-    return _row(id, text, id_list(row.get("gold_ids"), "gold_ids"), _answers(row), meta, "openai")
+    return _row(id, text, string_list(row.get("gold_ids"), "gold_ids", ids=True), _answers(row), meta, "openai")
 
 
 def _content(content: object) -> str:

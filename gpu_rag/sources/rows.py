@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gpu_rag.text.strict_json import JsonError
 from gpu_rag.types import Document, Reject
 
 T = TypeVar("T")
@@ -49,7 +50,7 @@ def attempted(path: Path, line: int, make: Callable[..., T], *args: Any) -> T | 
     """make(*args), or why the row of this line cannot be used."""
     try:
         return make(*args)
-    except RowError as error:
+    except (RowError, JsonError) as error:
         return Reject(shown(path), line, str(error))
 
 
@@ -64,9 +65,9 @@ def one_line(reason: object) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def passage_id(title: str, text: str) -> str:
+def passage_id(passage: str) -> str:
     """The id of a passage that has none: "p_" + the first 12 hexadecimal digits of sha1(title + newline + text)."""
-    return "p_" + hashlib.sha1(f"{title}\n{text}".encode(), usedforsecurity=False).hexdigest()[:12]
+    return "p_" + hashlib.sha1(passage.encode(), usedforsecurity=False).hexdigest()[:12]
 
 
 def question_id(question: str) -> str:
@@ -133,22 +134,13 @@ def id_text(value: object, name: str) -> str:
     return text
 
 
-def string_list(value: object, name: str) -> tuple[str, ...]:
-    """A list of strings as a tuple; null is empty. Raises RowError."""
+def string_list(value: object, name: str, *, ids: bool = False) -> tuple[str, ...]:
+    """A list of strings, or of ids, as a tuple of text; null is empty. Raises RowError."""
     if value is None:
         return ()
     if not isinstance(value, list):
-        raise RowError(f"{name} is {kind(value)}; expected a list of strings")
-    return tuple(clean_string(item, f"an item of {name}") for item in value)
-
-
-def id_list(value: object, name: str) -> tuple[str, ...]:
-    """A list of ids as a tuple of text; null is empty. Raises RowError."""
-    if value is None:
-        return ()
-    if not isinstance(value, list):
-        raise RowError(f"{name} is {kind(value)}; expected a list of ids")
-    return tuple(id_text(item, f"an item of {name}") for item in value)
+        raise RowError(f"{name} is {kind(value)}; expected a list of {'ids' if ids else 'strings'}")
+    return tuple((id_text if ids else clean_string)(item, f"an item of {name}") for item in value)
 
 
 def kind(value: object) -> str:

@@ -104,20 +104,10 @@ class MentionFinder:
         return name, spread[0], spread[1], spread[2]
 
 
-def is_word_boundary(text: str, position: int) -> bool:
-    """Whether a word may begin or end before character `position` of `text` (0 <= position <= len(text)).
-
-    It may not only between two word characters: letters, digits, combining marks and "_". Han and kana characters
-    do not join, because these scripts write no spaces.
-    """
-    if position <= 0 or position >= len(text):
-        return True
-    return not (_is_word_character(text[position - 1], joined=True) and _is_word_character(text[position], joined=True))
-
-
-def _is_word_character(character: str, *, joined: bool = False) -> bool:
-    """joined: leave out characters that a neighbour does not extend."""
-    if joined and ("\u3040" <= character <= "\u30ff" or "\u3400" <= character <= "\u9fff"):
+def _joins(character: str) -> bool:
+    """Whether a character joins a word: letters, digits, combining marks and "_", but not Han and kana characters,
+    because these scripts write no spaces."""
+    if "\u3040" <= character <= "\u30ff" or "\u3400" <= character <= "\u9fff":
         return False
     return character.isalnum() or character == "_" or unicodedata.category(character).startswith("M")
 
@@ -125,11 +115,11 @@ def _is_word_character(character: str, *, joined: bool = False) -> bool:
 @cache
 def _joined_table(limit: int) -> np.ndarray:
     """bool[limit]: whether a code point joins a word."""
-    return np.fromiter((_is_word_character(chr(code), joined=True) for code in range(limit)), dtype=bool, count=limit)
+    return np.fromiter((_joins(chr(code)) for code in range(limit)), dtype=bool, count=limit)
 
 
 def _word_starts(text: str) -> np.ndarray:
-    """bool[len + 1]: `is_word_boundary` at every position of `text`."""
+    """bool[len + 1]: whether a word may begin or end before each character; not between two that join."""
     codes = _codes(text)
     top = int(codes.max(initial=0))
     limit = next(size for size in (0x3000, 0x10000, 0x110000) if top < size)  # the whole table costs 0.2 s

@@ -28,12 +28,22 @@ class Prompt:
     template: str
 
     @classmethod
+    @cache
     def read(cls, package: str, name: str) -> Prompt:
         """Read the resource `name` + ".txt" of `package` (a dotted name). Line ends become "\\n"; a file is read once.
 
         Raises UsageError when the file is missing, no UTF-8, or not of the form above.
         """
-        return _read(package, name)
+        if not _NAME.fullmatch(name):
+            raise UsageError("a prompt name is a plain word", given=repr(name), expected="letters, digits, '_' and '-'")
+        where = f"{package}/{name}.txt"
+        try:
+            text = resources.files(package).joinpath(f"{name}.txt").read_bytes().decode("utf-8-sig")
+        except (ModuleNotFoundError, FileNotFoundError) as error:
+            raise UsageError("there is no such prompt file", given=where) from error
+        except UnicodeDecodeError as error:
+            raise UsageError("the prompt file is not UTF-8", given=f"{where}: {error}") from error
+        return cls.parse(where, text)
 
     @classmethod
     def parse(cls, name: str, text: str) -> Prompt:
@@ -90,17 +100,3 @@ class Prompt:
                     "a field of a prompt is text", given=f"{field}: {type(value).__name__} for {self.name}"
                 )
         return _SLOT.sub(lambda match: fields[match[1]], self.template)
-
-
-@cache
-def _read(package: str, name: str) -> Prompt:
-    if not _NAME.fullmatch(name):
-        raise UsageError("a prompt name is a plain word", given=repr(name), expected="letters, digits, '_' and '-'")
-    where = f"{package}/{name}.txt"
-    try:
-        text = resources.files(package).joinpath(f"{name}.txt").read_bytes().decode("utf-8-sig")
-    except (ModuleNotFoundError, FileNotFoundError) as error:
-        raise UsageError("there is no such prompt file", given=where) from error
-    except UnicodeDecodeError as error:
-        raise UsageError("the prompt file is not UTF-8", given=f"{where}: {error}") from error
-    return Prompt.parse(where, text)

@@ -163,7 +163,11 @@ def test_no_change_of_a_manifest_escapes(broken):
 
 
 def test_a_manifest_that_is_not_looked_at_is_caught(broken, monkeypatch):
-    monkeypatch.setattr(manifests, "_record", lambda path, name, record: manifests.StageRecord(**record))
+    def convert(document: Any, type: Any) -> Manifest:
+        stages = {name: manifests.StageRecord(**record) for name, record in document["stages"].items()}
+        return Manifest(**{**document, "stages": stages})
+
+    monkeypatch.setattr(manifests.msgspec, "convert", convert)
     with pytest.raises((TypeError, AttributeError, KeyError)):
         check_any_manifest(broken)
 

@@ -12,11 +12,11 @@ import pytest
 
 from gpu_rag.errors import MissingBackend, RequestFailed, UsageError
 from gpu_rag.index import tables
+from gpu_rag.index.stages.coreference import PRONOUNS, keeps_text, replace_pronouns
 from gpu_rag.index.stages.extraction import extraction_stage
 from gpu_rag.index.work import Sources
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings import make_settings
-from gpu_rag.text.coreference import PRONOUNS, keeps_text, replace_pronouns
 from gpu_rag.types import Request
 
 ANN = "Ann Orlo was born in Tamsin. She studied there, and her teacher praised her."

@@ -28,8 +28,7 @@ from gpu_rag.index.stages.knowledge_base.columns import Interner, lists_of, sing
 from gpu_rag.index.stages.knowledge_base.nodes import _own_ids
 from gpu_rag.index.stages.knowledge_base.texts import Surroundings, _side
 from gpu_rag.index.tables import TableWriter
-from gpu_rag.sources.knowledge_graph.lines import LineBlock, read_line_blocks
-from gpu_rag.sources.lines import Line, read_lines
+from gpu_rag.sources.lines import Line, LineBlock, _decoded, read_line_blocks, read_lines
 from gpu_rag.sources.rows import Limits
 from gpu_rag.types import Reject
 
@@ -111,7 +110,17 @@ def test_blocks_of_lines_are_the_lines(tmp_path_factory, lines, end, ends, size)
         found += sorted([*map(block.line, range(len(block.start))), *block.rejects], key=number_of)
         for row, alone in enumerate(block.alone):
             assert alone or b"\0" not in block.data[block.start[row] : block.end[row]]
-    assert found == list(read_lines(path, limits))
+    assert found == list(read_lines(path, limits)) == list(lines_one_by_one(path, limits))
+
+
+def lines_one_by_one(path: Path, limits: Limits) -> Iterator[Line | Reject]:
+    """The plain reference of the readers of lines."""
+    with path.open("rb") as file:
+        for number, data in enumerate(file, 1):
+            if len(data.rstrip(b"\n")) > limits.max_line_bytes:
+                yield Reject(str(path), number, f"the line is longer than max_line_bytes = {limits.max_line_bytes}")
+            elif not data.isspace():
+                yield _decoded(path, number, data)
 
 
 def number_of(line: Line | Reject) -> int:
@@ -149,7 +158,7 @@ def test_what_stands_in_shows_is_what_all_edges_would_show(edges, names):
     for node in range(9):
         out = [(relations[r], names[t]) for h, r, t in edges if h == node]
         into = [(relations[r], names[h]) for h, r, t in edges if t == node]
-        assert standin_text("N", "t", *beside(node)) == standin_text("N", "t", out, into)
+        assert standin_text("N", "t", *beside[node]) == standin_text("N", "t", out, into)
 
 
 # --- whole builds ----------------------------------------------------------------------------------------

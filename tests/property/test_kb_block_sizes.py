@@ -19,7 +19,7 @@ from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.stages.knowledge_base.read import read_source
 from gpu_rag.index.work import NamedSource
 from gpu_rag.sources.knowledge_graph import read_kg_blocks
-from gpu_rag.sources.knowledge_graph.lines import LineBlock, read_line_blocks
+from gpu_rag.sources.lines import LineBlock, read_line_blocks
 from gpu_rag.sources.rows import Limits
 from gpu_rag.types import Reject
 
@@ -55,10 +55,10 @@ def blocks_of(n_bytes: int, n_lines: int, n_rows: int) -> Iterator[None]:
     """Everything that is read or joined at a time is so small."""
     with pytest.MonkeyPatch.context() as patch:
         small = partial(read_line_blocks, block_bytes=n_bytes, block_lines=n_lines)
-        patch.setattr("gpu_rag.sources.knowledge_graph.triples.read_line_blocks", small)
+        patch.setattr("gpu_rag.sources.knowledge_graph.blocks.read_line_blocks", small)
         patch.setattr("gpu_rag.sources.parquet.BATCH_ROWS", n_rows)
-        patch.setattr("gpu_rag.sources.knowledge_graph.tables._BYTES", 1)
-        patch.setattr("gpu_rag.sources.knowledge_graph.triples._ROWS", n_rows)
+        patch.setattr("gpu_rag.sources.knowledge_graph.blocks._TABLE_BYTES", 1)
+        patch.setattr("gpu_rag.sources.knowledge_graph.blocks._ROWS", n_rows)
         patch.setattr("gpu_rag.sources.knowledge_base.stark._EDGES", n_rows)
         patch.setattr("gpu_rag.index.stages.knowledge_base.read._NODES", n_rows)
         patch.setattr("gpu_rag.index.stages.knowledge_base.read._LEAST_LOOKED_UP", n_rows)

@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kb_rows import same_nodes
 
-from gpu_rag.sources.knowledge_base import jsonl, nodes, tables
-from gpu_rag.sources.knowledge_graph import lines as kg_lines
-from gpu_rag.sources.seen import Seen, repeats
+from gpu_rag.sources import lines as kg_lines
+from gpu_rag.sources.knowledge_base import jsonl
+from gpu_rag.sources.knowledge_graph import blocks
 
 SLOW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 PIECES = st.sampled_from([*"a \u00a0\u3000\x1cé\u2009\u200b\ufeff\x00\x85\t\n😀:", "b1", "“x”", "日本", "#0"])
@@ -30,12 +30,11 @@ LIMITS: dict[str, int] = {"max_document_chars": 12, "max_line_bytes": 300}
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jsonl, "_LEAST", 1)
-    monkeypatch.setattr(nodes, "ROWS", 2)
-    monkeypatch.setattr(tables, "_ROWS", 2)
+    monkeypatch.setattr(blocks, "_ROWS", 2)
+    monkeypatch.setattr(blocks, "_TABLE_ROWS", 2)
     monkeypatch.setattr("gpu_rag.sources.parquet.BATCH_ROWS", 2)
     real = kg_lines.read_line_blocks
-    for format in (jsonl, tables):
-        monkeypatch.setattr(format, "read_line_blocks", lambda path, limits: real(path, limits, 64, 3))
+    monkeypatch.setattr(blocks, "read_line_blocks", lambda path, limits: real(path, limits, 64, 3))
 
 
 def put(folder: Path, name: str, data: bytes) -> Path:
@@ -170,8 +169,8 @@ def test_most_rows_of_a_usual_file_are_not_read_one_by_one(tmp_path: Path, monke
     ]
     folder = put(tmp_path / "b", "nodes.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
     singly: list[Any] = []
-    real = nodes.checked
-    monkeypatch.setattr(nodes, "checked", lambda path, row, limits: singly.append(row) or real(path, row, limits))
+    real = blocks.attempted
+    monkeypatch.setattr(blocks, "attempted", lambda *given: singly.append(given) or real(*given))
     assert len(same_nodes(folder)) == 100 and len(singly) < 8
 
 
@@ -181,33 +180,6 @@ def test_a_reader_that_lets_numbers_of_other_keys_pass_is_caught(
     monkeypatch.setattr(jsonl, "_is_tame", lambda column: True)
     with pytest.raises(AssertionError):
         same_nodes(put(tmp_path / "b", "nodes.jsonl", b'{"id": "x"}\n{"id": "a", "x": 99999999999999999999}\n'))
-
-
-# --- strings that were given before ------------------------------------------------------------------
-
-
-@given(st.lists(st.lists(WORDS, max_size=8, unique=True), max_size=6))
-def test_strings_are_found_again(parts: list[list[str]]) -> None:
-    seen, known = Seen(), dict[str, int]()
-    for part in parts:
-        column = pa.array(part, pa.large_string())
-        assert seen.numbers(column).tolist() == [known.get(text, -1) for text in part]
-        new = [text for text in part if text not in known]
-        numbers = np.arange(len(known), len(known) + len(new))
-        seen.add(pa.array(new, pa.large_string()), numbers)
-        known.update(zip(new, numbers.tolist()))
-
-
-def test_strings_of_one_key_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpu_rag.sources.seen.keys_of", lambda strings: np.zeros(len(strings), np.uint64))
-    test_strings_are_found_again()
-
-
-@given(st.lists(WORDS, max_size=8))
-def test_repeats_within_a_column(texts: list[str]) -> None:
-    again, first = repeats(pa.array(texts, pa.large_string()))
-    expected = [(row, texts.index(text)) for row, text in enumerate(texts) if texts.index(text) < row]
-    assert list(zip(again.tolist(), first.tolist())) == expected
 
 
 CHILD = """

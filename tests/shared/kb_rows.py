@@ -9,14 +9,13 @@ from typing import Any
 from gpu_rag.sources.formats import LINES_SUFFIXES, NT_SUFFIXES, TABLE_SUFFIXES, TSV_SUFFIXES, has_suffix
 from gpu_rag.sources.json_rows import Row, read_rows
 from gpu_rag.sources.knowledge_base import read_edge_blocks, read_node_blocks, skb_files, stark
-from gpu_rag.sources.knowledge_base import tables as node_tables
-from gpu_rag.sources.knowledge_base.nodes import NODE_KEYS, NodeBlock, SkbNode, node_of
+from gpu_rag.sources.knowledge_base.nodes import NODE_KEYS, NODES, SkbNode, fields_row, named_columns, node_of
 from gpu_rag.sources.knowledge_graph import ntriples, read_kg_blocks
-from gpu_rag.sources.knowledge_graph import tables as triple_tables
-from gpu_rag.sources.knowledge_graph.triples import Triple, TripleBlock, triple_of_row
+from gpu_rag.sources.knowledge_graph.blocks import Block
+from gpu_rag.sources.knowledge_graph.triples import TRIPLES, Triple, triple_of, triple_of_row
 from gpu_rag.sources.lines import read_lines
 from gpu_rag.sources.parquet import read_parquet
-from gpu_rag.sources.rows import LIMITS, Limits, RowError, shown
+from gpu_rag.sources.rows import LIMITS, Limits, RowError, attempted, shown
 from gpu_rag.types import Reject
 
 
@@ -39,9 +38,13 @@ def read_kg(path: Path, limits: Limits = LIMITS) -> Iterator[Triple | Reject]:
     """The triples of a file. Raises BadInput as `read_kg_blocks`."""
     read_kg_blocks(path)
     if has_suffix(path, TABLE_SUFFIXES):
-        return _each(path, read_parquet(path, triple_tables.COLUMNS), triple_of_row)
-    read = ntriples.statement_of if has_suffix(path, NT_SUFFIXES) else triple_tables.triple_of
+        return _each(path, read_parquet(path, TRIPLES.columns), _triple)
+    read = ntriples.statement_of if has_suffix(path, NT_SUFFIXES) else triple_of
     return _each(path, read_lines(path, limits), read)
+
+
+def _triple(row: Row) -> Triple:
+    return triple_of_row(row, LIMITS)
 
 
 def read_edges(folder: Path, limits: Limits = LIMITS) -> Iterator[Triple | Reject]:
@@ -51,7 +54,7 @@ def read_edges(folder: Path, limits: Limits = LIMITS) -> Iterator[Triple | Rejec
     if files.stark:
         return _stark_edges(folder, limits)
     if has_suffix(files.edges, LINES_SUFFIXES):
-        return _each(files.edges, read_rows(files.edges, limits), triple_of_row)
+        return _each(files.edges, read_rows(files.edges, limits), _triple)
     return read_kg(files.edges, limits)
 
 
@@ -90,7 +93,7 @@ def _nodes(path: Path, limits: Limits) -> Iterator[SkbNode | Reject]:
     if has_suffix(path, TSV_SUFFIXES):
         rows = _tsv_rows(path, limits)
     else:
-        rows = read_parquet(path, node_tables.COLUMNS) if has_suffix(path, TABLE_SUFFIXES) else read_rows(path, limits)
+        rows = read_parquet(path, NODES.columns) if has_suffix(path, TABLE_SUFFIXES) else read_rows(path, limits)
     return _each(path, rows, lambda row: node_of(row, limits))
 
 
@@ -99,43 +102,37 @@ def _tsv_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
     for line in read_lines(path, limits):
         if isinstance(line, Reject):
             yield line
-        elif (named := node_tables._named_columns(line)) is not None:
+        elif (named := named_columns(line)) is not None:
             keys = named
         else:
-            yield node_tables._row(path, line, keys)
+            yield attempted(path, line.number, fields_row, line, keys)
 
 
-def nodes_of(block: NodeBlock) -> Iterator[SkbNode | Reject]:
+def rows_of(block: Block) -> Iterator[Triple | SkbNode | Reject]:
     """The rows of a block one by one, rejects in their places."""
-    columns = (column.to_pylist() for column in (block.ids, block.names, block.types, block.texts, block.aliases))
-    nodes = [SkbNode(*row[:4], tuple(row[4]), row[5]) for row in zip(*columns, block.line.tolist())]
-    return iter(sorted([*block.rejects, *nodes], key=lambda row: row.line))
-
-
-def triples_of(block: TripleBlock) -> Iterator[Triple | Reject]:
-    """The rows of a block one by one, rejects in their places."""
-    notes = [""] * block.n if block.note is None else block.note.to_pylist()
-    columns = (column.to_pylist() for column in (block.head, block.relation, block.tail))
-    triples = [Triple(*row) for row in zip(*columns, block.line.tolist(), notes)]
-    return iter(sorted([*block.rejects, *triples], key=lambda row: row.line))
+    things = [
+        SkbNode(**{**row, "aliases": tuple(row["aliases"])}) if "aliases" in row else Triple(**row)
+        for row in block.columns.to_pylist()
+    ]
+    return iter(sorted([*block.rejects, *things], key=lambda row: row.line))
 
 
 def same_triples(path: Path, **limits: int) -> list[Triple | Reject]:
     """The triples of a file read both ways, found equal."""
-    found = [row for block in read_kg_blocks(path, Limits(**limits)) for row in triples_of(block)]
+    found = [row for block in read_kg_blocks(path, Limits(**limits)) for row in rows_of(block)]
     assert found == list(read_kg(path, Limits(**limits)))
     return found
 
 
 def same_edges(folder: Path, **limits: int) -> list[Triple | Reject]:
     """The edges of a folder read both ways, found equal."""
-    found = [row for block in read_edge_blocks(folder, Limits(**limits)) for row in triples_of(block)]
+    found = [row for block in read_edge_blocks(folder, Limits(**limits)) for row in rows_of(block)]
     assert found == list(read_edges(folder, Limits(**limits)))
     return found
 
 
 def same_nodes(folder: Path, **limits: int) -> list[SkbNode | Reject]:
     """The nodes of a folder read both ways, found equal."""
-    found = [row for block in read_node_blocks(folder, Limits(**limits)) for row in nodes_of(block)]
+    found = [row for block in read_node_blocks(folder, Limits(**limits)) for row in rows_of(block)]
     assert found == list(read_nodes(folder, Limits(**limits)))
     return found

@@ -12,10 +12,6 @@ from gpu_rag.text.normalise import normalise_name
 MAX_NAME_CHARS = 300  # longer "names" are sentences that an extractor returned whole
 
 
-def _by_count(item: tuple[str, int]) -> tuple[int, str]:
-    return -item[1], item[0]
-
-
 @stage("entities", needs=("extraction",))
 def entities_stage(work: Work) -> dict[str, int]:
     """Table `entities` (sorted by normalised name) and table `relations` (sorted by subject, label, object).
@@ -29,7 +25,18 @@ def entities_stage(work: Work) -> dict[str, int]:
     dropped = 0
     rows = zip(table["passage"].to_pylist(), table["entities"].to_pylist(), table["triples"].to_pylist())
     for passage, names, triples in rows:
-        dropped += _take(passage, names, triples, written, where, relations)
+        ends = [name for subject, _, object_ in triples for name in (subject, object_)]
+        for name in [*names, *ends]:
+            key = normalise_name(name)
+            if not key or len(key) > MAX_NAME_CHARS:
+                dropped += 1
+                continue
+            written[key][" ".join(name.split())] += 1
+            where[key].add(passage)
+        for triple in triples:
+            s, r, o = map(normalise_name, triple)
+            if s in written and o in written:
+                relations[s, r, o].add(passage)
         work.progress.advance(1)
     ids = sorted(written)
     row_of = {name: row for row, name in enumerate(ids)}
@@ -38,33 +45,9 @@ def entities_stage(work: Work) -> dict[str, int]:
     return {"entities": len(ids), "relations": len(relations), "dropped_names": dropped}
 
 
-def _take(
-    passage: int,
-    names: list[str],
-    triples: list[list[str]],
-    written: dict[str, Counter[str]],
-    where: dict[str, set[int]],
-    relations: dict[tuple[str, str, str], set[int]],
-) -> int:
-    dropped = 0
-    ends = [name for subject, _, object_ in triples for name in (subject, object_)]
-    for name in [*names, *ends]:
-        key = normalise_name(name)
-        if not key or len(key) > MAX_NAME_CHARS:
-            dropped += 1
-            continue
-        written[key][" ".join(name.split())] += 1
-        where[key].add(passage)
-    for subject, label, object_ in triples:
-        s, r, o = normalise_name(subject), normalise_name(label), normalise_name(object_)
-        if s in written and o in written:
-            relations[s, r, o].add(passage)
-    return dropped
-
-
 def _write(work: Work, ids: list[str], written: dict[str, Counter[str]], where: dict[str, set[int]]) -> None:
     # the commonest way of writing names the entity; ties by the alphabet
-    ranked = [[way for way, _ in sorted(written[key].items(), key=_by_count)] for key in ids]
+    ranked = [[way for way, _ in sorted(written[key].items(), key=lambda item: (-item[1], item[0]))] for key in ids]
     columns = {
         "id": ids,
         "name": [ways[0] for ways in ranked],

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from gpu_rag.sources.corpus.openie import OpenIERow, read_openie
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema, object_of
 from gpu_rag.text.rules.extraction import extract_patterns
-from gpu_rag.text.rules.extraction.reader import ALSO_CALLED
+from gpu_rag.text.rules.extraction.relations import ALSO_CALLED
 from gpu_rag.types import Extraction, Profile, Reject, Request
 
 Row = tuple[Extraction, str]  # what was found, and its status
@@ -89,14 +88,17 @@ def extraction_stage(work: Work) -> dict[str, int]:
     Raises GpuRagError when an LLM's yield is below `index.min_yield`.
     """
     passages = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES)
-    n_passages, chosen = passages.num_rows, _chosen(work, passages)
-    if len(chosen) < n_passages:
+    n_passages = passages.num_rows
+    chosen = np.arange(n_passages)
+    if not work.settings.index.extract_nodes:
+        chosen = np.flatnonzero(~are_of_nodes(work.stage_folders["passages"], passages["doc_id"]))
         passages = passages.take(pa.array(chosen))
     texts, coref = resolved_texts(work, passages["title"].to_pylist(), passages["text"].to_pylist())
     passages = passages.set_column(passages.schema.get_field_index("text"), "text", pa.array(texts, pa.string()))
     work.progress.start("extraction", passages.num_rows, "passages")
     extractor = {"patterns": by_patterns, "llm": by_llm, "import": by_import}[work.settings.index.extractor]
-    rows = _in_place(extractor(work, passages), chosen, n_passages)
+    found_of = dict(zip(chosen.tolist(), extractor(work, passages), strict=True))
+    rows = [found_of.get(row, (_NOTHING, "skipped")) for row in range(n_passages)]
     columns = {
         "passage": list(range(len(rows))),
         "entities": [list(found.entities) for found, _ in rows],
@@ -105,29 +107,11 @@ def extraction_stage(work: Work) -> dict[str, int]:
     }
     tables.write_table(work.out / "extractions.parquet", tables.EXTRACTIONS, columns)
     tables.write_rows(work.out / "profiles.parquet", tables.PROFILES, _profile_rows(rows))
-    counts = {"rejects": _n_rejects(work.out)} if work.settings.index.extractor == "import" else {}
-    return (
-        counts
-        | coref
-        | {f"extraction_{status}": n for status, n in sorted(Counter(status for _, status in rows).items())}
-    )
-
-
-def _chosen(work: Work, passages: pa.Table) -> np.ndarray:
-    """The rows of the passages to extract from: all, or those that are no text of a node."""
-    if work.settings.index.extract_nodes:
-        return np.arange(passages.num_rows)
-    return np.flatnonzero(~are_of_nodes(work.stage_folders["passages"], passages["doc_id"]))
-
-
-def _in_place(rows: Sequence[Row], chosen: np.ndarray, n: int) -> list[Row]:
-    """A row for each of n passages, those that were not chosen as skipped."""
-    found = dict(zip(chosen.tolist(), rows, strict=True))
-    return [found.get(row, (_NOTHING, "skipped")) for row in range(n)]
-
-
-def _n_rejects(folder: Path) -> int:
-    return (folder / "rejects.jsonl").read_bytes().count(b"\n")
+    statuses = sorted(Counter(status for _, status in rows).items())
+    counts = {**coref, **{f"extraction_{status}": n for status, n in statuses}}
+    if work.settings.index.extractor == "import":
+        counts = {"rejects": (work.out / "rejects.jsonl").read_bytes().count(b"\n"), **counts}
+    return counts
 
 
 def _profile_rows(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
@@ -196,9 +180,6 @@ def _openie(work: Work, rows_of: dict[str, list[int]]) -> Iterator[OpenIERow | R
 
 
 def _distribute(item: OpenIERow, rows: list[int], texts: Sequence[str]) -> Iterator[tuple[int, Extraction]]:
-    if len(rows) == 1:
-        yield rows[0], Extraction(tuple(item.entities), tuple(item.triples))
-        return
     entities: dict[int, list[str]] = {row: [] for row in rows}
     triples: dict[int, list[tuple[str, str, str]]] = {row: [] for row in rows}
     for name in item.entities:

@@ -6,7 +6,8 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from gpu_rag.errors import BadInput
 from gpu_rag.index import tables
 from gpu_rag.index.knowledge_base.tables import ORIGINS
 from gpu_rag.index.stage import stage
-from gpu_rag.index.stages.node_documents import NodeDocuments, Taken, node_documents
+from gpu_rag.index.stages.node_documents import SCHEMAS, Parts, Taken, node_documents
 from gpu_rag.index.stages.rejected import Rejects, short_name, short_reject, stop_if_strict
 from gpu_rag.index.tables import TableWriter
 from gpu_rag.index.work import Sources, Work
@@ -29,88 +30,29 @@ from gpu_rag.sources.rows import Limits, shown
 from gpu_rag.text.chunk import chunk_spans
 from gpu_rag.types import Document, Reject
 
-_PYTHON_ROWS = 1 << 12  # documents as Python objects
+_PYTHON_ROWS = 1 << 10  # documents as Python objects
 _STEP = 8 * tables.ROWS_A_GROUP
 Row = dict[str, Any]
 
 
-def _large(schema: pa.Schema) -> pa.Schema:
-    """The schema with texts of any total size."""
-    return pa.schema([(f.name, pa.large_string() if pa.types.is_string(f.type) else f.type) for f in schema])
+def packed(rows: Mapping[str, Sequence[Row]]) -> Parts:
+    """Rows of tables by name as columns; those of passages have their `line` too."""
+    return {name: pa.RecordBatch.from_pylist(list(rows.get(name, ())), schema) for name, schema in SCHEMAS.items()}
 
 
-_SCHEMAS = {
-    "documents": _large(tables.DOCUMENTS),
-    "passages": _large(pa.schema([*tables.PASSAGES, *tables.LINES])),
-    "origins": _large(ORIGINS),
-}
-
-
-class PassageTables:
-    """Documents, passages and origins of a build. Memory: the text once, twice while a table is written."""
-
-    def __init__(self) -> None:
-        self.n_documents = self.n_passages = 0
-        self._rows: dict[str, list[Row]] = {name: [] for name in _SCHEMAS}
-        self._parts: dict[str, list[pa.RecordBatch]] = {name: [] for name in _SCHEMAS}
-
-    def add_rows(self, documents: Sequence[Row], passages: Sequence[Row], origins: Sequence[Row] = ()) -> None:
-        """Takes rows of the three tables; those of passages have their `line` too."""
-        for name, rows in (("documents", documents), ("passages", passages), ("origins", origins)):
-            self._rows[name].extend(rows)
-        self.n_documents += len(documents)
-        self.n_passages += len(passages)
-        if len(self._rows["documents"]) >= _PYTHON_ROWS:
-            self._pack()
-
-    def _pack(self) -> None:
-        for name, schema in _SCHEMAS.items():
-            rows = self._rows[name]
-            columns = [pa.array([row[field.name] for row in rows], field.type) for field in schema]
-            self._parts[name].append(pa.RecordBatch.from_arrays(columns, schema=schema))
-            rows.clear()
-
-    def add_nodes(self, found: NodeDocuments) -> None:
-        """Takes documents of nodes."""
-        n, of = found.n, pa.array(found.owner)
-        pages = pa.ListArray.from_arrays(np.zeros(n + 1, np.int32), pa.array([], pa.int64()))
-        files, sources = (pa.array([text] * n, pa.large_string()) for text in (found.file, found.source))
-        titles, line = found.titles, np.zeros(len(of), np.int32)
-        columns = {
-            "documents": [found.ids, titles, files, found.line.astype(np.int32), pages],
-            "passages": [
-                found.passage_ids, found.ids.take(of), titles.take(of), found.texts, found.start, found.end, line,
-            ],
-            "origins": [found.ids, sources, found.nodes],
-        }  # fmt: skip
-        for name, schema in _SCHEMAS.items():
-            self._parts[name].append(pa.RecordBatch.from_arrays([pa.array(c) for c in columns[name]], schema=schema))
-        self.n_documents += n
-        self.n_passages += len(of)
-
-    def write(self, folder: Path) -> None:
-        """Tables `documents`, `passages` and `lines`, by id. Once: what is written is let go."""
-        self._write("documents", "id", {folder / "documents.parquet": tables.DOCUMENTS})
-        files = {folder / "passages.parquet": tables.PASSAGES, folder / "lines.parquet": tables.LINES}
-        self._write("passages", "id", files)
-
-    def write_origins(self, folder: Path) -> None:
-        """Table `origins`, by document."""
-        self._write("origins", "document", {folder / "origins.parquet": ORIGINS})
-
-    def _write(self, name: str, key: str, files: Mapping[Path, pa.Schema]) -> None:
-        self._pack()
-        parts, self._parts[name] = self._parts[name], []
-        columns = {}
-        for number, field in enumerate(_SCHEMAS[name]):
-            columns[field.name] = pa.concat_arrays([part.column(number) for part in parts])
-        del parts
-        order = pc.sort_indices(columns[key])
-        for path, schema in files.items():
-            with TableWriter(path, schema) as writer:
-                for start in range(0, len(order), _STEP):
-                    at = order.slice(start, _STEP)
-                    writer.add([columns[field.name].take(at) for field in schema])
+def _write(parts: Sequence[Parts], name: str, files: Mapping[Path, pa.Schema]) -> None:
+    """Files of a table, by its first column. Once: what is written is let go, and lies in memory twice until then."""
+    batches = [part.pop(name) for part in parts]
+    columns = {}
+    for number, field in enumerate(SCHEMAS[name]):
+        columns[field.name] = pa.concat_arrays([batch.column(number) for batch in batches])
+    del batches
+    order = pc.sort_indices(columns[SCHEMAS[name].names[0]])
+    for path, schema in files.items():
+        with TableWriter(path, schema) as writer:
+            for start in range(0, len(order), _STEP):
+                at = order.slice(start, _STEP)
+                writer.add([columns[field.name].take(at) for field in schema])
 
 
 TEXT_SUFFIXES = (".txt", ".md")  # files whose lines are lines of the document
@@ -148,64 +90,46 @@ def read_passages(sources: Sources, settings: Settings) -> Iterator[Pieces | Rej
     After it the documents of the nodes of knowledge bases, see `node_documents`.
     Raises BadInput for a corpus that does not exist, and for the first reject where `sources.strict`.
     """
-    taken = Taken()
-    yield from read_documents(sources, settings, taken)
-    for found in node_documents(sources, settings, taken):
+    for found in _documents(sources, settings):
         if isinstance(found, Reject):
             yield found
-        else:
-            yield from _pieces(found)
+            continue
+        passages = groupby(found["passages"].to_pylist(), key=itemgetter("doc_id"))
+        documents = zip(found["documents"].to_pylist(), found["origins"].to_pylist(), passages)
+        for document, origin, (_, some) in documents:
+            yield Pieces(document, list(some), origin["source"], origin["node"])
 
 
-def read_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterator[Pieces | Reject]:
+def _documents(sources: Sources, settings: Settings) -> Iterator[Parts | Reject]:
+    taken = Taken()
+    return chain(read_documents(sources, settings, taken), node_documents(sources, settings, taken))
+
+
+def read_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterator[Parts | Reject]:
     """The corpus alone, as `read_passages`; in the end its ids are `taken`."""
     if not sources.corpus and not sources.named:
         raise BadInput("no corpus given", expected="one or more files or folders, or --kg, --skb, --source")
-    passages: set[str] = set()
-    documents: list[str] = []
+    rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
     for row in read_corpus(sources.corpus, Limits(settings.index.max_document_chars)) if sources.corpus else ():
         if isinstance(row, Document):
-            parts = _split(row, settings)
-            twice = next((part["id"] for part in parts if part["id"] in passages), None)
-            if twice is None:
-                passages.update(part["id"] for part in parts)
-                documents.append(row.id)
-                yield Pieces(_row_of(row, sources.corpus), parts, source_of(row.file, sources))
+            passages = _split(row, settings)
+            ids = [passage["id"] for passage in passages]
+            if taken.give(row.id, ids):
+                document = {name: getattr(row, name) for name in tables.DOCUMENTS.names}
+                rows["documents"].append({**document, "file": short_name(row.file, sources.corpus)})
+                rows["passages"] += passages
+                rows["origins"].append({"document": row.id, "source": source_of(row.file, sources), "node": ""})
+                if len(rows["documents"]) == _PYTHON_ROWS:
+                    yield packed(rows)
+                    rows = {name: [] for name in SCHEMAS}
                 continue
             # "a" in chunks and a document "a#1"
+            twice = next(id for id in ids if id in taken.passages)
             reason = f"its passage id {twice!r} is that of another document's passage"
             row = Reject(row.file, row.line, reason, row.id)
         stop_if_strict(sources.strict, row)
         yield short_reject(row, sources.corpus)
-    if sources.of_kind("skb"):
-        taken.add(pa.array(documents, pa.large_string()), pa.array(list(passages), pa.large_string()))
-
-
-def _pieces(found: NodeDocuments) -> Iterator[Pieces]:
-    """Documents of nodes one by one."""
-    columns = (found.passage_ids, found.texts, found.start, found.end)
-    rows = list(zip(*(column.tolist() for column in columns)))
-    first = np.searchsorted(found.owner, np.arange(found.n + 1)).tolist()
-    documents = zip(*(column.tolist() for column in (found.ids, found.nodes, found.titles, found.line)))
-    for number, (id, node, title, line) in enumerate(documents):
-        parts = [
-            {"id": part, "doc_id": id, "title": title, "text": text, "start": start, "end": end, "line": 0}
-            for part, text, start, end in rows[first[number] : first[number + 1]]
-        ]
-        yield Pieces(
-            {"id": id, "title": title, "file": found.file, "line": line, "pages": ()}, parts, found.source, node
-        )
-
-
-def _row_of(document: Document, paths: tuple[Path, ...]) -> Row:
-    file = short_name(document.file, paths)
-    return {
-        "id": document.id,
-        "title": document.title,
-        "file": file,
-        "line": document.line,
-        "pages": document.pages,
-    }
+    yield packed(rows)
 
 
 def source_of(file: str, sources: Sources) -> str:
@@ -253,9 +177,13 @@ def _split(document: Document, settings: Settings) -> list[Row]:
 
 def write_passages(folder: Path, documents: list[Row], passages: list[Row]) -> None:
     """The tables `documents`, `passages` and `lines`, sorted by id."""
-    tables_of_both = PassageTables()
-    tables_of_both.add_rows(documents, passages)
-    tables_of_both.write(folder)
+    _write_all(folder, [packed({"documents": documents, "passages": passages})])
+
+
+def _write_all(folder: Path, parts: Sequence[Parts]) -> None:
+    _write(parts, "documents", {folder / "documents.parquet": tables.DOCUMENTS})
+    files = {folder / "passages.parquet": tables.PASSAGES, folder / "lines.parquet": tables.LINES}
+    _write(parts, "passages", files)
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
@@ -279,25 +207,18 @@ def passages_stage(work: Work) -> dict[str, int]:
 
     Reads the corpus. Raises BadInput when nothing in it could be used. Memory: some three times the text.
     """
-    rows, taken = PassageTables(), Taken()
+    parts: list[Parts] = []
     with Rejects(work) as rejects:
-        found: Pieces | NodeDocuments | Reject
-        for found in chain(
-            read_documents(work.sources, work.settings, taken),
-            node_documents(work.sources, work.settings, taken),
-        ):
+        for found in _documents(work.sources, work.settings):
             if isinstance(found, Reject):
                 rejects.write(found)
-            elif isinstance(found, NodeDocuments):
-                rows.add_nodes(found)
-                work.progress.advance(found.n)
             else:
-                origin = {"document": found.document["id"], "source": found.source, "node": found.node}
-                rows.add_rows([found.document], found.passages, [origin])
-                work.progress.advance(1)
-    if not rows.n_passages and (work.sources.corpus or not work.sources.named):
+                parts.append(found)
+                work.progress.advance(found["documents"].num_rows)
+    n_documents, n_passages = (sum(part[name].num_rows for part in parts) for name in ("documents", "passages"))
+    if not n_passages and (work.sources.corpus or not work.sources.named):
         raise no_passage(rejects.n, rejects.first)
-    rows.write(work.out)
+    _write_all(work.out, parts)
     if work.sources.of_kind("skb", "documents"):
-        rows.write_origins(work.out)
-    return {"documents": rows.n_documents, "passages": rows.n_passages, "rejects": rejects.n}
+        _write(parts, "origins", {work.out / "origins.parquet": ORIGINS})
+    return {"documents": n_documents, "passages": n_passages, "rejects": rejects.n}

@@ -17,7 +17,7 @@ from itertools import groupby
 from gpu_rag.methods.hydrarag.state import ANSWER, MOST_TOPICS, Chain
 from gpu_rag.text.keywords import names
 from gpu_rag.text.normalise import normalise_name
-from gpu_rag.text.rules.decomposition.units import (
+from gpu_rag.text.rules.decomposition.phrases import (
     AUX,
     BASE_VERBS,
     COPULAS,

@@ -157,7 +157,7 @@ def _document(path: Path, row: Row, limits: Limits) -> _Found:
         text = document_text(row.value.get("text"), limits)
     except RowError as error:
         return Reject(shown(path), row.line, str(error), id or "")
-    return Document(id or passage_id(title, text), title, text, shown(path), row.line), False
+    return Document(id or passage_id(f"{title}\n{text}"), title, text, shown(path), row.line), False
 
 
 def _contexts(path: Path, row: Row, limits: Limits) -> Iterator[_Found]:

@@ -38,7 +38,7 @@ class Context:
     @property
     def id(self) -> str:
         """The passage id that this paragraph has in every file."""
-        return passage_id(self.title, self.text)
+        return passage_id(f"{self.title}\n{self.text}")
 
 
 def is_multihop(row: dict[str, Any]) -> bool:
@@ -48,30 +48,27 @@ def is_multihop(row: dict[str, Any]) -> bool:
 
 def contexts_of(row: dict[str, Any], limits: Limits) -> list[Context]:
     """The contexts of a row, in its order, one for each element."""
-    if isinstance(row.get("paragraphs"), list):
-        return [_paragraph(item, limits) for item in row["paragraphs"]]
     joint = " " if any(key in row for key in _TWO_WIKI_KEYS) else ""
-    return [_sentences(item, joint, limits) for item in row["context"]]
+    found = []
+    for item in row["paragraphs"] if isinstance(row.get("paragraphs"), list) else row["context"]:
+        try:
+            title, text = _paragraph(item) if isinstance(row.get("paragraphs"), list) else _sentences(item, joint)
+            found.append(Context(title, document_text(text, limits)))
+        except RowError as error:
+            found.append(Context("", "", str(error)))
+    return found
 
 
-def _sentences(item: object, joint: str, limits: Limits) -> Context:
-    try:
-        if not (isinstance(item, list) and len(item) == 2):
-            raise RowError(f"a context is {kind(item)}; expected [title, [sentence, ...]]")
-        title = clean_string(item[0], "a context title")
-        return Context(title, document_text(joint.join(string_list(item[1], "a context")), limits))
-    except RowError as error:
-        return Context("", "", str(error))
+def _sentences(item: object, joint: str) -> tuple[str, str]:
+    if not (isinstance(item, list) and len(item) == 2):
+        raise RowError(f"a context is {kind(item)}; expected [title, [sentence, ...]]")
+    return clean_string(item[0], "a context title"), joint.join(string_list(item[1], "a context"))
 
 
-def _paragraph(item: object, limits: Limits) -> Context:
-    try:
-        if not isinstance(item, dict):
-            raise RowError(f"a paragraph is {kind(item)}; expected an object")
-        text = item["paragraph_text"] if "paragraph_text" in item else item.get("text")
-        return Context(optional_string(item, "title"), document_text(text, limits))
-    except RowError as error:
-        return Context("", "", str(error))
+def _paragraph(item: object) -> tuple[str, Any]:
+    if not isinstance(item, dict):
+        raise RowError(f"a paragraph is {kind(item)}; expected an object")
+    return optional_string(item, "title"), item["paragraph_text"] if "paragraph_text" in item else item.get("text")
 
 
 def gold_of(row: dict[str, Any], contexts: list[Context]) -> tuple[tuple[str, ...], dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from gpu_rag.sources.formats import ARRAY_SUFFIXES, LINES_SUFFIXES, Format, reader_of
 from gpu_rag.sources.json_rows import Row, read_rows
 from gpu_rag.sources.lines import read_whole
-from gpu_rag.sources.rows import LIMITS, Limits, RowError, clean_string, kind, row_id, shown
+from gpu_rag.sources.rows import LIMITS, Limits, RowError, clean_string, kind, passage_id, row_id, shown
 from gpu_rag.text.strict_json import JsonError, loads
 from gpu_rag.types import Reject
 
@@ -83,8 +82,7 @@ def _extractions(path: Path, rows: Iterator[Row | Reject]) -> Iterator[OpenIERow
 def _passage(row: dict[str, Any]) -> str:
     """The id of the passage that a row is about."""
     if "passage" in row:
-        passage = clean_string(row["passage"], "passage")
-        return "p_" + hashlib.sha1(passage.encode(), usedforsecurity=False).hexdigest()[:12]
+        return passage_id(clean_string(row["passage"], "passage"))
     id = row_id(row, "id")
     if id is None:
         raise RowError("id is missing")

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from gpu_rag.errors import BadInput
 from gpu_rag.sources import knowledge_graph
 from gpu_rag.sources.formats import LINES_SUFFIXES, TABLE_SUFFIXES, TSV_SUFFIXES, Format, reader_of
 from gpu_rag.sources.knowledge_base.jsonl import read_json_edges, read_json_nodes
-from gpu_rag.sources.knowledge_base.nodes import NodeBlock
+from gpu_rag.sources.knowledge_base.nodes import NODES, read_tsv_nodes
 from gpu_rag.sources.knowledge_base.stark import is_stark, read_stark_edges, read_stark_nodes
-from gpu_rag.sources.knowledge_base.tables import read_table_nodes, read_tsv_nodes
-from gpu_rag.sources.knowledge_graph.triples import TripleBlock
+from gpu_rag.sources.knowledge_graph.blocks import Block, read_table
 from gpu_rag.sources.rows import LIMITS, Limits, shown
-from gpu_rag.sources.seen import Seen, repeats
 from gpu_rag.types import Reject
 
 NODE_FORMATS = (
     Format(LINES_SUFFIXES, read_json_nodes),
-    Format(TABLE_SUFFIXES, read_table_nodes),
+    Format(TABLE_SUFFIXES, partial(read_table, NODES)),
     Format(TSV_SUFFIXES, read_tsv_nodes),
 )
 EDGE_FORMATS = (Format(LINES_SUFFIXES, read_json_edges), *knowledge_graph.FORMATS)
@@ -67,8 +65,8 @@ def _one(folder: Path, names: tuple[str, ...]) -> Path | None:
     return found[0] if found else None
 
 
-def read_node_blocks(folder: Path, limits: Limits = LIMITS) -> Iterator[NodeBlock]:
-    """The nodes of a knowledge base in the order of its file, in blocks, with a Reject for each row that has no use.
+def read_node_blocks(folder: Path, limits: Limits = LIMITS) -> Iterator[Block]:
+    """The nodes of a knowledge base in the order of its file, in blocks (`NODES`), with a Reject for each unusable row.
 
     Rows {id, type, name, text, aliases}: all but the id may be missing; other keys are not read. Without a name the id
     is the name, without a type (or null) the type is "entity". A .tsv file has id, type, name and perhaps text, or a
@@ -76,7 +74,7 @@ def read_node_blocks(folder: Path, limits: Limits = LIMITS) -> Iterator[NodeBloc
     usual form are read by array operations, all others one by one.
 
     Raises BadInput at once where files are missing. Memory: some 100 MB for blocks of 4 MiB
-    of text, and about 45 bytes an id, to find those that are given twice.
+    of text, and about 150 bytes an id, to find those that are given twice.
     """
     files = skb_files(folder)
     if files.stark:
@@ -85,24 +83,24 @@ def read_node_blocks(folder: Path, limits: Limits = LIMITS) -> Iterator[NodeBloc
     return _unique(files.nodes, read(files.nodes, limits))
 
 
-def _unique(path: Path, blocks: Iterator[NodeBlock]) -> Iterator[NodeBlock]:
+def _unique(path: Path, blocks: Iterator[Block]) -> Iterator[Block]:
     """The first of the nodes with one id."""
-    seen = Seen()
+    lines: dict[str, int] = {}
     for block in blocks:
-        before = seen.numbers(block.ids)  # lines of the first
-        again, first = repeats(block.ids)
-        before[again] = np.where(before[again] < 0, block.line[first], before[again])
-        new, twice = np.flatnonzero(before < 0), np.flatnonzero(before >= 0)
-        seen.add(block.ids.take(pa.array(new)), block.line[new])
-        if not len(twice):
+        ids, line = block["id"].to_pylist(), block.line
+        first = np.array([lines.setdefault(id, number) for id, number in zip(ids, line.tolist())], np.int64)
+        if (first == line).all():
             yield block
             continue
-        rows = zip(block.ids.take(pa.array(twice)).to_pylist(), block.line[twice].tolist(), before[twice].tolist())
-        rejects = [Reject(shown(path), line, f"duplicate of {id!r} in line {of}", id) for id, line, of in rows]
-        yield block.take(new, sorted(block.rejects + rejects, key=lambda reject: reject.line))
+        rejects = [
+            Reject(shown(path), int(line[row]), f"duplicate of {ids[row]!r} in line {first[row]}", ids[row])
+            for row in np.flatnonzero(first != line).tolist()
+        ]
+        everything = sorted(block.rejects + rejects, key=lambda reject: reject.line)
+        yield block.take(np.flatnonzero(first == line), everything)
 
 
-def read_edge_blocks(folder: Path, limits: Limits = LIMITS) -> Iterator[TripleBlock]:
+def read_edge_blocks(folder: Path, limits: Limits = LIMITS) -> Iterator[Block]:
     """The edges of a knowledge base in the order of its file, in blocks, with a Reject for each row that has no use.
 
     Rows {src, relation, dst}, or with the names that `read_kg_blocks` knows; .tsv and .parquet as there. Whether the

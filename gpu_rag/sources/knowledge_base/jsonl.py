@@ -12,74 +12,49 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from gpu_rag.sources.json_rows import read_rows, row_of
-from gpu_rag.sources.knowledge_base.nodes import NodeBlock, joined, node_block, nodes_of_lines, plain_nodes
-from gpu_rag.sources.knowledge_graph.lines import LineBlock, count_between, read_line_blocks
-from gpu_rag.sources.knowledge_graph.triples import TripleBlock, blocks_of, checked
+from gpu_rag.sources.knowledge_base.nodes import NODES, node_of
+from gpu_rag.sources.knowledge_graph.blocks import Block, block_of, blocks_of, joined, read_lines_in_blocks, singly
+from gpu_rag.sources.knowledge_graph.triples import TRIPLES
+from gpu_rag.sources.lines import LineBlock, count_between
 from gpu_rag.sources.rows import Limits
 from gpu_rag.text.strict_json import MAX_DEPTH
-from gpu_rag.types import Reject
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _LEAST = 256  # rows that are not halved again to find those that break a block
 _TEXTS = [("type", pa.string()), ("name", pa.string()), ("text", pa.string()), ("aliases", pa.list_(pa.string()))]
-_ID_TYPES = (pa.string(), pa.int64())
+_NAMES = ("id", *(name for name, _ in _TEXTS))
 _MOST = 2.0**63
 
 
-def read_json_nodes(path: Path, limits: Limits) -> Iterator[NodeBlock]:
-    """The nodes of a file of JSON Lines, in blocks; ids are strings or integers."""
-    reader = NodeLines()
-    for block in read_line_blocks(path, limits):
-        if isinstance(block, Reject):
-            yield node_block([block])
-            continue
-        read, others = reader.read(block)
-        found = node_block([])
-        for rows, columns in read:
-            plain, odd = plain_nodes(columns, block.number[rows], limits)
-            found, others = joined(found, plain), np.concatenate([others, rows[odd]])
-        yield joined(found, nodes_of_lines(block, np.sort(others), lambda line: row_of(path, line), limits))
-
-
-def read_json_edges(path: Path, limits: Limits) -> Iterator[TripleBlock]:
+def read_json_edges(path: Path, limits: Limits) -> Iterator[Block]:
     """The edges {src, relation, dst} of a file of JSON Lines, in blocks that are read row by row."""
-    return blocks_of(checked(path, row) for row in read_rows(path, limits))
+    return blocks_of(TRIPLES.schema, (singly(TRIPLES, path, row, limits) for row in read_rows(path, limits)))
 
 
-class NodeLines:
-    """Reads blocks of lines of one file; ids are strings or integers, as they were in the block before."""
+def read_json_nodes(path: Path, limits: Limits) -> Iterator[Block]:
+    """The nodes of a file of JSON Lines, in blocks; ids are strings or integers.
 
-    def __init__(self) -> None:
-        self._id_types = _ID_TYPES
+    A row is read alone where it is not one object from brace to brace, where it is nested, or has half of a surrogate
+    pair, and where it stands among few others of which one is broken, has values of other types, or numbers of 64 bits
+    or none (of keys that are not read too, since the strict reader refuses the whole row).
+    """
+    id_types = [pa.string(), pa.int64()]  # as in the block before first
 
-    def read(self, block: LineBlock) -> tuple[list[tuple[np.ndarray, dict[str, pa.Array]]], np.ndarray]:
-        """([(rows of the block, their columns)], rows that must be read one by one).
-
-        A row is left to be read alone where it is not one object from brace to brace, where it is nested, or has half
-        of a surrogate pair, and where it stands among few others of which one is broken, has values of other types, or
-        numbers of 64 bits or none (of keys that are not read too, since the strict reader refuses the whole row).
-        """
-        rows = np.flatnonzero(_may_be_read(block))
-        found: list[tuple[np.ndarray, dict[str, pa.Array]]] = []
-        stack = [rows] if len(rows) else []
+    def plain(block: LineBlock) -> tuple[Block, np.ndarray]:
+        found, read = [block_of(NODES.schema, ())], [np.zeros(0, np.int64)]
+        stack = [np.flatnonzero(_may_be_read(block))]
         while stack:
-            some = stack.pop()
-            columns = self._columns(block, some)
+            rows = stack.pop()
+            columns = _columns(block, rows, id_types) if len(rows) else None
             if columns is not None:
-                found.append((some, columns))
-            elif len(some) > _LEAST:
-                stack += [some[len(some) // 2 :], some[: len(some) // 2]]
-        read = np.concatenate([np.zeros(0, np.int64), *(some for some, _ in found)])
-        return found, np.setdiff1d(np.arange(len(block.start)), read, assume_unique=True)
+                part, odd = NODES.plain(columns, block.number[rows], limits)
+                found.append(part)
+                read.append(np.delete(rows, odd))
+            elif len(rows) > _LEAST:
+                stack += [rows[len(rows) // 2 :], rows[: len(rows) // 2]]
+        return joined(found), np.setdiff1d(np.arange(len(block.start)), np.concatenate(read), assume_unique=True)
 
-    def _columns(self, block: LineBlock, rows: np.ndarray) -> dict[str, pa.Array] | None:
-        data = _lines_of(block, rows)
-        for id_type in self._id_types:
-            table = _parsed(data, pa.schema([("id", id_type), *_TEXTS]))
-            if table is not None:
-                self._id_types = (id_type, *(other for other in _ID_TYPES if other != id_type))
-                return _read_alike(table) if table.num_rows == len(rows) else None
-        return None
+    return read_lines_in_blocks(NODES.schema, path, limits, plain, lambda line: node_of(row_of(line), limits))
 
 
 def _may_be_read(block: LineBlock) -> np.ndarray:
@@ -94,28 +69,27 @@ def _may_be_read(block: LineBlock) -> np.ndarray:
     return good
 
 
-def _lines_of(block: LineBlock, rows: np.ndarray) -> bytes:
-    """The lines, one behind the other. Each is from brace to brace, so that no value can reach into the next line."""
+def _columns(block: LineBlock, rows: np.ndarray, id_types: list[pa.DataType]) -> dict[str, pa.Array] | None:
+    """The columns of lines, each from brace to brace, so that no value can reach into the next line.
+
+    None where one is broken, or has what the strict reader refuses: which row it is, and why, that reader says.
+    """
     bounds = zip(block.start[rows].tolist(), block.end[rows].tolist())
-    return b"\n".join([block.data[start:end] for start, end in bounds])
-
-
-def _parsed(data: bytes, schema: pa.Schema) -> pa.Table | None:
+    data = b"\n".join([block.data[start:end] for start, end in bounds])
     whole = pj.ReadOptions(use_threads=False, block_size=len(data) + 1)
-    form = pj.ParseOptions(explicit_schema=schema, newlines_in_values=False, unexpected_field_behavior="infer")
-    try:
-        return pj.read_json(pa.BufferReader(data), whole, form)
-    except pa.ArrowException:  # which row it is, and why, is said by the strict reader
-        return None
-
-
-def _read_alike(table: pa.Table) -> dict[str, pa.Array] | None:
-    """The columns that are read; None where another has a number that the strict reader refuses."""
-    names = ("id", *(name for name, _ in _TEXTS))
-    if not all(_is_tame(table[name]) for name in table.schema.names if name not in names):
-        return None
-    columns = {name: table[name].combine_chunks() for name in names}
-    return {name: pa.concat_arrays(c.chunks) if isinstance(c, pa.ChunkedArray) else c for name, c in columns.items()}
+    for id_type in tuple(id_types):
+        schema = pa.schema([("id", id_type), *_TEXTS])
+        form = pj.ParseOptions(explicit_schema=schema, newlines_in_values=False, unexpected_field_behavior="infer")
+        try:
+            table = pj.read_json(pa.BufferReader(data), whole, form)
+        except pa.ArrowException:
+            continue
+        id_types.sort(key=id_type.__ne__)
+        others = (table[name] for name in table.schema.names if name not in _NAMES)
+        if table.num_rows != len(rows) or not all(map(_is_tame, others)):
+            return None
+        return {name: pa.concat_arrays(table[name].chunks) for name in _NAMES}
+    return None
 
 
 def _is_tame(column: pa.ChunkedArray | pa.Array) -> bool:

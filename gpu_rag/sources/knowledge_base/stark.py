@@ -24,8 +24,9 @@ import numpy as np
 import pyarrow as pa
 
 from gpu_rag.errors import BadInput
-from gpu_rag.sources.knowledge_base.nodes import UNTYPED, NodeBlock, SkbNode, node_blocks
-from gpu_rag.sources.knowledge_graph.triples import TripleBlock, block_of, part_of
+from gpu_rag.sources.knowledge_base.nodes import NODES, UNTYPED, SkbNode
+from gpu_rag.sources.knowledge_graph.blocks import Block, batch_of, block_of, blocks_of, text_of
+from gpu_rag.sources.knowledge_graph.triples import TRIPLES, part_of
 from gpu_rag.sources.lines import read_problem, read_whole
 from gpu_rag.sources.rows import Limits, RowError, clean_string, document_text, id_text, kind, shown
 from gpu_rag.text.strict_json import JsonError, loads
@@ -64,9 +65,9 @@ def is_stark(folder: Path) -> bool:
     return False
 
 
-def read_stark_nodes(folder: Path, limits: Limits) -> Iterator[NodeBlock]:
+def read_stark_nodes(folder: Path, limits: Limits) -> Iterator[Block]:
     """The nodes of node_info.json, in the order of the file, in blocks. A file that is broken is one Reject."""
-    return node_blocks(_nodes(folder, limits))
+    return blocks_of(NODES.schema, _nodes(folder, limits))
 
 
 def _nodes(folder: Path, limits: Limits) -> Iterator[SkbNode | Reject]:
@@ -175,19 +176,19 @@ def stark_edges(folder: Path, limits: Limits) -> StarkEdges:
     return StarkEdges(ends, kinds, names)
 
 
-def read_stark_edges(folder: Path, limits: Limits) -> Iterator[TripleBlock]:
+def read_stark_edges(folder: Path, limits: Limits) -> Iterator[Block]:
     """The edges of edge_index.npy, numbered from 1, in blocks. Arrays that do not fit together are one Reject."""
     path = folder / NEEDED[1]
     try:
         edges = stark_edges(folder, limits)
     except RowError as error:
-        yield block_of([Reject(shown(path), 0, str(error))])
+        yield block_of(TRIPLES.schema, [Reject(shown(path), 0, str(error))])
         return
     for start in range(0, len(edges.kinds), _EDGES):
         yield _part(edges, slice(start, start + _EDGES), shown(path))
 
 
-def _part(edges: StarkEdges, part: slice, file: str) -> TripleBlock:
+def _part(edges: StarkEdges, part: slice, file: str) -> Block:
     kinds, which = np.unique(edges.kinds[part], return_inverse=True)
     names = [edges.names.get(str(kind)) for kind in kinds.tolist()]
     known = np.array([name is not None for name in names], bool)[which]
@@ -196,6 +197,7 @@ def _part(edges: StarkEdges, part: slice, file: str) -> TripleBlock:
         Reject(file, number, f"edge_type_dict.json has no type {kind}")
         for number, kind in zip(line[~known].tolist(), kinds[which[~known]].tolist())
     ]
-    head, tail = (pa.array(np.ascontiguousarray(end[part][known])).cast(pa.large_string()) for end in edges.ends)
+    head, tail = (text_of(pa.array(np.ascontiguousarray(end[part][known])), int(known.sum())) for end in edges.ends)
     relation = pa.array(names, pa.large_string()).take(pa.array(which[known]))
-    return TripleBlock(head, relation, tail, line[known], None, rejects)
+    none = text_of(None, len(head))
+    return Block(batch_of(TRIPLES.schema, head, relation, tail, none, line[known]), rejects)

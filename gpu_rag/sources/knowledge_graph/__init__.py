@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from gpu_rag.sources.formats import NT_SUFFIXES, TABLE_SUFFIXES, TSV_SUFFIXES, Format, reader_of
+from gpu_rag.sources.knowledge_graph.blocks import Block, read_table
 from gpu_rag.sources.knowledge_graph.ntriples import read_ntriples
-from gpu_rag.sources.knowledge_graph.tables import read_table, read_tsv
-from gpu_rag.sources.knowledge_graph.triples import TripleBlock
+from gpu_rag.sources.knowledge_graph.triples import TRIPLES, read_tsv
 from gpu_rag.sources.rows import LIMITS, Limits
 
 ACCEPTED = ".tsv / .tsv.gz of head, relation, tail; .nt / .nt.gz (N-Triples); .parquet of head, relation, tail"
-FORMATS = (Format(TSV_SUFFIXES, read_tsv), Format(NT_SUFFIXES, read_ntriples), Format(TABLE_SUFFIXES, read_table))
+FORMATS = (
+    Format(TSV_SUFFIXES, read_tsv),
+    Format(NT_SUFFIXES, read_ntriples),
+    Format(TABLE_SUFFIXES, partial(read_table, TRIPLES)),
+)
 
 
-def read_kg_blocks(path: Path, limits: Limits = LIMITS) -> Iterator[TripleBlock]:
-    """The triples of `path` in its order, in blocks of columns, with a Reject for each row that cannot be used.
+def read_kg_blocks(path: Path, limits: Limits = LIMITS) -> Iterator[Block]:
+    """The triples of `path` in its order, in blocks (`TRIPLES`), with a Reject for each row that cannot be used.
 
     - .tsv, .tsv.gz: head, relation, tail and, where known, provenance between tabs; a first line that names the
       columns is passed over.
@@ -27,7 +32,7 @@ def read_kg_blocks(path: Path, limits: Limits = LIMITS) -> Iterator[TripleBlock]
     are checked and cut by array operations, all others one by one.
 
     What is larger than the limits is a Reject.
-    Raises BadInput at once for a missing path or an unknown type. Memory: some 20 MB for blocks of 4 MiB of text, or
-    65,536 rows or 16 MiB of a table.
+    Raises BadInput at once for a missing path or an unknown type. Memory: some 20 MB for blocks of 4 MiB, or 65,536
+    rows of a table.
     """
     return reader_of(path, FORMATS, "the file of triples", ACCEPTED)(path, limits)

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpu_rag.sources.knowledge_graph.lines import LineBlock, count_between, cut_out
-from gpu_rag.sources.knowledge_graph.triples import Triple, TripleBlock, triples_of_lines
-from gpu_rag.sources.lines import Line
+from gpu_rag.sources.knowledge_graph.blocks import Block, batch_of, read_lines_in_blocks, text_of
+from gpu_rag.sources.knowledge_graph.triples import TRIPLES, Triple
+from gpu_rag.sources.lines import Line, LineBlock, cut_out
 from gpu_rag.sources.rows import MAX_ID_CHARS, Limits, RowError, clean_string
 
 RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
@@ -39,9 +38,9 @@ _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:")
 _NO_IRI = re.compile('[\x00-\x20<>"{}|^`\\\\]')
 
 
-def read_ntriples(path: Path, limits: Limits) -> Iterator[TripleBlock]:
+def read_ntriples(path: Path, limits: Limits) -> Iterator[Block]:
     """The statements of a file, in blocks; comments are passed over."""
-    return triples_of_lines(path, limits, _plain_statements, statement_of)
+    return read_lines_in_blocks(TRIPLES.schema, path, limits, _plain_statements, statement_of)
 
 
 @dataclass(frozen=True)
@@ -155,57 +154,30 @@ def statement_of(line: Line) -> Triple | None:
 
 # --- many lines at a time ------------------------------------------------------------------------------
 
-_NO_IRI_BYTES = np.isin(np.arange(256), [*range(0x21), *b'<>"{}|^`\\'])
+_PLAIN_IRI = r'https?:[^\x00-\x20<>"{}|^`\\]*'
 # The id of a literal is then the literal as it stands: no escape, language in lower case, no type that is left out.
-_PLAIN_LITERAL = r'^"[^"\\\r\n]*"(?:@[a-z]+(?:-[a-z0-9]+)*|\^\^<https?://[^\x00-\x20<>"{}|^`\\]*>)?$'
-_PLAIN_STRING = f'"^^<{STRING}>'
+_PLAIN_LITERAL = rf'"[^"\\\r\n]*"(?:@[a-z]+(?:-[a-z0-9]+)*|\^\^<{_PLAIN_IRI}>)?'
+_PLAIN_STATEMENT = (
+    rf"^<(?P<head>{_PLAIN_IRI})> <(?P<relation>{_PLAIN_IRI})> "
+    rf"(?:<(?P<iri>{_PLAIN_IRI})>|(?P<literal>{_PLAIN_LITERAL})) \.$"
+)
 
 
-def _plain_statements(block: LineBlock) -> tuple[TripleBlock, np.ndarray]:
+def _plain_statements(block: LineBlock) -> tuple[Block, np.ndarray]:
     """(triples of the lines `<http..> <http..> O .`, the other rows), O an IRI of http or a literal without escapes.
 
     One space between the parts and none behind the full stop; IRIs and literals of at most 1,000 bytes.
     """
-    octets = np.frombuffer(block.data, np.uint8)
-    spaces = np.flatnonzero(octets == 32)
-    first = np.searchsorted(spaces, block.start)
-    plain = ~block.alone & (np.searchsorted(spaces, block.end) - first >= 3) & (block.end - block.start >= 8)
-    rows = np.flatnonzero(plain)
-    start, end = block.start[rows], block.end[rows] - 2  # without " ."
-    one, two = (spaces[first[rows] + k] if len(rows) else start for k in (0, 1))
-    forbidden = _NO_IRI_BYTES[octets]
-    good = (octets[end] == 32) & (octets[end + 1] == 46) & (two + 1 < end)
-    good &= _are_iris(octets, forbidden, start, one) & _are_iris(octets, forbidden, one + 1, two)
-    quoted = octets[np.minimum(two + 1, len(octets) - 1)] == 34
-    good &= quoted | _are_iris(octets, forbidden, two + 1, end)
-    rows, start, one, two, end, quoted = (values[good] for values in (rows, start, one, two, end, quoted))
-    inner = (~quoted).astype(np.int64)  # brackets stand around an IRI
-    bounds = np.stack([start + 1, one - 1, one + 2, two - 1, two + 1 + inner, end - inner], 1)
-    head, relation, tail = cut_out(block.data, bounds, (0, 2, 4))
-    chosen = np.arange(len(rows))
-    if quoted.any():
-        chosen = np.flatnonzero(~quoted | _are_literals(tail))
-    found = TripleBlock(head, relation, tail, block.number[rows]).take(chosen, [])
-    return found, np.setdiff1d(np.arange(len(block.start)), rows[chosen], assume_unique=True)
-
-
-def _are_iris(octets: np.ndarray, forbidden: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """bool[n]: whether `<http...>` or `<https...>` stands there, of at most 1,000 bytes."""
-    found = (end - start > len(b"<https://>")) & (end - start <= MAX_ID_CHARS + 2)
-    start = np.minimum(start, len(octets) - 1)
-    found &= (octets[start] == 60) & (octets[end - 1] == 62)
-    for place, char in enumerate(b"http", 1):
-        found &= octets[np.minimum(start + place, len(octets) - 1)] == char
-    after = np.minimum(start + 5, len(octets) - 1)
-    after = np.where(octets[after] == 115, np.minimum(after + 1, len(octets) - 1), after)
-    found &= octets[after] == 58
-    found &= count_between(forbidden, start + 1, np.maximum(end - 1, start + 1)) == 0
-    return found
-
-
-def _are_literals(tail: pa.LargeStringArray) -> np.ndarray:
-    plain = pc.match_substring_regex(tail, _PLAIN_LITERAL)
-    named = pc.ends_with(tail, _PLAIN_STRING)
-    short = pc.less_equal(pc.binary_length(tail), MAX_ID_CHARS)
-    found: np.ndarray = pc.and_(pc.and_not(plain, named), short).to_numpy(zero_copy_only=False)
-    return found
+    rows = np.flatnonzero(~block.alone)
+    (lines,) = cut_out(block.data, np.stack([block.start[rows], block.end[rows]], 1), (0,))
+    parts = pc.extract_regex(lines, _PLAIN_STATEMENT)
+    good = np.asarray(parts.is_valid())
+    head, relation, iri, tail = (
+        pc.struct_field(parts, name).fill_null("") for name in ("head", "relation", "iri", "literal")
+    )
+    good &= ~np.asarray(pc.ends_with(tail, f'"^^<{STRING}>'))
+    tail = pc.if_else(pc.equal(iri, ""), tail, iri)
+    for part in (head, relation, tail):
+        good &= np.asarray(pc.binary_length(part)) <= MAX_ID_CHARS
+    found = Block(batch_of(TRIPLES.schema, head, relation, tail, text_of(None, len(rows)), block.number[rows]))
+    return found.take(np.flatnonzero(good)), np.setdiff1d(np.arange(len(block.start)), rows[good], assume_unique=True)

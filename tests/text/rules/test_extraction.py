@@ -13,10 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.text.normalise import normalise_name
-from gpu_rag.text.rules.extraction import RELATED_TO, extract_patterns, title_name
-from gpu_rag.text.rules.extraction import names as patterns_names
-from gpu_rag.text.rules.extraction import reader as patterns_reader
-from gpu_rag.text.rules.extraction import relations as patterns_relations
+from gpu_rag.text.rules.extraction import RELATED_TO, entities, extract_patterns, lexicon, relations, title_name
 from gpu_rag.types import Extraction
 
 SETTINGS = settings(max_examples=50, deadline=None, derandomize=True)
@@ -228,10 +225,10 @@ def test_only_neighbours_related_is_caught() -> None:
 @pytest.mark.parametrize(
     ("owner", "name", "wrong", "check", "said"),
     [
-        (patterns_relations._Walk, "_same_place", lambda *_: None, lambda: check_relations(triples_of), "Orle United"),
-        (patterns_reader.Reader, "life", lambda *_: False, lambda: check_relations(triples_of), "April 1801"),
-        (patterns_names, "OPENERS", frozenset(), check_entities, None),
-        (patterns_names, "_inner_words", lambda *_: 0, check_entities, None),
+        (relations._Walk, "_same_place", lambda *_: None, lambda: check_relations(triples_of), "Orle United"),
+        (relations._Walk, "life", lambda *_: False, lambda: check_relations(triples_of), "April 1801"),
+        (lexicon, "OPENERS", frozenset(), check_entities, None),
+        (entities, "_inner_words", lambda *_: 0, check_entities, None),
     ],
     ids=["lists are not expanded", "brackets are ignored", "every capital opens a name", "no inner words"],
 )

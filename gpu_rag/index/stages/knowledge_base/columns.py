@@ -23,36 +23,28 @@ class Interner:
     """
 
     def __init__(self) -> None:
-        self._known = pa.array([], pa.large_string())
-        self._pending: list[tuple[int, pa.LargeStringArray]] = []
-        self._codes: list[np.ndarray] = []
-        self._n_pending = 0
+        self._columns: list[pa.DictionaryArray] = []
+        self._n_known = self._n_pending = 0
 
     def add(self, column: pa.LargeStringArray) -> int:
         """Takes a column without nulls. Returns the number under which `finish` gives its codes."""
-        encoded = column.dictionary_encode()
-        self._codes.append(encoded.indices.to_numpy())
-        self._pending.append((len(self._codes) - 1, encoded.dictionary))
-        self._n_pending += len(encoded.dictionary)
-        if self._n_pending > max(_LEAST_PENDING, len(self._known)):
+        self._columns.append(column.dictionary_encode())
+        self._n_pending += len(self._columns[-1].dictionary)
+        if self._n_pending > max(_LEAST_PENDING, self._n_known):
             self._join()
-        return len(self._codes) - 1
+        return len(self._columns) - 1
 
     def _join(self) -> None:
-        """Joins what is pending: numbers of strings that are known stay."""
-        whole = pa.chunked_array([self._known, *(values for _, values in self._pending)], pa.large_string())
-        encoded = whole.dictionary_encode().combine_chunks()
-        codes, at = encoded.indices.to_numpy(), len(self._known)
-        for number, values in self._pending:
-            self._codes[number] = codes[at : at + len(values)][self._codes[number]]
-            at += len(values)
-        self._known, self._pending, self._n_pending = encoded.dictionary, [], 0
+        """Gives all columns one dictionary: numbers of strings that are known stay."""
+        kind = pa.dictionary(pa.int32(), pa.large_string())
+        self._columns = pa.chunked_array(self._columns, kind).unify_dictionaries().chunks
+        self._n_known, self._n_pending = len(self._columns[0].dictionary) if self._columns else 0, 0
 
     def finish(self) -> tuple[pa.LargeStringArray, list[np.ndarray]]:
         """(the distinct strings, i32 codes of each column). Nothing can be added after it."""
-        if self._pending:
-            self._join()
-        return self._known, self._codes
+        self._join()
+        strings = self._columns[0].dictionary if self._columns else pa.array([], pa.large_string())
+        return strings, [column.indices.to_numpy() for column in self._columns]
 
 
 def ascending(strings: pa.LargeStringArray) -> tuple[pa.LargeStringArray, np.ndarray]:
@@ -160,10 +152,10 @@ class EdgeColumns:
     notes: list[pa.LargeStringArray | int] = field(default_factory=list)  # or how many rows have none
     relations: Interner = field(default_factory=Interner)
 
-    def add(self, line: np.ndarray, relation: pa.LargeStringArray, note: pa.LargeStringArray | None) -> None:
+    def add(self, line: np.ndarray, relation: pa.LargeStringArray, note: pa.LargeStringArray) -> None:
         """Takes the rows of a block."""
         self.lines.append(line)
-        self.notes.append(len(line) if note is None else note)
+        self.notes.append(note if pc.any(pc.not_equal(note, "")).as_py() else len(line))
         self.relations.add(relation)
 
     def edges(self, head: np.ndarray, tail: np.ndarray, one: np.ndarray, codes: list[np.ndarray]) -> Edges:

@@ -18,6 +18,7 @@ from gpu_rag.index.work import Work
 
 _AT_ONCE = 1 << 19  # edges that are sorted at a time; the edges of one head stay together
 _KEY_BITS = 63
+_NO_PASSAGES = pa.scalar([], pa.list_(pa.int32()))
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,10 @@ def write_edges(work: Work, nodes: Nodes, sources: Sequence[SourceColumns]) -> t
     Edges by (head, relation, tail, source); of equal ones the first of the source is kept. Memory: 24 bytes an edge
     beside what the sources hold, and some 60 MB for a stretch of 2^19 edges, or of as many as one node has.
     """
-    ids, names, rows = _relations(sources)
+    name_of = relation_names(sources)
+    ids = sorted(name_of, key=name_of.__getitem__)
+    names, row = [name_of[id] for id in ids], {id: row for row, id in enumerate(ids)}
+    rows = [np.array([row[id] for id, _ in one.relations], np.int32) for one in sources]
     columns = [names, ids, [relation_text(name) for name in names]]
     write_columns(work.out / "kb_relations.parquet", KB_RELATIONS, [pa.array(c, pa.string()) for c in columns])
     edges = _Column(
@@ -99,21 +103,17 @@ def _provenance(
         at, one = pa.array(rows[mine] - start[number]), sources[number]
         where.append(_said(one, at))
         listed = one.edges.passages
-        passages.append(_empty(len(at)) if listed is None else listed.take(at))
+        passages.append(pa.repeat(_NO_PASSAGES, len(at)) if listed is None else listed.take(at))
     if not where:
-        return pa.array([], pa.string()), _empty(0)
+        return pa.array([], pa.string()), pa.repeat(_NO_PASSAGES, 0)
     back = np.empty(len(order), np.int64)
     back[order] = np.arange(len(order))
     return pa.concat_arrays(where).take(pa.array(back)), pa.concat_arrays(passages).take(pa.array(back))
 
 
-def _empty(n: int) -> pa.Array:
-    return pa.ListArray.from_arrays(np.zeros(n + 1, np.int32), pa.array([], pa.int32()))
-
-
 def _said(one: SourceColumns, at: pa.Array) -> pa.Array:
     if not one.file:
-        return pa.array([""] * len(at), pa.string())
+        return pa.repeat("", len(at))
     line = pa.array(one.edges.line).take(at).cast(pa.string())
     text = pc.binary_join_element_wise(one.file, line, ":")
     if one.edges.note is None:
@@ -121,15 +121,6 @@ def _said(one: SourceColumns, at: pa.Array) -> pa.Array:
     note = one.edges.note.take(at).cast(pa.string())
     noted = pc.binary_join_element_wise(text, " (", note, ")", "")
     return pc.if_else(pc.equal(note, ""), text, noted)
-
-
-def _relations(sources: Sequence[SourceColumns]) -> tuple[list[str], list[str], list[np.ndarray]]:
-    """(ids of the relations, their names, both by name; i32 for each source: rows of its relations)."""
-    names = relation_names(sources)
-    order = sorted(names, key=names.__getitem__)
-    row = {id: row for row, id in enumerate(order)}
-    rows = [np.array([row[id] for id, _ in one.relations], np.int32) for one in sources]
-    return order, [names[id] for id in order], rows
 
 
 def relation_names(sources: Sequence[SourceColumns]) -> dict[str, str]:

@@ -100,34 +100,16 @@ def _first_or_null(lists: pa.LargeListArray) -> pa.LargeStringArray:
 
 def _own_ids(ids: pa.LargeStringArray, source: np.ndarray, names: Sequence[str]) -> pa.LargeStringArray:
     """The ids, and "SOURCE:ID" for those that two sources use for two things, but for the first."""
-    again = _not_first(ids)
-    if not len(again):
-        return ids
-    others = [f"{names[number]}:{id}" for id, number in zip(ids.take(pa.array(again)).to_pylist(), source[again])]
-    new = pa.array(others, pa.large_string())
-    if len(new.unique()) == len(new) and not pc.any(pc.is_in(new, value_set=ids)).as_py():
-        return replaced(ids, again, others)
-    return _own_ids_in_turn(ids, source, names)
+    while len(again := _repeats(ids)):  # a new id may be that of something else, which then gives way
+        given = zip(ids.take(pa.array(again)).to_pylist(), source[again])
+        ids = replaced(ids, again, [f"{names[number]}:{id}" for id, number in given])
+    return ids
 
 
-def _not_first(ids: pa.LargeStringArray) -> np.ndarray:
+def _repeats(ids: pa.LargeStringArray) -> np.ndarray:
     """The rows, ascending, of ids that an earlier row has."""
     code = ids.dictionary_encode().indices.to_numpy()
-    first = np.zeros(len(ids), bool)
-    first[np.unique(code, return_index=True)[1]] = True
-    return np.flatnonzero(~first)
-
-
-def _own_ids_in_turn(ids: pa.LargeStringArray, source: np.ndarray, names: Sequence[str]) -> pa.LargeStringArray:
-    """`_own_ids` where "SOURCE:ID" is the id of something else: row by row, with every id as a Python object."""
-    texts: list[str] = []
-    taken: set[str] = set()
-    for id, number in zip(ids.to_pylist(), source.tolist()):
-        while id in taken:
-            id = f"{names[number]}:{id}"
-        taken.add(id)
-        texts.append(id)
-    return pa.array(texts, pa.large_string())
+    return np.delete(np.arange(len(code)), np.unique(code, return_index=True)[1])
 
 
 def _names(records: Records, node: np.ndarray, n: int) -> tuple[pa.LargeStringArray, pa.LargeListArray]:

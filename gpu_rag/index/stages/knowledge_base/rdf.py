@@ -23,8 +23,8 @@ from gpu_rag.index.stages.knowledge_base.columns import (
     two_halves,
 )
 from gpu_rag.sources.knowledge_base.nodes import LITERAL
+from gpu_rag.sources.knowledge_graph.blocks import Block
 from gpu_rag.sources.knowledge_graph.ntriples import RDF
-from gpu_rag.sources.knowledge_graph.triples import TripleBlock
 
 MOST_NAMES = 51  # a name and 50 aliases
 _TYPE = RDF + "type"
@@ -54,22 +54,24 @@ class RdfStatements:
         self._texts: list[pa.LargeStringArray] = []
         self._ranks: list[np.ndarray] = []
 
-    def take(self, block: TripleBlock) -> None:
+    def take(self, block: Block) -> None:
         """Sorts the statements of one block in."""
-        literal = np.asarray(pc.starts_with(block.tail, '"'))
-        label = literal & np.asarray(pc.is_in(block.relation, pa.array([*_LABELS, _OTHER_LABEL], pa.large_string())))
-        label[label] = ~_blank(block.tail.filter(label))
-        typed = ~literal & np.asarray(pc.equal(block.relation, _TYPE))
-        chosen = block.take(np.flatnonzero(~label & ~typed), [])
-        self._ends.append(self._ids.add(pa.concat_arrays([chosen.head, chosen.tail])))
-        self._edges.add(chosen.line, chosen.relation, None)
+        literal = np.asarray(pc.starts_with(block["tail"], '"'))
+        label = literal & np.asarray(pc.is_in(block["relation"], pa.array([*_LABELS, _OTHER_LABEL], pa.large_string())))
+        label[label] = ~_blank(block["tail"].filter(label))
+        typed = ~literal & np.asarray(pc.equal(block["relation"], _TYPE))
+        chosen = block.take(np.flatnonzero(~label & ~typed))
+        self._ends.append(self._ids.add(pa.concat_arrays([chosen["head"], chosen["tail"]])))
+        self._edges.add(chosen.line, chosen["relation"], chosen["note"])
         if typed.any():
-            self._typed.append(self._ids.add(pa.concat_arrays([block.head.filter(typed), block.tail.filter(typed)])))
+            self._typed.append(
+                self._ids.add(pa.concat_arrays([block["head"].filter(typed), block["tail"].filter(typed)]))
+            )
         if label.any():
-            text, mark = literal_parts(block.tail.filter(label))
-            self._labelled.append(self._ids.add(block.head.filter(label)))
+            text, mark = literal_parts(block["tail"].filter(label))
+            self._labelled.append(self._ids.add(block["head"].filter(label)))
             self._texts.append(single_spaced(text))
-            self._ranks.append(_rank(block.relation.filter(label), mark))
+            self._ranks.append(_rank(block["relation"].filter(label), mark))
 
     def finish(self, source: str, file: str) -> SourceColumns:
         """Makes the records and edges."""

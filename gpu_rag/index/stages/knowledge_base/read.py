@@ -30,7 +30,7 @@ from gpu_rag.sources.formats import NT_SUFFIXES, has_suffix
 from gpu_rag.sources.knowledge_base import read_edge_blocks, read_node_blocks, skb_files
 from gpu_rag.sources.knowledge_base.nodes import UNTYPED
 from gpu_rag.sources.knowledge_graph import read_kg_blocks
-from gpu_rag.sources.knowledge_graph.triples import TripleBlock, together
+from gpu_rag.sources.knowledge_graph.blocks import Block, together
 from gpu_rag.sources.rows import Limits, shown
 from gpu_rag.types import Reject
 
@@ -61,7 +61,7 @@ def read_source(
     return _triples(source, blocks)
 
 
-def _reported(blocks: Iterator[TripleBlock], on_reject: OnReject, on_rows: OnRows) -> Iterator[TripleBlock]:
+def _reported(blocks: Iterator[Block], on_reject: OnReject, on_rows: OnRows) -> Iterator[Block]:
     for block in blocks:
         for reject in block.rejects:
             on_reject(reject)
@@ -69,12 +69,12 @@ def _reported(blocks: Iterator[TripleBlock], on_reject: OnReject, on_rows: OnRow
         yield block
 
 
-def _triples(source: NamedSource, blocks: Iterator[TripleBlock]) -> SourceColumns:
+def _triples(source: NamedSource, blocks: Iterator[Block]) -> SourceColumns:
     """Triples whose ids are names."""
     ends, columns = Interner(), EdgeColumns()
     for block in blocks:
-        ends.add(pa.concat_arrays([block.head, block.tail]))
-        columns.add(block.line, block.relation, block.note)
+        ends.add(pa.concat_arrays([block["head"], block["tail"]]))
+        columns.add(block.line, block["relation"], block["note"])
     strings, codes = ends.finish()
     ids, rank = ascending(strings)
     del strings
@@ -99,15 +99,15 @@ def _skb(source: NamedSource, on_reject: OnReject, max_document_chars: int, on_r
     heads, tails = list[np.ndarray](), list[np.ndarray]()
     at_once = max(_LEAST_LOOKED_UP, len(ids))  # each look-up goes through all ids once
     for block in together(read_edge_blocks(source.path), at_once):
-        rows = pc.index_in(pa.concat_arrays([block.head, block.tail]), value_set=ids).fill_null(-1).to_numpy()
+        rows = pc.index_in(pa.concat_arrays([block["head"], block["tail"]]), value_set=ids).fill_null(-1).to_numpy()
         head, tail = rows[: block.n], rows[block.n :]
         lost = np.flatnonzero((head < 0) | (tail < 0))
         known = np.flatnonzero((head >= 0) & (tail >= 0))
         for reject in merge(block.rejects, _lost(block, lost, head, shown(files.edges)), key=attrgetter("line")):
             on_reject(reject)
         on_rows(block.n)
-        block = block.take(known, [])
-        columns.add(block.line, block.relation, block.note)
+        block = block.take(known)
+        columns.add(block.line, block["relation"], block["note"])
         heads.append(head[known])
         tails.append(tail[known])
     texts, relation = columns.relations.finish()
@@ -116,12 +116,12 @@ def _skb(source: NamedSource, on_reject: OnReject, max_document_chars: int, on_r
     return SourceColumns(source.name, "skb", shorts, ids, names, aliases, types, edges, relations, shorts[-1])
 
 
-def _lost(block: TripleBlock, rows: np.ndarray, head: np.ndarray, file: str) -> Iterator[Reject]:
+def _lost(block: Block, rows: np.ndarray, head: np.ndarray, file: str) -> Iterator[Reject]:
     """The rejects of edges without their nodes; where the nodes are those of another base, that is every edge."""
     for start in range(0, len(rows), _NODES):
         some = rows[start : start + _NODES]
         at = pa.array(some)
-        for row, h, t in zip(some.tolist(), block.head.take(at).to_pylist(), block.tail.take(at).to_pylist()):
+        for row, h, t in zip(some.tolist(), block["head"].take(at).to_pylist(), block["tail"].take(at).to_pylist()):
             yield Reject(file, int(block.line[row]), f"no node has the id {(h if head[row] < 0 else t)[:100]!r}")
 
 
@@ -130,11 +130,8 @@ def _nodes(
 ) -> tuple[pa.LargeStringArray, pa.LargeStringArray, pa.LargeListArray, pa.LargeListArray]:
     """(ids, names, aliases, types), by id."""
     parts: list[tuple[pa.Array, ...]] = []
-    for block in read_node_blocks(source.path, Limits(max_document_chars)):
-        for reject in block.rejects:
-            on_reject(reject)
-        on_rows(block.n)
-        parts.append((block.ids, block.names, block.types, block.aliases))
+    for block in _reported(read_node_blocks(source.path, Limits(max_document_chars)), on_reject, on_rows):
+        parts.append(tuple(block[name] for name in ("id", "name", "type", "aliases")))
     kinds = (pa.large_string(), pa.large_string(), pa.large_string(), LISTS)
     columns = zip(*parts) if parts else [()] * len(kinds)
     ids, names, types, aliases = (pa.concat_arrays([pa.array([], k), *some]) for k, some in zip(kinds, columns))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import index as as_index
 from pathlib import Path
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from gpu_rag.index import tables
 from gpu_rag.index.knowledge_base.tables import KB_EDGES, KB_NODES, KB_RELATIONS, KB_TEXTS, KB_TYPES, WEB_PAGES
-from gpu_rag.index.knowledge_base.words import MOST_NEIGHBOURS, MOST_RELATIONS, in_words, standin_text
+from gpu_rag.index.knowledge_base.words import MOST_NEIGHBOURS, MOST_RELATIONS, standin_text
 from gpu_rag.index.stage import Stage, stage
 from gpu_rag.index.stages.knowledge_base.columns import single_spaced
 from gpu_rag.index.stages.knowledge_base.stage import kb_stage
@@ -22,13 +22,12 @@ from gpu_rag.index.stages.passages import content_hash
 from gpu_rag.index.stages.rejected import Rejects
 from gpu_rag.index.stages.search import vector_stage
 from gpu_rag.index.tables import TableWriter
-from gpu_rag.index.work import NamedSource, Sources, Work
+from gpu_rag.index.work import Sources, Work
 from gpu_rag.settings import Settings
 from gpu_rag.sources.corpus.parsed import versions_for
 from gpu_rag.sources.rows import Limits
 from gpu_rag.sources.web.snapshot import read_pages
 from gpu_rag.text.bm25 import Bm25
-from gpu_rag.types import Reject
 
 
 def _web_params(settings: Settings, sources: Sources) -> dict[str, Any]:
@@ -53,26 +52,18 @@ def kb_web_stage(work: Work) -> dict[str, int]:
     rows: dict[str, dict[str, Any]] = {}
     with Rejects(work, tuple(source.path for source in work.sources.of_kind("web"))) as rejects:
         for source in work.sources.of_kind("web"):
-            for found in _pages(source, work.settings.index.max_document_chars):
-                if isinstance(found, Reject):
-                    rejects.add(found)
-                    continue
-                if found["id"] in rows:
-                    found["id"] = f"{source.name}:{found['id']}"
-                rows[found["id"]] = found
-                work.progress.advance(1)
-    pages = [rows[id] for id in sorted(rows)]
-    tables.write_rows(work.out / "web_pages.parquet", WEB_PAGES, pages)
+            pages, unread = read_pages(source.path, Limits(work.settings.index.max_document_chars))
+            for reject in unread:
+                rejects.add(reject)
+            for page in pages:
+                id = f"{source.name}:{page.url}" if page.url in rows else page.url
+                rows[id] = {"id": id, "title": page.title, "text": page.text, "url": page.url, "source": source.name}
+            work.progress.advance(len(pages))
+    found = [rows[id] for id in sorted(rows)]
+    tables.write_rows(work.out / "web_pages.parquet", WEB_PAGES, found)
     index = work.settings.index
-    Bm25.build([f"{p['title']}\n{p['text']}" for p in pages], k1=index.bm25_k1, b=index.bm25_b).save(work.out)
-    return {"web_pages": len(pages), "rejects": rejects.n}
-
-
-def _pages(source: NamedSource, max_document_chars: int) -> Iterator[dict[str, Any] | Reject]:
-    pages, rejects = read_pages(source.path, Limits(max_document_chars))
-    yield from rejects
-    for page in pages:
-        yield {"id": page.url, "title": page.title, "text": page.text, "url": page.url, "source": source.name}
+    Bm25.build([f"{p['title']}\n{p['text']}" for p in found], k1=index.bm25_k1, b=index.bm25_b).save(work.out)
+    return {"web_pages": len(found), "rejects": rejects.n}
 
 
 NODES_AT_ONCE = 1 << 14
@@ -99,7 +90,7 @@ class Surroundings:
     """names: of the nodes; words: i32, the same number for two nodes that are one name in words; texts: of relations,
     in words, each once; out, into: the edges that leave and that reach nodes."""
 
-    names: pa.ChunkedArray
+    names: pa.LargeStringArray
     words: np.ndarray
     texts: list[str]
     out: _Side
@@ -108,9 +99,8 @@ class Surroundings:
     @classmethod
     def read(cls, folder: Path) -> Surroundings:
         """The surroundings in the knowledge base that the stage `kb` wrote."""
-        names = tables.whole_text(tables.read_table(folder / "kb_nodes.parquet", KB_NODES)["name"])
-        words = [pa.array([in_words(name) for name in part.to_pylist()], pa.large_string()) for part in _parts(names)]
-        number = pa.concat_arrays(words).dictionary_encode().indices.to_numpy()
+        names = _names(folder)
+        number = names_in_words(names).dictionary_encode().indices.to_numpy()
         given = relation_texts(folder)
         texts = list(dict.fromkeys(given))
         row = {text: row for row, text in enumerate(texts)}
@@ -121,10 +111,10 @@ class Surroundings:
         sides = (_side(head, relation, tail, len(names)), _side(tail, relation, head, len(names)))
         return cls(names, number, texts, *sides)
 
-    def of(self, rows: np.ndarray) -> Callable[[int], tuple[Pairs, Pairs]]:
+    def of(self, rows: np.ndarray) -> list[tuple[Pairs, Pairs]]:
         """For each of these nodes (ascending) what `standin_text` shows of its edges: (out, into)."""
         out, into = self._shown(self.out, rows), self._shown(self.into, rows)
-        return lambda row: (out.get(row, []), into.get(row, []))
+        return [(out.get(row, []), into.get(row, [])) for row in rows.tolist()]
 
     def _shown(self, side: _Side, rows: np.ndarray) -> dict[int, Pairs]:
         sizes = side.first[rows + 1] - side.first[rows]
@@ -137,10 +127,6 @@ class Surroundings:
         for row, relation, name in zip(rows[owner].tolist(), side.relation[at].tolist(), names):
             found.setdefault(row, []).append((self.texts[relation], name))
         return found
-
-
-def _parts(names: pa.ChunkedArray) -> list[pa.ChunkedArray]:
-    return [names.slice(start, 1 << 16) for start in range(0, max(len(names), 1), 1 << 16)]
 
 
 def _side(end: np.ndarray, relation: np.ndarray, other: np.ndarray, n: int) -> _Side:
@@ -175,7 +161,13 @@ def _first_named(owner: np.ndarray, relation: np.ndarray, word: np.ndarray) -> n
 
 def node_names(folder: Path) -> list[str]:
     """The name of each node, in words."""
-    return [in_words(name) for name in tables.read_table(folder / "kb_nodes.parquet", KB_NODES)["name"].to_pylist()]
+    texts: list[str] = names_in_words(_names(folder)).to_pylist()
+    return texts
+
+
+def _names(folder: Path) -> pa.LargeStringArray:
+    column = tables.read_table(folder / "kb_nodes.parquet", KB_NODES)["name"].cast(pa.large_string())
+    return pa.concat_arrays([pa.array([], pa.large_string()), *column.chunks])
 
 
 def standin_texts(folder: Path) -> list[str]:
@@ -195,9 +187,7 @@ class EdgeTexts(Sequence[str]):
 
     def __init__(self, folder: Path):
         """folder: of the stage `kb`."""
-        names = tables.whole_text(tables.read_table(folder / "kb_nodes.parquet", KB_NODES)["name"])
-        parts = [part.cast(pa.large_string()) for part in names.chunks]
-        self._names = names_in_words(pa.concat_arrays([pa.array([], pa.large_string()), *parts]))
+        self._names = names_in_words(_names(folder))
         self._relations = pa.array(relation_texts(folder), pa.large_string())
         edges = tables.read_table(folder / "kb_edges.parquet", KB_EDGES)
         self._head, self._relation, self._tail = (edges[name].to_numpy() for name in ("head", "relation", "tail"))
@@ -239,9 +229,8 @@ def kb_texts_stage(work: Work) -> dict[str, int]:
         for start in range(0, len(alone), NODES_AT_ONCE):
             rows = alone[start : start + NODES_AT_ONCE]
             names = around.names.take(pa.array(rows)).to_pylist()
-            beside = around.of(rows)
-            named = zip(rows.tolist(), names)
-            writer.add([rows, [standin_text(name, types[type_of[row]], *beside(row)) for row, name in named]])
+            parts = zip(names, type_of[rows], around.of(rows))
+            writer.add([rows, [standin_text(name, types[type], *beside) for name, type, beside in parts]])
             work.progress.advance(len(rows))
     return {"kb_texts": len(alone)}
 

@@ -13,8 +13,15 @@ import re
 from dataclasses import dataclass
 
 from gpu_rag.text.rules.decomposition.compare import Compared, compared
-from gpu_rag.text.rules.decomposition.phrases import RELATIVE, Described, innermost
-from gpu_rag.text.rules.decomposition.units import PLURALS, RELATIVES, is_person, units_of
+from gpu_rag.text.rules.decomposition.phrases import (
+    PLURALS,
+    RELATIVE,
+    RELATIVES,
+    Described,
+    innermost,
+    is_person,
+    units_of,
+)
 from gpu_rag.text.sentences import split_sentences
 
 MAX_STEPS = 8

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.rules.extraction.entities import find_mentions_in
 from gpu_rag.text.rules.extraction.lexicon import DIRECTIONS, GENERAL_LAST, HONORIFICS, INNER
-from gpu_rag.text.rules.extraction.reader import ALSO_CALLED, Triple
-from gpu_rag.text.rules.extraction.relations import sentence_triples
+from gpu_rag.text.rules.extraction.relations import ALSO_CALLED, Triple, sentence_triples
 from gpu_rag.text.rules.extraction.tokens import NAMED, TITLE, Mention, Token, passage_words, tokenise
 from gpu_rag.text.sentences import split_sentences
 from gpu_rag.types import Extraction

@@ -1,50 +1,35 @@
-"""Read the relations of one sentence off the words between its mentions."""
+"""The relations of one sentence, read off the words between its mentions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from gpu_rag.text.rules.extraction.lexicon import (
-    ADVERBS,
-    AUXILIARIES,
-    CLAUSE_PRONOUNS,
-    CONJUNCTIONS,
-    COPULAS,
-    DETERMINERS,
-    INNER,
-    LEADING,
-    NOT_ORIGINS,
-    ORIGIN_ENDINGS,
-    ORIGINS,
-    PLACE_PREPOSITIONS,
-    POSSESSIVES,
-    PREPOSITIONS,
-    RELATIVES,
-    SUBJECT_PRONOUNS,
-    SUBORDINATORS,
-    first_verb,
-)
-from gpu_rag.text.rules.extraction.reader import (
-    MAX_SUBJECTS,
-    Reader,
-    Triple,
-    content_words,
-    last_clause,
-    opens_clause,
-    phrase,
-    short,
-    subject_words,
-    verb_group,
-    verb_phrase,
-)
-from gpu_rag.text.rules.extraction.tokens import AMOUNT, DATE, NAME, NAMED, NUMBER, Mention, Token
+from gpu_rag.text.rules.extraction import lexicon
+from gpu_rag.text.rules.extraction.tokens import AMOUNT, DATE, MARK, NAME, NAMED, NUMBER, WORD, Mention, Token
 
+MAX_RELATION_WORDS = 8
+MAX_GAP_TOKENS = 24
+_MAX_CLASS_TOKENS = 6
+_MAX_CLASSES = 6
+_NO_CONTENT = lexicon.DETERMINERS | lexicon.ADVERBS | lexicon.RANKS
+_CLAUSE_OPENERS = frozenset({"that", "when", "while", "where", "because", "although", "though", "if", "whereas"})
+_SILENT = _NO_CONTENT | lexicon.CONJUNCTIONS
+_NOT_SUBJECT = lexicon.DETERMINERS | lexicon.PRONOUNS | lexicon.CONJUNCTIONS | lexicon.RELATIVES | lexicon.ADVERBS
+_NOT_CLASS = lexicon.PREPOSITIONS | lexicon.PRONOUNS | lexicon.RELATIVES | lexicon.CONJUNCTIONS
 _MAX_LIST_TOKENS = 32
 _LIST_WORDS = frozenset({"and", "or", "&", "nor"})
 _MAX_SUBJECT_WORDS = 5
-_LEADING = PREPOSITIONS | ADVERBS | LEADING
-_NO_NOUN = PREPOSITIONS | CONJUNCTIONS | RELATIVES | DETERMINERS
+_LEADING = lexicon.PREPOSITIONS | lexicon.ADVERBS | lexicon.LEADING
+_NO_NOUN = lexicon.PREPOSITIONS | lexicon.CONJUNCTIONS | lexicon.RELATIVES | lexicon.DETERMINERS
 _ARTICLES = frozenset({"a", "an", "the", "one"})
+Triple = tuple[str, str, str]
+
+ALSO_CALLED = "also called"
+MAX_SUBJECTS = 6
+_MAX_DEPTH = 8
+_OPEN, _CLOSE = frozenset("(["), frozenset(")]")
+_DASHES = frozenset({"-", "--", "–", "—"})
 
 
 def sentence_triples(text: str, tokens: Sequence[Token], mentions: Sequence[Mention], title: str) -> list[Triple]:
@@ -73,7 +58,7 @@ def spoken_of(tokens: Sequence[Token], mentions: Sequence[Mention]) -> list[Ment
         words = [t.low for t in tokens[mention.last : following.first]]
         noun = [w for w in words if w != "of"]
         within = bool(noun) and len(words) <= 4 and all(w.isalpha() and w not in _NO_NOUN for w in noun)
-        if not within or first_verb(["a", *words]) >= 0:
+        if not within or lexicon.first_verb(["a", *words]) >= 0:
             kept.append(mention)
     return kept
 
@@ -82,11 +67,141 @@ def _is_adjective(tokens: Sequence[Token], mention: Mention) -> bool:
     token = tokens[mention.first]
     if mention.kind != NAMED or mention.last - mention.first > 1 or token.possessive:
         return False
-    return token.low in ORIGINS or (token.low.endswith(ORIGIN_ENDINGS) and token.low not in NOT_ORIGINS)
+    return token.low in lexicon.ORIGINS or (
+        token.low.endswith(lexicon.ORIGIN_ENDINGS) and token.low not in lexicon.NOT_ORIGINS
+    )
 
 
-class _Walk(Reader):
-    """The state of reading one sentence from left to right."""
+@dataclass
+class Clause:
+    """A clause as far as it has been read.
+
+    subjects: who the clause is about; local: who the last verb was about (of "who married ...", the name before it).
+    verb: the last verb group. head: the noun before a name in subject position ("capital" of "the capital of").
+    pending: (preposition, name) read before any subject. listed: what further items of a list attach to.
+    life: "born" or "died" inside a bracket with dates of life.
+    """
+
+    subjects: list[str] = field(default_factory=list)
+    local: list[str] = field(default_factory=list)
+    verb: str = ""
+    head: str = ""
+    pending: list[tuple[str, str]] = field(default_factory=list)
+    listed: tuple[list[str], str] | None = None
+    life: str = ""
+
+
+class _Walk:
+    """The state of reading one sentence: the clause at hand, those around its bracket, and the triples so far."""
+
+    def __init__(self, text: str, tokens: Sequence[Token], title: str):
+        self.text, self.tokens = text, tokens
+        self.missing = [title] if title else []
+        self.triples: list[Triple] = []
+        self.clause = Clause()
+        self.stack: list[tuple[Clause, str]] = []
+        self.left = ""
+        self.main_begun = False
+
+    # --- writing down ---
+
+    def emit(self, subjects: Sequence[str], relation: str, name: str) -> None:
+        if relation and name:
+            self.triples.extend((s, relation, name) for s in subjects[:MAX_SUBJECTS] if s and s != name)
+
+    def flush(self, verb: str) -> None:
+        """Attach what stood before the subject ("In 1990,") to the verb."""
+        for preposition, name in self.clause.pending:
+            self.emit(self.clause.subjects, f"{verb} {preposition}", name)
+        self.clause.pending = []
+
+    def emit_classes(self, subjects: Sequence[str], copula: int) -> None:
+        for name in classes(self.text, self.tokens, copula):
+            self.emit(subjects, self.tokens[copula].low, name)
+
+    def after(self, mention: Mention) -> str:
+        return self.tokens[mention.last].text if mention.last < len(self.tokens) else ""
+
+    # --- brackets ---
+
+    def brackets(self, start: int, end: int) -> tuple[int, bool]:
+        """Enter and leave brackets in tokens[start:end]; where the words behind the last one start, and whether it
+        opens."""
+        opened = False
+        for i in range(start, end):
+            token = self.tokens[i]
+            if token.kind != MARK or (token.text not in _OPEN and token.text not in _CLOSE):
+                continue
+            start = i + 1
+            if token.text in _OPEN and len(self.stack) < _MAX_DEPTH:
+                self.stack.append((self.clause, self.left))
+                self.clause = Clause([self.left], [self.left]) if self.left else Clause()
+                opened = True
+            elif token.text in _CLOSE and self.stack:
+                self.clause, self.left = self.stack.pop()
+                opened = False
+        return start, opened
+
+    def in_brackets(self, words: list[str], mention: Mention) -> None:
+        """The first mention behind a bracket: a year, an abbreviation, or what a preposition ties to the name."""
+        relation = phrase(words)
+        if not relation and mention.kind == DATE:
+            relation = "in"
+        elif not relation and abbreviates(mention.name, self.left):
+            relation = ALSO_CALLED
+        self.emit(self.clause.local, relation, mention.name)
+        self.clause.listed = (self.clause.local, relation) if relation else None
+
+    def life(self, words: list[str], mention: Mention, following: Mention | None) -> bool:
+        """Whether a bracket opens with a date of birth or death; if so, write it down."""
+        clause = self.clause
+        if not self.left or (mention.kind != DATE and words != ["born"]):
+            return False
+        if words[:1] in (["born"], ["b"], ["*"]):
+            clause.life = "born"
+        elif words[:1] in (["died"], ["d"], ["†"]):
+            clause.life = "died"
+        elif self._spans_life(mention, following):
+            clause.life = "born"
+        else:
+            return False
+        clause.verb = clause.life
+        self.emit(clause.local, clause.life if mention.kind == DATE else "born as", mention.name)
+        return True
+
+    def _spans_life(self, mention: Mention, following: Mention | None) -> bool:
+        """A dash and a second date before the bracket closes; years alone count only for the sentence's first name."""
+        if following is None:
+            return False
+        full = mention.last - mention.first > 1
+        if not full and (mention.first > 12 or len(self.stack) > 1):
+            return False
+        for token in self.tokens[mention.last : mention.last + 16]:
+            if token.text in _CLOSE:
+                return False
+            if token.text in _DASHES:
+                return full or (following.kind == DATE and self._was_behind(following))
+        return False
+
+    def _was_behind(self, date: Mention) -> bool:
+        """Whether ") was" or ") is" follows: the bracket belongs to what the sentence defines."""
+        tail = [t.low for t in self.tokens[date.last : date.last + 2]]
+        return len(tail) == 2 and tail[0] in _CLOSE and tail[1] in lexicon.COPULAS
+
+    def life_goes_on(self, words: list[str], mention: Mention) -> None:
+        """Further dates and places in a bracket with dates of life: "in Oslo", "– 3 May 1999"."""
+        clause = self.clause
+        if any(w in _DASHES for w in words):
+            clause.life = clause.verb = "died"
+        content = content_words(words)
+        if mention.kind == DATE:
+            self.emit(clause.local, clause.life, mention.name)
+        elif content and content[-1] in lexicon.PREPOSITIONS:
+            self.emit(clause.local, f"{clause.life} {content[-1]}", mention.name)
+        elif words == [","]:
+            self.emit([self.left], "in", mention.name)
+
+    # --- from mention to mention ---
 
     def step(self, before: Mention | None, mention: Mention, following: Mention | None) -> None:
         """Take in the words between two mentions, and the second of them."""
@@ -94,7 +209,7 @@ class _Walk(Reader):
         self.left = before.name if before else ""
         start, opened = self.brackets(start, mention.first)
         words = [t.low for t in self.tokens[start : mention.first]]
-        verb = first_verb(words)
+        verb = lexicon.first_verb(words)
         if opened and self.life(words, mention, following):
             return
         if self.clause.life and verb < 0:
@@ -116,13 +231,13 @@ class _Walk(Reader):
         self.left = last.name if last else ""
         start, _ = self.brackets(start, len(self.tokens))
         words = [t.low for t in self.tokens[start:]]
-        verb = first_verb(words)
+        verb = lexicon.first_verb(words)
         if verb < 0:
             return
         clause = self.clause
         if not clause.subjects:
             clause.subjects = clause.local = self.missing
-        if words[verb] in COPULAS and not any(w in RELATIVES for w in words[:verb]):
+        if words[verb] in lexicon.COPULAS and not any(w in lexicon.RELATIVES for w in words[:verb]):
             self.emit_classes(clause.subjects, start + verb)
         self.flush(verb_group(words, verb))
 
@@ -132,15 +247,15 @@ class _Walk(Reader):
         clause = self.clause
         if verb >= 0:
             clause.subjects = clause.local = self.missing
-            if words[verb] in COPULAS:
+            if words[verb] in lexicon.COPULAS:
                 self.emit_classes(clause.subjects, start + verb)
             self._emit_verb(clause.subjects, subject_words(words[:verb]), words[verb:], mention)
             return
         content = content_words(words)
-        if not content or content[-1] not in PREPOSITIONS:
+        if not content or content[-1] not in lexicon.PREPOSITIONS:
             if mention.kind in (DATE, AMOUNT):
                 return
-            if content and any(w in POSSESSIVES for w in words):
+            if content and any(w in lexicon.POSSESSIVES for w in words):
                 self.emit(self.missing, phrase(words), mention.name)
             clause.subjects = clause.local = [mention.name]
         elif content[0] in _LEADING or mention.kind in (DATE, AMOUNT):
@@ -154,14 +269,14 @@ class _Walk(Reader):
         clause = self.clause
         content = content_words(words)
         literal = before.kind in (DATE, AMOUNT)
-        if content and content[-1] in PREPOSITIONS:
+        if content and content[-1] in lexicon.PREPOSITIONS:
             if content[-1] == "of" and not literal:
                 self.emit([before.name], phrase(words), mention.name)
             else:
                 clause.pending.append((content[-1], mention.name))
         elif words == [","] and self.after(mention) == "," and not literal:
             self.emit([before.name], "in", mention.name)
-        elif content and content[-1] in CONJUNCTIONS and clause.pending:
+        elif content and content[-1] in lexicon.CONJUNCTIONS and clause.pending:
             clause.pending.append((clause.pending[-1][0], mention.name))
         elif mention.kind not in (DATE, AMOUNT):
             clause.subjects = clause.local = [mention.name]
@@ -171,10 +286,10 @@ class _Walk(Reader):
     def _verb(self, words: list[str], mention: Mention, start: int) -> None:
         clause = self.clause
         cut = last_clause(words)
-        pronoun = cut > 0 and words[cut - 1] in SUBJECT_PRONOUNS
-        verb = cut + first_verb(words[cut:])
-        lead = [w for w in words[cut:verb] if w not in ADVERBS]
-        joined = bool(lead) and lead[-1] in CONJUNCTIONS
+        pronoun = cut > 0 and words[cut - 1] in lexicon.SUBJECT_PRONOUNS
+        verb = cut + lexicon.first_verb(words[cut:])
+        lead = [w for w in words[cut:verb] if w not in lexicon.ADVERBS]
+        joined = bool(lead) and lead[-1] in lexicon.CONJUNCTIONS
         nouns = subject_words(lead) if not joined else []
         if not clause.subjects and clause.pending and not lead and not cut:
             clause.subjects = clause.local = [clause.pending.pop()[1]]  # "After Ada Holm was ..."
@@ -182,13 +297,15 @@ class _Walk(Reader):
             clause.subjects = clause.local = self.missing
         elif pronoun or joined:
             clause.local = clause.subjects
-        elif any(w in CLAUSE_PRONOUNS for w in words[: cut + 1]) or any(w in CLAUSE_PRONOUNS for w in lead):
+        elif any(w in lexicon.CLAUSE_PRONOUNS for w in words[: cut + 1]) or any(
+            w in lexicon.CLAUSE_PRONOUNS for w in lead
+        ):
             clause.local = self._antecedent(words)
         elif lead or not clause.verb:
             clause.local = clause.subjects
-        elif words[verb] not in AUXILIARIES:
+        elif words[verb] not in lexicon.AUXILIARIES:
             clause.local = [self.left]
-        if words[verb] in COPULAS:
+        if words[verb] in lexicon.COPULAS:
             self.emit_classes(clause.local, start + verb)
         head = nouns if self.left in clause.local or lead[:1] != nouns[:1] else []
         rest = words[verb:]
@@ -201,17 +318,17 @@ class _Walk(Reader):
 
     def _main_clause_begins(self, words: list[str]) -> bool:
         """Whether the mention behind "Otto died, his son" is the subject of what "When" left open."""
-        if "," not in words or self.tokens[0].low not in SUBORDINATORS or self.main_begun:
+        if "," not in words or self.tokens[0].low not in lexicon.SUBORDINATORS or self.main_begun:
             return False
         tail = words[len(words) - words[::-1].index(",") :]
         self.main_begun = True
-        return len(tail) <= _MAX_SUBJECT_WORDS and not any(w in _LEADING or w in CONJUNCTIONS for w in tail)
+        return len(tail) <= _MAX_SUBJECT_WORDS and not any(w in _LEADING or w in lexicon.CONJUNCTIONS for w in tail)
 
     def _flush_subordinate(self, words: list[str], mention: Mention) -> None:
         clause = self.clause
         self.flush(verb_group(words, 0))
         tail = words[len(words) - words[::-1].index(",") :]
-        if any(w in POSSESSIVES for w in tail):
+        if any(w in lexicon.POSSESSIVES for w in tail):
             self.emit(clause.local, phrase(tail), mention.name)
         self._new_clause(mention)
 
@@ -247,12 +364,12 @@ class _Walk(Reader):
         owner = self.tokens[before.last - 1].possessive
         if opens_clause(words):
             self._new_clause(mention)
-        elif owner and not any(w in PREPOSITIONS for w in content):
+        elif owner and not any(w in lexicon.PREPOSITIONS for w in content):
             self.emit([before.name], phrase(words) or "has", mention.name)
             self._same_place(before, mention)
         elif not any(w not in _LIST_WORDS for w in content) and words[:2] not in ([",", "a"], [",", "an"]):
             self._in_list(words, before, mention)
-        elif content and content[-1] in PREPOSITIONS:
+        elif content and content[-1] in lexicon.PREPOSITIONS:
             self._preposition(words, content, before, mention)
         elif len(words) > 1 and words[0] == "," and words[1] in _ARTICLES:
             self.emit([before.name], phrase(words) or "is", mention.name)
@@ -269,7 +386,7 @@ class _Walk(Reader):
 
     def _in_list(self, words: list[str], before: Mention, mention: Mention) -> None:
         clause = self.clause
-        place = clause.listed is not None and clause.listed[1].rsplit(" ", 1)[-1] in PLACE_PREPOSITIONS
+        place = clause.listed is not None and clause.listed[1].rsplit(" ", 1)[-1] in lexicon.PLACE_PREPOSITIONS
         plain = before.kind not in (DATE, AMOUNT) and mention.kind not in (DATE, AMOUNT)
         if words == [","] and plain and (place or self.after(mention) == ",") and not self._list_goes_on(mention):
             self.emit([before.name], "in", mention.name)
@@ -284,7 +401,7 @@ class _Walk(Reader):
                     return True
             elif token.low in ("and", "or"):
                 joined = True
-            elif token.text != "," and token.low not in DETERMINERS and token.low not in INNER:
+            elif token.text != "," and token.low not in lexicon.DETERMINERS and token.low not in lexicon.INNER:
                 return False
         return False
 
@@ -293,7 +410,7 @@ class _Walk(Reader):
         clause = self.clause
         relation = phrase(words)
         apposition = words[0] == "," and len(words) > 2 and words[1] in _ARTICLES
-        noun_of = content[-1] == "of" and (content[0] not in PREPOSITIONS or len(content) == 1)
+        noun_of = content[-1] == "of" and (content[0] not in lexicon.PREPOSITIONS or len(content) == 1)
         if before.kind not in (DATE, AMOUNT) and (noun_of or apposition or not clause.verb):
             self.emit([before.name], relation, mention.name)
             clause.listed = ([before.name], relation)
@@ -301,3 +418,124 @@ class _Walk(Reader):
         relation = short(f"{clause.verb} {relation}".strip())
         self.emit(clause.local, relation, mention.name)
         clause.listed = (clause.local, relation)
+
+
+# --- words of a gap -------------------------------------------------------------------------------------
+
+
+def content_words(words: Sequence[str]) -> list[str]:
+    """Words of a gap without marks, determiners, adverbs and ranks ("by President", then a name)."""
+    return [w for w in words if w[0].isalnum() and w not in _NO_CONTENT]
+
+
+def subject_words(words: Sequence[str]) -> list[str]:
+    """The noun phrase before a verb, as the relation's first words: "mother" of "his mother was".
+
+    At most its last three words; none for an anaphor ("the film was") and for a phrase that a preposition opens.
+    """
+    kept = [w for w in words if w[0].isalnum() and w not in _NOT_SUBJECT]
+    if not kept or (len(kept) == 1 and kept[0] in lexicon.ANAPHORS) or kept[0] in lexicon.PREPOSITIONS:
+        return []
+    return kept[-3:]
+
+
+def verb_group(words: Sequence[str], verb: int) -> str:
+    """Auxiliaries and verbs from index `verb` on, without adverbs: "was born" of "was later born in"."""
+    group, before = [words[verb]], words[verb]
+    for low in words[verb + 1 : verb + 6]:
+        if low in lexicon.ADVERBS:
+            continue
+        if not lexicon.is_verb(low, before):
+            break
+        group.append(low)
+        before = low
+    return " ".join(group)
+
+
+def phrase(words: Sequence[str]) -> str:
+    """The words of a gap that say something: no marks, determiners, conjunctions, adverbs; the last 8 of them."""
+    return " ".join([w for w in words if w[0].isalnum() and w not in _SILENT][-MAX_RELATION_WORDS:])
+
+
+def verb_phrase(head: Sequence[str], words: Sequence[str], group: str) -> str:
+    """The relation of a gap that begins with a verb: `head` (its subject's noun), then the gap's words.
+
+    More than 8 words are cut down to head, verb and closing preposition. "" when the gap is too long to relate.
+    """
+    if len(words) > MAX_GAP_TOKENS:
+        return ""
+    kept = [w for w in words if w[0].isalnum() and w not in lexicon.DETERMINERS and w not in lexicon.ADVERBS]
+    if len(head) + len(kept) <= MAX_RELATION_WORDS:
+        return " ".join([*head, *kept])
+    last = [kept[-1]] if kept[-1] in lexicon.PREPOSITIONS else []
+    return short(" ".join([*head, group, *last]))
+
+
+def short(relation: str) -> str:
+    """The first 8 words."""
+    return " ".join(relation.split()[:MAX_RELATION_WORDS])
+
+
+def abbreviates(abbreviation: str, name: str) -> bool:
+    """Whether `abbreviation` is made of the initials of the capitalised words of `name`."""
+    letters = "".join(c for c in abbreviation if c.isalpha()).casefold()
+    initials = "".join(w[0] for w in name.split() if w[0].isupper()).casefold()
+    return len(letters) > 1 and letters == initials
+
+
+def classes(text: str, tokens: Sequence[Token], copula: int) -> list[str]:
+    """The classes that "is a" gives the subject: ["Dutch painter"] of "was a Dutch painter and poet from".
+
+    copula: index of is/was/are/were in `tokens`. Only behind "a" or "an"; a class ends with a word in small letters and
+    has 2 to 6 words (a single one, "city", is shared by too many to tell anything); at most 6 classes.
+    """
+    found: list[str] = []
+    i = copula + 1
+    while i < len(tokens) and tokens[i].low in lexicon.ADVERBS:
+        i += 1
+    if i >= len(tokens) or tokens[i].low not in ("a", "an"):
+        return found
+    for _ in range(_MAX_CLASSES):
+        i += 1
+        last = _class_end(tokens, i)
+        if last == i or tokens[last - 1].kind != WORD:
+            break
+        if last > i + 1:
+            found.append(" ".join(text[tokens[i].start : tokens[last - 1].end].split()))
+        i = last
+        while i + 1 < len(tokens) and tokens[i].low in (",", "and", "or") and tokens[i + 1].low in (",", "and", "or"):
+            i += 1
+        if i >= len(tokens) or tokens[i].low not in (",", "and", "or"):
+            break
+        if i + 1 < len(tokens) and tokens[i + 1].low in ("a", "an"):
+            i += 1
+    return found
+
+
+def _class_end(tokens: Sequence[Token], first: int) -> int:
+    """One past the noun phrase that starts at `first`, which has no article; `first` when there is none."""
+    before = "a"
+    for i in range(first, min(len(tokens), first + _MAX_CLASS_TOKENS + 1)):
+        token = tokens[i]
+        following = tokens[i + 1] if i + 1 < len(tokens) else None
+        if token.kind == MARK or token.low in _NOT_CLASS or token.low in lexicon.DETERMINERS or token.possessive:
+            return i
+        adjective = following is not None and following.kind in (WORD, NAME) and following.low not in _NOT_CLASS
+        if token.kind == WORD and lexicon.is_verb(token.low, before) and not (adjective and token.low.endswith("ed")):
+            return i
+        before = token.low
+    return first
+
+
+def opens_clause(words: Sequence[str]) -> bool:
+    """Whether the mention behind a gap begins a clause: "..., when", "... said that the"."""
+    spoken = [w for w in words if w not in lexicon.DETERMINERS or w == "that"]
+    return bool(spoken) and spoken[-1] in _CLAUSE_OPENERS
+
+
+def last_clause(words: Sequence[str]) -> int:
+    """The start of the last clause of a gap, as far as a pronoun with a verb behind it tells; else 0."""
+    for i in range(len(words) - 2, 0, -1):
+        if words[i] in lexicon.SUBJECT_PRONOUNS and lexicon.first_verb(words[i + 1 :]) >= 0:
+            return i + 1
+    return 0
