@@ -111,7 +111,7 @@ def read_previous(folder: Path | None) -> Previous | None:
         return None
     keys = tables.read_arrays(folder / "keys.safetensors")
     matches = tables.read_table(folder / "matches.parquet", MATCHES)
-    return Previous(keys["in"], keys["out"], matches["question"].to_numpy(), matches["sim"].to_numpy())
+    return keys["in"], keys["out"], matches["question"].to_numpy(), matches["sim"].to_numpy()
 
 
 def _n_crossing(work: Work, edges: dict[str, np.ndarray]) -> int:
