@@ -25,13 +25,8 @@ from gpu_rag.types import Ragged
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     """The cut, and how matches are found."""
-    hops = settings.hops
-    return {
-        "edge_budget": hops.edge_budget,
-        "exact_limit": hops.exact_limit,
-        "candidates": hops.candidates,
-        "neighbours": neighbours_of(settings),
-    }
+    hops = {name: getattr(settings.hops, name) for name in ("edge_budget", "exact_limit", "candidates")}
+    return {**hops, "neighbours": neighbours_of(settings)}
 
 
 @stage(
