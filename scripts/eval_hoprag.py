@@ -23,7 +23,7 @@ import numpy as np
 from gpu_rag.api import Index, load_questions
 from gpu_rag.evaluation.bootstrap import interval, resample_means
 from gpu_rag.evaluation.compare import check_gold, score
-from gpu_rag.methods.hoprag.graph import HopGraph, hop_graph
+from gpu_rag.methods.hoprag.batched import HopGraph, hop_graph
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Answer
 

@@ -190,7 +190,7 @@ def test_unbounded_search_finds_what_networkx_finds(seed: int, depth: int) -> No
     for order in ORDERS:
         k = len(order.topics)
         for window in ((k * (depth - 1), k * depth), (0, k * depth)):
-            wanted = [GraphWanted(order.topics, (order,))]
+            wanted = [(order.topics, (order,))]
             (graph,) = subgraphs(index, wanted, depth, cluster=False)
             (found,) = search(index, [graph], depth, window)
             expected = simple_paths(plain, order, depth, window)
@@ -205,7 +205,7 @@ def test_clustered_search_is_search_on_the_graph_of_representatives(seed: int) -
     index = index_of(n, edges)
     plain = undirected(edges, n)
     for order in (Order((0, 1)), Order((0,))):
-        (graph,) = subgraphs(index, [GraphWanted(order.topics, (order,))], depth)
+        (graph,) = subgraphs(index, [(order.topics, (order,))], depth)
         ball = set().union(*(nx.single_source_shortest_path_length(plain, t, depth) for t in order.topics))
         assert graph.ball.tolist() == sorted(ball) and graph.taken.nodes == len(ball)
         of = clusters(edges, sorted(ball), order.topics)
@@ -231,7 +231,7 @@ def test_reduction_keeps_the_nodes_of_the_rule(seed: int) -> None:
     away = dict(nx.all_pairs_shortest_path_length(plain))
     far = 99
     for order in (Order((0, 1)), Order((0, 1), closes=True), Order((0, 1, 2), opens=True)):
-        (graph,) = subgraphs(index, [GraphWanted(order.topics, (order,))], depth, cluster=False)
+        (graph,) = subgraphs(index, [(order.topics, (order,))], depth, cluster=False)
         inside = plain.subgraph(graph.ball.tolist())
         near = dict(nx.all_pairs_shortest_path_length(inside))
         expected = set(order.topics)
@@ -251,9 +251,9 @@ def test_a_question_alone_is_that_question_in_a_batch() -> None:
     index = index_of(n, random_edges(rng, n, 45))
     embedder = HashEmbedder()
     wanted = [
-        GraphWanted((0, 1), (Order((0, 1)), Order((1,)))),
-        GraphWanted((3,), (Order((3,)),)),
-        GraphWanted((4, 5, 6), (Order((4, 5, 6)), Order((5, 4), closes=True))),
+        ((0, 1), (Order((0, 1)), Order((1,)))),
+        ((3,), (Order((3,)),)),
+        ((4, 5, 6), (Order((4, 5, 6)), Order((5, 4), closes=True))),
     ]
     queries = [*embedder.embed(["one", "two", "three"])]
     together = subgraphs(index, wanted, depth)
@@ -266,7 +266,7 @@ def test_a_question_alone_is_that_question_in_a_batch() -> None:
 
 def test_questions_at_different_hops_can_be_scored_together() -> None:
     index = index_of(8, random_edges(random.Random(1), 8, 16))
-    graphs = subgraphs(index, [GraphWanted((v,), (Order((v,)),)) for v in (0, 1, 2)], 3)
+    graphs = subgraphs(index, [((v,), (Order((v,)),)) for v in (0, 1, 2)], 3)
     none = [np.zeros(HashEmbedder().dim, np.float32)] * 3
     ways = [run(start_paths, index, [graph]) for graph in graphs]
     for b in range(3):
@@ -289,7 +289,7 @@ def test_removing_a_source_leaves_the_paths_of_the_other(seed: int) -> None:
     index, order = index_of(n, edges), Order((0, 1))
     found = []
     for choice in (BOTH, FactChoice((0,))):
-        (graph,) = subgraphs(index, [GraphWanted((0, 1), (order,))], depth, False, choice)
+        (graph,) = subgraphs(index, [((0, 1), (order,))], depth, False, choice)
         found.append(search(index, [graph], depth, (0, 4), choice=choice)[0])
     plain = undirected(edges, n, ["left"])
     assert found[1] == {p for p in found[0] if all(plain.has_edge(a, b) for a, b in zip(p, p[1:]))}
@@ -299,7 +299,7 @@ def test_the_beam_keeps_the_best_by_the_formula() -> None:
     kb = base(5, [(0, "likes", 1, "left"), (0, "hates", 2, "left"), (1, "likes", 3, "left"), (2, "hates", 4, "left")])
     index = MemoryIndex(kb)
     (query,) = HashEmbedder().embed(["node 0 likes node 1"])
-    (graph,) = subgraphs(index, [GraphWanted((0,), (Order((0,)),))], 2, cluster=False)
+    (graph,) = subgraphs(index, [((0,), (Order((0,)),))], 2, cluster=False)
     assert search(index, [graph], 2, (0, 2), beam=1, queries=[query])[0] == {(0, 1)}
     (walks,) = scored(index, [graph], expanded(index, [graph], run(start_paths, index, [graph])), [query], None)
     vectors = kb.vectors("kb_edge_vectors").double()
@@ -314,7 +314,7 @@ def test_the_beam_keeps_the_best_by_the_formula() -> None:
 def test_a_path_says_for_which_order_it_was_found() -> None:
     index = index_of(4, [(0, "a", 1, "left"), (1, "b", 2, "left"), (2, "c", 3, "left")])
     orders = (Order((0,)), Order((3,)), Order((0, 2)))
-    (graph,) = subgraphs(index, [GraphWanted((0, 2, 3), orders)], 2, cluster=False)
+    (graph,) = subgraphs(index, [((0, 2, 3), orders)], 2, cluster=False)
     hops = [run(start_paths, index, [graph])]
     for _ in range(2):
         hops.append(expanded(index, [graph], hops[-1]))
@@ -337,7 +337,7 @@ def test_parallel_relations_are_one_edge_and_hydra_e_keeps_one_of_them() -> None
     again: list[Any] = [index_of(3, edges) for _ in range(2)]
     rows = [facts_of(one, FactChoice((0, 1), 7)).triples.values for one in again]
     assert torch.equal(*rows)
-    (graph,) = subgraphs(index, [GraphWanted((0,), (Order((0,)),))], 2)
+    (graph,) = subgraphs(index, [((0,), (Order((0,)),))], 2)
     assert (graph.taken.edges, graph.taken.triples, graph.taken.nodes) == (2, 4, 3)
 
 

@@ -59,7 +59,7 @@ def pruned(params: Pruning, pools: Sequence[Candidates]) -> list[Pruned]:
 
 
 def kept(found: Pruned) -> list[tuple[int, Scores]]:
-    return [(int(path.text), path.scores) for path in found.kept]
+    return [(int(path.text), path.scores) for path in found[1]]
 
 
 def hand() -> Candidates:
@@ -78,7 +78,7 @@ def pool_of(vectors: np.ndarray, kinds: Sequence[str], known: Sequence[float] | 
 def test_scores_by_hand() -> None:
     (found,) = pruned(Pruning(), [hand()])
     first, second, third = (scores for _, scores in sorted(kept(found), key=lambda pair: pair[0]))
-    assert [path.text for path in found.by_relevance] == ["0", "1", "2"]
+    assert [path.text for path in found[0]] == ["0", "1", "2"]
     assert first.rel == pytest.approx(0.7 + 0.3 / 2) and second.rel == pytest.approx(0.7 * 0.96 + 0.3 / 2)
     assert third.rel == pytest.approx(0.0, abs=1e-6)
     assert (first.f1, first.f2, first.f3) == (1.0, pytest.approx(1 / 3), 1.0) and first.support == ("document",)
@@ -103,7 +103,7 @@ def test_support_comes_out_of_the_pool_alone() -> None:
     vectors = np.stack([unit(1, 0), unit(0.9, 0.3), unit(0.8, 0.6)])
     pool = pool_of(vectors, ("kg", "kg", "web"))
     (whole,), (cut,) = pruned(Pruning(gamma=0.8), [pool]), pruned(Pruning(gamma=0.8, w1=2), [pool])
-    assert {row: scores.support for row, scores in kept(whole)}[0] == ("web",) and len(cut.by_relevance) == 2
+    assert {row: scores.support for row, scores in kept(whole)}[0] == ("web",) and len(cut[0]) == 2
     assert all(scores.support == () for _, scores in kept(cut))
 
 
@@ -136,7 +136,7 @@ def test_a_topic_with_homonyms_is_one_topic(overlaps: Callable[..., list[float]]
 def test_a_mention_counts_the_same_whichever_and_however_many_nodes_it_may_be() -> None:
     def rel(topics: tuple[tuple[int, ...], ...], entities: tuple[int, ...]) -> float:
         pool = candidates(unit(1, 0), unit(1, 0)[None], (("kg",),), (entities,), topics, (1.0,))
-        return pruned(Pruning(), [pool])[0].kept[0].scores.rel
+        return pruned(Pruning(), [pool])[0][1][0].scores.rel
 
     assert rel(((1,),), (1, 9)) == rel(((1, 2, 3),), (1, 9)) == rel(((1, 2, 3),), (3, 9)) == pytest.approx(0.85)
     assert rel(((1,), (2,)), (1, 9)) == pytest.approx(0.7 + 0.3 / 3)  # two mentions, one of them served
@@ -223,4 +223,4 @@ def test_a_support_that_forgets_the_kinds_is_caught(monkeypatch: pytest.MonkeyPa
 def test_an_empty_pool_keeps_nothing() -> None:
     empty = candidates(unit(1, 0), np.zeros((0, 2), np.float32), (), (), ((1,),), ())
     found = pruned(Pruning(), [empty, hand()])
-    assert found[0].kept == () and len(found[1].kept) == 3
+    assert found[0][1] == [] and len(found[1][1]) == 3

@@ -39,8 +39,8 @@ PARTS = 1 << 40  # that a weight is counted in
 @dataclass(frozen=True)
 class Tree:
     """A candidate. nodes: ascending; groups: bit g is set where an anchor of group g is among them; cost: Cost_sem;
-    distance: of the event that found it; kind: MEETING, INSIDE (joins anchors of one group) or ALONE (one anchor: no bubbles
-    met), see `graph.bubble`."""
+    distance: of the event that found it; kind: MEETING, INSIDE (joins anchors of one group) or ALONE (one anchor), see
+    `graph.bubble`."""
 
     nodes: tuple[int, ...]
     groups: int

@@ -11,19 +11,177 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import TypeVar
 
-from gpu_rag.graph.frontier import frontier_topk, score_lists, top_edges
-from gpu_rag.graph.ragged import ragged_of_lists
+import numpy as np
+import torch
+
+from gpu_rag.graph.frontier import (
+    Described,
+    FrontierQuery,
+    HopEdges,
+    described,
+    frontier_topk,
+    hop_edges,
+    score_lists,
+    top_edges,
+)
+from gpu_rag.graph.ragged import ragged_of_keys, ragged_of_lists, row_of_value, some_lists
+from gpu_rag.index import tables
 from gpu_rag.index.index import Index
-from gpu_rag.methods.hoprag.graph import HopGraph, HopQuestion, hop_graph
+from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, VERTICES, read_lists, read_questions
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.search import Ranking, rankings
 from gpu_rag.runtime.step import batched
+from gpu_rag.text.keywords import keywords
+from gpu_rag.text.normalise import normalise_name
 from gpu_rag.types import Ragged
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class HopQuestion:
+    """A question as the graph compares it. vector: f32[D], unit; words: its keywords, normalised."""
+
+    vector: np.ndarray
+    words: frozenset[str]
+
+
+@dataclass(frozen=True)
+class HopGraph:
+    """Vertices (passages or sentences) and their out-edges. V vertices, E edges, Q in-questions, W keywords.
+
+    indptr: i64[V+1]; target: i32[E]: the out-edges of vertex v are the rows indptr[v]:indptr[v+1], by ascending
+    target, each target once, never v itself. question: i32[E], the in-question that each edge carries, a row of
+    question_texts and question_vectors.
+    edge_keywords: E lists of i32, the keywords of both questions, ascending; vertex_keywords: V lists of i32.
+    keyword_ids: the number of each keyword, [0, W) in the order of the alphabet; words of topics have numbers from W.
+    question_vectors, vertex_vectors: unit rows [Q, D] and [V, D], f32 on CPU, f16 on a GPU.
+    vertex_passage: i32[V], the passage of each vertex, ascending; the identity when vertices are passages.
+    All tensors lie on the device of the index. What a search needs beside them is made when it is first asked for.
+    """
+
+    index: Index
+    indptr: torch.Tensor
+    target: torch.Tensor
+    question: torch.Tensor
+    edge_keywords: Ragged
+    vertex_keywords: Ragged
+    keyword_ids: dict[str, int]
+    question_texts: list[str]
+    question_vectors: torch.Tensor
+    vertex_vectors: torch.Tensor
+    vertex_passage: torch.Tensor
+
+    @property
+    def n_vertices(self) -> int:
+        """Number of vertices V."""
+        return int(self.indptr.shape[0]) - 1
+
+    @cached_property
+    def on_host(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(i32[E] where each edge leads, i32[E] its question, i32[V] the passage of each vertex)."""
+        target, question, passage = (t.cpu().numpy() for t in (self.target, self.question, self.vertex_passage))
+        return target, question, passage
+
+    @cached_property
+    def edges(self) -> HopEdges:
+        """The edges, by their questions' vectors and keywords."""
+        sides = self.indptr, self.target, self.question, self.question_vectors, self.edge_keywords
+        return hop_edges(*sides, len(self.keyword_ids))
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        """The numbers of words: of keywords, then of those that topics alone have."""
+        return dict(self.keyword_ids)
+
+    def vertices(self, about: str) -> Described:
+        """The vertices by their vectors and the keywords that `about` names, see `batched`."""
+
+        def load(_: Index) -> Described:
+            lists = self.vertex_keywords if about == "text" else self._topics()
+            return described(self.vertex_vectors, lists, len(self._numbers))
+
+        return self.index.loaded(f"hop vertices {about}", load)
+
+    def loops(self, about: str) -> HopEdges:
+        """The vertices as edges from each to itself, so that `top_edges` ranks them."""
+        of = self.vertices(about)
+        rows = torch.arange(of.n + 1, device=of.vectors.device)
+        own = rows[:-1].int()
+        return self.index.loaded(
+            f"hop loops {about}", lambda _: hop_edges(rows, own, own, of.vectors, of.keywords, of.n_keywords)
+        )
+
+    def _topics(self) -> Ragged:
+        """What each vertex's passage is about; words that no question has get numbers of their own."""
+        index, number = self.index, self._numbers
+        stated = zip(index.relation_ends[0], index.relations["passages"].to_pylist())
+        topics = [keywords(title) for title in index.passages["title"].to_pylist()]
+        names = [normalise_name(name) for name in index.entity_names]
+        subjects: list[list[str]] = [[] for _ in topics]
+        for subject, passages in stated:
+            for passage in passages:
+                subjects[passage].append(names[subject])
+        numbers = [
+            {number.setdefault(word, len(number)) for word in (*words, *more)} for words, more in zip(topics, subjects)
+        ]
+        return ragged_of_lists([sorted(numbers[p]) for p in self.on_host[2]], self.indptr.device)
+
+    def numbered(self, questions: Sequence[HopQuestion]) -> FrontierQuery:
+        """The questions in the form of the ops. Words that the graph does not know count in a set's size alone."""
+        lists, beyond = [], len(self._numbers)
+        for question in questions:
+            known = sorted(self._numbers[word] for word in question.words if word in self._numbers)
+            lists.append([*known, *range(beyond, beyond + len(question.words) - len(known))])
+        vectors = torch.from_numpy(np.stack([q.vector for q in questions]).astype(np.float32)).to(self.indptr.device)
+        return FrontierQuery(vectors, ragged_of_lists(lists, self.indptr.device))
+
+
+def hop_graph(index: Index) -> HopGraph:
+    """The hop graph of an index, loaded once. Raises MissingLayer, IndexCorrupt."""
+    return index.loaded("hops", _load)
+
+
+def _load(index: Index) -> HopGraph:
+    edges = tables.read_table(index.folder("hop_edges") / "edges.parquet", EDGES)
+    passage = tables.read_table(index.folder("hop_vertices") / "vertices.parquet", VERTICES)["passage"]
+    words, place = index.folder("hop_keywords"), index.device
+    vocabulary = tables.read_table(words / "keywords.parquet", KEYWORDS)["keyword"].to_pylist()
+    source, target, question, out_question = (
+        torch.from_numpy(edges[name].to_numpy().copy()) for name in ("source", "target", "question", "out_question")
+    )
+    of_out, of_in = read_lists(words / "out.safetensors"), read_lists(words / "in.safetensors")
+    edge_keywords = union_of_rows(of_out, out_question, of_in, question, len(vocabulary))
+    return HopGraph(
+        index,
+        indptr=torch.searchsorted(source, torch.arange(len(passage) + 1, dtype=source.dtype)).to(place),
+        target=target.to(place),
+        question=question.to(place),
+        edge_keywords=Ragged(edge_keywords.values.to(place), edge_keywords.offsets.to(place)),
+        vertex_keywords=read_lists(words / "vertex.safetensors", place),
+        keyword_ids={word: number for number, word in enumerate(vocabulary)},
+        question_texts=read_questions(index.folder("hop_questions"), "in")["text"].to_pylist(),
+        question_vectors=index.vectors("hop_in_vectors"),
+        vertex_vectors=index.vectors("hop_vertex_vectors"),
+        vertex_passage=torch.from_numpy(passage.to_numpy().copy()).to(place),
+    )
+
+
+def union_of_rows(left: Ragged, left_rows: torch.Tensor, right: Ragged, right_rows: torch.Tensor, n: int) -> Ragged:
+    """List e: the values, all below n, of left[left_rows[e]] or right[right_rows[e]], ascending, each once."""
+    keys = []
+    for lists, rows in ((left, left_rows.long()), (right, right_rows.long())):
+        picked = some_lists(lists, rows)
+        keys.append(row_of_value(picked) * max(n, 1) + picked.values)
+    return ragged_of_keys(torch.unique(torch.cat(keys)), int(left_rows.shape[0]), n)
+
+
+# --- steps -------------------------------------------------------------------------------------------
+
 AtVertices = tuple[HopQuestion, tuple[int, ...]]  # a question at some vertices of the graph
 
 

@@ -14,10 +14,11 @@ all its words has next to no Jaccard index with any question.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from gpu_rag.methods.hoprag.batched import (
+    HopQuestion,
     OutEdge,
     edge_question,
     enter_hops,
@@ -25,7 +26,6 @@ from gpu_rag.methods.hoprag.batched import (
     out_edges,
     vertex_passage,
 )
-from gpu_rag.methods.hoprag.graph import HopQuestion
 from gpu_rag.program.ask import embed
 from gpu_rag.program.choose import choose
 from gpu_rag.program.reader import Support, read
@@ -39,16 +39,12 @@ from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Draft, Question
 
 
-@dataclass
 class Walk:
     """One question's traversal. queue: vertices to hop from in this round, in order; counts: visits of each vertex,
     in the order of first visits."""
 
-    queue: list[int]
-    counts: dict[int, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.counts = dict.fromkeys(self.queue, 1)
+    def __init__(self, start: Sequence[int]):
+        self.queue, self.counts = list(start), dict.fromkeys(start, 1)
 
     def hop(self, targets: Sequence[int | None]) -> None:
         """One round: vertex i of the queue hops to targets[i], or (None) nowhere.
@@ -56,14 +52,10 @@ class Walk:
         A target's count grows by one for each hop; it enters the next round's queue only if it was never counted
         before, so once.
         """
-        following = []
-        for target in targets:
-            if target is None:
-                continue
-            if target not in self.counts:
-                following.append(target)
+        reached = [target for target in targets if target is not None]
+        self.queue = [target for target in dict.fromkeys(reached) if target not in self.counts]
+        for target in reached:
             self.counts[target] = self.counts.get(target, 0) + 1
-        self.queue = following
 
 
 def helpfulness(counts: Mapping[int, int], similarity: Mapping[int, float]) -> dict[int, float]:
@@ -107,7 +99,7 @@ async def retrieve(question: Question, run: Run, params: Params) -> Support:
     query = HopQuestion(vector, question_words(question.text, params.keywords))
     start = await enter_hops(query, params.entry, params.about if params.entry == "vertices" else "", params.top_k)
     run.note(f"hop_entry/{params.entry}", params.top_k, tuple(_name(run, v) for v in start.rows))
-    walk = Walk(list(start.rows))
+    walk = Walk(start.rows)
     for hop in range(1, params.n_hop + 1):
         if not walk.queue:
             break

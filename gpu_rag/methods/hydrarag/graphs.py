@@ -30,23 +30,26 @@ MOST_ORDERS = 9  # of one search, where mentions may be several nodes
 _MEDIATOR = re.compile(r"[mg]\.[0-9a-z_]+")  # a Freebase node without a name: no answer
 
 
+Depth = tuple[int, bool]  # D, the hops around a topic; and whether paths also have a least length, see `window`
+
+
 async def explore_graphs(
-    analysis: Analysis, sources: Sources, hops: int, query: np.ndarray, search: Search, bounded: bool
+    analysis: Analysis, sources: Sources, depth: Depth, query: np.ndarray, search: Search
 ) -> tuple[tuple[FoundPath, ...], QuestionGraph | None]:
     """The W1 best paths of the graphs and the evidence subgraph, None where no topic is in them. Where no path goes
-    through all topics: those from each topic alone. hops: D, around a topic; bounded: see `window`."""
+    through all topics: those from each topic alone."""
     among = set(sources.graphs)
     found = ([m.node for m in mention.matches if among & set(m.sources)] for mention in analysis.mentions)
     lists = [nodes for nodes in found if nodes]
     if not lists:
         return (), None
-    choice, depth = FactChoice(sources.graphs, search.params.draw), (hops, bounded)
+    choice = FactChoice(sources.graphs, search.params.draw)
     seeds = tuple(dict.fromkeys(node for nodes in lists for node in nodes))
     orders = orders_of(lists, analysis.opens, analysis.closes)
-    graph, walks = await _searched(choice, GraphWanted(seeds, orders), depth, query, search)
+    graph, walks = await _searched(choice, (seeds, orders), depth, query, search)
     if not walks.paths.size and len(lists) > 1:
         alone = tuple(Order((node,), closes=True) for node in seeds)
-        graph, walks = await _searched(choice, GraphWanted(seeds, alone), depth, query, search)
+        graph, walks = await _searched(choice, (seeds, alone), depth, query, search)
         search.run.note("graph/topics_alone", len(alone), ("no path goes through all topics",))
     if walks.scores is None:
         return (), graph
@@ -68,7 +71,7 @@ def orders_of(lists: Sequence[Sequence[int]], opens: bool, closes: bool) -> tupl
 
 
 async def _searched(
-    choice: FactChoice, wanted: GraphWanted, depth: tuple[int, bool], query: np.ndarray, search: Search
+    choice: FactChoice, wanted: GraphWanted, depth: Depth, query: np.ndarray, search: Search
 ) -> tuple[QuestionGraph, Walks]:
     """Algorithm 1: expand every topic hop by hop, keeping the W1 best, then put whole paths together."""
     w1 = search.params.w1

@@ -29,7 +29,7 @@ from gpu_rag.methods.hydrarag.analysis import (
     selected,
 )
 from gpu_rag.methods.hydrarag.answer import Attempt, attempt, evidence_of, ranked_nodes
-from gpu_rag.methods.hydrarag.graphs import explore_graphs
+from gpu_rag.methods.hydrarag.graphs import Depth, explore_graphs
 from gpu_rag.methods.hydrarag.pruning import pruned
 from gpu_rag.methods.hydrarag.state import ANSWER, KINDS, Analysis, Chain, FoundPath, Mention, Params, Search, Sources
 from gpu_rag.methods.hydrarag.texts import explore_texts
@@ -99,21 +99,15 @@ def _path(found: FoundPath) -> Path:
 async def _initial(analysis: Analysis, sources: Sources, query: np.ndarray, search: Search) -> list[FoundPath]:
     """At the predicted depth in the picked sources."""
     chosen = await selected(analysis, sources, search)
-    hops = min(analysis.depth, search.params.d_max)
-    return await _both(analysis, analysis, chosen, hops, query, search, bounded=True)
+    depth = min(analysis.depth, search.params.d_max), True
+    return await _both(analysis, analysis, chosen, depth, query, search)
 
 
 async def _both(
-    analysis: Analysis,
-    texts: Analysis,
-    sources: Sources,
-    hops: int,
-    query: np.ndarray,
-    search: Search,
-    bounded: bool = False,
+    analysis: Analysis, texts: Analysis, sources: Sources, depth: Depth, query: np.ndarray, search: Search
 ) -> list[FoundPath]:
     """The graphs by one analysis, documents and the web by another."""
-    paths, graph = await explore_graphs(analysis, sources, hops, query, search, bounded)
+    paths, graph = await explore_graphs(analysis, sources, depth, query, search)
     return [*paths, *await explore_texts(texts, sources, query, graph, search)]
 
 
@@ -126,7 +120,7 @@ async def _refined(analysis: Analysis, sources: Sources, query: np.ndarray, sear
         more = available(texts, search)
         kinds = tuple(kind for kind in KINDS if kind in sources.kinds + more.kinds)
         sources = Sources(tuple(sorted({*sources.graphs, *more.graphs})), kinds)
-    return await _both(analysis, texts, sources, search.params.d_max, indicator, search)
+    return await _both(analysis, texts, sources, (search.params.d_max, False), indicator, search)
 
 
 async def _follow_up(analysis: Analysis, search: Search) -> Analysis:
@@ -162,7 +156,7 @@ async def _predicted(analysis: Analysis, sources: Sources, query: np.ndarray, se
 async def _explore(analysis: Analysis, sources: Sources, search: Search) -> list[FoundPath]:
     (query,) = await embed([analysis.indicator])
     own = replace(search, documents=dict(search.documents))  # siblings run side by side: none may see another's
-    return await _both(analysis, analysis, sources, search.params.d_max, query, own)
+    return await _both(analysis, analysis, sources, (search.params.d_max, False), query, own)
 
 
 async def _by_model(analysis: Analysis, search: Search) -> list[Analysis] | None:

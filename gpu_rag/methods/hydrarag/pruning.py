@@ -55,16 +55,16 @@ async def pruned(
         return []
     vectors, verified = await embed([path.text for path in paths]), params.pruning == "verified"
     candidates = Candidates(query, vectors, tuple(paths), analysis.topics)
-    found = await prune_paths(candidates, params.w1, params.w_max, verified)
-    _pool(f"{phase} w1", found.by_relevance, search)
-    _pool(f"{phase} w2", found.kept, search)
-    scores = [path.scores.cross if verified else path.scores.rel for path in found.kept]
-    texts = [path.text for path in found.kept]
+    best, kept = await prune_paths(candidates, params.w1, params.w_max, verified)
+    _pool(f"{phase} w1", best, search)
+    _pool(f"{phase} w2", kept, search)
+    scores = [path.scores.cross if verified else path.scores.rel for path in kept]
+    texts = [path.text for path in kept]
     chosen = await search.choose("select", analysis, texts, params.w_max, f"{phase}/paths", scores)
-    left = [found.kept[i] for i in chosen]
+    left = [kept[i] for i in chosen]
     _pool(f"{phase} w_max", left, search)
     search.run.note(f"{phase}/scores", len(paths), tuple(map(_scores, left)))
-    search.kept = [*left, *(path for path in found.kept if path not in left)]
+    search.kept = [*left, *(path for path in kept if path not in left)]
     return left
 
 
@@ -111,12 +111,7 @@ class Candidates:
     topics: tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True)
-class Pruned:
-    """by_relevance: the W1 best paths by rel; kept: the W2 best with their scores; best first, ties to the earlier."""
-
-    by_relevance: tuple[FoundPath, ...]
-    kept: tuple[FoundPath, ...]
+Pruned = tuple[list[FoundPath], list[FoundPath]]  # the W1 best by rel; the W2 best with their scores; best first
 
 
 @batched(GRAPH, tile=TILE)
@@ -130,7 +125,7 @@ def prune_paths(index: Index, queries: list[Candidates], w1: int, w_max: int, ve
     for one, rel, rows, backed in zip(queries, relevance, chosen, support):
         judged = [(row, _judged(one.paths[row], rel[row], kinds, w_max)) for row, kinds in zip(rows, backed)]
         order = sorted(judged, key=lambda j: (-(j[1].scores.cross if verified else j[1].scores.rel), j[0]))
-        found.append(Pruned(tuple(one.paths[row] for row in rows), tuple(path for _, path in order[: Params.w2])))
+        found.append(([one.paths[row] for row in rows], [path for _, path in order[: Params.w2]]))
     return found
 
 

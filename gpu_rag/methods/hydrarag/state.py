@@ -163,7 +163,7 @@ class Sources:
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of a path that was kept, see `batched.pruning`, and the other kinds of sources that support it."""
+    """The scores of a path that was kept, see `pruning`, and the other kinds of sources that support it."""
 
     rel: float = 0.0
     f1: float = 0.0

@@ -11,7 +11,7 @@ import torch
 from gpu_rag.index import tables
 from gpu_rag.index.index import Index
 from gpu_rag.index.verify import verify
-from gpu_rag.methods.hoprag.graph import hop_graph, union_of_rows
+from gpu_rag.methods.hoprag.batched import hop_graph, union_of_rows
 from gpu_rag.methods.hoprag.report import hop_statistics, section
 from gpu_rag.methods.hoprag.tables import EDGES, QUESTIONS
 from gpu_rag.methods.registry import stage_checks

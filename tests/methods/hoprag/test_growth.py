@@ -17,7 +17,7 @@ from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.verify import verify
 from gpu_rag.index.work import Silent, Sources, StageReport, Work
 from gpu_rag.methods.hoprag.stages import matching as hop_matching
-from gpu_rag.methods.hoprag.stages.matching import Carried, Previous, Side, carry_over, match_exactly, rows_by_key
+from gpu_rag.methods.hoprag.stages.matching import Previous, Side, carry_over, match_exactly, rows_by_key
 from gpu_rag.methods.registry import stage_checks
 from gpu_rag.models.set import ModelSet
 from gpu_rag.settings import make_settings
@@ -105,18 +105,18 @@ def test_added_passages_are_compared_and_nothing_else(
     assert [pair for pair in pairs if pair[0]] == [(n_out - kept, n_in), (kept, n_new_in)]
 
 
-def forgets_new_questions(outs: Side, ins: Side, previous: Previous | None) -> Carried:
+def forgets_new_questions(outs: Side, ins: Side, previous: Previous | None) -> Any:
     carried = carry_over(outs, ins, previous)
-    return carried if previous is None else Carried(carried.question, carried.sim, carried.new[:0])
+    return carried if previous is None else (*carried[:2], carried[2][:0])
 
 
-def keeps_lost_matches(outs: Side, ins: Side, previous: Previous | None) -> Carried:
+def keeps_lost_matches(outs: Side, ins: Side, previous: Previous | None) -> Any:
     carried = carry_over(outs, ins, previous)
     if previous is None:
         return carried
-    old = rows_by_key(outs.keys, previous.out_keys)
-    question = np.where(old >= 0, np.minimum(previous.question[old], len(ins.keys) - 1), -2)
-    return Carried(question, np.where(old >= 0, previous.sim[old], -np.inf), carried.new)
+    old = rows_by_key(outs.keys, previous[1])
+    question = np.where(old >= 0, np.minimum(previous[2][old], len(ins.keys) - 1), -2)
+    return question, np.where(old >= 0, previous[3][old], -np.inf), carried[2]
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_any_earlier_state_leads_to_the_same_matches(works: Iterator[Work], seed
     (old_out, old_in), (new_out, new_in) = states
     old = match_exactly(next(works), old_out, old_in, None)
     expected = match_exactly(next(works), new_out, new_in, None)
-    found = match_exactly(next(works), new_out, new_in, Previous(old_in.keys, old_out.keys, *old))
+    found = match_exactly(next(works), new_out, new_in, (old_in.keys, old_out.keys, *old))
     assert all(np.array_equal(a, b) for a, b in zip(found, expected))
 
 
@@ -238,9 +238,9 @@ def test_another_order_of_the_in_questions_carries_nothing_over(works: Iterator[
     question, sim = match_exactly(next(works), outs, old_in, None)
     assert question.tolist() == [0]
     turned = side([(1, *rows[1][1:]), (2, *rows[0][1:])])
-    carried = carry_over(outs, turned, Previous(old_in.keys, outs.keys, question, sim))
-    assert carried.question.tolist() == [-2] and carried.new.tolist() == [0, 1]
-    previous = Previous(old_in.keys, outs.keys, question, sim)
+    carried = carry_over(outs, turned, (old_in.keys, outs.keys, question, sim))
+    assert carried[0].tolist() == [-2] and carried[2].tolist() == [0, 1]
+    previous = (old_in.keys, outs.keys, question, sim)
     assert match_exactly(next(works), outs, turned, previous)[0].tolist() == [0]
 
 

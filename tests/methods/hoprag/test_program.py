@@ -14,7 +14,7 @@ import pytest
 import gpu_rag
 from gpu_rag.api import load_questions
 from gpu_rag.errors import MissingLayer
-from gpu_rag.methods.hoprag.graph import HopGraph, hop_graph
+from gpu_rag.methods.hoprag.batched import HopGraph, hop_graph
 from gpu_rag.methods.hoprag.program import Params, question_words
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.llm.scripted import ScriptedLLM

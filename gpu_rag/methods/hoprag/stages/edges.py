@@ -25,13 +25,8 @@ from gpu_rag.types import Ragged
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     """The cut, and how matches are found."""
-    hops = settings.hops
-    return {
-        "edge_budget": hops.edge_budget,
-        "exact_limit": hops.exact_limit,
-        "candidates": hops.candidates,
-        "neighbours": neighbours_of(settings),
-    }
+    hops = {name: getattr(settings.hops, name) for name in ("edge_budget", "exact_limit", "candidates")}
+    return {**hops, "neighbours": neighbours_of(settings)}
 
 
 @stage(
@@ -111,7 +106,7 @@ def read_previous(folder: Path | None) -> Previous | None:
         return None
     keys = tables.read_arrays(folder / "keys.safetensors")
     matches = tables.read_table(folder / "matches.parquet", MATCHES)
-    return Previous(keys["in"], keys["out"], matches["question"].to_numpy(), matches["sim"].to_numpy())
+    return keys["in"], keys["out"], matches["question"].to_numpy(), matches["sim"].to_numpy()
 
 
 def _n_crossing(work: Work, edges: dict[str, np.ndarray]) -> int:

@@ -42,27 +42,8 @@ class Side:
         return Side(self.vectors[rows], some_lists(self.keywords, rows), self.vertex[rows], self.keys[:0])
 
 
-@dataclass(frozen=True)
-class Previous:
-    """An earlier exact state of the stage: keys of both sides, and the best match of each out-question with its SIM."""
-
-    in_keys: np.ndarray
-    out_keys: np.ndarray
-    question: np.ndarray
-    sim: np.ndarray
-
-
-@dataclass(frozen=True)
-class Carried:
-    """What of an earlier state still holds.
-
-    question: i64[n_out], for an out-question whose earlier best match still stands its row now (-1: it had none), -2
-    for one to be matched with all in-questions. sim: f64[n_out]. new: i64, in-questions that were not there.
-    """
-
-    question: np.ndarray
-    sim: np.ndarray
-    new: np.ndarray
+# An earlier exact state of the stage: keys of in- and of out-questions, the best match of each out-question, its SIM.
+Previous = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def rows_by_key(keys: np.ndarray, known: np.ndarray) -> np.ndarray:
@@ -75,28 +56,30 @@ def rows_by_key(keys: np.ndarray, known: np.ndarray) -> np.ndarray:
     return found
 
 
-def carry_over(outs: Side, ins: Side, previous: Previous | None) -> Carried:
+def carry_over(outs: Side, ins: Side, previous: Previous | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Which matches of `previous` still hold, once they are compared with the new in-questions.
 
     A match whose in-question is gone or changed does not hold. Ties go to the lower row, so nothing holds where the
-    in-questions that stayed have changed their order.
+    in-questions that stayed have changed their order. Returns for each out-question the row of its match now (-1: it
+    had none, -2: it is to be matched with all in-questions), its SIM, and the rows of in-questions that were not there.
     """
     question, sim = np.full(len(outs.keys), -2, np.int64), np.full(len(outs.keys), -np.inf)
-    everything = Carried(question, sim, np.arange(len(ins.keys)))
+    everything = question, sim, np.arange(len(ins.keys))
     if previous is None:
         return everything
-    old_in = rows_by_key(ins.keys, previous.in_keys)
+    in_keys, out_keys, matched, scores = previous
+    old_in = rows_by_key(ins.keys, in_keys)
     stayed = np.flatnonzero(old_in >= 0)
     if (np.diff(old_in[stayed]) < 0).any():
         return everything
-    row_now = np.full(len(previous.in_keys) + 1, -2, np.int64)  # the last one for the match -1
+    row_now = np.full(len(in_keys) + 1, -2, np.int64)  # the last one for the match -1
     row_now[old_in[stayed]], row_now[-1] = stayed, -1
-    old_out = rows_by_key(outs.keys, previous.out_keys)
+    old_out = rows_by_key(outs.keys, out_keys)
     known = old_out >= 0
-    question[known] = row_now[previous.question[old_out[known]]]
-    sim[known] = previous.sim[old_out[known]]
+    question[known] = row_now[matched[old_out[known]]]
+    sim[known] = scores[old_out[known]]
     sim[question < 0] = -np.inf
-    return Carried(question, sim, np.flatnonzero(old_in < 0))
+    return question, sim, np.flatnonzero(old_in < 0)
 
 
 def match_exactly(work: Work, outs: Side, ins: Side, previous: Previous | None) -> tuple[np.ndarray, np.ndarray]:
@@ -105,15 +88,15 @@ def match_exactly(work: Work, outs: Side, ins: Side, previous: Previous | None) 
     Of equal SIM the lowest in-question. What holds of `previous` is compared with the new in-questions only, the rest
     with all: the result does not depend on what was carried over. Resumes at the block where a run died.
     """
-    carried = carry_over(outs, ins, previous)
-    work.report.reused += int((carried.question > -2).sum())
-    new = torch.from_numpy(carried.new)
+    carried, carried_sim, fresh = carry_over(outs, ins, previous)
+    work.report.reused += int((carried > -2).sum())
+    new = torch.from_numpy(fresh)
     new_ins = ins if len(new) == len(ins.vertex) else ins.part(new)
     threads = work.settings.models.threads
 
     def block(rows: np.ndarray) -> np.ndarray:
-        question, sim = carried.question[rows].copy(), carried.sim[rows].copy()
-        for chosen, right, right_rows in ((question == -2, ins, None), (question > -2, new_ins, carried.new)):
+        question, sim = carried[rows].copy(), carried_sim[rows].copy()
+        for chosen, right, right_rows in ((question == -2, ins, None), (question > -2, new_ins, fresh)):
             left = outs.part(torch.from_numpy(rows[chosen]))
             index, score = _best(left, right, threads)
             index = index if right_rows is None else np.where(index < 0, -1, np.append(right_rows, -1)[index])

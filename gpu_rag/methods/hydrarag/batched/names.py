@@ -100,8 +100,7 @@ def passages_of(
     order = lexsort(-scores, question)
     order = order[torch.arange(len(order), device=device) - torch.searchsorted(question, question) < k]
     found: list[list[tuple[int, float]]] = [[] for _ in queries]
-    of, rows = torch.stack([question[order], row[order]]).tolist()
-    for q, best, score in zip(of, rows, scores[order].tolist()):
+    for q, best, score in zip(*torch.stack([question[order], row[order]]).tolist(), scores[order].tolist()):
         found[q].append((best, score))
     return found
 

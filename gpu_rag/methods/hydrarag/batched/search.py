@@ -18,9 +18,8 @@ from gpu_rag.graph.paths.sets import PathSet, padded
 from gpu_rag.graph.ragged import ragged_of_lists
 from gpu_rag.index.index import Index
 from gpu_rag.methods.hydrarag.batched import TILE, each_alone
-from gpu_rag.methods.hydrarag.batched.facts import FactChoice, facts_of
+from gpu_rag.methods.hydrarag.batched.facts import FactChoice, facts_of, in_words
 from gpu_rag.methods.hydrarag.batched.subgraphs import QuestionGraph
-from gpu_rag.methods.hydrarag.batched.words import in_words
 from gpu_rag.methods.hydrarag.state import OVERLAP, SEMANTIC, FoundPath
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.knowledge_base.views import kb_of
@@ -210,7 +209,7 @@ def best_paths(
             if nodes[::-1] not in best:
                 best.setdefault(nodes, at)
         ranked = sorted(best, key=lambda nodes: (-scores[best[nodes]], nodes))[:k]
-        kept = [(nodes, rows[best[nodes]]) for nodes in ranked]
-        found.append([in_words(kb, facts, graph, n, r[width:], joined.orders[r[-1]].topics) for n, r in kept])
+        kept = [(nodes, tuple(map(graph.members, nodes)), rows[best[nodes]]) for nodes in ranked]
+        found.append([in_words(kb, facts, n, of, row[width:], joined.orders[row[-1]].topics) for n, of, row in kept])
         first += walks.paths.size
     return found

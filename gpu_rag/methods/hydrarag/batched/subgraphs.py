@@ -35,13 +35,9 @@ class Order:
     closes: bool = False
 
 
-@dataclass(frozen=True)
-class GraphWanted:
-    """The subgraph that a question needs. seeds: topics whose neighbourhood is taken, in no cluster but their own;
-    orders: the searches that the subgraph is for, each of some seeds."""
-
-    seeds: tuple[int, ...]
-    orders: tuple[Order, ...]
+# The subgraph that a question needs: topics whose neighbourhood is taken, in no cluster but their own; and the searches
+# that it is for, each of some of these topics.
+GraphWanted = tuple[tuple[int, ...], tuple[Order, ...]]
 
 
 @dataclass(frozen=True)
@@ -73,10 +69,9 @@ class QuestionGraph:
     clustered: Size
     reduced: Size
 
-    def members(self, node: int) -> list[int]:
+    def members(self, node: int) -> tuple[int, ...]:
         """The fused nodes of the cluster that a fused node stands for, ascending."""
-        found: list[int] = self.ball[self.representative == node].tolist()
-        return found
+        return tuple(self.ball[self.representative == node].tolist())
 
     def holds(self, nodes: Sequence[int]) -> list[bool]:
         """Which fused nodes the neighbourhood holds, members of clusters too."""
@@ -102,30 +97,31 @@ def question_graphs(facts: FactGraph, wanted: Sequence[GraphWanted], depth: int,
     many questions as for one. Raises BadInput.
     """
     graph = CheckedGraph(facts.graph.csr)
-    seeds = ragged_of_lists([sorted(set(one.seeds)) for one in wanted], facts.keys.device)
+    seeds = ragged_of_lists([sorted(set(topics)) for topics, _ in wanted], facts.keys.device)
     ball = ego_balls(graph, seeds, depth, threads=threads)
     representative, edges, triples = equal_nodes(facts, ball, seeds)
     leads = representative == ball.values
     blocks = induced_subgraphs(graph, Ragged(ball.values[leads], offsets_of(leads)[ball.offsets]))
-    final = _reduced(blocks, wanted, depth, threads)
+    orders = [of for _, of in wanted]
+    final = _reduced(blocks, orders, depth, threads)
     taken = [Size(*counts) for counts in torch.stack([ball.offsets.diff(), edges, triples], 1).tolist()]
     sides = torch.stack([ball.values.int(), representative]).cpu().numpy()
     balls = np.split(sides, np.cumsum([size.nodes for size in taken])[:-1], 1)
     clustered = torch.stack([blocks.offsets, blocks.csr.indptr[blocks.offsets] // 2], 1).diff(dim=0).tolist()
     found = []
-    for one, (members, leaders), size, (n, m), (csr, nodes), places in zip(
-        wanted, balls, taken, clustered, _apart(final), _places(final, wanted, local=True)
+    for of, (members, leaders), size, (n, m), (csr, nodes), places in zip(
+        orders, balls, taken, clustered, _apart(final), _places(final, orders, local=True)
     ):
-        own = csr, nodes, one.orders, tuple(places), members.copy(), leaders.copy()
+        own = csr, nodes, of, tuple(places), members.copy(), leaders.copy()
         found.append(QuestionGraph(*own, size, Size(n, m, m), Size(csr.n, csr.m // 2, csr.m // 2)))
     return found
 
 
-def _reduced(blocks: Blocks, wanted: Sequence[GraphWanted], depth: int, threads: int) -> Blocks:
+def _reduced(blocks: Blocks, orders: Sequence[Sequence[Order]], depth: int, threads: int) -> Blocks:
     """Blocks without the nodes that no order can use; an order of one topic may use the whole neighbourhood."""
-    whole = [b for b, one in enumerate(wanted) if min((len(o.topics) for o in one.orders), default=1) < 2]
-    placed = zip(wanted, _places(blocks, wanted))
-    rows = [(b, *row) for b, (one, of) in enumerate(placed) if b not in whole for row in zip(one.orders, of)]
+    whole = [b for b, some in enumerate(orders) if min((len(o.topics) for o in some), default=1) < 2]
+    placed = enumerate(zip(orders, _places(blocks, orders)))
+    rows = [(b, *row) for b, both in placed if b not in whole for row in zip(*both)]
     if not rows:
         return blocks
     device, n = blocks.offsets.device, max(blocks.csr.n, 1)
@@ -138,18 +134,18 @@ def _reduced(blocks: Blocks, wanted: Sequence[GraphWanted], depth: int, threads:
     block = row_of_value(Ragged(blocks.global_ids, blocks.offsets))
     every = torch.isin(block, torch.tensor(whole, dtype=torch.int64, device=device)).nonzero()[:, 0]
     keys = torch.cat([of_row[row_of_value(kept)] * n + kept.values, block[every] * n + every])
-    inner = induced_subgraphs(CheckedGraph(blocks.csr), ragged_of_keys(torch.unique(keys), len(wanted), n))
+    inner = induced_subgraphs(CheckedGraph(blocks.csr), ragged_of_keys(torch.unique(keys), len(orders), n))
     return Blocks(inner.csr, inner.offsets, blocks.global_ids[inner.global_ids.long()])
 
 
-def _places(blocks: Blocks, wanted: Sequence[GraphWanted], local: bool = False) -> list[list[tuple[int, ...]]]:
+def _places(blocks: Blocks, orders: Sequence[Sequence[Order]], local: bool = False) -> list[list[tuple[int, ...]]]:
     """For each order of each question its topics as nodes of the block-diagonal graph; local: of their block."""
-    lists = [list(chain.from_iterable(order.topics for order in one.orders)) for one in wanted]
+    lists = [list(chain.from_iterable(order.topics for order in some)) for some in orders]
     topics, ids = ragged_of_lists(lists, blocks.offsets.device), Ragged(blocks.global_ids, blocks.offsets)
     block = row_of_value(topics)
     found = torch.searchsorted(row_of_value(ids) * WIDTH + ids.values, block * WIDTH + topics.values)
     nodes = iter((found - blocks.offsets[block] if local else found).tolist())  # seeds: each is there
-    return [[tuple(next(nodes) for _ in order.topics) for order in one.orders] for one in wanted]
+    return [[tuple(next(nodes) for _ in order.topics) for order in some] for some in orders]
 
 
 def _apart(blocks: Blocks) -> Iterator[tuple[CSR, torch.Tensor]]:
