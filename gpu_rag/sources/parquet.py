@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as types
 
 from gpu_rag.sources.json_rows import Row
 from gpu_rag.sources.rows import RowError, attempted, decode_utf8, shown
 from gpu_rag.types import Reject
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
 
 BATCH_ROWS = 1024
 
@@ -58,8 +59,6 @@ class TableBlock:
 
     def by_name(self) -> dict[str, pa.Array]:
         """The columns by name, strings as bytes (`as_bytes`). There must be batches."""
-        import pyarrow as pa
-
         return {
             name: pa.concat_arrays([as_bytes(batch.column(name)) for batch in self.batches]) for name in self.columns
         }
@@ -71,9 +70,6 @@ def read_table_blocks(path: Path, wanted: Columns, n_rows: int, n_bytes: int) ->
     The last block, which may be empty, has the problem that ended the reading: a broken file, columns that are missing
     or of another type, or a batch with lists of strings that are not UTF-8.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     block = TableBlock([], [], 0)
     problem = None
     try:
@@ -101,10 +97,8 @@ def read_parquet(path: Path, wanted: Columns = DOCUMENTS) -> Iterator[Row | Reje
     Memory: 1,024 rows.
     """
     for block in read_table_blocks(path, wanted, 1, 1):
-        for batch in block.batches:
-            values = [as_bytes(batch.column(name)).to_pylist() for name in block.columns]
-            for number, row in enumerate(zip(*values), block.before + 1):
-                yield attempted(path, number, _decoded, number, dict(zip(block.columns, row)))
+        if block.batches:
+            yield from rows_at(path, block.by_name(), np.arange(block.n_rows), block.before)
         if block.problem is not None:
             yield block.problem
 
@@ -116,8 +110,6 @@ def _not_read_on(path: Path, n_read: int, error: Exception) -> Reject:
 
 def _check_lists(batch: pa.RecordBatch, wanted: Columns) -> None:
     """Raises UnicodeDecodeError for lists of strings that are not UTF-8."""
-    import pyarrow as pa
-
     for name in set(wanted.lists) & set(batch.schema.names):
         if not pa.types.is_null(batch.column(name).type):
             values = batch.column(name).flatten()
@@ -141,8 +133,6 @@ def _checked_columns(schema: pa.Schema, wanted: Columns) -> list[str]:
 
 
 def _is_readable(found: pa.DataType, integers: bool, lists: bool) -> bool:
-    import pyarrow.types as types
-
     if lists:
         is_list = types.is_list(found) or types.is_large_list(found)
         return types.is_null(found) or (is_list and types.is_string(found.value_type))
@@ -153,9 +143,6 @@ def _is_readable(found: pa.DataType, integers: bool, lists: bool) -> bool:
 
 def as_bytes(column: pa.Array) -> pa.Array:
     """Strings as bytes, because a table may hold strings that are no UTF-8; other types as they are."""
-    import pyarrow as pa
-    import pyarrow.types as types
-
     if types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if types.is_string_view(column.type):
@@ -167,8 +154,6 @@ def as_bytes(column: pa.Array) -> pa.Array:
 
 def rows_at(path: Path, columns: dict[str, pa.Array], rows: np.ndarray, before: int) -> Iterator[Row | Reject]:
     """Some rows of a block of columns, `before` rows of the file being before it."""
-    import pyarrow as pa
-
     values: list[list[Any]] = [column.take(pa.array(rows)).to_pylist() for column in columns.values()]
     for row, *given in zip(rows.tolist(), *values):
         number = before + row + 1

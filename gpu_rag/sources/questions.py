@@ -188,12 +188,12 @@ def _own_row(id: str | None, row: dict[str, Any], limits: Limits) -> QuestionRow
     gold_ids, answers = string_list(row.get("gold_ids"), "gold_ids", ids=True), _answers(row)
     string_list(row.get("answer_ids"), "answer_ids", ids=True)  # checked here, kept as it is
     taken = _ROLE_KEYS if row.get("answers") is not None else _ROLE_KEYS | {"answer"}
-    return _row(id, text, gold_ids, answers, _without(row, taken), "jsonl")
+    return QuestionRow(_asked(id, text), gold_ids, answers, _without(row, taken), "jsonl")
 
 
 def _beir_row(id: str | None, row: dict[str, Any], limits: Limits) -> QuestionRow:
     text = document_text(row["text"], limits)
-    return _row(id, text, (), (), _without(row, _ROLE_KEYS | {"text"}), "jsonl")
+    return QuestionRow(_asked(id, text), (), (), _without(row, _ROLE_KEYS | {"text"}), "jsonl")
 
 
 def _multihop_row(id: str | None, row: dict[str, Any], limits: Limits) -> QuestionRow:
@@ -206,7 +206,7 @@ def _multihop_row(id: str | None, row: dict[str, Any], limits: Limits) -> Questi
     usable = (context.id for context in contexts if not context.problem)
     meta = {**meta, **found, "context_ids": list(dict.fromkeys(usable))}
     aliases = string_list(row.get("answer_aliases"), "answer_aliases")
-    return _row(id, text, gold_ids, tuple(dict.fromkeys(_answers(row) + aliases)), meta, "jsonl")
+    return QuestionRow(_asked(id, text), gold_ids, tuple(dict.fromkeys(_answers(row) + aliases)), meta, "jsonl")
 
 
 def _openai_row(id: str | None, row: dict[str, Any], limits: Limits) -> QuestionRow:
@@ -222,7 +222,9 @@ def _openai_row(id: str | None, row: dict[str, Any], limits: Limits) -> Question
     meta = _without(row, _ROLE_KEYS)
     if "model" in body:
         meta["model"] = body["model"]
-    return _row(id, text, string_list(row.get("gold_ids"), "gold_ids", ids=True), _answers(row), meta, "openai")
+    return QuestionRow(
+        _asked(id, text), string_list(row.get("gold_ids"), "gold_ids", ids=True), _answers(row), meta, "openai"
+    )
 
 
 def _content(content: object) -> str:
@@ -249,12 +251,5 @@ def _without(row: dict[str, Any], keys: frozenset[str]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key not in keys}
 
 
-def _row(
-    id: str | None,
-    text: str,
-    gold_ids: tuple[str, ...],
-    answers: tuple[str, ...],
-    meta: dict[str, Any],
-    style: Style,
-) -> QuestionRow:
-    return QuestionRow(Question(id or question_id(text), text), gold_ids, answers, meta, style)
+def _asked(id: str | None, text: str) -> Question:
+    return Question(id or question_id(text), text)

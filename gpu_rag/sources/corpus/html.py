@@ -15,29 +15,26 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpu_rag.sources.corpus.parsed import Parsed
 from gpu_rag.sources.rows import Limits, RowError
+from gpu_rag.text.sentences import word_set
 
 if TYPE_CHECKING:
     from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 
-def _set(words: str) -> frozenset[str]:
-    return frozenset(words.split())
-
-
-_LEFT_OUT = _set(
+_LEFT_OUT = word_set(
     "script style noscript template svg iframe frame object embed applet audio video canvas head title nav select "
     "option datalist button textarea input meter progress dialog"
 )
-_LEFT_OUT_ROLES = _set("navigation banner contentinfo complementary search menu menubar toolbar dialog alertdialog")
-_FRAME = _set("header footer aside")
-_CONTENT = _set("main article section")
-_PARAGRAPHS = _set(
+_LEFT_OUT_ROLES = word_set("navigation banner contentinfo complementary search menu menubar toolbar dialog alertdialog")
+_FRAME = word_set("header footer aside")
+_CONTENT = word_set("main article section")
+_PARAGRAPHS = word_set(
     "address article aside blockquote body center details dir div dl fieldset figure footer form h1 h2 h3 h4 h5 h6 "
     "header hgroup hr main menu ol p pre section table ul listing xmp plaintext"
 )
-_LINES = _set("caption dd dt figcaption legend li summary tbody tfoot thead tr")
-_CELLS = _set("td th")
-_VERBATIM = _set("pre listing xmp plaintext")
+_LINES = word_set("caption dd dt figcaption legend li summary tbody tfoot thead tr")
+_CELLS = word_set("td th")
+_VERBATIM = word_set("pre listing xmp plaintext")
 _SOFT_HYPHEN = "\xad"
 
 

@@ -15,16 +15,16 @@ from gpu_rag.sources.formats import LINES_SUFFIXES, TABLE_SUFFIXES, TSV_SUFFIXES
 from gpu_rag.sources.knowledge_base.jsonl import read_json_edges, read_json_nodes
 from gpu_rag.sources.knowledge_base.nodes import NODES, read_tsv_nodes
 from gpu_rag.sources.knowledge_base.stark import is_stark, read_stark_edges, read_stark_nodes
-from gpu_rag.sources.knowledge_graph.blocks import Block, read_table
+from gpu_rag.sources.knowledge_graph.blocks import Block, Reader, read_table
 from gpu_rag.sources.rows import LIMITS, Limits, shown
 from gpu_rag.types import Reject
 
-NODE_FORMATS = (
+NODE_FORMATS: tuple[Format[Reader], ...] = (
     Format(LINES_SUFFIXES, read_json_nodes),
     Format(TABLE_SUFFIXES, partial(read_table, NODES)),
     Format(TSV_SUFFIXES, read_tsv_nodes),
 )
-EDGE_FORMATS = (Format(LINES_SUFFIXES, read_json_edges), *knowledge_graph.FORMATS)
+EDGE_FORMATS: tuple[Format[Reader], ...] = (Format(LINES_SUFFIXES, read_json_edges), *knowledge_graph.FORMATS)
 _SUFFIXES = tuple(suffix for form in NODE_FORMATS for suffix in form.suffixes)
 ACCEPTED = (
     "a folder with nodes.jsonl / .parquet / .tsv of {id, type, name, text} and edges.jsonl / .parquet / .tsv "

@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 
 from gpu_rag.sources.formats import NT_SUFFIXES, TABLE_SUFFIXES, TSV_SUFFIXES, Format, reader_of
-from gpu_rag.sources.knowledge_graph.blocks import Block, read_table
+from gpu_rag.sources.knowledge_graph.blocks import Block, Reader, read_table
 from gpu_rag.sources.knowledge_graph.ntriples import read_ntriples
 from gpu_rag.sources.knowledge_graph.triples import TRIPLES, read_tsv
 from gpu_rag.sources.rows import LIMITS, Limits
 
 ACCEPTED = ".tsv / .tsv.gz of head, relation, tail; .nt / .nt.gz (N-Triples); .parquet of head, relation, tail"
-FORMATS = (
+FORMATS: tuple[Format[Reader], ...] = (
     Format(TSV_SUFFIXES, read_tsv),
     Format(NT_SUFFIXES, read_ntriples),
     Format(TABLE_SUFFIXES, partial(read_table, TRIPLES)),

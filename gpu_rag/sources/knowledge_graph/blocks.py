@@ -53,6 +53,7 @@ class Block:
         return Block(self.columns.take(pa.array(rows)), list(rejects))
 
 
+Reader = Callable[[Path, Limits], Iterator[Block]]
 Plain = Callable[[Mapping[str, pa.Array], np.ndarray, Limits], tuple[Block, np.ndarray]]
 
 

@@ -104,7 +104,8 @@ def read_extraction(work: Work) -> SourceColumns:
     profiles = tables.read_table(folders["extraction"] / "profiles.parquet", tables.PROFILES)
     for name, given in zip(profiles["name"].to_pylist(), profiles["types"].to_pylist()):
         types[normalise_name(name)].update(type for written in given if (type := normalise_name(written)))
-    ranked = [_ranked(types.get(id, Counter())) for id in entities["id"].to_pylist()]
+    counted = (types.get(id, Counter()).items() for id in entities["id"].to_pylist())
+    ranked = [[type for type, _ in sorted(some, key=lambda item: (-item[1], item[0]))] for some in counted]
     relations = tables.read_table(folders["entities"] / "relations.parquet", tables.RELATIONS)
     labels = _column(relations, "label").dictionary_encode()
     edges = Edges(
@@ -115,10 +116,6 @@ def read_extraction(work: Work) -> SourceColumns:
     aliases = _column(entities, "aliases").cast(LISTS)
     named = [(label, label) for label in labels.dictionary.to_pylist()]
     return SourceColumns(EXTRACTION, EXTRACTION, [], ids, names, aliases, pa.array(ranked, LISTS), edges, named)
-
-
-def _ranked(types: Counter[str]) -> list[str]:
-    return [type for type, _ in sorted(types.items(), key=lambda item: (-item[1], item[0]))]
 
 
 def _column(table: pa.Table, name: str) -> pa.Array:

@@ -11,8 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpu_rag.text.rules.extraction.entities import find_mentions_in
-from gpu_rag.text.rules.extraction.lexicon import ADVERBS, PREPOSITIONS, is_verb, word_set
+from gpu_rag.text.rules.extraction.lexicon import ADVERBS, PREPOSITIONS, is_verb
 from gpu_rag.text.rules.extraction.tokens import MARK, NAME, NUMBER, Token, passage_words, tokenise
+from gpu_rag.text.sentences import word_set
 
 QUESTION_WORDS = word_set("who whom whose which what when where why how")
 AUX = word_set("did does do was were is are has have had can could will would may might must should be been being")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.rules.extraction.entities import find_mentions_in
@@ -51,16 +52,20 @@ def extract_patterns(title: str, text: str, *, connect: bool = True) -> Extracti
     words = passage_words(name, tokenise(name, 0, len(name)), sentences)
     mentions = [find_mentions_in(text, tokens, words) for tokens in sentences]
     full_names = resolve_aliases(name, mentions)
-    entities = _Names()
-    for entity in _all_names(name, full_names, mentions):
-        entities.add(entity)
+    normal = cache(normalise_name)
+    spelling: dict[str, str] = {}  # the first of each normal form
+    for entity in (name, *full_names, *(mention.name for found in mentions for mention in found)):
+        if normal(entity):
+            spelling.setdefault(normal(entity), entity)
     triples: list[Triple] = [(name, ALSO_CALLED, full) for full in full_names]
     for tokens, found in zip(sentences, mentions, strict=True):
         triples += sentence_triples(text, tokens, found, name)
-    kept = _distinct(triples, entities)
-    if connect:
-        kept += _isolated(name, entities, kept)
-    return Extraction(tuple(entities.spelling.values()), tuple(kept))
+    kept = _distinct(triples, normal, spelling)
+    if connect and normal(name):
+        linked = {normal(end) for triple in kept for end in (triple[0], triple[2])} | {normal(name)}
+        subject = spelling[normal(name)]
+        kept += [(subject, RELATED_TO, entity) for key, entity in spelling.items() if key not in linked]
+    return Extraction(tuple(spelling.values()), tuple(kept))
 
 
 def _sentences(text: str) -> list[Sequence[Token]]:
@@ -72,54 +77,15 @@ def _sentences(text: str) -> list[Sequence[Token]]:
     return pieces
 
 
-def _all_names(title: str, full_names: Sequence[str], mentions: Sequence[Sequence[Mention]]) -> Iterable[str]:
-    yield title
-    yield from full_names
-    for found in mentions:
-        for mention in found:
-            yield mention.name
-
-
-class _Names:
-    """Names by normal form, each with the spelling seen first, in the order seen."""
-
-    def __init__(self) -> None:
-        self.spelling: dict[str, str] = {}
-        self._normal: dict[str, str] = {}
-
-    def normal(self, name: str) -> str:
-        """`normalise_name(name)`, cached."""
-        known = self._normal.get(name)
-        if known is None:
-            known = self._normal[name] = normalise_name(name)
-        return known
-
-    def add(self, name: str) -> None:
-        """Take in a name, unless nothing of it is left in normal form."""
-        normal = self.normal(name)
-        if normal:
-            self.spelling.setdefault(normal, name)
-
-
-def _distinct(triples: Iterable[Triple], entities: _Names) -> list[Triple]:
+def _distinct(triples: Iterable[Triple], normal: Callable[[str], str], spelling: Mapping[str, str]) -> list[Triple]:
     """Each triple once, its ends in the spelling of the entities, none from a name to itself."""
     kept: dict[tuple[str, str, str], Triple] = {}
     for subject, relation, thing in triples:
-        ends = entities.normal(subject), entities.normal(thing)
-        if ends[0] and ends[1] and ends[0] != ends[1]:
-            triple = (entities.spelling.get(ends[0], subject), relation, entities.spelling.get(ends[1], thing))
-            kept.setdefault((ends[0], relation, ends[1]), triple)
+        left, right = normal(subject), normal(thing)
+        if left and right and left != right:
+            triple = (spelling.get(left, subject), relation, spelling.get(right, thing))
+            kept.setdefault((left, relation, right), triple)
     return list(kept.values())
-
-
-def _isolated(title: str, entities: _Names, triples: Sequence[Triple]) -> list[Triple]:
-    """(title, related to, entity) for the entities that no triple holds."""
-    root = entities.normal(title)
-    if not root:
-        return []
-    linked = {entities.normal(end) for triple in triples for end in (triple[0], triple[2])}
-    subject = entities.spelling[root]
-    return [(subject, RELATED_TO, name) for key, name in entities.spelling.items() if key != root and key not in linked]
 
 
 _MAX_PARTS = 5

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-
-def word_set(*lines: str) -> frozenset[str]:
-    return frozenset(word for line in lines for word in line.split())
-
+from gpu_rag.text.sentences import word_set
 
 DETERMINERS = word_set(
     "a an the this that these those its his her their our my your some any each every no another other several",
