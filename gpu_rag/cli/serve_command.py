@@ -60,9 +60,6 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any] | None]:
     def open_engine() -> Engine:
         return index.engine(settings, replies=options.replies, api_key=api_key())
 
-    live = Live(open_engine, settings.serve, say)
-    admission = Admission(live, settings)
-
     def ready() -> None:
         url, methods = server.url_of(bound), [name for name, lack in live.lacking.items() if lack is None]
         document = json.dumps({"url": url, "methods": methods, "pid": os.getpid()})
@@ -70,6 +67,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any] | None]:
         print(document if options.json else line, flush=True)
 
     with bound:
+        live = Live(open_engine, settings.serve, say)
+        admission = Admission(live, settings)
         try:
             live.start()
             app = make_app(admission, said, address, key)

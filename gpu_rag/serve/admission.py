@@ -6,10 +6,13 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, closing, suppress
 from dataclasses import replace
 from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from gpu_rag.engine import Given, Prepared, answer_of
 from gpu_rag.errors import BudgetExceeded, Cancelled, GpuRagError
@@ -18,7 +21,7 @@ from gpu_rag.runtime.handle import Handle
 from gpu_rag.runtime.tasks import Outcome
 from gpu_rag.serve.live import Live
 from gpu_rag.serve.metrics import Counts
-from gpu_rag.serve.refusal import Refusal
+from gpu_rag.serve.refusal import ClientGone, Refusal, refusal_of
 from gpu_rag.settings import Settings
 from gpu_rag.types import Question
 
@@ -28,33 +31,18 @@ LONGEST_RETRY_S = 60
 
 
 class Batch:
-    """The questions of one request. Rows come in the order in which questions end; closing gives up the rest.
+    """The questions of one request. Closing gives up those that are open."""
 
-    death: what ended the engine before a question of it, if that happened.
-    """
-
-    def __init__(self, admission: Admission, prepared: Prepared, questions: Sequence[Question], shape: Shape):
-        self.questions, self.handles = questions, dict[int, Handle]()
-        self.death: GpuRagError | None = None
-        self._admission, self._prepared, self._shape = admission, prepared, shape
+    def __init__(self, admission: Admission, prepared: Prepared, n_questions: int, shape: Shape):
+        self.handles: dict[int, Handle] = {}  # of the questions that are open
+        self._admission, self._prepared, self._n_questions, self._shape = admission, prepared, n_questions, shape
+        self._death: GpuRagError | None = None  # what ended the engine before a question of it
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._rows: asyncio.Queue[tuple[int, dict[str, Any]]] = asyncio.Queue()
         self._began = time.perf_counter()
 
-    async def next_row(self) -> tuple[int, dict[str, Any]]:
-        """(place of the question, its row), of the question that ended next."""
-        return await self._rows.get()
-
-    def send(self) -> None:
-        """Submit all questions. Raises Refusal, and then none is open."""
-        try:
-            for place, question in enumerate(self.questions):
-                self._send_one(place, question)
-        except Refusal:
-            self.close()
-            raise
-
-    def _send_one(self, place: int, question: Question) -> None:
+    def send(self, place: int, question: Question) -> None:
+        """Submit a question. Raises Refusal."""
         loop, live = asyncio.get_running_loop(), self._admission.live
 
         def ended(outcome: Outcome) -> None:  # in the engine's thread
@@ -62,7 +50,6 @@ class Batch:
                 loop.call_soon_threadsafe(self._ended, place, outcome)
 
         handle = self.handles[place] = live.submit(self._prepared, question, ended, group=self)
-        self._admission.one_sent(self)
         if limit_s := self._admission.settings.serve.question_seconds:
             late = BudgetExceeded("the question ran out of time", expected=f"an answer within {limit_s:g} s")
             self._timers[place] = loop.call_later(limit_s, live.cancel, handle, late)
@@ -74,11 +61,37 @@ class Batch:
         self._admission.one_ended(self)
         cause = outcome.error.__cause__ if isinstance(outcome.error, Cancelled) else None
         if isinstance(cause, GpuRagError):
-            self.death = cause
+            self._death = cause
             outcome = replace(outcome, error=cause)
         row = self._shape(row_of(answer_of(outcome, self._prepared.method, self._prepared.config_hash)))
         self._admission.counts.ended(row, time.perf_counter() - self._began)
         self._rows.put_nowait((place, row))
+
+    async def rows(self, receive: Receive) -> AsyncGenerator[tuple[int, dict[str, Any]], None]:
+        """(place of the question, its row) in the order in which questions end. Raises ClientGone when `receive`, from
+        which the body has been read, says so first."""
+        gone = asyncio.ensure_future(_until_gone(receive))
+        try:
+            for _ in range(self._n_questions):
+                row = asyncio.ensure_future(self._rows.get())
+                try:
+                    await asyncio.wait({row, gone}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    row.cancel()
+                if not row.done():
+                    raise ClientGone
+                yield row.result()
+        finally:
+            gone.cancel()
+
+    async def collected(self, receive: Receive) -> list[dict[str, Any]]:
+        """All rows in the order of the questions. Raises Refusal (503) when the engine died, and ClientGone."""
+        with closing(self):
+            rows = {place: row async for place, row in self.rows(receive)}
+        if self._death is not None:
+            said = f"the engine has stopped: {refusal_of(self._death)}"
+            raise Refusal(503, said, headers={"Retry-After": "5"})
+        return [rows[place] for place in sorted(rows)]
 
     def close(self, reason: BaseException | None = None) -> None:
         """Give up what is still open."""
@@ -89,39 +102,74 @@ class Batch:
             self._admission.live.cancel(handle, reason)
 
 
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class Streamed(Response):
+    """A piece for each row of a batch, made by `form`, as its question ends; a client that goes away gives it up."""
+
+    def __init__(self, batch: Batch, form: Callable[[dict[str, Any]], bytes], media_type: str):
+        super().__init__(media_type=f"{media_type}; charset=utf-8")
+        del self.headers["content-length"]
+        self._batch, self._form = batch, form
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends what there is, piece by piece."""
+        with closing(self._batch):
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async with aclosing(self._batch.rows(receive)) as rows:
+                async for _, row in rows:
+                    await send({"type": "http.response.body", "body": self._form(row), "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
 class Admission:
     """Admits questions up to a limit, and knows all that are open. counts: see `Counts`."""
 
     def __init__(self, live: Live, settings: Settings):
         self.live, self.settings, self.counts = live, settings, Counts()
         self.batches: set[Batch] = set()  # with questions that are open
-        self.n_open = 0
         self.closed = False
         self._ends: deque[float] = deque(maxlen=N_RECENT)
         self._limit = settings.runtime.max_live + settings.serve.max_queue
 
-    async def prepare(
-        self, method: str, retrieval: bool, passages: int | None = None, params: Given = None
-    ) -> Prepared:
-        """The method as the engine runs it. Raises Refusal and GpuRagError."""
-        chosen = (method, retrieval, passages, params)
-        found = self.live.cached(*chosen)
-        return await asyncio.to_thread(self.live.prepare, *chosen) if found is None else found
+    @property
+    def n_open(self) -> int:
+        """Questions that are open."""
+        return sum(len(batch.handles) for batch in self.batches)
 
-    def ask(self, prepared: Prepared, questions: Sequence[Question], shape: Shape = dict) -> Batch:
-        """Submit questions. shape: makes of a row what the client gets.
+    async def ask(
+        self, method: str, questions: Sequence[Question], *, retrieval: bool = False, passages: int | None = None,
+        params: Given = None, shape: Shape = dict,
+    ) -> Batch:  # fmt: skip
+        """Submit questions to a method as `Live.prepare` gives it. shape: makes of a row what the client gets.
 
-        Raises Refusal: 429 beyond the limit, 503 when the engine is down or stopping.
+        Raises Refusal: 429 beyond the limit, 503 when the engine is down or stopping; and what preparing raises.
         """
+        chosen = (method, retrieval, passages, params)
+        prepared = self.live.cached(*chosen)
+        if prepared is None:
+            prepared = await asyncio.to_thread(self.live.prepare, *chosen)
         if self.closed:
             raise Refusal(503, "the server is stopping", headers={"Connection": "close"})
-        n_over = self.n_open + len(questions) - self._limit
+        n_open = self.n_open
+        n_over = n_open + len(questions) - self._limit
         if n_over > 0:
-            self.counts.refused["overloaded"] += len(questions)
-            given, later = f"{self.n_open} open, {len(questions)} more", {"Retry-After": str(self._retry_s(n_over))}
+            self.counts.refused.labels("overloaded").inc(len(questions))
+            given, later = f"{n_open} open, {len(questions)} more", {"Retry-After": str(self._retry_s(n_over))}
             raise Refusal(429, "too many questions wait", given=given, expected=f"at most {self._limit}", headers=later)
-        batch = Batch(self, prepared, questions, shape)
-        batch.send()
+        batch = Batch(self, prepared, len(questions), shape)
+        try:
+            for place, question in enumerate(questions):
+                batch.send(place, question)
+        except Refusal:
+            batch.close()
+            raise
+        finally:
+            if batch.handles:
+                self.batches.add(batch)
         return batch
 
     def _retry_s(self, n_over: int) -> int:
@@ -130,15 +178,9 @@ class Admission:
         rate = len(self._ends) / seconds if seconds > 0 else 0.0
         return min(max(math.ceil(n_over / rate), 1), LONGEST_RETRY_S) if rate else 1
 
-    def one_sent(self, batch: Batch) -> None:
-        """A question of a batch is open."""
-        self.batches.add(batch)
-        self.n_open += 1
-
     def one_ended(self, batch: Batch) -> None:
         """A question of a batch has ended."""
         self._ends.append(time.monotonic())
-        self.n_open -= 1
         if not batch.handles:
             self.batches.discard(batch)
 

@@ -2,72 +2,96 @@
 
 from __future__ import annotations
 
-import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
+from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from gpu_rag.errors import GpuRagError
-from gpu_rag.serve import chat, describe
-from gpu_rag.serve.admission import Admission
+from gpu_rag.errors import MissingLayer
+from gpu_rag.serve import chat
+from gpu_rag.serve.admission import Admission, Streamed
 from gpu_rag.serve.bodies import read_ask, read_chat
-from gpu_rag.serve.guard import ROUTE, Guard, read_body
+from gpu_rag.serve.guard import Guard, Json, read_body
 from gpu_rag.serve.live import DEAD, READY
-from gpu_rag.serve.metrics import Metrics
-from gpu_rag.serve.refusal import Refusal, error_body, refusal_of
-from gpu_rag.serve.responses import NDJSON, SSE, ClientGone, Json, Nothing, Streamed, collected, each_row
+from gpu_rag.serve.metrics import EngineMetrics
+from gpu_rag.serve.refusal import Refusal
 
-Endpoint = Callable[[Request], Awaitable[Response]]
+Endpoint = Callable[[Request], Awaitable[Response] | Response]
+NDJSON, SSE = "application/x-ndjson", "text/event-stream"
 StepWords = Callable[[str, int], str | None]
 PAGE = {"/": ("index.html", "text/html"), "/explorer.js": ("explorer.js", "text/javascript"),
         "/explorer.css": ("explorer.css", "text/css")}  # fmt: skip
+_LINE = re.compile(r"gpu-rag index .*? --for [\w-]+")
+_NO_LLM = "a language model that can take part: start the server with --set models.llm=MODEL"
 
 
-class Api:
-    """The endpoints. step_words(step, n_candidates): words for a step of a trace, or None where its name has to do."""
+def make_app(admission: Admission, step_words: StepWords, host: str, key: str | None) -> ASGIApp:
+    """The application behind its guard. step_words(step, n_candidates): words for a step of a trace, or None where its
+    name has to do. host: the address bound; key: what clients must send, or None."""
+    api = _Api(admission, step_words)
+    served: dict[str, Endpoint] = {
+        "/v1/models": api.models,
+        "/v1/models/{name:path}": api.model,
+        "/v1/methods": api.methods,
+        "/v1/index": api.index,
+        "/v1/passages/{name:path}": api.passage,
+        "/health": api.health,
+        "/ready": api.ready,
+        "/metrics": api.metrics,
+        **{path: _page(*file) for path, file in PAGE.items()},
+    }
+    posted: dict[str, Endpoint] = {
+        "/v1/answer": api.ask,
+        "/v1/retrieve": partial(api.ask, retrieval=True),
+        "/v1/chat/completions": api.chat,
+    }
+    routes = [Route(path, call, methods=["POST"]) for path, call in posted.items()]
+    routes += [Route(path, call, methods=["GET"]) for path, call in served.items()]
+    return Guard(routes, host, admission.settings.serve, key, admission.counts)
+
+
+def _page(name: str, media_type: str) -> Endpoint:
+    content = (files("gpu_rag.serve") / "explorer" / name).read_bytes()
+
+    async def page(request: Request) -> Response:
+        return Response(content, media_type=media_type)
+
+    return page
+
+
+class _Api:
+    """The endpoints. The ids of passages are loaded when this is made."""
 
     def __init__(self, admission: Admission, step_words: StepWords):
-        self.admission, self.live, self.settings = admission, admission.live, admission.settings.serve
-        self._step_words, self._began, self._created = step_words, time.monotonic(), int(time.time())
-        self._passages = describe.Passages(self.live.engine.index)
-
-    def routes(self) -> list[Route]:
-        """All routes."""
-        served: dict[tuple[str, str], Endpoint] = {
-            ("POST", "/v1/answer"): self.ask,
-            ("POST", "/v1/retrieve"): partial(self.ask, retrieval=True),
-            ("POST", "/v1/chat/completions"): self.chat,
-            ("GET", "/v1/models"): self.models,
-            ("GET", "/v1/models/{name:path}"): self.model,
-            ("GET", "/v1/methods"): self.methods,
-            ("GET", "/v1/index"): self.index,
-            ("GET", "/v1/passages/{name:path}"): self.passage,
-            ("GET", "/health"): self.health,
-            ("GET", "/ready"): self.ready,
-            ("GET", "/metrics"): self.metrics,
-            **{("GET", path): _page(*file) for path, file in PAGE.items()},
-        }
-        return [Route(path, _named(path, call), methods=[verb]) for (verb, path), call in served.items()]
+        self._admission, self._live, self._settings = admission, admission.live, admission.settings.serve
+        self._step_words, self._created = step_words, int(time.time())
+        self._index = index = self._live.engine.index
+        self._rows = {name: row for row, name in enumerate(index.passage_ids)}
+        if self._rows:
+            index.places([0])
+        admission.counts.registry.register(EngineMetrics(self._live, lambda: admission.n_open))
 
     async def ask(self, request: Request, *, retrieval: bool = False) -> Response:
         """Rows as `gpu-rag answer` writes them. retrieval: evidence alone; no reader runs."""
-        raw = await read_body(request, self.settings)
-        body, questions, single = read_ask(raw, self.settings.params, retrieval=retrieval)
-        prepared = await self.admission.prepare(body.method, retrieval, body.passages, body.params)
-        batch = self.admission.ask(prepared, questions, partial(self._shaped, retrieval, bool(body.words)))
+        raw = await read_body(request, self._settings)
+        body, questions, single = read_ask(raw, self._settings.params, retrieval=retrieval)
+        batch = await self._admission.ask(
+            body.method, questions, retrieval=retrieval, passages=body.passages, params=body.params,
+            shape=partial(self._shaped, retrieval, bool(body.words)),
+        )  # fmt: skip
         if NDJSON in request.headers.get("accept", ""):
-            return Streamed(batch, each_row(batch), NDJSON)
-        rows = await collected(batch, request)
+            return Streamed(batch, lambda row: bytes(Json(row).body) + b"\n", NDJSON)
+        rows = await batch.collected(request.receive)
         return Json(rows[0] if single else {"answers": rows})
 
     def _shaped(self, retrieval: bool, words: bool, row: dict[str, Any]) -> dict[str, Any]:
@@ -82,88 +106,85 @@ class Api:
 
     async def chat(self, request: Request) -> Response:
         """A chat completion: the model is a method, the last user message the question."""
-        body, question = read_chat(await read_body(request, self.settings))
-        if body.method not in self.live.answering:
-            raise chat.unknown_model(body.model, self.live.answering)
-        batch = self.admission.ask(await self.admission.prepare(body.method, False), [question])
+        body, question = read_chat(await read_body(request, self._settings))
+        batch = await self._admission.ask(self._method_of(body.model), [question])
         if body.stream:
-            return Streamed(batch, chat.events(batch, body), SSE)
-        (row,) = await collected(batch, request)
+            return Streamed(batch, partial(chat.events, body), SSE)
+        (row,) = await batch.collected(request.receive)
         return Json(chat.completion(row, body.model))
+
+    def _method_of(self, model: str) -> str:
+        """The method that a model stands for. Raises Refusal (404)."""
+        names, method = self._live.answering, model.removeprefix("gpu-rag/")
+        if method not in names:
+            expected = " | ".join(names) or "none: this server has no language model"
+            raise Refusal(404, "no such model", kind="model_not_found", given=model[:80], expected=expected)
+        return method
+
+    def _described(self, model: str) -> dict[str, Any]:
+        return {"id": model, "object": "model", "created": self._created, "owned_by": "gpu-rag"}
 
     async def models(self, request: Request) -> Response:
         """The methods that answer here, as models."""
-        return Json({"object": "list", "data": [chat.model(name, self._created) for name in self.live.answering]})
+        return Json({"object": "list", "data": [self._described(name) for name in self._live.answering]})
 
     async def model(self, request: Request) -> Response:
         """One of them."""
-        name = request.path_params["name"]
-        if name.removeprefix("gpu-rag/") not in self.live.answering:
-            raise chat.unknown_model(name, self.live.answering)
-        return Json(chat.model(name, self._created))
+        self._method_of(name := request.path_params["name"])
+        return Json(self._described(name))
 
     async def methods(self, request: Request) -> Response:
-        """Which methods this index can serve, and what the others lack."""
-        return Json({"methods": describe.methods(self.live)})
+        """Every method: whether it retrieves and answers here, why not, the line that builds what it lacks, and its
+        parameters as they are set."""
+        found = []
+        for name, lack in self._live.lacking.items():
+            answers, line = name in self._live.answering, None
+            missing = str(lack) if lack is not None else None if answers else _NO_LLM
+            if isinstance(lack, MissingLayer):
+                missing, line = f"{lack.what}: {lack.given}", _LINE.search(lack.do or "")
+            row = {"method": name, "retrieves": lack is None, "answers": answers, "missing": missing}
+            params = vars(self._live.engine.params(name)) if lack is None else {}
+            found.append({**row, "run": line[0] if line else None, "params": params})
+        return Json({"methods": found})
 
-    async def index(self, request: Request) -> Response:
-        """Counts, sources and models."""
-        return Json(await asyncio.to_thread(describe.index, self.live))
+    def index(self, request: Request) -> Response:
+        """The content of the index, and the models that answer; counted in a thread, as starlette runs what is not
+        async."""
+        engine = self._live.engine
+        index, manifest = engine.index, engine.index.manifest
+        found = {
+            "index": Path(index.path).resolve().name,
+            "digest": manifest.digest(),
+            "layers": list(index.layers),
+            "counts": index.counts(),
+            "sources": manifest.sources,
+            "models": {"embedder": manifest.model("embedder"), "llm": self._live.llm},
+            "reader_passages": engine.settings.reader.passages,
+        }
+        return Json(found)
 
     async def passage(self, request: Request) -> Response:
-        """The text of a passage, and where it stands."""
-        return Json(self._passages(request.path_params["name"]))
+        """The text of a passage, and its place. Raises Refusal (404)."""
+        name = request.path_params["name"]
+        row = self._rows.get(name)
+        if row is None:
+            raise Refusal(404, "no such passage", given=name[:80])
+        (found,) = self._index.passages.take([row]).to_pylist()
+        file, place = self._index.places([row])[0]
+        kept = {key: found[key] for key in ("doc_id", "title", "text", "start", "end")}
+        return Json({"passage_id": name, **kept, "file": file, "place": place})
 
     async def health(self, request: Request) -> Response:
         """Whether the process is worth keeping: not once its engine has ended for good."""
-        return Json({"live": not self.live.gone}, 503 if self.live.gone else 200)
+        return Json({"live": not self._live.gone}, 503 if self._live.gone else 200)
 
     async def ready(self, request: Request) -> Response:
         """Whether questions are taken."""
-        ready = self.live.state == READY and not self.admission.closed
-        state = self.live.state if ready or self.live.state == DEAD else "stopping"
-        return Json({"ready": ready, "state": state, "reason": self.live.reason or None}, 200 if ready else 503)
+        live = self._live
+        ready = live.state == READY and not self._admission.closed
+        state = live.state if ready or live.state == DEAD else "stopping"
+        return Json({"ready": ready, "state": state, "reason": live.reason or None}, 200 if ready else 503)
 
     async def metrics(self, request: Request) -> Response:
         """Counts for Prometheus."""
-        metrics = Metrics(self.admission.counts, self.live, self.admission.n_open, self._began)
-        return Response(metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
-
-
-def make_app(admission: Admission, step_words: StepWords, host: str, key: str | None) -> ASGIApp:
-    """The application behind its guard. host: the address bound; key: what clients must send, or None."""
-
-    async def explained(request: Request, error: Exception) -> Response:
-        if isinstance(error, ClientGone):
-            return Nothing()  # and the guard, which it is raised to, counts it
-        if isinstance(error, HTTPException):
-            given = f"{request.method} {request.url.path}"[:120]
-            error = Refusal(error.status_code, error.detail, given=given, headers=dict(error.headers or {}))
-        elif not isinstance(error, GpuRagError):
-            error = Refusal(500, "internal error", kind=type(error).__name__)
-        refusal = refusal_of(error)
-        return Json(error_body(refusal, request.url.path), refusal.status, headers=refusal.headers)
-
-    handlers: dict[Any, Any] = dict.fromkeys((GpuRagError, HTTPException, Exception), explained)
-    app = Starlette(routes=Api(admission, step_words).routes(), exception_handlers=handlers)
-    app.router.redirect_slashes = False  # a redirect repeats the Host header
-    return Guard(app, host, admission.settings.serve, key, admission.counts)
-
-
-def _named(path: str, call: Endpoint) -> Endpoint:
-    """An endpoint that says its path in the scope, for the counts."""
-
-    async def endpoint(request: Request) -> Response:
-        request.scope[ROUTE] = path
-        return await call(request)
-
-    return endpoint
-
-
-def _page(name: str, media_type: str) -> Endpoint:
-    content = (files("gpu_rag.serve") / "explorer" / name).read_bytes()
-
-    async def page(request: Request) -> Response:
-        return Response(content, media_type=media_type)
-
-    return page
+        return Response(generate_latest(self._admission.counts.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)

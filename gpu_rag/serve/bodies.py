@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -17,6 +18,7 @@ from gpu_rag.text.strict_json import JsonError, loads
 from gpu_rag.types import Question
 
 T = TypeVar("T")
+_bad = partial(Refusal, 400)
 LAST = "the last user message"
 _UNSERVED = ("tools", "tool_choice", "functions", "function_call", "response_format", "logprobs", "audio", "modalities")
 
@@ -51,11 +53,6 @@ class ChatBody(Struct):
     messages: list[Any]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-
-    @property
-    def method(self) -> str:
-        """The method that the model stands for."""
-        return self.model.removeprefix("gpu-rag/")
 
 
 def read_ask(raw: bytes, settable: Collection[str], *, retrieval: bool) -> tuple[AskBody, tuple[Question, ...], bool]:
@@ -95,7 +92,12 @@ def read_chat(raw: bytes) -> tuple[ChatBody, Question]:
     said = [m.get("content") for m in body.messages if isinstance(m, dict) and m.get("role") == "user"]
     if not said:
         raise _bad("messages has no user message")
-    return body, _question(_as(AskedQuestion, {"question": _joined(said[-1])}, LAST), LAST)
+    text = said[-1]
+    if isinstance(text, list):  # parts, which stand one below the other
+        if not all(isinstance(p, dict) and p.get("type") == "text" and isinstance(p.get("text"), str) for p in text):
+            raise _bad(f"{LAST} has parts that are not text")
+        text = "\n".join(part["text"] for part in text)
+    return body, _question(_as(AskedQuestion, {"question": text}, LAST), LAST)
 
 
 def _object(raw: bytes) -> dict[str, Any]:
@@ -120,26 +122,12 @@ def _as(shape: type[T], given: dict[str, Any], place: str = "") -> T:
         raise _bad(f"{what} - at {place or at or 'the body'}"[:400]) from error
 
 
-def _bad(what: str, **parts: Any) -> Refusal:
-    return Refusal(400, what, **parts)
-
-
 def _question(row: AskedQuestion, name: str = "question") -> Question:
     try:
         text = document_text(row.question, Limits(), name)
         return Question(question_id(text) if row.id is None else id_text(row.id, "id"), text)
     except RowError as error:
         raise _bad(str(error)) from error
-
-
-def _joined(content: object) -> object:
-    """The text of a message: a string, or the text parts of a list one below the other."""
-    if not isinstance(content, list):
-        return content
-    parts = [part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None for part in content]
-    if not all(isinstance(part, str) for part in parts):
-        raise _bad(f"{LAST} has parts that are not text")
-    return "\n".join(map(str, parts))
 
 
 def _check_settable(method: str, given: Collection[str], allowed: Collection[str]) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 from gpu_rag.jobs import openai_row
-from gpu_rag.serve.admission import Batch
 from gpu_rag.serve.bodies import ChatBody
 from gpu_rag.serve.refusal import Refusal, error_body
 
@@ -26,40 +24,25 @@ def completion(row: dict[str, Any], model: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), **body}
 
 
-async def events(batch: Batch, body: ChatBody) -> AsyncIterator[bytes]:
+def events(body: ChatBody, row: dict[str, Any]) -> bytes:
     """The same as server-sent events: one chunk with the role and the content, one with the end, then [DONE].
 
     A failure is an event with `error`, after which nothing but [DONE] comes.
     """
-    _, row = await batch.next_row()
     try:
         whole = completion(row, body.model)
     except Refusal as error:
-        yield _event(error_body(error, "/v1/chat/completions"))
-    else:
-        yield _event(_chunk(whole, whole["choices"][0]["message"], None))
-        yield _event({**_chunk(whole, {}, "stop"), "gpu_rag": row})
-        if body.stream_options is not None and body.stream_options.include_usage:
-            yield _event({**_chunk(whole, {}, None), "choices": [], "usage": whole["usage"]})
-    yield b"data: [DONE]\n\n"
-
-
-def _chunk(whole: dict[str, Any], delta: dict[str, Any], finish: str | None) -> dict[str, Any]:
+        return _events(error_body(error, "/v1/chat/completions"))
     kept = {name: whole[name] for name in ("id", "created", "model")}
-    choice = {"index": 0, "delta": delta, "finish_reason": finish}
-    return {**kept, "object": "chat.completion.chunk", "choices": [choice]}
+    chunk = {**kept, "object": "chat.completion.chunk"}
+    said = {"index": 0, "delta": whole["choices"][0]["message"], "finish_reason": None}
+    end = {"index": 0, "delta": {}, "finish_reason": "stop"}
+    chunks = [{**chunk, "choices": [said]}, {**chunk, "choices": [end], "gpu_rag": row}]
+    if body.stream_options is not None and body.stream_options.include_usage:
+        chunks.append({**chunk, "choices": [], "usage": whole["usage"]})
+    return _events(*chunks)
 
 
-def _event(value: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(value, allow_nan=False).encode() + b"\n\n"  # ASCII: no line end within
-
-
-def model(name: str, created: int) -> dict[str, Any]:
-    """One entry of the list of models."""
-    return {"id": name, "object": "model", "created": created, "owned_by": "gpu-rag"}
-
-
-def unknown_model(name: str, names: list[str]) -> Refusal:
-    """The error for a model that is not in the list."""
-    expected = " | ".join(names) or "none: this server has no language model"
-    return Refusal(404, "no such model", kind="model_not_found", given=name[:80], expected=expected)
+def _events(*values: dict[str, Any]) -> bytes:
+    texts = [json.dumps(value, allow_nan=False) for value in values]  # ASCII: no line end within
+    return "".join(f"data: {text}\n\n" for text in [*texts, "[DONE]"]).encode()

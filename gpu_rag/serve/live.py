@@ -27,12 +27,15 @@ N_PREPARED = 256  # methods with parameters of clients that are kept
 class Live:
     """Questions of any thread, answered together in one.
 
-    open_engine: opens models and gives an engine; called at `start`, and again after models died, which ends all open
+    open_engine: gives an engine, whose models open at `start`; called again after models died, which ends all open
     questions. say(line): a line for each death and revival. Stats are those of all engines together.
     """
 
+    _driver: StreamingDriver  # from `start` on
+
     def __init__(self, open_engine: Callable[[], Engine], settings: ServeSettings, say: Callable[[str], None]):
         self._open_engine, self._settings, self._say = open_engine, settings, say
+        self.engine = open_engine()  # that answers, or answered last
         self.stats = RunStats()
         self.state, self.reason = STOPPING, "the server has not begun"
         self.lacking: dict[str, UsageError | None] = {}  # by method: why it cannot retrieve, None where it can
@@ -40,57 +43,45 @@ class Live:
         self.llm: dict[str, Any] | None = None  # what the language model is, where there is one
         self.gone = False  # dead, and nobody tries to change that
         self._lock = threading.Lock()  # guards the methods that are prepared
-        self._prepared: dict[Any, Prepared] = {}
-        self._engine: Engine | None = None
-        self._driver: StreamingDriver | None = None
+        self._prepared: dict[Hashable, Prepared] = {}
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
 
     @property
-    def engine(self) -> Engine:
-        """The engine that answers, or answered last."""
-        if self._engine is None:
-            raise Refusal(503, self.reason)
-        return self._engine
-
-    @property
     def n_running(self) -> int:
         """Questions that are open in the driver."""
-        return self._driver.n_running if self._driver else 0
+        return self._driver.n_running
 
     def start(self) -> None:
-        """Open the engine and begin to drive. Raises what the models, or the index, raise."""
-        self._adopt(self._open_engine())
+        """Begin to drive. Raises what the models, or the index, raise."""
+        self._adopt(self.engine)
         self._thread.start()
 
     def prepare(self, method: str, retrieval_only: bool, passages: int | None = None, params: Given = None) -> Prepared:
         """`Engine.prepare`, cached. For any thread; may load files. Raises as it does, and Refusal."""
-        if self.state != READY:
-            raise self._down()
+        self._check_ready()
         with self._lock:
-            if self.state != READY:  # meanwhile; its models are closed, or will be: preparing would open them again
-                raise self._down()
+            self._check_ready()  # its models may be closed meanwhile: preparing would open them again
             return self._prepare(method, retrieval_only, passages, params)
 
-    def _prepare(self, method: str, retrieval_only: bool, passages: int | None, params: Given) -> Prepared:
-        key = self._key(method, retrieval_only, passages, params)
-        if key not in self._prepared:
+    def _prepare(
+        self, method: str, retrieval_only: bool, passages: int | None = None, params: Given = None
+    ) -> Prepared:
+        found = self.cached(method, retrieval_only, passages, params)
+        if found is None:
             found = self.engine.prepare(method, limit=passages, retrieval_only=retrieval_only, params=params)
             while len(self._prepared) >= N_PREPARED:
                 del self._prepared[next(iter(self._prepared))]
-            self._prepared[key] = found
-        return self._prepared[key]
-
-    def _down(self) -> Refusal:
-        return Refusal(503, self.reason, headers={"Retry-After": "5"})
+            self._prepared[_key(method, retrieval_only, passages, params)] = found
+        return found
 
     def cached(self, method: str, retrieval_only: bool, passages: int | None, params: Given) -> Prepared | None:
         """The result of `prepare` for the same arguments, if it is cached; never waits."""
-        return self._prepared.get(self._key(method, retrieval_only, passages, params))
+        return self._prepared.get(_key(method, retrieval_only, passages, params))
 
-    @staticmethod
-    def _key(method: str, retrieval_only: bool, passages: int | None, params: Given) -> Any:
-        return method, retrieval_only, passages, repr(sorted((params or {}).items()))
+    def _check_ready(self) -> None:
+        if self.state != READY:
+            raise Refusal(503, self.reason, headers={"Retry-After": "5"})
 
     def submit(
         self, prepared: Prepared, question: Question, on_end: Callable[[Outcome], None], group: Hashable = None
@@ -99,8 +90,7 @@ class Live:
 
         Raises Refusal when it cannot be taken.
         """
-        if self.state != READY or self._driver is None:
-            raise self._down()
+        self._check_ready()
         try:
             return self._driver.submit(question, prepared.bind(question), on_end, group)
         except UsageError as error:  # it has died, or was closed, a moment ago
@@ -108,21 +98,18 @@ class Live:
 
     def cancel(self, handle: Handle, reason: BaseException | None = None) -> None:
         """Give up a question; the driver ignores one that has ended, or that another driver took."""
-        if self._driver is not None:
-            self._driver.cancel(handle, reason)
+        self._driver.cancel(handle, reason)
 
     def stop(self) -> None:
         """End the thread, after the batch that runs, and close the models."""
         self.state, self.reason = STOPPING, "the server is stopping"
         self._end.set()
-        if self._driver is not None:
-            self._driver.close()
         if self._thread.ident is not None:
+            self._driver.close()
             self._thread.join(STOP_S)
-        if self._engine is not None:
-            closing = threading.Thread(target=self._engine.models.close, name="closing", daemon=True)
-            closing.start()  # a model in the middle of a batch cannot be stopped
-            closing.join(STOP_S)
+        closing = threading.Thread(target=self.engine.models.close, name="closing", daemon=True)
+        closing.start()  # a model in the middle of a batch cannot be stopped
+        closing.join(STOP_S)
 
     # --- the engine's thread -----------------------------------------------------------------------
 
@@ -130,8 +117,7 @@ class Live:
         """Take a new engine: load what its methods need, so that the first question waits for nothing."""
         with self._lock:
             self._prepared.clear()
-            self._engine = engine
-            models = engine.models
+            self.engine, models = engine, engine.models
             self.llm = {**models.describe("llm"), "capable": models.llm().capable} if models.has_llm() else None
             lacking = {name: self._lack(name, True) for name in method_names()}
             answering = [name for name in method_names() if lacking[name] is None and self._lack(name, False) is None]
@@ -146,46 +132,41 @@ class Live:
     def _lack(self, method: str, retrieval_only: bool) -> UsageError | None:
         """Why a method cannot be served, if it cannot: a layer, a language model, a package, a setting."""
         try:
-            self._prepare(method, retrieval_only, None, None)
+            self._prepare(method, retrieval_only)
         except UsageError as error:
             return error
         return None
 
     def _work(self) -> None:
-        pause_s = self._settings.revive_seconds
+        """Answers questions until the end; opens dead models again, after pauses that grow."""
+        pause_s = first_s = self._settings.revive_seconds
         try:
             while not self._end.is_set():
-                if self.state == READY:
-                    self._drive()
-                    pause_s = self._settings.revive_seconds
-                if not pause_s or self._end.wait(pause_s):
-                    return
-                self._revive()
-                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                try:
+                    self.engine.drive(self._driver, self.stats)
+                except GpuRagError as error:
+                    self.state, self.reason, pause_s = DEAD, f"the engine has stopped: {error}", first_s
+                    self._say(self.reason)
+                while self.state == DEAD:
+                    if not pause_s or self._end.wait(pause_s):
+                        return
+                    pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                    self._revive()
         finally:
             if not self._end.is_set():  # also by an error that nobody foresaw, which the thread prints
                 self.state, self.gone = DEAD, True
                 self.reason = self.reason or "the engine has ended; see the server's output"
 
-    def _drive(self) -> None:
-        """Answer questions until the driver is closed, or its models are dead."""
-        if self._engine is None or self._driver is None:
-            return
-        try:
-            self._engine.drive(self._driver, self.stats)
-        except GpuRagError as error:
-            self.state, self.reason = DEAD, f"the engine has stopped: {error}"
-            self._say(self.reason)
-
     def _revive(self) -> None:
-        """Open the models again."""
         try:
-            if self._engine is not None:
-                with self._lock:  # while a method is prepared its models stay open
-                    self._engine.models.close()
+            with self._lock:  # while a method is prepared its models stay open
+                self.engine.models.close()
             self._adopt(self._open_engine())
+            self._say("the engine answers again")
         except GpuRagError as error:
             self.reason = f"the engine cannot be opened again: {error}"
             self._say(self.reason)
-        else:
-            self._say("the engine answers again")
+
+
+def _key(method: str, retrieval_only: bool, passages: int | None, params: Given) -> Hashable:
+    return method, retrieval_only, passages, repr(sorted((params or {}).items()))

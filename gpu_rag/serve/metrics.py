@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from itertools import accumulate
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -19,101 +18,77 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 TOKENS = ("prompt_tokens", "cached_tokens", "generated_tokens")
 
-
-class Histogram:
-    """Counts of values by upper bound. bounds: ascending."""
-
-    def __init__(self, bounds: tuple[float, ...]):
-        self.bounds, self.counts, self.sum = bounds, [0] * (len(bounds) + 1), 0.0
-
-    def add(self, value: float, n: int = 1) -> None:
-        """Count a value n times."""
-        self.counts[bisect_left(self.bounds, value)] += n
-        self.sum += value * n
-
-    def buckets(self) -> list[tuple[str, float]]:
-        """(upper bound, values up to it) in ascending order; the last bound is infinite."""
-        return list(zip([*(f"{bound:g}" for bound in self.bounds), "+Inf"], accumulate(self.counts), strict=True))
+disable_created_metrics()  # type: ignore[no-untyped-call]  # the moment when a count began would double the text
 
 
 class Counts:
     """Counts made in the event loop's thread; labels come from names of ours, never from a client."""
 
     def __init__(self) -> None:
-        self.questions: Counter[tuple[str, str]] = Counter()
-        self.requests: Counter[tuple[str, int]] = Counter()
-        self.refused: Counter[str] = Counter()
-        self.tokens: Counter[str] = Counter()
-        self.llm_calls = 0
-        self.seconds: dict[str, Histogram] = {}
+        self.registry = CollectorRegistry()
+        count = partial(Counter, namespace="gpu_rag", registry=self.registry)
+        self.questions = count("questions", "questions that ended", ["method", "status"])
+        self.refused = count("refused", "questions and requests not served", ["reason"])
+        self.requests = count("requests", "HTTP responses begun", ["route", "code"])
+        self.llm_calls = count("llm_calls", "LLM calls of ended questions")
+        self.tokens = count("tokens", "LLM tokens of ended questions", ["kind"])
+        said = "from arrival to row"
+        self.seconds = Histogram("gpu_rag_question_seconds", said, ["method"], buckets=SECONDS, registry=self.registry)
 
     def ended(self, row: Mapping[str, Any], seconds: float) -> None:
         """A question ended with this row, so long after it came."""
-        method, usage = row["method"], row["usage"]
-        self.questions[method, row["status"]] += 1
-        self.llm_calls += usage["llm_calls"]
+        usage = row["usage"]
+        self.questions.labels(row["method"], row["status"]).inc()
+        self.llm_calls.inc(usage["llm_calls"])
         for name in TOKENS:
-            self.tokens[name.removesuffix("_tokens")] += usage[name]
-        self.seconds.setdefault(method, Histogram(SECONDS)).add(seconds)
+            self.tokens.labels(name.removesuffix("_tokens")).inc(usage[name])
+        self.seconds.labels(row["method"]).observe(seconds)
 
 
-class Metrics(Collector):
-    """All metrics of a server. began: time.monotonic() at the start."""
+class EngineMetrics(Collector):
+    """The state of the engine, its time and batches, and the LLM's queue, as they are when they are read: totals are a
+    moment apart."""
 
-    def __init__(self, counts: Counts, live: Live, n_open: int, began: float):
-        self._counts, self._live, self._n_open, self._began = counts, live, n_open, began
-
-    def text(self) -> bytes:
-        """The text form. Read while the engine works: totals are a moment apart."""
-        return generate_latest(self)  # type: ignore[arg-type]  # it only collects
+    def __init__(self, live: Live, n_open: Callable[[], int]):
+        self._live, self._n_open, self._began = live, n_open, time.monotonic()
 
     def collect(self) -> Iterator[Metric]:
         """One family after the other."""
-        counts, running = self._counts, self._live.n_running
+        stats, llm, steps = self._live.stats, self._live.stats.llm, self._live.stats.steps.copy()
+        n_open, running = self._n_open(), self._live.n_running
+        services: dict[str, float] = defaultdict(float)
+        for step in steps.values():
+            services[step.service] += step.s
         yield _gauge("ready", "1 while questions are taken", int(self._live.state == READY))
         yield _gauge("uptime_seconds", "since the server began", time.monotonic() - self._began)
-        yield _counter("questions_total", "questions that ended", counts.questions, "method", "status")
-        yield _gauge("questions_open", "questions taken and not ended", self._n_open)
+        yield _gauge("questions_open", "questions taken and not ended", n_open)
         yield _gauge("questions_running", "questions whose program runs", running)
-        yield _gauge("questions_queued", "questions that wait to run", max(self._n_open - running, 0))
-        yield _counter("refused_total", "questions and requests not served", counts.refused, "reason")
-        yield _counter("requests_total", "HTTP responses begun", counts.requests, "route", "code")
-        yield _counter("llm_calls_total", "LLM calls of ended questions", {(): counts.llm_calls})
-        yield _counter("tokens_total", "LLM tokens of ended questions", counts.tokens, "kind")
-        yield from self._engine()
-        yield _histogram("question_seconds", "from arrival to row", "method", counts.seconds)
-
-    def _engine(self) -> Iterator[Metric]:
-        """The driver's time and batches, and the LLM's queue."""
-        stats, llm = self._live.stats, self._live.stats.llm
-        services, sizes = Counter[str](), dict[str, Histogram]()
-        for name, step in stats.steps.copy().items():
-            services[step.service] += step.s  # type: ignore[assignment]  # seconds
-            sizes[name] = Histogram(SIZES)
-            for size, n in step.batch_sizes.copy().items():
-                sizes[name].add(size, n)
-        yield _counter("service_seconds_total", "seconds inside services", services, "service")
-        yield _counter("driver_seconds_total", "the driver's time by what it did", llm.doing_s.copy(), "doing")
-        yield _counter("llm_busy_seconds_total", "seconds with LLM requests open", {(): llm.busy_s})
-        yield _counter("llm_idle_seconds_total", "seconds without, by cause", llm.idle_s.copy(), "cause")
+        yield _gauge("questions_queued", "questions that wait to run", max(n_open - running, 0))
+        yield _counter("service_seconds", "seconds inside services", services, "service")
+        yield _counter("driver_seconds", "the driver's time by what it did", llm.doing_s.copy(), "doing")
+        yield _counter("llm_busy_seconds", "seconds with LLM requests open", llm.busy_s)
+        yield _counter("llm_idle_seconds", "seconds without, by cause", llm.idle_s.copy(), "cause")
         yield _gauge("llm_requests_open", "LLM requests in flight", llm.level)
-        yield _counter("late_calls_total", "calls answered after their question", {(): stats.n_late_calls})
-        yield _histogram("batch_size", "calls that ran together", "verb", sizes)
+        yield _counter("late_calls", "calls answered after their question", stats.n_late_calls)
+        batches = HistogramMetricFamily("gpu_rag_batch_size", "calls that ran together", labels=["verb"])
+        for name, step in sorted(steps.items()):
+            sizes = step.batch_sizes.copy()
+            batches.add_metric([name], buckets(sizes), sum(size * n for size, n in sizes.items()))
+        yield batches
+
+
+def buckets(sizes: Mapping[int, int]) -> list[tuple[str, float]]:
+    """(upper bound, batches up to it) in ascending order; the last bound is infinite. sizes: batches of each size."""
+    found = [(str(bound), sum(n for size, n in sizes.items() if size <= bound)) for bound in SIZES]
+    return [*found, ("+Inf", sum(sizes.values()))]
 
 
 def _gauge(name: str, said: str, value: float) -> Metric:
     return GaugeMetricFamily(f"gpu_rag_{name}", said, value)
 
 
-def _counter(name: str, said: str, counts: Mapping[Any, float], *labels: str) -> Metric:
+def _counter(name: str, said: str, counts: Mapping[str, float] | float, *labels: str) -> Metric:
     family = CounterMetricFamily(f"gpu_rag_{name}", said, labels=labels)
-    for names, value in sorted(counts.items()):
-        family.add_metric([str(part) for part in (names if isinstance(names, tuple) else (names,))], value)
-    return family
-
-
-def _histogram(name: str, said: str, label: str, found: Mapping[str, Histogram]) -> Metric:
-    family = HistogramMetricFamily(f"gpu_rag_{name}", said, labels=[label])
-    for value, histogram in sorted(found.items()):
-        family.add_metric([value], histogram.buckets(), histogram.sum)
+    for label, value in sorted(counts.items()) if isinstance(counts, Mapping) else [(None, counts)]:
+        family.add_metric([label] if label else [], value)
     return family

@@ -11,6 +11,10 @@ _OPENAI_KINDS = {401: "authentication_error", 429: "rate_limit_error"}
 _STATUS = ((MissingLayer, 409), (UsageError, 400), (ModelError, 503), (GpuRagError, 500))
 
 
+class ClientGone(Exception):
+    """The client closed its connection before the response was complete, or does not read it."""
+
+
 class Refusal(GpuRagError):
     """A request that is refused with an HTTP status. kind: what the client reads as `error.type`."""
 
@@ -19,11 +23,13 @@ class Refusal(GpuRagError):
         self.status, self.headers, self.kind = status, headers or {}, kind or _KINDS.get(status, "Refused")
 
 
-def refusal_of(error: GpuRagError) -> Refusal:
-    """The refusal that an error of the engine is: 409 for a stage that is missing, 400 for what a client got wrong, 503
-    for models that are down, else 500."""
+def refusal_of(error: Exception) -> Refusal:
+    """The refusal that an error is: 409 for a stage that is missing, 400 for what a client got wrong, 503 for models
+    that are down, 500 for other errors; of a bug nothing but its type is said."""
     if isinstance(error, Refusal):
         return error
+    if not isinstance(error, GpuRagError):
+        return Refusal(500, "internal error", kind=type(error).__name__)
     status = next(status for kind, status in _STATUS if isinstance(error, kind))
     found = Refusal(status, error.what, kind=type(error).__name__)
     found.args = error.args

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import resource
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -71,8 +70,8 @@ def url_of(bound: socket.socket) -> str:
 
 def run(app: ASGIApp, admission: Admission, bound: socket.socket, on_ready: Callable[[], None]) -> None:
     """Serves until SIGINT or SIGTERM, then ends as the settings say; a second signal fails all that is open at once."""
-    server = _Server(config_of(app, admission.settings.serve), admission)
-    asyncio.run(server.until_stopped(bound, on_ready))
+    server = _Server(config_of(app, admission.settings.serve), admission, on_ready)
+    asyncio.run(server.serve(sockets=[bound]))
 
 
 def config_of(app: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
@@ -96,29 +95,24 @@ def config_of(app: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server; signals are taken here, so that a stop by one is an end like any other."""
+    """uvicorn's server, which a signal ends as the settings say."""
 
-    def __init__(self, config: uvicorn.Config, admission: Admission):
+    def __init__(self, config: uvicorn.Config, admission: Admission, on_ready: Callable[[], None]):
         super().__init__(config)
-        self._admission = admission
+        self._admission, self._on_ready = admission, on_ready
         self._ending: asyncio.Task[None] | None = None
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Nothing: `until_stopped` has done it."""
-        yield
-
-    async def until_stopped(self, bound: socket.socket, on_ready: Callable[[], None]) -> None:
-        """Serve until a signal comes; on_ready is called when connections are accepted."""
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept connections."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop)
-        serving = asyncio.ensure_future(self.serve(sockets=[bound]))
-        while not self.started and not serving.done():
-            await asyncio.sleep(0.005)
-        if self.started:
-            on_ready()
-        await serving
+        await super().startup(sockets)
+        self._on_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End: connections first, then what still waits for questions."""
+        await super().shutdown(sockets)
         if self._ending is not None:
             await self._ending
 

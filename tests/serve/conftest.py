@@ -126,6 +126,10 @@ class Here:
         self.live.start()
         self.app = make_app(self.admission, said, host, key)
 
+    def n_refused(self, reason: str) -> float | None:
+        """Questions and requests that were not served for this reason."""
+        return self.counts.registry.get_sample_value("gpu_rag_refused_total", {"reason": reason})
+
     def client(self, **options: Any) -> httpx.AsyncClient:
         """A client of the application."""
         transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=False)

@@ -13,7 +13,7 @@ from toy_steps import Toys, graph
 from gpu_rag.errors import BudgetExceeded, Cancelled, ModelError
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.runtime import StreamingDriver
-from gpu_rag.serve.metrics import SIZES, Histogram
+from gpu_rag.serve.metrics import SIZES, buckets
 from gpu_rag.serve.refusal import Refusal
 from gpu_rag.settings.sections import ServeSettings
 from gpu_rag.types import Question
@@ -213,7 +213,7 @@ def test_a_client_that_goes_away_gives_up_its_questions(here, accept):
     gated.gate.set()
     until(lambda: server.live.stats.n_late_calls == 2)  # taken though nobody asks: a reply cache below keeps them
     assert b"".join(message.get("body", b"") for message in sent) == b""
-    assert server.counts.refused["client gone"] == 1 and not [m for m in sent if m.get("status", 200) != 200]
+    assert server.n_refused("client gone") == 1 and not [m for m in sent if m.get("status", 200) != 200]
     assert server.ask("POST", "/v1/answer", json=asked(3)).status_code == 200, "the accounts are sound"
 
 
@@ -233,7 +233,7 @@ def test_a_client_that_does_not_read_is_taken_to_be_gone(here):
     began = time.monotonic()
     asyncio.run(server.app({**scope, "headers": [(b"host", b"localhost")]}, receive, send))
     assert time.monotonic() - began < PATIENCE_S and sent == ["http.response.start", "http.response.body"]
-    assert server.counts.refused["client gone"] == 1
+    assert server.n_refused("client gone") == 1
 
 
 # --- room ------------------------------------------------------------------------------------------
@@ -375,13 +375,10 @@ def test_a_live_engine_that_was_stopped_takes_nothing(here):
 # --- counts ----------------------------------------------------------------------------------------
 
 
-def test_a_histogram_is_cumulative():
-    histogram = Histogram(SIZES)
-    for size in (1, 2, 3, 2000):
-        histogram.add(size, 2)
-    buckets = dict(histogram.buckets())
-    assert (buckets["1"], buckets["2"]) == (2, 4) and buckets["4"] == buckets["1024"] == 6
-    assert (buckets["+Inf"], histogram.sum, len(buckets)) == (8, 4012, len(SIZES) + 1)
+def test_buckets_are_cumulative():
+    found = dict(buckets({1: 2, 2: 2, 3: 2, 2000: 2}))
+    assert (found["1"], found["2"]) == (2, 4) and found["4"] == found["1024"] == 6
+    assert (found["+Inf"], len(found)) == (8, len(SIZES) + 1)
 
 
 NAMES = """ready uptime_seconds questions questions_open questions_running questions_queued refused requests llm_calls
