@@ -11,24 +11,31 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import islice
+from itertools import chain
 from time import perf_counter
-from typing import Any
+from typing import Any, Unpack
 
 from gpu_rag.errors import Cancelled, ModelError, UsageError
-from gpu_rag.runtime.accounts import Budget, RunStats
 from gpu_rag.runtime.batches import oldest_batch, run_batch
-from gpu_rag.runtime.core import Core, Program
+from gpu_rag.runtime.core import Core, CoreOptions, Program
 from gpu_rag.runtime.handle import Handle, Turns
 from gpu_rag.runtime.occupancy import DOING, PROGRAMS, QUESTIONS, WAITING
 from gpu_rag.runtime.service import AnyStep, Flights, SlowService
-from gpu_rag.runtime.tasks import Outcome, Task
+from gpu_rag.runtime.tasks import Outcome
 from gpu_rag.types import Question
 
 LOW_WATER = 64
 LARGEST = 256  # calls of a cheap batch: while it runs no reply is taken, so it is kept short
 LIVE_WAIT_S, LONG_WAIT_S = 0.05, 1.0  # how long a wait for replies keeps a live driver from seeing a new question
 LATE_WAIT_S = 1.0  # how long the end of a run waits for aborted calls: their replies are counted, and may be kept
+
+
+class DriverOptions(CoreOptions, total=False):
+    """The options of a `StreamingDriver`."""
+
+    max_live: int
+    low_water: int
+    on_done: Callable[[Outcome], None] | None
 
 
 class StreamingDriver:
@@ -47,16 +54,15 @@ class StreamingDriver:
         *,
         max_live: int = 1024,
         low_water: int = LOW_WATER,
-        budget: Budget | None = None,
-        run_seed: int = 0,
         on_done: Callable[[Outcome], None] | None = None,
-        stats: RunStats | None = None,
+        **options: Unpack[CoreOptions],
     ):
-        _check(max_live, low_water)
+        if max_live < 1:
+            raise UsageError("a run needs room for a question", given=f"max_live={max_live}", expected=">= 1")
+        if low_water < 1:
+            raise UsageError("the low-water mark is a number of requests", given=low_water, expected=">= 1")
         self._max_live, self._low_water, self._on_done = max_live, low_water, on_done
-        self._core = Core(
-            resources, self._ended, budget=budget, run_seed=run_seed, stats=stats, on_cancel=self._cancelled
-        )
+        self._core = Core(resources, self._ended, on_cancel=lambda task: self._flights.drop(task), **options)
         self._flights = Flights(self._core, services)
         self.outcomes: dict[int, Outcome] | None = None  # a dict: outcomes are kept in it, by place
         self._handles: dict[int, Handle] = {}
@@ -142,7 +148,7 @@ class StreamingDriver:
         core, flights = self._core, self._flights
         self._obey()
         core.resume()
-        self._admit(source)
+        core.admit(chain(self._arrivals(), source), self._max_live)
         sent = flights.send()
         self._mark(PROGRAMS)
         n_taken = flights.take(0.0) if flights.n_open else 0
@@ -178,22 +184,16 @@ class StreamingDriver:
             self._mark(PROGRAMS)
             core.stats.llm.ran_dry(perf_counter() - started, DOING[batch.step.kind.service])
 
-    def _admit(self, source: Iterator[tuple[Question, Program]]) -> None:
-        """Open and step new questions until max_live of them wait, or none is left."""
-        core = self._core
-        while (room := self._max_live - len(core.live)) > 0:
+    def _arrivals(self) -> Iterator[tuple[Question, Program]]:
+        """The questions that wait for admission, each to be opened before the next is taken."""
+        while True:
             with self._change:
-                handles = [self._inbox.popleft() for _ in range(min(room, len(self._inbox)))]
-            for handle in handles:
-                handle.order = core.n_opened
-                self._handles[handle.order] = handle
-                core.open(handle.question, handle.program)
-            admitted = list(islice(source, room - len(handles)))
-            for question, program in admitted:
-                core.open(question, program)
-            if not handles and not admitted:
-                return
-            core.resume()
+                if not self._inbox:
+                    return
+                handle = self._inbox.popleft()
+            handle.order = self._core.n_opened
+            self._handles[handle.order] = handle
+            yield handle.question, handle.program
 
     def _ended(self, order: int, outcome: Outcome) -> None:
         handle = self._handles.pop(order, None)
@@ -205,9 +205,6 @@ class StreamingDriver:
         finally:
             if handle is not None:
                 handle.end(outcome)
-
-    def _cancelled(self, task: Task) -> None:
-        self._flights.drop(task)
 
     def _obey(self) -> None:
         """Do what `cancel` asked for."""
@@ -256,38 +253,17 @@ class StreamingDriver:
             handle.end_by(error)
 
 
-def _check(max_live: int, low_water: int) -> None:
-    if max_live < 1:
-        raise UsageError("a run needs room for a question", given=f"max_live={max_live}", expected=">= 1")
-    if low_water < 1:
-        raise UsageError("the low-water mark is a number of requests", given=low_water, expected=">= 1")
-
-
 def run_streaming(
     programs: Iterable[tuple[Question, Program]],
     resources: Mapping[str, Any],
     services: Mapping[AnyStep, SlowService],
     *,
-    max_live: int = 1024,
-    low_water: int = LOW_WATER,
-    budget: Budget | None = None,
-    run_seed: int = 0,
-    on_done: Callable[[Outcome], None] | None = None,
-    stats: RunStats | None = None,
     keep: bool = True,
+    **options: Unpack[DriverOptions],
 ) -> list[Outcome]:
     """`run_rounds` with slow services beside: the same arguments, outcomes, failures and order of what is returned."""
     outcomes: dict[int, Outcome] = {}
-    driver = StreamingDriver(
-        resources,
-        services,
-        max_live=max_live,
-        low_water=low_water,
-        budget=budget,
-        run_seed=run_seed,
-        on_done=on_done,
-        stats=stats,
-    )
+    driver = StreamingDriver(resources, services, **options)
     if keep:
         driver.outcomes = outcomes
     driver.close()
