@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
 
 
-def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Answers what is not yet answered, and reports."""
     from gpu_rag_kernels.dispatch import spelled
 
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     engine = index.engine(settings, replies=replies, api_key=api_key())
     with closing(engine.models):
         if options.plan:
-            return 0, plan_answers(options, engine, questions)
+            return 0, plan_answers(options, engine, questions), ""
         _write_rejects(_beside(options.out, ".rejects.jsonl"), rejects)
         planned.begin()
         job = _answered(options, engine, questions, style)
@@ -101,12 +101,11 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         from gpu_rag.report.runs import answer_page
 
         write(options.report, answer_page(document, job.rows.failures))
-    if not options.json:
-        print(_summary(document))
+    status = 0
     if exceeds(options.max_failures, document["failed"] + len(rejects), document["n"] + len(rejects)):
         say(f"gpu-rag: {document['failed']} questions failed, {len(rejects)} rejected, above {options.max_failures}")
-        return 3, document
-    return 0, document
+        status = 3
+    return status, document, _summary(document)
 
 
 @dataclass

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="FILE.md", help="write a Markdown page too")
 
 
-def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Checks, then times; exit status 1 when an op failed its check."""
     single_thread_by_default()
     from gpu_rag.bench import report
@@ -79,13 +79,12 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     }
     if options.out is not None:
         write(options.out, report.markdown(result.rows, document))
-    if not options.json:
-        lines = [report.cells(row) for row in result.rows]
-        kept = report.kept_columns(lines)
-        print(table([[line[i] for i in kept] for line in lines], [report.HEADER[i] for i in kept]))
     if result.refused:
         say(f"gpu-rag: {result.refused} rows were refused: an op failed its check and was not timed")
-    return (1 if result.refused else 0), document
+    lines = [report.cells(row) for row in result.rows]
+    kept = report.kept_columns(lines)
+    text = table([[line[i] for i in kept] for line in lines], [report.HEADER[i] for i in kept])
+    return int(bool(result.refused)), document, text
 
 
 def single_thread_by_default() -> None:

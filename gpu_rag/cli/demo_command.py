@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
 
 
-def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """The main job, start to end."""
     from gpu_rag.api import Index, build, load_questions
     from gpu_rag.cli.eval_command import score_tables
@@ -52,8 +52,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         answers = _answer(engine, rows[: options.questions], show)
     document: dict[str, Any] = {"counts": counts, "eval": comparison.document, "answers": answers}
     document["wall_s"] = time.perf_counter() - started
-    show(_closing(options.out, document["wall_s"]))
-    return 0, document
+    return 0, document, _closing(options.out, document["wall_s"])
 
 
 def _silent(text: str) -> None:

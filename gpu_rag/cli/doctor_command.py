@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
 
 
-def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Looks, never installs."""
     from gpu_rag.models.embed.cache import cached_bytes, clear
     from gpu_rag.models.packaged import cache_dir
@@ -62,9 +62,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     }
     if settings.scale.address != "none":
         document["cluster"] = _cluster(settings)
-    if not options.json:
-        print(_report(document))
-    return 0, document
+    return 0, document, _report(document)
 
 
 def _cluster(settings: Any) -> dict[str, Any]:

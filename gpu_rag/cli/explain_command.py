@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Finds the row and prints it."""
     from gpu_rag.cli.trace_text import trace_text
     from gpu_rag.errors import BadInput
@@ -30,9 +30,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         if row["id"] == options.id:
             if options.index:
                 _look_up(row, options.index)
-            if not options.json:
-                print(trace_text(row))
-            return 0, row
+            return 0, row, trace_text(row)
         known.append(row["id"])
     raise BadInput(
         "no answer has this id", given=options.id, expected=f"one of {', '.join(known[:5])} ... ({len(known)} rows)"

@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
 
 
-def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Builds and reports."""
     from gpu_rag.api import build
     from gpu_rag.errors import UsageError
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
             raise UsageError("no such file of --openie", given=path, expected="a file of entities and triples")
     sources = {key: getattr(options, key) for key in ("corpus", "openie", "kg", "skb", "sources", "strict")}
     if options.plan:
-        return 0, plan_index(options, settings, sources)
+        return 0, plan_index(options, settings, sources), ""
     plan = read_plan(options.out / "plan.json", INDEX_KEYS)
     stands = not options.fresh and (options.out / "manifest.json").is_file()
     before = Manifest.read(options.out).stages if stands else {}
@@ -104,8 +104,6 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         )
     document = _document(report)
     document.update(compared_index(options, plan, report))
-    if not options.json:
-        print(_summary(document))
     # from the manifest: failures of an earlier run are still in the index
     if options.report:
         from gpu_rag.report.page import write
@@ -116,8 +114,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     n_failures = sum(document["extraction"].get(status, 0) for status in FAILED)
     if exceeds(options.max_failures, n_failures, report.count("passages") - document["extraction"].get("skipped", 0)):
         say(f"gpu-rag: {n_failures} extractions failed, above --max-failures {options.max_failures}")
-        return 3, document
-    return 0, document
+        return 3, document, _summary(document)
+    return 0, document, _summary(document)
 
 
 def _warn_of_another_extractor(before: dict[str, StageRecord], extractor: str) -> None:

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_list(parser, "--undo", "ID", "take an edit back", type=str)
 
 
-def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Makes the edits that the options name, then lists."""
     from gpu_rag.errors import MissingLayer
     from gpu_rag.index.index import Index
@@ -49,9 +49,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         merges.save()
         say(f"gpu-rag: edits kept in {merges.path}; run gpu-rag index again to apply them")
     document = _document(merges, options, edited)
-    if not options.json:
-        print(_text(document, edited))
-    return 0, document
+    return 0, document, _text(document, edited)
 
 
 def _document(merges: Any, options: argparse.Namespace, edited: bool) -> dict[str, Any]:

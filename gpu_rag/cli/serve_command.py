@@ -10,7 +10,7 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpu_rag.cli.options import add_settings, api_key, say, settings_of
 from gpu_rag.errors import BadInput, MissingBackend, UsageError
@@ -34,11 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
 
 
-def run(options: argparse.Namespace) -> tuple[int, dict[str, Any] | None]:
+def run(options: argparse.Namespace) -> tuple[int, None, str]:
     """Serves until a signal stops it. The JSON document is printed when it is ready, not at the end."""
     _check_installed()
     from gpu_rag.api import Index
-    from gpu_rag.cli.trace_words import said
+    from gpu_rag.cli.trace_text import said
     from gpu_rag.serve import server
     from gpu_rag.serve.admission import Admission
     from gpu_rag.serve.api import make_app
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any] | None]:
         finally:
             live.stop()
     _end()
-    return 0, None
+    return 0, None, ""
 
 
 def _end() -> None:

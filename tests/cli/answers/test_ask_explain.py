@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_rag.cli.trace_words import said
+from gpu_rag.cli.trace_text import said
 
 
 def test_ask_answers_as_answer_does(run, answer, out, index, replay, cli):
