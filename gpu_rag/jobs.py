@@ -103,9 +103,8 @@ def read_pairs(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         except (ValueError, KeyError, TypeError) as error:
             if not line.endswith(b"\n"):  # the last one: its write was cut
                 return
-            raise BadInput(
-                "not a row of answers", given=f"{path}:{number}", expected="rows made by gpu-rag answer"
-            ) from error
+            expected = "rows made by gpu-rag answer"
+            raise BadInput("not a row of answers", given=f"{path}:{number}", expected=expected) from error
         yield raw, row
 
 
@@ -114,9 +113,8 @@ def _lines(path: Path) -> Iterator[bytes]:
         with path.open("rb") as file:
             yield from file
     except OSError as error:
-        raise BadInput(
-            "cannot read the answers", given=f"{path}: {error.strerror}", expected="a file made by gpu-rag answer"
-        ) from error
+        given, expected = f"{path}: {error.strerror}", "a file made by gpu-rag answer"
+        raise BadInput("cannot read the answers", given=given, expected=expected) from error
 
 
 class Journal:

@@ -25,7 +25,6 @@ import numpy as np
 from gpu_rag.api import Index, load_questions
 from gpu_rag.engine import failures
 from gpu_rag.evaluation.metrics import ranked_documents, recall_at
-from gpu_rag.runtime.service import AnyStep
 from gpu_rag.runtime.step import Step
 
 AT = (5, 10, 15)
@@ -112,7 +111,7 @@ def cost(sets: list[tuple[Index, list[Any]]], rounds: int = 5) -> dict[str, Any]
     seconds: dict[str, list[float]] = {}
     run = Step.run
 
-    def timed(step: AnyStep, *given: Any) -> list[Any]:
+    def timed(step: Step[Any, Any, Any, Any], *given: Any) -> list[Any]:
         began = time.process_time()
         found = run(step, *given)
         if step.name.startswith("bubble"):

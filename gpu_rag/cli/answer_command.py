@@ -42,13 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = ".jsonl {id, question}, an OpenAI batch file, or a benchmark's; gold in it reaches no method"
     parser.add_argument("questions", type=Path, metavar="QUESTIONS", help=words)
     parser.add_argument("--method", required=True, metavar="M", help="a method, such as ppr or higra-agent")
-    parser.add_argument(
-        "--out",
-        required=True,
-        type=Path,
-        metavar="ANSWERS.jsonl",
-        help="one durable row a question, in the style of QUESTIONS",
-    )
+    words = "one durable row a question, in the style of QUESTIONS"
+    parser.add_argument("--out", required=True, type=Path, metavar="ANSWERS.jsonl", help=words)
     parser.add_argument("--driver", choices=["rounds", "streaming"], help="how questions are driven (default rounds)")
     add_limit(parser)
     add_plan(parser, "questions", 5)
@@ -73,9 +68,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     index = Index.open(options.index)
     flags = {"runtime": {"driver": options.driver}} if options.driver else {}
     settings = settings_of(options, index.manifest.settings, flags)
-    check_layers(
-        options.method, index.layers, str(index.path), index.manifest.sources
-    )  # before a model is loaded or a file written
+    # before a model is loaded or a file written
+    check_layers(options.method, index.layers, str(index.path), index.manifest.sources)
     replies = _beside(options.out, ".replies.sqlite")
     planned = PlannedAnswers(options.out, replies)
     if options.plan:
@@ -90,9 +84,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     document = {**job.rows.document(), "asked": len(job.ids), "kept": job.kept, "rejects": len(rejects)}
     document.update(method=options.method, driver=settings.runtime.driver)
     document.update(wall_s=time.perf_counter() - started, out=str(options.out), batches=batch_sizes(job.stats))
-    document.update(
-        stages=job.stats.stage_costs(), llm=llm_account(job.stats), graph_ops=spelled(job.stats.implementations)
-    )
+    document.update(stages=job.stats.stage_costs(), llm=llm_account(job.stats))
+    document.update(graph_ops=spelled(job.stats.implementations))
     if workers := engine.models.on_workers():
         document["workers"] = workers
     document.update(planned.compare(job.config, job.ids, job.new.usage, document["wall_s"]))

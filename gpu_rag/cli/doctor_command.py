@@ -8,6 +8,7 @@ import importlib.util
 import os
 import platform
 import shutil
+from itertools import chain
 from typing import Any
 
 from gpu_rag.cli.options import add_settings, api_key, settings_of, table
@@ -91,21 +92,13 @@ def _device(wanted: str) -> dict[str, Any]:
     }
 
 
-def _version(distributions: tuple[str, ...]) -> str | None:
-    for name in distributions:
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
-
-
 def _backend(module: str, distributions: tuple[str, ...], purpose: str, extra: str) -> dict[str, Any]:
     found = importlib.util.find_spec(module) is not None
     install = f"pip install 'gpu-rag[{extra}]'" if extra else f"pip install {distributions[0]}"
     if module == "vllm":
         install += "; on a CPU: scripts/install_vllm.sh"
-    version = _version(distributions) if found else None
+    known = chain.from_iterable(importlib.metadata.distributions(name=name) for name in distributions)
+    version = next((each.version for each in known), None) if found else None
     return {"name": module, "found": found, "version": version, "for": purpose, "install": None if found else install}
 
 

@@ -15,12 +15,8 @@ EXAMPLE = "gpu-rag export my-index --format graphml --out graph.graphml"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     add_index(parser)
-    parser.add_argument(
-        "--format",
-        required=True,
-        choices=["parquet", "graphml", "pyg"],
-        help="parquet, pyg: a folder; graphml: a file",
-    )
+    formats, words = ["parquet", "graphml", "pyg"], "parquet, pyg: a folder; graphml: a file"
+    parser.add_argument("--format", required=True, choices=formats, help=words)
     parser.add_argument("--out", required=True, type=Path, metavar="PATH", help="where to write; must not exist")
 
 

@@ -38,12 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     formats = "folder of .txt / .md, .jsonl(.gz), .parquet, BEIR folder, HotpotQA / 2Wiki / MuSiQue / HippoRAG json"
     parser.add_argument("corpus", nargs="*", type=Path, metavar="CORPUS", help=formats)
-    parser.add_argument(
-        "--out", required=True, type=Path, metavar="DIR", help="the index folder: new, empty, or an index"
-    )
-    add_list(
-        parser, "--openie", "FILE", "ready entities and triples: jsonl of {id, entities, triples}, or HippoRAG json"
-    )
+    words = "the index folder: new, empty, or an index"
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help=words)
+    words = "ready entities and triples: jsonl of {id, entities, triples}, or HippoRAG json"
+    add_list(parser, "--openie", "FILE", words)
     add_list(parser, "--kg", "FILE", "knowledge graph: triples as .tsv(.gz), .nt(.gz) or .parquet")
     add_list(parser, "--skb", "DIR", "semi-structured knowledge base: a folder of nodes and edges")
     words = "a source with a name; KIND is kg (file or folder), documents or web (a snapshot)"
@@ -99,9 +97,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
             api_key=api_key(),
         )
     if gone := sorted(set(before) - set(report.manifest.stages)):
-        say(
-            f"gpu-rag: dropped, since what they were made of changed: {', '.join(gone)}; --for METHOD builds them again"
-        )
+        changed = "dropped, since what they were made of changed"
+        say(f"gpu-rag: {changed}: {', '.join(gone)}; --for METHOD builds them again")
     document = _document(report)
     document.update(compared_index(options, plan, report))
     # from the manifest: failures of an earlier run are still in the index

@@ -19,9 +19,8 @@ EXAMPLE = "gpu-rag models convert --out smollm2"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     parser.add_argument("action", choices=["convert", "fetch", "probe"], help="what to do")
-    parser.add_argument(
-        "name", nargs="?", metavar="NAME", help="fetch: OWNER/NAME; probe: a model, as in models.llm (default: that)"
-    )
+    words = "fetch: OWNER/NAME; probe: a model, as in models.llm (default: that)"
+    parser.add_argument("name", nargs="?", metavar="NAME", help=words)
     parser.add_argument("--out", type=Path, metavar="DIR", help="the model folder (default: below the cache folder)")
     parser.add_argument("--fresh", action="store_true", help="probe again a model whose result was kept")
     add_settings(parser)

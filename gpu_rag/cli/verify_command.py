@@ -14,11 +14,8 @@ EXAMPLE = "gpu-rag verify my-index --digest"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     add_index(parser)
-    parser.add_argument(
-        "--digest",
-        action="store_true",
-        help="print one hash of the index: equal for equal inputs, settings and replies",
-    )
+    words = "print one hash of the index: equal for equal inputs, settings and replies"
+    parser.add_argument("--digest", action="store_true", help=words)
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:

@@ -20,7 +20,7 @@ from gpu_rag.runtime.batches import oldest_batch, run_batch
 from gpu_rag.runtime.core import Core, CoreOptions, Program
 from gpu_rag.runtime.handle import Handle, Turns
 from gpu_rag.runtime.occupancy import DOING, PROGRAMS, QUESTIONS, WAITING
-from gpu_rag.runtime.service import AnyStep, Flights, SlowService
+from gpu_rag.runtime.service import Flights, Slow
 from gpu_rag.runtime.tasks import Outcome
 from gpu_rag.types import Question
 
@@ -41,8 +41,8 @@ class DriverOptions(CoreOptions, total=False):
 class StreamingDriver:
     """Drives programs as they come. `submit`, `cancel` and `close` are for any thread, `run` for the driver's own.
 
-    resources: what steps are given, by the name of their kind. services: {step: slow service that answers it in place
-    of its function; its kind says where the seconds are booked}. max_live: questions open at once; others wait.
+    resources: what steps are given, by the name of their kind. slow: a step and the service that answers
+    it in place of its function. max_live: questions open at once; others wait.
     low_water: open LLM requests below which the LLM is fed first. budget, run_seed, stats: as in `run_rounds`.
     on_done(outcome): called in the driver's thread.
     """
@@ -50,7 +50,7 @@ class StreamingDriver:
     def __init__(
         self,
         resources: Mapping[str, Any],
-        services: Mapping[AnyStep, SlowService],
+        slow: Slow | None,
         *,
         max_live: int = 1024,
         low_water: int = LOW_WATER,
@@ -63,7 +63,7 @@ class StreamingDriver:
             raise UsageError("the low-water mark is a number of requests", given=low_water, expected=">= 1")
         self._max_live, self._low_water, self._on_done = max_live, low_water, on_done
         self._core = Core(resources, self._ended, on_cancel=lambda task: self._flights.drop(task), **options)
-        self._flights = Flights(self._core, services)
+        self._flights = Flights(self._core, slow)
         self.outcomes: dict[int, Outcome] | None = None  # a dict: outcomes are kept in it, by place
         self._handles: dict[int, Handle] = {}
         self._feed = low_water
@@ -168,7 +168,7 @@ class StreamingDriver:
     def _flush(self, n_open: int, sent: int) -> None:
         """Run one batch of cheap calls."""
         core, flights = self._core, self._flights
-        if n_open > self._low_water or not flights.services:
+        if n_open > self._low_water or flights.slow is None:
             batch = oldest_batch(core, [min(core.waiting)], LARGEST)
         else:
             if sent:
@@ -180,7 +180,7 @@ class StreamingDriver:
         started = perf_counter()
         for pending, result, seconds in run_batch(core, batch):
             core.settle(pending, result, seconds)
-        if n_open and flights.take(0.0) and not flights.n_llm:
+        if n_open and flights.take(0.0) and not flights.calls:
             self._mark(PROGRAMS)
             core.stats.llm.ran_dry(perf_counter() - started, DOING[batch.step.kind.service])
 
@@ -235,7 +235,7 @@ class StreamingDriver:
         return more
 
     def _mark(self, doing: str) -> None:
-        self._core.stats.llm.mark(perf_counter(), self._flights.n_llm, doing)
+        self._core.stats.llm.mark(perf_counter(), len(self._flights.calls), doing)
 
     def _stop(self, cause: BaseException | None) -> None:
         """Abort and close whatever is still open (at a normal end there is nothing), and take what has come."""
@@ -256,14 +256,14 @@ class StreamingDriver:
 def run_streaming(
     programs: Iterable[tuple[Question, Program]],
     resources: Mapping[str, Any],
-    services: Mapping[AnyStep, SlowService],
+    slow: Slow | None,
     *,
     keep: bool = True,
     **options: Unpack[DriverOptions],
 ) -> list[Outcome]:
-    """`run_rounds` with slow services beside: the same arguments, outcomes, failures and order of what is returned."""
+    """`run_rounds` with a slow service beside: the same arguments, outcomes, failures and order of what is returned."""
     outcomes: dict[int, Outcome] = {}
-    driver = StreamingDriver(resources, services, **options)
+    driver = StreamingDriver(resources, slow, **options)
     if keep:
         driver.outcomes = outcomes
     driver.close()
