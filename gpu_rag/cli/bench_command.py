@@ -64,7 +64,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         rounds=chosen["rounds"],
         hops=tuple(numbers(options.hops)) if options.hops else (),
     )
-    _check_target(options.out)
+    if options.out is not None and not options.out.parent.is_dir():  # before minutes of measuring, not after
+        raise UsageError("--out has no folder", given=options.out, expected="a file in a folder that exists")
     ops = list(OPS) if not options.ops or "all" in options.ops else options.ops
     result = run_bench(list(dict.fromkeys(ops)), config, lambda text: say(f"gpu-rag: {text}"))
     document = {
@@ -99,12 +100,6 @@ def _fraction(text: str) -> float:
         return float(text)
     except ValueError as error:
         raise UsageError("cannot read --damping", given=text, expected="such as 0.5,0.85") from error
-
-
-def _check_target(path: Path | None) -> None:
-    """Before minutes of measuring, not after."""
-    if path is not None and not path.parent.is_dir():
-        raise UsageError("--out has no folder", given=path, expected="a file in a folder that exists")
 
 
 def command_line(options: argparse.Namespace) -> str:
