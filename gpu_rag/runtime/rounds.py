@@ -47,21 +47,14 @@ def run_rounds(
         if on_done is not None:
             on_done(outcome)
 
-    core = Core(resources, end, **options)
-    drive_rounds(core, programs, max_live)
-    return [outcomes[order] for order in sorted(outcomes)]
-
-
-def drive_rounds(core: Core, programs: Iterable[tuple[Question, Program]], max_live: int) -> None:
-    """The loop of `run_rounds` over a given core; closes it in every case."""
-    started, source = perf_counter(), iter(programs)
+    core, source, started = Core(resources, end, **options), iter(programs), perf_counter()
     core.stats.llm.begin(started)
     try:
         while True:
             core.resume()
             core.admit(source, max_live)
             if not core.waiting:
-                return
+                return [outcomes[order] for order in sorted(outcomes)]
             answered = [item for batch in cheapest_batches(core) for item in run_batch(core, batch)]
             core.stats.n_rounds += 1
             for pending, result, seconds in sorted(answered, key=_place):
