@@ -97,14 +97,14 @@ def test_a_torn_line_had_not_begun_and_other_damage_is_refused(path):
         Journal(path).begin(Question("a", "?"))
 
 
-def simulate(path, n, max_live, n_bad, kind=Journal):
+def simulate(path, n, max_live, n_bad):
     """A job that is run until it ends: the process dies as a killer is answered, with all that were open then."""
     moods = random.Random(n)
     killers = {f"q{i}" for i in moods.sample(range(n), n_bad)}
     rows, deaths = set(), 0
 
     def run():
-        journal = kind(path)
+        journal = Journal(path)
         journal.open(set(rows))
         todo = [Question(f"q{i}", "?") for i in range(n) if f"q{i}" not in rows]
         aside = {q.id for q in todo if journal.is_set_aside(q.id)}
@@ -131,28 +131,3 @@ def simulate(path, n, max_live, n_bad, kind=Journal):
 @pytest.mark.parametrize(("n", "max_live", "n_bad"), [(50, 16, 1), (50, 1, 1), (300, 64, 2), (40, 1024, 1)])
 def test_a_job_with_killers_ends_and_sets_aside_them_alone(path, n, max_live, n_bad):
     simulate(path, n, max_live, n_bad)
-
-
-class BlamesWhoWasThere(Journal):
-    def is_set_aside(self, id):
-        return self.deaths.get(id, 0) >= TRIES
-
-    def waves(self, questions, max_live):
-        return [(max_live, questions)]
-
-
-class NeverNarrows(Journal):
-    def waves(self, questions, max_live):
-        return [(max_live, questions)]
-
-
-class ForgetsDeaths(Journal):
-    def open(self, ended):
-        super().open(ended)
-        self.deaths.clear()
-
-
-@pytest.mark.parametrize("wrong", [BlamesWhoWasThere, NeverNarrows, ForgetsDeaths])
-def test_wrong_journals_are_caught(wrong, path):
-    with pytest.raises(AssertionError):
-        simulate(path, 300, 64, 2, wrong)

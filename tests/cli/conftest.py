@@ -74,6 +74,12 @@ class Result:
     err: str
 
     @property
+    def ok(self) -> Result:
+        """This result, of a command that must have done all that it should."""
+        assert self.status == 0, self.err
+        return self
+
+    @property
     def document(self) -> Any:
         """The JSON document: the last line of stdout."""
         return json.loads(self.out.splitlines()[-1])

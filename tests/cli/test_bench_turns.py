@@ -51,13 +51,6 @@ def test_calls_are_averaged_and_rounds_have_a_median(clock):
     assert (found.ms, found.cpu_ms, found.calls) == (pytest.approx(5.0), pytest.approx(2.5), 3)
 
 
-def test_all_take_their_turn_in_every_round(clock):
-    order: list[Any] = []
-    turns = {name: measure.Turn(lambda r, c, name=name: (name, r, c), order.append, 2) for name in ("ours", "peer")}
-    measure.interleaved(turns, 2, CPU, lambda text: None)
-    assert order == [(name, r, c) for r in range(2) for name in turns for c in range(3)]
-
-
 @pytest.mark.parametrize(("seconds", "calls"), [(0.01, 16), (0.125, 16), (0.3, 6), (1.5, 1), (60.0, 1)])
 def test_slow_calls_are_fewer(clock, seconds, calls):
     turn = measure.Turn(lambda r, c: None, lambda asked: clock.work(seconds), 16)
@@ -108,17 +101,6 @@ def test_questions_of_a_turn(batch):
         assert len(before) == batch and not set(timed) & set(before) and max(timed + before) < pool
         starts.add(timed[0])
     assert len(starts) == STARTS
-
-
-@pytest.mark.parametrize("batch", [1, 16])
-def test_ours_and_a_peer_that_works_alone_are_asked_the_same(batch):
-    ours = runner._turn(span, lambda asked: None, batch)
-    alone = runner._turn(span, lambda asked: None, MOST_ALONE, alone=True)
-    tiled = runner._turn(span, lambda asked: None, min(batch, MOST_TILED))
-    for round_number in range(5):
-        timed = questions(ours, round_number)[0]
-        assert timed == questions(alone, round_number)[0] == questions(tiled, round_number)[0]
-    assert len(alone.inputs(0, 0)) == 1
 
 
 # --- rows ------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from gpu_rag.evaluation import compare as compare_module
 from gpu_rag.evaluation.bootstrap import intervals, paired_difference
 from gpu_rag.models.llm import http
 
@@ -53,7 +52,7 @@ def check_scores(result: Any) -> None:
     assert entry["judge_prompt_tokens"] > entry["judge_generated_tokens"] > 0
 
 
-def test_answers_are_judged_by_the_model_that_is_named(judged: Any, chat_server: Any) -> None:
+def test_answers_are_judged_by_the_model_that_is_named(judged, chat_server):
     server = chat_server(grade)
     result = judged(server, "--json")
     check_scores(result)
@@ -67,38 +66,21 @@ def test_answers_are_judged_by_the_model_that_is_named(judged: Any, chat_server:
     assert "verdicts are not kept" in result.err
 
 
-def test_a_score_that_counts_what_has_no_verdict_as_right_is_caught(
-    judged: Any, chat_server: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = compare_module.judge_answers
-
-    def generous(*given: Any) -> Any:
-        scores, entries, about = real(*given)
-        return {name: [1.0 for _ in found] for name, found in scores.items()}, entries, about
-
-    monkeypatch.setattr(compare_module, "judge_answers", generous)
-    result = judged(chat_server(grade), "--json")
-    with pytest.raises(AssertionError):
-        check_scores(result)
-
-
-def test_methods_are_compared_in_pairs_by_the_judge_too(judged: Any, chat_server: Any, cli: Any) -> None:
+def test_methods_are_compared_in_pairs_by_the_judge_too(judged, chat_server, cli):
     document = judged(chat_server(grade), "--json", methods="ppr,dense").document
     ours = [1.0, 1.0, 1.0, 0.0, 0.0]  # the recording says the same under every method
     assert document["methods"]["dense"]["ci95"]["judge"] == list(intervals({"m": ours})["m"])
     assert document["paired"]["dense - ppr"]["judge"] == paired_difference(ours, ours)
 
 
-def test_the_judge_is_the_answering_model_unless_another_is_named(
-    run: Any, cli: Any, index: Path, questions: Path, chat_server: Any
-) -> None:
+def test_the_judge_is_the_answering_model_unless_another_is_named(run, cli, index, questions, chat_server):
     server = chat_server(lambda prompt: grade(prompt) if "Right answers:" in prompt else (200, cli.say(prompt)))
     llm = (*cli.HASH, "--set", f"models.llm={server.spec}")
     check_scores(run("eval", index, questions, "--method", "ppr", "--judge", *llm, "--json"))
     assert {"Right answers:" in prompt for prompt in server.finished} == {True, False}
 
 
-def test_verdicts_are_kept_beside_the_report(judged: Any, chat_server: Any, tmp_path: Path) -> None:
+def test_verdicts_are_kept_beside_the_report(judged, chat_server, tmp_path):
     page, server = tmp_path / "eval.html", chat_server(grade)
     first = judged(server, "--json", "--report", page)
     check_scores(first)
@@ -115,9 +97,7 @@ def test_verdicts_are_kept_beside_the_report(judged: Any, chat_server: Any, tmp_
     assert "the verdicts are not to be trusted" not in words.lower()
 
 
-def test_all_replies_are_kept_where_it_is_asked_for(
-    run: Any, cli: Any, index: Path, questions: Path, chat_server: Any, tmp_path: Path
-) -> None:
+def test_all_replies_are_kept_where_it_is_asked_for(run, cli, index, questions, chat_server, tmp_path):
     server = chat_server(lambda prompt: grade(prompt) if "Right answers:" in prompt else (200, cli.say(prompt)))
     given = ("eval", index, questions, "--method", "ppr,dense", "--judge", "--replies", tmp_path / "kept.sqlite")
     llm = (*cli.HASH, "--set", f"models.llm={server.spec}", "--json")
@@ -132,7 +112,7 @@ def test_all_replies_are_kept_where_it_is_asked_for(
             assert again.document["methods"][method][name] == first.document["methods"][method][name] > 0
 
 
-def test_a_judge_without_verdicts_scores_nothing_and_gives_status_3(judged: Any, chat_server: Any) -> None:
+def test_a_judge_without_verdicts_scores_nothing_and_gives_status_3(judged, chat_server):
     result = judged(chat_server(lambda prompt: (200, "It is correct.")), "--json")
     assert result.status == 3 and "2 of 2 answers have no verdict" in result.err
     entry = result.document["methods"]["ppr"]
@@ -142,7 +122,7 @@ def test_a_judge_without_verdicts_scores_nothing_and_gives_status_3(judged: Any,
     assert judged(chat_server(lambda prompt: (200, "It is correct.")), "--max-failures", "2").status == 0
 
 
-def test_a_judge_that_says_yes_to_all_is_named_so(judged: Any, chat_server: Any, tmp_path: Path) -> None:
+def test_a_judge_that_says_yes_to_all_is_named_so(judged, chat_server, tmp_path):
     yes = chat_server(lambda prompt: (200, json.dumps({"reason": "", "verdict": "correct"})))
     result = judged(yes, "--report", tmp_path / "eval.html")
     assert result.status == 0
@@ -152,9 +132,7 @@ def test_a_judge_that_says_yes_to_all_is_named_so(judged: Any, chat_server: Any,
     assert "60 % of the answers needed no judge, 0 got no verdict" in result.out
 
 
-def test_a_judge_that_cannot_be_reached_is_an_error_before_any_method_runs(
-    judged: Any, chat_server: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_judge_that_cannot_be_reached_is_an_error_before_any_method_runs(judged, chat_server, monkeypatch):
     monkeypatch.setattr(http, "MAX_WAIT_S", 0.01)
     server = chat_server(grade)
     server.close()
@@ -163,9 +141,7 @@ def test_a_judge_that_cannot_be_reached_is_an_error_before_any_method_runs(
     assert server.spec.split("#")[0] in result.err and "ppr:" not in result.err
 
 
-def test_a_judge_needs_answers_and_gold(
-    run: Any, cli: Any, index: Path, questions: Path, judged: Any, chat_server: Any
-):
+def test_a_judge_needs_answers_and_gold(run, cli, index, questions, judged, chat_server):
     result = run("eval", index, questions, "--judge", "--retrieval-only", *cli.NO_LLM)
     assert result.status == 2 and "--retrieval-only leaves no answers to judge" in result.error
     cli.write_rows(questions, [{**row, "answers": []} for row in cli.QUESTIONS])
@@ -173,13 +149,10 @@ def test_a_judge_needs_answers_and_gold(
     assert result.status == 2 and "nothing to judge by" in result.err and "ppr:" not in result.err
 
 
-def test_a_model_that_is_not_capable_gives_no_score(
-    run: Any, cli: Any, index: Path, questions: Path, replay: Path, tmp_path: Path
-) -> None:
+def test_a_model_that_is_not_capable_gives_no_score(run, cli, index, questions, replay, tmp_path):
     page = tmp_path / "report.html"
     llm = (*cli.HASH, "--set", f"models.llm=replay:{replay}", "--set", "eval.judge_capable=false")
-    result = run("eval", index, questions, "--method", "ppr,dense", "--judge", "--report", page, *llm, "--json")
-    assert result.status == 0, result.err
+    result = run("eval", index, questions, "--method", "ppr,dense", "--judge", "--report", page, *llm, "--json").ok
     judge, entry = result.document["judge"], result.document["methods"]["ppr"]
     assert entry["judge"] is None and "judge_llm_calls" not in entry and entry["em"] is not None
     assert (judge["asked"], judge["check"], judge["capable"]) == (0, {}, False)
@@ -188,13 +161,12 @@ def test_a_model_that_is_not_capable_gives_no_score(
 
 
 @pytest.mark.slow
-def test_the_packaged_model_judges_when_told_to_and_is_not_trusted(
-    run: Any, cli: Any, index: Path, questions: Path, replay: Path
-) -> None:
+def test_the_packaged_model_judges_when_told_to_and_is_not_trusted(run, cli, index, questions, replay):
     llm = (*cli.HASH, "--set", f"models.llm=replay:{replay}", "--set", "eval.judge=smollm2")
     few = ("--set", "eval.controls=3", "--set", "eval.judge_capable=true")
-    result = run("eval", index, questions, "--method", "ppr", "--judge", *llm, *few, "--max-failures", "100%", "--json")
-    assert result.status == 0, result.err
+    result = run(
+        "eval", index, questions, "--method", "ppr", "--judge", *llm, *few, "--max-failures", "100%", "--json"
+    ).ok
     judge, entry = result.document["judge"], result.document["methods"]["ppr"]
     assert judge["capable"] and judge["asked"] >= 6 and judge["doubts"]
     assert "not to be trusted" in result.err and 0 <= entry["judge"] <= 1

@@ -9,31 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pdf_files import pdf
 
 from gpu_rag.index.index import place_of
 
 SMALL = ("--set", "index.chunk_words=12", "--set", "index.overlap_words=4")
 BRIDGE = "The Halden Bridge crosses the river Ves at Kerling.\nMarta Orlo of Tamsin designed the bridge.\n\n"
-
-
-def pdf(pages: list[str]) -> bytes:
-    """A PDF of one line a page, written by hand."""
-    objects = [b"<< /Type /Catalog /Pages 2 0 R >>"]
-    kids = " ".join(f"{4 + 2 * i} 0 R" for i in range(len(pages)))
-    objects.append(f"<< /Type /Pages /Kids [{kids}] /Count {len(pages)} >>".encode())
-    objects.append(b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>")
-    for i, line in enumerate(pages):
-        body = f"BT /F1 12 Tf 72 720 Td ({line}) Tj ET".encode()
-        head = "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Resources << /Font << /F1 3 0 R >> >>"
-        objects.append(f"{head} /Contents {5 + 2 * i} 0 R >>".encode())
-        objects.append(b"<< /Length %d >>\nstream\n%s\nendstream" % (len(body), body))
-    out, starts = b"%PDF-1.4\n", []
-    for number, content in enumerate(objects, 1):
-        starts.append(len(out))
-        out += b"%d 0 obj\n%s\nendobj\n" % (number, content)
-    table = b"".join(b"%010d 00000 n \n" % start for start in starts)
-    tail = b"trailer\n<< /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (len(objects) + 1, len(out))
-    return out + b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1) + table + tail
 
 
 @pytest.fixture
@@ -46,8 +27,7 @@ def asked(run, cli, tmp_path):
         from gpu_rag.models.llm.scripted import ScriptedLLM
 
         folder = tmp_path / "i"
-        result = run("index", corpus, "--out", folder, "--for", "bm25", *cli.NO_LLM, *SMALL)
-        assert result.status == 0, result.err
+        assert run("index", corpus, "--out", folder, "--for", "bm25", *cli.NO_LLM, *SMALL).ok
         settings = {"models": {"embedder": "hash"}, "reader": {"passages": 20}}
         llm = ScriptedLLM(lambda _: "Marta Orlo")
         (answer,) = Index.open(folder).answer(question, method="bm25", settings=settings, llm=llm)
@@ -117,7 +97,8 @@ def test_pages_of_a_pdf(asked, run, tmp_path):
     folder = tmp_path / "papers"
     folder.mkdir()
     (folder / "bridge.pdf").write_bytes(pdf(pages))
-    _, answers, row = asked(folder)
+    index, answers, row = asked(folder)
+    assert run("verify", index).status == 0
     for item in row["evidence"]:
         numbers = [n for n, page in enumerate(pages, 1) if page[:20] in item["text"] or page[-15:] in item["text"]]
         first, last = min(numbers), max(numbers)

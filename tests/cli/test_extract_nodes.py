@@ -13,12 +13,10 @@ import gpu_rag
 from gpu_rag.api import sources_of
 from gpu_rag.index import tables
 from gpu_rag.index.manifest import Manifest
-from gpu_rag.index.stages import extraction
 from gpu_rag.index.verify import verify
 from gpu_rag.methods.registry import layers_for
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.models.set import ModelSet
-from gpu_rag.plan import index_plan
 from gpu_rag.plan.index_plan import plan_index
 from gpu_rag.plan.trial import BuildJob
 from gpu_rag.settings import make_settings
@@ -144,8 +142,7 @@ def check_plan(run: Any, cli: Any, server: Any, corpus: Any, out: Path, n_extrac
     counts in its own way has them."""
     llm = ("--set", "index.extractor=llm", "--set", "models.capable=true", "--set", f"models.llm={server.spec}")
     given = ("index", *corpus, "--out", out, "--for", "ppr", *cli.HASH, *llm, *LEFT_OUT, *options, "--json")
-    planned = run(*given, "--plan")
-    assert planned.status == 0, planned.err
+    planned = run(*given, "--plan").ok
     asked = sum(server.begun.values())
     plan, built = planned.document, run(*given).document
     assert plan["passages"] == built["passages"] and plan["extracted"] == n_extracted
@@ -159,14 +156,6 @@ def check_plan(run: Any, cli: Any, server: Any, corpus: Any, out: Path, n_extrac
 @pytest.fixture
 def server(chat_server: Any) -> Any:
     return chat_server(lambda prompt: (200, said(prompt)))
-
-
-def test_calls_and_tokens_of_a_plan_are_exact(run, cli, server, tiny_corpus, tmp_path):
-    check_plan(run, cli, server, (tiny_corpus, "--skb", skb(tmp_path / "b", 240)), tmp_path / "i", 6)
-
-
-def test_of_a_base_alone_nothing_is_asked(run, cli, server, base, tmp_path):
-    check_plan(run, cli, server, ("--skb", base), tmp_path / "i", 0)
 
 
 def test_documents_of_several_passages_are_counted_each(run, cli, server, tiny_corpus, base, tmp_path):
@@ -191,23 +180,6 @@ def test_tokens_are_exact_where_all_extracted_passages_are_in_the_sample(tiny_co
     assert (plan["extracted"], planned["llm_calls"], built.llm_calls) == (6, 6, 6)
     assert planned["prompt_tokens"] == built.prompt_tokens
     assert not any("Node number" in request.prompt for request in asked)
-
-
-def test_a_plan_that_scales_by_all_passages_is_caught(run, cli, server, tiny_corpus, tmp_path, monkeypatch):
-    real = index_plan._Plan._stage
-
-    def scaled(plan: Any, layer: Any, trial: Any, sizes: Any) -> Any:
-        return real(plan, layer, trial, {**sizes, "extracted": sizes["passages"]})
-
-    monkeypatch.setattr(index_plan._Plan, "_stage", scaled)
-    with pytest.raises(AssertionError):
-        check_plan(run, cli, server, (tiny_corpus, "--skb", skb(tmp_path / "b", 60)), tmp_path / "i", 6)
-
-
-def test_a_build_that_extracts_from_all_is_caught(run, cli, server, tiny_corpus, base, tmp_path, monkeypatch):
-    monkeypatch.setattr(extraction, "_chosen", lambda work, passages: extraction.np.arange(passages.num_rows))
-    with pytest.raises(AssertionError):
-        check_plan(run, cli, server, (tiny_corpus, "--skb", base), tmp_path / "i", 6)
 
 
 def test_a_reader_of_the_plan_is_told(run, cli, tiny_corpus, base, tmp_path):

@@ -33,75 +33,46 @@ def test_settings_choose(answer, pagerank):
     assert found == {"nearest": "torch", "personalized_pagerank": pagerank, **kernels}
 
 
-def test_rankings_are_those_of_every_implementation(run, cli, index, questions):
-    means = []
-    for chosen in (
-        (),
-        ("--set", "graph.ops=torch", "--set", "graph.pagerank=torch", "--set", "graph.neighbours=faiss"),
-    ):
-        result = run(
-            "eval", index, questions, "--method", "dense,ppr", "--retrieval-only", "--json", *cli.NO_LLM, *chosen
-        )
-        assert result.status == 0, result.err
-        methods = result.document["methods"]
-        means.append({m: [methods[m][f"recall@{k}"] for k in (2, 5, 10)] for m in methods})
-        by = "faiss" if chosen else None
-        assert methods["dense"]["graph_ops"].get("nearest_index") == by
-    assert means[0] == means[1]
+@pytest.fixture
+def check_both(run, cli, tmp_path):
+    """check_both(question, methods, measures, *sources): torch and faiss score the same, each where it is asked."""
+
+    def check(question, methods, measures, *sources):
+        questions, chosen = cli.write_rows(tmp_path / "q.jsonl", [question]), ("--method", methods, *cli.NO_LLM)
+        assert run("index", *sources, "--out", tmp_path / "ix", "--for", methods, *cli.NO_LLM).ok
+        found = []
+        for by in ("torch", "faiss"):
+            given = ("--retrieval-only", "--json", "--set", f"graph.neighbours={by}")
+            entries = run("eval", tmp_path / "ix", questions, *chosen, *given).ok.document["methods"]
+            for entry in entries.values():  # the last one too, which searches what was made ready for another
+                check_searched(entry["graph_ops"], by)
+            found.append({method: [entry[name] for name in measures] for method, entry in entries.items()})
+        assert found[0] == found[1]
+
+    return check
 
 
-def test_faiss_searches_the_vectors_of_every_text_method(run, cli, tiny_corpus, tmp_path):
-    questions, methods = tmp_path / "q.jsonl", "dense,ppr,bubblerag,higra-retriever"
-    questions.write_text(
-        '{"id": "q", "question": "Where was Marta Orlo born?", "gold_ids": ["d1"]}\n', encoding="utf-8"
-    )
-    built = run("index", tiny_corpus, "--out", tmp_path / "ix", "--for", methods, "--json", *cli.NO_LLM)
-    assert built.status == 0, built.err
-    found = []
-    for chosen in ("torch", "faiss"):
-        given = ("--set", f"graph.neighbours={chosen}")
-        result = run(
-            "eval", tmp_path / "ix", questions, "--method", methods, "--retrieval-only", "--json", *cli.NO_LLM, *given
-        )
-        assert result.status == 0, result.err
-        entries = result.document["methods"]
-        for entry in entries.values():
-            check_searched(entry["graph_ops"], chosen)
-        found.append({method: [entry[f"recall@{k}"] for k in (2, 5, 10)] for method, entry in entries.items()})
-    assert found[0] == found[1]
+def test_faiss_searches_the_vectors_of_every_text_method(check_both, tiny_corpus):
+    asked = {"id": "q", "question": "Where was Marta Orlo born?", "gold_ids": ["d1"]}
+    measures = ("recall@2", "recall@5", "recall@10")
+    check_both(asked, "dense,ppr,bubblerag,higra-retriever", measures, tiny_corpus)
 
 
-def test_faiss_searches_the_names_and_documents_of_a_knowledge_base(run, cli, tmp_path):
+def test_faiss_searches_the_names_and_documents_of_a_knowledge_base(check_both, cli, tmp_path):
     (tmp_path / "towns").mkdir()
-    names = ["Bern", "Thun", "Kerling", "Halden"]
-    rows = [
-        {"id": f"t{i}", "type": "town", "name": name, "text": f"{name} has a bridge."} for i, name in enumerate(names)
-    ]
+    names = ("Bern", "Thun", "Kerling", "Halden")
+    rows = [{"id": f"t{i}", "type": "town", "name": n, "text": f"{n} has a bridge."} for i, n in enumerate(names)]
     cli.write_rows(tmp_path / "towns" / "nodes.jsonl", [*rows, {"id": "r", "type": "river", "name": "Aare"}])
     (tmp_path / "towns" / "edges.tsv").write_text("t0\tlies on\tr\nt1\tlies on\tr\n", encoding="utf-8")
     asked = {"id": "1", "question": "Which town on the Aare has a bridge, Bern or Thun?", "answer_ids": ["t0"]}
-    questions = cli.write_rows(tmp_path / "q.jsonl", [asked])
-    methods = ("--method", "hybgrag,hydrarag,dense")
-    built = run("index", "--skb", tmp_path / "towns", "--out", tmp_path / "kb", "--for", methods[1], *cli.NO_LLM)
-    assert built.status == 0, built.err
-    found = []
-    for by in ("torch", "faiss"):
-        given = (*methods, "--retrieval-only", "--json", *cli.NO_LLM, "--set", f"graph.neighbours={by}")
-        result = run("eval", tmp_path / "kb", questions, *given)
-        assert result.status == 0, result.err
-        entries = result.document["methods"]
-        for entry in entries.values():  # the last one too, which searches what was made ready for another
-            check_searched(entry["graph_ops"], by)
-        found.append({method: [entry[name] for name in ("hit@1", "hit@5", "mrr")] for method, entry in entries.items()})
-    assert found[0] == found[1]
+    check_both(asked, "hybgrag,hydrarag,dense", ("hit@1", "hit@5", "mrr"), "--skb", tmp_path / "towns")
 
 
 def test_faiss_finds_the_synonyms_where_it_is_asked_for(run, cli, tiny_corpus, tmp_path):
     tables = []
     for by in ("torch", "faiss"):
         given = ("--for", "ppr", "--json", *cli.NO_LLM, "--set", f"graph.neighbours={by}")
-        result = run("index", tiny_corpus, "--out", tmp_path / by, *given, "--set", "index.synonym_threshold=0.01")
-        assert result.status == 0, result.err
+        result = run("index", tiny_corpus, "--out", tmp_path / by, *given, "--set", "index.synonym_threshold=0.01").ok
         check_searched(result.document["stages"]["synonyms"]["graph_ops"], by)
         (file,) = (tmp_path / by / "stages").glob("synonyms-*/synonyms.parquet")
         tables.append(pq.read_table(file))
@@ -124,8 +95,7 @@ def test_what_cannot_be_had_is_an_error(answer, monkeypatch):
 
 
 def test_index_records_the_ops_of_each_stage(run, cli, tiny_corpus, tmp_path):
-    result = run("index", tiny_corpus, "--out", tmp_path / "ix", "--for", "ppr,hoprag", "--json", *cli.NO_LLM)
-    assert result.status == 0, result.err
+    result = run("index", tiny_corpus, "--out", tmp_path / "ix", "--for", "ppr,hoprag", "--json", *cli.NO_LLM).ok
     stages = result.document["stages"]
     assert stages["synonyms"]["graph_ops"] == {"nearest": "numba"}
     assert stages["hop_edges"]["graph_ops"]["hybrid_argmax"] == "numba"

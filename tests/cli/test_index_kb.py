@@ -38,8 +38,7 @@ def skb(tmp_path: Path) -> Path:
 
 
 def test_a_graph_alone(run, cli, kg, tmp_path):
-    result = run("index", "--kg", kg, "--out", tmp_path / "ix", *cli.NO_LLM, "--json")
-    assert result.status == 0, result.err
+    result = run("index", "--kg", kg, "--out", tmp_path / "ix", *cli.NO_LLM, "--json").ok
     document = result.document
     assert document["kb"] == {
         "sources": 1, "nodes": 3, "edges": 2, "relations": 2, "types": 1, "records": 3, "links": 0, "ambiguous": 0,

@@ -20,14 +20,6 @@ LIVE = 16  # questions open at once: their rows are written when all of their re
 EXTRA = 4  # replies that come while a process is being killed
 PATIENCE_S = 300.0  # only a bug takes so long
 
-FORGETFUL = """
-import sys
-from gpu_rag.models.llm.cache import ReplyFile
-ReplyFile.write = lambda self, replies: None
-from gpu_rag.cli.main import main
-sys.exit(main(sys.argv[1:]))
-"""
-
 
 @pytest.fixture
 def server(chat_server):
@@ -100,8 +92,7 @@ def kill_and_resume(command, job, out, server, run, after: list[int], patience_s
         assert before + n_replies <= kept <= before + n_replies + EXTRA
         assert kept_rows(out) >= n_rows
     server.forget()
-    result = run(*job(out))
-    assert result.status == 0, result.err
+    result = run(*job(out)).ok
     assert sum(server.begun.values()) == N_QUESTIONS - kept
     assert result.document["kept"] + result.document["asked"] == result.document["n"] == N_QUESTIONS
     assert result.document["kept"] >= n_rows
@@ -120,12 +111,6 @@ def test_a_killed_job_ends_with_the_rows_of_an_undisturbed_one(run, job, cli, se
     assert killed == whole and len(whole) == N_QUESTIONS
     assert len(cli.read_rows(tmp_path / "killed.jsonl")) == N_QUESTIONS  # no id twice
     assert all(row["status"] == "answered" for row in whole.values())
-
-
-@pytest.mark.slow
-def test_the_check_catches_a_job_that_forgets_replies(run, job, server, tmp_path):
-    with pytest.raises(AssertionError, match="nothing happened"):
-        kill_and_resume([sys.executable, "-c", FORGETFUL], job, tmp_path / "f.jsonl", server, run, [LIVE], 1.0)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -50,15 +49,6 @@ def test_merges_are_listed_and_filtered(run, folder):
     assert (limited["n"], len(limited["merges"])) == (2, 1)
 
 
-def test_an_example_of_the_page_has_the_keys(run, folder):
-    page = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
-    (shown,) = re.findall(r"^## gpu-rag merges\n.*?```json\n(.*?)```", page, re.M | re.S)
-    real = run("merges", folder, "--json").document
-    assert [list(row) for row in json.loads(shown)["merges"]] == [list(real["merges"][0])]
-    edited = run("merges", folder, "--force", "Kerling", "Ves", "--json").document
-    assert [list(row) for row in json.loads(shown)["edits"]] == [list(edited["edits"][0])]
-
-
 def test_edits_are_applied_by_the_next_run_and_taken_back(run, build, folder):
     before = Manifest.read(folder).digest()
     ves = next(r["id"] for r in run("merges", folder, "--json").document["merges"] if "ves" in r["members"])
@@ -94,12 +84,6 @@ def test_bad_edits_are_refused_and_nothing_is_written(run, folder, words, error)
     result = run("merges", folder, *words)
     assert result.status == 2 and error in result.error
     assert not (folder / "merges.jsonl").exists()
-
-
-def test_an_index_without_alignment_says_so(run, cli, tiny_corpus, tmp_path):
-    run("index", tiny_corpus, "--out", tmp_path / "plain", "--for", "bm25", *cli.NO_LLM)
-    result = run("merges", tmp_path / "plain")
-    assert result.status == 2 and "higra_merge" in result.error and "--method" not in result.error
 
 
 def test_the_report_shows_what_alignment_did(build, folder, tmp_path):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import struct
 import subprocess
 import zlib
@@ -14,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import chromium
 
 from gpu_rag.methods.registry import method_names
 from gpu_rag.report.evaluation import verdict
-from gpu_rag.report.page import intervals, stacked_bars
+from gpu_rag.report.page import stacked_bars
 from gpu_rag.sample import corpus_path, questions_path
 
 HASH = ("--set", "models.embedder=hash", "--set", "models.llm=none")
@@ -74,8 +73,7 @@ def built(tmp_path_factory: pytest.TempPathFactory, cli: Any) -> Path:
 @pytest.fixture(scope="module")
 def evaluated(built: Path, cli: Any) -> tuple[Path, dict[str, Any]]:
     page = built / "eval.html"
-    run = cli.run("eval", built / "index", questions_path(), "--retrieval-only", "--report", page, "--json", *HASH)
-    assert run.status == 0, run.err
+    run = cli.run("eval", built / "index", questions_path(), "--retrieval-only", "--report", page, "--json", *HASH).ok
     return page, run.document
 
 
@@ -117,28 +115,11 @@ def test_many_methods_are_compared_with_the_first_only(eight, evaluated):
     assert "only, all pairs" not in outline(evaluated[0])  # four methods: all six pairs are there
 
 
-def cropped(svg: str, glyph: float = 7.0) -> list[str]:
-    """The texts of a plot that leave its left or right edge, at `glyph` pixels a character."""
-    (width,) = map(float, re.findall(r'viewBox="0 0 (\d+) ', svg))
-    lost = []
-    for x, anchor, said in re.findall(r'<text x="([\d.]+)" y="[\d.]+"(?: text-anchor="(\w+)")?>([^<]*)<', svg):
-        length = glyph * len(said)
-        left = float(x) - {"end": length, "middle": length / 2, "": 0.0}[anchor]
-        if left < 0 or left + length > width:
-            lost.append(said)
-    return lost
-
-
-def test_labels_and_amounts_have_room():
-    pair = "higra-agent - higra-retriever"
-    assert cropped(intervals("d", [(pair, -0.1, -0.2, 0.0), ("bm25", 0.3, 0.1, 0.4)], -0.4, 0.4)) == []
-    rows = [("exact", {"entities": 1_234_639}), (pair, {"entities": 7})]
+def test_amounts_are_written_out():
+    rows = [("exact", {"entities": 1_234_639}), ("higra-agent", {"entities": 7})]
     bars = stacked_bars("e", rows, "entities")
-    assert cropped(bars) == []
     assert ">1,234,639 entities<" in bars and ">7 entities<" in bars
     assert ">2.00 s<" in stacked_bars("s", [("graph", {"a": 1.5, "b": 0.5})], "s")  # seconds keep their decimals
-    fixed = '<svg viewBox="0 0 640 60"><text x="160" y="22" text-anchor="end">{}</text><text x="556.0" y="22">{}</text>'
-    assert cropped(fixed.format(pair, "639.00 entities")) == [pair, "639.00 entities"]  # margins of a fixed width
 
 
 def test_the_answer_report_tells_batches(answer, tmp_path):
@@ -174,17 +155,6 @@ def test_the_verdict_is_plain():
     # the same pair the other way round: signs turn
     assert with_interval(-0.1, -0.15, -0.05, "bm25 - ppr").startswith("The graph helped here. recall@5 of ppr")
     assert verdict({**DOCUMENT, "methods": {"dense": {"recall@5": 0.5}}}, "recall@5").startswith("No verdict")
-
-
-def chromium() -> str:
-    """The browser. Without one the test is skipped, in CI it fails."""
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if found is None:
-        message = "no Chromium found: install it to see the reports drawn"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
-    return found
 
 
 def pixels(path: Path) -> tuple[int, int, bytes]:

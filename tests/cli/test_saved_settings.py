@@ -10,7 +10,6 @@ import pytest
 
 import gpu_rag
 from gpu_rag.errors import IndexMismatch
-from gpu_rag.index import saved_settings as remembered
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.methods.registry import method_names
 from gpu_rag.models.llm.scripted import ScriptedLLM
@@ -48,12 +47,6 @@ def test_settings_of_the_build_are_found_back(build, tmp_path):
     assert Manifest.read(tmp_path / "i").settings == {
         "models": {"embedder": "hash"}
     }  # the defaults are not spelled out
-
-
-def test_an_index_that_forgets_is_caught(build, monkeypatch):
-    monkeypatch.setattr(remembered, "saved_settings", lambda out, fresh=False: {})
-    with pytest.raises(AssertionError):
-        check_found_back(build)
 
 
 def test_the_embedder_is_found_back(run, cli, tiny_corpus, tmp_path):
@@ -123,8 +116,7 @@ def test_rules_that_are_asked_for_by_name_take_its_place(written, tiny_corpus):
 
 
 def test_for_all_builds_what_every_method_needs(build, run, cli, questions, tmp_path):
-    every = build("--for", "all")
-    assert every.status == 0, every.err
+    every = build("--for", "all").ok
     assert skipped(build("--for", ",".join(method_names()))) == set(every.document["stages"])
     given = ("eval", tmp_path / "i", questions, "--method", ",".join(method_names()), "--retrieval-only", "--limit", 1)
     assert run(*given, *cli.NO_LLM).status == 0
@@ -133,12 +125,6 @@ def test_for_all_builds_what_every_method_needs(build, run, cli, questions, tmp_
 def test_for_all_of_a_knowledge_base_alone_is_what_runs_over_it(run, cli, tmp_path):
     (tmp_path / "facts.tsv").write_text("Bern\tcapital of\tSwitzerland\n", encoding="utf-8")
     given = ("index", "--kg", tmp_path / "facts.tsv", "--out", tmp_path / "i", "--json", *cli.NO_LLM)
-    every = run(*given, "--for", "all")
-    assert every.status == 0, every.err
+    every = run(*given, "--for", "all").ok
     assert "extraction" not in every.document["stages"]
     assert skipped(run(*given, "--for", "hybgrag,hydrarag,hydrarag-e")) == set(every.document["stages"])
-
-
-def test_a_method_that_does_not_exist_is_still_refused(build):
-    result = build("--for", "al")
-    assert result.status == 2 and "unknown method; given al" in result.error

@@ -8,6 +8,11 @@ from pathlib import Path
 import networkx as nx
 import pyarrow.parquet as parquet
 import pytest
+import torch
+
+import gpu_rag
+from gpu_rag.errors import BadInput, IndexCorrupt, MissingBackend, UsageError
+from gpu_rag.graph import interop
 
 # --- verify ----------------------------------------------------------------------------------------
 
@@ -38,34 +43,6 @@ def test_damage_gives_status_1_and_the_name_of_the_file(run, index):
     assert f"gpu-rag: broken: {name}: " in plain.err
     (index / "manifest.json").write_text("{}")
     assert run("verify", index, "--json").document["digest"] is None
-
-
-def test_a_file_that_does_not_belong_and_a_folder_that_is_gone(run, index):
-    import shutil
-
-    (stage_file(index, "graph-*") / "notes.txt").write_text("mine")
-    assert "notes.txt: not part of the index" in run("verify", index).err
-    shutil.rmtree(stage_file(index, "mentions-*"))
-    result = run("verify", index)
-    assert result.status == 1 and "the folder is missing" in result.err
-
-
-def test_tables_that_contradict_each_other(run, index):
-    """A passage's offsets are changed and every checksum is made to fit: only the tables' own check can see it."""
-    from gpu_rag.index.folder import checksums
-
-    folder = stage_file(index, "passages-*")
-    table = parquet.read_table(folder / "passages.parquet")
-    ends = table["end"].to_pylist()
-    ends[2] += 1
-    position = table.column_names.index("end")
-    parquet.write_table(table.set_column(position, table.schema.field("end"), [ends]), folder / "passages.parquet")
-    manifest = json.loads((index / "manifest.json").read_text())
-    manifest["stages"]["passages"]["files"] = checksums(folder)
-    (index / "manifest.json").write_text(json.dumps(manifest))
-    result = run("verify", index)
-    assert result.status == 1
-    assert "1 have offsets that do not fit their text" in result.err
 
 
 # --- export ----------------------------------------------------------------------------------------
@@ -216,3 +193,78 @@ def test_demo_runs_from_corpus_to_answers(run, cli, tmp_path, replay):
         assert f"\n{method} " in text
     assert "1. Indexing" in text and "2. Retrieval on 30 questions" in text and "3. Answering 1 questions" in text
     assert str(out) in text.split("Next:")[1]
+
+
+@pytest.fixture
+def exported(run, index, tmp_path):
+    out = tmp_path / "graph"
+    result = run("export", index, "--format", "pyg", "--out", out, "--json").ok
+    names = ["graph.json", "graph.safetensors"]
+    files = [{"path": str(out / name), "bytes": (out / name).stat().st_size} for name in names]
+    assert result.document == {"format": "pyg", "files": files}
+    return out
+
+
+def check(data, index: Path, tables) -> None:
+    assert data.validate() and data.node_types == ["passage", "entity"]
+    assert data["passage"].id == [row["id"] for row in tables["passages"]]
+    assert data["passage"].title == [row["title"] for row in tables["passages"]]
+    assert data["entity"].name == [row["name"] for row in tables["entities"]]
+    assert (data["passage"].num_nodes, data["entity"].num_nodes) == (len(tables["passages"]), len(tables["entities"]))
+    relation = data["entity", "relation", "entity"]
+    labels = [relation.labels[i] for i in relation.label.tolist()]
+    wanted = [(row["subject"], row["label"], row["object"]) for row in tables["relations"]]
+    assert list(zip(relation.edge_index[0].tolist(), labels, relation.edge_index[1].tolist())) == wanted
+    mentions = data["entity", "mentioned_in", "passage"].edge_index.T.tolist()
+    assert [tuple(pair) for pair in mentions] == sorted({(row["entity"], row["passage"]) for row in tables["mentions"]})
+    synonyms = data["entity", "synonym", "entity"]
+    assert list(zip(*synonyms.edge_index.tolist(), synonyms.edge_weight.tolist())) == [
+        (row["left"], row["right"], row["score"]) for row in tables["synonyms"]
+    ]
+    held = gpu_rag.Index.open(index).vectors("passage_vectors")
+    assert data["passage"].x.dtype == torch.float32 and torch.equal(data["passage"].x, held)
+
+
+def test_files_and_memory_hold_the_tables(exported, index, tables):
+    pytest.importorskip("torch_geometric")
+    data = gpu_rag.load_pyg(exported)
+    check(data, index, tables)
+    check(gpu_rag.Index.open(index).to_pyg(), index, tables)
+    data["entity", "relation", "entity"].edge_index = data["entity", "relation", "entity"].edge_index.flip(0)
+    with pytest.raises(AssertionError):  # a lost direction
+        check(data, index, tables)
+
+
+def test_writing_needs_no_pyg_and_reading_says_what_is_missing(exported, monkeypatch):
+    monkeypatch.setattr(interop, "find_spec", lambda name: None)
+    with pytest.raises(MissingBackend, match="PyG is not installed; pip install torch-geometric"):
+        gpu_rag.load_pyg(exported)
+
+
+def test_an_index_without_entities_exports_its_passages(run, cli, tiny_corpus, tmp_path):
+    pytest.importorskip("torch_geometric")
+    assert run("index", tiny_corpus, "--out", tmp_path / "words", "--for", "bm25", *cli.NO_LLM).status == 0
+    assert run("export", tmp_path / "words", "--format", "pyg", "--out", tmp_path / "w").status == 0
+    data = gpu_rag.load_pyg(tmp_path / "w")
+    assert (data.node_types, data.edge_types, data["passage"].num_nodes) == (["passage"], [], 6)
+
+
+def test_nothing_is_overwritten_and_damage_is_found(run, index, exported, tmp_path):
+    assert run("export", index, "--format", "pyg", "--out", exported).status == 2
+    with pytest.raises(BadInput, match="no exported graph"):
+        gpu_rag.load_pyg(tmp_path / "nothing")
+    described = json.loads((exported / "graph.json").read_text(encoding="utf-8"))
+    one = {"plain": {"num_nodes": 1}, "arrays": []}
+    for change, error, match in (
+        ({"version": 99}, BadInput, "another format of graph"),
+        ({"nodes": {**described["nodes"], "entity": one}}, IndexCorrupt, "no end"),
+        ({"nodes": {"passage": {**one, "arrays": ["y"]}}}, IndexCorrupt, "array of the graph is missing"),
+    ):
+        (exported / "graph.json").write_text(json.dumps({**described, **change}), encoding="utf-8")
+        with pytest.raises((UsageError, IndexCorrupt), match=match) as raised:
+            gpu_rag.load_pyg(exported)
+        assert isinstance(raised.value, error)
+    (exported / "graph.json").write_text(json.dumps(described), encoding="utf-8")
+    (exported / "graph.safetensors").write_bytes(b"x" * 40)
+    with pytest.raises(IndexCorrupt, match="arrays of the index cannot be read"):
+        gpu_rag.load_pyg(exported)

@@ -22,8 +22,7 @@ def out(answer, tmp_path) -> Path:
 
 def test_answers_as_they_were_made(run, out, index, tiny_corpus, cli):
     rows = cli.read_rows(out)
-    result = run("verify-answers", out, index, "--corpus", tiny_corpus, "--json")
-    assert result.status == 0, result.err
+    result = run("verify-answers", out, index, "--corpus", tiny_corpus, "--json").ok
     assert result.document == {
         "ok": True,
         "rows": 5,
@@ -129,8 +128,7 @@ def test_failed_questions_and_rows_of_before_places_were_recorded_are_sound(run,
         del item["file"], item["place"]
     rows[1].update(status="failed", answer=None, evidence=[], paths=[], error={"type": "X", "message": "y"})
     cli.write_rows(out, rows)
-    result = run("verify-answers", out, index)
-    assert result.status == 0, result.err
+    assert run("verify-answers", out, index).ok
 
 
 # --- the corpus and the index ----------------------------------------------------------------------

@@ -7,7 +7,6 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -79,29 +78,6 @@ def test_deaths_from_outside_lose_no_task_that_had_company(n: int, n_workers: in
     cluster.run(deaths=0.05)
     for (result,), task in zip(cluster.results.values(), cluster.tasks):
         assert result == f"done {task.item}" or (isinstance(result, RequestFailed) and task.deaths >= 1)
-
-
-class Careless(TaskQueue):
-    """Wrong: suspects wait among all others, and the second death is the end of whoever was there."""
-
-    def leave(self, worker: int, why: object) -> None:
-        running = self._running.pop(worker)
-        for task in running.values():
-            task.deaths, task.at = task.deaths + 1, None
-            if task.deaths > 1:
-                task.end(RequestFailed("it was there twice"))
-        self._waiting.extendleft(task for task in running.values() if not task.over)
-
-
-def innocents_lost(kind: type[TaskQueue], seed: int) -> int:
-    cluster = Cluster(kind(), 40, {7, 8}, 1, 8, seed)
-    cluster.run()
-    return sum(isinstance(r[0], RequestFailed) for i, r in cluster.results.items() if i not in (7, 8))
-
-
-def test_a_queue_without_trials_gives_up_innocents() -> None:
-    assert max(innocents_lost(Careless, seed) for seed in range(10)) > 0
-    assert max(innocents_lost(TaskQueue, seed) for seed in range(10)) == 0
 
 
 def test_what_waits_is_spread_over_workers_and_full_ones_get_nothing() -> None:
@@ -271,10 +247,3 @@ def test_giving_up_ends_every_task_with_the_error() -> None:
     queue.shares([0])
     queue.give_up(error)
     assert results == [error] * 6
-
-
-@pytest.mark.parametrize("n", [1, 2, 16, 17, 33, 320])
-def test_a_killer_costs_few_deaths_however_much_company_it_had(n: int) -> None:
-    cluster = Cluster(TaskQueue(), n, {n // 2}, 1, n, seed=0)
-    cluster.run()
-    assert 2 <= cluster.n_deaths <= (2 if n == 1 else 3 if n <= 33 else 4)

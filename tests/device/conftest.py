@@ -14,6 +14,15 @@ if HERE not in sys.path:
     sys.path.insert(0, HERE)
 
 
+from stand_in import Device, stand_in  # noqa: E402  (beside this file)
+
+
+@pytest.fixture
+def device() -> Iterator[Device]:
+    with stand_in() as made:
+        yield made
+
+
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
     """Tensors are tiny here: threads of torch would only wait for each other."""

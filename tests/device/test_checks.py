@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refusal
 from stand_in import Device, stand_in
 
-from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.dots import check_unit_rows
 from gpu_rag.graph.csr import check_csr, csr_from_edges
 from gpu_rag.graph.ego import check_blocks
@@ -23,15 +23,6 @@ from gpu_rag.types import CSR, Blocks, Ragged, TopK
 def device() -> Iterator[Device]:
     with stand_in() as made:
         yield made
-
-
-def words(check: Callable[..., None], *held: object) -> str:
-    """What a check says; nothing of what is sound."""
-    try:
-        check(*held)
-    except BadInput as error:
-        return str(error)
-    return ""
 
 
 def some_csr(seed: int, n: int, m: int, *, weighted: bool) -> CSR:
@@ -65,7 +56,7 @@ def test_a_graph_is_refused_as_on_the_cpu(
     device: Device, seed: int, n: int, m: int, where: int, value: int, part: str
 ) -> None:
     csr = spoilt(some_csr(seed, n, m, weighted=part == "weight"), where, value, part)
-    assert words(check_csr, device.put(csr)) == words(check_csr, csr)
+    assert refusal(lambda: check_csr(device.put(csr))) == refusal(lambda: check_csr(csr))
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
@@ -84,7 +75,7 @@ def test_blocks_are_refused_as_on_the_cpu(
     if part == "weight" and n:
         ids[where % n] += value
     blocks = Blocks(csr, offsets, ids)
-    assert words(check_blocks, device.put(blocks)) == words(check_blocks, blocks)
+    assert refusal(lambda: check_blocks(device.put(blocks))) == refusal(lambda: check_blocks(blocks))
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -97,8 +88,9 @@ def test_lists_are_sets_as_on_the_cpu(device: Device, rows: list[list[int]], tid
     expected = all(row == sorted(set(row)) and all(0 <= v < n for v in row) for row in rows)
     for held in (values, values.long()):
         lists = Ragged(held, offsets)
-        said = words(lambda one: check_ragged(one, "lists", n=n, ascending=True), lists)
-        assert words(lambda one: check_ragged(one, "lists", n=n, ascending=True), device.put(lists)) == said
+        both = (lists, device.put(lists))
+        said, there = (refusal(lambda one=one: check_ragged(one, "lists", n=n, ascending=True)) for one in both)
+        assert said == there
         assert (said == "") == expected
 
 
@@ -133,4 +125,6 @@ def test_sound_ones_are_waited_for_once(device: Device) -> None:
         device.forget()
         check()
         assert len(device.syncs) == most
-    assert "row 2500" in words(check_unit_rows, rows.index_fill(0, device.put(torch.tensor([2500])), 0.5), "rows")
+    assert "row 2500" in refusal(
+        lambda: check_unit_rows(rows.index_fill(0, device.put(torch.tensor([2500])), 0.5), "rows")
+    )

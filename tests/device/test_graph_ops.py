@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from gpu_rag_kernels.dispatch import preferring, recording
+from ragged_lists import ragged
 from stand_in import CUDA, Device, OnDevice, stand_in
 
 from gpu_rag.errors import BadInput, UsageError
@@ -35,11 +36,6 @@ N, M, DIMS, BATCH = 60, 140, 16, 5
 Put = Callable[[Any], Any]
 
 
-def ragged(*rows: list[int]) -> Ragged:
-    ends = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0)
-    return Ragged(torch.tensor([v for row in rows for v in row], dtype=torch.int64), ends)
-
-
 class World:
     """Inputs on the CPU, from one seed."""
 
@@ -54,7 +50,7 @@ class World:
         return drawn / drawn.norm(dim=1, keepdim=True)
 
     def words(self, n: int, high: int = 20) -> Ragged:
-        return ragged(*(sorted(set(self.ids(high, 4).tolist())) for _ in range(n)))
+        return ragged([sorted(set(self.ids(high, 4).tolist())) for _ in range(n)])
 
     @cached_property
     def edges(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -71,7 +67,7 @@ class World:
 
     @cached_property
     def seeds(self) -> Ragged:
-        return ragged([0, 5], [7], [], [1, 2, 3], [N - 1])
+        return ragged([[0, 5], [7], [], [1, 2, 3], [N - 1]])
 
     @cached_property
     def vectors(self) -> torch.Tensor:
@@ -146,20 +142,20 @@ def pagerank_of_blocks(w: World, put: Put, by: str) -> Any:
 def walks(w: World, put: Put, by: str) -> Any:
     relation = w.ids(3, M)
     graph = typed_graph(*put((w.edges[0], relation, w.edges[1])), N, 3)
-    chains = ragged([0, 1], [2], [1], [], [-1, 0])
+    chains = ragged([[0, 1], [2], [1], [], [-1, 0]])
     ways = Ragged(torch.full_like(chains.values, EITHER), chains.offsets)
     found = reachable(graph, put(w.seeds), put(chains), put(ways), implementation=by)
     tails, kinds = put(row_of_entry(w.csr)), put(torch.zeros(w.csr.m, dtype=torch.int64))
     other = typed_graph(tails, kinds, put(w.csr.indices), w.csr.n, 1)
-    everything = put(ragged(*([list(range(N))] * BATCH)))
+    everything = put(ragged([list(range(N))] * BATCH))
     return found, intersect(found, everything, implementation=by), other
 
 
 @op
 def bubbles(w: World, put: Put, by: str) -> Any:
     cost = put(w.ids(9, N) + 1)
-    anchors = put(ragged([0, 5, 9], [7, 8], [], [1, 2, 3], [4]))
-    groups = put(ragged([0, 1, 0], [0, 1], [], [0, 1, 2], [0]))
+    anchors = put(ragged([[0, 5, 9], [7, 8], [], [1, 2, 3], [4]]))
+    groups = put(ragged([[0, 1, 0], [0, 1], [], [0, 1, 2], [0]]))
     nodes = localise(put(w.csr), anchors, lambda _, node: cost[node], hops=3, limit=12, implementation=by)
     blocks = induced_subgraphs(put(w.csr), nodes, implementation=by)
     paid = cost[blocks.global_ids.long()]
@@ -171,7 +167,7 @@ def bubbles(w: World, put: Put, by: str) -> Any:
 
 @op
 def paths(w: World, put: Put, by: str) -> Any:
-    graph, topics = path_graph(put(w.csr)), put(ragged([0, 5], [7], [1, 2, 3]))
+    graph, topics = path_graph(put(w.csr)), put(ragged([[0, 5], [7], [1, 2, 3]]))
     flag, count = put(torch.tensor([True, False, False])), put(torch.tensor([0, 0, 1]))
     ends, window = Ends(flag, ~flag), Window(count, count + 5)
     found = search_paths(graph, topics, 2, ends, window, implementation=by)
@@ -263,12 +259,6 @@ def same(found: Any, expected: Any, error: float = 0.0) -> bool:
     )  # fmt: skip
 
 
-@pytest.fixture
-def device() -> Iterator[Device]:
-    with stand_in() as made:
-        yield made
-
-
 @pytest.mark.parametrize("by", ["torch", "auto"])
 @pytest.mark.parametrize("name", OPS)
 def test_result_is_on_the_device_and_that_of_the_cpu(device: Device, name: str, by: str) -> None:
@@ -358,7 +348,7 @@ def test_memory_of_the_device_is_what_counts() -> None:
     w = World()
     with stand_in(free=1 << 20) as device:
         assert free_bytes(CUDA) == free_bytes(torch.device("cuda")) == 1 << 20
-        seeds = device.put(ragged(*([[0]] * 2000)))
+        seeds = device.put(ragged([[0]] * 2000))
         with pytest.raises(BadInput, match="not enough memory.*cuda:0"):
             pagerank_topk(device.put(w.csr), seeds, k=200_000)
         with pytest.raises(BadInput, match="not enough memory.*cuda:0"):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from stand_in import CUDA, Device, OnDevice, stand_in
+from stand_in import CUDA, Device, OnDevice
 
 import gpu_rag
 from gpu_rag.jobs import row_of
@@ -46,12 +45,6 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(corpus: Path) -> Path:
     gpu_rag.build(corpus, corpus.parent / "ix", methods=METHODS, settings=CPU)
     return corpus.parent / "ix"
-
-
-@pytest.fixture
-def device() -> Iterator[Device]:
-    with stand_in() as made:
-        yield made
 
 
 def asked(index: gpu_rag.Index, method: str, settings: Any) -> list[Answer]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -12,12 +12,6 @@ import torch
 from stand_in import CUDA, Device, OnDevice, Refused, stand_in
 
 from gpu_rag.types import CSR, Ragged
-
-
-@pytest.fixture
-def device() -> Iterator[Device]:
-    with stand_in() as made:
-        yield made
 
 
 def on_device(*size: int) -> torch.Tensor:

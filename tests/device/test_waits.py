@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from ragged_lists import ragged
 from stand_in import CUDA, Device, stand_in
 from test_methods import GPU, corpus, folder, questions
 
@@ -131,13 +132,8 @@ def test_checks_and_pieces_wait_once(waits: Waits) -> None:
     assert found == dict.fromkeys(steps, 1) | {"rows of a slice": 0}
 
 
-def lists(*rows: list[int]) -> Ragged:
-    ends = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0)
-    return Ragged(torch.tensor([v for row in rows for v in row], dtype=torch.int64), ends)
-
-
 def of_all(n: int) -> Ragged:
-    return lists(*([[*range(40)]] * n))
+    return ragged([[*range(40)]] * n)
 
 
 @pytest.mark.parametrize("batch", [2, 70])
@@ -147,8 +143,8 @@ def test_an_op_waits_for_its_sizes_alone(waits: Waits, batch: int) -> None:
     put, ring, drawn = waits.device.put, torch.arange(40), torch.Generator().manual_seed(1)
     graph = checked(put(csr_from_edges(ring, (ring * 7 + 1) % 40, 40)))
     typed = typed_graph(*put((ring, ring % 3, (ring * 7 + 1) % 40)), 40, 3)
-    seeds, everything = put(lists(*([q % 40, (q + 9) % 40] for q in range(batch)))), put(of_all(batch))
-    chains, ways = (put(lists(*([v] * (1 + q % 2) for q in range(batch)))) for v in (-1, EITHER))
+    seeds, everything = put(ragged([[q % 40, (q + 9) % 40] for q in range(batch)])), put(of_all(batch))
+    chains, ways = (put(ragged([[v] * (1 + q % 2) for q in range(batch)])) for v in (-1, EITHER))
     rows = torch.nn.functional.normalize(torch.randn(500, 8, generator=drawn))
     base, queries = put((rows, rows[:batch] + 0.01))
     held, scores = nearest_index(base, implementation="torch"), put(torch.randn(batch, 400, generator=drawn))

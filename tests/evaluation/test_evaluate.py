@@ -1,21 +1,21 @@
-"""Metrics and comparisons: hand cases, slow twins written from the definitions, and wrong versions of each."""
+"""Metrics, intervals and comparisons: hand cases, slow twins written from the definitions, scipy, wrong intervals."""
 
 from __future__ import annotations
 
-import json
 import string
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import bootstrap
 
 import gpu_rag
-from gpu_rag.api import evaluate, load_questions
-from gpu_rag.errors import BadInput, GpuRagError, RequestFailed
+from gpu_rag.api import evaluate
+from gpu_rag.errors import BadInput, GpuRagError
+from gpu_rag.evaluation.bootstrap import interval, intervals, paired_difference, resample_means
 from gpu_rag.evaluation.metrics import (
     exact_match,
     normalise_answer,
@@ -24,9 +24,8 @@ from gpu_rag.evaluation.metrics import (
     retrieval_f1_at,
     token_f1,
 )
-from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.sources.questions import QuestionRow
-from gpu_rag.types import Question, Request
+from gpu_rag.types import Question
 
 # --- retrieval ---------------------------------------------------------------------------------------
 
@@ -66,29 +65,6 @@ def test_recall_and_f1_by_hand() -> None:
     assert retrieval_f1_at(["a"], ["a", "z"], 5) == pytest.approx(2 * 1 * 0.5 / 1.5)  # precision over what came back
     assert retrieval_f1_at([], ["a"], 5) == 0.0
     assert ranked_documents(["d2", "d1", "d2", "d3", "d1"]) == ["d2", "d1", "d3"]
-
-
-def hit_rate(ranking: Sequence[str], gold: Sequence[str], k: int) -> float:
-    return float(bool(set(gold) & set(ranking[:k])))
-
-
-def precision(ranking: Sequence[str], gold: Sequence[str], k: int) -> float:
-    return len(set(gold) & set(ranking[:k])) / k
-
-
-def cut_late(ranking: Sequence[str], gold: Sequence[str], k: int) -> float:
-    return recall_at(ranking, gold, k + 1)
-
-
-def repeats_counted(ranking: Sequence[str], gold: Sequence[str], k: int) -> float:
-    return sum(g in ranking[:k] for g in set(gold)) / len(gold)
-
-
-@pytest.mark.parametrize("wrong", [hit_rate, precision, cut_late, repeats_counted])
-def test_the_cases_tell_wrong_recalls_apart(wrong: Callable[..., float]) -> None:
-    cases = [(["a", "b", "c"], ["b", "b", "z"], 2), (["a", "b"], ["b", "c"], 1), (["a", "b", "c"], ["c"], 3)]
-    assert all(recall_at(*case) == slow_recall(*case) for case in cases)
-    assert any(wrong(*case) != slow_recall(*case) for case in cases)
 
 
 # --- answers -----------------------------------------------------------------------------------------
@@ -163,26 +139,6 @@ def test_answers_by_hand() -> None:
     assert token_f1("no man", ["no"]) == 0.0 and token_f1("no", ["no man"]) == 0.0
 
 
-def as_sets(answer: str, gold: str) -> float:
-    a, g = set(slow_normal(answer).split()), set(slow_normal(gold).split())
-    return 2 * len(a & g) / (len(a) + len(g))
-
-
-def yes_with_company(answer: str, gold: str) -> float:
-    return slow_token_f1(answer + " x", gold + " x")
-
-
-def articles_kept(answer: str, gold: str) -> float:
-    return slow_token_f1(answer.replace("the", "le"), gold.replace("the", "le"))
-
-
-@pytest.mark.parametrize("wrong", [as_sets, yes_with_company, articles_kept])
-def test_the_cases_tell_wrong_f1s_apart(wrong: Callable[[str, str], float]) -> None:
-    cases = [("new new york", "new york york"), ("yes it is", "yes"), ("the tower", "tower")]
-    assert all(token_f1(a, [g]) == pytest.approx(slow_token_f1(a, g)) for a, g in cases)
-    assert any(abs(wrong(a, g) - slow_token_f1(a, g)) > 1e-9 for a, g in cases)
-
-
 # --- compare -----------------------------------------------------------------------------------------
 
 FAST = {"models": {"embedder": "hash", "llm": "none"}}
@@ -194,68 +150,78 @@ def index(tiny_corpus: Path, tmp_path: Path) -> gpu_rag.Index:
     return gpu_rag.Index.open(tmp_path / "ix")
 
 
-ROWS = [
-    QuestionRow(Question("q1", "Who designed the Halden Bridge?"), ("d0",), ("Marta Orlo",), {}, "jsonl"),
-    QuestionRow(Question("q2", "When was the lighthouse of Tamsin built?"), ("d4", "d1"), ("1902",), {}, "jsonl"),
-    QuestionRow(Question("q3", "Is Kerling a town?"), (), ("yes",), {}, "jsonl"),
-    QuestionRow(Question("q4", "Who founded the university?"), ("d5",), (), {}, "jsonl"),
-]
+ASKED = QuestionRow(Question("q1", "Who designed the Halden Bridge?"), ("d0",), ("Marta Orlo",), {}, "jsonl")
 
 
-def test_retrieval_scores_are_means_over_questions_with_gold(index: gpu_rag.Index) -> None:
-    result = evaluate(index, ROWS, methods=["bm25", "dense"], retrieval_only=True, at=(1, 2), settings=FAST)
-    document = result.document
-    assert document["n"] == 4 and set(document["methods"]) == {"bm25", "dense"}
-    for method in ("bm25", "dense"):
-        entry = document["methods"][method]
-        rankings = [[e.passage_id for e in answer.evidence] for answer in result.answers[method]]
-        for k in (1, 2):
-            per_question = [slow_recall(r, row.gold_ids, k) for r, row in zip(rankings, ROWS) if row.gold_ids]
-            assert result.scores[method][f"recall@{k}"] == per_question and len(per_question) == 3
-            assert entry[f"recall@{k}"] == pytest.approx(np.mean(per_question))
-        assert entry["em"] is entry["f1"] is entry["unsupported"] is None
-        assert (entry["failed"], entry["llm_calls"]) == (0, 0)
-        low, high = entry["ci95"]["recall@2"]
-        assert low <= entry["recall@2"] <= high
-    assert list(document["paired"]) == ["dense - bm25"]
-    pair = document["paired"]["dense - bm25"]["recall@1"]
-    means = {m: document["methods"][m]["recall@1"] for m in ("dense", "bm25")}
-    assert pair["diff"] == pytest.approx(means["dense"] - means["bm25"])
-    assert json.loads(json.dumps(document)) == document
-
-
-def test_a_failed_question_counts_as_zero(index: gpu_rag.Index) -> None:
-    def say(request: Request) -> str | RequestFailed:
-        if "lighthouse" in request.prompt.split("Question:")[1]:
-            return RequestFailed("no")
-        return "Marta Orlo" if "designed" in request.prompt.split("Question:")[1] else "Yes."
-
-    result = evaluate(index, ROWS, methods=["bm25"], settings=FAST, llm=ScriptedLLM(say))
-    entry = result.document["methods"]["bm25"]
-    assert (entry["failed"], entry["unsupported"]) == (1, 0)
-    assert result.scores["bm25"]["em"] == [1.0, 0.0, 1.0]  # q4 has no answer to compare with
-    assert entry["em"] == entry["f1"] == pytest.approx(2 / 3)
-    assert result.scores["bm25"]["recall@2"] == [1.0, 0.0, pytest.approx(1.0)]  # a failure has no evidence
-    assert entry["llm_calls"] == 1.0  # the request that failed was made too
-
-
-def test_gold_that_is_no_document_is_refused(index: gpu_rag.Index) -> None:
-    lost = QuestionRow(Question("q9", "Who?"), ("d0", "zz"), (), {}, "jsonl")
-    with pytest.raises(BadInput, match="1 gold ids are not documents .* question q9 with zz"):
-        evaluate(index, [*ROWS, lost], methods=["bm25"], retrieval_only=True, settings=FAST)
+def test_questions_that_cannot_be_compared_are_refused(index: gpu_rag.Index) -> None:
     with pytest.raises(GpuRagError, match="two questions have one id; given q1"):
-        evaluate(index, [ROWS[0], ROWS[0]], methods=["bm25"], retrieval_only=True, settings=FAST)
+        evaluate(index, [ASKED, ASKED], methods=["bm25"], retrieval_only=True, settings=FAST)
     with pytest.raises(BadInput, match="no question"):
         evaluate(index, [], methods=["bm25"], retrieval_only=True, settings=FAST)
 
 
-def test_questions_are_read_up_to_a_limit(tmp_path: Path) -> None:
-    path = tmp_path / "q.jsonl"
-    rows: list[Any] = [{"id": "a", "question": "A?"}, "no row", {"id": "b", "question": "B?"}]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    read, rejects = load_questions(path)
-    assert [row.question.id for row in read] == ["a", "b"] and [r.line for r in rejects] == [2]
-    assert [row.question.id for row in load_questions(path, 1)[0]] == ["a"]
-    path.write_text("no row\n")
-    with pytest.raises(BadInput, match="q.jsonl:1"):
-        load_questions(path)
+def two_methods(n: int = 80) -> tuple[np.ndarray, np.ndarray]:
+    """F1-like scores of two methods that agree on most questions."""
+    generator = np.random.default_rng(1)
+    first = generator.random(n) ** 0.5
+    return first, np.where(generator.random(n) < 0.8, first, generator.random(n))
+
+
+def by_scipy(scores: np.ndarray) -> tuple[float, float]:
+    found = bootstrap((scores,), np.mean, n_resamples=20_000, method="percentile", rng=np.random.default_rng(7))
+    return float(found.confidence_interval.low), float(found.confidence_interval.high)
+
+
+def near(found: Sequence[float], expected: Sequence[float], scores: np.ndarray) -> bool:
+    """Ends of intervals within a tenth of a standard error: what resampling noise may do."""
+    return bool(np.abs(np.subtract(found, expected)).max() < 0.1 * scores.std() / np.sqrt(len(scores)))
+
+
+def test_intervals_against_scipy() -> None:
+    first, second = two_methods()
+    found = intervals({"first": first.tolist(), "second": second.tolist()})
+    assert near(found["first"], by_scipy(first), first) and near(found["second"], by_scipy(second), second)
+    assert found == intervals({"first": first.tolist(), "second": second.tolist()})  # the seed fixes the resamples
+    alone = intervals({"second": second.tolist()})["second"]
+    assert alone == pytest.approx(found["second"], abs=1e-12)  # one set of resamples serves all
+
+
+def test_paired_differences_against_scipy() -> None:
+    first, second = two_methods()
+    one, two = first.tolist(), second.tolist()
+    found = paired_difference(one, two)
+    assert near((found["low"], found["high"]), by_scipy(first - second), first - second)
+    assert found["diff"] == pytest.approx(first.mean() - second.mean())
+    assert (found["wins"], found["losses"]) == ((first > second).sum(), (first < second).sum())
+    back = paired_difference(two, one)
+    assert (back["low"], back["high"]) == pytest.approx((-found["high"], -found["low"]))
+    assert paired_difference(one, one) == {"diff": 0, "low": 0, "high": 0, "wins": 0, "losses": 0}
+
+
+def means(scores: np.ndarray, seed: int = 0) -> np.ndarray:
+    return resample_means(scores[:, None], seed)[:, 0]
+
+
+WRONG: dict[str, Callable[[np.ndarray, np.ndarray], Sequence[float]]] = {
+    "unpaired": lambda first, second: interval(means(first, 1) - means(second, 2)),
+    "ninety percent": lambda first, second: interval(means(first - second), level=0.90),
+    "the spread of scores": lambda first, second: np.quantile(first - second, [0.025, 0.975]).tolist(),
+    "half of the questions": lambda first, second: interval(means((first - second)[::2])),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_scipy_tells_wrong_intervals_apart(name: str) -> None:
+    first, second = two_methods()
+    assert not near(WRONG[name](first, second), by_scipy(first - second), first - second)
+
+
+def test_resamples_draw_n_of_n_with_replacement() -> None:
+    means = resample_means(np.eye(4), seed=3, n_resamples=2000)  # column q: the share of question q in the resample
+    assert means.shape == (2000, 4)
+    assert np.allclose(means.sum(1), 1) and set(np.unique(means * 4)) == {0, 1, 2, 3, 4}
+    assert np.allclose(means.mean(0), 0.25, atol=0.02)
+    assert means.var(0) == pytest.approx(np.full(4, 0.25 * 0.75 / 4), rel=0.1)
+    assert interval(np.arange(101.0)) == pytest.approx((2.5, 97.5))
+    constant = intervals({"m": [0.5] * 7})["m"]
+    assert constant == pytest.approx((0.5, 0.5))

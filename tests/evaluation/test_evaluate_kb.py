@@ -26,7 +26,7 @@ from gpu_rag.methods import registry as catalog
 from gpu_rag.methods.method import Method
 from gpu_rag.program.reader import Support
 from gpu_rag.sources.questions import QuestionRow
-from gpu_rag.types import Answer, Draft, Pool, Question, RankedNode
+from gpu_rag.types import Answer, Pool, Question, RankedNode
 
 SETTINGS = {"models": {"embedder": "hash", "llm": "none"}}
 PathOf = tuple[str, str, str, str]
@@ -264,10 +264,6 @@ def test_questions_of_a_corpus_are_none_of_a_knowledge_base(tiny_corpus, tmp_pat
     rows, _ = load_questions(asked)
     found = evaluate(tmp_path / "ix", rows, methods=["bm25"], retrieval_only=True, settings=SETTINGS)
     assert not {"hit@1", "answer_on_path", "on_path"} & set(found.document["methods"]["bm25"])
-
-
-def test_a_draft_needs_no_nodes():
-    assert Draft("x").nodes == () and Draft("x").pools == ()
 
 
 def test_the_page_of_a_comparison_shows_the_measures_of_the_base(index, tmp_path):

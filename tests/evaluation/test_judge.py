@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.errors import RequestFailed, UsageError
+from gpu_rag.errors import RequestFailed
 from gpu_rag.evaluation import judged
-from gpu_rag.evaluation.judge import MOST_GOLD, Claim, Judge, read_verdict
-from gpu_rag.evaluation.judged import judge_answers, plant
+from gpu_rag.evaluation.judge import MOST_GOLD, Claim, Judge, claim_order, read_verdict
+from gpu_rag.evaluation.judged import Negatives, judge_answers, plant, words_of
 from gpu_rag.evaluation.metrics import normalise_answer, token_f1
-from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings.sections import EvalSettings
 from gpu_rag.sources.questions import QuestionRow
@@ -140,23 +140,6 @@ def test_some_answers_need_no_judge(answer: Answer, rule: str, score: float) -> 
     assert asker.n_asked == 0
 
 
-def settled_wrongly(answer: Answer, row: QuestionRow) -> Claim | float:
-    """Takes what a row says for an answer, whatever its status."""
-    text = answer.text or ""
-    return 1.0 if token_f1(text, row.answers) == 1 else Claim(row.question.text, tuple(row.answers), text)
-
-
-def test_the_rules_are_seen_when_they_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judged, "_claim", settled_wrongly)
-    caught = 0
-    for answer, rule, score in BY_RULE:
-        try:
-            test_some_answers_need_no_judge(answer, rule, score)
-        except AssertionError:
-            caught += 1
-    assert caught == 4
-
-
 def test_scores_counts_and_costs_of_two_methods() -> None:
     def script(request: Request) -> str | Reply | RequestFailed:
         if "Given answer: lost" in request.prompt:
@@ -197,34 +180,12 @@ def test_a_method_alone_scores_as_beside_others() -> None:
         assert alone[name] == both[name] and cost[name] == costs[name]
 
 
-def test_questions_without_answers_cannot_be_judged() -> None:
-    with pytest.raises(UsageError, match="nothing to judge by"):
-        judge_answers(judge(), {"m": [answered("x")]}, [row("Why?")])
-
-
-def test_a_second_run_asks_nothing(tmp_path: Any) -> None:
-    given = {"m": [answered(f"{r.question.text} Brandt", question=r.question.text) for r in ROWS]}
-    first = ScriptedLLM(by_words)
-    asked = judge_answers(Judge(CachedLLM(first, tmp_path / "r.sqlite")), given, ROWS)
-    second = ScriptedLLM(by_words)
-    again = judge_answers(Judge(CachedLLM(second, tmp_path / "r.sqlite")), given, ROWS)
-    assert first.calls and not second.calls
-    assert again[:2] == asked[:2] and again[2]["from_cache"] == again[2]["asked"] == len(first.calls)
-    assert again[2]["check"] == asked[2]["check"]
-
-
 # --- the check of the judge ------------------------------------------------------------------------
 
 
 def check(script: Callable[[Request], Any], **options: Any) -> dict[str, Any]:
     exact = [answered(r.answers[0], question=r.question.text) for r in ROWS]
     return judge_answers(judge(script, **options), {"m": exact}, ROWS)[2]
-
-
-def test_an_honest_judge_passes_its_check() -> None:
-    about = check(by_words)
-    assert about["check"] == {kind: {"n": 4, "right": 4, "unread": 0} for kind in judged.KINDS}
-    assert about["doubts"] == []
 
 
 @pytest.mark.parametrize(
@@ -243,14 +204,6 @@ def test_a_judge_that_cannot_judge_is_seen(script: Any, failed: list[str]) -> No
     assert bad == failed or set(bad) == set(failed)
     assert len(about["doubts"]) == len(failed)
     assert all(f"0 of 4 {judged.KINDS[kind]}" in " ".join(about["doubts"]) for kind in failed)
-
-
-@pytest.mark.parametrize(("capable", "said"), [(False, None), (True, False)])
-def test_a_model_that_is_not_capable_is_asked_nothing(capable: bool, said: bool | None) -> None:
-    about = check(lambda request: pytest.fail("it was asked"), capable=capable, judge_capable=said)
-    assert about["check"] == {} and about["asked"] == 0 and not about["capable"]
-    assert len(about["doubts"]) == 1 and "not held to be capable" in about["doubts"][0]
-    assert check(by_words, capable=False, judge_capable=True)["asked"] > 0
 
 
 def test_without_controls_the_judge_is_doubted() -> None:
@@ -283,7 +236,72 @@ def test_controls_are_few_fixed_and_known(golds: list[list[str]], n: int, random
     assert plant(rows, n) == planted
 
 
-def test_a_wrong_answer_is_planted_wherever_the_set_has_one() -> None:
-    assert len(plant(ROWS, 20)["planted_wrong"]) == 4
-    same = [row(f"q{i}", ("Tamsin",)) for i in range(5)]
-    assert plant(same, 20)["planted_wrong"] == []
+SAID = st.lists(
+    st.sampled_from(["yes", "no", "noanswer", "a", "the", "Rome", "rome.", "Bern", "km", "x y", "é"]), max_size=3
+)
+ANSWER = SAID.map(" ".join)
+
+
+def one_by_one(answers: Sequence[str], place: int, gold: Sequence[str]) -> int | None:
+    """By its definition: behind `place`, in a circle."""
+    for step in range(1, len(answers)):
+        at = (place + step) % len(answers)
+        if normalise_answer(answers[at]) and token_f1(answers[at], gold) == 0:
+            return at
+    return None
+
+
+def check_next(answers: Sequence[str], golds: Sequence[Sequence[str]]) -> None:
+    others = Negatives(answers)
+    for place, gold in enumerate(golds):
+        assert others.after(place, gold) == one_by_one(answers, place, gold)
+
+
+ANSWERS = st.lists(st.tuples(ANSWER, st.lists(ANSWER, max_size=2)), min_size=1, max_size=12)
+
+
+@given(ANSWERS)
+def test_the_next_answer_without_a_common_word_is_found(rows):
+    check_next([answer for answer, _ in rows], [[answer, *more] for answer, more in rows])
+
+
+@given(ANSWERS)
+def test_whatever_the_gold_answers_are(rows):
+    check_next([answer for answer, _ in rows], [more for _, more in rows])
+
+
+@given(ANSWER, ANSWER)
+def test_a_common_word_is_an_f1_above_zero(left, right):
+    assert bool(words_of(left) & words_of(right)) == (token_f1(left, [right]) > 0)
+
+
+@given(ANSWERS, st.integers(0, 8))
+def test_what_is_planted_is_what_going_through_all_answers_plants(rows, n):
+    given_rows = [
+        QuestionRow(Question(f"q{k}", f"Is it {k}?"), (), (answer, *more), {}, "plain")
+        for k, (answer, more) in enumerate(rows)
+    ]
+    own = sorted((Claim(r.question.text, tuple(r.answers), r.answers[0]) for r in given_rows), key=claim_order)
+    wrong: list[Claim] = []
+    for place, claim in enumerate(own):
+        found = one_by_one([other.answer for other in own], place, claim.gold)
+        if found is not None and len(wrong) < n:
+            wrong.append(Claim(claim.question, claim.gold, own[found].answer))
+    assert plant(given_rows, n) == {"planted_right": own[:n], "planted_wrong": wrong}
+
+
+@pytest.mark.parametrize(
+    "gold",
+    [
+        lambda k: [f"{k} km"],  # one word that all share
+        lambda k: [f"{k} {'km' if k % 2 else 'miles'}", f"{2 * k} {'miles' if k % 2 else 'km'}"],  # two, in turn
+        lambda k: ["yes"],
+    ],
+)
+def test_answers_of_which_none_differs_take_no_square_of_time(gold):
+    n = 20_000
+    golds = [gold(k) for k in range(n)]
+    others = Negatives([some[0] for some in golds])
+    started = time.process_time()
+    assert all(others.after(place, some) is None for place, some in enumerate(golds))
+    assert time.process_time() - started < 5  # one by one it would be hours

@@ -1,4 +1,4 @@
-"""The scripts that record the golden files, as modules, and the index that both they and the tests use."""
+"""The script that records the golden files, as a module, and the index that both it and the tests use."""
 
 from __future__ import annotations
 
@@ -25,36 +25,6 @@ def script(name: str) -> ModuleType:
 def record() -> ModuleType:
     """tests/golden/record.py."""
     return script("record")
-
-
-@pytest.fixture(scope="module")
-def higra() -> ModuleType:
-    """tests/golden/record_higra.py."""
-    return script("record_higra")
-
-
-@pytest.fixture(scope="module")
-def hoprag() -> ModuleType:
-    """tests/golden/record_hoprag.py."""
-    return script("record_hoprag")
-
-
-@pytest.fixture(scope="module")
-def bubblerag() -> ModuleType:
-    """tests/golden/record_bubblerag.py."""
-    return script("record_bubblerag")
-
-
-@pytest.fixture(scope="module")
-def hybgrag() -> ModuleType:
-    """tests/golden/record_hybgrag.py."""
-    return script("record_hybgrag")
-
-
-@pytest.fixture(scope="module")
-def hydrarag() -> ModuleType:
-    """tests/golden/record_hydrarag.py."""
-    return script("record_hydrarag")
 
 
 @pytest.fixture(scope="session")

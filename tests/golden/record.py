@@ -1,20 +1,17 @@
-"""Makes the golden files again: python tests/golden/record.py [rankings] [replies]
+"""Makes the golden rankings again: python tests/golden/record.py
 
 rankings.json: for each embedder, method and sample question the ten best passages with their scores. Every ranking is
 made several times more with noise on all vectors, as another CPU's rounding might cause: places whose passage then
 changes are listed as `unsure` (there only the score is compared), and `tolerance` bounds how far scores moved. The
 hashing embedder gives nearly equal vectors everywhere, so its rankings are held tightly. MiniLM in bf16 does not:
 between a CPU with AMX and one with AVX-512 BF16 alone, cosines of the sample moved by up to .0015.
-replies.jsonl, answers.json: what the packaged language model said to some questions under each method, and the answers
-that this makes, over the hashing embedder; only questions whose prompts do not depend on unsure places.
 
-Make them again when a change is meant to alter rankings or prompts: another extraction, seeding, reader prompt.
+Make them again when a change is meant to alter rankings: another extraction, another seeding.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -26,16 +23,13 @@ import torch
 import gpu_rag
 from gpu_rag.engine import Engine
 from gpu_rag.models.embed.interface import Embedder
-from gpu_rag.models.llm import load_llm
-from gpu_rag.models.llm.interface import LLM
-from gpu_rag.models.llm.replay import RecordingLLM
 from gpu_rag.models.set import ModelSet
 from gpu_rag.sample import corpus_path, questions_path
 from gpu_rag.settings import make_settings
 from gpu_rag.types import Answer, Question
 
 HERE = Path(__file__).resolve().parent
-RANKINGS, REPLIES, ANSWERS = HERE / "rankings.json", HERE / "replies.jsonl", HERE / "answers.json"
+RANKINGS = HERE / "rankings.json"
 METHODS = ("dense", "bm25", "hybrid", "ppr")
 SETTINGS: dict[str, Any] = {"models": {"embedder": "hash", "llm": "none", "device": "cpu", "vector_cache_gib": 0}}
 MINILM: dict[str, Any] = {"models": {**SETTINGS["models"], "embedder": "minilm"}}
@@ -43,7 +37,6 @@ K = 10
 NOISE, N_NOISY = 1e-5, 6  # of one vector element
 MINILM_NOISE = 5e-4
 LEAST_TOLERANCE = 1e-5
-N_ANSWERED = 3
 
 Rankings = dict[str, dict[str, dict[str, Any]]]  # method -> question id -> {"ids", "scores", ...}
 
@@ -167,42 +160,16 @@ def brief(answer: Answer) -> dict[str, Any]:
     }
 
 
-def answered(index: gpu_rag.Index, names: Sequence[str], llm: LLM, settings: Any = None) -> dict[str, Any]:
-    """{method: {question id: brief answer}}."""
-    engine = index.engine(settings or SETTINGS, llm=llm)
-    asked = [question for question in questions() if question.id in names]
-    return {m: {answer.question_id: brief(answer) for answer in engine.run(m, asked).answers} for m in METHODS}
-
-
-def sure_questions(expected: Rankings) -> list[str]:
-    """The first questions whose five best passages are sure under every method."""
-    sure = [name for name in expected["dense"] if all(min(expected[m][name]["unsure"], default=K) > 4 for m in METHODS)]
-    return sure[:N_ANSWERED]
-
-
-def record_replies(index: gpu_rag.Index) -> None:
-    names = sure_questions(json.loads(RANKINGS.read_text(encoding="utf-8"))["hash"])
-    REPLIES.unlink(missing_ok=True)
-    llm = RecordingLLM(load_llm("smollm2", device="cpu"), REPLIES)
-    found = answered(index, names, llm)
-    llm.close()
-    ANSWERS.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(f"{REPLIES.name}, {ANSWERS.name}: {', '.join(names)} by {', '.join(METHODS)}")
-
-
-def main(what: Sequence[str]) -> None:
+def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "ix"
-        index = build(folder)
-        if not what or "rankings" in what:
-            other = Path(name) / "minilm"
-            hashed = record_rankings(folder, index, SETTINGS, NOISE)
-            minilm = record_rankings(other, build(other, MINILM), MINILM, MINILM_NOISE)
-            write_rankings({"hash": hashed, "minilm": minilm})
-        if not what or "replies" in what:
-            record_replies(index)
+        hashed, minilm = Path(name) / "hash", Path(name) / "minilm"
+        found = {
+            "hash": record_rankings(hashed, build(hashed), SETTINGS, NOISE),
+            "minilm": record_rankings(minilm, build(minilm, MINILM), MINILM, MINILM_NOISE),
+        }
+        write_rankings(found)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -155,7 +155,7 @@ class Work:
     def __init__(self, folder: Path):
         self.folder, sample = folder, Path(gpu_rag.__file__).parent / "sample"
         corpus, questions = (read_rows(sample / f"{name}.jsonl") for name in ("corpus", "questions"))
-        answered = json.loads((HERE / "answers.json").read_text("utf-8"))["dense"]
+        answered = json.loads((HERE / "sample_answers.json").read_text("utf-8"))["dense"]
         asked = [row for row in questions if row["id"] in GIVEN["sample questions"]]
         replayed = [row for row in questions if row["id"] in answered]
         body = {"messages": [{"role": "user", "content": replayed[0]["question"]}]}

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import gpu_rag
-from gpu_rag.models.llm import load_llm
 
 
 @pytest.fixture(scope="session")
@@ -82,28 +81,3 @@ def test_other_rankings_are_told_apart(
     assert record.differences(other, rows) == []
     damage(other[method])
     assert record.differences(other, rows)
-
-
-def test_answers_by_replay_are_those_on_record(record: ModuleType, sample_index: gpu_rag.Index) -> None:
-    expected = json.loads(record.ANSWERS.read_text(encoding="utf-8"))
-    names = list(expected["dense"])
-    assert len(names) == 3 and set(expected) == set(record.METHODS)
-    replay = load_llm(f"replay:{record.REPLIES}")
-    assert record.answered(sample_index, names, replay) == expected
-    assert len({answer["text"] for rows in expected.values() for answer in rows.values()}) > 3
-
-
-def test_what_is_not_on_record_fails_alone(record: ModuleType, sample_index: gpu_rag.Index) -> None:
-    expected = json.loads(record.ANSWERS.read_text(encoding="utf-8"))
-    names = list(expected["dense"])
-    unheard = next(question.id for question in record.questions() if question.id not in names)
-    replay = load_llm(f"replay:{record.REPLIES}")
-    answers = record.answered(sample_index, [*names, unheard], replay)
-    for method, rows in answers.items():
-        failed = rows.pop(unheard)
-        assert (failed["status"], failed["text"], failed["evidence"]) == ("failed", None, [])
-        assert rows == expected[method]
-    other = {**record.SETTINGS, "reader": {"max_tokens": 7}}
-    assert {
-        row["status"] for rows in record.answered(sample_index, names, replay, other).values() for row in rows.values()
-    } == {"failed"}

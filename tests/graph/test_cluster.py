@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +15,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ragged_lists import ragged
+from refusals import caught, refusals
 
-from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph import cluster as module
 from gpu_rag.graph.cluster import clusters_by_numba, exact_groups, radius_clusters
 from gpu_rag.graph.common import dots, low_precision
@@ -201,8 +206,7 @@ def test_any_layout_and_gradients_do_no_harm(implementation: str) -> None:
     assert torch.equal(radius_clusters(turned, 0.05, implementation=implementation), radius_clusters(vectors, 0.05))
 
 
-@pytest.mark.parametrize(
-    ("match", "call"),
+test_bad_input_says_what = refusals(
     [
         ("vectors are no matrix", lambda: radius_clusters(torch.ones(3), 0.1)),
         ("vectors are no matrix", lambda: radius_clusters(torch.ones(3, 1, dtype=torch.float64), 0.1)),
@@ -216,11 +220,8 @@ def test_any_layout_and_gradients_do_no_harm(implementation: str) -> None:
         ("offsets of keys are broken", lambda: exact_groups(Ragged(torch.tensor([1]), torch.tensor([0, 2])))),
         ("keys are no ragged lists", lambda: exact_groups(Ragged(torch.tensor([1]), torch.tensor([0, 1]).int()))),
         ("no such implementation", lambda: radius_clusters(torch.ones(1, 1), 0.1, implementation="scipy")),
-    ],
+    ]
 )
-def test_bad_input_says_what(match: str, call: Callable[[], object]) -> None:
-    with pytest.raises((BadInput, UsageError), match=match):
-        call()
 
 
 # --- groups by shared keys -------------------------------------------------------------------------
@@ -269,10 +270,10 @@ def one_pass(keys: Ragged) -> torch.Tensor:
     return torch.tensor(label)
 
 
-@pytest.mark.parametrize("wrong", [one_pass, lambda keys: torch.zeros(keys.batch, dtype=torch.int64)])
-def test_group_checks_catch(wrong: Group) -> None:
-    with pytest.raises(AssertionError):
-        check_groups(wrong, [[1], [2], [1, 2], [3], [2]])
+test_group_checks_catch = caught(
+    [one_pass, lambda keys: torch.zeros(keys.batch, dtype=torch.int64)],
+    lambda wrong: check_groups(wrong, [[1], [2], [1, 2], [3], [2]]),
+)
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -283,3 +284,46 @@ def test_keys_far_apart_and_close_together(group: Group, dtype: torch.dtype) -> 
     check_groups(group, [[low, high], [5], [0, high], [5, 6], [7], []], dtype)
     check_groups(group, [[high], [high - 1], [high - 2, high], [high - 1], []], dtype)
     check_groups(group, [[low + 1], [low], [low + 1, low + 2], [low]], dtype)
+
+
+# --- memory, measured in a process of its own: a tile and a few numbers a row, never all pairs ------
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "bench_clusters.py"
+ROWS = 12_000  # all pairs: 288 MB in bf16, which is far above the bound
+RUN = """
+import runpy, sys
+from gpu_rag.graph import cluster
+{}
+sys.argv = sys.argv[1:]
+runpy.run_path({!r}, run_name="__main__")
+"""
+needs_linux = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux to measure memory")
+
+
+def measured(*options: object, change: str = "pass") -> dict[str, Any]:
+    code = RUN.format(change, str(SCRIPT))
+    arguments = [sys.executable, "-c", code, str(SCRIPT), "--rows", str(ROWS), *map(str, options)]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@needs_linux
+def test_memory_is_within_its_bound() -> None:
+    found = measured("--dims", 64, "--min-samples", 4, "--dtype", "f16")
+    assert found["wrong_of_sample"] == 0 and found["clusters"] == ROWS // 4
+    assert found["beside_gb"] <= found["bound_gb"] <= 0.1 < 2 * ROWS**2 / 1e9
+
+
+@needs_linux
+def test_the_measurement_sees_all_pairs() -> None:
+    found = measured("--dims", 16, change="cluster.TILE = cluster.CACHED_TILE = 1 << 20")
+    assert found["beside_gb"] > 2 * ROWS**2 / 1e9 * 0.9 > found["bound_gb"]
+
+
+def test_the_bound_of_a_million_rows() -> None:
+    from gpu_rag.graph.cluster import cluster_bytes
+
+    for itemsize in (2, 4):  # of the vectors, f16 and f32
+        assert cluster_bytes(10**6, 384) + itemsize * 384 * 10**6 < 4e9

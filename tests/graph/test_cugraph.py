@@ -1,13 +1,12 @@
 """The cuGraph backend with a stand-in for pylibcugraph: what it is handed, and what comes back. No GPU is involved.
 
 The stand-in takes the arguments that the sources in the wheel of 26.10 take, refuses what they refuse, and iterates as
-they do, off by a little noise. Run as a script the file is one rank of several: RANK WORLD FOLDER.
+they do, off by a little noise.
 """
 
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 import types
 from collections.abc import Callable
@@ -21,6 +20,7 @@ import torch
 import torch.distributed as dist
 from gpu_rag_kernels import dispatch
 from gpu_rag_kernels.dispatch import preferring, recording
+from ranks import results_of, run_as_rank
 
 from gpu_rag.errors import GpuRagError, MissingBackend, UsageError
 from gpu_rag.graph.csr import csr_from_edges
@@ -335,15 +335,19 @@ def test_the_wheel_takes_these_arguments(name: str) -> None:
 # --- several ranks ---------------------------------------------------------------------------------
 
 
-def main(rank: int, world: int, folder: Path) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
+SHARDED = {
+    "one": (some_graph(True, True), WEIGHTS),
+    "two": (some_graph(False), None),
+    "three": (some_graph(True), WEIGHTS),
+}
+
+
+def as_one_rank(rank: int) -> dict[str, np.ndarray]:
     with pytest.MonkeyPatch.context() as patch:
         stand_in = installed(patch)
         found = {}
-        for name, csr in (("one", some_graph(True, True)), ("two", some_graph(False)), ("three", some_graph(True))):
+        for name, (csr, weights) in SHARDED.items():
             shard = shard_graph(csr)
-            weights = None if name == "two" else WEIGHTS
             found[name] = personalized_pagerank_sharded(
                 shard, SEEDS, weights, block=2, implementation="cugraph"
             ).numpy()
@@ -351,25 +355,17 @@ def main(rank: int, world: int, folder: Path) -> None:
         assert stand_in.joined is None and names.count("MGGraph") == 3 and names.count("personalized_pagerank") == 6
         handles = [given for name, given in stand_in.calls if name == "ResourceHandle"]
         assert handles == [{"handle": 42}] * 3 and ("cugraph_comms_create_unique_id" in names) == (rank == 0)
-    np.savez(folder / f"{rank}.npz", **found)  # type: ignore[arg-type]
-    dist.destroy_process_group()
+    return found
 
 
 def test_two_ranks(tmp_path: Path) -> None:
-    started = [
-        subprocess.Popen([sys.executable, __file__, str(r), "2", str(tmp_path)], stderr=subprocess.PIPE, text=True)
-        for r in range(2)
-    ]
-    for process in started:
-        error = process.communicate(timeout=600)[1]
-        assert process.returncode == 0, error
-    held = [np.load(tmp_path / f"{r}.npz") for r in range(2)]
-    for name, csr in (("one", some_graph(True, True)), ("two", some_graph(False)), ("three", some_graph(True))):
+    held = results_of(__file__, 2, tmp_path)
+    for name, (csr, weights) in SHARDED.items():
         found = np.concatenate([part[name] for part in held], 1)
-        exact = personalized_pagerank(csr, SEEDS, None if name == "two" else WEIGHTS, tol=1e-10).numpy()
+        exact = personalized_pagerank(csr, SEEDS, weights, tol=1e-10).numpy()
         assert held[0][name].shape[1] > 0 and held[1][name].shape[1] > 0
         assert np.abs(found - exact).sum(1).max() < 1.2e-6
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+    run_as_rank(as_one_rank)

@@ -11,23 +11,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ragged_lists import ragged
+from ragged_lists import listed, ragged
+from refusals import caught, refusals
 
-from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.graph import ego as ego_module
+from gpu_rag.errors import BadInput
+from gpu_rag.graph import ego
 from gpu_rag.graph import ragged as ragged_module
 from gpu_rag.graph.csr import check_csr, csr_from_edges, is_symmetric
-from gpu_rag.graph.ego import checked, ego_balls, induced_subgraphs
+from gpu_rag.graph.ego import balls_by_words, checked, ego_balls, induced_subgraphs
 from gpu_rag.types import CSR, Blocks, Ragged
 
 Balls = Callable[..., Ragged]
 Induce = Callable[..., Blocks]
 QUICK = settings(max_examples=40, deadline=None, derandomize=True)
 IMPLEMENTATIONS = ["numba", "torch"]
-
-
-def listed(lists: Ragged) -> list[list[int]]:
-    return [lists.values[a:b].tolist() for a, b in zip(lists.offsets[:-1], lists.offsets[1:])]
 
 
 def graph_of(n: int, pairs: list[tuple[int, int]], *, undirected: bool = True, weighted: bool = False) -> CSR:
@@ -139,14 +136,6 @@ def limit_by_id(csr: CSR, seeds: Ragged, radius: int, *, limit: int | None, **op
     return ragged([row[:limit] for row in listed(ego_balls(csr, seeds, radius, **options))], torch.int32)
 
 
-def limit_a_hop(csr: CSR, seeds: Ragged, radius: int, *, limit: int | None, **options: Any) -> Ragged:
-    """Goes on only from what it kept, so that later hops fill the room that is left."""
-    balls = seeds
-    for _ in range(radius):
-        balls = ego_balls(csr, balls, 1, limit=limit, **options)
-    return balls
-
-
 def walks_through(
     csr: CSR, seeds: Ragged, radius: int, *, limit: int | None, include: Any = None, exclude: Any = ()
 ) -> Ragged:
@@ -218,37 +207,11 @@ def test_blocks(case: tuple[CSR, list[list[int]]], data: st.DataObject) -> None:
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
 def test_blocks_of_balls(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ragged_module, "EXPAND_AT_ONCE", 50)
-    monkeypatch.setattr(ego_module, "READ_AT_ONCE", 300)
+    monkeypatch.setattr(ego, "READ_AT_ONCE", 300)
     csr, seeds = large(1, 120, 200)
     balls = ego_balls(csr, ragged(seeds[:40]), 2, limit=30)
     check_blocks(lambda c, _, **k: induced_subgraphs(c, balls, implementation=name, **k), csr, listed(balls))
     assert is_symmetric(induced_subgraphs(csr, balls, implementation=name).csr)
-
-
-@pytest.mark.parametrize("name", IMPLEMENTATIONS)
-def test_blocks_by_hand(name: str) -> None:
-    blocks = induced_subgraphs(PATH, ragged([[0, 1], [1, 3]]), implementation=name)
-    assert blocks.global_ids.tolist() == [0, 1, 1, 3] and blocks.offsets.tolist() == [0, 2, 4]
-    assert blocks.csr.indptr.tolist() == [0, 1, 2, 2, 2] and blocks.csr.indices.tolist() == [1, 0]
-    nothing = induced_subgraphs(PATH, ragged([]), implementation=name)
-    assert nothing.csr.n == 0 and nothing.offsets.tolist() == [0]
-
-
-def entities_and_passages() -> CSR:
-    """Entities 0..3 on a path, passages 4..6; 4 is about 0 and 1, 5 about 1 and 3, 6 about 3."""
-    return graph_of(7, [(0, 1), (1, 2), (2, 3), (0, 4), (1, 4), (1, 5), (3, 5), (3, 6)])
-
-
-@pytest.mark.parametrize("name", IMPLEMENTATIONS)
-def test_a_ball_of_entities_then_their_passages(name: str) -> None:
-    """The two steps of a retriever that walks entities and then takes the passages linked to them."""
-    csr = checked(entities_and_passages())
-    entities = ego_balls(csr, ragged([[0], [3]]), 1, include=[(0, 4)], implementation=name)
-    assert listed(entities) == [[0, 1], [2, 3]]
-    both = ego_balls(csr, entities, 1, include=[(4, 7)], implementation=name)
-    assert listed(both) == [[0, 1, 4, 5], [2, 3, 5, 6]]
-    blocks = induced_subgraphs(csr, both, exclude=[(4, 7)], implementation=name)
-    assert blocks.global_ids.tolist() == [0, 1, 2, 3] and blocks.csr.indices.tolist() == [1, 0, 3, 2]
 
 
 def across_blocks(csr: CSR, nodes: Ragged, **ranges: Any) -> Blocks:
@@ -277,8 +240,7 @@ def test_block_checks_catch(wrong: Induce) -> None:
 BROKEN = CSR(torch.tensor([0, 1]), torch.tensor([5], dtype=torch.int32))
 
 
-@pytest.mark.parametrize(
-    ("match", "call"),
+test_bad_input_says_what = refusals(
     [
         ("a column index", lambda: ego_balls(BROKEN, ragged([[0]]), 1)),
         ("one of the seeds is no node; given 5", lambda: ego_balls(PATH, ragged([[5]]), 1)),
@@ -287,12 +249,86 @@ BROKEN = CSR(torch.tensor([0, 1]), torch.tensor([5], dtype=torch.int32))
         ("limit is out of range", lambda: ego_balls(PATH, ragged([[0]]), 1, limit=-1)),
         ("range of nodes", lambda: ego_balls(PATH, ragged([[0]]), 1, include=[(0, 6)])),
         ("range of nodes", lambda: induced_subgraphs(PATH, ragged([[0]]), exclude=[(3, 2)])),
-        ("threads is out of range", lambda: ego_balls(PATH, ragged([[0]]), 1, threads=0)),
         ("nodes are not in order; given 3 before 1 in row 1", lambda: induced_subgraphs(PATH, ragged([[4], [3, 1]]))),
         ("nodes are not in order", lambda: induced_subgraphs(PATH, ragged([[1, 1]]))),
         ("no such implementation", lambda: ego_balls(PATH, ragged([[0]]), 1, implementation="scipy")),
-    ],
+    ]
 )
-def test_bad_input_says_what(match: str, call: Callable[[], object]) -> None:
-    with pytest.raises((BadInput, UsageError), match=match):
-        call()
+
+
+# --- balls as bits, against those of `ego_balls` ----------------------------------------------------
+
+WordBalls = Callable[[CSR, Ragged, int, torch.Tensor | None], Ragged]
+
+
+def same(one: Ragged, other: Ragged) -> None:
+    assert one.values.dtype == other.values.dtype == torch.int32
+    assert torch.equal(one.values, other.values) and torch.equal(one.offsets, other.offsets)
+
+
+def check(balls: WordBalls, csr: CSR, seeds: Ragged, radius: int, lo: int) -> None:
+    allowed = torch.arange(csr.n) >= lo
+    same(balls(csr, seeds, radius, None), ego_balls(csr, seeds, radius))
+    same(balls(csr, seeds, radius, allowed), ego_balls(csr, seeds, radius, include=[(lo, csr.n)]))
+
+
+@st.composite
+def word_cases(draw: st.DrawFn) -> tuple[CSR, Ragged, int, int]:
+    n = draw(st.integers(1, 9))
+    node = st.integers(0, n - 1)
+    edges = torch.tensor(draw(st.lists(st.tuples(node, node), max_size=20)), dtype=torch.int64).reshape(-1, 2).T
+    csr = csr_from_edges(edges[0], edges[1], n, undirected=draw(st.booleans()), drop_self_loops=False)
+    seeds = draw(st.lists(st.lists(node, max_size=3), max_size=5))
+    return csr, ragged(seeds), draw(st.integers(0, 4)), draw(st.integers(0, n))
+
+
+@QUICK
+@given(word_cases())
+def test_the_same_balls(case: tuple[CSR, Ragged, int, int]) -> None:
+    check(balls_by_words, *case)
+
+
+def many_words() -> tuple[CSR, Ragged, int, int]:
+    r = np.random.default_rng(0)
+    ends = torch.from_numpy(r.integers(0, 200, (2, 400)))
+    seeds = ragged([r.integers(0, 200, k).tolist() for k in r.integers(0, 4, 330)])
+    return csr_from_edges(ends[0], ends[1], 200, undirected=False), seeds, 3, 40
+
+
+def test_many_questions_fill_words_and_tiles() -> None:
+    assert many_words()[1].batch > ego.TILE
+    check(balls_by_words, *many_words())
+
+
+def against_the_entries(csr: CSR, seeds: Ragged, radius: int, allowed: torch.Tensor | None) -> Ragged:
+    return balls_by_words(ego.pull_of(csr), seeds, radius, allowed)
+
+
+def one_hop_less(csr: CSR, seeds: Ragged, radius: int, allowed: torch.Tensor | None) -> Ragged:
+    return balls_by_words(csr, seeds, radius - 1, allowed)
+
+
+def through_everything(csr: CSR, seeds: Ragged, radius: int, allowed: torch.Tensor | None) -> Ragged:
+    return balls_by_words(csr, seeds, radius, None)
+
+
+test_checks_catch = caught([against_the_entries, one_hop_less, through_everything], check, *many_words())
+
+
+def test_a_gpu_with_triton_is_asked_for_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    csr, seeds, radius, _ = many_words()
+    asked: list[int] = []
+
+    def spy(graph: CSR, seeds: Ragged, radius: int, allowed: torch.Tensor | None) -> Ragged:
+        asked.append(radius)
+        return balls_by_words(graph, seeds, radius, allowed)
+
+    monkeypatch.setattr(ego, "balls_by_words", spy)
+    ego_balls(csr, seeds, radius, implementation="torch")
+    assert asked == []
+    by = {"loops": "triton", "ops": "torch"}
+    monkeypatch.setattr(ego, "pick_implementation", lambda *given, family="ops": by[family])
+    same(ego_balls(csr, seeds, radius, implementation="torch"), balls_by_words(csr, seeds, radius, None))
+    assert asked == [radius]
+    ego_balls(csr, seeds, radius, limit=3, implementation="torch")
+    assert asked == [radius], "a limit needs the hops in order"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from dense_pagerank import pagerank_of
 from ragged_lists import ragged
 
 from gpu_rag.errors import GpuRagError, UsageError
@@ -35,27 +36,13 @@ def graph(kind: str, *, undirected: bool, seed: int = 3) -> CSR:
     return csr_from_edges(torch.from_numpy(ends[0]), torch.from_numpy(ends[1]), N, held, undirected=undirected)
 
 
-def dense_pagerank(csr: CSR, lists: list[list[int]], damping: float) -> np.ndarray:
-    """p = (1-d) pi + d (P^T p + lost(p) pi), solved."""
-    a = np.zeros((N, N))
-    weight = np.ones(csr.m) if csr.weight is None else csr.weight.double().numpy()
-    a[np.repeat(np.arange(N), np.diff(csr.indptr.numpy())), csr.indices.numpy()] = weight
-    total = a.sum(1)
-    p = a / np.where(total == 0, 1, total)[:, None]
-    rows = []
-    for nodes in lists:
-        pi = np.bincount(nodes, minlength=N) / len(nodes)
-        rows.append(np.linalg.solve(np.eye(N) - damping * (p.T + np.outer(pi, total == 0)), (1 - damping) * pi))
-    return np.array(rows)
-
-
 def in_f16(csr: CSR, seeds: Ragged, **options: object) -> torch.Tensor:
     return personalized_pagerank(csr, seeds, implementation="torch", state="f16", max_iter=1000, **options)  # type: ignore[arg-type]
 
 
 def check(solve: Solve, csr: CSR, damping: float) -> None:
     p = solve(csr, ragged(LISTS), damping=damping).double().numpy()
-    assert np.abs(p - dense_pagerank(csr, LISTS, damping)).sum(1).max() <= 1e-6 + ROUNDING
+    assert np.abs(p - pagerank_of(csr, LISTS, damping)).sum(1).max() <= 1e-6 + ROUNDING
     assert np.abs(p.sum(1) - 1).max() <= 1e-5
 
 

@@ -1,26 +1,22 @@
-"""PageRank over ranks: gloo processes on the CPU against a dense solve, against one rank bit for bit, and wrong calls.
-
-Run as a script it is one rank: python test_graph_pagerank_sharded.py RANK WORLD FOLDER.
-"""
+"""PageRank over ranks: gloo processes on the CPU against a dense solve, one rank bit for bit, and wrong calls."""
 
 from __future__ import annotations
 
 import functools
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
+from dense_pagerank import dense, row_normalised, solve_dense, teleports
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ranks import results_of, run_as_rank
+from refusals import refusal, refusals
 
-from gpu_rag.errors import BadInput, GpuRagError, UsageError
+from gpu_rag.errors import GpuRagError
 from gpu_rag.graph.csr import csr_from_edges, row_of_entry
 from gpu_rag.graph.nearest import topk_rows
 from gpu_rag.graph.pagerank import personalized_pagerank
@@ -127,21 +123,7 @@ def wrong_calls(rank: int) -> list[str]:
         lambda: personalized_pagerank_sharded(shard, seeds, max_iter=2, tol=1e-9),
         lambda: shard_edges(seeds.values, seeds.values, 1024 + rank),
     ]
-    told = []
-    for call in calls:
-        try:
-            call()
-            told.append("nothing")
-        except GpuRagError as error:
-            told.append(str(error))
-    return told
-
-
-def main(rank: int, world: int, folder: Path) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
-    np.savez(folder / f"{rank}.npz", told=np.array(wrong_calls(rank)), **compute())
-    dist.destroy_process_group()
+    return [refusal(call, GpuRagError) for call in calls]
 
 
 @pytest.fixture(scope="module")
@@ -150,17 +132,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], list[Any]
 
     @functools.cache
     def run(world: int) -> list[Any]:
-        folder = tmp_path_factory.mktemp("ranks")
-        started = [
-            subprocess.Popen(
-                [sys.executable, __file__, str(r), str(world), str(folder)], stderr=subprocess.PIPE, text=True
-            )
-            for r in range(world)
-        ]
-        for process in started:
-            error = process.communicate(timeout=600)[1]
-            assert process.returncode == 0, error
-        return [np.load(folder / f"{rank}.npz") for rank in range(world)]
+        return results_of(__file__, world, tmp_path_factory.mktemp("ranks"))
 
     return run
 
@@ -174,20 +146,7 @@ def one_rank() -> dict[str, np.ndarray]:
 def exact(name: str) -> np.ndarray:
     """f64[B, N] by a dense solve."""
     csr, seeds, weights = graphs()[name]
-    a = np.zeros((csr.n, csr.n))
-    rows = np.repeat(np.arange(csr.n), np.diff(csr.indptr.numpy()))
-    a[rows, csr.indices.numpy()] = 1.0 if csr.weight is None else csr.weight.numpy()
-    pi = np.zeros((csr.n, seeds.batch))
-    lane = np.repeat(np.arange(seeds.batch), np.diff(seeds.offsets.numpy()))
-    np.add.at(pi, (seeds.values.numpy(), lane), 1.0 if weights is None else weights.values.double().numpy())
-    pi /= np.maximum(pi.sum(0), 1e-300)
-    return dense_pagerank(a, pi, 0.85).T
-
-
-def dense_pagerank(a: np.ndarray, pi: np.ndarray, damping: float) -> np.ndarray:
-    degree = a.sum(1)
-    q = np.linalg.solve(np.eye(len(a)) - damping * (a / np.where(degree > 0, degree, 1)[:, None]).T, pi)
-    return np.asarray(q / np.maximum(q.sum(0), 1e-300))
+    return solve_dense(dense(csr), teleports(csr.n, seeds, weights), 0.85)
 
 
 NAMES = ["undirected", "directed", "ring", "path"]
@@ -327,11 +286,10 @@ def dense_case(seed: int) -> tuple[np.ndarray, np.ndarray]:
 def scaled_by(total: Callable[[torch.Tensor, torch.Tensor], float], seed: int, damping: float) -> float:
     """How far the q made of the exact PageRank is from its equation."""
     a, pi = dense_case(seed)
-    p = torch.from_numpy(dense_pagerank(a, pi, damping)) * 3.0  # of any length
+    p = torch.from_numpy(solve_dense(a, pi.T, damping).T) * 3.0  # of any length
     lost = (p * torch.from_numpy(a.sum(1) == 0)[:, None]).sum(0)
     q = (unnormalised(p, p.sum(0), lost, damping) * total(p, lost)).numpy()
-    degree = a.sum(1)
-    step = (1 - damping) * pi + damping * (a / np.where(degree > 0, degree, 1)[:, None]).T @ q
+    step = (1 - damping) * pi + damping * row_normalised(a).T @ q
     return float(np.abs(step - q).max())
 
 
@@ -374,29 +332,26 @@ def test_the_residual_sees_a_wrong_rank() -> None:
 SEED = Ragged(torch.tensor([1]), torch.tensor([0, 1]))
 
 
-@pytest.mark.parametrize(
-    ("match", "call"),
+RING, DIRECTED = (shard_graph(graphs()[name][0]) for name in ("ring", "directed"))
+test_bad_input_says_what = refusals(
     [
-        ("sor works row by row", lambda s, d: personalized_pagerank_sharded(s, SEED, solver="sor")),
-        ("needs a symmetric graph", lambda s, d: personalized_pagerank_sharded(d, SEED, solver="chebyshev")),
-        ("no such PageRank of shards", lambda s, d: personalized_pagerank_sharded(s, SEED, implementation="numba")),
-        ("start does not fit", lambda s, d: personalized_pagerank_sharded(s, SEED, start=torch.ones(2, 1024))),
+        ("sor works row by row", lambda: personalized_pagerank_sharded(RING, SEED, solver="sor")),
+        ("needs a symmetric graph", lambda: personalized_pagerank_sharded(DIRECTED, SEED, solver="chebyshev")),
+        ("no such PageRank of shards", lambda: personalized_pagerank_sharded(RING, SEED, implementation="numba")),
+        ("start does not fit", lambda: personalized_pagerank_sharded(RING, SEED, start=torch.ones(2, 1024))),
         (
             "one of the seeds is no node",
-            lambda s, d: personalized_pagerank_sharded(s, Ragged(SEED.values + 1024, SEED.offsets)),
+            lambda: personalized_pagerank_sharded(RING, Ragged(SEED.values + 1024, SEED.offsets)),
         ),
-        ("tol is out of range", lambda s, d: personalized_pagerank_sharded(s, SEED, tol=0.0)),
-        ("negative number of results", lambda s, d: pagerank_topk_sharded(s, SEED, k=-1)),
-        ("range of nodes", lambda s, d: pagerank_topk_sharded(s, SEED, k=1, ids=(0, 1025))),
-        ("rows do not fit", lambda s, d: gather_rows(s, torch.ones(1024, 1))),
-        ("do not fit the shard", lambda s, d: pagerank_residual_sharded(s, torch.ones(1, 3), SEED)),
-        ("indptr of a CSR has wrong ends", lambda s, d: shard_graph(CSR(torch.tensor([0, 9]), SEED.values.int()))),
+        ("tol is out of range", lambda: personalized_pagerank_sharded(RING, SEED, tol=0.0)),
+        ("negative number of results", lambda: pagerank_topk_sharded(RING, SEED, k=-1)),
+        ("range of nodes", lambda: pagerank_topk_sharded(RING, SEED, k=1, ids=(0, 1025))),
+        ("rows do not fit", lambda: gather_rows(RING, torch.ones(1024, 1))),
+        ("do not fit the shard", lambda: pagerank_residual_sharded(RING, torch.ones(1, 3), SEED)),
+        ("indptr of a CSR has wrong ends", lambda: shard_graph(CSR(torch.tensor([0, 9]), SEED.values.int()))),
     ],
 )
-def test_bad_input_says_what(match: str, call: Callable[[Any, Any], object]) -> None:
-    with pytest.raises((BadInput, UsageError), match=match):
-        call(shard_graph(graphs()["ring"][0]), shard_graph(graphs()["directed"][0]))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+    run_as_rank(lambda rank: {"told": np.array(wrong_calls(rank)), **compute()})

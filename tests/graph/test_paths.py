@@ -12,9 +12,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ragged_lists import ragged
+from path_rules import all_paths, holds, nodes_kept
+from ragged_lists import listed, ragged
+from refusals import refusals
 
-from gpu_rag.errors import BadInput, UsageError
+from gpu_rag.errors import BadInput
 from gpu_rag.graph import paths
 from gpu_rag.graph import ragged as ragged_module
 from gpu_rag.graph.csr import csr_from_edges
@@ -26,6 +28,7 @@ from gpu_rag.graph.paths import (
     Window,
     chain_paths,
     expand_paths,
+    nodes_on_paths,
     path_graph,
     path_parts,
     search_paths,
@@ -65,7 +68,7 @@ def inputs(asks: list[Ask]) -> tuple[Ragged, Ends, Window]:
     return ragged([a.topics for a in asks]), flags, window
 
 
-def listed(found: PathSet, batch: int) -> Found:
+def paths_of(found: PathSet, batch: int) -> Found:
     rows = [[node for node in row if node >= 0] for row in found.nodes.tolist()]
     return [[row for row, b in zip(rows, found.question.tolist()) if b == q] for q in range(batch)]
 
@@ -75,7 +78,7 @@ def search(graph: PathGraph, asks: list[Ask], depth: int, implementation: str = 
     found = search_paths(graph, topics, depth, ends, window, implementation=implementation, threads=threads)
     assert found.nodes.dtype == found.edges.dtype == torch.int32 and torch.equal(found.group, found.question)
     check_edges(graph, found)
-    return listed(found, len(asks))
+    return paths_of(found, len(asks))
 
 
 def check_edges(graph: PathGraph, found: PathSet) -> None:
@@ -87,32 +90,14 @@ def check_edges(graph: PathGraph, found: PathSet) -> None:
         assert edges == wanted
 
 
-def holds(path: list[int], ask: Ask, depth: int) -> bool:
-    """The rules for one simple path, written from the definition."""
-    if not ask.least < len(path) - 1 <= ask.longest or not set(ask.topics) <= set(path):
-        return False
-    at = [path.index(topic) for topic in ask.topics]
-    before, after = at[0], len(path) - 1 - at[-1]
-    closes = ask.closes or (len(at) == 1 and not ask.opens)
-    inner = all(1 <= b - a <= 2 * depth for a, b in itertools.pairwise(at))
-    return inner and (1 <= before <= depth if ask.opens else before == 0) and (
-        1 <= after <= depth if closes else after == 0
-    )  # fmt: skip
-
-
-def all_paths(graph: nx.Graph, most: int) -> list[list[int]]:
-    """Every simple path of at most `most` hops, in both directions, ascending."""
-    found = [[node] for node in graph]
-    for a, b in itertools.permutations(graph, 2):
-        found += nx.all_simple_paths(graph, a, b, cutoff=most)
-    return sorted(found)
-
-
 def check(searched: Search, edges: Edges, n: int, asks: list[Ask], depth: int) -> None:
     graph = nx.Graph(edges)
     graph.add_nodes_from(range(n))
     every = all_paths(graph, max([a.longest for a in asks], default=0))
-    wanted = [[path for path in every if a.topics and holds(path, a, depth)] for a in asks]
+    wanted = [
+        [path for path in every if a.topics and holds(path, a.topics, a.opens, a.closes, (a.least, a.longest), depth)]
+        for a in asks
+    ]
     assert searched(graph_of(edges, n), asks, depth) == wanted
 
 
@@ -157,23 +142,6 @@ def test_many_questions_in_small_pieces(implementation: str, threads: int, monke
     case = large(0)
     check(lambda *a: search(*a, implementation=implementation, threads=threads), *case)
     assert sum(map(len, search(graph_of(case[0], case[1]), case[2], case[3]))) > 300, "the case says something"
-
-
-def test_a_question_does_not_know_its_batch() -> None:
-    edges, n, asks, depth = large(1)
-    graph = graph_of(edges, n)
-    together = search(graph, asks, depth)
-    for b in (0, 13, 29):
-        assert search(graph, asks[b : b + 1], depth) == together[b : b + 1]
-
-
-def test_names_of_nodes_do_not_matter() -> None:
-    edges, n, asks, depth = large(2)
-    name = np.random.default_rng(5).permutation(n).tolist()
-    other = [Ask([name[t] for t in a.topics], a.opens, a.closes, a.least, a.longest) for a in asks]
-    here = search(graph_of(edges, n), asks, depth)
-    there = search(graph_of([(name[a], name[b]) for a, b in edges], n), other, depth)
-    assert [sorted([name[v] for v in path] for path in row) for row in here] == there
 
 
 def test_blocks_are_a_graph_like_any_other() -> None:
@@ -298,15 +266,13 @@ ZERO = torch.zeros(1, dtype=torch.int64)
 ARROW = csr_from_edges(torch.tensor([0]), torch.tensor([1]), 2, undirected=False)
 
 
-@pytest.mark.parametrize(
-    ("match", "call"),
+test_bad_input_says_what = refusals(
     [
         ("not symmetric", lambda: path_graph(ARROW)),
         ("one of the topics is no node", lambda: start_paths(GRAPH, ragged([[6]]))),
         ("stands twice in its order; given node 4 in question 1", lambda: start_paths(GRAPH, ragged([[4], [4, 0, 4]]))),
         ("of no question", lambda: expand_paths(GRAPH, start_paths(GRAPH, ragged([[0], [1]])), TOPICS)),
         ("too many paths; given 4 at the end", lambda: expand_paths(GRAPH, START, TOPICS, most=3)),
-        ("threads is out of range", lambda: expand_paths(GRAPH, START, TOPICS, threads=0)),
         ("depth is out of range", lambda: search_paths(GRAPH, TOPICS, 0, CLOSED, WINDOW)),
         ("different lengths", lambda: expand_paths(GRAPH, path_joins.padded(START, 1), TOPICS)),
         ("groups", lambda: expand_paths(GRAPH, START.rows(torch.tensor([1, 0])), TOPICS)),
@@ -316,18 +282,111 @@ ARROW = csr_from_edges(torch.tensor([0]), torch.tensor([1]), 2, undirected=False
         ("at most 22 hops", lambda: chain_paths(None, PARTS, TOPICS, 0, CLOSED, Window(ZERO, ZERO + 23))),
         ("window.least does not fit", lambda: chain_paths(None, PARTS, TOPICS, 0, CLOSED, Window(ZERO[:0], ZERO))),
         ("no such implementation", lambda: expand_paths(GRAPH, START, TOPICS, implementation="scipy")),
-    ],
+    ]
 )  # fmt: skip
-def test_bad_input_says_what(match: str, call: Callable[[], object]) -> None:
-    with pytest.raises((BadInput, UsageError), match=match):
-        call()
 
 
-def test_too_many_pairs_are_refused() -> None:
-    star = graph_of([(0, v) for v in range(2, 9)] + [(1, v) for v in range(2, 9)], 9)
-    topics = ragged([[0, 1]])
-    hops = [start_paths(star, topics)]
-    hops.append(expand_paths(star, hops[0], topics))
-    assert path_parts(star, topics, hops, CLOSED, most=7).size == 7
-    with pytest.raises(BadInput, match="too many paths; given 7 at the joints"):
-        path_parts(star, topics, hops, CLOSED, most=6)
+# --- the reduction before the search: distances of networkx, and no path is lost --------------------
+
+Case = tuple[Edges, int, list[list[int]], list[bool], list[bool], int]
+Reduce = Callable[[PathGraph, Ragged, int, Ends], Ragged]
+
+
+def check_nodes(reduce: Reduce, case: Case) -> None:
+    edges, n, orders, opens, closes, depth = case
+    graph = nx.Graph(edges)
+    graph.add_nodes_from(range(n))
+    found = reduce(
+        graph_of(edges, n), ragged(orders), depth, Ends(torch.tensor(opens).bool(), torch.tensor(closes).bool())
+    )
+    assert found.values.dtype == torch.int32
+    assert listed(found) == [nodes_kept(graph, *each, depth) for each in zip(orders, opens, closes)]
+
+
+@st.composite
+def cases_nodes(draw: st.DrawFn) -> Case:
+    n = draw(st.integers(1, 8))
+    node = st.integers(0, n - 1)
+    edges = draw(st.lists(st.tuples(node, node), max_size=12))
+    orders = draw(st.lists(st.lists(node, max_size=3, unique=True), max_size=3))
+    flags = st.lists(st.booleans(), min_size=len(orders), max_size=len(orders))
+    return edges, n, orders, draw(flags), draw(flags), draw(st.integers(1, 2))
+
+
+@QUICK
+@given(cases_nodes())
+def test_is_the_rule_and_loses_no_path(case: Case) -> None:
+    for implementation in ("numba", "torch"):
+        check_nodes(lambda *a, i=implementation: nodes_on_paths(*a, implementation=i), case)
+    edges, n, orders, opens, closes, depth = case
+    graph, topics = graph_of(edges, n), ragged(orders)
+    ends = Ends(torch.tensor(opens).bool(), torch.tensor(closes).bool())
+    window = Window(torch.full((len(orders),), -1), torch.full((len(orders),), 8))
+    whole = search_paths(graph, topics, depth, ends, window)
+    nodes = nodes_on_paths(graph, topics, depth, ends)
+    blocks = induced_subgraphs(graph.csr, nodes)
+    local = Ragged(
+        torch.tensor(
+            [
+                int(nodes.offsets[b]) + row.index(topic)
+                for b, (row, order) in enumerate(zip(listed(nodes), orders))
+                for topic in order
+            ],
+            dtype=torch.int64,
+        ),
+        topics.offsets,
+    )
+    reduced = search_paths(path_graph(blocks.csr), local, depth, ends, window)
+    names = torch.cat([blocks.global_ids, torch.tensor([-1], dtype=torch.int32)])  # -1 stays -1
+    assert torch.equal(names[reduced.nodes.long()], whole.nodes) and torch.equal(reduced.question, whole.question)
+
+
+EXAMPLE: Case = (
+    [(0, 1), (1, 2), (2, 3), (1, 4), (4, 5)],
+    7,
+    [[0, 2], [0, 2], [6]],
+    [False] * 3,
+    [False, True, False],
+    1,
+)
+
+
+def test_nodes_by_hand() -> None:
+    edges, n, orders, opens, closes, depth = EXAMPLE
+    ends = Ends(torch.tensor(opens), torch.tensor(closes))
+    assert listed(nodes_on_paths(graph_of(edges, n), ragged(orders), depth, ends)) == [
+        [0, 1, 2],
+        [0, 1, 2, 3],
+        [6],
+    ]
+
+
+def balls_of_all(graph: PathGraph, topics: Ragged, depth: int, ends: Ends) -> Ragged:
+    everywhere = torch.ones_like(ends.first)
+    return nodes_on_paths(graph, topics, depth, Ends(everywhere, everywhere))
+
+
+def one_hop_more(graph: PathGraph, topics: Ragged, depth: int, ends: Ends) -> Ragged:
+    return nodes_on_paths(graph, topics, depth + 1, ends)
+
+
+def turned(graph: PathGraph, topics: Ragged, depth: int, ends: Ends) -> Ragged:
+    return nodes_on_paths(graph, topics, depth, Ends(ends.last, ends.first))
+
+
+@pytest.mark.parametrize("wrong", [balls_of_all, one_hop_more, turned])
+def test_checks_of_nodes_catch(wrong: Reduce) -> None:
+    check_nodes(nodes_on_paths, EXAMPLE)
+    with pytest.raises(AssertionError):
+        check_nodes(wrong, EXAMPLE)
+
+
+def test_bad_input_of_nodes_says_what() -> None:
+    graph, off = graph_of([(0, 1)], 2), torch.zeros(1, dtype=torch.bool)
+    for match, call in (
+        ("depth is out of range", lambda: nodes_on_paths(graph, ragged([[0]]), 0, Ends(off, off))),
+        ("stands twice", lambda: nodes_on_paths(graph, ragged([[0, 0]]), 1, Ends(off, off))),
+        ("ends.last does not fit", lambda: nodes_on_paths(graph, ragged([[0]]), 1, Ends(off, off[:0]))),
+    ):
+        with pytest.raises(BadInput, match=match):
+            call()

@@ -13,6 +13,7 @@ import pytest
 import torch
 from gpu_rag_kernels.dispatch import recording
 from ragged_lists import ragged
+from refusals import refusals
 
 from gpu_rag.errors import BadInput, GpuRagError
 from gpu_rag.graph import memory as room
@@ -155,15 +156,13 @@ def test_keywords_that_no_edge_has_only_count() -> None:
     assert all(torch.equal(found[0], other) for other in found[1:])
 
 
-def test_sizes_that_are_none_are_refused() -> None:
-    with pytest.raises(BadInput, match="a negative number of keywords"):
-        hop_edges(*HOPS, -1)
-    with pytest.raises(BadInput, match="a negative number of keywords"):
-        described(unit(2), ragged([[0], [1]]), -1)
-    with pytest.raises(BadInput, match="targets are no ragged lists"):
-        hop_edges(torch.tensor(0), *HOPS[1:], 2)
-    with pytest.raises(BadInput, match="max_iter is out of range; given 1000001; expected <= 1,000,000"):
-        personalized_pagerank(PATH, ragged([[0]]), max_iter=10**6 + 1)
+test_sizes_that_are_none_are_refused = refusals(
+    [
+        ("a negative number of keywords", lambda: hop_edges(*HOPS, -1)),
+        ("a negative number of keywords", lambda: described(unit(2), ragged([[0], [1]]), -1)),
+        ("targets are no ragged lists", lambda: hop_edges(torch.tensor(0), *HOPS[1:], 2)),
+    ]
+)
 
 
 @pytest.mark.parametrize("shift", [-10, HUGE])

@@ -15,24 +15,28 @@ from gpu_rag_kernels.reach.numba import FEW
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ragged_lists import ragged
-from refusals import refusal
+from refusals import refusal, slow_checks
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph import csr as csr_module
-from gpu_rag.graph import ego as blocks_module
 from gpu_rag.graph import ego as ego_module
 from gpu_rag.graph import ragged as ragged_module
 from gpu_rag.graph.bubble import bubble_expansion
+from gpu_rag.graph.common import dots
 from gpu_rag.graph.common.arrays import shortened
-from gpu_rag.graph.csr import check_csr, csr_from_edges
+from gpu_rag.graph.common.dots import check_unit_rows
+from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, induced_subgraphs, local_nodes
-from gpu_rag.graph.ragged import check_ragged
+from gpu_rag.graph.frontier import FrontierQuery, described, score_lists
+from gpu_rag.graph.pagerank import inputs as pagerank_teleport
+from gpu_rag.graph.pagerank.inputs import teleport_of_seeds
+from gpu_rag.graph.ragged import check_ragged, expand
 from gpu_rag.graph.reach import ANY, EITHER, OUT, TypedGraph, reachable, typed_graph
 from gpu_rag.types import CSR, Blocks, Ragged
 
 QUICK = settings(max_examples=200, deadline=None, derandomize=True)
 N = 6000
-MODULES = (blocks_module, csr_module, ragged_module)
+MODULES = (ego_module, csr_module, ragged_module, dots, pagerank_teleport)
 
 
 # --- checks ----------------------------------------------------------------------------------------
@@ -40,9 +44,7 @@ MODULES = (blocks_module, csr_module, ragged_module)
 
 def both_ways(call: Callable[[], object]) -> tuple[str, str]:
     """The refusal with the compiled checks, and without them."""
-    with pytest.MonkeyPatch.context() as patch:
-        for module in MODULES:
-            patch.setattr(module, "compiled_checks", lambda device: None)
+    with slow_checks(*MODULES):
         slow = refusal(call)
     return refusal(call), slow
 
@@ -61,38 +63,40 @@ def lists_of(draw: st.DrawFn) -> Ragged:
     return lists
 
 
+def is_set(lists: Ragged, n: int) -> bool:
+    """Whether the offsets cut the values into lists, each strictly ascending and in [0, n)."""
+    values, offsets = lists.values.tolist(), lists.offsets.tolist()
+    if offsets[0] != 0 or offsets[-1] != len(values) or offsets != sorted(offsets):
+        return False
+    rows = [values[a:b] for a, b in zip(offsets, offsets[1:])]
+    return all(0 <= v < n for v in values) and all(row == sorted(set(row)) for row in rows)
+
+
 @QUICK
 @given(lists_of(), st.sampled_from([None, 0, 3, 5, 9]))
-def test_lists_are_refused_alike(lists: Ragged, n: int | None) -> None:
-    for ascending in (False, True):
-        compiled, slow = both_ways(lambda ascending=ascending: check_ragged(lists, "lists", n=n, ascending=ascending))
-        assert compiled == slow
+def test_lists_are_refused_alike_unless_they_are_sets(lists: Ragged, n: int | None) -> None:
+    """By compiled checks and slow ones, which say of sets nothing, and of what has no order that it has none."""
+    in_range, slow = both_ways(lambda: check_ragged(lists, "lists", n=n))
+    assert in_range == slow
+    said, slow = both_ways(lambda: check_ragged(lists, "lists", n=n, ascending=True))
+    assert said == slow
+    assert said == in_range or (in_range == "" and "not in order" in said)
+    assert n is None or (said == "") == is_set(lists, n)
 
 
-@st.composite
-def matrices(draw: st.DrawFn) -> CSR:
-    """Small matrices of which most are broken in one place."""
-    rows = draw(st.lists(st.sets(st.integers(0, 4), max_size=4).map(sorted), min_size=5, max_size=5))
-    indptr = torch.tensor(np.cumsum([0] + [len(row) for row in rows]))
-    indices = torch.tensor([v for row in rows for v in row], dtype=torch.int32)
-    weight = torch.rand(len(indices), generator=torch.Generator().manual_seed(0)) if draw(st.booleans()) else None
-    broken = draw(st.sampled_from(["", "indptr", "indices", "weight", "length"]))
-    if broken == "indptr":
-        indptr[draw(st.integers(0, 5))] += draw(st.sampled_from([-9, -1, 1, 9]))
-    if broken == "indices" and len(indices):
-        indices[draw(st.just(len(indices) - 1) | st.integers(0, len(indices) - 1))] = draw(st.integers(-2, 6))
-    if broken == "weight" and weight is not None and len(indices):
-        weight[draw(st.integers(0, len(indices) - 1))] = draw(st.sampled_from([-1.0, torch.nan, torch.inf, -0.0]))
-    if broken == "length" and weight is not None:
-        weight = weight[1:]
-    return CSR(indptr, indices, weight)
-
-
-@QUICK
-@given(matrices())
-def test_matrices_are_refused_alike(csr: CSR) -> None:
-    compiled, slow = both_ways(lambda: check_csr(csr))
-    assert compiled == slow
+@pytest.mark.parametrize("most", [1, 3, 7, 1000])
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 6)), max_size=12))
+def test_pieces_hold_all_and_no_more_than_they_may(most: int, spans: list[tuple[int, int]]) -> None:
+    first = torch.tensor([a for a, _ in spans], dtype=torch.int64)
+    last = torch.tensor([a + length for a, length in spans], dtype=torch.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ragged_module, "EXPAND_AT_ONCE", most)
+        pieces = [(owner.tolist(), place.tolist()) for owner, place in expand(first, last)]
+    found = [pair for owner, place in pieces for pair in zip(owner, place)]
+    assert found == [(i, p) for i, (a, length) in enumerate(spans) for p in range(a, a + length)]
+    assert all(len(owner) <= most or len(set(owner)) == 1 for owner, _ in pieces)
+    assert len(pieces) <= max(1, len(spans))
 
 
 @QUICK
@@ -112,6 +116,93 @@ def test_local_nodes_are_found_alike(pairs: list[tuple[list[int], list[int]]], m
         assert rows.values.dtype == torch.int64 and torch.equal(ids.values[rows.values].long(), lists.values)
         block = torch.searchsorted(ids.offsets, rows.values, right=True) - 1
         assert torch.equal(block, ragged_module.row_of_value(lists))
+
+
+SMALL = 6
+ROWS = st.lists(st.lists(st.integers(-1, SMALL), max_size=4), max_size=4)
+SHIFTS = st.sampled_from([0, 0, 0, 0, 1, -1])
+
+
+@QUICK
+@given(
+    st.lists(st.floats(0.97, 1.03) | st.sampled_from([0.0, 0.99, 1.01, 1e-30, np.nan, np.inf]), max_size=5),
+    st.sampled_from([1, 2, 33]), st.integers(0, 9),
+)  # fmt: skip
+def test_unit_rows_are_refused_alike(lengths: list[float], dims: int, seed: int) -> None:
+    rows = torch.randn(len(lengths), dims, generator=torch.Generator().manual_seed(seed))
+    rows = torch.nn.functional.normalize(rows) * torch.tensor(lengths)[:, None]
+    compiled, slow = both_ways(lambda: check_unit_rows(rows, "rows"))
+    assert compiled == slow
+
+
+def test_the_compiled_check_of_unit_rows_looks() -> None:
+    """It accepts what is sound by itself, and nothing that is not."""
+    rows = torch.nn.functional.normalize(torch.randn(50, 40, generator=torch.Generator().manual_seed(1)))
+    rows[7] = 0
+    assert dots._are_units(rows)
+    for value in (1.2, torch.nan, torch.inf):
+        bad = rows.clone()
+        bad[11, 3] = value
+        assert not dots._are_units(bad)
+
+
+@QUICK
+@given(ROWS, ROWS, SHIFTS, st.sampled_from([torch.int32, torch.int64]), st.booleans())
+def test_questions_of_reachable_are_refused_alike(
+    starts: list[list[int]], chains: list[list[int]], shift: int, dtype: torch.dtype, matching: bool
+) -> None:
+    """By numba in one compiled pass, by torch with the slow checks: one message, or one answer."""
+    graph = typed_graph(torch.tensor([0, 1, 2]), torch.tensor([0, 1, 0]), torch.tensor([1, 2, 3]), SMALL, 3)
+    if matching:
+        chains = (chains + [[]] * 4)[: len(starts)]
+    directions = [[1 + abs(v) % 3 for v in row] for row in chains]
+    if directions and directions[-1] and shift < 0:
+        directions[-1][-1] = 4
+    asked = [ragged(starts, dtype), ragged(chains), ragged(directions)]
+    if shift > 0:
+        asked[len(starts) % 3].offsets[-1] += shift
+    found = [refusal(lambda i=i: reachable(graph, *asked, implementation=i)) for i in ("numba", "torch")]  # type: ignore[misc]
+    assert found[0] == found[1]
+
+
+@QUICK
+@given(
+    ROWS, st.none() | st.lists(st.sampled_from([0.0, 0.5, 2.0, -1.0, np.nan, np.inf, 1e308]), min_size=16, max_size=16),
+    SHIFTS, st.sampled_from([torch.float32, torch.float64]),
+)  # fmt: skip
+def test_seeds_are_taken_alike(
+    rows: list[list[int]], weights: list[float] | None, shift: int, dtype: torch.dtype
+) -> None:
+    """The same refusal, or shares with the same bits."""
+    seeds = ragged(rows)
+    seeds.offsets[-1] += shift
+    mass = None
+    if weights is not None:
+        mass = Ragged(torch.tensor(weights[: len(seeds.values)], dtype=dtype), seeds.offsets)
+    with np.errstate(all="ignore"):
+        compiled, slowly = both_ways(lambda: teleport_of_seeds(SMALL, seeds, mass))
+        assert compiled == slowly
+        if compiled:
+            return
+        found = teleport_of_seeds(SMALL, seeds, mass)
+        with slow_checks(pagerank_teleport):
+            slow = teleport_of_seeds(SMALL, seeds, mass)
+    for name in ("offsets", "nodes", "mass"):
+        one, other = getattr(found, name), getattr(slow, name)
+        assert one.dtype == other.dtype and np.array_equal(one, other), name
+
+
+@QUICK
+@given(ROWS, SHIFTS)
+def test_keywords_of_questions_are_refused_alike(rows: list[list[int]], shift: int) -> None:
+    words = ragged(rows)
+    words.offsets[-1] += shift
+    vectors = torch.nn.functional.normalize(torch.ones(len(rows), 3))
+    things = described(torch.eye(3), ragged([[0], [1, 2], []]), 3)
+    wanted = ragged([[0]] * len(rows))
+    asked = FrontierQuery(vectors, words)
+    compiled, slow = both_ways(lambda: score_lists(asked, things, wanted))
+    assert compiled == slow
 
 
 BROKEN = CSR(torch.tensor([0, 2, 2]), torch.tensor([1, 0], dtype=torch.int32))
@@ -247,3 +338,128 @@ def test_what_memory_held_before_does_not_matter(monkeypatch: pytest.MonkeyPatch
 def test_shortened_in_place() -> None:
     rows = np.arange(12).reshape(6, 2).copy()
     assert shortened(rows, 2).tolist() == [[0, 1], [2, 3]] and shortened(np.empty((3, 0)), 1).shape == (1, 0)
+
+
+# --- the compiled check of a matrix says what a look at every row says ------------------------------
+
+Arrays = tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray]
+Check = Callable[..., bool]
+MANY = settings(max_examples=600, deadline=None, derandomize=True)
+
+
+def looks_at_every_row(indptr: Any, indices: Any, weight: Any, offsets: Any) -> bool:
+    """Row pointers that never fall, from 0 to the number of entries; rows that ascend inside the block of their row;
+    weights that are finite and not negative."""
+    n, m = len(indptr) - 1, len(indices)
+    if indptr[0] != 0 or indptr[n] != m or offsets[-1] != n or (weight is not None and len(weight) != m):
+        return False
+    if any(indptr[i] > indptr[i + 1] for i in range(n)):
+        return False
+    for b in range(len(offsets) - 1):
+        for i in range(offsets[b], offsets[b + 1]):
+            row = indices[indptr[i] : indptr[i + 1]].tolist()
+            if row != sorted(set(row)) or any(not offsets[b] <= column < offsets[b + 1] for column in row):
+                return False
+    return weight is None or all(0 <= w < np.inf for w in weight.tolist())
+
+
+@st.composite
+def matrices(draw: st.DrawFn) -> Arrays:
+    """Block-diagonal matrices, of which most have one fault planted: two entries exchanged or made equal, a column of
+    another block, an entry that changes its row, a row pointer or a weight that is wrong."""
+    sizes = draw(st.lists(st.integers(0, 4), min_size=1, max_size=4))
+    offsets = np.cumsum([0, *sizes])
+    rows = [
+        sorted(draw(st.sets(st.integers(lo, hi - 1), max_size=4)))
+        for lo, hi in zip(offsets[:-1].tolist(), offsets[1:].tolist())
+        for _ in range(hi - lo)
+    ]
+    indptr = np.cumsum([0] + [len(row) for row in rows])
+    indices = np.array([column for row in rows for column in row], np.int32)
+    weight = np.ones(len(indices), np.float32) if draw(st.booleans()) else None
+    fault, m = (
+        draw(st.sampled_from(["", "swap", "repeat", "column", "move", "pointer", "weight", "length"])),
+        len(indices),
+    )
+    at = draw(st.integers(0, max(m - 2, 0)))
+    if fault == "swap" and m > 1:
+        indices[[at, at + 1]] = indices[[at + 1, at]]
+    if fault == "repeat" and m > 1:
+        indices[at + 1] = indices[at]
+    if fault == "column" and m:
+        indices[draw(st.integers(0, m - 1))] = draw(st.integers(-1, int(offsets[-1])))
+    if fault in ("move", "pointer"):
+        at = draw(st.integers(0, len(indptr) - 1))
+        indptr[at] += draw(st.sampled_from([-1, 1] if fault == "move" else [-m - 1, -2, 2, m + 1]))
+    if fault == "weight" and weight is not None and m:
+        weight[draw(st.integers(0, m - 1))] = draw(st.sampled_from([-1.0, np.nan, np.inf, -0.0]))
+    if fault == "length" and weight is not None:
+        weight = weight[1:]
+    return indptr, indices, weight, offsets
+
+
+def check(is_matrix: Check) -> None:
+    found = []
+
+    @MANY
+    @given(matrices())
+    def compare(case: Arrays) -> None:
+        expected = looks_at_every_row(*case)
+        found.append(expected)
+        assert bool(is_matrix(*case)) == expected
+
+    compare()
+    assert 0.2 < np.mean(found) < 0.8  # both kinds are among the draws
+
+
+def test_says_what_a_look_at_every_row_says() -> None:
+    from gpu_rag_kernels.checks import is_matrix
+
+    check(is_matrix)
+
+
+def with_rows(rows_of_blocks: Check) -> Check:
+    """`is_matrix` with another way to look at the columns; all else as it should be."""
+
+    def is_matrix(indptr: Any, indices: Any, weight: Any, offsets: Any) -> bool:
+        n, m = len(indptr) - 1, len(indices)
+        falls = indptr[0] != 0 or indptr[n] != m or offsets[-1] != n or (np.diff(indptr) < 0).any()
+        if falls or (weight is not None and (len(weight) != m or not ((weight >= 0) & (weight < np.inf)).all())):
+            return False
+        return rows_of_blocks(indptr, indices, offsets)
+
+    return is_matrix
+
+
+def counted(indptr: Any, indices: Any, offsets: Any, *, empty_rows: bool = False, middle: bool = True) -> bool:
+    """As the kernel counts. empty_rows: rows without entries are taken for places where a row begins. middle: columns
+    between the first and the last of a row must ascend."""
+    descents = int((indices[1:] <= indices[:-1]).sum())
+    for b in range(len(offsets) - 1):
+        for i in range(offsets[b], offsets[b + 1]):
+            first, last = indptr[i], indptr[i + 1]
+            if first < last and (indices[first] < offsets[b] or indices[last - 1] >= offsets[b + 1]):
+                return False
+            if 0 < first < len(indices) and (first < last or empty_rows):
+                descents -= int(indices[first] <= indices[first - 1])
+    return descents == 0 if middle else descents <= len(indptr)
+
+
+def test_the_right_version_of_the_wrong_ones_passes() -> None:
+    check(with_rows(counted))
+
+
+WRONG: dict[str, Check] = {
+    "an empty row is taken for one that begins": lambda *a: counted(*a, empty_rows=True),
+    "the order inside a row is not looked at": lambda *a: counted(*a, middle=False),
+    "columns may be equal": lambda indptr, indices, offsets: all(
+        (np.diff(indices[indptr[i] : indptr[i + 1]]) >= 0).all() for i in range(len(indptr) - 1)
+    ),
+    "blocks are not looked at": lambda indptr, indices, offsets: counted(indptr, indices, offsets[[0, -1]]),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_checks_catch(name: str) -> None:
+    with pytest.raises(AssertionError):
+        check(with_rows(WRONG[name]))

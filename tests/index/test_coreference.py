@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 from gpu_rag.errors import MissingBackend, RequestFailed, UsageError
 from gpu_rag.index import tables
-from gpu_rag.index.stages.coreference import PRONOUNS, keeps_text, replace_pronouns
+from gpu_rag.index.stages.coreference import keeps_text, replace_pronouns
 from gpu_rag.index.stages.extraction import extraction_stage
 from gpu_rag.index.work import Sources
 from gpu_rag.models.llm.scripted import ScriptedLLM
@@ -40,21 +39,6 @@ def test_a_rewrite_must_keep_the_text() -> None:
     assert not keeps_text(ANN, "")
     assert not keeps_text(ANN, RESOLVED * 3)
     assert not keeps_text("born 1902 died 1950 in Orle", "born 1902 died 1902 in Orle 1902")
-
-
-def half_is_enough(original: str, rewrite: str) -> bool:
-    return len(rewrite) >= len(original) / 2
-
-
-def same_words_once(original: str, rewrite: str) -> bool:
-    return {w for w in original.split() if w not in PRONOUNS} <= set(rewrite.split()) | {"She", "her."}
-
-
-@pytest.mark.parametrize("wrong", [half_is_enough, same_words_once])
-def test_wrong_checks_are_told_apart(wrong: Callable[[str, str], bool]) -> None:
-    lost = "Ann Orlo was born in Tamsin. There is no more to tell, I am afraid, at all."
-    repeated = "one two two two two two", "one two"
-    assert (wrong(ANN, lost), wrong(*repeated)) != (keeps_text(ANN, lost), keeps_text(*repeated)) == (False, False)
 
 
 # --- in the extraction layer -----------------------------------------------------------------------

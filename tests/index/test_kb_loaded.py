@@ -16,7 +16,7 @@ from kb_in_memory import knowledge_base
 
 import gpu_rag
 import gpu_rag.api  # before `load_method` is replaced
-from gpu_rag.errors import BadInput, MissingLayer
+from gpu_rag.errors import BadInput
 from gpu_rag.graph.reach import EITHER, reachable
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.index.knowledge_base.load import load_kb
@@ -134,23 +134,6 @@ def test_passages_that_mention_a_node_stand_for_it_three_at_most():
     query = torch.from_numpy(embed(["w4"]))
     assert float(score_nodes(kb, query, ragged([0]))) == pytest.approx(1)
     assert float(score_nodes(mentioning, query, ragged([0]))) < 0.9  # the fifth is not looked at
-
-
-def test_words_of_a_hand_made_base():
-    kb = knowledge_base(
-        [("b", "Bern_City", "city"), ("a", "Ada", "person", ["Countess"])],
-        [("a", "born_in", "b"), ("a", "born_in", "b")],
-    )
-    assert (kb.n, kb.n_edges, kb.n_relations, kb.n_types) == (2, 1, 1, 2)
-    assert kb.triple(0) == ("Ada", "born_in", "Bern_City", "kg:1")
-    assert kb.edge_text(0) == "Ada born in Bern City" and kb.named("countess") == [0] and kb.named("bern city") == [1]
-    assert kb.texts == ["Ada (person). Ada born in Bern City.", "Bern City (city). Ada born in Bern City."]
-    with pytest.raises(MissingLayer, match="lacks vectors"):
-        kb.vectors("kb_name_vectors")
-    with pytest.raises(BadInput, match="an edge has no node"):
-        knowledge_base([("a", "Ada", "x")], [("a", "r", "b")])
-    with pytest.raises(BadInput, match="one id"):
-        knowledge_base([("a", "Ada", "x"), ("a", "Bo", "x")], [])
 
 
 def test_a_candidate_that_is_no_node_is_refused():

@@ -18,7 +18,6 @@ import gpu_rag
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.index import tables
 from gpu_rag.index.knowledge_base.words import edge_text
-from gpu_rag.index.stages import node_documents
 from gpu_rag.index.stages.knowledge_base.texts import EdgeTexts, names_in_words
 from gpu_rag.index.stages.node_documents import cut
 from gpu_rag.index.stages.passages import read_passages
@@ -42,13 +41,6 @@ def check_cut(texts: list[str]) -> None:
 @given(st.lists(TEXTS, max_size=6))
 def test_texts_are_cut_as_each_alone(texts: list[str]) -> None:
     check_cut(texts)
-
-
-def test_words_that_are_counted_by_blanks_of_ascii_alone_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_cut(["a\u3000" * 20 + "a"])
-    monkeypatch.setattr(node_documents, "_BLANK", np.isin(np.arange(256), [32]))
-    with pytest.raises(AssertionError):
-        check_cut(["a\u3000" * 20 + "a"])
 
 
 def test_an_overlap_that_cannot_be_is_an_error_for_whole_texts_too() -> None:

@@ -43,40 +43,6 @@ def test_strongest_against_a_dictionary(edges: list[Edge]) -> None:
     assert apply(strongest, edges) == by_dictionary(edges)
 
 
-def test_strongest_by_hand() -> None:
-    assert apply(strongest, []) == []
-    assert apply(strongest, [(2, 2, 1.0)]) == []
-    assert apply(strongest, [(3, 1, 0.8), (1, 3, 1.0), (1, 3, 0.9), (0, 3, 0.8)]) == [(0, 3, 0.8), (1, 3, 1.0)]
-
-
-def weakest(src: np.ndarray, dst: np.ndarray, weight: np.ndarray) -> Any:
-    a, b, w = strongest(src, dst, -weight)
-    return a, b, -w
-
-
-def directed(src: np.ndarray, dst: np.ndarray, weight: np.ndarray) -> Any:
-    order = np.lexsort((dst, src))
-    return src[order], dst[order], weight[order]
-
-
-def with_loops(src: np.ndarray, dst: np.ndarray, weight: np.ndarray) -> Any:
-    a, b, w = strongest(src, dst, weight)
-    return np.append(a, src[-1]), np.append(b, src[-1]), np.append(w, 1.0)
-
-
-def summed(src: np.ndarray, dst: np.ndarray, weight: np.ndarray) -> Any:
-    a, b, _ = strongest(src, dst, weight)
-    low, high = np.minimum(src, dst), np.maximum(src, dst)
-    return a, b, np.asarray([weight[(low == x) & (high == y)].sum() for x, y in zip(a, b)])
-
-
-@pytest.mark.parametrize("wrong", [weakest, directed, with_loops, summed])
-def test_the_dictionary_tells_wrong_ones_apart(wrong: Strongest) -> None:
-    edges = [(0, 1, 0.8), (1, 0, 1.0), (2, 1, 0.9), (2, 2, 1.0)]
-    assert apply(strongest, edges) == by_dictionary(edges)
-    assert apply(wrong, edges) != by_dictionary(edges)
-
-
 # --- the layer ---------------------------------------------------------------------------------------
 
 
@@ -135,13 +101,6 @@ def test_nodes_are_entities_then_passages_and_edges_go_both_ways(bench: Any) -> 
     assert counts == {"nodes": 6, "edges": 8}
     dtypes = {name: array.dtype for name, array in arrays.items()}
     assert dtypes == {"indptr": np.int64, "indices": np.int32, "weight": np.float32, "ranges": np.int64}
-
-
-def test_a_corpus_without_entities_has_a_graph_without_edges(bench: Any) -> None:
-    put(bench, 0, 4, [], [], [])
-    assert bench.run(graph_stage) == {"nodes": 4, "edges": 0}
-    entries, arrays = adjacency(bench)
-    assert entries == {} and arrays["indptr"].tolist() == [0] * 5
 
 
 NODE = st.integers(0, 4)

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import gpu_rag
 import gpu_rag.api  # before `load_method` is replaced
-from gpu_rag.errors import BadInput, GpuRagError
 from gpu_rag.index import tables
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.index.knowledge_base.load import load_kb, load_web
@@ -251,11 +250,6 @@ def test_documents_of_nodes_are_passages(tmp_path, skb):
     assert (reject["file"], reject["line"]) == ("med/edges.tsv", 3) and "'nobody'" in reject["reason"]
 
 
-def test_strict_stops_at_the_bad_row(tmp_path, skb):
-    with pytest.raises(BadInput, match="edges.tsv:3"):
-        build(tmp_path / "ix", skb=skb, strict=True)
-
-
 def test_corpus_graphs_and_web_side_by_side(tmp_path, tiny_corpus, skb):
     kg = put(tmp_path / "more.tsv", "Marta Orlo\tdesigned\tHalden Bridge\nVeluxin\tmade in\tTamsin\n")
     web = put(tmp_path / "pages.jsonl", lines({"url": "https://w/1", "title": "Ves", "text": "The Ves is long."}))
@@ -332,25 +326,6 @@ def test_the_layer_depends_on_the_content_of_the_files_and_on_nothing_else(tmp_p
     put(kg, "Ada\tborn in\tBasel\n")
     changed = gpu_rag.build((), tmp_path / "one", kg=kg, skb=skb, settings=SETTINGS)
     assert [name for name, stage in changed.stages.items() if not stage.skipped] == ["kb"]
-
-
-def test_an_index_of_a_corpus_alone_is_what_it_was(tmp_path, tiny_corpus):
-    index = build(tmp_path / "ix", tiny_corpus, methods=["bm25"])
-    stage = index.manifest.stages["passages"]
-    assert sorted(stage.files) == ["documents.parquet", "lines.parquet", "passages.parquet", "rejects.jsonl"]
-    assert set(stage.params) == {"corpus", "readers", "chunk_words", "overlap_words", "max_document_chars"}
-    assert set(index.layers) == {"passages", "bm25"} and set(index.manifest.sources) == {"corpus", "openie"}
-
-
-def test_nothing_to_index_is_an_error(tmp_path):
-    with pytest.raises(BadInput, match="no corpus given"):
-        gpu_rag.build((), tmp_path / "ix", settings=SETTINGS)
-
-
-def test_methods_that_rank_passages_say_that_there_are_none(tmp_path):
-    index = build(tmp_path / "ix", kg=put(tmp_path / "f.tsv", "a\tr\tb\n"), methods=["dense"])
-    with pytest.raises(GpuRagError, match="no passages, which dense ranks"):
-        index.answer("Who?", method="dense", settings=SETTINGS, retrieval_only=True)
 
 
 def test_records_and_links_keep_what_each_source_said(tmp_path):

@@ -15,10 +15,8 @@ from gpu_rag.errors import GpuRagError, IndexMismatch, RequestFailed
 from gpu_rag.index.build import BuildReport
 from gpu_rag.index.index import Index
 from gpu_rag.index.stages.extraction import SCHEMA
-from gpu_rag.index.stages.requests import text_requests
 from gpu_rag.index.verify import verify
 from gpu_rag.models.llm.scripted import ScriptedLLM
-from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import parse_json
 from gpu_rag.types import JsonSchema, Malformed, Reply, Request
 
@@ -136,16 +134,6 @@ def test_too_low_a_yield_stops_the_build_and_the_next_run_asks_nothing_again(tmp
     assert verify(tmp_path / "ix") == []
 
 
-def test_failed_requests_alone_are_asked_again(tmp_path: Path) -> None:
-    corpus = write_cases(tmp_path / "c.jsonl", ["valid", "failed", "malformed"])
-    with pytest.raises(GpuRagError, match="'failed': 1"):
-        build(corpus, tmp_path / "ix", ScriptedLLM(by_case), min_yield=0.6)
-    healed = ScriptedLLM(lambda request: GOOD)
-    build(corpus, tmp_path / "ix", healed, min_yield=0.6)
-    assert [request.prompt.split("Title: ")[1].split("\n")[0] for request in healed.calls] == ["failed"]
-    assert statuses(tmp_path / "ix") == {"valid": "ok", "failed": "ok", "malformed": "malformed"}
-
-
 def test_a_finished_build_asks_its_failed_requests_again(tmp_path: Path) -> None:
     corpus = write_cases(tmp_path / "c.jsonl", ["valid", "failed", "malformed"])
     build(corpus, tmp_path / "ix", ScriptedLLM(by_case), min_yield=0.3)
@@ -202,15 +190,3 @@ def test_a_reply_that_repeats_itself_ends_within_its_tokens() -> None:
     assert isinstance(parse_json(reply(30), SCHEMA), dict)
     for endless in (reply(31), reply(1, "Orlo " * 50)):
         assert isinstance(parse_json(endless, SCHEMA), Malformed)
-
-
-def test_one_request_a_text_and_the_prompt_first() -> None:
-    prompt = Prompt.parse("p", "You read.\n=== question ===\nTitle: {{title}}\nText: {{text}}")
-    found = text_requests(prompt, ["A", "B"], ["x {{title}}", "y"], schema='{"type":"object"}', max_tokens=7, seed=3)
-    constraint = JsonSchema('{"type":"object"}')
-    assert found == [
-        Request("You read.", "Title: A\nText: x {{title}}", constraint, max_tokens=7, seed=3),
-        Request("You read.", "Title: B\nText: y", constraint, max_tokens=7, seed=3),
-    ]
-    with pytest.raises(ValueError, match="shorter"):
-        text_requests(prompt, ["A", "B"], ["x"], schema='{"type":"object"}', max_tokens=7, seed=3)

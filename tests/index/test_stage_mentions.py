@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -72,10 +72,6 @@ def test_a_searched_name_in_100_passages_is_kept_only_where_it_was_extracted(ben
     assert bo == [(7, -1, "bo", -1, "extraction"), *((n_passages + i, 0, "bo", 2, "search") for i in range(3))]
 
 
-def test_no_entity_gives_an_empty_table(bench: Any) -> None:
-    assert run_layer(bench, ["Ann."], [([], [])], []) == []
-
-
 # --- a brute-force twin for plain ASCII names, and wrong versions ------------------------------------
 
 
@@ -121,33 +117,3 @@ def corpora(draw: Any) -> tuple[list[str], list[Any]]:
 def test_against_brute_force(benches: Iterator[Any], corpus: tuple[list[str], list[Any]]) -> None:
     texts, found = corpus
     assert run_layer(next(benches), texts, found, NAMES) == brute_force(texts, found, NAMES)
-
-
-def substrings(texts: Sequence[str], found: Found, names: Sequence[str]) -> list[Mention]:
-    spaced = [re.sub(r"(?i)ann(?=\w)", "ann ", text) for text in texts]
-    return brute_force(spaced, found, names)
-
-
-def all_by_search(texts: Sequence[str], found: Found, names: Sequence[str]) -> list[Mention]:
-    return [(p, s, n, e, "search") for p, s, n, e, _ in brute_force(texts, found, names)]
-
-
-def end_inclusive(texts: Sequence[str], found: Found, names: Sequence[str]) -> list[Mention]:
-    return [(p, s, n, e - 1, o) for p, s, n, e, o in brute_force(texts, found, names)]
-
-
-def not_verbatim_lost(texts: Sequence[str], found: Found, names: Sequence[str]) -> list[Mention]:
-    return [m for m in brute_force(texts, found, names) if m[1] >= 0]
-
-
-def cap_by_occurrence(texts: Sequence[str], found: Found, names: Sequence[str]) -> list[Mention]:
-    return brute_force(texts, found, names, cap=2)
-
-
-@pytest.mark.parametrize("wrong", [substrings, all_by_search, end_inclusive, not_verbatim_lost, cap_by_occurrence])
-def test_brute_force_tells_wrong_mentions_apart(bench: Any, wrong: Callable[..., list[Mention]]) -> None:
-    texts = ["Annex Ann", "ann bo ann", "the"]
-    found: Found = [([], []), (["Bo"], []), (["Cy"], [])]
-    mentions = run_layer(bench, texts, found, NAMES)
-    assert mentions == brute_force(texts, found, NAMES)
-    assert mentions != wrong(texts, found, NAMES)

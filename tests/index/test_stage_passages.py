@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,31 +69,6 @@ def test_offsets_hold_for_any_text(benches: Iterator[Any], tmp_path: Path, texts
     bench = next(benches)
     bench.run(passages_stage, CHUNKED, sources=Sources((write_corpus(tmp_path / "c.jsonl", rows),)))
     check_passages(sources, bench.rows("passages"))
-
-
-def offsets_from_the_chunk(rows: list[Row]) -> list[Row]:
-    return [{**row, "start": 0, "end": len(row["text"])} for row in rows]
-
-
-def numbered_from_one(rows: list[Row]) -> list[Row]:
-    def up(match: re.Match[str]) -> str:
-        return f"#{int(match[1]) + 1}"
-
-    return sorted(({**row, "id": re.sub(r"#(\d+)$", up, row["id"])} for row in rows), key=lambda row: row["id"])
-
-
-def last_chunk_lost(rows: list[Row]) -> list[Row]:
-    last = max(rows, key=lambda row: row["start"])
-    return [row for row in rows if row is not last]
-
-
-@pytest.mark.parametrize("wrong", [offsets_from_the_chunk, numbered_from_one, last_chunk_lost])
-def test_the_check_catches_wrong_passages(bench: Any, tmp_path: Path, wrong: Any) -> None:
-    corpus = write_corpus(tmp_path / "c.jsonl", [{"id": "long", "text": LONG}])
-    bench.run(passages_stage, CHUNKED, sources=Sources((corpus,)))
-    check_passages({"long": LONG}, bench.rows("passages"))
-    with pytest.raises(AssertionError):
-        check_passages({"long": LONG}, wrong(bench.rows("passages")))
 
 
 def files_of(bench: Any) -> tuple[list[Row], str]:

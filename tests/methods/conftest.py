@@ -41,13 +41,22 @@ def facts() -> dict[str, list[Triple]]:
 
 @pytest.fixture
 def build(tiny_corpus: Path, tmp_path: Path) -> Build:
-    """build(facts, methods=...): an index of the tiny corpus whose entities and relations are those of the facts."""
+    """build(facts, methods=..., named=False): an index of the tiny corpus whose relations are those of the facts, and
+    whose entities are their ends. named: passages also name these ends as entities of theirs."""
 
-    def make(found: Mapping[str, Sequence[Triple]], methods: Sequence[str] = ("ppr", "hybrid")) -> gpu_rag.Index:
+    def make(
+        found: Mapping[str, Sequence[Triple]],
+        methods: Sequence[str] = ("ppr", "hybrid"),
+        named: bool = False,
+        settings: Any = FAST,
+    ) -> gpu_rag.Index:
         openie = tmp_path / "openie.jsonl"
-        rows = [{"id": name, "entities": [], "triples": triples} for name, triples in found.items()]
+        ends = {name: [*dict.fromkeys(end for s, _, o in triples for end in (s, o))] for name, triples in found.items()}
+        rows = [
+            {"id": name, "entities": ends[name] if named else [], "triples": triples} for name, triples in found.items()
+        ]
         openie.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        gpu_rag.build(tiny_corpus, tmp_path / "ix", methods=methods, openie=openie, settings=FAST, fresh=True)
+        gpu_rag.build(tiny_corpus, tmp_path / "ix", methods=methods, openie=openie, settings=settings, fresh=True)
         return gpu_rag.Index.open(tmp_path / "ix")
 
     return make

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from answer_notes import ranking
 
 import gpu_rag
 from gpu_rag.errors import MissingLayer, UsageError
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.settings.ranges import MOST_INTEGER
-from gpu_rag.text.tokens import tokenize
 from gpu_rag.types import Answer
 
 QUESTION = "Who taught the designer of the Halden Bridge?"
@@ -23,63 +22,6 @@ Settings = dict[str, Any]
 def retrieve(index: gpu_rag.Index, method: str, settings: Settings, limit: int = 6, text: str = QUESTION) -> Answer:
     (answer,) = index.answer(text, method=method, settings=settings, retrieval_only=True, limit=limit)
     return answer
-
-
-def ranking(answer: Answer) -> list[str]:
-    return [evidence.passage_id for evidence in answer.evidence]
-
-
-def passages(index: gpu_rag.Index) -> list[str]:
-    return [f"{row['title']}\n{row['text']}" for row in index.passages.to_pylist()]
-
-
-def ordered(scores: Sequence[float]) -> list[str]:
-    return [f"d{row}" for row in sorted(range(len(scores)), key=lambda row: (-scores[row], row))]
-
-
-def cosines(index: gpu_rag.Index) -> np.ndarray:
-    vectors = HashEmbedder().embed([QUESTION, *passages(index)])
-    return vectors[1:].astype(np.float16).astype(np.float64) @ vectors[0].astype(np.float64)
-
-
-def bm25_scores(index: gpu_rag.Index) -> list[float]:
-    """Lucene's formula, k1 = 1.2 and b = 0.75."""
-    tokens = [tokenize(text) for text in passages(index)]
-    mean = sum(map(len, tokens)) / len(tokens)
-    scores = [0.0] * len(tokens)
-    for word in tokenize(QUESTION):
-        df = sum(word in one for one in tokens)
-        idf = math.log(1 + (len(tokens) - df + 0.5) / (df + 0.5))
-        for row, one in enumerate(tokens):
-            tf = one.count(word)
-            scores[row] += idf * tf / (tf + 1.2 * (0.25 + 0.75 * len(one) / mean))
-    return scores
-
-
-def test_dense_is_the_cosine(index: gpu_rag.Index, fast: Settings) -> None:
-    answer = retrieve(index, "dense", fast)
-    assert ranking(answer) == ordered(cosines(index).tolist())
-    assert [e.score for e in answer.evidence] == pytest.approx(sorted(cosines(index), reverse=True), abs=1e-5)
-
-
-def test_bm25_is_the_formula_and_only_shared_words_count(index: gpu_rag.Index, fast: Settings) -> None:
-    answer, scores = retrieve(index, "bm25", fast), bm25_scores(index)
-    assert ranking(answer) == ordered(scores)[: sum(score > 0 for score in scores)] == ["d0", "d2"]
-    assert [e.score for e in answer.evidence] == pytest.approx(sorted(scores, reverse=True)[:2], rel=1e-5)
-
-
-def test_hybrid_is_reciprocal_rank_fusion(
-    index: gpu_rag.Index, fast: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dense, words = ordered(cosines(index).tolist()), ["d0", "d2"]
-    for constant in (60.0, 0.0):
-        expected = {name: 1 / (constant + place) for place, name in enumerate(dense, 1)}
-        for place, name in enumerate(words, 1):
-            expected[name] += 1 / (constant + place)
-        monkeypatch.setattr("gpu_rag.methods.hybrid.program.Params.constant", constant)
-        answer = retrieve(index, "hybrid", fast)
-        assert ranking(answer) == sorted(expected, key=lambda name: (-expected[name], name))
-        assert [e.score for e in answer.evidence] == pytest.approx(sorted(expected.values(), reverse=True), rel=1e-5)
 
 
 def test_hybrid_fuses_at_least_as_deep_as_it_returns(

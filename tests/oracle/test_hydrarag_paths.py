@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kb_in_memory import knowledge_base
 from memory_index import MemoryIndex, run
+from path_rules import all_paths, holds, nodes_kept
 
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.methods.hydrarag.batched import subgraphs as steps
@@ -125,24 +126,8 @@ def search(
 
 
 def simple_paths(graph: nx.Graph, order: Order, depth: int, window: tuple[int, int]) -> set[tuple[int, ...]]:
-    """All paths under the rules of `graph.paths`, out of networkx: segments of <= 2 D hops, open ends of 1..D hops."""
-    closes = order.closes or (not order.opens and len(order.topics) == 1)
-    least, longest = window
-    found: set[tuple[int, ...]] = set()
-    starts = [v for v in graph if v != order.topics[0]] if order.opens else [order.topics[0]]
-    ends = [v for v in graph if v != order.topics[-1]] if closes else [order.topics[-1]]
-    for one, other in itertools.product(starts, ends):
-        if one == other:
-            continue
-        for path in nx.all_simple_paths(graph, one, other, cutoff=longest):
-            places = [path.index(t) for t in order.topics if t in path]
-            if len(places) < len(order.topics) or places != sorted(places) or not least < len(path) - 1 <= longest:
-                continue
-            before, after = places[0], len(path) - 1 - places[-1]
-            inner = all(b - a <= 2 * depth for a, b in zip(places, places[1:]))
-            if inner and before <= depth and after <= depth:
-                found.add(tuple(path))
-    return found
+    rule = (order.topics, order.opens, order.closes, window, depth)
+    return {tuple(path) for path in all_paths(graph, window[1]) if holds(path, *rule)}
 
 
 def undirected(edges: Sequence[Edge], n: int, sources: Sequence[str] = SOURCES) -> nx.Graph:
@@ -233,14 +218,8 @@ def test_reduction_keeps_the_nodes_of_the_rule(seed: int) -> None:
     for order in (Order((0, 1)), Order((0, 1), closes=True), Order((0, 1, 2), opens=True)):
         (graph,) = subgraphs(index, [(order.topics, (order,))], depth, cluster=False)
         inside = plain.subgraph(graph.ball.tolist())
-        near = dict(nx.all_pairs_shortest_path_length(inside))
-        expected = set(order.topics)
-        for v in inside:
-            between = (near[a].get(v, far) + near[b].get(v, far) for a, b in zip(order.topics, order.topics[1:]))
-            opened = [order.topics[0]] * order.opens + [order.topics[-1]] * order.closes
-            if any(d <= 2 * depth for d in between) or any(near[t].get(v, far) <= depth for t in opened):
-                expected.add(v)
-        assert set(graph.nodes.tolist()) == expected
+        expected = nodes_kept(inside, order.topics, order.opens, order.closes, depth)
+        assert graph.nodes.tolist() == expected
         assert graph.reduced.nodes == len(expected)
         assert set(graph.ball.tolist()) == {v for v in plain if any(away[t].get(v, far) <= depth for t in order.topics)}
 

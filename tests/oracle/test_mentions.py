@@ -12,9 +12,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from refusals import caught, passes
 
 from gpu_rag.errors import GpuRagError
 from gpu_rag.text.mentions import find_mentions
@@ -251,17 +251,10 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_wrong_versions_are_caught(name: str) -> None:
-    find, check = WRONG[name]
-    with pytest.raises(AssertionError):
-        check(find)
+test_wrong_versions_are_caught = caught(WRONG)
 
 
-@pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("find", [plain, find_mentions])
-def test_find_mentions(find: Find, check: Any) -> None:
-    check(find)
+test_find_mentions = passes([plain, find_mentions], CHECKS)
 
 
 def test_an_empty_name_is_nowhere_or_refused() -> None:

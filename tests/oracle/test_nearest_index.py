@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 import torch
 from gpu_rag_kernels import dispatch
+from gpu_rag_kernels.dispatch import preferring, recording
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refusals
 
-from gpu_rag.errors import BadInput, MissingBackend, UsageError
+from gpu_rag.errors import MissingBackend
 from gpu_rag.graph.nearest import index as module
-from gpu_rag.graph.nearest.index import NearestIndex, nearest_index, pick_index, recall_of, torch_tiles
+from gpu_rag.graph.nearest.index import NearestIndex, NearestRows, nearest_index, pick_index, recall_of, torch_tiles
 from gpu_rag.types import TopK
 
 HAS_FAISS = importlib.util.find_spec("faiss") is not None
@@ -199,8 +201,7 @@ def test_a_missing_faiss_is_said_never_replaced(monkeypatch: pytest.MonkeyPatch)
             call()
 
 
-@pytest.mark.parametrize(
-    ("match", "call"),
+test_bad_input_says_what = refusals(
     [
         ("no such mode", lambda: pick_index(1, "lsh")),
         ("no such implementation", lambda: pick_index(1, "exact", "annoy")),
@@ -209,8 +210,34 @@ def test_a_missing_faiss_is_said_never_replaced(monkeypatch: pytest.MonkeyPatch)
         ("queries are not unit rows", lambda: nearest_index(units(2, 3, 0)).search(torch.ones(1, 3), 1)),
         ("queries do not fit", lambda: nearest_index(units(2, 3, 0)).search(units(1, 4, 0), 1)),
         ("queries do not fit", lambda: nearest_index(units(2, 3, 0)).search(units(1, 3, 0), -1)),
-    ],
+    ]
 )
-def test_bad_input_says_what(match: str, call: Callable[[], object]) -> None:
-    with pytest.raises((BadInput, UsageError), match=match):
-        call()
+
+
+# --- rows that are kept for search -----------------------------------------------------------------
+
+BASE, QUERIES = units(300, 24, 0).half(), units(7, 24, 1)
+
+
+@pytest.mark.parametrize("by", ["auto", "torch", pytest.param("faiss", marks=needs_faiss)])
+def test_kept_rows_are_searched_alike(by: str) -> None:
+    with preferring({} if by == "auto" else {"neighbours": by}):
+        for k in (1, 10, 300):
+            top, (ids, scores) = NearestRows(BASE).search(QUERIES, k), exact(QUERIES, BASE, k)
+            assert top.ids.tolist() == ids and torch.allclose(top.scores, torch.tensor(scores), atol=1e-6)
+        if by != "auto":
+            assert NearestRows(BASE[:0]).search(QUERIES, 2).ids.tolist() == [[-1, -1]] * 7
+
+
+@needs_faiss
+def test_an_index_is_made_once_and_every_search_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, real = [], module.nearest_index
+    monkeypatch.setattr(module, "nearest_index", lambda base, **given: made.append(1) or real(base, **given))
+    held = NearestRows(BASE)
+    for _ in range(2):
+        with preferring({"neighbours": "faiss"}), recording() as ran:
+            held.search(QUERIES, 3)
+        assert ran["nearest_index"] == {"faiss"} and "nearest" not in ran and made == [1]
+    with recording() as ran:
+        held.search(QUERIES, 3)
+    assert ran == {"nearest": {"numba"}}

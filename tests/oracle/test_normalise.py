@@ -9,10 +9,13 @@ from functools import cache
 from typing import Any
 
 import pytest
+import Stemmer
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from refusals import caught, passes
 
 from gpu_rag.text.normalise import clean_text, normalise_name
+from gpu_rag.text.tokens import STOP_WORDS, tokenize
 
 QUICK = settings(max_examples=50, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
 Normalise = Callable[[str], str]
@@ -180,17 +183,10 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_wrong_versions_are_caught(name: str) -> None:
-    normalise, check = WRONG[name]
-    with pytest.raises(AssertionError):
-        check(normalise)
+test_wrong_versions_are_caught = caught(WRONG)
 
 
-@pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("normalise", [fixpoint, normalise_name])
-def test_normalise_name(normalise: Any, check: Any) -> None:
-    check(normalise)
+test_normalise_name = passes([fixpoint, normalise_name], CHECKS)
 
 
 def test_clean_text_keeps_words_and_is_idempotent() -> None:
@@ -202,3 +198,43 @@ def test_clean_text_keeps_words_and_is_idempotent() -> None:
 
     holds()
     assert clean_text("Ann lives in Rome.").split() == ["Ann", "lives", "in", "Rome."]
+
+
+# --- tokens -----------------------------------------------------------------------------------------
+
+
+def check_tokenize(tokens_of: Callable[[str], list[str]]) -> None:
+    stem = Stemmer.Stemmer("english").stemWord
+    words = ["Running", "QUICKLY", "ponies", "happiness", "Straße", "relational", "Émigrés", "generously", "1984"]
+    for word in words:
+        assert tokens_of(word) == [stem(word.casefold())], word
+    assert tokens_of(" ".join(words)) == [stem(w.casefold()) for w in words]
+    assert tokens_of("The cats, and the (dogs)!") == ["cat", "dog"]
+    assert tokens_of("tiger tiger") == ["tiger", "tiger"], "repeats count"
+    assert tokens_of("") == tokens_of(" .,;: ") == tokens_of("The OF and") == []
+
+
+def simple_tokens(text: str, stop: bool = True, fold: Any = str.casefold, stem: bool = True, once: bool = False):
+    words = ["".join(c for c in w if c.isalnum()) for w in fold(text).split()]
+    kept = [w for w in words if w and not (stop and w in {"the", "of", "and"})]
+    kept = list(dict.fromkeys(kept)) if once else kept
+    return Stemmer.Stemmer("english").stemWords(kept) if stem else kept
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"stop": False}, {"fold": str}, {"fold": str.lower}, {"stem": False}, {"once": True}]
+)
+def test_wrong_tokenizers_are_caught(wrong: dict) -> None:
+    with pytest.raises(AssertionError):
+        check_tokenize(lambda text: simple_tokens(text, **wrong))
+
+
+@pytest.mark.parametrize("tokens_of", [simple_tokens, tokenize])
+def test_tokenize(tokens_of: Any) -> None:
+    check_tokenize(tokens_of)
+
+
+def test_stop_words() -> None:
+    assert {"the", "of", "and", "a", "in", "is"} <= set(STOP_WORDS)
+    assert all(w == w.casefold() and w.strip() == w and w for w in STOP_WORDS)
+    assert not {"tiger", "film", "year", "king", "war"} & set(STOP_WORDS)

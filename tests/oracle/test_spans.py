@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from refusals import caught, passes
 
 from gpu_rag.errors import UsageError
 from gpu_rag.text.chunk import chunk_spans
@@ -114,17 +115,10 @@ WRONG_SPLITS = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG_SPLITS)
-def test_wrong_splits_are_caught(name: str) -> None:
-    split, check = WRONG_SPLITS[name]
-    with pytest.raises(AssertionError):
-        check(split)
+test_wrong_splits_are_caught = caught(WRONG_SPLITS)
 
 
-@pytest.mark.parametrize("check", [check_sentences, check_plain_sentences])
-@pytest.mark.parametrize("split", [by_regex, split_sentences])
-def test_split_sentences(split: Any, check: Any) -> None:
-    check(split)
+test_split_sentences = passes([by_regex, split_sentences], [check_sentences, check_plain_sentences])
 
 
 def test_headings() -> None:
@@ -265,17 +259,10 @@ WRONG_CHUNKS = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG_CHUNKS)
-def test_wrong_chunks_are_caught(name: str) -> None:
-    chunk, check = WRONG_CHUNKS[name]
-    with pytest.raises(AssertionError):
-        check(chunk)
+test_wrong_chunks_are_caught = caught(WRONG_CHUNKS)
 
 
-@pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("chunk", [greedy, chunk_spans])
-def test_chunk_spans(chunk: Any, check: Any) -> None:
-    check(chunk)
+test_chunk_spans = passes([greedy, chunk_spans], CHECKS)
 
 
 def test_a_short_text_is_one_chunk_where_no_space_follows_a_sentence() -> None:

@@ -78,14 +78,6 @@ def drawn(n: int, k: int, seed: int) -> list[int]:
     return draw.shuffled()
 
 
-def first_ones(n: int, k: int, seed: int) -> list[int]:
-    return list(range(min(n, k)))
-
-
-def always_the_same(n: int, k: int, seed: int) -> list[int]:
-    return list(range(n)) if n <= k else [i * n // k for i in range(k)]
-
-
 def check_draw(draw: Callable[[int, int, int], list[int]]) -> None:
     for n in (0, 1, 7, 8, 9, 100):
         for seed in range(5):
@@ -102,10 +94,10 @@ def test_a_draw_is_fair_and_repeats() -> None:
     check_draw(drawn)
 
 
-@pytest.mark.parametrize("wrong", [first_ones, always_the_same])
-def test_the_check_of_draws_sees_wrong_ones(wrong: Callable[[int, int, int], list[int]]) -> None:
-    with pytest.raises(AssertionError):
-        check_draw(wrong)
+def test_the_check_of_draws_sees_wrong_ones() -> None:
+    for wrong in (lambda n, k, seed: list(range(min(n, k))), lambda n, k, seed: [i * n // k for i in range(min(n, k))]):
+        with pytest.raises(AssertionError):
+            check_draw(wrong)
 
 
 # --- pairs of hop questions ------------------------------------------------------------------------

@@ -1,21 +1,26 @@
-"""The step `llm` behind real services: what the streaming driver gets, is told, and leaves in the reply cache."""
+"""The steps of the product: a name for each; `llm` behind real services, and what it leaves in the reply cache."""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import threading
 
 import pytest
 from toy_steps import Toys, graph
 
-from gpu_rag.errors import ModelError, RequestFailed
+import gpu_rag.methods
+import gpu_rag.program
+from gpu_rag.errors import RequestFailed
 from gpu_rag.models.embed import load_embedder
 from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.models.llm.service import as_streaming
 from gpu_rag.program.models import Models
 from gpu_rag.program.steps import LLMCalls, llm
-from gpu_rag.runtime import RunStats, gather, run_rounds, run_streaming
+from gpu_rag.runtime import Kind, RunStats, Step, batched, gather, run_rounds, run_streaming
 from gpu_rag.runtime import streaming as streaming_module
+from gpu_rag.runtime.step import SERVICES
 from gpu_rag.types import Question, Request
 
 
@@ -113,21 +118,25 @@ def test_the_late_reply_to_an_aborted_request_is_counted_and_kept(taken, cached,
     assert usage.generated_tokens == lost.generated_tokens and (lost.generated_tokens > 0) == taken
 
 
-class Dying(ScriptedLLM):
-    def complete(self, requests, on_reply=None):
-        raise ModelError("the engine died")
+def all_steps() -> list[Step]:
+    found: dict[int, Step] = {}
+    for package in (gpu_rag.program, gpu_rag.methods):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            values = vars(importlib.import_module(module.name)).values()
+            found.update({id(value): value for value in values if isinstance(value, Step)})
+    return list(found.values())
 
 
-def test_a_dead_engine_stops_the_run():
-    with pytest.raises(ModelError, match="the engine died"):
-        run_streaming(questions(3), resources(Dying(said)), (llm, LLMCalls(as_streaming(Dying(said)))))
+def twice(steps: list[Step]) -> list[str]:
+    names = [step.name for step in steps]
+    return sorted({name for name in names if names.count(name) > 1})
 
 
-def test_a_failed_request_is_the_failure_of_its_question(cached):
-    def sometimes(request):
-        return RequestFailed("too hard") if request.prompt.startswith("q1") else said(request)
-
-    cached.llm = ScriptedLLM(sometimes)
-    found = run_streaming(questions(3), resources(cached), (llm, LLMCalls(cached)))
-    assert [type(o.error) for o in found] == [type(None), RequestFailed, type(None)]
-    assert len(cached) == 2 * 4
+def test_every_step_has_a_name_of_its_own_and_a_docstring() -> None:
+    steps = all_steps()
+    assert {"llm", "embed", "similarity", "search_dense", "search_bm25", "rank_by_graph"} <= {s.name for s in steps}
+    assert twice(steps) == [] and [step.name for step in steps if not step.__doc__] == []
+    assert {step.kind.resource for step in steps} == {"index", "models"}
+    assert {step.kind.service for step in steps} == {*SERVICES}
+    wrong = batched(Kind("index", "graph", 1), name="search_dense")(lambda index, queries: queries)
+    assert twice([*steps, wrong]) == ["search_dense"]

@@ -12,8 +12,8 @@ from io import BytesIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from broken_files import check_table, lines_from, put, read
 
-from gpu_rag.errors import GpuRagError
 from gpu_rag.sources.corpus import read_corpus
 from gpu_rag.sources.corpus.multihop import contexts_of, is_multihop
 from gpu_rag.sources.corpus.openie import read_openie
@@ -115,25 +115,11 @@ def pdf(packed):
 # --- inputs ------------------------------------------------------------------------------------------
 
 
-def lines_from(mutator, rows):
-    """JSON Lines of which some rows have other values, and some files other bytes."""
-    kept = [mutator.dumped(mutator.value(row) if mutator.random.random() < 0.6 else row) for row in rows]
-    raw = b"\n".join(kept) + b"\n"
-    return mutator.raw(raw) if mutator.random.random() < 0.5 else raw
-
-
 def array_from(mutator, rows):
     """A JSON text of which some values are others, or some bytes."""
     if mutator.random.random() < 0.6:
         return mutator.dumped(mutator.value(rows))
     return mutator.raw(mutator.dumped(rows))
-
-
-def put(path, raw):
-    """Write a file over the one before: unlike an empty new one, that waits for no disk."""
-    with open(path, "r+b" if path.exists() else "xb") as stream:
-        stream.write(raw)
-        stream.truncate()
 
 
 # --- what must hold ----------------------------------------------------------------------------------
@@ -195,14 +181,6 @@ def check_contexts(row, found):
 
 def where(item):
     return item.line if hasattr(item, "line") else 0
-
-
-def read(reader, path):
-    """All that a reader gives; only our own errors are allowed."""
-    try:
-        return list(reader(path))
-    except GpuRagError as error:
-        return [Reject(str(path), 0, str(error))]
 
 
 def examine(check, found, raw):
@@ -287,16 +265,6 @@ def parquet_of(rows):
             return sink.getvalue()
         except (pa.ArrowException, UnicodeEncodeError, OverflowError):
             rows = rows[:-1]
-
-
-def check_table(found, raw):
-    """Every row of a table that can be opened gives something, or one Reject says where reading stopped."""
-    try:
-        n = pq.ParquetFile(BytesIO(raw)).metadata.num_rows
-    except (pa.ArrowException, OSError, UnicodeDecodeError):
-        n = 1
-    whole = [item.line for item in found] == list(range(1, n + 1))
-    assert whole or (isinstance(found[-1], Reject) and "not read" in found[-1].reason), (n, found)
 
 
 QUESTION_FILES = {

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_steps import Toys, cost, grown, interpret, metered, pairs, said, toy, trees, visible
+from toy_steps import FirstInTimeWins, Toys, cost, grown, interpret, metered, pairs, said, toy, trees, visible
 
 from gpu_rag.errors import GpuRagError
 from gpu_rag.runtime import RunStats, rounds, run_rounds
@@ -153,12 +153,6 @@ class FailureStopsAll(Core):
         super()._end(run, draft, error)
         if error is not None:
             self.close()
-
-
-class FirstInTimeWins(Core):
-    def _fail_group(self, group, index, error):
-        super()._fail_group(group, 0, error) if group.error is None else None
-        group.n_running = 0
 
 
 def unsorted_batches(core):

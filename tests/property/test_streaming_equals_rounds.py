@@ -12,11 +12,26 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_steps import Toys, cost, embed, graph, grown, interpret, llm, metered, pairs, said, text, trees, visible, walk
+from toy_steps import (
+    FirstInTimeWins,
+    Toys,
+    cost,
+    embed,
+    graph,
+    grown,
+    interpret,
+    llm,
+    metered,
+    pairs,
+    said,
+    text,
+    trees,
+    visible,
+    walk,
+)
 
 from gpu_rag.errors import BudgetExceeded, RequestFailed
 from gpu_rag.runtime import Budget, RunStats, run_rounds, run_streaming, streaming
-from gpu_rag.runtime.core import Core
 from gpu_rag.runtime.service import Flights
 from gpu_rag.runtime.trace import Context
 
@@ -140,12 +155,6 @@ FOREST = [
     ),
     ("seq", [("call", "graph", 1, 5), ("call", "embed", 2, 6), ("call", "llm", 1, 4)]),
 ]
-
-
-class FirstInTimeWins(Core):
-    def _fail_group(self, group, index, error):
-        super()._fail_group(group, 0, error) if group.error is None else None
-        group.n_running = 0
 
 
 class ResultsByArrival(Flights):

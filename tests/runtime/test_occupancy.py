@@ -1,7 +1,5 @@
 """Open requests over time: against a plain list of intervals, and what idle time is put down to."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

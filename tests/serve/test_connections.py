@@ -1,7 +1,5 @@
 """Connections of clients that send or read slowly, or not at all; files that many of them need; names of loopback."""
 
-from __future__ import annotations
-
 import asyncio
 import resource
 from types import SimpleNamespace
@@ -39,11 +37,10 @@ class Loop:
             timer.call()
 
 
-class Transport:
+class Transport(Mock):
     """A connection of which the test says how much waits to be sent."""
 
-    def __init__(self):
-        self.waits, self.closing, self.aborted = 0, False, False
+    waits, closing, aborted = 0, False, False
 
     def get_extra_info(self, name):
         return None
@@ -59,12 +56,6 @@ class Transport:
 
     def abort(self):
         self.aborted = True
-
-    def pause_reading(self):
-        pass
-
-    def resume_reading(self):
-        pass
 
 
 @pytest.fixture

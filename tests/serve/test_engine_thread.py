@@ -13,7 +13,6 @@ from toy_steps import Toys, graph
 from gpu_rag.errors import BudgetExceeded, Cancelled, ModelError
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.runtime import StreamingDriver
-from gpu_rag.runtime.handle import Handle, Turns
 from gpu_rag.serve.metrics import SIZES, Histogram
 from gpu_rag.serve.refusal import Refusal
 from gpu_rag.settings.sections import ServeSettings
@@ -55,17 +54,6 @@ def driver():
 
 async def waits(ctx):
     return await graph(ctx.question.id)
-
-
-def test_the_submitter_is_told_of_the_end_once(driver):
-    made, gate, _ = driver
-    gate.set()
-    ended = []
-    handle = made.submit(Question("a", "?"), waits, ended.append)
-    assert handle.wait(PATIENCE_S).draft == "a"
-    made.cancel(handle)
-    assert made.submit(Question("b", "?"), waits, ended.append).wait(PATIENCE_S).draft == "b"
-    assert [outcome.draft for outcome in ended] == ["a", "b"]
 
 
 def test_a_question_is_cancelled_with_a_reason(driver):
@@ -130,19 +118,6 @@ def test_groups_take_turns_where_questions_wait(driver):
     until(lambda: len(ended) == 9)
     ended.remove("few1")
     assert ended == ["running", "many1", "few2", "alone", "many2", "again", "many3", "many4"]
-
-
-def test_turns_hold_and_lose_handles():
-    turns = Turns()
-    handles = [Handle(Question(str(i), "?"), waits, None, i % 2) for i in range(5)]
-    for handle in handles:
-        turns.append(handle)
-    assert turns.remove(handles[1]) and not turns.remove(handles[1]) and len(turns) == 4
-    assert turns.popleft() is handles[0] and turns.remove(handles[3]) and not turns.remove(handles[0])
-    turns.append(handles[1])
-    assert turns.drain() == [handles[2], handles[1], handles[4]] and len(turns) == 0 and turns.drain() == []
-    with pytest.raises(IndexError):
-        turns.popleft()
 
 
 # --- batches ---------------------------------------------------------------------------------------
@@ -387,36 +362,6 @@ def test_an_engine_that_is_not_revived_makes_the_process_worthless(here, monkeyp
 
 
 # --- the end ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("grace_s", [0.05, PATIENCE_S])
-def test_the_end_waits_for_a_while_and_fails_the_rest(here, grace_s):
-    gated = Gated()
-    server = here(llm=lambda: ScriptedLLM(gated))
-
-    async def clients():
-        async with server.client() as client:
-            first = asyncio.ensure_future(client.post("/v1/answer", json=asked(2, "bm25")))
-            while not gated.begun.is_set():
-                await asyncio.sleep(0.005)
-            ending = asyncio.ensure_future(server.admission.close(grace_s))
-            await asyncio.sleep(0)
-            refused = await client.post("/v1/answer", json=asked(1))
-            ready = await client.get("/ready")
-            if grace_s > 1:
-                gated.gate.set()
-            await ending
-            return refused, ready, await first
-
-    refused, ready, first = asyncio.run(clients())
-    assert refused.status_code == ready.status_code == 503 and ready.json()["state"] == "stopping"
-    rows = first.json()["answers"]
-    if grace_s > 1:
-        assert [row["status"] for row in rows] == ["answered"] * 2
-    else:
-        assert [row["error"]["type"] for row in rows] == ["Cancelled"] * 2
-        assert rows[0]["error"]["message"] == "the server was stopped; ask again when it is back"
-    gated.gate.set()
 
 
 def test_a_live_engine_that_was_stopped_takes_nothing(here):

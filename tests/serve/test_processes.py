@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
+from browser import chromium
 
 from gpu_rag.cli import serve_command
 from gpu_rag.errors import MissingBackend
@@ -254,11 +253,7 @@ setTimeout(() => { at("question").value = "What is Kerling?"; at("form").request
 
 @pytest.mark.slow
 def test_a_browser_shows_an_answer_and_runs_nothing_of_it(here, cli, run, tmp_path):
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if browser is None:
-        if os.environ.get("CI"):
-            pytest.fail("no Chromium found")
-        pytest.skip("no Chromium found")
+    browser = chromium()
     text = f"Kerling is a town on the river Ves. {HOSTILE}"
     corpus = cli.write_rows(tmp_path / "hostile.jsonl", [{"id": HOSTILE, "title": HOSTILE, "text": text}])
     assert run("index", corpus, "--out", tmp_path / "hostile", *cli.NO_LLM).status == 0

@@ -1,18 +1,25 @@
-"""Settings: types, choices and bounds, names that do not exist, --set, profiles, which source wins."""
+"""Settings: types, choices, bounds and names, --set, profiles, which source wins; refusals say why and what to do."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import copy
+import dataclasses
+import math
+import runpy
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
+from msgspec import Meta
 
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.index.folder import canonical_json
+from gpu_rag.methods.registry import load_method, method_names
 from gpu_rag.settings import (
     IndexSettings,
     ModelSettings,
@@ -20,12 +27,23 @@ from gpu_rag.settings import (
     RuntimeSettings,
     Settings,
     as_plain,
-    checked,
     make_settings,
     merge,
     nested,
     parse_assignment,
     read_profile,
+)
+from gpu_rag.settings.check import SECTIONS, checked, declared, fixed, section_class
+from gpu_rag.settings.ranges import (
+    MOST_INTEGER,
+    MOST_SEED,
+    OutOfRange,
+    Range,
+    check_fields,
+    check_value,
+    fits,
+    in_words,
+    shortened,
 )
 
 
@@ -67,61 +85,14 @@ def test_values_reach_their_sections_and_others_keep_their_defaults() -> None:
             {"index": {"chunk_words": "200"}},
             "index.chunk_words has the wrong type; given '200'; expected a whole",
         ),
-        ({"index": {"chunk_words": 200.0}}, "wrong type"),
-        ({"index": {"chunk_words": True}}, "wrong type"),
-        ({"index": {"min_yield": True}}, "wrong type"),
-        ({"index": {"min_yield": "half"}}, "wrong type"),
         ({"index": {"min_yield": float("nan")}}, "index.min_yield is not a finite number"),
-        ({"runtime": {"max_seconds": float("inf")}}, "runtime.max_seconds is not a finite number"),
-        ({"models": {"embedder": 3}}, "wrong type"),
-        ({"models": {"capable": "yes"}}, "wrong type"),
-        ({"models": {"capable": 1}}, "wrong type"),
         ({"index": {"extractor": "regex"}}, "given 'regex'; expected patterns | llm | import"),
-        ({"models": {"decider": "coin"}}, "expected auto | llm | similarity"),
-        ({"index": {"chunk_words": 7}}, "out of range; given 7; expected >= 8"),
-        ({"models": {"threads": 0}}, "expected 1 <= threads <= 1024"),
-        ({"models": {"max_batch": 0}}, ">= 1"),
-        ({"index": {"block": 7}}, ">= 8"),
-        ({"runtime": {"max_live": 0}}, ">= 1"),
-        ({"reader": {"passages": 0}}, "reader.passages is out of range; given 0; expected >= 1"),
-        ({"reader": {"max_tokens": 0}}, "reader.max_tokens is out of range; given 0; expected >= 1"),
-        ({"runtime": {"max_tokens": -1}}, "runtime.max_tokens is out of range; given -1; expected >= 0"),
-        ({"runtime": {"max_calls": -1}}, ">= 0"),
-        ({"index": {"extract_tokens": 0}}, ">= 1"),
-        ({"index": {"overlap_words": -1}}, ">= 0"),
         ({"index": {"synonym_k": 20}}, "index.synonym_k is fixed now; given 20; expected 20; leave it out"),
     ],
 )
 def test_bad_values_are_named(values: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message.replace(" | ", r" \| ")):
         make_settings(values)
-
-
-@pytest.mark.parametrize("section", ["models", "index", "runtime", "reader"])
-def test_every_default_is_accepted_and_every_other_type_refused(section: str) -> None:
-    default = getattr(Settings(), section)
-    for field in fields(default):
-        value = getattr(default, field.name)
-        assert getattr(getattr(make_settings({section: {field.name: value}}), section), field.name) == value
-        with pytest.raises(UsageError, match=f"{section}.{field.name} has the wrong type"):
-            make_settings({section: {field.name: {"a": 1}}})
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Parameters as a method has them."""
-
-    hops: tuple[int, ...] = (1, 2)
-    scale: float = 1.0
-    name: str | None = None
-
-
-def test_lists_for_tuples_and_none_where_it_is_allowed() -> None:
-    assert checked(Shape, {"hops": [3], "scale": 2, "name": None}, "method.shape") == Shape((3,), 2.0, None)
-    with pytest.raises(UsageError, match="method.shape.hops has the wrong type"):
-        checked(Shape, {"hops": 3}, "method.shape")
-    with pytest.raises(UsageError, match=r"unknown setting in \[method.shape\]; given hop"):
-        checked(Shape, {"hop": 3}, "method.shape")
 
 
 @pytest.mark.parametrize(
@@ -178,18 +149,12 @@ def test_profiles(tmp_path: Path) -> None:
         read_profile(path)
 
 
-@pytest.mark.parametrize("name", ["cpu", "gpu", "multi-gpu"])
-def test_the_profiles_of_the_project_are_settings(name: str) -> None:
-    path = Path(__file__).resolve().parents[2] / "configs" / f"{name}.toml"
-    assert make_settings(read_profile(path)) != Settings()
-
-
 PLAIN = st.recursive(
     st.integers(0, 3),
     lambda inner: st.dictionaries(st.sampled_from("abc"), inner, min_size=1, max_size=3),
     max_leaves=8,
 )
-SECTIONS = st.dictionaries(st.sampled_from("abc"), PLAIN, max_size=3)
+PARTS = st.dictionaries(st.sampled_from("abc"), PLAIN, max_size=3)
 
 
 def paths(mapping: Any, at: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
@@ -208,7 +173,7 @@ def merged_by_path(*mappings: Any) -> dict[tuple[str, ...], Any]:
     return out
 
 
-@given(st.lists(SECTIONS, max_size=3))
+@given(st.lists(PARTS, max_size=3))
 @examples(max_examples=50, deadline=None, derandomize=True)
 def test_merging_is_later_wins_path_by_path(sections: list[Any]) -> None:
     merged = merge(*sections)
@@ -216,13 +181,189 @@ def test_merging_is_later_wins_path_by_path(sections: list[Any]) -> None:
     assert canonical_json(merge(merged, merged)) == canonical_json(merged)
 
 
-def test_later_sections_win_by_hand() -> None:
-    manifest: dict[str, Any] = {"models": {"embedder": "hash", "llm": "a"}, "index": {"block": 8}}
-    profile = {"models": {"llm": "b", "threads": 2}}
-    flags = {"models": {"threads": 3}}
-    assert merge(manifest, profile, flags) == {
-        "models": {"embedder": "hash", "llm": "b", "threads": 3},
-        "index": {"block": 8},
-    }
-    assert manifest["models"]["llm"] == "a"  # nothing given is altered
-    assert merge(flags, profile)["models"]["threads"] == 2  # order matters
+CLASSES = {
+    **{name: section_class(name) for name in SECTIONS},
+    **{f"method.{name}": load_method(name).Params for name in method_names()},
+}
+KEYS = [(where, f.name) for where, cls in CLASSES.items() for f in dataclasses.fields(cls)]
+NO_TYPE = ({}, [[]], {"a": 1}, object())
+NO_NUMBER = (*NO_TYPE, "", "many", [], True, False)
+# what a field of a type refuses, whichever it is
+REFUSED: dict[Any, tuple[Any, ...]] = {
+    int: (*NO_NUMBER, None, 1.0, math.nan, math.inf, -1, -(10**30), 2**63, 10**5000),
+    float: (*NO_NUMBER, None, math.nan, math.inf, -math.inf, 10**5000),
+    bool: (*NO_TYPE, None, 0, 1, "", "yes", math.nan),
+    str: (*NO_TYPE, None, 0, True, math.nan, [], 10**5000),
+    bool | None: (*NO_TYPE, 0, 1, "", "yes", math.nan),
+    str | None: (*NO_TYPE, 0, True, math.nan, []),
+    tuple[str, ...]: (*NO_TYPE, None, 0, True, "", "name", [1], ["a", None]),
+}
+
+
+def annotation(where: str, name: str) -> Any:
+    return declared(CLASSES[where])[name].type
+
+
+def make(where: str, values: dict[str, Any]) -> Any:
+    """As the command line does it: a section by make_settings, a method by its own parameters."""
+    if where in SECTIONS:
+        return getattr(make_settings({where: values}), where)
+    return checked(CLASSES[where], values, where)
+
+
+def refusal(where: str, name: str, value: object) -> str:
+    with pytest.raises(UsageError) as info:
+        make(where, {name: value})
+    return str(info.value)
+
+
+def test_the_table_of_types_is_complete() -> None:
+    assert {annotation(*key) for key in KEYS} == set(REFUSED)
+
+
+@pytest.mark.parametrize(("where", "name"), KEYS, ids=".".join)
+def test_the_default_is_accepted_and_what_cannot_be_is_refused_by_name(where: str, name: str) -> None:
+    default = getattr(CLASSES[where](), name)
+    assert getattr(make(where, {name: default}), name) == default
+    for value in REFUSED[annotation(where, name)]:
+        said = refusal(where, name, value)
+        assert said.startswith(f"setting {where}.{name} "), said
+        assert "; given " in said and "; expected " in said and said.count("leave it out") == 1, said
+        assert "\n" not in said and len(said) < 400 and f"{CLASSES[where].__name__}(" not in said, said
+
+
+@pytest.mark.parametrize(("where", "name"), [key for key in KEYS if annotation(*key) is int], ids=".".join)
+def test_whole_numbers_end_where_machine_integers_end(where: str, name: str) -> None:
+    most = MOST_SEED if name == "seed" else MOST_INTEGER
+    assert f"<= {most}" in refusal(where, name, most + 1) or annotation_ends_earlier(where, name, most)
+
+
+def annotation_ends_earlier(where: str, name: str, most: int) -> bool:
+    """Whether the range of the setting itself, not that of all whole numbers, refuses `most` too."""
+    return " <= " in refusal(where, name, most)
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "value", "message"),
+    [
+        (
+            "method.ppr", "damping", 5,
+            "setting method.ppr.damping is out of range; given 5.0; expected 0 <= damping < 1; "
+            "or leave it out: the default is 0.85",
+        ),
+        (
+            "method.bubblerag", "intra_penalty", 0,
+            "setting method.bubblerag.intra_penalty is fixed now; given 0; expected 0.9; leave it out",
+        ),
+        (
+            "graph", "ops", "",
+            "setting graph.ops has no such value; given ''; expected auto | numba | torch; "
+            "or leave it out: the default is auto",
+        ),
+        (
+            "models", "capable", "yes",
+            "setting models.capable has the wrong type; given 'yes'; expected true | false; or leave it out",
+        ),
+        (
+            "serve", "hosts", [1],
+            "setting serve.hosts has the wrong type; given [1]; expected a list, each of it text; or leave it out",
+        ),
+    ],
+    ids=range(5),
+)  # fmt: skip
+def test_messages_by_hand(where: str, name: str, value: object, message: str) -> None:
+    assert refusal(where, name, value) == message
+
+
+@pytest.mark.parametrize("key", ["models.llm", "models.embedder", "method.hydrarag.web", "method.hydrarag-e.sources"])
+@pytest.mark.parametrize("empty", ["", " "])
+def test_an_empty_name_is_not_the_working_folder(key: str, empty: str) -> None:
+    where, _, name = key.rpartition(".")
+    said = refusal(where, name, empty)
+    assert said.startswith(f"setting {key} has no such value; given {empty!r}; expected a name or a path; or leave it")
+
+
+def test_settings_that_are_fixed_now_are_left_out_of_what_an_index_has_saved() -> None:
+    for name, cls in ((name, section_class(name)) for name in SECTIONS):
+        assert not set(fixed(cls)) & set(declared(cls))
+        saved = {name: dict.fromkeys(fixed(cls), "anything")}
+        assert make_settings({}, saved) == make_settings({})
+    saved = {"hops": {"tokens": 512, "edge_budget": 2}, "index": {"bm25_b": 0.5, "chunk_words": 99}}
+    made = make_settings({"index": {"chunk_words": 80}}, saved)
+    assert (made.hops.edge_budget, made.hops.tokens, made.index.chunk_words, made.index.bm25_b) == (2.0, 256, 80, 0.75)
+
+
+def test_every_setting_of_a_section_has_its_help() -> None:
+    for name, cls in ((name, section_class(name)) for name in SECTIONS):
+        for setting in declared(cls).values():
+            assert setting.help and setting.help[-1] != "." and setting.type is not None, f"{name}.{setting.name}"
+
+
+def test_the_page_of_settings_is_what_the_declarations_say() -> None:
+    folder = Path(__file__).resolve().parents[2]
+    page = runpy.run_path(str(folder / "scripts" / "make_docs_settings.py"))["settings_page"]()
+    assert page == (folder / "docs" / "settings.md").read_text(encoding="utf-8"), "run scripts/make_docs_settings.py"
+    assert "| `edge_budget` | 1.0 | a number, >= 0 | edges kept" in page and "Fixed: `tokens` 256" in page
+
+
+def test_a_section_of_a_method_is_read_and_changed_like_the_others() -> None:
+    made = make_settings({"hops": {"simulate": "llm"}})
+    assert made.hops.simulate == "llm" and made.alignment == section_class("alignment")()
+    changed = made.changed("hops", edge_budget=2.0).changed("models", threads=3)
+    assert (changed.hops.simulate, changed.hops.edge_budget, changed.models.threads) == ("llm", 2.0, 3)
+    assert copy.deepcopy(changed) == copy.copy(changed) == changed != made
+    with pytest.raises(AttributeError, match="hop"):
+        _ = made.hop
+    with pytest.raises(OutOfRange, match="edge_budget is out of range"):
+        made.changed("hops", edge_budget=-1.0)
+
+
+def test_a_method_without_settings_says_so() -> None:
+    with pytest.raises(UsageError, match=r"unknown setting in \[method.dense\]; given k; expected no setting$"):
+        make("method.dense", {"k": 3})
+
+
+RANGES = st.builds(
+    Range, st.sampled_from([None, -1, 0]), st.sampled_from([1, 2, None]), st.booleans(), st.booleans()
+).filter(lambda r: r != Range())
+
+
+@given(RANGES, st.sampled_from([-2, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3]))
+@examples(max_examples=200, deadline=None, derandomize=True)
+def test_the_words_of_a_range_are_what_it_holds(allowed: Meta, value: float) -> None:
+    """Its words, read as Python reads them, agree with `fits` and with msgspec; NaN is in none."""
+    words = in_words("x", allowed).split()
+    words = words if "x" in words else ["x", *words]
+    terms = [value if w == "x" else w if w[0] in "<>" else float(w) for w in words]
+    compare = {"<": float.__lt__, "<=": float.__le__, ">": float.__gt__, ">=": float.__ge__}
+    triples = [terms[i : i + 3] for i in range(0, len(terms) - 1, 2)]
+    said = all(compare[str(sign)](float(left), float(right)) for left, sign, right in triples)
+    assert fits(allowed, value) == said
+    with nullcontext() if said else pytest.raises(msgspec.ValidationError):
+        msgspec.convert(value, Annotated[float, allowed])
+    assert not fits(allowed, math.nan)
+
+
+@dataclasses.dataclass(frozen=True)
+class Walk:
+    """Parameters as a verb has them."""
+
+    hops: int = 2
+    order: str = "near"
+    share: float | None = None
+
+
+def test_fields_are_checked_in_order_and_nothing_is_checked_where_nothing_is_given() -> None:
+    allowed: dict[str, Any] = {"hops": Range(1, 3), "order": ("near", "far"), "share": Range(0, 1)}
+    check_fields(Walk(), **allowed)
+    with pytest.raises(OutOfRange, match=r"^hops is out of range; given 4; expected 1 <= hops <= 3$"):
+        check_fields(Walk(4, "up"), **allowed)
+    with pytest.raises(OutOfRange, match=r"^order has no such value; given 'up'; expected near \| far$"):
+        check_fields(Walk(3, "up", 2.0), **allowed)
+    with pytest.raises(OutOfRange, match=r"^x is out of range; given nan; expected >= 0$"):
+        check_value("x", math.nan, Range(0))
+
+
+def test_long_values_are_shortened() -> None:
+    assert shortened(5) == "5" and shortened("a b") == "'a b'" and shortened(10**5000).endswith("bits")
+    assert len(shortened("y" * 10_000)) <= 80 and len(shortened(list(range(10_000)))) <= 80

@@ -1,10 +1,12 @@
-"""What an answer tells of how it was found."""
+"""What an answer tells of how it was found, and what a request asks for."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import cache
+from importlib.resources import files
 
-from gpu_rag.types import Answer
+from gpu_rag.text.prompts import Prompt
+from gpu_rag.types import Answer, Request
 
 
 def noted(answer: Answer, verb: str) -> list[tuple[str, ...]]:
@@ -12,12 +14,34 @@ def noted(answer: Answer, verb: str) -> list[tuple[str, ...]]:
     return [step.chosen for step in answer.trace if step.verb == verb]
 
 
+def chosen(answer: Answer, verb: str) -> tuple[str, ...]:
+    """What was chosen at the only step by that name."""
+    (found,) = noted(answer, verb)
+    return found
+
+
+def verbs(answer: Answer) -> list[str]:
+    """The names of all steps."""
+    return [step.verb for step in answer.trace]
+
+
+def ranking(answer: Answer) -> list[str]:
+    """The passages of the evidence."""
+    return [evidence.passage_id for evidence in answer.evidence]
+
+
 def found(answer: Answer, pool: str) -> set[str]:
     """The entities on the paths that were held under that name."""
     return {name for one in answer.pools if one.name == pool for name in one.entities}
 
 
-def timeless(answer: Answer) -> Answer:
-    """The answer without seconds."""
-    usage = replace(answer.usage, llm_s=0, graph_s=0, embed_s=0, wall_s=0)
-    return replace(answer, usage=usage, trace=tuple(replace(step, s=0) for step in answer.trace))
+@cache
+def _systems(method: str) -> dict[str, str]:
+    packages = ("gpu_rag.program.prompts", f"gpu_rag.methods.{method}.prompts")
+    names = [(p, file.name[:-4]) for p in packages for file in files(p).iterdir() if file.name.endswith(".txt")]
+    return {Prompt.read(package, name).system: name for package, name in names}
+
+
+def role(request: Request, method: str) -> str:
+    """The prompt that a request is made of, by the name of its file."""
+    return _systems(method)[request.system]

@@ -41,3 +41,12 @@ def swap(column: str) -> Change:
         columns[column][:2] = columns[column][1::-1]
 
     return change
+
+
+def turned(column: str, change: Callable[[Any], Any]) -> Change:
+    """What a function makes of a whole column or array."""
+
+    def damage(columns: Columns) -> None:
+        columns[column] = change(columns[column])
+
+    return damage

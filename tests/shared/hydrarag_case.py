@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from answer_notes import role
+
 import gpu_rag
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings import merge
-from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Answer, Choice, Request
 
 FIRST = re.compile(r"^([A-Z]|\d+)\. ", re.MULTILINE)
-PROMPTS = Path(gpu_rag.__file__).parent / "methods" / "hydrarag" / "prompts"
 
 
 def build(
@@ -45,10 +45,9 @@ def scripted(replies: Mapping[str, Any]) -> tuple[ScriptedLLM, list[str]]:
     """A capable model, and the prompts it was given, by name. replies: to each prompt a text, an object, a list of
     them in turn, or a function of the request; a choice without one takes the first option, or the first two."""
     names: list[str] = []
-    systems = {Prompt.read("gpu_rag.methods.hydrarag.prompts", p.stem).system: p.stem for p in PROMPTS.glob("*.txt")}
 
     def answer(request: Request) -> str:
-        name = systems[request.system]
+        name = role(request, "hydrarag")
         names.append(name)
         said = replies.get(name)
         if callable(said):

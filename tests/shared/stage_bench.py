@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -99,12 +98,9 @@ class Bench:
         self.counts = layer.run(work)
         return self.counts
 
-    def table(self, name: str) -> pa.Table:
-        file, schema = FILES[name]
-        return tables.read_table(self.folder(name) / file, schema)
-
     def rows(self, name: str) -> list[dict[str, Any]]:
-        return self.table(name).to_pylist()
+        file, schema = FILES[name]
+        return tables.read_table(self.folder(name) / file, schema).to_pylist()
 
 
 @pytest.fixture

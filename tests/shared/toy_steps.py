@@ -22,6 +22,7 @@ from gpu_rag.runtime import (
     batched,
     gather,
 )
+from gpu_rag.runtime.core import Core
 from gpu_rag.types import Question
 
 RANKS = {"text": RANK_TEXT, "graph": RANK_GRAPH, "embed": RANK_EMBED, "llm": RANK_LLM}
@@ -163,3 +164,11 @@ def visible(outcome: Outcome) -> tuple[Any, ...]:
 def cost(outcome: Outcome) -> dict[str, Any]:
     """What it cost, without seconds."""
     return {name: value for name, value in asdict(outcome.usage).items() if not name.endswith("_s")}
+
+
+class FirstInTimeWins(Core):
+    """A wrong driver: of siblings that fail the first in time is told, not the first in order."""
+
+    def _fail_group(self, group, index, error):
+        super()._fail_group(group, 0, error) if group.error is None else None
+        group.n_running = 0

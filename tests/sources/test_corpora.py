@@ -1,7 +1,5 @@
 """Corpora in every format: the same documents, the same ids, on every machine."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

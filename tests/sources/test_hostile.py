@@ -1,7 +1,5 @@
 """Files made to exhaust or to crash a reader cost one Reject each, in bounded memory and time."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys
@@ -10,6 +8,7 @@ import zlib
 from functools import partial
 
 import pytest
+from pdf_files import pdf_of
 from pypdf import PdfReader, PdfWriter
 from source_files import documents_of as read
 
@@ -17,18 +16,6 @@ from gpu_rag.sources.corpus import parser as parser_module
 from gpu_rag.sources.corpus import read_corpus
 from gpu_rag.sources.corpus.parser import Parser
 from gpu_rag.sources.rows import Limits, RowError
-
-
-def pdf(*objects, trailer=b""):
-    """A PDF of numbered objects, the first its catalogue."""
-    out, starts = b"%PDF-1.4\n", []
-    for number, content in enumerate(objects, start=1):
-        starts.append(len(out))
-        out += b"%d 0 obj\n%s\nendobj\n" % (number, content)
-    table = b"".join(b"%010d 00000 n \n" % start for start in starts)
-    size = len(objects) + 1
-    tail = b"trailer\n<< /Size %d /Root 1 0 R %s>>\nstartxref\n%d\n%%%%EOF\n" % (size, trailer, len(out))
-    return b"%sxref\n0 %d\n0000000000 65535 f \n%s%s" % (out, size, table, tail)
 
 
 def packed(raw, times=1):
@@ -47,7 +34,7 @@ def kids(references, count=1):
 
 
 def one_page(content):
-    return pdf(CATALOGUE, kids(b"4 0 R"), FONT, PAGE, content)
+    return pdf_of(CATALOGUE, kids(b"4 0 R"), FONT, PAGE, content)
 
 
 def text_of(n):
@@ -66,17 +53,17 @@ HOSTILE_PDFS = {
     "operators without end": (one_page(packed(b"q Q " * 5_000_000)), "no page of the PDF has text"),
     "deep array in a page": (one_page(packed(b"[" * 1_000_000)), "no page of the PDF has text"),
     "deep dictionary in a page": (one_page(packed(b"<< /A " * 500_000)), "no page of the PDF has text"),
-    "page tree in a circle": (pdf(CATALOGUE, kids(b"3 0 R"), kids(b"2 0 R")), "cyclic"),
-    "page tree that holds itself": (pdf(CATALOGUE, kids(b"2 0 R 4 0 R"), FONT, PAGE, packed(b"")), "cyclic"),
-    "pages without end": (pdf(CATALOGUE, kids(b"4 0 R " * 30_000), FONT, PAGE, packed(b"")), "max_pages = 20000"),
-    "deep page tree": (pdf(CATALOGUE, *(kids(b"%d 0 R" % i) for i in range(3, 3000)), PAGE), "depth"),
-    "deep array": (pdf(CATALOGUE, b"<< /Type /Pages /Kids " + b"[" * 200_000 + b" >>"), "cannot be read"),
+    "page tree in a circle": (pdf_of(CATALOGUE, kids(b"3 0 R"), kids(b"2 0 R")), "cyclic"),
+    "page tree that holds itself": (pdf_of(CATALOGUE, kids(b"2 0 R 4 0 R"), FONT, PAGE, packed(b"")), "cyclic"),
+    "pages without end": (pdf_of(CATALOGUE, kids(b"4 0 R " * 30_000), FONT, PAGE, packed(b"")), "max_pages = 20000"),
+    "deep page tree": (pdf_of(CATALOGUE, *(kids(b"%d 0 R" % i) for i in range(3, 3000)), PAGE), "depth"),
+    "deep array": (pdf_of(CATALOGUE, b"<< /Type /Pages /Kids " + b"[" * 200_000 + b" >>"), "cannot be read"),
     "a length that is its own": (
         one_page(b"<< /Length 5 0 R >>\nstream\nabc\nendstream"),
         "no page of the PDF has text",
     ),
-    "a catalogue that is its own": (pdf(b"1 0 R"), "cannot be read"),
-    "xref in a circle": (pdf(b"<< >>", trailer=b"/Prev 9 "), "cannot be read"),
+    "a catalogue that is its own": (pdf_of(b"1 0 R"), "cannot be read"),
+    "xref in a circle": (pdf_of(b"<< >>", trailer=b"/Prev 9 "), "cannot be read"),
     "encrypted": (LOCKED.getvalue(), "encrypted with a password"),
     "cut off": (PLAIN[: len(PLAIN) // 2], "not a whole PDF"),
     "no pdf": (b"just text", "not a whole PDF"),

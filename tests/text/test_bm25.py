@@ -1,7 +1,5 @@
 """BM25 parameters, damaged files and tokens; scores, order and files by definition: tests/oracle/test_bm25.py."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,4 +1,4 @@
-"""Mentions: offsets into the original, and texts in blocks; by definition: tests/oracle/test_mentions.py."""
+"""Mentions: offsets into the original, blocks of texts, names in questions; see also tests/oracle/test_mentions.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.text.mentions import MentionFinder, Mentions, _word_starts, find_mentions
+from gpu_rag.text.mentions import MentionFinder, Mentions, _word_starts, find_mentions, mentioned_names
+from gpu_rag.text.normalise import normalise_name
 
 
 def rows(found: Mentions):
@@ -95,11 +96,37 @@ def test_word_boundaries():
     assert _word_starts("")[0] and _word_starts("東京")[1] and not _word_starts("e\u0301")[1]
 
 
-def test_a_large_dictionary():
-    names = [f"name{i} of place{i % 977}" for i in range(50_000)]
-    texts = [
-        f"There name{i} of place{i % 977} met some others by the long river, {i} days later. " * 8 for i in range(2000)
-    ]
-    finder = MentionFinder(names)
-    found = finder.find(texts)
-    assert len(found.name) == 16_000
+KNOWN = {
+    "marta orlo": 0,
+    "orlo": 1,
+    "halden bridge": 2,
+    "the": 3,
+    "1902": 4,
+    "ves": 5,
+    "kerling on the ves": 6,
+    "of": 7,
+}
+
+
+def check_linking(link) -> None:
+    assert link("Who taught Marta Orlo?", KNOWN) == [0]  # the longer name hides the shorter one inside it
+    assert link("Did Orlo cross the Halden Bridge?", KNOWN) == [1, 2]
+    assert link("What is Marta Orlo's father called?", KNOWN) == [0]
+    assert link("The port of 1902", KNOWN) == []  # stop words and bare numbers
+    assert link("Where is Kerling on the Ves?", KNOWN) == [6]
+    assert link("Vesalius", KNOWN) == []  # whole words only
+    assert link("", KNOWN) == []
+
+
+def test_hand_worked_questions() -> None:
+    check_linking(mentioned_names)
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(st.text(max_size=60), st.dictionaries(st.text(max_size=8).map(normalise_name), st.integers(0, 9), max_size=8))
+def test_any_text_gives_known_rows_whose_names_stand_in_it(text: str, known: dict[str, int]) -> None:
+    found = mentioned_names(text, known)
+    assert found == sorted(set(found))
+    flat = normalise_name(text)
+    for row in found:
+        assert any(name in flat for name, value in known.items() if value == row)

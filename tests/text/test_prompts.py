@@ -1,7 +1,5 @@
 """Prompt files: two parts, slots filled in one pass, and errors that name the file."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 
@@ -54,24 +52,6 @@ def test_a_value_is_never_taken_for_a_slot():
     prompt = Prompt.parse("p", TEXT)
     out = prompt.render(passage="{{question}} \\1 {{nothing}}", question="{{passage}}")
     assert out == "Passage: {{question}} \\1 {{nothing}}\nQuestion: {{passage}} ({{passage}})\nAnswer:"
-
-
-def careless_render(prompt, **fields):
-    text = prompt.template
-    for name, value in fields.items():
-        text = text.replace("{{" + name + "}}", value)
-    return text
-
-
-def check_one_pass(render):
-    prompt = Prompt.parse("p", TEXT)
-    assert "{{question}}" in render(prompt, passage="{{question}}", question="Where?")
-
-
-def test_the_check_of_one_pass_catches_repeated_replacement():
-    check_one_pass(Prompt.render)
-    with pytest.raises(AssertionError):
-        check_one_pass(careless_render)
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)

@@ -1,7 +1,5 @@
 """Replies: the reasons of malformed ones, and no text that crashes; wrong versions: tests/oracle/test_replies.py."""
 
-from __future__ import annotations
-
 import json
 
 import jsonschema

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import subprocess
@@ -15,22 +14,16 @@ from typing import Any
 import pytest
 import torch
 from gpu_rag_kernels import dispatch
+from kernel_device import NEEDS_INTERPRETER, Script
 
 from gpu_rag.graph.csr import check_csr
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 CPU = torch.device("cpu")
-INTERPRETED = dispatch.interpreted() and "triton" in dispatch.loop_backends("cpu")
-
-
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    return importlib.import_module
 
 
 @pytest.mark.parametrize("kind", ["rmat", "uniform", "bipartite"])
-def test_graphs_come_from_seeds(script: Callable[[str], Any], kind: str) -> None:
+def test_graphs_come_from_seeds(script: Script, kind: str) -> None:
     make = script("device_graphs").GRAPHS[kind]
     one, again, other = make(300, 900, 1, CPU), make(300, 900, 1, CPU), make(300, 900, 2, CPU)
     check_csr(one)
@@ -45,7 +38,7 @@ def test_graphs_come_from_seeds(script: Callable[[str], Any], kind: str) -> None
     assert (int(degree.max()) > 5 * float(degree.float().mean())) == (kind != "uniform")
 
 
-def test_blocks_and_lists(script: Callable[[str], Any]) -> None:
+def test_blocks_and_lists(script: Script) -> None:
     made = script("device_graphs")
     csr = made.blocks(4, 10, 20, 0, CPU)
     rows = torch.repeat_interleave(torch.arange(40), csr.indptr.diff())
@@ -57,7 +50,7 @@ def test_blocks_and_lists(script: Callable[[str], Any]) -> None:
     assert torch.allclose(made.unit_rows(6, 9, 0, CPU).float().norm(dim=1), torch.ones(6), atol=2e-3)
 
 
-def test_bytes_by_hand(script: Callable[[str], Any]) -> None:
+def test_bytes_by_hand(script: Script) -> None:
     made = script("device_graphs")
     n, m = 10, 30  # pointers 88 bytes, columns 120
     assert made.spmm_bytes(n, m, 4, 4, 4) == 88 + 120 + 3 * 160
@@ -69,7 +62,7 @@ def test_bytes_by_hand(script: Callable[[str], Any]) -> None:
     assert made.join_flop(3, 5, 16, 4) == 600
 
 
-def tiny(script: Callable[[str], Any], op: str) -> Any:
+def tiny(script: Script, op: str) -> Any:
     return script("device_cases").tiny(op, CPU)
 
 
@@ -78,24 +71,22 @@ OPS = [
 ]  # fmt: skip
 
 
-def test_every_kernel_is_a_case(script: Callable[[str], Any]) -> None:
+def test_every_kernel_is_a_case(script: Script) -> None:
     assert list(script("device_cases").OPS) == OPS
     folders = {path.parent.name for path in (SCRIPTS.parent / "kernels" / "gpu_rag_kernels").glob("*/triton.py")}
     assert set(dispatch.LOOPS.values()) == folders
     assert all(any(op.startswith(loop) for op in OPS) for loop in dispatch.LOOPS)
 
 
-@pytest.mark.triton
-@pytest.mark.skipif(not INTERPRETED, reason="needs triton and TRITON_INTERPRET=1")
-@pytest.mark.parametrize("op", OPS)
-def test_checks_hold_on_tiny_cases(script: Callable[[str], Any], op: str) -> None:
+@pytest.mark.parametrize("op", [pytest.param(op, marks=NEEDS_INTERPRETER) for op in OPS])
+def test_checks_hold_on_tiny_cases(script: Script, op: str) -> None:
     result = script("device_check").check(tiny(script, op))
     assert result["ok"], result
     json.dumps(result)
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_checks_catch_wrong_outputs(script: Callable[[str], Any], op: str) -> None:
+def test_checks_catch_wrong_outputs(script: Script, op: str) -> None:
     """By the reference in the kernel's place: one wrong element of a row that is looked at, and one unwritten."""
     check, case = script("device_check").check, tiny(script, op)
     runs = {"triton": 0}
@@ -124,7 +115,7 @@ def test_checks_catch_wrong_outputs(script: Callable[[str], Any], op: str) -> No
     assert not check(alone)["alone_equal"]
 
 
-def test_shares_by_hand(script: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shares_by_hand(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     module = script("device_check")
 
     def absent() -> Callable[[], Any]:
@@ -145,7 +136,7 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-def test_a_section_that_dies_is_a_failure(script: Callable[[str], Any], tmp_path: Path) -> None:
+def test_a_section_that_dies_is_a_failure(script: Script, tmp_path: Path) -> None:
     run, part = script("device_check").run_section, tmp_path / "part.json"
     died = run(python("import sys; sys.exit('out of luck')"), 60.0, part)
     assert not died["ok"] and "out of luck" in died["error"]
@@ -155,7 +146,7 @@ def test_a_section_that_dies_is_a_failure(script: Callable[[str], Any], tmp_path
     assert run(python(written), 60.0, part) == {"ok": True}
 
 
-def test_what_a_section_found_before_it_was_ended_is_kept(script: Callable[[str], Any], tmp_path: Path) -> None:
+def test_what_a_section_found_before_it_was_ended_is_kept(script: Script, tmp_path: Path) -> None:
     module, part = script("device_check"), tmp_path / "part.json"
     for last, error in (("import time; time.sleep(60)", "longer than the 2 s"), ("raise SystemExit('lost')", "lost")):
         module.write(part, {"cases": [1, 2]})
@@ -164,9 +155,7 @@ def test_what_a_section_found_before_it_was_ended_is_kept(script: Callable[[str]
     assert [path.name for path in tmp_path.iterdir()] == ["part.json"]
 
 
-def test_cases_are_kept_as_they_end_and_peers_may_fail(
-    script: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cases_are_kept_as_they_end_and_peers_may_fail(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     """The third case is not reached; a library that has no memory left takes nothing from the kernel's figures."""
     module, kept = script("device_check"), []
 
@@ -186,7 +175,7 @@ def test_cases_are_kept_as_they_end_and_peers_may_fail(
     assert len(kept) == 4 and "rows_in_f64" in kept[0] and "'ms'" not in kept[0] and "'ms'" in kept[1]
 
 
-def test_a_slow_section_takes_nothing_from_others(script: Callable[[str], Any]) -> None:
+def test_a_slow_section_takes_nothing_from_others(script: Script) -> None:
     module = script("device_check")
     left, taken = 540.0, []
     for place in range(len(module.SECTIONS)):
@@ -212,7 +201,7 @@ def played(module: Any, monkeypatch: pytest.MonkeyPatch, results: dict[str, dict
 
 
 def test_sections_go_on_where_a_run_ended(
-    script: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module, out = script("device_check"), tmp_path / "out.json"
     lacking = {"sanitizer": {"ok": None, "absent": "no tool"}}
@@ -232,7 +221,7 @@ def test_sections_go_on_where_a_run_ended(
     assert json.loads(out.read_text())["machine"]["error"] == "no time left"
 
 
-def test_jsons_are_merged(script: Callable[[str], Any], tmp_path: Path) -> None:
+def test_jsons_are_merged(script: Script, tmp_path: Path) -> None:
     one, two, out = (tmp_path / name for name in ("one.json", "two.json", "out.json"))
     one.write_text(json.dumps({"tests": {"ok": False}, "machine": {"ok": True, "device": "a"}}))
     two.write_text(json.dumps({"tests": {"ok": True}, "cugraph": {"ok": None, "absent": "x"}}))
@@ -265,7 +254,7 @@ print(gpu_rag.__file__, gpu_rag_kernels.__file__, os.environ["PYTHONPATH"])
     assert path == os.pathsep.join([str(root), str(root / "kernels")])
 
 
-def test_importing_it_beside_an_installation_changes_nothing(script: Callable[[str], Any]) -> None:
+def test_importing_it_beside_an_installation_changes_nothing(script: Script) -> None:
     script("device_check")
     assert str(SCRIPTS.parent / "kernels") not in os.environ.get("PYTHONPATH", "").split(os.pathsep)
 

@@ -9,11 +9,14 @@ import sys
 import time
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 import torch
+from gpu_rag_kernels import dispatch
+from kernel_device import NEEDS_INTERPRETER, Script
 
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.pagerank import personalized_pagerank, prepare
@@ -23,13 +26,7 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    return importlib.import_module
-
-
-def test_nothing_of_a_late_command_goes_on(script: Callable[[str], Any], tmp_path: Path) -> None:
+def test_nothing_of_a_late_command_goes_on(script: Script, tmp_path: Path) -> None:
     """What a killed command had started would go on working on the GPU while others are timed."""
     mark, limit_s = tmp_path / "mark", 0.5
     late = f"import fcntl, time; f = open({str(mark)!r}, 'w'); fcntl.flock(f, fcntl.LOCK_EX); f.write('.'); f.flush()"
@@ -64,9 +61,7 @@ def fake_tool(folder: Path, lines: str, status: int) -> Path:
     return tool
 
 
-def test_sanitizer_is_absent_or_found(
-    script: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_sanitizer_is_absent_or_found(script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     sections = script("device_sections")
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     for key in ("CUDA_HOME", "CUDA_PATH"):
@@ -99,7 +94,7 @@ CLEAN = "========= ERROR SUMMARY: 0 errors\n========= RACECHECK SUMMARY: 0 hazar
     ],
 )
 def test_sanitizer_counts_only_what_is_said(
-    script: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lines: str, status: int, ok: bool
+    script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lines: str, status: int, ok: bool
 ) -> None:
     sections, tool = script("device_sections"), fake_tool(tmp_path, lines, status)
     monkeypatch.setattr(sections, "find_sanitizer", lambda: tool)
@@ -107,15 +102,13 @@ def test_sanitizer_counts_only_what_is_said(
     assert found["ok"] is ok and found["memcheck"]["status"] == status
 
 
-def test_cugraph_is_absent_where_it_is_not_installed(
-    script: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cugraph_is_absent_where_it_is_not_installed(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     sections = script("device_sections")
     monkeypatch.setattr(sections, "find_spec", lambda name: None)
     assert sections.cugraph(time.time() + 3600) == {"ok": None, "absent": "pylibcugraph or cupy is not installed"}
 
 
-def test_pageranks_are_compared(script: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pageranks_are_compared(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     sections, csr = script("device_sections"), script("device_graphs").rmat(300, 900, 1, CPU)
     found = sections.compared(csr, 3, time.time() + 3600, ("torch", "scipy"))
     assert found["ok"] and found["torch"]["run_to_run_equal"] and 0 < found["scipy"]["error"] < 1e-5
@@ -124,7 +117,7 @@ def test_pageranks_are_compared(script: Callable[[str], Any], monkeypatch: pytes
     assert not sections.compared(csr, 3, time.time() + 3600, ("torch",))["ok"], "a wrong version"
 
 
-def test_residual_is_zero_at_the_pagerank_only(script: Callable[[str], Any]) -> None:
+def test_residual_is_zero_at_the_pagerank_only(script: Script) -> None:
     g = torch.Generator().manual_seed(0)
     ends = torch.randint(0, 40, (2, 90), generator=g)
     csr = csr_from_edges(ends[0], ends[1], 50, torch.rand(90, generator=g) + 0.1, undirected=False)
@@ -135,7 +128,7 @@ def test_residual_is_zero_at_the_pagerank_only(script: Callable[[str], Any]) -> 
     assert residual(graph, rows.flip(0), seeds, 0.85) > 0.1 and residual(graph, rows, seeds, 0.5) > 0.1
 
 
-def test_ops_are_benched_one_by_one(script: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ops_are_benched_one_by_one(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     sections, kept = script("device_sections"), []
     monkeypatch.setattr(importlib.import_module("gpu_rag.cli.bench_command"), "OPS", ("no-such-op", "rrf", "late"))
     monkeypatch.setitem(sections.BENCH, "ops_small", (300, (2,)))
@@ -146,3 +139,87 @@ def test_ops_are_benched_one_by_one(script: Callable[[str], Any], monkeypatch: p
     assert rrf["ok"] and rrf["rows"][0]["op"] == "rrf" and not found["ok"] and "libraries" in found["machine"]
     assert "no-such-op" in refused["error"] and late == {"ok": False, "error": "no time left"}
     assert len(kept) == 2 and json.loads(kept[1]) == {"ops": found["ops"]}
+
+
+# --- sections that settle choices -------------------------------------------------------------------
+
+OPS = ("ppr_step", "msbfs_or", "minplus_relax", "ragged_gather_dot_topk", "join_top1")
+
+
+def clock(run: Callable[[], Any]) -> float:
+    run()
+    return 2.0
+
+
+@pytest.mark.parametrize("op", [pytest.param(op, marks=NEEDS_INTERPRETER) for op in OPS])
+def test_every_tile_is_right(script: Script, op: str) -> None:
+    tuning, case = script("device_tuning"), script("device_cases").tiny(op, CPU)
+    kernels: Any = importlib.import_module(f"gpu_rag_kernels.{dispatch.LOOPS[tuning.MODULES.get(op, op)]}.triton")
+    for values in tuning.TILES[op]:
+        before = {name: getattr(kernels, name) for name in values}
+        with tuning.constants(op, values):
+            assert {name: getattr(kernels, name) for name in values} == values
+            assert tuning.tried(case, clock) == {"ok": True, "error": pytest.approx(0, abs=1e-2), "ms": 2.0}
+        assert {name: getattr(kernels, name) for name in values} == before
+
+
+def by_reference(case: Any) -> Any:
+    return replace(case, run=lambda which: case.run("reference"))
+
+
+def test_the_fastest_that_is_right_is_named(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One choice is wrong, one is refused, one is slow."""
+    tuning, cases = script("device_tuning"), script("device_cases")
+    assert set(tuning.TILES) == set(OPS) <= set(cases.OPS)
+    case = by_reference(cases.tiny("msbfs_or", CPU))
+    held: dict[str, int] = {}
+
+    def run(which: str) -> Any:
+        if held.get("LANES") == 1:
+            raise RuntimeError("out of resource: shared memory")
+        fresh, seen = case.run(which)
+        return (fresh + 1 if held.get("LANES") == 2 else fresh), seen
+
+    class Constants:
+        def __init__(self, op: str, values: dict[str, int]):
+            held.clear()
+            held.update(values)
+
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(tuning, "constants", Constants)
+    monkeypatch.setattr(tuning, "TILES", {"msbfs_or": [{}, {"LANES": 1}, {"LANES": 2}, {"LANES": 3}]})
+    kept: list[Any] = []
+    found = tuning.tiles(
+        lambda op: replace(case, run=run), lambda call: 5.0 - held.get("LANES", 0), time.time() + 3600, kept.append
+    )
+    rows = found["ops"]["msbfs_or"]["tiles"]
+    assert [row["ok"] for row in rows] == [True, False, False, True] and "shared memory" in rows[1]["error"]
+    assert found["ok"] and found["ops"]["msbfs_or"]["best"] == {"LANES": 3} and len(kept) == 4
+    late = tuning.tiles(lambda op: case, clock, time.time() - 1, kept.append)
+    assert not late["ok"] and late["ops"]["msbfs_or"] == {"ok": False, "error": "no time left"}
+
+
+@pytest.mark.parametrize("replays", ["the same", "nothing", "an error"])
+def test_what_is_replayed_must_be_what_was_launched(
+    script: Script, monkeypatch: pytest.MonkeyPatch, replays: str
+) -> None:
+    tuning = script("device_tuning")
+    monkeypatch.setattr(tuning, "SMALL", (100, 240))
+    monkeypatch.setattr(tuning, "CALLS", 2)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+    def captured(run: Callable[[], None]) -> Callable[[], None]:
+        if replays == "an error":
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return run if replays == "the same" else lambda: None
+
+    monkeypatch.setattr(tuning, "captured", captured)
+    found = tuning.launches(clock, time.time() + 3600, lambda result: None, device="cpu")
+    assert found["ok"] == (replays == "the same") and [row["batch"] for row in found["batches"]] == [1, 8, 64]
+    if replays == "the same":
+        assert all(row["launched"]["ms"] == 2.0 and row["replayed"]["host_ms"] > 0 for row in found["batches"])
+    if replays == "an error":
+        assert "capturing" in found["batches"][0]["error"]

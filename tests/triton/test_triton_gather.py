@@ -5,8 +5,7 @@ The reference runs everywhere; Triton interpreted on the CPU (scripts/test_trito
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -16,8 +15,10 @@ import torch
 from gpu_rag_kernels import dispatch
 from gpu_rag_kernels.dispatch import recording
 from gpu_rag_kernels.frontier import gather_dots, ragged_gather_dot_topk
+from hybrid_pairs import all_scores, best_out_edges, check_top
+from kernel_device import BOTH, DEVICE, NEEDS_TRITON, ragged, unit_rows
+from ragged_lists import listed
 
-from gpu_rag.bench.measure import poisoned
 from gpu_rag.errors import UsageError
 from gpu_rag.graph.common.dots import exact_dots
 from gpu_rag.graph.frontier import (
@@ -32,38 +33,13 @@ from gpu_rag.graph.frontier import (
 from gpu_rag.graph.frontier import torch_path as frontier_torch
 from gpu_rag.types import Ragged, TopK
 
-DEVICE = "cuda" if torch.cuda.is_available() and not dispatch.interpreted() else "cpu"
-ABLE = "triton" in dispatch.loop_backends(DEVICE)
-needs_triton = [pytest.mark.triton, pytest.mark.skipif(not ABLE, reason="needs triton, interpreted or a GPU")]
-BOTH = ["reference", pytest.param("triton", marks=needs_triton)]
-OPS = ["torch", pytest.param("triton", marks=needs_triton)]
+OPS = pytest.mark.parametrize("implementation", ["torch", pytest.param("triton", marks=NEEDS_TRITON)])
 Find = Callable[..., TopK]
 
 
 @pytest.fixture(autouse=True)
-def small_tiles_and_nan(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    if ABLE:
-        module = importlib.import_module("gpu_rag_kernels.frontier.triton")
-        for name in ("CANDIDATES", "DIMS", "PLACES"):
-            monkeypatch.setattr(module, name, 8)
-    with poisoned():
-        yield
-
-
-def ragged(lists: list[list[int]], dtype: torch.dtype = torch.int32) -> Ragged:
-    values = torch.tensor([v for row in lists for v in row], dtype=dtype, device=DEVICE)
-    return Ragged(values, torch.tensor(np.cumsum([0] + [len(row) for row in lists]), device=DEVICE))
-
-
-def unit_rows(r: np.random.Generator, n: int, dims: int, dtype: torch.dtype, alike: int = 0) -> torch.Tensor:
-    """alike: 1, many rows are equal; 2, many differ by a step of the grid, or by half of one."""
-    x = r.normal(size=(n, dims)) * 10.0 ** r.integers(-5, 1, (n, dims))
-    x = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-9)
-    if alike and n:
-        x = x[r.integers(0, n, n) // 4]
-    if alike == 2:
-        x = x + r.integers(-2, 3, x.shape) * 2.0**-25
-    return torch.from_numpy(x).to(DEVICE, dtype)
+def small_tiles(lowered: Callable[..., None]) -> None:
+    lowered("frontier", CANDIDATES=8, DIMS=8, PLACES=8)
 
 
 def dot(query: torch.Tensor, row: torch.Tensor) -> Fraction:
@@ -74,7 +50,7 @@ def dot(query: torch.Tensor, row: torch.Tensor) -> Fraction:
 # --- dot products ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("implementation", BOTH)
+@BOTH
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_dots_are_exact(implementation: str, dtype: torch.dtype) -> None:
     r = np.random.default_rng(0)
@@ -87,27 +63,12 @@ def test_dots_are_exact(implementation: str, dtype: torch.dtype) -> None:
     assert gather_dots(queries, i[:0], vectors, j[:0], implementation=implementation).shape == (0,)
 
 
-@pytest.mark.parametrize("implementation", BOTH)
+@BOTH
 def test_components_are_rounded_to_the_grid(implementation: str) -> None:
     """Halves of a step go to the even one; large components lie on it; rows of one component show each alone."""
     step = 2.0**-24
-    wanted = [
-        0,
-        0.5,
-        1.5,
-        2.5,
-        -0.5,
-        -1.5,
-        -2.5,
-        0.499,
-        -0.501,
-        2**23 - 0.5,
-        2**23,
-        2**23 + 1,
-        -(2**23) - 1,
-        2**24,
-        -(2**24),
-    ]
+    halves = [0, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 0.499, -0.501]
+    wanted = [*halves, 2**23 - 0.5, 2**23, 2**23 + 1, -(2**23) - 1, 2**24, -(2**24)]
     rows = (torch.tensor(wanted, dtype=torch.float64) * step).float()[:, None].to(DEVICE)
     one, place = torch.ones(1, 1, device=DEVICE), torch.arange(len(wanted), device=DEVICE)
     found = gather_dots(one, torch.zeros_like(place), rows, place, implementation=implementation)
@@ -115,7 +76,7 @@ def test_components_are_rounded_to_the_grid(implementation: str) -> None:
     assert (found / step).tolist()[1:7] == [0, 2, 2, 0, -2, -2]
 
 
-@pytest.mark.parametrize("implementation", BOTH)
+@BOTH
 @pytest.mark.parametrize("strange", [torch.nan, torch.inf, 1e30, 300.0])
 def test_rows_that_are_no_unit_rows_do_not_look_like_some(implementation: str, strange: float) -> None:
     vectors = torch.tensor([[0.5, strange], [0.5, 0.0]], device=DEVICE)
@@ -134,7 +95,7 @@ def check(find: Find, dtype: torch.dtype, k: int, alike: int) -> None:
     lists = [r.integers(0, 40, size).tolist() for size in (0, 1, 3, 40, 8, 17, 0)]
     owner = torch.from_numpy(r.integers(0, 3, len(lists))).to(DEVICE)
     share = r.integers(0, 3, sum(map(len, lists))) / 3
-    found = find(queries, vectors, ragged(lists), k, owner=owner, bias=torch.from_numpy(share).to(DEVICE))
+    found = find(queries, vectors, ragged(lists, torch.int32), k, owner=owner, bias=torch.from_numpy(share).to(DEVICE))
     ids, scores, at = [], [], 0
     for query, row in zip(queries[owner], lists):
         own = [np.float32(share[at + p] + float(dot(query, vectors[v]))) for p, v in enumerate(row)]
@@ -147,7 +108,7 @@ def check(find: Find, dtype: torch.dtype, k: int, alike: int) -> None:
     assert torch.equal(found.scores.cpu(), torch.tensor(np.array(scores, np.float32)).reshape(len(lists), k))
 
 
-@pytest.mark.parametrize("implementation", BOTH)
+@BOTH
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("alike", [0, 1, 2])
 @pytest.mark.parametrize("k", [0, 1, 5, 45])
@@ -155,21 +116,23 @@ def test_topk_is_the_best_of_each_list(implementation: str, dtype: torch.dtype, 
     check(lambda *a, **o: ragged_gather_dot_topk(*a, **o, implementation=implementation), dtype, k, alike)
 
 
-@pytest.mark.parametrize("implementation", BOTH)
+@BOTH
 def test_lists_of_their_own_queries_without_a_bias(implementation: str) -> None:
     queries, vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[0.6, 0.8], [0.0, 1.0], [1.0, 0.0]])
-    lists = ragged([[0, 1, 2], [2, 0]], torch.int64)
+    lists = ragged([[0, 1, 2], [2, 0]])
     found = ragged_gather_dot_topk(queries.to(DEVICE), vectors.to(DEVICE), lists, 2, implementation=implementation)
     assert found.ids.tolist() == [[2, 0], [1, 0]]
     assert found.scores.flatten().tolist() == pytest.approx([1.0, 0.6, 0.8, 0.0])
 
 
-@pytest.mark.parametrize("implementation", BOTH)
+@BOTH
 @pytest.mark.parametrize("below", [-0.0, -1e-60])  # the latter becomes -0.0 when it is rounded to f32
 def test_zeros_of_both_signs_tie(implementation: str, below: float) -> None:
     queries, vectors = torch.tensor([[-1.0]]).to(DEVICE), torch.tensor([[0.0], [-0.0], [1.0]]).to(DEVICE)
     bias = torch.tensor([below, 0.0, 0.0], dtype=torch.float64, device=DEVICE)
-    found = ragged_gather_dot_topk(queries, vectors, ragged([[0, 1, 2]]), 3, bias=bias, implementation=implementation)
+    found = ragged_gather_dot_topk(
+        queries, vectors, ragged([[0, 1, 2]], torch.int32), 3, bias=bias, implementation=implementation
+    )
     assert found.ids.tolist() == [[0, 1, 2]] and found.scores.tolist() == [[0.0, 0.0, -1.0]]
 
 
@@ -222,37 +185,22 @@ def world(seed: int) -> tuple[FrontierQuery, HopEdges, Ragged]:
     held = (torch.from_numpy(r.integers(0, high, n_edges)).int().to(DEVICE) for high in (n, len(vectors)))
     words = [sorted(set(r.integers(0, 4, size).tolist())) for size in r.integers(0, 3, n_edges)]
     indptr = torch.from_numpy(np.searchsorted(sources, np.arange(n + 1))).to(DEVICE)
-    edges = hop_edges(indptr, *held, vectors, ragged(words), 4)
+    edges = hop_edges(indptr, *held, vectors, ragged(words, torch.int32), 4)
     asked_words = [sorted(set(r.integers(0, 6, size).tolist())) for size in r.integers(0, 4, 4)]
-    asked = FrontierQuery(unit_rows(r, 4, dims, torch.float32), ragged(asked_words))
-    return asked, edges, ragged([r.integers(0, n, size).tolist() for size in r.integers(0, 5, 4)], torch.int64)
+    asked = FrontierQuery(unit_rows(r, 4, dims, torch.float32), ragged(asked_words, torch.int32))
+    return asked, edges, ragged([r.integers(0, n, size).tolist() for size in r.integers(0, 5, 4)])
 
 
 def check_step(implementation: str, seed: int, k: int) -> None:
-    """Against sums of fractions: shares and products are exact, one rounding each of share, sum and score."""
+    """Against whole numbers: shares and products are exact, one rounding each of share, sum and score."""
     asked, edges, frontier = world(seed)
     found = frontier_topk(asked, edges, frontier, k, implementation=implementation)
-    sets = [
-        [set(part.tolist()) for part in torch.tensor_split(lists.values.cpu(), lists.offsets[1:-1].cpu())]
-        if lists.batch else [] for lists in (asked.keywords, edges.keywords)
-    ]  # fmt: skip
-    place = 0
-    for b, (first, last) in enumerate(zip(frontier.offsets[:-1].tolist(), frontier.offsets[1:].tolist())):
-        for v in frontier.values[first:last].tolist():
-            sims = []
-            for e in range(int(edges.indptr[v]), int(edges.indptr[v + 1])):
-                mine, theirs = sets[0][b], sets[1][e]
-                share = len(mine & theirs) / max(len(mine | theirs), 1)
-                exact = dot(asked.vectors[b], edges.vectors[int(edges.vector_of[e])])
-                sims.append((-np.float32((share + float(exact)) / 2), e))
-            best = sorted(sims)[:k]
-            ids, scores = found.ids[place], found.scores[place]
-            assert ids.tolist() == [e for _, e in best] + [-1] * (k - len(best))
-            assert scores.tolist() == [float(-s) for s, _ in best] + [-np.inf] * (k - len(best))
-            place += 1
+    rows = edges.vectors[edges.vector_of.long()]
+    sim = all_scores(asked.vectors, asked.keywords, rows, edges.keywords).astype(np.float32)
+    check_top(found, best_out_edges(sim, edges.indptr.tolist(), listed(frontier), k), k)
 
 
-@pytest.mark.parametrize("implementation", OPS)
+@OPS
 def test_a_step_is_the_best_of_all_edges(implementation: str) -> None:
     for seed in range(12 if implementation == "triton" else 40):
         check_step(implementation, seed, 1 + seed % 4)
@@ -266,12 +214,11 @@ def test_wrong_steps_are_caught(wrong: Find, monkeypatch: pytest.MonkeyPatch) ->
             check_step("torch", seed, 1 + seed % 4)
 
 
-@pytest.mark.triton
-@pytest.mark.skipif(not ABLE, reason="needs triton, interpreted or a GPU")
-def test_both_kernels_give_the_same_bits_and_a_question_alone_too() -> None:
+@pytest.mark.parametrize("other", [pytest.param("triton", marks=NEEDS_TRITON)])
+def test_both_kernels_give_the_same_bits_and_a_question_alone_too(other: str) -> None:
     asked, edges, frontier = world(7)
-    one, other = (frontier_topk(asked, edges, frontier, 3, implementation=i) for i in ("torch", "triton"))
-    assert torch.equal(one.ids, other.ids) and torch.equal(one.scores, other.scores)
+    one, two = (frontier_topk(asked, edges, frontier, 3, implementation=i) for i in ("torch", other))
+    assert torch.equal(one.ids, two.ids) and torch.equal(one.scores, two.scores)
     first, last = frontier.offsets[2:4].tolist()
     low, high = asked.keywords.offsets[2:4].tolist()
     alone = FrontierQuery(
@@ -280,7 +227,7 @@ def test_both_kernels_give_the_same_bits_and_a_question_alone_too() -> None:
     step = frontier_topk(alone, edges, Ragged(frontier.values[first:last], frontier.offsets[2:4] - first), 3,
                          implementation="triton")  # fmt: skip
     assert torch.equal(step.ids, one.ids[first:last]) and torch.equal(step.scores, one.scores[first:last])
-    things = described(edges.vectors, ragged([[1]] * edges.vectors.shape[0]), 4)
+    things = described(edges.vectors, ragged([[1]] * edges.vectors.shape[0], torch.int32), 4)
     lists = ragged([[0, 1, 0], [], [2], [1]])
     scores = [score_lists(asked, things, lists, implementation=i) for i in ("torch", "triton")]
     assert torch.equal(*scores)

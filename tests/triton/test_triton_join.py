@@ -5,43 +5,26 @@ The reference runs everywhere; Triton interpreted on the CPU (scripts/test_trito
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterator
-from fractions import Fraction
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
-from gpu_rag_kernels import dispatch
 from gpu_rag_kernels import join as kernel
 from gpu_rag_kernels.join import Side, Strips
+from hybrid_pairs import Groups, all_scores, check_join
+from kernel_device import BOTH, DEVICE, ragged, unit_rows
 
-from gpu_rag.bench.measure import poisoned
 from gpu_rag.graph import join
 from gpu_rag.graph.join import hybrid_argmax
 from gpu_rag.graph.join import triton_path as join_kernel
-from gpu_rag.types import Ragged
 
-DEVICE = "cuda" if torch.cuda.is_available() and not dispatch.interpreted() else "cpu"
-ABLE = "triton" in dispatch.loop_backends(DEVICE)
-BOTH = [
-    "reference",
-    pytest.param(
-        "triton", marks=[pytest.mark.triton, pytest.mark.skipif(not ABLE, reason="needs triton, interpreted or a GPU")]
-    ),
-]
 Find = Callable[..., Strips]
-Groups = tuple[torch.Tensor, torch.Tensor] | None
 
 
 @pytest.fixture(autouse=True)
-def small_tiles_and_nan(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    if ABLE:
-        module = importlib.import_module("gpu_rag_kernels.join.triton")
-        for name in ("ROWS", "COLUMNS", "DEPTH"):
-            monkeypatch.setattr(module, name, 16)
-    with poisoned():
-        yield
+def small_tiles(lowered: Callable[..., None]) -> None:
+    lowered("join", ROWS=16, COLUMNS=16, DEPTH=16)
 
 
 def side(r: np.random.Generator, n: int, dims: int, words: int, dtype: torch.dtype, grouped: bool) -> Side:
@@ -92,7 +75,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("implementation", BOTH)
+@BOTH
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize(("n_left", "n_right", "dims", "words", "strip", "grouped"), SHAPES)
 def test_is_the_definition(
@@ -104,7 +87,7 @@ def test_is_the_definition(
     check(find, n_left, n_right, dims, words, strip, dtype, grouped)
 
 
-@pytest.mark.parametrize("implementation", BOTH)
+@BOTH
 def test_by_hand(implementation: str) -> None:
     left = Side(torch.tensor([[1.0, 0.0]]), torch.tensor([[1, 0]]).half(), torch.tensor([1]).int())
     right = Side(torch.tensor([[1.0, 0.0], [0.6, 0.8]]), torch.eye(2).flip(0).half(), torch.tensor([1, 1]).int())
@@ -113,7 +96,7 @@ def test_by_hand(implementation: str) -> None:
     assert found.best.tolist() == [[pytest.approx(0.8)]] and found.second.tolist() == [[0.5]] and int(found.index) == 1
 
 
-@pytest.mark.parametrize("implementation", BOTH)
+@BOTH
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_error_on_unit_rows(implementation: str, dtype: torch.dtype) -> None:
     """Within the bound on rows of length 1, and far within it: no component is lost."""
@@ -126,7 +109,7 @@ def test_error_on_unit_rows(implementation: str, dtype: torch.dtype) -> None:
     assert worst < kernel.error_of(100) / 20
 
 
-@pytest.mark.parametrize("implementation", BOTH)
+@BOTH
 def test_a_row_alone_has_the_bits_of_the_batch(implementation: str) -> None:
     r = np.random.default_rng(1)
     rows = [torch.nn.functional.normalize(torch.from_numpy(r.normal(size=(n, 33)))).to(DEVICE).half() for n in (20, 50)]
@@ -165,42 +148,7 @@ def test_checks_catch(wrong: Find) -> None:
 # --- the join --------------------------------------------------------------------------------------
 
 
-def ragged(lists: list[list[int]]) -> Ragged:
-    values = torch.tensor([v for row in lists for v in row], dtype=torch.int64, device=DEVICE)
-    return Ragged(values, torch.tensor(np.cumsum([0] + [len(row) for row in lists]), device=DEVICE))
-
-
-def unit_rows(r: np.random.Generator, n: int, dims: int, dtype: torch.dtype, alike: int) -> torch.Tensor:
-    """alike: 1, some rows are equal; 2, some differ by less than f32 products can tell."""
-    x = r.normal(size=(n, dims))
-    x = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-9)
-    if alike and n:
-        x = x[r.integers(0, n, n) // 4]
-    if alike == 2:
-        x = x + r.integers(-1, 2, x.shape) * 2.0**-24
-    return torch.from_numpy(x).to(DEVICE, dtype)
-
-
-def best_of_all(left: torch.Tensor, lk: list[list[int]], right: torch.Tensor, rk: list[list[int]], groups: Groups):  # type: ignore[no-untyped-def]
-    """Whole numbers of 2^-48 for the dot products, a division, a sum: the definition of `hybrid_argmax`."""
-    whole = [np.rint(v.double().cpu().numpy() * 2**24).astype(np.int64) for v in (left, right)]
-    index, score = [], []
-    for i, mine in enumerate(lk):
-        best = (-np.inf, -1)
-        for j, theirs in enumerate(rk):
-            if groups is not None and groups[0][i] == groups[1][j]:
-                continue
-            a, b = set(mine), set(theirs)
-            dot = float(Fraction(sum(int(x) * int(y) for x, y in zip(whole[0][i], whole[1][j])), 2**48))
-            s = (len(a & b) / max(len(a | b), 1) + dot) / 2
-            if s > best[0]:
-                best = (s, j)
-        index.append(best[1])
-        score.append(best[0])
-    return torch.tensor(index, dtype=torch.int64), torch.tensor(score, dtype=torch.float64).float()
-
-
-def check_join(find: Callable[..., tuple[torch.Tensor, torch.Tensor]], seed: int) -> None:
+def check_find(find: Callable[..., tuple[torch.Tensor, torch.Tensor]], seed: int) -> None:
     r = np.random.default_rng(seed)
     n_left, n_right, dims = int(r.integers(0, 13)), int(r.integers(0, 40)), int(r.integers(1, 8))
     dtypes = [torch.float16 if r.random() < 0.5 else torch.float32 for _ in "lr"]
@@ -210,10 +158,8 @@ def check_join(find: Callable[..., tuple[torch.Tensor, torch.Tensor]], seed: int
     lk, rk = ([r.integers(0, vocabulary, k).tolist() for k in r.integers(0, 6, n)] for n in (n_left, n_right))
     groups = tuple(torch.from_numpy(r.integers(0, 3, n)).to(DEVICE) for n in (n_left, n_right))
     exclude = groups if r.random() < 0.5 else None
-    index, score = find(left, ragged(lk), right, ragged(rk), exclude=exclude)
-    expected = best_of_all(left, lk, right, rk, exclude)
-    assert index.dtype == torch.int64 and torch.equal(index.cpu(), expected[0])
-    assert score.dtype == torch.float32 and torch.equal(score.cpu(), expected[1])
+    sides = left, ragged(lk), right, ragged(rk)
+    check_join(find(*sides, exclude=exclude), all_scores(*sides, exclude))
 
 
 @pytest.fixture
@@ -247,11 +193,11 @@ def by_torch(*sides, exclude: Groups = None):  # type: ignore[no-untyped-def]
     return hybrid_argmax(*sides, exclude=exclude, implementation="torch")
 
 
-@pytest.mark.parametrize("implementation", BOTH)
+@BOTH
 def test_the_join_is_the_best_of_all_pairs(implementation: str, kernel_in_the_torch_path) -> None:  # type: ignore[no-untyped-def]
     undecided = kernel_in_the_torch_path(implementation)
     for seed in range(25 if implementation == "triton" else 80):
-        check_join(by_torch, seed)
+        check_find(by_torch, seed)
     assert undecided, "no row was left to the tiles: ties and many rare pairs are not tested"
 
 
@@ -261,9 +207,8 @@ def test_most_rows_are_certain(kernel_in_the_torch_path) -> None:  # type: ignor
     r = np.random.default_rng(5)
     left, right = (unit_rows(r, n, 16, torch.float16, 0) for n in (40, 90))
     lk, rk = ([r.integers(0, 2000, 4).tolist() for _ in range(n)] for n in (40, 90))
-    index, score = by_torch(left, ragged(lk), right, ragged(rk))
-    expected = best_of_all(left, lk, right, rk, None)
-    assert torch.equal(index.cpu(), expected[0]) and torch.equal(score.cpu(), expected[1])
+    sides = left, ragged(lk), right, ragged(rk)
+    check_join(by_torch(*sides), all_scores(*sides))
     assert not undecided
 
 
@@ -284,4 +229,4 @@ def test_join_checks_catch(wrong: str, kernel_in_the_torch_path, monkeypatch: py
         monkeypatch.setattr(join_kernel, "error_of", lambda dims: -1e-3)
     with pytest.raises(AssertionError):
         for seed in range(80):
-            check_join(by_torch, seed)
+            check_find(by_torch, seed)

@@ -6,49 +6,27 @@ memory is filled with NaN or large integers, so output that is not written canno
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from gpu_rag_kernels import dispatch, rows
 from gpu_rag_kernels import ego as ego_loops
-from gpu_rag_kernels import pagerank as pagerank_loops
+from gpu_rag_kernels.pagerank import ppr_spmm
+from kernel_device import BOTH, DEVICE, NEEDS_TRITON, dense, graph, marked
+from refusals import caught
 
 from gpu_rag.graph.csr import csr_from_edges
+from gpu_rag.graph.pagerank.inputs import prepare
+from gpu_rag.graph.pagerank.sharded.graph import Layout, Shard, own_rows
 from gpu_rag.types import CSR
-
-DEVICE = "cuda" if torch.cuda.is_available() and not dispatch.interpreted() else "cpu"
-pytestmark = [
-    pytest.mark.triton,
-    pytest.mark.skipif("triton" not in dispatch.loop_backends(DEVICE), reason="needs triton, or its interpreter"),
-]
 
 
 @pytest.fixture(autouse=True)
-def poisoned() -> Iterator[None]:
-    switch: Any = torch.utils.deterministic
-    before = torch.are_deterministic_algorithms_enabled(), switch.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    switch.fill_uninitialized_memory = True
-    yield
-    torch.use_deterministic_algorithms(before[0])
-    switch.fill_uninitialized_memory = before[1]
-
-
-def triton_of(op: str) -> Any:
-    return importlib.import_module(f"gpu_rag_kernels.{dispatch.LOOPS[op]}.triton")
-
-
-def graph(n: int, m: int, *, weighted: bool = False, hub: int = 0, seed: int = 0) -> CSR:
-    """Random entries, and a node 0 with `hub` neighbours."""
-    r = np.random.default_rng(seed)
-    src, dst = r.integers(0, n, m).tolist() + [0] * hub, r.integers(0, n, m).tolist() + list(range(hub))
-    ends = torch.tensor([src, dst], dtype=torch.int64, device=DEVICE)
-    weight = torch.from_numpy(r.random(m + hub)).to(DEVICE) if weighted else None
-    return csr_from_edges(ends[0], ends[1], n, weight, undirected=False, drop_self_loops=False)
+def small_chunks(lowered: Callable[..., None]) -> None:
+    lowered("pagerank", CHUNK=16)
+    lowered("ego", CHUNK=6, PARTS=2)
 
 
 # --- ppr_spmm --------------------------------------------------------------------------------------
@@ -63,65 +41,73 @@ CASES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    if "triton" in dispatch.loop_backends(DEVICE):
-        monkeypatch.setattr(triton_of("ppr_spmm"), "CHUNK", 16)
-        monkeypatch.setattr(triton_of("msbfs_or"), "CHUNK", 6)
-        monkeypatch.setattr(triton_of("msbfs_or"), "PARTS", 2)
-
-
 def check_spmm(step: Callable[..., torch.Tensor], csr: CSR, width: int) -> None:
     generator = torch.Generator().manual_seed(1)
-    row = torch.repeat_interleave(torch.arange(csr.n, device=DEVICE), csr.indptr.diff())
-    dense = torch.zeros(csr.n, csr.n, dtype=torch.float64, device=DEVICE)
-    dense[row, csr.indices.long()] = 1.0 if csr.weight is None else csr.weight.double()
+    a = dense(csr)
     for dtype, tolerance in ((torch.float32, 2e-5), (torch.float64, 1e-12)):
         x, source = (torch.randn(csr.n, width, generator=generator, dtype=dtype).to(DEVICE) for _ in range(2))
         kept = x.clone(), source.clone()
         y = step(csr, x, source, 0.85)
-        exact = 0.85 * dense @ x.double() + 0.15 * source.double()
+        exact = 0.85 * a @ x.double() + 0.15 * source.double()
         assert y.dtype == dtype and float((y.double() - exact).abs().max()) < tolerance
         assert torch.equal(x, kept[0]) and torch.equal(source, kept[1])
 
 
+@BOTH
 @pytest.mark.parametrize(("csr", "width"), CASES)
-def test_spmm_is_the_formula(csr: CSR, width: int) -> None:
-    check_spmm(lambda *a: pagerank_loops.ppr_spmm(*a, implementation="triton"), csr, width)
+def test_spmm_is_the_formula(implementation: str, csr: CSR, width: int) -> None:
+    check_spmm(lambda *a: ppr_spmm(*a, implementation=implementation), csr, width)
 
 
+def test_spmm_by_hand() -> None:
+    path = csr_from_edges(torch.tensor([0, 1]), torch.tensor([1, 2]), 4)
+    x = torch.tensor([[1.0], [2.0], [4.0], [8.0]])
+    assert ppr_spmm(path, x, torch.zeros(4, 1), 0.5).flatten().tolist() == [1.0, 2.5, 1.0, 0.0]
+
+
+@marked(NEEDS_TRITON)
 def test_spmm_equals_the_reference_on_whole_numbers() -> None:
     csr = graph(40, 80, hub=40)
     x, source = (torch.randint(-8, 8, (40, 3)).float().to(DEVICE) for _ in range(2))
-    one, other = (pagerank_loops.ppr_spmm(csr, x, source, 0.5, implementation=i) for i in ("triton", "reference"))
+    one, other = (ppr_spmm(csr, x, source, 0.5, implementation=i) for i in ("triton", "reference"))
     assert torch.equal(one, other)
 
 
+@marked(NEEDS_TRITON)
 def test_spmm_bits_do_not_depend_on_the_batch() -> None:
     csr = graph(40, 80, hub=37, weighted=True)
     x, source = (torch.randn(40, 35, generator=torch.Generator().manual_seed(s)).to(DEVICE) for s in (2, 3))
-    whole = pagerank_loops.ppr_spmm(csr, x, source, 0.85, implementation="triton")
+    whole = ppr_spmm(csr, x, source, 0.85, implementation="triton")
     for b in (0, 31, 34):
         part = slice(b, b + 1)
-        alone = pagerank_loops.ppr_spmm(csr, x[:, part], source[:, part], 0.85, implementation="triton")
+        alone = ppr_spmm(csr, x[:, part], source[:, part], 0.85, implementation="triton")
         assert torch.equal(alone, whole[:, part])
 
 
 def without_the_last_chunk(csr: CSR, x: torch.Tensor, source: torch.Tensor, alpha: float) -> torch.Tensor:
     rows.row_plan(csr.indptr, 16).bounds[-1:] -= 1
-    return pagerank_loops.ppr_spmm(csr, x, source, alpha, implementation="triton")
+    return ppr_spmm(csr, x, source, alpha, implementation="triton")
 
 
 def without_the_hubs(csr: CSR, x: torch.Tensor, source: torch.Tensor, alpha: float) -> torch.Tensor:
     hubs = rows.row_plan(csr.indptr, 16).hubs
     hubs.set_(hubs.new_zeros(0))
-    return pagerank_loops.ppr_spmm(csr, x, source, alpha, implementation="triton")
+    return ppr_spmm(csr, x, source, alpha, implementation="triton")
 
 
-@pytest.mark.parametrize("wrong", [without_the_last_chunk, without_the_hubs])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param(without_the_last_chunk, marks=NEEDS_TRITON),
+        pytest.param(without_the_hubs, marks=NEEDS_TRITON),
+        lambda csr, x, source, alpha: ppr_spmm(csr, x, source, 1 - alpha),
+        lambda csr, x, source, alpha: ppr_spmm(CSR(csr.indptr, csr.indices), x, source, alpha),
+        lambda csr, x, source, alpha: ppr_spmm(csr, x, source, alpha) + alpha * source,
+    ],
+)
 def test_spmm_checks_catch(wrong: Callable[..., torch.Tensor]) -> None:
     with pytest.raises(AssertionError):
-        check_spmm(wrong, graph(40, 60, hub=33), 4)
+        check_spmm(wrong, graph(40, 60, hub=33, weighted=True), 4)
 
 
 # --- msbfs_or --------------------------------------------------------------------------------------
@@ -146,7 +132,7 @@ def check_hop(hop: Callable[..., tuple[torch.Tensor, torch.Tensor]], csr: CSR, w
     assert torch.equal(front, kept[0]) and torch.equal(seen, kept[1])
 
 
-@pytest.mark.parametrize("implementation", ["triton", "reference"])
+@BOTH
 @pytest.mark.parametrize(
     ("n", "m", "width", "hub"), [(1, 0, 1, 0), (20, 0, 2, 0), (33, 90, 1, 0), (33, 90, 5, 0), (40, 90, 2, 39)]
 )
@@ -154,6 +140,7 @@ def test_hop_is_an_or(implementation: str, n: int, m: int, width: int, hub: int)
     check_hop(lambda *a: ego_loops.msbfs_or(*a, implementation=implementation), graph(n, m, hub=hub), width)
 
 
+@marked(NEEDS_TRITON)
 def test_hops_reach_the_ball() -> None:
     """Three hops from single nodes, 70 questions in two words, against networkx."""
     import networkx as nx
@@ -194,7 +181,59 @@ def by_the_first_chunk(csr: CSR, front: torch.Tensor, seen: torch.Tensor) -> tup
     return ego_loops.msbfs_or(csr, front, seen, implementation="triton")
 
 
-@pytest.mark.parametrize("wrong", [pushes, keeps_what_was_seen, by_the_first_chunk])
-def test_hop_checks_catch(wrong: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> None:
-    with pytest.raises(AssertionError):
-        check_hop(wrong, graph(33, 90, hub=30), 1)
+test_hop_checks_catch = marked(NEEDS_TRITON)(
+    caught([pushes, keeps_what_was_seen, by_the_first_chunk], check_hop, graph(33, 90, hub=30), 1)
+)
+
+
+# --- the product of one rank with the state of all ranks: fewer rows than columns -------------------
+
+BOUNDS = (0, 40, 58, 90)
+STRIDE = 40
+
+
+def square(weighted: bool) -> CSR:
+    g = torch.Generator().manual_seed(4)
+    ends = (torch.rand(2, 400, generator=g) ** 2 * 90).long()
+    weight = (torch.rand(400, generator=g) + 0.1).to(DEVICE) if weighted else None
+    return csr_from_edges(ends[0].to(DEVICE), ends[1].to(DEVICE), 90, weight)
+
+
+def shard(csr: CSR, rank: int) -> Shard:
+    """One of three ranks, without the other two."""
+    whole, (lo, hi) = prepare(csr), BOUNDS[rank : rank + 2]
+    return Shard(
+        rank, BOUNDS, None, own_rows(whole.pull, Layout(rank, BOUNDS, None), torch.device(DEVICE)), whole.scale[lo:hi],
+        whole.dangling.cpu(), whole.symmetric, csr.m, True,
+    )  # fmt: skip
+
+
+@BOTH
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_ranks_side_by_side_are_the_whole(
+    monkeypatch: pytest.MonkeyPatch,
+    lowered: Callable[..., None],
+    implementation: str,
+    weighted: bool,
+    dtype: torch.dtype,
+) -> None:
+    lowered("pagerank", CHUNK=8)
+    csr = square(weighted)
+    g = torch.Generator().manual_seed(1)
+    x, source = (torch.rand(90, 5, generator=g).to(DEVICE, dtype) for _ in range(2))
+    step = dispatch.kernel("ppr_spmm", "ppr_spmm", torch.device(DEVICE), implementation)
+    monkeypatch.setattr("gpu_rag.graph.pagerank.sharded.graph.kernel", lambda package, function, device: step)
+    sizes = [b - a for a, b in zip(BOUNDS, BOUNDS[1:])]
+    places = torch.cat([r * STRIDE + torch.arange(size) for r, size in enumerate(sizes)])
+    whole = step(csr, x, source, 0.85)
+    parts = []
+    for rank, (lo, hi) in enumerate(zip(BOUNDS[:-1], BOUNDS[1:])):
+        held = shard(csr, rank)
+        state = torch.full((3 * STRIDE, 5), torch.nan, dtype=dtype, device=DEVICE)  # places of no node are not read
+        state[places.to(DEVICE)] = x
+        parts.append(held.product(state, source[lo:hi], 0.85))
+        assert parts[-1].shape == (hi - lo, 5)
+    assert torch.equal(torch.cat(parts), whole), "with the same bits"
+    exact = 0.85 * dense(csr) @ x.double() + 0.15 * source.double()
+    assert torch.allclose(whole.double(), exact, rtol=1e-5 if dtype == torch.float32 else 1e-12)

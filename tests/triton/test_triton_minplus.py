@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from gpu_rag_kernels import bubble as bubble_loops
-from gpu_rag_kernels import dispatch
 from gpu_rag_kernels.bubble import UNREACHED
+from kernel_device import DEVICE, NEEDS_TRITON
+from refusals import caught
 
-from gpu_rag.bench.measure import poisoned
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.types import CSR
 
-DEVICE = "cuda" if torch.cuda.is_available() and not dispatch.interpreted() else "cpu"
-pytestmark = [
-    pytest.mark.triton,
-    pytest.mark.skipif("triton" not in dispatch.loop_backends(DEVICE), reason="needs triton, or its interpreter"),
-]
+pytestmark = [*NEEDS_TRITON, pytest.mark.usefixtures("nan_in_fresh_memory")]
 Relax = Callable[[CSR, torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-@pytest.fixture(autouse=True)
-def nan_in_fresh_memory() -> Iterator[None]:
-    with poisoned():
-        yield
 
 
 def by_triton(csr: CSR, cost: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
@@ -178,7 +168,4 @@ def forgets_who_was_there(csr: CSR, cost: torch.Tensor, state: torch.Tensor) -> 
     return torch.where(found == UNREACHED, found, (found & ~low) | (before & low))
 
 
-@pytest.mark.parametrize("wrong", [one_round, forgets_who_was_there])
-def test_checks_catch(wrong: Relax) -> None:
-    with pytest.raises(AssertionError):
-        check(wrong, [30], 3, 0, 1)
+test_checks_catch = caught([one_round, forgets_who_was_there], check, [30], 3, 0, 1)

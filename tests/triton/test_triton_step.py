@@ -5,29 +5,19 @@ The reference runs everywhere; Triton interpreted on the CPU (scripts/test_trito
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
-from gpu_rag_kernels import dispatch
 from gpu_rag_kernels.pagerank import Restart, ppr_step
+from kernel_device import BOTH, DEVICE, NEEDS_TRITON, dense, graph
+from refusals import caught
 
-from gpu_rag.bench.measure import poisoned
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.pagerank import matrix as pagerank_matrix
 from gpu_rag.graph.pagerank import personalized_pagerank
 from gpu_rag.types import CSR, Ragged
 
-DEVICE = "cuda" if torch.cuda.is_available() and not dispatch.interpreted() else "cpu"
-ABLE = "triton" in dispatch.loop_backends(DEVICE)
-BOTH = [
-    "reference",
-    pytest.param(
-        "triton", marks=[pytest.mark.triton, pytest.mark.skipif(not ABLE, reason="needs triton, interpreted or a GPU")]
-    ),
-]
 STATES = [  # of x, of y, of the sums, scale
     pytest.param(torch.float16, torch.float16, torch.float32, 2.0**14, id="f16"),
     pytest.param(torch.float32, torch.float32, torch.float32, 1.0, id="f32"),
@@ -41,21 +31,8 @@ State = tuple[torch.dtype, torch.dtype, torch.dtype, float]
 
 
 @pytest.fixture(autouse=True)
-def small_chunks_and_nan(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    if ABLE:
-        module = importlib.import_module("gpu_rag_kernels.pagerank.triton")
-        monkeypatch.setattr(module, "CHUNK", 6)
-        monkeypatch.setattr(module, "PARTS", 4)
-    with poisoned():
-        yield
-
-
-def graph(n: int, m: int, *, weighted: bool = False, hub: int = 0) -> CSR:
-    r = np.random.default_rng(n + m)
-    src, dst = r.integers(0, n, m).tolist() + [0] * hub, r.integers(0, n, m).tolist() + list(range(hub))
-    ends = torch.tensor([src, dst], dtype=torch.int64, device=DEVICE)
-    weight = torch.from_numpy(r.random(m + hub)).to(DEVICE) if weighted else None
-    return csr_from_edges(ends[0], ends[1], n, weight, undirected=False, drop_self_loops=False)
+def small_chunks(lowered: Callable[..., None]) -> None:
+    lowered("pagerank", CHUNK=6, PARTS=4)
 
 
 class Given:
@@ -77,16 +54,12 @@ class Given:
 
     def exact(self) -> tuple[torch.Tensor, torch.Tensor]:
         """y and the sums after the step, in f64."""
-        csr, n = self.csr, self.csr.n
-        dense = torch.zeros(n, n, dtype=torch.float64, device=DEVICE)
-        rows = torch.repeat_interleave(torch.arange(n, device=DEVICE), csr.indptr.diff())
-        dense[rows, csr.indices.long()] = 1.0 if csr.weight is None else csr.weight.double()
-        pi = torch.zeros(n, self.x.shape[1], dtype=torch.float64, device=DEVICE)
+        pi = torch.zeros(self.csr.n, self.x.shape[1], dtype=torch.float64, device=DEVICE)
         for v, at in enumerate(self.restart.at.tolist()):
             if at >= 0:
                 pi[v] = self.restart.rows[at].double()
         x, y, degree = self.x.double() / self.scale, self.y.double() / self.scale, self.degree.double()[:, None]
-        z = (0.85 * dense @ x + 0.15 * pi) / degree
+        z = (0.85 * dense(self.csr) @ x + 0.15 * pi) / degree
         return y + self.omega.double() * (z - y), ((z - x).abs() * degree).sum(0)
 
 
@@ -112,7 +85,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("implementation", BOTH)
+@BOTH
 @pytest.mark.parametrize("state", [p.values for p in STATES], ids=[p.id for p in STATES])
 @pytest.mark.parametrize(("csr", "width"), CASES)
 def test_is_the_formula(implementation: str, state: State, csr: CSR, width: int) -> None:
@@ -122,7 +95,7 @@ def test_is_the_formula(implementation: str, state: State, csr: CSR, width: int)
     check(step, csr, width, state)
 
 
-@pytest.mark.parametrize("implementation", BOTH)
+@BOTH
 def test_the_sum_is_left_out_where_it_is_not_wanted(implementation: str) -> None:
     state = STATES[0].values
     one, other = (Given(graph(60, 60, hub=55), 4, state) for _ in range(2))
@@ -134,7 +107,7 @@ def test_the_sum_is_left_out_where_it_is_not_wanted(implementation: str) -> None
     assert torch.equal(one.y, other.y)
 
 
-@pytest.mark.parametrize("implementation", BOTH)
+@BOTH
 @pytest.mark.parametrize("state", [p.values for p in STATES], ids=[p.id for p in STATES])
 def test_a_question_alone_has_the_bits_of_the_batch(implementation: str, state: State) -> None:
     given = Given(graph(60, 90, hub=50, weighted=True), 35, state)
@@ -168,15 +141,13 @@ def not_relaxed(csr, x, y, restart, alpha, degree, inverse, omega, scale):  # ty
     return ppr_step(csr, x, y, restart, alpha, degree, inverse, (omega > 0).to(omega), scale=scale)
 
 
-@pytest.mark.parametrize("wrong", [scale_forgotten, restarts_at_their_rows, degree_of_the_sum_forgotten, not_relaxed])
-def test_checks_catch(wrong: Step) -> None:
-    with pytest.raises(AssertionError):
-        check(wrong, graph(30, 100), 4, STATES[0].values)
+test_checks_catch = caught(
+    [scale_forgotten, restarts_at_their_rows, degree_of_the_sum_forgotten, not_relaxed],
+    lambda wrong: check(wrong, graph(30, 100), 4, STATES[0].values),
+)
 
 
-@pytest.mark.triton
-@pytest.mark.skipif(not ABLE, reason="needs triton, interpreted or a GPU")
-@pytest.mark.parametrize("state", ["f32", "f16"])
+@pytest.mark.parametrize("state", [pytest.param(state, marks=NEEDS_TRITON) for state in ("f32", "f16")])
 def test_pagerank_by_triton(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole op, with a hub, an isolated node and f64 steps, against numba's."""
     calls: list[torch.dtype] = []

@@ -140,8 +140,6 @@ def nearest_index(
     chosen("nearest_index", implementation)
     if implementation == "torch":
         return NearestIndex(base, torch_tiles(base), implementation, mode)
-    from gpu_rag.graph.nearest.index import FaissIndex
-
     index = NearestIndex(base, FaissIndex(base, mode, seed, threads).propose, implementation, mode)
     if mode == "exact" or base.shape[0] == 0:
         return index

@@ -1,7 +1,5 @@
 """gpu-rag answer: questions that fail, rows that cannot be read, servers that are gone."""
 
-from __future__ import annotations
-
 import pytest
 
 
@@ -26,26 +24,6 @@ def test_a_question_that_fails_is_a_row_with_its_reason(answer, driver, out, cli
 def test_max_failures_is_a_number_or_a_share(limit, status, answer, forget):
     forget("Who was mayor")
     assert answer("--max-failures", limit).status == status
-
-
-def test_failed_questions_are_asked_again_when_the_model_has_recovered(
-    run, index, questions, out, cli, chat_server, check_rows
-):
-    ill = [True]
-
-    def behave(prompt):
-        return (400, "no capacity") if ill[0] and "Who was mayor" in prompt else (200, cli.say(prompt))
-
-    server = chat_server(behave)
-    llm = (*cli.HASH, "--set", f"models.llm={server.spec}")
-    given = ("answer", index, questions, "--method", "ppr", "--out", out, *llm, "--json")
-    assert run(*given).status == 3
-    assert run(*given).document["asked"] == 1  # still ill: the others are not asked again
-    ill[0] = False
-    result = run(*given)
-    assert (result.status, result.document["asked"], result.document["failed"]) == (0, 1, 0)
-    check_rows(cli.read_rows(out))
-    assert sum(server.begun.values()) == 5 + 1 + 1
 
 
 def test_a_model_server_that_is_gone_ends_the_run(run, driver, index, questions, out, cli, chat_server):

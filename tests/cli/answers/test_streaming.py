@@ -1,8 +1,5 @@
 """gpu-rag answer with --driver streaming: the rows of the rounds driver, durable as they come, with accounts."""
 
-from __future__ import annotations
-
-import json
 import re
 
 import pytest
@@ -22,34 +19,6 @@ def test_the_rows_are_those_of_the_rounds_driver(answer, stream, out, cli, check
     rows = cli.read_rows(out)
     check_rows(rows)
     assert {row["id"]: cli.settled(row) for row in rows} == rounds
-
-
-@pytest.mark.parametrize("method", ["dense", "bm25", "hybrid"])
-def test_every_method_gives_the_same_rows(method, answer, out, cli):
-    found = []
-    for driver in ("rounds", "streaming"):
-        assert answer("--method", method, "--driver", driver).status == 0
-        found.append({row["id"]: cli.settled(row) for row in cli.read_rows(out)})
-        out.unlink()
-    assert found[0] == found[1]
-
-
-def test_a_job_may_change_its_driver_between_runs(answer, stream, out, check_rows, cli):
-    answer("--limit", 2)
-    result = stream("--json")
-    assert (result.document["kept"], result.document["asked"], result.document["driver"]) == (2, 3, "streaming")
-    check_rows(cli.read_rows(out))
-    before = out.read_bytes()
-    assert answer("--json").document["asked"] == 0 and out.read_bytes() == before
-
-
-def test_no_reply_is_asked_for_twice(run, index, questions, out, cli, chat_server):
-    server = chat_server(lambda prompt: (200, cli.say(prompt)), seconds=0.01)
-    given = ("answer", index, questions, "--method", "ppr", "--out", out, *cli.HASH, "--driver", "streaming")
-    assert run(*given, "--set", f"models.llm={server.spec}").status == 0
-    out.unlink()
-    assert run(*given, "--set", f"models.llm={server.spec}").status == 0
-    assert sum(server.begun.values()) == len(cli.QUESTIONS)
 
 
 def test_a_question_that_the_engine_names_as_its_killer_is_set_aside(driver, answer, out, cli, monkeypatch):
@@ -111,21 +80,6 @@ def test_the_summary_and_the_page_say_when_the_llm_was_idle(driver, answer, tmp_
     text = page.read_text()
     for part in ("Stages of this run", "<td>read</td>", "The LLM over time", "<polygon", "LLM idle"):
         assert part in text
-
-
-def test_memory_holds_ids_and_no_rows(answer, out, cli):
-    """Rows of an earlier run are read one by one; `done` has their ids alone."""
-    from gpu_rag.jobs import AnswersFile, Tally, read_rows
-
-    answer()
-    config = json.loads(out.with_name("answers.jsonl.config.json").read_text())
-    with AnswersFile(out, config) as answers:
-        assert answers.done == {row["id"] for row in cli.QUESTIONS}
-    tally = Tally()
-    for row in read_rows(out):
-        tally.add(row)
-    assert (tally.n, tally.statuses) == (5, {"answered": 4, "unsupported": 1, "failed": 0})
-    assert not tally.failures
 
 
 def test_an_engine_that_keeps_no_answers_draws_questions_one_by_one(driver, index, replay, cli):

@@ -6,11 +6,11 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 import pytest
+from answer_notes import chosen, ranking, role, verbs
 
 import gpu_rag
 from gpu_rag.errors import MissingLayer, UsageError
@@ -20,7 +20,7 @@ from gpu_rag.methods.bubblerag.params import Params
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings import merge
 from gpu_rag.settings.check import fixed
-from gpu_rag.types import Answer, JsonSchema, Question, Rank, Request
+from gpu_rag.types import Answer, JsonSchema, Rank, Request
 
 BORN = "Where was the designer of the Halden Bridge born?"
 DESIGNED, CAME = "Halden Bridge - designed by - Marta Orlo", "Marta Orlo - born in - Tamsin"
@@ -52,19 +52,6 @@ def ask(index: gpu_rag.Index, fast: Any, llm: ScriptedLLM, text: str = BORN, **s
     (answer,) = index.answer(text, method="bubblerag", settings=merge(fast, settings), llm=llm)
     assert answer.error is None, answer.error
     return answer
-
-
-def chosen(answer: Answer, verb: str) -> tuple[str, ...]:
-    (found,) = [step.chosen for step in answer.trace if step.verb == verb]
-    return found
-
-
-def ranking(answer: Answer) -> list[str]:
-    return [e.passage_id for e in answer.evidence]
-
-
-def verbs(answer: Answer) -> list[str]:
-    return [step.verb for step in answer.trace]
 
 
 # --- without a model -------------------------------------------------------------------------------
@@ -170,16 +157,6 @@ def test_where_nothing_meets_the_anchors_are_the_trees(build: Any, facts: Any, f
 
 # --- with a capable model --------------------------------------------------------------------------
 
-PARTS = {
-    "enough": "whether a question can be answered",
-    "keywords": "List the concepts",
-    "specialise": "Some say too little alone",
-    "relax": "often more loosely",
-    "groups": "Make one group for each concept",
-    "expand": "relation by relation",
-    "answer": "You answer questions from facts",
-    "reader": "You answer questions from passages",
-}
 GOOD: dict[str, str | Callable[[Request], str]] = {
     "enough": "A",
     "keywords": json.dumps({"keywords": ["Halden  Bridge", "designer", "place of birth", "designer"]}),
@@ -189,11 +166,6 @@ GOOD: dict[str, str | Callable[[Request], str]] = {
     "answer": "Tamsin.",
     "reader": "unknown",
 }
-
-
-def role(request: Request) -> str:
-    (found,) = [name for name, words in PARTS.items() if words in request.system]
-    return found
 
 
 def grouped(*groups: tuple[str, float, Sequence[str]]) -> Callable[[Request], str]:
@@ -219,14 +191,14 @@ def scripted(**changed: str | Callable[[Request], str]) -> ScriptedLLM:
     replies = {**GOOD, "groups": GROUPS, **changed}
 
     def answer(request: Request) -> str:
-        said = replies[role(request)]
+        said = replies[role(request, "bubblerag")]
         return said if isinstance(said, str) else said(request)
 
     return ScriptedLLM(answer)
 
 
 def prompts(llm: ScriptedLLM, name: str) -> list[str]:
-    return [request.prompt for request in llm.calls if role(request) == name]
+    return [request.prompt for request in llm.calls if role(request, "bubblerag") == name]
 
 
 def test_a_capable_model_takes_every_step(index: gpu_rag.Index, fast: Any) -> None:
@@ -283,7 +255,7 @@ def test_passages_that_do_not_fit_are_not_judged(index: gpu_rag.Index, fast: Any
 def test_switches_leave_requests_out(index: gpu_rag.Index, fast: Any) -> None:
     llm = scripted()
     answer = ask(index, fast, llm, method={"bubblerag": {"specialise": False, "relax": False, "depth": 0}})
-    assert [role(request) for request in llm.calls] == ["enough", "keywords", "groups", "answer"]
+    assert [role(request, "bubblerag") for request in llm.calls] == ["enough", "keywords", "groups", "answer"]
     assert chosen(answer, "keywords/model")[1] == "concept: designer"
 
 
@@ -380,35 +352,6 @@ def test_a_small_model_only_reads_or_ranks_choices(index: gpu_rag.Index, fast: A
 
 
 # --- batches, settings -----------------------------------------------------------------------------
-
-
-def test_a_question_alone_is_that_question_in_any_batch(index: gpu_rag.Index, fast: Any) -> None:
-    texts = [BORN, "Who taught Marta Orlo?", "xyzzy", "Who founded the University of Loss?", BORN]
-    asked = [Question(f"q{i}", text) for i, text in enumerate(texts)]
-
-    def answers(questions: Sequence[Question], max_live: int, threads: int = 1, driver: str = "rounds") -> list[Answer]:
-        runtime = {"max_live": max_live, "driver": driver}
-        settings = merge(fast, {"runtime": runtime, "models": {"threads": threads}})
-        llm = scripted(groups=BAD, relax=BAD)
-        found = index.answer(list(questions), method="bubblerag", settings=settings, llm=llm)
-        return [without_seconds(answer) for answer in found]
-
-    together = answers(asked, 100)
-    assert all(answer.status == "answered" for answer in together)
-    assert answers(asked, 1, 2) == together and answers(asked[::-1], 100)[::-1] == together
-    assert answers(asked[1:2], 100) == together[1:2]
-    alone = [retrieve(index, fast, text) for text in texts]
-    settings = merge(fast, {"runtime": {"max_live": 5}})
-    batch = index.answer(asked, method="bubblerag", settings=settings, retrieval_only=True, limit=6)
-    assert [(a.evidence, a.paths) for a in alone] == [(b.evidence, b.paths) for b in batch]
-    many = [Question(f"m{i}", texts[i % 4]) for i in range(70)]  # more than a verb works on at once
-    found = index.answer(many, method="bubblerag", settings=fast, retrieval_only=True, limit=6)
-    assert [(a.evidence, a.paths) for a in found] == [(alone[i % 4].evidence, alone[i % 4].paths) for i in range(70)]
-
-
-def without_seconds(answer: Answer) -> Answer:
-    usage = replace(answer.usage, llm_s=0, graph_s=0, embed_s=0, wall_s=0)
-    return replace(answer, usage=usage, trace=tuple(replace(step, s=0) for step in answer.trace))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
-from answer_notes import noted, timeless
+from answer_notes import noted, role
 
 import gpu_rag
 from gpu_rag.errors import UsageError
@@ -19,21 +19,6 @@ from gpu_rag.types import Answer, Question, Request
 BORN = "Where was the designer of the Halden Bridge born?"
 MEET = "Did the mayor of Kerling visit the founder of Loss?"
 Replies = Mapping[str, Sequence[str]]
-
-
-def role(request: Request) -> str:
-    """Whose prompt this is."""
-    for name, words in (
-        ("clarify", "rewrite requests"),
-        ("plan", "You plan how"),
-        ("librarian", "You are a librarian"),
-        ("seeker", "A librarian answers simple questions"),
-        ("final", "No more can be asked"),
-        ("reader", "answer questions from passages"),
-    ):
-        if words in request.system:
-            return name
-    raise AssertionError(request.system)
 
 
 def sub_question(request: Request) -> str:
@@ -51,7 +36,7 @@ class Script:
         self.seen: dict[str, list[str]] = {}
 
     def __call__(self, request: Request) -> str:
-        name = role(request)
+        name = {"decompose": "plan", "seeker_final": "final"}.get(found := role(request, "higra"), found)
         self.seen.setdefault(name, []).append(request.prompt)
         if name in ("librarian", "reader") and name not in self.roles:
             question = sub_question(request)
@@ -327,45 +312,6 @@ def test_rules_stop_at_the_last_turn(index: gpu_rag.Index, fast: Any) -> None:
 
 
 # --- many questions --------------------------------------------------------------------------------
-
-QUESTIONS = [
-    BORN,
-    MEET,
-    "Who designed the Halden Bridge?",
-    "When was the school founded where Piet Ruyven taught?",
-    "Which bridge was built first, Halden Bridge or Ves Bridge?",
-    "Marta Orlo?",
-]
-
-
-def telling(request: Request) -> str:
-    """Some reply to every prompt, another for each."""
-    text = f"{len(request.prompt) % 7}{request.prompt.count('e') % 5}"
-    name = role(request)
-    if name == "librarian":
-        answers = [f"N{text}"] if int(text) % 3 else []
-        return json.dumps({"answers": answers, "evidence": text, "passages": [1, 2]})
-    if name == "seeker":
-        return done(f"A{text}", 1) if int(text) % 2 else ask(f"What is {text}?", "Who is #1?")
-    if name == "clarify":
-        return '{"question": "Who is Marta Orlo?"}'
-    return {"plan": TWO_STEPS, "final": '{"answer": "F", "evidence": []}'}.get(name, f"R{text}")
-
-
-@pytest.mark.parametrize("capable", [True, False])
-def test_a_question_alone_is_that_question_in_any_batch(index: gpu_rag.Index, fast: Any, capable: bool) -> None:
-    asked = [Question(f"q{i}", text) for i, text in enumerate(QUESTIONS)]
-
-    def answers(questions: Sequence[Question], max_live: int, driver: str = "rounds") -> list[Answer]:
-        settings = merge(fast, {"runtime": {"max_live": max_live, "driver": driver}})
-        llm = ScriptedLLM(telling, capable=capable)
-        return list(map(timeless, index.answer(list(questions), method="dual-agent", settings=settings, llm=llm)))
-
-    together = answers(asked, 100)
-    assert all(a.status != "failed" for a in together)
-    assert answers(asked, 1) == together and answers(asked[::-1], 100)[::-1] == together
-    assert [answers([q], 100)[0] for q in asked] == together
-    assert answers(asked, 100, "streaming") == together
 
 
 def test_all_live_sub_questions_are_one_batch(index: gpu_rag.Index, fast: Any) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from answer_notes import noted, timeless
+from answer_notes import chosen, ranking
 
 import gpu_rag
 from gpu_rag.cli.trace_text import trace_text
@@ -36,15 +36,6 @@ def retrieve(index: gpu_rag.Index, fast: Any, text: str = BORN, limit: int = 6, 
     settings = merge(fast, {"method": {"higra-retriever": params}})
     (answer,) = index.answer(text, method="higra-retriever", settings=settings, retrieval_only=True, limit=limit)
     return answer
-
-
-def ranking(answer: Answer) -> list[str]:
-    return [evidence.passage_id for evidence in answer.evidence]
-
-
-def chosen(answer: Answer, step: str) -> tuple[str, ...]:
-    (found,) = noted(answer, step)
-    return found
 
 
 def test_the_named_entity_is_the_seed_and_the_graph_takes_the_hop(index: gpu_rag.Index, fast: Any) -> None:
@@ -119,24 +110,6 @@ def test_a_small_model_may_rank_seeds(index: gpu_rag.Index, fast: Any) -> None:
     llm = ScriptedLLM(answer, capable=False)
     (found,) = index.answer(BORN, method="higra-retriever", settings=settings, llm=llm)
     assert chosen(found, "seeds/rank") == ("Halden Bridge",) and found.text == "Tamsin"
-
-
-@pytest.mark.parametrize("method", ["higra-retriever", "higra-agent"])
-def test_a_question_alone_is_that_question_in_any_batch(index: gpu_rag.Index, fast: Any, method: str) -> None:
-    asked = [
-        Question(f"q{i}", text)
-        for i, text in enumerate([BORN, "Who taught Marta Orlo?", "xyzzy", "Who founded the University of Loss?", BORN])
-    ]
-
-    def answers(questions: Sequence[Question], max_live: int, threads: int = 1) -> list[Answer]:
-        settings = merge(fast, {"runtime": {"max_live": max_live}, "models": {"threads": threads}})
-        llm = ScriptedLLM(lambda request: f"A{len(request.prompt) % 7}", capable=False)
-        return list(map(timeless, index.answer(list(questions), method=method, settings=settings, llm=llm)))
-
-    together = answers(asked, 100)
-    assert all(answer.status == "answered" for answer in together)
-    assert answers(asked, 1, 2) == together and answers(asked[::-1], 100)[::-1] == together
-    assert answers(asked[1:2], 100) == together[1:2]
 
 
 def test_a_graph_without_entities_is_hybrid_search(build: Any, fast: Any) -> None:

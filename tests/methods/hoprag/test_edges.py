@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hybrid_pairs import all_scores, sets
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ragged_lists import ragged
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.join import hybrid_argmax
@@ -153,31 +155,15 @@ def test_a_smaller_budget_keeps_a_part_of_the_edges(data: Any) -> None:
 # --- scores of pairs ----------------------------------------------------------------------------------
 
 
-def ragged(lists: list[set[int]]) -> Ragged:
-    values = torch.tensor([v for row in lists for v in sorted(row)], dtype=torch.int32)
-    return Ragged(values, torch.tensor(np.cumsum([0] + [len(row) for row in lists])))
-
-
 def drawn_sides(seed: int, n_left: int = 7, n_right: int = 9) -> tuple[torch.Tensor, Ragged, torch.Tensor, Ragged]:
     generator = np.random.default_rng(seed)
     sides: list[Any] = []
     for n in (n_left, n_right):
         vectors = generator.integers(-1, 2, (n, 4)).astype(np.float64)  # few directions: many ties
         vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
-        words = [set(generator.choice(5, generator.integers(0, 4), replace=False).tolist()) for _ in range(n)]
-        sides += [torch.from_numpy(vectors.astype(np.float16)), ragged(words)]
+        words = [sorted(generator.choice(5, generator.integers(0, 4), replace=False).tolist()) for _ in range(n)]
+        sides += [torch.from_numpy(vectors.astype(np.float16)), ragged(words, torch.int32)]
     return tuple(sides)
-
-
-def words_of(lists: Ragged, row: int) -> set[int]:
-    return set(lists.values[int(lists.offsets[row]) : int(lists.offsets[row + 1])].tolist())
-
-
-def score_by_hand(left: torch.Tensor, lk: Ragged, right: torch.Tensor, rk: Ragged, i: int, j: int) -> float:
-    a, b = words_of(lk, i), words_of(rk, j)
-    jaccard = len(a & b) / len(a | b) if a | b else 0.0
-    dot = math.fsum(float(x) * float(y) for x, y in zip(left[i].double(), right[j].double()))  # f16: exact in f64
-    return (jaccard + dot) / 2
 
 
 def all_pairs(n_left: int, n_right: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -190,8 +176,7 @@ def all_pairs(n_left: int, n_right: int) -> tuple[torch.Tensor, torch.Tensor]:
 def test_scores_of_pairs_are_exact(seed: int) -> None:
     sides = drawn_sides(seed)
     i, j = all_pairs(7, 9)
-    expected = [score_by_hand(*sides, int(a), int(b)) for a, b in zip(i, j)]
-    assert torch.equal(hybrid_scores(*sides, i, j), torch.tensor(expected, dtype=torch.float64))
+    assert torch.equal(hybrid_scores(*sides, i, j), torch.from_numpy(all_scores(*sides)).flatten())
 
 
 @QUICK
@@ -236,12 +221,12 @@ def test_pairs_are_checked() -> None:
 
 def rare_by_hand(left: Ragged, right: Ragged, words: int, longest: int) -> set[tuple[int, int]]:
     holders: dict[int, list[int]] = {}
-    for j in range(right.batch):
-        for word in words_of(right, j):
+    for j, held in enumerate(sets(right)):
+        for word in held:
             holders.setdefault(word, []).append(j)
     pairs = set()
-    for i in range(left.batch):
-        usable = [w for w in words_of(left, i) if 0 < len(holders.get(w, [])) <= longest]
+    for i, own in enumerate(sets(left)):
+        usable = [w for w in own if 0 < len(holders.get(w, [])) <= longest]
         for word in sorted(usable, key=lambda w: (len(holders[w]), w))[:words]:
             pairs.update((i, j) for j in holders[word])
     return pairs
@@ -257,5 +242,5 @@ def test_rare_words_bring_their_holders(seed: int, words: int, longest: int) -> 
 
 
 def test_common_words_first_would_be_caught() -> None:
-    left, right = ragged([{0, 1}]), ragged([{0}, {0}, {0, 1}])
+    left, right = ragged([[0, 1]], torch.int32), ragged([[0], [0], [0, 1]], torch.int32)
     assert set(zip(*(part.tolist() for part in rare_word_pairs(left, right, 1, 9)))) == {(0, 2)}  # not 0 and 1 too

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from answer_notes import ranking
 
 import gpu_rag
 from gpu_rag.api import load_questions
@@ -31,25 +30,8 @@ Build = Callable[..., gpu_rag.Index]
 
 
 @pytest.fixture
-def make(tiny_corpus: Path, tmp_path: Path, facts: dict[str, list[Any]]) -> Build:
-    """make(settings): an index whose passages name what their facts name."""
-
-    def built(settings: Settings) -> gpu_rag.Index:
-        openie = tmp_path / "named.jsonl"
-        rows = [
-            {"id": id, "entities": list(dict.fromkeys(end for s, _, o in found for end in (s, o))), "triples": found}
-            for id, found in facts.items()
-        ]
-        openie.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        gpu_rag.build(tiny_corpus, tmp_path / "hops", methods=["hoprag"], openie=openie, settings=settings)
-        return gpu_rag.Index.open(tmp_path / "hops")
-
-    return built
-
-
-@pytest.fixture
-def hops(make: Build, fast: Settings) -> gpu_rag.Index:
-    return make(fast)
+def hops(build: Build, facts: Any) -> gpu_rag.Index:
+    return build(facts, methods=["hoprag"], named=True)
 
 
 def with_params(settings: Settings, **params: Any) -> Settings:
@@ -60,10 +42,6 @@ def retrieve(index: gpu_rag.Index, settings: Settings, text: str = QUESTION, lim
     (answer,) = index.answer(text, method="hoprag", settings=settings, retrieval_only=True, limit=limit)
     assert answer.error is None, answer.error
     return answer
-
-
-def ranking(answer: Answer) -> list[str]:
-    return [evidence.passage_id for evidence in answer.evidence]
 
 
 # --- the similarities, from the texts ----------------------------------------------------------------
@@ -185,16 +163,6 @@ def test_the_trace_tells_the_walk(hops: gpu_rag.Index, fast: Settings) -> None:
     assert {e.title for e in answer.evidence} <= met
 
 
-def test_a_question_alone_is_that_question_in_any_batch(hops: gpu_rag.Index, fast: Settings) -> None:
-    params = with_params(fast, top_k=3)
-    asked = [Question(f"q{i}", text) for i, text in enumerate(OTHERS)]
-    together = hops.answer(asked, method="hoprag", settings=params, retrieval_only=True)
-    for question, answer in zip(asked, together):
-        (alone,) = gpu_rag.Index.open(hops.path).answer(question, method="hoprag", settings=params, retrieval_only=True)
-        assert alone.evidence == answer.evidence
-        assert [(s.verb, s.chosen) for s in alone.trace] == [(s.verb, s.chosen) for s in answer.trace]
-
-
 def test_each_round_is_one_batch_of_all_questions(hops: gpu_rag.Index, fast: Settings) -> None:
     engine = hops.engine(with_params(fast, top_k=3, n_hop=2))
     result = engine.run("hoprag", [Question(str(i), text) for i, text in enumerate(OTHERS)], retrieval_only=True)
@@ -257,9 +225,9 @@ def test_a_small_model_ranks_and_n_options_bounds_what_it_sees(
 # --- vertices as sentences, and what is missing ------------------------------------------------------
 
 
-def test_sentences_are_vertices_and_passages_are_evidence(make: Build, fast: Settings) -> None:
+def test_sentences_are_vertices_and_passages_are_evidence(build: Build, facts: Any, fast: Settings) -> None:
     settings = {**fast, "hops": {"granularity": "sentence"}}
-    index = make(settings)
+    index = build(facts, ["hoprag"], True, settings)
     assert hop_graph(index).n_vertices == 11 and index.n_passages == 6
     answer = retrieve(index, with_params(settings, top_k=4))
     assert len(ranking(answer)) == len(set(ranking(answer))) and len(answer.evidence) <= 4

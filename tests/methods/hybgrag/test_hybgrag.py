@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from answer_notes import role
 from project_scripts import script
 
 import gpu_rag
@@ -44,7 +45,6 @@ EDGES = [
 ]  # fmt: skip
 EVAL = script("eval_hybgrag")
 QUESTION = "Which comedy did Marta Orlo direct?"
-OTHERS = ["Who starred in Salt?", "Which drama was directed by Piet Ruyven?", "a ghost story in a tower", "?"]
 FAST: dict[str, Any] = {"models": {"embedder": "hash", "llm": "none", "decider": "auto"}}
 
 
@@ -62,20 +62,6 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> gpu_rag.Index:
 
 
 # --- a script --------------------------------------------------------------------------------------
-
-
-def role(request: Request) -> str:
-    """Whose prompt this is."""
-    for name, words in (
-        ("route", "You read questions for a knowledge graph"),
-        ("module", "You decide where to search"),
-        ("validate", "You check what a search has found"),
-        ("comment", "You find out why a search failed"),
-        ("reader", "answer questions from passages"),
-    ):
-        if words in request.system:
-            return name
-    raise AssertionError(request.system)
 
 
 def entity(name: str, type: str, *relations: str) -> dict[str, Any]:
@@ -101,7 +87,7 @@ class Script:
         self.seen: dict[str, list[Request]] = {}
 
     def __call__(self, request: Request) -> str:
-        name = role(request)
+        name = role(request, "hybgrag")
         self.calls.append(name)
         self.seen.setdefault(name, []).append(request)
         if name == "route":
@@ -365,15 +351,6 @@ def test_a_question_without_names_searches_documents(index: gpu_rag.Index, monke
     assert len(names(answer)) == len(NODES)
 
 
-def test_a_question_alone_is_that_question_in_any_batch(index: gpu_rag.Index) -> None:
-    asked = [Question(f"q{i}", text) for i, text in enumerate([QUESTION, *OTHERS])]
-    together = index.answer(asked, method="hybgrag", settings=FAST, retrieval_only=True)
-    for question, answer in zip(asked, together):
-        (alone,) = gpu_rag.Index.open(index.path).answer(question, method="hybgrag", settings=FAST, retrieval_only=True)
-        assert (alone.nodes, alone.evidence, alone.paths) == (answer.nodes, answer.evidence, answer.paths)
-        assert [(s.verb, s.chosen) for s in alone.trace] == [(s.verb, s.chosen) for s in answer.trace]
-
-
 def test_nearer_nodes_come_first_unless_cosine_alone_is_asked_for(index: gpu_rag.Index) -> None:
     """At one edge from Marta Orlo her films; at two, by the same relation, nobody but herself; by both, more."""
     both = Script(route(entity("Marta Orlo", "person", "directed_by", "starred")), valid="yes")
@@ -404,7 +381,7 @@ def test_a_small_model_judges_by_rank_and_rules_route(index: gpu_rag.Index) -> N
     settings = merge(FAST, {"models": {"decider": "llm"}})
     llm = ScriptedLLM(say, capable=False)
     (answer,) = index.answer(QUESTION, method="hybgrag", settings=settings, llm=llm)
-    assert {role(request) for request in llm.calls} == {"validate", "reader"} and answer.status == "answered"
+    assert {role(request, "hybgrag") for request in llm.calls} == {"validate", "reader"} and answer.status == "answered"
 
 
 # --- the oracle --------------------------------------------------------------------------------------

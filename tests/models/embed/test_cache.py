@@ -7,9 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from gpu_rag.errors import IndexCorrupt
 from gpu_rag.models.embed import load_embedder
 from gpu_rag.models.embed.cache import CachedEmbedder, cache_file, cached_bytes, clear
 
@@ -59,12 +57,6 @@ def test_a_full_cache_still_embeds(tmp_path: Path) -> None:
     first = cached.embed(TEXTS[:2])
     assert np.array_equal(cached.embed(TEXTS[:2]), first)
     assert len(inner.asked) == 4  # nothing was kept
-
-
-def test_another_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "v.sqlite").write_bytes(b"not a database, but long enough to be looked at" * 30)
-    with pytest.raises(IndexCorrupt, match="vector cache"):
-        CachedEmbedder(Counting(), tmp_path / "v.sqlite", LARGE)
 
 
 def test_models_have_files_of_their_own_and_clear_removes_them(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import torch
 from gpu_rag.errors import ContextOverflow, MissingBackend, ModelError, StorageError
 from gpu_rag.models import packaged
 from gpu_rag.models.llm import load_llm
-from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
+from gpu_rag.types import Choice, JsonSchema, Rank, Request
 
 # --- finding and converting, with an imitated conversion ---------------------------------------------
 
@@ -185,11 +185,3 @@ def test_batched_log_probabilities_agree_with_plain_transformers(smollm2, conver
             assert score == pytest.approx(wanted, abs=0.15)
             misread = sum(float(logp[len(start_ids) + k, t]) for k, t in enumerate(ids)) / len(ids)
             assert abs(score - misread) > 0.15  # reading each token's own position would not pass
-
-
-@pytest.mark.slow
-def test_a_batch_of_sixteen(smollm2):
-    requests = [Request(SYSTEM, f"{PASSAGE}Say something about bridge number {i}.", max_tokens=12) for i in range(16)]
-    replies = smollm2.complete(requests)
-    assert all(isinstance(r, Reply) and r.n_generated <= 12 for r in replies)
-    assert sum(r.n_cached == 0 for r in replies) <= 1

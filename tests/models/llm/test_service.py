@@ -68,18 +68,6 @@ def drain(llm: StreamingLLM) -> list[tuple[int, Reply | RequestFailed]]:
 # --- LLMService ------------------------------------------------------------------------------------
 
 
-def test_replies_by_key_and_nothing_twice():
-    service = LLMService(ScriptedLLM(echo))
-    for key in range(100, 300):
-        service.submit(key, ask(str(key)))
-    assert service.n_open == 200
-    found = drain(service)
-    assert sorted(key for key, _ in found) == list(range(100, 300))
-    assert all(reply.text == f"reply to {key}" for key, reply in found)
-    assert service.poll(5.0) == []  # returns at once: nothing is open
-    service.close()
-
-
 def test_what_arrives_during_a_batch_is_the_next_batch():
     gate = Gate()
     engine = ScriptedLLM(gate)
@@ -170,23 +158,6 @@ def test_a_bug_in_an_engine_leaves_nobody_waiting():
     with pytest.raises(ModelError, match="thread ended"):
         service.poll(WAIT_S)
     service.close()
-
-
-def test_the_waiting_check_catches_a_service_without_its_finally(monkeypatch):
-    def careless(self) -> None:
-        try:
-            while batch := self._next_batch():
-                self._complete(batch)
-        except ModelError:
-            return
-
-    def gone(request: Request) -> str:
-        raise ModelError("gone")
-
-    monkeypatch.setattr(LLMService, "_work", careless)
-    service = LLMService(ScriptedLLM(gone))
-    service.submit(0, ask("a"))
-    assert service.poll(0.3) == [] and service.n_open == 1  # would wait for ever
 
 
 def test_closing_stops_at_the_next_reply():
@@ -286,15 +257,6 @@ def test_a_reply_is_in_the_file_before_it_is_given_out(tmp_path):
     cached.close()
 
 
-def test_the_file_check_catches_a_cache_that_writes_later(tmp_path, monkeypatch):
-    path = tmp_path / "r.sqlite"
-    cached = CachedLLM(ScriptedLLM(echo), path)
-    monkeypatch.setattr(cached.file, "write", lambda replies: None)
-    cached.submit(0, ask("a"))
-    given_out = len(cached.poll(WAIT_S))
-    assert given_out == 1 and replies_in_file(path) < given_out
-
-
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(prompts=st.lists(st.sampled_from("abcdef"), max_size=14), known=st.sets(st.sampled_from("abc")))
 def test_equal_open_requests_are_asked_once(tmp_path_factory, prompts, known):
@@ -334,18 +296,6 @@ def test_abort_spares_what_an_equal_request_waits_for(tmp_path):
     cached.close()
 
 
-def test_a_late_reply_of_an_aborted_request_is_kept(tmp_path):
-    gate = Gate()
-    cached = CachedLLM(ScriptedLLM(gate), tmp_path / "r.sqlite")
-    cached.submit(0, ask("running"))
-    assert gate.taken.get(timeout=WAIT_S) == "running"
-    cached.abort(0)
-    gate.open("running")
-    assert [(key, reply.text) for key, reply in drain(cached)] == [(0, "reply to running")]
-    assert len(cached) == 1
-    cached.close()
-
-
 def test_failures_are_not_kept_and_a_dead_engine_comes_after_the_hits(tmp_path):
     def answer(request: Request) -> str | RequestFailed:
         if request.prompt == "dead":
@@ -368,14 +318,4 @@ def test_failures_are_not_kept_and_a_dead_engine_comes_after_the_hits(tmp_path):
         cached.poll(WAIT_S)
     with pytest.raises(UsageError, match="key 3"):
         cached.submit(3, ask("x"))
-    cached.close()
-
-
-def test_both_faces_share_what_is_known(tmp_path):
-    engine = ScriptedLLM(echo)
-    cached = CachedLLM(engine, tmp_path / "r.sqlite")
-    cached.submit(0, ask("a"))
-    [(_, streamed)] = drain(cached)
-    [whole] = cached.complete([ask("a")])
-    assert whole == replace(streamed, from_cache=True) and len(engine.calls) == 1
     cached.close()

@@ -100,16 +100,6 @@ class Bench:
 # --- admission, abort, refusal ---------------------------------------------------------------------
 
 
-def test_all_jobs_end_once_and_the_window_is_kept():
-    bench = Bench(window=3)
-    for key in range(20):
-        bench.submit(key)
-    assert bench.outcomes(20) == dict.fromkeys(range(20))
-    assert max(bench.most) <= 3
-    bench.service.close()
-    assert bench.log[-1] == "closed" and bench.log.count("built") == 1
-
-
 def test_jobs_are_admitted_while_others_run():
     bench = Bench(gate_open=False)
     bench.submit(0)
@@ -187,17 +177,6 @@ def test_an_add_that_kills_is_poison_too():
     bench.service.close()
 
 
-def test_the_poison_check_catches_jobs_resubmitted_all_at_once(monkeypatch):
-    monkeypatch.setattr(vllm_service, "GROUPS", 1)  # everything that ran is tried together again
-    bench = Bench(window=8, gate_open=False)
-    for key in range(8):
-        bench.submit(key, *((FakeEngine.POISON,) if key == 7 else (key,)))
-    bench.gate.set()
-    failed = {key for key, error in bench.outcomes(8).items() if error is not None}
-    assert len(failed) > 1
-    bench.service.close()
-
-
 def test_after_the_last_restart_every_job_ends_with_the_error():
     bench = Bench(restarts=0)
     bench.submit(0, FakeEngine.POISON)
@@ -263,6 +242,7 @@ def test_every_job_ends_once_whatever_happens(poison, n, window, abort):
     bench.gate.set()
     found = bench.outcomes(n)
     failed = {key for key, error in found.items() if error is not None}
+    assert max(bench.most, default=0) <= window
     present = poison & set(range(n))
     assert present - abort <= failed <= present | abort
     bench.service.close()
@@ -316,16 +296,3 @@ def test_options_of_one_token_cost_one_piece_and_very_many_some_more():
     run_ranking(long)
     wanted = rank_reference([5], [[t, t] for t in range(SCORES_A_PIECE + 1)])
     assert list(long.scores()) == pytest.approx(wanted)
-
-
-def test_the_rank_check_catches_scores_without_their_context(monkeypatch):
-    take = Ranking.take
-
-    def forgets(self, piece, finished):
-        scores = {t: next_score(self.prompt, t) for t in piece.scored}
-        return take(self, piece, Finished(finished.ids, "length", 0, scores))
-
-    monkeypatch.setattr(Ranking, "take", forgets)
-    job = Ranking([3], [[1, 2], [2, 1, 4]])
-    run_ranking(job)
-    assert list(job.scores()) != pytest.approx(rank_reference([3], [[1, 2], [2, 1, 4]]))

@@ -1,27 +1,25 @@
-"""Kernels read element i of an array at i: arrays with gaps between their elements give what packed ones give."""
+"""Kernels read element i of an array at i: with gaps between elements, and beyond 2^31 of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import pytest
 import torch
 from gpu_rag_kernels import bubble as bubble_loops
-from gpu_rag_kernels import dispatch
 from gpu_rag_kernels import ego as ego_loops
 from gpu_rag_kernels import frontier as frontier_loops
 from gpu_rag_kernels import join as join_loops
 from gpu_rag_kernels import pagerank as pagerank_loops
+from gpu_rag_kernels.frontier import gather_dots
+from kernel_device import DEVICE, NEEDS_INTERPRETER, NEEDS_TRITON, marked
 
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.types import CSR, Ragged
 
-DEVICE = "cuda" if torch.cuda.is_available() and not dispatch.interpreted() else "cpu"
-pytestmark = [
-    pytest.mark.triton,
-    pytest.mark.skipif("triton" not in dispatch.loop_backends(DEVICE), reason="needs triton, or its interpreter"),
-]
+pytestmark = NEEDS_TRITON
 N = 6
 
 
@@ -99,3 +97,49 @@ def join(way: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 def test_gaps_change_nothing(op: Callable[[Callable[[torch.Tensor], torch.Tensor]], Any]) -> None:
     for one, other in zip(op(spaced), op(lambda a: a), strict=True):
         assert torch.equal(one, other)
+
+
+# --- rows beyond 2^31 elements: memory that nobody touches costs nothing ----------------------------
+
+
+def untouched(n: int, width: int) -> torch.Tensor:
+    """f16[n, width] of anything."""
+    assert n * width > 2**31
+    try:
+        return torch.empty(n, width, dtype=torch.float16)
+    except RuntimeError:
+        pytest.skip(f"this machine does not give {2 * n * width / 2**30:.1f} GiB, even untouched")
+
+
+@marked(NEEDS_INTERPRETER)
+def test_a_dot_product_of_a_far_row() -> None:
+    dims, n = 64, 2**25 + 8
+    vectors, queries = untouched(n, dims), torch.zeros(2, dims)
+    queries[1, 3] = 1.0
+    vectors[n - 1] = 0.0
+    vectors[n - 1, 3] = 0.625
+    vectors[7] = 0.0  # where 32 bits would lead
+    rows, last = torch.tensor([1]), torch.tensor([n - 1])
+    assert gather_dots(queries, rows, vectors, last, implementation="triton").tolist() == [0.625]
+
+
+@marked(NEEDS_INTERPRETER)
+def test_a_step_of_a_far_node() -> None:
+    """Node n - 1 is reached from node n - 2; one program row is launched, over all columns."""
+    kernels: Any = import_module("gpu_rag_kernels.pagerank.triton")
+    width, n = 512, 2**22 + 8
+    x, y = untouched(n, width), untouched(n, width)
+    x[n - 2 :], y[n - 1], x[6], y[7] = 2.0, 3.0, 9.0, 9.0
+    indptr = torch.zeros(n + 1, dtype=torch.int64)
+    indptr[n] = 1
+    indices, ones = torch.tensor([n - 2], dtype=torch.int32), torch.ones(n)
+    at, omega = torch.full((n,), -1, dtype=torch.int32), torch.full((width,), 0.5)
+    change, factors = torch.full((1, width), torch.nan), torch.tensor([0.5, 0.25])
+    kernels._step_rows[1, -(-width // kernels.COLUMNS)](
+        indptr, indices, indices, x, y, torch.zeros(1, width), at, factors, ones, ones, omega, change,
+        torch.tensor([n - 1]), 1, width,
+        weighted=False, measured=True, n_rows=kernels.ROWS, n_columns=kernels.COLUMNS,
+    )  # fmt: skip
+    assert y[n - 1].tolist() == [2.0] * width, "half the way from 3 to z = 1"
+    assert change[0].tolist() == [1.0] * width, "|z - x| of the row"
+    assert float(y[7, 0]) == 9.0
