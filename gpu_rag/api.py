@@ -209,8 +209,6 @@ def evaluate(
     """
     chosen = index if isinstance(index, Index) else Index.open(index)
     rows = load_questions(questions)[0] if isinstance(questions, (str, Path)) else list(questions)
-    if not isinstance(chosen, Index):
-        raise BadInput("not an index", given=type(chosen).__name__)
     engine = chosen.engine(settings, replies=replies, llm=llm, api_key=api_key)
     opened_judge = open_judge(engine, replies=replies, api_key=api_key) if judge else nullcontext()
     with closing(engine.models), opened_judge as judging:

@@ -24,7 +24,7 @@ from gpu_rag.program.steps import llm as llm_step
 from gpu_rag.runtime.accounts import Budget, RunStats
 from gpu_rag.runtime.core import Program as Bound
 from gpu_rag.runtime.rounds import Outcome, run_rounds
-from gpu_rag.runtime.service import AnyStep, SlowService
+from gpu_rag.runtime.service import Slow
 from gpu_rag.runtime.streaming import StreamingDriver, run_streaming
 from gpu_rag.settings import RuntimeSettings, Settings
 from gpu_rag.settings.check import checked
@@ -161,10 +161,8 @@ class Engine:
         """A streaming driver for questions that come one by one: submit `prepare(method).bind(question)` to it, and
         have a thread `drive` it. With a language model where the settings name one."""
         with_llm = self.models.has_llm()
-        services, low_water = self._services() if with_llm else {}, self.settings.runtime.low_water
-        return StreamingDriver(
-            self._resources(with_llm), services, low_water=low_water, stats=stats, **self._limits(None)
-        )
+        slow, low_water = self._slow() if with_llm else None, self.settings.runtime.low_water
+        return StreamingDriver(self._resources(with_llm), slow, low_water=low_water, stats=stats, **self._limits(None))
 
     def _limits(self, max_live: int | None) -> dict[str, Any]:
         """The limits of a driver."""
@@ -180,9 +178,9 @@ class Engine:
             finally:
                 stats.add_implementations(used)
 
-    def _services(self) -> dict[AnyStep, SlowService]:
-        """What answers calls beside the streaming driver."""
-        return {llm_step: LLMCalls(self.models.streaming_llm(), self._tell)}
+    def _slow(self) -> Slow:
+        """The step that is answered beside the streaming driver, and what answers it."""
+        return llm_step, LLMCalls(self.models.streaming_llm(), self._tell)
 
     def run(
         self,
@@ -232,7 +230,7 @@ class Engine:
         with preferring(self.settings.graph.preferences()), recording() as used:
             if self.settings.runtime.driver == "streaming" and llm is not None:
                 low_water = self.settings.runtime.low_water
-                run_streaming(programs, resources, self._services(), low_water=low_water, **options)
+                run_streaming(programs, resources, self._slow(), low_water=low_water, **options)
             else:
                 run_rounds(programs, resources, **options)
         stats.add_implementations(used)

@@ -13,6 +13,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
 
@@ -102,9 +103,8 @@ def read_pairs(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         except (ValueError, KeyError, TypeError) as error:
             if not line.endswith(b"\n"):  # the last one: its write was cut
                 return
-            raise BadInput(
-                "not a row of answers", given=f"{path}:{number}", expected="rows made by gpu-rag answer"
-            ) from error
+            expected = "rows made by gpu-rag answer"
+            raise BadInput("not a row of answers", given=f"{path}:{number}", expected=expected) from error
         yield raw, row
 
 
@@ -113,9 +113,8 @@ def _lines(path: Path) -> Iterator[bytes]:
         with path.open("rb") as file:
             yield from file
     except OSError as error:
-        raise BadInput(
-            "cannot read the answers", given=f"{path}: {error.strerror}", expected="a file made by gpu-rag answer"
-        ) from error
+        given, expected = f"{path}: {error.strerror}", "a file made by gpu-rag answer"
+        raise BadInput("cannot read the answers", given=given, expected=expected) from error
 
 
 class Journal:
@@ -222,33 +221,35 @@ class AnswersFile:
         self.done: set[str] = set()
         self.journal = Journal(path.with_name(path.name + ".inflight"))
         self._file: IO[bytes] | None = None
-        self._lock: IO[bytes] | None = None
         self._sidecar = path.with_name(path.name + ".config.json")
 
     def __enter__(self) -> AnswersFile:
-        try:
-            self._open()
-        except BaseException:  # also Ctrl-C: a job that did not begin holds no lock
-            self.close()
-            raise
+        with ExitStack() as stack:  # a job that did not begin, also by Ctrl-C, holds no lock
+            self._open(stack)
+            self._close = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        """Makes the rows durable against a power cut too, and lets the next job in."""
+        with storage_errors(self.path):
+            self._close.close()
 
-    def _open(self) -> None:
+    def _open(self, stack: ExitStack) -> None:
         with storage_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = _locked(self.path)
+            stack.enter_context(_locked(self.path))
             if not self.path.exists():  # a new job: what an older one said of its questions is not of this one
                 self.journal.path.unlink(missing_ok=True)
             ended: set[str] = set()
             if self.path.exists() and self.path.stat().st_size:
                 self._check_config()
                 ended = self._mend()
+            stack.callback(self.journal.close)
             self.journal.open(ended)
             write_atomic(self._sidecar, (canonical_json(self._config) + "\n").encode())
-            self._file = self.path.open("ab")
+            self._file = stack.enter_context(self.path.open("ab"))
+            stack.callback(sync, self.path)
+            stack.callback(self._file.flush)
 
     def _mend(self) -> set[str]:
         """Drops failed rows and a torn line; fills `done`. Returns the ids of all rows, the failed ones too."""
@@ -265,19 +266,6 @@ class AnswersFile:
         os.replace(beside, self.path)
         sync(self.path.parent)
         return ended
-
-    def close(self) -> None:
-        """Makes the rows durable against a power cut too, and lets the next job in."""
-        self.journal.close()
-        if self._file is not None:
-            with storage_errors(self.path):
-                self._file.flush()
-                os.fsync(self._file.fileno())
-                self._file.close()
-            self._file = None
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
 
     def _check_config(self) -> None:
         if not self._sidecar.exists():

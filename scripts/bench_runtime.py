@@ -142,7 +142,7 @@ def drive_instant(driver: str, n: int, calls: int, max_live: int) -> float:
     if driver == "rounds":
         run_rounds(programs, {"nothing": None}, max_live=max_live, keep=False)
     else:
-        run_streaming(programs, {"nothing": None}, {instant: Instant()}, max_live=max_live, keep=False)
+        run_streaming(programs, {"nothing": None}, (instant, Instant()), max_live=max_live, keep=False)
     return time.perf_counter() - started
 
 
@@ -203,7 +203,7 @@ def slow_run(driver: str, n: int, width: int, mean_s: float, max_live: int) -> d
     if driver == "rounds":
         run_rounds(programs, {"engine": engine}, max_live=max_live, stats=stats)
     else:
-        run_streaming(programs, {"engine": engine}, {slow: engine}, max_live=max_live, low_water=2 * width, stats=stats)
+        run_streaming(programs, {"engine": engine}, (slow, engine), max_live=max_live, low_water=2 * width, stats=stats)
     least = sum(map(sum, times)) / width
     return {
         "driver": driver,

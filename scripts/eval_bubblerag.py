@@ -23,9 +23,7 @@ from typing import Any
 import numpy as np
 
 from gpu_rag.api import Index, load_questions
-from gpu_rag.engine import failures
 from gpu_rag.evaluation.metrics import ranked_documents, recall_at
-from gpu_rag.runtime.service import AnyStep
 from gpu_rag.runtime.step import Step
 
 AT = (5, 10, 15)
@@ -70,7 +68,7 @@ def recalls(pooled: Any, index: Index, rows: list[Any], runs: list[str]) -> dict
         engine = index.engine({"method": {method: params}, "models": {"llm": "none"}})
         answers = engine.run(method, [row.question for row in rows], limit=max(AT), retrieval_only=True).answers
         engine.models.close()
-        if failed := failures(answers):
+        if failed := [answer for answer in answers if answer.status == "failed"]:
             raise SystemExit(f"{run}: {failed[0].question_id} failed, {failed[0].error}")
         ranked = [ranked_documents([document_of[e.passage_id] for e in answer.evidence]) for answer in answers]
         found[run] = np.array([[recall_at(r, row.gold_ids, k) for k in AT] for r, row in zip(ranked, rows)])
@@ -112,7 +110,7 @@ def cost(sets: list[tuple[Index, list[Any]]], rounds: int = 5) -> dict[str, Any]
     seconds: dict[str, list[float]] = {}
     run = Step.run
 
-    def timed(step: AnyStep, *given: Any) -> list[Any]:
+    def timed(step: Step[Any, Any, Any, Any], *given: Any) -> list[Any]:
         began = time.process_time()
         found = run(step, *given)
         if step.name.startswith("bubble"):

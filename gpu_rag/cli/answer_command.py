@@ -42,13 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = ".jsonl {id, question}, an OpenAI batch file, or a benchmark's; gold in it reaches no method"
     parser.add_argument("questions", type=Path, metavar="QUESTIONS", help=words)
     parser.add_argument("--method", required=True, metavar="M", help="a method, such as ppr or higra-agent")
-    parser.add_argument(
-        "--out",
-        required=True,
-        type=Path,
-        metavar="ANSWERS.jsonl",
-        help="one durable row a question, in the style of QUESTIONS",
-    )
+    words = "one durable row a question, in the style of QUESTIONS"
+    parser.add_argument("--out", required=True, type=Path, metavar="ANSWERS.jsonl", help=words)
     parser.add_argument("--driver", choices=["rounds", "streaming"], help="how questions are driven (default rounds)")
     add_limit(parser)
     add_plan(parser, "questions", 5)
@@ -57,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
 
 
-def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Answers what is not yet answered, and reports."""
     from gpu_rag_kernels.dispatch import spelled
 
@@ -73,9 +68,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     index = Index.open(options.index)
     flags = {"runtime": {"driver": options.driver}} if options.driver else {}
     settings = settings_of(options, index.manifest.settings, flags)
-    check_layers(
-        options.method, index.layers, str(index.path), index.manifest.sources
-    )  # before a model is loaded or a file written
+    # before a model is loaded or a file written
+    check_layers(options.method, index.layers, str(index.path), index.manifest.sources)
     replies = _beside(options.out, ".replies.sqlite")
     planned = PlannedAnswers(options.out, replies)
     if options.plan:
@@ -83,16 +77,15 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     engine = index.engine(settings, replies=replies, api_key=api_key())
     with closing(engine.models):
         if options.plan:
-            return 0, plan_answers(options, engine, questions)
+            return 0, plan_answers(options, engine, questions), ""
         _write_rejects(_beside(options.out, ".rejects.jsonl"), rejects)
         planned.begin()
         job = _answered(options, engine, questions, style)
     document = {**job.rows.document(), "asked": len(job.ids), "kept": job.kept, "rejects": len(rejects)}
     document.update(method=options.method, driver=settings.runtime.driver)
     document.update(wall_s=time.perf_counter() - started, out=str(options.out), batches=batch_sizes(job.stats))
-    document.update(
-        stages=job.stats.stage_costs(), llm=llm_account(job.stats), graph_ops=spelled(job.stats.implementations)
-    )
+    document.update(stages=job.stats.stage_costs(), llm=llm_account(job.stats))
+    document.update(graph_ops=spelled(job.stats.implementations))
     if workers := engine.models.on_workers():
         document["workers"] = workers
     document.update(planned.compare(job.config, job.ids, job.new.usage, document["wall_s"]))
@@ -101,12 +94,11 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         from gpu_rag.report.runs import answer_page
 
         write(options.report, answer_page(document, job.rows.failures))
-    if not options.json:
-        print(_summary(document))
+    status = 0
     if exceeds(options.max_failures, document["failed"] + len(rejects), document["n"] + len(rejects)):
         say(f"gpu-rag: {document['failed']} questions failed, {len(rejects)} rejected, above {options.max_failures}")
-        return 3, document
-    return 0, document
+        status = 3
+    return status, document, _summary(document)
 
 
 @dataclass

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
 
 
-def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Answers and prints."""
     from gpu_rag.api import Index
     from gpu_rag.cli.trace_text import trace_text
@@ -36,6 +36,4 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     with closing(engine.models):
         (answer,) = engine.run(options.method, [Question("ask", options.question)]).answers
     row = row_of(answer)
-    if not options.json:
-        print(trace_text(row, decisions=options.explain))
-    return (1 if answer.status == "failed" else 0), row
+    return int(answer.status == "failed"), row, trace_text(row, decisions=options.explain)

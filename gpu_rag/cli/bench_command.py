@@ -27,22 +27,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peers", action="store_true", help="time other libraries too; one that is missing is named")
     parser.add_argument("--quick", action="store_true", help="10,000 nodes, B 1 and 64, damping .85, one round")
     parser.add_argument("--device", default="cpu", metavar="D", help="cpu, cuda or cuda:N (peers run on the CPU)")
-    parser.add_argument(
-        "--sizes", metavar="N,...", help="nodes, vectors or items (100000,1000000; with --index no generated graph)"
-    )
+    words = "nodes, vectors or items (100000,1000000; with --index no generated graph)"
+    parser.add_argument("--sizes", metavar="N,...", help=words)
     parser.add_argument("--batch", metavar="B,...", help="questions of a call (default 1,16,64,256,1000)")
     parser.add_argument("--damping", metavar="D,...", help="of PageRank (default 0.5,0.85)")
     parser.add_argument("--hops", metavar="H,...", help="of ego, reach, intersect, paths, frontier (2,2,2,2,1)")
-    parser.add_argument(
-        "--graph", default="power-law", metavar="KIND,...", help="power-law (default), uniform, bipartite"
-    )
+    words = "power-law (default), uniform, bipartite"
+    parser.add_argument("--graph", default="power-law", metavar="KIND,...", help=words)
     parser.add_argument("--index", type=Path, metavar="DIR", help="PageRank on the graph of this index")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="of the ops and of the copy (default 1)")
     parser.add_argument("--rounds", type=int, metavar="N", help="interleaved rounds (default 3)")
     parser.add_argument("--out", type=Path, metavar="FILE.md", help="write a Markdown page too")
 
 
-def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Checks, then times; exit status 1 when an op failed its check."""
     single_thread_by_default()
     from gpu_rag.bench import report
@@ -66,7 +64,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         rounds=chosen["rounds"],
         hops=tuple(numbers(options.hops)) if options.hops else (),
     )
-    _check_target(options.out)
+    if options.out is not None and not options.out.parent.is_dir():  # before minutes of measuring, not after
+        raise UsageError("--out has no folder", given=options.out, expected="a file in a folder that exists")
     ops = list(OPS) if not options.ops or "all" in options.ops else options.ops
     result = run_bench(list(dict.fromkeys(ops)), config, lambda text: say(f"gpu-rag: {text}"))
     document = {
@@ -79,13 +78,12 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     }
     if options.out is not None:
         write(options.out, report.markdown(result.rows, document))
-    if not options.json:
-        lines = [report.cells(row) for row in result.rows]
-        kept = report.kept_columns(lines)
-        print(table([[line[i] for i in kept] for line in lines], [report.HEADER[i] for i in kept]))
     if result.refused:
         say(f"gpu-rag: {result.refused} rows were refused: an op failed its check and was not timed")
-    return (1 if result.refused else 0), document
+    lines = [report.cells(row) for row in result.rows]
+    kept = report.kept_columns(lines)
+    text = table([[line[i] for i in kept] for line in lines], [report.HEADER[i] for i in kept])
+    return int(bool(result.refused)), document, text
 
 
 def single_thread_by_default() -> None:
@@ -104,17 +102,9 @@ def _fraction(text: str) -> float:
         raise UsageError("cannot read --damping", given=text, expected="such as 0.5,0.85") from error
 
 
-def _check_target(path: Path | None) -> None:
-    """Before minutes of measuring, not after."""
-    if path is not None and not path.parent.is_dir():
-        raise UsageError("--out has no folder", given=path, expected="a file in a folder that exists")
-
-
 def command_line(options: argparse.Namespace) -> str:
     """The command that measures the same again, without --out and --json."""
-    words = ["gpu-rag", "bench", *options.ops]
-    words += ["--peers"] if options.peers else []
-    words += ["--quick"] if options.quick else []
+    words = ["gpu-rag", "bench", *options.ops, *(f"--{name}" for name in ("peers", "quick") if getattr(options, name))]
     for name in ("index", "sizes", "batch", "damping", "hops", "graph", "device", "threads", "rounds"):
         value = getattr(options, name)
         words += [] if value is None else [f"--{name}", str(value)]

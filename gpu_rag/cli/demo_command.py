@@ -18,14 +18,13 @@ METHODS = ("dense", "bm25", "hybrid", "ppr")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    parser.add_argument(
-        "--out", type=Path, default=Path("demo-index"), metavar="DIR", help="the index folder (demo-index)"
-    )
+    folder = Path("demo-index")
+    parser.add_argument("--out", type=Path, default=folder, metavar="DIR", help=f"the index folder ({folder})")
     parser.add_argument("--questions", type=int, default=10, metavar="N", help="how many questions to answer (10)")
     add_settings(parser)
 
 
-def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """The main job, start to end."""
     from gpu_rag.api import Index, build, load_questions
     from gpu_rag.cli.eval_command import score_tables
@@ -33,7 +32,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     from gpu_rag.sample import corpus_path, questions_path
 
     started = time.perf_counter()
-    show = _silent if options.json else print
+    show: Any = (lambda text: None) if options.json else print
     settings = settings_of(options)
     show("1. Indexing the sample corpus: reading, embedding, pattern extraction, graph")
     with Bars(quiet=options.json) as bars:
@@ -42,22 +41,16 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     show("   " + ", ".join(f"{n:,} {name}" for name, n in counts.items()) + f" in {report.wall_s:.1f} s\n")
     rows, _ = load_questions(questions_path())
     index = Index.open(options.out)
-    engine = index.engine(
-        settings, replies=options.out.with_name(options.out.name + ".replies.sqlite"), api_key=api_key()
-    )
+    replies = options.out.with_name(options.out.name + ".replies.sqlite")
+    engine = index.engine(settings, replies=replies, api_key=api_key())
     with closing(engine.models):
         show(f"2. Retrieval on {len(rows)} questions of 2 to 4 hops: does the graph help here?")
         comparison = compare(engine, METHODS, rows, retrieval_only=True)
         show(score_tables(comparison.document, [2, 5, 10], True) + "\n")
         answers = _answer(engine, rows[: options.questions], show)
-    document: dict[str, Any] = {"counts": counts, "eval": comparison.document, "answers": answers}
-    document["wall_s"] = time.perf_counter() - started
-    show(_closing(options.out, document["wall_s"]))
-    return 0, document
-
-
-def _silent(text: str) -> None:
-    """Prints nothing: with --json, stdout holds one document."""
+    wall_s = time.perf_counter() - started
+    document = {"counts": counts, "eval": comparison.document, "answers": answers, "wall_s": wall_s}
+    return 0, document, _closing(options.out, wall_s)
 
 
 def _answer(engine: Any, rows: list[Any], show: Any) -> list[dict[str, Any]]:

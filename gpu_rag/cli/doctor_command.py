@@ -8,6 +8,7 @@ import importlib.util
 import os
 import platform
 import shutil
+from itertools import chain
 from typing import Any
 
 from gpu_rag.cli.options import add_settings, api_key, settings_of, table
@@ -46,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
 
 
-def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Looks, never installs."""
     from gpu_rag.models.embed.cache import cached_bytes, clear
     from gpu_rag.models.packaged import cache_dir
@@ -62,9 +63,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     }
     if settings.scale.address != "none":
         document["cluster"] = _cluster(settings)
-    if not options.json:
-        print(_report(document))
-    return 0, document
+    return 0, document, _report(document)
 
 
 def _cluster(settings: Any) -> dict[str, Any]:
@@ -93,21 +92,13 @@ def _device(wanted: str) -> dict[str, Any]:
     }
 
 
-def _version(distributions: tuple[str, ...]) -> str | None:
-    for name in distributions:
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
-
-
 def _backend(module: str, distributions: tuple[str, ...], purpose: str, extra: str) -> dict[str, Any]:
     found = importlib.util.find_spec(module) is not None
     install = f"pip install 'gpu-rag[{extra}]'" if extra else f"pip install {distributions[0]}"
     if module == "vllm":
         install += "; on a CPU: scripts/install_vllm.sh"
-    version = _version(distributions) if found else None
+    known = chain.from_iterable(importlib.metadata.distributions(name=name) for name in distributions)
+    version = next((each.version for each in known), None) if found else None
     return {"name": module, "found": found, "version": version, "for": purpose, "install": None if found else install}
 
 

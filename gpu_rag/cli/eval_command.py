@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
 
 
-def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Runs every method on every question and scores it."""
     from gpu_rag.api import Index, load_questions
     from gpu_rag.evaluation.compare import compare
@@ -97,22 +97,21 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         document_of = dict(zip(index.passage_ids, index.passage_doc_ids))
         title = f"{options.questions.name} on {options.index.resolve().name}"
         write(options.report, evaluation_page(comparison, rows, document_of, title))
-    if not options.json:
-        print(score_tables(document, at, options.retrieval_only))
     for doubt in document.get("judge", {"doubts": ()})["doubts"]:
         if document["judge"]["capable"]:
             say(f"gpu-rag: the verdicts of this judge are not to be trusted: {doubt}")
         elif options.json:  # the tables say it themselves
             say(f"gpu-rag: no judge: {doubt}")
+    text = score_tables(document, at, options.retrieval_only)
     failed = sum(entry["failed"] for entry in document["methods"].values()) + len(rejects)
     if exceeds(options.max_failures, failed, len(methods) * len(rows) + len(rejects)):
         say(f"gpu-rag: {failed} failures, above --max-failures {options.max_failures}")
-        return 3, document
+        return 3, document, text
     lost, n_judged = unread(document)
     if lost and exceeds(options.max_failures, lost, n_judged):
         say(f"gpu-rag: {lost} of {n_judged} answers have no verdict, above --max-failures {options.max_failures}")
-        return 3, document
-    return 0, document
+        return 3, document, text
+    return 0, document, text
 
 
 def _judge_of(options: argparse.Namespace, engine: Engine) -> AbstractContextManager[Judge | None]:

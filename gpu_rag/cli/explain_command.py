@@ -14,12 +14,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     parser.add_argument("answers", type=Path, metavar="ANSWERS.jsonl", help="a file made by gpu-rag answer")
     parser.add_argument("id", metavar="ID", help="the question's id")
-    parser.add_argument(
-        "--index", type=Path, metavar="DIR", help="look files, pages and lines up in this index, not in the row"
-    )
+    words = "look files, pages and lines up in this index, not in the row"
+    parser.add_argument("--index", type=Path, metavar="DIR", help=words)
 
 
-def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Finds the row and prints it."""
     from gpu_rag.cli.trace_text import trace_text
     from gpu_rag.errors import BadInput
@@ -30,13 +29,10 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         if row["id"] == options.id:
             if options.index:
                 _look_up(row, options.index)
-            if not options.json:
-                print(trace_text(row))
-            return 0, row
+            return 0, row, trace_text(row)
         known.append(row["id"])
-    raise BadInput(
-        "no answer has this id", given=options.id, expected=f"one of {', '.join(known[:5])} ... ({len(known)} rows)"
-    )
+    expected = f"one of {', '.join(known[:5])} ... ({len(known)} rows)"
+    raise BadInput("no answer has this id", given=options.id, expected=expected)
 
 
 def _look_up(row: dict[str, Any], folder: Path) -> None:

@@ -15,16 +15,12 @@ EXAMPLE = "gpu-rag export my-index --format graphml --out graph.graphml"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     add_index(parser)
-    parser.add_argument(
-        "--format",
-        required=True,
-        choices=["parquet", "graphml", "pyg"],
-        help="parquet, pyg: a folder; graphml: a file",
-    )
+    formats, words = ["parquet", "graphml", "pyg"], "parquet, pyg: a folder; graphml: a file"
+    parser.add_argument("--format", required=True, choices=formats, help=words)
     parser.add_argument("--out", required=True, type=Path, metavar="PATH", help="where to write; must not exist")
 
 
-def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Exports and lists the files."""
     from gpu_rag.api import Index
     from gpu_rag.index.export import export
@@ -33,6 +29,5 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     written = export(index, options.format, options.out)
     if options.format == "pyg" and "kb" in index.layers:
         say("gpu-rag: the knowledge base is not in the graph for PyG; --format parquet and graphml have it")
-    if not options.json:
-        print("\n".join(str(path) for path in written))
-    return 0, {"format": options.format, "files": [{"path": str(p), "bytes": p.stat().st_size} for p in written]}
+    document = {"format": options.format, "files": [{"path": str(p), "bytes": p.stat().st_size} for p in written]}
+    return 0, document, "\n".join(map(str, written))

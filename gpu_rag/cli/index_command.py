@@ -38,12 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     formats = "folder of .txt / .md, .jsonl(.gz), .parquet, BEIR folder, HotpotQA / 2Wiki / MuSiQue / HippoRAG json"
     parser.add_argument("corpus", nargs="*", type=Path, metavar="CORPUS", help=formats)
-    parser.add_argument(
-        "--out", required=True, type=Path, metavar="DIR", help="the index folder: new, empty, or an index"
-    )
-    add_list(
-        parser, "--openie", "FILE", "ready entities and triples: jsonl of {id, entities, triples}, or HippoRAG json"
-    )
+    words = "the index folder: new, empty, or an index"
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help=words)
+    words = "ready entities and triples: jsonl of {id, entities, triples}, or HippoRAG json"
+    add_list(parser, "--openie", "FILE", words)
     add_list(parser, "--kg", "FILE", "knowledge graph: triples as .tsv(.gz), .nt(.gz) or .parquet")
     add_list(parser, "--skb", "DIR", "semi-structured knowledge base: a folder of nodes and edges")
     words = "a source with a name; KIND is kg (file or folder), documents or web (a snapshot)"
@@ -58,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
 
 
-def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Builds and reports."""
     from gpu_rag.api import build
     from gpu_rag.errors import UsageError
@@ -83,7 +81,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
             raise UsageError("no such file of --openie", given=path, expected="a file of entities and triples")
     sources = {key: getattr(options, key) for key in ("corpus", "openie", "kg", "skb", "sources", "strict")}
     if options.plan:
-        return 0, plan_index(options, settings, sources)
+        return 0, plan_index(options, settings, sources), ""
     plan = read_plan(options.out / "plan.json", INDEX_KEYS)
     stands = not options.fresh and (options.out / "manifest.json").is_file()
     before = Manifest.read(options.out).stages if stands else {}
@@ -99,13 +97,10 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
             api_key=api_key(),
         )
     if gone := sorted(set(before) - set(report.manifest.stages)):
-        say(
-            f"gpu-rag: dropped, since what they were made of changed: {', '.join(gone)}; --for METHOD builds them again"
-        )
+        changed = "dropped, since what they were made of changed"
+        say(f"gpu-rag: {changed}: {', '.join(gone)}; --for METHOD builds them again")
     document = _document(report)
     document.update(compared_index(options, plan, report))
-    if not options.json:
-        print(_summary(document))
     # from the manifest: failures of an earlier run are still in the index
     if options.report:
         from gpu_rag.report.page import write
@@ -116,8 +111,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     n_failures = sum(document["extraction"].get(status, 0) for status in FAILED)
     if exceeds(options.max_failures, n_failures, report.count("passages") - document["extraction"].get("skipped", 0)):
         say(f"gpu-rag: {n_failures} extractions failed, above --max-failures {options.max_failures}")
-        return 3, document
-    return 0, document
+        return 3, document, _summary(document)
+    return 0, document, _summary(document)
 
 
 def _warn_of_another_extractor(before: dict[str, StageRecord], extractor: str) -> None:

@@ -39,6 +39,7 @@ def build_parser() -> Parser:
     """The whole command line."""
     parser = Parser(prog="gpu-rag", description="Graph RAG at GPU speed on your own machines.", epilog=EXIT_STATUS)
     parser.add_argument("--version", action="version", version=f"gpu-rag {__version__}")
+    # a command's module: HELP, EXAMPLE, add_arguments, and run, which gives (exit status, --json document, text)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
     for name in COMMANDS:
         module: Any = importlib.import_module(f"gpu_rag.cli.{name.replace('-', '_')}_command")
@@ -96,9 +97,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command not in WITHOUT_TORCH:
             with late_interrupt():
                 importlib.import_module("gpu_rag.api")
-        status, document = options.run(options)
+        status, document, text = options.run(options)
         if options.json and document is not None:  # one that has printed it already gives none
-            print(json.dumps(document, allow_nan=False), flush=True)  # in ASCII, which every encoding can hold
+            text = json.dumps(document, allow_nan=False)  # in ASCII, which every encoding can hold
+        if text:
+            print(text, flush=True)
         return int(status)
     except GpuRagError as error:
         return _report(error, error.exit_code, debug)

@@ -19,13 +19,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--why", choices=WHY, help="only merges made for this reason")
     add_limit(parser, "merges")
     add_list(parser, "--reject", "ID", "tell the names of a merge apart", type=str)
-    add_list(
-        parser, "--force", "NAME", "make two names one, given after it; stronger than a rejection", nargs=2, type=str
-    )
+    words = "make two names one, given after it; stronger than a rejection"
+    add_list(parser, "--force", "NAME", words, nargs=2, type=str)
     add_list(parser, "--undo", "ID", "take an edit back", type=str)
 
 
-def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Makes the edits that the options name, then lists."""
     from gpu_rag.errors import MissingLayer
     from gpu_rag.index.index import Index
@@ -49,9 +48,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         merges.save()
         say(f"gpu-rag: edits kept in {merges.path}; run gpu-rag index again to apply them")
     document = _document(merges, options, edited)
-    if not options.json:
-        print(_text(document, edited))
-    return 0, document
+    return 0, document, _text(document, edited)
 
 
 def _document(merges: Any, options: argparse.Namespace, edited: bool) -> dict[str, Any]:

@@ -19,15 +19,14 @@ EXAMPLE = "gpu-rag models convert --out smollm2"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     parser.add_argument("action", choices=["convert", "fetch", "probe"], help="what to do")
-    parser.add_argument(
-        "name", nargs="?", metavar="NAME", help="fetch: OWNER/NAME; probe: a model, as in models.llm (default: that)"
-    )
+    words = "fetch: OWNER/NAME; probe: a model, as in models.llm (default: that)"
+    parser.add_argument("name", nargs="?", metavar="NAME", help=words)
     parser.add_argument("--out", type=Path, metavar="DIR", help="the model folder (default: below the cache folder)")
     parser.add_argument("--fresh", action="store_true", help="probe again a model whose result was kept")
     add_settings(parser)
 
 
-def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """One of the three."""
     if options.action == "fetch":
         os.environ["HF_HUB_OFFLINE"] = "0"  # the one command that may use the network
@@ -40,11 +39,9 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     began = time.perf_counter()
     folder, written = _convert(options) if options.action == "convert" else _fetch(options)
     document = {**describe_folder(folder), "written": written, "s": time.perf_counter() - began}
-    if not options.json:
-        size = f"{document['bytes'] / 2**20:,.1f} MiB in {len(document['files'])} files"
-        did = f"in {document['s']:.1f} s" if document["written"] else "was there already"
-        print(f"{document['folder']}: {size}, {did}\ncontent {document['sha256']}")
-    return 0, document
+    size = f"{document['bytes'] / 2**20:,.1f} MiB in {len(document['files'])} files"
+    did = f"in {document['s']:.1f} s" if written else "was there already"
+    return 0, document, f"{document['folder']}: {size}, {did}\ncontent {document['sha256']}"
 
 
 def _convert(options: argparse.Namespace) -> tuple[Path, bool]:
@@ -74,7 +71,7 @@ def _fetch(options: argparse.Namespace) -> tuple[Path, bool]:
     return folder, True
 
 
-def _probe(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+def _probe(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     from dataclasses import replace
 
     from gpu_rag.models.packaged import cache_dir
@@ -93,8 +90,6 @@ def _probe(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         if kept is None:
             keep_probe(cache_dir(), llm, document)
     document = {**document, "kept": kept is not None}
-    if not options.json:
-        rows = [[test, f"{right} of {n}"] for test, (right, n) in document["tests"].items()]
-        print(f"{document['model']['name']}: good for {', '.join(document['good_for']) or 'none of the three uses'}")
-        print(table(rows, ["test", "right"]))
-    return 0, document
+    rows = [[test, f"{right} of {n}"] for test, (right, n) in document["tests"].items()]
+    uses = f"{document['model']['name']}: good for {', '.join(document['good_for']) or 'none of the three uses'}"
+    return 0, document, f"{uses}\n{table(rows, ['test', 'right'])}"

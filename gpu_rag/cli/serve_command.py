@@ -10,9 +10,9 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gpu_rag.cli.options import add_settings, api_key, say, settings_of
+from gpu_rag.cli.options import add_index, add_settings, api_key, say, settings_of
 from gpu_rag.errors import BadInput, MissingBackend, UsageError
 
 if TYPE_CHECKING:
@@ -24,21 +24,20 @@ EXAMPLE = "gpu-rag serve my-index --port 8080"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    parser.add_argument("index", type=Path, metavar="DIR", help="the index folder")
+    add_index(parser)
     parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="the address to bind (default 127.0.0.1)")
-    parser.add_argument(
-        "--port", type=_port, default=8080, metavar="PORT", help="the port; 0 takes a free one (default 8080)"
-    )
+    words = "the port; 0 takes a free one (default 8080)"
+    parser.add_argument("--port", type=_port, default=8080, metavar="PORT", help=words)
     parser.add_argument("--api-key-file", type=Path, metavar="FILE", help="a file with the key that clients must send")
     parser.add_argument("--replies", type=Path, metavar="FILE.sqlite", help="keep model replies, and never ask twice")
     add_settings(parser)
 
 
-def run(options: argparse.Namespace) -> tuple[int, dict[str, Any] | None]:
+def run(options: argparse.Namespace) -> tuple[int, None, str]:
     """Serves until a signal stops it. The JSON document is printed when it is ready, not at the end."""
     _check_installed()
     from gpu_rag.api import Index
-    from gpu_rag.cli.trace_words import said
+    from gpu_rag.cli.trace_text import said
     from gpu_rag.serve import server
     from gpu_rag.serve.admission import Admission
     from gpu_rag.serve.api import make_app
@@ -76,7 +75,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any] | None]:
         finally:
             live.stop()
     _end()
-    return 0, None
+    return 0, None, ""
 
 
 def _end() -> None:

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_list(parser, "--corpus", "PATH", "compare quotations with the source too: what was given to gpu-rag index")
 
 
-def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Checks everything; exit status 1 names each row and what differs."""
     from gpu_rag.evaluation.verify_answers import check_answers
     from gpu_rag.index.index import Index
@@ -43,11 +43,9 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         "index": str(options.index),
         "corpus": [str(path) for path in options.corpus],
     }
-    if not options.json and not found:
-        against = f"{options.index} and the corpus" if options.corpus else str(options.index)
-        counts = f"{checker.n_rows:,} rows, {checker.n_evidence:,} quotations, {checker.n_edges:,} edges"
-        print(f"{options.answers}: {counts}, all as in {against}")
-    return (1 if found else 0), document
+    against = f"{options.index} and the corpus" if options.corpus else str(options.index)
+    counts = f"{checker.n_rows:,} rows, {checker.n_evidence:,} quotations, {checker.n_edges:,} edges"
+    return int(bool(found)), document, "" if found else f"{options.answers}: {counts}, all as in {against}"
 
 
 def _same_index(answers: Path, digest: str) -> bool | None:

@@ -14,14 +14,11 @@ EXAMPLE = "gpu-rag verify my-index --digest"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     add_index(parser)
-    parser.add_argument(
-        "--digest",
-        action="store_true",
-        help="print one hash of the index: equal for equal inputs, settings and replies",
-    )
+    words = "print one hash of the index: equal for equal inputs, settings and replies"
+    parser.add_argument("--digest", action="store_true", help=words)
 
 
-def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Checks everything; exit status 1 names what is broken."""
     from gpu_rag.errors import IndexCorrupt
     from gpu_rag.index.manifest import Manifest
@@ -39,6 +36,6 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         broken = [str(error)]
     for line in broken:
         say(f"gpu-rag: broken: {line}")
-    if not options.json and not broken:
-        print(digest if options.digest else f"{options.index}: sound")
-    return (1 if broken else 0), {"ok": not broken, "broken": broken, "digest": digest, "index": str(options.index)}
+    document = {"ok": not broken, "broken": broken, "digest": digest, "index": str(options.index)}
+    text = str(digest) if options.digest else f"{options.index}: sound"
+    return int(bool(broken)), document, "" if broken else text

@@ -14,7 +14,7 @@ from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.evaluation.bootstrap import intervals, paired_difference
 from gpu_rag.evaluation.judge import Judge
 from gpu_rag.evaluation.judged import check_rows, judge_answers
-from gpu_rag.evaluation.kb import DEPTH, KG_MEASURES, KbGold, by_hops, pool_shares, score_paths
+from gpu_rag.evaluation.kb import DEPTH, KG_MEASURES, KbGold, by_hops, pool_shares
 from gpu_rag.evaluation.metrics import exact_match, ranked_documents, recall_at, retrieval_f1_at, token_f1
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Answer
@@ -85,7 +85,7 @@ def compare(
         stats = result.stats
         document["methods"][method] = {
             **_entry(result.answers, scores, result.wall_s, retrieval_only),
-            **_details(result.answers, rows, gold, retrieval_only),
+            **_details(result.answers, rows, gold, scores),
             "llm_idle_share": stats.llm.share,
             "graph_ops": spelled(stats.implementations),
             "stages": stats.stage_costs(),
@@ -142,35 +142,21 @@ def score(
         if row.answers and not retrieval_only:
             scores["em"].append(exact_match(answer.text, row.answers))
             scores["f1"].append(token_f1(answer.text, row.answers))
-        for name, value in _kb_scores(answer, row, gold, retrieval_only).items() if gold is not None else ():
-            scores.setdefault(name, []).append(value)
+        for name, value in gold.scores(answer, row).items() if gold is not None else ():
+            if not (retrieval_only and name == "hits@1"):  # retrieval gives no answer
+                scores.setdefault(name, []).append(value)
     return scores
 
 
-def _kb_scores(answer: Answer, row: QuestionRow, gold: KbGold, retrieval_only: bool) -> dict[str, float]:
-    """The scores of a question over the knowledge base; {} of others. Retrieval gives no answer, so no hits@1."""
-    if gold.is_skb(row):
-        return gold.score_nodes(answer, row)
-    if not gold.is_kg(row):
-        return {}
-    found = score_paths(answer, row.answers)
-    return {name: value for name, value in found.items() if name in _path_measures(retrieval_only)}
-
-
-def _path_measures(retrieval_only: bool) -> tuple[str, ...]:
-    return KG_MEASURES[1:] if retrieval_only else KG_MEASURES
-
-
 def _details(
-    answers: Sequence[Answer], rows: Sequence[QuestionRow], gold: KbGold, retrieval_only: bool
+    answers: Sequence[Answer], rows: Sequence[QuestionRow], gold: KbGold, scores: dict[str, list[float]]
 ) -> dict[str, Any]:
     """More of the entry of a method, where there are KG questions: shares by pool, scores by hops."""
     pairs = [(answer, row) for answer, row in zip(answers, rows) if gold.is_kg(row)]
     if not pairs:
         return {}
-    theirs, ours = [answer for answer, _ in pairs], [row for _, row in pairs]
-    found: dict[str, Any] = {"on_path": pool_shares(theirs, ours)}
-    if hops := by_hops(theirs, ours, _path_measures(retrieval_only)):
+    found: dict[str, Any] = {"on_path": pool_shares(pairs)}
+    if hops := by_hops([row for _, row in pairs], {name: scores[name] for name in KG_MEASURES if name in scores}):
         found["by_hops"] = hops
     return found
 

@@ -8,7 +8,7 @@ asked nothing. Papers call the share of correct answers by such a judge "accurac
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -127,19 +127,17 @@ def open_judge(engine: Engine, *, replies: Path | None = None, api_key: str | No
     replies: a file that keeps its replies. Raises UsageError (no model), MissingBackend, ModelError, StorageError.
     """
     settings = engine.settings.eval
-    same = engine.models.llm() if engine.models.has_llm() and not settings.judge else None
-    if same is None:
-        spec = settings.judge or engine.settings.models.llm
-        of_judge = replace(engine.settings.models, llm=spec, capable=settings.judge_capable)
-        workers = None if spec.startswith("http") else engine.models.open_workers  # a server is nobody's worker
-        models = ModelSet(of_judge, replies, api_key=api_key, vllm=engine.settings.vllm, workers=workers)
-        with closing(models):
-            yield Judge(models.llm(), settings)
-    elif replies is None or isinstance(same, CachedLLM):
-        yield Judge(same, settings)
-    else:
-        kept = CachedLLM(same, replies)
-        try:
-            yield Judge(kept, settings)
-        finally:
-            kept.file.close()  # the model is the engine's, which closes it
+    with ExitStack() as stack:
+        if engine.models.has_llm() and not settings.judge:
+            llm = engine.models.llm()  # which the engine closes
+            if replies is not None and not isinstance(llm, CachedLLM):
+                llm = CachedLLM(llm, replies)
+                stack.callback(llm.file.close)
+        else:
+            spec = settings.judge or engine.settings.models.llm
+            of_judge = replace(engine.settings.models, llm=spec, capable=settings.judge_capable)
+            workers = None if spec.startswith("http") else engine.models.open_workers  # a server is nobody's worker
+            models = ModelSet(of_judge, replies, api_key=api_key, vllm=engine.settings.vllm, workers=workers)
+            stack.enter_context(closing(models))
+            llm = models.llm()
+        yield Judge(llm, settings)

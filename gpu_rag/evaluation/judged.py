@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,7 +19,6 @@ KINDS = {
     "planted_wrong": "planted wrong answers",
     "exact": "answers equal to a gold answer",
 }
-_MAX_LISTS = 64  # of answers without some frequent words
 _TOKENS = {"prompt_tokens": "n_prompt", "cached_tokens": "n_cached", "generated_tokens": "n_generated"}
 Controls = dict[str, list[Claim]]
 
@@ -173,34 +170,21 @@ def words_of(answer: str) -> frozenset[str]:
 
 
 class Negatives:
-    """n answers in a circle, to find behind each the next one that shares no word with some gold answers.
-
-    Words that more than sqrt(n) answers have are left out by a list for each set of them that is asked for, of which
-    64 are kept; of the other words the answers that have them are passed over one by one, at most sqrt(n) a word.
-    """
+    """n answers in a circle, to find behind each the next one that shares no word with some gold answers."""
 
     def __init__(self, answers: Sequence[str]):
-        self._having: dict[str, list[int]] = {}
-        self._said = np.zeros(len(answers), bool)
-        for place, answer in enumerate(answers):
-            for word in words_of(answer):
-                self._having.setdefault(word, []).append(place)
-                self._said[place] = True
-        self._frequent = {word for word, places in self._having.items() if len(places) ** 2 > len(answers)}
-        self._without = lru_cache(_MAX_LISTS)(self._list_without)
+        words = [words_of(answer) for answer in answers]
+        having: dict[str, list[int]] = {}
+        for place, word in ((place, word) for place, said in enumerate(words) for word in said):
+            having.setdefault(word, []).append(place)
+        self._having = {word: np.array(places) for word, places in having.items()}
+        self._said = np.array([bool(said) for said in words], bool)
 
     def after(self, place: int, gold: Sequence[str]) -> int | None:
         """The place of the first answer behind `place`, and then from the first on, without a word of `gold`."""
-        words = frozenset[str]().union(*map(words_of, gold))
-        free = self._without(words & self._frequent)
-        passed = {at for word in words - self._frequent for at in self._having.get(word, ())}
-        start = bisect_right(free, place)
-        turned = (int(free[(start + step) % len(free)]) for step in range(len(free)))
-        return next((at for at in turned if at not in passed and at != place), None)
-
-    def _list_without(self, words: frozenset[str]) -> np.ndarray:
-        """i64, ascending: the answers that say something, and none of these words."""
         free = self._said.copy()
-        for word in words:
+        free[place] = False
+        for word in frozenset[str]().union(*map(words_of, gold)) & self._having.keys():
             free[self._having[word]] = False
-        return np.flatnonzero(free)
+        found = (place + int(np.roll(free, -place).argmax())) % len(free)
+        return found if free[found] else None

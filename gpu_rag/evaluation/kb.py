@@ -19,7 +19,6 @@ from gpu_rag.types import Answer
 SKB_MEASURES = ("hit@1", "hit@5", "recall@20", "mrr")
 KG_MEASURES = ("hits@1", "answer_on_path", "answer_on_path_pruned")
 DEPTH = 20  # nodes, or passages that stand for them, that SKB questions are scored on
-Scores = dict[str, list[float]]
 
 
 class KbGold:
@@ -109,6 +108,12 @@ class KbGold:
         own = self._index.loaded("owners of passages", lambda index: owners(self._kb))
         return list(dict.fromkeys(own[e.passage_id] for e in answer.evidence if e.passage_id in own))
 
+    def scores(self, answer: Answer, row: QuestionRow) -> dict[str, float]:
+        """SKB_MEASURES or KG_MEASURES of one question; {} of others."""
+        if self.is_skb(row):
+            return self.score_nodes(answer, row)
+        return score_paths(answer, row.answers) if self.is_kg(row) else {}
+
     def score_nodes(self, answer: Answer, row: QuestionRow) -> dict[str, float]:
         """SKB_MEASURES of one question, as STaRK defines them; where no gold node is ranked, the reciprocal rank is 0.
 
@@ -160,10 +165,10 @@ def on_path(entities: Sequence[str], wanted: set[str]) -> bool:
     return any(normalise_answer(name) in wanted for name in entities)
 
 
-def pool_shares(answers: Sequence[Answer], rows: Sequence[QuestionRow]) -> dict[str, dict[str, float]]:
+def pool_shares(pairs: Sequence[tuple[Answer, QuestionRow]]) -> dict[str, dict[str, float]]:
     """{name of a pool: {"n": questions that had it, "share" of these with a gold answer in it, "paths" on average}}."""
     counts: dict[str, list[tuple[bool, int]]] = {}
-    for answer, row in zip(answers, rows):
+    for answer, row in pairs:
         wanted = {normalise_answer(name) for name in row.answers}
         for pool in answer.pools:
             counts.setdefault(pool.name, []).append((on_path(pool.entities, wanted), pool.n_paths))
@@ -177,15 +182,13 @@ def pool_shares(answers: Sequence[Answer], rows: Sequence[QuestionRow]) -> dict[
     }
 
 
-def by_hops(
-    answers: Sequence[Answer], rows: Sequence[QuestionRow], measures: Sequence[str]
-) -> dict[str, dict[str, Any]]:
-    """{hops: {"n", measures}} of KG questions that say their hops."""
-    groups: dict[str, list[Mapping[str, float]]] = defaultdict(list)
-    for answer, row in zip(answers, rows):
+def by_hops(rows: Sequence[QuestionRow], scores: Mapping[str, Sequence[float]]) -> dict[str, dict[str, Any]]:
+    """{hops: {"n", measures}} of KG questions that say their hops. scores: of these questions, by measure."""
+    places: dict[str, list[int]] = defaultdict(list)
+    for place, row in enumerate(rows):
         if (hops := row.meta.get("hops")) is not None:
-            groups[str(hops)].append(score_paths(answer, row.answers))
+            places[str(hops)].append(place)
     return {
-        hops: {"n": len(found), **{name: sum(s[name] for s in found) / len(found) for name in measures}}
-        for hops, found in sorted(groups.items())
+        hops: {"n": len(at), **{name: sum(values[i] for i in at) / len(at) for name, values in scores.items()}}
+        for hops, at in sorted(places.items())
     }

@@ -94,15 +94,11 @@ class AnswerChecker:
             yield f"passage {name!r} is not in the index"
             return
         passage = self._index.passages.slice(row, 1).to_pylist()[0]
-        for key in _QUOTED:
-            if item.get(key) != passage[key]:
-                yield f"passage {name}: {_differing(key, item.get(key), passage[key])}"
+        yield from _differing(f"passage {name}", item, {key: passage[key] for key in _QUOTED})
         if "place" in item:  # rows of before places were recorded have none
             file, place = self._index.places([row])[0]
             if (item.get("file"), item["place"]) != (file, place):
                 yield f"passage {name}: it stands in {file} {place}, not in {item.get('file')} {item['place']}"
-        if not _is_number(item.get("score")):
-            yield f"passage {name}: the score is {item.get('score')!r}, not a number"
         start, end, text = item.get("start"), item.get("end"), item.get("text")
         if isinstance(start, int) and isinstance(end, int) and isinstance(text, str):
             spans = self._spans.setdefault(passage["doc_id"], {})
@@ -160,11 +156,8 @@ class AnswerChecker:
         if kb is None or row is None:
             yield f"no node of the index has the id {node['id']!r}"
             return
-        for key, held in (("name", kb.node_names[row]), ("type", kb.type_names[kb.node_type[row]])):
-            if node.get(key) != held:
-                yield f"node {node['id']}: the {key} is {held!r}, not {node.get(key)!r}"
-        if not _is_number(node.get("score")):
-            yield f"node {node['id']}: the score is {node.get('score')!r}, not a number"
+        expected = {"name": kb.node_names[row], "type": kb.type_names[kb.node_type[row]]}
+        yield from _differing(f"node {node['id']}", node, expected)
 
     # --- the corpus --------------------------------------------------------------------------------
 
@@ -203,10 +196,6 @@ def check_answers(
     return checker, found
 
 
-def _is_number(score: Any) -> bool:
-    return isinstance(score, (int, float)) and math.isfinite(score)
-
-
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [None]  # which is then no evidence and no edge
 
@@ -215,10 +204,16 @@ def _model(raw: Mapping[str, Any]) -> str:
     return str(raw["response"]["body"].get("model"))
 
 
-def _differing(key: str, given: Any, held: Any) -> str:
-    if key != "text" or not isinstance(given, str):
-        return f"{key} is {given!r}, in the index {held!r}"
-    at = next((i for i, (a, b) in enumerate(zip(given, held)) if a != b), min(len(given), len(held)))
-    return (
-        f"text differs from the index at character {at}: {given[at : at + 20]!r}, in the index {held[at : at + 20]!r}"
-    )
+def _differing(what: str, item: Row, expected: Row) -> Iterator[str]:
+    """The keys of an item that are not as in the index, and a score that is no number."""
+    for key, ours in expected.items():
+        given = item.get(key)
+        if key == "text" and isinstance(given, str) and given != ours:
+            at = next((i for i, (a, b) in enumerate(zip(given, ours)) if a != b), min(len(given), len(ours)))
+            here, there = given[at : at + 20], ours[at : at + 20]
+            yield f"{what}: text differs from the index at character {at}: {here!r}, in the index {there!r}"
+        elif given != ours:
+            yield f"{what}: {key} is {given!r}, in the index {ours!r}"
+    score = item.get("score")
+    if not (isinstance(score, (int, float)) and math.isfinite(score)):
+        yield f"{what}: the score is {score!r}, not a number"

@@ -27,15 +27,13 @@ streaming.py the one that keeps a slow service busy, handle.py questions submitt
 it knows of the service; occupancy.py the LLM's queue over time.
 """
 
-from gpu_rag.runtime.accounts import Budget, RunStats, StepStats
-from gpu_rag.runtime.gather import Gather, gather
-from gpu_rag.runtime.handle import Handle
+from gpu_rag.runtime.accounts import Budget, RunStats
+from gpu_rag.runtime.gather import gather
 from gpu_rag.runtime.rounds import run_rounds
-from gpu_rag.runtime.service import SlowService
-from gpu_rag.runtime.step import RANK_EMBED, RANK_GRAPH, RANK_LLM, RANK_TEXT, Call, Kind, Metered, Step, batched
+from gpu_rag.runtime.step import RANK_EMBED, RANK_GRAPH, RANK_LLM, RANK_TEXT, Kind, Metered, Step, batched
 from gpu_rag.runtime.streaming import StreamingDriver, run_streaming
 from gpu_rag.runtime.tasks import Outcome
-from gpu_rag.runtime.trace import Context, Slot, request_seed
+from gpu_rag.runtime.trace import Context, request_seed
 
 __all__ = [
     "RANK_EMBED",
@@ -43,18 +41,12 @@ __all__ = [
     "RANK_LLM",
     "RANK_TEXT",
     "Budget",
-    "Call",
     "Context",
-    "Gather",
-    "Handle",
     "Kind",
     "Metered",
     "Outcome",
     "RunStats",
-    "Slot",
-    "SlowService",
     "Step",
-    "StepStats",
     "StreamingDriver",
     "batched",
     "gather",

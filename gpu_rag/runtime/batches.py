@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterable
+from operator import itemgetter
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -36,31 +37,21 @@ def cheapest_batches(core: Core) -> list[Batch]:
 
 def oldest_batch(core: Core, ranks: Iterable[int], limit: int) -> Batch | None:
     """Take the batch with the oldest call of some ranks, at most `limit` of it. None where all calls were cancelled."""
-    best = None
+    oldest = []
     for rank in ranks:
-        groups = core.waiting[rank]
-        for key, waiting in list(groups.items()):
-            calls = sorted(pending for pending in waiting if pending.task.alive)
-            if calls:
-                groups[key] = calls
-                found = (calls[0][:2], rank, key)
-                best = found if best is None or found[:2] < best[:2] else best
-            else:
-                del groups[key]
-        if not groups:
-            del core.waiting[rank]
-    if best is None:
+        alive = {key: sorted(p for p in calls if p.task.alive) for key, calls in core.waiting.pop(rank).items()}
+        if groups := {key: calls for key, calls in alive.items() if calls}:
+            core.waiting[rank] = groups
+            oldest += [(calls[0][:2], rank, key) for key, calls in groups.items()]
+    if not oldest:
         return None
-    _, rank, (step, key) = best
-    groups = core.waiting[rank]
-    calls = groups[step, key]
+    _, rank, (step, key) = min(oldest, key=itemgetter(0))
+    calls = core.waiting[rank].pop((step, key))
     size = min(max(limit, 1), step.kind.max_batch)
     if len(calls) > size:
-        groups[step, key] = calls[size:]
-    else:
-        del groups[step, key]
-        if not groups:
-            del core.waiting[rank]
+        core.waiting[rank][step, key] = calls[size:]
+    elif not core.waiting[rank]:
+        del core.waiting[rank]
     return Batch(step, key, calls[:size])
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import traceback
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from itertools import islice
 from time import perf_counter
-from typing import Any
+from typing import Any, TypedDict
 
 from gpu_rag.errors import ModelError, UsageError
 from gpu_rag.runtime.accounts import CANCELLED, UNNOTED, Budget, Cost, RunStats, charge
@@ -34,6 +35,14 @@ from gpu_rag.types import Question
 
 Program = Callable[[Context], Coroutine[Any, Any, Any]]
 Key = tuple[Step[Any, Any, Any, Any], tuple[Any, ...]]
+
+
+class CoreOptions(TypedDict, total=False):
+    """What each question may use, the seed of all requests, and totals to add to."""
+
+    budget: Budget | None
+    run_seed: int
+    stats: RunStats | None
 
 
 class Core:
@@ -77,6 +86,13 @@ class Core:
             wrong = UsageError("a program is an async function", given=type(coro).__name__)
             self._end(run, None, coro if kind == FAILED else wrong)
         return order
+
+    def admit(self, source: Iterator[tuple[Question, Program]], max_live: int) -> None:
+        """Open and step new questions until max_live of them wait, or none is left."""
+        while len(self.live) < max_live:
+            if not [self.open(*item) for item in islice(source, max_live - len(self.live))]:
+                return
+            self.resume()
 
     def cancel_question(self, order: int, error: BaseException) -> None:
         """End an open question from outside, with `error` as its failure."""
@@ -131,7 +147,11 @@ class Core:
             if not task.alive:
                 continue
             if task.coro is None:
-                self._resume_direct(task, value, error)
+                op, task.op = task.op, None
+                if op is None:
+                    self._finish(task, value, error)
+                else:
+                    self._wait(task, task.path, op)
                 continue
             task.run.ctx.task = task
             if error is None:
@@ -145,13 +165,6 @@ class Core:
             else:
                 self._finish(task, value if kind == RETURNED else None, value if kind == FAILED else None)
 
-    def _resume_direct(self, task: Task, value: Any, error: BaseException | None) -> None:
-        if task.op is None:
-            self._finish(task, value, error)
-        else:
-            op, task.op = task.op, None
-            self._wait(task, task.path, op)
-
     def _wait(self, task: Task, slot: Slot, op: Any) -> None:
         if isinstance(op, Call):
             self._queue(task, slot, op)
@@ -163,8 +176,8 @@ class Core:
             else:
                 self._ready.append((task, [], None))
         else:
-            foreign = UsageError("a program can await calls of steps and gathers only", given=type(op).__name__)
-            self._ready.append((task, None, foreign))
+            wrong = UsageError("a program can await calls of steps and gathers only", given=type(op).__name__)
+            self._ready.append((task, None, wrong))
 
     def _queue(self, task: Task, slot: Slot, call: Call[Any]) -> None:
         run = task.run
@@ -178,16 +191,15 @@ class Core:
         if kind.resource not in self.resources:
             known = ", ".join(sorted(self.resources)) or "none"
             given = f"{call.step.name}, which needs {kind.resource}"
-            self._ready.append(
-                (task, None, UsageError("this run has not what a step needs", given=given, expected=known))
-            )
+            wrong = UsageError("this run has not what a step needs", given=given, expected=known)
+            self._ready.append((task, None, wrong))
             return
         groups = self.waiting.setdefault(kind.rank, {})
         try:
             calls = groups.setdefault((call.step, call.key), [])
         except TypeError:
-            refused = UsageError("the parameters of a step must be hashable", given=f"{call.step.name} {call.key!r}")
-            self._ready.append((task, None, refused))
+            wrong = UsageError("the parameters of a step must be hashable", given=f"{call.step.name} {call.key!r}")
+            self._ready.append((task, None, wrong))
             return
         calls.append(Pending(run.order, slot, task, call, perf_counter()))
 
@@ -247,7 +259,5 @@ class Core:
             self.stats.add_stage(CANCELLED, cost)
             return
         value = result.value if isinstance(result, Metered) else result
-        if isinstance(value, Exception):
-            self._ready.append((task, None, fresh(value)))
-        else:
-            self._ready.append((task, value, None))
+        failed = isinstance(value, Exception)
+        self._ready.append((task, None, fresh(value)) if failed else (task, value, None))

@@ -7,15 +7,13 @@ program goes on, and results are delivered by (question, slot).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Callable, Iterable, Mapping
 from time import perf_counter
-from typing import Any
+from typing import Any, Unpack
 
 from gpu_rag.errors import UsageError
-from gpu_rag.runtime.accounts import Budget, RunStats
 from gpu_rag.runtime.batches import cheapest_batches, run_batch
-from gpu_rag.runtime.core import Core, Program
+from gpu_rag.runtime.core import Core, CoreOptions, Program
 from gpu_rag.runtime.tasks import Outcome, Pending
 from gpu_rag.types import Question
 
@@ -25,11 +23,9 @@ def run_rounds(
     resources: Mapping[str, Any],
     *,
     max_live: int = 1024,
-    budget: Budget | None = None,
-    run_seed: int = 0,
     on_done: Callable[[Outcome], None] | None = None,
-    stats: RunStats | None = None,
     keep: bool = True,
+    **options: Unpack[CoreOptions],
 ) -> list[Outcome]:
     """Run one program a question to its end and return the outcomes in the order of the questions.
 
@@ -51,21 +47,14 @@ def run_rounds(
         if on_done is not None:
             on_done(outcome)
 
-    core = Core(resources, end, budget=budget, run_seed=run_seed, stats=stats)
-    drive_rounds(core, programs, max_live)
-    return [outcomes[order] for order in sorted(outcomes)]
-
-
-def drive_rounds(core: Core, programs: Iterable[tuple[Question, Program]], max_live: int) -> None:
-    """The loop of `run_rounds` over a given core; closes it in every case."""
-    started, source = perf_counter(), iter(programs)
+    core, source, started = Core(resources, end, **options), iter(programs), perf_counter()
     core.stats.llm.begin(started)
     try:
         while True:
             core.resume()
-            _admit(core, source, max_live)
+            core.admit(source, max_live)
             if not core.waiting:
-                return
+                return [outcomes[order] for order in sorted(outcomes)]
             answered = [item for batch in cheapest_batches(core) for item in run_batch(core, batch)]
             core.stats.n_rounds += 1
             for pending, result, seconds in sorted(answered, key=_place):
@@ -75,17 +64,6 @@ def drive_rounds(core: Core, programs: Iterable[tuple[Question, Program]], max_l
         ended = perf_counter()
         core.stats.llm.end(ended)
         core.stats.wall_s += ended - started
-
-
-def _admit(core: Core, source: Iterator[tuple[Question, Program]], max_live: int) -> None:
-    """Open and step new questions until max_live of them wait, or none is left."""
-    while len(core.live) < max_live:
-        admitted = list(islice(source, max_live - len(core.live)))
-        if not admitted:
-            return
-        for question, program in admitted:
-            core.open(question, program)
-        core.resume()
 
 
 def _place(item: tuple[Pending, Any, float]) -> tuple[int, tuple[int, ...]]:

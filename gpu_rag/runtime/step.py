@@ -68,13 +68,7 @@ Function = Callable[Concatenate[R, list[Q], P], Answers[A]]
 class Step(Generic[R, Q, P, A]):
     """What `batched` makes of a function; calling it makes a `Call` to await. Equal only to itself."""
 
-    def __init__(
-        self,
-        function: Function[R, Q, P, A],
-        kind: Kind[R],
-        tile: int | None = None,
-        name: str | None = None,
-    ):
+    def __init__(self, function: Function[R, Q, P, A], kind: Kind[R], tile: int | None = None, name: str | None = None):
         key = list(inspect.signature(function).parameters.values())[2:]
         if any(p.kind is not p.POSITIONAL_OR_KEYWORD for p in key):
             given = str(inspect.signature(function))
@@ -150,9 +144,7 @@ def batched(
     tile: cuts what the function sees, never the driver's batch. name: in statistics, else that of the function.
     """
 
-    def made(
-        function: Function[R, Q, P, A],
-    ) -> Step[R, Q, P, A]:
+    def made(function: Function[R, Q, P, A]) -> Step[R, Q, P, A]:
         return Step(function, kind, tile, name)
 
     return made

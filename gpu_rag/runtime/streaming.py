@@ -11,18 +11,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import islice
+from itertools import chain
 from time import perf_counter
-from typing import Any
+from typing import Any, Unpack
 
 from gpu_rag.errors import Cancelled, ModelError, UsageError
-from gpu_rag.runtime.accounts import Budget, RunStats
 from gpu_rag.runtime.batches import oldest_batch, run_batch
-from gpu_rag.runtime.core import Core, Program
+from gpu_rag.runtime.core import Core, CoreOptions, Program
 from gpu_rag.runtime.handle import Handle, Turns
 from gpu_rag.runtime.occupancy import DOING, PROGRAMS, QUESTIONS, WAITING
-from gpu_rag.runtime.service import AnyStep, Flights, SlowService
-from gpu_rag.runtime.tasks import Outcome, Task
+from gpu_rag.runtime.service import Flights, Slow
+from gpu_rag.runtime.tasks import Outcome
 from gpu_rag.types import Question
 
 LOW_WATER = 64
@@ -31,11 +30,19 @@ LIVE_WAIT_S, LONG_WAIT_S = 0.05, 1.0  # how long a wait for replies keeps a live
 LATE_WAIT_S = 1.0  # how long the end of a run waits for aborted calls: their replies are counted, and may be kept
 
 
+class DriverOptions(CoreOptions, total=False):
+    """The options of a `StreamingDriver`."""
+
+    max_live: int
+    low_water: int
+    on_done: Callable[[Outcome], None] | None
+
+
 class StreamingDriver:
     """Drives programs as they come. `submit`, `cancel` and `close` are for any thread, `run` for the driver's own.
 
-    resources: what steps are given, by the name of their kind. services: {step: slow service that answers it in place
-    of its function; its kind says where the seconds are booked}. max_live: questions open at once; others wait.
+    resources: what steps are given, by the name of their kind. slow: a step and the service that answers
+    it in place of its function. max_live: questions open at once; others wait.
     low_water: open LLM requests below which the LLM is fed first. budget, run_seed, stats: as in `run_rounds`.
     on_done(outcome): called in the driver's thread.
     """
@@ -43,21 +50,20 @@ class StreamingDriver:
     def __init__(
         self,
         resources: Mapping[str, Any],
-        services: Mapping[AnyStep, SlowService],
+        slow: Slow | None,
         *,
         max_live: int = 1024,
         low_water: int = LOW_WATER,
-        budget: Budget | None = None,
-        run_seed: int = 0,
         on_done: Callable[[Outcome], None] | None = None,
-        stats: RunStats | None = None,
+        **options: Unpack[CoreOptions],
     ):
-        _check(max_live, low_water)
+        if max_live < 1:
+            raise UsageError("a run needs room for a question", given=f"max_live={max_live}", expected=">= 1")
+        if low_water < 1:
+            raise UsageError("the low-water mark is a number of requests", given=low_water, expected=">= 1")
         self._max_live, self._low_water, self._on_done = max_live, low_water, on_done
-        self._core = Core(
-            resources, self._ended, budget=budget, run_seed=run_seed, stats=stats, on_cancel=self._cancelled
-        )
-        self._flights = Flights(self._core, services)
+        self._core = Core(resources, self._ended, on_cancel=lambda task: self._flights.drop(task), **options)
+        self._flights = Flights(self._core, slow)
         self.outcomes: dict[int, Outcome] | None = None  # a dict: outcomes are kept in it, by place
         self._handles: dict[int, Handle] = {}
         self._feed = low_water
@@ -137,7 +143,7 @@ class StreamingDriver:
         core, flights = self._core, self._flights
         self._obey()
         core.resume()
-        self._admit(source)
+        core.admit(chain(self._arrivals(), source), self._max_live)
         sent = flights.send()
         self._mark(PROGRAMS)
         n_taken = flights.take(0.0) if flights.n_open else 0
@@ -157,7 +163,7 @@ class StreamingDriver:
     def _flush(self, n_open: int, sent: int) -> None:
         """Run one batch of cheap calls."""
         core, flights = self._core, self._flights
-        if n_open > self._low_water or not flights.services:
+        if n_open > self._low_water or flights.slow is None:
             batch = oldest_batch(core, [min(core.waiting)], LARGEST)
         else:
             if sent:
@@ -169,26 +175,20 @@ class StreamingDriver:
         started = perf_counter()
         for pending, result, seconds in run_batch(core, batch):
             core.settle(pending, result, seconds)
-        if n_open and flights.take(0.0) and not flights.n_llm:
+        if n_open and flights.take(0.0) and not flights.calls:
             self._mark(PROGRAMS)
             core.stats.llm.ran_dry(perf_counter() - started, DOING[batch.step.kind.service])
 
-    def _admit(self, source: Iterator[tuple[Question, Program]]) -> None:
-        """Open and step new questions until max_live of them wait, or none is left."""
-        core = self._core
-        while (room := self._max_live - len(core.live)) > 0:
+    def _arrivals(self) -> Iterator[tuple[Question, Program]]:
+        """The questions that wait for admission, each to be opened before the next is taken."""
+        while True:
             with self._change:
-                handles = [self._inbox.popleft() for _ in range(min(room, len(self._inbox)))]
-            for handle in handles:
-                handle.order = core.n_opened
-                self._handles[handle.order] = handle
-                core.open(handle.question, handle.program)
-            admitted = list(islice(source, room - len(handles)))
-            for question, program in admitted:
-                core.open(question, program)
-            if not handles and not admitted:
-                return
-            core.resume()
+                if not self._inbox:
+                    return
+                handle = self._inbox.popleft()
+            handle.order = self._core.n_opened
+            self._handles[handle.order] = handle
+            yield handle.question, handle.program
 
     def _ended(self, order: int, outcome: Outcome) -> None:
         handle = self._handles.pop(order, None)
@@ -200,9 +200,6 @@ class StreamingDriver:
         finally:
             if handle is not None:
                 handle.end(outcome)
-
-    def _cancelled(self, task: Task) -> None:
-        self._flights.drop(task)
 
     def _obey(self) -> None:
         """Do what `cancel` asked for."""
@@ -233,7 +230,7 @@ class StreamingDriver:
         return more
 
     def _mark(self, doing: str) -> None:
-        self._core.stats.llm.mark(perf_counter(), self._flights.n_llm, doing)
+        self._core.stats.llm.mark(perf_counter(), len(self._flights.calls), doing)
 
     def _stop(self, cause: BaseException | None) -> None:
         """Abort and close whatever is still open (at a normal end there is nothing), and take what has come."""
@@ -251,27 +248,17 @@ class StreamingDriver:
             handle.end_by(error)
 
 
-def _check(max_live: int, low_water: int) -> None:
-    if max_live < 1:
-        raise UsageError("a run needs room for a question", given=f"max_live={max_live}", expected=">= 1")
-    if low_water < 1:
-        raise UsageError("the low-water mark is a number of requests", given=low_water, expected=">= 1")
-
-
 def run_streaming(
     programs: Iterable[tuple[Question, Program]],
     resources: Mapping[str, Any],
-    services: Mapping[AnyStep, SlowService],
+    slow: Slow | None,
     *,
     keep: bool = True,
-    **options: Any,
+    **options: Unpack[DriverOptions],
 ) -> list[Outcome]:
-    """`run_rounds` with slow services beside: the same outcomes, failures and order of what is returned.
-
-    options: as of `StreamingDriver`. keep: whether outcomes are returned.
-    """
+    """`run_rounds` with a slow service beside: the same arguments, outcomes, failures and order of what is returned."""
     outcomes: dict[int, Outcome] = {}
-    driver = StreamingDriver(resources, services, **options)
+    driver = StreamingDriver(resources, slow, **options)
     if keep:
         driver.outcomes = outcomes
     driver.close()

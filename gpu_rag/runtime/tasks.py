@@ -47,15 +47,15 @@ class Group:
         self.error: BaseException | None = None
 
 
+@dataclass(eq=False, slots=True)
 class QuestionRun:
     """One open question: its place in the order of questions, its context and its root task."""
 
-    __slots__ = ("ctx", "n_calls", "order", "root", "started")
-
-    def __init__(self, order: int, ctx: Context, started: float):
-        self.order, self.ctx, self.started = order, ctx, started
-        self.root: Task | None = None
-        self.n_calls = 0
+    order: int
+    ctx: Context
+    started: float
+    root: Task | None = None
+    n_calls: int = 0
 
 
 class Task:

@@ -82,8 +82,7 @@ def check_fields(values: object, **allowed: Allowed) -> None:
     Example: check_fields(query, damping=DAMPING, order=("distance", "cosine")).
     """
     for name, of in allowed.items():
-        if (value := getattr(values, name)) is not None and not fits(of, value):
-            raise OutOfRange(name, value, of)
+        check_value(name, getattr(values, name), of)
 
 
 def check_filled(values: object, *names: str) -> None:

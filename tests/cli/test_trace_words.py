@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import gpu_rag.methods
-from gpu_rag.cli.trace_text import trace_text
-from gpu_rag.cli.trace_words import said
+from gpu_rag.cli.trace_text import said, trace_text
 
 FOLDER = Path(gpu_rag.methods.__file__).parent
 

@@ -108,7 +108,7 @@ def test_answers_on_paths(given, gold, expected):
 def test_shares_of_pools():
     rows = [QuestionRow(Question(str(k), "?"), (), ("Bern",), {}, "jsonl") for k in range(3)]
     held = [answer(pools=[("beam", ["Bern", "x"]), ("llm", ["y"])]), answer(pools=[("beam", ["z"])]), answer()]
-    assert pool_shares(held, rows) == {
+    assert pool_shares(list(zip(held, rows))) == {
         "beam": {"n": 2, "share": 0.5, "paths": 1.5}, "llm": {"n": 1, "share": 0.0, "paths": 1.0},
     }  # fmt: skip
 

@@ -65,7 +65,7 @@ def test_a_service_and_the_function_give_the_same(cached):
     for streaming in (as_streaming(ScriptedLLM(said)), cached, cached):
         heard.clear()
         service = LLMCalls(streaming, on_reply)
-        found = run_streaming(questions(9), resources(direct), {llm: service}, low_water=2, max_live=4)
+        found = run_streaming(questions(9), resources(direct), (llm, service), low_water=2, max_live=4)
         assert [o.draft for o in found] == [o.draft for o in expected]
         for one, other in zip(found, expected):
             assert (one.usage.llm_calls, one.usage.prompt_tokens, one.usage.generated_tokens) == (
@@ -108,7 +108,7 @@ def test_the_late_reply_to_an_aborted_request_is_counted_and_kept(taken, cached,
 
     cached.llm, cached.abort, stats = ScriptedLLM(slow), abort, RunStats()
     programs = questions(1, fails_first) if taken else [*questions(1, waits), (Question("q9", "?"), fails_first)]
-    outcomes = run_streaming(programs, resources(cached, graph=fail), {llm: LLMCalls(cached)}, stats=stats)
+    outcomes = run_streaming(programs, resources(cached, graph=fail), (llm, LLMCalls(cached)), stats=stats)
     assert isinstance(outcomes[-1].error, RequestFailed)
     asked = [request.prompt for request in cached.llm.calls]
     assert len(cached) == len(asked) == 1 and asked[0] == ("late" if taken else "begins the only worker")

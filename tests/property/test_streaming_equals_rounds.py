@@ -92,7 +92,7 @@ def both(forest, seed=0, max_live=1024, low_water=4, budget=None, driver=run_str
     expected = run_rounds(programs(forest), toys(), budget=budget)
     stats, service = RunStats(), Moody(seed)
     found = driver(
-        programs(forest), toys(), {llm: service}, max_live=max_live, low_water=low_water, budget=budget, stats=stats
+        programs(forest), toys(), (llm, service), max_live=max_live, low_water=low_water, budget=budget, stats=stats
     )
     assert service.n_open == 0, "every key is taken, those of cancelled calls too"
     assert stats.n_questions == len(forest) and stats.n_failed == sum(o.error is not None for o in found)
@@ -159,19 +159,13 @@ FOREST = [
 
 class ResultsByArrival(Flights):
     def take(self, timeout_s):
-        for lane in self._lanes.values():  # the oldest open call gets whatever came first
-            plain = lane.service.poll
+        plain = self.slow[1].poll
 
-            def poll(wait_s, lane=lane, plain=plain):
-                found = plain(wait_s)
-                return list(zip(sorted(lane.calls), (result for _, result in found)))
+        def poll(wait_s):  # the oldest open call gets whatever came first
+            return list(zip(sorted(self.calls), (result for _, result in plain(wait_s))))
 
-            lane.service.poll = poll
-            try:
-                return super().take(timeout_s)
-            finally:
-                lane.service.poll = plain
-        return 0
+        with patch.object(self.slow[1], "poll", poll):
+            return super().take(timeout_s)
 
 
 def keeps_all_notes(self, path, after):

@@ -79,7 +79,7 @@ class Threaded:
 
 
 def run(programs, service, toys=None, **options):
-    return run_streaming(pairs(programs), (toys or Toys()).resources, {llm: service}, **options)
+    return run_streaming(pairs(programs), (toys or Toys()).resources, (llm, service), **options)
 
 
 # --- what is sent when -----------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def test_calls_that_lead_to_no_request_are_not_fed_in_small_pieces():
     run([program] * 600, ByHand(), toys, low_water=4)
     assert len(toys.log) < 40 and max(len(queries) for _, queries in toys.log) == streaming.LARGEST
     toys.log.clear()
-    run_streaming(pairs([program] * 600), toys.resources, {}, max_live=1024)
+    run_streaming(pairs([program] * 600), toys.resources, None, max_live=1024)
     assert len(toys.log) == 12, "without any slow service batches are full"
 
 
@@ -139,7 +139,7 @@ def test_batches_keep_to_the_order_of_questions_and_to_max_batch():
     async def program(ctx):
         await gather(*(step((ctx.question.id, i)) for i in range(3)))
 
-    run_streaming(pairs([program] * 4), toys.resources, {})
+    run_streaming(pairs([program] * 4), toys.resources, None)
     assert [queries for _, queries in toys.log] == [
         [("q0", 0), ("q0", 1), ("q0", 2), ("q1", 0), ("q1", 1)],
         [("q1", 2), ("q2", 0), ("q2", 1), ("q2", 2), ("q3", 0)],
@@ -283,7 +283,7 @@ def test_what_on_done_or_the_questions_raise_stops_the_run():
 
     service = ByHand(answers=lambda n_open: 0)
     with pytest.raises(ValueError, match="a bad line"):
-        run_streaming(source(), Toys().resources, {llm: service}, max_live=1024)
+        run_streaming(source(), Toys().resources, (llm, service), max_live=1024)
 
 
 # --- a live driver ---------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ def live():
     started = []
 
     def start(service, **options):
-        driver = StreamingDriver(Toys().resources, {llm: service}, **options)
+        driver = StreamingDriver(Toys().resources, (llm, service), **options)
         thread = threading.Thread(target=driver.run, daemon=True)
         thread.start()
         started.append((driver, thread))
@@ -359,7 +359,7 @@ def test_costs_are_booked_by_the_note_that_they_led_to(driver):
     if driver == "rounds":
         outcomes = run_rounds(programs, Toys().resources, stats=stats)
     else:
-        outcomes = run_streaming(programs, Toys().resources, {llm: ByHand()}, stats=stats)
+        outcomes = run_streaming(programs, Toys().resources, (llm, ByHand()), stats=stats)
     found = {name: (c.n_notes, c.n_calls, c.llm_calls, c.prompt_tokens) for name, c in stats.stages.items()}
     assert found == {
         "find": (3, 3, 0, 0),
@@ -396,7 +396,7 @@ def test_idle_time_of_the_llm_has_its_reasons(driver, clock):
         service = ByHand()
         plain = service.poll
         service.poll = lambda timeout_s: [] if timeout_s == 0 else clock.sleep(0.04) or plain(timeout_s)
-        run_streaming(pairs([program]), slow, {llm: service}, stats=stats)
+        run_streaming(pairs([program]), slow, (llm, service), stats=stats)
     causes = {"ramp-up": 0.03, "graph": 0.05, "programs": 0.02, "nothing left to ask": 0.05}
     assert stats.llm.idle_s == pytest.approx(causes)
     assert stats.llm.busy_s == pytest.approx(3 * 0.04) and stats.wall_s == pytest.approx(0.15 + 0.12)
@@ -434,7 +434,7 @@ def test_memory_does_not_grow_with_the_questions():
         tracemalloc.start()
         try:
             programs = ((Question(str(i), "?"), program) for i in range(n))
-            run_streaming(programs, Toys().resources, {llm: ByHand(log=None)}, max_live=100, keep=False)
+            run_streaming(programs, Toys().resources, (llm, ByHand(log=None)), max_live=100, keep=False)
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()

@@ -43,7 +43,7 @@ def driver():
         gate.wait(PATIENCE_S)
         return queries
 
-    made = StreamingDriver(Toys({"graph": answer}).resources, {}, max_live=1)
+    made = StreamingDriver(Toys({"graph": answer}).resources, None, max_live=1)
     thread = threading.Thread(target=made.run, daemon=True)
     thread.start()
     yield made, gate, begun
@@ -73,7 +73,7 @@ def test_a_question_is_cancelled_with_a_reason(driver):
 
 def test_a_handle_of_another_driver_cancels_nobody(driver):
     made, gate, begun = driver
-    other = StreamingDriver({}, {})
+    other = StreamingDriver({}, None)
     stranger = other.submit(Question("x", "?"), waits)
     other.close()
     other.run()
@@ -90,7 +90,7 @@ def test_what_stopped_a_run_is_told_to_all_that_were_open():
     def answer(queries, k):
         raise died
 
-    driver = StreamingDriver(Toys({"graph": answer}).resources, {}, max_live=1)
+    driver = StreamingDriver(Toys({"graph": answer}).resources, None, max_live=1)
     handles = [driver.submit(Question(str(i), "?"), waits) for i in range(3)]
     with pytest.raises(ModelError):
         driver.run()

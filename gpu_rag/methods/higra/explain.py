@@ -1,4 +1,4 @@
-"""HiGraAgent's steps of a trace in words, by name; see `gpu_rag.cli.trace_words`."""
+"""HiGraAgent's steps of a trace in words, by name; see `gpu_rag.cli.trace_text`."""
 
 WORDS = {
     "seeds": "entities to start from, of {n}",

@@ -1,4 +1,4 @@
-"""HybGRAG's steps of a trace in words, by name; see `gpu_rag.cli.trace_words`."""
+"""HybGRAG's steps of a trace in words, by name; see `gpu_rag.cli.trace_text`."""
 
 WORDS = {
     "hybgrag_route": "the model routes: entities and relations",

@@ -1,4 +1,4 @@
-"""HydraRAG's steps of a trace in words, by name; see `gpu_rag.cli.trace_words`."""
+"""HydraRAG's steps of a trace in words, by name; see `gpu_rag.cli.trace_text`."""
 
 WORDS = {
     "topics/model": "the model lists topics",

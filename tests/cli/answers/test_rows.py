@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gpu_rag.cli.trace_words import said
+from gpu_rag.cli.trace_text import said
 
 
 def test_ask_answers_as_answer_does(run, answer, out, index, replay, cli):
