@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
+from threading import Timer
 from types import TracebackType
 from typing import Any
 
@@ -19,7 +19,6 @@ from gpu_rag.sources.rows import REASON_CHARS, Limits, RowError, clean_string, d
 
 _CLOCK_FACTOR = 4
 _GRACE_S = 10
-_CHUNK = 1 << 16
 
 
 class Parser:
@@ -80,27 +79,24 @@ class Parser:
         """Send a request, wait for the line that answers it. Raises RowError when none comes, or no end of it."""
         if process.stdin is None or process.stdout is None:
             raise RowError("the process that parses files has no pipe")
-        limits = self._limits
-        until = time.monotonic() + _CLOCK_FACTOR * limits.max_parse_s
+        limits, seconds = self._limits, _CLOCK_FACTOR * self._limits.max_parse_s
         # A character takes up to 12 bytes in ASCII JSON; a page has an offset, and may have a problem.
         most = 12 * limits.max_document_chars + (32 + 12 * REASON_CHARS) * limits.max_pages + (1 << 20)
-        reply = bytearray()
+        clock, until = Timer(seconds, process.kill), time.monotonic() + seconds
+        clock.start()
         try:
             process.stdin.write(request)
             process.stdin.flush()
-            while not reply.endswith(b"\n"):
-                part = _next_part(process.stdout.fileno(), until)
-                reply += part
-                if not part:
-                    raise RowError(_how_it_ended(process, limits))
-                if len(reply) > most:
-                    raise RowError("the parser gave more than the limits allow")
-        except BrokenPipeError as error:
-            raise RowError(_how_it_ended(process, limits)) from error
-        except TimeoutError as error:
-            raise RowError(
-                f"parsing it takes more than {_CLOCK_FACTOR} * max_parse_s = {_CLOCK_FACTOR * limits.max_parse_s} s"
-            ) from error
+            reply = process.stdout.readline(most + 1)
+        except BrokenPipeError:
+            reply = b""
+        finally:
+            clock.cancel()
+        if len(reply) > most:
+            raise RowError("the parser gave more than the limits allow")
+        if not reply.endswith(b"\n"):
+            late = f"parsing it takes more than {_CLOCK_FACTOR} * max_parse_s = {seconds} s"
+            raise RowError(late if time.monotonic() >= until else _how_it_ended(process, limits))
         try:
             found: dict[str, Any] = json.loads(reply)
         except ValueError as error:
@@ -117,16 +113,6 @@ def _started() -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
     )
-
-
-def _next_part(pipe: int, until: float) -> bytes:
-    """The next bytes, b"" at the end. Raises TimeoutError."""
-    wait_ms = 1000 * (until - time.monotonic())
-    poll = select.poll()
-    poll.register(pipe, select.POLLIN)
-    if wait_ms <= 0 or not poll.poll(wait_ms):
-        raise TimeoutError
-    return os.read(pipe, _CHUNK)
 
 
 def _how_it_ended(process: subprocess.Popen[bytes], limits: Limits) -> str:
