@@ -37,8 +37,8 @@ class HeteroGraph:
     edges: dict[EdgeType, Attributes] = field(default_factory=dict)
 
 
-def hetero_graph(index: Index) -> HeteroGraph:
-    """The graph of an index, with what its stages wrote."""
+def hetero_graph(index: Index, vectors: bool = True) -> HeteroGraph:
+    """The graph of an index, with what its stages wrote; with or without their vectors."""
     graph = HeteroGraph()
     graph.nodes["passage"] = {
         "num_nodes": index.n_passages, "id": index.passage_ids, "title": index.passages["title"].to_pylist(),
@@ -59,7 +59,7 @@ def hetero_graph(index: Index) -> HeteroGraph:
         synonyms = tables.read_table(index.folder("synonyms") / "synonyms.parquet", tables.SYNONYMS)
         ends = np.stack([synonyms[name].to_numpy().astype(np.int64) for name in ("left", "right")])
         graph.edges["entity", "synonym", "entity"] = {"edge_index": ends, "edge_weight": synonyms["score"].to_numpy()}
-    for kind, stage in VECTORS.items():
+    for kind, stage in VECTORS.items() if vectors else ():
         if kind in graph.nodes and stage in index.layers:
             graph.nodes[kind]["x"] = index.vectors(stage).float().cpu().numpy()
     return graph

@@ -17,10 +17,6 @@ Roles = Callable[[Settings], tuple[str, ...]]
 Settled = Callable[[Settings, Models], Settings]
 
 
-def _no_params(settings: Settings, sources: Sources) -> dict[str, Any]:
-    return {}
-
-
 def no_model(settings: Settings) -> tuple[str, ...]:
     """The roles of a stage that uses no model."""
     return ()
@@ -29,14 +25,6 @@ def no_model(settings: Settings) -> tuple[str, ...]:
 def the_embedder(settings: Settings) -> tuple[str, ...]:
     """The roles of a stage that embeds."""
     return ("embedder",)
-
-
-def _as_given(settings: Settings, models: Models) -> Settings:
-    return settings
-
-
-def _never(settings: Settings) -> bool:
-    return False
 
 
 @dataclass(frozen=True)
@@ -63,10 +51,10 @@ class Stage:
     corpus_needs: tuple[str, ...] = ()
     version: int = 1
     retry: tuple[str, ...] = ()
-    params: Params = _no_params
+    params: Params = lambda settings, sources: {}
     roles: Roles = no_model
-    settled: Settled = _as_given
-    by_capability: Callable[[Settings], bool] = _never
+    settled: Settled = lambda settings, models: settings
+    by_capability: Callable[[Settings], bool] = lambda settings: False
 
     def needs_of(self, sources: Sources) -> tuple[str, ...]:
         """The stages that it reads in a build of these sources."""

@@ -9,11 +9,11 @@ from typing import TypeVar
 from gpu_rag.errors import BadInput
 
 R = TypeVar("R")
-LINES_SUFFIXES = (".jsonl", ".jsonl.gz")
-ARRAY_SUFFIXES = (".json", ".json.gz")
-TSV_SUFFIXES = (".tsv", ".tsv.gz")
-NT_SUFFIXES = (".nt", ".nt.gz")
-TABLE_SUFFIXES = (".parquet",)
+LINES_SUFFIXES: tuple[str, ...] = (".jsonl", ".jsonl.gz")
+ARRAY_SUFFIXES: tuple[str, ...] = (".json", ".json.gz")
+TSV_SUFFIXES: tuple[str, ...] = (".tsv", ".tsv.gz")
+NT_SUFFIXES: tuple[str, ...] = (".nt", ".nt.gz")
+TABLE_SUFFIXES: tuple[str, ...] = (".parquet",)
 
 
 def has_suffix(path: Path, suffixes: tuple[str, ...]) -> bool:

@@ -11,8 +11,7 @@ from pathlib import Path
 from gpu_rag.errors import BadInput
 from gpu_rag.sources.corpus.folder import DOCUMENT_SUFFIXES, is_document_name, list_files, read_file, read_folder
 from gpu_rag.sources.corpus.multihop import contexts_of, is_multihop
-from gpu_rag.sources.corpus.parsed import kind_of, require_reader, versions_for
-from gpu_rag.sources.corpus.parser import Parser
+from gpu_rag.sources.corpus.parser import Parser, kind_of, require_reader, versions_for
 from gpu_rag.sources.formats import ARRAY_SUFFIXES, LINES_SUFFIXES, TABLE_SUFFIXES, has_suffix, reader_of
 from gpu_rag.sources.json_rows import Row, read_rows
 from gpu_rag.sources.parquet import read_parquet

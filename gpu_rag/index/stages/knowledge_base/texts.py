@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import index as as_index
 from pathlib import Path
 from typing import Any, overload
@@ -13,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpu_rag.index import tables
+from gpu_rag.index.knowledge_base.names import MOST_NEIGHBOURS, MOST_RELATIONS, standin_text
 from gpu_rag.index.knowledge_base.tables import KB_EDGES, KB_NODES, KB_RELATIONS, KB_TEXTS, KB_TYPES, WEB_PAGES
-from gpu_rag.index.knowledge_base.words import MOST_NEIGHBOURS, MOST_RELATIONS, standin_text
 from gpu_rag.index.stage import Stage, stage
 from gpu_rag.index.stages.knowledge_base.columns import single_spaced
 from gpu_rag.index.stages.knowledge_base.stage import kb_stage
@@ -24,7 +25,7 @@ from gpu_rag.index.stages.search import vector_stage
 from gpu_rag.index.tables import TableWriter
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.settings import Settings
-from gpu_rag.sources.corpus.parsed import versions_for
+from gpu_rag.sources.corpus.parser import versions_for
 from gpu_rag.sources.rows import Limits
 from gpu_rag.sources.web.snapshot import read_pages
 from gpu_rag.text.bm25 import Bm25
@@ -70,10 +71,13 @@ NODES_AT_ONCE = 1 << 14
 Pairs = list[tuple[str, str]]  # (relation in words, name of the neighbour)
 
 
-def relation_texts(folder: Path) -> list[str]:
-    """Each relation, in words."""
-    texts: list[str] = tables.read_table(folder / "kb_relations.parquet", KB_RELATIONS)["text"].to_pylist()
+def _texts(file: str, schema: pa.Schema, folder: Path) -> list[str]:
+    texts: list[str] = tables.read_table(folder / file, schema)["text"].to_pylist()
     return texts
+
+
+relation_texts = partial(_texts, "kb_relations.parquet", KB_RELATIONS)  # each relation, in words
+standin_texts = partial(_texts, "kb_texts.parquet", KB_TEXTS)  # as the stage `kb_texts` wrote them
 
 
 @dataclass(frozen=True)
@@ -168,12 +172,6 @@ def node_names(folder: Path) -> list[str]:
 def _names(folder: Path) -> pa.LargeStringArray:
     column = tables.read_table(folder / "kb_nodes.parquet", KB_NODES)["name"].cast(pa.large_string())
     return pa.concat_arrays([pa.array([], pa.large_string()), *column.chunks])
-
-
-def standin_texts(folder: Path) -> list[str]:
-    """The stand-ins that the stage `kb_texts` wrote."""
-    texts: list[str] = tables.read_table(folder / "kb_texts.parquet", KB_TEXTS)["text"].to_pylist()
-    return texts
 
 
 def names_in_words(names: pa.LargeStringArray) -> pa.LargeStringArray:
