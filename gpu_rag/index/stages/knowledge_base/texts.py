@@ -80,13 +80,8 @@ relation_texts = partial(_texts, "kb_relations.parquet", KB_RELATIONS)  # each r
 standin_texts = partial(_texts, "kb_texts.parquet", KB_TEXTS)  # as the stage `kb_texts` wrote them
 
 
-@dataclass(frozen=True)
-class _Side:
-    """Edges sorted by the node at one end, in their order. first: i64[N + 1], where those of each node begin."""
-
-    first: np.ndarray
-    relation: np.ndarray
-    other: np.ndarray
+# Edges sorted by the node at one end, in their order: i64[N + 1], where those of each node begin; relation; other end.
+_Side = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -121,14 +116,15 @@ class Surroundings:
         return [(out.get(row, []), into.get(row, [])) for row in rows.tolist()]
 
     def _shown(self, side: _Side, rows: np.ndarray) -> dict[int, Pairs]:
-        sizes = side.first[rows + 1] - side.first[rows]
+        first, relations, others = side
+        sizes = first[rows + 1] - first[rows]
         owner = np.repeat(np.arange(len(rows)), sizes)
-        at = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + np.repeat(side.first[rows], sizes)
-        chosen = _first_named(owner, side.relation[at], self.words[side.other[at]])
+        at = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + np.repeat(first[rows], sizes)
+        chosen = _first_named(owner, relations[at], self.words[others[at]])
         owner, at = owner[chosen], at[chosen]
         found: dict[int, Pairs] = {}
-        names = self.names.take(pa.array(side.other[at])).to_pylist()
-        for row, relation, name in zip(rows[owner].tolist(), side.relation[at].tolist(), names):
+        names = self.names.take(pa.array(others[at])).to_pylist()
+        for row, relation, name in zip(rows[owner].tolist(), relations[at].tolist(), names):
             found.setdefault(row, []).append((self.texts[relation], name))
         return found
 
@@ -136,7 +132,7 @@ class Surroundings:
 def _side(end: np.ndarray, relation: np.ndarray, other: np.ndarray, n: int) -> _Side:
     order = np.argsort(end, kind="stable")
     first = np.concatenate([[0], np.cumsum(np.bincount(end, minlength=n))]) if len(end) else np.zeros(n + 1, np.int64)
-    return _Side(first, relation[order], other[order])
+    return first, relation[order], other[order]
 
 
 def _first_named(owner: np.ndarray, relation: np.ndarray, word: np.ndarray) -> np.ndarray:
