@@ -15,10 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from gpu_rag.errors import BadInput, RequestFailed
-from gpu_rag.sources.web import WebPage, WebResult, is_server, open_web
+from gpu_rag.sources.web import is_server, open_web
 from gpu_rag.sources.web import searxng as web_searxng
 from gpu_rag.sources.web.searxng import SearxngProvider
 from gpu_rag.sources.web.snapshot import SnapshotProvider, beginning, read_pages
+from gpu_rag.sources.web.types import WebPage, WebResult
 
 HTML = "<html><head><title>Tamsin</title></head><body><nav>menu</nav><p>Tamsin is a fishing port.</p></body></html>"
 

@@ -14,8 +14,8 @@ import httpx
 from gpu_rag.errors import BadInput, MissingBackend, RequestFailed
 from gpu_rag.sources.corpus.parser import Parser, require_reader
 from gpu_rag.sources.rows import Limits, RowError, document_text
-from gpu_rag.sources.web import WebPage, WebResult
 from gpu_rag.sources.web.snapshot import parsed_page
+from gpu_rag.sources.web.types import WebPage, WebResult
 
 TIMEOUT_S = 20.0
 MAX_PAGE_BYTES = 4 << 20

@@ -15,7 +15,7 @@ from gpu_rag.sources.formats import LINES_SUFFIXES, has_suffix
 from gpu_rag.sources.json_rows import read_rows
 from gpu_rag.sources.parquet import Columns, read_parquet
 from gpu_rag.sources.rows import LIMITS, Limits, RowError, document_text, optional_string, shown
-from gpu_rag.sources.web import WebPage, WebResult
+from gpu_rag.sources.web.types import WebPage, WebResult
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.text.sentences import split_sentences
 from gpu_rag.types import Reject

@@ -9,8 +9,9 @@ from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base.load import load_web
 from gpu_rag.program.kinds import TEXT
 from gpu_rag.runtime.step import batched
-from gpu_rag.sources.web import WebPage, WebProvider, WebResult, is_server, open_web
+from gpu_rag.sources.web import is_server, open_web
 from gpu_rag.sources.web.snapshot import SnapshotProvider
+from gpu_rag.sources.web.types import WebPage, WebProvider, WebResult
 
 NONE, INDEX = "none", "index"
 
