@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpu_rag.errors import UsageError
-from gpu_rag.index import tables
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.hetero import hetero_graph, write_hetero
 from gpu_rag.index.index import Index
@@ -25,6 +24,7 @@ _EDGE_ROWS = 1 << 16
 FORMATS = ("parquet", "graphml", "pyg")
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _NODE_KEYS = (("kind", "node"), ("name", "node"), ("text", "node"), ("type", "node"))
+_KINDS = {"mentioned_in": "mention"}  # of edges, where they have other names here
 _EDGE_KEYS = (("kind", "edge"), ("label", "edge"), ("weight", "edge"))
 
 
@@ -62,9 +62,13 @@ def _graphml(index: Index, out: Path) -> list[Path]:
             file.write(f'<key id={key} for="{domain}" attr.name="{name}" attr.type="{form}"/>\n')
         file.write('<graph edgedefault="undirected">\n')
         _write_nodes(index, file)
-        for source, target, kind, label, weight in _edges(index):
-            data = _data("e_kind", kind) + _data("e_label", label) + _data("e_weight", str(weight))
-            file.write(f'<edge source="{source}" target="{target}">{data}</edge>\n')
+        for (source, name, target), edges in hetero_graph(index, vectors=False).edges.items():
+            kind, ends = _data("e_kind", _KINDS.get(name, name)), edges["edge_index"]
+            labels = [_data("e_label", label) for label in edges.get("labels", [""])]
+            said = pa.array(labels, pa.string()).take(pa.array(edges.get("label", np.zeros(ends.shape[1], np.int64))))
+            weights = edges.get("edge_weight", np.ones(ends.shape[1])).tolist()
+            data = [f"{kind}{label}{_data('e_weight', str(w))}" for label, w in zip(said.to_pylist(), weights)]
+            file.write(_edge_lines(source[0], ends[0], target[0], ends[1], pa.array(data, pa.string())))
         if "kb" in index.layers:
             file.writelines(_kb_edge_lines(index.loaded("kb", load_kb)))
         file.write("</graph>\n</graphml>\n")
@@ -88,22 +92,6 @@ def _write_nodes(index: Index, file: IO[str]) -> None:
         for number, (name, type) in enumerate(zip(kb.node_names, kb.node_type.tolist())):
             data = _data("n_kind", "node") + _data("n_name", name) + _data("n_type", kb.type_names[type])
             file.write(f'<node id="n{number}">{data}</node>\n')
-
-
-def _edges(index: Index) -> Iterator[tuple[str, str, str, str, float]]:
-    """(source, target, kind, label, weight): relations, then mentions (one a pair), then synonyms."""
-    if "entities" in index.layers:
-        columns = (index.relations[name].to_pylist() for name in ("subject", "label", "object"))
-        for subject, label, object_ in zip(*columns):
-            yield f"e{subject}", f"e{object_}", "relation", label, 1.0
-    if "mentions" in index.layers:
-        pairs = set(zip(index.mentions["entity"].to_pylist(), index.mentions["passage"].to_pylist()))
-        for entity, passage in sorted(pairs):
-            yield f"e{entity}", f"p{passage}", "mention", "", 1.0
-    if "synonyms" in index.layers:
-        synonyms = tables.read_table(index.folder("synonyms") / "synonyms.parquet", tables.SYNONYMS)
-        for left, right, score in zip(*(synonyms[name].to_pylist() for name in synonyms.column_names)):
-            yield f"e{left}", f"e{right}", "synonym", "", score
 
 
 def _kb_edge_lines(kb: KnowledgeBase) -> Iterator[str]:

@@ -37,8 +37,8 @@ class HeteroGraph:
     edges: dict[EdgeType, Attributes] = field(default_factory=dict)
 
 
-def hetero_graph(index: Index) -> HeteroGraph:
-    """The graph of an index, with what its stages wrote."""
+def hetero_graph(index: Index, vectors: bool = True) -> HeteroGraph:
+    """The graph of an index, with what its stages wrote; with or without their vectors."""
     graph = HeteroGraph()
     graph.nodes["passage"] = {
         "num_nodes": index.n_passages, "id": index.passage_ids, "title": index.passages["title"].to_pylist(),
@@ -59,7 +59,7 @@ def hetero_graph(index: Index) -> HeteroGraph:
         synonyms = tables.read_table(index.folder("synonyms") / "synonyms.parquet", tables.SYNONYMS)
         ends = np.stack([synonyms[name].to_numpy().astype(np.int64) for name in ("left", "right")])
         graph.edges["entity", "synonym", "entity"] = {"edge_index": ends, "edge_weight": synonyms["score"].to_numpy()}
-    for kind, stage in VECTORS.items():
+    for kind, stage in VECTORS.items() if vectors else ():
         if kind in graph.nodes and stage in index.layers:
             graph.nodes[kind]["x"] = index.vectors(stage).float().cpu().numpy()
     return graph
@@ -107,17 +107,19 @@ def read_hetero(folder: Path) -> HeteroGraph:
         described = json.loads((folder / "graph.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BadInput("no exported graph", given=f"{folder}: {error}", expected="what --format pyg wrote") from error
-    found = described.get("format"), described.get("version")
-    if found != (FORMAT, VERSION):
-        raise BadInput("another format of graph", given=found, expected=f"{FORMAT} {VERSION}")
+    given = described.get("format"), described.get("version")
+    if given != (FORMAT, VERSION):
+        raise BadInput("another format of graph", given=given, expected=f"{FORMAT} {VERSION}")
     arrays = tables.read_arrays(folder / "graph.safetensors")
     graph = HeteroGraph()
     for kind, entry in described["nodes"].items():
         graph.nodes[kind] = _attributes(entry, kind, arrays)
     for entry in described["edges"]:
         left, name, right = entry["type"]
-        graph.edges[left, name, right] = _attributes(entry, "/".join(entry["type"]), arrays)
-    _check(graph, folder)
+        found = graph.edges[left, name, right] = _attributes(entry, "/".join(entry["type"]), arrays)
+        for ends, kind in zip(found["edge_index"], (left, right)):
+            if ends.size and not 0 <= ends.min() <= ends.max() < graph.nodes.get(kind, {}).get("num_nodes", 0):
+                raise IndexCorrupt("an edge has no end", given=f"{folder}: {left} {name} {right}")
     return graph
 
 
@@ -126,12 +128,3 @@ def _attributes(entry: dict[str, Any], prefix: str, arrays: dict[str, np.ndarray
     if missing:
         raise IndexCorrupt("an array of the graph is missing", given=f"{prefix}/{missing[0]}")
     return {**entry["plain"], **{name: arrays[f"{prefix}/{name}"] for name in entry["arrays"]}}
-
-
-def _check(graph: HeteroGraph, folder: Path) -> None:
-    """Every edge has its ends."""
-    for (left, name, right), attributes in graph.edges.items():
-        for side, kind in enumerate((left, right)):
-            ends, n = attributes["edge_index"][side], graph.nodes.get(kind, {}).get("num_nodes", 0)
-            if ends.size and not 0 <= ends.min() <= ends.max() < n:
-                raise IndexCorrupt("an edge has no end", given=f"{folder}: {left} {name} {right}")

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 from gpu_rag.errors import UsageError
 from gpu_rag.index.work import Models, Sources, Work
 from gpu_rag.settings import Settings
 
+P = ParamSpec("P")
 Run = Callable[[Work], dict[str, int]]
 Params = Callable[[Settings, Sources], dict[str, Any]]
 Roles = Callable[[Settings], tuple[str, ...]]
 Settled = Callable[[Settings, Models], Settings]
-
-
-def _no_params(settings: Settings, sources: Sources) -> dict[str, Any]:
-    return {}
 
 
 def no_model(settings: Settings) -> tuple[str, ...]:
@@ -30,17 +27,15 @@ def the_embedder(settings: Settings) -> tuple[str, ...]:
     return ("embedder",)
 
 
-def _as_given(settings: Settings, models: Models) -> Settings:
-    return settings
-
-
-def _never(settings: Settings) -> bool:
-    return False
-
-
 @dataclass(frozen=True)
 class Stage:
-    """One stage of an index.
+    """One stage of an index; `stage` makes it of the function below, its arguments being the other fields.
+
+    >>> @stage("lengths", needs=("passages",), params=lambda settings, sources: {"block": settings.index.block})
+    ... def lengths_stage(work):
+    ...     return {}
+    >>> lengths_stage.name, lengths_stage.version
+    ('lengths', 1)
 
     run(work): writes files into work.out and returns counts. needs: the stages that it reads; corpus_needs: more of
     them where there is a corpus. version: raised only when the output changes for equal input. retry: counts that,
@@ -56,37 +51,24 @@ class Stage:
     corpus_needs: tuple[str, ...] = ()
     version: int = 1
     retry: tuple[str, ...] = ()
-    params: Params = _no_params
+    params: Params = lambda settings, sources: {}
     roles: Roles = no_model
-    settled: Settled = _as_given
-    by_capability: Callable[[Settings], bool] = _never
+    settled: Settled = lambda settings, models: settings
+    by_capability: Callable[[Settings], bool] = lambda settings: False
 
     def needs_of(self, sources: Sources) -> tuple[str, ...]:
         """The stages that it reads in a build of these sources."""
         return (*self.needs, *(self.corpus_needs if sources.corpus else ()))
 
 
-def stage(
-    name: str,
-    *,
-    needs: tuple[str, ...] = (),
-    corpus_needs: tuple[str, ...] = (),
-    version: int = 1,
-    retry: tuple[str, ...] = (),
-    params: Params = _no_params,
-    roles: Roles = no_model,
-    settled: Settled = _as_given,
-    by_capability: Callable[[Settings], bool] = _never,
-) -> Callable[[Run], Stage]:
-    """Makes a Stage of the function below it; the arguments are the fields of Stage.
+def _above(make: Callable[Concatenate[str, Run, P], Stage]) -> Callable[Concatenate[str, P], Callable[[Run], Stage]]:
+    def with_fields(name: str, *args: P.args, **fields: P.kwargs) -> Callable[[Run], Stage]:
+        return lambda run: make(name, run, *args, **fields)
 
-    >>> @stage("lengths", needs=("passages",), params=lambda settings, sources: {"block": settings.index.block})
-    ... def lengths_stage(work):
-    ...     return {}
-    >>> lengths_stage.name, lengths_stage.version
-    ('lengths', 1)
-    """
-    return lambda run: Stage(name, run, needs, corpus_needs, version, retry, params, roles, settled, by_capability)
+    return with_fields
+
+
+stage = _above(Stage)
 
 
 def settle(stages: Sequence[Stage], settings: Settings, models: Models) -> Settings:

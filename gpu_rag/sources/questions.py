@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from gpu_rag.errors import BadInput
 from gpu_rag.sources.corpus.multihop import contexts_of, gold_of, is_multihop
-from gpu_rag.sources.formats import ARRAY_SUFFIXES, LINES_SUFFIXES, Format, reader_of
+from gpu_rag.sources.formats import ARRAY_SUFFIXES, LINES_SUFFIXES, reader_of
 from gpu_rag.sources.json_rows import read_rows
 from gpu_rag.sources.lines import read_lines
 from gpu_rag.sources.rows import (
@@ -107,8 +107,8 @@ def read_questions(path: Path, limits: Limits = LIMITS) -> Iterator[QuestionRow 
     """
     if path.is_dir():
         return _unique(_folder(path, limits))
-    formats = (Format(LINES_SUFFIXES + ARRAY_SUFFIXES, _file),)
-    return _unique(reader_of(path, formats, "the question file", ACCEPTED)(path, limits))
+    read = reader_of(path, {LINES_SUFFIXES + ARRAY_SUFFIXES: _file}, "the question file", ACCEPTED)
+    return _unique(read(path, limits))
 
 
 _Found = tuple[int, str, QuestionRow] | Reject

@@ -87,14 +87,6 @@ def test_undirected_edges_of_chosen_sources_know_the_edges_behind_them(kb, sourc
 
 
 @few
-@given(bases(), st.integers(0, 6), st.integers(0, 9))
-def test_edges_of_a_node_are_those_that_leave_then_those_that_reach_it(kb, node, limit):
-    out = [edge for edge in range(kb.n_edges) if kb.head[edge] == node]
-    into = [edge for edge in sorted(range(kb.n_edges), key=lambda e: (kb.tail[e], e)) if kb.tail[edge] == node]
-    assert kb.edges_of(node, limit) == (out + into)[:limit]
-
-
-@few
 @given(bases())
 def test_names_find_all_their_nodes_and_types_theirs(kb):
     for name in ("ADA", "cy d", "nobody", "", "..."):

@@ -18,9 +18,8 @@ import gpu_rag
 from gpu_rag.index import tables
 from gpu_rag.index.export import export
 from gpu_rag.index.knowledge_base.load import load_kb
-from gpu_rag.index.knowledge_base.names import NameTable, name_key
+from gpu_rag.index.knowledge_base.names import NameTable, name_key, standin_text
 from gpu_rag.index.knowledge_base.tables import KB_TEXTS
-from gpu_rag.index.knowledge_base.words import standin_text
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.stages.knowledge_base import columns as kb_columns
 from gpu_rag.index.stages.knowledge_base import edges as kb_edges

@@ -17,7 +17,7 @@ from kb_rows import read_nodes
 import gpu_rag
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.index import tables
-from gpu_rag.index.knowledge_base.words import edge_text
+from gpu_rag.index.knowledge_base.names import edge_text
 from gpu_rag.index.stages.knowledge_base.texts import EdgeTexts, names_in_words
 from gpu_rag.index.stages.node_documents import cut
 from gpu_rag.index.stages.passages import read_passages

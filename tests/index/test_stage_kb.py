@@ -18,9 +18,8 @@ import gpu_rag.api  # before `load_method` is replaced
 from gpu_rag.index import tables
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.index.knowledge_base.load import load_kb, load_web
-from gpu_rag.index.knowledge_base.names import name_key, name_keys
+from gpu_rag.index.knowledge_base.names import name_key, name_keys, relation_text, standin_text
 from gpu_rag.index.knowledge_base.tables import KB_LINKS, KB_RECORDS, KB_SOURCES
-from gpu_rag.index.knowledge_base.words import relation_text, standin_text
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.stages.knowledge_base.columns import Edges, SourceColumns, no_lists
 from gpu_rag.index.stages.knowledge_base.edges import relation_names
@@ -277,8 +276,8 @@ def test_corpus_graphs_and_web_side_by_side(tmp_path, tiny_corpus, skb):
     assert {index.passage_ids[row] for row in kb.node_passages.values[first:last]} >= {"d0", "d1"}
     own = [kb.triple(edge) for edge in range(kb.n_edges) if kb.sources[kb.source[edge]].kind == "extraction"]
     assert own and all(where in rows for *_, where in own)
-    pages = index.loaded("kb_web", load_web)
-    assert pages.pages["url"].to_pylist() == ["https://w/1"] and pages.bm25.search(["ves long"], 1)[0][0, 0] == 0
+    pages, bm25 = index.loaded("kb_web", load_web)
+    assert pages["url"].to_pylist() == ["https://w/1"] and bm25.search(["ves long"], 1)[0][0, 0] == 0
     assert not any("https://w/1" in id for id in rows)  # pages are no passages
 
 

@@ -21,9 +21,8 @@ from gpu_rag.graph.ego import checked, induced_subgraphs
 from gpu_rag.graph.nearest import nearest
 from gpu_rag.graph.ragged import ragged_of_keys
 from gpu_rag.methods.bubblerag import batched as steps
-from gpu_rag.methods.bubblerag.batched import Tree, TreePassage
+from gpu_rag.methods.bubblerag.batched import Params, Tree, TreePassage
 from gpu_rag.methods.bubblerag.graph import BubbleGraph, Cosines
-from gpu_rag.methods.bubblerag.params import Params
 from gpu_rag.program.search import Ranking
 from gpu_rag.types import Ragged, TopK
 

@@ -10,7 +10,7 @@ import torch
 
 from gpu_rag.errors import MissingLayer
 from gpu_rag.index.knowledge_base import KbSource, KnowledgeBase
-from gpu_rag.index.knowledge_base.words import edge_text, in_words, relation_text, standin_text
+from gpu_rag.index.knowledge_base.names import edge_text, in_words, relation_text, standin_text
 from gpu_rag.types import Ragged
 
 Embed = Callable[[list[str]], np.ndarray]

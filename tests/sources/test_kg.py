@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from kb_rows import same_edges, same_nodes, same_triples
 
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.sources.knowledge_graph.ntriples import Literal, NTriple, parse_ntriple
+from gpu_rag.sources.knowledge_graph.ntriples import literal_id, statement_of
 from gpu_rag.sources.knowledge_graph.triples import Triple
+from gpu_rag.sources.lines import Line
 from gpu_rag.sources.named import all_sources, named_source
 from gpu_rag.sources.rows import RowError
 from gpu_rag.types import Reject
@@ -76,17 +77,26 @@ def test_missing_and_unknown_files_are_named_at_once(tmp_path):
 
 # --- N-Triples ---------------------------------------------------------------------------------------
 
+
+def one(head, relation, tail):
+    return Triple(head, relation, tail, 1)
+
+
+def parsed(line):
+    return statement_of(Line(1, line))
+
+
 GOOD = {
-    "<http://a/b> <http://p> <urn:c> .": NTriple("http://a/b", "http://p", "urn:c"),
-    " _:x1.y\t<http://p>_:z. # said": NTriple("_:x1.y", "http://p", "_:z"),
-    '<http://a> <http://p> "x" .': NTriple("http://a", "http://p", Literal("x")),
-    '<http://a> <http://p> "é\\u00e9\\U0001F30A\\t\\"\\\\"@en-GB .': NTriple(
-        "http://a", "http://p", Literal('éé🌊\t"\\', "en-gb")
+    "<http://a/b> <http://p> <urn:c> .": one("http://a/b", "http://p", "urn:c"),
+    " _:x1.y\t<http://p>_:z. # said": one("_:x1.y", "http://p", "_:z"),
+    '<http://a> <http://p> "x" .': one("http://a", "http://p", literal_id("x")),
+    '<http://a> <http://p> "é\\u00e9\\U0001F30A\\t\\"\\\\"@en-GB .': one(
+        "http://a", "http://p", literal_id('éé🌊\t"\\', "en-gb")
     ),
-    f'<http://a> <http://p> "7"^^<{XSD}integer> .': NTriple("http://a", "http://p", Literal("7", "", f"{XSD}integer")),
-    f'<http://a> <http://p> "7"^^<{XSD}string>.': NTriple("http://a", "http://p", Literal("7")),
-    "<http://a/\\u00e9> <http://p> <http://c> .": NTriple("http://a/é", "http://p", "http://c"),
-    "<http://a> <http://p> <http://c> .#": NTriple("http://a", "http://p", "http://c"),
+    f'<http://a> <http://p> "7"^^<{XSD}integer> .': one("http://a", "http://p", literal_id("7", "", f"{XSD}integer")),
+    f'<http://a> <http://p> "7"^^<{XSD}string>.': one("http://a", "http://p", literal_id("7")),
+    "<http://a/\\u00e9> <http://p> <http://c> .": one("http://a/é", "http://p", "http://c"),
+    "<http://a> <http://p> <http://c> .#": one("http://a", "http://p", "http://c"),
     "# a comment": None,
     "   ": None,
 }
@@ -115,39 +125,39 @@ BAD = {
 
 @pytest.mark.parametrize("line", GOOD)
 def test_ntriples_that_are_right(line):
-    assert parse_ntriple(line) == GOOD[line]
+    assert parsed(line) == GOOD[line]
 
 
 @pytest.mark.parametrize("line", BAD)
 def test_ntriples_that_are_wrong_say_where(line):
     with pytest.raises(RowError, match=re.escape(BAD[line])):
-        parse_ntriple(line)
+        parsed(line)
 
 
 @given(st.text(st.characters(exclude_characters="\x00", exclude_categories=("Cs",)), max_size=40), st.booleans())
 def test_a_literal_reads_as_what_was_written(text, escaped):
-    said = "".join(f"\\U{ord(c):08X}" for c in text) if escaped else Literal(text).id[1:-1]
-    found = parse_ntriple(f'<urn:a> <urn:p> "{said}" .')
-    assert found is not None and found.object == Literal(text)
+    said = "".join(f"\\U{ord(c):08X}" for c in text) if escaped else literal_id(text)[1:-1]
+    found = parsed(f'<urn:a> <urn:p> "{said}" .')
+    assert found is not None and found.tail == literal_id(text)
 
 
 def test_equal_literals_have_one_id_and_others_another():
     ids = {
-        Literal("7").id,
-        Literal("7", "en").id,
-        Literal("7", "", f"{XSD}integer").id,
-        Literal('"').id,
-        Literal("\\").id,
+        literal_id("7"),
+        literal_id("7", "en"),
+        literal_id("7", "", f"{XSD}integer"),
+        literal_id('"'),
+        literal_id("\\"),
     }
     assert len(ids) == 5
-    assert Literal('a"b\n').id == '"a\\"b\\n"'
+    assert literal_id('a"b\n') == '"a\\"b\\n"'
 
 
 def test_ntriples_files_pass_over_comments_and_reject_by_line(tmp_path):
     path = put(tmp_path / "a.nt", '# c\n<urn:a> <urn:p> "x"@de .\nbroken\n\n<urn:a> <urn:p> _:b .\n')
     found, rejects = split(same_triples(path))
-    literal = Literal("x", "de")
-    assert found == [Triple("urn:a", "urn:p", literal.id, 2), Triple("urn:a", "urn:p", "_:b", 5)]
+    literal = literal_id("x", "de")
+    assert found == [Triple("urn:a", "urn:p", literal, 2), Triple("urn:a", "urn:p", "_:b", 5)]
     assert [line for line, _ in rejects] == [3]
 
 
@@ -157,7 +167,7 @@ def test_ntriples_files_pass_over_comments_and_reject_by_line(tmp_path):
 def test_ntriples_made_to_be_slow_are_not(begin, unit, takes_linear_time):
     def work(n):
         with pytest.raises(RowError):
-            parse_ntriple(begin + unit * (n // len(unit)))
+            parsed(begin + unit * (n // len(unit)))
 
     takes_linear_time(work, 160_000)
 

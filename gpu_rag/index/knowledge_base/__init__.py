@@ -13,8 +13,7 @@ import torch
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.paths import PathGraph, path_graph
 from gpu_rag.graph.reach import TypedGraph, typed_graph
-from gpu_rag.index.knowledge_base.names import NameTable, name_key
-from gpu_rag.index.knowledge_base.words import edge_text
+from gpu_rag.index.knowledge_base.names import NameTable, edge_text, name_key
 from gpu_rag.types import Ragged
 
 KINDS = ("kg", "skb", "extraction", "documents", "web")
@@ -130,20 +129,6 @@ class KnowledgeBase:
     def nodes_of_type(self, type: str) -> np.ndarray:
         """i64, ascending: the nodes of a type; none for a type that does not exist."""
         return np.flatnonzero(self.node_type == self._type_rows.get(type, -1))
-
-    @cached_property
-    def _incoming(self) -> tuple[np.ndarray, np.ndarray]:
-        """Edges by (tail, row), and the tail of each."""
-        order = np.argsort(self.tail, kind="stable")
-        return order, self.tail[order]
-
-    def edges_of(self, node: int, limit: int) -> list[int]:
-        """At most `limit` edges of a node: those that leave it by (relation, tail), then those that reach it."""
-        first, last = np.searchsorted(self.head, [node, node + 1])
-        out = list(range(first, min(last, first + limit)))
-        order, tails = self._incoming
-        first, last = np.searchsorted(tails, [node, node + 1])
-        return out + [int(edge) for edge in order[first : min(last, first + limit - len(out))]]
 
     @cached_property
     def _passages_on_host(self) -> tuple[np.ndarray, np.ndarray]:

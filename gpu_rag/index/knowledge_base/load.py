@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -96,15 +95,10 @@ def _lists(table: pa.Table, column: str, device: str) -> Ragged:
     return Ragged(torch.from_numpy(values).to(device), torch.from_numpy(offsets - offsets[0]).to(device))
 
 
-@dataclass(frozen=True)
-class WebPages:
-    """The pages of all web snapshots. pages: WEB_PAGES, by id; bm25: over the title and text of each, in that order."""
+def load_web(index: Index) -> tuple[pa.Table, Bm25]:
+    """The web snapshots of an index, for `index.loaded("kb_web", load_web)`. Raises MissingLayer, IndexCorrupt.
 
-    pages: pa.Table
-    bm25: Bm25
-
-
-def load_web(index: Index) -> WebPages:
-    """The web snapshots of an index, for `index.loaded("kb_web", load_web)`. Raises MissingLayer, IndexCorrupt."""
+    The pages of all (WEB_PAGES, by id), and BM25 over the title and text of each, in that order.
+    """
     folder = index.folder("kb_web")
-    return WebPages(tables.read_table(folder / "web_pages.parquet", WEB_PAGES), Bm25.load(folder))
+    return tables.read_table(folder / "web_pages.parquet", WEB_PAGES), Bm25.load(folder)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from gpu_rag.index import tables
 from gpu_rag.index.knowledge_base.tables import ORIGINS
 from gpu_rag.index.stages.knowledge_base.columns import replaced
-from gpu_rag.index.stages.rejected import short_name, short_reject, stop_if_strict
+from gpu_rag.index.stages.rejected import checked, short_name
 from gpu_rag.index.work import Sources
 from gpu_rag.settings import IndexSettings, Settings
 from gpu_rag.sources.knowledge_base import read_node_blocks, skb_files
@@ -73,8 +73,7 @@ def node_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterat
             for row in np.flatnonzero(form < 0):
                 reason = "its ids as a document are taken by other documents"
                 reject = Reject(file, int(block.line[row]), reason, block["id"][int(row)].as_py())
-                stop_if_strict(sources.strict, reject)
-                yield short_reject(reject, (source.path,))
+                yield checked(reject, sources.strict, (source.path,))
             yield _parts(source.name, short_name(file, (source.path,)), block, passage_ids, passages, form)
 
 

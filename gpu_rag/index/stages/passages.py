@@ -20,7 +20,7 @@ from gpu_rag.index import tables
 from gpu_rag.index.knowledge_base.tables import ORIGINS
 from gpu_rag.index.stage import stage
 from gpu_rag.index.stages.node_documents import SCHEMAS, Parts, Taken, node_documents
-from gpu_rag.index.stages.rejected import Rejects, short_name, short_reject, stop_if_strict
+from gpu_rag.index.stages.rejected import Rejects, checked, short_name
 from gpu_rag.index.tables import TableWriter
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.models.fingerprint import file_sha256
@@ -127,8 +127,7 @@ def read_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterat
             twice = next(id for id in ids if id in taken.passages)
             reason = f"its passage id {twice!r} is that of another document's passage"
             row = Reject(row.file, row.line, reason, row.id)
-        stop_if_strict(sources.strict, row)
-        yield short_reject(row, sources.corpus)
+        yield checked(row, sources.strict, sources.corpus)
     yield packed(rows)
 
 

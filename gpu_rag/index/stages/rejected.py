@@ -32,23 +32,12 @@ class Rejects:
 
     def add(self, reject: Reject) -> None:
         """Writes a reject under short names. Raises BadInput where bad rows are to stop the run."""
-        stop_if_strict(self._strict, reject)
-        self.write(short_reject(reject, self._paths))
+        self.write(checked(reject, self._strict, self._paths))
 
     def write(self, reject: Reject) -> None:
         """Writes a reject as it is."""
         self._file.write(json.dumps(vars(reject), ensure_ascii=True, sort_keys=True) + "\n")
         self.n, self.first = self.n + 1, self.first or reject
-
-
-def stop_if_strict(strict: bool, reject: Reject) -> None:
-    """Raises BadInput for a reject when bad rows are to stop the run."""
-    if strict:
-        raise BadInput(
-            f"bad row: {reject.reason}",
-            given=f"{reject.file}:{reject.line}",
-            do="mend the row, or run without --strict",
-        )
 
 
 def short_name(file: str, paths: tuple[Path, ...]) -> str:
@@ -60,8 +49,14 @@ def short_name(file: str, paths: tuple[Path, ...]) -> str:
     return file
 
 
-def short_reject(reject: Reject, paths: tuple[Path, ...]) -> Reject:
-    """A reject with short names, also in a reason that says where an id was used before."""
+def checked(reject: Reject, strict: bool, paths: tuple[Path, ...]) -> Reject:
+    """A reject with short names, also in a reason that says where an id was used before.
+
+    Raises BadInput where bad rows are to stop the run.
+    """
+    if strict:
+        do = "mend the row, or run without --strict"
+        raise BadInput(f"bad row: {reject.reason}", given=f"{reject.file}:{reject.line}", do=do)
     reason = reject.reason
     for path in paths:
         reason = reason.replace(f" in {path}", f" in {path.name}")

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from gpu_rag.index import tables
 from gpu_rag.index.stage import Stage, stage, the_embedder
@@ -28,8 +29,11 @@ def entity_texts(folder: Path) -> list[str]:
 
 def relation_texts(folder: Path) -> list[str]:
     """Each relation as "subject label object", with the entities' written names."""
-    names = entity_texts(folder)
-    table = tables.read_table(folder / "relations.parquet", tables.RELATIONS)
+    return triple_texts(entity_texts(folder), tables.read_table(folder / "relations.parquet", tables.RELATIONS))
+
+
+def triple_texts(names: Sequence[str], table: pa.Table) -> list[str]:
+    """Each row of a table of relations as "subject label object"; names: of the rows of its ends."""
     rows = zip(table["subject"].to_pylist(), table["label"].to_pylist(), table["object"].to_pylist())
     return [f"{names[s]} {label} {names[o]}" for s, label, o in rows]
 

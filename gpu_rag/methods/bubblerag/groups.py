@@ -19,10 +19,9 @@ from itertools import chain
 
 from gpu_rag.graph.bubble import MOST_GROUPS
 from gpu_rag.index.index import Index
-from gpu_rag.methods.bubblerag.batched import bubble_anchors, bubble_anchors_near
+from gpu_rag.methods.bubblerag.batched import Params, bubble_anchors, bubble_anchors_near
 from gpu_rag.methods.bubblerag.graph import is_relation, node_text, rarity
 from gpu_rag.methods.bubblerag.keywords import BOUND, CONCEPT, OPEN, Keyword
-from gpu_rag.methods.bubblerag.params import Params
 from gpu_rag.program.ask import ask_text, embed, packed
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpu_rag.methods.bubblerag.params import Params
+from gpu_rag.methods.bubblerag.batched import Params
 from gpu_rag.program.ask import ask
 from gpu_rag.program.run import Run
 from gpu_rag.text.keywords import keywords, names

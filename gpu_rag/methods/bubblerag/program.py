@@ -21,11 +21,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpu_rag.graph.bubble import ALONE, INSIDE
-from gpu_rag.methods.bubblerag.batched import Tree, TreePassage, bubble_passages, bubble_trees
+from gpu_rag.methods.bubblerag.batched import Params, Tree, TreePassage, bubble_passages, bubble_trees
 from gpu_rag.methods.bubblerag.graph import node_text
 from gpu_rag.methods.bubblerag.groups import Group, find_groups
 from gpu_rag.methods.bubblerag.keywords import find_keywords
-from gpu_rag.methods.bubblerag.params import Params
 from gpu_rag.methods.bubblerag.trees import EvidenceGraph, best_trees, expanded, missing
 from gpu_rag.program.ask import ask, embed, packed
 from gpu_rag.program.choose import choose

@@ -21,10 +21,9 @@ import numpy as np
 
 from gpu_rag.graph.bubble import ALONE, INSIDE
 from gpu_rag.index.index import Index
-from gpu_rag.methods.bubblerag.batched import Tree, bubble_neighbours
+from gpu_rag.methods.bubblerag.batched import Params, Tree, bubble_neighbours
 from gpu_rag.methods.bubblerag.graph import is_relation, node_text
 from gpu_rag.methods.bubblerag.groups import Group
-from gpu_rag.methods.bubblerag.params import Params
 from gpu_rag.program.choose import choose
 from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import Prompt

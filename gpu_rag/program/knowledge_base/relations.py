@@ -22,7 +22,7 @@ from gpu_rag.graph.common.dots import on_grid
 from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase, name_key
-from gpu_rag.index.knowledge_base.words import relation_text
+from gpu_rag.index.knowledge_base.names import relation_text
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.knowledge_base.names import MAX_HOMONYMS, mentions, mentions_in
 from gpu_rag.program.knowledge_base.views import kb_of

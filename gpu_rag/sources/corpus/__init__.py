@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 
 from gpu_rag.errors import BadInput
 from gpu_rag.sources.corpus.folder import DOCUMENT_SUFFIXES, is_document_name, list_files, read_file, read_folder
 from gpu_rag.sources.corpus.multihop import contexts_of, is_multihop
-from gpu_rag.sources.corpus.parsed import kind_of, require_reader, versions_for
-from gpu_rag.sources.corpus.parser import Parser
-from gpu_rag.sources.formats import ARRAY_SUFFIXES, LINES_SUFFIXES, TABLE_SUFFIXES, Format, reader_of
+from gpu_rag.sources.corpus.parser import Parser, kind_of, require_reader, versions_for
+from gpu_rag.sources.formats import ARRAY_SUFFIXES, LINES_SUFFIXES, TABLE_SUFFIXES, has_suffix, reader_of
 from gpu_rag.sources.json_rows import Row, read_rows
 from gpu_rag.sources.parquet import read_parquet
 from gpu_rag.sources.rows import (
@@ -33,7 +33,7 @@ ACCEPTED = (
     ".jsonl, .jsonl.gz, .parquet, or .json / .json.gz of HotpotQA, 2Wiki, MuSiQue or HippoRAG"
 )
 # True: a document that other rows may repeat (the contexts of questions), which is then no duplicate.
-_Found = tuple[Document, bool] | Reject
+_Found = tuple[Document | Reject, bool]
 _Reader = Callable[[Limits, Parser], Iterator[_Found]]
 
 
@@ -76,16 +76,12 @@ def reader_versions(paths: Sequence[Path]) -> dict[str, str]:
 def _unique(readers: list[_Reader], limits: Limits) -> Iterator[Document | Reject]:
     seen = SeenIds()
     with Parser(limits) as parser:
-        for found in (found for reader in readers for found in reader(limits, parser)):
-            if isinstance(found, Reject):
-                yield found
-                continue
-            document, repeatable = found
-            same, reason = seen.claim_document(document)
+        for found, repeatable in (found for reader in readers for found in reader(limits, parser)):
+            same, reason = (True, "") if isinstance(found, Reject) else seen.claim_document(found)
             if not reason:
-                yield document
+                yield found
             elif not (same and repeatable):
-                yield Reject(document.file, document.line, reason, document.id)
+                yield Reject(found.file, found.line, reason, found.id)
 
 
 def _reader(path: Path) -> _Reader:
@@ -99,22 +95,20 @@ def _reader(path: Path) -> _Reader:
 
 
 def _file(path: Path, limits: Limits, parser: Parser) -> Iterator[_Found]:
-    return _plain(read_file(path, os.fsencode(path.name), limits, parser))
+    return zip(read_file(path, os.fsencode(path.name), limits, parser), repeat(False))
 
 
 def _rows(path: Path, limits: Limits, parser: Parser) -> Iterator[_Found]:
-    return _documents(path, read_rows(path, limits), limits)
+    for row in read_parquet(path) if has_suffix(path, TABLE_SUFFIXES) else read_rows(path, limits):
+        if isinstance(row, Reject):
+            yield row, False
+        elif is_multihop(row.value):
+            yield from zip(_contexts(path, row, limits), repeat(True))
+        else:
+            yield _document(path, row, limits), False
 
 
-def _table(path: Path, limits: Limits, parser: Parser) -> Iterator[_Found]:
-    return _documents(path, read_parquet(path), limits)
-
-
-FORMATS = (
-    Format(DOCUMENT_SUFFIXES, _file),
-    Format(LINES_SUFFIXES + ARRAY_SUFFIXES, _rows),
-    Format(TABLE_SUFFIXES, _table),
-)
+FORMATS = {DOCUMENT_SUFFIXES: _file, LINES_SUFFIXES + ARRAY_SUFFIXES + TABLE_SUFFIXES: _rows}
 
 
 def _folder_reader(folder: Path) -> _Reader:
@@ -126,7 +120,7 @@ def _folder_reader(folder: Path) -> _Reader:
     names = list_files(folder)
     if not any(map(is_document_name, names)):
         raise BadInput("the folder has no document", given=folder, expected=ACCEPTED)
-    return lambda limits, parser: _plain(read_folder(folder, names, limits, parser))
+    return lambda limits, parser: zip(read_folder(folder, names, limits, parser), repeat(False))
 
 
 def _row_files(folder: Path) -> list[Path]:
@@ -134,22 +128,7 @@ def _row_files(folder: Path) -> list[Path]:
     return [path for suffix in LINES_SUFFIXES if (path := folder / f"corpus{suffix}").exists()]
 
 
-def _plain(documents: Iterator[Document | Reject]) -> Iterator[_Found]:
-    for found in documents:
-        yield found if isinstance(found, Reject) else (found, False)
-
-
-def _documents(path: Path, rows: Iterator[Row | Reject], limits: Limits) -> Iterator[_Found]:
-    for row in rows:
-        if isinstance(row, Reject):
-            yield row
-        elif is_multihop(row.value):
-            yield from _contexts(path, row, limits)
-        else:
-            yield _document(path, row, limits)
-
-
-def _document(path: Path, row: Row, limits: Limits) -> _Found:
+def _document(path: Path, row: Row, limits: Limits) -> Document | Reject:
     id = None
     try:
         id = row_id(row.value, "id", "_id")
@@ -157,10 +136,10 @@ def _document(path: Path, row: Row, limits: Limits) -> _Found:
         text = document_text(row.value.get("text"), limits)
     except RowError as error:
         return Reject(shown(path), row.line, str(error), id or "")
-    return Document(id or passage_id(f"{title}\n{text}"), title, text, shown(path), row.line), False
+    return Document(id or passage_id(f"{title}\n{text}"), title, text, shown(path), row.line)
 
 
-def _contexts(path: Path, row: Row, limits: Limits) -> Iterator[_Found]:
+def _contexts(path: Path, row: Row, limits: Limits) -> Iterator[Document | Reject]:
     contexts = contexts_of(row.value, limits)
     if not contexts:
         yield Reject(shown(path), row.line, "the row has no context")
@@ -168,4 +147,4 @@ def _contexts(path: Path, row: Row, limits: Limits) -> Iterator[_Found]:
         if context.problem:
             yield Reject(shown(path), row.line, context.problem)
         else:
-            yield Document(context.id, context.title, context.text, shown(path), row.line), True
+            yield Document(context.id, context.title, context.text, shown(path), row.line)

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpu_rag.errors import MissingBackend
-from gpu_rag.sources.corpus.parsed import PARSED_SUFFIXES, Parsed, kind_of, require_reader
-from gpu_rag.sources.corpus.parser import Parser
+from gpu_rag.sources.corpus.parser import PARSED_SUFFIXES, Parsed, Parser, kind_of, require_reader
 from gpu_rag.sources.lines import read_whole
 from gpu_rag.sources.rows import Limits, RowError, document_text, id_text, shown
 from gpu_rag.types import Document, Reject

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_rag.sources.formats import ARRAY_SUFFIXES, LINES_SUFFIXES, Format, reader_of
+from gpu_rag.sources.formats import ARRAY_SUFFIXES, LINES_SUFFIXES, reader_of
 from gpu_rag.sources.json_rows import Row, read_rows
 from gpu_rag.sources.lines import read_whole
 from gpu_rag.sources.rows import LIMITS, Limits, RowError, clean_string, kind, passage_id, row_id, shown
@@ -39,7 +39,7 @@ def read_openie(path: Path, limits: Limits = LIMITS) -> Iterator[OpenIERow | Rej
     What is larger than the limits is a Reject.
     Raises BadInput at once for a missing path or an unknown type. Memory: one row; the whole file for .json.
     """
-    formats = (Format(LINES_SUFFIXES, read_rows), Format(ARRAY_SUFFIXES, _hipporag_rows))
+    formats = {LINES_SUFFIXES: read_rows, ARRAY_SUFFIXES: _hipporag_rows}
     return _extractions(path, reader_of(path, formats, "the file of extractions", ACCEPTED)(path, limits))
 
 
@@ -69,13 +69,18 @@ def _extractions(path: Path, rows: Iterator[Row | Reject]) -> Iterator[OpenIERow
             id = _passage(row.value)
             if id in seen:
                 raise RowError(f"duplicate of {id!r} in line {seen[id]}")
-            names, triples = _lists(row.value)
+            keys = ("extracted_entities", "extracted_triples") if "passage" in row.value else ("entities", "triples")
+            names, triples = (_list(row.value, key) for key in keys)
         except RowError as error:
             yield Reject(shown(path), row.line, str(error), id or "")
             continue
         seen[id] = row.line
-        problems: list[str] = []
-        yield OpenIERow(id, _names(names, problems), _triples(triples, problems))
+        usable = ((s, r, o) for s, r, o in filter(_is_triple, triples))
+        yield OpenIERow(id, tuple(filter(_is_name, names)), tuple(usable))
+        odd = [(number, value) for number, value in enumerate(names, 1) if not _is_name(value)]
+        problems = [f"entity {number} is {kind(value)} or empty; expected a name" for number, value in odd]
+        wrong = [number for number, value in enumerate(triples, 1) if not _is_triple(value)]
+        problems += [f"triple {n} is not [subject, relation, object] of three non-empty strings" for n in wrong]
         yield from (Reject(shown(path), row.line, problem, id) for problem in problems)
 
 
@@ -89,37 +94,17 @@ def _passage(row: dict[str, Any]) -> str:
     return id
 
 
-def _lists(row: dict[str, Any]) -> tuple[list[Any], list[Any]]:
-    names_key, triples_key = (
-        ("extracted_entities", "extracted_triples") if "passage" in row else ("entities", "triples")
-    )
-    names, triples = row.get(names_key), row.get(triples_key)
-    for key, value in ((names_key, names), (triples_key, triples)):
-        if not isinstance(value, list):
-            raise RowError(f"the key {key} is {kind(value)}; expected a list")
-    return names or [], triples or []
-
-
-def _names(values: list[Any], problems: list[str]) -> tuple[str, ...]:
-    found = []
-    for number, value in enumerate(values, start=1):
-        if _is_name(value):
-            found.append(value)
-        else:
-            problems.append(f"entity {number} is {kind(value)} or empty; expected a name")
-    return tuple(found)
-
-
-def _triples(values: list[Any], problems: list[str]) -> tuple[_Triple, ...]:
-    found: list[_Triple] = []
-    for number, value in enumerate(values, start=1):
-        if isinstance(value, list) and len(value) == 3 and all(map(_is_name, value)):
-            found.append((value[0], value[1], value[2]))
-        else:
-            problems.append(f"triple {number} is not [subject, relation, object] of three non-empty strings")
-    return tuple(found)
+def _list(row: dict[str, Any], key: str) -> list[Any]:
+    value = row.get(key)
+    if not isinstance(value, list):
+        raise RowError(f"the key {key} is {kind(value)}; expected a list")
+    return value
 
 
 def _is_name(value: object) -> bool:
     """A string with something in it, that a table can hold."""
     return isinstance(value, str) and bool(value) and not value.isspace() and "\x00" not in value
+
+
+def _is_triple(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 3 and all(map(_is_name, value))

@@ -1,25 +1,74 @@
-"""Parsing .pdf and .html files in a process of their own, so that a hostile file costs one Reject and no more."""
+"""The files that a library has to parse, in a process of their own: a hostile one costs one Reject and no more."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from threading import Timer
 from types import TracebackType
 from typing import Any
 
-from gpu_rag.sources.corpus.parsed import Parsed, kind_of
+from gpu_rag.errors import MissingBackend
 from gpu_rag.sources.rows import REASON_CHARS, Limits, RowError, clean_string, document_text, one_line
+
+# ending: (kind, the libraries that read it). Of kind K function `read_K` of the file K.py; documents depend on the
+# first library.
+_HTML = ("html", ("selectolax", "webencodings"))
+_READERS = {".pdf": ("pdf", ("pypdf",)), ".html": _HTML, ".htm": _HTML}
+PARSED_SUFFIXES = tuple(_READERS)
+_INSTALL = "pip install 'gpu-rag[documents]'"
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """The contents of one file. title: "" where it has none; pages: see `Document`; problems: one sentence for
+    each part of the file that could not be read and is not in `text`."""
+
+    title: str
+    text: str
+    pages: tuple[int, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def kind_of(name: str) -> str:
+    """ "pdf", "html", or "" for a name of another type."""
+    return _READERS[_suffix(name)][0] if _suffix(name) in _READERS else ""
+
+
+def require_reader(name: str) -> None:
+    """Raises MissingBackend, which names the extra, when a library for this type of file is not installed."""
+    kind, libraries = _READERS[_suffix(name)]
+    for library in libraries:
+        if not _is_installed(library):
+            raise MissingBackend(f"reading {kind} files needs the documents extra", given=f"no {library}", do=_INSTALL)
+
+
+def versions_for(names: Iterable[str]) -> dict[str, str]:
+    """{library: its version, or "absent"} for the libraries that files of these names need."""
+    needed = {_READERS[_suffix(name)][1][0] for name in names if kind_of(name)}
+    return {lib: importlib.metadata.version(lib) if _is_installed(lib) else "absent" for lib in sorted(needed)}
+
+
+def _suffix(name: str) -> str:
+    dot = name.rfind(".")
+    return name[dot:].lower() if dot >= 0 else ""
+
+
+def _is_installed(library: str) -> bool:
+    return importlib.util.find_spec(library) is not None
+
 
 _CLOCK_FACTOR = 4
 _GRACE_S = 10
-_CHUNK = 1 << 16
 
 
 class Parser:
@@ -80,27 +129,24 @@ class Parser:
         """Send a request, wait for the line that answers it. Raises RowError when none comes, or no end of it."""
         if process.stdin is None or process.stdout is None:
             raise RowError("the process that parses files has no pipe")
-        limits = self._limits
-        until = time.monotonic() + _CLOCK_FACTOR * limits.max_parse_s
+        limits, seconds = self._limits, _CLOCK_FACTOR * self._limits.max_parse_s
         # A character takes up to 12 bytes in ASCII JSON; a page has an offset, and may have a problem.
         most = 12 * limits.max_document_chars + (32 + 12 * REASON_CHARS) * limits.max_pages + (1 << 20)
-        reply = bytearray()
+        clock, until = Timer(seconds, process.kill), time.monotonic() + seconds
+        clock.start()
         try:
             process.stdin.write(request)
             process.stdin.flush()
-            while not reply.endswith(b"\n"):
-                part = _next_part(process.stdout.fileno(), until)
-                reply += part
-                if not part:
-                    raise RowError(_how_it_ended(process, limits))
-                if len(reply) > most:
-                    raise RowError("the parser gave more than the limits allow")
-        except BrokenPipeError as error:
-            raise RowError(_how_it_ended(process, limits)) from error
-        except TimeoutError as error:
-            raise RowError(
-                f"parsing it takes more than {_CLOCK_FACTOR} * max_parse_s = {_CLOCK_FACTOR * limits.max_parse_s} s"
-            ) from error
+            reply = process.stdout.readline(most + 1)
+        except BrokenPipeError:
+            reply = b""
+        finally:
+            clock.cancel()
+        if len(reply) > most:
+            raise RowError("the parser gave more than the limits allow")
+        if not reply.endswith(b"\n"):
+            late = f"parsing it takes more than {_CLOCK_FACTOR} * max_parse_s = {seconds} s"
+            raise RowError(late if time.monotonic() >= until else _how_it_ended(process, limits))
         try:
             found: dict[str, Any] = json.loads(reply)
         except ValueError as error:
@@ -117,16 +163,6 @@ def _started() -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
     )
-
-
-def _next_part(pipe: int, until: float) -> bytes:
-    """The next bytes, b"" at the end. Raises TimeoutError."""
-    wait_ms = 1000 * (until - time.monotonic())
-    poll = select.poll()
-    poll.register(pipe, select.POLLIN)
-    if wait_ms <= 0 or not poll.poll(wait_ms):
-        raise TimeoutError
-    return os.read(pipe, _CHUNK)
 
 
 def _how_it_ended(process: subprocess.Popen[bytes], limits: Limits) -> str:

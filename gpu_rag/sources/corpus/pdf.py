@@ -7,7 +7,7 @@ import zlib
 from io import BytesIO
 from typing import TYPE_CHECKING
 
-from gpu_rag.sources.corpus.parsed import Parsed
+from gpu_rag.sources.corpus.parser import Parsed
 from gpu_rag.sources.rows import Limits, RowError, one_line
 
 if TYPE_CHECKING:

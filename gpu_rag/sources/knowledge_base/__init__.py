@@ -11,7 +11,7 @@ import numpy as np
 
 from gpu_rag.errors import BadInput
 from gpu_rag.sources import knowledge_graph
-from gpu_rag.sources.formats import LINES_SUFFIXES, TABLE_SUFFIXES, TSV_SUFFIXES, Format, reader_of
+from gpu_rag.sources.formats import LINES_SUFFIXES, TABLE_SUFFIXES, TSV_SUFFIXES, reader_of
 from gpu_rag.sources.knowledge_base.jsonl import read_json_edges, read_json_nodes
 from gpu_rag.sources.knowledge_base.nodes import NODES, read_tsv_nodes
 from gpu_rag.sources.knowledge_base.stark import is_stark, read_stark_edges, read_stark_nodes
@@ -19,13 +19,13 @@ from gpu_rag.sources.knowledge_graph.blocks import Block, Reader, read_table
 from gpu_rag.sources.rows import LIMITS, Limits, shown
 from gpu_rag.types import Reject
 
-NODE_FORMATS: tuple[Format[Reader], ...] = (
-    Format(LINES_SUFFIXES, read_json_nodes),
-    Format(TABLE_SUFFIXES, partial(read_table, NODES)),
-    Format(TSV_SUFFIXES, read_tsv_nodes),
-)
-EDGE_FORMATS: tuple[Format[Reader], ...] = (Format(LINES_SUFFIXES, read_json_edges), *knowledge_graph.FORMATS)
-_SUFFIXES = tuple(suffix for form in NODE_FORMATS for suffix in form.suffixes)
+NODE_FORMATS: dict[tuple[str, ...], Reader] = {
+    LINES_SUFFIXES: read_json_nodes,
+    TABLE_SUFFIXES: partial(read_table, NODES),
+    TSV_SUFFIXES: read_tsv_nodes,
+}
+EDGE_FORMATS: dict[tuple[str, ...], Reader] = {LINES_SUFFIXES: read_json_edges, **knowledge_graph.FORMATS}
+_SUFFIXES = tuple(suffix for suffixes in NODE_FORMATS for suffix in suffixes)
 ACCEPTED = (
     "a folder with nodes.jsonl / .parquet / .tsv of {id, type, name, text} and edges.jsonl / .parquet / .tsv "
     "of {src, relation, dst} (.jsonl and .tsv also as .gz; edges may be called kg)"

@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from gpu_rag.sources.formats import NT_SUFFIXES, TABLE_SUFFIXES, TSV_SUFFIXES, Format, reader_of
+from gpu_rag.sources.formats import NT_SUFFIXES, TABLE_SUFFIXES, TSV_SUFFIXES, reader_of
 from gpu_rag.sources.knowledge_graph.blocks import Block, Reader, read_table
 from gpu_rag.sources.knowledge_graph.ntriples import read_ntriples
 from gpu_rag.sources.knowledge_graph.triples import TRIPLES, read_tsv
 from gpu_rag.sources.rows import LIMITS, Limits
 
 ACCEPTED = ".tsv / .tsv.gz of head, relation, tail; .nt / .nt.gz (N-Triples); .parquet of head, relation, tail"
-FORMATS: tuple[Format[Reader], ...] = (
-    Format(TSV_SUFFIXES, read_tsv),
-    Format(NT_SUFFIXES, read_ntriples),
-    Format(TABLE_SUFFIXES, partial(read_table, TRIPLES)),
-)
+FORMATS: dict[tuple[str, ...], Reader] = {
+    TSV_SUFFIXES: read_tsv,
+    NT_SUFFIXES: read_ntriples,
+    TABLE_SUFFIXES: partial(read_table, TRIPLES),
+}
 
 
 def read_kg_blocks(path: Path, limits: Limits = LIMITS) -> Iterator[Block]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -43,37 +42,23 @@ def read_ntriples(path: Path, limits: Limits) -> Iterator[Block]:
     return read_lines_in_blocks(TRIPLES.schema, path, limits, _plain_statements, statement_of)
 
 
-@dataclass(frozen=True)
-class Literal:
-    """A value. language: of a text, lower case, or ""; datatype: its IRI, "" for a plain string."""
+def literal_id(text: str, language: str = "", datatype: str = "") -> str:
+    """A value as N-Triples writes it, in one way: equal values have equal ids.
 
-    text: str
-    language: str = ""
-    datatype: str = ""
-
-    @property
-    def id(self) -> str:
-        """The value as N-Triples writes it, in one way: equal literals have equal ids."""
-        text = self.text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
-        mark = f"@{self.language}" if self.language else f"^^<{self.datatype}>" if self.datatype else ""
-        return f'"{text}"{mark}'
+    language: of a text, lower case, or ""; datatype: its IRI, "" for a plain string.
+    """
+    text = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
+    mark = f"@{language}" if language else f"^^<{datatype}>" if datatype else ""
+    return f'"{text}"{mark}'
 
 
-@dataclass(frozen=True)
-class NTriple:
-    """One statement. IRIs stand without their brackets, blank nodes as `_:label`."""
-
-    subject: str
-    predicate: str
-    object: str | Literal
-
-
-def parse_ntriple(line: str) -> NTriple | None:
-    """The statement of one line; None for a comment or an empty line. Linear in the length of the line.
+def statement_of(row: Line) -> Triple | None:
+    """The triple of a line of N-Triples; None for a comment or an empty line. Linear in the length of the line.
 
     Escapes are decoded. IRIs must be absolute; IRIs, labels and values have at most 1,000 characters.
     Raises RowError that says which part is wrong, and at which character.
     """
+    line = row.text
     at = _skip(line, 0)
     if at == len(line) or line[at] == "#":
         return None
@@ -82,7 +67,7 @@ def parse_ntriple(line: str) -> NTriple | None:
     object_, at = _take(line, at, _OBJECT, "object", "an IRI in <>, a blank node, or a literal in quotes")
     if not _END.match(line, at):
         raise RowError(f"no full stop ends the statement, at character {at}")
-    return NTriple(_node(subject, "subject"), _iri(predicate[1], "predicate"), _object(object_))
+    return Triple(_node(subject, "subject"), _iri(predicate[1], "predicate"), _object(object_), row.number)
 
 
 def _skip(line: str, at: int) -> int:
@@ -97,14 +82,14 @@ def _take(line: str, at: int, pattern: re.Pattern[str], name: str, expected: str
     return found, _skip(line, found.end())
 
 
-def _object(found: re.Match[str]) -> str | Literal:
+def _object(found: re.Match[str]) -> str:
     if found[1] is not None or found[2] is not None:
         return _node(found, "object")
     text = clean_string(_unescaped(found[3], "the literal"), "the literal")
     if len(text) > MAX_ID_CHARS:
         raise RowError(f"the literal has {len(text)} characters; expected at most {MAX_ID_CHARS}")
     datatype = _iri(found[4], "datatype") if found[4] is not None else ""
-    return Literal(text, (found[5] or "").lower(), "" if datatype == STRING else datatype)
+    return literal_id(text, (found[5] or "").lower(), "" if datatype == STRING else datatype)
 
 
 def _node(found: re.Match[str], name: str) -> str:
@@ -141,15 +126,6 @@ def _unescaped(written: str, name: str) -> str:
         return chr(number)
 
     return _ESCAPE.sub(decoded, written) if "\\" in written else written
-
-
-def statement_of(line: Line) -> Triple | None:
-    """The triple of a line of N-Triples, None for a comment. Raises RowError."""
-    found = parse_ntriple(line.text)
-    if found is None:
-        return None
-    tail = found.object.id if isinstance(found.object, Literal) else found.object
-    return Triple(found.subject, found.predicate, tail, line.number)
 
 
 # --- many lines at a time ------------------------------------------------------------------------------

@@ -12,8 +12,7 @@ from typing import Any
 import httpx
 
 from gpu_rag.errors import BadInput, MissingBackend, RequestFailed
-from gpu_rag.sources.corpus.parsed import require_reader
-from gpu_rag.sources.corpus.parser import Parser
+from gpu_rag.sources.corpus.parser import Parser, require_reader
 from gpu_rag.sources.rows import Limits, RowError, document_text
 from gpu_rag.sources.web.snapshot import parsed_page
 from gpu_rag.sources.web.types import WebPage, WebResult

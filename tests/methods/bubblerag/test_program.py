@@ -16,7 +16,7 @@ import gpu_rag
 from gpu_rag.errors import MissingLayer, UsageError
 from gpu_rag.evaluation.verify_answers import AnswerChecker
 from gpu_rag.jobs import row_of
-from gpu_rag.methods.bubblerag.params import Params
+from gpu_rag.methods.bubblerag.batched import Params
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings import merge
 from gpu_rag.settings.check import fixed

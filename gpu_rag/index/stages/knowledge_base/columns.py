@@ -168,6 +168,13 @@ class EdgeColumns:
             note = pa.concat_arrays(parts)
         return Edges(head, relation, tail, line, note)
 
+    def spaced(self, head: np.ndarray, tail: np.ndarray) -> tuple[list[tuple[str, str]], Edges]:
+        """(relations by (id, name), both single-spaced; the edges)."""
+        strings, codes = self.relations.finish()
+        numbers: dict[str, int] = {}
+        row = [numbers.setdefault(" ".join(text.split()), len(numbers)) for text in strings.to_pylist()]
+        return [(id, id) for id in numbers], self.edges(head, tail, np.array(row, np.int32), codes)
+
 
 def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
     """Parts of a column of row numbers as one."""
@@ -177,10 +184,3 @@ def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
 def two_halves(parts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """The first halves of all parts as one column, and the second halves."""
     return joined([part[: len(part) // 2] for part in parts]), joined([part[len(part) // 2 :] for part in parts])
-
-
-def spaced_relations(strings: pa.LargeStringArray) -> tuple[list[tuple[str, str]], np.ndarray]:
-    """(relations by (id, name), both single-spaced; i32: the relation of each string)."""
-    numbers: dict[str, int] = {}
-    row = [numbers.setdefault(" ".join(text.split()), len(numbers)) for text in strings.to_pylist()]
-    return [(id, id) for id in numbers], np.array(row, np.int32)

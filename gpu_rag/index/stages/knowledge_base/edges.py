@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gpu_rag.index.knowledge_base.names import relation_text
 from gpu_rag.index.knowledge_base.tables import KB_EDGES, KB_RELATIONS
-from gpu_rag.index.knowledge_base.words import relation_text
 from gpu_rag.index.stages.knowledge_base.columns import SourceColumns, joined
 from gpu_rag.index.stages.knowledge_base.nodes import Nodes
 from gpu_rag.index.tables import TableWriter, write_columns

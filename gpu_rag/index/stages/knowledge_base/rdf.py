@@ -176,7 +176,7 @@ def literal_parts(literals: pa.LargeStringArray) -> tuple[pa.LargeStringArray, p
 
 
 def _unescaped(text: str) -> str:
-    """The text that `Literal.id` escaped."""
+    """The text that `literal_id` escaped."""
     parts, at = [], 0
     while (found := text.find("\\", at)) >= 0:
         parts += [text[at:found], _ESCAPES.get(text[found + 1], text[found + 1])]

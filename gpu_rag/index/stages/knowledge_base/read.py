@@ -20,7 +20,6 @@ from gpu_rag.index.stages.knowledge_base.columns import (
     lists_of,
     no_lists,
     single_spaced,
-    spaced_relations,
     two_halves,
 )
 from gpu_rag.index.stages.knowledge_base.rdf import RdfStatements
@@ -78,12 +77,10 @@ def _triples(source: NamedSource, blocks: Iterator[Block]) -> SourceColumns:
     strings, codes = ends.finish()
     ids, rank = ascending(strings)
     del strings
-    head, tail = (rank[half] for half in two_halves(codes))
-    texts, relation = columns.relations.finish()
-    relations, row = spaced_relations(texts)
+    relations, edges = columns.spaced(*(rank[half] for half in two_halves(codes)))
     return SourceColumns(
         source.name, "kg", [source.path.name], ids, single_spaced(ids), no_lists(len(ids)), no_lists(len(ids)),
-        columns.edges(head, tail, row, relation), relations, source.path.name,
+        edges, relations, source.path.name,
     )  # fmt: skip
 
 
@@ -110,9 +107,7 @@ def _skb(source: NamedSource, on_reject: OnReject, max_document_chars: int, on_r
         columns.add(block.line, block["relation"], block["note"])
         heads.append(head[known])
         tails.append(tail[known])
-    texts, relation = columns.relations.finish()
-    relations, row = spaced_relations(texts)
-    edges = columns.edges(joined(heads), joined(tails), row, relation)
+    relations, edges = columns.spaced(joined(heads), joined(tails))
     return SourceColumns(source.name, "skb", shorts, ids, names, aliases, types, edges, relations, shorts[-1])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import index as as_index
 from pathlib import Path
 from typing import Any, overload
@@ -13,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpu_rag.index import tables
+from gpu_rag.index.knowledge_base.names import MOST_NEIGHBOURS, MOST_RELATIONS, standin_text
 from gpu_rag.index.knowledge_base.tables import KB_EDGES, KB_NODES, KB_RELATIONS, KB_TEXTS, KB_TYPES, WEB_PAGES
-from gpu_rag.index.knowledge_base.words import MOST_NEIGHBOURS, MOST_RELATIONS, standin_text
 from gpu_rag.index.stage import Stage, stage
 from gpu_rag.index.stages.knowledge_base.columns import single_spaced
 from gpu_rag.index.stages.knowledge_base.stage import kb_stage
@@ -24,7 +25,7 @@ from gpu_rag.index.stages.search import vector_stage
 from gpu_rag.index.tables import TableWriter
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.settings import Settings
-from gpu_rag.sources.corpus.parsed import versions_for
+from gpu_rag.sources.corpus.parser import versions_for
 from gpu_rag.sources.rows import Limits
 from gpu_rag.sources.web.snapshot import read_pages
 from gpu_rag.text.bm25 import Bm25
@@ -70,19 +71,17 @@ NODES_AT_ONCE = 1 << 14
 Pairs = list[tuple[str, str]]  # (relation in words, name of the neighbour)
 
 
-def relation_texts(folder: Path) -> list[str]:
-    """Each relation, in words."""
-    texts: list[str] = tables.read_table(folder / "kb_relations.parquet", KB_RELATIONS)["text"].to_pylist()
+def _texts(file: str, schema: pa.Schema, folder: Path) -> list[str]:
+    texts: list[str] = tables.read_table(folder / file, schema)["text"].to_pylist()
     return texts
 
 
-@dataclass(frozen=True)
-class _Side:
-    """Edges sorted by the node at one end, in their order. first: i64[N + 1], where those of each node begin."""
+relation_texts = partial(_texts, "kb_relations.parquet", KB_RELATIONS)  # each relation, in words
+standin_texts = partial(_texts, "kb_texts.parquet", KB_TEXTS)  # as the stage `kb_texts` wrote them
 
-    first: np.ndarray
-    relation: np.ndarray
-    other: np.ndarray
+
+# Edges sorted by the node at one end, in their order: i64[N + 1], where those of each node begin; relation; other end.
+_Side = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -117,14 +116,15 @@ class Surroundings:
         return [(out.get(row, []), into.get(row, [])) for row in rows.tolist()]
 
     def _shown(self, side: _Side, rows: np.ndarray) -> dict[int, Pairs]:
-        sizes = side.first[rows + 1] - side.first[rows]
+        first, relations, others = side
+        sizes = first[rows + 1] - first[rows]
         owner = np.repeat(np.arange(len(rows)), sizes)
-        at = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + np.repeat(side.first[rows], sizes)
-        chosen = _first_named(owner, side.relation[at], self.words[side.other[at]])
+        at = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + np.repeat(first[rows], sizes)
+        chosen = _first_named(owner, relations[at], self.words[others[at]])
         owner, at = owner[chosen], at[chosen]
         found: dict[int, Pairs] = {}
-        names = self.names.take(pa.array(side.other[at])).to_pylist()
-        for row, relation, name in zip(rows[owner].tolist(), side.relation[at].tolist(), names):
+        names = self.names.take(pa.array(others[at])).to_pylist()
+        for row, relation, name in zip(rows[owner].tolist(), relations[at].tolist(), names):
             found.setdefault(row, []).append((self.texts[relation], name))
         return found
 
@@ -132,7 +132,7 @@ class Surroundings:
 def _side(end: np.ndarray, relation: np.ndarray, other: np.ndarray, n: int) -> _Side:
     order = np.argsort(end, kind="stable")
     first = np.concatenate([[0], np.cumsum(np.bincount(end, minlength=n))]) if len(end) else np.zeros(n + 1, np.int64)
-    return _Side(first, relation[order], other[order])
+    return first, relation[order], other[order]
 
 
 def _first_named(owner: np.ndarray, relation: np.ndarray, word: np.ndarray) -> np.ndarray:
@@ -168,12 +168,6 @@ def node_names(folder: Path) -> list[str]:
 def _names(folder: Path) -> pa.LargeStringArray:
     column = tables.read_table(folder / "kb_nodes.parquet", KB_NODES)["name"].cast(pa.large_string())
     return pa.concat_arrays([pa.array([], pa.large_string()), *column.chunks])
-
-
-def standin_texts(folder: Path) -> list[str]:
-    """The stand-ins that the stage `kb_texts` wrote."""
-    texts: list[str] = tables.read_table(folder / "kb_texts.parquet", KB_TEXTS)["text"].to_pylist()
-    return texts
 
 
 def names_in_words(names: pa.LargeStringArray) -> pa.LargeStringArray:

@@ -15,6 +15,7 @@ from gpu_rag.graph.components import connected_components
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.index import tables
 from gpu_rag.index.stage import stage
+from gpu_rag.index.stages.search import triple_texts
 from gpu_rag.index.work import Work
 from gpu_rag.methods.higra.graph import graphs_of
 from gpu_rag.methods.higra.stages.clusters import entity_text
@@ -37,9 +38,7 @@ def entity_texts(folder: Path) -> list[str]:
 
 def relation_texts(merge: Path, links: Path) -> list[str]:
     """Each relation as "subject label object", with the entities' written names."""
-    names, table = read(merge, "higra_entities")["name"].to_pylist(), read(links, "higra_relations")
-    rows = zip(table["subject"].to_pylist(), table["label"].to_pylist(), table["object"].to_pylist())
-    return [f"{names[s]} {label} {names[o]}" for s, label, o in rows]
+    return triple_texts(read(merge, "higra_entities")["name"].to_pylist(), read(links, "higra_relations"))
 
 
 @stage(

@@ -29,10 +29,10 @@ def web_provider(index: Index, location: str) -> WebProvider | None:
 def _snapshot(index: Index) -> WebProvider | None:
     if "kb_web" not in index.layers:
         return None
-    web = index.loaded("kb_web", load_web)
-    rows = web.pages.select(["id", "title", "text"]).to_pylist()
+    table, bm25 = index.loaded("kb_web", load_web)
+    rows = table.select(["id", "title", "text"]).to_pylist()
     pages = [WebPage(row["id"], row["title"], row["text"]) for row in rows]  # two snapshots may have one url
-    return SnapshotProvider("snapshot", pages, web.bm25) if pages else None
+    return SnapshotProvider("snapshot", pages, bm25) if pages else None
 
 
 def has_web(index: Index, location: str) -> bool:
