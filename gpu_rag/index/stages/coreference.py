@@ -68,7 +68,7 @@ def _by_llm(work: Work, titles: Texts, texts: Texts) -> list[Rewrite]:
     prompt = Prompt.read("gpu_rag.index.stages.prompts", "coreference")
     tokens, seed = work.settings.alignment.coref_tokens, work.settings.runtime.seed
     requests = text_requests(prompt, titles, texts, schema=COREF_SCHEMA, max_tokens=tokens, seed=seed)
-    return [_read(reply) for reply in ask(work, requests)]
+    return [_read(reply) for reply in ask(work, requests, "coreference")]
 
 
 def _read(said: dict[str, Any] | str) -> Rewrite:

@@ -35,8 +35,8 @@ class HttpLLM:
 
     url: up to and with /v1. model: its id there; "" takes the only one served. On opening, GET /models must list it;
     context_tokens is what the server says there (max_model_len, as vLLM does), else 4,096, less 64 for the template.
-    Every reply is checked against its constraint: one that breaks it is a RequestFailed, because some servers accept
-    a constraint and ignore it. Rank asks for the letter of the best of at most 20 listed options and scores each by
+    A reply comes as it was said, whether it keeps to its constraint or not: some servers accept one and ignore it.
+    Rank asks for the letter of the best of at most 20 listed options and scores each by
     its letter's log-probability: the model's opinion of the choice, not of the option's wording.
     content_hash knows the server's model id and `revision` alone: give another `revision` when the weights behind the
     same id change. Counts are the server's; count_tokens is a cautious estimate unless `tokenizer` names a folder.
@@ -134,7 +134,7 @@ class HttpLLM:
             answer = self._exchanger.post("/chat/completions", body(self.model, request, self._choice_style), stop)
         except RequestFailed as error:
             return error
-        return read_reply(request, answer, self._choice_style)
+        return read_reply(request, answer)
 
 
 def _find_model(exchanger: Exchanger, model: str) -> dict[str, Any]:

@@ -43,30 +43,50 @@ def body(model: str, request: Request, choice_style: str) -> dict[str, Any]:
     return {"model": model, "messages": messages, **sampling, **extra}
 
 
-def read_reply(request: Request, answer: Any, choice_style: str) -> Reply | RequestFailed:
-    """The reply in the server's JSON, checked against the request's constraint."""
+def read_reply(request: Request, answer: Any) -> Reply:
+    """The reply in the server's JSON, as it was said: whoever made the request reads what it holds.
+
+    An answer that is no chat completion is a reply without text and the finish reason "malformed". Reasoning content
+    that a server keeps apart is never part of the text. Missing counts are 0. A Rank without the log-probabilities of
+    its letters has no scores. Any finish reason but "length" is "stop".
+    """
     try:
-        choice, usage = answer["choices"][0], answer["usage"]
-        text, finish = choice["message"].get("content") or "", choice["finish_reason"]
-        n_prompt, n_generated = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
-        n_cached = int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
-        if not isinstance(text, str):
-            raise TypeError("content is not text")
-        if isinstance(request.constraint, Rank):
-            alternatives = choice["logprobs"]["content"][0]["top_logprobs"]
-            options = request.constraint.options
-            scores = _label_scores(options, alternatives)
-            if scores is not None:
-                return ranked(options, scores, n_prompt, n_cached, 1)
-            given = "none among its 20 likeliest tokens"
-            return RequestFailed("the model considered no option's letter", given=given)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        expected = "a chat completion with message, finish_reason and usage, and logprobs where asked"
-        return RequestFailed("the server's reply cannot be read", given=repr(error), expected=expected)
-    if finish not in ("stop", "length"):
-        return RequestFailed("the server ended the reply", given=f"finish_reason={finish!r}", expected="stop or length")
-    reply = Reply(text, finish, n_prompt, n_cached, n_generated)
-    return reply if finish == "length" else _checked(request, reply, choice_style)
+        choice = answer["choices"][0]
+        text = choice["message"].get("content")
+        if isinstance(text, list):  # parts, as some servers write them
+            text = "".join(part["text"] for part in text if part.get("type") == "text")
+    except (KeyError, IndexError, TypeError, AttributeError):
+        return Reply("", "malformed", *_counts(answer))
+    text, finish = (
+        text if isinstance(text, str) else "",
+        "length" if choice.get("finish_reason") == "length" else "stop",
+    )
+    if isinstance(request.constraint, Rank):
+        scores = _scores(request.constraint.options, choice)
+        if scores is not None:
+            n_prompt, n_cached, _ = _counts(answer)
+            return ranked(request.constraint.options, scores, n_prompt, n_cached, 1)
+    return Reply(text, finish, *_counts(answer))
+
+
+def _counts(answer: Any) -> tuple[int, int, int]:
+    """Prompt, cached and generated tokens as the server counts; 0 for a number that it does not give."""
+    usage = answer.get("usage") if isinstance(answer, dict) else None
+    usage = usage if isinstance(usage, dict) else {}
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else 0
+    return _count(usage.get("prompt_tokens")), _count(cached), _count(usage.get("completion_tokens"))
+
+
+def _count(number: Any) -> int:
+    return number if isinstance(number, int) and 0 <= number < 2**53 else 0
+
+
+def _scores(options: tuple[str, ...], choice: dict[str, Any]) -> tuple[float, ...] | None:
+    try:
+        return _label_scores(options, choice["logprobs"]["content"][0]["top_logprobs"])
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+        return None
 
 
 def refusal(status: int, text: str) -> RequestFailed:
@@ -107,47 +127,12 @@ def _log_sum(values: list[float]) -> float:
     return top + math.log(sum(math.exp(v - top) for v in values))
 
 
-def _checked(request: Request, reply: Reply, choice_style: str) -> Reply | RequestFailed:
-    """The reply, or that it breaks the constraint: some servers accept one and ignore it."""
-    problem, text = "", reply.text
-    match request.constraint:
-        case JsonSchema(schema):
-            problem = _schema_problem(schema, text)
-        case Choice(options):
-            if choice_style == "json_schema":
-                text = _unquoted(text)
-            text = text if text in options else text.strip()
-            problem = "" if text in options else "not one of the options"
-    if problem:
-        do = "use a server with structured outputs, or another choice_style"
-        given = f"{problem}: {reply.text[:120]!r}"
-        return RequestFailed("the server ignored the constraint", given=given, do=do)
-    return Reply(text, reply.finish_reason, reply.n_prompt, reply.n_cached, reply.n_generated)
-
-
 @lru_cache(maxsize=64)
 def _validator(schema: str) -> Any:
     import jsonschema
 
     content = json.loads(schema)
     return jsonschema.validators.validator_for(content)(content)
-
-
-def _schema_problem(schema: str, text: str) -> str:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        return f"not JSON ({error})"
-    broken = next(_validator(schema).iter_errors(value), None)
-    return "" if broken is None else f"not valid under the schema ({broken.message[:120]})"
-
-
-def _unquoted(text: str) -> str:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    return value if isinstance(value, str) else text
 
 
 def _message(text: str) -> str:

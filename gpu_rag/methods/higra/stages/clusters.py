@@ -9,11 +9,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 
 import torch
 
 from gpu_rag.graph.cluster import radius_clusters
-from gpu_rag.index.stages.requests import ask, windows
+from gpu_rag.index.stages.requests import ask
 from gpu_rag.index.work import Work
 from gpu_rag.methods.higra.tables import Row
 from gpu_rag.models.llm.capability import is_capable
@@ -182,13 +183,11 @@ def ask_clusters(
 
     read: list[tuple[list[int], Row]] = []
     unread: Counter[str] = Counter()
-    for block in windows(len(clusters)):
-        part = clusters[block]
-        for cluster, reply in zip(part, ask(work, [request(cluster) for cluster in part])):
-            if isinstance(reply, str):
-                unread[reply] += 1
-            else:
-                read.append((cluster, reply))
+    for cluster, reply in zip(clusters, ask(work, map(request, clusters), f"higra_{Path(prompt.name).stem}")):
+        if isinstance(reply, str):
+            unread[reply] += 1
+        else:
+            read.append((cluster, reply))
     return read, dict(sorted(unread.items()))
 
 
