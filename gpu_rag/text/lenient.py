@@ -48,7 +48,7 @@ class Read:
 def read_reply(reply: Reply, constraint: JsonSchema | Choice | Rank | None) -> Read | Malformed:
     """The object, option, scores or text of a reply, by its request's constraint; or why it cannot be read.
 
-    A reply that was cut off says so in its reason. Text is malformed only where a cut or broken reply left none.
+    A reply that was cut off says so in its reason. Text is malformed only where there is none.
     """
     match constraint:
         case JsonSchema(schema):
@@ -60,8 +60,7 @@ def read_reply(reply: Reply, constraint: JsonSchema | Choice | Rank | None) -> R
             found = Read(reply.scores, EXACT) if scored else Malformed("the options were not scored", reply.text)
         case None:
             text = spoken(reply.text)
-            left = text or reply.finish_reason == "stop"
-            found = Read(text, EXACT) if left else Malformed("the reply is empty", reply.text)
+            found = Read(text, EXACT) if text.strip() else Malformed("it was empty", reply.text)
     if isinstance(found, Malformed) and reply.finish_reason == "length":
         return Malformed(f"{CUT_OFF} at {reply.n_generated} tokens", reply.text)
     return found

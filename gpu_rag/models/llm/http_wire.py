@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from gpu_rag.errors import ContextOverflow, RequestFailed
 from gpu_rag.models.llm.interface import ranked
+from gpu_rag.text.lenient import spoken
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
 
 LABELS = "ABCDEFGHIJKLMNOPQRST"  # as many as top_logprobs can show
@@ -17,33 +19,86 @@ _SEED_BITS = (1 << 63) - 1
 _TOO_LONG = re.compile(r"context.length|maximum (model|context)|max(imum)?.model.len|too many tokens", re.IGNORECASE)
 
 
-def body(model: str, request: Request, choice_style: str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Style:
+    """What a server understands beside plain chat, found by `http_style.find_style`.
+
+    objects: how a JSON Schema travels; choices: how options do ("prompt": in words alone); ranks: whether letters come
+    with log-probabilities; thinks: whether replies begin with a thought; quiet: whether that can be switched off.
+    """
+
+    objects: str = "json_schema"
+    choices: str = "structured_outputs"
+    ranks: bool = True
+    thinks: bool = False
+    quiet: bool = False
+
+    def __str__(self) -> str:
+        rank = "log-probabilities" if self.ranks else "labels"
+        thought = ", thinks first" + (" (switched off)" if self.quiet else "") if self.thinks else ""
+        return f"JSON by {self.objects}, choices by {self.choices}, ranks by {rank}{thought}"
+
+
+OBJECT_STYLES = ("json_schema", "structured_outputs", "json_object", "prompt")
+CHOICE_STYLES = ("structured_outputs", "json_schema", "prompt")
+_IN_WORDS = "\n\nReply with one JSON object and nothing else. It must be valid under this JSON Schema:\n"
+
+
+def body(model: str, request: Request, style: Style, think_tokens: int = 0) -> dict[str, Any]:
     """The body of POST /chat/completions for a request that `check_constraint` lets pass.
 
-    JsonSchema travels as response_format json_schema. Choice travels as vLLM's structured_outputs, or, with
-    choice_style "json_schema", as a JSON string of an enum for servers that know only schemas. Rank lists the options
-    under the letters A to T and asks for one token with its 20 most likely alternatives.
+    A JSON Schema travels as response_format json_schema, as structured_outputs of vLLM, or in words, with or without
+    response_format json_object. A Choice travels as structured_outputs, as a JSON string of an enum, or in words. Rank
+    lists the options under the letters A to T and asks for one token with its 20 most likely alternatives.
+    think_tokens: added to max_tokens of a model that thinks and cannot be switched.
     """
-    user = request.prompt
+    system, user = request.system, request.prompt
     extra: dict[str, Any] = {"max_tokens": request.max_tokens}
     match request.constraint:
         case JsonSchema(schema):
-            extra["response_format"] = _schema_format(json.loads(schema))
-        case Choice(options) if choice_style == "json_schema":
+            system, form = _object_form(system, schema, style.objects)
+            extra |= form
+        case Choice(options) if style.choices == "structured_outputs":
+            extra["structured_outputs"] = {"choice": list(options)}
+        case Choice(options) if style.choices == "json_schema":
             extra["response_format"] = _schema_format({"type": "string", "enum": list(options)})
         case Choice(options):
-            extra["structured_outputs"] = {"choice": list(options)}
+            user = f"{user}\n\nReply with exactly one of: {', '.join(options)}"
         case Rank(options):
             user = f"{user}\n\n{_labelled(options)}"
             extra = {"max_tokens": 1, "logprobs": True, "top_logprobs": len(LABELS)}
+    if style.thinks and style.quiet:
+        extra["chat_template_kwargs"] = {"enable_thinking": False}
+    elif style.thinks:
+        extra["max_tokens"] += think_tokens
     messages = [{"role": "user", "content": user}]
-    if request.system:
-        messages.insert(0, {"role": "system", "content": request.system})
+    if system:
+        messages.insert(0, {"role": "system", "content": system})
     sampling = {"temperature": request.temperature, "seed": request.seed & _SEED_BITS}
     return {"model": model, "messages": messages, **sampling, **extra}
 
 
-def read_reply(request: Request, answer: Any) -> Reply:
+def _object_form(system: str, schema: str, style: str) -> tuple[str, dict[str, Any]]:
+    """The system text and the part of a body that ask for an object."""
+    if style == "json_schema":
+        return system, {"response_format": _schema_format(json.loads(schema))}
+    if style == "structured_outputs":
+        return system, {"structured_outputs": {"json": json.loads(schema)}}
+    form = {"response_format": {"type": "json_object"}} if style == "json_object" else {}
+    return f"{system}{_IN_WORDS}{schema}".lstrip(), form
+
+
+def thought(answer: Any) -> bool:
+    """Whether a chat completion holds a thought, kept apart or in its text."""
+    try:
+        message = answer["choices"][0]["message"]
+        apart = message.get("reasoning_content") or message.get("reasoning")
+        return bool(apart) or spoken(message.get("content") or "") != (message.get("content") or "")
+    except (KeyError, IndexError, TypeError, AttributeError):
+        return False
+
+
+def read_answer(request: Request, answer: Any) -> Reply:
     """The reply in the server's JSON, as it was said: whoever made the request reads what it holds.
 
     An answer that is no chat completion is a reply without text and the finish reason "malformed". Reasoning content
@@ -61,12 +116,23 @@ def read_reply(request: Request, answer: Any) -> Reply:
         text if isinstance(text, str) else "",
         "length" if choice.get("finish_reason") == "length" else "stop",
     )
+    if isinstance(request.constraint, Choice):
+        text = _unquoted(text)
     if isinstance(request.constraint, Rank):
         scores = _scores(request.constraint.options, choice)
         if scores is not None:
             n_prompt, n_cached, _ = _counts(answer)
             return ranked(request.constraint.options, scores, n_prompt, n_cached, 1)
     return Reply(text, finish, *_counts(answer))
+
+
+def _unquoted(text: str) -> str:
+    """The text of a JSON string, which is how an option of an enum comes."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return value if isinstance(value, str) else text
 
 
 def _counts(answer: Any) -> tuple[int, int, int]:
