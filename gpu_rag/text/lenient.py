@@ -27,6 +27,7 @@ MAX_STARTS = 32  # places in a reply where an object is looked for: each may rea
 
 _THOUGHT = re.compile(r"\A\s*<(think|thinking|reasoning)>.*?</\1>", re.DOTALL)
 _THOUGHT_END = re.compile(r"\A.*</(?:think|thinking|reasoning)>", re.DOTALL)
+_FENCED = re.compile(r"\A```\w*[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
 _UNFINISHED = re.compile(r"\A\s*<(?:think|thinking|reasoning)>")
 _START = re.compile(r'\{\s*(?:["}]|\Z)|\[\s*(?:["\[{\]\d-]|\Z)')
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["\[\]{},]', re.DOTALL)
@@ -50,6 +51,7 @@ def read_reply(reply: Reply, constraint: JsonSchema | Choice | Rank | None) -> R
 
     A reply that was cut off says so in its reason. Text is malformed only where there is none.
     """
+    found: Read | Malformed
     match constraint:
         case JsonSchema(schema):
             found = read_json(reply.text, schema)
@@ -59,8 +61,8 @@ def read_reply(reply: Reply, constraint: JsonSchema | Choice | Rank | None) -> R
             scored = len(reply.scores) == len(options)
             found = Read(reply.scores, EXACT) if scored else Malformed("the options were not scored", reply.text)
         case None:
-            text = spoken(reply.text)
-            found = Read(text, EXACT) if text.strip() else Malformed("it was empty", reply.text)
+            text, plain = _unfenced(reply.text), spoken(reply.text).strip()
+            found = Read(text, EXACT if text == plain else LENIENT) if text else Malformed("it was empty", reply.text)
     if isinstance(found, Malformed) and reply.finish_reason == "length":
         return Malformed(f"{CUT_OFF} at {reply.n_generated} tokens", reply.text)
     return found
@@ -82,6 +84,13 @@ def spoken(text: str) -> str:
     return text[end.end() :] if end else text
 
 
+def _unfenced(text: str) -> str:
+    """What is spoken, without a fence around all of it."""
+    text = spoken(text).strip()
+    fenced = _FENCED.match(text)
+    return fenced[1].strip() if fenced else text
+
+
 def read_choice(text: str, options: Sequence[str]) -> Read | Malformed:
     """The option that a reply names.
 
@@ -91,7 +100,7 @@ def read_choice(text: str, options: Sequence[str]) -> Read | Malformed:
     said = text.strip()
     if said in options:
         return Read(said, EXACT)
-    said = spoken(text[:MAX_REPLY_CHARS]).strip()
+    said = _unfenced(text[:MAX_REPLY_CHARS])
     for literal in (said, *_only_string(said)):
         form = _plain(literal)
         same = [option for option in options if option == literal] or [o for o in options if form and _plain(o) == form]

@@ -149,7 +149,7 @@ def test_what_may_mean_something_else_is_malformed(text: str, schema: str) -> No
         (" A\n", "A", EXACT), ("A.", "A", LENIENT), ('"A"', "A", LENIENT), ("a", "A", LENIENT), ("**B**", "B", LENIENT),
         ("(B)", "B", LENIENT), ("A. Halden Bridge", "A", LENIENT), ("A) the bridge", "A", LENIENT),
         ("The best answer is B.", "B", LENIENT), ("Answer: **A**", "A", LENIENT), ('{"choice": "A"}', "A", LENIENT),
-        ("```\nB\n```", "B", LENIENT), ("<think>A or B?</think>B", "B", LENIENT), ("None.", "none", LENIENT),
+        ("```json\nB\n```", "B", LENIENT), ("<think>A or B?</think>B", "B", LENIENT), ("None.", "none", LENIENT),
         ("7", "07", LENIENT), ('["B"]', "B", LENIENT),
     ],
 )  # fmt: skip
@@ -181,6 +181,7 @@ def test_each_constraint_is_read_in_its_way() -> None:
     assert read_reply(reply("A", "rank", (-1.0, -2.0)), Rank(("A", "B"))) == Read((-1.0, -2.0), EXACT)
     assert isinstance(read_reply(reply("A", "stop"), Rank(("A", "B"))), Malformed)
     assert read_reply(reply("<think>x</think>Paris"), None) == Read("Paris", EXACT)
+    assert read_reply(reply("```\nParis\n```"), None) == Read("Paris", LENIENT)
     for broken in (reply(" \n"), reply("<think>never", "length"), reply("", "malformed")):
         assert isinstance(read_reply(broken, None), Malformed)
     found = read_reply(reply('{"chosen": [', "length"), JsonSchema(LABELS))
