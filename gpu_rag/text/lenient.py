@@ -25,10 +25,11 @@ REPAIR_TOKENS = 64  # the least room of a repair: what was cut may have begun wi
 _REASON_CHARS = 200
 MAX_STARTS = 32  # places in a reply where an object is looked for: each may read it to its end
 
-_THOUGHT = re.compile(r"\A\s*<(think|thinking|reasoning)>.*?</\1>", re.DOTALL)
-_THOUGHT_END = re.compile(r"\A.*</(?:think|thinking|reasoning)>", re.DOTALL)
+_OPEN, _CLOSE = r"(?:<(?:think|thinking|reasoning)>|◁think▷)", r"(?:</(?:think|thinking|reasoning)>|◁/think▷)"
+_THOUGHT = re.compile(rf"\A\s*{_OPEN}.*?{_CLOSE}", re.DOTALL)
+_THOUGHT_END = re.compile(rf"\A.*{_CLOSE}", re.DOTALL)
 _FENCED = re.compile(r"\A```\w*[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
-_UNFINISHED = re.compile(r"\A\s*<(?:think|thinking|reasoning)>")
+_UNFINISHED = re.compile(rf"\A\s*{_OPEN}")
 _START = re.compile(r'\{\s*(?:["}]|\Z)|\[\s*(?:["\[{\]\d-]|\Z)')
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["\[\]{},]', re.DOTALL)
 _EDGE = " \t\r\n\"'`*_.,:;()[]“”‘’"

@@ -169,6 +169,7 @@ def test_no_option_is_guessed(text: str) -> None:
 def test_thinking_is_not_said() -> None:
     assert spoken("<think>a</think>\n<think>b</think> yes") == " yes"
     assert spoken("a thought</think>yes") == "yes" and spoken("<thinking>never ends") == "" and spoken("yes") == "yes"
+    assert spoken("◁think▷a◁/think▷yes") == "yes"
 
 
 def reply(text: str, finish: str = "stop", scores: tuple[float, ...] = ()) -> Reply:

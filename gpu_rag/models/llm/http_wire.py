@@ -68,7 +68,7 @@ def body(model: str, request: Request, style: Style, think_tokens: int = 0) -> d
             user = f"{user}\n\n{_labelled(options)}"
             extra = {"max_tokens": 1, "logprobs": True, "top_logprobs": len(LABELS)}
     if style.thinks and style.quiet:
-        extra["chat_template_kwargs"] = {"enable_thinking": False}
+        extra["chat_template_kwargs"] = {"enable_thinking": False, "thinking": False}  # by family of models
     elif style.thinks:
         extra["max_tokens"] += think_tokens
     messages = [{"role": "user", "content": user}]
