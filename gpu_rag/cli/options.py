@@ -74,6 +74,30 @@ def add_max_failures(parser: argparse.ArgumentParser, default: str) -> None:
     )
 
 
+def add_max_fallbacks(parser: argparse.ArgumentParser) -> None:
+    """--max-fallbacks."""
+    parser.add_argument(
+        "--max-fallbacks",
+        type=_failures,
+        metavar="N|P%",
+        default="20%",
+        help="replies that may stay unread, so that rules decide, before exit status 3 (default 20%%)",
+    )
+
+
+def too_many_fallbacks(limit: str, fallbacks: Mapping[str, Mapping[str, int]], n_read: int) -> bool:
+    """Whether too many of `n_read` replies could not be read; says so, loudly, with the steps."""
+    by_rule = {step: kinds["rule"] for step, kinds in fallbacks.items() if kinds["rule"]}
+    if not exceeds(limit, sum(by_rule.values()), n_read):
+        return False
+    steps = ", ".join(f"{step} {n:,}" for step, n in sorted(by_rule.items(), key=lambda item: -item[1]))
+    say(
+        f"gpu-rag: RULES DECIDED IN PLACE OF THE MODEL: {sum(by_rule.values()):,} of {n_read:,} replies could not be "
+        f"read, above --max-fallbacks {limit} ({steps}); see what the model can do: gpu-rag models probe"
+    )
+    return True
+
+
 def _failures(text: str) -> str:
     """Checked before any work is done, not when the run has ended."""
     try:
@@ -81,7 +105,7 @@ def _failures(text: str) -> str:
     except ValueError:
         number = -1
     if not (number >= 0 and math.isfinite(number)):
-        raise UsageError("cannot read --max-failures", given=text, expected="a number, or a percentage such as 5%")
+        raise UsageError("cannot read a limit", given=text, expected="a number, or a percentage such as 5%")
     return text
 
 

@@ -10,6 +10,7 @@ from gpu_rag_kernels.dispatch import spelled
 from gpu_rag.report.page import COLOURS, figure, heading, paragraph, table, text
 from gpu_rag.runtime.accounts import RunStats
 from gpu_rag.runtime.occupancy import NOTHING_LEFT, QUESTIONS, RAMP_UP, Occupancy
+from gpu_rag.types import FALLBACKS
 
 CAUSES = {  # (cause of idle time, in words)
     "ramp_up": (RAMP_UP, "ramp-up"),
@@ -81,6 +82,24 @@ def idle_line(account: Mapping[str, Any]) -> str:
     found = "" if rate is None else f"; prefix cache hit rate {100 * rate:.0f} %"
     queue = f"; {account['mean_open']:.1f} requests open on average"
     return f"LLM idle {100 * account['idle_share']:.1f} % of {wall:.1f} s{because}{queue}{found}"
+
+
+def fallbacks_line(fallbacks: Mapping[str, Mapping[str, int]], n_read: int) -> str:
+    """ "replies: 120 read; lenient 3, rule 1 (plan 3, choose 1)" in one line."""
+    kinds = {kind: sum(counts[kind] for counts in fallbacks.values()) for kind in FALLBACKS}
+    shown = ", ".join(f"{kind} {n:,}" for kind, n in kinds.items() if n) or "all in the form asked for"
+    steps = ", ".join(f"{step} {sum(counts.values()):,}" for step, counts in fallbacks.items())
+    return f"replies: {n_read:,} read; {shown}{f' ({steps})' if steps else ''}"
+
+
+def fallbacks_section(fallbacks: Mapping[str, Mapping[str, int]], n_read: int) -> list[str]:
+    """The replies that were not in the form asked for, as a section of a report; nothing where none was read."""
+    if not n_read:
+        return []
+    rows = [[step, *(f"{counts[kind]:,}" for kind in FALLBACKS)] for step, counts in fallbacks.items()]
+    remark = f"Of {n_read:,} replies that code reads. At a rule, the step decided without the model."
+    shown = table(["step", *FALLBACKS], rows) if rows else paragraph("All replies were in the form asked for.")
+    return [heading("Replies in another form"), shown, paragraph(remark, "dim")]
 
 
 def account_sections(document: Mapping[str, Any]) -> list[str]:

@@ -9,7 +9,7 @@ from gpu_rag.evaluation.compare import Comparison
 from gpu_rag.evaluation.judged import KINDS
 from gpu_rag.evaluation.kb import KG_MEASURES, SKB_MEASURES
 from gpu_rag.methods.registry import needs
-from gpu_rag.report.accounts import stage_table
+from gpu_rag.report.accounts import fallbacks_section, stage_table
 from gpu_rag.report.page import heading, intervals, page, paragraph, stacked_bars, table, text
 from gpu_rag.sources.questions import QuestionRow
 
@@ -83,6 +83,7 @@ def evaluation_page(
         _differences(document, measures, measure),
         heading("Costs"),
         _costs(document, measure),
+        *_fallback_sections(document),
         *_judge_section(document),
         heading("By hops and by type"),
         *_breakdowns(comparison, rows, measure),
@@ -237,6 +238,14 @@ def _example(
             parts.append(f"<li{mark}>{text(label + item.title)} <span>{text(item.text[:160])} ...</span></li>")
         parts.append("</ol>")
     return "".join(parts) + "</details>"
+
+
+def _fallback_sections(document: Mapping[str, Any]) -> list[str]:
+    """The replies that were not in the form asked for, a row a step of each method."""
+    entries, fallbacks = document["methods"], {}
+    for method, entry in entries.items():
+        fallbacks.update({f"{method}: {step}": kinds for step, kinds in entry["fallbacks"].items()})
+    return fallbacks_section(fallbacks, sum(entry["replies_read"] for entry in entries.values()))
 
 
 def _judge_section(document: Mapping[str, Any]) -> list[str]:

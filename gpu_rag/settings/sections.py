@@ -105,7 +105,11 @@ class VllmSettings(Declared):
         Literal["auto", "safetensors", "dummy"], "how weights are read; dummy: random ones, for tests"
     ] = "auto"
     enforce_eager: Annotated[bool | None, "no compiled graphs; empty: on a CPU only"] = None
-    child_process: Annotated[bool, "the engine in a process of its own, which this one survives"] = False
+    child_process: Annotated[bool | None, "engines in processes of their own; empty: on a GPU"] = None
+    engines: Annotated[int, NATURAL, "engines side by side, each with all of the model; 0: one for each GPU"] = 0
+    arguments: Annotated[
+        str, 'more arguments of vLLM\'s EngineArgs, as JSON, such as {"quantization": "fp8", "kv_cache_dtype": "fp8"}'
+    ] = ""
 
     seed: ClassVar[int] = 0  # of the engine; a request's own seed decides what it samples
     restarts: ClassVar[int] = 2  # of a dead engine; a request that was running at two deaths fails

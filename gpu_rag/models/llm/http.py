@@ -19,7 +19,7 @@ import httpx
 from gpu_rag.errors import BadInput, Cancelled, GpuRagError, ModelError, RequestFailed
 from gpu_rag.models.fingerprint import text_hash
 from gpu_rag.models.llm.capability import is_capable
-from gpu_rag.models.llm.http_wire import body, check_constraint, read_reply, refusal
+from gpu_rag.models.llm.http_wire import Style, body, check_constraint, read_answer, refusal
 from gpu_rag.models.llm.interface import OnReply, estimate_tokens, in_order
 from gpu_rag.types import Reply, Request
 
@@ -35,8 +35,8 @@ class HttpLLM:
 
     url: up to and with /v1. model: its id there; "" takes the only one served. On opening, GET /models must list it;
     context_tokens is what the server says there (max_model_len, as vLLM does), else 4,096, less 64 for the template.
-    Every reply is checked against its constraint: one that breaks it is a RequestFailed, because some servers accept
-    a constraint and ignore it. Rank asks for the letter of the best of at most 20 listed options and scores each by
+    A reply comes as it was said, whether it keeps to its constraint or not: some servers accept one and ignore it.
+    Rank asks for the letter of the best of at most 20 listed options and scores each by
     its letter's log-probability: the model's opinion of the choice, not of the option's wording.
     content_hash knows the server's model id and `revision` alone: give another `revision` when the weights behind the
     same id change. Counts are the server's; count_tokens is a cautious estimate unless `tokenizer` names a folder.
@@ -131,10 +131,12 @@ class HttpLLM:
         if problem is not None:
             return problem
         try:
-            answer = self._exchanger.post("/chat/completions", body(self.model, request, self._choice_style), stop)
+            answer = self._exchanger.post(
+                "/chat/completions", body(self.model, request, Style(choices=self._choice_style)), stop
+            )
         except RequestFailed as error:
             return error
-        return read_reply(request, answer, self._choice_style)
+        return read_answer(request, answer)
 
 
 def _find_model(exchanger: Exchanger, model: str) -> dict[str, Any]:
@@ -265,9 +267,8 @@ class _Failure:
 def _json(response: httpx.Response) -> Any:
     try:
         return response.json()
-    except ValueError as error:  # also a body that is not text
-        given = f"{response.text[:100]!r}"
-        raise RequestFailed("the server's reply is not JSON", given=given) from error
+    except (ValueError, RecursionError):  # also a body that is not text
+        return None
 
 
 def _refused(response: httpx.Response, url: str) -> RequestFailed | ModelError:
