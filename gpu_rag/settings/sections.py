@@ -18,8 +18,17 @@ class ModelSettings(Declared):
         str, "minilm (packaged), a sentence-transformers folder or name, or hash (for tests); the index keeps it"
     ] = "minilm"
     llm: Annotated[
-        str, "smollm2 (packaged), a model folder, vllm:FOLDER_OR_NAME, http://HOST:PORT/v1#MODEL, replay:FILE, or none"
+        str,
+        "smollm2 (packaged), a model folder, vllm:FOLDER_OR_NAME, http://HOST:PORT/v1#MODEL (several servers of it: "
+        "separated by commas), replay:FILE, or none",
     ] = "smollm2"
+    connections: Annotated[
+        int, COUNT, "requests in flight at each model server; fewer for one that takes few at once (llama.cpp, Ollama)"
+    ] = 256
+    api_keys: Annotated[
+        tuple[str, ...],
+        '"http://HOST:PORT/v1=NAME" for each server with a key of its own, NAME the environment variable that has it',
+    ] = ()
     capable: Annotated[bool | None, "whether the LLM may extract and judge; empty: by its size"] = None
     decider: Annotated[
         Literal["auto", "llm", "similarity"], "who chooses among candidates; auto: the LLM where it is capable"
