@@ -106,7 +106,7 @@ class HttpLLM:
         jobs = [self._job(i, request, finished) for i, request in enumerate(requests)]
         thread = self._running()
         try:
-            thread.call(Servers.add, [job for job in jobs if job is not None])
+            _add(thread, [job for job in jobs if job is not None])
             replies = (self._outcome(*finished.get()) for _ in requests)
             return in_order(len(requests), replies, on_reply)
         finally:  # a caller that was interrupted leaves nothing behind
@@ -121,12 +121,11 @@ class HttpLLM:
 
     def submit(self, key: int, request: Request) -> None:
         """Hand over a request; returns at once. Raises UsageError for a key that is open or a closed engine."""
-        check_key(key, self._open)
         thread = self._running()
+        check_key(key, self._open)
         job = self._job(key, request, self._finished)
+        _add(thread, [job] if job is not None else [])
         self._open[key] = job
-        if job is not None:
-            thread.call(Servers.add, [job])
 
     def poll(self, timeout_s: float) -> list[tuple[int, Reply | RequestFailed]]:
         """Finished requests; see `StreamingLLM.poll`."""
@@ -159,14 +158,12 @@ class HttpLLM:
     # --- requests to bodies, bodies to replies ---
 
     def _running(self) -> _Thread:
-        """The thread of this process. Raises UsageError after `close`."""
+        """The thread of this process."""
         if self._thread.process != os.getpid():  # a forked process has no threads but the one that forked
             self._thread = self._start(self.model)
             weakref.finalize(self, _Thread.close, self._thread)
             self._open.clear()
             self._finished, self._dead = queue.SimpleQueue(), None
-        if self._thread.closed:
-            raise UsageError("the request cannot be taken", given="a closed engine", expected="an open one")
         return self._thread
 
     def _job(self, key: int, request: Request, finished: _Finished) -> Job | None:
@@ -218,11 +215,12 @@ class _Thread:
         """`Servers.open`."""
         return asyncio.run_coroutine_threadsafe(self.servers.open(), self._loop).result()
 
-    def call(self, method: Callable[[Servers, list[Job]], None], jobs: list[Job]) -> None:
-        """Call a method of the servers with jobs, in the thread; returns at once."""
+    def call(self, method: Callable[[Servers, list[Job]], None], jobs: list[Job]) -> bool:
+        """Call a method of the servers with jobs, in the thread; returns at once. False: the thread is closed."""
         with self._lock:
             if jobs and not self.closed:
                 self._loop.call_soon_threadsafe(method, self.servers, jobs)
+            return not self.closed
 
     def close(self) -> None:
         """End all jobs, connections and the thread. A forked process leaves its parent's alone."""
@@ -247,6 +245,11 @@ class _Thread:
             self._loop.run_forever()
         finally:
             self._loop.close()
+
+
+def _add(thread: _Thread, jobs: list[Job]) -> None:
+    if not thread.call(Servers.add, jobs):
+        raise UsageError("the request cannot be taken", given="a closed engine", expected="an open one")
 
 
 def _opened(start: Callable[[str], _Thread], model: str) -> tuple[_Thread, list[Card]]:

@@ -24,13 +24,15 @@ KEEP_ALIVE_S = 30.0  # an idle connection is closed after it
 class Failure:
     """An exchange that brought no answer to the request.
 
-    broken: no answer at all, so the server may be gone; busy: the server had too much to do; again: whether another
-    try makes sense; wait_s: the pause that the server asks for.
+    broken: no answer at all, so the server may be gone; busy: the server had too much to do; alive: it said so itself,
+    and did not stand for another one that is gone; again: whether another try makes sense; wait_s: the pause that the
+    server asks for.
     """
 
     why: str
     broken: bool = False
     busy: bool = False
+    alive: bool = False
     again: bool = True
     wait_s: float | None = None
 
@@ -139,7 +141,8 @@ def _refused(response: aiohttp.ClientResponse, text: str, url: str) -> Failure |
     status = response.status
     if status == 429 or status >= 500:
         wait_s = _retry_after_s(response.headers.get("Retry-After", ""))
-        return Failure(f"HTTP {status}: {text[:200]}", busy=status in (429, 503), wait_s=wait_s)
+        why, busy = f"HTTP {status}: {text[:200]}", status in (429, 503)
+        return Failure(why, busy=busy, alive=status == 429, wait_s=wait_s)
     if status in (401, 403):
         do = "give its key: models.api_keys, or GPU_RAG_API_KEY"
         return ModelError("the server refuses the API key", given=f"{url}: HTTP {status}", do=do)

@@ -36,7 +36,7 @@ class Patience:
 
     def pause_s(self, n_before: int) -> float:
         """The pause after a try that `n_before` others went before."""
-        return float(min(self.backoff_s * 2**n_before, MAX_WAIT_S))
+        return float(min(self.backoff_s * 2 ** min(n_before, 30), MAX_WAIT_S))
 
 
 @dataclass(eq=False)
@@ -121,7 +121,7 @@ class Servers:
         cards = [look for look in looks if isinstance(look, dict)]
         refusals = [look for look in looks if isinstance(look, ModelError)]
         if refusals:
-            raise refusals[0] if len(self.servers) == 1 else _all_of("not all servers can be used", refusals)
+            raise _all_of("not all servers can be used", refusals)
         ids = {str(card["id"]) for card in cards}
         if len(ids) > 1:
             served = zip((s.exchanger.url for s, look in zip(self.servers, looks) if isinstance(look, dict)), cards)
@@ -130,7 +130,7 @@ class Servers:
             raise ModelError("the servers serve different models", given=given, expected="one model id", do=do)
         unanswered = [self._silent(s, look) for s, look in zip(self.servers, looks) if isinstance(look, Failure)]
         if not cards:
-            raise self._dead(unanswered)
+            raise _all_of("no model server answers", unanswered)
         self.model = ids.pop()
         for server, look in zip(self.servers, looks):
             if isinstance(look, Failure):
@@ -222,9 +222,9 @@ class Servers:
     def _sent(self, job: Job, server: Server, task: asyncio.Task[None]) -> None:
         """A try has ended, whatever its end."""
         server.running.discard(job)
-        if task.cancelled():  # aborted, or its server went down
+        if task.cancelled():  # dropped, or its server went down
             job.task = None
-            self._send_again(job)
+            self._send_elsewhere(job, Failure("the server went down"))
         elif (bug := task.exception()) is not None:
             self._end(job, _bug(bug))
         self._dispatch()
@@ -249,23 +249,28 @@ class Servers:
         if failure.wait_s is not None:
             server.paused_until = max(server.paused_until, self._loop.time() + failure.wait_s)
             self._loop.call_later(failure.wait_s, self._dispatch)
-        if server.down:
-            self._send_elsewhere(job)
-            return
-        given_up = not failure.again or job.n_tries > self._patience.retries
         if job.unwanted:
             self._end(job, aborted())
-        elif given_up:
+        elif server.down:
+            self._send_elsewhere(job, failure)
+        elif not failure.again or job.n_tries > self._patience.retries:
             server.in_question.append((job, failure))
+            self._look_at(server)
         else:
             self._loop.call_later(self._patience.pause_s(job.n_tries - 1), self._send_again, job)
-        if given_up or failure.broken:
-            self._look_at(server)
+            if failure.broken:
+                self._look_at(server)
 
-    def _send_elsewhere(self, job: Job) -> None:
-        """Send a job again whose server went down: its tries there say nothing about it."""
-        job.n_tries = 0
-        self._send_again(job)
+    def _send_elsewhere(self, job: Job, failure: Failure) -> None:
+        """Send a job again whose server went down, unless it has used up its tries: it may be what takes them down."""
+        if job.n_tries > self._patience.retries:
+            self._give_up(job, failure)
+        else:
+            self._send_again(job)
+
+    def _give_up(self, job: Job, failure: Failure) -> None:
+        given = f"{failure.why}, {job.n_tries} times" if job.n_tries > 1 else failure.why
+        self._end(job, RequestFailed("the server did not complete the request", given=given))
 
     def _send_again(self, job: Job) -> None:
         if job.unwanted:
@@ -304,6 +309,8 @@ class Servers:
         await asyncio.sleep(pause_s)
         n_looks = 0
         while not isinstance(look := await self._look(server), dict):
+            if isinstance(look, Failure) and look.alive:
+                break
             n_looks += 1
             server.live = False
             if isinstance(look, ModelError) or n_looks > self._patience.retries:
@@ -315,15 +322,14 @@ class Servers:
         server.live, server.down = True, None
         questions, server.in_question = server.in_question, []
         for job, failure in questions:
-            given = f"{failure.why}, {job.n_tries} times" if job.n_tries > 1 else failure.why
-            self._end(job, RequestFailed("the server did not complete the request", given=given))
+            self._give_up(job, failure)
         self._dispatch()
 
     def _put_down(self, server: Server, reason: ModelError) -> None:
         """Give a server no more requests, and those that it had to the others. Without others all jobs end."""
         known, server.live, server.down = server.down, False, reason
         if all(other.down for other in self.servers):
-            error = self._dead([other.down for other in self.servers if other.down])
+            error = _all_of("no model server answers", [other.down for other in self.servers if other.down])
             for other in self.servers:
                 other.in_question.clear()
                 self._stop_watch(other)
@@ -333,16 +339,12 @@ class Servers:
         if known is None:
             _log.warning("going on without a model server: %s", reason)
         questions, server.in_question = server.in_question, []
-        for job, _ in questions:
-            self._send_elsewhere(job)
+        for job, failure in questions:
+            self._send_elsewhere(job, failure)
         for job in list(server.running):
+            job.n_tries += 1
             if job.task is not None:
                 job.task.cancel()  # and `_sent` sends it again
-
-    def _dead(self, reasons: Sequence[ModelError]) -> ModelError:
-        if len(reasons) == 1:
-            return reasons[0]
-        return _all_of("no model server answers", reasons)
 
     def _silent(self, server: Server, failure: Failure, n_looks: int | None = None) -> ModelError:
         n_looks = n_looks or self._patience.retries + 1
@@ -390,4 +392,6 @@ def _bug(bug: BaseException) -> ModelError:
 
 
 def _all_of(what: str, reasons: Sequence[ModelError]) -> ModelError:
+    if len(reasons) == 1:
+        return reasons[0]
     return ModelError(what, given="; ".join(str(reason) for reason in reasons))

@@ -24,7 +24,7 @@ import pytest
 from gpu_rag.errors import BadInput, ModelError, RequestFailed, UsageError
 from gpu_rag.models.llm import addresses, http_exchange, http_servers, load_llm
 from gpu_rag.models.llm.http import HttpLLM
-from gpu_rag.models.llm.http_servers import Server, Servers
+from gpu_rag.models.llm.http_servers import Patience, Server, Servers
 from gpu_rag.models.llm.interface import StreamingLLM
 from gpu_rag.models.llm.service import as_streaming
 from gpu_rag.types import Reply, Request
@@ -208,14 +208,20 @@ def test_both_faces_give_every_request_back_once(fakes, connect):
 
 
 def test_as_many_requests_as_allowed_and_one_thread(fakes, connect):
-    fake = fakes()
-    fake.delay_s = 1.0
+    gate = asyncio.Event()
+
+    async def stuck(fake: Fake, prompt: str, writer: asyncio.StreamWriter) -> bytes:
+        await gate.wait()
+        return said("late")
+
+    fake = fakes(stuck)
     before = threading.active_count()
     llm = connect(fake, max_connections=200)
     for key, request in enumerate(ask(220)):
         llm.submit(key, request)
     wait_until(lambda: fake.busy == 200)
     assert threading.active_count() <= before + 1 and len(fake.seen) == 200
+    fake.loop.call_soon_threadsafe(gate.set)
     assert len(drain(llm)) == 220 and fake.most_busy == 200
 
 
@@ -244,9 +250,10 @@ def test_the_least_loaded_server_is_next(fakes, connect):
 
 def test_a_server_that_dies_leaves_its_requests_to_the_others(fakes, connect, caplog):
     dying, other = fakes(), fakes()
+    other.delay_s = 0.05
 
     async def dies(fake: Fake, prompt: str, writer: asyncio.StreamWriter) -> bytes | None:
-        if sum(fake.seen.values()) == 12:
+        if sum(fake.seen.values()) == 6:
             fake.end()
         await asyncio.sleep(0.05)
         return said(f"re: {prompt}")
@@ -280,19 +287,6 @@ def test_only_when_all_are_gone_the_engine_is(fakes, connect):
                 llm.poll(WAIT_S)
     fakes(port=pair[1].port)
     assert texts(llm.complete(ask(3))) == ["re: p0", "re: p1", "re: p2"], "it is back"
-
-
-def test_the_tries_at_a_server_that_is_gone_do_not_count(fakes, connect):
-    dead, other = fakes(), fakes()
-    llm = connect(dead, other, max_connections=4, retries=0)
-    dead.die()
-    assert texts(llm.complete(ask(50))) == [f"re: p{i}" for i in range(50)]
-
-
-def test_the_tries_check_catches_an_engine_that_counts_them(fakes, connect, monkeypatch):
-    monkeypatch.setattr(Servers, "_send_elsewhere", lambda self, job: self._end(job, RequestFailed("gone")))
-    with pytest.raises(AssertionError):
-        test_the_tries_at_a_server_that_is_gone_do_not_count(fakes, connect)
 
 
 def test_all_servers_must_list_one_model(fakes, connect):
@@ -376,7 +370,7 @@ async def _drip_body(fake: Fake, prompt: str, writer: asyncio.StreamWriter) -> b
     while True:
         writer.write(b" ")
         await writer.drain()
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.05)
 
 
 async def _drip_head(fake: Fake, prompt: str, writer: asyncio.StreamWriter) -> bytes | None:
@@ -384,7 +378,7 @@ async def _drip_head(fake: Fake, prompt: str, writer: asyncio.StreamWriter) -> b
     while True:
         writer.write(b"x: y\r\n")
         await writer.drain()
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize("drip", [_drip_body, _drip_head])
@@ -394,9 +388,9 @@ def test_a_dripping_reply_ends_at_the_time_limit(fakes, connect, drip):
 
     fake = fakes(behave)
     began = time.monotonic()
-    bad, good = connect(fake, timeout_s=1.5).complete(ask(2))
+    bad, good = connect(fake, timeout_s=2.0).complete(ask(2))
     assert isinstance(bad, RequestFailed) and isinstance(good, Reply) and time.monotonic() - began < 30
-    assert fake.seen["p0"] == 1 or "x: y" in str(bad) or drip is _drip_head
+    assert fake.seen["p0"] == 1
 
 
 async def _endless(fake: Fake, prompt: str, writer: asyncio.StreamWriter) -> bytes | None:
@@ -477,9 +471,35 @@ def test_a_server_that_asks_for_a_pause_gets_it_and_others_go_on(fakes, connect)
 
     pausing, other = fakes(pause), fakes()
     llm = connect(pausing, other, max_connections=4)
-    began = time.monotonic()
     assert texts(llm.complete(ask(200))) == [f"re: p{i}" for i in range(200)]
-    assert all(t - began < 0.9 or t - times[0] >= 1.0 for t in times) and len(times) < 10 and len(other.seen) > 150
+    assert all(t - times[0] >= 0.95 for t in times[4:]) and other.seen
+
+
+def test_a_server_that_refuses_looks_too_is_alive(fakes, connect):
+    async def never(fake: Fake, prompt: str, writer: asyncio.StreamWriter) -> bytes:
+        fake.models = response({}, 429)
+        return response({"error": "slow down"}, 429) if prompt == "p1" else said(f"re: {prompt}")
+
+    good, refused, last = connect(fakes(never)).complete(ask(3))
+    assert (good.text, last.text) == ("re: p0", "re: p2")
+    assert isinstance(refused, RequestFailed) and "HTTP 429" in str(refused) and "4 times" in str(refused)
+
+
+def test_a_request_that_takes_servers_down_is_given_up(fakes, connect):
+    async def poison(fake: Fake, prompt: str, writer: asyncio.StreamWriter) -> bytes | None:
+        if prompt == "p7":
+            fake.end()
+        return said(f"re: {prompt}")
+
+    llm = connect(*(fakes(poison) for _ in range(5)), max_connections=1, backoff_s=0.05)
+    replies = llm.complete(ask(30))
+    assert [i for i, reply in enumerate(replies) if isinstance(reply, RequestFailed)] == [7]
+    assert "4 times" in str(replies[7]) and sum(server.live for server in llm._thread.servers.servers) >= 1
+
+
+def test_pauses_are_bounded_however_long_a_server_is_gone():
+    patience = Patience(600.0, 10.0, 5, 0.5)
+    assert [patience.pause_s(n) for n in (0, 1, 5, 9, 10_000)] == [0.5, 1.0, 16.0, 60.0, 60.0]
 
 
 def test_resets_are_tried_again_and_one_that_always_breaks_fails_alone(fakes, connect):
@@ -531,20 +551,28 @@ def test_connections_that_close_on_either_side(fakes, connect, closes):
     assert texts(llm.complete(ask(60))) == [f"re: p{i}" for i in range(60)]
 
 
+async def _hangs(fake: Fake, prompt: str, writer: asyncio.StreamWriter) -> bytes:
+    fake.models = b"HTTP/1.1 200 OK\r\n"
+    await asyncio.sleep(WAIT_S)
+    return b""
+
+
 def test_a_server_that_hangs_is_found_out_by_a_look(fakes, connect, monkeypatch):
-    monkeypatch.setattr(http_servers, "LOOK_S", 0.3)
-
-    async def hangs(fake: Fake, prompt: str, writer: asyncio.StreamWriter) -> bytes:
-        fake.models = b"HTTP/1.1 200 OK\r\n"
-        await asyncio.sleep(WAIT_S)
-        return b""
-
-    fake, other = fakes(hangs), fakes()
-    llm = connect(fake, timeout_s=1.0, retries=1)
+    monkeypatch.setattr(http_servers, "LOOK_S", 0.5)
     with pytest.raises(ModelError, match=r"does not answer.*2 times"):
-        llm.complete(ask(3))
-    fake.models = {"data": [{"id": "m"}]}
-    assert texts(connect(fake, other, timeout_s=1.0, retries=1).complete(ask(6))) == [f"re: p{i}" for i in range(6)]
+        connect(fakes(_hangs), timeout_s=1.0, retries=1).complete(ask(3))
+
+
+def test_requests_of_a_server_that_hangs_go_to_another(fakes, connect, monkeypatch):
+    monkeypatch.setattr(http_servers, "LOOK_S", 0.5)
+    llm = connect(fakes(_hangs), fakes(), timeout_s=2.0, retries=1)
+    assert texts(llm.complete(ask(6))) == [f"re: p{i}" for i in range(6)]
+
+
+def test_the_hanging_check_catches_an_engine_that_gives_up(fakes, connect, monkeypatch):
+    monkeypatch.setattr(Servers, "_send_elsewhere", Servers._give_up)
+    with pytest.raises(AssertionError):
+        test_requests_of_a_server_that_hangs_go_to_another(fakes, connect, monkeypatch)
 
 
 # --- the end ---------------------------------------------------------------------------------------
