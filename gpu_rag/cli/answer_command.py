@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     planned = PlannedAnswers(options.out, replies)
     if options.plan:
         settings = settings.changed("models", **PLANNED)
-    engine = index.engine(settings, replies=replies, api_key=api_key())
+    engine = index.engine(settings, replies=replies, api_key=api_key(settings))
     with closing(engine.models):
         if options.plan:
             return 0, plan_answers(options, engine, questions)

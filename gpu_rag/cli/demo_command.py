@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     rows, _ = load_questions(questions_path())
     index = Index.open(options.out)
     engine = index.engine(
-        settings, replies=options.out.with_name(options.out.name + ".replies.sqlite"), api_key=api_key()
+        settings, replies=options.out.with_name(options.out.name + ".replies.sqlite"), api_key=api_key(settings)
     )
     with closing(engine.models):
         show(f"2. Retrieval on {len(rows)} questions of 2 to 4 hops: does the graph help here?")

@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         check_passages(method, index.n_passages, str(index.path))
     if options.retrieval_only and (same := [f"{m} ranks as {RANKS_AS[m]}" for m in methods if m in RANKS_AS]):
         say(f"gpu-rag: --retrieval-only leaves out the dialogue: {', '.join(same)}")
-    engine = index.engine(settings, replies=options.replies, api_key=api_key())
+    engine = index.engine(settings, replies=options.replies, api_key=api_key(settings))
     with closing(engine.models), _judge_of(options, engine) as judge, Bars() as bars:
 
         def on_answer(method: str, answer: Any) -> None:
@@ -133,7 +133,7 @@ def _judge_of(options: argparse.Namespace, engine: Engine) -> AbstractContextMan
     beside = options.report.with_name(options.report.name + ".replies.sqlite") if options.report else None
     if options.replies is None and beside is None:
         say("gpu-rag: verdicts are not kept: another run asks again; --replies FILE or --report FILE.html keeps them")
-    return open_judge(engine, replies=options.replies or beside, api_key=api_key())
+    return open_judge(engine, replies=options.replies or beside, api_key=api_key(engine.settings))
 
 
 def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) -> str:

@@ -100,7 +100,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
             settings=settings,
             fresh=options.fresh,
             progress=bars,
-            api_key=api_key(),
+            api_key=api_key(settings),
         )
     if gone := sorted(set(before) - set(report.manifest.stages)):
         say(

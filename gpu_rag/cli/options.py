@@ -8,11 +8,14 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpu_rag.errors import UsageError
 from gpu_rag.settings import Settings, make_settings, merge, nested, parse_assignment, read_profile
 from gpu_rag.settings.check import checked
+
+if TYPE_CHECKING:
+    from gpu_rag.models.llm.interface import ApiKeys
 
 PROFILES = ("cpu", "gpu", "multi-gpu", "higra", "higra-no-refinement")
 
@@ -156,9 +159,26 @@ def numbers(text: str) -> list[int]:
     return sorted(found)
 
 
-def api_key() -> str | None:
-    """The key for an HTTP model server, from GPU_RAG_API_KEY or OPENAI_API_KEY."""
-    return os.environ.get("GPU_RAG_API_KEY") or os.environ.get("OPENAI_API_KEY")
+def api_key(settings: Settings, llm: str = "") -> ApiKeys:
+    """Keys by address from the variables that `models.api_keys` names; without any the key for all model servers.
+
+    That one comes from GPU_RAG_API_KEY or OPENAI_API_KEY. llm: the model in place of `models.llm`. Raises UsageError
+    for a server that is used and whose variable is not set.
+    """
+    if not settings.models.api_keys:
+        return os.environ.get("GPU_RAG_API_KEY") or os.environ.get("OPENAI_API_KEY")
+    keys: dict[str, str] = {}
+    for entry in settings.models.api_keys:
+        address, _, name = entry.rpartition("=")
+        if not address.startswith("http") or not name:
+            expected = "http://HOST:PORT/v1=NAME, NAME an environment variable"
+            raise UsageError("cannot read models.api_keys", given=entry, expected=expected)
+        if key := os.environ.get(name, "").strip():
+            keys[address] = key
+        elif any(address.rstrip("/") in spec for spec in (llm or settings.models.llm, settings.eval.judge)):
+            given = f"{name}, for {address}"
+            raise UsageError("the key of a model server is not set", given=given, do=f"export {name}")
+    return keys
 
 
 def say(*lines: str) -> None:

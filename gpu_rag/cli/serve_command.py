@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any] | None]:
         say(f"anyone who reaches {options.host} can ask questions and read passages: --api-key-file asks for a key")
 
     def open_engine() -> Engine:
-        return index.engine(settings, replies=options.replies, api_key=api_key())
+        return index.engine(settings, replies=options.replies, api_key=api_key(settings))
 
     live = Live(open_engine, settings.serve, say)
     admission = Admission(live, settings)

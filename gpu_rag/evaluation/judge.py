@@ -18,7 +18,7 @@ from gpu_rag.engine import Engine
 from gpu_rag.errors import RequestFailed
 from gpu_rag.evaluation.metrics import token_f1
 from gpu_rag.models.llm.cache import CachedLLM
-from gpu_rag.models.llm.interface import LLM, OnReply
+from gpu_rag.models.llm.interface import LLM, ApiKeys, OnReply
 from gpu_rag.models.set import ModelSet
 from gpu_rag.settings.sections import EvalSettings
 from gpu_rag.text.lenient import read_reply
@@ -122,7 +122,7 @@ def claim_order(claim: Claim) -> str:
 
 
 @contextmanager
-def open_judge(engine: Engine, *, replies: Path | None = None, api_key: str | None = None) -> Iterator[Judge]:
+def open_judge(engine: Engine, *, replies: Path | None = None, api_key: ApiKeys = None) -> Iterator[Judge]:
     """The judge that the engine's settings name: `eval.judge`, or the model that answers.
 
     replies: a file that keeps its replies. Raises UsageError (no model), MissingBackend, ModelError, StorageError.
