@@ -151,6 +151,7 @@ def fakes() -> Iterator[Callable[..., Fake]]:
 @pytest.fixture
 def connect() -> Iterator[Callable[..., HttpLLM]]:
     opened: list[HttpLLM] = []
+    before = set(threading.enumerate())
 
     def make(*given: Fake | str, **options: Any) -> HttpLLM:
         urls = [fake if isinstance(fake, str) else fake.url for fake in given]
@@ -160,7 +161,8 @@ def connect() -> Iterator[Callable[..., HttpLLM]]:
     yield make
     for llm in opened:
         llm.close()
-    assert not [t for t in threading.enumerate() if t.name == "llm-http"], "a thread was left"
+    left = set(threading.enumerate()) - before
+    assert not [thread for thread in left if thread.name == "llm-http"], "a thread was left"
 
 
 def ask(n: int, word: str = "p") -> list[Request]:
