@@ -267,11 +267,6 @@ def answer_of(outcome: Outcome, method: str, config_hash: str) -> Answer:
     return Answer(question.id, question.text, method, draft.status, draft.text, draft.evidence, draft.paths, **common)
 
 
-def failures(answers: Sequence[Answer]) -> list[Answer]:
-    """The answers with status "failed"."""
-    return [answer for answer in answers if answer.status == "failed"]
-
-
 def check_unique(questions: Sequence[Question]) -> None:
     """Raises GpuRagError when two questions share an id: their rows could not be told apart."""
     seen: set[str] = set()

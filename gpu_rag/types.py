@@ -11,7 +11,6 @@ from hashlib import sha1
 from typing import TYPE_CHECKING
 
 from gpu_rag.errors import BadInput
-from gpu_rag.types_kb import Pool, RankedNode
 
 if TYPE_CHECKING:
     import torch
@@ -209,6 +208,27 @@ class Usage:
     cut: int = 0
     replies_read: int = 0
     fallbacks: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RankedNode:
+    """A node of the knowledge base as an answer. id: as in `KnowledgeBase.node_ids`; source: names of its sources."""
+
+    id: str
+    name: str
+    type: str
+    source: str
+    score: float
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The paths that a search held at one moment, such as "initial beam": how many, and the names of all entities on
+    them. For evaluation: was the answer still there?"""
+
+    name: str
+    n_paths: int
+    entities: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from html import escape as text
 
 from gpu_rag.errors import BadInput
-from gpu_rag.report.page import COLOURS, text
+from gpu_rag.report.page import COLOURS
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 740, 380, 70, 50, 40, 280
 

@@ -161,7 +161,9 @@ def _tried(job: BuildJob, count: CorpusCount, folder: Path) -> _Trial:
     for sizes in (small, full):
         sizes["stand-ins"] = max(sizes["nodes"] - count.documents, 0)
     n_triples = 0.0
-    if "kb" in first:
+    if "kb" in first and not samples:  # of the corpus alone
+        n_triples = full["triples"] * count.extracted / max(full["extracted"], 1)
+    elif "kb" in first:
         source = tables.read_table(folder / "full" / "kb" / "kb_edges.parquet", KB_EDGES)["source"].to_numpy()
         n_triples = float(np.bincount(source, minlength=len(samples)) @ [sample.times for sample in samples])
     return _Trial(runs, small, full, n_triples)

@@ -151,8 +151,9 @@ def _run_stage(job: BuildJob, folder: Path, layer: Stage, rows: Sequence[Sampled
     llm = job.models.llm() if "llm" in roles else None
     if isinstance(llm, CountedLLM):
         llm.n_requests = llm.n_fresh = 0
-    # a base is tried without the triples of the corpus
-    sources = replace(job.sources, corpus=()) if layer.name.startswith("kb") else job.sources
+    # a base is tried without the triples of the corpus, where it has others
+    alone = layer.name.startswith("kb") and job.sources.named
+    sources = replace(job.sources, corpus=()) if alone else job.sources
     inputs, partial = {need: folder / need for need in layer.needs_of(sources)}, folder / "work" / layer.name
     work = Work(out, partial, inputs, job.settings, sources, job.models, Silent(), report)
     if traced:

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpu_rag_kernels.dispatch import spelled
 
-from gpu_rag.report.page import COLOURS, figure, heading, paragraph, table, text
+from gpu_rag.report.page import heading, paragraph, table, timeline
 from gpu_rag.runtime.accounts import RunStats
 from gpu_rag.runtime.occupancy import NOTHING_LEFT, QUESTIONS, RAMP_UP, Occupancy
 from gpu_rag.types import FALLBACKS
@@ -126,39 +126,3 @@ def stage_table(stages: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
     ]
     remark = "Totals. Seconds are shares of batches; waiting is what calls spent in line, side by side."
     return table(header, rows) + paragraph(remark, "dim")
-
-
-def timeline(queue: Mapping[str, Any]) -> str:
-    """Open LLM requests over time as an area, and the share of time without any as bars hanging from the top."""
-    opened, idle, width, height, left = queue["open"], queue["idle"], 640, 200, 60
-    if not opened:
-        return ""
-    most, step = max([*opened, 1.0]), (width - left - 30) / len(opened)
-
-    def y(value: float) -> float:
-        return height - (height - 30) * value / most
-
-    points = [
-        f"{left + i * step:.1f},{y(value):.1f} {left + (i + 1) * step:.1f},{y(value):.1f}"
-        for i, value in enumerate(opened)
-    ]
-    end = left + len(opened) * step
-    parts = [
-        f'<polygon points="{left},{height} {" ".join(points)} {end:.1f},{height}" fill="{COLOURS[0]}" opacity=".75"/>'
-    ]
-    for i, share in enumerate(idle):
-        if share > 0:
-            x, tall = left + i * step, (height - 30) * share
-            parts.append(
-                f'<rect x="{x:.1f}" y="30" width="{step:.2f}" height="{tall:.1f}" fill="{COLOURS[1]}" opacity=".35"/>'
-            )
-    for value in (0.0, most / 2, most):
-        parts.append(f'<text x="{left - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:,.0f}</text>')
-    seconds = queue["bin_s"] * len(opened)
-    for share in (0.0, 0.5, 1.0):
-        place = left + share * (end - left)
-        parts.append(f'<text x="{place:.1f}" y="{height + 16}" text-anchor="middle">{seconds * share:,.1f} s</text>')
-    for i, name in enumerate(("requests open", "share of time without any, from the top")):
-        parts.append(f'<rect x="{left + 130 * i}" y="8" width="11" height="11" fill="{COLOURS[i]}"/>')
-        parts.append(f'<text x="{left + 130 * i + 16}" y="18">{text(name)}</text>')
-    return figure("LLM requests open over the time of the run", width, height + 26, parts)

@@ -10,7 +10,7 @@ from gpu_rag.evaluation.judged import KINDS
 from gpu_rag.evaluation.kb import KG_MEASURES, SKB_MEASURES
 from gpu_rag.methods.registry import needs
 from gpu_rag.report.accounts import fallbacks_section, stage_table
-from gpu_rag.report.page import heading, intervals, page, paragraph, stacked_bars, table, text
+from gpu_rag.report.page import example, heading, intervals, page, paragraph, stacked_bars, table
 from gpu_rag.sources.questions import QuestionRow
 
 N_EXAMPLES = 8
@@ -223,21 +223,11 @@ def _example(
     document_of: dict[str, str],
     measure: str,
 ) -> str:
-    parts = [f"<details><summary>{text(row.question.text)}</summary>"]
-    if row.answers:
-        parts.append(paragraph(f"gold answer: {row.answers[0]}", "dim"))
-    gold = set(row.gold_ids)
+    gold, methods = set(row.gold_ids), []
     for method, answers in comparison.answers.items():
-        answer = answers[i]
-        said = f"; answer: {answer.text}" if answer.text else ""
-        parts.append(f"<p><b>{text(method)}</b> {text(measure)} {scores[method][i]:.2f}{text(said)}</p><ol>")
-        for item in answer.evidence[:5]:
-            hit = document_of[item.passage_id] in gold
-            mark = ' class="hit"' if hit else ""
-            label = "gold: " if hit else ""
-            parts.append(f"<li{mark}>{text(label + item.title)} <span>{text(item.text[:160])} ...</span></li>")
-        parts.append("</ol>")
-    return "".join(parts) + "</details>"
+        evidence = [(item.title, item.text[:160], document_of[item.passage_id] in gold) for item in answers[i].evidence]
+        methods.append((method, scores[method][i], answers[i].text, evidence[:5]))
+    return example(row.question.text, row.answers[0] if row.answers else "", measure, methods)
 
 
 def _fallback_sections(document: Mapping[str, Any]) -> list[str]:

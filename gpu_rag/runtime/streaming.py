@@ -108,11 +108,6 @@ class StreamingDriver:
         """Questions that were admitted and have not ended; a moment old when it is read."""
         return len(self._core.live)
 
-    @property
-    def n_waiting(self) -> int:
-        """Questions that were submitted and not yet admitted."""
-        return len(self._inbox)
-
     # --- the driver's thread -----------------------------------------------------------------------
 
     def run(self, programs: Iterable[tuple[Question, Program]] = ()) -> None:
@@ -268,26 +263,15 @@ def run_streaming(
     resources: Mapping[str, Any],
     services: Mapping[AnyStep, SlowService],
     *,
-    max_live: int = 1024,
-    low_water: int = LOW_WATER,
-    budget: Budget | None = None,
-    run_seed: int = 0,
-    on_done: Callable[[Outcome], None] | None = None,
-    stats: RunStats | None = None,
     keep: bool = True,
+    **options: Any,
 ) -> list[Outcome]:
-    """`run_rounds` with slow services beside: the same arguments, outcomes, failures and order of what is returned."""
+    """`run_rounds` with slow services beside: the same outcomes, failures and order of what is returned.
+
+    options: as of `StreamingDriver`. keep: whether outcomes are returned.
+    """
     outcomes: dict[int, Outcome] = {}
-    driver = StreamingDriver(
-        resources,
-        services,
-        max_live=max_live,
-        low_water=low_water,
-        budget=budget,
-        run_seed=run_seed,
-        on_done=on_done,
-        stats=stats,
-    )
+    driver = StreamingDriver(resources, services, **options)
     if keep:
         driver.outcomes = outcomes
     driver.close()

@@ -94,3 +94,11 @@ def test_sizes_of_a_cut_graph_are_predicted_from_its_beginning(run, cli, tmp_pat
     assert document["kb"]["nodes"] == pytest.approx(950, rel=0.12)
     assert document["passages"] == 0 and any("extrapolated from 450" in note for note in document["notes"])
     assert "predicted: " in run(*given, "--plan").out
+
+
+@pytest.mark.parametrize("method", ["hybgrag", "hydrarag"])
+def test_a_base_of_the_corpus_alone_is_planned_too(run, cli, tiny_corpus, tmp_path, method):
+    given = ("index", tiny_corpus, "--out", tmp_path / "ix", "--for", method, *cli.NO_LLM, "--json")
+    planned, built = run(*given, "--plan").document, run(*given).document
+    assert planned["kb"]["nodes"] == built["kb"]["nodes"] > 0
+    assert planned["stages"].keys() - {"kb_web"} == built["stages"].keys() - {"kb_web"}
