@@ -91,7 +91,7 @@ class MisbehavingServer:
     def said(self, body: dict[str, Any], raw: bytes) -> dict[str, Any]:
         """A well-formed chat completion."""
         if not self.manners.upstream:
-            return completion(body, well_formed(body, raw))
+            return completion(body, well_formed(body))
         address = f"{self.manners.upstream.rstrip('/')}/chat/completions"
         request = urllib.request.Request(address, raw, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=600) as answer:

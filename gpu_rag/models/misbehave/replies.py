@@ -15,11 +15,12 @@ THOUGHT_TOKENS = 160  # of the thought above, roughly
 MEGABYTE = 1 << 20
 
 
-def well_formed(body: dict[str, Any], raw: bytes) -> str:
-    """A reply in the form that a request wants, made of the names in its prompt; equal bodies get equal replies."""
+def well_formed(body: dict[str, Any]) -> str:
+    """A reply in the form that a request wants, made of the names in its prompt; equal messages get equal replies."""
     prompt = str(body["messages"][-1]["content"])
     names = _NAME.findall(prompt) or ["nobody"]
-    draw = int.from_bytes(blake2b(raw, digest_size=8).digest(), "big")
+    said = json.dumps(body["messages"]).encode()
+    draw = int.from_bytes(blake2b(said, digest_size=8).digest(), "big")
     wanted = body.get("structured_outputs") or {}
     form = (body.get("response_format") or {}).get("json_schema", {}).get("schema") or wanted.get("json")
     if form is not None:
