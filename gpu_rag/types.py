@@ -311,7 +311,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """One reply. finish_reason: stop | length | rank | malformed (the server's answer around it could not be read).
+    """One reply. finish_reason: stop | length | rank | unscored (the engine cannot rank) | malformed (the
+    server's answer around it could not be read).
 
     Token counts are the engine's own.
     """

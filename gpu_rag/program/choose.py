@@ -137,7 +137,8 @@ async def _by_rank(run: Run, decision: Decision) -> tuple[list[int], Reply] | No
     rank = Rank(tuple(options))
     reply = await request(run, decision.prompt.system, text, rank, max_tokens=1)
     if not isinstance(read_reply(reply, rank), Read):
-        note_malformed(run, decision.name, reply)
+        if reply.finish_reason != "unscored":
+            note_malformed(run, decision.name, reply)
         return None
     run.ctx.usage.replies_read += 1
     chosen = best(reply.scores[:n_shown], decision.k)

@@ -22,11 +22,11 @@ from gpu_rag.models.fingerprint import text_hash
 from gpu_rag.models.llm.capability import is_capable
 from gpu_rag.models.llm.http_servers import Card, Job, Patience, Servers
 from gpu_rag.models.llm.http_style import find_style, kept_style
-from gpu_rag.models.llm.http_wire import Style, body, check_constraint, read_answer, thought
+from gpu_rag.models.llm.http_wire import Style, body, can_rank, check_constraint, read_answer, thought
 from gpu_rag.models.llm.interface import ApiKeys, OnReply, check_key, estimate_tokens, in_order
 from gpu_rag.models.packaged import cache_dir
 from gpu_rag.text.lenient import spoken
-from gpu_rag.types import Reply, Request
+from gpu_rag.types import Rank, Reply, Request
 
 CODE_VERSION = 1
 CONTEXT_TOKENS = 4096
@@ -37,7 +37,9 @@ MOST_STARVED = 8  # replies in a row that were all thought: more are no accident
 CONNECTIONS = 256
 JOIN_S = 10.0
 
-_Finished = queue.SimpleQueue[tuple[int, Request, bytes | GpuRagError, bool]]  # the last: sent for the second time
+_Finished = queue.SimpleQueue[
+    tuple[int, Request, bytes | Reply | GpuRagError, bool]
+]  # the last: sent for the second time
 
 
 class HttpLLM:
@@ -214,7 +216,9 @@ class HttpLLM:
 
     def _job(self, key: int, request: Request, finished: _Finished, style: Style | None = None) -> Job | None:
         """The job of a request, or None for one that cannot be sent, whose failure is handed out at once."""
-        problem = check_constraint(request)
+        problem: Reply | RequestFailed | None = check_constraint(request)
+        if isinstance(request.constraint, Rank) and not (self.style.ranks and can_rank(request.constraint)):
+            problem = Reply("", "unscored", 0, 0, 0)  # nothing is sent: who asks then asks otherwise
         if problem is not None:
             finished.put((key, request, problem, False))
             return None
@@ -239,20 +243,21 @@ class HttpLLM:
         _add(self._running(), [job] if job is not None else [])
         return job
 
-    def _outcome(self, request: Request, outcome: bytes | GpuRagError, again: bool) -> Reply | RequestFailed | None:
+    def _outcome(
+        self, request: Request, outcome: bytes | Reply | GpuRagError, again: bool
+    ) -> Reply | RequestFailed | None:
         """The reply in what a server sent; None where that is a thought without an answer, for want of room.
 
         again: it was sent a second time. Raises the error that concerns the engine as a whole.
         """
-        if isinstance(outcome, RequestFailed):
+        if isinstance(outcome, (Reply, RequestFailed)):
             return outcome
         if isinstance(outcome, GpuRagError):
             raise outcome
         answer = _json(outcome)
         reply = read_answer(request, answer)
-        has_room = self.style.thinks and not self.style.quiet
         starved = reply.finish_reason == "length" and not spoken(reply.text).strip() and thought(answer)
-        if starved and not has_room and not again:
+        if starved and not again:
             return None
         self._n_starved = 0
         return reply

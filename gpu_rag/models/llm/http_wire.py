@@ -6,7 +6,6 @@ import json
 import math
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from gpu_rag.errors import ContextOverflow, RequestFailed
@@ -193,14 +192,6 @@ def _log_sum(values: list[float]) -> float:
     return top + math.log(sum(math.exp(v - top) for v in values))
 
 
-@lru_cache(maxsize=64)
-def _validator(schema: str) -> Any:
-    import jsonschema
-
-    content = json.loads(schema)
-    return jsonschema.validators.validator_for(content)(content)
-
-
 def _message(text: str) -> str:
     """The message inside an error body, or the body."""
     try:
@@ -215,15 +206,15 @@ def _message(text: str) -> str:
 
 
 def check_constraint(request: Request) -> RequestFailed | None:
-    """The reason why a request cannot be sent at all, or None: a schema that is not JSON, too many options to rank."""
-    match request.constraint:
-        case JsonSchema(schema):
-            try:
-                _validator(schema)
-            except ValueError as error:
-                return RequestFailed("the schema is not JSON", given=error)
-        case Rank(options) if len(options) > len(LABELS):
-            do = "use a choice, or rank fewer"
-            expected = f"<= {len(LABELS)}"
-            return RequestFailed("too many options to rank over HTTP", given=len(options), expected=expected, do=do)
+    """The reason why a request cannot be sent at all, or None: a schema that is not JSON."""
+    if isinstance(request.constraint, JsonSchema):
+        try:
+            json.loads(request.constraint.schema)
+        except ValueError as error:
+            return RequestFailed("the schema is not JSON", given=error)
     return None
+
+
+def can_rank(rank: Rank) -> bool:
+    """Whether there are letters for all options."""
+    return len(rank.options) <= len(LABELS)
