@@ -167,6 +167,17 @@ def test_a_thinking_server_is_found_out(serve: Open) -> None:
     assert (deaf.thinks, deaf.quiet, deaf.objects) == (True, False, "json_schema")
 
 
+def test_a_server_that_answers_nothing_is_asked_once(tmp_path: Any) -> None:
+    sent: list[dict[str, Any]] = []
+
+    def refuse(content: dict[str, Any]) -> Any:
+        sent.append(content)
+        raise RequestFailed("HTTP 500")
+
+    assert kept_style(tmp_path, "http://a/v1", MODEL, lambda: find_style(MODEL, refuse, 0)) == Style()
+    assert len(sent) == 1 and not list(tmp_path.glob("servers/*"))
+
+
 def test_a_style_is_kept_by_address_and_model(tmp_path: Any) -> None:
     styles = iter([Style(), Style(ranks=False), Style(objects="prompt")])
 

@@ -113,8 +113,8 @@ class HttpLLM:
             self._thread.close()
             raise
 
-    def find_style(self) -> Style:
-        """What the servers understand, tried now."""
+    def find_style(self) -> Style | None:
+        """What the servers understand, tried now; None where they answer nothing."""
         return find_style(self.model, self._post, self._think_tokens)
 
     def _post(self, content: dict[str, Any]) -> Any:

@@ -22,20 +22,20 @@ _TOKENS = 64
 Post = Callable[[dict[str, Any]], Any]
 
 
-def find_style(model: str, post: Post, think_tokens: int) -> Style:
+def find_style(model: str, post: Post, think_tokens: int) -> Style | None:
     """The style of a server: some short requests, each asking in words for one word and demanding another form.
 
     post: the server's JSON for a body, or raises RequestFailed; what else it raises ends the trial. A form counts as
     understood where a reply keeps to it although the words say otherwise, because some servers accept a form and
-    ignore it. What none understands is asked for in words.
+    ignore it. What none understands is asked for in words. None where the server answers not even plain words.
     """
 
     def answers(style: Style, request: Request) -> Iterator[Any]:
         for _ in range(TRIES):
             try:
                 yield post(body(model, request, style, think_tokens))
-            except RequestFailed:
-                continue
+            except RequestFailed:  # after all of its tries
+                return
 
     def keeps(style: Style, constraint: JsonSchema | Choice | Rank) -> bool:
         request = Request("", _TEXT, constraint, max_tokens=_TOKENS)
@@ -43,7 +43,10 @@ def find_style(model: str, post: Post, think_tokens: int) -> Style:
         return any(isinstance(said, Read) for said in found)
 
     plain = Request("", _TEXT, max_tokens=_TOKENS)
-    style = Style(thinks=any(map(thought, answers(Style(), plain))))
+    seen = list(answers(Style(), plain))
+    if not seen:
+        return None
+    style = Style(thinks=any(map(thought, seen)))
     if style.thinks:
         silent = replace(style, quiet=True)
         style = replace(style, quiet=not all(map(thought, answers(silent, plain))))
@@ -54,8 +57,11 @@ def find_style(model: str, post: Post, think_tokens: int) -> Style:
     return replace(style, ranks=keeps(style, Rank(("yes", "no"))))
 
 
-def kept_style(folder: Path, url: str, model: str, find: Callable[[], Style], fresh: bool = False) -> Style:
-    """The style of a server as an earlier run found it, else as `find` does now; it is written below `folder`."""
+def kept_style(folder: Path, url: str, model: str, find: Callable[[], Style | None], fresh: bool = False) -> Style:
+    """The style of a server as an earlier run found it, else as `find` does now; it is written below `folder`.
+
+    A server of which `find` learns nothing is taken for vLLM's until the next run.
+    """
     path = folder / "servers" / f"{text_hash('style', VERSION, url, model)[:16]}.json"
     if path.is_file() and not fresh:
         try:
@@ -63,6 +69,8 @@ def kept_style(folder: Path, url: str, model: str, find: Callable[[], Style], fr
         except (OSError, ValueError, TypeError):
             pass  # a file that cannot be read is written anew
     style = find()
+    if style is None:
+        return Style()
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_suffix(".tmp")
     beside.write_text(json.dumps(asdict(style)), encoding="utf-8")
