@@ -18,7 +18,7 @@ from gpu_rag.index.build import BuildReport, build_index
 from gpu_rag.index.saved_settings import check_same_models, saved_settings, settings_to_save
 from gpu_rag.index.work import Progress, Sources
 from gpu_rag.methods.registry import layers_for
-from gpu_rag.models.llm.interface import LLM
+from gpu_rag.models.llm.interface import LLM, ApiKeys
 from gpu_rag.models.set import ModelSet, OpenWorkers
 from gpu_rag.settings import Settings, make_settings, merge
 from gpu_rag.sources.named import all_sources, named_source
@@ -46,7 +46,7 @@ def build(
     fresh: bool = False,
     progress: Progress | None = None,
     llm: LLM | None = None,
-    api_key: str | None = None,
+    api_key: ApiKeys = None,
 ) -> BuildReport:
     """Indexes a corpus into the folder `out`, with the layers that `methods` need; resumes what is there.
 
@@ -83,7 +83,7 @@ def build(
 
 
 def open_models(
-    settings: Settings, replies: Path | None = None, *, llm: LLM | None = None, api_key: str | None = None
+    settings: Settings, replies: Path | None = None, *, llm: LLM | None = None, api_key: ApiKeys = None
 ) -> ModelSet:
     """The models that the settings name, loaded on first use. replies: a file that keeps the LLM's."""
     workers = workers_of(settings)
@@ -129,7 +129,7 @@ class Index(opened.Index):
         *,
         replies: Path | None = None,
         llm: LLM | None = None,
-        api_key: str | None = None,
+        api_key: ApiKeys = None,
     ) -> Engine:
         """An engine over this index. Settings that are not given come from the index, then from the defaults."""
         saved = self.manifest.settings
@@ -200,7 +200,7 @@ def evaluate(
     llm: LLM | None = None,
     judge: bool = False,
     replies: Path | None = None,
-    api_key: str | None = None,
+    api_key: ApiKeys = None,
 ) -> Comparison:
     """Compares methods on questions with gold ids or answers; `.document` is what `eval --json` prints.
 

@@ -19,6 +19,7 @@ from typing import IO, Any
 
 from gpu_rag.errors import BadInput, IndexLocked, IndexMismatch
 from gpu_rag.index.folder import canonical_json, read_json, storage_errors, sync, write_atomic
+from gpu_rag.runtime.accounts import add_fallbacks, fallbacks_by_step
 from gpu_rag.types import Answer, Question, Usage
 
 TRIES = 3  # deaths that a question may be part of, the last of them alone
@@ -36,7 +37,8 @@ def row_of(answer: Answer) -> dict[str, Any]:
         "evidence": [dict(vars(e)) for e in answer.evidence],
         "paths": [{"text": p.text, "edges": [list(e) for e in p.edges], "source": p.source} for p in answer.paths],
         "trace": [{**vars(step), "chosen": list(step.chosen)} for step in answer.trace],
-        "usage": dict(vars(answer.usage)),
+        "usage": {**vars(answer.usage), "fallbacks": dict(answer.usage.fallbacks)},
+        "fallbacks": {step: sum(kinds.values()) for step, kinds in fallbacks_by_step(answer.usage.fallbacks).items()},
         "error": answer.error,
         "config_hash": answer.config_hash,
     }
@@ -71,6 +73,14 @@ def openai_row(row: dict[str, Any], model: str) -> dict[str, Any]:
 _ROW_KEYS = frozenset(row_of(Answer("", "", "", "failed", None)))
 
 
+def _completed(row: Any) -> None:
+    """Add the counts of fallbacks, all 0, to a row that was written before they were counted."""
+    if isinstance(row, dict) and isinstance(row.get("usage"), dict):
+        row.setdefault("fallbacks", {})
+        row["usage"].setdefault("replies_read", 0)
+        row["usage"].setdefault("fallbacks", {})
+
+
 def _check_row(row: Any) -> None:
     """Raises ValueError for what `row_of` cannot have made: a row without a key is found here, not by who reads it."""
     if not isinstance(row, dict) or not row.keys() >= _ROW_KEYS:
@@ -99,6 +109,7 @@ def read_pairs(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         try:
             raw = json.loads(line)
             row = raw["response"]["body"]["gpu_rag"] if "custom_id" in raw else raw
+            _completed(row)
             _check_row(row)
         except (ValueError, KeyError, TypeError) as error:
             if not line.endswith(b"\n"):  # the last one: its write was cut
@@ -339,7 +350,8 @@ class Tally:
     N_FAILURES = 50
 
     def __init__(self) -> None:
-        self.n, self.statuses, self.usage = 0, dict.fromkeys(STATUSES, 0), vars(Usage()).copy()
+        self.n, self.statuses, self.usage = 0, dict.fromkeys(STATUSES, 0), vars(Usage())
+        self.fallbacks: dict[str, int] = self.usage.pop("fallbacks")
         self.failures: list[dict[str, Any]] = []
 
     def add(self, row: dict[str, Any]) -> None:
@@ -348,9 +360,11 @@ class Tally:
         self.statuses[row["status"]] += 1
         for name in self.usage:
             self.usage[name] += row["usage"][name]
+        add_fallbacks(self.fallbacks, row["usage"]["fallbacks"])
         if row["status"] == "failed" and len(self.failures) < self.N_FAILURES:
             self.failures.append({name: row[name] for name in ("id", "error")})
 
     def document(self) -> dict[str, Any]:
-        """{"n", a number for each status, "usage"}."""
-        return {"n": self.n, **self.statuses, "usage": self.usage}
+        """{"n", a number for each status, "usage", "fallbacks" by step and kind}."""
+        fallbacks = fallbacks_by_step(self.fallbacks)
+        return {"n": self.n, **self.statuses, "usage": self.usage, "fallbacks": fallbacks}

@@ -182,9 +182,19 @@ class TraceStep:
     s: float = 0.0
 
 
+# What became of a reply that was not in the form asked for: read leniently, in part, after one repair, or not at all,
+# so that the rule of the step decided.
+FALLBACKS = ("lenient", "salvaged", "repaired", "rule")
+
+
 @dataclass
 class Usage:
-    """What one question cost. Seconds of a shared batch are divided among its calls."""
+    """What one question cost. Seconds of a shared batch are divided among its calls.
+
+    malformed: replies that could not be read, even leniently; replies_read: those that code had to read, a repair and
+    what it repairs counted once; fallbacks: {"step/kind": number} of those that were not in the form asked for, see
+    `FALLBACKS`.
+    """
 
     llm_calls: int = 0
     prompt_tokens: int = 0
@@ -196,6 +206,8 @@ class Usage:
     wall_s: float = 0.0
     malformed: int = 0
     cut: int = 0
+    replies_read: int = 0
+    fallbacks: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -299,7 +311,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """One reply. finish_reason: stop | length | rank. Token counts are the engine's own."""
+    """One reply. finish_reason: stop | length | rank | unscored (the engine cannot rank) | malformed (the
+    server's answer around it could not be read).
+
+    Token counts are the engine's own.
+    """
 
     text: str
     finish_reason: str

@@ -14,18 +14,20 @@ from gpu_rag.cli.options import (
     add_index,
     add_limit,
     add_max_failures,
+    add_max_fallbacks,
     add_report,
     add_settings,
     api_key,
     exceeds,
     say,
     settings_of,
+    too_many_fallbacks,
 )
 from gpu_rag.cli.plan_view import PLANNED, PlannedAnswers, add_plan, check_plan, comparison, plan_answers
 from gpu_rag.cli.progress import Bars
 from gpu_rag.errors import ModelError
 from gpu_rag.jobs import AnswersFile, Tally, read_rows
-from gpu_rag.report.accounts import graph_ops_line, idle_line, llm_account, workers_lines
+from gpu_rag.report.accounts import fallbacks_line, graph_ops_line, idle_line, llm_account, workers_lines
 from gpu_rag.runtime.accounts import RunStats
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan(parser, "questions", 5)
     add_report(parser, "costs and batches")
     add_max_failures(parser, "5%")
+    add_max_fallbacks(parser)
     add_settings(parser)
 
 
@@ -74,7 +77,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     planned = PlannedAnswers(options.out, replies)
     if options.plan:
         settings = settings.changed("models", **PLANNED)
-    engine = index.engine(settings, replies=replies, api_key=api_key())
+    engine = index.engine(settings, replies=replies, api_key=api_key(settings))
     with closing(engine.models):
         if options.plan:
             return 0, plan_answers(options, engine, questions), ""
@@ -97,6 +100,9 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     status = 0
     if exceeds(options.max_failures, document["failed"] + len(rejects), document["n"] + len(rejects)):
         say(f"gpu-rag: {document['failed']} questions failed, {len(rejects)} rejected, above {options.max_failures}")
+        status = 3
+    n_read = document["usage"]["replies_read"]
+    if too_many_fallbacks(options.max_fallbacks, document["fallbacks"], n_read):
         status = 3
     return status, document, _summary(document)
 
@@ -179,6 +185,7 @@ def _summary(document: dict[str, Any]) -> str:
             f"LLM: {usage['llm_calls']:,} calls, {usage['prompt_tokens']:,} prompt tokens "
             f"({usage['cached_tokens']:,} cached), {usage['generated_tokens']:,} generated; "
             f"{usage['malformed']} replies malformed, {usage['cut']:,} evidence tokens cut",
+            fallbacks_line(document["fallbacks"], usage["replies_read"]),
             f"seconds: LLM {usage['llm_s']:.1f}, embedding {usage['embed_s']:.1f}, graph {usage['graph_s']:.1f}, "
             f"wall {document['wall_s']:.1f}",
             idle_line(document["llm"]),

@@ -32,7 +32,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     if not options.question.strip():
         raise UsageError("the question is empty", expected="a question")
     index = Index.open(options.index)
-    engine = index.engine(settings_of(options, index.manifest.settings), api_key=api_key())
+    settings = settings_of(options, index.manifest.settings)
+    engine = index.engine(settings, api_key=api_key(settings))
     with closing(engine.models):
         (answer,) = engine.run(options.method, [Question("ask", options.question)]).answers
     row = row_of(answer)

@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     rows, _ = load_questions(questions_path())
     index = Index.open(options.out)
     replies = options.out.with_name(options.out.name + ".replies.sqlite")
-    engine = index.engine(settings, replies=replies, api_key=api_key())
+    engine = index.engine(settings, replies=replies, api_key=api_key(settings))
     with closing(engine.models):
         show(f"2. Retrieval on {len(rows)} questions of 2 to 4 hops: does the graph help here?")
         comparison = compare(engine, METHODS, rows, retrieval_only=True)

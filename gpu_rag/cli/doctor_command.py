@@ -106,7 +106,7 @@ def _models(settings: Any) -> dict[str, Any]:
     from gpu_rag.errors import GpuRagError
     from gpu_rag.models.set import ModelSet
 
-    models = ModelSet(settings.models, api_key=api_key(), vllm=settings.vllm)
+    models = ModelSet(settings.models, api_key=api_key(settings), vllm=settings.vllm)
     report: dict[str, Any] = {}
     for role, name in (("embedder", settings.models.embedder), ("llm", settings.models.llm)):
         if name == "none":

@@ -11,6 +11,7 @@ from gpu_rag.cli.options import (
     add_index,
     add_limit,
     add_max_failures,
+    add_max_fallbacks,
     add_report,
     add_settings,
     api_key,
@@ -20,10 +21,11 @@ from gpu_rag.cli.options import (
     say,
     settings_of,
     table,
+    too_many_fallbacks,
 )
 from gpu_rag.cli.progress import Bars
 from gpu_rag.errors import UsageError
-from gpu_rag.report.accounts import graph_ops_line, joined_ops, workers_lines
+from gpu_rag.report.accounts import fallbacks_line, graph_ops_line, joined_ops, workers_lines
 
 if TYPE_CHECKING:
     from gpu_rag.engine import Engine
@@ -49,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--at", default="2,5,10", metavar="K,...", help="cut-offs of recall (default 2,5,10)")
     add_report(parser, "tables and plots")
     add_max_failures(parser, "5%")
+    add_max_fallbacks(parser)
     add_settings(parser)
 
 
@@ -68,7 +71,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         check_passages(method, index.n_passages, str(index.path))
     if options.retrieval_only and (same := [f"{m} ranks as {RANKS_AS[m]}" for m in methods if m in RANKS_AS]):
         say(f"gpu-rag: --retrieval-only leaves out the dialogue: {', '.join(same)}")
-    engine = index.engine(settings, replies=options.replies, api_key=api_key())
+    engine = index.engine(settings, replies=options.replies, api_key=api_key(settings))
     with closing(engine.models), _judge_of(options, engine) as judge, Bars() as bars:
 
         def on_answer(method: str, answer: Any) -> None:
@@ -111,7 +114,11 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     if lost and exceeds(options.max_failures, lost, n_judged):
         say(f"gpu-rag: {lost} of {n_judged} answers have no verdict, above --max-failures {options.max_failures}")
         return 3, document, text
-    return 0, document, text
+    found = [
+        too_many_fallbacks(options.max_fallbacks, entry["fallbacks"], entry["replies_read"])
+        for entry in document["methods"].values()
+    ]
+    return 3 * any(found), document, text
 
 
 def _judge_of(options: argparse.Namespace, engine: Engine) -> AbstractContextManager[Judge | None]:
@@ -125,7 +132,7 @@ def _judge_of(options: argparse.Namespace, engine: Engine) -> AbstractContextMan
     beside = options.report.with_name(options.report.name + ".replies.sqlite") if options.report else None
     if options.replies is None and beside is None:
         say("gpu-rag: verdicts are not kept: another run asks again; --replies FILE or --report FILE.html keeps them")
-    return open_judge(engine, replies=options.replies or beside, api_key=api_key())
+    return open_judge(engine, replies=options.replies or beside, api_key=api_key(engine.settings))
 
 
 def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) -> str:
@@ -148,6 +155,9 @@ def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) 
         parts += [f"paired differences{which}", table(rows, ["methods", *measures])]
     if "judge" in document:
         parts.append(judge_line(document))
+    for name, entry in methods.items():
+        if entry["replies_read"]:
+            parts.append(f"{name}, {fallbacks_line(entry['fallbacks'], entry['replies_read'])}")
     parts.append(f"graph ops: {graph_ops_line(joined_ops(entry['graph_ops'] for entry in methods.values()))}")
     if "workers" in document:
         parts.append("\n".join(workers_lines(document["workers"])))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpu_rag.cli.options import (
     add_list,
     add_max_failures,
+    add_max_fallbacks,
     add_report,
     add_settings,
     api_key,
@@ -18,10 +19,12 @@ from gpu_rag.cli.options import (
     say,
     settings_of,
     table,
+    too_many_fallbacks,
 )
 from gpu_rag.cli.plan_view import add_plan, check_plan, compared_index, comparison, plan_index
 from gpu_rag.cli.progress import Bars
-from gpu_rag.report.accounts import graph_ops_line, joined_ops, workers_lines
+from gpu_rag.report.accounts import fallbacks_line, graph_ops_line, joined_ops, workers_lines
+from gpu_rag.runtime.accounts import add_fallbacks, fallbacks_by_step
 
 if TYPE_CHECKING:
     from gpu_rag.index.build import BuildReport
@@ -53,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_report(parser, "stages, rates and rejects")
     add_plan(parser, "passages", 64)
     add_max_failures(parser, "0")
+    add_max_fallbacks(parser)
     add_settings(parser)
 
 
@@ -94,7 +98,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
             settings=settings,
             fresh=options.fresh,
             progress=bars,
-            api_key=api_key(),
+            api_key=api_key(settings),
         )
     if gone := sorted(set(before) - set(report.manifest.stages)):
         changed = "dropped, since what they were made of changed"
@@ -112,7 +116,19 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     if exceeds(options.max_failures, n_failures, report.count("passages") - document["extraction"].get("skipped", 0)):
         say(f"gpu-rag: {n_failures} extractions failed, above --max-failures {options.max_failures}")
         return 3, document, _summary(document)
-    return 0, document, _summary(document)
+    if lost := {name: n for name, n in _failed_requests(report).items() if n}:
+        shown = ", ".join(f"{name} {n:,}" for name, n in lost.items())
+        if exceeds(options.max_failures, sum(lost.values()), document["replies_read"]):
+            say(f"gpu-rag: requests to the model failed, above --max-failures {options.max_failures}: {shown}")
+            return 3, document, _summary(document)
+    too_many = too_many_fallbacks(options.max_fallbacks, document["fallbacks"], document["replies_read"])
+    return 3 * too_many, document, _summary(document)
+
+
+def _failed_requests(report: BuildReport) -> dict[str, int]:
+    """How many requests of each kind failed, those about extraction left out, in the index as it stands."""
+    counts = (item for record in report.manifest.stages.values() for item in record.counts.items())
+    return {name: n for name, n in counts if name.endswith("_failed") and name != "extraction_failed"}
 
 
 def _warn_of_another_extractor(before: dict[str, StageRecord], extractor: str) -> None:
@@ -138,6 +154,11 @@ def _document(report: BuildReport) -> dict[str, Any]:
         if name.startswith("extraction_")
     }
     document["stages"] = {name: vars(stage) for name, stage in report.stages.items()}
+    fallbacks: dict[str, int] = {}
+    for stage in report.stages.values():
+        add_fallbacks(fallbacks, stage.fallbacks)
+    document["replies_read"] = sum(stage.replies_read for stage in report.stages.values())
+    document["fallbacks"] = fallbacks_by_step(fallbacks)
     document["wall_s"], document["out"] = report.wall_s, str(report.out)
     if report.workers:
         document["workers"] = report.workers
@@ -165,6 +186,7 @@ def _summary(document: dict[str, Any]) -> str:
         table(stage_rows(document), STAGE_HEADER),
         counts,
         *([f"extraction: {extraction}"] if extraction else []),
+        *([fallbacks_line(document["fallbacks"], document["replies_read"])] if document["replies_read"] else []),
         *([f"graph ops: {graph_ops_line(ops)}"] if ops else []),
         *workers_lines(document.get("workers", {})),
         f"index: {document['out']} ({document['wall_s']:.1f} s)",

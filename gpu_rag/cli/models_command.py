@@ -82,7 +82,7 @@ def _probe(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         raise UsageError("--out is for convert and fetch", given=options.out)
     settings = settings_of(options)
     chosen = replace(settings.models, llm=options.name) if options.name else settings.models
-    models = ModelSet(chosen, api_key=api_key(), vllm=settings.vllm)
+    models = ModelSet(chosen, api_key=api_key(settings, chosen.llm), vllm=settings.vllm)
     with closing(models):
         llm = models.llm()
         kept = None if options.fresh else kept_probe(cache_dir(), llm)

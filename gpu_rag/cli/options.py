@@ -8,11 +8,14 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpu_rag.errors import UsageError
 from gpu_rag.settings import Settings, make_settings, merge, nested, parse_assignment, read_profile
 from gpu_rag.settings.check import checked
+
+if TYPE_CHECKING:
+    from gpu_rag.models.llm.interface import ApiKeys
 
 PROFILES = ("cpu", "gpu", "multi-gpu", "higra", "higra-no-refinement")
 
@@ -74,6 +77,30 @@ def add_max_failures(parser: argparse.ArgumentParser, default: str) -> None:
     )
 
 
+def add_max_fallbacks(parser: argparse.ArgumentParser) -> None:
+    """--max-fallbacks."""
+    parser.add_argument(
+        "--max-fallbacks",
+        type=_failures,
+        metavar="N|P%",
+        default="20%",
+        help="replies that may stay unread, so that rules decide, before exit status 3 (default 20%%)",
+    )
+
+
+def too_many_fallbacks(limit: str, fallbacks: Mapping[str, Mapping[str, int]], n_read: int) -> bool:
+    """Whether too many of `n_read` replies could not be read; says so, loudly, with the steps."""
+    by_rule = {step: kinds["rule"] for step, kinds in fallbacks.items() if kinds["rule"]}
+    if not exceeds(limit, sum(by_rule.values()), n_read):
+        return False
+    steps = ", ".join(f"{step} {n:,}" for step, n in sorted(by_rule.items(), key=lambda item: -item[1]))
+    say(
+        f"gpu-rag: RULES DECIDED IN PLACE OF THE MODEL: {sum(by_rule.values()):,} of {n_read:,} replies could not be "
+        f"read, above --max-fallbacks {limit} ({steps}); see what the model can do: gpu-rag models probe"
+    )
+    return True
+
+
 def _failures(text: str) -> str:
     """Checked before any work is done, not when the run has ended."""
     try:
@@ -81,7 +108,7 @@ def _failures(text: str) -> str:
     except ValueError:
         number = -1
     if not (number >= 0 and math.isfinite(number)):
-        raise UsageError("cannot read --max-failures", given=text, expected="a number, or a percentage such as 5%")
+        raise UsageError("cannot read a limit", given=text, expected="a number, or a percentage such as 5%")
     return text
 
 
@@ -132,9 +159,26 @@ def numbers(text: str) -> list[int]:
     return sorted(found)
 
 
-def api_key() -> str | None:
-    """The key for an HTTP model server, from GPU_RAG_API_KEY or OPENAI_API_KEY."""
-    return os.environ.get("GPU_RAG_API_KEY") or os.environ.get("OPENAI_API_KEY")
+def api_key(settings: Settings, llm: str = "") -> ApiKeys:
+    """Keys by address from the variables that `models.api_keys` names; without any the key for all model servers.
+
+    That one comes from GPU_RAG_API_KEY or OPENAI_API_KEY. llm: the model in place of `models.llm`. Raises UsageError
+    for a server that is used and whose variable is not set.
+    """
+    if not settings.models.api_keys:
+        return os.environ.get("GPU_RAG_API_KEY") or os.environ.get("OPENAI_API_KEY")
+    keys: dict[str, str] = {}
+    for entry in settings.models.api_keys:
+        address, _, name = entry.rpartition("=")
+        if not address.startswith("http") or not name:
+            expected = "http://HOST:PORT/v1=NAME, NAME an environment variable"
+            raise UsageError("cannot read models.api_keys", given=entry, expected=expected)
+        if key := os.environ.get(name, "").strip():
+            keys[address] = key
+        elif any(address.rstrip("/") in spec for spec in (llm or settings.models.llm, settings.eval.judge)):
+            given = f"{name}, for {address}"
+            raise UsageError("the key of a model server is not set", given=given, do=f"export {name}")
+    return keys
 
 
 def say(*lines: str) -> None:

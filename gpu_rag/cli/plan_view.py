@@ -52,7 +52,7 @@ def plan_index(options: argparse.Namespace, settings: Settings, sources: Mapping
     given = sources_of(out=options.out, **sources)
     methods = default_methods(given) if options.methods is None else names(options.methods)
     layers, settings = layers_for(methods, given), settings.changed("models", **PLANNED)
-    models = open_models(settings, options.out / "replies.sqlite", api_key=api_key())
+    models = open_models(settings, options.out / "replies.sqlite", api_key=api_key(settings))
     with closing(models):
         if not options.fresh:
             check_same_models(options.out, layers, settings, models)

@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> tuple[int, None, str]:
         say(f"anyone who reaches {options.host} can ask questions and read passages: --api-key-file asks for a key")
 
     def open_engine() -> Engine:
-        return index.engine(settings, replies=options.replies, api_key=api_key())
+        return index.engine(settings, replies=options.replies, api_key=api_key(settings))
 
     def ready() -> None:
         url, methods = server.url_of(bound), [name for name, lack in live.lacking.items() if lack is None]

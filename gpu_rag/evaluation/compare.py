@@ -16,6 +16,7 @@ from gpu_rag.evaluation.judge import Judge
 from gpu_rag.evaluation.judged import check_rows, judge_answers
 from gpu_rag.evaluation.kb import DEPTH, KG_MEASURES, KbGold, by_hops, pool_shares
 from gpu_rag.evaluation.metrics import exact_match, ranked_documents, recall_at, retrieval_f1_at, token_f1
+from gpu_rag.runtime.accounts import add_fallbacks, fallbacks_by_step
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Answer
 
@@ -176,6 +177,11 @@ def _entry(
     entry["failed"] = sum(a.status == "failed" for a in answers)
     entry["unsupported"] = None if retrieval_only else sum(a.status == "unsupported" for a in answers)
     entry["malformed"] = sum(a.usage.malformed for a in answers)
+    fallbacks: dict[str, int] = {}
+    for answer in answers:
+        add_fallbacks(fallbacks, answer.usage.fallbacks)
+    entry["replies_read"] = sum(a.usage.replies_read for a in answers)
+    entry["fallbacks"] = fallbacks_by_step(fallbacks)
     entry["cut"] = sum(a.usage.cut for a in answers)
     entry.update({name: _mean([getattr(a.usage, name) for a in answers]) for name in _COSTS})
     entry["wall_s"] = wall_s

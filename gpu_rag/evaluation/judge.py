@@ -18,11 +18,12 @@ from gpu_rag.engine import Engine
 from gpu_rag.errors import RequestFailed
 from gpu_rag.evaluation.metrics import token_f1
 from gpu_rag.models.llm.cache import CachedLLM
-from gpu_rag.models.llm.interface import LLM, OnReply
+from gpu_rag.models.llm.interface import LLM, ApiKeys, OnReply
 from gpu_rag.models.set import ModelSet
 from gpu_rag.settings.sections import EvalSettings
+from gpu_rag.text.lenient import read_reply
 from gpu_rag.text.prompts import Prompt
-from gpu_rag.text.replies import canonical_schema, parse_json
+from gpu_rag.text.replies import canonical_schema
 from gpu_rag.types import JsonSchema, Malformed, Reply, Request
 
 MOST_GOLD = 50  # gold answers that are shown: those nearest to the answer by token F1
@@ -98,10 +99,10 @@ def read_verdict(reply: Reply | RequestFailed) -> Verdict:
     """The verdict of a reply; never a guess from what is no verdict."""
     if isinstance(reply, RequestFailed):
         return Verdict(None, "failed")
-    parsed = parse_json(reply.text, _SCHEMA)
-    if isinstance(parsed, Malformed):
+    found = read_reply(reply, JsonSchema(_SCHEMA))
+    if isinstance(found, Malformed):
         return Verdict(None, "malformed", reply)
-    return Verdict(parsed["verdict"] == "correct", "", reply)
+    return Verdict(found.value["verdict"] == "correct", "", reply)
 
 
 def _line(text: str) -> str:
@@ -121,7 +122,7 @@ def claim_order(claim: Claim) -> str:
 
 
 @contextmanager
-def open_judge(engine: Engine, *, replies: Path | None = None, api_key: str | None = None) -> Iterator[Judge]:
+def open_judge(engine: Engine, *, replies: Path | None = None, api_key: ApiKeys = None) -> Iterator[Judge]:
     """The judge that the engine's settings name: `eval.judge`, or the model that answers.
 
     replies: a file that keeps its replies. Raises UsageError (no model), MissingBackend, ModelError, StorageError.

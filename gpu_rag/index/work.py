@@ -82,7 +82,8 @@ class Sources:
 @dataclass
 class StageReport:
     """The costs of one stage in this run. `skipped`: it was up to date; `reused`: rows taken over from its last state;
-    `llm_s`: seconds with a request open, so that the LLM was idle for s - llm_s; `graph_ops`: what ran each op."""
+    `llm_s`: seconds with a request open, so that the LLM was idle for s - llm_s; `graph_ops`: what ran each op;
+    `replies_read`, `fallbacks`: as in `types.Usage`."""
 
     s: float = 0.0
     llm_s: float = 0.0
@@ -96,6 +97,13 @@ class StageReport:
     peak_memory_bytes: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     graph_ops: dict[str, str] = field(default_factory=dict)
+    replies_read: int = 0
+    fallbacks: dict[str, int] = field(default_factory=dict)
+
+    def count(self, step: str, kind: str) -> None:
+        """Count a reply that was not in the form asked for: one of `types.FALLBACKS`."""
+        key = f"{step}/{kind}"
+        self.fallbacks[key] = self.fallbacks.get(key, 0) + 1
 
 
 @dataclass

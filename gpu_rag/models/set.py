@@ -12,7 +12,7 @@ from gpu_rag.models.embed.cache import CachedEmbedder, cache_file
 from gpu_rag.models.embed.interface import Embedder
 from gpu_rag.models.llm import load_llm
 from gpu_rag.models.llm.cache import CachedLLM
-from gpu_rag.models.llm.interface import LLM, StreamingLLM
+from gpu_rag.models.llm.interface import LLM, ApiKeys, StreamingLLM
 from gpu_rag.models.llm.service import as_streaming
 from gpu_rag.models.packaged import cache_dir
 from gpu_rag.settings import ModelSettings
@@ -37,13 +37,16 @@ def plain_embedder(settings: ModelSettings, device: str) -> Embedder:
     return load_embedder(settings.embedder, device=device, threads=settings.threads)
 
 
-def plain_llm(settings: ModelSettings, vllm: VllmSettings, device: str, api_key: str | None = None) -> LLM:
+def plain_llm(settings: ModelSettings, vllm: VllmSettings, device: str, api_key: ApiKeys = None) -> LLM:
     """The language model that `settings` name, in this process and without a cache. Raises as `load_llm`."""
     spec = settings.llm
-    options: dict[str, Any] = {"api_key": api_key} if spec.startswith("http") else {}
-    if spec.startswith("vllm:"):
+    options: dict[str, Any] = {}
+    if spec.startswith("http"):
+        options = {"api_key": api_key, "max_connections": settings.connections, "style": None}
+        options |= {"think_tokens": settings.think_tokens, "extra_body": settings.more_body}
+    elif spec.startswith("vllm:"):
         options["settings"] = vllm
-    elif not spec.startswith(("http", "replay:")):
+    elif not spec.startswith("replay:"):
         options["max_batch"] = settings.max_batch
     return load_llm(spec, device=device, threads=settings.threads, capable=settings.capable, **options)
 
@@ -79,7 +82,7 @@ class ModelSet:
         replies: Path | None = None,
         *,
         llm: LLM | None = None,
-        api_key: str | None = None,
+        api_key: ApiKeys = None,
         vllm: VllmSettings | None = None,
         workers: OpenWorkers | None = None,
     ):

@@ -12,12 +12,9 @@ from gpu_rag.program.pack import SEPARATOR, fits, overflow, pack
 from gpu_rag.program.run import Run
 from gpu_rag.program.steps import embed_texts, llm
 from gpu_rag.runtime.trace import Slot
+from gpu_rag.text.lenient import EXACT, Read, read_reply, repairs
 from gpu_rag.text.prompts import Prompt
-from gpu_rag.text.replies import parse_json
 from gpu_rag.types import Choice, JsonSchema, Malformed, Rank, Reply, Request
-
-REPAIR = "\n\nAn earlier reply could not be read: {reason}\nReply again, in exactly the form asked for."
-_REASON_CHARS = 200
 
 
 async def ask(
@@ -33,8 +30,9 @@ async def ask(
 ) -> str | dict[str, Any] | Malformed:
     """The reply to `prompt`: its text, or the JSON object where `schema` (canonical JSON Schema text) is given.
 
-    evidence: texts, best first, that the packer puts into `{{slot}}` as far as they fit. A reply that is not valid
-    under the schema gets one repair try, then Malformed is returned; each is counted. name: in the trace.
+    evidence: texts, best first, that the packer puts into `{{slot}}` as far as they fit. A reply is read leniently, see
+    `text.lenient`; one that cannot be read gets one repair try, then Malformed is returned, or "" where no schema is
+    given. Each is counted. name: in the trace and the counts.
     Raises ContextOverflow when the prompt does not fit, RequestFailed when the request failed.
     """
     if evidence is not None:
@@ -51,24 +49,43 @@ async def ask_text(
     run: Run, prompt: Prompt, text: str, *, schema: str | None, max_tokens: int, name: str = "ask"
 ) -> str | dict[str, Any] | Malformed:
     """`ask` with a user text that is rendered already (by `packed`, when a program must know what was shown)."""
-    at = run.ctx.slot
-    if schema is None:
-        reply = await request(run, prompt.system, text, None, max_tokens=max_tokens, slot=at)
+    constraint = None if schema is None else JsonSchema(schema)
+    found, reply = await reply_of(run, prompt, text, constraint, max_tokens=max_tokens, name=name)
+    if isinstance(found, Read):
         run.note(name, 0, (), reply)
-        return reply.text
-    first = await request(run, prompt.system, text, JsonSchema(schema), max_tokens=max_tokens, slot=at)
-    value = parse_json(first.text, schema)
-    if not isinstance(value, Malformed):
-        run.note(name, 0, (), first)
-        return value
-    text = repair(run, name, prompt, text, first, value, max_tokens)
-    again = await request(run, prompt.system, text, JsonSchema(schema), max_tokens=max_tokens, slot=at, attempt=1)
-    value = parse_json(again.text, schema)
-    if isinstance(value, Malformed):
-        note_malformed(run, name, again)
+        return found.value  # type: ignore[no-any-return]
+    count(run, name, "rule")
+    return found if schema is not None else ""
+
+
+async def reply_of(
+    run: Run, prompt: Prompt, text: str, constraint: JsonSchema | Choice | None, *, max_tokens: int, name: str
+) -> tuple[Read | Malformed, Reply]:
+    """What a reply says, or Malformed after one repair try with a larger budget; and the reply that was read."""
+    at = run.ctx.slot
+    run.ctx.usage.replies_read += 1
+    reply = await request(run, prompt.system, text, constraint, max_tokens=max_tokens, slot=at)
+    found = read_reply(reply, constraint)
+    if isinstance(found, Read):
+        if found.how != EXACT:
+            count(run, name, found.how)
+        return found, reply
+    note_malformed(run, name, reply)
+    ways, model = repairs(text, max_tokens, found), run.models.language_model
+    text, max_tokens = next((way for way in ways if fits(model, prompt.system, *way)), ways[-1])
+    reply = await request(run, prompt.system, text, constraint, max_tokens=max_tokens, slot=at, attempt=1)
+    found = read_reply(reply, constraint)
+    if isinstance(found, Read):
+        count(run, name, "repaired")
     else:
-        run.note(name, 0, (), again)
-    return value
+        note_malformed(run, name, reply)
+    return found, reply
+
+
+def count(run: Run, name: str, kind: str) -> None:
+    """Count a reply that was not in the form asked for: one of `types.FALLBACKS`."""
+    fallbacks, key = run.ctx.usage.fallbacks, f"{name}/{kind}"
+    fallbacks[key] = fallbacks.get(key, 0) + 1
 
 
 async def embed(texts: Sequence[str]) -> np.ndarray:
@@ -119,14 +136,6 @@ async def request(
     _ = models.language_model  # refused here where there is none
     seed = run.ctx.request_seed(run.ctx.slot if slot is None else slot, attempt)
     return await llm(Request(system, text, constraint, max_tokens, models.temperature, seed, attempt))
-
-
-def repair(run: Run, name: str, prompt: Prompt, text: str, reply: Reply, malformed: Malformed, max_tokens: int) -> str:
-    """Note a malformed reply; the user text of the next try, with the reason where that still fits."""
-    note_malformed(run, name, reply)
-    reason = f"it was cut off at {reply.n_generated} tokens" if reply.finish_reason == "length" else malformed.reason
-    longer = text + REPAIR.format(reason=reason[:_REASON_CHARS])
-    return longer if fits(run.models.language_model, prompt.system, longer, max_tokens) else text
 
 
 def note_malformed(run: Run, name: str, reply: Reply) -> None:

@@ -3,9 +3,9 @@
 Three ways, one interface: options in, positions out (best first), one note in the trace.
 - llm, capable model: a constrained choice of labels ("A".."Z", or zero-padded numbers beyond 26 options). k = 1 is a
   Choice, k > 1 a JSON list of labels, best first. A reply that cannot be read gets one repair try, then the choice
-  falls back to similarity; each such reply counts as malformed.
+  falls back to similarity; each is counted.
 - llm, other models: Rank. The options are scored as continuations by mean log-probability per token, best k first; with
-  `allow_none` only those that score above the option "none of these".
+  `allow_none` only those that score above the option "none of these". Where the engine gives no scores: by labels.
 - similarity: cosine(query, option), or the scores that the program brought along, best k first (ties: the earlier
   option); with `allow_none` only those of at least `threshold`. It is the documented stand-in of every LLM choice.
 The prompt says what makes an option good; the list of options and the form of the reply are written here.
@@ -19,13 +19,14 @@ from string import ascii_uppercase
 
 import numpy as np
 
-from gpu_rag.errors import ContextOverflow, GpuRagError, UsageError
-from gpu_rag.program.ask import check_texts, packed, repair, request
+from gpu_rag.errors import ContextOverflow, UsageError
+from gpu_rag.program.ask import check_texts, count, note_malformed, packed, reply_of, request
 from gpu_rag.program.run import Run
 from gpu_rag.program.steps import similarity
+from gpu_rag.text.lenient import Read, read_reply
 from gpu_rag.text.prompts import Prompt
-from gpu_rag.text.replies import canonical_schema, parse_json
-from gpu_rag.types import Choice, JsonSchema, Malformed, Rank, Reply
+from gpu_rag.text.replies import canonical_schema
+from gpu_rag.types import Choice, JsonSchema, Rank, Reply
 
 SLOT = "options"
 NONE_LABEL = "none"
@@ -98,10 +99,12 @@ async def _decide(run: Run, decision: Decision) -> list[int]:
     if run.models.decides_by == "similarity":
         return _noted(run, decision, "similarity", await _by_similarity(decision))
     if not run.models.language_model.capable:
-        chosen, reply = await _by_rank(run, decision)
-        return _noted(run, decision, "rank", chosen, reply)
+        ranked = await _by_rank(run, decision)
+        if ranked is not None:
+            return _noted(run, decision, "rank", *ranked)
     picked = await _by_labels(run, decision)
     if picked is None:
+        count(run, decision.name, "rule")
         return _noted(run, decision, "fallback", await _by_similarity(decision))
     return _noted(run, decision, "llm", *picked)
 
@@ -125,14 +128,19 @@ async def _by_similarity(decision: Decision) -> list[int]:
     return best(scores, decision.k, decision.threshold if decision.allow_none else None)
 
 
-async def _by_rank(run: Run, decision: Decision) -> tuple[list[int], Reply]:
+async def _by_rank(run: Run, decision: Decision) -> tuple[list[int], Reply] | None:
+    """What a model scores best, and its reply; None where its engine gives no scores."""
     longest = max(run.models.language_model.count_tokens(option) for option in decision.options)
     listed = [f"- {' '.join(option.split())}" for option in decision.options]
     text, n_shown = _shown(run, decision, listed, "", max(longest, 1))
     options = list(decision.options[:n_shown]) + ([NONE_TEXT] if decision.allow_none else [])
-    reply = await request(run, decision.prompt.system, text, Rank(tuple(options)), max_tokens=1)
-    if len(reply.scores) != len(options):
-        raise GpuRagError("the model did not score the options", given=len(reply.scores), expected=len(options))
+    rank = Rank(tuple(options))
+    reply = await request(run, decision.prompt.system, text, rank, max_tokens=1)
+    if not isinstance(read_reply(reply, rank), Read):
+        if reply.finish_reason != "unscored":
+            note_malformed(run, decision.name, reply)
+        return None
+    run.ctx.usage.replies_read += 1
     chosen = best(reply.scores[:n_shown], decision.k)
     if decision.allow_none:
         chosen = [i for i in chosen if reply.scores[i] > reply.scores[-1]]
@@ -150,20 +158,15 @@ async def _by_labels(run: Run, decision: Decision) -> tuple[list[int], Reply] | 
     listed = [f"{label}. {' '.join(option.split())}" for label, option in zip(labels, decision.options)]
     text, n_shown = _shown(run, decision, listed, form, max_tokens)
     labels = labels[:n_shown]
-    slot = run.ctx.slot
     if single:
         constraint: Choice | JsonSchema = Choice((*labels, NONE_LABEL) if decision.allow_none else tuple(labels))
     else:
         constraint = JsonSchema(_labels_schema(labels, min(k, n_shown), 0 if decision.allow_none else 1))
-    for attempt in (0, 1):
-        reply = await request(
-            run, decision.prompt.system, text, constraint, max_tokens=max_tokens, slot=slot, attempt=attempt
-        )
-        chosen = _read(reply.text, constraint, labels)
-        if not isinstance(chosen, Malformed):
-            return chosen, reply
-        text = repair(run, decision.name, decision.prompt, text, reply, chosen, max_tokens)
-    return None
+    found, reply = await reply_of(run, decision.prompt, text, constraint, max_tokens=max_tokens, name=decision.name)
+    if not isinstance(found, Read):
+        return None
+    said = [found.value] if single else found.value["chosen"]
+    return list(dict.fromkeys(labels.index(label) for label in said if label != NONE_LABEL)), reply
 
 
 def _shown(run: Run, decision: Decision, listed: list[str], form: str, max_tokens: int) -> tuple[str, int]:
@@ -188,15 +191,3 @@ def _labels_schema(labels: Sequence[str], most: int, least: int) -> str:
     return canonical_schema(
         {"type": "object", "properties": {"chosen": items}, "required": ["chosen"], "additionalProperties": False}
     )
-
-
-def _read(text: str, constraint: Choice | JsonSchema, labels: Sequence[str]) -> list[int] | Malformed:
-    if isinstance(constraint, Choice):
-        said = text.strip()
-        if said not in constraint.options:
-            return Malformed("the reply is none of the labels", text)
-        return [] if said == NONE_LABEL else [labels.index(said)]
-    parsed = parse_json(text, constraint.schema)
-    if isinstance(parsed, Malformed):
-        return parsed
-    return list(dict.fromkeys(labels.index(label) for label in parsed["chosen"]))

@@ -10,6 +10,7 @@ from gpu_rag_kernels.dispatch import spelled
 from gpu_rag.report.page import heading, paragraph, table, timeline
 from gpu_rag.runtime.accounts import RunStats
 from gpu_rag.runtime.occupancy import NOTHING_LEFT, QUESTIONS, RAMP_UP, Occupancy
+from gpu_rag.types import FALLBACKS
 
 CAUSES = {  # (cause of idle time, in words)
     "ramp_up": (RAMP_UP, "ramp-up"),
@@ -55,18 +56,26 @@ def llm_account(stats: RunStats) -> dict[str, Any]:
     prompt = sum(cost.prompt_tokens for cost in stats.stages.values())
     cached = sum(cost.cached_tokens for cost in stats.stages.values())
     bins = llm.bins() if llm.share is not None else []
+    mean_open = sum(b.queue for b in bins) / len(bins) if bins else 0.0
     return {
         "idle_share": llm.share,
         "busy_s": llm.busy_s,
         "idle_s": {name: llm.idle_s.get(cause, 0.0) for name, (cause, _) in CAUSES.items()},
         "prefix_hit_rate": hit_rate(prompt, cached),
-        "mean_open": sum(b.queue for b in bins) / len(bins) if bins else 0.0,
+        "mean_open": mean_open,
+        "second_server_saves_s": second_server_saves_s(llm.busy_s, mean_open),
         "queue": {
             "bin_s": llm.bin_s,
             "open": [round(b.queue, 3) for b in bins],
             "idle": [round(b.idle, 3) for b in bins],
         },
     }
+
+
+def second_server_saves_s(busy_s: float, mean_open: float) -> float:
+    """Seconds that a second server like the first would save at most: half of the time with a request open, less where
+    fewer than two were open on average, since one request alone is no faster on two."""
+    return busy_s * (1 - 1 / min(max(mean_open, 1.0), 2.0))
 
 
 def idle_line(account: Mapping[str, Any]) -> str:
@@ -80,7 +89,27 @@ def idle_line(account: Mapping[str, Any]) -> str:
     rate = account["prefix_hit_rate"]
     found = "" if rate is None else f"; prefix cache hit rate {100 * rate:.0f} %"
     queue = f"; {account['mean_open']:.1f} requests open on average"
-    return f"LLM idle {100 * account['idle_share']:.1f} % of {wall:.1f} s{because}{queue}{found}"
+    saves = account["second_server_saves_s"]
+    second = f"; a second server would save at most {saves:.1f} s" if saves >= 0.05 * wall else ""
+    return f"LLM idle {100 * account['idle_share']:.1f} % of {wall:.1f} s{because}{queue}{found}{second}"
+
+
+def fallbacks_line(fallbacks: Mapping[str, Mapping[str, int]], n_read: int) -> str:
+    """ "replies: 120 read; lenient 3, rule 1 (plan 3, choose 1)" in one line."""
+    kinds = {kind: sum(counts[kind] for counts in fallbacks.values()) for kind in FALLBACKS}
+    shown = ", ".join(f"{kind} {n:,}" for kind, n in kinds.items() if n) or "all in the form asked for"
+    steps = ", ".join(f"{step} {sum(counts.values()):,}" for step, counts in fallbacks.items())
+    return f"replies: {n_read:,} read; {shown}{f' ({steps})' if steps else ''}"
+
+
+def fallbacks_section(fallbacks: Mapping[str, Mapping[str, int]], n_read: int) -> list[str]:
+    """The replies that were not in the form asked for, as a section of a report; nothing where none was read."""
+    if not n_read:
+        return []
+    rows = [[step, *(f"{counts[kind]:,}" for kind in FALLBACKS)] for step, counts in fallbacks.items()]
+    remark = f"Of {n_read:,} replies that code reads. At a rule, the step decided without the model."
+    shown = table(["step", *FALLBACKS], rows) if rows else paragraph("All replies were in the form asked for.")
+    return [heading("Replies in another form"), shown, paragraph(remark, "dim")]
 
 
 def account_sections(document: Mapping[str, Any]) -> list[str]:

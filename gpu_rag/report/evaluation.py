@@ -9,7 +9,7 @@ from gpu_rag.evaluation.compare import Comparison
 from gpu_rag.evaluation.judged import KINDS
 from gpu_rag.evaluation.kb import KG_MEASURES, SKB_MEASURES
 from gpu_rag.methods.registry import needs
-from gpu_rag.report.accounts import stage_table
+from gpu_rag.report.accounts import fallbacks_section, stage_table
 from gpu_rag.report.page import example, heading, intervals, page, paragraph, stacked_bars, table
 from gpu_rag.sources.questions import QuestionRow
 
@@ -83,6 +83,7 @@ def evaluation_page(
         _differences(document, measures, measure),
         heading("Costs"),
         _costs(document, measure),
+        *_fallback_sections(document),
         *_judge_section(document),
         heading("By hops and by type"),
         *_breakdowns(comparison, rows, measure),
@@ -227,6 +228,14 @@ def _example(
         evidence = [(item.title, item.text[:160], document_of[item.passage_id] in gold) for item in answers[i].evidence]
         methods.append((method, scores[method][i], answers[i].text, evidence[:5]))
     return example(row.question.text, row.answers[0] if row.answers else "", measure, methods)
+
+
+def _fallback_sections(document: Mapping[str, Any]) -> list[str]:
+    """The replies that were not in the form asked for, a row a step of each method."""
+    entries, fallbacks = document["methods"], {}
+    for method, entry in entries.items():
+        fallbacks.update({f"{method}: {step}": kinds for step, kinds in entry["fallbacks"].items()})
+    return fallbacks_section(fallbacks, sum(entry["replies_read"] for entry in entries.values()))
 
 
 def _judge_section(document: Mapping[str, Any]) -> list[str]:

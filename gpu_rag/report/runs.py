@@ -8,7 +8,7 @@ from typing import Any
 
 from gpu_rag.methods.registry import parts
 from gpu_rag.report import page as drawing
-from gpu_rag.report.accounts import account_sections
+from gpu_rag.report.accounts import account_sections, fallbacks_section
 from gpu_rag.report.page import heading, page, paragraph, stacked_bars, table
 
 SIDES = ("predicted", "actual")
@@ -35,6 +35,7 @@ def index_page(document: dict[str, Any], rejects: Sequence[dict[str, Any]]) -> s
         *_plan_section(document, "stage"),
         heading("Extraction"),
         _extraction(document["extraction"]),
+        *fallbacks_section(document["fallbacks"], document["replies_read"]),
         *(part for module in parts("report") for part in module.section(document, drawing)),
         heading("Rejected rows"),
         _rejects(rejects),
@@ -102,6 +103,7 @@ def answer_page(document: dict[str, Any], failed: Sequence[dict[str, Any]]) -> s
         table(["", "total", "a question"], cost),
         stacked_bars("seconds by service", [(document["method"], seconds)], "s"),
         *_plan_section(document, "service"),
+        *fallbacks_section(document["fallbacks"], usage["replies_read"]),
         *account_sections(document),
         heading("Batches of this run"),
         table(["step", "calls", "batches", "mean batch", "largest", "s"], batches),

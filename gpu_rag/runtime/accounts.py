@@ -9,10 +9,25 @@ from typing import Any
 from gpu_rag.errors import BudgetExceeded, UsageError
 from gpu_rag.runtime.occupancy import PROGRAMS, Occupancy
 from gpu_rag.runtime.step import Metered
-from gpu_rag.types import Usage
+from gpu_rag.types import FALLBACKS, Usage
 
 # Stages of calls that no note stands for: made after the last note of a program, or by a strand that was cancelled.
 UNNOTED, CANCELLED = "(after the last note)", "(cancelled)"
+
+
+def fallbacks_by_step(fallbacks: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    """{step: {kind: number}}, every kind of `types.FALLBACKS`, out of the {"step/kind": number} of `Usage`."""
+    found: dict[str, dict[str, int]] = {}
+    for key, n in sorted(fallbacks.items()):
+        step, _, kind = key.rpartition("/")
+        found.setdefault(step, dict.fromkeys(FALLBACKS, 0))[kind] = n
+    return found
+
+
+def add_fallbacks(total: dict[str, int], more: Mapping[str, int]) -> None:
+    """Add the fallbacks of one question or stage to a total."""
+    for key, n in more.items():
+        total[key] = total.get(key, 0) + n
 
 
 @dataclass(frozen=True)

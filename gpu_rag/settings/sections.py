@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+from gpu_rag.errors import UsageError
 from gpu_rag.settings.check import Declared, section
 from gpu_rag.settings.ranges import COSINE, COUNT, NATURAL, SEED, SHARE, Range, check_filled
 
@@ -18,8 +20,21 @@ class ModelSettings(Declared):
         str, "minilm (packaged), a sentence-transformers folder or name, or hash (for tests); the index keeps it"
     ] = "minilm"
     llm: Annotated[
-        str, "smollm2 (packaged), a model folder, vllm:FOLDER_OR_NAME, http://HOST:PORT/v1#MODEL, replay:FILE, or none"
+        str,
+        "smollm2 (packaged), a model folder, vllm:FOLDER_OR_NAME, http://HOST:PORT/v1#MODEL (several servers of it: "
+        "separated by commas), replay:FILE, or none",
     ] = "smollm2"
+    connections: Annotated[
+        int, COUNT, "requests in flight at each model server; fewer for one that takes few at once (llama.cpp, Ollama)"
+    ] = 256
+    api_keys: Annotated[
+        tuple[str, ...],
+        '"http://HOST:PORT/v1=NAME" for each server with a key of its own, NAME the environment variable that has it',
+    ] = ()
+    think_tokens: Annotated[
+        int, NATURAL, "room beside each limit for the thought of a served model that cannot be kept from thinking"
+    ] = 2048
+    extra_body: Annotated[str, 'more of each request to a server, as JSON, such as {"reasoning_effort": "low"}'] = ""
     capable: Annotated[bool | None, "whether the LLM may extract and judge; empty: by its size"] = None
     decider: Annotated[
         Literal["auto", "llm", "similarity"], "who chooses among candidates; auto: the LLM where it is capable"
@@ -32,6 +47,19 @@ class ModelSettings(Declared):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_filled(self, "embedder", "llm")
+        _ = self.more_body
+
+    @property
+    def more_body(self) -> dict[str, Any]:
+        """`extra_body` as what it says. Raises UsageError where it is no JSON object."""
+        try:
+            found = json.loads(self.extra_body or "{}")
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            expected = '{"reasoning_effort": "low"}'
+            raise UsageError("models.extra_body is no JSON object", given=self.extra_body[:80], expected=expected)
+        return found
 
 
 @section("index")
@@ -105,7 +133,11 @@ class VllmSettings(Declared):
         Literal["auto", "safetensors", "dummy"], "how weights are read; dummy: random ones, for tests"
     ] = "auto"
     enforce_eager: Annotated[bool | None, "no compiled graphs; empty: on a CPU only"] = None
-    child_process: Annotated[bool, "the engine in a process of its own, which this one survives"] = False
+    child_process: Annotated[bool | None, "engines in processes of their own; empty: on a GPU"] = None
+    engines: Annotated[int, NATURAL, "engines side by side, each with all of the model; 0: one for each GPU"] = 0
+    arguments: Annotated[
+        str, 'more arguments of vLLM\'s EngineArgs, as JSON, such as {"quantization": "fp8", "kv_cache_dtype": "fp8"}'
+    ] = ""
 
     seed: ClassVar[int] = 0  # of the engine; a request's own seed decides what it samples
     restarts: ClassVar[int] = 2  # of a dead engine; a request that was running at two deaths fails

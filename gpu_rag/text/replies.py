@@ -31,7 +31,7 @@ def parse_json(text: str, schema: str) -> dict[str, Any] | Malformed:
 
     Never raises for any `text`. Raises UsageError when `schema` itself is no usable schema.
     """
-    validator = _validator(schema)
+    check = validator(schema)
     if len(text) > MAX_REPLY_CHARS:
         return Malformed(f"the reply has {len(text)} characters, more than {MAX_REPLY_CHARS}", text[:MAX_REPLY_CHARS])
     try:
@@ -44,7 +44,7 @@ def parse_json(text: str, schema: str) -> dict[str, Any] | Malformed:
     if not isinstance(value, dict):
         return Malformed(f"the reply is JSON, but {_kind(value)}; expected an object", text)
     try:
-        violation = next(validator.iter_errors(value), None)
+        violation = next(check.iter_errors(value), None)
     except RecursionError as error:  # the value is shallow, so it is the schema
         raise UsageError("the references of the JSON schema run in a circle", given=schema[:_REASON_CHARS]) from error
     if violation is not None:
@@ -68,12 +68,13 @@ def canonical_schema(schema: dict[str, Any]) -> str:
         text = json.dumps(schema, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
         raise UsageError("the schema cannot be written as JSON", given=error) from error
-    _validator(text)
+    validator(text)
     return text
 
 
 @lru_cache(maxsize=256)
-def _validator(schema: str) -> Draft202012Validator:
+def validator(schema: str) -> Draft202012Validator:
+    """The check of a JSON Schema as text. Raises UsageError when it is none."""
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
     from referencing import Registry

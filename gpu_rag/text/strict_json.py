@@ -23,7 +23,14 @@ _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class JsonError(ValueError):
-    """The text is not JSON as this module accepts it; the message says what and where."""
+    """The text is not JSON as this module accepts it; the message says what.
+
+    at: the character where it breaks, if known.
+    """
+
+    def __init__(self, message: str, at: int | None = None):
+        super().__init__(message)
+        self.at = at
 
 
 def loads(text: str) -> Any:
@@ -34,6 +41,12 @@ def loads(text: str) -> Any:
     if isinstance(value, JsonError):
         raise value
     return value
+
+
+def decode(text: str, start: int) -> tuple[Any, int]:
+    """(value, its end) of the JSON value that begins at `start`, whatever follows; a value that is refused is a
+    JsonError. Raises JsonError where it has no end."""
+    return _Decoder().decode(text, start)
 
 
 def iter_array(text: str) -> Iterator[Any]:
@@ -82,7 +95,7 @@ class _Decoder:
         except RecursionError as error:
             raise JsonError("the JSON is nested too deeply") from error
         except json.JSONDecodeError as error:
-            raise JsonError(f"broken JSON: {error.msg} at character {error.pos}") from error
+            raise JsonError(f"broken JSON: {error.msg} at character {error.pos}", error.pos) from error
         if not self._problem and _depth(text, start, end) > MAX_DEPTH:
             self._problem = f"the JSON is nested deeper than {MAX_DEPTH} levels"
         if not self._problem and _SURROGATE_ESCAPE.search(text, start, end) and not _encodable(value):

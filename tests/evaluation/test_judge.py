@@ -102,7 +102,6 @@ def test_equal_claims_are_asked_once_and_all_in_one_call() -> None:
     [
         "correct",
         '{"verdict": "correct"}',  # no reason
-        '{"reason": "", "verdict": "Correct"}',
         '{"reason": "", "verdict": true}',
         '{"reason": "", "verdict": "correct"',
         '{"reason": "the verdict is correct", "verdict": "perhaps"}',
@@ -117,6 +116,7 @@ def test_a_reply_that_is_no_verdict_is_never_guessed(text: str) -> None:
 
 def test_verdicts_that_can_be_read() -> None:
     assert read_verdict(Reply(said(True), "stop", 1, 0, 1)).correct is True
+    assert read_verdict(Reply('{"reason": "", "verdict": "Correct."}', "stop", 1, 0, 1)).correct is True
     assert read_verdict(Reply(said(False, "not correct"), "stop", 1, 0, 1)).correct is False
     assert read_verdict(RequestFailed("no")).problem == "failed"
 

@@ -17,6 +17,7 @@ from gpu_rag.index.index import Index
 from gpu_rag.index.stages.extraction import SCHEMA
 from gpu_rag.index.verify import verify
 from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.text.lenient import REPAIR
 from gpu_rag.text.replies import parse_json
 from gpu_rag.types import JsonSchema, Malformed, Reply, Request
 
@@ -42,10 +43,12 @@ CASES: dict[str, tuple[str | Reply | RequestFailed, str | Reply | RequestFailed,
     "repaired-to-nothing": (BAD, EMPTY, "empty"),
     "malformed": (BAD, BAD, "malformed"),
     "wrong-shape": ('{"entities": [], "triples": [["Ann", "knows"]]}', '{"entities": []}', "malformed"),
+    "chatty": (f"Here is what I found:\n{GOOD}\nI hope it helps.", BAD, "ok"),
     "names-alone": ('{"entities": ["Ann"], "triples": []}', EMPTY.replace("[]", '["Ann"]', 1), "malformed"),
-    "cut": (cut(GOOD[:-4]), cut(GOOD[:-9]), "truncated"),
-    "cut-then-repaired": (cut(GOOD[:-4]), GOOD, "ok"),
-    "cut-then-malformed": (cut(GOOD[:-4]), BAD, "truncated"),
+    "cut-late": (cut(GOOD[:-4]), BAD, "ok"),  # without the last triple
+    "cut": (cut(GOOD[:30]), cut(GOOD[:20]), "truncated"),
+    "cut-then-repaired": (cut(GOOD[:30]), GOOD, "ok"),
+    "cut-then-malformed": (cut(GOOD[:30]), BAD, "truncated"),
     "cut-but-whole": (cut(GOOD), BAD, "ok"),
     "failed": (RequestFailed("the server said no"), GOOD, "failed"),
     "failed-later": (BAD, RequestFailed("the server said no"), "malformed"),
@@ -89,7 +92,10 @@ def test_every_kind_of_reply_has_its_status(cases: Path, tmp_path: Path) -> None
     assert verify(tmp_path / "ix") == []
     stage = report.stages["extraction"]
     assert stage.counts == {f"extraction_{status}": n for status, n in Counter(EXPECTED.values()).items()}
-    assert report.count("extraction_ok") == 5
+    assert report.count("extraction_ok") == 7
+    assert stage.replies_read == len(CASES)
+    kinds = {"lenient": 2, "salvaged": 1, "repaired": 3, "rule": 6}  # a request that failed at first is no fallback
+    assert stage.fallbacks == {f"extraction/{kind}": n for kind, n in kinds.items()}
     assert stage.failures == sum(status in ("malformed", "truncated", "failed") for status in EXPECTED.values())
 
 
@@ -97,14 +103,15 @@ def test_a_repair_asks_the_unread_ones_once_more_and_warmer(cases: Path, tmp_pat
     llm = ScriptedLLM(by_case)
     build(cases, tmp_path / "ix", llm, min_yield=0.1, extract_tokens=77)
     first = {r.prompt: r for r in llm.calls if r.attempt == 0}
-    second = {r.prompt: r for r in llm.calls if r.attempt == 1}
+    second = {r.prompt.split(REPAIR.split("{")[0])[0]: r for r in llm.calls if r.attempt == 1}
     assert len(first) + len(second) == len(llm.calls)  # nobody is asked the same twice
-    assert set(first) == {r.prompt for r in llm.calls} and len(first) == len(CASES)
+    assert set(first) >= set(second) and len(first) == len(CASES)
     unread = {"malformed", "wrong-shape", "names-alone", "cut", "repaired", "failed-later"}
     unread |= {"repaired-to-nothing", "cut-then-repaired", "cut-then-malformed"}
     assert {r.prompt.split("Title: ")[1].split("\n")[0] for r in second.values()} == unread
     assert {(r.max_tokens, r.constraint, r.temperature) for r in first.values()} == {(77, JsonSchema(SCHEMA), 0.0)}
-    assert {r.temperature for r in second.values()} == {0.3}
+    assert {(r.temperature, r.max_tokens) for r in second.values()} == {(0.3, 154)}
+    assert all("could not be read: " in r.prompt for r in second.values())
     assert len({r.system for r in llm.calls}) == 1  # one shared prefix
     assert llm.batches == [len(CASES), len(unread)]  # all at once, so that an engine which runs many never drains
 

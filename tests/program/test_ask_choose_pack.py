@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_steps import pairs
 
-from gpu_rag.errors import BadInput, ContextOverflow, GpuRagError, RequestFailed, UsageError
+from gpu_rag.errors import BadInput, ContextOverflow, RequestFailed, UsageError
 from gpu_rag.program import pack as packer
 from gpu_rag.program.ask import ask, ask_text, embed
 from gpu_rag.program.choose import best, choose, option_labels
@@ -392,9 +392,16 @@ def test_a_small_model_ranks_options_by_their_scores(given, scores, chosen):
     assert "- a red bird\n- a blue fish" in llm.requests[0].prompt
 
 
-def test_a_rank_without_scores_is_an_error():
-    error = outcome_of(chooser(), WordLLM(rank_reply(-1.0), capable=False), decider="llm").error
-    assert type(error) is GpuRagError and "did not score the options; given 1; expected 3" in str(error)
+def test_an_engine_without_scores_is_given_labels_and_then_similarity():
+    def answer(request):
+        return rank_reply(-1.0)(request) if isinstance(request.constraint, Rank) else says
+
+    says = "B"
+    check_choice(outcome_of(chooser(), WordLLM(answer, capable=False), decider="llm"), [1], "llm")
+    says = "no label"
+    outcome = outcome_of(chooser(), WordLLM(answer, capable=False), decider="llm")
+    check_choice(outcome, [1], "fallback")
+    assert outcome.usage.fallbacks == {"choose/rule": 1} and outcome.usage.malformed == 3
 
 
 def test_choices_that_need_nobody():

@@ -75,7 +75,7 @@ def _by_llm(work: Work, titles: Texts, texts: Texts) -> list[Rewrite]:
     requests = text_requests(prompt, titles, texts, schema=COREF_SCHEMA, max_tokens=tokens, seed=seed)
     return [
         ("failed" if said == "failed" else "unread", "") if isinstance(said, str) else ("", clean_text(said["text"]))
-        for said in ask(work, requests)
+        for said in ask(work, requests, "coreference")
     ]
 
 

@@ -16,7 +16,7 @@ from gpu_rag.index.stage import stage
 from gpu_rag.index.stages.coreference import coreference_params, resolved_texts
 from gpu_rag.index.stages.passages import are_of_nodes, content_hash
 from gpu_rag.index.stages.rejected import Rejects
-from gpu_rag.index.stages.requests import ask, text_requests, windows
+from gpu_rag.index.stages.requests import ask, text_requests
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.settings import Settings
 from gpu_rag.sources.corpus.openie import OpenIERow, read_openie
@@ -209,9 +209,7 @@ def by_llm(work: Work, passages: pa.Table) -> list[Row]:
     Every finished reply is in the durable cache: a run after a killed one reuses it.
     """
     titles, texts = passages["title"].to_pylist(), passages["text"].to_pylist()
-    rows: list[Row] = []
-    for block in windows(len(texts)):
-        rows.extend(map(_row, ask(work, extraction_requests(titles[block], texts[block], work.settings))))
+    rows = [_row(said) for said in ask(work, extraction_requests(titles, texts, work.settings), "extraction")]
     _check_yield(rows, work.settings.index.min_yield)
     return rows
 

@@ -1,29 +1,30 @@
-"""Requests of stages to a language model: many under one schema each, one repair try, costs counted."""
+"""Requests of stages to a language model: many under one schema each, replies read as in programs, costs counted."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from time import perf_counter
 from typing import Any
 
 from gpu_rag.errors import RequestFailed
 from gpu_rag.index.work import Work
+from gpu_rag.models.llm.interface import LLM, StreamingLLM
+from gpu_rag.text.lenient import CUT_OFF, EXACT, Read, read_reply, repairs
 from gpu_rag.text.prompts import Prompt
-from gpu_rag.text.replies import parse_json
 from gpu_rag.types import JsonSchema, Malformed, Reply, Request
 
-WINDOW = 8192  # items whose requests go out together: an engine drains only between windows
-UNREAD = ("malformed", "truncated")  # worth a second try; a request that failed is sent again by the next run
+WINDOW = 8192  # requests that are open or wait for an earlier one: bounds memory
+POLL_S = 1.0
+REPAIR_TEMPERATURE = 0.3  # a little warmer: the same words again would be as bad
 
-
-def windows(n: int) -> Iterator[slice]:
-    """The slices of n items whose requests are given to `ask` together."""
-    return (slice(start, min(n, start + WINDOW)) for start in range(0, n, WINDOW))
+Said = dict[str, Any] | str
+Outcome = Reply | RequestFailed
 
 
 def text_requests(
-    prompt: Prompt, titles: Sequence[str], texts: Sequence[str], *, schema: str, max_tokens: int, seed: int
+    prompt: Prompt, titles: Iterable[str], texts: Iterable[str], *, schema: str, max_tokens: int, seed: int
 ) -> list[Request]:
     """The same question about each titled text, to be replied under one JSON Schema (canonical text).
 
@@ -36,47 +37,108 @@ def text_requests(
     ]
 
 
-def ask(work: Work, requests: Sequence[Request]) -> list[dict[str, Any] | str]:
-    """For each request the object that was replied, or why there is none: malformed | truncated | failed.
+def ask(work: Work, requests: Iterable[Request], step: str) -> Iterator[Said]:
+    """For each request, in order, the object that was replied, or why there is none: malformed | truncated | failed.
 
-    Every request has a JsonSchema. A reply that cannot be read is requested once more, a little warmer. Finished
-    replies are in the durable cache: a run after a killed one reuses them. A reply that stays unread counts as a
-    failure of the stage.
+    Every request has a JsonSchema. A reply is read leniently, see `text.lenient`; one that cannot be read is requested
+    once more, with what was wrong, more room, and a little warmer. An engine that takes requests while others run gets
+    them so, repairs mixed in; any other gets windows of `WINDOW`. Finished replies are in the durable cache: a run
+    after a killed one reuses them. A reply that stays unread counts as a failure of the stage. step: in the counts.
     """
-    found = [_read(work, request, reply) for request, reply in zip(requests, _complete(work, requests))]
-    again = [i for i, value in enumerate(found) if value in UNREAD]
-    retries = [replace(requests[i], attempt=1, temperature=0.3) for i in again]
-    for i, request, reply in zip(again, retries, _complete(work, retries, again=True)):
-        second = _read(work, request, reply)
-        if isinstance(second, dict):
-            found[i] = second
-    work.report.failures += sum(isinstance(value, str) for value in found)
-    return found
-
-
-def _complete(work: Work, requests: Sequence[Request], again: bool = False) -> list[Reply | RequestFailed]:
     llm = work.models.llm()  # loading it is not asking it
+    found = _in_windows(work, llm, iter(requests), step)
+    if isinstance(llm, StreamingLLM) and isinstance(
+        getattr(llm, "llm", llm), StreamingLLM
+    ):  # behind a cache, its engine
+        found = _streamed(work, llm, iter(requests), step)
+    for said in found:
+        work.report.failures += isinstance(said, str)
+        yield said
+
+
+def _in_windows(work: Work, llm: LLM, requests: Iterator[Request], step: str) -> Iterator[Said]:
+    while window := list(islice(requests, WINDOW)):
+        found = [_read(work, request, reply, step) for request, reply in zip(window, _complete(work, llm, window))]
+        again = {i: _repair(llm, window[i], said) for i, said in enumerate(found) if isinstance(said, Malformed)}
+        for (i, request), reply in zip(again.items(), _complete(work, llm, list(again.values()))):
+            found[i] = _second(found[i], _read(work, request, reply, step))
+        yield from (_settled(work, said, step) for said in found)
+
+
+def _complete(work: Work, llm: LLM, requests: Sequence[Request]) -> list[Outcome]:
     started = perf_counter()
-    replies = llm.complete(requests, lambda _, reply: work.progress.advance(*_progress(reply, again)))
+    replies = llm.complete(requests, lambda i, reply: _advance(work, requests[i], reply))
     work.report.llm_s += perf_counter() - started
     return replies
 
 
-def _progress(reply: Reply | RequestFailed, again: bool) -> tuple[int, int]:
-    """(requests, tokens) that one reply adds to the progress bar; a repair is no further request."""
-    return int(not again), reply.n_prompt + reply.n_generated if isinstance(reply, Reply) else 0
+def _streamed(work: Work, llm: StreamingLLM, requests: Iterator[Request], step: str) -> Iterator[Said]:
+    running: dict[int, Request] = {}
+    first: dict[int, Malformed] = {}  # what a repair under way is for
+    done: dict[int, Said] = {}
+    n_sent = n_given = 0
+    started = perf_counter()
+    while True:
+        for request in islice(requests, WINDOW - len(running) - len(done)):
+            llm.submit(n_sent, request)
+            running[n_sent] = request
+            n_sent += 1
+        if not running:
+            break
+        for i, reply in llm.poll(POLL_S):
+            request = running.pop(i)
+            _advance(work, request, reply)
+            said = _read(work, request, reply, step)
+            if isinstance(said, Malformed) and i not in first:
+                first[i], running[i] = said, _repair(llm, request, said)
+                llm.submit(i, running[i])
+            else:
+                done[i] = _settled(work, _second(first.pop(i), said) if i in first else said, step)
+        while n_given in done:
+            yield done.pop(n_given)
+            n_given += 1
+    work.report.llm_s += perf_counter() - started
 
 
-def _read(work: Work, request: Request, reply: Reply | RequestFailed) -> dict[str, Any] | str:
+def _advance(work: Work, request: Request, reply: Outcome) -> None:
+    """A repair is no further unit of the progress bar."""
+    tokens = reply.n_prompt + reply.n_generated if isinstance(reply, Reply) else 0
+    work.progress.advance(int(request.attempt == 0), tokens)
+
+
+def _repair(llm: LLM | StreamingLLM, request: Request, malformed: Malformed) -> Request:
+    room = llm.context_tokens - llm.count_tokens(request.system)
+    ways = repairs(request.prompt, request.max_tokens, malformed)
+    prompt, max_tokens = next((way for way in ways if llm.count_tokens(way[0]) + way[1] <= room), ways[-1])
+    return replace(request, prompt=prompt, max_tokens=max_tokens, attempt=1, temperature=REPAIR_TEMPERATURE)
+
+
+def _read(work: Work, request: Request, reply: Outcome, step: str) -> Said | Malformed:
+    """What one reply says, its costs booked."""
+    report = work.report
+    report.replies_read += request.attempt == 0
     if isinstance(reply, RequestFailed):
         return "failed"
-    report = work.report
     report.llm_calls += not reply.from_cache
     report.prompt_tokens += reply.n_prompt
     report.cached_tokens += reply.n_cached
     report.generated_tokens += reply.n_generated
-    assert isinstance(request.constraint, JsonSchema)
-    parsed = parse_json(reply.text, request.constraint.schema)
-    if isinstance(parsed, Malformed):
-        return "truncated" if reply.finish_reason == "length" else "malformed"
-    return parsed
+    found = read_reply(reply, request.constraint)
+    if not isinstance(found, Read):
+        return found
+    if request.attempt or found.how != EXACT:
+        report.count(step, "repaired" if request.attempt else found.how)
+    said: dict[str, Any] = found.value
+    return said
+
+
+def _second(first: Said | Malformed, second: Said | Malformed) -> Said | Malformed:
+    """What two tries gave: the second where it can be read, else what was wrong with the first."""
+    return second if isinstance(second, dict) else first
+
+
+def _settled(work: Work, said: Said | Malformed, step: str) -> Said:
+    if not isinstance(said, Malformed):
+        return said
+    work.report.count(step, "rule")
+    return "truncated" if said.reason.startswith(CUT_OFF) else "malformed"

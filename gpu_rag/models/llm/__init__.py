@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
-from gpu_rag.errors import UsageError
+from gpu_rag.errors import ModelError, UsageError
 from gpu_rag.models.llm.interface import LLM
 
 SPECS = "smollm2, a model folder, vllm:FOLDER_OR_NAME, http://HOST:PORT/v1#MODEL or replay:FILE.jsonl"
+_NEXT_ADDRESS = re.compile(r",\s*(?=https?://)")
+
+
+def addresses(spec: str) -> tuple[list[str], str]:
+    """The addresses and the model of "http://A/v1#MODEL,http://B/v1#MODEL"; "" where none is named.
+
+    Raises ModelError for different models.
+    """
+    found = [part.partition("#") for part in _NEXT_ADDRESS.split(spec.strip())]
+    models = {model: url for url, _, model in found if model}
+    if len(models) > 1:
+        given = ", ".join(f"{url}: {model}" for model, url in models.items())
+        raise ModelError("several servers are one engine of one model", given=given, expected="one model id")
+    return [url for url, _, _ in found], next(iter(models), "")
 
 
 def load_llm(spec: str, *, device: str = "cpu", threads: int = 1, capable: bool | None = None, **options: Any) -> LLM:
@@ -17,7 +32,8 @@ def load_llm(spec: str, *, device: str = "cpu", threads: int = 1, capable: bool 
 
     "smollm2": the packaged model (converted to a folder on first use); a model folder; "vllm:" before either, or before
     the name of a model that `gpu-rag models fetch` or the Hugging Face cache keeps: the same through vLLM; "http://HOST:PORT/v1#MODEL":
-    an OpenAI-compatible server (without #MODEL the only model it serves); "replay:FILE.jsonl": recorded replies.
+    an OpenAI-compatible server (without #MODEL the only model it serves), several of one model separated by commas;
+    "replay:FILE.jsonl": recorded replies.
     device, threads: for models in this process. capable: whether the model may extract and judge; None lets its size
     decide. options: keyword arguments of the engine's class (TransformersLLM, VllmLLM, HttpLLM, ReplayLLM).
     Raises UsageError (unknown spec or option), MissingBackend, ModelError.
@@ -28,8 +44,7 @@ def load_llm(spec: str, *, device: str = "cpu", threads: int = 1, capable: bool 
     if spec.startswith(("http://", "https://")):
         from gpu_rag.models.llm.http import HttpLLM
 
-        url, _, model = spec.partition("#")
-        engine, target, placed = HttpLLM, (url, model), {}
+        engine, target, placed = HttpLLM, addresses(spec), {}
     elif spec.startswith("replay:"):
         from gpu_rag.models.llm.replay import ReplayLLM
 

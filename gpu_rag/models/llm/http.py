@@ -1,55 +1,76 @@
-"""The engine behind an address: any server that speaks the OpenAI chat completions protocol.
-
-`Exchanger` makes one HTTP exchange with patience: it tries again what may pass, waits, and gives up.
-"""
+"""The engine behind addresses: servers that speak the OpenAI chat completions protocol, one or several of one model."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
 import queue
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-import httpx
+import msgspec
 
-from gpu_rag.errors import BadInput, Cancelled, GpuRagError, ModelError, RequestFailed
+from gpu_rag.errors import BadInput, GpuRagError, ModelError, RequestFailed, UsageError
 from gpu_rag.models.fingerprint import text_hash
 from gpu_rag.models.llm.capability import is_capable
-from gpu_rag.models.llm.http_wire import body, check_constraint, read_reply, refusal
-from gpu_rag.models.llm.interface import OnReply, estimate_tokens, in_order
-from gpu_rag.types import Reply, Request
+from gpu_rag.models.llm.http_servers import Card, Job, Patience, Servers
+from gpu_rag.models.llm.http_style import find_style, kept_style
+from gpu_rag.models.llm.http_wire import Style, body, can_rank, check_constraint, read_answer, thought
+from gpu_rag.models.llm.interface import ApiKeys, OnReply, check_key, estimate_tokens, in_order
+from gpu_rag.models.packaged import cache_dir
+from gpu_rag.text.lenient import spoken
+from gpu_rag.types import Rank, Reply, Request
 
 CODE_VERSION = 1
 CONTEXT_TOKENS = 4096
 # Chat templates add some tokens a message, and the server counts them.
 TEMPLATE_TOKENS = 64
-CHOICE_STYLES = ("structured_outputs", "json_schema")
+THINK_TOKENS = 2048
+MOST_STARVED = 8  # replies in a row that were all thought: more are no accident
+CONNECTIONS = 256
+JOIN_S = 10.0
+
+_Finished = queue.SimpleQueue[
+    tuple[int, Request, bytes | Reply | GpuRagError, bool]
+]  # the last: sent for the second time
 
 
 class HttpLLM:
-    """Replies of a served model, `max_connections` requests at a time.
+    """Replies of a served model, at most `max_connections` requests at a time at each server.
 
-    url: up to and with /v1. model: its id there; "" takes the only one served. On opening, GET /models must list it;
-    context_tokens is what the server says there (max_model_len, as vLLM does), else 4,096, less 64 for the template.
-    Every reply is checked against its constraint: one that breaks it is a RequestFailed, because some servers accept
-    a constraint and ignore it. Rank asks for the letter of the best of at most 20 listed options and scores each by
+    url: up to and with /v1; several servers of one model are one engine: a request goes to the least loaded, and to
+    another one when its server dies. model: its id there; "" takes the only one served. On opening, GET /models must
+    list it; context_tokens is the least that a server says there (max_model_len, as vLLM does), else 4,096, less 64
+    for the template. api_key: for all addresses, or keys by address, of which each goes to its own address only.
+    A request fails alone (RequestFailed) after its retries; the engine is dead (ModelError) when no server answers.
+    A reply comes as it was said, whether it keeps to its constraint or not: some servers accept one and ignore it, and
+    an answer that is no chat completion is a reply without text. style: what the servers understand; None tries it once
+    and keeps it. think_tokens: room beside max_tokens for the thought of a model that cannot be kept from thinking; one
+    that is found to think by a reply that holds nothing else is sent the request again. extra_body: merged into every
+    body. Rank asks for the letter of the best of at most 20 listed options and scores each by
     its letter's log-probability: the model's opinion of the choice, not of the option's wording.
     content_hash knows the server's model id and `revision` alone: give another `revision` when the weights behind the
-    same id change. Counts are the server's; count_tokens is a cautious estimate unless `tokenizer` names a folder.
-    Environment variables (proxies, keys) are not read.
+    same id change. The name has the first address. Counts are the server's; count_tokens is a cautious estimate unless
+    `tokenizer` names a folder. Environment variables (proxies, keys) are not read.
+
+    One thread runs an event loop for all connections; replies are read in the caller's thread, after the next request
+    is on its way. A process forked from this one opens connections of its own.
     """
 
     def __init__(
         self,
-        url: str,
+        url: str | Sequence[str],
         model: str = "",
         *,
-        api_key: str | None = None,
-        max_connections: int = 32,
+        api_key: ApiKeys = None,
+        max_connections: int = CONNECTIONS,
         timeout_s: float = 600.0,
         connect_timeout_s: float = 10.0,
         retries: int = 5,
@@ -57,116 +78,297 @@ class HttpLLM:
         context_tokens: int | None = None,
         capable: bool | None = None,
         revision: str = "",
-        choice_style: str = "structured_outputs",
+        style: Style | None = Style(),  # noqa: B008 (it is frozen)
+        think_tokens: int = THINK_TOKENS,
+        extra_body: Mapping[str, Any] | None = None,
         tokenizer: str | None = None,
     ):
-        """Look the model up on the server. Raises BadInput (address, option), ModelError (server, model id)."""
-        _check_settings(url, max_connections, retries, choice_style)
-        headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
-        limits = httpx.Limits(max_connections=max_connections, max_keepalive_connections=max_connections)
-        timeout = httpx.Timeout(timeout_s, connect=connect_timeout_s)
-        client = httpx.Client(headers=headers, limits=limits, timeout=timeout, trust_env=False)
-        self._client, self._choice_style, self.max_connections = client, choice_style, max_connections
-        self._exchanger = Exchanger(url, client, retries=retries, backoff_s=backoff_s)
-        card = _find_model(self._exchanger, model)
-        self.model = str(card["id"])
-        self.name = f"{url}#{self.model}"
+        """Look the model up on the servers. Raises BadInput (address, option), ModelError (server, model id)."""
+        given = [url] if isinstance(url, str) else list(url)
+        urls = [address.rstrip("/") for address in given]
+        _check_settings(urls, max_connections, retries)
+        keys = {address: _key_of(address, api_key) for address in urls}
+        if any(key is not None and not key.isprintable() for key in keys.values()):
+            raise BadInput("the API key has a line break or another character that cannot be sent")
+        patience = Patience(timeout_s, connect_timeout_s, retries, backoff_s)
+        self._start = partial(_Thread, keys, connections=max_connections, patience=patience)
+        self._thread, cards = _opened(self._start, model)
+        weakref.finalize(self, _Thread.close, self._thread)
+        self.max_connections, self._think_tokens, self._extra = max_connections, think_tokens, dict(extra_body or {})
+        self.model = str(cards[0]["id"])
+        self.name = f"{given[0]}#{self.model}"
         self.content_hash = text_hash("http", CODE_VERSION, self.model, revision)
-        self.context_tokens = (context_tokens or int(card.get("max_model_len") or CONTEXT_TOKENS)) - TEMPLATE_TOKENS
-        root = str(card.get("root") or "")  # vLLM tells here what a served alias stands for
+        served = min(int(card.get("max_model_len") or CONTEXT_TOKENS) for card in cards)
+        self.context_tokens = (context_tokens or served) - TEMPLATE_TOKENS
+        root = str(cards[0].get("root") or "")  # vLLM tells here what a served alias stands for
         self.capable = is_capable(f"{self.model} {Path(root).name}") if capable is None else capable
         self._count = estimate_tokens if tokenizer is None else _token_counter(tokenizer)
+        self._finished: _Finished = queue.SimpleQueue()
+        self._open: dict[int, Job | None] = {}
+        self._dead: GpuRagError | None = None
+        self._n_starved = 0
+        try:
+            self.style = style or kept_style(cache_dir(), urls[0], self.model, self.find_style)
+        except BaseException:
+            self._thread.close()
+            raise
+
+    def find_style(self) -> Style | None:
+        """What the servers understand, tried now; None where they answer nothing."""
+        return find_style(self.model, self._post, self._think_tokens)
+
+    def _post(self, content: dict[str, Any]) -> Any:
+        """The JSON that a server answers to a body, None for anything else. Raises RequestFailed, ModelError."""
+        answers: queue.SimpleQueue[bytes | GpuRagError] = queue.SimpleQueue()
+        _add(self._running(), [Job(lambda: msgspec.json.encode(content | self._extra), answers.put)])
+        outcome = answers.get()
+        if isinstance(outcome, GpuRagError):
+            raise outcome
+        return _json(outcome)
 
     def count_tokens(self, text: str) -> int:
         """Tokens of `text` by the given tokenizer, else the estimate of `estimate_tokens`."""
         return self._count(text)
 
     def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
-        """One reply per request, in order. Raises ModelError when the server is gone; replies that arrived before
-        have been handed to `on_reply`."""
-        work: queue.SimpleQueue[int] = queue.SimpleQueue()
-        arrived: queue.SimpleQueue[tuple[int, Reply | GpuRagError]] = queue.SimpleQueue()
-        for i in range(len(requests)):
-            work.put(i)
-        stop = threading.Event()
-        try:  # from here on: Ctrl-C between two starts must stop the threads that run already
-            # daemon threads: a process that has to end does not wait for answers that may take minutes
-            for _ in range(min(self.max_connections, len(requests))):
-                threading.Thread(target=self._work, args=(requests, work, arrived, stop), daemon=True).start()
-            return in_order(len(requests), (_unless_fatal(*arrived.get()) for _ in requests), on_reply)
-        finally:
-            stop.set()
+        """One reply per request, in order. Raises ModelError when no server is left; replies that arrived before have
+        been handed to `on_reply`."""
+        finished: _Finished = queue.SimpleQueue()
+        jobs = [self._job(i, request, finished) for i, request in enumerate(requests)]
+        thread = self._running()
+        try:
+            _add(thread, [job for job in jobs if job is not None])
+            return in_order(len(requests), self._replies(len(requests), jobs, finished), on_reply)
+        finally:  # a caller that was interrupted leaves nothing behind
+            thread.call(Servers.drop, [job for job in jobs if job is not None and not job.over])
+
+    def _replies(
+        self, n: int, jobs: list[Job | None], finished: _Finished
+    ) -> Iterator[tuple[int, Reply | RequestFailed]]:
+        """The n replies as they come. jobs: those that are sent again join it."""
+        while n:
+            key, request, outcome, again = finished.get()
+            reply = self._outcome(request, outcome, again)
+            if reply is None:
+                jobs.append(self._again(key, request, finished))
+            else:
+                n -= 1
+                yield key, reply
+
+    # --- the streaming face ---
+
+    @property
+    def n_open(self) -> int:
+        """The number of keys that were submitted and not yet given out by `poll`."""
+        return len(self._open)
+
+    def submit(self, key: int, request: Request) -> None:
+        """Hand over a request; returns at once. Raises UsageError for a key that is open or a closed engine."""
+        thread = self._running()
+        check_key(key, self._open)
+        job = self._job(key, request, self._finished)
+        _add(thread, [job] if job is not None else [])
+        self._open[key] = job
+
+    def poll(self, timeout_s: float) -> list[tuple[int, Reply | RequestFailed]]:
+        """Finished requests; see `StreamingLLM.poll`."""
+        found: list[tuple[int, Reply | RequestFailed]] = []
+        try:
+            while self._open and self._dead is None:
+                wait_s = 0.0 if found else max(0.0, timeout_s)
+                key, request, outcome, again = self._finished.get(timeout=wait_s)
+                reply = self._outcome(request, outcome, again)
+                if reply is None:
+                    self._open[key] = self._again(key, request, self._finished)
+                else:
+                    found.append((key, reply))
+                    del self._open[key]
+        except queue.Empty:
+            pass
+        except ModelError as error:
+            self._dead = error
+        if self._dead is not None and not found and self._open:
+            raise self._dead
+        return found
+
+    def abort(self, key: int) -> None:
+        """Give up a request: one that is with a server is not tried again, but its reply is still handed out, so that
+        the work is not lost. A key that is not open is ignored."""
+        job = self._open.get(key)
+        if job is not None:
+            self._running().call(Servers.abort, [job])
 
     def close(self) -> None:
-        """Close all connections."""
-        self._client.close()
+        """Give up what is open, close all connections and end the thread."""
+        self._thread.close()
+        self._open.clear()
 
-    def _work(
-        self,
-        requests: Sequence[Request],
-        work: queue.SimpleQueue[int],
-        arrived: queue.SimpleQueue[tuple[int, Reply | GpuRagError]],
-        stop: threading.Event,
-    ) -> None:
-        """One connection: take requests until none is left."""
-        while not stop.is_set():
-            try:
-                i = work.get_nowait()
-            except queue.Empty:
-                return
-            outcome: Reply | GpuRagError = ModelError("a connection thread ended", given="the error printed above")
-            try:
-                outcome = self._complete_one(requests[i], stop)
-            except (ModelError, Cancelled) as error:
-                outcome = error
-            except RuntimeError:
-                if not stop.is_set():
-                    raise
-                outcome = Cancelled("the run was stopped")  # and the client closed under this thread
-            finally:  # whatever happens here, the caller is not left waiting
-                arrived.put((i, outcome))
+    # --- requests to bodies, bodies to replies ---
 
-    def _complete_one(self, request: Request, stop: threading.Event) -> Reply | RequestFailed:
-        problem = check_constraint(request)
+    def _running(self) -> _Thread:
+        """The thread of this process."""
+        if self._thread.process != os.getpid():  # a forked process has no threads but the one that forked
+            self._thread = self._start(self.model)
+            weakref.finalize(self, _Thread.close, self._thread)
+            self._open.clear()
+            self._finished, self._dead = queue.SimpleQueue(), None
+        return self._thread
+
+    def _job(self, key: int, request: Request, finished: _Finished, style: Style | None = None) -> Job | None:
+        """The job of a request, or None for one that cannot be sent, whose failure is handed out at once."""
+        problem: Reply | RequestFailed | None = check_constraint(request)
+        if isinstance(request.constraint, Rank) and not (self.style.ranks and can_rank(request.constraint)):
+            problem = Reply("", "unscored", 0, 0, 0)  # nothing is sent: who asks then asks otherwise
         if problem is not None:
-            return problem
+            finished.put((key, request, problem, False))
+            return None
+        again = style is not None
+        return Job(partial(self._body, request, style), lambda outcome: finished.put((key, request, outcome, again)))
+
+    def _body(self, request: Request, style: Style | None) -> bytes:
+        content = body(self.model, request, style or self.style, self._think_tokens) | self._extra
         try:
-            answer = self._exchanger.post("/chat/completions", body(self.model, request, self._choice_style), stop)
-        except RequestFailed as error:
-            return error
-        return read_reply(request, answer, self._choice_style)
+            return msgspec.json.encode(content)
+        except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can carry
+            return json.dumps(content).encode()
+
+    def _again(self, key: int, request: Request, finished: _Finished) -> Job | None:
+        """The job of a request whose reply was all thought, sent again with room for one; after several in a row all
+        requests get it."""
+        self._n_starved += 1
+        thinking = replace(self.style, thinks=True, quiet=False)
+        if self._n_starved >= MOST_STARVED:
+            self.style = thinking
+        job = self._job(key, request, finished, thinking)
+        _add(self._running(), [job] if job is not None else [])
+        return job
+
+    def _outcome(
+        self, request: Request, outcome: bytes | Reply | GpuRagError, again: bool
+    ) -> Reply | RequestFailed | None:
+        """The reply in what a server sent; None where that is a thought without an answer, for want of room.
+
+        again: it was sent a second time. Raises the error that concerns the engine as a whole.
+        """
+        if isinstance(outcome, (Reply, RequestFailed)):
+            return outcome
+        if isinstance(outcome, GpuRagError):
+            raise outcome
+        answer = _json(outcome)
+        reply = read_answer(request, answer)
+        starved = reply.finish_reason == "length" and not spoken(reply.text).strip() and thought(answer)
+        if starved and not again:
+            return None
+        self._n_starved = 0
+        return reply
 
 
-def _find_model(exchanger: Exchanger, model: str) -> dict[str, Any]:
-    """The entry of GET /models for `model`, or the only one there."""
+def _json(content: bytes) -> Any:
+    """The value of a JSON text, None for anything else."""
     try:
-        answer = exchanger.get("/models")
-        cards = {str(card["id"]): card for card in answer["data"]}
-    except (KeyError, TypeError, RequestFailed) as error:
-        given = f"{exchanger.url}/models: {error!r}"
-        raise ModelError("the server does not list its models", given=given, expected="an OpenAI-style list") from error
-    if not model and len(cards) == 1:
-        return next(iter(cards.values()))
-    if model not in cards:
-        expected = f"one of {', '.join(sorted(cards)) or 'none'}"
-        do = "name the model after # in the address"
-        raise ModelError("the server does not serve this model", given=model or "no name", expected=expected, do=do)
-    return cards[model]
+        return json.loads(content)
+    except (ValueError, RecursionError):  # also bytes that are not text
+        return None
 
 
-def _check_settings(url: str, max_connections: int, retries: int, choice_style: str) -> None:
+class _Thread:
+    """One daemon thread with an event loop and the servers on it."""
+
+    def __init__(self, keys: Mapping[str, str | None], model: str, *, connections: int, patience: Patience):
+        self.process, self.closed = os.getpid(), False
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(_say_of_own_process(self.process))
+        self._thread = threading.Thread(target=self._main, name="llm-http", daemon=True)
+        self._thread.start()
+        self._lock = threading.Lock()  # nothing is called after the end
+
+        async def make() -> Servers:
+            return Servers(keys, model, connections, patience)
+
+        self.servers = asyncio.run_coroutine_threadsafe(make(), self._loop).result()
+
+    def open(self) -> list[Card]:
+        """`Servers.open`."""
+        return asyncio.run_coroutine_threadsafe(self.servers.open(), self._loop).result()
+
+    def call(self, method: Callable[[Servers, list[Job]], None], jobs: list[Job]) -> bool:
+        """Call a method of the servers with jobs, in the thread; returns at once. False: the thread is closed."""
+        with self._lock:
+            if jobs and not self.closed:
+                self._loop.call_soon_threadsafe(method, self.servers, jobs)
+            return not self.closed
+
+    def close(self) -> None:
+        """End all jobs, connections and the thread. A forked process leaves its parent's alone."""
+        if self.process != os.getpid():
+            return
+        with self._lock:
+            if self.closed:
+                return
+            self.closed = True
+            asyncio.run_coroutine_threadsafe(self._close(), self._loop)
+        if threading.current_thread() is not self._thread:  # the collector of garbage runs in any thread
+            self._thread.join(JOIN_S)
+
+    async def _close(self) -> None:
+        try:
+            await self.servers.close()
+        finally:
+            self._loop.stop()
+
+    def _main(self) -> None:
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+
+def _add(thread: _Thread, jobs: list[Job]) -> None:
+    if not thread.call(Servers.add, jobs):
+        raise UsageError("the request cannot be taken", given="a closed engine", expected="an open one")
+
+
+def _opened(start: Callable[[str], _Thread], model: str) -> tuple[_Thread, list[Card]]:
+    """A thread and the cards of the model. Nothing runs on when that fails or is interrupted."""
+    thread = start(model)
     try:
-        address = httpx.URL(url)
-    except httpx.InvalidURL as error:
-        raise BadInput("not an address", given=f"{url}: {error}", expected="http://HOST:PORT/v1") from error
-    if address.scheme not in ("http", "https") or not address.host:
-        raise BadInput("not an address", given=url, expected="http://HOST:PORT/v1")
+        return thread, thread.open()
+    except BaseException:
+        thread.close()
+        raise
+
+
+def _say_of_own_process(process: int) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
+    """A handler of errors that is silent in a forked process, whose copies of connections are not its own."""
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if os.getpid() == process:
+            loop.default_exception_handler(context)
+
+    return handle
+
+
+def _key_of(url: str, keys: ApiKeys) -> str | None:
+    if keys is None or isinstance(keys, str):
+        return keys
+    return {address.rstrip("/"): key for address, key in keys.items()}.get(url)
+
+
+def _check_settings(urls: Sequence[str], max_connections: int, retries: int) -> None:
+    for url in urls:
+        try:
+            address = urlsplit(url)
+            usable = address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
+        except ValueError:
+            usable = False
+        if not usable:
+            raise BadInput("not an address", given=url, expected="http://HOST:PORT/v1")
+    if not urls or len(set(urls)) < len(urls):
+        raise BadInput("not a list of servers", given=", ".join(urls) or "none", expected="each address once")
     if max_connections < 1:
         raise BadInput("a server needs a connection", given=f"max_connections={max_connections}", expected=">= 1")
     if retries < 0:
         raise BadInput("a negative number of retries", given=f"retries={retries}", expected=">= 0")
-    if choice_style not in CHOICE_STYLES:
-        raise BadInput("unknown choice_style", given=choice_style, expected=" or ".join(CHOICE_STYLES))
 
 
 def _token_counter(folder: str) -> Callable[[str], int]:
@@ -174,124 +376,3 @@ def _token_counter(folder: str) -> Callable[[str], int]:
 
     tokenizer = load_tokenizer(Path(folder))
     return lambda text: len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
-
-
-def _unless_fatal(i: int, outcome: Reply | GpuRagError) -> tuple[int, Reply | RequestFailed]:
-    """The outcome of request i. Raises the one that concerns the engine as a whole."""
-    if isinstance(outcome, (Reply, RequestFailed)):
-        return i, outcome
-    raise outcome
-
-
-MAX_WAIT_S = 60.0
-PROBE_S = 10.0
-
-
-class Exchanger:
-    """Sends JSON to one server; safe to share among threads.
-
-    Tried again, after backoff_s * 2^attempt seconds or what Retry-After says (60 s at most): refused and broken
-    connections, 429, and 5xx. Not tried again: other 4xx, and an answer that takes longer than the timeout, since the
-    server would only do the same work twice. When a request is given up, a look at /models tells a server
-    that is gone (ModelError) from one that failed this request alone (RequestFailed).
-    """
-
-    def __init__(self, url: str, client: httpx.Client, *, retries: int, backoff_s: float):
-        self.url, self._client = url.rstrip("/"), client
-        self._retries, self._backoff_s = retries, backoff_s
-
-    def get(self, path: str) -> Any:
-        """The JSON reply. Raises RequestFailed, ModelError."""
-        return self._send("GET", path, None, threading.Event())
-
-    def post(self, path: str, body: dict[str, Any], stop: threading.Event) -> Any:
-        """The JSON reply. Raises RequestFailed, ModelError, and Cancelled instead of another try once `stop` is set."""
-        return self._send("POST", path, body, stop)
-
-    def _send(self, method: str, path: str, body: dict[str, Any] | None, stop: threading.Event) -> Any:
-        failure = _Failure("not tried")
-        attempt = 0
-        for attempt in range(self._retries + 1):
-            if stop.is_set():
-                raise Cancelled("the request was not sent: the batch was given up")
-            outcome = self._try_once(method, path, body)
-            if not isinstance(outcome, _Failure):
-                return _json(outcome)
-            failure = outcome
-            if not failure.again:
-                break
-            if attempt < self._retries:
-                backoff_s = min(self._backoff_s * 2**attempt, MAX_WAIT_S)
-                stop.wait(backoff_s if failure.wait_s is None else failure.wait_s)
-        given = f"{failure.why}, {attempt + 1} times" if attempt else failure.why
-        if failure.unreachable or not self._is_alive(path):
-            do = "start it, then run again"
-            raise ModelError("the model server does not answer", given=f"{self.url}: {given}", do=do)
-        raise RequestFailed("the server did not complete the request", given=given)
-
-    def _try_once(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response | _Failure:
-        """The answer below 400, or why there is none. Raises what trying again cannot mend."""
-        try:
-            response = self._client.request(method, self.url + path, json=body)
-        except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
-            return _Failure(f"no answer in time ({type(error).__name__})", again=False)
-        except httpx.TransportError as error:
-            return _Failure(f"{type(error).__name__}: {error}", unreachable=True)
-        if response.status_code < 400:
-            return response
-        if response.status_code == 429 or response.status_code >= 500:
-            return _Failure(f"HTTP {response.status_code}: {response.text[:200]}", wait_s=_retry_after_s(response))
-        raise _refused(response, self.url + path)
-
-    def _is_alive(self, path: str) -> bool:
-        if path == "/models":
-            return False
-        try:
-            return self._client.get(f"{self.url}/models", timeout=PROBE_S).status_code < 500
-        except httpx.TransportError:
-            return False
-
-
-@dataclass(frozen=True)
-class _Failure:
-    """One try that failed. unreachable: no answer at all; again: whether another try makes sense; wait_s: as told."""
-
-    why: str
-    unreachable: bool = False
-    again: bool = True
-    wait_s: float | None = None
-
-
-def _json(response: httpx.Response) -> Any:
-    try:
-        return response.json()
-    except ValueError as error:  # also a body that is not text
-        given = f"{response.text[:100]!r}"
-        raise RequestFailed("the server's reply is not JSON", given=given) from error
-
-
-def _refused(response: httpx.Response, url: str) -> RequestFailed | ModelError:
-    status = response.status_code
-    if status in (401, 403):
-        return ModelError("the server refuses the API key", given=f"{url}: HTTP {status}", do="give the right api_key")
-    if status in (404, 405):
-        do = "the address must end where /chat/completions begins, most often in /v1"
-        return ModelError(
-            "no such service at this address", given=f"{url}: HTTP {status}: {response.text[:200]}", do=do
-        )
-    return refusal(status, response.text)
-
-
-def _retry_after_s(response: httpx.Response) -> float | None:
-    """Seconds that the server asks to wait, bounded; None when it does not say."""
-    text = response.headers.get("retry-after", "").strip()
-    if not text:
-        return None
-    try:
-        seconds = float(text)
-    except ValueError:
-        try:
-            seconds = (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds()
-        except (ValueError, TypeError):
-            return None
-    return min(max(seconds, 0.0), MAX_WAIT_S)

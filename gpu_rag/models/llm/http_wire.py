@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import Any
 
 from gpu_rag.errors import ContextOverflow, RequestFailed
 from gpu_rag.models.llm.interface import ranked
+from gpu_rag.text.lenient import spoken
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
 
 LABELS = "ABCDEFGHIJKLMNOPQRST"  # as many as top_logprobs can show
@@ -17,56 +18,140 @@ _SEED_BITS = (1 << 63) - 1
 _TOO_LONG = re.compile(r"context.length|maximum (model|context)|max(imum)?.model.len|too many tokens", re.IGNORECASE)
 
 
-def body(model: str, request: Request, choice_style: str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Style:
+    """What a server understands beside plain chat, found by `http_style.find_style`.
+
+    objects: how a JSON Schema travels; choices: how options do ("prompt": in words alone); ranks: whether letters come
+    with log-probabilities; thinks: whether replies begin with a thought; quiet: whether that can be switched off.
+    """
+
+    objects: str = "json_schema"
+    choices: str = "structured_outputs"
+    ranks: bool = True
+    thinks: bool = False
+    quiet: bool = False
+
+    def __str__(self) -> str:
+        rank = "log-probabilities" if self.ranks else "labels"
+        thought = ", thinks first" + (" (switched off)" if self.quiet else "") if self.thinks else ""
+        return f"JSON by {self.objects}, choices by {self.choices}, ranks by {rank}{thought}"
+
+
+OBJECT_STYLES = ("json_schema", "structured_outputs", "json_object", "prompt")
+CHOICE_STYLES = ("structured_outputs", "json_schema", "prompt")
+_IN_WORDS = "\n\nReply with one JSON object and nothing else. It must be valid under this JSON Schema:\n"
+
+
+def body(model: str, request: Request, style: Style, think_tokens: int = 0) -> dict[str, Any]:
     """The body of POST /chat/completions for a request that `check_constraint` lets pass.
 
-    JsonSchema travels as response_format json_schema. Choice travels as vLLM's structured_outputs, or, with
-    choice_style "json_schema", as a JSON string of an enum for servers that know only schemas. Rank lists the options
-    under the letters A to T and asks for one token with its 20 most likely alternatives.
+    A JSON Schema travels as response_format json_schema, as structured_outputs of vLLM, or in words, with or without
+    response_format json_object. A Choice travels as structured_outputs, as a JSON string of an enum, or in words. Rank
+    lists the options under the letters A to T and asks for one token with its 20 most likely alternatives.
+    think_tokens: added to max_tokens of a model that thinks and cannot be switched.
     """
-    user = request.prompt
+    system, user = request.system, request.prompt
     extra: dict[str, Any] = {"max_tokens": request.max_tokens}
     match request.constraint:
         case JsonSchema(schema):
-            extra["response_format"] = _schema_format(json.loads(schema))
-        case Choice(options) if choice_style == "json_schema":
+            system, form = _object_form(system, schema, style.objects)
+            extra |= form
+        case Choice(options) if style.choices == "structured_outputs":
+            extra["structured_outputs"] = {"choice": list(options)}
+        case Choice(options) if style.choices == "json_schema":
             extra["response_format"] = _schema_format({"type": "string", "enum": list(options)})
         case Choice(options):
-            extra["structured_outputs"] = {"choice": list(options)}
+            user = f"{user}\n\nReply with exactly one of: {', '.join(options)}"
         case Rank(options):
             user = f"{user}\n\n{_labelled(options)}"
             extra = {"max_tokens": 1, "logprobs": True, "top_logprobs": len(LABELS)}
+    if style.thinks and style.quiet:
+        extra["chat_template_kwargs"] = {"enable_thinking": False, "thinking": False}  # by family of models
+    elif style.thinks:
+        extra["max_tokens"] += think_tokens
     messages = [{"role": "user", "content": user}]
-    if request.system:
-        messages.insert(0, {"role": "system", "content": request.system})
+    if system:
+        messages.insert(0, {"role": "system", "content": system})
     sampling = {"temperature": request.temperature, "seed": request.seed & _SEED_BITS}
     return {"model": model, "messages": messages, **sampling, **extra}
 
 
-def read_reply(request: Request, answer: Any, choice_style: str) -> Reply | RequestFailed:
-    """The reply in the server's JSON, checked against the request's constraint."""
+def _object_form(system: str, schema: str, style: str) -> tuple[str, dict[str, Any]]:
+    """The system text and the part of a body that ask for an object."""
+    if style == "json_schema":
+        return system, {"response_format": _schema_format(json.loads(schema))}
+    if style == "structured_outputs":
+        return system, {"structured_outputs": {"json": json.loads(schema)}}
+    form = {"response_format": {"type": "json_object"}} if style == "json_object" else {}
+    return f"{system}{_IN_WORDS}{schema}".lstrip(), form
+
+
+def thought(answer: Any) -> bool:
+    """Whether a chat completion holds a thought, kept apart or in its text."""
     try:
-        choice, usage = answer["choices"][0], answer["usage"]
-        text, finish = choice["message"].get("content") or "", choice["finish_reason"]
-        n_prompt, n_generated = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
-        n_cached = int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
-        if not isinstance(text, str):
-            raise TypeError("content is not text")
-        if isinstance(request.constraint, Rank):
-            alternatives = choice["logprobs"]["content"][0]["top_logprobs"]
-            options = request.constraint.options
-            scores = _label_scores(options, alternatives)
-            if scores is not None:
-                return ranked(options, scores, n_prompt, n_cached, 1)
-            given = "none among its 20 likeliest tokens"
-            return RequestFailed("the model considered no option's letter", given=given)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        expected = "a chat completion with message, finish_reason and usage, and logprobs where asked"
-        return RequestFailed("the server's reply cannot be read", given=repr(error), expected=expected)
-    if finish not in ("stop", "length"):
-        return RequestFailed("the server ended the reply", given=f"finish_reason={finish!r}", expected="stop or length")
-    reply = Reply(text, finish, n_prompt, n_cached, n_generated)
-    return reply if finish == "length" else _checked(request, reply, choice_style)
+        message = answer["choices"][0]["message"]
+        apart = message.get("reasoning_content") or message.get("reasoning")
+        return bool(apart) or spoken(message.get("content") or "") != (message.get("content") or "")
+    except (KeyError, IndexError, TypeError, AttributeError):
+        return False
+
+
+def read_answer(request: Request, answer: Any) -> Reply:
+    """The reply in the server's JSON, as it was said: whoever made the request reads what it holds.
+
+    An answer that is no chat completion is a reply without text and the finish reason "malformed". Reasoning content
+    that a server keeps apart is never part of the text. Missing counts are 0. A Rank without the log-probabilities of
+    its letters has no scores. Any finish reason but "length" is "stop".
+    """
+    try:
+        choice = answer["choices"][0]
+        text = choice["message"].get("content")
+        if isinstance(text, list):  # parts, as some servers write them
+            text = "".join(part["text"] for part in text if part.get("type") == "text")
+    except (KeyError, IndexError, TypeError, AttributeError):
+        return Reply("", "malformed", *_counts(answer))
+    text, finish = (
+        text if isinstance(text, str) else "",
+        "length" if choice.get("finish_reason") == "length" else "stop",
+    )
+    if isinstance(request.constraint, Choice):
+        text = _unquoted(text)
+    if isinstance(request.constraint, Rank):
+        scores = _scores(request.constraint.options, choice)
+        if scores is not None:
+            n_prompt, n_cached, _ = _counts(answer)
+            return ranked(request.constraint.options, scores, n_prompt, n_cached, 1)
+    return Reply(text, finish, *_counts(answer))
+
+
+def _unquoted(text: str) -> str:
+    """The text of a JSON string, which is how an option of an enum comes."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return value if isinstance(value, str) else text
+
+
+def _counts(answer: Any) -> tuple[int, int, int]:
+    """Prompt, cached and generated tokens as the server counts; 0 for a number that it does not give."""
+    usage = answer.get("usage") if isinstance(answer, dict) else None
+    usage = usage if isinstance(usage, dict) else {}
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else 0
+    return _count(usage.get("prompt_tokens")), _count(cached), _count(usage.get("completion_tokens"))
+
+
+def _count(number: Any) -> int:
+    return number if isinstance(number, int) and 0 <= number < 2**53 else 0
+
+
+def _scores(options: tuple[str, ...], choice: dict[str, Any]) -> tuple[float, ...] | None:
+    try:
+        return _label_scores(options, choice["logprobs"]["content"][0]["top_logprobs"])
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+        return None
 
 
 def refusal(status: int, text: str) -> RequestFailed:
@@ -107,49 +192,6 @@ def _log_sum(values: list[float]) -> float:
     return top + math.log(sum(math.exp(v - top) for v in values))
 
 
-def _checked(request: Request, reply: Reply, choice_style: str) -> Reply | RequestFailed:
-    """The reply, or that it breaks the constraint: some servers accept one and ignore it."""
-    problem, text = "", reply.text
-    match request.constraint:
-        case JsonSchema(schema):
-            problem = _schema_problem(schema, text)
-        case Choice(options):
-            if choice_style == "json_schema":
-                text = _unquoted(text)
-            text = text if text in options else text.strip()
-            problem = "" if text in options else "not one of the options"
-    if problem:
-        do = "use a server with structured outputs, or another choice_style"
-        given = f"{problem}: {reply.text[:120]!r}"
-        return RequestFailed("the server ignored the constraint", given=given, do=do)
-    return Reply(text, reply.finish_reason, reply.n_prompt, reply.n_cached, reply.n_generated)
-
-
-@lru_cache(maxsize=64)
-def _validator(schema: str) -> Any:
-    import jsonschema
-
-    content = json.loads(schema)
-    return jsonschema.validators.validator_for(content)(content)
-
-
-def _schema_problem(schema: str, text: str) -> str:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        return f"not JSON ({error})"
-    broken = next(_validator(schema).iter_errors(value), None)
-    return "" if broken is None else f"not valid under the schema ({broken.message[:120]})"
-
-
-def _unquoted(text: str) -> str:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    return value if isinstance(value, str) else text
-
-
 def _message(text: str) -> str:
     """The message inside an error body, or the body."""
     try:
@@ -164,15 +206,15 @@ def _message(text: str) -> str:
 
 
 def check_constraint(request: Request) -> RequestFailed | None:
-    """The reason why a request cannot be sent at all, or None: a schema that is not JSON, too many options to rank."""
-    match request.constraint:
-        case JsonSchema(schema):
-            try:
-                _validator(schema)
-            except ValueError as error:
-                return RequestFailed("the schema is not JSON", given=error)
-        case Rank(options) if len(options) > len(LABELS):
-            do = "use a choice, or rank fewer"
-            expected = f"<= {len(LABELS)}"
-            return RequestFailed("too many options to rank over HTTP", given=len(options), expected=expected, do=do)
+    """The reason why a request cannot be sent at all, or None: a schema that is not JSON."""
+    if isinstance(request.constraint, JsonSchema):
+        try:
+            json.loads(request.constraint.schema)
+        except ValueError as error:
+            return RequestFailed("the schema is not JSON", given=error)
     return None
+
+
+def can_rank(rank: Rank) -> bool:
+    """Whether there are letters for all options."""
+    return len(rank.options) <= len(LABELS)

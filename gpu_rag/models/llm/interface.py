@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from gpu_rag.errors import RequestFailed, UsageError
@@ -11,6 +11,7 @@ from gpu_rag.models.fingerprint import text_hash
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
 
 OnReply = Callable[[int, "Reply | RequestFailed"], None]
+ApiKeys = str | Mapping[str, str] | None  # one key for all model servers, or keys by address
 
 
 class Model(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from gpu_rag.errors import GpuRagError, ModelError, RequestFailed
@@ -12,9 +13,9 @@ from gpu_rag.models.fingerprint import folder_hash
 from gpu_rag.models.llm.capability import is_capable, parameters_in_name, stored_parameters
 from gpu_rag.models.llm.chat import ChatFormat, Prompted
 from gpu_rag.models.llm.interface import OnReply, check_key, in_order, ranked, sampling_seed
-from gpu_rag.models.llm.vllm_engine import VllmEngine, window
+from gpu_rag.models.llm.vllm_engine import VllmEngine, places, window
 from gpu_rag.models.llm.vllm_jobs import Generation, Job, Piece, Ranking
-from gpu_rag.models.llm.vllm_service import EngineService, Ticket
+from gpu_rag.models.llm.vllm_service import EnginePool, Placed
 from gpu_rag.models.pretrained import load_tokenizer
 from gpu_rag.settings.sections import VllmSettings
 from gpu_rag.types import Rank, Reply, Request
@@ -50,11 +51,10 @@ class VllmLLM:
         capable: bool | None = None,
         settings: VllmSettings | None = None,
     ):
-        """Start an engine for the model in `folder`; nothing is downloaded, no code of the folder is run.
+        """Start the engines for the model in `folder`; nothing is downloaded, no code of the folder is run.
 
-        device: cpu, or cuda for all the GPUs that tensor_parallel asks for; the engine takes the first ones that it
-        sees (CUDA_VISIBLE_DEVICES), also for cuda:N, which then names the GPU of the others. threads: of a CPU engine
-        in this process.
+        device: cpu, or cuda for one engine on each GPU that this process sees (or on each `tensor_parallel` of them),
+        also for cuda:N, which then names the GPU of other work. threads: of a CPU engine in this process.
         Raises MissingBackend (no vllm), UsageError, ModelError (the engine does not start).
         """
         chosen, kind = settings or VllmSettings(), device.partition(":")[0]
@@ -62,11 +62,12 @@ class VllmLLM:
         n_parameters = parameters_in_name(folder.name) or stored_parameters(folder)
         engines: list[VllmEngine] = []
 
-        def build() -> VllmEngine:
-            engines[:] = [VllmEngine(folder, chosen, device=kind, threads=threads)]
+        def build(gpus: str) -> VllmEngine:
+            engines[:] = [VllmEngine(folder, chosen, device=kind, threads=threads, gpus=gpus)]
             return engines[0]
 
-        self._service = EngineService(build, window=window(chosen, kind), restarts=chosen.restarts)
+        builds = [partial(build, gpus) for gpus in places(chosen, kind)]
+        self._service = EnginePool(builds, window=window(chosen, kind), restarts=chosen.restarts)
         is_dummy = chosen.load_format == "dummy"
         about = {"engine": "vllm", "dtype": engines[0].dtype, "random_weights": [chosen.seed] if is_dummy else []}
         self.name = name or str(folder)
@@ -75,7 +76,7 @@ class VllmLLM:
         self._chat, self._limit = ChatFormat(self._tokenizer), engines[0].max_model_len
         self.context_tokens = self._chat.context_tokens(self._limit)
         self._finished: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
-        self._open: dict[int, Ticket | None] = {}
+        self._open: dict[int, Placed | None] = {}
         self._dead: GpuRagError | None = None
         self._lock = threading.Lock()  # a fast tokenizer is not safe to share
 
@@ -87,7 +88,7 @@ class VllmLLM:
     def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
         """One reply per request, in order. Raises ModelError when the engine is dead for good."""
         finished: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
-        tickets: list[Ticket] = []
+        tickets: list[Placed] = []
         try:
             for start in range(0, len(requests), TOKENIZE):
                 some = requests[start : start + TOKENIZE]
@@ -144,7 +145,7 @@ class VllmLLM:
 
     def _hand_over(
         self, key: int, request: Request, job: Job | RequestFailed, finished: queue.SimpleQueue[_Outcome]
-    ) -> list[Ticket]:
+    ) -> list[Placed]:
         """Submit a job, or hand out at once why there is none."""
         if isinstance(job, RequestFailed):
             finished.put((key, request, None, job))

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import json
 import os
 import sys
-from contextlib import suppress
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from gpu_rag.errors import MissingBackend, RequestFailed
+from gpu_rag.errors import MissingBackend, RequestFailed, UsageError
 from gpu_rag.models.device import check_device, use_threads
 from gpu_rag.models.llm.constrain import JSON_LAYOUT
 from gpu_rag.models.llm.vllm_jobs import Finished, Piece
 from gpu_rag.models.llm.vllm_service import EngineDied
+from gpu_rag.settings.check import unknown_name
 from gpu_rag.settings.sections import VllmSettings
+from gpu_rag.text.strict_json import JsonError, loads
 from gpu_rag.types import JsonSchema
 
 INSTALL_LINE = "pip install 'gpu-rag[gpu]', or on a CPU scripts/install_vllm.sh VENV"
 CPU_CACHE_GIB = 1.0
+_ONE_START = threading.Lock()  # the environment is one for all threads
+_EXAMPLE = '{"quantization": "fp8"}'
 MAX_NUM_SEQS = {"cpu": 32, "cuda": 256}
 # Prompts share whole blocks: vLLM's 128 tokens on a CPU would share nothing of short heads, and compute them again.
 CPU_BLOCK_TOKENS = 32
@@ -39,7 +46,7 @@ def require_vllm() -> None:
 
 def set_environment(settings: VllmSettings, device: str, threads: int) -> None:
     """Set what vLLM reads from the environment only; a variable that is set stays, but for the kind of process."""
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if settings.child_process else "0"
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if has_child(settings, device) else "0"
     if runs_eagerly(settings, device) and device == "cpu":
         # the sampler would compile a small function, which takes 20 s and a C++ compiler
         os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
@@ -51,6 +58,58 @@ def set_environment(settings: VllmSettings, device: str, threads: int) -> None:
         "OMP_NUM_THREADS": str(threads),
     }.items():
         os.environ.setdefault(name, value)
+
+
+def has_child(settings: VllmSettings, device: str) -> bool:
+    """Whether an engine runs in a process of its own: a fault on a GPU would end all work on it in its process."""
+    return device != "cpu" if settings.child_process is None else settings.child_process
+
+
+def places(settings: VllmSettings, device: str) -> list[str]:
+    """The GPUs of each engine, as CUDA_VISIBLE_DEVICES names them; "" for an engine that sees what this process sees.
+
+    Raises UsageError for more engines than can be placed.
+    """
+    seen = visible_gpus() if device != "cpu" else []
+    each = settings.tensor_parallel
+    n = settings.engines or max(1, len(seen) // each)
+    if n == 1:
+        return [""]
+    if not has_child(settings, device):
+        do = "leave vllm.child_process out"
+        raise UsageError("several engines need processes of their own", given=f"vllm.engines={n}", do=do)
+    if device == "cpu":
+        return [""] * n
+    if n * each > len(seen):
+        given = f"vllm.engines={n} with vllm.tensor_parallel={each}"
+        raise UsageError("too few GPUs for the engines", given=given, expected=f"at most {len(seen)} GPUs in all")
+    return [",".join(seen[i * each : (i + 1) * each]) for i in range(n)]
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs that this process sees, by number or as CUDA_VISIBLE_DEVICES names them."""
+    import torch
+
+    named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return named or [str(i) for i in range(torch.cuda.device_count())]
+
+
+@contextmanager
+def seeing(gpus: str) -> Iterator[None]:
+    """Within the block a process that is started sees these GPUs alone; one block at a time. "": as this process."""
+    if not gpus:
+        yield
+        return
+    with _ONE_START:
+        before = os.environ.get("CUDA_VISIBLE_DEVICES")
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ["CUDA_VISIBLE_DEVICES"]
+            else:
+                os.environ["CUDA_VISIBLE_DEVICES"] = before
 
 
 def runs_eagerly(settings: VllmSettings, device: str) -> bool:
@@ -81,7 +140,28 @@ def engine_arguments(folder: Path, settings: VllmSettings, device: str) -> dict[
         arguments["kv_cache_memory_bytes"] = int(cache_gib * 2**30)
     if device == "cpu":
         arguments["block_size"] = CPU_BLOCK_TOKENS
-    return arguments
+    return arguments | more_arguments(settings.arguments)
+
+
+def more_arguments(text: str) -> dict[str, Any]:
+    """The object that `vllm.arguments` is. Raises UsageError for anything else, and for the arguments of ours."""
+    try:
+        found = loads(text) if text else {}
+    except JsonError as error:
+        raise UsageError("vllm.arguments is no JSON", given=f"{text[:80]!r}: {error}", expected=_EXAMPLE) from error
+    if not isinstance(found, dict):
+        raise UsageError("vllm.arguments is no JSON object", given=text[:80], expected=_EXAMPLE)
+    if ours := sorted({"model", "trust_remote_code"} & found.keys()):
+        raise UsageError("this argument of vLLM is not for vllm.arguments", given=", ".join(ours), expected=_EXAMPLE)
+    return found
+
+
+def check_arguments(given: Mapping[str, Any], engine_args: Any) -> None:
+    """Raises UsageError, with the nearest name, for an argument that the installed vLLM does not have."""
+    known = [field.name for field in dataclasses.fields(engine_args)]
+    for name in given:
+        if name not in known:
+            raise unknown_name("argument of vLLM", name, known)
 
 
 def window(settings: VllmSettings, device: str) -> int:
@@ -128,8 +208,8 @@ def sampling_arguments(piece: Piece) -> dict[str, Any]:
 class VllmEngine:
     """A running LLMEngine; used by one thread."""
 
-    def __init__(self, folder: Path, settings: VllmSettings, *, device: str, threads: int):
-        """Load the model. Raises EngineDied with the reason, MissingBackend."""
+    def __init__(self, folder: Path, settings: VllmSettings, *, device: str, threads: int, gpus: str = ""):
+        """Load the model. gpus: see `places`. Raises EngineDied with the reason, MissingBackend, UsageError."""
         set_environment(settings, device, threads)
         require_vllm()
         from vllm.engine.arg_utils import EngineArgs
@@ -142,12 +222,14 @@ class VllmEngine:
         self._final_only = RequestOutputKind.FINAL_ONLY
         self._refusals: Any = (ValueError, VLLMClientError)
         self._failures: Any = (*FAILURES, VLLMError)
-        if device == "cpu" and not settings.child_process:
+        if device == "cpu" and not has_child(settings, device):
             use_threads(check_device(device), threads)
         make_scannable()
+        arguments: dict[str, Any] = engine_arguments(folder, settings, device)
+        check_arguments(arguments, EngineArgs)
         try:
-            arguments: Any = EngineArgs(**engine_arguments(folder, settings, device))
-            self._engine: Any = LLMEngine.from_engine_args(arguments)
+            with seeing(gpus):
+                self._engine: Any = LLMEngine.from_engine_args(EngineArgs(**arguments))
         except self._failures as error:
             raise EngineDied(_reason(error)) from error
         config = self._engine.vllm_config

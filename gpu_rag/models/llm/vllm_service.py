@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -253,3 +253,82 @@ class EngineService:
             tickets += [ticket] if ticket is not None else []
         for ticket in tickets:
             ticket.end(failure)
+
+
+class Placed:
+    """A job at one of several engines; it moves on when its engine is dead for good. done: called once, at its end."""
+
+    def __init__(self, job: Job, done: Sink):
+        self.job, self.done, self.over = job, done, False
+        self.at: tuple[EngineService, Ticket] | None = None
+
+
+class EnginePool:
+    """Several engines of one model: a job goes to the one with the fewest open jobs.
+
+    An engine that died more often than it may be started again is left out, and its jobs go to the others; the last
+    one's death is the death of all.
+    """
+
+    def __init__(self, builds: Sequence[Callable[[], Engine]], *, window: int, restarts: int):
+        """Builds the engines one after the other. Raises what `EngineService` raises, the others closed."""
+        self._open: dict[EngineService, int] = {}
+        self._lock = threading.RLock()  # guards _open and where jobs are
+        try:
+            for build in builds:
+                self._open[EngineService(build, window=window, restarts=restarts)] = 0
+        except BaseException:
+            self.close()
+            raise
+        self._all = list(self._open)
+
+    @property
+    def n_deaths(self) -> int:
+        """How often an engine died."""
+        return sum(service.n_deaths for service in self._all)
+
+    def submit(self, job: Job, done: Sink) -> Placed:
+        """Hand over a job; returns at once."""
+        placed = Placed(job, done)
+        with self._lock:
+            self._place(placed, ModelError("no engine is left"))
+        return placed
+
+    def abort(self, placed: Placed) -> None:
+        """Give a job up; it ends with a RequestFailed unless it has ended before."""
+        with self._lock:
+            if placed.at is not None:
+                service, ticket = placed.at
+                service.abort(ticket)
+
+    def close(self) -> None:
+        """Give up every job and free the engines."""
+        with self._lock:
+            services = list(self._open)
+            self._open.clear()
+        for service in services:
+            service.close()
+
+    def _place(self, placed: Placed, error: GpuRagError) -> None:
+        """At the engine with the fewest open jobs; without any the job ends with `error`."""
+        if not self._open:
+            placed.over = True
+            placed.done(error)
+            return
+        service = min(self._open, key=self._open.__getitem__)
+        self._open[service] += 1
+        ticket = service.submit(placed.job, lambda failed: self._ended(placed, service, failed))
+        if not ticket.over:  # else it may be elsewhere by now
+            placed.at = (service, ticket)
+
+    def _ended(self, placed: Placed, service: EngineService, error: GpuRagError | None) -> None:
+        with self._lock:
+            if isinstance(error, ModelError) and self._open.pop(service, None) is not None and not self._open:
+                pass  # the last one
+            elif isinstance(error, ModelError) and self._open:
+                self._place(placed, error)
+                return
+            elif service in self._open:
+                self._open[service] -= 1
+            placed.over = True
+        placed.done(error)

@@ -17,8 +17,8 @@ from typing import Any
 
 from gpu_rag.errors import RequestFailed, StorageError
 from gpu_rag.models.llm.interface import LLM
+from gpu_rag.text.lenient import Read, read_reply
 from gpu_rag.text.prompts import Prompt
-from gpu_rag.text.replies import parse_json
 from gpu_rag.types import Choice, JsonSchema, Malformed, Rank, Reply, Request
 
 VERSION = 1  # of the test: a kept result of another version is not used
@@ -84,7 +84,8 @@ def probe(llm: LLM) -> dict[str, Any]:
     requests without a reply; they count as wrong.
     """
     began = time.perf_counter()
-    replies = llm.complete(requests())
+    sent = requests()
+    replies = llm.complete(sent)
     tests = {name: [0, 0] for name in ("json", "names_found", "names_verbatim", *_SIMPLE)}
     for i, item in enumerate(passages()):
         mine = replies[6 * i : 6 * i + 6]
@@ -92,8 +93,8 @@ def probe(llm: LLM) -> dict[str, Any]:
         right = {"judged": ("yes", "no"), "chosen": (item.title,), "ranked": (item.title,)}
         for name, (start, end) in _SIMPLE.items():
             tests[name][1] += end - start
-            for reply, wanted in zip(mine[start:end], right.get(name, ())):
-                tests[name][0] += isinstance(reply, Reply) and reply.text == wanted
+            for at, wanted in zip(range(start, end), right.get(name, ())):
+                tests[name][0] += _option(sent[6 * i + at], mine[at]) == wanted
         tests["answered"][0] += _answers(item, mine[3])
     return {
         "model": {"name": llm.name, "content_hash": llm.content_hash},
@@ -145,10 +146,18 @@ def _file(folder: Path, llm: LLM) -> Path:
     return folder / "probes" / f"{llm.content_hash[:32]}-{VERSION}.json"
 
 
+def _option(request: Request, reply: _Outcome) -> str:
+    """The option that a reply names, or the one it ranks first."""
+    found = read_reply(reply, request.constraint) if isinstance(reply, Reply) else None
+    if not isinstance(found, Read):
+        return ""
+    return reply.text if isinstance(request.constraint, Rank) and isinstance(reply, Reply) else str(found.value)
+
+
 def _score_names(tests: dict[str, list[int]], item: Passage, reply: _Outcome) -> None:
-    value = parse_json(reply.text, NAMES) if isinstance(reply, Reply) else Malformed(str(reply), "")
-    valid = not isinstance(value, Malformed)
-    found = {str(name).strip() for name in value["names"]} if not isinstance(value, Malformed) else set()
+    value = read_reply(reply, JsonSchema(NAMES)) if isinstance(reply, Reply) else Malformed(str(reply), "")
+    valid = isinstance(value, Read)
+    found = {str(name).strip() for name in value.value["names"]} if isinstance(value, Read) else set()
     for test, right, of in (
         ("json", int(valid), 1),
         ("names_found", sum(name in found for name in item.names), len(item.names)),

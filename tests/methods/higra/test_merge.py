@@ -28,6 +28,7 @@ from gpu_rag.methods.higra.tables import (
 )
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings import make_settings
+from gpu_rag.text.lenient import REPAIR
 from gpu_rag.types import Request
 
 LLM = {"alignment": {"decider": "llm"}}
@@ -89,12 +90,15 @@ def log(bench: Any) -> list[Row]:
     return [row for row in read(bench, "higra_merge", "higra_merges", HIGRA_MERGES) if row["why"] != "exact"]
 
 
+REPAIR_BEGINS = REPAIR.split("{")[0]
+
+
 def says(*replies: Any) -> ScriptedLLM:
     """Replies to the first, second, ... request; a repair try gets what its first try got."""
     order: dict[str, int] = {}
 
     def answer(request: Request) -> Any:
-        said = replies[order.setdefault(request.prompt, len(order))]
+        said = replies[order.setdefault(request.prompt.split(REPAIR_BEGINS)[0], len(order))]
         return said if isinstance(said, (str, RequestFailed)) else json.dumps(said)
 
     return ScriptedLLM(answer)
@@ -165,7 +169,7 @@ def test_a_group_of_names_with_other_numbers_is_not_believed(bench: Any, monkeyp
     assert bench.counts["higra_merge_numbers_differ"] == 1
 
 
-MALFORMED = ["no", '{"groups": [[1]]}', '{"groups": [[0, 1]]}', '{"groups": [[1, 9]]}', '{"groups": [["1", "2"]]}']
+MALFORMED = ["no", '{"groups": [[1]]}', '{"groups": [[0, 1]]}', '{"groups": [[1, 9]]}', '{"groups": [["a", "b"]]}']
 
 
 @pytest.mark.parametrize("reply", MALFORMED)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from gpu_rag.graph.cluster import radius_clusters
-from gpu_rag.index.stages.requests import ask, windows
+from gpu_rag.index.stages.requests import ask
 from gpu_rag.index.work import Work
 from gpu_rag.methods.higra.tables import Row
 from gpu_rag.models.llm.capability import is_capable
@@ -105,12 +105,11 @@ def ask_clusters(
 
     read: list[tuple[list[int], Row]] = []
     unread: Counter[str] = Counter()
-    for block in windows(len(clusters)):
-        for cluster, reply in zip(clusters[block], ask(work, [request(cluster) for cluster in clusters[block]])):
-            if isinstance(reply, str):
-                unread[f"higra_{what}_{reply}"] += 1
-            else:
-                read.append((cluster, reply))
+    for cluster, reply in zip(clusters, ask(work, map(request, clusters), f"higra_{what}")):
+        if isinstance(reply, str):
+            unread[f"higra_{what}_{reply}"] += 1
+        else:
+            read.append((cluster, reply))
     return read, dict(sorted(unread.items()))
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.index import tables
 from gpu_rag.index.stage import stage
-from gpu_rag.index.stages.requests import ask, text_requests, windows
+from gpu_rag.index.stages.requests import ask, text_requests
 from gpu_rag.index.work import Models, Sources, Work
 from gpu_rag.methods.hoprag.stages.templates import (
     TEMPLATES_VERSION,
@@ -57,15 +57,13 @@ def by_llm(work: Work, titles: Sequence[str], texts: Sequence[str]) -> tuple[Que
     statuses: Counter[str] = Counter()
     n_written = n_kept = 0
     seed, tokens = work.settings.runtime.seed, work.settings.hops.tokens
-    for block in windows(len(texts)):
-        for side, lists in questions.items():
-            of, form = (titles[block], texts[block]), SCHEMAS[side]
-            replies = ask(work, text_requests(_prompt(side), *of, schema=form, max_tokens=tokens, seed=seed))
-            statuses.update(reply if isinstance(reply, str) else "ok" for reply in replies)
-            written = [[] if isinstance(reply, str) else reply["questions"] for reply in replies]
-            kept = [[text for text in texts_of if is_question(text)] for texts_of in written]
-            n_written, n_kept = n_written + sum(map(len, written)), n_kept + sum(map(len, kept))
-            lists.extend(kept)
+    for side, lists in questions.items():
+        asks = text_requests(_prompt(side), titles, texts, schema=SCHEMAS[side], max_tokens=tokens, seed=seed)
+        for reply in ask(work, asks, f"hop_{side}"):
+            statuses[reply if isinstance(reply, str) else "ok"] += 1
+            written = [] if isinstance(reply, str) else reply["questions"]
+            lists.append([text for text in written if is_question(text)])
+            n_written, n_kept = n_written + len(written), n_kept + len(lists[-1])
     total, floor = sum(statuses.values()), work.settings.index.min_yield
     if statuses["ok"] < floor * total:
         raise GpuRagError(

@@ -1,0 +1,397 @@
+"""Several servers of one model: requests to the least loaded, away from a server that is gone, back when it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from gpu_rag.errors import GpuRagError, ModelError, RequestFailed
+from gpu_rag.models.llm.http_exchange import MAX_WAIT_S, Exchanger, Failure, Outcome
+from gpu_rag.models.llm.interface import aborted
+
+LOOK_S = 10.0  # for GET /models
+BURST = 16  # requests begun at once
+CLOSE_S = 5.0  # for connections to end
+# A server that refused for want of capacity gets one more request, and 2 % more, in the time of one reply.
+GROWTH = 0.02
+
+_log = logging.getLogger(__name__)
+Card = dict[str, Any]  # an entry of GET /models
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Time and tries: of a request, of connecting; the k-th try is followed by a pause of backoff_s * 2^k seconds."""
+
+    timeout_s: float
+    connect_timeout_s: float
+    retries: int
+    backoff_s: float
+
+    def pause_s(self, n_before: int) -> float:
+        """The pause after a try that `n_before` others went before."""
+        return float(min(self.backoff_s * 2 ** min(n_before, 30), MAX_WAIT_S))
+
+
+@dataclass(eq=False)
+class Job:
+    """A request on its way. body: makes what is sent; done(outcome) is called once, in the thread of the event loop."""
+
+    body: Callable[[], bytes]
+    done: Callable[[bytes | GpuRagError], None]
+    n_tries: int = 0
+    sent_at: float = 0.0
+    tried: Server | None = None  # the server that failed last
+    task: asyncio.Task[None] | None = None  # of the try that runs
+    unwanted: bool = False
+    over: bool = False
+
+
+@dataclass(eq=False)
+class Server:
+    """One address. limit: requests that it takes at once, as far as is known, at most `most`.
+
+    live: it is given requests; down: the reason why it counts as gone, looked at only now and then.
+    """
+
+    exchanger: Exchanger
+    most: int
+    limit: float
+    live: bool = True
+    down: ModelError | None = None
+    paused_until: float = 0.0
+    cut_at: float = 0.0
+    floor: float = 1.0
+    n_sent: int = 0
+    running: set[Job] = field(default_factory=set)
+    in_question: list[tuple[Job, Failure]] = field(default_factory=list)  # jobs that wait for what a look says
+    watch: asyncio.Task[None] | None = None
+
+    def takes(self, now: float) -> bool:
+        """Whether another request can go to it."""
+        return self.live and len(self.running) < int(self.limit) and self.paused_until <= now
+
+    def answered(self) -> None:
+        """A reply came: it may take more."""
+        self.limit = min(self.limit + 1 / self.limit + GROWTH, float(self.most))
+
+    def overloaded(self, sent_at: float, now: float) -> None:
+        """A request was refused for want of capacity: what still runs is what it takes.
+
+        Refusals of requests that were on their way together cut the limit to a quarter at most.
+        """
+        if sent_at > self.cut_at:
+            self.cut_at, self.floor = now, max(1.0, self.limit / 4)
+        self.limit = max(self.floor, min(self.limit, float(len(self.running))))
+
+
+class Servers:
+    """Jobs to servers and back. Everything runs in the thread of one event loop.
+
+    A try that fails is followed by another one after a pause, at another server where one is free. A server that asks
+    for a pause (Retry-After) gets no request in that time. One that says 429 or 503, or answers too late, gets fewer at
+    once. When an exchange breaks, a look at GET /models tells a server that is gone from a failure of this request
+    alone; `patience.retries` more looks follow before a server counts as down. Its requests then go to the others, and
+    it is looked at now and then. When all are down every job ends with a ModelError; the next job begins with a new
+    look at all of them.
+    """
+
+    def __init__(self, keys: Mapping[str, str | None], model: str, connections: int, patience: Patience):
+        """keys: by address, the key of each. Needs the running event loop."""
+        self.model, self._patience = model, patience
+        exchangers = [Exchanger(url, key, connect_timeout_s=patience.connect_timeout_s) for url, key in keys.items()]
+        self.servers = [Server(exchanger, connections, float(connections)) for exchanger in exchangers]
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[Job] = deque()
+        self._open: dict[Job, None] = {}  # in the order of arrival
+        self._called = False  # whether the loop is going to call `_dispatch`
+
+    async def open(self) -> list[Card]:
+        """The cards of the model, from all servers that answer. Raises ModelError where one serves another model.
+
+        A server that does not answer counts as down, unless it is the last.
+        """
+        looks = await asyncio.gather(*(self._patient_look(server) for server in self.servers))
+        cards = [look for look in looks if isinstance(look, dict)]
+        refusals = [look for look in looks if isinstance(look, ModelError)]
+        if refusals:
+            raise _all_of("not all servers can be used", refusals)
+        ids = {str(card["id"]) for card in cards}
+        if len(ids) > 1:
+            served = zip((s.exchanger.url for s, look in zip(self.servers, looks) if isinstance(look, dict)), cards)
+            given = ", ".join(f"{url}: {card['id']}" for url, card in served)
+            do = "name the one model after # in each address"
+            raise ModelError("the servers serve different models", given=given, expected="one model id", do=do)
+        unanswered = [self._silent(s, look) for s, look in zip(self.servers, looks) if isinstance(look, Failure)]
+        if not cards:
+            raise _all_of("no model server answers", unanswered)
+        self.model = ids.pop()
+        for server, look in zip(self.servers, looks):
+            if isinstance(look, Failure):
+                self._put_down(server, self._silent(server, look))
+        return cards
+
+    def add(self, jobs: Iterable[Job]) -> None:
+        """Take jobs."""
+        for job in jobs:
+            self._open[job] = None
+            self._waiting.append(job)
+        if all(server.down for server in self.servers):
+            for server in self.servers:  # they may be back
+                self._stop_watch(server)
+                server.down = None
+                self._look_at(server)
+        self._dispatch()
+
+    def abort(self, jobs: Iterable[Job]) -> None:
+        """Try jobs no more: those that are not with a server end with a RequestFailed, the others as they end there."""
+        for job in jobs:
+            job.unwanted = True
+            if job.task is None:
+                self._end(job, aborted())
+
+    def drop(self, jobs: Iterable[Job]) -> None:
+        """End jobs with a RequestFailed; the connections of those that are with a server are closed."""
+        for job in jobs:
+            self._end(job, aborted())
+        self._dispatch()
+
+    async def close(self) -> None:
+        """End all jobs and close all connections."""
+        self.end_all(ModelError("the engine was closed"))
+        tasks = asyncio.all_tasks(self._loop) - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLOSE_S)
+        await asyncio.gather(*(server.exchanger.close() for server in self.servers))
+
+    def end_all(self, error: GpuRagError) -> None:
+        """End all jobs with `error`."""
+        for job in list(self._open):
+            self._end(job, error)
+        self._waiting.clear()
+
+    # --- jobs ---
+
+    def _dispatch(self) -> None:
+        """Send what waits, as far as servers take it; the first are on their way before the last are begun."""
+        n_begun = 0
+        while self._waiting:
+            now = self._loop.time()
+            free = [server for server in self.servers if server.takes(now)]
+            if not free:
+                return
+            if n_begun == BURST:
+                self._dispatch_soon()
+                return
+            job = self._waiting.popleft()
+            if not job.over:
+                self._begin(job, min(free, key=lambda s: (s is job.tried, len(s.running), s.n_sent)), now)
+                n_begun += 1
+
+    def _dispatch_soon(self) -> None:
+        if not self._called:
+            self._called = True
+            self._loop.call_soon(self._dispatch_more)
+
+    def _dispatch_more(self) -> None:
+        self._called = False
+        self._dispatch()
+
+    def _begin(self, job: Job, server: Server, now: float) -> None:
+        server.n_sent += 1
+        server.running.add(job)
+        job.sent_at = now
+        job.task = self._loop.create_task(self._send(job, server))
+        job.task.add_done_callback(partial(self._sent, job, server))
+
+    async def _send(self, job: Job, server: Server) -> None:
+        """One try."""
+        outcome = await server.exchanger.post("/chat/completions", job.body(), self._patience.timeout_s)
+        server.running.discard(job)
+        job.task = None
+        self._judge(job, server, outcome)
+
+    def _sent(self, job: Job, server: Server, task: asyncio.Task[None]) -> None:
+        """A try has ended, whatever its end."""
+        server.running.discard(job)
+        if task.cancelled():  # dropped, or its server went down
+            job.task = None
+            self._send_elsewhere(job, Failure("the server went down"))
+        elif (bug := task.exception()) is not None:
+            self._end(job, _bug(bug))
+        self._dispatch()
+
+    def _judge(self, job: Job, server: Server, outcome: Outcome) -> None:
+        match outcome:
+            case bytes():
+                server.answered()
+                self._end(job, outcome)
+            case ModelError():
+                self._put_down(server, outcome)
+                self._send_again(job)
+            case RequestFailed():
+                self._end(job, outcome)
+            case Failure():
+                self._failed(job, server, outcome)
+
+    def _failed(self, job: Job, server: Server, failure: Failure) -> None:
+        job.n_tries, job.tried = job.n_tries + 1, server
+        if failure.busy:
+            server.overloaded(job.sent_at, self._loop.time())
+        if failure.wait_s is not None:
+            server.paused_until = max(server.paused_until, self._loop.time() + failure.wait_s)
+            self._loop.call_later(failure.wait_s, self._dispatch)
+        if job.unwanted:
+            self._end(job, aborted())
+        elif server.down:
+            self._send_elsewhere(job, failure)
+        elif not failure.again or job.n_tries > self._patience.retries:
+            server.in_question.append((job, failure))
+            self._look_at(server)
+        else:
+            self._loop.call_later(self._patience.pause_s(job.n_tries - 1), self._send_again, job)
+            if failure.broken:
+                self._look_at(server)
+
+    def _send_elsewhere(self, job: Job, failure: Failure) -> None:
+        """Send a job again whose server went down, unless it has used up its tries: it may be what takes them down."""
+        if job.n_tries > self._patience.retries:
+            self._give_up(job, failure)
+        else:
+            self._send_again(job)
+
+    def _give_up(self, job: Job, failure: Failure) -> None:
+        given = f"{failure.why}, {job.n_tries} times" if job.n_tries > 1 else failure.why
+        self._end(job, RequestFailed("the server did not complete the request", given=given))
+
+    def _send_again(self, job: Job) -> None:
+        if job.unwanted:
+            self._end(job, aborted())
+        elif not job.over:
+            self._waiting.appendleft(job)
+            self._dispatch()
+
+    def _end(self, job: Job, outcome: bytes | GpuRagError) -> None:
+        if job.over:
+            return
+        job.over = True
+        self._open.pop(job, None)
+        if job.task is not None:
+            job.task.cancel()
+        job.done(outcome)
+
+    # --- looks ---
+
+    def _look_at(self, server: Server, pause_s: float = 0.0) -> None:
+        if server.watch is None:
+            server.watch = self._loop.create_task(self._watch(server, pause_s))
+            server.watch.add_done_callback(self._watched)
+
+    def _stop_watch(self, server: Server) -> None:
+        if server.watch is not None:
+            server.watch.cancel()
+            server.watch = None
+
+    def _watched(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            self.end_all(_bug(bug))  # nobody is left waiting
+
+    async def _watch(self, server: Server, pause_s: float) -> None:
+        """Look at a server until it answers; it counts as down after as many looks as a request has tries."""
+        await asyncio.sleep(pause_s)
+        n_looks = 0
+        while not isinstance(look := await self._look(server), dict):
+            if isinstance(look, Failure) and look.alive:
+                break
+            n_looks += 1
+            server.live = False
+            if isinstance(look, ModelError) or n_looks > self._patience.retries:
+                self._put_down(server, look if isinstance(look, ModelError) else self._silent(server, look, n_looks))
+            await asyncio.sleep(self._patience.pause_s(n_looks - 1))
+        server.watch = None
+        if server.down:
+            _log.warning("model server %s answers again", server.exchanger.url)
+        server.live, server.down = True, None
+        questions, server.in_question = server.in_question, []
+        for job, failure in questions:
+            self._give_up(job, failure)
+        self._dispatch()
+
+    def _put_down(self, server: Server, reason: ModelError) -> None:
+        """Give a server no more requests, and those that it had to the others. Without others all jobs end."""
+        known, server.live, server.down = server.down, False, reason
+        if all(other.down for other in self.servers):
+            error = _all_of("no model server answers", [other.down for other in self.servers if other.down])
+            for other in self.servers:
+                other.in_question.clear()
+                self._stop_watch(other)
+            self.end_all(error)
+            return
+        self._look_at(server, MAX_WAIT_S)
+        if known is None:
+            _log.warning("going on without a model server: %s", reason)
+        questions, server.in_question = server.in_question, []
+        for job, failure in questions:
+            self._send_elsewhere(job, failure)
+        for job in list(server.running):
+            job.n_tries += 1
+            if job.task is not None:
+                job.task.cancel()  # and `_sent` sends it again
+
+    def _silent(self, server: Server, failure: Failure, n_looks: int | None = None) -> ModelError:
+        n_looks = n_looks or self._patience.retries + 1
+        given = f"{server.exchanger.url}: {failure.why}" + (f", {n_looks} times" if n_looks > 1 else "")
+        return ModelError("the model server does not answer", given=given, do="start it, then run again")
+
+    async def _patient_look(self, server: Server) -> Card | Failure | ModelError:
+        """The last of as many looks as a request has tries, or the first that says something."""
+        for n_before in range(self._patience.retries):
+            look = await self._look(server)
+            if not isinstance(look, Failure):
+                return look
+            await asyncio.sleep(look.wait_s if look.wait_s is not None else self._patience.pause_s(n_before))
+        return await self._look(server)
+
+    async def _look(self, server: Server) -> Card | Failure | ModelError:
+        """The card of the model, or of the only one that the server has where none is named."""
+        outcome = await server.exchanger.get("/models", min(LOOK_S, self._patience.timeout_s))
+        if isinstance(outcome, (Failure, ModelError)):
+            return outcome
+        url = server.exchanger.url
+        try:
+            if isinstance(outcome, RequestFailed):
+                raise ValueError(str(outcome))
+            cards = {str(card["id"]): dict(card) for card in json.loads(outcome)["data"]}
+        except (KeyError, TypeError, ValueError) as error:
+            given = f"{url}/models: {error!r}"
+            return ModelError("the server does not list its models", given=given, expected="an OpenAI-style list")
+        if not self.model and len(cards) == 1:
+            return next(iter(cards.values()))
+        if self.model not in cards:
+            given = self.model or "no name"
+            if len(self.servers) > 1:
+                given = f"{given} at {url}"
+            expected = f"one of {', '.join(sorted(cards)) or 'none'}"
+            do = "name the model after # in the address"
+            return ModelError("the server does not serve this model", given=given, expected=expected, do=do)
+        return cards[self.model]
+
+
+def _bug(bug: BaseException) -> ModelError:
+    error = ModelError("the engine's thread failed", given=repr(bug))
+    error.__cause__ = bug
+    return error
+
+
+def _all_of(what: str, reasons: Sequence[ModelError]) -> ModelError:
+    if len(reasons) == 1:
+        return reasons[0]
+    return ModelError(what, given="; ".join(str(reason) for reason in reasons))

@@ -1,0 +1,156 @@
+"""A model server that misbehaves on purpose: OpenAI chat completions whose replies and connections go wrong.
+
+The fault of a request is a hash of the seed, its body and how often that body was sent: the order of arrival does not
+matter, and the same run gets the same faults. Replies that are well come from `replies.well_formed`, or from a server
+behind this one.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+import time
+import urllib.request
+from collections import Counter
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from gpu_rag.errors import BadInput
+from gpu_rag.models.misbehave.replies import completion, reasons, spoiled, well_formed
+
+MODEL = "misbehaving-7B"
+CONTENT = ("cut", "cut_silently", "empty", "fenced", "chatty", "wrong_id", "wrong_type", "megabyte", "whitespace")
+ENVELOPE = ("thinking", "not_json", "no_choices")
+TRANSPORT = ("429", "500", "reset", "slow", "half_closed")
+FAULTS = (*CONTENT, *ENVELOPE, *TRANSPORT)
+SLOW_S = 0.3
+
+
+@dataclass(frozen=True)
+class Manners:
+    """How a server misbehaves. share: of the requests, in [0, 1]; faults: which, evenly; thinks: every reply thinks.
+
+    upstream: an address up to and with /v1 whose replies are spoiled in place of our own.
+    """
+
+    seed: int = 0
+    share: float = 0.3
+    faults: tuple[str, ...] = FAULTS
+    thinks: bool = False
+    upstream: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise BadInput("not a share", given=self.share, expected="0 to 1")
+        if unknown := set(self.faults) - set(FAULTS):
+            raise BadInput("no such fault", given=", ".join(sorted(unknown)), expected=", ".join(FAULTS))
+
+    def fault(self, body: bytes, attempt: int) -> str:
+        """The fault of the attempt (from 0) at a request, or ""."""
+        draw = int.from_bytes(blake2b(b"%d/%d/" % (self.seed, attempt) + body, digest_size=8).digest(), "big")
+        if not self.faults or (draw >> 32) / 2**32 >= self.share:
+            return ""
+        return self.faults[(draw & 0xFFFFFFFF) % len(self.faults)]
+
+
+@dataclass
+class MisbehavingServer:
+    """The server, listening on `url` until `close`. done: how often each fault ("" for none) was committed."""
+
+    manners: Manners = field(default_factory=Manners)
+    host: str = "127.0.0.1"
+    port: int = 0
+    done: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seen: Counter[bytes] = Counter()
+        self._httpd = _Server((self.host, self.port), _handler(self))
+        self.url = f"http://{self.host}:{self._httpd.server_address[1]}/v1"
+        serve = threading.Thread(target=self._httpd.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        serve.start()
+
+    def close(self) -> None:
+        """Stop listening; connections that are open are dropped."""
+        self._httpd.shutdown()
+        self._httpd.server_close()
+
+    def next_fault(self, body: bytes) -> str:
+        """The fault of a request that has just come."""
+        key = blake2b(body, digest_size=16).digest()
+        with self._lock:
+            fault = self.manners.fault(body, self._seen[key])
+            self._seen[key] += 1
+            self.done[fault] += 1
+        return fault
+
+    def said(self, body: dict[str, Any], raw: bytes) -> dict[str, Any]:
+        """A well-formed chat completion."""
+        if not self.manners.upstream:
+            return completion(body, well_formed(body))
+        address = f"{self.manners.upstream.rstrip('/')}/chat/completions"
+        request = urllib.request.Request(address, raw, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=600) as answer:
+            found: dict[str, Any] = json.load(answer)
+        return found
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 1024
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no news here."""
+
+
+def _handler(server: MisbehavingServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            model = server.manners.upstream or MODEL
+            self._send(200, json.dumps({"object": "list", "data": [{"id": model, "max_model_len": 32768}]}).encode())
+
+        def do_POST(self) -> None:
+            raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            fault = server.next_fault(raw)
+            if fault in TRANSPORT and fault != "slow" and fault != "half_closed":
+                return self._refuse(fault)
+            if fault == "slow":
+                time.sleep(SLOW_S)
+            body = json.loads(raw)
+            answer = server.said(body, raw)
+            if server.manners.thinks or fault == "thinking":
+                answer = reasons(body, answer, always=fault == "thinking")
+            if fault == "not_json":
+                return self._send(200, b"<html>It works!</html>")
+            if fault in (*CONTENT, "no_choices"):
+                answer = spoiled(answer, fault)
+            self._send(200, json.dumps(answer).encode(), half=fault == "half_closed")
+
+        def _refuse(self, fault: str) -> None:
+            if fault == "reset":
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                self.close_connection = True
+                self.connection.close()
+                return
+            headers = {"Retry-After": "0"} if fault == "429" else {}
+            self._send(int(fault), json.dumps({"error": {"message": f"fault {fault}"}}).encode(), headers)
+
+        def _send(self, status: int, body: bytes, headers: dict[str, str] | None = None, half: bool = False) -> None:
+            self.send_response(status)
+            for name, value in {"Content-Type": "application/json", **(headers or {})}.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body[: len(body) // 2] if half else body)
+            self.close_connection = half
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Silence: the counts say what was done."""
+
+    return Handler

@@ -1,0 +1,265 @@
+"""Reading a reply that is not quite in the form asked for, in ways that cannot change what it means.
+
+Strict first (`replies.parse_json`, an exact choice). Then `lenient`: thinking, fences and prose around the one object
+or label; a bare list where the object has one list; one item where a list is due; properties that the schema does not
+know; letters of another case, a trailing full stop or quotes of an option; a number or truth value in quotes. Then
+`salvaged`: of lists that were cut off, or that hold bad items, the complete and valid items. The rest is Malformed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_rag.text.replies import MAX_REPLY_CHARS, parse_json, validator
+from gpu_rag.text.strict_json import JsonError, decode
+from gpu_rag.types import Choice, JsonSchema, Malformed, Rank, Reply
+
+EXACT, LENIENT, SALVAGED = "exact", "lenient", "salvaged"
+CUT_OFF = "it was cut off"
+REPAIR = "\n\nAn earlier reply could not be read: {reason}\nReply again, in exactly the form asked for."
+REPAIR_TOKENS = 64  # the least room of a repair: what was cut may have begun with words before the object
+_REASON_CHARS = 200
+MAX_STARTS = 32  # places in a reply where an object is looked for: each may read it to its end
+
+_OPEN, _CLOSE = r"(?:<(?:think|thinking|reasoning)>|◁think▷)", r"(?:</(?:think|thinking|reasoning)>|◁/think▷)"
+_THOUGHT = re.compile(rf"\A\s*{_OPEN}.*?{_CLOSE}", re.DOTALL)
+_THOUGHT_END = re.compile(rf"\A.*{_CLOSE}", re.DOTALL)
+_FENCED = re.compile(r"\A```\w*[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
+_UNFINISHED = re.compile(rf"\A\s*{_OPEN}")
+_START = re.compile(r'\{\s*(?:["}]|\Z)|\[\s*(?:["\[{\]\d-]|\Z)')
+_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["\[\]{},]', re.DOTALL)
+_EDGE = " \t\r\n\"'`*_.,:;()[]“”‘’"
+_VERDICT = re.compile(
+    r"(?i:answer|option|choice|label|verdict)\s*(?:is|:|=)\s*[\"'`*(\[]*([^\s\"'`*.,:;()\[\]]+)(?!\s*(?:,|or\b|and\b))"
+)
+_LEADING = re.compile(r"\A[\"'`*(\[]*([^\s\"'`*.,:;()\[\]]+)[\"'`*]*[.:)\]]")
+
+
+@dataclass(frozen=True)
+class Read:
+    """A reply that could be read. how: exact | lenient | salvaged."""
+
+    value: Any
+    how: str
+
+
+def read_reply(reply: Reply, constraint: JsonSchema | Choice | Rank | None) -> Read | Malformed:
+    """The object, option, scores or text of a reply, by its request's constraint; or why it cannot be read.
+
+    A reply that was cut off says so in its reason. Text is malformed only where there is none.
+    """
+    found: Read | Malformed
+    match constraint:
+        case JsonSchema(schema):
+            found = read_json(reply.text, schema)
+        case Choice(options):
+            found = read_choice(reply.text, options)
+        case Rank(options):
+            scored = len(reply.scores) == len(options)
+            found = Read(reply.scores, EXACT) if scored else Malformed("the options were not scored", reply.text)
+        case None:
+            text, plain = _unfenced(reply.text), spoken(reply.text).strip()
+            found = Read(text, EXACT if text == plain else LENIENT) if text else Malformed("it was empty", reply.text)
+    if isinstance(found, Malformed) and reply.finish_reason == "length":
+        return Malformed(f"{CUT_OFF} at {reply.n_generated} tokens", reply.text)
+    return found
+
+
+def repairs(prompt: str, max_tokens: int, malformed: Malformed) -> tuple[tuple[str, int], ...]:
+    """(user text, max_tokens) of a second try, the best first: with the reason and more room; take one that fits."""
+    longer, larger = prompt + REPAIR.format(reason=malformed.reason[:_REASON_CHARS]), max(2 * max_tokens, REPAIR_TOKENS)
+    return (longer, larger), (prompt, larger), (longer, max_tokens), (prompt, max_tokens)
+
+
+def spoken(text: str) -> str:
+    """A reply without its thinking: what stands behind the thought; nothing where the thought never ended."""
+    while thought := _THOUGHT.match(text):
+        text = text[thought.end() :]
+    if _UNFINISHED.match(text):
+        return ""
+    end = _THOUGHT_END.match(text)  # a template may have opened the thought
+    return text[end.end() :] if end else text
+
+
+def _unfenced(text: str) -> str:
+    """What is spoken, without a fence around all of it."""
+    text = spoken(text).strip()
+    fenced = _FENCED.match(text)
+    return fenced[1].strip() if fenced else text
+
+
+def read_choice(text: str, options: Sequence[str]) -> Read | Malformed:
+    """The option that a reply names.
+
+    Lenient: an option in quotes, in another case, behind "Answer:", before ". its text", or the one string in a JSON
+    value. A reply that names none, or may name two, is Malformed.
+    """
+    said = text.strip()
+    if said in options:
+        return Read(said, EXACT)
+    said = _unfenced(text[:MAX_REPLY_CHARS])
+    for literal in (said, *_only_string(said)):
+        form = _plain(literal)
+        same = [option for option in options if option == literal] or [o for o in options if form and _plain(o) == form]
+        if len(same) == 1:
+            return Read(same[0], LENIENT)
+    # In prose a letter may be a word: only an option as it is written counts.
+    named = {word for pattern in (_LEADING, _VERDICT) for word in pattern.findall(said)} & set(options)
+    if len(named) == 1:
+        return Read(named.pop(), LENIENT)
+    return Malformed("the reply is none of the options", text)
+
+
+def _only_string(said: str) -> Iterator[str]:
+    """The one string or number in a JSON value that a reply holds."""
+    value = next(_values(said), None)
+    while isinstance(value, (dict, list)) and len(value) == 1:
+        value = next(iter(value.values() if isinstance(value, dict) else value))
+    if isinstance(value, (str, int)):
+        yield str(value)
+
+
+def _plain(text: str) -> str:
+    plain = text.strip(_EDGE).casefold()
+    return plain.lstrip("0") or plain
+
+
+def read_json(text: str, schema: str) -> Read | Malformed:
+    """The object in a reply, valid under `schema` (canonical JSON Schema text). See the module for the ways."""
+    strict = parse_json(text, schema)
+    if not isinstance(strict, Malformed):
+        return Read(strict, EXACT if text.lstrip().startswith("{") else LENIENT)
+    if len(text) > MAX_REPLY_CHARS:
+        return strict
+    said, shape = spoken(text), json.loads(schema)
+    for drop, how in ((False, LENIENT), (True, SALVAGED)):
+        fits = (fitted(value, shape, drop) for value in _values(said, cut=drop))
+        found = [value for value in fits if _valid(value, schema) and (not drop or _holds_an_item(value))]
+        if found and all(value == found[0] for value in found):
+            return Read(found[0], how)
+        if found:
+            return Malformed("the reply holds several objects that differ", text)
+    return strict
+
+
+def fitted(value: Any, shape: Any, drop: bool) -> Any:
+    """`value` brought to the form of a JSON Schema where only the form differs.
+
+    drop: also leave out the items of lists that are not valid, those beyond the most allowed, and let a list that is
+    missing be empty. A value that cannot be fitted is returned as it is.
+    """
+    if not isinstance(shape, dict):
+        return value
+    properties = shape.get("properties")
+    if isinstance(properties, dict):
+        return _fitted_object(value, shape, properties, drop)
+    if shape.get("type") == "array" and value is not None:
+        return _fitted_list(value if isinstance(value, list) else [value], shape, drop)
+    if "enum" in shape and isinstance(value, (str, int)) and value not in shape["enum"]:
+        found = read_choice(str(value), [option for option in shape["enum"] if isinstance(option, str)])
+        return found.value if isinstance(found, Read) else value
+    return _fitted_scalar(value, shape.get("type"))
+
+
+def _fitted_object(value: Any, shape: dict[str, Any], properties: dict[str, Any], drop: bool) -> Any:
+    lists = [name for name, inner in properties.items() if isinstance(inner, dict) and inner.get("type") == "array"]
+    if isinstance(value, list) and len(properties) == len(lists) == 1:
+        value = {lists[0]: value}
+    if not isinstance(value, dict):
+        return value
+    known = value if shape.get("additionalProperties") is not False else properties
+    found = {name: value[name] for name in known if name in value}
+    if drop:
+        found.update((name, []) for name in lists if name in shape.get("required", ()) and name not in found)
+    return {name: fitted(inner, properties.get(name), drop) for name, inner in found.items()}
+
+
+def _fitted_list(value: list[Any], shape: dict[str, Any], drop: bool) -> list[Any]:
+    inner = shape.get("items", True)
+    items = [fitted(item, inner, drop) for item in value]
+    if drop:
+        items = [item for item in items if validator(_text(inner)).is_valid(item)]
+        items = items[: shape.get("maxItems", len(items))]
+    return items
+
+
+def _fitted_scalar(value: Any, kind: Any) -> Any:
+    if kind == "integer" and isinstance(value, str) and re.fullmatch(r"\s*-?\d{1,15}\s*", value):
+        return int(value)
+    if kind == "boolean" and isinstance(value, str) and value.strip().casefold() in ("true", "false"):
+        return value.strip().casefold() == "true"
+    if kind == "string" and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return json.dumps(value)
+    return value
+
+
+def _text(shape: Any) -> str:
+    return json.dumps(shape, ensure_ascii=False, separators=(",", ":"))
+
+
+def _valid(value: Any, schema: str) -> bool:
+    return isinstance(value, dict) and bool(validator(schema).is_valid(value))
+
+
+def _holds_an_item(value: Any) -> bool:
+    """Whether anything in a salvaged object says something: an item of a list, or an object without lists."""
+    lists = [inner for inner in value.values() if isinstance(inner, list)]
+    return not lists or any(lists)
+
+
+def _values(text: str, cut: bool = False) -> Iterator[Any]:
+    """The JSON objects and arrays in a text, those inside others left out.
+
+    cut: in place of them the first one, which breaks off or breaks down, ended after a complete item: see `_closed`.
+    """
+    at = 0
+    for _ in range(MAX_STARTS):
+        start = _START.search(text, at)
+        if start is None:
+            return
+        try:
+            value, at = decode(text, start.start())
+        except JsonError as error:
+            at, value = start.start() + 1, error
+            if cut:
+                value = _closed(text[start.start() : error.at])
+        if not isinstance(value, JsonError):
+            yield value
+        if cut:
+            return
+
+
+def _closed(text: str) -> Any:
+    """The value of a broken JSON text, ended after the last complete item of its outermost list or object; or an error.
+
+    The outermost list: an item of it that was cut is dropped whole, with what it holds.
+    """
+    stack: list[str] = []
+    ends: dict[int, int] = {}  # where the last complete item ended, by depth
+    for token in _TOKEN.finditer(text):
+        mark = token[0]
+        if mark == '"':  # a string without end
+            break
+        if mark in "]}":
+            if not stack or stack.pop() + mark not in ("[]", "{}"):
+                break
+            ends[len(stack)] = token.end()
+        elif mark == ",":
+            ends[len(stack)] = token.start()
+        elif mark in "[{":
+            stack.append(mark)
+            ends[len(stack)] = token.end()
+        elif stack and stack[-1] == "[":
+            ends[len(stack)] = token.end()
+    depth = next((i for i, mark in enumerate(stack, 1) if mark == "["), 1)
+    if depth > len(stack):
+        return JsonError("nothing is open")
+    closing = "".join("]" if mark == "[" else "}" for mark in reversed(stack[:depth]))
+    try:
+        return decode(text[: ends[depth]] + closing, 0)[0]
+    except JsonError as error:
+        return error

@@ -1,0 +1,152 @@
+"""Every method, both drivers and every index stage under a server that misbehaves: no reply fails for its form."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpu_rag
+from gpu_rag.api import Index
+from gpu_rag.methods.registry import method_names
+from gpu_rag.models import packaged
+from gpu_rag.models.misbehave import FAULTS, Manners, MisbehavingServer
+from gpu_rag.types import FALLBACKS, Answer
+
+FACTS = """Marta Orlo\tdesigned\tHalden Bridge
+Halden Bridge\tcrosses\tVes
+Halden Bridge\tstands in\tKerling
+Marta Orlo\tborn in\tTamsin
+Marta Orlo\tstudied under\tPiet Ruyven
+Piet Ruyven\ttaught at\tUniversity of Loss
+"""
+NOTES = {
+    "Halden Bridge": "The Halden Bridge was designed by Marta Orlo. It crosses the river Ves at Kerling.",
+    "Marta Orlo": "Marta Orlo was an engineer born in Tamsin. She studied under Piet Ruyven.",
+    "Piet Ruyven": "Piet Ruyven taught at the University of Loss. He was born in Ostrand in 1871.",
+    "Lighthouse of Tamsin": "The Lighthouse of Tamsin was built in 1902 by the engineer Marta Orlo.",
+}
+PAGE = {"url": "https://w/0", "title": "Ves", "text": "The Ves is a river. It passes Ostrand and Kerling."}
+QUESTIONS = [
+    "Where was the designer of the Halden Bridge born?",
+    "At which university did the teacher of Marta Orlo teach?",
+    "Which river passes Kerling?",
+]
+WRITTEN = {"index": {"extractor": "llm", "min_yield": 0.0}, "hops": {"simulate": "llm"}}
+WRITTEN["alignment"] = {"coref": "llm", "decider": "llm", "tau": 0.9, "link_radius": 0.9}
+READS = [name for name in method_names() if name not in ("dense", "bm25", "hybrid")]
+Serve = Callable[..., MisbehavingServer]
+
+
+@pytest.fixture
+def serve(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
+    monkeypatch.setattr(packaged, "_cache_dir", tmp_path_factory.mktemp("cache"))
+    servers: list[MisbehavingServer] = []
+
+    def opened(port: int = 0, **manners: Any) -> MisbehavingServer:
+        servers.append(MisbehavingServer(Manners(**manners), port=port))
+        return servers[-1]
+
+    yield opened
+    for server in servers:
+        server.close()  # also a closed one
+
+
+def models(url: str) -> dict[str, Any]:
+    return {"embedder": "hash", "llm": url, "capable": True, "device": "cpu"}
+
+
+def sources(folder: Path) -> dict[str, Any]:
+    (folder / "facts.tsv").write_text(FACTS)
+    rows = ({"id": title, "title": title, "text": text} for title, text in NOTES.items())
+    (folder / "notes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "pages.jsonl").write_text(json.dumps(PAGE) + "\n")
+    named = {"notes": f"documents:{folder / 'notes.jsonl'}", "net": f"web:{folder / 'pages.jsonl'}"}
+    return {"kg": [folder / "facts.tsv"], "sources": [f"{name}={where}" for name, where in named.items()]}
+
+
+@pytest.fixture(scope="session")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index of a graph, documents and web pages, made by rules."""
+    folder = tmp_path_factory.mktemp("sound")
+    gpu_rag.build((), out=folder / "ix", methods=["all"], settings={"models": models("none")}, **sources(folder))
+    return folder / "ix"
+
+
+def answers(index: Path, method: str, url: str, driver: str = "rounds") -> list[Answer]:
+    settings = {"models": models(url), "runtime": {"driver": driver}}
+    return list(Index.open(index).answer(QUESTIONS, method=method, settings=settings))
+
+
+def timeless(answer: Answer) -> Any:
+    row = asdict(answer)
+    row["usage"] = {key: value for key, value in row["usage"].items() if not key.endswith("_s")}
+    del row["config_hash"]  # it holds the server's address
+    row["trace"] = [{**step, "s": 0} for step in row["trace"]]
+    return row
+
+
+@pytest.mark.parametrize("driver", ["rounds", "streaming"])
+@pytest.mark.parametrize("method", READS)
+def test_no_question_fails_for_the_form_of_a_reply(sound: Path, serve: Serve, method: str, driver: str) -> None:
+    found = [answers(sound, method, serve(seed=7).url, driver) for _ in range(2)]
+    for answer in found[0]:
+        assert answer.error is None and answer.status != "failed", answer.error
+        assert answer.usage.replies_read > 0
+        assert {key.rsplit("/", 1)[1] for key in answer.usage.fallbacks} <= set(FALLBACKS)
+    first, second = ([timeless(answer) for answer in run] for run in found)
+    assert first == second
+
+
+def test_together_the_runs_meet_every_fault_and_count_what_became_of_it(sound: Path, serve: Serve) -> None:
+    done: Counter[str] = Counter()
+    kinds: Counter[str] = Counter()
+    for method in ("bubblerag", "higra-agent", "hydrarag"):
+        server = serve(seed=3, share=0.4)
+        for answer in answers(sound, method, server.url):
+            for key, n in answer.usage.fallbacks.items():
+                kinds[key.rsplit("/", 1)[1]] += n
+        done += server.done
+    assert set(done) == {"", *FAULTS} and set(kinds) >= {"lenient", "repaired", "rule"}, (done, kinds)
+
+
+@pytest.mark.parametrize("method", READS)
+def test_a_server_that_only_fences_is_no_failure(sound: Path, serve: Serve, method: str) -> None:
+    calm = answers(sound, method, serve(share=0.0).url)
+    fenced = answers(sound, method, serve(share=1.0, faults=("fenced",)).url)
+    assert [a.status for a in fenced] == [a.status for a in calm]
+    for answer in fenced:
+        assert {key.rsplit("/", 1)[1] for key in answer.usage.fallbacks} <= {"lenient"} and not answer.usage.malformed
+
+
+@pytest.mark.parametrize("method", READS)
+def test_a_model_that_thinks_answers(sound: Path, serve: Serve, method: str) -> None:
+    calm = answers(sound, method, serve(share=0.0).url)
+    thinks = answers(sound, method, serve(share=0.0, thinks=True).url)
+    assert [(a.status, a.text) for a in thinks] == [(a.status, a.text) for a in calm]
+    assert all(not a.usage.malformed for a in thinks)
+
+
+def test_every_index_stage_ends_and_counts(tmp_path: Path, serve: Serve) -> None:
+    """With thinking replies too; what is made is the same in another run."""
+    given, digests, port = sources(tmp_path), [], 0
+    for run in range(2):
+        server = serve(port, seed=2)
+        port = int(server.url.split(":")[2].split("/")[0])  # a digest holds the server's address
+        settings = {**WRITTEN, "models": models(server.url)}
+        report = gpu_rag.build((), out=tmp_path / f"ix{run}", methods=["all"], settings=settings, **given)
+        digests.append(report.manifest.digest())
+        counts = {name: stage for name, stage in report.stages.items() if stage.replies_read}
+        assert {"extraction", "hop_questions"} <= set(counts)
+        read = sum(stage.replies_read for stage in counts.values())
+        fallbacks = sum((Counter(stage.fallbacks) for stage in counts.values()), Counter())
+        rules = sum(n for key, n in fallbacks.items() if key.endswith("/rule"))
+        assert 0 < sum(fallbacks.values()) <= read and rules <= 0.25 * read, fallbacks
+        assert sum(server.done.values()) - server.done[""] > 5
+        server.close()
+    assert len(set(digests)) == 1
