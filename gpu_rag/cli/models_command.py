@@ -4,30 +4,42 @@ from __future__ import annotations
 
 import argparse
 import os
+import threading
 import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from gpu_rag.cli.options import add_settings, api_key, say, settings_of, table
+from gpu_rag.cli.options import add_settings, api_key, names, say, settings_of, table
 from gpu_rag.errors import UsageError
 
-HELP = "Convert the packaged model to a folder, fetch another, or look what a model can do."
+HELP = "Convert the packaged model, fetch another, look what one can do, or serve one that misbehaves."
 EXAMPLE = "gpu-rag models convert --out smollm2"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    parser.add_argument("action", choices=["convert", "fetch", "probe"], help="what to do")
+    parser.add_argument("action", choices=["convert", "fetch", "probe", "misbehave"], help="what to do")
     words = "fetch: OWNER/NAME; probe: a model, as in models.llm (default: that)"
     parser.add_argument("name", nargs="?", metavar="NAME", help=words)
     parser.add_argument("--out", type=Path, metavar="DIR", help="the model folder (default: below the cache folder)")
     parser.add_argument("--fresh", action="store_true", help="probe again a model whose result was kept")
+    parser.add_argument("--port", type=int, metavar="P", help="misbehave: where it listens (default 8000; 0: any)")
+    words = "misbehave: what goes wrong is a hash of this number, the request and how often it came (default 0)"
+    parser.add_argument("--seed", type=int, metavar="N", help=words)
+    words = "misbehave: the share of requests that go wrong (default .3)"
+    parser.add_argument("--share", type=float, metavar="S", help=words)
+    parser.add_argument("--faults", metavar="F,...", help="misbehave: which faults (default all)")
+    parser.add_argument("--thinks", action="store_true", help="misbehave: every reply begins with a thought")
+    words = "misbehave: spoil the replies of this server, up to and with /v1, in place of invented ones"
+    parser.add_argument("--upstream", metavar="URL", default="", help=words)
     add_settings(parser)
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
-    """One of the three."""
+    """One of the four."""
+    if options.action == "misbehave":
+        return _misbehave(options)
     if options.action == "fetch":
         os.environ["HF_HUB_OFFLINE"] = "0"  # the one command that may use the network
     from gpu_rag.models.stored import describe_folder
@@ -71,9 +83,28 @@ def _fetch(options: argparse.Namespace) -> tuple[Path, bool]:
     return folder, True
 
 
+def _misbehave(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
+    """Serves until Ctrl-C; the document counts what was done."""
+    from gpu_rag.models.misbehave import FAULTS, Manners, MisbehavingServer
+
+    faults = tuple(names(options.faults)) if options.faults else FAULTS
+    share = 0.3 if options.share is None else options.share
+    manners = Manners(options.seed or 0, share, faults, options.thinks, options.upstream)
+    server = MisbehavingServer(manners, port=8000 if options.port is None else options.port)
+    say(f"misbehaving at {server.url} (seed {manners.seed}, share {share:g}): {', '.join(faults)}; Ctrl-C stops")
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        server.close()
+    done = {name or "none": n for name, n in server.done.most_common()}
+    document = {"url": server.url, "seed": manners.seed, "share": share, "done": done}
+    return 0, document, table([[name, str(n)] for name, n in done.items()], ["fault", "times"])
+
+
 def _probe(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     from dataclasses import replace
 
+    from gpu_rag.models.llm.http import HttpLLM
     from gpu_rag.models.packaged import cache_dir
     from gpu_rag.models.probe import keep_probe, kept_probe, probe
     from gpu_rag.models.set import ModelSet
@@ -85,11 +116,16 @@ def _probe(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     models = ModelSet(chosen, api_key=api_key(settings, chosen.llm), vllm=settings.vllm)
     with closing(models):
         llm = models.llm()
+        if isinstance(llm, HttpLLM) and options.fresh:
+            llm.learn(fresh=True)
         kept = None if options.fresh else kept_probe(cache_dir(), llm)
         document = kept or probe(llm)
         if kept is None:
             keep_probe(cache_dir(), llm, document)
     document = {**document, "kept": kept is not None}
+    if isinstance(llm, HttpLLM):
+        document["server"] = str(llm.style)
+        say(f"the server: {llm.style}")
     rows = [[test, f"{right} of {n}"] for test, (right, n) in document["tests"].items()]
     uses = f"{document['model']['name']}: good for {', '.join(document['good_for']) or 'none of the three uses'}"
     return 0, document, f"{uses}\n{table(rows, ['test', 'right'])}"

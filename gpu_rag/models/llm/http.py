@@ -108,10 +108,16 @@ class HttpLLM:
         self._dead: GpuRagError | None = None
         self._n_starved = 0
         try:
-            self.style = style or kept_style(cache_dir(), urls[0], self.model, self.find_style)
+            self.style = style or Style()
+            if style is None:
+                self.learn()
         except BaseException:
             self._thread.close()
             raise
+
+    def learn(self, fresh: bool = False) -> None:
+        """Take the style that was kept for the first address; find it where there is none, or if `fresh`."""
+        self.style = kept_style(cache_dir(), self.name.partition("#")[0], self.model, self.find_style, fresh)
 
     def find_style(self) -> Style | None:
         """What the servers understand, tried now; None where they answer nothing."""
