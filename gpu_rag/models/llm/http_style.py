@@ -16,7 +16,7 @@ from gpu_rag.types import Choice, JsonSchema, Rank, Request
 
 VERSION = 1
 TRIES = 3  # of each form: a server that stumbles once may still know it
-_TEXT = "Reply with the word hello and nothing else."
+TRIAL = "Reply with the word hello and nothing else."
 _SCHEMA = '{"type":"object","properties":{"ok":{"type":"boolean"}},"required":["ok"],"additionalProperties":false}'
 _TOKENS = 64
 Post = Callable[[dict[str, Any]], Any]
@@ -38,11 +38,11 @@ def find_style(model: str, post: Post, think_tokens: int) -> Style | None:
                 return
 
     def keeps(style: Style, constraint: JsonSchema | Choice | Rank) -> bool:
-        request = Request("", _TEXT, constraint, max_tokens=_TOKENS)
+        request = Request("", TRIAL, constraint, max_tokens=_TOKENS)
         found = (read_reply(read_answer(request, answer), constraint) for answer in answers(style, request))
         return any(isinstance(said, Read) for said in found)
 
-    plain = Request("", _TEXT, max_tokens=_TOKENS)
+    plain = Request("", TRIAL, max_tokens=_TOKENS)
     seen = list(answers(Style(), plain))
     if not seen:
         return None
