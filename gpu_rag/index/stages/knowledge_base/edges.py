@@ -105,7 +105,7 @@ def _provenance(
         listed = one.edges.passages
         passages.append(pa.repeat(_NO_PASSAGES, len(at)) if listed is None else listed.take(at))
     if not where:
-        return pa.array([], pa.string()), pa.repeat(_NO_PASSAGES, 0)
+        return pa.array([], pa.string()), pa.array([], _NO_PASSAGES.type)
     back = np.empty(len(order), np.int64)
     back[order] = np.arange(len(order))
     return pa.concat_arrays(where).take(pa.array(back)), pa.concat_arrays(passages).take(pa.array(back))
