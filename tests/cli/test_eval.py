@@ -250,6 +250,7 @@ def test_the_table_shows_what_the_document_says(run, cli, index, questions):
 def test_of_many_methods_pairs_with_the_first_are_shown():
     cell = {"diff": 0.1, "low": 0.0, "high": 0.2}
     entry = {"recall@2": 0.5, "ci95": {}, "failed": 0, "wall_s": 0.1, "graph_ops": {"nearest": "numba"}}
+    entry.update(replies_read=0, fallbacks={})
     names = ["a", "b", "c", "d", "e"]
     pairs = {f"{second} - {first}": {"recall@2": cell} for i, second in enumerate(names) for first in names[:i]}
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpu_rag.evaluation.bootstrap import intervals, paired_difference
-from gpu_rag.models.llm import http
+from gpu_rag.models.llm import http_servers
 
 KEYS = {
     "judge", "judge_exact", "judge_unanswered", "judge_malformed", "judge_failed", "judge_llm_calls",
@@ -133,7 +133,7 @@ def test_a_judge_that_says_yes_to_all_is_named_so(judged, chat_server, tmp_path)
 
 
 def test_a_judge_that_cannot_be_reached_is_an_error_before_any_method_runs(judged, chat_server, monkeypatch):
-    monkeypatch.setattr(http, "MAX_WAIT_S", 0.01)
+    monkeypatch.setattr(http_servers, "MAX_WAIT_S", 0.01)
     server = chat_server(grade)
     server.close()
     result = judged(server, "--json")

@@ -7,10 +7,11 @@ from collections import Counter
 
 import pytest
 
-KEYS = ["id", "question", "method", "status", "answer", "evidence", "paths", "trace", "usage", "error", "config_hash"]
+KEYS = ["id", "question", "method", "status", "answer", "evidence", "paths", "trace", "usage", "fallbacks", "error"]
+KEYS.append("config_hash")
 USAGE = {
     "llm_calls", "prompt_tokens", "cached_tokens", "generated_tokens", "llm_s", "graph_s", "embed_s", "wall_s",
-    "malformed", "cut",
+    "malformed", "cut", "replies_read", "fallbacks",
 }  # fmt: skip
 EXPECTED = {
     "q1": ("answered", "Hugo Brandt"),

@@ -43,9 +43,9 @@ CASES: dict[str, dict[str, tuple[Said, Said]]] = {
     "valid": {"in": (IN, BAD), "out": (OUT, BAD)},
     "repaired": {"in": (BAD, IN), "out": (BAD, OUT)},
     "too-few": {"in": (questions("Who is Ann?"), questions("Who?")), "out": (IN, OUT)},  # two are no four
-    "cut": {"in": (Reply(IN[:-4], "length", 9, 0, 9), Reply(IN[:-4], "length", 9, 0, 9)), "out": (OUT, BAD)},
+    "cut": {"in": (Reply(IN[:14], "length", 9, 0, 9), Reply(IN[:14], "length", 9, 0, 9)), "out": (OUT, BAD)},
     "failed": {"in": (RequestFailed("no"), IN), "out": (OUT, BAD)},
-    "no-list": {"in": ('["Who is Ann?", "Where?"]', '["Who is Ann?", "Where?"]'), "out": (OUT, BAD)},
+    "no-list": {"in": ('{"n": 1}', '{"n": 1}'), "out": (OUT, BAD)},
 }
 COUNTS = {"hop_replies_ok": 8, "hop_replies_malformed": 2, "hop_replies_truncated": 1, "hop_replies_failed": 1}
 
