@@ -40,7 +40,7 @@ def submit_until_running(llm: VllmLLM, requests: list[Request], n_running: int) 
     for key, request in enumerate(requests):
         llm.submit(key, request)
     end = time.monotonic() + 60
-    while len(llm._service._running) < n_running:
+    while len(llm._service._all[0]._running) < n_running:
         assert time.monotonic() < end, "the engine did not get them"
         time.sleep(0.002)
 
@@ -152,7 +152,7 @@ def test_an_aborted_request_comes_out_once_and_stops(dummy):
     dummy.abort(0)
     found = dict(drain(dummy))
     assert isinstance(found[0], RequestFailed) and "aborted" in str(found[0]) and isinstance(found[1], Reply)
-    assert not dummy._service._running  # nothing of it is still being made
+    assert not dummy._service._all[0]._running  # nothing of it is still being made
 
 
 def test_an_interrupted_batch_leaves_nothing_behind(dummy):
@@ -162,7 +162,7 @@ def test_an_interrupted_batch_leaves_nothing_behind(dummy):
     with pytest.raises(KeyboardInterrupt):
         dummy.complete([ask("short", max_tokens=2), ask("long", max_tokens=3500)], interrupt)
     [reply] = dummy.complete([ask("next", max_tokens=3)])
-    assert isinstance(reply, Reply) and not dummy._service._running
+    assert isinstance(reply, Reply) and not dummy._service._all[0]._running
 
 
 def test_the_cache_keeps_what_the_engine_says_under_both_faces(dummy, tmp_path):
