@@ -101,10 +101,11 @@ def test_vllm_server_through_the_http_backend(server):
     [again] = llm.complete([Request(system, "Say something else.", max_tokens=4)])
     assert again.n_cached > 0 and again.n_generated <= 4
     [ranked] = llm.complete([Request("You choose.", "Which?", Rank(options))])
-    if isinstance(ranked, Reply):
+    assert isinstance(ranked, Reply)
+    if ranked.scores:
         assert ranked.finish_reason == "rank" and len(ranked.scores) == len(options)
-    else:  # random weights need not have a letter among their 20 likeliest tokens
-        assert "no option's letter" in str(ranked)
+    else:  # random weights may consider no option's letter: who asks then asks otherwise
+        assert ranked.finish_reason in ("stop", "length")
     llm.close()
 
 
