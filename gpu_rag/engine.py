@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,16 @@ from gpu_rag.program.models import Models
 from gpu_rag.program.run import Run
 from gpu_rag.program.steps import LLMCalls
 from gpu_rag.program.steps import llm as llm_step
+from gpu_rag.program.support import supported
 from gpu_rag.runtime.accounts import Budget, RunStats
 from gpu_rag.runtime.core import Program as Bound
 from gpu_rag.runtime.rounds import Outcome, run_rounds
 from gpu_rag.runtime.service import Slow
 from gpu_rag.runtime.streaming import StreamingDriver, run_streaming
+from gpu_rag.runtime.trace import Context
 from gpu_rag.settings import RuntimeSettings, Settings
 from gpu_rag.settings.check import checked
+from gpu_rag.text.grounding import NONE, UNSTATED, grounding
 from gpu_rag.types import Answer, Draft, Question, Reply
 
 Program = Callable[[Question, Run, Any], Any]
@@ -138,12 +141,14 @@ class Engine:
         retrieval_only: bool = False,
         program: Program | None = None,
         params: Given = None,
+        support: bool = False,
     ) -> Prepared:
         """A method bound to this index, for `run` or for a live driver; arguments as of `run`.
 
         params: parameters stronger than those of the settings. Raises MissingLayer, IndexMismatch, UsageError,
         ModelError.
         """
+        retrieval_only = retrieval_only or not self.models.has_llm()
         module = load_method(method)
         check_layers(method, self.index.layers, str(self.index.path), self.index.manifest.sources)
         check_passages(method, self.index.n_passages, str(self.index.path))
@@ -156,7 +161,11 @@ class Engine:
         program_of = program or (_retrieval(module) if retrieval_only else module.program)
 
         def bind(question: Question) -> Bound:
-            return lambda ctx: program_of(question, Run(ctx, self.index, models, reader, k), chosen)
+            def bound(ctx: Context) -> Coroutine[Any, Any, Draft]:
+                found = program_of(question, Run(ctx, self.index, models, reader, k), chosen)
+                return _with_support(question.text, found) if support else found
+
+            return bound
 
         return Prepared(method, config_hash, bind)
 
@@ -198,17 +207,22 @@ class Engine:
         max_live: int | None = None,
         stats: RunStats | None = None,
         program: Program | None = None,
+        support: bool = False,
     ) -> RunResult:
         """Answers all questions by one method. limit: passages to retrieve (default: those the reader shows).
+
+        Without a language model (`models.llm = "none"`) as with retrieval_only: evidence, no text, unsupported.
 
         on_begin, on_answer: told of each question as it is begun, and of its answer as soon as it ends. keep: whether
         answers are returned too; without, memory does not grow with the questions, which are drawn one by one.
         max_live: questions open at once, in place of the setting. stats: totals to add to. program: runs in place of
         the method's own, with its parameters: how an evaluation hands an oracle what no method may know.
+        support: whether each answer brings the sentences that bear on its question.
         One question's failure is that question's answer with status "failed". Raises MissingLayer, IndexMismatch before
         any work, ModelError when a model is down.
         """
-        prepared = self.prepare(method, limit=limit, retrieval_only=retrieval_only, program=program)
+        retrieval_only = retrieval_only or not self.models.has_llm()
+        prepared = self.prepare(method, limit=limit, retrieval_only=retrieval_only, program=program, support=support)
         resources = self._resources(with_llm=not retrieval_only)
         llm = None if retrieval_only else self.models.llm()
         answers: dict[str, Answer] = {}
@@ -257,6 +271,11 @@ def _retrieval(module: ProgramModule) -> Callable[[Question, Run, Any], Any]:
     return program
 
 
+async def _with_support(question: str, program: Coroutine[Any, Any, Draft]) -> Draft:
+    draft = await program
+    return replace(draft, support=await supported(question, draft))
+
+
 def answer_of(outcome: Outcome, method: str, config_hash: str) -> Answer:
     """The recorded result of one question."""
     question, draft, error = outcome.question, outcome.draft, outcome.error
@@ -264,8 +283,16 @@ def answer_of(outcome: Outcome, method: str, config_hash: str) -> Answer:
     if draft is None:
         reason = {"type": type(error).__name__, "message": str(error) or type(error).__name__}
         return Answer(question.id, question.text, method, "failed", None, error=reason, **common)
-    common.update(nodes=draft.nodes, pools=draft.pools)
-    return Answer(question.id, question.text, method, draft.status, draft.text, draft.evidence, draft.paths, **common)
+    found = NONE if draft.text is None else grounding(question.text, draft.text, shown_texts(draft))
+    status = "unsupported" if found == UNSTATED else draft.status
+    common.update(nodes=draft.nodes, pools=draft.pools, support=draft.support, grounding=found)
+    return Answer(question.id, question.text, method, status, draft.text, draft.evidence, draft.paths, **common)
+
+
+def shown_texts(draft: Draft) -> list[str]:
+    """The evidence of an answer as texts: passages with their titles, paths, nodes of a knowledge base."""
+    passages = (f"{evidence.title}. {evidence.text}" for evidence in draft.evidence)
+    return [*passages, *(path.text for path in draft.paths), *(f"{node.name} ({node.type})" for node in draft.nodes)]
 
 
 def check_unique(questions: Sequence[Question]) -> None:

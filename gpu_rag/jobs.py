@@ -27,13 +27,14 @@ STATUSES = ("answered", "unsupported", "failed")
 
 
 def row_of(answer: Answer) -> dict[str, Any]:
-    """The row of an answer, as the command line documents it; nodes and pools only where the method has some."""
+    """The row of an answer, as the command line documents it; nodes, pools and support only where there are some."""
     row: dict[str, Any] = {
         "id": answer.question_id,
         "question": answer.question,
         "method": answer.method,
         "status": answer.status,
         "answer": answer.text,
+        "grounding": answer.grounding,
         "evidence": [dict(vars(e)) for e in answer.evidence],
         "paths": [{"text": p.text, "edges": [list(e) for e in p.edges], "source": p.source} for p in answer.paths],
         "trace": [{**vars(step), "chosen": list(step.chosen)} for step in answer.trace],
@@ -44,6 +45,8 @@ def row_of(answer: Answer) -> dict[str, Any]:
     }
     if answer.nodes:
         row["nodes"] = [dict(vars(node)) for node in answer.nodes]
+    if answer.support:
+        row["support"] = [dict(vars(sentence)) for sentence in answer.support]
     if answer.pools:
         row["pools"] = [{**vars(pool), "entities": list(pool.entities)} for pool in answer.pools]
     return row
@@ -77,6 +80,7 @@ def _completed(row: Any) -> None:
     """Add the counts of fallbacks, all 0, to a row that was written before they were counted."""
     if isinstance(row, dict) and isinstance(row.get("usage"), dict):
         row.setdefault("fallbacks", {})
+        row.setdefault("grounding", "none")
         row["usage"].setdefault("replies_read", 0)
         row["usage"].setdefault("reason_tokens", 0)
         row["usage"].setdefault("fallbacks", {})

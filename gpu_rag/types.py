@@ -162,6 +162,17 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class Sentence:
+    """A sentence of a passage that bears on the question. start, end: characters of the passage's text."""
+
+    passage_id: str
+    start: int
+    end: int
+    text: str
+    score: float
+
+
+@dataclass(frozen=True)
 class Path:
     """A chain of edges (subject, relation, object, passage id or file:line) that supports an answer."""
 
@@ -234,7 +245,8 @@ class Pool:
 
 @dataclass(frozen=True)
 class Draft:
-    """What a program returns. status: answered | unsupported. nodes: of a knowledge base, best first; pools: `Pool`."""
+    """What a program returns. status: answered | unsupported. nodes: of a knowledge base, best first; pools: `Pool`;
+    support: where it was asked for, see `program.support`."""
 
     text: str | None
     evidence: tuple[Evidence, ...] = ()
@@ -242,12 +254,14 @@ class Draft:
     status: str = "answered"
     nodes: tuple[RankedNode, ...] = ()
     pools: tuple[Pool, ...] = ()
+    support: tuple[Sentence, ...] = ()
 
 
 @dataclass(frozen=True)
 class Answer:
     """The recorded result of one question. status: answered | unsupported | failed.
 
+    grounding: whether the evidence states the text, see `text.grounding`; where it does not, status is unsupported.
     error: None, or {"type", "message"} when failed. nodes, pools: as in `Draft`.
     """
 
@@ -264,6 +278,8 @@ class Answer:
     config_hash: str = ""
     nodes: tuple[RankedNode, ...] = ()
     pools: tuple[Pool, ...] = ()
+    grounding: str = "none"
+    support: tuple[Sentence, ...] = ()
 
 
 # --- model requests --------------------------------------------------------------------------------

@@ -35,6 +35,6 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     settings = settings_of(options, index.manifest.settings)
     engine = index.engine(settings, api_key=api_key(settings))
     with closing(engine.models):
-        (answer,) = engine.run(options.method, [Question("ask", options.question)]).answers
+        (answer,) = engine.run(options.method, [Question("ask", options.question)], support=True).answers
     row = row_of(answer)
     return int(answer.status == "failed"), row, trace_text(row, decisions=options.explain)

@@ -59,7 +59,7 @@ def _answer(engine: Any, rows: list[Any], show: Any) -> list[dict[str, Any]]:
     from gpu_rag.jobs import row_of
 
     show(f"3. Answering {len(rows)} questions by ppr with {engine.models.describe('llm')['name']}\n")
-    result = engine.run("ppr", [row.question for row in rows])
+    result = engine.run("ppr", [row.question for row in rows], support=True)
     done = []
     for answer, row in zip(result.answers, rows):
         record = row_of(answer)

@@ -48,20 +48,20 @@ def _shortened(text: str, limit: int = 320) -> str:
 def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | None = None) -> str:
     """The text that `explain` and `ask` print. evidence: how many passages to show (default all)."""
     lines = [f"question  {row['question']}", f"method    {row['method']}"]
-    if row["status"] == "answered":
-        lines.append(f"answer    {row['answer']}")
-    elif row["status"] == "failed":
-        lines.append(f"failed    {row['error']['type']}: {row['error']['message']}")
-    else:
-        lines.append("answer    none: the reader found no support in the evidence")
     if decisions and row["trace"]:
         lines.append("\ndecisions")
         lines.extend(_step(step) for step in row["trace"])
-    if row["paths"] and (decisions or not row["evidence"]):  # without passages they are all the support there is
+    if row["paths"]:
         lines.append("\npaths")
-        for path in row["paths"]:
+        for path in row["paths"][: None if decisions else _MOST_PATHS]:
             where = ", ".join(edge[3] for edge in path["edges"])
             lines.append(f"  {path['text']}   [{where}]")
+    if row.get("support"):
+        titles = {item["passage_id"]: item["title"] for item in row["evidence"]}
+        lines.append("\nsentences")
+        for sentence in row["support"]:
+            lines.append(_wrapped(f"{sentence['text']}   [{titles[sentence['passage_id']]}]", "  > ", "    "))
+    lines += ["", _answer(row)]
     if row.get("nodes"):
         lines.append("\nnodes")
         for number, node in enumerate(row["nodes"][:evidence], 1):
@@ -81,6 +81,17 @@ def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | N
     return "\n".join(lines)
 
 
+def _answer(row: dict[str, Any]) -> str:
+    """The line of the answer, with what the evidence says of it."""
+    if row["status"] == "failed":
+        return f"failed    {row['error']['type']}: {row['error']['message']}"
+    if row["answer"] is None:
+        asked = "the reader found no support in the evidence" if row["usage"]["llm_calls"] else "no model was asked"
+        return f"answer    none: {asked}"
+    words = {"unstated": "   (unsupported: the evidence does not state it)", "stated": "   (stated in the evidence)"}
+    return f"answer    {row['answer']}{words.get(row['grounding'], '')}"
+
+
 def _place(item: dict[str, Any]) -> str:
     """The place of the quoted span: passage, file and page or line, characters of the document."""
     parts = [item["passage_id"], " ".join(filter(None, [item.get("file"), item.get("place")]))]
@@ -88,6 +99,7 @@ def _place(item: dict[str, Any]) -> str:
 
 
 _MOST_SHOWN = 16
+_MOST_PATHS = 5  # without the decisions
 
 
 def _step(step: dict[str, Any]) -> str:

@@ -85,7 +85,6 @@ USAGE = {
     ),
     "no such model": (["ask", "{index}", "Who?", "--set", "models.llm=gpt"], "no such language model; given gpt"),
     "no device": (["ask", "{index}", "Who?", "--set", "models.device=tpu"], "auto | cpu | cuda"),
-    "answers without a model": (["ask", "{index}", "Who?"], "this needs a language model"),
     "an empty question": (["ask", "{index}", " "], "the question is empty"),
     "--limit 0": (["eval", "{index}", "{questions}", "--limit", "0", "--retrieval-only"], "above 0"),
     "--at nothing": (["eval", "{index}", "{questions}", "--at", "0,5", "--retrieval-only"], "above 0"),

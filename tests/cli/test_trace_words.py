@@ -75,7 +75,7 @@ def test_words(verb, n, words):
 
 def row_of(**values):
     usage = dict.fromkeys(("llm_calls", "prompt_tokens", "generated_tokens", "cut", "llm_s", "embed_s", "graph_s"), 0)
-    row = {"question": "q", "method": "m", "status": "answered", "answer": "a", "usage": usage}
+    row = {"question": "q", "method": "m", "status": "answered", "answer": "a", "grounding": "stated", "usage": usage}
     return {**row, "trace": [], "paths": [], "evidence": [], **values}
 
 
@@ -88,10 +88,21 @@ def test_a_step_without_words_keeps_its_name():
     assert "  1. evidence graphs: of 1,200 trees those of highest score, 0.0 ms" in told
 
 
-def test_paths_are_shown_where_they_are_all_the_support():
+def test_paths_are_shown_first_and_without_decisions_five():
     edge = ["Halden Bridge", "designed by", "Marta Orlo", "facts.tsv:1"]
     path = {"text": "Halden Bridge - designed by -> Marta Orlo", "edges": [edge]}
     alone = trace_text(row_of(paths=[path]), decisions=False)
     assert "Halden Bridge - designed by -> Marta Orlo   [facts.tsv:1]" in alone and "evidence  no passages" in alone
     held = {"title": "T", "passage_id": "p", "start": 0, "end": 1, "score": 1.0, "why": "near", "text": "x"}
-    assert "designed by" not in trace_text(row_of(paths=[path], evidence=[held]), decisions=False)
+    many = trace_text(row_of(paths=[path] * 9, evidence=[held]), decisions=False)
+    assert many.count("designed by") == 5 and many.index("designed by") < many.index("answer    a   (stated in")
+
+
+def test_sentences_come_before_the_answer_and_an_answer_says_how_it_is_grounded():
+    held = {"title": "T", "passage_id": "p", "start": 0, "end": 1, "score": 1.0, "why": "near", "text": "x"}
+    sentence = {"passage_id": "p", "start": 0, "end": 9, "text": "She won it.", "score": 0.5}
+    text = trace_text(row_of(evidence=[held], support=[sentence]))
+    assert text.index("  > She won it. [T]") < text.index("answer    a")
+    unstated = trace_text(row_of(status="unsupported", grounding="unstated"))
+    assert "answer    a   (unsupported: the evidence does not state it)" in unstated
+    assert "answer    none: no model was asked" in trace_text(row_of(answer=None, status="unsupported"))

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-KEYS = ["id", "question", "method", "status", "answer", "evidence", "paths", "trace", "usage", "fallbacks", "error"]
-KEYS.append("config_hash")
+KEYS = ["id", "question", "method", "status", "answer", "grounding", "evidence", "paths", "trace", "usage"]
+KEYS += ["fallbacks", "error", "config_hash"]
 USAGE = {
     "llm_calls", "prompt_tokens", "cached_tokens", "generated_tokens", "llm_s", "graph_s", "embed_s", "wall_s",
     "malformed", "cut", "replies_read", "reason_tokens", "fallbacks",

@@ -1,0 +1,88 @@
+"""Numbers, dates, times and units of a text in one form, so that "twelve hundred" and "1,200" compare as equal."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+_MONTHS = (
+    *("january", "february", "march", "april", "may", "june", "july"),
+    *("august", "september", "october", "november", "december"),
+)
+_ONES = (
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
+    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
+)
+_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+_ORDINALS = (
+    *("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh"),
+    *("twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth", "seventeenth", "eighteenth", "nineteenth"),
+    "twentieth",
+)
+_SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
+_VALUES = {
+    **{word: value for value, word in enumerate(_ONES)},
+    **{word: 10 * value for value, word in enumerate(_TENS, 2)},
+}
+_ORDINAL_VALUES = {word: str(value) for value, word in enumerate(_ORDINALS, 1)}
+_ROMAN = {"II": "2", "III": "3", "IV": "4", "V": "5", "VI": "6", "VII": "7", "VIII": "8", "IX": "9", "X": "10"}
+_UNITS = {"km": "kilometre", "m": "metre", "cm": "centimetre", "mm": "millimetre", "kg": "kilogram", "g": "gram"}
+_PLAIN = str.maketrans(
+    {"ł": "l", "Ł": "L", "ø": "o", "Ø": "O", "đ": "d", "Đ": "D", "ß": "ss", "æ": "ae", "Æ": "AE", "œ": "oe", "Œ": "OE"}
+)
+
+_SAID = "|".join([*_VALUES, *_SCALES])
+_NUMERAL = re.compile(
+    rf"\b(?:\d+(?:\.\d+)?\s+(?:{'|'.join(_SCALES)})|(?:{_SAID})(?:(?:\s+and\s+|[\s-]+)(?:{_SAID}))*)\b", re.IGNORECASE
+)
+_GROUPED = re.compile(r"(?<![\d,.])\d{1,3}(?:,\d{3})+(?![\d,])")
+_DECIMAL = re.compile(r"(?<=\d)\.(?=\d)")
+_ORDINAL = re.compile(r"\b(\d+)(?:st|nd|rd|th)\b", re.IGNORECASE)
+_ORDINAL_WORD = re.compile(rf"\b(?:{'|'.join(_ORDINALS)})\b", re.IGNORECASE)
+_REIGN = re.compile(rf"(?<=[a-z] )({'|'.join(_ROMAN)})\b")
+_UNIT = re.compile(rf"(\d)\s?({'|'.join(_UNITS)})\b")
+_DATE = re.compile(r"\b(?P<y>\d{4})-(?P<m>\d{2})-(?P<d>\d{2})\b")
+_MONTH_YEAR = re.compile(r"\b(?P<m>\d{1,2})/(?P<y>\d{4})\b")
+_SHORT_MONTH = re.compile(r"\b(jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\b\.?", re.IGNORECASE)
+_CLOCK = re.compile(r"\b(\d{1,2})[:.](\d{2})\s*([ap])\.?m\b\.?", re.IGNORECASE)
+
+
+def one_form(text: str) -> str:
+    """`text` without accents; numbers as digits, a decimal point as "p", dates as day, month, year, months in full.
+
+    Times of day by 24 hours, units behind a number in full, "Henry VIII" as "Henry 8". Linear, deterministic.
+
+    >>> one_form("Twelve hundred on 1887-03-14, at 1:15 pm, 5 km from Łódź")
+    '1200 on 14 march 1887, at 13p15, 5 kilometre from Lodz'
+    """
+    if not text.isascii():
+        text = unicodedata.normalize("NFKD", text.translate(_PLAIN))
+        text = unicodedata.normalize("NFKC", "".join(char for char in text if unicodedata.category(char) != "Mn"))
+    text = _CLOCK.sub(lambda found: f"{int(found[1]) % 12 + 12 * (found[3] in 'pP')}.{found[2]}", text)
+    text = _MONTH_YEAR.sub(_date, _DATE.sub(_date, text))
+    text = _SHORT_MONTH.sub(lambda found: next(m for m in _MONTHS if m.startswith(found[1][:3].casefold())), text)
+    text = _UNIT.sub(lambda found: f"{found[1]} {_UNITS[found[2]]}", text)
+    text = _REIGN.sub(lambda found: _ROMAN[found[1]], text)
+    text = _ORDINAL_WORD.sub(lambda found: _ORDINAL_VALUES[found[0].casefold()], _ORDINAL.sub(r"\1", text))
+    text = _GROUPED.sub(lambda found: found[0].replace(",", ""), text)
+    return _DECIMAL.sub("p", _NUMERAL.sub(lambda found: _value(found[0]), text))
+
+
+def _date(found: re.Match[str]) -> str:
+    month, day = int(found["m"]), found.groupdict().get("d")
+    named = f"{_MONTHS[month - 1]} {found['y']}" if 1 <= month <= 12 else found[0]
+    return f"{int(day)} {named}" if day and named != found[0] else named
+
+
+def _value(said: str) -> str:
+    """The number that a numeral in words says, as digits."""
+    total, part = 0.0, 0.0
+    for word in re.split(r"[\s-]+", said.casefold()):
+        scale = _SCALES.get(word)
+        if scale == 100:
+            part = (part or 1) * 100
+        elif scale:
+            total, part = total + (part or 1) * scale, 0.0
+        elif word != "and":
+            part += _VALUES[word] if word in _VALUES else float(word)
+    return f"{total + part:.12g}"

@@ -1,0 +1,115 @@
+"""Grounding: a labelled set of pairs, rules one by one, and laws that hold for any text."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_rag.text import grounding as module
+from gpu_rag.text.figures import one_form
+from gpu_rag.text.grounding import NONE, STATED, UNSTATED, grounding
+
+PAIRS = [json.loads(line) for line in (Path(__file__).parent / "data/grounding.jsonl").read_text("utf-8").splitlines()]
+EVIDENCE = [
+    "Marta Orlo was an engineer born in Tamsin on May 12, 1890. She built twenty-one bridges.",
+    "The Halden Bridge, designed by M. Orlo, cost 1,200 crowns. It is 310 m long.",
+    "The Kerling Bridge opened in 1904. No lamp was lit on it.",
+]
+
+
+def verdicts(pairs: list[dict]) -> Counter:
+    return Counter((p["held"], grounding(p["question"], p["answer"], p["evidence"])) for p in pairs)
+
+
+def test_of_the_labelled_pairs_few_are_judged_wrongly() -> None:
+    # "elsewhere": all words are in the evidence, said of another thing; that is not what grounding finds out.
+    found = verdicts([pair for pair in PAIRS if pair["kind"] != "elsewhere"])
+    n_held, n_not = (sum(n for (held, _), n in found.items() if held is which) for which in (True, False))
+    assert (n_held, n_not) == (100, 75)
+    assert found[True, UNSTATED] <= 0.05 * n_held
+    assert found[False, UNSTATED] >= 0.95 * n_not
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "verdict"),
+    [
+        ("Where was Marta Orlo born?", "Tamsin", STATED),
+        ("Where was Marta Orlo born?", "Kerling Abbey", UNSTATED),
+        ("Who discovered artemisinin?", "青蒿素", UNSTATED),
+        ("When was she born?", "12 May 1890", STATED),
+        ("When was she born?", "1890-05-12", STATED),
+        ("When was she born?", "13 May 1890", UNSTATED),
+        ("How many bridges did she build?", "21", STATED),
+        ("How many bridges did she build?", "22", UNSTATED),
+        ("What did it cost?", "twelve hundred crowns", STATED),
+        ("What did it cost?", "1,300 crowns", UNSTATED),
+        ("Who designed it?", "Marta Orlo", STATED),
+        ("Who designed it?", "Engineer Piet Orlo", UNSTATED),
+        ("Who designed the Halden Bridge?", "The Halden Bridge was designed by Marta Orlo.", STATED),
+        ("Who designed the Halden Bridge?", "The Halden Bridge was designed by Piet Ammer.", UNSTATED),
+        ("Which bridges?", "Halden Bridge; Kerling Bridge", STATED),
+        ("Which bridges?", "Halden Bridge; Ves Bridge", UNSTATED),
+        ("Did Marta Orlo build the Halden Bridge?", "yes", STATED),
+        ("Did Piet Ammer build the Halden Bridge?", "No", UNSTATED),
+        ("Which bridge is longer, the Halden Bridge or the Ves Bridge?", "Halden Bridge", UNSTATED),
+        ("Which was first, the Halden Bridge or the Kerling Bridge?", "Kerling Bridge", UNSTATED),
+        ("What was lit on it?", "a lamp", UNSTATED),
+        ("Who?", "...", NONE),
+    ],
+)
+def test_the_rules(question: str, answer: str, verdict: str) -> None:
+    assert grounding(question, answer, EVIDENCE) == verdict
+
+
+def test_a_small_number_may_have_been_counted() -> None:
+    texts = ["Her works are the Halden Bridge, the Kerling Bridge and a mill."]
+    assert grounding("How many works did she leave?", "3", texts) == NONE
+    assert grounding("How many works did she leave?", "300", texts) == UNSTATED
+    assert grounding("How many works did she leave?", "4", ["She left three works."]) == UNSTATED
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("2.5 million", "2500000"),
+        ("three hundred and twelve", "312"),
+        ("the 15th and the fifteenth century", "the 15 and the 15 century"),
+        ("Henry VIII", "Henry 8"),
+        ("Sept. 3, 10/1962, 2020-13-40", "september 3, october 1962, 2020-13-40"),
+        ("12:30 am", "0p30"),
+        ("Paweł Żurek, Dvořák", "Pawel Zurek, Dvorak"),
+        ("7.4 km", "7p4 kilometre"),
+    ],
+)
+def test_figures_in_one_form(text: str, form: str) -> None:
+    assert one_form(text) == form
+
+
+SOME = ["vell", "orlo", "12", "1890", "twenty", "bridge", "no", "Ölrik,", "1.5", "km", "May"]
+WORDS = st.lists(st.sampled_from(SOME), max_size=12).map(" ".join)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(WORDS, st.text(max_size=40), st.lists(WORDS, max_size=3))
+def test_any_text_has_a_verdict_and_more_evidence_never_unstates_a_name(
+    question: str, answer: str, texts: list
+) -> None:
+    assert grounding(question, answer, texts) in (STATED, UNSTATED, NONE)
+    assert grounding("who was it", "Zed", [*texts, "It was Zed."]) == STATED
+    assert grounding("who was it", "Zed", texts) == UNSTATED
+
+
+def test_wrong_rules_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures compared as they are written; terms that need not be near."""
+    for name, wrong in (("one_form", lambda text: text), ("_near", lambda terms, text, window=0: bool(terms))):
+        monkeypatch.setattr(f"gpu_rag.text.grounding.{name}", wrong)
+        module._words.cache_clear()
+        with pytest.raises(AssertionError):
+            test_of_the_labelled_pairs_few_are_judged_wrongly()
+        monkeypatch.undo()
+        module._words.cache_clear()
