@@ -98,7 +98,7 @@ class _Api:
         """The row for its client: a retrieval has no answer; `words`: the steps of the trace in words too."""
         if retrieval:
             row = {**row, "status": "failed" if row["status"] == "failed" else "retrieved"}
-            del row["answer"]
+            del row["answer"], row["grounding"]
         if words:
             steps = [(step["verb"], step["n_candidates"]) for step in row["trace"]]
             row["words"] = [self._step_words(*step) or step[0] for step in steps]

@@ -74,8 +74,9 @@ function stepItem(step, words) {
 
 function show(row) {
   const failed = row.status === "failed";
-  const none = "none: the reader found no support in the evidence";
-  const said = failed ? row.error.type + ": " + row.error.message : row.answer ?? none;
+  const none = row.usage.llm_calls ? "none: the reader found no support in the evidence" : "none: no model was asked";
+  const mark = row.grounding === "unstated" ? " (unsupported: the evidence does not state it)" : "";
+  const said = failed ? row.error.type + ": " + row.error.message : row.answer === null ? none : row.answer + mark;
   at("answer").textContent = row.status === "retrieved" ? "not asked for: evidence only" : said;
   at("answer").className = failed ? "failed" : "";
   const used = row.usage;
