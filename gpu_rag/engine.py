@@ -93,6 +93,8 @@ class Engine:
         if not retrieval_only:
             config["llm"] = {**self.models.describe("llm"), "capable": self.models.llm().capable}
             config["decider"] = settings.models.decider
+            if settings.models.reason:
+                config["reason"] = True
         ran_by = taken(settings.graph.preferences(), self.index.device)
         config["graph"] = {family: ran_by[family] for family in inexact_ops(method)}
         if "passage_vectors" in needs(method):
@@ -110,8 +112,9 @@ class Engine:
             embedder = self.models.embedder()
             self.index.check_embedder(embedder.name, embedder.content_hash)
             llm = self.models.llm() if with_llm else None
-            decider = self.settings.models.decider if with_llm else "similarity"
-            self._models[with_llm] = Models(llm, embedder, decider, on_reply=self._heard)
+            chosen = self.settings.models
+            decider = chosen.decider if with_llm else "similarity"
+            self._models[with_llm] = Models(llm, embedder, decider, reason=chosen.reason, on_reply=self._heard)
         return self._models[with_llm]
 
     def _resources(self, with_llm: bool) -> dict[str, Any]:

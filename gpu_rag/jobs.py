@@ -78,6 +78,7 @@ def _completed(row: Any) -> None:
     if isinstance(row, dict) and isinstance(row.get("usage"), dict):
         row.setdefault("fallbacks", {})
         row["usage"].setdefault("replies_read", 0)
+        row["usage"].setdefault("reason_tokens", 0)
         row["usage"].setdefault("fallbacks", {})
 
 

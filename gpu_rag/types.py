@@ -193,7 +193,7 @@ class Usage:
 
     malformed: replies that could not be read, even leniently; replies_read: those that code had to read, a repair and
     what it repairs counted once; fallbacks: {"step/kind": number} of those that were not in the form asked for, see
-    `FALLBACKS`.
+    `FALLBACKS`; reason_tokens: generated tokens that were reasons before a verdict, see `models.reason`.
     """
 
     llm_calls: int = 0
@@ -207,6 +207,7 @@ class Usage:
     malformed: int = 0
     cut: int = 0
     replies_read: int = 0
+    reason_tokens: int = 0
     fallbacks: dict[str, int] = field(default_factory=dict)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.program.pack import SEPARATOR, fits, overflow, pack
+from gpu_rag.program.reason import reason_room, reasoned, split_reason
 from gpu_rag.program.run import Run
 from gpu_rag.program.steps import embed_texts, llm
 from gpu_rag.runtime.trace import Slot
@@ -38,10 +39,10 @@ async def ask(
     if evidence is not None:
         text, _, _ = packed(run, prompt, fields, slot, evidence, max_tokens=max_tokens)
     else:
-        text, model = prompt.render(**fields), run.models.language_model
-        if not fits(model, prompt.system, text, max_tokens):
+        text, model, room = prompt.render(**fields), run.models.language_model, max_tokens + reason_room(run.models)
+        if not fits(model, prompt.system, text, room):
             n_tokens = model.count_tokens(prompt.system) + model.count_tokens(text)
-            raise overflow(model, prompt, n_tokens, max_tokens)
+            raise overflow(model, prompt, n_tokens, room)
     return await ask_text(run, prompt, text, schema=schema, max_tokens=max_tokens, name=name)
 
 
@@ -62,24 +63,36 @@ async def reply_of(
     run: Run, prompt: Prompt, text: str, constraint: JsonSchema | Choice | None, *, max_tokens: int, name: str
 ) -> tuple[Read | Malformed, Reply]:
     """What a reply says, or Malformed after one repair try with a larger budget; and the reply that was read."""
-    at = run.ctx.slot
+    at, models = run.ctx.slot, run.models
+    asked = constraint
+    if models.reason:
+        text, constraint, max_tokens = reasoned(models, text, constraint, max_tokens)
     run.ctx.usage.replies_read += 1
     reply = await request(run, prompt.system, text, constraint, max_tokens=max_tokens, slot=at)
     found = read_reply(reply, constraint)
     if isinstance(found, Read):
         if found.how != EXACT:
             count(run, name, found.how)
-        return found, reply
+        return _without_reason(run, found, asked), reply
     note_malformed(run, name, reply)
-    ways, model = repairs(text, max_tokens, found), run.models.language_model
-    text, max_tokens = next((way for way in ways if fits(model, prompt.system, *way)), ways[-1])
+    ways = repairs(text, max_tokens, found)
+    text, max_tokens = next((way for way in ways if fits(models.language_model, prompt.system, *way)), ways[-1])
     reply = await request(run, prompt.system, text, constraint, max_tokens=max_tokens, slot=at, attempt=1)
     found = read_reply(reply, constraint)
     if isinstance(found, Read):
         count(run, name, "repaired")
-    else:
-        note_malformed(run, name, reply)
+        return _without_reason(run, found, asked), reply
+    note_malformed(run, name, reply)
     return found, reply
+
+
+def _without_reason(run: Run, found: Read, asked: JsonSchema | Choice | None) -> Read:
+    """What a reply says under the constraint that the step has; its reason is counted and left out."""
+    if not run.models.reason:
+        return found
+    reason, value = split_reason(found.value, asked)
+    run.ctx.usage.reason_tokens += run.models.language_model.count_tokens(reason)
+    return Read(value, found.how)
 
 
 def count(run: Run, name: str, kind: str) -> None:
@@ -112,7 +125,7 @@ def packed(
         slot,
         evidence,
         llm=run.models.language_model,
-        max_tokens=max_tokens,
+        max_tokens=max_tokens + reason_room(run.models),
         separator=separator,
         ending=ending,
     )

@@ -27,14 +27,16 @@ def resolve_decider(decider: str, llm: LLM | None) -> str:
 @dataclass(frozen=True)
 class Models:
     """The models of a run. llm: None where none answers. decider: auto | llm | similarity. threshold: least cosine of a
-    choice that may be empty, where a prompt does not bring its own. temperature: of every request. on_reply: called
-    with each reply as it is finished, for progress."""
+    choice that may be empty, where a prompt does not bring its own. temperature: of every request. reason: whether
+    replies begin with a reason, see `program.reason`. on_reply: called with each reply as it is finished, for progress.
+    """
 
     llm: LLM | None
     embedder: Embedder
     decider: str = "auto"
     threshold: float = 0.3
     temperature: float = 0.0
+    reason: bool = False
     on_reply: Callable[[Reply | RequestFailed], None] | None = None
 
     def __post_init__(self) -> None:

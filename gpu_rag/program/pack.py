@@ -40,7 +40,8 @@ def pack(
         raise UsageError("the slot of the evidence is filled by the packer", given=f"{slot} among the fields")
 
     def render(pieces: Sequence[str]) -> str:
-        return prompt.render(**fields, **{slot: separator.join([*pieces, ending] if ending else pieces)})
+        text = prompt.render(**fields, **{slot: separator.join(pieces)})
+        return f"{text}\n{ending}" if ending else text
 
     full = render(evidence)
     if fits(llm, prompt.system, full, max_tokens):

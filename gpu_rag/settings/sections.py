@@ -39,6 +39,9 @@ class ModelSettings(Declared):
     decider: Annotated[
         Literal["auto", "llm", "similarity"], "who chooses among candidates; auto: the LLM where it is capable"
     ] = "auto"
+    reason: Annotated[
+        bool, "whether each reply to a question's step begins with a sentence of reasoning: slower, for capable models"
+    ] = False
     device: Annotated[str, "auto, cpu or cuda, or one GPU such as cuda:0"] = "auto"
     threads: Annotated[int, Range(1, 1024), "CPU threads of a model or a graph op"] = 1
     max_batch: Annotated[int, COUNT, "requests that a transformers model decodes together"] = 16
@@ -78,7 +81,7 @@ class IndexSettings(Declared):
     min_yield: Annotated[
         float, SHARE, "least share of passages in which an LLM must find an entity; below it the build fails"
     ] = 0.5
-    extract_tokens: Annotated[int, COUNT, "tokens of a reply of the extractor"] = 1024
+    extract_tokens: Annotated[int, COUNT, "tokens of a reply of the extractor: 30 names and 30 facts"] = 1536
     synonym_threshold: Annotated[float, COSINE, "least cosine of two names that `ppr` joins"] = 0.8
     block: Annotated[int, Range(8), "rows of one unit of resumable work"] = 512
 

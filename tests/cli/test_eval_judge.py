@@ -19,8 +19,8 @@ KEYS = {
 
 def parts(prompt: str) -> tuple[list[str], str]:
     """(right answers, given answer) of what the judge is asked."""
-    gold, answer = prompt.split("Right answers:\n")[1].split("\nGiven answer: ")
-    return gold.split("\n"), answer
+    gold, answer = prompt.split("Right answers:\n")[1].split("\nGiven answer:\n<data>\n")
+    return gold.split("\n"), answer.removesuffix("\n</data>")
 
 
 def grade(prompt: str) -> tuple[int, str]:

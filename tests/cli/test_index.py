@@ -131,7 +131,7 @@ def extraction_server(chat_server, broken=frozenset()):
     """Extracts from d0 and d1; passages whose title is in `broken` are refused by the server."""
 
     def behave(prompt):
-        title = next((name for name in broken if f"{name}" in prompt.splitlines()[0]), None)
+        title = next((name for name in broken if f"{name}" in prompt.splitlines()[1]), None)
         if title is not None:
             return 400, f"no {title}"
         found = next((t for t in EXTRACTED.values() if t[0][0] in prompt), [["Ves", "flows by", "Kerling"]])

@@ -18,10 +18,11 @@ from gpu_rag.program.ask import ask, ask_text, embed
 from gpu_rag.program.choose import best, choose, option_labels
 from gpu_rag.program.models import Models
 from gpu_rag.program.pack import pack
+from gpu_rag.program.reason import REASON_TOKENS
 from gpu_rag.program.run import Run
 from gpu_rag.runtime import RunStats, gather, request_seed, run_rounds
 from gpu_rag.text.prompts import Prompt
-from gpu_rag.text.replies import canonical_schema
+from gpu_rag.text.replies import canonical_schema, object_of
 from gpu_rag.types import Choice, JsonSchema, Malformed, Rank, Reply
 
 ASK = Prompt.parse("ask", "You answer.\n=== question ===\nQuestion: {{question}}")
@@ -369,6 +370,76 @@ def test_an_unreadable_choice_is_repaired_once_then_falls_back_to_similarity(k):
     outcome = outcome_of(chooser(k=k), WordLLM('{"chosen": []}'))
     check_choice(outcome, [1, 0][:k], "fallback")
     assert outcome.usage.malformed == 2 and outcome.usage.llm_calls == 2
+
+
+# --- a reason first --------------------------------------------------------------------------------
+
+
+def reasoning(reply):
+    return WordLLM(json.dumps({"reason": "so it is said", **reply}))
+
+
+@pytest.mark.parametrize(
+    ("given", "reply", "chosen"),
+    [
+        ({}, {"reply": "C"}, [2]),
+        ({"allow_none": True}, {"reply": "none"}, []),
+        ({"k": 2}, {"chosen": ["C", "A"]}, [2, 0]),
+    ],
+)
+def test_a_choice_with_a_reason_first(given, reply, chosen):
+    llm = reasoning(reply)
+    outcome = outcome_of(chooser(**given), llm, reason=True)
+    check_choice(outcome, chosen, "llm")
+    (request,) = llm.requests
+    assert list(json.loads(request.constraint.schema)["properties"]) == ["reason", *reply]
+    assert '"reason"' in request.prompt.splitlines()[-1]
+    assert outcome.usage.reason_tokens == 4 and outcome.usage.fallbacks == {}
+
+
+def test_an_object_and_a_text_with_a_reason_first():
+    async def text(run):
+        return await ask(run, ASK, {"question": "who?"}, schema=None, max_tokens=9)
+
+    assert outcome_of(ask_number, reasoning({"n": 3}), reason=True).draft == {"n": 3}
+    llm = reasoning({"reply": "Ada Lovelace "})
+    outcome = outcome_of(text, llm, reason=True)
+    assert outcome.draft == "Ada Lovelace" and llm.requests[0].max_tokens == 9 + REASON_TOKENS
+    assert llm.requests[0].prompt.startswith("Question: who?\n")
+
+
+def test_what_begins_with_reasoning_anyway_is_asked_as_it_is():
+    async def program(run):
+        return await ask(run, ASK, {"question": "who?"}, schema=schema, max_tokens=9)
+
+    schema = canonical_schema(object_of({"evidence": {"type": "string"}, "n": {"type": "integer"}}))
+    llm = WordLLM('{"evidence": "two words", "n": 1}')
+    outcome = outcome_of(program, llm, reason=True)
+    assert outcome.draft == {"evidence": "two words", "n": 1} and outcome.usage.reason_tokens == 2
+    assert (llm.requests[0].prompt, llm.requests[0].constraint.schema) == ("Question: who?", schema)
+
+
+def test_a_reply_without_its_reason_is_repaired_and_then_left_to_the_rule():
+    llm = WordLLM(lambda request: '{"reason": "r", "reply": "B"}' if request.attempt else "B")
+    outcome = outcome_of(chooser(), llm, reason=True)
+    check_choice(outcome, [1], "llm")
+    assert outcome.usage.fallbacks == {"choose/repaired": 1}
+    outcome = outcome_of(chooser(), WordLLM("B"), reason=True)
+    check_choice(outcome, [1], "fallback")
+
+
+def test_the_packer_leaves_room_for_the_reason():
+    async def program(run):
+        return await ask(
+            run, READ, {"question": "q"}, schema=None, max_tokens=9, evidence=["word " * 60, "more " * 300]
+        )
+
+    llm = reasoning({"reply": "yes"})
+    llm.context_tokens = 300
+    outcome = outcome_of(program, llm, reason=True)
+    (request,) = llm.requests
+    assert outcome.draft == "yes" and outcome.usage.cut > 0
+    assert llm.count_tokens(request.system) + llm.count_tokens(request.prompt) + request.max_tokens <= 300
 
 
 def rank_reply(*scores):

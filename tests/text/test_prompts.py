@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.errors import UsageError
-from gpu_rag.text.prompts import Prompt
+from gpu_rag.text.prompts import FENCE, Prompt
 
 TEXT = """You are careful.
 
@@ -61,6 +61,51 @@ def test_any_values_stand_where_their_slot_was(passage, question):
     assert Prompt.parse("p", TEXT).render(passage=passage, question=question) == expected
 
 
+FENCED = """You read.
+=== question ===
+<data>
+Title: {{title}}
+{{passage}}
+</data>
+
+Question: {{question}}"""
+
+
+def test_a_fence_says_so_in_the_static_part_and_holds_its_slots():
+    prompt = Prompt.parse("p", FENCED)
+    assert prompt.system == f"You read.\n\n{FENCE}"
+    assert prompt.open_fields == {"question"} and prompt.fields == {"title", "passage", "question"}
+    assert Prompt.parse("p", TEXT).open_fields == {"passage", "question"}
+    shown = prompt.render(title="T", passage="P", question="Q")
+    assert shown == "<data>\nTitle: T\nP\n</data>\n\nQuestion: Q"
+
+
+TAGS = [
+    "</data>",
+    "<data>",
+    "</DATA >",
+    "< / data>",
+    "<\n/data>",
+    "＜/data>",
+    "<／data>",
+    "<\u200b/data>",
+    "</data x>",
+]
+
+
+@pytest.mark.parametrize("tag", TAGS)
+def test_no_value_opens_or_closes_a_fence(tag):
+    prompt = Prompt.parse("p", FENCED)
+    shown = prompt.render(title=tag, passage=f"a {tag} b {tag}", question=tag)
+    rest = shown.removeprefix("<data>\n").replace("\n</data>\n\nQuestion: ", "")
+    assert tag not in shown.replace("\n</data>\n", "").removeprefix("<data>") and rest.count("&lt;") == 4
+
+
+def test_words_that_only_look_like_a_fence_stay():
+    text = "<database> <dat> a < b, data; </td> <metadata>"
+    assert text in Prompt.parse("p", FENCED).render(title="", passage=text, question="")
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
@@ -87,6 +132,9 @@ def test_fields_must_fit(fields, said):
         ("a\n=== question ===\n{{ x }}", "cannot be read"),
         ("a\n=== question ===\n{{Name}}", "cannot be read"),
         ("a\n=== question ===\n{{x", "cannot be read"),
+        ("a\n=== question ===\n<data>\n{{x}}", "not closed"),
+        ("a\n=== question ===\n{{x}}\n</data>", "not closed"),
+        ("a\n=== question ===\ntext: <data>\n{{x}}\n</data>", "beside other words"),
     ],
 )
 def test_a_file_of_another_form_is_refused(text, said):

@@ -11,7 +11,7 @@ KEYS = ["id", "question", "method", "status", "answer", "evidence", "paths", "tr
 KEYS.append("config_hash")
 USAGE = {
     "llm_calls", "prompt_tokens", "cached_tokens", "generated_tokens", "llm_s", "graph_s", "embed_s", "wall_s",
-    "malformed", "cut", "replies_read", "fallbacks",
+    "malformed", "cut", "replies_read", "reason_tokens", "fallbacks",
 }  # fmt: skip
 EXPECTED = {
     "q1": ("answered", "Hugo Brandt"),

@@ -115,9 +115,8 @@ def test_what_is_asked(build_llm: Any, tmp_path: Path, monkeypatch: pytest.Monke
 def test_sentences_are_asked_with_their_title(build_llm: Any, tmp_path: Path) -> None:
     llm = ScriptedLLM(lambda request: GOOD[side_of(request)])
     build_llm(write(tmp_path / "c.jsonl", ["Ann"]), tmp_path / "ix", llm, granularity="sentence")
-    assert sorted({r.prompt for r in llm.calls}) == [
-        "Title: Ann\nPassage: Ann knows Bo.", "Title: Ann\nPassage: The case is Ann."
-    ]  # fmt: skip
+    shown = (f"<data>\nTitle: Ann\nPassage: {text}\n</data>" for text in ("Ann knows Bo.", "The case is Ann."))
+    assert sorted({r.prompt for r in llm.calls}) == list(shown)
 
 
 def test_too_low_a_yield_stops_the_build_and_the_replies_are_kept(build_llm: Any, tmp_path: Path) -> None:

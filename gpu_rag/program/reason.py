@@ -1,0 +1,51 @@
+"""A reason before the verdict: with `models.reason` every reply to a step of a question begins with one.
+
+An object gets a first property `reason`; a choice and a text become an object of a reason and what was asked for. A
+model that has written down why tends to decide better, and slower: the tokens of reasons are counted apart. A reply
+whose object begins with reasoning anyway is left as it is.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from gpu_rag.program.models import Models
+from gpu_rag.text.replies import canonical_schema, object_of
+from gpu_rag.types import Choice, JsonSchema
+
+REASON_TOKENS = 96
+REASONS = ("reason", "evidence")  # properties that are reasoning, where a schema begins with one
+REASON = {"type": "string", "maxLength": 400}
+_REPLY = "reply"
+OBJECT_FORM = 'Begin the JSON object with "reason": one or two short sentences that lead to the rest.'
+REPLY_FORM = 'Reply as JSON: {"reason": one or two short sentences that lead to the reply, "reply": the reply}'
+
+
+def reason_room(models: Models) -> int:
+    """Tokens that a reason takes, with the words that ask for it; 0 without `models.reason`."""
+    return REASON_TOKENS + models.language_model.count_tokens(f"\n{REPLY_FORM}") if models.reason else 0
+
+
+def reasoned(
+    models: Models, text: str, constraint: JsonSchema | Choice | None, max_tokens: int
+) -> tuple[str, JsonSchema | Choice | None, int]:
+    """A request (user text, constraint, max_tokens) that asks for a reason first."""
+    if isinstance(constraint, JsonSchema):
+        schema = json.loads(constraint.schema)
+        if next(iter(schema["properties"])) in REASONS:
+            return text, constraint, max_tokens
+        form, properties = OBJECT_FORM, schema["properties"]
+    else:
+        wanted = {"enum": list(constraint.options)} if isinstance(constraint, Choice) else {"type": "string"}
+        form, properties = REPLY_FORM, {_REPLY: wanted}
+    schema = canonical_schema(object_of({"reason": REASON, **properties}))
+    return f"{text}\n{form}", JsonSchema(schema), max_tokens + REASON_TOKENS
+
+
+def split_reason(value: Any, asked: JsonSchema | Choice | None) -> tuple[str, Any]:
+    """The reason in what was read, and the value under the constraint that the step has."""
+    if not isinstance(asked, JsonSchema):
+        return value["reason"], value[_REPLY].strip()
+    begins = next(iter(json.loads(asked.schema)["properties"]))
+    return str(value[begins] if begins in REASONS else value.pop("reason")), value
