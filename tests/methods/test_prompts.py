@@ -1,5 +1,5 @@
-"""Every prompt file of the product: it renders, fits a small context beside its reply, fences what others wrote, and its
-examples are replies that its step can read."""
+"""Every prompt file of the product: it renders, fits a small context beside its reply, fences what others wrote, and
+its examples are replies that its step can read."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ OPEN_IN = {  # what a name means in one file
 }
 PASSAGE = (
     "The Halden Bridge was designed by Marta Orlo and opened in 1931. It crosses the river Ves at Kerling, where the "
-    "council had asked for a bridge since 1899. Anna Stroud, then mayor of Kerling, opened it together with Piet Ammer. "
+    "council had asked for a bridge since 1899. Anna Stroud, then mayor of Kerling, opened it with Piet Ammer. "
     "Its two arches of iron were cast in Tamsin, where Marta Orlo was born, and came down the river on barges."
 )
 QUESTION = (
@@ -144,7 +144,7 @@ SAMPLES: dict[str, str] = {
 
 
 def files() -> Iterator[tuple[str, Path]]:
-    """("method or folder/name", path) of each prompt file. The test of a model (models/probe) shows texts of our own."""
+    """("method or folder/name", path) of each prompt file; those of models/probe show texts of our own."""
     root = Path(gpu_rag.__file__).parent
     for path in sorted(root.rglob("prompts/*.txt")):
         yield f"{path.parent.parent.name}/{path.stem}", path
