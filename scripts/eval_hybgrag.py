@@ -187,9 +187,9 @@ class OracleCritic(Critic):
     gold: Sequence[int] = ()
     tell: Callable[[Experience], None] | None = None
 
-    async def accepts(self, question: str, action: Action, result: Retrieved) -> bool:
-        """Whether a gold node stands at the top."""
-        return bool(set(self.gold).intersection(result.rows[: self.params.n_references]))
+    async def fitting(self, question: str, action: Action, result: Retrieved) -> int | None:
+        """The first place, where a gold node stands at the top: the order of the nodes is judged as it is."""
+        return 0 if set(self.gold).intersection(result.rows[: self.params.n_references]) else None
 
     async def comment(self, question: str, action: Action, result: Retrieved) -> Feedback:
         """The fault, as the gold nodes show it."""

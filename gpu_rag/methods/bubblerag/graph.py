@@ -90,10 +90,27 @@ def node_text(index: Index, node: int) -> str:
     return index.entity_names[node]
 
 
+def node_title(index: Index, node: int) -> str:
+    """The title of the first passage that mentions or states a node; "" where none does."""
+    passages, first = _places(index)
+    at = int(first[node])
+    return str(index.passages["title"][int(passages[at])].as_py()) if at < int(first[node + 1]) else ""
+
+
 def rarity(index: Index, node: int) -> float:
     """log(1 + passages / passages of the node): the fewer there are, the more a node says."""
-    sizes = index.loaded("bubble_sizes", lambda index: bubble_graph(index).passages.offsets.diff().cpu().numpy())
-    return math.log1p(index.n_passages / max(int(sizes[node]), 1))
+    _, first = _places(index)
+    return math.log1p(index.n_passages / max(int(first[node + 1] - first[node]), 1))
+
+
+def _places(index: Index) -> tuple[np.ndarray, np.ndarray]:
+    """(values, offsets) of `BubbleGraph.passages` in the memory of the processor."""
+
+    def load(index: Index) -> tuple[np.ndarray, np.ndarray]:
+        passages = bubble_graph(index).passages
+        return passages.values.cpu().numpy(), passages.offsets.cpu().numpy()
+
+    return index.loaded("bubble_passages", load)
 
 
 class Cosines:

@@ -20,24 +20,25 @@ from itertools import chain
 from gpu_rag.graph.bubble import MOST_GROUPS
 from gpu_rag.index.index import Index
 from gpu_rag.methods.bubblerag.batched import Params, bubble_anchors, bubble_anchors_near
-from gpu_rag.methods.bubblerag.graph import is_relation, node_text, rarity
-from gpu_rag.methods.bubblerag.keywords import BOUND, CONCEPT, OPEN, Keyword
+from gpu_rag.methods.bubblerag.graph import is_relation, node_text, node_title, rarity
+from gpu_rag.methods.bubblerag.keywords import BOUND, CONCEPT, OPEN, PROMPTS, Keyword, numbered
 from gpu_rag.program.ask import ask_text, embed, packed
+from gpu_rag.program.budget import reply_tokens
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema, object_of
 
 N_OPEN = 2  # anchors of an open keyword
-MAX_TOKENS = 512
+MOST_MADE, MOST_CANDIDATES = 8, 12  # groups of a reply, candidates of one of them
 _GROUP = object_of(
     {
         "concept": {"type": "string", "maxLength": 120},
         "weight": {"type": "number", "minimum": 0, "maximum": 1},
-        "candidates": {"type": "array", "items": {"type": "integer", "minimum": 1}, "maxItems": 40},
+        "candidates": {"type": "array", "items": {"type": "integer", "minimum": 1}, "maxItems": MOST_CANDIDATES},
     }
 )
-SCHEMA = canonical_schema(object_of({"groups": {"type": "array", "maxItems": MOST_GROUPS, "items": _GROUP}}))
+SCHEMA = canonical_schema(object_of({"groups": {"type": "array", "maxItems": MOST_MADE, "items": _GROUP}}))
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ async def find_groups(run: Run, question: str, keywords: Sequence[Keyword], para
         local = await bubble_anchors_near((vectors[is_open], tuple(around)), params.near, params.max_local, k)
         for i, pool in zip(is_open, local):
             pools[i] = pool if pool.rows else pools[i]
-    groups = await _by_model(run, question, pools, k) if run.models.model_decides else []
+    groups = await _by_model(run, question, keywords, pools, k) if run.models.model_decides else []
     by = "model" if groups else "rules"
     groups = groups or by_rules(run.index, keywords, pools)
     lines = (f"{g.weight:.2f} {g.concept}: {'; '.join(node_text(run.index, v) for v in g.anchors)}" for g in groups)
@@ -101,17 +102,22 @@ def weighted(groups: Sequence[Group]) -> list[Group]:
     return [Group(g.concept, g.anchors, g.weight / total if total > 0 else 1 / len(kept)) for g in kept]
 
 
-async def _by_model(run: Run, question: str, pools: Sequence[Ranking], k: int) -> list[Group]:
+async def _by_model(
+    run: Run, question: str, keywords: Sequence[Keyword], pools: Sequence[Ranking], k: int
+) -> list[Group]:
     """The groups that the model makes; none where its reply cannot be used."""
-    listed = list(dict.fromkeys(v for pool in pools for v in pool.rows[:k]))
+    found_for: dict[int, list[str]] = {}  # numbers of keywords by candidate
+    for number, pool in enumerate(pools, 1):
+        for v in pool.rows[:k]:
+            found_for.setdefault(v, []).append(str(number))
+    listed = list(found_for)
     if not listed:
         return []
-    prompt = Prompt.read("gpu_rag.methods.bubblerag.prompts", "groups")
-    lines = [f"{i}. {node_text(run.index, v)}" for i, v in enumerate(listed, 1)]
-    text, n_shown, _ = packed(
-        run, prompt, {"question": question}, "candidates", lines, max_tokens=MAX_TOKENS, separator="\n"
-    )
-    reply = await ask_text(run, prompt, text, schema=SCHEMA, max_tokens=MAX_TOKENS, name="bubblerag_groups")
+    prompt, room = Prompt.read(PROMPTS, "groups"), reply_tokens(run.models.language_model, SCHEMA)
+    lines = [f"{i}. {_candidate(run.index, v, found_for[v])}" for i, v in enumerate(listed, 1)]
+    fields = {"question": question, "keywords": numbered(keywords)}
+    text, n_shown, _ = packed(run, prompt, fields, "candidates", lines, max_tokens=room, separator="\n")
+    reply = await ask_text(run, prompt, text, schema=SCHEMA, max_tokens=room, name="bubblerag_groups")
     if not isinstance(reply, dict):
         return []
     groups = []
@@ -120,3 +126,9 @@ async def _by_model(run: Run, question: str, pools: Sequence[Ranking], k: int) -
         if anchors:
             groups.append(Group(" ".join(group["concept"].split()), anchors, float(group["weight"])))
     return weighted(groups)
+
+
+def _candidate(index: Index, node: int, found_for: Sequence[str]) -> str:
+    """A candidate for the prompt: with its kind, a title that it comes from, and the keywords that it was found for."""
+    kind = "relation" if is_relation(index, node) else "entity"
+    return " | ".join((node_text(index, node), kind, node_title(index, node), ", ".join(found_for)))

@@ -19,6 +19,7 @@ from typing import Any
 
 from gpu_rag.methods.bubblerag.batched import Params
 from gpu_rag.program.ask import ask
+from gpu_rag.program.budget import reply_tokens
 from gpu_rag.program.run import Run
 from gpu_rag.text.keywords import keywords, names
 from gpu_rag.text.mentions import mentioned_names
@@ -30,13 +31,13 @@ from gpu_rag.text.rules.decomposition import plan_by_rules
 PROMPTS = "gpu_rag.methods.bubblerag.prompts"
 NAME, BOUND, OPEN, CONCEPT = "name", "bound", "open", "concept"
 MOST = 12
-MAX_TOKENS = 256
+MOST_LISTED = 8  # by a model
 NOTED = {"specialise": "specialised", "relax": "relaxed"}
 _REFERENCE = re.compile(r"#\d{1,3}(?!\w)")
 _TEXT = {"type": "string", "minLength": 1, "maxLength": 200}
-LISTED = canonical_schema(object_of({"keywords": {"type": "array", "items": _TEXT, "maxItems": MOST}}))
-_CHANGE = object_of({"number": {"type": "integer", "minimum": 1, "maximum": MOST}, "keyword": _TEXT})
-REWRITTEN = canonical_schema(object_of({"changes": {"type": "array", "maxItems": MOST, "items": _CHANGE}}))
+LISTED = canonical_schema(object_of({"keywords": {"type": "array", "items": _TEXT, "maxItems": MOST_LISTED}}))
+_CHANGE = object_of({"number": {"type": "integer", "minimum": 1, "maximum": MOST_LISTED}, "keyword": _TEXT})
+REWRITTEN = canonical_schema(object_of({"changes": {"type": "array", "maxItems": MOST_LISTED, "items": _CHANGE}}))
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,18 @@ class Keyword:
     kind: str = CONCEPT
 
 
+def numbered(keywords: Sequence[Keyword]) -> str:
+    """Keywords as a prompt lists them, from 1."""
+    return "\n".join(f"{i}. {keyword.text}" for i, keyword in enumerate(keywords, 1))
+
+
 async def find_keywords(run: Run, question: str, passages: Sequence[str], params: Params) -> list[Keyword]:
     """The keywords of a question, at most MOST, noted in the trace with who found them."""
     found, index = [], run.index
     if run.models.model_decides:
-        prompt, name = Prompt.read(PROMPTS, "keywords"), "bubblerag_keywords"
-        reply = await ask(run, prompt, {"question": question}, schema=LISTED, max_tokens=MAX_TOKENS, name=name)
+        prompt, room = Prompt.read(PROMPTS, "keywords"), reply_tokens(run.models.language_model, LISTED)
+        fields, name = {"question": question}, "bubblerag_keywords"
+        reply = await ask(run, prompt, fields, schema=LISTED, max_tokens=room, name=name)
         found = _once(Keyword(" ".join(text.split())) for text in reply["keywords"]) if isinstance(reply, dict) else []
     if found and params.specialise:
         found = await _rewritten(run, "specialise", question, found)
@@ -67,9 +74,9 @@ async def find_keywords(run: Run, question: str, passages: Sequence[str], params
 
 async def _rewritten(run: Run, step: str, question: str, found: list[Keyword], **shown: Any) -> list[Keyword]:
     """The keywords with the changes that the model makes; as they were where its reply cannot be read."""
-    prompt = Prompt.read(PROMPTS, step)
-    fields = {"question": question, "keywords": "\n".join(f"{i}. {k.text}" for i, k in enumerate(found, 1))}
-    reply = await ask(run, prompt, fields, schema=REWRITTEN, max_tokens=MAX_TOKENS, name=f"bubblerag_{step}", **shown)
+    prompt, room = Prompt.read(PROMPTS, step), reply_tokens(run.models.language_model, REWRITTEN)
+    fields = {"question": question, "keywords": numbered(found)}
+    reply = await ask(run, prompt, fields, schema=REWRITTEN, max_tokens=room, name=f"bubblerag_{step}", **shown)
     if not isinstance(reply, dict):
         return found
     changed = list(found)

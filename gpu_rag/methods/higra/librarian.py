@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from gpu_rag.program.ask import ask_text, packed
+from gpu_rag.program.budget import reply_tokens
 from gpu_rag.program.reader import Support, is_answer, passage_block, read
 from gpu_rag.program.run import Run
 from gpu_rag.text.keywords import keywords
@@ -18,7 +19,6 @@ from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.replies import canonical_schema, object_of
 from gpu_rag.types import Evidence, Malformed
 
-MAX_TOKENS = 256
 MAX_ANSWERS = 5
 _COPULA = re.compile(r"\b(?:is|was|are|were)\b", re.IGNORECASE)
 _INTRODUCED = re.compile(r"^(?:the |my )?(?:short )?answer is:?\s+", re.IGNORECASE)
@@ -27,9 +27,9 @@ _AFTERTHOUGHT = re.compile(r",\s+(?=(?:the|a|an|who|which|where|whose|and)\b)|(?
 SCHEMA = canonical_schema(
     object_of(
         {
-            "evidence": {"type": "string", "maxLength": 600},
+            "evidence": {"type": "string", "maxLength": 1200},
             "answers": {"type": "array", "items": {"type": "string", "maxLength": 200}, "maxItems": MAX_ANSWERS},
-            "passages": {"type": "array", "items": {"type": "integer", "minimum": 1}, "maxItems": 15},
+            "passages": {"type": "array", "items": {"type": "integer", "minimum": 1}, "maxItems": 10},
         }
     )
 )
@@ -74,8 +74,9 @@ async def _by_schema(run: Run, question: str, retrieved: Support) -> Said:
     prompt = Prompt.read("gpu_rag.methods.higra.prompts", "librarian")
     facts = ["Facts\n" + "\n".join(f"- {path.text}" for path in retrieved.paths)] if retrieved.paths else []
     blocks = [*facts, *(passage_block(i, e) for i, e in enumerate(retrieved.evidence, 1))]
-    text, n_shown, _ = packed(run, prompt, {"question": question}, "library", blocks, max_tokens=MAX_TOKENS)
-    reply = await ask_text(run, prompt, text, schema=SCHEMA, max_tokens=MAX_TOKENS, name="librarian/reply")
+    room = reply_tokens(run.models.language_model, SCHEMA)
+    text, n_shown, _ = packed(run, prompt, {"question": question}, "library", blocks, max_tokens=room)
+    reply = await ask_text(run, prompt, text, schema=SCHEMA, max_tokens=room, name="librarian/reply")
     if isinstance(reply, Malformed):
         return (), f"the reply could not be read: {reply.reason}", ()
     assert isinstance(reply, dict)

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpu_rag.methods.higra.librarian import Finding
 from gpu_rag.program.ask import ask
-from gpu_rag.program.questions import MAX_TOKENS_QUESTION
+from gpu_rag.program.budget import reply_tokens
 from gpu_rag.program.reader import Support, is_answer, read
 from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import Prompt
@@ -24,7 +24,6 @@ from gpu_rag.types import Evidence, Malformed, Path
 
 MAX_ASKS = 6  # sub-questions of one call
 MAX_VARIANTS = 3  # of one sub-question, when a reference has several answers
-MAX_TOKENS = 384
 UNRESOLVED = (
     "\nYour last action was sent back: {questions}. The librarian does not know what #1 is. "
     "Replace every reference by the answer found.\n"
@@ -114,7 +113,7 @@ async def last_answer(run: Run, dialogue: Dialogue) -> Answered | None:
         draft = await read(run, dialogue.question, Support(dialogue.readable()))
         return None if draft.text is None else Answered(draft.text, ())
     fields = {"question": dialogue.question}
-    reply = await _say(run, dialogue, "seeker_final", fields, FINAL_SCHEMA, MAX_TOKENS_QUESTION, "seeker/final")
+    reply = await _say(run, dialogue, "seeker_final", fields, FINAL_SCHEMA, "seeker/final")
     return None if isinstance(reply, Malformed) else _answered(reply, dialogue)
 
 
@@ -139,7 +138,7 @@ async def _by_model(run: Run, dialogue: Dialogue) -> Asks | Answered | Malformed
 async def _action(run: Run, dialogue: Dialogue, notice: str) -> Asks | Answered | Malformed:
     plan = "\n".join(f"#{step.id} {step.question}" for step in dialogue.plan.steps)
     fields = {"question": dialogue.question, "plan": plan, "notice": notice}
-    reply = await _say(run, dialogue, "seeker", fields, ACTION_SCHEMA, MAX_TOKENS, "seeker/action")
+    reply = await _say(run, dialogue, "seeker", fields, ACTION_SCHEMA, "seeker/action")
     if isinstance(reply, Malformed):
         return reply
     if reply["action"] == "answer":
@@ -151,7 +150,7 @@ async def _action(run: Run, dialogue: Dialogue, notice: str) -> Asks | Answered 
 
 
 async def _say(
-    run: Run, dialogue: Dialogue, prompt: str, fields: dict[str, str], schema: str, max_tokens: int, name: str
+    run: Run, dialogue: Dialogue, prompt: str, fields: dict[str, str], schema: str, name: str
 ) -> dict[str, Any] | Malformed:
     """The model's reply to a prompt of the Seeker, with the findings so far as its history."""
     history = [
@@ -159,9 +158,12 @@ async def _say(
         f"evidence: {found.evidence[:_EVIDENCE_CHARS]}"
         for number, found in enumerate(dialogue.findings, 1)
     ]
-    template = Prompt.read("gpu_rag.methods.higra.prompts", prompt)
+    template, room = (
+        Prompt.read("gpu_rag.methods.higra.prompts", prompt),
+        reply_tokens(run.models.language_model, schema),
+    )
     reply = await ask(
-        run, template, fields, schema=schema, max_tokens=max_tokens, evidence=history, slot="history", name=name
+        run, template, fields, schema=schema, max_tokens=room, evidence=history, slot="history", name=name
     )
     assert not isinstance(reply, str)
     return reply

@@ -28,6 +28,4 @@ class AlignmentSettings(Declared):
     ] = "auto"
     min_cosine: Annotated[float, COSINE, "least cosine of two names that `similarity` merges"] = 0.85
 
-    merge_tokens: ClassVar[int] = 512  # of a reply about a cluster to merge
-    link_tokens: ClassVar[int] = 1024  # of a reply about relations
     coref_tokens: ClassVar[int] = 1024  # of a passage without pronouns

@@ -1,8 +1,9 @@
-"""HybGRAG's critic: a validator that accepts or rejects what was retrieved, and a commentor that says the fault.
+"""HybGRAG's critic: a validator that says which reference answers the question, if any does, and a commentor that says
+the fault.
 
-Without a language model that decides, the validator accepts whatever has no fault that code can see (an entity was
-found, and the entities have nodes in common), and the commentor takes a missing entity for the fault of a single one,
-the intersection for that of several.
+Without a language model that decides, the validator takes the first reference of whatever has no fault that code can
+see (an entity was found, and the entities have nodes in common), and the commentor takes a missing entity for the fault
+of a single one, the intersection for that of several.
 """
 
 from __future__ import annotations
@@ -25,10 +26,6 @@ _WORDS = {
     Fault.WRONG_MODULE: "the source: documents alone would narrow the search better than the graph",
 }
 _LIKELY = (Fault.MISSING, Fault.WRONG_INTERSECTION)  # without a model that judges
-_VERDICTS = (
-    "yes, one of the references meets every requirement of the question",
-    "no, none of the references does",
-)
 
 
 def seen_by_code(action: Action, result: Retrieved) -> Feedback | None:
@@ -51,25 +48,27 @@ class Critic:
     run: Run
     params: Params
 
-    async def accepts(self, question: str, action: Action, result: Retrieved) -> bool:
-        """The validator: question, first references and their reasoning paths; yes or no."""
+    async def fitting(self, question: str, action: Action, result: Retrieved) -> int | None:
+        """The validator: the place of the reference that answers the question, by their documents and reasoning paths;
+        None where none of the first ones does."""
         references = []
         for place, node in enumerate(first_nodes(self.run, action, result, self.params.n_references), 1):
             paths = (f"path: {path}" for path in node.paths if self.params.paths)
             references.append("\n".join((f"[{place}] {node.name} ({node.type})", node.text, *paths)))
         if not references:
-            return False
+            return None
         clean = action.module == TEXT or seen_by_code(action, result) is None
+        n = len(references)
         chosen = await choose(
             self.run,
             Prompt.read(PROMPTS, "validate"),
             {"references": "\n\n".join(references), "question": question},
-            _VERDICTS,
+            [*(f"[{place}] meets every requirement" for place in range(1, n + 1)), "none of them does"],
             query=question,
-            scores=[float(clean), float(not clean)],
+            scores=[float(clean), *[0.0] * (n - 1), float(not clean)],
             name="hybgrag_validator",
         )
-        return chosen == [0]
+        return chosen[0] if chosen[0] < n else None
 
     async def comment(self, question: str, action: Action, result: Retrieved) -> Feedback:
         """The commentor: the first that holds, in the order of `first_of`."""

@@ -7,7 +7,7 @@ WORDS = {
     "hybgrag_router/rules": "the rules route in place of the model",
     "hybgrag_candidates": "entities that the question may mean",
     "hybgrag_action_*": "iteration {0}: the router's action, {n} nodes",
-    "hybgrag_validator": "the validator on whether the result answers the question",
+    "hybgrag_validator": "the validator on which of the first nodes answers the question",
     "hybgrag_commentor": "the commentor: faults, of {n}",
     "hybgrag_feedback_*": "iteration {0} is rejected",
     "hybgrag_nodes": "passages of the ranked nodes",

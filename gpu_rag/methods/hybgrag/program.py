@@ -1,10 +1,10 @@
 """HybGRAG (Lee et al. 2024): retrieval from a semi-structured knowledge base by a router, two modules and a critic.
 
 An iteration: the router names topic entities with their relations and picks a module; the hybrid module ranks the
-nodes that all entities lead to, the text module all documents; the validator accepts or rejects the first nodes;
-rejected, the commentor says the fault, and the router tries again. The last of `iterations` is returned
-unvalidated. A model that decides is asked at most 4 * iterations - 2 times, and once more for each reply that cannot be
-read; then the reader once.
+nodes that all entities lead to, the text module all documents; the validator says which of the first nodes answers the
+question, and that one becomes the first; where none does, the commentor says the fault, and the router tries again. The
+last of `iterations` is returned unvalidated. A model that decides is asked at most 4 * iterations - 2 times, and once
+more for each reply that cannot be read; then the reader once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,11 @@ async def refined(question: str, run: Run, params: Params, critic: Critic) -> tu
         flags = () if result.met else ("no intersection: nodes of any entity",)
         first = (f"node: {kb.node_names[row]}" for row in result.rows[:N_PATHS])
         run.note(f"hybgrag_action_{turn}", len(result.rows), (*action.lines(), *flags, *first))
-        if turn == params.iterations or await critic.accepts(question, action, result):
+        if turn == params.iterations:
+            break
+        place = await critic.fitting(question, action, result)
+        if place is not None:
+            last = action, result.promoted(place)
             break
         feedback = await critic.comment(question, action, result)
         history.feedback.append(feedback)

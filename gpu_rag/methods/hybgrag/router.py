@@ -19,6 +19,7 @@ from gpu_rag.methods.hybgrag.examples import read_examples
 from gpu_rag.methods.hybgrag.rules import Candidate, candidates, first_action, next_action
 from gpu_rag.methods.hybgrag.state import HYBRID, TEXT, Action, History, Params, Topic
 from gpu_rag.program.ask import ask
+from gpu_rag.program.budget import reply_tokens
 from gpu_rag.program.choose import choose
 from gpu_rag.program.knowledge_base.relations import Shown, relations_of, shown_names
 from gpu_rag.program.knowledge_base.views import kb_of
@@ -29,7 +30,7 @@ from gpu_rag.text.replies import canonical_schema, object_of
 from gpu_rag.types import Malformed
 
 PROMPTS = "gpu_rag.methods.hybgrag.prompts"
-MAX_TOKENS = 512
+MOST_RELATIONS = 4  # of an entity
 _MODULE_TEXTS = {
     HYBRID: "knowledge graph: search among what these entities and relations lead to",
     TEXT: "text documents: search all documents by what they say",
@@ -71,11 +72,20 @@ class Router:
         shown = await shown_names((history.question, self.vector), self.params.n_types, self.params.n_shown)
         if not shown.relations:
             return ()
-        shown = self._fitted(prompt, shown, history)
+        room = self._room(shown)
+        shown = self._fitted(prompt, shown, history, room)
         types, relations = [kb.type_names[row] for row in shown.types], [kb.relation_names[r] for r in shown.relations]
         schema, fields = topics_schema(types, relations, self.params.max_topics), self._fields(shown, history)
-        reply = await ask(self.run, prompt, fields, schema=schema, max_tokens=MAX_TOKENS, name="hybgrag_route")
+        reply = await ask(self.run, prompt, fields, schema=schema, max_tokens=room, name="hybgrag_route")
         return None if isinstance(reply, Malformed) else _read(reply)
+
+    def _room(self, shown: Shown) -> int:
+        """Tokens for the reply, by the longest names that it may take."""
+        kb = kb_of(self.run.index)
+        type = max((kb.type_names[row] for row in shown.types), key=len)
+        relation = max((kb.relation_names[row] for row in shown.relations), key=len)
+        schema = topics_schema([type], [relation], self.params.max_topics)
+        return reply_tokens(self.run.models.language_model, schema)
 
     def _fields(self, shown: Shown, history: History) -> dict[str, str]:
         """The slots of the prompt. A list that is not whole says so."""
@@ -95,7 +105,7 @@ class Router:
             "question": history.question,
         }
 
-    def _fitted(self, prompt: Prompt, shown: Shown, history: History) -> Shown:
+    def _fitted(self, prompt: Prompt, shown: Shown, history: History, room: int) -> Shown:
         """Equal shares of both lists, as much as the context takes, rows ascending, so that small changes keep the
         prompt. Noted where they are cut."""
         kb, longest = kb_of(self.run.index), max(len(shown.types), len(shown.relations))
@@ -106,7 +116,7 @@ class Router:
 
         def overflows(share: int) -> bool:
             text = prompt.render(**self._fields(part_of(share), history))
-            return not fits(self.run.models.language_model, prompt.system, text, MAX_TOKENS)
+            return not fits(self.run.models.language_model, prompt.system, text, room)
 
         fitting = max(1, bisect_left(range(1, longest), True, key=overflows)) if overflows(longest) else longest
         part = part_of(fitting)
@@ -141,7 +151,12 @@ def topics_schema(types: Sequence[str], relations: Sequence[str], most: int) -> 
         {
             "name": {"type": "string", "minLength": 1, "maxLength": 200},
             "type": {"enum": list(types)},
-            "relations": {"type": "array", "items": {"enum": list(relations)}, "minItems": 1, "maxItems": 4},
+            "relations": {
+                "type": "array",
+                "items": {"enum": list(relations)},
+                "minItems": 1,
+                "maxItems": MOST_RELATIONS,
+            },
         }
     )
     return canonical_schema(object_of({"entities": {"type": "array", "items": entity, "maxItems": most}}))

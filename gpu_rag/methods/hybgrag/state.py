@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, ClassVar, Literal
 
@@ -143,6 +143,12 @@ class Retrieved(Ranking):
     found: tuple[tuple[int, ...], ...] = ()
     chains: tuple[tuple[tuple[int, ...], ...], ...] = ()
     met: bool = True
+
+    def promoted(self, place: int) -> Retrieved:
+        """The result with the node at a place as the first; its score stays what it is."""
+        order = [place, *(i for i in range(len(self.rows)) if i != place)]
+        rows, scores = tuple(self.rows[i] for i in order), tuple(self.scores[i] for i in order)
+        return replace(self, rows=rows, scores=scores, chains=tuple(self.chains[i] for i in order if self.chains))
 
 
 @dataclass

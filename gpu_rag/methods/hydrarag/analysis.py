@@ -29,6 +29,7 @@ from gpu_rag.text.rules.decomposition import plan_by_rules
 
 MOST_STEPS = 9  # entities of a chain
 NAME: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 200}
+RELATION: dict[str, Any] = {**NAME, "maxLength": 120}
 SENTENCE: dict[str, Any] = {**NAME, "maxLength": 500}
 
 
@@ -38,7 +39,7 @@ def json_list(items: dict[str, Any], most: int, least: int = 0) -> dict[str, Any
 
 
 GRAPH_KINDS = ("kg", "skb", "extraction")
-CHAIN = {"entities": json_list(NAME, MOST_STEPS, 1), "relations": json_list(NAME, MOST_STEPS - 1)}
+CHAIN = {"entities": json_list(NAME, MOST_STEPS, 1), "relations": json_list(RELATION, MOST_STEPS - 1)}
 TOPICS_SCHEMA = canonical_schema(object_of({"topics": json_list(NAME, MOST_TOPICS)}))
 ANALYSIS_SCHEMA = canonical_schema(object_of({"subquestions": json_list(SENTENCE, MOST_TOPICS), **CHAIN}))
 SOURCE_WORDS = {

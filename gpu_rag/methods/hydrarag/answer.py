@@ -1,9 +1,9 @@
 """HydraRAG, step IV: an answer from the paths that are left, or the finding that they do not suffice.
 
-A capable model sums the paths up (`refinement`), then says in one reply which sub-questions they settle, whether they
-settle the question, and the answer. By rule the best path settles it where it goes through all topics and its relevance
-is at least `enough`; the answer is what stands at its answer place, and at that of every path of the same relations. A
-path without such a place (out of a text) is read by the shared reader.
+A capable model sums the paths up (`refinement`), then reasons and says in one reply which sub-questions they settle,
+whether they settle the question, and the answer. By rule the best path settles it where it goes through all topics and
+its relevance is at least `enough`; the answer is what stands at its answer place, and at that of every path of the same
+relations. A path without such a place (out of a text) is read by the shared reader.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from gpu_rag.types import Evidence, RankedNode
 MOST_ANSWERS = 20
 _SHOWN_ANSWERS = 10
 _YES = {"type": "boolean"}
-_FIELDS = {"settled": json_list(_YES, 9), "sufficient": _YES, "answer": {"type": "string", "maxLength": 500}}
+_REASON, _ANSWER = {"type": "string", "maxLength": 2000}, {"type": "string", "maxLength": 500}
+_FIELDS = {"reason": _REASON, "settled": json_list(_YES, 9), "sufficient": _YES, "answer": _ANSWER}
 ANSWER_SCHEMA = canonical_schema(object_of(_FIELDS))
 
 
@@ -48,7 +49,7 @@ async def attempt(analysis: Analysis, chosen: Sequence[FoundPath], last: bool, s
 async def _by_model(
     analysis: Analysis, chosen: Sequence[FoundPath], last: bool, search: Search
 ) -> tuple[str | None, bool]:
-    facts = [f"- {path.text} (source: {path.kind})" for path in chosen]
+    facts = [f"- {path.text} ({path.said_by})" for path in chosen]
     numbered = "\n".join(f"{i}. {text}" for i, text in enumerate(analysis.subquestions, 1)) or "none"
     common = {"question": analysis.question, "subquestions": numbered}
     if search.params.refinement:

@@ -59,7 +59,7 @@ async def pruned(
     _pool(f"{phase} w1", best, search)
     _pool(f"{phase} w2", kept, search)
     scores = [path.scores.cross if verified else path.scores.rel for path in kept]
-    texts = [path.text for path in kept]
+    texts = [f"{path.text} ({path.said_by}; score {score:.2f})" for path, score in zip(kept, scores)]
     chosen = await search.choose("select", analysis, texts, params.w_max, f"{phase}/paths", scores)
     left = [kept[i] for i in chosen]
     _pool(f"{phase} w_max", left, search)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.program.ask import ask
+from gpu_rag.program.budget import reply_tokens
 from gpu_rag.program.choose import choose
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.run import Run
@@ -29,6 +30,7 @@ SEMANTIC, OVERLAP = 0.7, 0.3  # rel(p): weights of the cosine and of the shared 
 CROSS = 0.7  # weight of rel(p) in cross(p), beside ver(p)
 PHASES = 3
 MOST_DEPTH = 4
+SUMMARY_TOKENS = 256  # of the facts summed up, six short sentences
 MOST_TOPICS = 5  # of one order: with d_max = 4 a path has at most 20 hops
 
 
@@ -61,7 +63,6 @@ class Params(Declared):
     documents: ClassVar[int] = 3  # passages that are read of a topic
     enough: ClassVar[float] = 0.45  # by rule, least relevance of a path that settles a question
     temperature: ClassVar[float] = 0.4  # of requests in exploration
-    max_tokens: ClassVar[int] = 256  # of a reply
     seed: ClassVar[int] = 0  # of the relations that `hydrarag-e` draws
 
     def __post_init__(self) -> None:
@@ -208,6 +209,11 @@ class FoundPath:
         """The kinds of sources that state the whole path, its own first."""
         return (self.kind, *self.also)
 
+    @property
+    def said_by(self) -> str:
+        """The kinds of sources that state the path or one like it, its own first."""
+        return ", ".join((self.kind, *self.scores.support))
+
 
 @dataclass
 class Search:
@@ -243,10 +249,9 @@ class Search:
         warm: bool = True,
     ) -> str | dict[str, Any] | Malformed:
         """The reply to a prompt of this method. paths: facts, best first, for its slot; warm: whether it explores."""
-        run, text, max_tokens = self.warm if warm else self.run, Prompt.read(PROMPTS, prompt), self.params.max_tokens
-        return await ask(
-            run, text, fields, schema=schema, max_tokens=max_tokens, evidence=paths, slot="paths", name=name
-        )
+        run, text = self.warm if warm else self.run, Prompt.read(PROMPTS, prompt)
+        room = SUMMARY_TOKENS if schema is None else reply_tokens(run.models.language_model, schema)
+        return await ask(run, text, fields, schema=schema, max_tokens=room, evidence=paths, slot="paths", name=name)
 
     async def choose(
         self,

@@ -1,8 +1,8 @@
 """HydraRAG, step II in texts: documents of the topics and web pages, their best sentences, and paths out of these.
 
-By a capable model the sentences of all documents become paths in one request. By rule a path is one triple: one that
-the index's own extraction found in the passage, else one of the patterns, where both ends stand in a chosen sentence;
-the title counts as said. Entities of text paths are linked to nodes as topics are.
+By a capable model the sentences of all documents become paths, `TOGETHER` of them in a request. By rule a path is one
+triple: one that the index's own extraction found in the passage, else one of the patterns, where both ends stand in a
+chosen sentence; the title counts as said. Entities of text paths are linked to nodes as topics are.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from gpu_rag.methods.hydrarag.analysis import NAME, json_list, matches_of
+from gpu_rag.methods.hydrarag.analysis import NAME, RELATION, json_list, matches_of
 from gpu_rag.methods.hydrarag.batched.names import passages_of, stated_triples
 from gpu_rag.methods.hydrarag.batched.subgraphs import QuestionGraph
 from gpu_rag.methods.hydrarag.batched.web import web_read, web_search
 from gpu_rag.methods.hydrarag.state import PROMPTS, Analysis, FoundPath, Search, Sources
 from gpu_rag.program.ask import ask_text, embed, packed
+from gpu_rag.program.budget import reply_tokens
 from gpu_rag.program.search import search_dense
 from gpu_rag.runtime.gather import gather
 from gpu_rag.text.normalise import normalise_name
@@ -29,8 +30,9 @@ from gpu_rag.text.sentences import split_sentences
 
 MOST_SENTENCES = 200  # of a document that are compared
 MOST_RESULTS = 10  # of a web search
-MOST_PATHS, MOST_HOPS = 12, 4  # of a reply
-_STEP = object_of(dict.fromkeys(("subject", "relation", "object"), NAME))
+TOGETHER = 9  # sentences of a request at most
+MOST_PATHS, MOST_HOPS = 6, 3  # of a reply
+_STEP = object_of({"subject": NAME, "relation": RELATION, "object": NAME})
 _PATH = object_of({"sentence": {"type": "integer", "minimum": 1}, "steps": json_list(_STEP, MOST_HOPS, 1)})
 PATHS_SCHEMA = canonical_schema(object_of({"paths": json_list(_PATH, MOST_PATHS)}))
 Triple = tuple[str, str, str]
@@ -115,11 +117,16 @@ async def _sentences(documents: Sequence[Document], query: np.ndarray, k: int) -
 
 async def _paths(analysis: Analysis, sentences: Sequence[Sentence], search: Search) -> list[Said]:
     """The paths in some sentences, each once."""
-    made = await _paths_by_model(analysis, sentences, search) if search.run.models.model_decides else None
-    if made is None:
-        made = [(of, (triple,)) for text, of in sentences for triple in triples_in(text, of)]
+    if search.run.models.model_decides:
+        made = await _paths_by_model(analysis, sentences, search)
+    else:
+        made = _paths_by_rule(sentences)
     once = {(document.where, steps): (document, steps) for document, steps in made}
     return list(once.values())
+
+
+def _paths_by_rule(sentences: Sequence[Sentence]) -> list[Said]:
+    return [(of, (triple,)) for text, of in sentences for triple in triples_in(text, of)]
 
 
 def triples_in(sentence: str, document: Document) -> list[Triple]:
@@ -134,20 +141,28 @@ def triples_in(sentence: str, document: Document) -> list[Triple]:
     return [triple for triple in known if stands(triple)]
 
 
-async def _paths_by_model(analysis: Analysis, sentences: Sequence[Sentence], search: Search) -> list[Said] | None:
-    run, prompt, max_tokens = search.warm, Prompt.read(PROMPTS, "text_paths"), search.params.max_tokens
+async def _paths_by_model(analysis: Analysis, sentences: Sequence[Sentence], search: Search) -> list[Said]:
+    """The paths in some sentences, by one request for those that fit it; by rule where a reply cannot be read."""
+    run, prompt = search.warm, Prompt.read(PROMPTS, "text_paths")
+    room = reply_tokens(run.models.language_model, PATHS_SCHEMA)
     topics = "; ".join(mention.text for mention in analysis.mentions) or "none"
     fields = {"question": analysis.question, "indicator": analysis.indicator, "topics": topics}
-    lines = [f"[{i}] {document.title}: {text}" for i, (text, document) in enumerate(sentences, 1)]
-    text, n_shown, _ = packed(run, prompt, fields, "sentences", lines, max_tokens=max_tokens, separator="\n")
-    reply = await ask_text(run, prompt, text, schema=PATHS_SCHEMA, max_tokens=max_tokens, name="text_paths/model")
-    if not isinstance(reply, dict):
-        return None
-    return [
-        (sentences[path["sentence"] - 1][1], tuple(map(_triple, path["steps"])))
-        for path in reply["paths"]
-        if path["sentence"] <= n_shown
-    ]
+
+    async def of_part(text: str, part: Sequence[Sentence]) -> list[Said]:
+        reply = await ask_text(run, prompt, text, schema=PATHS_SCHEMA, max_tokens=room, name="text_paths/model")
+        if not isinstance(reply, dict):
+            return _paths_by_rule(part)
+        said = ((path["sentence"] - 1, tuple(map(_triple, path["steps"]))) for path in reply["paths"])
+        return [(part[at][1], steps) for at, steps in said if at < len(part)]
+
+    parts, at = [], 0
+    while at < len(sentences):
+        lines = [f"[{i}] {of.title}: {text}" for i, (text, of) in enumerate(sentences[at : at + TOGETHER], 1)]
+        text, n_shown, _ = packed(run, prompt, fields, "sentences", lines, max_tokens=room, separator="\n")
+        part = sentences[at : at + max(1, n_shown)]
+        parts.append(of_part(text, part))
+        at += len(part)
+    return [path for found in await gather(*parts) for path in found]
 
 
 def _triple(step: dict[str, Any]) -> Triple:

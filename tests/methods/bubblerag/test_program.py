@@ -161,7 +161,7 @@ GOOD: dict[str, str | Callable[[Request], str]] = {
     "enough": "A",
     "keywords": json.dumps({"keywords": ["Halden  Bridge", "designer", "place of birth", "designer"]}),
     "specialise": json.dumps({"changes": [{"number": 2, "keyword": "Halden Bridge designed by"}]}),
-    "relax": json.dumps({"changes": [{"number": 3, "keyword": "born in"}, {"number": 9, "keyword": "nothing"}]}),
+    "relax": json.dumps({"changes": [{"number": 3, "keyword": "born in"}, {"number": 8, "keyword": "nothing"}]}),
     "expand": json.dumps({"chosen": []}),
     "answer": "Tamsin.",
     "reader": "unknown",
@@ -172,8 +172,7 @@ def grouped(*groups: tuple[str, float, Sequence[str]]) -> Callable[[Request], st
     """A reply that puts the candidates of these texts into groups."""
 
     def reply(request: Request) -> str:
-        # behind the line, so that the example of the system part is not read
-        listed = dict(re.findall(r"^(\d+)\. (.+)$", request.prompt, re.MULTILINE))
+        listed = dict(re.findall(r"^(\d+)\. (.+?) \| (?:entity|relation) \| ", request.prompt, re.MULTILINE))
         number = {text: int(i) for i, text in listed.items()}
         rows = [
             {"concept": c, "weight": w, "candidates": [number[t] for t in texts if t in number]}
@@ -217,7 +216,12 @@ def test_a_capable_model_takes_every_step(index: gpu_rag.Index, fast: Any) -> No
     assert "2. Halden Bridge designed by" in prompts(llm, "relax")[0] and "[1] " in prompts(llm, "relax")[0]
     assert "Evidence so far\n" in prompts(llm, "expand")[0]
     (read,) = prompts(llm, "answer")
-    assert read.startswith("Facts\n- ") and f"- {CAME}" in read and "[6] " in read and read.endswith("Short answer:")
+    assert (
+        read.startswith("<data>\nFacts\n- ")
+        and f"- {CAME}" in read
+        and "[6] " in read
+        and read.endswith("Short answer:")
+    )
     assert answer.usage.malformed == 0 and not prompts(llm, "reader")
     assert {path.source for path in answer.paths} == {"graph"}
     (edges,) = [path.edges for path in answer.paths[:1]]
@@ -244,12 +248,12 @@ def test_passages_that_do_not_fit_are_not_judged(index: gpu_rag.Index, fast: Any
         (found,) = index.answer(BORN, method="bubblerag", settings=fast, llm=llm)
         return prompts(llm, "enough"), found
 
-    shown, answer = judged(400)
+    shown, answer = judged(560)
     whole = [e for e in answer.evidence if any(e.text in prompt for prompt in shown)]
     assert len(shown) == 1 and 0 < len(whole) < 5
-    assert shown[0].rsplit("\n\nQuestion: ")[0].endswith(whole[-1].text)  # none of them is cut
+    assert shown[0].rsplit("\n\nQuestion: ")[0].endswith(f"{whole[-1].text}\n</data>")  # none of them is cut
     assert answer.text == "Tamsin" and answer.usage.cut > 0
-    assert judged(300)[0] == []
+    assert judged(400)[0] == []
 
 
 def test_switches_leave_requests_out(index: gpu_rag.Index, fast: Any) -> None:
@@ -277,7 +281,7 @@ def test_neighbours_that_the_model_picks_lead_on(index: gpu_rag.Index, fast: Any
         ("Halden Bridge", "designed by", "Marta Orlo"),
         ("Marta Orlo", "born in", "Tamsin"),
     ]
-    assert f"Evidence so far\n{DESIGNED}\n" in prompts(llm, "expand")[1]
+    assert f"Evidence so far\n<data>\n{DESIGNED}\n" in prompts(llm, "expand")[1]
     short = ask(index, fast, llm, method={"bubblerag": {"depth": 1}})
     assert "expand_1_2/llm" not in verbs(short)
     (alone,) = chosen(answer, "trees/alone")
@@ -320,13 +324,13 @@ def test_what_stands_in_for_a_reply_that_cannot_be_used(
         assert chosen(answer, "keywords/model")[2] == "concept: place of birth"
 
 
-def test_groups_are_scaled_and_sixteen_at_most(index: gpu_rag.Index, fast: Any) -> None:
+def test_groups_are_scaled_and_eight_at_most_by_a_model(index: gpu_rag.Index, fast: Any) -> None:
     same = [("g", 0.0, ["Halden Bridge"]), ("h", 0.0, [CAME])]
     assert [line[:4] for line in chosen(ask(index, fast, scripted(groups=grouped(*same))), "groups/model")] == [
         "0.50"
     ] * 2
     many = [(f"g{i}", 1 / (i + 1), ["Halden Bridge"]) for i in range(16)]
-    assert len(chosen(ask(index, fast, scripted(groups=grouped(*many))), "groups/model")) == 16
+    assert len(chosen(ask(index, fast, scripted(groups=grouped(*many))), "groups/model")) == 8
 
 
 def test_an_unsupported_answer_keeps_its_evidence(index: gpu_rag.Index, fast: Any) -> None:
@@ -344,7 +348,7 @@ def test_a_small_model_only_reads_or_ranks_choices(index: gpu_rag.Index, fast: A
     llm = ScriptedLLM(answer, capable=False)
     by_similarity = ask(index, fast, llm)
     assert len(llm.calls) == 1 and by_similarity.text == "Tamsin" and "enough/similarity" in verbs(by_similarity)
-    assert llm.calls[0].prompt.count("\n[") + 1 == 5  # the reader's passages; there are more as evidence
+    assert llm.calls[0].prompt.count("\n[") == 5  # the reader's passages; there are more as evidence
     assert len(by_similarity.evidence) == 6
     ranked = ask(index, fast, llm, models={"decider": "llm"})
     assert {"enough/rank", "keywords/rules", "groups/rules", "expand_1_1/rank"} <= set(verbs(ranked))
@@ -415,3 +419,15 @@ def test_no_more_passages_are_read_than_asked_for(index: gpu_rag.Index, fast: An
     assert len(answer.evidence) == n
     (read,) = prompts(llm, "answer")
     assert f"[{n}] " in read and f"[{n + 1}] " not in read
+
+
+def test_candidates_are_shown_with_kind_title_and_keywords(index: gpu_rag.Index, fast: Any) -> None:
+    llm = scripted()
+    ask(index, fast, llm)
+    (shown,) = prompts(llm, "groups")
+    assert "Keywords\n<data>\n1. Halden Bridge\n2. Halden Bridge designed by\n3. born in\n" in shown
+    lines = re.findall(r"^\d+\. (.+?) \| (entity|relation) \| (.+) \| ([\d, ]+)$", shown, re.MULTILINE)
+    assert len(lines) == len(re.findall(r"^\d+\. .* \| ", shown, re.MULTILINE))
+    kinds = {name: (kind, title, numbers) for name, kind, title, numbers in lines}
+    assert kinds["Halden Bridge"][:2] == ("entity", "Halden Bridge") and "1" in kinds["Halden Bridge"][2]
+    assert kinds[DESIGNED][:2] == ("relation", "Halden Bridge") and "2" in kinds[DESIGNED][2]

@@ -307,7 +307,7 @@ def says(request: Request) -> str:
     """A different reply to each of the three kinds of request."""
     if "Passage:" in request.prompt:
         return json.dumps({"text": request.prompt.split("Passage: ")[1].replace("She", "Marta Orlo")})
-    numbers = [int(line.split(".")[0]) for line in request.prompt.splitlines()]
+    numbers = [int(line.split(".")[0]) for line in request.prompt.splitlines() if line[:1].isdigit()]
     if "Group the numbers" in request.system:
         return json.dumps({"groups": [numbers[:2]] if "Halden" in request.prompt else []})
     relation = {"source": 1, "label": f"near {len(request.prompt)}", "target": 2, "confidence": 0.9}

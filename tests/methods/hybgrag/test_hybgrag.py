@@ -102,6 +102,7 @@ class Script:
             wanted = self.module
         else:
             wanted = self.valid.pop(0) if len(self.valid) > 1 else self.valid[0]
+            wanted = {"yes": "[1]", "no": "none"}.get(wanted, wanted)
         return next(label for label, text in listed if text.startswith(wanted))
 
     def prompts(self, name: str) -> list[str]:
@@ -183,6 +184,15 @@ def test_paths_can_be_left_out_of_the_validator(index: gpu_rag.Index) -> None:
     script = Script(route(MARTA, COMEDY), valid="yes")
     run(index, script, paths=False)
     assert "path: " not in script.prompts("validate")[0]
+
+
+def test_the_reference_that_fits_becomes_the_first(index: gpu_rag.Index) -> None:
+    kept, moved = (run(index, Script(route(MARTA), valid=valid)) for valid in ("[1]", "[2]"))
+    first, second, *others = names(kept)
+    assert names(moved) == [second, first, *others]
+    score = {node.name: node.score for node in kept.nodes}
+    assert [node.score for node in moved.nodes] == [score[name] for name in names(moved)]
+    assert moved.paths and all(path.text.endswith(f"-> {second}") for path in moved.paths[:1])
 
 
 ALWAYS_NEW = [

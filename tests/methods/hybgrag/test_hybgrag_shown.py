@@ -72,8 +72,8 @@ def routed(index: gpu_rag.Index, context_tokens: int) -> tuple[Answer, Request]:
     settings = merge(FAST, {"method": {"hybgrag": {"iterations": 1}}})
     (answer,) = index.answer(QUESTION, method="hybgrag", settings=settings, llm=llm)
     assert answer.error is None, answer.error
-    text = routes[0].system + routes[0].prompt
-    assert llm.count_tokens(routes[0].system) + llm.count_tokens(routes[0].prompt) <= context_tokens - 512, len(text)
+    used = llm.count_tokens(routes[0].system) + llm.count_tokens(routes[0].prompt)
+    assert used <= context_tokens - routes[0].max_tokens
     return answer, routes[0]
 
 

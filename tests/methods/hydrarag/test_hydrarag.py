@@ -159,10 +159,10 @@ REPLIES: dict[str, Any] = {
             {"answer": "Nowhere at all", "entities": ["Halden Bridge", "ANSWER"], "relations": ["is"]},
         ]
     },
-    "answer": {"settled": [True, True], "sufficient": True, "answer": "Tamsin"},
-    "answer_last": {"settled": [True, False], "sufficient": False, "answer": "Tamsin"},
+    "answer": {"reason": "", "settled": [True, True], "sufficient": True, "answer": "Tamsin"},
+    "answer_last": {"reason": "", "settled": [True, False], "sufficient": False, "answer": "Tamsin"},
 }  # fmt: skip
-NO = {"settled": [False, False], "sufficient": False, "answer": ""}
+NO = {"reason": "", "settled": [False, False], "sufficient": False, "answer": ""}
 
 
 def tried(index: gpu_rag.Index, fast: Any, changed: dict[str, Any] | None = None, **params: Any) -> Any:

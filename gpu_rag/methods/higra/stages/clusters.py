@@ -13,6 +13,7 @@ from gpu_rag.index.work import Work
 from gpu_rag.methods.higra.tables import Row
 from gpu_rag.models.llm.capability import is_capable
 from gpu_rag.models.set import pick_device
+from gpu_rag.program.budget import reply_tokens
 from gpu_rag.settings import Settings
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import JsonSchema, Request
@@ -91,17 +92,23 @@ def prompt_of(what: str) -> Prompt:
 
 
 def ask_clusters(
-    work: Work, entities: Sequence[Row], clusters: Clusters, what: str, schema: Callable[[int], str], max_tokens: int
+    work: Work,
+    entities: Sequence[Row],
+    clusters: Clusters,
+    what: str,
+    schema: Callable[[int], str],
+    longest: Callable[[int], str],
 ) -> tuple[list[tuple[list[int], Row]], dict[str, int]]:
     """(cluster, reply) for every reply that could be read, and counts of the others by why not, under names of `what`.
 
-    One request a cluster. schema: of the reply, for a number of entities.
+    One request a cluster. schema: of the reply, for a number of entities; longest: of one that is as long as may be.
     """
     prompt, seed = prompt_of(what), work.settings.runtime.seed
 
     def request(cluster: list[int]) -> Request:
         text, constraint = prompt.render(entities=listed(entities, cluster)), JsonSchema(schema(len(cluster)))
-        return Request(prompt.system, text, constraint, max_tokens=max_tokens, seed=seed)
+        room = reply_tokens(work.models.llm(), longest(len(cluster)))
+        return Request(prompt.system, text, constraint, max_tokens=room, seed=seed)
 
     read: list[tuple[list[int], Row]] = []
     unread: Counter[str] = Counter()

@@ -32,6 +32,7 @@ from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.replies import canonical_schema, object_of
 
 _WORD = re.compile(r"\w+")
+MOST_RELATIONS = 20  # of a reply
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
@@ -44,7 +45,6 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
         "clusters": [chosen.link_radius, chosen.min_samples, chosen.max_cluster],
         "confidence": chosen.confidence,
         "prompt": prompt_of("link").digest,
-        "max_tokens": chosen.link_tokens,
     }
 
 
@@ -78,7 +78,7 @@ def _inferred(work: Work, entities: Sequence[Row]) -> tuple[dict[Triple, float],
     vectors = torch.from_numpy(embed_blocks(work, [entity_text(row) for row in entities]))
     clusters = entity_clusters(work, vectors, chosen.link_radius)
     work.progress.start("higra_links", len(clusters), "clusters")
-    replies, unread = ask_clusters(work, entities, clusters, "link", relations_schema, chosen.link_tokens)
+    replies, unread = ask_clusters(work, entities, clusters, "link", relations_schema, relations_schema)
     found: dict[Triple, float] = {}
     n_unsure = 0
     for cluster, relation in ((cluster, relation) for cluster, reply in replies for relation in reply["relations"]):
@@ -102,7 +102,9 @@ def relations_schema(n: int) -> str:
             "confidence": {"type": "number", "minimum": 0, "maximum": 1},
         }
     )
-    return canonical_schema(object_of({"relations": {"type": "array", "items": relation, "maxItems": 3 * n}}))
+    return canonical_schema(
+        object_of({"relations": {"type": "array", "items": relation, "maxItems": min(3 * n, MOST_RELATIONS)}})
+    )
 
 
 # --- to passages -----------------------------------------------------------------------------------

@@ -41,8 +41,7 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     clusters = [chosen.tau, chosen.min_samples, chosen.max_cluster]
     if decider_of(settings) == "similarity":
         return {"decider": "similarity", "clusters": clusters, "min_cosine": chosen.min_cosine, **edits}
-    prompt = {"prompt": prompt_of("merge").digest, "max_tokens": chosen.merge_tokens}
-    return {"decider": "llm", "clusters": clusters, **prompt, **edits}
+    return {"decider": "llm", "clusters": clusters, "prompt": prompt_of("merge").digest, **edits}
 
 
 @stage(
@@ -138,8 +137,7 @@ def by_llm(
     group with two names whose numbers differ, which is counted.
     """
     work.progress.start("higra_merge", len(clusters), "clusters")
-    max_tokens = work.settings.alignment.merge_tokens
-    replies, unread = ask_clusters(work, entities, clusters, "merge", groups_schema, max_tokens)
+    replies, unread = ask_clusters(work, entities, clusters, "merge", groups_schema, pairs_schema)
     decisions: list[SameEntity] = []
     n_numbers = 0
     for cluster, group in ((cluster, group) for cluster, reply in replies for group in reply["groups"]):
@@ -152,11 +150,16 @@ def by_llm(
     return decisions, ({"higra_merge_numbers_differ": n_numbers} if n_numbers else {}) | unread
 
 
-def groups_schema(n: int) -> str:
-    """Groups of two or more of the numbers 1 to n."""
+def groups_schema(n: int, most: int = 0, size: int = 0) -> str:
+    """At most `most` groups of two to `size` of the numbers 1 to n; 0: n."""
     number = {"type": "integer", "minimum": 1, "maximum": n}
-    group = {"type": "array", "items": number, "minItems": 2, "maxItems": n}
-    return canonical_schema(object_of({"groups": {"type": "array", "items": group, "maxItems": n}}))
+    group = {"type": "array", "items": number, "minItems": 2, "maxItems": size or n}
+    return canonical_schema(object_of({"groups": {"type": "array", "items": group, "maxItems": most or n}}))
+
+
+def pairs_schema(n: int) -> str:
+    """The longest reply: all of the numbers in groups of two."""
+    return groups_schema(n, n // 2, 2)
 
 
 def _cosine(vectors: torch.Tensor, a: int, b: int) -> float:

@@ -1,0 +1,43 @@
+"""Room for a reply: what its schema lets a model write, in tokens of that model."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from gpu_rag.models.llm.interface import LLM
+
+SHARE = 4  # a text in a reply is rarely longer than this part of what its schema allows
+_TEXT = "Marta Orlo-Stroud of Tamsin, an engineer who built the Halden Bridge over the Ves at Kerling in 1931; "
+_SPARE = 16  # tokens of a code fence around the reply
+_counted: WeakKeyDictionary[LLM, dict[str, int]] = WeakKeyDictionary()
+
+
+def reply_tokens(llm: LLM, schema: str) -> int:
+    """The limit for a reply under a JSON Schema: one with every list full and every name long.
+
+    At most half of the context, since the prompt is to fit too. Counted by the model's tokenizer, once a model.
+    schema: canonical JSON Schema text, with `maxItems` and `maxLength` everywhere.
+    """
+    known = _counted.setdefault(llm, {})
+    if schema not in known:
+        known[schema] = llm.count_tokens(json.dumps(longest(json.loads(schema))))
+    return min(known[schema] + _SPARE, llm.context_tokens // 2)
+
+
+def longest(shape: dict[str, Any]) -> Any:
+    """The longest plausible value under a JSON Schema."""
+    if "enum" in shape:
+        return max(shape["enum"], key=len)
+    match shape["type"]:
+        case "object":
+            return {name: longest(inner) for name, inner in shape["properties"].items()}
+        case "array":
+            return [longest(shape["items"])] * shape["maxItems"]
+        case "string":
+            return (_TEXT * shape["maxLength"])[: shape["maxLength"] // SHARE]
+        case "integer":
+            return shape.get("maximum", 99)
+        case kind:
+            return {"number": 0.95, "boolean": False}[kind]
