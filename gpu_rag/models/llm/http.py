@@ -262,8 +262,9 @@ class HttpLLM:
             raise outcome
         answer = _json(outcome)
         reply = read_answer(request, answer)
-        starved = reply.finish_reason == "length" and not spoken(reply.text).strip() and thought(answer)
-        if starved and not again:
+        if again:  # with room; it says nothing of requests without
+            return reply
+        if reply.finish_reason == "length" and not spoken(reply.text).strip() and thought(answer):
             return None
         self._n_starved = 0
         return reply
