@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,17 @@ from gpu_rag.errors import UsageError
 
 HELP = "Convert the packaged model, fetch another, look what one can do, or serve one that misbehaves."
 EXAMPLE = "gpu-rag models convert --out smollm2"
+OPTIONS = {  # of each action
+    "convert": ["out"],
+    "fetch": ["name", "out"],
+    "probe": ["name", "fresh"],
+    "misbehave": ["port", "seed", "share", "faults", "thinks", "upstream"],
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    parser.add_argument("action", choices=["convert", "fetch", "probe", "misbehave"], help="what to do")
+    parser.add_argument("action", choices=[*OPTIONS], help="what to do")
     words = "fetch: OWNER/NAME; probe: a model, as in models.llm (default: that)"
     parser.add_argument("name", nargs="?", metavar="NAME", help=words)
     parser.add_argument("--out", type=Path, metavar="DIR", help="the model folder (default: below the cache folder)")
@@ -38,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """One of the four."""
+    _check_options(options)
     if options.action == "misbehave":
         return _misbehave(options)
     if options.action == "fetch":
@@ -46,8 +54,6 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
 
     if options.action == "probe":
         return _probe(options)
-    if options.fresh:
-        raise UsageError("--fresh is for probe", given=options.action)
     began = time.perf_counter()
     folder, written = _convert(options) if options.action == "convert" else _fetch(options)
     document = {**describe_folder(folder), "written": written, "s": time.perf_counter() - began}
@@ -56,12 +62,21 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     return 0, document, f"{document['folder']}: {size}, {did}\ncontent {document['sha256']}"
 
 
+def _check_options(options: argparse.Namespace) -> None:
+    """Raises UsageError for what belongs to another action."""
+    for option in dict.fromkeys(chain(*OPTIONS.values())):
+        value = getattr(options, option)
+        absent = value is False or value in (None, "")
+        if not absent and option not in OPTIONS[options.action]:
+            owners = " and ".join(action for action, known in OPTIONS.items() if option in known)
+            name, given = ("NAME" if option == "name" else f"--{option}"), f"models {options.action}"
+            raise UsageError(f"{name} is for {owners}", given=given if value is True else f"{given}, {value}")
+
+
 def _convert(options: argparse.Namespace) -> tuple[Path, bool]:
     """(model folder, whether it was written now)."""
     from gpu_rag.models.packaged import convert_packaged, packaged_llm_folder
 
-    if options.name:
-        raise UsageError("convert knows the packaged model only", given=options.name, expected="no NAME")
     if options.out is None:
         return packaged_llm_folder(), True
     if options.out.exists():
@@ -109,8 +124,6 @@ def _probe(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     from gpu_rag.models.probe import keep_probe, kept_probe, probe
     from gpu_rag.models.set import ModelSet
 
-    if options.out is not None:
-        raise UsageError("--out is for convert and fetch", given=options.out)
     settings = settings_of(options)
     chosen = replace(settings.models, llm=options.name) if options.name else settings.models
     models = ModelSet(chosen, api_key=api_key(settings, chosen.llm), vllm=settings.vllm)
