@@ -23,8 +23,8 @@ from gpu_rag.models.llm.capability import is_capable
 from gpu_rag.models.llm.http_servers import Card, Job, Patience, Servers
 from gpu_rag.models.llm.http_style import find_style, kept_style
 from gpu_rag.models.llm.http_wire import Style, body, can_rank, check_constraint, read_answer, thought
-from gpu_rag.models.llm.interface import ApiKeys, OnReply, check_key, estimate_tokens, in_order
-from gpu_rag.models.llm.service import Finishing
+from gpu_rag.models.llm.interface import ApiKeys, OnReply, ServerAccount, check_key, estimate_tokens, in_order
+from gpu_rag.models.llm.service import StreamingEngine
 from gpu_rag.models.packaged import cache_dir
 from gpu_rag.text.lenient import spoken
 from gpu_rag.types import Rank, Reply, Request
@@ -38,12 +38,12 @@ MOST_STARVED = 8  # replies in a row that were all thought: more are no accident
 CONNECTIONS = 256
 JOIN_S = 10.0
 
-_Item = tuple[int, Request, "bytes | Reply | GpuRagError", bool]  # the last: sent for the second time
+_Item = tuple[int, Request, "bytes | Reply | GpuRagError", "Job | None"]  # no job: it could not be sent
 _Finished = queue.SimpleQueue[_Item]
 _Reply = tuple[int, "Reply | RequestFailed"]
 
 
-class HttpLLM(Finishing[_Item, "Job | None"]):
+class HttpLLM(StreamingEngine[_Item, "Job | None"]):
     """Replies of a served model, at most `max_connections` requests at a time at each server.
 
     url: up to and with /v1; several servers of one model are one engine: a request goes to the least loaded, and to
@@ -122,10 +122,15 @@ class HttpLLM(Finishing[_Item, "Job | None"]):
         """What the servers understand, tried now; None where they answer nothing."""
         return find_style(self.model, self._post, self._think_tokens)
 
+    def accounts(self) -> list[ServerAccount]:
+        """What each server did, the trial of its style too."""
+        return [replace(server.account) for server in self._thread.servers.servers]
+
     def _post(self, content: dict[str, Any]) -> Any:
         """The JSON that a server answers to a body, None for anything else. Raises RequestFailed, ModelError."""
         answers: queue.SimpleQueue[bytes | GpuRagError] = queue.SimpleQueue()
-        _add(self._running(), [Job(lambda: msgspec.json.encode(content | self._extra), answers.put)])
+        job = Job(lambda: msgspec.json.encode(content | self._extra), lambda _, outcome: answers.put(outcome))
+        _add(self._running(), [job])
         outcome = answers.get()
         if isinstance(outcome, GpuRagError):
             raise outcome
@@ -194,10 +199,10 @@ class HttpLLM(Finishing[_Item, "Job | None"]):
         if isinstance(request.constraint, Rank) and not (self.style.ranks and can_rank(request.constraint)):
             problem = Reply("", "unscored", 0, 0, 0)  # nothing is sent: who asks then asks otherwise
         if problem is not None:
-            finished.put((key, request, problem, False))
+            finished.put((key, request, problem, None))
             return None
-        again = style is not None
-        return Job(partial(self._body, request, style), lambda outcome: finished.put((key, request, outcome, again)))
+        content = partial(self._body, request, style)
+        return Job(content, lambda job, outcome: finished.put((key, request, outcome, job)), again=style is not None)
 
     def _body(self, request: Request, style: Style | None) -> bytes:
         content = body(self.model, request, style or self.style, self._think_tokens) | self._extra
@@ -210,14 +215,24 @@ class HttpLLM(Finishing[_Item, "Job | None"]):
         return self._reply(item, self._open, self._finished)
 
     def _reply(self, item: _Item, jobs: dict[int, Job | None], finished: _Finished) -> _Reply | None:
-        """The key and the reply of an item.
+        """The key and the reply of an item. Raises the error that concerns the engine as a whole.
 
-        None where that was all thought: it is sent again with room for one, and takes its place among `jobs`. After
-        several in a row all requests get room.
+        None where that is a thought without an answer, for want of room: it is sent again with room, and takes its
+        place among `jobs`. After several in a row all requests get room.
         """
-        key, request, outcome, again = item
-        reply = self._outcome(request, outcome, again)
-        if reply is not None:
+        key, request, outcome, job = item
+        if isinstance(outcome, (Reply, RequestFailed)):
+            return key, outcome
+        if isinstance(outcome, GpuRagError):
+            raise outcome
+        answer = _json(outcome)
+        reply = read_answer(request, answer)
+        assert job is not None and job.tried is not None
+        job.tried.account.add_tokens(reply.n_prompt, reply.n_cached, reply.n_generated)
+        if job.again:  # its reply says nothing of requests without that room
+            return key, reply
+        if reply.finish_reason != "length" or spoken(reply.text).strip() or not thought(answer):
+            self._n_starved = 0
             return key, reply
         self._n_starved += 1
         thinking = replace(self.style, thinks=True, quiet=False)
@@ -226,26 +241,6 @@ class HttpLLM(Finishing[_Item, "Job | None"]):
         jobs[key] = job = self._job(key, request, finished, thinking)
         _add(self._running(), [job] if job is not None else [])
         return None
-
-    def _outcome(
-        self, request: Request, outcome: bytes | Reply | GpuRagError, again: bool
-    ) -> Reply | RequestFailed | None:
-        """The reply in what a server sent; None where that is a thought without an answer, for want of room.
-
-        again: it was sent a second time. Raises the error that concerns the engine as a whole.
-        """
-        if isinstance(outcome, (Reply, RequestFailed)):
-            return outcome
-        if isinstance(outcome, GpuRagError):
-            raise outcome
-        answer = _json(outcome)
-        reply = read_answer(request, answer)
-        if again:  # with room; it says nothing of requests without
-            return reply
-        if reply.finish_reason == "length" and not spoken(reply.text).strip() and thought(answer):
-            return None
-        self._n_starved = 0
-        return reply
 
 
 def _json(content: bytes) -> Any:

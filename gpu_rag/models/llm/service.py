@@ -7,7 +7,7 @@ import threading
 from typing import Generic, TypeVar
 
 from gpu_rag.errors import Cancelled, GpuRagError, ModelError, RequestFailed, UsageError
-from gpu_rag.models.llm.interface import LLM, StreamingLLM, aborted
+from gpu_rag.models.llm.interface import LLM, ServerAccount, StreamingLLM, aborted
 from gpu_rag.types import Reply, Request
 
 JOIN_S = 10.0
@@ -15,8 +15,11 @@ Item = TypeVar("Item")
 Work = TypeVar("Work")
 
 
-class Finishing(Generic[Item, Work]):
-    """The half of `StreamingLLM` that gives out: keys that are open, and items on their way from an engine's thread."""
+class StreamingEngine(Generic[Item, Work]):
+    """The half of `StreamingLLM` that gives out: keys that are open, and items on their way from an engine's thread.
+
+    An engine may know what its servers did, and may be able to sleep.
+    """
 
     def __init__(self) -> None:
         self._finished: queue.SimpleQueue[Item] = queue.SimpleQueue()
@@ -26,6 +29,13 @@ class Finishing(Generic[Item, Work]):
     def _read(self, item: Item) -> tuple[int, Reply | RequestFailed] | None:
         """The key and the reply of an item; None where the request goes on. Raises what ended the engine."""
         raise NotImplementedError
+
+    def accounts(self) -> list[ServerAccount]:
+        """What each of its servers did, as of now."""
+        return []
+
+    def sleep(self) -> None:
+        """Free its memory of a device until the next request; nothing while one is open."""
 
     @property
     def n_open(self) -> int:
@@ -55,7 +65,7 @@ def as_streaming(llm: LLM) -> StreamingLLM:
     return llm if isinstance(llm, StreamingLLM) else LLMService(llm)
 
 
-class LLMService(Finishing["tuple[int, Reply | RequestFailed] | GpuRagError", Request]):
+class LLMService(StreamingEngine["tuple[int, Reply | RequestFailed] | GpuRagError", Request]):
     """`StreamingLLM` over an engine that has only `complete`, in a thread: what has arrived is the next batch.
 
     A request that is in a batch cannot be stopped: aborted, it still comes back with its reply, so that the work is not

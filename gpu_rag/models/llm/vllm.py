@@ -12,8 +12,8 @@ from gpu_rag.errors import GpuRagError, RequestFailed
 from gpu_rag.models.fingerprint import folder_hash
 from gpu_rag.models.llm.capability import is_capable, parameters_in_name, stored_parameters
 from gpu_rag.models.llm.chat import ChatFormat, Prompted
-from gpu_rag.models.llm.interface import OnReply, check_key, in_order, ranked, sampling_seed
-from gpu_rag.models.llm.service import Finishing
+from gpu_rag.models.llm.interface import OnReply, ServerAccount, check_key, in_order, ranked, sampling_seed
+from gpu_rag.models.llm.service import StreamingEngine
 from gpu_rag.models.llm.vllm_engine import VllmEngine, places, window
 from gpu_rag.models.llm.vllm_jobs import Generation, Job, Piece, Ranking
 from gpu_rag.models.llm.vllm_service import EnginePool, Placed
@@ -28,7 +28,7 @@ TOKENIZE = 64
 _Item = tuple[int, Request, "Job | None", "GpuRagError | None"]
 
 
-class VllmLLM(Finishing[_Item, "Placed | None"]):
+class VllmLLM(StreamingEngine[_Item, "Placed | None"]):
     """Replies of a causal language model through vLLM's synchronous engine, which one thread drives.
 
     Requests are admitted while others run and each reply is handed out as it finishes, by `complete` and by `submit` /
@@ -113,6 +113,14 @@ class VllmLLM(Finishing[_Item, "Placed | None"]):
         ticket = self._open.get(key)
         if ticket is not None:
             self._service.abort(ticket)
+
+    def accounts(self) -> list[ServerAccount]:
+        """What each engine did; a ranking of options is one request of several prompts."""
+        return self._service.accounts()
+
+    def sleep(self) -> None:
+        """Free the memory of the GPUs until the next request, with `enable_sleep_mode` among vllm.arguments."""
+        self._service.sleep()
 
     def close(self) -> None:
         """Give up what is open and stop the engine."""
