@@ -7,7 +7,6 @@ import os
 import threading
 import time
 from contextlib import closing
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,14 @@ from gpu_rag.errors import UsageError
 
 HELP = "Convert the packaged model, fetch another, look what one can do, or serve one that misbehaves."
 EXAMPLE = "gpu-rag models convert --out smollm2"
-OPTIONS = {  # of each action
-    "convert": ["out"],
-    "fetch": ["name", "out"],
-    "probe": ["name", "fresh"],
-    "misbehave": ["port", "seed", "share", "faults", "thinks", "upstream"],
-}
+ACTIONS = ("convert", "fetch", "probe", "misbehave")
+OPTIONS = {"name": ("fetch", "probe"), "out": ("convert", "fetch"), "fresh": ("probe",)}  # and the actions they are for
+OPTIONS |= dict.fromkeys(("port", "seed", "share", "faults", "thinks", "upstream"), ("misbehave",))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    parser.add_argument("action", choices=[*OPTIONS], help="what to do")
+    parser.add_argument("action", choices=[*ACTIONS], help="what to do")
     words = "fetch: OWNER/NAME; probe: a model, as in models.llm (default: that)"
     parser.add_argument("name", nargs="?", metavar="NAME", help=words)
     parser.add_argument("--out", type=Path, metavar="DIR", help="the model folder (default: below the cache folder)")
@@ -64,13 +60,12 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
 
 def _check_options(options: argparse.Namespace) -> None:
     """Raises UsageError for what belongs to another action."""
-    for option in dict.fromkeys(chain(*OPTIONS.values())):
+    for option, actions in OPTIONS.items():
         value = getattr(options, option)
         absent = value is False or value in (None, "")
-        if not absent and option not in OPTIONS[options.action]:
-            owners = " and ".join(action for action, known in OPTIONS.items() if option in known)
-            name, given = ("NAME" if option == "name" else f"--{option}"), f"models {options.action}"
-            raise UsageError(f"{name} is for {owners}", given=given if value is True else f"{given}, {value}")
+        if not absent and options.action not in actions:
+            name = "NAME" if option == "name" else f"--{option}"
+            raise UsageError(f"{name} is for {' and '.join(actions)}", given=f"models {options.action}")
 
 
 def _convert(options: argparse.Namespace) -> tuple[Path, bool]:
