@@ -78,7 +78,6 @@ def build(
             saved_settings=settings_to_save(chosen),
             progress=progress,
             fresh=fresh,
-            on_workers=models.on_workers,
         )
 
 

@@ -27,7 +27,7 @@ from gpu_rag.cli.plan_view import PLANNED, PlannedAnswers, add_plan, check_plan,
 from gpu_rag.cli.progress import Bars
 from gpu_rag.errors import ModelError
 from gpu_rag.jobs import AnswersFile, Tally, read_rows
-from gpu_rag.report.accounts import fallbacks_line, graph_ops_line, idle_line, llm_account, workers_lines
+from gpu_rag.report.accounts import fallbacks_line, graph_ops_line, idle_line, llm_account, places, places_lines
 from gpu_rag.runtime.accounts import RunStats
 
 if TYPE_CHECKING:
@@ -89,8 +89,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     document.update(wall_s=time.perf_counter() - started, out=str(options.out), batches=batch_sizes(job.stats))
     document.update(stages=job.stats.stage_costs(), llm=llm_account(job.stats))
     document.update(graph_ops=spelled(job.stats.implementations))
-    if workers := engine.models.on_workers():
-        document["workers"] = workers
+    document.update(places(engine.models.on_workers(), engine.models.servers(), job.stats.wall_s))
     document.update(planned.compare(job.config, job.ids, job.new.usage, document["wall_s"]))
     if options.report:
         from gpu_rag.report.page import write
@@ -190,7 +189,7 @@ def _summary(document: dict[str, Any]) -> str:
             f"wall {document['wall_s']:.1f}",
             idle_line(document["llm"]),
             f"graph ops: {graph_ops_line(document['graph_ops'])}",
-            *workers_lines(document.get("workers", {})),
+            *places_lines(document),
             f"answers: {document['out']}",
             *([f"\n{comparison(document['plan'], 'service')}"] if "plan" in document else []),
         ]

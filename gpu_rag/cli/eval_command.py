@@ -25,7 +25,7 @@ from gpu_rag.cli.options import (
 )
 from gpu_rag.cli.progress import Bars
 from gpu_rag.errors import UsageError
-from gpu_rag.report.accounts import fallbacks_line, graph_ops_line, joined_ops, workers_lines
+from gpu_rag.report.accounts import fallbacks_line, graph_ops_line, joined_ops, places, places_lines
 
 if TYPE_CHECKING:
     from gpu_rag.engine import Engine
@@ -91,8 +91,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         )
     document = comparison.document
     document["rejects"] = len(rejects)
-    if workers := engine.models.on_workers():
-        document["workers"] = workers
+    wall_s = sum(entry["wall_s"] for entry in document["methods"].values())
+    document.update(places(engine.models.on_workers(), engine.models.servers(), wall_s))
     if options.report:
         from gpu_rag.report.evaluation import evaluation_page
         from gpu_rag.report.page import write
@@ -159,8 +159,8 @@ def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) 
         if entry["replies_read"]:
             parts.append(f"{name}, {fallbacks_line(entry['fallbacks'], entry['replies_read'])}")
     parts.append(f"graph ops: {graph_ops_line(joined_ops(entry['graph_ops'] for entry in methods.values()))}")
-    if "workers" in document:
-        parts.append("\n".join(workers_lines(document["workers"])))
+    if lines := places_lines(document):
+        parts.append("\n".join(lines))
     return "\n\n".join(parts)
 
 

@@ -23,7 +23,7 @@ from gpu_rag.cli.options import (
 )
 from gpu_rag.cli.plan_view import add_plan, check_plan, compared_index, comparison, plan_index
 from gpu_rag.cli.progress import Bars
-from gpu_rag.report.accounts import fallbacks_line, graph_ops_line, joined_ops, workers_lines
+from gpu_rag.report.accounts import fallbacks_line, graph_ops_line, joined_ops, places, places_lines
 from gpu_rag.runtime.accounts import add_fallbacks, fallbacks_by_step
 
 if TYPE_CHECKING:
@@ -160,8 +160,7 @@ def _document(report: BuildReport) -> dict[str, Any]:
     document["replies_read"] = sum(stage.replies_read for stage in report.stages.values())
     document["fallbacks"] = fallbacks_by_step(fallbacks)
     document["wall_s"], document["out"] = report.wall_s, str(report.out)
-    if report.workers:
-        document["workers"] = report.workers
+    document.update(places(report.workers, report.servers, report.wall_s))
     if "kb" in report.manifest.stages:
         document["kb"] = {
             name.removeprefix("kb_"): n
@@ -188,7 +187,7 @@ def _summary(document: dict[str, Any]) -> str:
         *([f"extraction: {extraction}"] if extraction else []),
         *([fallbacks_line(document["fallbacks"], document["replies_read"])] if document["replies_read"] else []),
         *([f"graph ops: {graph_ops_line(ops)}"] if ops else []),
-        *workers_lines(document.get("workers", {})),
+        *places_lines(document),
         f"index: {document['out']} ({document['wall_s']:.1f} s)",
     ]
     if "kb" in document:

@@ -15,11 +15,14 @@ from gpu_rag.errors import UsageError
 
 HELP = "Convert the packaged model, fetch another, look what one can do, or serve one that misbehaves."
 EXAMPLE = "gpu-rag models convert --out smollm2"
+ACTIONS = ("convert", "fetch", "probe", "misbehave")
+OPTIONS = {"name": ("fetch", "probe"), "out": ("convert", "fetch"), "fresh": ("probe",)}  # and the actions they are for
+OPTIONS |= dict.fromkeys(("port", "seed", "share", "faults", "thinks", "upstream"), ("misbehave",))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    parser.add_argument("action", choices=["convert", "fetch", "probe", "misbehave"], help="what to do")
+    parser.add_argument("action", choices=[*ACTIONS], help="what to do")
     words = "fetch: OWNER/NAME; probe: a model, as in models.llm (default: that)"
     parser.add_argument("name", nargs="?", metavar="NAME", help=words)
     parser.add_argument("--out", type=Path, metavar="DIR", help="the model folder (default: below the cache folder)")
@@ -38,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """One of the four."""
+    _check_options(options)
     if options.action == "misbehave":
         return _misbehave(options)
     if options.action == "fetch":
@@ -46,8 +50,6 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
 
     if options.action == "probe":
         return _probe(options)
-    if options.fresh:
-        raise UsageError("--fresh is for probe", given=options.action)
     began = time.perf_counter()
     folder, written = _convert(options) if options.action == "convert" else _fetch(options)
     document = {**describe_folder(folder), "written": written, "s": time.perf_counter() - began}
@@ -56,12 +58,20 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     return 0, document, f"{document['folder']}: {size}, {did}\ncontent {document['sha256']}"
 
 
+def _check_options(options: argparse.Namespace) -> None:
+    """Raises UsageError for what belongs to another action."""
+    for option, actions in OPTIONS.items():
+        value = getattr(options, option)
+        absent = value is False or value in (None, "")
+        if not absent and options.action not in actions:
+            name = "NAME" if option == "name" else f"--{option}"
+            raise UsageError(f"{name} is for {' and '.join(actions)}", given=f"models {options.action}")
+
+
 def _convert(options: argparse.Namespace) -> tuple[Path, bool]:
     """(model folder, whether it was written now)."""
     from gpu_rag.models.packaged import convert_packaged, packaged_llm_folder
 
-    if options.name:
-        raise UsageError("convert knows the packaged model only", given=options.name, expected="no NAME")
     if options.out is None:
         return packaged_llm_folder(), True
     if options.out.exists():
@@ -109,8 +119,6 @@ def _probe(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     from gpu_rag.models.probe import keep_probe, kept_probe, probe
     from gpu_rag.models.set import ModelSet
 
-    if options.out is not None:
-        raise UsageError("--out is for convert and fetch", given=options.out)
     settings = settings_of(options)
     chosen = replace(settings.models, llm=options.name) if options.name else settings.models
     models = ModelSet(chosen, api_key=api_key(settings, chosen.llm), vllm=settings.vllm)

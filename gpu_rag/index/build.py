@@ -12,10 +12,10 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpu_rag_kernels.dispatch import preferring, recording, spelled
 
@@ -32,19 +32,24 @@ from gpu_rag.index.folder import (
 from gpu_rag.index.manifest import Manifest, StageRecord, is_complete
 from gpu_rag.index.memory import peak_memory_bytes, reset_peak_memory
 from gpu_rag.index.stage import Stage, settle
-from gpu_rag.index.work import Models, Progress, Silent, Sources, StageReport, Work
+from gpu_rag.index.work import Progress, Silent, Sources, StageReport, Work
 from gpu_rag.settings import Settings
+
+if TYPE_CHECKING:
+    from gpu_rag.models.llm.interface import ServerAccount
+    from gpu_rag.models.set import ModelSet
 
 
 @dataclass(frozen=True)
 class BuildReport:
-    """A StageReport for each stage of a build, in order. workers: which models ran on workers of a cluster."""
+    """A StageReport for each stage of a build, in order. workers, servers: where its models ran, as in `ModelSet`."""
 
     out: Path
     manifest: Manifest
     stages: dict[str, StageReport]
     wall_s: float
     workers: dict[str, Any] = field(default_factory=dict)
+    servers: list[ServerAccount] = field(default_factory=list)
 
     def count(self, name: str) -> int:
         """A count by name ("passages", "entities", ...), 0 where no stage counts it."""
@@ -81,17 +86,15 @@ def build_index(
     stages: Sequence[Stage],
     settings: Settings,
     sources: Sources,
-    models: Models,
+    models: ModelSet,
     *,
     saved_settings: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
     fresh: bool = False,
-    on_workers: Callable[[], dict[str, Any]] = dict,
 ) -> BuildReport:
     """Brings `stages` (in dependency order) up to date in the folder `out`.
 
     fresh: start from nothing, model replies included. saved_settings: the settings that the manifest records.
-    on_workers: at the end, which models ran on workers of a cluster, for run.json.
     Raises IndexLocked when another build writes here, StorageError when the disk refuses, BadInput from the readers.
     """
     progress = progress or Silent()
@@ -114,7 +117,8 @@ def build_index(
         _clean(out, manifest)
         shutil.rmtree(out / "work", ignore_errors=True)
         _gather_rejects(out, manifest)
-        report = BuildReport(out, manifest, reports, time.perf_counter() - started, on_workers())
+        wall_s = time.perf_counter() - started
+        report = BuildReport(out, manifest, reports, wall_s, models.on_workers(), models.servers())
         _write_run(report)
     return report
 
@@ -136,7 +140,7 @@ def _bring_up_to_date(
     manifest: Manifest,
     settings: Settings,
     sources: Sources,
-    models: Models,
+    models: ModelSet,
     progress: Progress,
 ) -> tuple[Manifest, StageReport]:
     needs = stage.needs_of(sources)
@@ -159,6 +163,7 @@ def _bring_up_to_date(
         temporary.mkdir(parents=True)
         reset_peak_memory()
         started = time.perf_counter()
+        models.use(described)
         with preferring(settings.graph.preferences()), recording() as ran:
             counts = stage.run(work)
         sync(*temporary.rglob("*"), temporary)

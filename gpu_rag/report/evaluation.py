@@ -9,7 +9,7 @@ from gpu_rag.evaluation.compare import Comparison
 from gpu_rag.evaluation.judged import KINDS
 from gpu_rag.evaluation.kb import KG_MEASURES, SKB_MEASURES
 from gpu_rag.methods.registry import needs
-from gpu_rag.report.accounts import fallbacks_section, stage_table
+from gpu_rag.report.accounts import fallbacks_section, servers_section, stage_table
 from gpu_rag.report.page import example, heading, intervals, page, paragraph, stacked_bars, table
 from gpu_rag.sources.questions import QuestionRow
 
@@ -84,6 +84,7 @@ def evaluation_page(
         heading("Costs"),
         _costs(document, measure),
         *_fallback_sections(document),
+        *servers_section(document),
         *_judge_section(document),
         heading("By hops and by type"),
         *_breakdowns(comparison, rows, measure),

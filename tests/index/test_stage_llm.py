@@ -17,6 +17,7 @@ from gpu_rag.index.index import Index
 from gpu_rag.index.stages.extraction import SCHEMA
 from gpu_rag.index.verify import verify
 from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.models.llm.service import StreamingEngine
 from gpu_rag.text.lenient import REPAIR
 from gpu_rag.text.replies import parse_json
 from gpu_rag.types import JsonSchema, Malformed, Reply, Request
@@ -97,6 +98,24 @@ def test_every_kind_of_reply_has_its_status(cases: Path, tmp_path: Path) -> None
     kinds = {"lenient": 2, "salvaged": 1, "repaired": 3, "rule": 6}  # a request that failed at first is no fallback
     assert stage.fallbacks == {f"extraction/{kind}": n for kind, n in kinds.items()}
     assert stage.failures == sum(status in ("malformed", "truncated", "failed") for status in EXPECTED.values())
+
+
+def test_an_engine_that_can_sleep_does_while_stages_without_it_run(cases: Path, tmp_path: Path) -> None:
+    slept: list[int] = []
+
+    class Sleepy(StreamingEngine[Any, Any], ScriptedLLM):
+        def __init__(self) -> None:
+            super().__init__()
+            ScriptedLLM.__init__(self, by_case)
+
+        def sleep(self) -> None:
+            slept.append(len(self.calls))
+
+    llm = Sleepy()
+    report = build(cases, tmp_path / "ix", llm, min_yield=0.1)
+    asking = [name for name, stage in report.stages.items() if stage.llm_calls]
+    assert asking == ["extraction"] and slept.count(len(llm.calls)) >= 2
+    assert set(slept) <= {0, len(llm.calls)}  # never in the middle of its stage
 
 
 def test_a_repair_asks_the_unread_ones_once_more_and_warmer(cases: Path, tmp_path: Path) -> None:

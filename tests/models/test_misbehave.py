@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpu_rag.errors import BadInput, RequestFailed
+from gpu_rag.errors import BadInput, RequestFailed, StorageError
 from gpu_rag.models.llm.http_style import find_style, kept_style
 from gpu_rag.models.llm.http_wire import Style, body, read_answer, thought
 from gpu_rag.models.misbehave import CONTENT, FAULTS, MODEL, Manners, MisbehavingServer
@@ -190,3 +190,10 @@ def test_a_style_is_kept_by_address_and_model(tmp_path: Any) -> None:
     (next(tmp_path.glob("servers/*.json"))).write_text("{")
     with pytest.raises(StopIteration):
         [found(url) for url in ("http://a/v1", "http://b/v1")]
+    assert not list(tmp_path.glob("servers/*.tmp*"))
+
+
+def test_an_unwritable_cache_folder_is_said_clearly(tmp_path: Any) -> None:
+    (tmp_path / "servers").write_text("")
+    with pytest.raises(StorageError, match="cache folder cannot be written.*servers.*GPU_RAG_CACHE"):
+        kept_style(tmp_path, "http://a/v1", MODEL, Style)

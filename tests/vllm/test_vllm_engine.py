@@ -70,6 +70,21 @@ def test_greedy_replies_repeat_and_are_counted(dummy):
     assert dummy.complete([]) == []
 
 
+def test_an_engine_accounts_for_its_work_and_has_no_sleep_on_a_cpu(dummy, tiny_folder):
+    [before] = dummy.accounts()
+    replies = dummy.complete([ask(f"account {i}") for i in range(30)])
+    dummy.sleep()  # not started for it: nothing happens
+    [now] = dummy.accounts()
+    assert (now.requests - before.requests, now.name) == (30, "vLLM engine 1")
+    assert now.generated_tokens - before.generated_tokens == sum(reply.n_generated for reply in replies)
+    assert now.prompt_tokens - before.prompt_tokens == sum(reply.n_prompt for reply in replies)
+    assert now.busy_s > before.busy_s and now.queue_s > before.queue_s  # 8 at a time
+    assert now.preemptions is not None and (now.failures, now.retries) == (before.failures, before.retries)
+    sleepy = VllmSettings(load_format="dummy", arguments='{"enable_sleep_mode": true}')
+    with pytest.raises(ModelError, match="Sleep mode is not supported"):
+        VllmLLM(tiny_folder, settings=sleepy)
+
+
 def test_the_second_request_finds_the_prefix_of_the_first(dummy):
     request = replace(ask("where?"), system="Another system text, long enough for several blocks of tokens. " * 6)
     [first] = dummy.complete([request])
@@ -235,5 +250,5 @@ def test_a_killed_engine_process_is_replaced_and_the_requests_go_on(dummy):
     os.kill(old, signal.SIGKILL)
     found = dict(drain(dummy))
     assert [found[key].text for key in range(4)] == before
-    assert dummy._service.n_deaths == 1
+    assert [one.failures for one in dummy.accounts()] == [1]
     assert old not in engine_processes() and len(engine_processes()) == 1

@@ -17,13 +17,14 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from gpu_rag.errors import BadInput, GpuRagError, ModelError, RequestFailed, UsageError
+from gpu_rag.errors import BadInput, GpuRagError, RequestFailed, UsageError
 from gpu_rag.models.fingerprint import text_hash
 from gpu_rag.models.llm.capability import is_capable
 from gpu_rag.models.llm.http_servers import Card, Job, Patience, Servers
 from gpu_rag.models.llm.http_style import find_style, kept_style
 from gpu_rag.models.llm.http_wire import Style, body, can_rank, check_constraint, read_answer, thought
-from gpu_rag.models.llm.interface import ApiKeys, OnReply, check_key, estimate_tokens, in_order
+from gpu_rag.models.llm.interface import ApiKeys, OnReply, ServerAccount, check_key, estimate_tokens, in_order
+from gpu_rag.models.llm.service import StreamingEngine
 from gpu_rag.models.packaged import cache_dir
 from gpu_rag.text.lenient import spoken
 from gpu_rag.types import Rank, Reply, Request
@@ -37,12 +38,12 @@ MOST_STARVED = 8  # replies in a row that were all thought: more are no accident
 CONNECTIONS = 256
 JOIN_S = 10.0
 
-_Finished = queue.SimpleQueue[
-    tuple[int, Request, bytes | Reply | GpuRagError, bool]
-]  # the last: sent for the second time
+_Item = tuple[int, Request, "bytes | Reply | GpuRagError", "Job | None"]  # no job: it could not be sent
+_Finished = queue.SimpleQueue[_Item]
+_Reply = tuple[int, "Reply | RequestFailed"]
 
 
-class HttpLLM:
+class HttpLLM(StreamingEngine[_Item, "Job | None"]):
     """Replies of a served model, at most `max_connections` requests at a time at each server.
 
     url: up to and with /v1; several servers of one model are one engine: a request goes to the least loaded, and to
@@ -84,6 +85,7 @@ class HttpLLM:
         tokenizer: str | None = None,
     ):
         """Look the model up on the servers. Raises BadInput (address, option), ModelError (server, model id)."""
+        super().__init__()
         given = [url] if isinstance(url, str) else list(url)
         urls = [address.rstrip("/") for address in given]
         _check_settings(urls, max_connections, retries)
@@ -94,7 +96,7 @@ class HttpLLM:
         self._start = partial(_Thread, keys, connections=max_connections, patience=patience)
         self._thread, cards = _opened(self._start, model)
         weakref.finalize(self, _Thread.close, self._thread)
-        self.max_connections, self._think_tokens, self._extra = max_connections, think_tokens, dict(extra_body or {})
+        self._think_tokens, self._extra = think_tokens, dict(extra_body or {})
         self.model = str(cards[0]["id"])
         self.name = f"{given[0]}#{self.model}"
         self.content_hash = text_hash("http", CODE_VERSION, self.model, revision)
@@ -103,9 +105,6 @@ class HttpLLM:
         root = str(cards[0].get("root") or "")  # vLLM tells here what a served alias stands for
         self.capable = is_capable(f"{self.model} {Path(root).name}") if capable is None else capable
         self._count = estimate_tokens if tokenizer is None else _token_counter(tokenizer)
-        self._finished: _Finished = queue.SimpleQueue()
-        self._open: dict[int, Job | None] = {}
-        self._dead: GpuRagError | None = None
         self._n_starved = 0
         try:
             self.style = style or Style()
@@ -123,10 +122,15 @@ class HttpLLM:
         """What the servers understand, tried now; None where they answer nothing."""
         return find_style(self.model, self._post, self._think_tokens)
 
+    def accounts(self) -> list[ServerAccount]:
+        """What each server did, the trial of its style too."""
+        return [replace(server.account) for server in self._thread.servers.servers]
+
     def _post(self, content: dict[str, Any]) -> Any:
         """The JSON that a server answers to a body, None for anything else. Raises RequestFailed, ModelError."""
         answers: queue.SimpleQueue[bytes | GpuRagError] = queue.SimpleQueue()
-        _add(self._running(), [Job(lambda: msgspec.json.encode(content | self._extra), answers.put)])
+        job = Job(lambda: msgspec.json.encode(content | self._extra), lambda _, outcome: answers.put(outcome))
+        _add(self._running(), [job])
         outcome = answers.get()
         if isinstance(outcome, GpuRagError):
             raise outcome
@@ -140,33 +144,23 @@ class HttpLLM:
         """One reply per request, in order. Raises ModelError when no server is left; replies that arrived before have
         been handed to `on_reply`."""
         finished: _Finished = queue.SimpleQueue()
-        jobs = [self._job(i, request, finished) for i, request in enumerate(requests)]
+        jobs = {i: self._job(i, request, finished) for i, request in enumerate(requests)}
         thread = self._running()
-        try:
-            _add(thread, [job for job in jobs if job is not None])
-            return in_order(len(requests), self._replies(len(requests), jobs, finished), on_reply)
-        finally:  # a caller that was interrupted leaves nothing behind
-            thread.call(Servers.drop, [job for job in jobs if job is not None and not job.over])
 
-    def _replies(
-        self, n: int, jobs: list[Job | None], finished: _Finished
-    ) -> Iterator[tuple[int, Reply | RequestFailed]]:
-        """The n replies as they come. jobs: those that are sent again join it."""
-        while n:
-            key, request, outcome, again = finished.get()
-            reply = self._outcome(request, outcome, again)
-            if reply is None:
-                jobs.append(self._again(key, request, finished))
-            else:
-                n -= 1
-                yield key, reply
+        def replies() -> Iterator[_Reply]:
+            n = len(requests)
+            while n:
+                if (read := self._reply(finished.get(), jobs, finished)) is not None:
+                    n -= 1
+                    yield read
+
+        try:
+            _add(thread, [job for job in jobs.values() if job is not None])
+            return in_order(len(requests), replies(), on_reply)
+        finally:  # a caller that was interrupted leaves nothing behind
+            thread.call(Servers.drop, [job for job in jobs.values() if job is not None and not job.over])
 
     # --- the streaming face ---
-
-    @property
-    def n_open(self) -> int:
-        """The number of keys that were submitted and not yet given out by `poll`."""
-        return len(self._open)
 
     def submit(self, key: int, request: Request) -> None:
         """Hand over a request; returns at once. Raises UsageError for a key that is open or a closed engine."""
@@ -175,27 +169,6 @@ class HttpLLM:
         job = self._job(key, request, self._finished)
         _add(thread, [job] if job is not None else [])
         self._open[key] = job
-
-    def poll(self, timeout_s: float) -> list[tuple[int, Reply | RequestFailed]]:
-        """Finished requests; see `StreamingLLM.poll`."""
-        found: list[tuple[int, Reply | RequestFailed]] = []
-        try:
-            while self._open and self._dead is None:
-                wait_s = 0.0 if found else max(0.0, timeout_s)
-                key, request, outcome, again = self._finished.get(timeout=wait_s)
-                reply = self._outcome(request, outcome, again)
-                if reply is None:
-                    self._open[key] = self._again(key, request, self._finished)
-                else:
-                    found.append((key, reply))
-                    del self._open[key]
-        except queue.Empty:
-            pass
-        except ModelError as error:
-            self._dead = error
-        if self._dead is not None and not found and self._open:
-            raise self._dead
-        return found
 
     def abort(self, key: int) -> None:
         """Give up a request: one that is with a server is not tried again, but its reply is still handed out, so that
@@ -226,10 +199,10 @@ class HttpLLM:
         if isinstance(request.constraint, Rank) and not (self.style.ranks and can_rank(request.constraint)):
             problem = Reply("", "unscored", 0, 0, 0)  # nothing is sent: who asks then asks otherwise
         if problem is not None:
-            finished.put((key, request, problem, False))
+            finished.put((key, request, problem, None))
             return None
-        again = style is not None
-        return Job(partial(self._body, request, style), lambda outcome: finished.put((key, request, outcome, again)))
+        content = partial(self._body, request, style)
+        return Job(content, lambda job, outcome: finished.put((key, request, outcome, job)), again=style is not None)
 
     def _body(self, request: Request, style: Style | None) -> bytes:
         content = body(self.model, request, style or self.style, self._think_tokens) | self._extra
@@ -238,35 +211,36 @@ class HttpLLM:
         except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can carry
             return json.dumps(content).encode()
 
-    def _again(self, key: int, request: Request, finished: _Finished) -> Job | None:
-        """The job of a request whose reply was all thought, sent again with room for one; after several in a row all
-        requests get it."""
-        self._n_starved += 1
-        thinking = replace(self.style, thinks=True, quiet=False)
-        if self._n_starved >= MOST_STARVED:
-            self.style = thinking
-        job = self._job(key, request, finished, thinking)
-        _add(self._running(), [job] if job is not None else [])
-        return job
+    def _read(self, item: _Item) -> _Reply | None:
+        return self._reply(item, self._open, self._finished)
 
-    def _outcome(
-        self, request: Request, outcome: bytes | Reply | GpuRagError, again: bool
-    ) -> Reply | RequestFailed | None:
-        """The reply in what a server sent; None where that is a thought without an answer, for want of room.
+    def _reply(self, item: _Item, jobs: dict[int, Job | None], finished: _Finished) -> _Reply | None:
+        """The key and the reply of an item. Raises the error that concerns the engine as a whole.
 
-        again: it was sent a second time. Raises the error that concerns the engine as a whole.
+        None where that is a thought without an answer, for want of room: it is sent again with room, and takes its
+        place among `jobs`. After several in a row all requests get room.
         """
+        key, request, outcome, job = item
         if isinstance(outcome, (Reply, RequestFailed)):
-            return outcome
+            return key, outcome
         if isinstance(outcome, GpuRagError):
             raise outcome
         answer = _json(outcome)
         reply = read_answer(request, answer)
-        starved = reply.finish_reason == "length" and not spoken(reply.text).strip() and thought(answer)
-        if starved and not again:
-            return None
-        self._n_starved = 0
-        return reply
+        assert job is not None and job.tried is not None
+        job.tried.account.add_tokens(reply.n_prompt, reply.n_cached, reply.n_generated)
+        if job.again:  # its reply says nothing of requests without that room
+            return key, reply
+        if reply.finish_reason != "length" or spoken(reply.text).strip() or not thought(answer):
+            self._n_starved = 0
+            return key, reply
+        self._n_starved += 1
+        thinking = replace(self.style, thinks=True, quiet=False)
+        if self._n_starved >= MOST_STARVED:
+            self.style = thinking
+        jobs[key] = job = self._job(key, request, finished, thinking)
+        _add(self._running(), [job] if job is not None else [])
+        return None
 
 
 def _json(content: bytes) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpu_rag.errors import GpuRagError, ModelError, RequestFailed
 from gpu_rag.models.llm.http_exchange import MAX_WAIT_S, Exchanger, Failure, Outcome
-from gpu_rag.models.llm.interface import aborted
+from gpu_rag.models.llm.interface import ServerAccount, aborted
 
 LOOK_S = 10.0  # for GET /models
 BURST = 16  # requests begun at once
@@ -41,13 +41,17 @@ class Patience:
 
 @dataclass(eq=False)
 class Job:
-    """A request on its way. body: makes what is sent; done(outcome) is called once, in the thread of the event loop."""
+    """A request on its way. body: makes what is sent; done(job, outcome) is called once, in the event loop's thread.
+
+    again: an earlier job asked the same.
+    """
 
     body: Callable[[], bytes]
-    done: Callable[[bytes | GpuRagError], None]
+    done: Callable[[Job, bytes | GpuRagError], None]
+    again: bool = False
     n_tries: int = 0
-    sent_at: float = 0.0
-    tried: Server | None = None  # the server that failed last
+    sent_at: float = 0.0  # at first when it was taken
+    tried: Server | None = None  # the server that it was sent to last
     task: asyncio.Task[None] | None = None  # of the try that runs
     unwanted: bool = False
     over: bool = False
@@ -55,12 +59,13 @@ class Job:
 
 @dataclass(eq=False)
 class Server:
-    """One address. limit: requests that it takes at once, as far as is known, at most `most`.
+    """One address, and what it did. limit: requests that it takes at once, as far as is known, at most `most`.
 
     live: it is given requests; down: the reason why it counts as gone, looked at only now and then.
     """
 
     exchanger: Exchanger
+    account: ServerAccount
     most: int
     limit: float
     live: bool = True
@@ -69,6 +74,7 @@ class Server:
     cut_at: float = 0.0
     floor: float = 1.0
     n_sent: int = 0
+    busy_since: float = 0.0
     running: set[Job] = field(default_factory=set)
     in_question: list[tuple[Job, Failure]] = field(default_factory=list)  # jobs that wait for what a look says
     watch: asyncio.Task[None] | None = None
@@ -77,8 +83,28 @@ class Server:
         """Whether another request can go to it."""
         return self.live and len(self.running) < int(self.limit) and self.paused_until <= now
 
+    def begun(self, job: Job, now: float) -> None:
+        """A job goes to it."""
+        if not self.running:
+            self.busy_since = now
+        self.running.add(job)
+        self.n_sent += 1
+        if job.n_tries:
+            self.account.retries += 1
+        else:
+            self.account.queue_s += now - job.sent_at
+        job.sent_at, job.tried = now, self
+
+    def left(self, job: Job, now: float) -> None:
+        """A job is no longer with it."""
+        if job in self.running:
+            self.running.remove(job)
+            if not self.running:
+                self.account.busy_s += now - self.busy_since
+
     def answered(self) -> None:
         """A reply came: it may take more."""
+        self.account.requests += 1
         self.limit = min(self.limit + 1 / self.limit + GROWTH, float(self.most))
 
     def overloaded(self, sent_at: float, now: float) -> None:
@@ -106,7 +132,7 @@ class Servers:
         """keys: by address, the key of each. Needs the running event loop."""
         self.model, self._patience = model, patience
         exchangers = [Exchanger(url, key, connect_timeout_s=patience.connect_timeout_s) for url, key in keys.items()]
-        self.servers = [Server(exchanger, connections, float(connections)) for exchanger in exchangers]
+        self.servers = [Server(one, ServerAccount(one.url), connections, float(connections)) for one in exchangers]
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Job] = deque()
         self._open: dict[Job, None] = {}  # in the order of arrival
@@ -140,7 +166,7 @@ class Servers:
     def add(self, jobs: Iterable[Job]) -> None:
         """Take jobs."""
         for job in jobs:
-            self._open[job] = None
+            self._open[job], job.sent_at = None, self._loop.time()
             self._waiting.append(job)
         if all(server.down for server in self.servers):
             for server in self.servers:  # they may be back
@@ -206,23 +232,22 @@ class Servers:
         self._dispatch()
 
     def _begin(self, job: Job, server: Server, now: float) -> None:
-        server.n_sent += 1
-        server.running.add(job)
-        job.sent_at = now
+        server.begun(job, now)
         job.task = self._loop.create_task(self._send(job, server))
         job.task.add_done_callback(partial(self._sent, job, server))
 
     async def _send(self, job: Job, server: Server) -> None:
         """One try."""
         outcome = await server.exchanger.post("/chat/completions", job.body(), self._patience.timeout_s)
-        server.running.discard(job)
+        server.left(job, self._loop.time())
         job.task = None
         self._judge(job, server, outcome)
 
     def _sent(self, job: Job, server: Server, task: asyncio.Task[None]) -> None:
         """A try has ended, whatever its end."""
-        server.running.discard(job)
+        server.left(job, self._loop.time())
         if task.cancelled():  # dropped, or its server went down
+            server.account.failures += not job.over
             job.task = None
             self._send_elsewhere(job, Failure("the server went down"))
         elif (bug := task.exception()) is not None:
@@ -230,6 +255,7 @@ class Servers:
         self._dispatch()
 
     def _judge(self, job: Job, server: Server, outcome: Outcome) -> None:
+        server.account.failures += not isinstance(outcome, bytes)
         match outcome:
             case bytes():
                 server.answered()
@@ -243,7 +269,7 @@ class Servers:
                 self._failed(job, server, outcome)
 
     def _failed(self, job: Job, server: Server, failure: Failure) -> None:
-        job.n_tries, job.tried = job.n_tries + 1, server
+        job.n_tries += 1
         if failure.busy:
             server.overloaded(job.sent_at, self._loop.time())
         if failure.wait_s is not None:
@@ -286,7 +312,7 @@ class Servers:
         self._open.pop(job, None)
         if job.task is not None:
             job.task.cancel()
-        job.done(outcome)
+        job.done(job, outcome)
 
     # --- looks ---
 

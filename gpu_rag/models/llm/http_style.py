@@ -11,6 +11,7 @@ from typing import Any
 from gpu_rag.errors import RequestFailed
 from gpu_rag.models.fingerprint import text_hash
 from gpu_rag.models.llm.http_wire import CHOICE_STYLES, OBJECT_STYLES, Style, body, read_answer, thought
+from gpu_rag.models.packaged import keep_json
 from gpu_rag.text.lenient import Read, read_reply
 from gpu_rag.types import Choice, JsonSchema, Rank, Request
 
@@ -60,7 +61,7 @@ def find_style(model: str, post: Post, think_tokens: int) -> Style | None:
 def kept_style(folder: Path, url: str, model: str, find: Callable[[], Style | None], fresh: bool = False) -> Style:
     """The style of a server as an earlier run found it, else as `find` does now; it is written below `folder`.
 
-    A server of which `find` learns nothing is taken for vLLM's until the next run.
+    A server of which `find` learns nothing is taken for vLLM's until the next run. Raises StorageError.
     """
     path = folder / "servers" / f"{text_hash('style', VERSION, url, model)[:16]}.json"
     if path.is_file() and not fresh:
@@ -71,8 +72,5 @@ def kept_style(folder: Path, url: str, model: str, find: Callable[[], Style | No
     style = find()
     if style is None:
         return Style()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".tmp")
-    beside.write_text(json.dumps(asdict(style)), encoding="utf-8")
-    beside.replace(path)
+    keep_json(path, asdict(style))
     return style

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from gpu_rag.errors import RequestFailed, UsageError
@@ -80,6 +81,33 @@ class StreamingLLM(Model, Protocol):
     def n_open(self) -> int:
         """The number of keys that were submitted and not yet given out by `poll`."""
         ...
+
+
+@dataclass
+class ServerAccount:
+    """The work of one server, or of one engine beside this process, since it was opened.
+
+    requests: replies that it gave. busy_s: seconds with a request there; queue_s: seconds that requests waited for a
+    place there, all together. failures: tries without a reply, or deaths of an engine; retries: tries after another
+    one. preemptions: how often a request gave its place to others; None where the server does not say.
+    """
+
+    name: str
+    requests: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    busy_s: float = 0.0
+    queue_s: float = 0.0
+    failures: int = 0
+    retries: int = 0
+    preemptions: int | None = None
+
+    def add_tokens(self, n_prompt: int, n_cached: int, n_generated: int) -> None:
+        """Add what one request cost."""
+        self.prompt_tokens += n_prompt
+        self.cached_tokens += n_cached
+        self.generated_tokens += n_generated
 
 
 def in_order(

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from gpu_rag.errors import GpuRagError, ModelError, RequestFailed
+from gpu_rag.errors import GpuRagError, RequestFailed
 from gpu_rag.models.fingerprint import folder_hash
 from gpu_rag.models.llm.capability import is_capable, parameters_in_name, stored_parameters
 from gpu_rag.models.llm.chat import ChatFormat, Prompted
-from gpu_rag.models.llm.interface import OnReply, check_key, in_order, ranked, sampling_seed
+from gpu_rag.models.llm.interface import OnReply, ServerAccount, check_key, in_order, ranked, sampling_seed
+from gpu_rag.models.llm.service import StreamingEngine
 from gpu_rag.models.llm.vllm_engine import VllmEngine, places, window
 from gpu_rag.models.llm.vllm_jobs import Generation, Job, Piece, Ranking
 from gpu_rag.models.llm.vllm_service import EnginePool, Placed
@@ -24,10 +25,10 @@ CODE_VERSION = 2
 # Prompts tokenized at once: the engine begins with the first while the next are tokenized.
 TOKENIZE = 64
 
-_Outcome = tuple[int, Request, "Job | None", "GpuRagError | None"]
+_Item = tuple[int, Request, "Job | None", "GpuRagError | None"]
 
 
-class VllmLLM:
+class VllmLLM(StreamingEngine[_Item, "Placed | None"]):
     """Replies of a causal language model through vLLM's synchronous engine, which one thread drives.
 
     Requests are admitted while others run and each reply is handed out as it finishes, by `complete` and by `submit` /
@@ -57,6 +58,7 @@ class VllmLLM:
         also for cuda:N, which then names the GPU of other work. threads: of a CPU engine in this process.
         Raises MissingBackend (no vllm), UsageError, ModelError (the engine does not start).
         """
+        super().__init__()
         chosen, kind = settings or VllmSettings(), device.partition(":")[0]
         self._tokenizer = load_tokenizer(folder)
         n_parameters = parameters_in_name(folder.name) or stored_parameters(folder)
@@ -75,9 +77,6 @@ class VllmLLM:
         self.capable = is_capable(folder.name, n_parameters) if capable is None else capable
         self._chat, self._limit = ChatFormat(self._tokenizer), engines[0].max_model_len
         self.context_tokens = self._chat.context_tokens(self._limit)
-        self._finished: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
-        self._open: dict[int, Placed | None] = {}
-        self._dead: GpuRagError | None = None
         self._lock = threading.Lock()  # a fast tokenizer is not safe to share
 
     def count_tokens(self, text: str) -> int:
@@ -87,25 +86,20 @@ class VllmLLM:
 
     def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
         """One reply per request, in order. Raises ModelError when the engine is dead for good."""
-        finished: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
+        finished: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         tickets: list[Placed] = []
         try:
             for start in range(0, len(requests), TOKENIZE):
                 some = requests[start : start + TOKENIZE]
                 for i, (request, job) in enumerate(zip(some, self._jobs(some), strict=True), start):
                     tickets += self._hand_over(i, request, job, finished)
-            return in_order(len(requests), (self._outcome(finished.get()) for _ in requests), on_reply)
+            return in_order(len(requests), (self._read(finished.get()) for _ in requests), on_reply)
         finally:  # a caller that was interrupted leaves nothing behind in the engine
             for ticket in tickets:
                 if not ticket.over:
                     self._service.abort(ticket)
 
     # --- the streaming face ---
-
-    @property
-    def n_open(self) -> int:
-        """The number of keys that were submitted and not yet given out by `poll`."""
-        return len(self._open)
 
     def submit(self, key: int, request: Request) -> None:
         """Hand over a request; returns at once. Raises UsageError for a key that is open."""
@@ -114,27 +108,19 @@ class VllmLLM:
         tickets = self._hand_over(key, request, job, self._finished)
         self._open[key] = tickets[0] if tickets else None
 
-    def poll(self, timeout_s: float) -> list[tuple[int, Reply | RequestFailed]]:
-        """Finished requests; see `StreamingLLM.poll`."""
-        found: list[tuple[int, Reply | RequestFailed]] = []
-        try:
-            while self._open and self._dead is None:
-                item = self._finished.get(timeout=0.0 if found else max(0.0, timeout_s))
-                found.append(self._outcome(item))
-                del self._open[item[0]]
-        except queue.Empty:
-            pass
-        except ModelError as error:
-            self._dead = error
-        if self._dead is not None and not found and self._open:
-            raise self._dead
-        return found
-
     def abort(self, key: int) -> None:
         """Give up a request; a key that is not open is ignored."""
         ticket = self._open.get(key)
         if ticket is not None:
             self._service.abort(ticket)
+
+    def accounts(self) -> list[ServerAccount]:
+        """What each engine did; a ranking of options is one request of several prompts."""
+        return self._service.accounts()
+
+    def sleep(self) -> None:
+        """Free the memory of the GPUs until the next request, with `enable_sleep_mode` among vllm.arguments."""
+        self._service.sleep()
 
     def close(self) -> None:
         """Give up what is open and stop the engine."""
@@ -144,7 +130,7 @@ class VllmLLM:
     # --- requests to jobs, jobs to replies ---
 
     def _hand_over(
-        self, key: int, request: Request, job: Job | RequestFailed, finished: queue.SimpleQueue[_Outcome]
+        self, key: int, request: Request, job: Job | RequestFailed, finished: queue.SimpleQueue[_Item]
     ) -> list[Placed]:
         """Submit a job, or hand out at once why there is none."""
         if isinstance(job, RequestFailed):
@@ -166,7 +152,7 @@ class VllmLLM:
         seed = sampling_seed(request.seed, request.attempt)
         return Generation(Piece(ids, request.max_tokens, request.temperature, seed, request.constraint))
 
-    def _outcome(self, item: _Outcome) -> tuple[int, Reply | RequestFailed]:
+    def _read(self, item: _Item) -> tuple[int, Reply | RequestFailed]:
         """The reply of a job that ended. Raises ModelError for one that ended with its engine."""
         key, request, job, error = item
         if isinstance(error, RequestFailed):

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,7 @@ def engine_arguments(folder: Path, settings: VllmSettings, device: str) -> dict[
         "load_format": settings.load_format,
         "enforce_eager": runs_eagerly(settings, device),
         "enable_prefix_caching": True,
-        "disable_log_stats": True,
+        "disable_log_stats": False,  # they count preemptions; vLLM prints them only below its level ERROR
         # JSON on one line, by the library that the transformers backend uses too
         "structured_outputs_config": {"backend": "guidance", "disable_any_whitespace": True},
     }
@@ -235,27 +236,33 @@ class VllmEngine:
         config = self._engine.vllm_config
         self.dtype = str(config.model_config.dtype).removeprefix("torch.")
         self.max_model_len = int(config.model_config.max_model_len)
+        self._can_sleep, self._sleeps = bool(config.model_config.enable_sleep_mode), False
 
-    def add(self, number: int, piece: Piece) -> None:
-        """Take a piece. Raises RequestFailed where vLLM refuses it."""
+    @contextmanager
+    def _dying(self) -> Iterator[None]:
         try:
-            parameters = self._sampling(
-                **sampling_arguments(piece),
-                structured_outputs=self._constraint(piece),
-                output_kind=self._final_only,
-            )
-            self._engine.add_request(str(number), {"prompt_token_ids": list(piece.ids)}, parameters)
-        except self._refusals as error:
-            raise RequestFailed("vLLM refused the request", given=_reason(error)) from error
+            yield
         except self._failures as error:
             raise EngineDied(_reason(error)) from error
+
+    def add(self, number: int, piece: Piece) -> None:
+        """Take a piece; wakes up. Raises RequestFailed where vLLM refuses it."""
+        with self._dying():
+            self._wake()
+            try:
+                parameters = self._sampling(
+                    **sampling_arguments(piece),
+                    structured_outputs=self._constraint(piece),
+                    output_kind=self._final_only,
+                )
+                self._engine.add_request(str(number), {"prompt_token_ids": list(piece.ids)}, parameters)
+            except self._refusals as error:
+                raise RequestFailed("vLLM refused the request", given=_reason(error)) from error
 
     def step(self) -> list[tuple[int, Finished]]:
         """One iteration of the engine, or a short wait for one of its process; the pieces that finished in it."""
-        try:
+        with self._dying():
             outputs = self._engine.step() if self._has_output() else []
-        except self._failures as error:
-            raise EngineDied(_reason(error)) from error
         return [(int(output.request_id), _finished(output)) for output in outputs if output.finished]
 
     def _has_output(self) -> bool:
@@ -270,10 +277,23 @@ class VllmEngine:
 
     def abort(self, numbers: list[int]) -> None:
         """Forget pieces."""
-        try:
+        with self._dying():
             self._engine.abort_request([str(number) for number in numbers])
-        except self._failures as error:
-            raise EngineDied(_reason(error)) from error
+
+    def sleep(self) -> None:
+        """Free the memory of the GPU until the next piece, where vLLM was started with enable_sleep_mode."""
+        if self._can_sleep and not self._sleeps:
+            with self._dying():
+                self._engine.sleep(level=1)  # weights to the host's memory, the prefix cache is lost
+            self._sleeps = True
+
+    def _wake(self) -> None:
+        if self._sleeps:
+            import torch
+
+            torch.cuda.empty_cache()  # what others in this process used meanwhile
+            self._engine.wake_up()
+            self._sleeps = False
 
     def close(self) -> None:
         """Stop the engine and free its memory, as far as it lets itself be stopped."""
@@ -294,7 +314,11 @@ class VllmEngine:
 def _finished(output: Any) -> Finished:
     made = output.outputs[0]
     scores = {token: float(entry.logprob) for token, entry in made.logprobs[0].items()} if made.logprobs else {}
-    return Finished(tuple(made.token_ids), str(made.finish_reason), int(output.num_cached_tokens or 0), scores)
+    found = Finished(tuple(made.token_ids), str(made.finish_reason), int(output.num_cached_tokens or 0), scores)
+    stats = output.metrics
+    if stats is None:
+        return found
+    return replace(found, n_preempted=stats.num_preemptions, queued_s=max(0.0, stats.scheduled_ts - stats.queued_ts))
 
 
 def _reason(error: BaseException) -> str:

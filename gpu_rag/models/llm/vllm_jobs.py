@@ -27,12 +27,17 @@ class Piece:
 @dataclass(frozen=True)
 class Finished:
     """A finished piece: the generated ids, why they ended (stop, length, or what the engine says), how many prompt
-    tokens were cached, and the log-probabilities that were wanted."""
+    tokens were cached, and the log-probabilities that were wanted.
+
+    n_preempted: how often it gave its place to others, None where the engine does not say; queued_s: its wait inside.
+    """
 
     ids: tuple[int, ...]
     finish_reason: str
     n_cached: int
     scores: dict[int, float] = field(default_factory=dict)
+    n_preempted: int | None = None
+    queued_s: float = 0.0
 
 
 class Job(Protocol):

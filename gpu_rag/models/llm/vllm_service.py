@@ -6,11 +6,13 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
+from time import perf_counter
 from typing import Protocol
 
 from gpu_rag.errors import GpuRagError, ModelError, RequestFailed
-from gpu_rag.models.llm.interface import aborted
+from gpu_rag.models.llm.interface import ServerAccount, aborted
 from gpu_rag.models.llm.vllm_jobs import Finished, Job, Piece
 
 # A Ctrl-C reaches an engine's own process too: wait for our side of it before building the engine anew.
@@ -41,6 +43,10 @@ class Engine(Protocol):
         """Forget pieces."""
         ...
 
+    def sleep(self) -> None:
+        """Free the memory of its device until the next piece, if it can."""
+        ...
+
     def close(self) -> None:
         """Free everything. Never raises EngineDied."""
         ...
@@ -54,6 +60,7 @@ class Ticket:
     done: Sink
     deaths: int = 0
     left: int = 0  # pieces that are not finished
+    waits_since: float | None = field(default_factory=perf_counter)
     over: bool = False
 
     def begin(self) -> list[tuple[Ticket, Piece]]:
@@ -89,7 +96,8 @@ class EngineService:
     def __init__(self, build: Callable[[], Engine], *, window: int, restarts: int):
         """Builds the engine, in the thread. Raises what `build` raises; ModelError when the engine dies over it."""
         self._build, self._window, self._restarts = build, window, restarts
-        self._orders: queue.SimpleQueue[tuple[str, Ticket | None]] = queue.SimpleQueue()
+        self.account = ServerAccount("")
+        self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._lock = threading.Lock()  # guards _dead
         self._dead: GpuRagError | None = None
         self._closing = threading.Event()
@@ -99,7 +107,7 @@ class EngineService:
         self._trial: list[Ticket] = []  # the group that is being tried, alone in the engine
         self._trial_waiting: deque[tuple[Ticket, Piece]] = deque()
         self._groups: deque[list[Ticket]] = deque()  # still to be tried
-        self._n_pieces = self.n_deaths = 0
+        self._n_pieces = 0
         built: queue.SimpleQueue[GpuRagError | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._main, args=(built,), name="llm-engine", daemon=True)
         self._thread.start()
@@ -113,19 +121,26 @@ class EngineService:
         with self._lock:
             dead = self._dead
             if dead is None:
-                self._orders.put(("submit", ticket))
+                self._orders.put(lambda: self._waiting.extend(ticket.begin()))
         if dead is not None:
             ticket.end(dead)
         return ticket
 
     def abort(self, ticket: Ticket) -> None:
         """Give a job up; it ends with a RequestFailed unless it has ended before."""
-        self._orders.put(("abort", ticket))
+        self._orders.put(partial(self._end, ticket, aborted()))
+
+    def sleep(self) -> None:
+        """Have an engine without jobs free the memory of its device until the next job; waits until it has."""
+        done = threading.Event()
+        self._orders.put(partial(self._sleep, done))
+        while self._thread.is_alive() and not done.wait(CLOSE_FIRST_S):
+            pass
 
     def close(self) -> None:
         """Give up every job and free the engine; waits at most 30 s for a step to end."""
         self._closing.set()
-        self._orders.put(("close", None))
+        self._orders.put(lambda: None)
         self._thread.join(JOIN_S)
 
     # --- in the thread ---
@@ -158,19 +173,23 @@ class EngineService:
 
     def _take_orders(self) -> None:
         """All that has arrived; waits when there is nothing else to do."""
-        idle = not (self._running or self._waiting or self._trial or self._groups)
+        wait = self._is_idle()
         try:
             while True:
-                kind, ticket = self._orders.get(block=idle)
-                idle = False
-                if ticket is None or ticket.over:
-                    continue
-                if kind == "submit":
-                    self._waiting.extend(ticket.begin())
-                else:
-                    self._end(ticket, aborted())
+                self._orders.get(block=wait)()
+                wait = False
         except queue.Empty:
             return
+
+    def _is_idle(self) -> bool:
+        return not (self._running or self._waiting or self._trial or self._groups)
+
+    def _sleep(self, done: threading.Event) -> None:
+        try:
+            if self._engine is not None and self._is_idle():
+                self._engine.sleep()
+        finally:
+            done.set()
 
     def _end(self, ticket: Ticket, error: GpuRagError) -> None:
         """End a job before its time; pieces that wait are skipped later."""
@@ -195,6 +214,9 @@ class EngineService:
 
     def _add(self, ticket: Ticket, piece: Piece) -> None:
         assert self._engine is not None
+        if ticket.waits_since is not None:
+            self.account.queue_s += perf_counter() - ticket.waits_since
+            ticket.waits_since = None
         self._n_pieces += 1
         self._running[self._n_pieces] = (ticket, piece)  # before the call: it may be what kills the engine
         try:
@@ -204,26 +226,37 @@ class EngineService:
             self._end(ticket, refused)
 
     def _step(self, engine: Engine) -> None:
-        for number, finished in engine.step():
+        began = perf_counter()
+        done = engine.step()
+        self.account.busy_s += perf_counter() - began
+        for number, finished in done:
             found = self._running.pop(number, None)
             if found is None:  # aborted
                 continue
             ticket, piece = found
+            self._book(piece, finished)
             more = ticket.take(piece, finished)
             source = self._trial_waiting if ticket in self._trial else self._waiting
             source.extendleft(reversed(more))
 
+    def _book(self, piece: Piece, finished: Finished) -> None:
+        account = self.account
+        account.add_tokens(len(piece.ids), finished.n_cached, len(finished.ids))
+        account.queue_s += finished.queued_s
+        if finished.n_preempted is not None:
+            account.preemptions = (account.preemptions or 0) + finished.n_preempted
+
     def _restarted(self, death: EngineDied) -> Engine:
         """A new engine, and the jobs that were running put on probation. Raises ModelError after the last restart."""
-        self.n_deaths += 1
+        self.account.failures += 1
         running = list(dict.fromkeys(ticket for ticket, _ in self._running.values()))
         self._running.clear()
         old, self._engine = self._engine, None
         if old is not None:
             old.close()
         self._arraign(running, death)
-        if self._closing.wait(CLOSE_FIRST_S) or self.n_deaths > self._restarts:
-            given = f"{death}; {self.n_deaths} deaths, {self._restarts} restarts allowed"
+        if self._closing.wait(CLOSE_FIRST_S) or self.account.failures > self._restarts:
+            given = f"{death}; {self.account.failures} deaths, {self._restarts} restarts allowed"
             raise ModelError("the engine died", given=given, do="run again to go on with what is missing")
         return self._started()
 
@@ -234,6 +267,7 @@ class EngineService:
             if ticket.deaths > 1:
                 ticket.end(RequestFailed("the engine died twice while this request ran", given=death))
         suspects = [ticket for ticket in dict.fromkeys([*running, *self._trial]) if not ticket.over]
+        self.account.retries += len(suspects)
         self._trial, self._trial_waiting = [], deque()
         self._waiting = deque(item for item in self._waiting if item[0] not in suspects)
         size = max(1, len(suspects) // GROUPS)
@@ -246,11 +280,10 @@ class EngineService:
         if self._engine is not None:
             self._engine.close()
             self._engine = None
+        while not self._orders.empty():
+            self._orders.get()()
         tickets = [ticket for ticket, _ in (*self._running.values(), *self._waiting, *self._trial_waiting)]
         tickets += [*self._trial, *(ticket for group in self._groups for ticket in group)]
-        while not self._orders.empty():
-            ticket = self._orders.get()[1]
-            tickets += [ticket] if ticket is not None else []
         for ticket in tickets:
             ticket.end(failure)
 
@@ -282,10 +315,16 @@ class EnginePool:
             raise
         self._all = list(self._open)
 
-    @property
-    def n_deaths(self) -> int:
-        """How often an engine died."""
-        return sum(service.n_deaths for service in self._all)
+    def accounts(self) -> list[ServerAccount]:
+        """The account of each engine, those that died too."""
+        return [replace(one.account, name=f"vLLM engine {n}") for n, one in enumerate(self._all, 1)]
+
+    def sleep(self) -> None:
+        """Have engines without jobs free the memory of their devices until their next job."""
+        with self._lock:
+            services = list(self._open)
+        for service in services:
+            service.sleep()
 
     def submit(self, job: Job, done: Sink) -> Placed:
         """Hand over a job; returns at once."""
@@ -323,6 +362,7 @@ class EnginePool:
 
     def _ended(self, placed: Placed, service: EngineService, error: GpuRagError | None) -> None:
         with self._lock:
+            service.account.requests += error is None
             if isinstance(error, ModelError) and self._open.pop(service, None) is not None and not self._open:
                 pass  # the last one
             elif isinstance(error, ModelError) and self._open:

@@ -17,6 +17,7 @@ from typing import Any
 
 from gpu_rag.errors import RequestFailed, StorageError
 from gpu_rag.models.llm.interface import LLM
+from gpu_rag.models.packaged import keep_json
 from gpu_rag.text.lenient import Read, read_reply
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Choice, JsonSchema, Malformed, Rank, Reply, Request
@@ -131,15 +132,8 @@ def kept_probe(folder: Path, llm: LLM) -> dict[str, Any] | None:
 
 
 def keep_probe(folder: Path, llm: LLM, document: dict[str, Any]) -> None:
-    """Keep a result below `folder`, by the model's content hash."""
-    path = _file(folder, llm)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_suffix(".tmp")
-        beside.write_text(json.dumps(document), encoding="utf-8")
-        beside.replace(path)
-    except OSError as error:
-        raise StorageError("the probe cannot be kept", given=f"{path}: {error}") from error
+    """Keep a result below `folder`, by the model's content hash. Raises StorageError."""
+    keep_json(_file(folder, llm), document)
 
 
 def _file(folder: Path, llm: LLM) -> Path:

@@ -19,7 +19,7 @@ import pytest
 from gpu_rag.errors import BadInput, ContextOverflow, ModelError, RequestFailed, UsageError
 from gpu_rag.models.llm import http_wire, load_llm
 from gpu_rag.models.llm.cache import CachedLLM
-from gpu_rag.models.llm.http import HttpLLM
+from gpu_rag.models.llm.http import MOST_STARVED, HttpLLM
 from gpu_rag.models.llm.http_exchange import MAX_WAIT_S, Exchanger, _retry_after_s
 from gpu_rag.models.llm.http_wire import Style
 from gpu_rag.models.llm.interface import estimate_tokens
@@ -232,6 +232,10 @@ def test_a_thought_without_an_answer_is_sent_again_with_room(server):
     assert llm.style.thinks  # after some in a row each request has room at once
     llm.submit(1, Request("", "x", max_tokens=8))
     assert [reply.text for _, reply in llm.poll(20.0)] == ["42"] and server.bodies[-1]["max_tokens"] == 208
+    alone = connect(server, think_tokens=200)
+    for n in range(10):  # one after the other, as with one question open at a time
+        assert alone.complete([Request("", str(n), max_tokens=8)])[0].text == "42"
+        assert alone.style.thinks == (n >= MOST_STARVED - 1)
 
 
 def test_a_reply_cut_by_its_length_is_no_breach(server):

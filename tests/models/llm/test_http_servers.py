@@ -169,6 +169,10 @@ def ask(n: int, word: str = "p") -> list[Request]:
     return [Request("", f"{word}{i}") for i in range(n)]
 
 
+def llm_urls(llm: HttpLLM) -> list[str]:
+    return [server.exchanger.url for server in llm._thread.servers.servers]
+
+
 def texts(replies: list[Reply | RequestFailed]) -> list[str]:
     return [reply.text if isinstance(reply, Reply) else str(reply) for reply in replies]
 
@@ -271,6 +275,24 @@ def test_a_server_that_dies_leaves_its_requests_to_the_others(fakes, connect, ca
     wait_until(lambda: "answers again" in caplog.text)
     llm.complete(ask(40, "again"))
     assert sum(again.seen.values()) > 10
+
+
+async def _stumbles(fake: Fake, prompt: str, writer: asyncio.StreamWriter) -> bytes | None:
+    first = fake.seen.total() <= 3
+    return response({}, 500) if first else await echo(fake, prompt, writer)
+
+
+def test_each_server_has_an_account(fakes, connect):
+    llm = connect(fakes(_stumbles), fakes(), max_connections=2)
+    assert len(texts(llm.complete(ask(40)))) == 40
+    one, other = llm.accounts()
+    assert [one.name, other.name] == llm_urls(llm) and one.requests + other.requests == 40
+    assert (one.failures, other.failures, one.retries + other.retries) == (3, 0, 3)
+    for account in (one, other):
+        assert (account.prompt_tokens, account.generated_tokens) == (20 * account.requests, 3 * account.requests)
+        assert account.busy_s > 0 and account.queue_s > 0 and account.preemptions is None
+    llm.close()
+    assert [account.requests for account in llm.accounts()] == [one.requests, other.requests]
 
 
 def test_only_when_all_are_gone_the_engine_is(fakes, connect):

@@ -8,14 +8,12 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.errors import ModelError, RequestFailed, UsageError
-from gpu_rag.models.llm import service as service_module
 from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.models.llm.interface import StreamingLLM
 from gpu_rag.models.llm.scripted import ScriptedLLM
@@ -98,19 +96,6 @@ def test_replies_of_a_batch_come_out_before_it_ends():
     service.close()
 
 
-def test_several_workers_hold_nothing_up():
-    gate = Gate()
-    service = LLMService(ScriptedLLM(gate), workers=3, max_batch=1)
-    for key, prompt in enumerate("abc"):
-        service.submit(key, ask(prompt))
-    assert {gate.taken.get(timeout=WAIT_S) for _ in range(3)} == set("abc")
-    gate.open("c")
-    assert [key for key, _ in service.poll(WAIT_S)] == [2]
-    gate.open("a", "b")
-    assert {key for key, _ in drain(service)} == {0, 1}
-    service.close()
-
-
 def test_abort_of_a_waiting_and_of_a_running_request():
     gate = Gate()
     engine = ScriptedLLM(gate)
@@ -178,21 +163,6 @@ def test_closing_stops_at_the_next_reply():
         service.submit(9, ask("9"))
 
 
-def test_closing_waits_once_for_all_threads(monkeypatch):
-    clock, waits = [100.0], []
-
-    class Stuck:
-        def join(self, timeout_s):
-            waits.append(timeout_s)
-            clock[0] += timeout_s
-
-    monkeypatch.setattr(service_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    service = LLMService(ScriptedLLM(echo), workers=4)
-    service._threads = [Stuck() for _ in range(4)]
-    service.close()
-    assert waits == [service_module.JOIN_S, 0.0, 0.0, 0.0]
-
-
 def test_open_keys_and_bad_sizes_are_refused():
     service = LLMService(ScriptedLLM(Gate()))
     service.submit(0, ask("a"))
@@ -209,10 +179,7 @@ def test_as_streaming_picks_the_face(tmp_path):
     assert as_streaming(cached) is cached and isinstance(cached, StreamingLLM)
     assert not isinstance(plain, StreamingLLM)
     service = as_streaming(plain)
-    assert isinstance(service, LLMService) and (service._workers, service._max_batch) == (1, None)
-    plain.max_connections = 5  # type: ignore[attr-defined]
-    many = as_streaming(plain)
-    assert isinstance(many, LLMService) and (many._workers, many._max_batch) == (5, 1)
+    assert isinstance(service, LLMService) and service.llm is plain
 
 
 # --- CachedLLM under the streaming face --------------------------------------------------------------
@@ -308,10 +275,7 @@ def test_failures_are_not_kept_and_a_dead_engine_comes_after_the_hits(tmp_path):
     assert [type(reply) for _, reply in sorted(drain(cached))] == [RequestFailed, Reply, RequestFailed]
     assert len(cached) == 1
     cached.submit(3, ask("dead"))
-    until = time.monotonic() + WAIT_S
-    while cached._stream._dead is None:
-        assert time.monotonic() < until, "it lives"
-        time.sleep(0.005)
+    cached._stream._thread.join(WAIT_S)
     cached.submit(4, ask("good"))
     assert [key for key, _ in cached.poll(WAIT_S)] == [4]
     with pytest.raises(ModelError, match="gone"):

@@ -7,6 +7,7 @@ import queue
 import threading
 from collections import Counter
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ class Engine:
     def __init__(self, name: int, done: Counter[int], gate: threading.Event, mortal: set[int]):
         self.name, self.done, self.gate, self.mortal = name, done, gate, mortal
         self.inside: dict[int, Piece] = {}
+        self.n_slept = 0
 
     def add(self, number: int, piece: Piece) -> None:
         self.inside[number] = piece
@@ -37,13 +39,17 @@ class Engine:
         if self.name in self.mortal or any(piece.ids == (POISON,) for piece in self.inside.values()):
             raise EngineDied("it died")
         self.done[self.name] += len(self.inside)
-        finished = [(number, Finished((1,), "stop", 0)) for number in self.inside]
+        finished = [(number, Finished((1,), "stop", 0, n_preempted=2, queued_s=0.5)) for number in self.inside]
         self.inside.clear()
         return finished
 
     def abort(self, numbers: list[int]) -> None:
         for number in numbers:
             self.inside.pop(number, None)
+
+    def sleep(self) -> None:
+        assert not self.inside
+        self.n_slept += 1
 
     def close(self) -> None:
         pass
@@ -90,7 +96,7 @@ def test_jobs_of_a_dead_engine_go_to_the_others() -> None:
         bench.submit(key)
     bench.gate.set()
     assert bench.outcomes(12) == dict.fromkeys(range(12))
-    assert set(bench.done) == {0, 2} and bench.pool.n_deaths == 1
+    assert set(bench.done) == {0, 2} and sum(one.failures for one in bench.pool.accounts()) == 1
     bench.submit(99)
     assert bench.outcomes(1) == {99: None}
     bench.pool.close()
@@ -126,6 +132,65 @@ def test_an_aborted_job_ends_once() -> None:
     assert set(found) == set(range(4)) and all(job.over for job in placed)
     bench.pool.abort(placed[2])  # nothing happens
     bench.pool.close()
+
+
+def test_each_engine_has_an_account() -> None:
+    bench = Bench(2)
+    for key in range(10):
+        bench.submit(key)
+    bench.gate.set()
+    bench.outcomes(10)
+    accounts = bench.pool.accounts()
+    assert [one.name for one in accounts] == ["vLLM engine 1", "vLLM engine 2"]
+    assert [(one.requests, one.prompt_tokens, one.generated_tokens, one.preemptions) for one in accounts] == [
+        (5, 5, 5, 10)
+    ] * 2
+    assert all(one.queue_s >= 2.5 and one.busy_s > 0 and not one.failures for one in accounts)
+    bench.pool.close()
+    assert [one.requests for one in bench.pool.accounts()] == [5, 5]
+
+
+def test_engines_without_jobs_sleep() -> None:
+    bench = Bench(2)
+    engines = [service._engine for service in bench.pool._all]
+    bench.pool.sleep()
+    assert [engine.n_slept for engine in engines] == [1, 1]
+    bench.submit(1)
+    sleeping = threading.Thread(target=bench.pool.sleep)  # it waits for the step that runs
+    sleeping.start()
+    bench.gate.set()
+    sleeping.join(WAIT_S)
+    assert bench.outcomes(1) == {1: None} and not sleeping.is_alive()
+    bench.mortal.update((0, 1))
+    bench.submit(2)
+    assert isinstance(bench.outcomes(1)[2], ModelError)
+    bench.pool.sleep()  # nothing is left to sleep
+    bench.pool.close()
+
+
+def test_an_engine_sleeps_once_and_wakes_for_a_piece() -> None:
+    log: list[str] = []
+    engine = object.__new__(vllm_engine.VllmEngine)
+    engine._engine = SimpleNamespace(
+        sleep=lambda level: log.append(f"sleep {level}"),
+        wake_up=lambda: log.append("wake"),
+        add_request=lambda *_: log.append("add"),
+    )
+    engine._sampling, engine._final_only = dict, None
+    engine._failures, engine._refusals = (RuntimeError,), (ValueError,)
+    engine._can_sleep, engine._sleeps = False, False
+    engine.sleep()
+    assert log == []
+    engine._can_sleep = True
+    for _ in range(2):
+        engine.sleep()
+    for number in range(2):
+        engine.add(number, Piece((1,), 1))
+    assert log == ["sleep 1", "wake", "add", "add"]
+    engine._engine.sleep = lambda level: 1 // 0
+    engine._failures = (ArithmeticError,)
+    with pytest.raises(EngineDied, match="ZeroDivisionError"):
+        engine.sleep()
 
 
 def test_an_engine_that_does_not_start_closes_the_others() -> None:

@@ -61,6 +61,9 @@ class FakeEngine:
         for number in numbers:
             del self.inside[number]
 
+    def sleep(self) -> None:
+        self.log.append("slept")
+
     def close(self) -> None:
         self.log.append("closed")
 
@@ -133,7 +136,7 @@ def test_a_refused_piece_fails_its_job_alone():
     bench.submit(0, FakeEngine.REFUSED)
     bench.submit(1)
     found = bench.outcomes(2)
-    assert "refused" in str(found[0]) and found[1] is None and bench.service.n_deaths == 0
+    assert "refused" in str(found[0]) and found[1] is None and bench.service.account.failures == 0
     bench.service.close()
 
 
@@ -161,7 +164,7 @@ def test_a_poisonous_job_is_given_up_and_the_rest_goes_on():
     bench.gate.set()
     found = bench.outcomes(12)
     assert {key for key, error in found.items() if error is not None} == {3}
-    assert "twice" in str(found[3]) and bench.service.n_deaths == 2 and bench.log.count("built") == 3
+    assert "twice" in str(found[3]) and bench.service.account.failures == 2 and bench.log.count("built") == 3
     bench.submit(50)
     assert bench.outcomes(1) == {50: None}
     bench.service.close()

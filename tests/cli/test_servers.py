@@ -1,0 +1,63 @@
+"""What each server of the model did: in the documents, the summaries and the reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_rag.models import packaged
+from gpu_rag.models.llm.interface import ServerAccount
+from gpu_rag.models.misbehave import Manners, MisbehavingServer
+from gpu_rag.report.accounts import places, places_lines, servers_section
+
+KEYS = set(ServerAccount("").__dict__) | {"busy_share"}
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[MisbehavingServer]]:
+    monkeypatch.setattr(packaged, "_cache_dir", tmp_path / "cache")
+    servers = [MisbehavingServer(Manners(share=0.0)) for _ in range(2)]
+    yield servers
+    for server in servers:
+        server.close()
+
+
+def test_two_servers_are_accounted_for(
+    cli: Any, index: Path, questions: Path, tmp_path: Path, two: list[MisbehavingServer]
+) -> None:
+    urls = [server.url for server in two]
+    words = (*cli.HASH, "--set", f"models.llm={','.join(urls)}", "--set", "models.capable=true")
+    (tmp_path / "c.jsonl").write_text('{"id": "d", "title": "Ann", "text": "Ann knows Bo."}\n')
+    for i, command in enumerate(
+        (
+            ("answer", index, questions, "--method", "ppr", "--out", tmp_path / "a.jsonl"),
+            ("eval", index, questions, "--method", "dense,ppr"),
+            ("index", tmp_path / "c.jsonl", "--set", "index.extractor=llm", "--out", tmp_path / "ix"),
+        )
+    ):
+        report = tmp_path / f"{i}.html"
+        before = sum(server.done.total() for server in two)
+        document = cli.run(*command, "--json", "--report", report, *words).document
+        asked = sum(server.done.total() for server in two) - before
+        rows = document["servers"]
+        assert [row["name"] for row in rows] == urls and all(set(row) == KEYS for row in rows)
+        assert sum(row["requests"] for row in rows) == asked > 0
+        assert sum(row["busy_share"] for row in rows) > 0 and not any(row["failures"] for row in rows)
+        assert "Servers of the model" in report.read_text() and urls[1] in report.read_text()
+    text = cli.run("eval", index, questions, "--method", "ppr", *words).out
+    assert f"{urls[0]}: requests " in text and "preempted -" in text
+
+
+def test_an_account_in_words() -> None:
+    account = ServerAccount("http://a/v1", 2_000, 50_000, 1_000, 700, 9.0, 500.0, 3, 2, 4)
+    document = places({}, [account], 10.0)
+    assert document["servers"][0]["busy_share"] == 0.9 and "workers" not in document
+    [line] = places_lines(document)
+    assert line == (
+        "http://a/v1: requests 2,000, busy 90 %, wait 0.25 s, prompt tokens 50,000, cached 1,000, generated 700, "
+        "failures 3, retries 2, preempted 4"
+    )
+    assert places({}, [], 10.0) == {} and places_lines({}) == servers_section({}) == []
