@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> tuple[int, None, str]:
 
     key = _key(options.api_key_file) if options.api_key_file else None
     index = Index.open(options.index)
-    settings = settings_of(options, index.manifest.settings)
+    settings = settings_of(options, index.manifest.defaults())
     server.allow_files(settings.serve.max_connections)
     bound = server.bind(options.host, options.port)
     address = bound.getsockname()[0]
