@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from gpu_rag.errors import BadInput, IndexLocked, StorageError
+from gpu_rag.errors import BadInput, IndexCorrupt, IndexLocked, StorageError
 from gpu_rag.models.fingerprint import file_sha256
 
 _REFUSALS = {
@@ -65,11 +65,37 @@ def sync(*paths: Path) -> None:
             os.close(handle)
 
 
+_OWN = ("manifest.json", "lock", "stages", "work", "run.json", "rejects.jsonl", "plan.json", "merges.jsonl")
+_REPLIES = "replies.sqlite"
+
+
+def is_own(name: str) -> bool:
+    """Whether a build gives this name to a file or folder of an index."""
+    return name in _OWN or name.startswith(_REPLIES)
+
+
+def refuse_links(folder: Path) -> None:
+    """Raises IndexCorrupt where a path of the index in `folder` is a link, a pipe or a device.
+
+    A build makes files and folders alone. What a link leads to is not the index's: an index from somebody else would
+    have another file read, written or deleted.
+    """
+    todo = [entry for entry in os.scandir(folder) if is_own(entry.name)] if folder.is_dir() else []
+    while todo:
+        entry = todo.pop()
+        if entry.is_dir(follow_symlinks=False):
+            todo += os.scandir(entry.path)
+        elif not entry.is_file(follow_symlinks=False):
+            what, expected = "the index holds what no build writes", "files and folders, no links"
+            raise IndexCorrupt(what, given=entry.path, expected=expected, do="remove it, then run gpu-rag verify")
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """Writes beside and renames: readers see the old bytes or the new ones, never a part."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with storage_errors(path):
-        with beside.open("wb") as file:
+        beside.unlink(missing_ok=True)
+        with beside.open("xb") as file:  # a new file, never what a link of this name leads to
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -93,6 +119,7 @@ class WriteLock:
         self._file: IO[str] | None = None
 
     def __enter__(self) -> WriteLock:
+        refuse_links(self._path.parent)
         with storage_errors(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("a+", encoding="utf-8")

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from gpu_rag.errors import BadInput, IndexCorrupt, IndexMismatch
-from gpu_rag.index.folder import canonical_json, sha256_text, write_atomic
+from gpu_rag.index.folder import canonical_json, refuse_links, sha256_text, write_atomic
 
 FORMAT = 1
 SECTIONS = ("index", "alignment", "hops")  # stages depend on these; answers depend on none of them
@@ -99,8 +99,10 @@ class Manifest:
     def read(cls, folder: Path) -> Manifest:
         """Reads manifest.json.
 
-        Raises BadInput where there is none, IndexCorrupt where it is damaged, IndexMismatch for another format version.
+        Raises BadInput where there is none, IndexCorrupt where it is damaged or a path of the index is a link,
+        IndexMismatch for another format version.
         """
+        refuse_links(folder)
         path = folder / "manifest.json"
         if not path.is_file():
             raise BadInput(

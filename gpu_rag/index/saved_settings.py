@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_rag.errors import IndexMismatch
+from gpu_rag.index.folder import refuse_links
 from gpu_rag.index.manifest import SECTIONS, Manifest
 from gpu_rag.index.stage import Stage, settle
 from gpu_rag.index.work import Models
@@ -27,6 +28,7 @@ def settings_to_save(settings: Settings) -> dict[str, Any]:
 
 def saved_settings(out: Path, fresh: bool = False) -> dict[str, Any]:
     """The settings saved in the index `out`; {} where there is none, or it is to be built from nothing."""
+    refuse_links(out)
     return {} if fresh or not (out / "manifest.json").exists() else Manifest.read(out).defaults()
 
 
