@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_rag.cli.options import add_count, api_key, names, say, table
 from gpu_rag.cli.progress import Bars
+from gpu_rag.cli.terminal import visible
 from gpu_rag.errors import UsageError
 from gpu_rag.settings import Settings
 
@@ -60,7 +61,7 @@ def plan_index(options: argparse.Namespace, settings: Settings, sources: Mapping
         with Bars() as bars:
             document = plan_build(job, n_sample=options.plan_sample or DEFAULT_SAMPLE, progress=bars)
     if not options.json:
-        print(_index_text(document))
+        print(visible(_index_text(document)))
     return document
 
 
@@ -106,7 +107,7 @@ def plan_answers(options: argparse.Namespace, engine: Engine, questions: list[Qu
     n_sample = options.plan_sample or answer_plan.DEFAULT_SAMPLE
     document = answer_plan.plan_answers(engine, options.method, todo, options.out, n_sample=n_sample, kept=len(kept))
     if not options.json:
-        print(_answer_text(document))
+        print(visible(_answer_text(document)))
     return document
 
 
