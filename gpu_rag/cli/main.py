@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt as error:
         return _report(error, 1, debug, "stopped by Ctrl-C; run the same command again to continue where it stopped")
-    except (OSError, MemoryError) as error:
+    except (OSError, MemoryError, RecursionError) as error:
         return _report(error, 1, debug)
 
 

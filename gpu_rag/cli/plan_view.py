@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -136,7 +136,9 @@ def compared_index(options: argparse.Namespace, plan: Mapping[str, Any] | None, 
     """{"plan": predicted against actual} for a build that was planned, else {}."""
     from gpu_rag.plan.compare import compare_index
 
-    found = compare_index(plan, report) if plan is not None else None
+    found = None
+    with suppress(LookupError, TypeError, ValueError, AttributeError):  # of a plan that --plan has not written
+        found = compare_index(plan, report) if plan is not None else None
     if plan is not None and found is None and not all(stage.skipped for stage in report.stages.values()):
         say(f"{options.out}/plan.json is of another corpus or other settings: not compared")
     return {"plan": found} if found is not None else {}
@@ -174,7 +176,11 @@ class PlannedAnswers:
             say(f"{self._path} is of other settings: not compared")
             return {}
         memory, grown = (self._plan["peak_memory_bytes"], peak_memory_bytes()), self._bytes() - self._before
-        predicted = predict(self._plan, ids)
+        try:
+            predicted = predict(self._plan, ids)
+        except (LookupError, TypeError, ValueError, AttributeError):
+            say(f"{self._path} is no plan that --plan has written: not compared")
+            return {}
         return {"plan": compare_answers(predicted, usage, wall_s=wall_s, memory_bytes=memory, disk_bytes=grown)}
 
     def _bytes(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -15,12 +16,14 @@ from typing import IO, Any
 from gpu_rag.errors import BadInput, IndexCorrupt, IndexLocked, StorageError
 from gpu_rag.models.fingerprint import file_sha256
 
+_FREE = "free space or choose another --out"
 _REFUSALS = {
-    errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "the disk quota is used up",
-    errno.EROFS: "the file system is read-only",
-    errno.EACCES: "no permission to write here",
-    errno.EPERM: "no permission to write here",
+    errno.ENOSPC: ("the disk is full", _FREE),
+    errno.EDQUOT: ("the disk quota is used up", _FREE),
+    errno.EFBIG: ("a file may not grow this large here", "raise the limit (ulimit -f), or choose another --out"),
+    errno.EROFS: ("the file system is read-only", _FREE),
+    errno.EACCES: ("no permission to write here", _FREE),
+    errno.EPERM: ("no permission to write here", _FREE),
 }
 
 
@@ -32,11 +35,9 @@ def storage_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in _REFUSALS:
             raise
-        raise StorageError(
-            _REFUSALS[error.errno],
-            given=str(error.filename or path),
-            do="free space or choose another --out, then run the same command again: it resumes",
-        ) from error
+        what, do = _REFUSALS[error.errno]
+        do = f"{do}, then run the same command again: it resumes"
+        raise StorageError(what, given=str(error.filename or path), do=do) from error
 
 
 def canonical_json(value: Any) -> str:
@@ -92,22 +93,38 @@ def refuse_links(folder: Path) -> None:
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Writes beside and renames: readers see the old bytes or the new ones, never a part."""
+    with storage_errors(path), replacing(path) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A new file beside `path`, which takes its place durably at the end of the block, or is removed at an error."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with storage_errors(path):
-        beside.unlink(missing_ok=True)
-        with beside.open("xb") as file:  # a new file, never what a link of this name leads to
-            file.write(data)
+    beside.unlink(missing_ok=True)
+    try:
+        with beside.open("xb") as file:  # never what a link of this name leads to
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
-        sync(path.parent)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Removes what killed processes left beside `path`, and beside files named after it, by their one writer."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}*.tmp"):
+        left.unlink(missing_ok=True)
 
 
 def read_json(path: Path, do: str | None = None) -> Any:
     """The JSON document in `path`. Raises BadInput, which says what to `do`, when it is not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput("not a JSON file", given=f"{path}: {error}", expected="a JSON document", do=do) from error
 
 

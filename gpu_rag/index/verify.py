@@ -50,7 +50,13 @@ def _guarded(check: Check, index: Index) -> list[str]:
         found.extend(check(index))
     except GpuRagError as error:
         found.append(str(error))
-    except (LookupError, TypeError, ValueError, pa.ArrowException) as error:  # of what the check itself reads
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        RecursionError,
+        pa.ArrowException,
+    ) as error:  # of what the check itself reads
         what = check.__name__.removeprefix("check").strip("_")
         found.append(f"{what}: the check stopped at what no build writes: {type(error).__name__} {error}")
     return found
