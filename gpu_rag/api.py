@@ -131,7 +131,7 @@ class Index(opened.Index):
         api_key: ApiKeys = None,
     ) -> Engine:
         """An engine over this index. Settings that are not given come from the index, then from the defaults."""
-        saved = self.manifest.settings
+        saved = self.manifest.defaults()
         chosen = settings if isinstance(settings, Settings) else make_settings(settings or {}, saved)
         models = open_models(chosen, replies, llm=llm, api_key=api_key)
         self.device = models.device

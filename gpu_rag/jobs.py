@@ -18,7 +18,15 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpu_rag.errors import BadInput, IndexLocked, IndexMismatch
-from gpu_rag.index.folder import canonical_json, read_json, storage_errors, sync, write_atomic
+from gpu_rag.index.folder import (
+    canonical_json,
+    read_json,
+    remove_leftovers,
+    replacing,
+    storage_errors,
+    sync,
+    write_atomic,
+)
 from gpu_rag.runtime.accounts import add_fallbacks, fallbacks_by_step
 from gpu_rag.types import Answer, Question, Usage
 
@@ -116,7 +124,7 @@ def read_pairs(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
             row = raw["response"]["body"]["gpu_rag"] if "custom_id" in raw else raw
             _completed(row)
             _check_row(row)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             if not line.endswith(b"\n"):  # the last one: its write was cut
                 return
             expected = "rows made by gpu-rag answer"
@@ -220,7 +228,7 @@ class Journal:
             self.deaths = {str(id): int(n) for id, n in head["deaths"].items()}
             self.alone = {str(id) for id in head["alone"]}
             return {str(json.loads(line)) for line in lines[1:]}
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
             do = f"remove it: questions that it set aside are asked again ({os.fspath(self.path)})"
             raise BadInput("not a journal of questions", given=self.path, do=do) from error
 
@@ -254,6 +262,7 @@ class AnswersFile:
         with storage_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(_locked(self.path))
+            remove_leftovers(self.path)
             if not self.path.exists():  # a new job: what an older one said of its questions is not of this one
                 self.journal.path.unlink(missing_ok=True)
             ended: set[str] = set()
@@ -270,17 +279,12 @@ class AnswersFile:
     def _mend(self) -> set[str]:
         """Drops failed rows and a torn line; fills `done`. Returns the ids of all rows, the failed ones too."""
         ended: set[str] = set()
-        beside = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
-        with beside.open("wb") as file:
+        with replacing(self.path) as file:
             for row in read_rows(self.path):
                 ended.add(row["id"])
                 if row["status"] != "failed" and row["id"] not in self.done:
                     self.done.add(row["id"])
                     file.write(self._line(row))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, self.path)
-        sync(self.path.parent)
         return ended
 
     def _check_config(self) -> None:

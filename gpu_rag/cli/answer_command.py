@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     check_unique(questions)
     index = Index.open(options.index)
     flags = {"runtime": {"driver": options.driver}} if options.driver else {}
-    settings = settings_of(options, index.manifest.settings, flags)
+    settings = settings_of(options, index.manifest.defaults(), flags)
     # before a model is loaded or a file written
     check_layers(options.method, index.layers, str(index.path), index.manifest.sources)
     replies = _beside(options.out, ".replies.sqlite")

@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     if not options.question.strip():
         raise UsageError("the question is empty", expected="a question")
     index = Index.open(options.index)
-    settings = settings_of(options, index.manifest.settings)
+    settings = settings_of(options, index.manifest.defaults())
     engine = index.engine(settings, api_key=api_key(settings))
     with closing(engine.models):
         (answer,) = engine.run(options.method, [Question("ask", options.question)], support=True).answers

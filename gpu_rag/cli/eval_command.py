@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     rows, rejects = load_questions(options.questions, options.limit)
     at, methods = numbers(options.at), names(options.method)
     index = Index.open(options.index)
-    settings = settings_of(options, index.manifest.settings)
+    settings = settings_of(options, index.manifest.defaults())
     for method in methods:  # all of them before the first one runs
         check_layers(method, index.layers, str(index.path), index.manifest.sources)
         check_passages(method, index.n_passages, str(index.path))

@@ -6,6 +6,7 @@ import argparse
 import importlib
 import io
 import json
+import logging
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 from gpu_rag import __version__
+from gpu_rag.cli.terminal import Visible, visible
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.models.library_environment import prepare_environment
 
@@ -63,6 +65,8 @@ def prepare_process() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # an answer may hold letters that the terminal's encoding lacks
             stream.reconfigure(errors="backslashreplace")
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(Visible())
     if folder := os.environ.get("GPU_RAG_CACHE"):
         from gpu_rag.models.packaged import set_cache_dir
 
@@ -99,9 +103,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 importlib.import_module("gpu_rag.api")
         status, document, text = options.run(options)
         if options.json and document is not None:  # one that has printed it already gives none
-            text = json.dumps(document, allow_nan=False)  # in ASCII, which every encoding can hold
-        if text:
-            print(text, flush=True)
+            # in ASCII, which every encoding can hold; of its characters a terminal obeys DEL alone
+            print(json.dumps(document, allow_nan=False).replace("\x7f", "\\u007f"), flush=True)
+        elif text:
+            print(visible(text), flush=True)
         return int(status)
     except GpuRagError as error:
         return _report(error, error.exit_code, debug)
@@ -110,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt as error:
         return _report(error, 1, debug, "stopped by Ctrl-C; run the same command again to continue where it stopped")
-    except (OSError, MemoryError) as error:
+    except (OSError, MemoryError, RecursionError) as error:
         return _report(error, 1, debug)
 
 
@@ -139,7 +144,7 @@ def late_interrupt() -> Iterator[None]:
 
 def _internal_error(kind: type[BaseException], error: BaseException, trace: object) -> None:
     """A bug of ours: still one line, and how to see the rest. Python exits with status 1 after it."""
-    text = " ".join(str(error).split())
+    text = visible(" ".join(str(error).split()))
     print(f"gpu-rag: internal error: {kind.__name__}: {text}; run again with --debug and report it", file=sys.stderr)
 
 
@@ -147,9 +152,9 @@ def _report(error: BaseException, status: int, debug: bool, message: str | None 
     if debug:
         import traceback
 
-        traceback.print_exception(error, file=sys.stderr)
+        print(visible("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     text = message or f"{' '.join(str(error).split()) or type(error).__name__}"
-    print(f"gpu-rag: error: {text}", file=sys.stderr, flush=True)
+    print(f"gpu-rag: error: {visible(text)}", file=sys.stderr, flush=True)
     return status
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpu_rag.cli.terminal import visible
 from gpu_rag.errors import UsageError
 from gpu_rag.settings import Settings, make_settings, merge, nested, parse_assignment, read_profile
 from gpu_rag.settings.check import checked
@@ -184,7 +185,7 @@ def api_key(settings: Settings, llm: str = "") -> ApiKeys:
 def say(*lines: str) -> None:
     """Progress and remarks go to stderr; stdout is for results."""
     for line in lines:
-        print(line, file=sys.stderr, flush=True)
+        print(visible(line), file=sys.stderr, flush=True)
 
 
 def table(rows: Sequence[Sequence[str]], header: Sequence[str], n_left: int = 1) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_rag.cli.options import add_count, api_key, names, say, table
 from gpu_rag.cli.progress import Bars
+from gpu_rag.cli.terminal import visible
 from gpu_rag.errors import UsageError
 from gpu_rag.settings import Settings
 
@@ -60,7 +61,7 @@ def plan_index(options: argparse.Namespace, settings: Settings, sources: Mapping
         with Bars() as bars:
             document = plan_build(job, n_sample=options.plan_sample or DEFAULT_SAMPLE, progress=bars)
     if not options.json:
-        print(_index_text(document))
+        print(visible(_index_text(document)))
     return document
 
 
@@ -106,7 +107,7 @@ def plan_answers(options: argparse.Namespace, engine: Engine, questions: list[Qu
     n_sample = options.plan_sample or answer_plan.DEFAULT_SAMPLE
     document = answer_plan.plan_answers(engine, options.method, todo, options.out, n_sample=n_sample, kept=len(kept))
     if not options.json:
-        print(_answer_text(document))
+        print(visible(_answer_text(document)))
     return document
 
 
@@ -135,7 +136,9 @@ def compared_index(options: argparse.Namespace, plan: Mapping[str, Any] | None, 
     """{"plan": predicted against actual} for a build that was planned, else {}."""
     from gpu_rag.plan.compare import compare_index
 
-    found = compare_index(plan, report) if plan is not None else None
+    found = None
+    with suppress(LookupError, TypeError, ValueError, AttributeError):  # of a plan that --plan has not written
+        found = compare_index(plan, report) if plan is not None else None
     if plan is not None and found is None and not all(stage.skipped for stage in report.stages.values()):
         say(f"{options.out}/plan.json is of another corpus or other settings: not compared")
     return {"plan": found} if found is not None else {}
@@ -173,7 +176,11 @@ class PlannedAnswers:
             say(f"{self._path} is of other settings: not compared")
             return {}
         memory, grown = (self._plan["peak_memory_bytes"], peak_memory_bytes()), self._bytes() - self._before
-        predicted = predict(self._plan, ids)
+        try:
+            predicted = predict(self._plan, ids)
+        except (LookupError, TypeError, ValueError, AttributeError):
+            say(f"{self._path} is no plan that --plan has written: not compared")
+            return {}
         return {"plan": compare_answers(predicted, usage, wall_s=wall_s, memory_bytes=memory, disk_bytes=grown)}
 
     def _bytes(self) -> int:

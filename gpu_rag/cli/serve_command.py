@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_rag.cli.options import add_index, add_settings, api_key, say, settings_of
+from gpu_rag.cli.terminal import visible
 from gpu_rag.errors import BadInput, MissingBackend, UsageError
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def run(options: argparse.Namespace) -> tuple[int, None, str]:
 
     key = _key(options.api_key_file) if options.api_key_file else None
     index = Index.open(options.index)
-    settings = settings_of(options, index.manifest.settings)
+    settings = settings_of(options, index.manifest.defaults())
     server.allow_files(settings.serve.max_connections)
     bound = server.bind(options.host, options.port)
     address = bound.getsockname()[0]
@@ -63,7 +64,7 @@ def run(options: argparse.Namespace) -> tuple[int, None, str]:
         url, methods = server.url_of(bound), [name for name, lack in live.lacking.items() if lack is None]
         document = json.dumps({"url": url, "methods": methods, "pid": os.getpid()})
         line = f"{url} serves {options.index} by {', '.join(methods) or 'no method'}; Ctrl-C stops it"
-        print(document if options.json else line, flush=True)
+        print(document if options.json else visible(line), flush=True)
 
     with bound:
         live = Live(open_engine, settings.serve, say)

@@ -24,6 +24,7 @@ from gpu_rag.index.folder import (
     WriteLock,
     canonical_json,
     checksums,
+    is_own,
     sha256_text,
     storage_errors,
     sync,
@@ -60,9 +61,8 @@ def guard_folder(out: Path) -> None:
     """Raises UsageError for a folder with files that no build made: it is left alone."""
     if out.exists() and not out.is_dir():
         raise UsageError("--out is a file", given=out, expected="a folder that is new, empty, or an index")
-    known = {"manifest.json", "lock", "stages", "work", "run.json", "rejects.jsonl", "plan.json", "merges.jsonl"}
     names = [path.name for path in out.iterdir()] if out.exists() else []
-    strangers = [name for name in names if name not in known and not name.startswith((".", "replies.sqlite"))]
+    strangers = [name for name in names if not name.startswith(".") and not is_own(name)]
     if strangers and not (out / "manifest.json").exists():
         raise UsageError(
             "--out holds other files and is no index",

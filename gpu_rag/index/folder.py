@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -12,15 +13,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from gpu_rag.errors import BadInput, IndexLocked, StorageError
+from gpu_rag.errors import BadInput, IndexCorrupt, IndexLocked, StorageError
 from gpu_rag.models.fingerprint import file_sha256
 
+_FREE = "free space or choose another --out"
 _REFUSALS = {
-    errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "the disk quota is used up",
-    errno.EROFS: "the file system is read-only",
-    errno.EACCES: "no permission to write here",
-    errno.EPERM: "no permission to write here",
+    errno.ENOSPC: ("the disk is full", _FREE),
+    errno.EDQUOT: ("the disk quota is used up", _FREE),
+    errno.EFBIG: ("a file may not grow this large here", "raise the limit (ulimit -f), or choose another --out"),
+    errno.EROFS: ("the file system is read-only", _FREE),
+    errno.EACCES: ("no permission to write here", _FREE),
+    errno.EPERM: ("no permission to write here", _FREE),
 }
 
 
@@ -32,11 +35,9 @@ def storage_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in _REFUSALS:
             raise
-        raise StorageError(
-            _REFUSALS[error.errno],
-            given=str(error.filename or path),
-            do="free space or choose another --out, then run the same command again: it resumes",
-        ) from error
+        what, do = _REFUSALS[error.errno]
+        do = f"{do}, then run the same command again: it resumes"
+        raise StorageError(what, given=str(error.filename or path), do=do) from error
 
 
 def canonical_json(value: Any) -> str:
@@ -65,23 +66,65 @@ def sync(*paths: Path) -> None:
             os.close(handle)
 
 
+_OWN = ("manifest.json", "lock", "stages", "work", "run.json", "rejects.jsonl", "plan.json", "merges.jsonl")
+_REPLIES = "replies.sqlite"
+
+
+def is_own(name: str) -> bool:
+    """Whether a build gives this name to a file or folder of an index."""
+    return name in _OWN or name.startswith(_REPLIES)
+
+
+def refuse_links(folder: Path) -> None:
+    """Raises IndexCorrupt where a path of the index in `folder` is a link, a pipe or a device.
+
+    A build makes files and folders alone. What a link leads to is not the index's: an index from somebody else would
+    have another file read, written or deleted.
+    """
+    todo = [entry for entry in os.scandir(folder) if is_own(entry.name)] if folder.is_dir() else []
+    while todo:
+        entry = todo.pop()
+        if entry.is_dir(follow_symlinks=False):
+            todo += os.scandir(entry.path)
+        elif not entry.is_file(follow_symlinks=False):
+            what, expected = "the index holds what no build writes", "files and folders, no links"
+            raise IndexCorrupt(what, given=entry.path, expected=expected, do="remove it, then run gpu-rag verify")
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """Writes beside and renames: readers see the old bytes or the new ones, never a part."""
+    with storage_errors(path), replacing(path) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A new file beside `path`, which takes its place durably at the end of the block, or is removed at an error."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with storage_errors(path):
-        with beside.open("wb") as file:
-            file.write(data)
+    beside.unlink(missing_ok=True)
+    try:
+        with beside.open("xb") as file:  # never what a link of this name leads to
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
-        sync(path.parent)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Removes what killed processes left beside `path`, and beside files named after it, by their one writer."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}*.tmp"):
+        left.unlink(missing_ok=True)
 
 
 def read_json(path: Path, do: str | None = None) -> Any:
     """The JSON document in `path`. Raises BadInput, which says what to `do`, when it is not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput("not a JSON file", given=f"{path}: {error}", expected="a JSON document", do=do) from error
 
 
@@ -93,6 +136,7 @@ class WriteLock:
         self._file: IO[str] | None = None
 
     def __enter__(self) -> WriteLock:
+        refuse_links(self._path.parent)
         with storage_errors(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("a+", encoding="utf-8")

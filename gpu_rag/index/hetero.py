@@ -105,7 +105,7 @@ def read_hetero(folder: Path) -> HeteroGraph:
     """Reads what `write_hetero` wrote. Raises BadInput for another folder, IndexCorrupt for a damaged one."""
     try:
         described = json.loads((folder / "graph.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadInput("no exported graph", given=f"{folder}: {error}", expected="what --format pyg wrote") from error
     given = described.get("format"), described.get("version")
     if given != (FORMAT, VERSION):

@@ -6,6 +6,7 @@ It holds no time and no host, so that equal inputs, settings and model replies g
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ from typing import Any
 import msgspec
 
 from gpu_rag.errors import BadInput, IndexCorrupt, IndexMismatch
-from gpu_rag.index.folder import canonical_json, sha256_text, write_atomic
+from gpu_rag.index.folder import canonical_json, refuse_links, sha256_text, write_atomic
 
 FORMAT = 1
+SECTIONS = ("index", "alignment", "hops")  # stages depend on these; answers depend on none of them
+_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # of a model, packaged or fetched
 _AGAIN = "build it again with gpu-rag index --fresh"
 
 
@@ -59,6 +62,24 @@ class Manifest:
                 return record.models[role]
         return None
 
+    def defaults(self) -> dict[str, Any]:
+        """The settings that later commands take from the index: the embedder's name and SECTIONS, whatever else it has.
+
+        It may be somebody else's, so it names no server, file or program. A folder of an embedder is named by the user.
+        """
+        found = {name: self.settings[name] for name in SECTIONS if name in self.settings}
+        models = self.settings.get("models")
+        name = models.get("embedder") if isinstance(models, dict) else None
+        if isinstance(name, str) and _NAME.fullmatch(name) and not Path(name).exists():
+            found["models"] = {"embedder": name}
+        return found
+
+    def strange_settings(self) -> list[str]:
+        """The names of settings that no build writes, so that nothing reads them."""
+        models = self.settings.get("models")
+        found = [f"models.{name}" for name in models if name != "embedder"] if isinstance(models, dict) else []
+        return found + [name for name in self.settings if name not in ("models", *SECTIONS)]
+
     def without_stale(self) -> Manifest:
         """The manifest without the stages whose inputs are gone or have changed."""
         outputs = {name: record.output_hash for name, record in self.stages.items()}
@@ -78,8 +99,10 @@ class Manifest:
     def read(cls, folder: Path) -> Manifest:
         """Reads manifest.json.
 
-        Raises BadInput where there is none, IndexCorrupt where it is damaged, IndexMismatch for another format version.
+        Raises BadInput where there is none, IndexCorrupt where it is damaged or a path of the index is a link,
+        IndexMismatch for another format version.
         """
+        refuse_links(folder)
         path = folder / "manifest.json"
         if not path.is_file():
             raise BadInput(

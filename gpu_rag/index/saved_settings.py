@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from gpu_rag.errors import IndexMismatch
-from gpu_rag.index.manifest import Manifest
+from gpu_rag.index.folder import refuse_links
+from gpu_rag.index.manifest import SECTIONS, Manifest
 from gpu_rag.index.stage import Stage, settle
 from gpu_rag.index.work import Models
 from gpu_rag.settings import Settings, as_plain
 
-SECTIONS = ("index", "alignment", "hops")  # stages depend on these; answers depend on none of them
 _NOT_SAVED = frozenset({"block"})  # changes no table
 
 
@@ -28,7 +28,8 @@ def settings_to_save(settings: Settings) -> dict[str, Any]:
 
 def saved_settings(out: Path, fresh: bool = False) -> dict[str, Any]:
     """The settings saved in the index `out`; {} where there is none, or it is to be built from nothing."""
-    return {} if fresh or not (out / "manifest.json").exists() else Manifest.read(out).settings
+    refuse_links(out)
+    return {} if fresh or not (out / "manifest.json").exists() else Manifest.read(out).defaults()
 
 
 def check_same_models(out: Path, stages: Sequence[Stage], settings: Settings, models: Models) -> None:

@@ -9,13 +9,15 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from gpu_rag.errors import GpuRagError
+from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.graph.csr import check_csr, is_symmetric
 from gpu_rag.index import tables
 from gpu_rag.index.checks import outside, wrong_vectors
 from gpu_rag.index.folder import checksums
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base.verify import KB_PARTS, check_kb
+from gpu_rag.settings import make_settings
+from gpu_rag.settings.check import SECTIONS
 from gpu_rag.types import CSR
 
 Check = Callable[[Index], Iterator[str]]
@@ -28,7 +30,7 @@ def verify(folder: Path, checks: Mapping[str, Check] | None = None) -> list[str]
     has its checksums verified: see `unchecked`.
     """
     index = Index.open(folder)
-    broken = list(_files(index))
+    broken = [*_settings(index), *_files(index)]
     if broken:
         return broken
     every = {**_CHECKS, **(checks or {})}
@@ -48,10 +50,25 @@ def _guarded(check: Check, index: Index) -> list[str]:
         found.extend(check(index))
     except GpuRagError as error:
         found.append(str(error))
-    except (LookupError, TypeError, ValueError, pa.ArrowException) as error:  # of what the check itself reads
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        RecursionError,
+        pa.ArrowException,
+    ) as error:  # of what the check itself reads
         what = check.__name__.removeprefix("check").strip("_")
         found.append(f"{what}: the check stopped at what no build writes: {type(error).__name__} {error}")
     return found
+
+
+def _settings(index: Index) -> Iterator[str]:
+    if strange := index.manifest.strange_settings():
+        yield f"manifest.json: settings that no build writes: {', '.join(strange)}"
+    try:
+        make_settings({}, {name: values for name, values in index.manifest.defaults().items() if name in SECTIONS})
+    except UsageError as error:
+        yield f"manifest.json: {error}"
 
 
 def _files(index: Index) -> Iterator[str]:

@@ -39,7 +39,7 @@ def load_tokenizer(folder: Path) -> Any:
     except ImportError as error:
         raise missing_transformers(error) from error
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError("the tokenizer could not be loaded", given=f"{folder}: {error}") from error
 
@@ -57,7 +57,7 @@ def load_model(kind: str, auto_class: str, folder: Path, device: torch.device, n
     try:
         with quiet_progress():
             load = getattr(transformers, auto_class).from_pretrained
-            model = load(folder, local_files_only=True, **options)
+            model = load(folder, local_files_only=True, trust_remote_code=False, **options)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"the {kind} model could not be loaded", given=f"{folder}: {error}") from error
     with room_for(str(folder), no_room):

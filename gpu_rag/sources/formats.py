@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,3 +30,16 @@ def reader_of(path: Path, formats: Mapping[tuple[str, ...], R], what: str, accep
         if has_suffix(path, suffixes):
             return read
     raise BadInput(f"the type of {what} is not known", given=path, expected=accepted)
+
+
+def leads_out(path: Path, folder: Path) -> bool:
+    """Whether a path in a folder is a link to what is not in the folder: it would bring in what nobody named."""
+    return path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+
+
+def refuse_leading_out(paths: Iterable[Path], folder: Path) -> None:
+    """Raises BadInput where one of the files that are read of a folder is such a link."""
+    for path in paths:
+        if leads_out(path, folder):
+            do = "copy the file into the folder, or give the file itself"
+            raise BadInput("a link that leads out of the folder is not followed", given=path, do=do)

@@ -14,7 +14,7 @@ from typing import BinaryIO
 import numpy as np
 import pyarrow as pa
 
-from gpu_rag.sources.rows import Limits, RowError, decode_utf8, shown
+from gpu_rag.sources.rows import Limits, RowError, check_unpacked, decode_utf8, shown
 from gpu_rag.types import Reject
 
 _READ_BYTES = 1 << 18
@@ -214,6 +214,7 @@ def read_whole(path: Path, limit: int, limit_name: str) -> str:
                 size += len(chunk)
                 if size > limit:
                     raise RowError(f"the file has more than {limit_name} = {limit} bytes")
+                check_unpacked(path.stat().st_size, size)
                 parts.append(chunk)
     except (OSError, EOFError, zlib.error) as error:
         raise RowError(read_problem(error)) from error

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.index.work import NamedSource
+from gpu_rag.sources.formats import refuse_leading_out
 from gpu_rag.sources.knowledge_base import skb_files
 from gpu_rag.sources.knowledge_graph import read_kg_blocks
 
@@ -57,6 +58,7 @@ def _check(source: NamedSource) -> None:
         read_kg_blocks(source.path)
     elif source.kind == "skb":
         skb_files(source.path)
+        refuse_leading_out(source.path.iterdir(), source.path)
     elif not source.path.exists():
         raise BadInput(f"the source {source.name} does not exist", given=source.path, expected=f"{source.kind} to read")
 

@@ -9,14 +9,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as types
 
 from gpu_rag.sources.json_rows import Row
-from gpu_rag.sources.rows import RowError, attempted, decode_utf8, shown
+from gpu_rag.sources.rows import RowError, attempted, check_unpacked, decode_utf8, shown
 from gpu_rag.types import Reject
 
 BATCH_ROWS = 1024
+BATCH_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def read_table_blocks(path: Path, wanted: Columns, n_rows: int, n_bytes: int) ->
         with pq.ParquetFile(path) as file:
             columns, said = _checked_columns(file.schema_arrow, wanted), file.metadata.num_rows
             block = TableBlock(columns, [], 0)
-            for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns):
+            for batch in _batches(path, file, columns):
                 _check_lists(batch, wanted)
                 block.batches.append(batch)
                 if block.n_rows >= n_rows or block.n_bytes >= n_bytes:
@@ -88,6 +90,36 @@ def read_table_blocks(path: Path, wanted: Columns, n_rows: int, n_bytes: int) ->
         problem = _not_read_on(path, block.before + block.n_rows, error)
     if block.batches or problem is not None:
         yield replace(block, problem=problem)
+
+
+def _batches(path: Path, file: pq.ParquetFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of a table, at most BATCH_ROWS at a time, fewer where these would have more than BATCH_BYTES.
+
+    Raises RowError for a group of rows that is a bomb.
+    """
+    names = [file.metadata.schema.column(i).path for i in range(file.metadata.num_columns)]
+    leaves = [i for i, name in enumerate(names) if name.split(".")[0] in columns]
+    with pq.ParquetFile(path, metadata=file.metadata, read_dictionary=[names[i] for i in leaves]) as packed:
+        for group in range(file.num_row_groups):
+            about = file.metadata.row_group(group)
+            n, longest = max(about.num_rows, 1), 0
+            for chunk in map(about.column, leaves):
+                more = max(chunk.num_values - n, 0)  # of lists
+                check_unpacked(chunk.total_compressed_size, chunk.total_uncompressed_size + 8 * more)
+                longest += chunk.total_uncompressed_size // n
+            for batch in packed.iter_batches(batch_size=1, row_groups=[group], columns=columns):
+                longest += sum(map(_longest, batch.columns))  # a text that all rows may repeat
+                break
+            rows = min(BATCH_ROWS, max(1, BATCH_BYTES // max(longest, 1)))
+            yield from file.iter_batches(batch_size=rows, row_groups=[group], columns=columns)
+
+
+def _longest(column: pa.Array) -> int:
+    """The bytes of the longest text of the dictionary that comes with the first row of a column."""
+    while types.is_list(column.type) or types.is_large_list(column.type):
+        column = column.values
+    found = pc.max(pc.binary_length(column.dictionary)) if types.is_dictionary(column.type) else pa.scalar(0)
+    return found.as_py() or 0
 
 
 def read_parquet(path: Path, wanted: Columns = DOCUMENTS) -> Iterator[Row | Reject]:

@@ -41,6 +41,14 @@ class Limits:
 
 LIMITS = Limits()
 
+_TAME_BYTES, _TAME_RATIO = 64 << 20, 200
+
+
+def check_unpacked(packed: int, unpacked: int) -> None:
+    """Raises RowError for data that unpacks to more than 64 MiB and 200 times its size: no text does, a bomb does."""
+    if unpacked > max(_TAME_BYTES, _TAME_RATIO * packed):
+        raise RowError(f"it unpacks from {packed} to {unpacked} bytes or more, over {_TAME_RATIO} times as many")
+
 
 class RowError(ValueError):
     """One row cannot be used; the message is the reason. Becomes a Reject."""

@@ -1,12 +1,16 @@
 """Files made to exhaust or to crash a reader cost one Reject each, in bounded memory and time."""
 
+import gzip
 import io
 import subprocess
 import sys
 import tracemalloc
 import zlib
+from dataclasses import replace
 from functools import partial
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pdf_files import pdf_of
 from pypdf import PdfReader, PdfWriter
@@ -15,6 +19,7 @@ from source_files import documents_of as read
 from gpu_rag.sources.corpus import parser as parser_module
 from gpu_rag.sources.corpus import read_corpus
 from gpu_rag.sources.corpus.parser import Parser
+from gpu_rag.sources.parquet import DOCUMENTS, read_parquet, read_table_blocks
 from gpu_rag.sources.rows import Limits, RowError
 
 
@@ -204,3 +209,61 @@ def test_the_process_serves_many_files_and_ends_with_its_block(tmp_path):
     documents = read_corpus([path])
     assert next(documents).id == "a.pdf"
     documents.close()
+
+
+# --- bombs ---------------------------------------------------------------------------------------------
+
+REPEATED = "x" * 2_600_000
+
+
+def dictionary_bomb(path):
+    """One text in some 5 KB that 2,000 rows repeat: 5 GB where the rows are unpacked together."""
+    text = pa.DictionaryArray.from_arrays(pa.array([0] * 2000, pa.int32()), pa.array([REPEATED]))
+    table = pa.table({"id": [str(i) for i in range(2000)], "text": text})
+    pq.write_table(table, path, compression="zstd", store_schema=False)
+
+
+def one_text_bomb(path):
+    pq.write_table(pa.table({"text": ["x" * 100_000_000]}), path, compression="zstd", use_dictionary=False)
+
+
+def test_a_table_whose_rows_repeat_a_long_text_is_read_a_few_rows_at_a_time(tmp_path):
+    dictionary_bomb(tmp_path / "a.parquet")
+    assert (tmp_path / "a.parquet").stat().st_size < 10_000
+    sizes = []
+    for block in read_table_blocks(tmp_path / "a.parquet", DOCUMENTS, 1, 1):
+        sizes.append(block.n_bytes)
+        if len(sizes) == 3:
+            break
+    assert len(sizes) == 3 and max(sizes) < 80 << 20
+    rows = read_parquet(tmp_path / "a.parquet")
+    assert next(rows).value == {"id": "0", "text": REPEATED}
+
+
+def test_bombs_are_rejects_before_they_are_unpacked(tmp_path):
+    one_text_bomb(tmp_path / "b.parquet")
+    (tmp_path / "c.json.gz").write_bytes(gzip.compress(b"[" + b" " * 100_000_000))
+    before = pa.total_allocated_bytes()
+    tracemalloc.start()
+    for name in ("b.parquet", "c.json.gz"):
+        documents, (reject,) = read(tmp_path / name)
+        assert not documents and "over 200 times as many" in reject.reason
+    assert tracemalloc.get_traced_memory()[1] < 100 << 20 and pa.total_allocated_bytes() - before < 1 << 20
+    tracemalloc.stop()
+
+
+def test_tables_that_pack_well_are_no_bombs(tmp_path):
+    """Lists of which all are empty, a text that is the same everywhere, and much text in several groups of rows."""
+    n = 100_000
+    columns = {
+        "id": [str(i) for i in range(n)],
+        "title": ["same"] * n,
+        "text": [f"{i} " + "words " * 40 for i in range(n)],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet", row_group_size=30_000, compression="zstd")
+    assert sum(1 for _ in read_parquet(tmp_path / "a.parquet")) == n
+    aliases = pa.array([[]] * n, pa.list_(pa.string()))
+    wanted = replace(DOCUMENTS, names=("text", "aliases"), lists=("aliases",))
+    pq.write_table(pa.table({"text": ["x"] * n, "aliases": aliases}), tmp_path / "b.parquet")
+    blocks = list(read_table_blocks(tmp_path / "b.parquet", wanted, 1 << 16, 4 << 20))
+    assert sum(block.n_rows for block in blocks) == n and blocks[-1].problem is None

@@ -63,12 +63,13 @@ def read_edits(path: Path | None) -> Edits:
     if path is None or not path.is_file():
         return ()
     edits = []
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
-        try:
-            edits += [msgspec.json.decode(line, type=Edit)] if line.strip() else []
-        except msgspec.MsgspecError as error:
-            expected = "a row made by gpu-rag merges"
-            raise BadInput("not an edit of merges", given=f"{path}:{number}: {error}", expected=expected) from error
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                edits += [msgspec.json.decode(line, type=Edit)] if line.strip() else []
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                expected = "a row made by gpu-rag merges"
+                raise BadInput("not an edit of merges", given=f"{path}:{number}: {error}", expected=expected) from error
     return tuple(edits)
 
 

@@ -66,7 +66,7 @@ def _read(line: str, where: str, needs_feedback: bool) -> Experience:
         if action.module not in MODULES or (feedback is not None and feedback.kind == Fault.REJECTED):
             raise ValueError(f"module {action.module}, feedback {feedback}")
         return Experience(str(row["question"]), action, feedback)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadInput(
             "an example cannot be read", given=f"{where}: {error!r}", expected="see docs/methods.md"
         ) from error

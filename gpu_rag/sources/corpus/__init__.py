@@ -12,7 +12,14 @@ from gpu_rag.errors import BadInput
 from gpu_rag.sources.corpus.folder import DOCUMENT_SUFFIXES, is_document_name, list_files, read_file, read_folder
 from gpu_rag.sources.corpus.multihop import contexts_of, is_multihop
 from gpu_rag.sources.corpus.parser import Parser, kind_of, require_reader, versions_for
-from gpu_rag.sources.formats import ARRAY_SUFFIXES, LINES_SUFFIXES, TABLE_SUFFIXES, has_suffix, reader_of
+from gpu_rag.sources.formats import (
+    ARRAY_SUFFIXES,
+    LINES_SUFFIXES,
+    TABLE_SUFFIXES,
+    has_suffix,
+    reader_of,
+    refuse_leading_out,
+)
 from gpu_rag.sources.json_rows import Row, read_rows
 from gpu_rag.sources.parquet import read_parquet
 from gpu_rag.sources.rows import (
@@ -113,6 +120,7 @@ FORMATS = {DOCUMENT_SUFFIXES: _file, LINES_SUFFIXES + ARRAY_SUFFIXES + TABLE_SUF
 
 def _folder_reader(folder: Path) -> _Reader:
     corpora = _row_files(folder)
+    refuse_leading_out(corpora, folder)
     if len(corpora) == 1:
         return _reader(corpora[0])
     if corpora:

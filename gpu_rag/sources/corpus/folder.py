@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gpu_rag.errors import MissingBackend
 from gpu_rag.sources.corpus.parser import PARSED_SUFFIXES, Parsed, Parser, kind_of, require_reader
+from gpu_rag.sources.formats import leads_out
 from gpu_rag.sources.lines import read_whole
 from gpu_rag.sources.rows import Limits, RowError, document_text, id_text, shown
 from gpu_rag.types import Document, Reject
@@ -41,9 +42,16 @@ def is_document_name(name: bytes) -> bool:
 
 
 def read_folder(folder: Path, names: list[bytes], limits: Limits, parser: Parser) -> Iterator[Document | Reject]:
-    """The documents of `names` (from `list_files`), in their order; see `read_file`. The id is the relative path."""
+    """The documents of `names` (from `list_files`), in their order; see `read_file`. The id is the relative path.
+
+    A link that leads out of the folder is a Reject.
+    """
     for name in names:
-        yield from read_file(Path(os.fsdecode(os.path.join(os.fsencode(folder), name))), name, limits, parser)
+        path = Path(os.fsdecode(os.path.join(os.fsencode(folder), name)))
+        if leads_out(path, folder):
+            yield Reject(shown(path), 0, "a link that leads out of the folder is not followed")
+        else:
+            yield from read_file(path, name, limits, parser)
 
 
 def read_file(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterator[Document | Reject]:

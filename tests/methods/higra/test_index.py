@@ -206,6 +206,7 @@ DAMAGES: dict[str, tuple[str, str, Change, str]] = {
         "higra_relation_vectors", VECTORS, lambda a: a.update(vectors=np.pad(a["vectors"], ((0, 0), (0, 1)))),
         "dimensions for",
     ),
+    "an entity in none": ("higra_exact", "higra_exact_entities.parquet", first(members=[1]), "is in none"),
     "a profile of nobody": ("extraction", "profiles.parquet", unknown_profile, "was not extracted there"),
 }  # fmt: skip
 
@@ -216,6 +217,20 @@ def test_verify_finds(build: Callable[..., Path], plant: Any, name: str) -> None
     folder = build()
     plant(folder, stage, file, change)
     assert any(message in line for line in verify(folder, stage_checks())), verify(folder, stage_checks())
+
+
+def test_a_triple_may_end_in_an_alias_of_an_entity_of_its_passage(tiny_corpus: Path, tmp_path: Path) -> None:
+    """What models write every day: the alias is a row of the entity table and no member of an entity here."""
+    hal = {"name": "Halden Bridge", "aliases": ["Old Hal"], "types": ["bridge"], "description": "a bridge"}
+    ves = {"name": "Ves", "aliases": [], "types": ["river"], "description": "a river"}
+    said = json.dumps({"entities": [hal, ves], "triples": [["Old Hal", "crosses", "Ves"]]})
+    settings = {"models": {"embedder": "hash"}, "index": {"extractor": "llm"}, "alignment": {"refine": False}}
+    llm = ScriptedLLM(lambda request: said if "triples" in request.system else "{}")
+    gpu_rag.build(tiny_corpus, tmp_path / "ix", methods=METHODS, settings=settings, llm=llm)
+    index = gpu_rag.Index.open(tmp_path / "ix")
+    assert index.entities["id"].to_pylist() == ["halden bridge", "old hal", "ves"]
+    assert higra_graph(index).entities["name"].to_pylist() == ["Halden Bridge", "Ves"]
+    assert verify(tmp_path / "ix", stage_checks()) == []
 
 
 @pytest.mark.parametrize("name", ["higra", "higra-no-refinement"])

@@ -1,0 +1,26 @@
+"""Text for a terminal: what documents, models and arguments say is shown, and never obeyed."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+# escapes, and characters that change the direction of what stands around them or begin lines; not tab and line feed
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def visible(text: str) -> str:
+    r"""The text with every character that a terminal would obey written as an escape.
+
+    >>> print(visible("a\x1b[2Jb\u202ec"))
+    a\x1b[2Jb\u202ec
+    """
+    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+class Visible(logging.Formatter):
+    """The form of warnings that libraries and model servers cause."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The message, visible."""
+        return visible(super().format(record))

@@ -1,0 +1,113 @@
+"""Files that no command writes, and disks that refuse: one line that says what to do, and nothing is left over."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_rag.errors import BadInput
+from gpu_rag.index.folder import write_atomic
+from gpu_rag.methods.higra.merges import read_edits
+
+DEEP = "[" * 100_000
+EDIT = b'{"id": "m_1", "action": "reject", "members": ["a", "b"]}\n'
+
+
+def temporary(folder: Path) -> list[str]:
+    return [path.name for path in folder.rglob("*") if path.name.endswith(".tmp")]
+
+
+@pytest.mark.parametrize("line", [b"\xff\xfe\n", b'{"id": "\xff"}\n', DEEP.encode(), b"7\n", b"\x00\n"])
+def test_edits_of_merges_that_are_none(tmp_path, line):
+    (tmp_path / "merges.jsonl").write_bytes(EDIT + b"\n" + line)
+    with pytest.raises(BadInput, match=r"not an edit of merges; given .*merges.jsonl:3: "):
+        read_edits(tmp_path / "merges.jsonl")
+
+
+def test_edits_between_millions_of_blank_lines_are_read_one_by_one(tmp_path):
+    (tmp_path / "merges.jsonl").write_bytes(b"\n" * 2_000_000 + EDIT)
+    tracemalloc.start()
+    (edit,) = read_edits(tmp_path / "merges.jsonl")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert edit.members == ("a", "b") and peak < 1 << 20
+
+
+@pytest.mark.parametrize("text", [DEEP, "{", "\xff", "7", '{"format": 1}', '{"a": 1' + "0" * 5000 + "}"])
+def test_a_plan_that_is_none_is_an_error(run, cli, index, tiny_corpus, questions, tmp_path, text):
+    (index / "plan.json").write_text(text, "latin-1")
+    result = run("index", tiny_corpus, "--out", index, *cli.NO_LLM)
+    assert result.status == 2 and "internal" not in result.err and "plan.json" in result.error
+    (tmp_path / "a.jsonl.plan.json").write_text(text, "latin-1")
+    given = ("answer", index, questions, "--method", "bm25", "--out", tmp_path / "a.jsonl", *cli.HASH)
+    result = run(*given, "--set", "models.llm=replay:nothing")
+    assert result.status == 2 and "plan.json" in result.error
+
+
+ODD: list[dict[str, Any]] = [
+    {"stages": [], "identity": {}, "load_s": 0}, {"stages": {}, "identity": [], "load_s": 0},
+    {"stages": {"passages": {}}, "identity": {"passages": 1}, "load_s": "x"},
+    {"stages": 1, "identity": None, "load_s": []},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_a_plan_of_other_values_is_not_compared(run, cli, tiny_corpus, tmp_path, odd):
+    given = ("index", tiny_corpus, "--out", tmp_path / "ix", "--for", "bm25", *cli.NO_LLM)
+    assert run(*given, "--plan").status == 0
+    plan = json.loads((tmp_path / "ix/plan.json").read_text())
+    odd = {**odd, "identity": plan["identity"]} if odd["identity"] == {"passages": 1} else odd
+    (tmp_path / "ix/plan.json").write_text(json.dumps({**plan, **odd}))
+    result = run(*given)
+    assert result.status == 0 and "not compared" in result.err
+
+
+def test_answers_that_are_nested_too_deeply(run, cli, index, questions, tmp_path):
+    answers = tmp_path / "a.jsonl"
+    answers.write_text(DEEP + "\n")
+    assert run("explain", answers, "q1").status == 2
+    answers.with_name("a.jsonl.config.json").write_text(DEEP)
+    result = run("answer", index, questions, "--method", "bm25", "--out", answers, *cli.HASH)
+    assert result.status == 2 and "internal" not in result.err
+
+
+# --- the disk --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_files():
+    """No file may grow beyond 40,000 bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("method", ["dense", "ppr"])
+def test_a_limit_of_the_size_of_files_says_so_and_leaves_nothing(run, cli, tmp_path, small_files, method):
+    texts = [f"{n} was born in Tamsin {n * 7919 % 10007} {n * 104729 % 999983}." for n in range(400)]
+    rows = [{"id": f"d{n}", "title": f"T{n}", "text": text} for n, text in enumerate(texts)]
+    cli.write_rows(tmp_path / "c.jsonl", rows[:300])
+    result = run("index", tmp_path / "c.jsonl", "--out", tmp_path / "ix", "--for", method, *cli.NO_LLM)
+    assert result.status == 1 and "a file may not grow this large here" in result.error and "ulimit" in result.error
+    assert temporary(tmp_path) == []
+
+
+def test_a_write_that_fails_leaves_no_temporary_file(tmp_path, small_files):
+    with pytest.raises(Exception, match="a file may not grow this large here; .*ulimit"):
+        write_atomic(tmp_path / "x", b"x" * 100_000)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_killed_jobs_left_beside_answers_is_removed(run, cli, index, questions, replay, tmp_path):
+    for name in (".a.jsonl.123.tmp", ".a.jsonl.config.json.4.tmp", ".a.jsonl.inflight.5.tmp", ".b.jsonl.6.tmp"):
+        (tmp_path / name).write_text("torn")
+    given = ("answer", index, questions, "--method", "bm25", "--out", tmp_path / "a.jsonl", *cli.HASH)
+    assert run(*given, "--set", f"models.llm=replay:{replay}").status == 0
+    assert [name for name in os.listdir(tmp_path) if name.endswith(".tmp")] == [".b.jsonl.6.tmp"]
