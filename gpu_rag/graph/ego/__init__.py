@@ -23,6 +23,7 @@ from gpu_rag.graph.ragged import (
     arrays_of,
     check_ragged,
     expand,
+    keys_of,
     pieces_of,
     places_of,
     ragged_of_keys,
@@ -149,7 +150,7 @@ def _balls_by_torch(graph: CSR, seeds: Ragged, radius: int, limit: int | None, a
     """
     n, batch = max(graph.n, 1), seeds.batch
     ball = torch.zeros(0, dtype=torch.int64, device=graph.indptr.device)
-    found = (row_of_value(seeds) * n + seeds.values.long()).sort().values
+    found = keys_of(seeds, n).sort().values
     size = torch.zeros(batch, dtype=torch.int64, device=ball.device)
     for hop in range(radius + 1):
         new = _are_new(found, ball)

@@ -46,7 +46,7 @@ from gpu_rag.graph.paths.sets import (
     check_paths,
     check_topics,
 )
-from gpu_rag.graph.ragged import arrays_of, expand, ragged_of_keys, row_of_value, some_lists
+from gpu_rag.graph.ragged import arrays_of, expand, keys_of, ragged_of_keys, row_of_value, some_lists
 from gpu_rag.graph.reach import intersect
 from gpu_rag.types import CSR, Ragged
 
@@ -141,7 +141,7 @@ def _count_steps(graph: PathGraph, paths: PathSet) -> int:
 def _steps_by_torch(graph: PathGraph, paths: PathSet, topics: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
     """(path i64[Q], entry i64[Q]) of every step that may be taken, by (path, entry)."""
     n = max(graph.n, 1)
-    taken = (row_of_value(topics) * n + topics.values).sort().values
+    taken = keys_of(topics, n).sort().values
     last = paths.nodes[:, -1].long()
     parents, entries = [last[:0]], [last[:0]]
     for owner, entry in expand(graph.csr.indptr[last], graph.csr.indptr[last + 1]):

@@ -21,6 +21,7 @@ from gpu_rag.graph.ragged import (
     check_ragged,
     check_tensors,
     expand,
+    keys_of,
     ragged_of_keys,
     row_of_value,
 )
@@ -141,7 +142,7 @@ def _reachable_by_torch(
     chain is picked at the end of all. The host waits twice a step: for the entries that are followed, and the nodes."""
     n, lengths = max(graph.n, 1), relations.offsets.diff()
     check_memory(16 * starts.values.shape[0], graph.device, "the starts", "ask fewer questions at a time")
-    fronts = [torch.unique(row_of_value(starts) * n + starts.values.long())]
+    fronts = [torch.unique(keys_of(starts, n))]
     for k in range(longest):
         front = fronts[-1]
         question = front // n
