@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from pathlib import Path
 
 # The look-behind and the possessive quantifiers keep a page of full stops, or of blanks, linear.
 _STOP = re.compile(
@@ -22,6 +24,11 @@ _LOOK_BACK = 24
 def word_set(*lines: str) -> frozenset[str]:
     """The words in lines of them."""
     return frozenset(word for line in lines for word in line.split())
+
+
+def word_lists(path: Path) -> dict[str, frozenset[str]]:
+    """The lists of words in a TOML file, by name."""
+    return {name: word_set(words) for name, words in tomllib.loads(path.read_text("utf-8")).items()}
 
 
 # Abbreviations that stand before a name, so never end a sentence ...
