@@ -37,15 +37,7 @@ from gpu_rag.graph.csr import check_csr, is_symmetric, row_of_entry
 from gpu_rag.graph.ego import CheckedGraph, ego_balls
 from gpu_rag.graph.paths.joins import Ends, Window, chain_paths, checked_ends, n_steps, path_parts
 from gpu_rag.graph.paths.scores import score_paths
-from gpu_rag.graph.paths.sets import (
-    MOST_HOPS,
-    PathGraph,
-    PathSet,
-    check_count,
-    check_depth,
-    check_paths,
-    check_topics,
-)
+from gpu_rag.graph.paths.sets import MOST_HOPS, PathGraph, PathSet, check_count, check_depth, check_paths, check_topics
 from gpu_rag.graph.ragged import arrays_of, expand, keys_of, ragged_of_keys, row_of_value, some_lists
 from gpu_rag.graph.reach import intersect
 from gpu_rag.types import CSR, Ragged
